@@ -1,0 +1,1 @@
+"""Reinforcement-learning post-training of language models, in which every published method is a value."""

@@ -1,0 +1,209 @@
+"""One table from verdict to gradient, which only gains columns: trainable tokens only, packed, no padding."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from groupwise.data.measures import Measure
+from groupwise.data.sample import Family, Outcome, Sample
+from groupwise.data.segments import Segments
+
+Memories = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Batch:
+    """An iteration, a step or a piece of samples: the same type.
+
+    Numbers per sample are float64, so statistics of rewards are; log-probs come in the learner's dtype. A column that
+    no one has written yet is None; reading it before its time is our mistake, not the user's.
+
+    >>> b = pack([family_of([1.0, 0.0], lengths=[2, 1])])
+    >>> b.sequences.index.tolist(), b.groups.count, b.score.tolist()
+    ([0, 0, 1], 1, [1.0, 0.0])
+    """
+
+    samples: tuple[Sample, ...]
+    sequences: Segments
+    """Tokens in samples."""
+    groups: Segments
+    """Samples in groups."""
+    families: Segments
+    """Groups in families."""
+    place: Int[Tensor, " n"]
+    """Where each token stands among its sample's tokens."""
+
+    # per sample
+    outcome: Int[Tensor, " s"]
+    score: Float[Tensor, " s"]
+    parts: Mapping[str, Float[Tensor, " s"]] = field(default_factory=dict)
+    length: Int[Tensor, " s"]
+    """Tokens of the answer, trained or not, also after a mask."""
+    finish: Int[Tensor, " s"]
+    limit: Int[Tensor, " s"]
+    """The generation budget in tokens: the only place where parts read it."""
+    age: Int[Tensor, " s"]
+    """Versions between the oldest weights that sampled a token and the policy now."""
+    reward: Float[Tensor, " s"] | None = None
+
+    # per token
+    logp_engine: Float[Tensor, " n"]
+    logp_old: Float[Tensor, " n"] | None = None
+    advantage: Float[Tensor, " n"] | None = None
+    share: Float[Tensor, " n"] | None = None
+    weight: Float[Tensor, " n"] | None = None
+    logp: Float[Tensor, " n"] | None = None
+    measures: Mapping[Measure, Float[Tensor, " n"]] = field(default_factory=dict)
+
+    memory: Memories = field(default_factory=dict)
+
+    def __getitem__(self, measure: Measure) -> Float[Tensor, " n"]:
+        return self.measures[measure]
+
+    def __len__(self) -> int:
+        """Samples, whether a token of theirs is left or not."""
+        return len(self.samples)
+
+    @property
+    def tokens(self) -> int:
+        """Trainable tokens."""
+        return len(self.place)
+
+    @property
+    def token_groups(self) -> Segments:
+        """Tokens in groups."""
+        return self.sequences.then(self.groups)
+
+    def by(self, column: str) -> Segments:
+        """Samples by a whole-number column: `batch.by("outcome").mean(lengths)` is the mean length of each outcome."""
+        label = getattr(self, column)
+        return Segments(label.long(), int(label.max()) + 1 if len(label) else 0)
+
+    def having(self, **columns: Any) -> "Batch":
+        """The same samples with columns written; measures are added to those that stand."""
+        if "measures" in columns:
+            columns["measures"] = {**self.measures, **columns["measures"]}
+        return replace(self, **columns)
+
+    def take(self, samples: Sequence[int] | Int[Tensor, " t"]) -> "Batch":
+        """These samples in this order with all their columns; groups and families left without a sample are gone."""
+        chosen = torch.as_tensor(samples, dtype=torch.long, device=self.place.device)
+        tokens, sequences = _tokens_of(self.sequences, chosen)
+        groups, families = _regroup(self.groups, self.families, chosen)
+        per_sample = {name: getattr(self, name)[chosen] for name in _PER_SAMPLE if getattr(self, name) is not None}
+        per_token = {name: getattr(self, name)[tokens] for name in _PER_TOKEN if getattr(self, name) is not None}
+        return replace(
+            self,
+            samples=tuple(self.samples[i] for i in chosen.tolist()),
+            sequences=sequences,
+            groups=groups,
+            families=families,
+            parts={name: x[chosen] for name, x in self.parts.items()},
+            measures={name: x[tokens] for name, x in self.measures.items()},
+            **per_sample,
+            **per_token,
+        )
+
+    def keep(self, which: Bool[Tensor, " n"]) -> "Batch":
+        """The same samples without some tokens: they leave ratios and divisors; a sample may be left empty."""
+        per_token = {name: getattr(self, name)[which] for name in _PER_TOKEN if getattr(self, name) is not None}
+        measures = {name: x[which] for name, x in self.measures.items()}
+        return replace(self, sequences=self.sequences.keep(which), measures=measures, **per_token)
+
+    def to(self, device: torch.device | str) -> "Batch":
+        """The same batch on another device."""
+        columns = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "samples"}
+        return replace(self, **{name: _moved(x, device) for name, x in columns.items()})
+
+
+_PER_SAMPLE = ("outcome", "score", "length", "finish", "limit", "age", "reward")
+_PER_TOKEN = ("place", "logp_engine", "logp_old", "advantage", "share", "weight", "logp")
+
+
+def pack(families: Sequence[Family], *, version: int = 0) -> Batch:
+    """The kept families' trained samples as one batch on the CPU. Roles that no update names stay in the record.
+
+    `version` is the policy's now; a family counts its groups by the `group` of its samples.
+    """
+    samples: list[Sample] = []
+    group_of: list[int] = []
+    family_of_group: list[int] = []
+    for f, family in enumerate(families):
+        numbers: dict[int, int] = {}
+        for sample in family.samples:
+            if sample.role != "answer":
+                continue
+            if sample.group not in numbers:
+                numbers[sample.group] = len(family_of_group)
+                family_of_group.append(f)
+            samples.append(sample)
+            group_of.append(numbers[sample.group])
+    trained = [[i for i, t in enumerate(s.trained) if t] for s in samples]
+    verdicts = [s.verdict for s in samples]
+    assert all(v is not None for v in verdicts), "a sample without a verdict cannot be packed"
+    names = sorted({name for v in verdicts if v is not None for name in v.parts})
+    return Batch(
+        samples=tuple(samples),
+        sequences=Segments.of([len(t) for t in trained]),
+        groups=Segments(torch.tensor(group_of, dtype=torch.long), len(family_of_group)),
+        families=Segments(torch.tensor(family_of_group, dtype=torch.long), len(families)),
+        place=torch.tensor([i for t in trained for i in t], dtype=torch.long),
+        outcome=torch.tensor([int(v.outcome) for v in verdicts if v], dtype=torch.long),
+        score=torch.tensor([v.value for v in verdicts if v], dtype=torch.float64),
+        parts={n: torch.tensor([v.parts.get(n, 0.0) for v in verdicts if v], dtype=torch.float64) for n in names},
+        length=torch.tensor([len(s.tokens) for s in samples], dtype=torch.long),
+        finish=torch.tensor([-1 if s.finish is None else int(s.finish) for s in samples], dtype=torch.long),
+        limit=torch.tensor([s.limit for s in samples], dtype=torch.long),
+        age=torch.tensor([version - (version if s.oldest is None else s.oldest) for s in samples], dtype=torch.long),
+        logp_engine=torch.tensor([s.logp[i] for s, t in zip(samples, trained) for i in t], dtype=torch.float64),
+    )
+
+
+def family_of(scores: Sequence[float], *, lengths: Sequence[int] | None = None, limit: int = 16) -> Family:
+    """A family with these scores and lengths whose token ids and log-probs are arbitrary: for examples and tests.
+
+    A score of 1 is correct, one of NaN unverifiable, any other wrong.
+    """
+    from groupwise.data.sample import Draw, Finish, Prompt, Verdict
+
+    def sample(i: int, score: float, n: int) -> Sample:
+        outcome = Outcome.unverifiable if score != score else Outcome.correct if score == 1 else Outcome.wrong
+        return Sample(
+            context=(1, 2), stream=(i,), limit=limit, tokens=tuple(3 + (i + t) % 5 for t in range(n)), origin=(0,) * n,
+            logp=(-1.0,) * n, finish=Finish.stop, verdict=Verdict(outcome, None if score != score else score),
+        )  # fmt: skip
+
+    lengths = [2] * len(scores) if lengths is None else lengths
+    draw = Draw(0, Prompt("p", (1, 2)), len(scores))
+    return Family(draw, tuple(sample(i, x, n) for i, (x, n) in enumerate(zip(scores, lengths))))
+
+
+def _tokens_of(sequences: Segments, chosen: Int[Tensor, " t"]) -> tuple[Int[Tensor, " m"], Segments]:
+    """Where the chosen samples' tokens stand now (samples hold theirs side by side), and their new segments."""
+    lengths = sequences.lengths
+    starts = lengths.cumsum(0) - lengths
+    segments = Segments.of(lengths[chosen])
+    within = torch.arange(len(segments.index), device=chosen.device)
+    within = within - segments.spread(segments.lengths.cumsum(0) - segments.lengths)
+    return segments.spread(starts[chosen]) + within, segments
+
+
+def _regroup(groups: Segments, families: Segments, chosen: Int[Tensor, " t"]) -> tuple[Segments, Segments]:
+    """Groups and families of the chosen samples, renumbered so that only those that still have a sample count."""
+    old_groups, index = torch.unique(groups.index[chosen], return_inverse=True)
+    old_families, family = torch.unique(families.index[old_groups], return_inverse=True)
+    return Segments(index, len(old_groups)), Segments(family, len(old_families))
+
+
+def _moved(x: Any, device: torch.device | str) -> Any:
+    if isinstance(x, Tensor):
+        return x.to(device)
+    if isinstance(x, Segments):
+        return Segments(x.index.to(device), x.count)
+    if isinstance(x, Mapping):
+        return {k: _moved(v, device) for k, v in x.items()}
+    return x

@@ -1,0 +1,79 @@
+"""Every failure that a user can meet: what happened, the evidence, and what to do next."""
+
+
+class GroupwiseError(Exception):
+    """A failure with a way out. `code` is the exit code of the command line.
+
+    >>> print(Usage("no task is called 'calculater'", evidence="task = 'calculater'", fix="did you mean calculator?"))
+    no task is called 'calculater'
+      seen: task = 'calculater'
+      do:   did you mean calculator?
+    """
+
+    code = 1
+
+    def __init__(self, what: str, *, evidence: str = "", fix: str = "") -> None:
+        super().__init__(what)
+        self.what, self.evidence, self.fix = what, evidence, fix
+
+    def __str__(self) -> str:
+        lines = [self.what]
+        if self.evidence:
+            lines.append("  seen: " + self.evidence.replace("\n", "\n        "))
+        if self.fix:
+            lines.append("  do:   " + self.fix.replace("\n", "\n        "))
+        return "\n".join(lines)
+
+
+class Usage(GroupwiseError):
+    """What was asked for cannot be: an unknown name, a wrong type, an impossible combination."""
+
+    code = 2
+
+
+class BadData(GroupwiseError):
+    """A task, a model directory or a stored file that cannot be used as it is."""
+
+    code = 3
+
+
+class Environment(GroupwiseError):
+    """This machine lacks something that the command needs."""
+
+    code = 4
+
+
+class Diverged(GroupwiseError):
+    """Training cannot go on: gradients are not finite, verifiers fail, engine and learner differ."""
+
+    code = 5
+
+
+class NoSignal(Diverged):
+    """Three iterations in a row brought no group to learn from."""
+
+
+class Unverifiable(Diverged):
+    """Too many answers could not be judged."""
+
+
+class Mismatch(Diverged):
+    """Engine and learner give one token two probabilities."""
+
+
+class Storage(GroupwiseError):
+    """The disk is full, or a stored file is damaged."""
+
+    code = 6
+
+
+class WorkerLost(GroupwiseError):
+    """An engine or verifier died or hung and could not be replaced."""
+
+    code = 7
+
+
+class Locked(GroupwiseError):
+    """Another process works in this run directory."""
+
+    code = 8

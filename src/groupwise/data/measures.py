@@ -1,0 +1,21 @@
+"""Numbers per token that the learner can compute because it has the law; a part lists those it `needs`.
+
+A measure is a frozen value and its own column name: `batch[Logp("reference")]`.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Logp:
+    """Log-prob of each token under a model beside the policy, without gradient."""
+
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
+class Entropy:
+    """Entropy of the policy's law at each token before the update, in nats, without gradient."""
+
+
+Measure = Logp | Entropy

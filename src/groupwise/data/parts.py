@@ -1,0 +1,45 @@
+"""What a part says of itself, gathered over the part and the parts in its fields."""
+
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from groupwise.data.measures import Measure
+from groupwise.data.sockets import Couples, Scope
+
+_COUPLES: tuple[Couples, ...] = ("token", "sequence", "group")
+_SCOPES: tuple[Scope, ...] = ("group", "iteration")
+
+
+def couples(part: Any) -> Couples:
+    """The widest thing that may not be cut in two, of a part and of the parts in its fields."""
+    return max((getattr(p, "couples", "token") for p in _with_fields(part)), key=_COUPLES.index)
+
+
+def scope(part: Any) -> Scope:
+    """Whether a part's statistics run over groups or over the whole iteration."""
+    return max((getattr(p, "scope", "group") for p in _with_fields(part)), key=_SCOPES.index)
+
+
+def needs(part: Any) -> frozenset[Measure]:
+    """The measures that a part reads, of a part and of the parts in its fields."""
+    return frozenset().union(*(getattr(p, "needs", frozenset()) for p in _with_fields(part)))
+
+
+def name_of(part: Any) -> str:
+    """The public name of a part: its class, or the function's own name, or the name its fieldless class exports.
+
+    >>> name_of(max)
+    'max'
+    """
+    cls = type(part)
+    if is_dataclass(part):
+        return getattr(cls, "name", cls.__name__)
+    return getattr(part, "__name__", cls.__name__)
+
+
+def _with_fields(part: Any) -> list[Any]:
+    if isinstance(part, tuple):
+        return [q for p in part for q in _with_fields(p)] or [None]
+    if not is_dataclass(part):
+        return [part]
+    return [part, *(q for f in fields(part) for q in _with_fields(getattr(part, f.name)))]

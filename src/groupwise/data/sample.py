@@ -1,0 +1,185 @@
+"""What flows before there are tensors: problems, draws, answers and what was said of them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from typing import Any
+
+Ids = tuple[int, ...]
+
+ENVIRONMENT, TEMPLATE, WRITTEN = -1, -2, -3
+"""Origins of tokens that no policy sampled. From 0 on, an origin is the version of the weights that sampled the token."""
+
+
+class Outcome(IntEnum):
+    """What a verifier says: `malformed` is an answer in which nothing to grade was found, and counts as wrong."""
+
+    wrong = 0
+    correct = 1
+    malformed = 2
+    unverifiable = 3
+
+
+class Finish(IntEnum):
+    """Why an answer ended, in the engine's own words: an end token or stop string, its budget, or an interruption."""
+
+    stop = 0
+    length = 1
+    cut = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a verifier says of one answer; `score` in [0, 1] for graded answers, `cause` says why one is unverifiable.
+
+    >>> Verdict(Outcome.correct).value
+    1.0
+    """
+
+    outcome: Outcome
+    score: float | None = None
+    parts: Mapping[str, float] = field(default_factory=dict)
+    feedback: str = ""
+    cause: str = ""
+
+    @property
+    def value(self) -> float:
+        """`score` where there is one, else 1 for a right answer and 0 for any other."""
+        return self.score if self.score is not None else float(self.outcome is Outcome.correct)
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A problem: the ids that the policy is conditioned on, and what only the verifier and the strategy may read."""
+
+    id: str
+    context: Ids
+    text: str = ""
+    given: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """A prompt handed out with a number of samples. `id` counts the run's draws, so it names random numbers."""
+
+    id: int
+    prompt: Prompt
+    n: int
+    memo: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One generated answer. Token in, token out: `text` is only ever read off `tokens`, never the other way.
+
+    `stream` names its random numbers; `origin` and `logp` have one entry a token, `logp` (under the law that the token
+    was sampled from) is NaN where nothing was sampled. `ends[i]` is where token i ends in `text`.
+
+    >>> s = Sample(context=(5, 6), stream=(0,), tokens=(7, 8), origin=(0, 0), logp=(-0.5, -0.1))
+    >>> s.insert((9,), ENVIRONMENT).tokens, s.fork(1, 3).stream
+    ((7, 8, 9), (0, 1, 3))
+    """
+
+    context: Ids
+    stream: Ids
+    limit: int = 0
+    tokens: Ids = ()
+    origin: Ids = ()
+    logp: tuple[float, ...] = ()
+    finish: Finish | None = None
+    text: str = ""
+    ends: Ids = ()
+    group: int = 0
+    role: str = "answer"
+    parent: int | None = None
+    verdict: Verdict | None = None
+    facts: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not len(self.tokens) == len(self.origin) == len(self.logp):
+            raise ValueError(f"{len(self.tokens)} tokens, {len(self.origin)} origins and {len(self.logp)} log-probs")
+
+    @property
+    def trained(self) -> tuple[bool, ...]:
+        """Which tokens a policy is trained on: what it sampled, and what was written for it to learn."""
+        return tuple(o >= 0 or o == WRITTEN for o in self.origin)
+
+    @property
+    def oldest(self) -> int | None:
+        """The oldest weights that sampled a token; None where no token was sampled."""
+        return min((o for o in self.origin if o >= 0), default=None)
+
+    def insert(self, ids: Ids, origin: int) -> "Sample":
+        """The sample with tokens that nobody sampled behind its own."""
+        return self.extended(ids, (origin,) * len(ids), (float("nan"),) * len(ids))
+
+    def extended(self, tokens: Ids, origin: Ids, logp: tuple[float, ...]) -> "Sample":
+        return replace(self, tokens=self.tokens + tokens, origin=self.origin + origin, logp=self.logp + logp)
+
+    def fork(self, at: int, i: int) -> "Sample":
+        """Its first `at` tokens, open again, under random numbers of its own."""
+        return replace(
+            self, tokens=self.tokens[:at], origin=self.origin[:at], logp=self.logp[:at], stream=(*self.stream, at, i),
+            finish=None, text="", ends=(), verdict=None,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """All that one draw brought back, one group or several. `kept` only marks; `cause` says why not."""
+
+    draw: Draw
+    samples: tuple[Sample, ...]
+    kept: tuple[bool, ...] | None = None
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """The law that answers are drawn from. Temperature 0 is greedy; `stop` strings stay in the answer.
+
+    Truncation (`top_p`, `top_k`, `min_p`) is for evaluation: in training it would bias every ratio.
+    """
+
+    temperature: float = 1.0
+    max_tokens: int = 1024
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    stop: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.temperature < 0 or not 0 < self.top_p <= 1 or self.top_k < 0 or not 0 <= self.min_p < 1:
+            raise ValueError(f"{self}: needs temperature >= 0, 0 < top_p <= 1, top_k >= 0 and 0 <= min_p < 1")
+        if self.max_tokens < 1:
+            raise ValueError(f"max_tokens is {self.max_tokens}: an answer needs room for at least one token")
+
+    @property
+    def truncated(self) -> bool:
+        return self.top_p < 1 or self.top_k > 0 or self.min_p > 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """A request for one sample's next tokens. `at` of them stand already at the end of `context`; `limit` more may.
+
+    The random number of the token at position t is keyed by (seed, purpose, draw, stream, t): mates change nothing.
+    """
+
+    context: Ids
+    limit: int
+    draw: int
+    stream: Ids
+    at: int = 0
+    sampling: Sampling = Sampling()
+    purpose: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """The engine's answer to an ask. `logp` is under the law that was sampled from; an interrupted span is `cut`."""
+
+    tokens: Ids
+    logp: tuple[float, ...]
+    versions: Ids
+    finish: Finish

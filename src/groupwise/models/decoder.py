@@ -1,0 +1,193 @@
+"""The decoder that Qwen2, Qwen3, Llama and Mistral are: RMSNorm, rotary positions, grouped-query attention, gated MLP.
+
+Parameters bear the names of Hugging Face checkpoints, so a state_dict needs no map. Everything is computed in the
+weights' dtype: a float64 model is float64 throughout, norms and rotary positions included. Half precisions take their
+norms in float32.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from groupwise.data import Layout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What a decoder is made of, without its weights. `positions` is the most tokens that it may see at once."""
+
+    vocabulary: int
+    width: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    inner: int
+    positions: int
+    family: str = "qwen3"
+    rope_theta: float = 10_000.0
+    eps: float = 1e-6
+    qk_norm: bool = False
+    qkv_bias: bool = False
+    tied: bool = False
+
+    def __post_init__(self) -> None:
+        sizes = ("vocabulary", "width", "layers", "heads", "kv_heads", "head_dim", "inner", "positions")
+        for name in sizes:
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}: a decoder needs at least 1")
+        if self.heads % self.kv_heads:
+            raise ValueError(f"{self.heads} heads cannot share {self.kv_heads} kv_heads evenly")
+        if self.head_dim % 2:
+            raise ValueError(f"head_dim is {self.head_dim}: rotary positions turn pairs, so it must be even")
+
+
+class Norm(nn.Module):
+    """`x / rms(x) * weight`. RMSNorm, arXiv:1910.07467."""
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.eps = eps
+
+    def forward(self, x: Float[Tensor, "*any size"]) -> Float[Tensor, "*any size"]:
+        exact = x if x.dtype in (torch.float32, torch.float64) else x.float()
+        exact = exact * (exact.square().mean(-1, keepdim=True) + self.eps).rsqrt()
+        return self.weight * exact.to(x.dtype)
+
+
+Turn = tuple[Float[Tensor, "n 1 d"], Float[Tensor, "n 1 d"]]
+
+
+def rotary(position: Int[Tensor, " n"], head_dim: int, theta: float, dtype: torch.dtype) -> Turn:
+    """Cosine and sine of each position's angles, taken in float64. RoPE, arXiv:2104.09864."""
+    steps = torch.arange(0, head_dim, 2, dtype=torch.float64, device=position.device) / head_dim
+    angle = position[:, None].double() * theta**-steps
+    angle = torch.cat([angle, angle], -1)[:, None, :]
+    return angle.cos().to(dtype), angle.sin().to(dtype)
+
+
+def turned(x: Float[Tensor, "n heads d"], turn: Turn) -> Float[Tensor, "n heads d"]:
+    """`x` with each pair (i, i + d/2) turned by its position's angle."""
+    cos, sin = turn
+    first, second = x.chunk(2, -1)
+    return x * cos + torch.cat([-second, first], -1) * sin
+
+
+class Attention(nn.Module):
+    """Grouped-query attention; what sees what is the layout's business."""
+
+    def __init__(self, shape: Shape, layer: int) -> None:
+        super().__init__()
+        self.layer, self.head_dim = layer, shape.head_dim
+        asks, seen = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+        self.q_proj = nn.Linear(shape.width, asks, bias=shape.qkv_bias)
+        self.k_proj = nn.Linear(shape.width, seen, bias=shape.qkv_bias)
+        self.v_proj = nn.Linear(shape.width, seen, bias=shape.qkv_bias)
+        self.o_proj = nn.Linear(asks, shape.width, bias=False)
+        self.q_norm = Norm(shape.head_dim, shape.eps) if shape.qk_norm else nn.Identity()
+        self.k_norm = Norm(shape.head_dim, shape.eps) if shape.qk_norm else nn.Identity()
+
+    def forward(self, x: Float[Tensor, "n width"], turn: Turn, layout: Layout) -> Float[Tensor, "n width"]:
+        q, k, v = (proj(x).unflatten(-1, (-1, self.head_dim)) for proj in (self.q_proj, self.k_proj, self.v_proj))
+        q, k = turned(self.q_norm(q), turn), turned(self.k_norm(k), turn)
+        return self.o_proj(layout.attend(self.layer, q, k, v).flatten(1))
+
+
+class MLP(nn.Module):
+    """`down(silu(gate(x)) * up(x))`. SwiGLU, arXiv:2002.05202."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(shape.width, shape.inner, bias=False)
+        self.up_proj = nn.Linear(shape.width, shape.inner, bias=False)
+        self.down_proj = nn.Linear(shape.inner, shape.width, bias=False)
+
+    def forward(self, x: Float[Tensor, "n width"]) -> Float[Tensor, "n width"]:
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class Layer(nn.Module):
+    """Attention, then MLP, each on a norm of the stream and added to it."""
+
+    def __init__(self, shape: Shape, layer: int) -> None:
+        super().__init__()
+        self.self_attn = Attention(shape, layer)
+        self.mlp = MLP(shape)
+        self.input_layernorm = Norm(shape.width, shape.eps)
+        self.post_attention_layernorm = Norm(shape.width, shape.eps)
+
+    def forward(self, x: Float[Tensor, "n width"], turn: Turn, layout: Layout) -> Float[Tensor, "n width"]:
+        x = x + self.self_attn(self.input_layernorm(x), turn, layout)
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+class Trunk(nn.Module):
+    """Embedding, layers and the final norm: everything but the head."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.shape = shape
+        self.embed_tokens = nn.Embedding(shape.vocabulary, shape.width)
+        self.layers = nn.ModuleList(Layer(shape, layer) for layer in range(shape.layers))
+        self.norm = Norm(shape.width, shape.eps)
+
+    def forward(self, tokens: Int[Tensor, " n"], layout: Layout) -> Float[Tensor, "n width"]:
+        x = self.embed_tokens(tokens)
+        turn = rotary(layout.position, self.shape.head_dim, self.shape.rope_theta, x.dtype)
+        for layer in self.layers:
+            x = layer(x, turn, layout)
+        return self.norm(x)
+
+
+class Decoder(nn.Module):
+    """A `Backbone`: packed tokens and their layout to hidden states, and hidden states to logits.
+
+    Its constructor makes parameters without storage; `Decoder.new` draws weights, `read_model` reads them.
+
+    >>> decoder = Decoder.new(Shape(vocabulary=5, width=8, layers=1, heads=2, kv_heads=1, head_dim=4, inner=16,
+    ...                             positions=32), seed=0)
+    >>> from groupwise.models import Shared
+    >>> layout = Shared.of([(1, 2)], [(3, 4)])
+    >>> decoder.head(decoder(layout.tokens, layout)).shape
+    torch.Size([3, 5])
+    """
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.shape = shape
+        with torch.device("meta"):
+            self.model = Trunk(shape)
+            self.lm_head = None if shape.tied else nn.Linear(shape.width, shape.vocabulary, bias=False)
+
+    @classmethod
+    def new(
+        cls,
+        shape: Shape,
+        seed: int,
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+        spread: float = 0.02,
+    ) -> "Decoder":
+        """Fresh weights, the same for the same seed: normal with standard deviation `spread`, norms 1, biases 0."""
+        decoder = cls(shape).to(dtype).to_empty(device=device)
+        draw = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for name, weight in decoder.named_parameters():
+                if weight.ndim == 2:
+                    weight.copy_(torch.empty(weight.shape).normal_(0, spread, generator=draw))
+                else:
+                    weight.fill_(0 if name.endswith("bias") else 1)
+        return decoder
+
+    def forward(self, tokens: Int[Tensor, " n"], layout: Layout) -> Float[Tensor, "n width"]:
+        """Hidden states after the final norm."""
+        return self.model(tokens, layout)
+
+    def head(self, hidden: Float[Tensor, "n width"]) -> Float[Tensor, "n vocabulary"]:
+        """Logits, in the weights' dtype."""
+        return F.linear(hidden, (self.model.embed_tokens if self.lm_head is None else self.lm_head).weight)

@@ -1,0 +1,59 @@
+"""The law that tokens are drawn from, and drawing from it: what engine and learner must agree on."""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from groupwise.data import Sampling
+
+
+def log_law(logits: Float[Tensor, "rows v"], temperature: float = 1.0) -> Float[Tensor, "rows v"]:
+    """`log_softmax(logits / T)`, at least in float32. T = 0 is certainty of the largest logit, the first of equals.
+
+    >>> log_law(torch.tensor([[1.0, 3.0, 3.0]]), 0.0).exp()
+    tensor([[0., 1., 0.]])
+    """
+    logits = logits if logits.dtype == torch.float64 else logits.float()
+    if temperature == 0:
+        certain = torch.full_like(logits, -torch.inf)
+        return certain.scatter(-1, logits.argmax(-1, keepdim=True), 0.0)
+    return torch.log_softmax(logits / temperature, -1)
+
+
+def truncated(logits: Float[Tensor, "rows v"], sampling: Sampling) -> Float[Tensor, "rows v"]:
+    """The law at the sampling's temperature, cut by top-k, then top-p, then min-p, and renormalised.
+
+    Top-k keeps k tokens, top-p the fewest whose probabilities reach p, min-p those of at least min_p times the
+    largest. Each is a beginning of the tokens in falling order, equals in the order of the vocabulary.
+
+    >>> truncated(torch.tensor([[0.1, 0.6, 0.3]]).log(), Sampling(top_p=0.7)).exp()
+    tensor([[0.0000, 0.6667, 0.3333]])
+    """
+    logp = log_law(logits, sampling.temperature)
+    if not sampling.truncated:
+        return logp
+    falling, order = logp.double().sort(-1, descending=True, stable=True)
+    p = falling.exp()
+    if sampling.top_k:
+        p[:, sampling.top_k :] = 0
+    p /= p.sum(-1, keepdim=True)
+    keep = (p > 0) & (p >= sampling.min_p * p[:, :1])
+    if sampling.top_p < 1:
+        keep[:, 1:] &= p.cumsum(-1)[:, :-1] < sampling.top_p
+    kept = torch.zeros_like(keep).scatter(-1, order, keep)
+    return torch.log_softmax(logp.masked_fill(~kept, -torch.inf), -1)
+
+
+def choose(logp: Float[Tensor, "rows v"], u: Float[Tensor, " rows"]) -> Int[Tensor, " rows"]:
+    """The token at `u` in [0, 1) of each row's cumulative law, in the order of the vocabulary.
+
+    Summed in float64; a `u` beyond a sum that falls short of 1 gives the last token of positive probability, and no
+    token of probability 0 is ever chosen.
+
+    >>> choose(torch.tensor([[0.5, 0.0, 0.5]]).log().expand(3, -1), torch.tensor([0.0, 0.5, 0.999])).tolist()
+    [0, 2, 2]
+    """
+    p = logp.double().exp()
+    at = torch.searchsorted(p.cumsum(-1), u.double()[:, None], right=True).squeeze(1)
+    last = ((p > 0) * torch.arange(p.shape[-1], device=p.device)).amax(-1)
+    return at.minimum(last)

@@ -1,0 +1,80 @@
+"""Keyed random numbers: known answers, and that a number depends on nothing but its key and place."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from groupwise.models import Purpose, keyed_random, lineage, permutation, philox, uniform
+
+WORD = st.integers(0, 2**32 - 1)
+
+
+@pytest.mark.parametrize(
+    ("counter", "key", "words"),
+    [
+        ("00000000 00000000 00000000 00000000", "00000000 00000000", "6627e8d5 e169c58d bc57ac4c 9b00dbd8"),
+        ("ffffffff ffffffff ffffffff ffffffff", "ffffffff ffffffff", "408f276d 41c83b0e a20bc7c6 6d5451fd"),
+        ("243f6a88 85a308d3 13198a2e 03707344", "a4093822 299f31d0", "d16cfe09 94fdcceb 5001e420 24126ea1"),
+    ],
+)
+def test_philox_gives_the_known_answers_of_random123(counter: str, key: str, words: str) -> None:
+    read = [np.array([int(w, 16) for w in text.split()], np.uint32) for text in (counter, key, words)]
+    assert (philox(read[0][None], read[1])[0] == read[2]).all()
+
+
+def test_uniform_is_the_first_53_bits_of_philox_at_the_documented_words() -> None:
+    seed, draw, stream, t = 0x0123456789ABCDEF, 7, 0xFEDCBA9876543210, 11
+    high = 0x01234567 ^ (Purpose.SHUFFLE * 0x9E3779B1)
+    words = philox(
+        np.array([[draw, 0x76543210, 0xFEDCBA98, t]], np.uint32), np.array([0x89ABCDEF, high], np.uint32)
+    )[0].tolist()
+    expected = ((words[0] << 21) | (words[1] >> 11)) * 2.0**-53
+    assert uniform((seed, Purpose.SHUFFLE), draw, stream, t).tolist() == [expected]
+
+
+@given(st.lists(st.tuples(WORD, st.integers(0, 2**64 - 1), WORD), min_size=1, max_size=20), st.integers(0, 2**64 - 1))
+def test_a_number_depends_on_nothing_but_its_key_and_counter(rows: list[tuple[int, int, int]], seed: int) -> None:
+    key = (seed, Purpose.SAMPLE)
+    draw, stream, t = (np.array(column, np.uint64) for column in zip(*rows))
+    together = uniform(key, draw, stream, t)
+    assert ((0 <= together) & (together < 1)).all()
+    assert together.tolist() == [uniform(key, *row)[0] for row in rows]
+
+
+def test_every_word_matters() -> None:
+    base = (5, Purpose.SAMPLE, 1, 2, 3)
+    others = [(6, *base[1:]), (5 + (1 << 32), *base[1:]), (5, Purpose.TASK, 1, 2, 3)]
+    others += [(*base[:2], 2, 2, 3), (*base[:2], 1, 3, 3), (*base[:2], 1, 2 + (1 << 32), 3), (*base[:2], 1, 2, 4)]
+    numbers = {uniform((seed, purpose), *counter)[0] for seed, purpose, *counter in [base, *others]}
+    assert len(numbers) == 8
+
+
+def test_numbers_are_spread_evenly() -> None:
+    u = uniform((0, Purpose.SAMPLE), 0, 0, np.arange(20_000))
+    counts = np.histogram(u, bins=20, range=(0, 1))[0]
+    assert abs(u.mean() - 0.5) < 0.01
+    assert ((counts - 1000) ** 2 / 1000).sum() < 45  # chi-square, 19 degrees of freedom: p = 0.0007
+
+
+@pytest.mark.parametrize(("seed", "draw", "t"), [(-1, 0, 0), (1 << 64, 0, 0), (0, 1 << 32, 0), (0, 0, 1 << 32)])
+def test_what_does_not_fit_is_refused(seed: int, draw: int, t: int) -> None:
+    with pytest.raises(ValueError, match="below 2"):
+        uniform((seed, Purpose.SAMPLE), draw, 0, t)
+
+
+def test_lineage_of_a_plain_sample_is_its_index_and_forks_never_meet_it() -> None:
+    assert [lineage((i,)) for i in range(3)] == [0, 1, 2]
+    forks = {lineage(s) for s in [(0, 0), (0, 1), (1, 0), (0, 0, 0), (10,), (1, 0, 0), (10, 0)]}
+    assert len(forks) == 7
+    assert sorted(forks)[0] == 10
+    assert sorted(forks)[1] >= 1 << 63
+
+
+def test_permutations_and_generators_are_keyed() -> None:
+    key = (3, Purpose.SHUFFLE)
+    order = permutation(key, 2, 0, 50)
+    assert sorted(order.tolist()) == list(range(50))
+    assert order.tolist() == permutation(key, 2, 0, 50).tolist() != permutation(key, 3, 0, 50).tolist()
+    assert permutation(key, 0, 0, 0).tolist() == []
+    assert keyed_random(key, 1, 2).random() == keyed_random(key, 1, 2).random() != keyed_random(key, 12).random()

@@ -32,7 +32,7 @@ def truncated(logits: Float[Tensor, "rows v"], sampling: Sampling) -> Float[Tens
     logp = log_law(logits, sampling.temperature)
     if not sampling.truncated:
         return logp
-    falling, order = logp.double().sort(-1, descending=True, stable=True)
+    falling, order = logp.double().sort(dim=-1, descending=True, stable=True)
     p = falling.exp()
     if sampling.top_k:
         p[:, sampling.top_k :] = 0

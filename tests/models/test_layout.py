@@ -1,0 +1,175 @@
+"""The prefix-shared layout gives what each sample alone would give: hidden states, logits and gradients."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from groupwise.data import Backbone, Layout
+from groupwise.models import Decoder, Shape, Shared
+
+TINY = Shape(
+    vocabulary=11,
+    width=16,
+    layers=2,
+    heads=4,
+    kv_heads=2,
+    head_dim=6,
+    inner=24,
+    positions=256,
+    qk_norm=True,
+    qkv_bias=True,
+    tied=True,
+)
+
+
+def decoder(dtype: torch.dtype = torch.float64) -> Decoder:
+    return Decoder.new(TINY, 0, dtype=dtype, spread=0.3)
+
+
+class Alone:
+    """The plain way: one sequence, a full lower triangle, written with nothing but sums."""
+
+    def __init__(self, length: int) -> None:
+        self.position = torch.arange(length)
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
+        score = torch.einsum("qhd,khd->hqk", q, k) / q.shape[-1] ** 0.5
+        score = score.masked_fill(self.position[None, :, None] < self.position[None, None, :], -torch.inf)
+        return torch.einsum("hqk,khd->qhd", score.softmax(-1), v)
+
+
+def plain(model: Decoder, contexts: list[tuple[int, ...]], tokens: list[tuple[int, ...]]) -> Tensor:
+    """Logits of every sample's tokens, one forward a sample."""
+    rows = [torch.zeros(0, model.shape.vocabulary, dtype=model.model.norm.weight.dtype)]
+    for context, answer in zip(contexts, tokens):
+        logits = model.head(model(torch.tensor([*context, *answer]), Alone(len(context) + len(answer))))
+        rows.append(logits[len(context) - 1 : len(context) + len(answer) - 1])
+    return torch.cat(rows)
+
+
+def shared(model: Decoder, contexts: list[tuple[int, ...]], tokens: list[tuple[int, ...]]) -> Tensor:
+    layout = Shared.of(contexts, tokens)
+    return model.head(model(layout.tokens, layout)[layout.source])
+
+
+def gradients(model: Decoder, logits: Tensor, tokens: list[tuple[int, ...]]) -> Tensor:
+    """One long gradient of a loss that weighs every token differently."""
+    target = torch.tensor([t for answer in tokens for t in answer], dtype=torch.long)
+    logp = logits.log_softmax(-1)[torch.arange(len(target)), target]
+    weight = torch.linspace(-1, 2, len(target), dtype=logits.dtype)
+    model.zero_grad()
+    (weight * logp).sum().backward()
+    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+
+def apart(a: Tensor, b: Tensor) -> float:
+    return float((a - b).norm() / b.norm().clamp(min=1e-30))
+
+
+TOKENS = st.integers(0, TINY.vocabulary - 1)
+CONTEXT = st.lists(TOKENS, min_size=1, max_size=40).map(tuple)
+ANSWER = st.lists(TOKENS, max_size=40).map(tuple)
+
+
+@st.composite
+def pieces(draw: st.DrawFn) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
+    pool = draw(st.lists(CONTEXT, min_size=1, max_size=4))
+    samples = draw(st.lists(st.tuples(st.sampled_from(pool), ANSWER), min_size=1, max_size=9))
+    return [c for c, _ in samples], [t for _, t in samples]
+
+
+@pytest.mark.t(1)
+@pytest.mark.parametrize(("dtype", "close"), [(torch.float64, 1e-12), (torch.float32, 5e-6)])
+@settings(max_examples=25)
+@given(piece=pieces())
+def test_shared_forward_and_gradients_equal_each_sample_alone(
+    piece: tuple[list[tuple[int, ...]], list[tuple[int, ...]]], dtype: torch.dtype, close: float
+) -> None:
+    contexts, tokens = piece
+    model = decoder(dtype)
+    got, expected = shared(model, contexts, tokens), plain(model, contexts, tokens)
+    assert got.shape == expected.shape
+    assert apart(got.detach(), expected.detach()) <= close
+    if any(tokens):
+        assert apart(gradients(model, got, tokens), gradients(model, expected, tokens)) <= close
+
+
+def test_equal_contexts_are_forwarded_once_and_last_tokens_never() -> None:
+    layout = Shared.of([(1, 2), (3,), (1, 2), (1,), (4,)], [(5, 6), (7,), (8, 9, 10), (), (5,)])
+    assert layout.tokens.tolist() == [1, 2, 3, 4, 5, 8, 9]
+    assert layout.position.tolist() == [0, 1, 0, 0, 2, 2, 3]
+    assert layout.source.tolist() == [1, 4, 2, 1, 5, 6, 3]
+    assert layout.target.tolist() == [5, 6, 7, 8, 9, 10, 5]
+
+
+def test_a_piece_without_tokens_is_legal() -> None:
+    model = decoder()
+    assert shared(model, [(1,), (2, 3)], [(), ()]).shape == (0, TINY.vocabulary)
+    assert shared(model, [], []).shape == (0, TINY.vocabulary)
+
+
+def test_an_empty_context_is_refused() -> None:
+    with pytest.raises(ValueError, match="context is empty"):
+        Shared.of([(1,), ()], [(2,), (3,)])
+    with pytest.raises(ValueError, match="2 contexts for 1 samples"):
+        Shared.of([(1,), (1,)], [(2,)])
+
+
+@pytest.mark.t(13)
+@pytest.mark.t(15)
+def test_nothing_foreign_comes_in_through_padding() -> None:
+    """Every row but one context's family is NaN and Inf: that family's output and gradients do not change."""
+    contexts = [(1, 2, 3), (4,) * 9, (1, 2, 3), (5,) * 30, (1, 2, 3)]
+    tokens = [(1,) * 3, (2,) * 25, (3,) * 14, (4,) * 40, (5,)]
+    layout = Shared.of(contexts, tokens)
+    draw = torch.Generator().manual_seed(0)
+    n = len(layout.tokens)
+    clean = [torch.randn(n, h, 8, generator=draw, dtype=torch.float64) for h in (4, 2, 2)]
+    starts = torch.tensor([0, 3, 12, 42, 44, 68, 81, n])  # three contexts, then what is forwarded of four samples
+    assert [int(layout.position[s]) for s in starts[:-1]] == [0, 0, 0, 3, 9, 3, 30]
+    family = torch.zeros(n, dtype=torch.bool)
+    for row in (0, 3, 5):
+        family[starts[row] : starts[row + 1]] = True
+
+    def run(inputs: list[Tensor]) -> list[Tensor]:
+        q, k, v = (x.clone().requires_grad_() for x in inputs)
+        out = layout.attend(0, q, k, v)[family]
+        return [out, *(g[family] for g in torch.autograd.grad(out.square().sum(), (q, k, v)))]
+
+    poisoned = [x.clone() for x in clean]
+    for x, poison in zip(poisoned, (torch.nan, torch.inf, torch.nan)):
+        x[~family] = poison
+    for a, b in zip(run(clean), run(poisoned)):
+        assert torch.equal(a, b)
+
+
+def test_sockets_fit() -> None:
+    assert isinstance(Shared.of([(1,)], [(2,)]), Layout)
+    assert isinstance(decoder(), Backbone)
+
+
+def test_positions_and_norms_keep_the_dtype_of_the_weights() -> None:
+    layout = Shared.of([(1, 2, 3)], [(4, 5)])
+    for dtype in (torch.float64, torch.float32, torch.bfloat16):
+        hidden = decoder(dtype)(layout.tokens, layout)
+        assert hidden.dtype == dtype
+        assert hidden.isfinite().all()
+
+
+def test_new_is_a_function_of_its_seed() -> None:
+    torch.manual_seed(5)
+    state = torch.get_rng_state()
+    first, again, other = (Decoder.new(TINY, seed).state_dict() for seed in (3, 3, 4))
+    assert all(torch.equal(first[k], again[k]) for k in first)
+    assert not torch.equal(first["model.embed_tokens.weight"], other["model.embed_tokens.weight"])
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("wrong", [{"kv_heads": 3}, {"head_dim": 5}, {"layers": 0}])
+def test_shapes_that_cannot_be_are_refused(wrong: dict[str, int]) -> None:
+    fields = {"vocabulary": 5, "width": 8, "layers": 1, "heads": 4, "kv_heads": 2, "head_dim": 4, "inner": 8}
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        Shape(**{"positions": 8, **fields, **wrong})

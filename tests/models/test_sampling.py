@@ -1,0 +1,110 @@
+"""The sampling law: against an enumerating oracle, and never a token that has no probability."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from groupwise.data import Sampling
+from groupwise.models import choose, log_law, truncated
+
+# Few distinct values, so that ties are frequent.
+LOGITS = st.lists(st.integers(-6, 6).map(lambda x: x / 2), min_size=1, max_size=9)
+TEMPERATURE = st.sampled_from([0.6, 1.0, 1.3])
+
+
+def oracle(logits: list[float], s: Sampling) -> list[float]:
+    """Probabilities under temperature, then top-k, top-p, min-p, one token after the other."""
+    top = max(logits)
+    p = [math.exp((x - top) / s.temperature) for x in logits]
+    order = sorted(range(len(p)), key=lambda i: (-p[i], i))
+    if s.top_k:
+        order = order[: s.top_k]
+    mass, reached, kept = sum(p[i] for i in order), 0.0, []
+    for i in order:
+        if s.top_p < 1 and reached >= s.top_p - 1e-13:
+            break
+        reached += p[i] / mass
+        kept.append(i)
+    kept = [i for i in kept if p[i] >= s.min_p * p[kept[0]]]
+    return [p[i] / sum(p[k] for k in kept) if i in kept else 0.0 for i in range(len(p))]
+
+
+@pytest.mark.t(20)
+@given(
+    LOGITS, TEMPERATURE, st.sampled_from([0, 1, 3, 20]), st.sampled_from([1.0, 0.7, 0.31]), st.sampled_from([0.0, 0.23])
+)
+def test_truncated_law_equals_the_enumerating_oracle(
+    logits: list[float], temperature: float, top_k: int, top_p: float, min_p: float
+) -> None:
+    sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+    law = truncated(torch.tensor([logits], dtype=torch.float64), sampling).exp()
+    assert law[0].tolist() == pytest.approx(oracle(logits, sampling), abs=1e-12)
+
+
+@pytest.mark.t(20)
+@given(LOGITS, TEMPERATURE)
+def test_without_truncation_the_law_is_the_full_softmax(logits: list[float], temperature: float) -> None:
+    x = torch.tensor([logits], dtype=torch.float64)
+    assert torch.equal(truncated(x, Sampling(temperature=temperature)), log_law(x, temperature))
+    assert log_law(x, temperature).exp().sum().item() == pytest.approx(1, abs=1e-12)
+
+
+def test_truncations_act_in_their_order() -> None:
+    p = torch.tensor([[0.4, 0.3, 0.2, 0.1]], dtype=torch.float64)
+    # Of the two that top-k leaves, the first holds 4/7 > 0.5: top-p before top-k would have kept both.
+    assert truncated(p.log(), Sampling(top_k=2, top_p=0.5)).exp()[0].tolist() == [1, 0, 0, 0]
+    # Temperature first: at T = 1/2 the first holds 16/30, at T = 1 top-p would have kept two.
+    assert truncated(p.log(), Sampling(temperature=0.5, top_p=0.5)).exp()[0].tolist() == [1, 0, 0, 0]
+
+
+@given(LOGITS)
+def test_temperature_zero_is_the_first_of_the_largest(logits: list[float]) -> None:
+    law = log_law(torch.tensor([logits]), 0.0)
+    assert choose(law, torch.tensor([0.999])).item() == logits.index(max(logits))
+    assert law.max() == 0
+
+
+@given(
+    st.lists(st.sampled_from([0.0, 0.0, 1.0, 3.0, 1e-9]), min_size=1, max_size=8).filter(any),
+    st.floats(0, 1, exclude_max=True),
+)
+def test_choice_is_the_inverse_of_the_cumulative_law(weights: list[float], u: float) -> None:
+    p = [w / sum(weights) for w in weights]
+    law = torch.tensor([p], dtype=torch.float64).log()
+    got = int(choose(law, torch.tensor([u], dtype=torch.float64))[0])
+    reached, expected = 0.0, max(i for i, x in enumerate(p) if x)
+    for i, x in enumerate(law.exp()[0].tolist()):
+        reached += x
+        if reached > u:
+            expected = i
+            break
+    assert got == expected
+    assert p[got] > 0
+
+
+def test_a_sum_that_falls_short_of_one_gives_the_last_possible_token() -> None:
+    law = torch.tensor([[0.25, 0.25, 0.25, 0.0]]).log()  # as float32 rounding leaves it, exaggerated
+    assert choose(law, torch.tensor([0.99])).item() == 2
+
+
+def test_rows_do_not_depend_on_each_other() -> None:
+    draw = torch.Generator().manual_seed(0)
+    logits, u = torch.randn(50, 13, generator=draw), torch.rand(50, generator=draw, dtype=torch.float64)
+    together = choose(log_law(logits, 0.8), u)
+    alone = [choose(log_law(logits[i : i + 1], 0.8), u[i : i + 1]).item() for i in range(50)]
+    assert together.tolist() == alone
+    assert len(set(alone)) > 5
+
+
+def test_draws_follow_the_law() -> None:
+    p = torch.tensor([0.5, 0.0, 0.2, 0.3], dtype=torch.float64)
+    u = (torch.arange(1000, dtype=torch.float64) + 0.5) / 1000
+    counts = choose(p.log().expand(1000, -1), u).bincount(minlength=4)
+    assert counts.tolist() == [500, 0, 200, 300]
+
+
+def test_half_precision_logits_are_normalised_in_float32() -> None:
+    assert log_law(torch.zeros(1, 3, dtype=torch.bfloat16)).dtype == torch.float32

@@ -108,6 +108,28 @@ class Batch:
             **per_token,
         )
 
+    @staticmethod
+    def joined(batches: Sequence["Batch"]) -> "Batch":
+        """Several batches as one; no group or family is shared between them."""
+        first = batches[0]
+
+        def both(name: str) -> Segments:
+            parts: list[Segments] = [getattr(b, name) for b in batches]
+            starts = [sum(p.count for p in parts[:i]) for i in range(len(parts))]
+            return Segments(torch.cat([p.index + s for p, s in zip(parts, starts)]), sum(p.count for p in parts))
+
+        columns = {n: [getattr(b, n) for b in batches] for n in (*_PER_SAMPLE, *_PER_TOKEN)}
+        return replace(
+            first,
+            samples=tuple(s for b in batches for s in b.samples),
+            sequences=both("sequences"),
+            groups=both("groups"),
+            families=both("families"),
+            parts={name: torch.cat([b.parts[name] for b in batches]) for name in first.parts},
+            measures={m: torch.cat([b.measures[m] for b in batches]) for m in first.measures},
+            **{name: torch.cat(xs) for name, xs in columns.items() if xs[0] is not None},
+        )
+
     def keep(self, which: Bool[Tensor, " n"]) -> "Batch":
         """The same samples without some tokens: they leave ratios and divisors; a sample may be left empty."""
         per_token = {name: getattr(self, name)[which] for name in _PER_TOKEN if getattr(self, name) is not None}

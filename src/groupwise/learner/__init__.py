@@ -1,0 +1,9 @@
+"""From a scalar to new weights: forward, pieces, optimizer, and the models beside the policy."""
+
+from groupwise.learner.followers import Start
+from groupwise.learner.forward import forward
+from groupwise.learner.optimizer import AdamW
+from groupwise.learner.plan import Step, cut
+from groupwise.learner.update import Learner, StepTaken
+
+__all__ = ["AdamW", "Learner", "Start", "Step", "StepTaken", "cut", "forward"]

@@ -1,0 +1,8 @@
+"""Models beside the policy: where their weights come from."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The policy as it stood when the run began, never changed: the usual reference."""

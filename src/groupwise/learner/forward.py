@@ -1,0 +1,62 @@
+"""Log-probs of chosen tokens: equal contexts forwarded once, all logits never at once."""
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from groupwise.data import Backbone, Batch
+from groupwise.models import Shared, log_law
+
+LOGITS_AT_ONCE = 1 << 22
+"""Logits that may live at the same time: 16 MiB in float32. A wider head is run in chunks, recomputed on the way back."""
+
+
+def forward(
+    model: Backbone, batch: Batch, *, temperature: float, logits_at_once: int = LOGITS_AT_ONCE
+) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
+    """`logp` (in the graph) and entropy in nats (outside it) of every trainable token of the batch, at the temperature.
+
+    The law is the full softmax of `logits / temperature`: the one that the engine samples from in training.
+    """
+    device = batch.place.device
+    layout = Shared.of([s.context for s in batch.samples], [s.tokens for s in batch.samples], device=device)
+    starts = batch.length.cumsum(0) - batch.length
+    rows = batch.sequences.spread(starts) + batch.place
+    hidden = model(layout.tokens, layout)[layout.source[rows]]
+    return chosen(model.head, hidden, layout.target[rows], temperature=temperature, logits_at_once=logits_at_once)
+
+
+def chosen(
+    head: Callable[[Tensor], Tensor],
+    hidden: Float[Tensor, "n width"],
+    target: Int[Tensor, " n"],
+    *,
+    temperature: float,
+    logits_at_once: int,
+) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
+    """Log-probs and entropies of the targets, by chunks of rows that bound the logits alive."""
+
+    def part(rows: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+        logits = head(rows)
+        wide = logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
+        law = log_law(wide, temperature)
+        with torch.no_grad():
+            entropy = -(law.exp() * law.clamp(min=torch.finfo(law.dtype).min)).sum(-1)
+        return law.gather(-1, ids[:, None])[:, 0], entropy
+
+    if not len(target):
+        empty = hidden.sum(-1)  # keeps the graph, so that an empty piece has a gradient of zero
+        return empty, empty.detach()
+    with torch.no_grad():
+        vocabulary = head(hidden[:1]).shape[-1]
+    size = max(1, logits_at_once // vocabulary)
+    if len(target) <= size:
+        return part(hidden, target)
+    pieces = [
+        checkpoint(part, hidden[i : i + size], target[i : i + size], use_reentrant=False) for i in range(0, len(target), size)
+    ]
+    logp, entropy = zip(*pieces)
+    return torch.cat(logp), torch.cat(entropy)

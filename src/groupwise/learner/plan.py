@@ -1,0 +1,79 @@
+"""Which samples make a step, and which pieces of it fit in memory: decided once, from lengths alone."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from groupwise.data import Batch, Couples
+
+Piece = tuple[int, ...]
+"""Numbers of samples, in the batch that was cut."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One optimizer step: its pieces together hold each of its samples once."""
+
+    pieces: tuple[Piece, ...]
+
+    @property
+    def samples(self) -> tuple[int, ...]:
+        return tuple(i for piece in self.pieces for i in piece)
+
+
+def cut(
+    batch: Batch,
+    *,
+    size: int,
+    shuffle: Literal["prompts", "samples"],
+    permutation: Callable[[int], Sequence[int]],
+    piece_tokens: int,
+    couples: Couples = "token",
+) -> tuple[Step, ...]:
+    """An iteration in steps of `size` prompts (or as many samples as `size` prompts of it have), and those in pieces.
+
+    A short iteration has fewer steps, the last possibly smaller. `permutation(n)` is the keyed order in which prompts or
+    samples are dealt. A piece holds at most `piece_tokens` tokens, equal contexts counted once; a sample longer than that
+    is a piece of its own. Where the objective couples a group, a group is never split between pieces or steps.
+    """
+    family = batch.families.index[batch.groups.index].tolist()
+    members: dict[int, list[int]] = {}
+    for sample, number in enumerate(family):
+        members.setdefault(number, []).append(sample)
+    if shuffle == "prompts":
+        units = list(members.values())
+        per_step = size
+    else:
+        if couples == "group":
+            raise ValueError("the objective couples whole groups: shuffle prompts, not samples")
+        units = [[i] for i in range(len(batch))]
+        per_step = max(1, size * len(batch) // max(1, batch.families.count))
+    order = permutation(len(units))
+    steps = [sorted(i for u in order[k : k + per_step] for i in units[u]) for k in range(0, len(units), per_step)]
+    whole = batch.groups.index.tolist() if couples == "group" else list(range(len(batch)))
+    return tuple(Step(_pieces(batch, samples, whole, piece_tokens)) for samples in steps)
+
+
+def _pieces(batch: Batch, samples: list[int], whole: list[int], piece_tokens: int) -> tuple[Piece, ...]:
+    """The samples of a step dealt into pieces in order, so that those with equal contexts stay side by side."""
+    pieces: list[list[int]] = []
+    contexts: set[tuple[int, ...]] = set()
+    held = 0
+    start = 0
+    while start < len(samples):
+        end = start + 1
+        while end < len(samples) and whole[samples[end]] == whole[samples[start]]:
+            end += 1
+        block = samples[start:end]
+        fresh = {batch.samples[i].context for i in block}
+        own = sum(len(batch.samples[i].tokens) for i in block)
+        cost = own + sum(len(c) for c in fresh - contexts)
+        if not pieces or held + cost > piece_tokens:
+            pieces.append([])
+            contexts, held = set(), 0
+            cost = own + sum(len(c) for c in fresh)
+        pieces[-1].extend(block)
+        contexts |= fresh
+        held += cost
+        start = end
+    return tuple(tuple(piece) for piece in pieces)

@@ -1,0 +1,187 @@
+"""A scalar to new weights: read what formulas need, forward piece by piece, step, remember."""
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from groupwise.data import Batch, Entropy, Logp, Measure, Memory
+from groupwise.learner.forward import forward
+from groupwise.learner.followers import Start
+from groupwise.learner.optimizer import AdamW
+from groupwise.learner.plan import Step
+
+
+class Loss(Protocol):
+    """What the learner knows of an objective: constants of the whole step, then a scalar a piece."""
+
+    def fix(self, step: Batch) -> Batch: ...
+
+    def __call__(self, piece: Batch) -> Float[Tensor, ""]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTaken:
+    """One optimizer step as it happened. `batch` is the whole step with the log-probs it was taken at, outside the graph.
+
+    `skipped` says why the weights were left alone: empty where they moved.
+    """
+
+    batch: Batch
+    loss: float
+    grad_norm: float
+    grad_norm_clipped: float
+    learning_rate: float
+    skipped: str = ""
+
+
+class Learner:
+    """A model under training: the only owner of weights, optimizer and followers. It never sees a method's name.
+
+    `steps` is how many optimizer steps the run will have, for the learning-rate schedule; `version` counts publications.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        *,
+        optimizer: AdamW,
+        steps: int,
+        temperature: float = 1.0,
+        followers: Sequence[tuple[str, Start]] = (),
+        memory: Sequence[tuple[str, Memory]] = (),
+    ) -> None:
+        self.model = model
+        self.settings = optimizer
+        self.steps = steps
+        self.temperature = temperature
+        self.optimizer = optimizer.build(p for p in model.parameters() if p.requires_grad)
+        self.beside = {name: _frozen(model) for name, _ in followers}
+        self.memory = tuple(memory)
+        self.memories: dict[str, Any] = {name: part.init() for name, part in self.memory}
+        self.taken = 0
+        self.version = 0
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    def weights(self) -> dict[str, Tensor]:
+        """The policy's tensors themselves, not copies."""
+        return dict(self.model.state_dict())
+
+    @torch.no_grad()
+    def read(self, batch: Batch, plan: Sequence[Step], measures: frozenset[Measure]) -> Batch:
+        """The batch with old log-probs and measures, on the pieces that training will use, so that a first ratio is 1.
+
+        `measures` without `Logp("policy")` and `Entropy()` leaves the policy's own forward out.
+        """
+        batch = batch.to(self.device).having(memory=dict(self.memories))
+        own = bool(measures & {Logp("policy"), Entropy()})
+        models = sorted(m.model for m in measures if isinstance(m, Logp) and m.model != "policy")
+        order = [i for step in plan for i in step.samples]
+        columns: dict[str, list[Tensor]] = {name: [] for name in ("old", "entropy", *models)}
+        for piece in (piece for step in plan for piece in step.pieces):
+            part = batch.take(piece)
+            if own:
+                logp, entropy = forward(self.model, part, temperature=self.temperature)
+                columns["old"].append(logp)
+                columns["entropy"].append(entropy)
+            for name in models:
+                columns[name].append(forward(self.beside[name], part, temperature=self.temperature)[0])
+        back = _places(batch, order)
+        read = {name: torch.cat(parts)[back] for name, parts in columns.items() if parts}
+        beside: dict[Measure, Tensor] = {Logp(name): read[name] for name in models}
+        if own:
+            return batch.having(logp_old=read["old"], measures={**beside, Entropy(): read["entropy"]})
+        return batch.having(measures=beside)
+
+    def step(self, batch: Batch, step: Step, objective: Loss) -> StepTaken:
+        """One optimizer step on these samples of the iteration. A gradient that is not finite leaves the weights alone."""
+        whole = objective.fix(batch.take(step.samples))
+        rate = self.settings.rate(self.taken, self.steps)
+        loss, seen = self._backward(whole, step, objective)
+        parameters = [p for p in self.model.parameters() if p.requires_grad]
+        norm = float(torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
+        finite = torch.isfinite(torch.tensor([loss, norm])).all()
+        if finite and whole.tokens:
+            torch.nn.utils.clip_grads_with_norm_(parameters, self.settings.clip, torch.tensor(norm))
+            for group in self.optimizer.param_groups:
+                group["lr"] = rate
+            self.optimizer.step()
+            self.taken += 1
+        self.optimizer.zero_grad(set_to_none=True)
+        return StepTaken(
+            batch=seen,
+            loss=loss,
+            grad_norm=norm,
+            grad_norm_clipped=min(norm, self.settings.clip),
+            learning_rate=rate,
+            skipped="" if finite and whole.tokens else "no token is trained" if finite else "loss or gradient is not finite",
+        )
+
+    def _backward(self, whole: Batch, step: Step, objective: Loss) -> tuple[float, Batch]:
+        """Gradients of the whole step, piece by piece; the loss, and the step with its log-probs."""
+        loss, logps, entropies, first = 0.0, [], [], 0
+        for piece in step.pieces:
+            part = whole.take(range(first, first + len(piece)))
+            first += len(piece)
+            logp, entropy = forward(self.model, part, temperature=self.temperature)
+            old = part.logp_old if part.logp_old is not None else logp.detach()
+            scalar = objective(part.having(logp=logp, logp_old=old))
+            scalar.backward()
+            loss += float(scalar)
+            logps.append(logp.detach())
+            entropies.append(entropy)
+        logp = torch.cat(logps)
+        old = whole.logp_old if whole.logp_old is not None else logp
+        return loss, whole.having(logp=logp, logp_old=old, measures={Entropy(): torch.cat(entropies)})
+
+    def remember(self, batch: Batch, stats: Mapping[str, float]) -> None:
+        """After an iteration's last step: what the method's memories make of it."""
+        self.memories = {name: part(self.memories[name], batch, stats) for name, part in self.memory}
+
+    def publish(self) -> int:
+        """A new version number for the weights as they stand."""
+        self.version += 1
+        return self.version
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Tensors and JSON from which `restore` goes on to the bit."""
+        tensors = {f"policy.{name}": x for name, x in self.model.state_dict().items()}
+        for name, model in self.beside.items():
+            tensors |= {f"beside.{name}.{key}": x for key, x in model.state_dict().items()}
+        for number, entry in self.optimizer.state_dict()["state"].items():
+            tensors |= {f"optimizer.{number}.{key}": x for key, x in entry.items()}
+        return tensors, {"taken": self.taken, "version": self.version, "memories": self.memories}
+
+    def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+        self.model.load_state_dict(_under("policy.", tensors))
+        for name, model in self.beside.items():
+            model.load_state_dict(_under(f"beside.{name}.", tensors))
+        entries: dict[int, dict[str, Tensor]] = {}
+        for key, x in _under("optimizer.", tensors).items():
+            number, name = key.split(".", 1)
+            entries.setdefault(int(number), {})[name] = x
+        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": entries})
+        self.taken, self.version = state["taken"], state["version"]
+        self.memories = dict(state["memories"])
+
+
+def _frozen(model: torch.nn.Module) -> torch.nn.Module:
+    return copy.deepcopy(model).requires_grad_(False)
+
+
+def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): x for name, x in tensors.items() if name.startswith(prefix)}
+
+
+def _places(batch: Batch, order: Sequence[int]) -> Tensor:
+    """Where each token of the batch stands in the concatenation of its samples in `order`."""
+    numbered = batch.having(logp_engine=torch.arange(batch.tokens, device=batch.place.device))
+    dealt = numbered.take(order).logp_engine
+    return torch.empty_like(dealt).scatter_(0, dealt, torch.arange(len(dealt), device=dealt.device))

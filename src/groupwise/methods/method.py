@@ -1,0 +1,62 @@
+"""What a paper fixes, as one value."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from groupwise.advantages import every_token
+from groupwise.data import Advantage, Credit, Curriculum, Keep, Mask, Measure, Memory, Shaping, Strategy, needs
+from groupwise.learner import Start
+from groupwise.methods.schedules import Schedule
+from groupwise.objective import Objective
+from groupwise.rewards import Correctness, everything
+from groupwise.rollout import Independent, Shuffled
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Method:
+    """A published method: parts from draw to gradient, each defaulted to the plain thing. Hashable.
+
+    An iteration's prompts are cut into `minibatches` steps and swept `passes` times, shuffled by `prompts` or `samples`.
+    `proximal` says whose log-probs are the old ones: `recomputed` by the learner, or as `sampled` by the engine.
+    `unverifiable` answers are excluded from statistics, sums and divisors, count as wrong, or drop their group.
+    `schedules` change constants over the iterations: pairs of a dotted path and a `Schedule`.
+    """
+
+    group_size: int = 8
+    curriculum: Curriculum = Shuffled()
+    strategy: Strategy = Independent()
+    keep: Keep = everything
+    refill: int = 0
+    unverifiable: Literal["exclude", "wrong", "drop_group"] = "exclude"
+    shaping: tuple[Shaping, ...] = (Correctness(),)
+    advantage: tuple[Advantage, ...] = ()
+    credit: Credit = every_token
+    mask: tuple[Mask, ...] = ()
+    objective: Objective = Objective()
+    minibatches: int = 1
+    shuffle: Literal["prompts", "samples"] = "prompts"
+    passes: int = 1
+    proximal: Literal["recomputed", "sampled"] = "recomputed"
+    models: tuple[tuple[str, Start], ...] = ()
+    memory: tuple[tuple[str, Memory], ...] = ()
+    schedules: tuple[tuple[str, Schedule], ...] = ()
+
+    def __post_init__(self) -> None:
+        for name, least in (("group_size", 1), ("refill", 0), ("minibatches", 1), ("passes", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} is {getattr(self, name)}: needs at least {least}")
+        if not self.shaping:
+            raise ValueError("shaping is empty: its first part makes the reward, for instance Correctness()")
+        missing = sorted({m.model for m in self.needs if hasattr(m, "model")} - {"policy"} - {n for n, _ in self.models})
+        if missing:
+            raise ValueError(
+                f"a part needs Logp({missing[0]!r}) and there is no such model: say models = [[{missing[0]!r}, Start()]], "
+                "or set the part's coefficient to 0"
+            )
+        if self.group_size == 1 and any(getattr(a, "compares", False) for a in self.advantage):
+            raise ValueError("group_size is 1 and the advantage compares siblings: every advantage would be 0")
+
+    @property
+    def needs(self) -> frozenset[Measure]:
+        """All the measures that the parts read."""
+        return needs((*self.shaping, *self.advantage, self.credit, *self.mask, self.objective))

@@ -1,0 +1,104 @@
+"""What an iteration leaves: one line of numbers, a line a sample, and the numbers of its tokens."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from groupwise.data import Batch, Family, Outcome, Sample
+from groupwise.learner import StepTaken
+from groupwise.objective import Objective, describe_samples, describe_step
+
+
+def numbers(batch: Batch, taken: Sequence[StepTaken], objective: Objective) -> dict[str, Any]:
+    """An iteration's metrics: samples once each, tokens as often as a step saw them, over all steps at once."""
+    line: dict[str, Any] = describe_samples(batch)
+    steps = [t for t in taken if not t.skipped] or list(taken)
+    if steps:
+        line |= describe_step(Batch.joined([t.batch for t in steps]), objective)
+        mean = [sum(getattr(t, x) for t in steps) / len(steps) for x in ("loss", "grad_norm", "grad_norm_clipped")]
+        line |= dict(zip(("loss", "grad_norm", "grad_norm_clipped"), mean))
+        line["learning_rate"] = steps[-1].learning_rate
+    line["steps_skipped"] = sum(bool(t.skipped) for t in taken)
+    line["loss_zero_by_construction"] = len(taken) == 1 and _zero_by_construction(taken[0].batch)
+    return line
+
+
+def sample_lines(families: Sequence[Family], batch: Batch) -> list[dict[str, Any]]:
+    """Every sample of every family, kept or not, with what became of it."""
+    reward = dict(zip(map(id, batch.samples), batch.reward.tolist())) if batch.reward is not None else {}
+    advantage: dict[int, float] = {}
+    if batch.advantage is not None:
+        advantage = dict(zip(map(id, batch.samples), batch.sequences.mean(batch.advantage).tolist()))
+    return [
+        {
+            "draw": family.draw.id,
+            "prompt_id": family.draw.prompt.id,
+            "prompt": family.draw.prompt.text,
+            "gold": family.draw.prompt.given.get("answer"),
+            "group": sample.group,
+            "role": sample.role,
+            "text": sample.text,
+            "finish": sample.finish.name if sample.finish is not None else None,
+            **_said(sample),
+            "reward": reward.get(id(sample)),
+            "advantage": advantage.get(id(sample)),
+            "length": len(sample.tokens),
+            "kept": family.kept is None or family.kept[i],
+            "dropped": family.cause,
+        }
+        for family in families
+        for i, sample in enumerate(family.samples)
+    ]
+
+
+def token_numbers(families: Sequence[Family], taken: Sequence[StepTaken]) -> dict[str, Tensor]:
+    """Per token of every sample, in the order of `sample_lines`; NaN where a token was not trained."""
+    samples = [s for f in families for s in f.samples]
+    lengths = torch.tensor([len(s.tokens) for s in samples], dtype=torch.long)
+    start = dict(zip(map(id, samples), (lengths.cumsum(0) - lengths).tolist()))
+    columns = {name: torch.full((int(lengths.sum()),), torch.nan) for name in ("logp", "ratio", "advantage")}
+    for batch in (t.batch.to("cpu") for t in taken):
+        assert batch.logp is not None and batch.logp_old is not None and batch.advantage is not None
+        first = torch.tensor([start[id(s)] for s in batch.samples], dtype=torch.long)
+        rows = batch.sequences.spread(first) + batch.place
+        columns["logp"][rows] = batch.logp.float()
+        columns["ratio"][rows] = (batch.logp - batch.logp_old).exp().float()
+        columns["advantage"][rows] = batch.advantage.float()
+    return {
+        "lengths": lengths,
+        "tokens": torch.tensor([i for s in samples for i in s.tokens], dtype=torch.int32),
+        "ends": torch.tensor([i for s in samples for i in s.ends], dtype=torch.int32),
+        "origin": torch.tensor([i for s in samples for i in s.origin], dtype=torch.int32),
+        "logp_engine": torch.tensor([x for s in samples for x in s.logp], dtype=torch.float32),
+        **columns,
+    }
+
+
+def batch_dump(batch: Batch) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
+    """A step whose gradient was not finite, complete enough to compute it again."""
+    lines = [{"context": list(s.context), "tokens": list(s.tokens), "text": s.text, **_said(s)} for s in batch.samples]
+    names = ("logp", "logp_old", "logp_engine", "advantage", "share", "weight", "place", "reward", "outcome")
+    columns = {name: getattr(batch, name) for name in names}
+    tensors = {name: x.contiguous().cpu() for name, x in columns.items() if x is not None}
+    return lines, {**tensors, "lengths": batch.sequences.lengths.cpu()}
+
+
+def _said(sample: Sample) -> dict[str, Any]:
+    verdict = sample.verdict
+    if verdict is None:
+        return {"outcome": None}
+    return {
+        "outcome": verdict.outcome.name,
+        "score": verdict.value if verdict.outcome is not Outcome.unverifiable else None,
+        "parts": dict(verdict.parts),
+        "feedback": verdict.feedback,
+        "cause": verdict.cause,
+    }
+
+
+def _zero_by_construction(step: Batch) -> bool:
+    """With centred advantages and a ratio of exactly 1 the value of the loss says nothing; its gradient does."""
+    assert step.logp is not None and step.logp_old is not None
+    return bool((step.logp == step.logp_old).all())

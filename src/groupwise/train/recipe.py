@@ -1,0 +1,99 @@
+"""A whole run as one value: a method, and what a run decides."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from groupwise.data import Sampling
+from groupwise.learner import AdamW
+from groupwise.methods import Method, gspo
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Columns:
+    """Where a file of problems keeps the prompt and the answer."""
+
+    prompt: str = "prompt"
+    answer: str = "answer"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Native:
+    """The engine inside this process: live rows at most, cached tokens at most, and how far it may be from the learner.
+
+    `max_gap` bounds the difference between engine's and learner's log-prob of any token; beyond it the run stops.
+    """
+
+    rows: int = 256
+    cache_tokens: int = 1 << 20
+    max_gap: float = 1e-3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """Where a run computes. `piece_tokens` bounds what the learner forwards at once, contexts counted once.
+
+    One thread is the measured best for models under a million parameters, and the only setting with bits equal
+    whatever the batch mates.
+    """
+
+    device: str = "cpu"
+    dtype: Literal["float32", "float64", "bfloat16"] = "float32"
+    threads: int = 1
+    piece_tokens: int = 16384
+    deadline: float = 600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluate:
+    """Held-out evaluation before the first iteration, after every `every`-th (0: never between) and after the last.
+
+    `problems` of the held-out split, each answered greedily once and `samples` times at the training law.
+    """
+
+    every: int = 0
+    problems: int = 256
+    samples: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Save:
+    """A checkpoint after every `every`-th iteration (0: only at the end), and how many are kept."""
+
+    every: int = 10
+    keep: int = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """A run from nothing to a report. Frozen; TOML and flags are views of it.
+
+    `model` is a directory or a packaged name, `task` a packaged name or a JSONL file, `verifier` a public name or
+    `my_file:grade` (empty: the task's own). `prompts` is how many an iteration draws; nothing is called a batch size.
+    """
+
+    model: str = "calculator"
+    task: str = "calculator"
+    columns: Columns = Columns()
+    verifier: str = ""
+    method: Method = field(default_factory=gspo)
+    prompts: int = 16
+    iterations: int = 100
+    seed: int = 0
+    max_unverifiable: float = 0.1
+    sampling: Sampling = Sampling()
+    engine: Native = Native()
+    optimizer: AdamW = AdamW()
+    machine: Machine = Machine()
+    evaluate: Evaluate = Evaluate()
+    save: Save = Save()
+    sinks: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.prompts < 1 or self.iterations < 0 or self.seed < 0:
+            raise ValueError("needs prompts >= 1, iterations >= 0 and seed >= 0")
+        if self.prompts % self.method.minibatches:
+            raise ValueError(f"{self.prompts} prompts cannot be cut into {self.method.minibatches} equal minibatches")
+        if self.sampling.truncated:
+            raise ValueError("sampling is truncated (top_p, top_k or min_p): in training that biases every ratio")
+        if self.sampling.temperature == 0:
+            raise ValueError("sampling.temperature is 0: greedy answers of a group are all alike")

@@ -1,0 +1,76 @@
+"""A number a sample to one a token, over the whole iteration."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from groupwise.data import Batch, Credit, Logp, Measure, Scope, Segments
+
+
+def every_token(x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " n"]:
+    """Every token receives its sample's number."""
+    return b.sequences.spread(x)
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnsToGo:
+    """`A_t = sum over s >= t of gamma^(s - t) r_s`; `r` is the sample's number at its last token, less `kl k1` at each.
+
+    `k1 = log pi_old - log reference`. REINFORCE++, arXiv:2501.03262, equation 6. `kl = 0` reads no reference.
+    """
+
+    gamma: float = 1.0
+    kl: float = 0.0
+    model: str = "reference"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.gamma <= 1:
+            raise ValueError(f"ReturnsToGo(gamma={self.gamma}): a discount lies between 0 and 1")
+
+    @property
+    def needs(self) -> frozenset[Measure]:
+        return frozenset({Logp(self.model)}) if self.kl else frozenset()
+
+    def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " n"]:
+        index = b.sequences.index
+        last = torch.ones_like(index, dtype=torch.bool)
+        last[:-1] = index[1:] != index[:-1]
+        reward = torch.where(last, b.sequences.spread(x), 0.0)
+        if self.kl:
+            reward = reward - self.kl * (b.logp_old - b[Logp(self.model)])
+        return _discounted(reward, index, self.gamma)
+
+
+@dataclass(frozen=True, slots=True)
+class WhitenedTokens:
+    """`(A - mean) / (std + eps)` over all tokens of the iteration, after `credit`. REINFORCE++, arXiv:2501.03262.
+
+    Behind a group's baseline it moves groups that are all right: their 0 is no longer the mean where length goes with
+    reward.
+    """
+
+    scope: ClassVar[Scope] = "iteration"
+
+    credit: Credit = every_token
+    ddof: int = 0
+    eps: float = 1e-8
+
+    def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " n"]:
+        credit = self.credit(x, b)
+        return Segments(torch.zeros_like(b.sequences.index), 1).zscore(credit, ddof=self.ddof, eps=self.eps)
+
+
+def _discounted(x: Float[Tensor, " n"], index: Int[Tensor, " n"], gamma: float) -> Float[Tensor, " n"]:
+    """Discounted sums from each token to the end of its segment, in log2(n) sweeps that each reach twice as far.
+
+    Dividing a running sum by `gamma^t` instead would overflow within a few hundred tokens.
+    """
+    reach = 1
+    while reach < len(x):
+        ahead = torch.where(index[reach:] == index[:-reach], x[reach:], 0.0)
+        x = torch.cat([x[:-reach] + gamma**reach * ahead, x[-reach:]])
+        reach *= 2
+    return x

@@ -1,0 +1,73 @@
+"""A number a sample from those it is compared with: its group, or the whole iteration.
+
+Statistics run over the samples in the batch, so those excluded as unverifiable have left before. `compares` says that
+a sample without siblings would have nothing to be compared with.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from groupwise.data import Batch, Scope, Segments
+
+
+@dataclass(frozen=True, slots=True)
+class Standardised:
+    """`(x - mean(group)) / (std(group) + eps)`; 0 alone or among equals. GRPO, arXiv:2402.03300, section 4.1.2.
+
+    The paper does not say which std; `ddof = 1` is that of the codes.
+    """
+
+    compares: ClassVar[bool] = True
+
+    ddof: int = 1
+    eps: float = 1e-6
+
+    def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
+        return b.groups.zscore(x, ddof=self.ddof, eps=self.eps)
+
+
+@dataclass(frozen=True, slots=True)
+class Centred:
+    """`x - mean(group)`; 0 alone. Dr. GRPO, arXiv:2503.20783."""
+
+    name: ClassVar[str] = "centred"
+    compares: ClassVar[bool] = True
+
+    def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
+        return b.groups.away(x)
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveOneOut:
+    """`x - mean(the others)`; 0 alone. RLOO, arXiv:2402.14740, equation 8."""
+
+    name: ClassVar[str] = "leave_one_out"
+    compares: ClassVar[bool] = True
+
+    def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
+        size = b.groups.size(x)
+        return b.groups.away(x) * b.groups.spread(size / (size - 1).clamp(min=1))
+
+
+centred = Centred()
+leave_one_out = LeaveOneOut()
+
+
+@dataclass(frozen=True, slots=True)
+class Whitened:
+    """`(x - mean) / (std + eps)` over all samples of the iteration, whatever their groups; 0 among equals.
+
+    Batch standardisation of rewards, or of what a group's baseline left: REINFORCE++, arXiv:2501.03262, per sample.
+    """
+
+    scope: ClassVar[Scope] = "iteration"
+
+    ddof: int = 1
+    eps: float = 1e-8
+
+    def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
+        return Segments(torch.zeros_like(b.groups.index), 1).zscore(x, ddof=self.ddof, eps=self.eps)

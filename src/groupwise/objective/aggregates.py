@@ -1,0 +1,49 @@
+"""The share of every token in the step: constants, and the only place where anything is divided by a count.
+
+Each says what it counts: *drawn* samples (an answer left without a token counts) or *live* ones (it does not). Sizes
+come in the dtype of the advantage, which they multiply; an empty step has an empty share.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from groupwise.data import Batch
+
+
+def token_mean(step: Batch) -> Float[Tensor, " n"]:
+    """Every token of the step weighs the same, so long answers weigh more. DAPO, arXiv:2503.14476, equation 8."""
+    return torch.full_like(step.advantage, 1 / max(step.tokens, 1))
+
+
+def sequence_mean(step: Batch) -> Float[Tensor, " n"]:
+    """Every live sequence weighs the same, every token the same within it. GRPO, arXiv:2402.03300, equation 3.
+
+    Where groups have unequally many live members this is not the paper's mean over groups: see `group_mean`.
+    """
+    s = step.sequences
+    return s.spread(1 / s.size(step.advantage).clamp(min=1)) / max(s.live, 1)
+
+
+def group_mean(step: Batch) -> Float[Tensor, " n"]:
+    """Every live group weighs the same, in it every live sequence, in that every token. GRPO's equation 3 as it is."""
+    s, g = step.sequences, step.groups
+    size = s.size(step.advantage)
+    members = g.total((size > 0).to(size.dtype))
+    live_groups = max(int((members > 0).sum()), 1)
+    return s.spread(1 / (size * g.spread(members)).clamp(min=1)) / live_groups
+
+
+def sequence_sum(step: Batch) -> Float[Tensor, " n"]:
+    """Every token weighs 1 / samples drawn: the sum over an answer's tokens is its log-prob. RLOO, arXiv:2402.14740."""
+    return torch.full_like(step.advantage, 1 / max(step.sequences.count, 1))
+
+
+def budget_mean(step: Batch) -> Float[Tensor, " n"]:
+    """Every token weighs 1 / (samples drawn x generation budget), whatever its sample's length.
+
+    Dr. GRPO, arXiv:2503.20783, and its authors' code. The budget is `limit`, never the width of a batch.
+    """
+    s = step.sequences
+    assert bool((s.spread(step.limit) > 0).all()), "a sample with tokens has a generation budget"
+    return s.spread(1 / step.limit.to(step.advantage.dtype).clamp(min=1)) / max(s.count, 1)

@@ -1,0 +1,56 @@
+"""The parts of an objective put together: a batch to one scalar."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from groupwise.data import Aggregate, Batch, Penalty, Surrogate, Weight, couples, name_of
+from groupwise.objective.aggregates import group_mean, sequence_mean, token_mean
+from groupwise.objective.surrogates import Clip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objective:
+    """`sum over tokens of share * (penalties - weights * surrogate)`, to be minimised; every divisor is inside `share`.
+
+    >>> step = objective.fix(step)                               # doctest: +SKIP
+    >>> loss = sum(objective(piece) for piece in pieces(step))   # doctest: +SKIP
+    """
+
+    surrogate: Surrogate = Clip()  # noqa: RUF009: a frozen value
+    weights: tuple[Weight, ...] = ()
+    penalties: tuple[Penalty, ...] = ()
+    aggregate: Aggregate = token_mean
+
+    def __post_init__(self) -> None:
+        if couples(self.surrogate) == "sequence" and self.aggregate not in (sequence_mean, group_mean):
+            ratio = name_of(getattr(self.surrogate, "ratio", self.surrogate))
+            raise ValueError(
+                f"{ratio} gives a sequence one ratio, and {name_of(self.aggregate)} would weigh that ratio by the "
+                "sequence's length, which no paper means: use sequence_mean or group_mean, or token_ratio"
+            )
+
+    @torch.no_grad()
+    def fix(self, step: Batch) -> Batch:
+        """`share` and `weight` of every token, from the whole step, before it is cut into pieces."""
+        weights = (_per_token(w, step) for w in self.weights)
+        weight = math.prod(weights, start=torch.ones_like(step.advantage))
+        return step.having(share=_per_token(self.aggregate, step), weight=weight)
+
+    def __call__(self, piece: Batch) -> Float[Tensor, ""]:
+        """Pieces of a fixed step add up to the step."""
+        gain = piece.weight * _per_token(self.surrogate, piece)
+        cost = sum((_per_token(p, piece) for p in self.penalties), start=-gain)
+        return (piece.share * cost).sum()
+
+
+def _per_token(part: Callable[[Batch], Tensor], batch: Batch) -> Float[Tensor, " n"]:
+    """What a part gives, which must be one number a token: a row of another shape could broadcast in silence."""
+    x = part(batch)
+    if x.shape != batch.place.shape:
+        raise ValueError(f"{name_of(part)} gave the shape {tuple(x.shape)}, not one number for {batch.tokens} tokens")
+    return x

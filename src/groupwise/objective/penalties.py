@@ -1,0 +1,88 @@
+"""What is to be kept small, token by token, in the graph; the coefficient is inside.
+
+Each is a number per sampled token whose mean over what the old policy samples, in a given context, stands for a sum
+over the vocabulary. How the policy changes which contexts it meets is left out, as everywhere in the field.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from groupwise.data import Batch, Logp, Measure
+from groupwise.objective.ratios import MAX_LOG_RATIO, token_ratio
+
+Form = Literal["k2", "k3", "corrected"]
+
+
+@dataclass(frozen=True, slots=True)
+class KL:
+    """`coefficient * KL(pi || reference)` from the sampled token, with `x = log reference - log pi`.
+
+    | form      | number            | value                  | gradient where pi = pi_old    |
+    |-----------|-------------------|------------------------|-------------------------------|
+    | k2        | x^2 / 2           | biased, second order   | exact                         |
+    | k3        | exp(x) - 1 - x    | exact where pi = pi_old| that of KL(reference || pi)   |
+    | corrected | r (exp(x) - 1 - x)| exact                  | exact, also away from pi_old  |
+
+    k3 is GRPO's, arXiv:2402.03300, equation 4; corrected is arXiv:2506.09477, with `r` the token ratio. (k1 has no
+    expected gradient at all, so it is a metric here and no form.) A coefficient of 0 reads no reference.
+    """
+
+    coefficient: float
+    form: Form = "k3"
+    model: str = "reference"
+
+    def __post_init__(self) -> None:
+        if self.form not in ("k2", "k3", "corrected"):
+            raise ValueError(f"KL has no form {self.form!r}; there are k2, k3 and corrected")
+        if self.coefficient < 0:
+            raise ValueError(f"KL({self.coefficient}): a negative coefficient drives the policy away without bound")
+
+    @property
+    def needs(self) -> frozenset[Measure]:
+        return frozenset({Logp(self.model)}) if self.coefficient else frozenset()
+
+    def __call__(self, b: Batch) -> Float[Tensor, " n"]:
+        if self.coefficient == 0:
+            return torch.zeros_like(b.logp)
+        match self.form:
+            case "k2":
+                return self.coefficient * kl_k1(b, self.model) ** 2 / 2
+            case "k3":
+                return self.coefficient * kl_k3(b, self.model)
+            case "corrected":
+                return self.coefficient * token_ratio(b) * kl_k3(b, self.model)
+
+
+@dataclass(frozen=True, slots=True)
+class EntropyBonus:
+    """`-coefficient * entropy(pi)` from the sampled token: `r (1 - log pi) - 1` stands for the entropy.
+
+    On the policy itself that number is `-log pi`, and its gradient `-log pi` times the score. Means of both are the
+    entropy's, exactly and also away from pi_old (`E[r] = 1`); a token that the policy is sure of stays quiet, which
+    the plain `-r log pi` would not be.
+    """
+
+    coefficient: float
+
+    def __call__(self, b: Batch) -> Float[Tensor, " n"]:
+        if self.coefficient == 0:
+            return torch.zeros_like(b.logp)
+        return -self.coefficient * (token_ratio(b) * (1 - b.logp) - 1)
+
+
+def kl_k1(b: Batch, model: str = "reference") -> Float[Tensor, " n"]:
+    """`log pi - log reference`: its mean is the KL; a single one may be negative. A metric, and half of k2."""
+    return b.logp - b[Logp(model)]
+
+
+def kl_k3(b: Batch, model: str = "reference") -> Float[Tensor, " n"]:
+    """`exp(x) - 1 - x` with `x = log reference - log pi`: never negative, its mean is the KL.
+
+    Only the exponential's side is clamped: a token that the reference finds impossible keeps its pull.
+    """
+    x = (b[Logp(model)] - b.logp).clamp(max=MAX_LOG_RATIO)
+    return torch.expm1(x) - x

@@ -1,0 +1,118 @@
+"""What is to be made large, token by token, in the graph.
+
+`clipped` says which tokens a bound acts on, below and above; a surrogate without bounds has none.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from groupwise.data import Batch, Ratio
+from groupwise.objective.ratios import token_ratio
+
+Clipped = tuple[Bool[Tensor, " n"], Bool[Tensor, " n"]]
+
+
+@runtime_checkable
+class Clips(Protocol):
+    """A surrogate or ratio that says on which tokens its lower and its upper bound act."""
+
+    def clipped(self, b: Batch) -> Clipped: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Clip:
+    """`min(r A, clip(r, 1 - low, 1 + high) A)`; the bounds are distances from 1. PPO, arXiv:1707.06347, equation 7.
+
+    A clipped token has no gradient: above for A > 0, below for A < 0. A ratio exactly on its bound is not clipped.
+    """
+
+    low: float = 0.2
+    high: float = 0.2
+    ratio: Ratio = token_ratio
+
+    def __post_init__(self) -> None:
+        if self.low < 0 or self.high < 0:
+            raise ValueError(f"{self}: low and high are distances from 1, so neither is negative")
+
+    def __call__(self, b: Batch) -> Float[Tensor, " n"]:
+        r, a = self.ratio(b), b.advantage
+        near = r.clamp(1 - self.low, 1 + self.high)
+        return torch.minimum(r * a, near * a)
+
+    def clipped(self, b: Batch) -> Clipped:
+        r, a = self.ratio(b), b.advantage
+        return (a < 0) & (r < 1 - self.low), (a > 0) & (r > 1 + self.high)
+
+
+@dataclass(frozen=True, slots=True)
+class ClippedWeight:
+    """`sg[clip(r, floor, cap)] A log pi`: the weight is clipped, no token loses its gradient. CISPO, arXiv:2506.13585.
+
+    The bounds are absolute: a relative `high` is `cap = 1 + high`, and the paper uses no floor. The value depends on
+    `log pi` and compares with no other method's; the share of tokens whose weight was cut is what to watch.
+    """
+
+    floor: float = 0.0
+    cap: float = 5.0
+    ratio: Ratio = token_ratio
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.floor <= 1 <= self.cap:
+            raise ValueError(f"{self}: the bounds are absolute, 0 <= floor <= 1 <= cap")
+
+    def __call__(self, b: Batch) -> Float[Tensor, " n"]:
+        return self.ratio(b).detach().clamp(self.floor, self.cap) * b.advantage * b.logp
+
+    def clipped(self, b: Batch) -> Clipped:
+        r = self.ratio(b)
+        return r < self.floor, r > self.cap
+
+
+@dataclass(frozen=True, slots=True)
+class Unclipped:
+    """`r A`; whatever keeps the policy near is in the ratio. GMPO, arXiv:2507.20673, with `PowerMean`."""
+
+    ratio: Ratio = token_ratio
+
+    def __call__(self, b: Batch) -> Float[Tensor, " n"]:
+        return self.ratio(b) * b.advantage
+
+    def clipped(self, b: Batch) -> Clipped:
+        if isinstance(self.ratio, Clips):
+            return self.ratio.clipped(b)
+        none = torch.zeros_like(b.advantage, dtype=torch.bool)
+        return none, none
+
+
+@dataclass(frozen=True, slots=True)
+class SoftGate:
+    """`4 / tau sigmoid(tau (r - 1)) A`, tau by the sign of A: a clip without an edge. SAPO, arXiv:2511.20347.
+
+    On the policy itself the gradient is REINFORCE's for every tau; the value there is `2 A / tau`, not A.
+    """
+
+    positive: float = 1.0
+    negative: float = 1.05
+    ratio: Ratio = token_ratio
+
+    def __post_init__(self) -> None:
+        if not (0 < self.positive < math.inf and 0 < self.negative < math.inf):
+            raise ValueError(f"{self}: positive and negative must be above 0")
+
+    def __call__(self, b: Batch) -> Float[Tensor, " n"]:
+        a = b.advantage
+        tau = torch.where(a > 0, self.positive, self.negative).to(a.dtype)
+        return 4 / tau * torch.sigmoid(tau * (self.ratio(b) - 1)) * a
+
+
+def reinforce(b: Batch) -> Float[Tensor, " n"]:
+    """`A log pi`: the gradient on the policy itself, whatever sampled the answer. Williams, 1992.
+
+    Only its gradient means anything: the value moves with `log pi`, and is not 0 where a clipped surrogate's is.
+    """
+    return b.advantage * b.logp

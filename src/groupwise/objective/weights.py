@@ -1,0 +1,75 @@
+"""Constant factors that answer for the gap between the engine that sampled and the learner that differentiates.
+
+`rho = pi_old / pi_engine`, both at the same weights and temperature, without gradient. A token of weight 0 stays in
+every divisor. A token that was written and not sampled has no engine log-prob (NaN) and a rho of 1. Remedies for a
+systems fault: where rho is 1, each of them does nothing.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from groupwise.data import Batch
+from groupwise.objective.ratios import MAX_LOG_RATIO
+
+
+@dataclass(frozen=True, slots=True)
+class TruncatedImportance:
+    """`min(rho, cap)` of each token. TIS, "Your Efficient RL Framework Secretly Brings You Off-Policy RL Training"."""
+
+    cap: float = 2.0
+
+    def __post_init__(self) -> None:
+        _positive(self)
+
+    def __call__(self, step: Batch) -> Float[Tensor, " n"]:
+        return _exp(_gap(step)).clamp(max=self.cap)
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceTruncatedImportance:
+    """`min(product of a sequence's rho, cap)` on each of its tokens: unbiased but for the cap, and noisier.
+
+    Long answers reach the cap, or vanish, on gaps that a token would not show. "When Speed Kills Stability", 2025.
+    """
+
+    cap: float = 2.0
+
+    def __post_init__(self) -> None:
+        _positive(self)
+
+    def __call__(self, step: Batch) -> Float[Tensor, " n"]:
+        s = step.sequences
+        return s.spread(_exp(s.total(_gap(step))).clamp(max=self.cap))
+
+
+@dataclass(frozen=True, slots=True)
+class MaskedImportance:
+    """`rho` of each token where `floor <= rho <= cap`, else 0; the bounds are absolute. IcePop, arXiv:2510.18855."""
+
+    floor: float = 0.5
+    cap: float = 5.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.floor <= 1 <= self.cap:
+            raise ValueError(f"{self}: needs 0 <= floor <= 1 <= cap, so that equal policies weigh 1")
+
+    def __call__(self, step: Batch) -> Float[Tensor, " n"]:
+        rho = _exp(_gap(step))
+        return torch.where((rho >= self.floor) & (rho <= self.cap), rho, 0.0)
+
+
+def _gap(step: Batch) -> Float[Tensor, " n"]:
+    gap = (step.logp_old - step.logp_engine).detach()
+    return torch.where(step.logp_engine.isnan(), 0.0, gap)
+
+
+def _exp(log_ratio: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    return log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+
+
+def _positive(part: TruncatedImportance | SequenceTruncatedImportance) -> None:
+    if part.cap < 1:
+        raise ValueError(f"{part}: needs cap >= 1, so that equal policies weigh 1")

@@ -1,0 +1,76 @@
+"""Verdicts to one number a sample. The first of the tuple makes the reward; each of the others changes it."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from groupwise.data import Batch, Finish, Logp, Measure, Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Correctness:
+    """`right` for a score of 1, `wrong` for one of 0, in between on a straight line. It makes the reward."""
+
+    right: float = 1.0
+    wrong: float = 0.0
+
+    def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
+        return self.wrong + (self.right - self.wrong) * b.score
+
+
+@dataclass(frozen=True, slots=True)
+class Overlong:
+    """Adds 0 up to `limit - buffer` tokens, then down a straight line to `-factor` at the limit, and there it stays.
+
+    Soft overlong punishment, DAPO, arXiv:2503.14476, equation 13. `limit` is the generation budget.
+    """
+
+    buffer: int
+    factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.buffer < 1:
+            raise ValueError(f"Overlong(buffer={self.buffer}): the punishment needs room of at least one token")
+
+    def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
+        if len(b) and self.buffer > (budget := int(b.limit.min())):
+            raise Usage(
+                "the overlong buffer is larger than the generation budget",
+                evidence=f"Overlong(buffer={self.buffer}), sampling.max_tokens = {budget}",
+                fix="make the buffer a fraction of max_tokens; DAPO's is a fifth of it",
+            )
+        over = (b.length - (b.limit - self.buffer)).to(reward.dtype) / self.buffer
+        return reward - self.factor * over.clamp(0, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class TruncatedIs:
+    """The reward of an answer that ran into its budget is `value`, whatever it says. Dr. GRPO's code, with 0."""
+
+    value: float
+
+    def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
+        return torch.where(b.finish == Finish.length, self.value, reward)
+
+
+@dataclass(frozen=True, slots=True)
+class KLInReward:
+    """Subtracts `coefficient * sum over tokens of (log pi_old - log reference)`. RLOO, arXiv:2402.14740, section 2.
+
+    k1 inside a reward has the right gradient, through the score of the answer. A coefficient of 0 reads no reference.
+    """
+
+    coefficient: float
+    model: str = "reference"
+
+    @property
+    def needs(self) -> frozenset[Measure]:
+        return frozenset({Logp(self.model)}) if self.coefficient else frozenset()
+
+    def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
+        if self.coefficient == 0:
+            return reward
+        gap = (b.logp_old - b[Logp(self.model)]).to(reward.dtype)
+        return reward - self.coefficient * b.sequences.total(gap)

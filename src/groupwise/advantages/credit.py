@@ -32,7 +32,7 @@ class ReturnsToGo:
 
     @property
     def needs(self) -> frozenset[Measure]:
-        return frozenset({Logp(self.model)}) if self.kl else frozenset()
+        return frozenset({Logp("policy"), Logp(self.model)}) if self.kl else frozenset()
 
     def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " n"]:
         index = b.sequences.index

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, Optional, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -13,6 +13,14 @@ from groupwise.data.sample import Family, Outcome, Sample
 from groupwise.data.segments import Segments
 
 Memories = Mapping[str, Any]
+
+# To a type checker a column is a tensor, so that formulas read as formulas; at run time it is None until written.
+Column = TypeVar("Column")
+if TYPE_CHECKING:
+    Later = Annotated[Column, "None until written"]
+else:
+    Later = Optional
+UNWRITTEN: Any = None
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -48,15 +56,15 @@ class Batch:
     """The generation budget in tokens: the only place where parts read it."""
     age: Int[Tensor, " s"]
     """Versions between the oldest weights that sampled a token and the policy now."""
-    reward: Float[Tensor, " s"] | None = None
+    reward: Later[Float[Tensor, " s"]] = UNWRITTEN
 
     # per token
     logp_engine: Float[Tensor, " n"]
-    logp_old: Float[Tensor, " n"] | None = None
-    advantage: Float[Tensor, " n"] | None = None
-    share: Float[Tensor, " n"] | None = None
-    weight: Float[Tensor, " n"] | None = None
-    logp: Float[Tensor, " n"] | None = None
+    logp_old: Later[Float[Tensor, " n"]] = UNWRITTEN
+    advantage: Later[Float[Tensor, " n"]] = UNWRITTEN
+    share: Later[Float[Tensor, " n"]] = UNWRITTEN
+    weight: Later[Float[Tensor, " n"]] = UNWRITTEN
+    logp: Later[Float[Tensor, " n"]] = UNWRITTEN
     measures: Mapping[Measure, Float[Tensor, " n"]] = field(default_factory=dict)
 
     memory: Memories = field(default_factory=dict)

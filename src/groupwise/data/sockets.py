@@ -95,7 +95,7 @@ class Engine(Protocol):
 class Keep(Protocol):
     """Marks the samples of one family that are worth training on. It sees outcomes, never a shaped reward."""
 
-    def __call__(self, family: Batch) -> Bool[Tensor, " s"]: ...
+    def __call__(self, family: Batch, /) -> Bool[Tensor, " s"]: ...
 
 
 # From verdicts to one number a token
@@ -105,28 +105,28 @@ class Keep(Protocol):
 class Shaping(Protocol):
     """Changes the reward of every sample; the first of the tuple makes it."""
 
-    def __call__(self, reward: Float[Tensor, " s"], batch: Batch) -> Float[Tensor, " s"]: ...
+    def __call__(self, reward: Float[Tensor, " s"], batch: Batch, /) -> Float[Tensor, " s"]: ...
 
 
 @runtime_checkable
 class Advantage(Protocol):
     """Turns a number a sample into another."""
 
-    def __call__(self, x: Float[Tensor, " s"], batch: Batch) -> Float[Tensor, " s"]: ...
+    def __call__(self, x: Float[Tensor, " s"], batch: Batch, /) -> Float[Tensor, " s"]: ...
 
 
 @runtime_checkable
 class Credit(Protocol):
     """Turns a number a sample into one a token, over the whole iteration."""
 
-    def __call__(self, x: Float[Tensor, " s"], batch: Batch) -> Float[Tensor, " n"]: ...
+    def __call__(self, x: Float[Tensor, " s"], batch: Batch, /) -> Float[Tensor, " n"]: ...
 
 
 @runtime_checkable
 class Mask(Protocol):
     """Says which tokens stay (True); the others leave the batch, hence ratios and divisors."""
 
-    def __call__(self, batch: Batch) -> Bool[Tensor, " n"]: ...
+    def __call__(self, batch: Batch, /) -> Bool[Tensor, " n"]: ...
 
 
 # From a batch to one scalar
@@ -136,35 +136,35 @@ class Mask(Protocol):
 class Aggregate(Protocol):
     """The share of every token in the step: constants, and the only place where anything is divided by a count."""
 
-    def __call__(self, step: Batch) -> Float[Tensor, " n"]: ...
+    def __call__(self, step: Batch, /) -> Float[Tensor, " n"]: ...
 
 
 @runtime_checkable
 class Weight(Protocol):
     """A constant factor of every token in the step, such as a correction between engine and learner."""
 
-    def __call__(self, step: Batch) -> Float[Tensor, " n"]: ...
+    def __call__(self, step: Batch, /) -> Float[Tensor, " n"]: ...
 
 
 @runtime_checkable
 class Ratio(Protocol):
     """How far the policy has moved, in the graph. `couples` says what may not be cut in two."""
 
-    def __call__(self, piece: Batch) -> Float[Tensor, " n"]: ...
+    def __call__(self, piece: Batch, /) -> Float[Tensor, " n"]: ...
 
 
 @runtime_checkable
 class Surrogate(Protocol):
     """What is to be made large, token by token, in the graph."""
 
-    def __call__(self, piece: Batch) -> Float[Tensor, " n"]: ...
+    def __call__(self, piece: Batch, /) -> Float[Tensor, " n"]: ...
 
 
 @runtime_checkable
 class Penalty(Protocol):
     """What is to be kept small, token by token, in the graph; the coefficient is inside."""
 
-    def __call__(self, piece: Batch) -> Float[Tensor, " n"]: ...
+    def __call__(self, piece: Batch, /) -> Float[Tensor, " n"]: ...
 
 
 # The learner's side

@@ -12,6 +12,7 @@ from groupwise.objective.ratios import (
     sequence_ratio_per_token,
     token_ratio,
 )
+from groupwise.objective.stats import describe_samples, describe_step
 from groupwise.objective.surrogates import Clip, ClippedWeight, Clips, SoftGate, Unclipped, reinforce
 from groupwise.objective.weights import MaskedImportance, SequenceTruncatedImportance, TruncatedImportance
 
@@ -31,6 +32,8 @@ __all__ = [
     "Unclipped",
     "budget_mean",
     "complete",
+    "describe_samples",
+    "describe_step",
     "group_mean",
     "kl_k1",
     "kl_k3",

@@ -21,7 +21,7 @@ class Objective:
     >>> loss = sum(objective(piece) for piece in pieces(step))   # doctest: +SKIP
     """
 
-    surrogate: Surrogate = Clip()  # noqa: RUF009: a frozen value
+    surrogate: Surrogate = Clip()  # noqa: RUF009
     weights: tuple[Weight, ...] = ()
     penalties: tuple[Penalty, ...] = ()
     aggregate: Aggregate = token_mean

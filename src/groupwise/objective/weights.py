@@ -6,18 +6,23 @@ systems fault: where rho is 1, each of them does nothing.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch
+from groupwise.data import Batch, Logp, Measure
 from groupwise.objective.ratios import MAX_LOG_RATIO
+
+_READS: frozenset[Measure] = frozenset({Logp("policy")})
 
 
 @dataclass(frozen=True, slots=True)
 class TruncatedImportance:
     """`min(rho, cap)` of each token. TIS, "Your Efficient RL Framework Secretly Brings You Off-Policy RL Training"."""
+
+    needs: ClassVar[frozenset[Measure]] = _READS
 
     cap: float = 2.0
 
@@ -35,6 +40,8 @@ class SequenceTruncatedImportance:
     Long answers reach the cap, or vanish, on gaps that a token would not show. "When Speed Kills Stability", 2025.
     """
 
+    needs: ClassVar[frozenset[Measure]] = _READS
+
     cap: float = 2.0
 
     def __post_init__(self) -> None:
@@ -48,6 +55,8 @@ class SequenceTruncatedImportance:
 @dataclass(frozen=True, slots=True)
 class MaskedImportance:
     """`rho` of each token where `floor <= rho <= cap`, else 0; the bounds are absolute. IcePop, arXiv:2510.18855."""
+
+    needs: ClassVar[frozenset[Measure]] = _READS
 
     floor: float = 0.5
     cap: float = 5.0

@@ -67,7 +67,7 @@ class KLInReward:
 
     @property
     def needs(self) -> frozenset[Measure]:
-        return frozenset({Logp(self.model)}) if self.coefficient else frozenset()
+        return frozenset({Logp("policy"), Logp(self.model)}) if self.coefficient else frozenset()
 
     def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
         if self.coefficient == 0:

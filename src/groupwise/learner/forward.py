@@ -56,7 +56,8 @@ def chosen(
     if len(target) <= size:
         return part(hidden, target)
     pieces = [
-        checkpoint(part, hidden[i : i + size], target[i : i + size], use_reentrant=False) for i in range(0, len(target), size)
+        checkpoint(part, hidden[i : i + size], target[i : i + size], use_reentrant=False)
+        for i in range(0, len(target), size)
     ]
     logp, entropy = zip(*pieces)
     return torch.cat(logp), torch.cat(entropy)

@@ -10,8 +10,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from groupwise.data import Batch, Entropy, Logp, Measure, Memory
-from groupwise.learner.forward import forward
 from groupwise.learner.followers import Start
+from groupwise.learner.forward import forward
 from groupwise.learner.optimizer import AdamW
 from groupwise.learner.plan import Step
 
@@ -70,6 +70,12 @@ class Learner:
     def device(self) -> torch.device:
         return next(self.model.parameters()).device
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of its log-probs: at least float32, whatever the weights have."""
+        own = next(self.model.parameters()).dtype
+        return own if own == torch.float64 else torch.float32
+
     def weights(self) -> dict[str, Tensor]:
         """The policy's tensors themselves, not copies."""
         return dict(self.model.state_dict())
@@ -121,7 +127,11 @@ class Learner:
             grad_norm=norm,
             grad_norm_clipped=min(norm, self.settings.clip),
             learning_rate=rate,
-            skipped="" if finite and whole.tokens else "no token is trained" if finite else "loss or gradient is not finite",
+            skipped=""
+            if finite and whole.tokens
+            else "no token is trained"
+            if finite
+            else "loss or gradient is not finite",
         )
 
     def _backward(self, whole: Batch, step: Step, objective: Loss) -> tuple[float, Batch]:
@@ -134,7 +144,7 @@ class Learner:
             old = part.logp_old if part.logp_old is not None else logp.detach()
             scalar = objective(part.having(logp=logp, logp_old=old))
             scalar.backward()
-            loss += float(scalar)
+            loss += float(scalar.detach())
             logps.append(logp.detach())
             entropies.append(entropy)
         logp = torch.cat(logps)

@@ -14,7 +14,7 @@ from groupwise.data import Storage
 from groupwise.train.sinks import Sinks
 from groupwise.train.store import DISK, Disk, packed, storing
 
-LOGS = ("metrics", "timings")
+LOGS: tuple[str, ...] = ("metrics", "timings")
 
 
 class Record:
@@ -73,7 +73,7 @@ class Record:
         self._append("timings", line)
 
     def samples(self, iteration: int, lines: Iterable[Mapping[str, Any]], tensors: Mapping[str, Tensor]) -> None:
-        """`samples/<iteration>.jsonl`, a line a sample, and `.safetensors`, the numbers of tokens: each whole or absent."""
+        """`samples/<iteration>.jsonl`, a line a sample, and `.safetensors`, the numbers of tokens; whole or absent."""
         self._samples[f"{iteration:06d}.jsonl"] = b"".join(json_line(line) for line in lines)
         self._samples[f"{iteration:06d}.safetensors"] = packed(tensors)
         self._flush()

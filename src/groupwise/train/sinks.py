@@ -48,7 +48,12 @@ class Tracker:
 def wandb(package: Any, run: Path) -> Sink:
     """Without git state, code, console or machine: nothing leaves but the numbers and the run's name."""
     quiet = package.Settings(
-        console="off", disable_git=True, save_code=False, x_disable_meta=True, x_disable_stats=True
+        console="off",
+        disable_git=True,
+        save_code=False,
+        x_disable_meta=True,
+        x_disable_stats=True,
+        x_save_requirements=False,
     )
     return Tracker(package, run, id=run.name, dir=str(run), settings=quiet)
 
@@ -75,7 +80,11 @@ class Sinks:
             except ImportError as error:
                 fix = f"pip install 'groupwise[{name}]'"
                 raise Environment(f"the sink {name} needs {module}", evidence=str(error), fix=fix) from error
-            self._open[name] = opener(package, run)
+            try:
+                self._open[name] = opener(package, run)
+            except Exception as error:  # a tracker may raise anything; its message may carry a key, its type does not
+                fix = f"log in to {name} or set it to work offline, or leave the sink out"
+                raise Environment(f"the sink {name} does not open", evidence=type(error).__name__, fix=fix) from None
 
     def write(self, line: Mapping[str, Any]) -> None:
         """The finite numbers of a line of metrics, under its `iteration`."""

@@ -1,0 +1,220 @@
+"""What the commands do that compute: train, resume, eval, sample, report."""
+
+import asyncio
+import contextlib
+import json
+import platform
+import signal
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from groupwise.train.text import read_recipe, write
+
+from groupwise.data import Ask, BadData, Family, Span, Usage
+from groupwise.models import find_model, read_model, read_tokenizer, write_model
+from groupwise.rollout import NativeEngine
+from groupwise.train.evaluate import average, counts, pass_at
+from groupwise.train.logbook import Logbook
+from groupwise.train.loop import run as loop
+from groupwise.train.place import DTYPES, Place, place, prepare
+from groupwise.train.progress import Progress
+from groupwise.train.recipe import Recipe
+from groupwise.train.record import Record
+from groupwise.train.report import write_report
+from groupwise.train.store import DISK, Disk, RunLock, newest_checkpoint, run_directory
+from groupwise.train.use import Use, load_use
+
+INTERRUPTED, TERMINATED = 130, 143
+DEFAULT = Path(__file__).with_name("default.toml")
+
+
+def train(
+    recipe_path: str | None,
+    overrides: Sequence[tuple[str, str]] = (),
+    use: Sequence[str] = (),
+    *,
+    out: str = "runs",
+    name: str | None = None,
+    stop_after: float | None = None,
+    command: str = "",
+) -> int:
+    """A new run of a recipe (the packaged one where none is named)."""
+    loaded = load_use(use)
+    path = Path(recipe_path) if recipe_path else DEFAULT
+    recipe = read_recipe(path, overrides, loaded)
+    ready = place(recipe, loaded)
+    run = run_directory(Path(out), name or (path.stem if recipe_path else Path(recipe.task).stem))
+    with RunLock(run):
+        (run / "recipe.toml").write_text(write(recipe))
+        (run / "run.json").write_text(json.dumps(about(run, recipe, loaded, command), indent=2) + "\n")
+        return carry_on(run, ready, stop_after)
+
+
+def resume(run: str, use: Sequence[str] = (), *, strict: bool = False, stop_after: float | None = None) -> int:
+    """Go on with a run from its newest whole checkpoint."""
+    directory = existing_run(run)
+    with RunLock(directory):
+        loaded = load_use(use, recorded=json.loads((directory / "run.json").read_text()).get("use", {}))
+        recipe = read_recipe(directory / "recipe.toml", (), loaded)
+        return carry_on(directory, place(recipe, loaded), stop_after, strict=strict)
+
+
+def carry_on(
+    run: Path, ready: Place, stop_after: float | None = None, *, strict: bool = False, disk: Disk = DISK
+) -> int:
+    """The loop from wherever the directory stands, then the model and the report."""
+    recipe = ready.recipe
+    checkpoint = newest_checkpoint(run, strict=strict)
+    sizes, done = (checkpoint.state["sizes"], checkpoint.iteration) if checkpoint else ({}, 0)
+    record = Record.resume(run, sizes, done, sinks=recipe.sinks, disk=disk)
+    progress = Progress(recipe.iterations, done)
+    logbook = Logbook(run, record, keep=recipe.save.keep, told=progress, warn=progress.say, disk=disk)
+    if checkpoint:
+        for warning in checkpoint.warnings:
+            progress.say(f"warning: {warning}")
+        logbook.restore(checkpoint, ready.learner, ready.buffer, ready.guards)
+    try:
+        asyncio.run(guided(logbook, ready, stop_after))
+    finally:
+        progress.end()
+        record.close()
+    if not logbook.stopping:
+        ready.learner.model.eval()
+        write_model(ready.learner.model, run / "model", tokenizer=ready.tokenizer)
+    report = write_report([run])
+    print(ending(run, report, logbook, recipe))
+    return {"interrupted": INTERRUPTED, "terminated": TERMINATED}.get(logbook.stopping, 0)
+
+
+async def guided(logbook: Logbook, ready: Place, stop_after: float | None) -> None:
+    """The loop, ended early by a signal or by the clock; a second signal ends it at once."""
+    events = asyncio.get_running_loop()
+
+    def ask(why: str) -> None:
+        if logbook.stopping in ("interrupted", "terminated"):
+            raise KeyboardInterrupt
+        logbook.stop(why)
+
+    for number, why in ((signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated")):
+        with contextlib.suppress(ValueError, RuntimeError):  # only the main thread may listen
+            events.add_signal_handler(number, ask, why)
+    if stop_after is not None:
+        events.call_later(stop_after, logbook.stop, "out of time")
+    await loop(ready.recipe, ready.buffer, ready.engine, ready.learner, logbook, ready.guards, ready.evaluate)
+    if logbook.stopping:
+        logbook.save(ready.learner, ready.buffer, ready.guards)
+
+
+def ending(run: Path, report: Path, logbook: Logbook, recipe: Recipe) -> str:
+    """The last words of a run: what it reached, where things lie, and how to go on."""
+    if logbook.stopping:
+        return f"{logbook.stopping} after {logbook.done} of {recipe.iterations} iterations; saved.\n  go on: groupwise resume {run}"
+    return f"done: {recipe.iterations} iterations\n  report: {report}\n  model:  {run / 'model'}"
+
+
+def about(run: Path, recipe: Recipe, use: Use, command: str) -> dict[str, Any]:
+    """What the report tells of a run besides its numbers."""
+    from importlib.metadata import version
+
+    packages = ("groupwise", "torch", "transformers", "tokenizers", "numpy", "safetensors")
+    return {
+        "name": run.name,
+        "command": command,
+        "versions": {"python": platform.python_version(), **{p: version(p) for p in packages}},
+        "model": recipe.model,
+        "task": recipe.task,
+        "seed": recipe.seed,
+        "iterations": recipe.iterations,
+        "use": use.hashes,
+    }
+
+
+def existing_run(run: str) -> Path:
+    directory = Path(run)
+    if not (directory / "recipe.toml").is_file():
+        raise BadData(
+            f"{run} is not a run",
+            evidence="it holds no recipe.toml",
+            fix="name a directory under runs/, as train printed it",
+        )
+    return directory
+
+
+def evaluate(
+    model_or_run: str,
+    overrides: Sequence[tuple[str, str]] = (),
+    use: Sequence[str] = (),
+    *,
+    samples: int = 4,
+    problems: int | None = None,
+    recipe_path: str | None = None,
+) -> int:
+    """Held-out accuracy of a model directory or of a run's model: greedy, avg@n and unbiased pass@k."""
+    directory = Path(model_or_run)
+    loaded = load_use(use)
+    if (directory / "recipe.toml").is_file():
+        if not (directory / "model").is_dir():
+            raise BadData(f"{directory} has no model yet", fix=f"finish it with: groupwise resume {directory}")
+        recipe = read_recipe(directory / "recipe.toml", overrides, loaded)
+        recipe = replace(recipe, model=str(directory / "model"))
+    else:
+        recipe = read_recipe(
+            Path(recipe_path) if recipe_path else DEFAULT, [("model", model_or_run), *overrides], loaded
+        )
+    wanted = replace(recipe.evaluate, samples=samples, problems=problems or recipe.evaluate.problems)
+    ready = place(replace(recipe, evaluate=wanted), loaded)
+    greedy, sampled = asyncio.run(ready.answer())
+    print_evaluation(ready, greedy, sampled)
+    return 0
+
+
+def print_evaluation(ready: Place, greedy: Sequence[Family], sampled: Sequence[Family]) -> None:
+    """The numbers of `groupwise eval`, one a line."""
+    n = ready.recipe.evaluate.samples
+    for label, families in (("greedy", greedy), (f"avg@{n}", sampled)):
+        mean, low, high = average(families)
+        print(f"{label:<10} {mean:.3f}  ({low:.3f} .. {high:.3f}, 95 % over {len(families)} problems)")
+    for k in (k for k in (1, 2, 4, 8, 16, 32, 64) if k <= n):
+        print(f"{f'pass@{k}':<10} {pass_at(sampled, k):.3f}")
+    for name, count in counts(sampled).items():
+        print(f"{name:<13} {count:>6} of {sum(len(f.samples) for f in sampled)}")
+
+
+def sample(
+    model: str, prompt: str, overrides: Sequence[tuple[str, str]] = (), use: Sequence[str] = (), *, n: int = 1
+) -> int:
+    """Answers of a model directory, or of a run's model, to one prompt."""
+    directory = Path(model) / "model" if (Path(model) / "recipe.toml").is_file() else model
+    recipe = read_recipe(DEFAULT, [("model", str(directory)), *overrides], load_use(use))
+    prepare(recipe.machine)
+    home = find_model(recipe.model)
+    tokenizer = read_tokenizer(home)
+    decoder = read_model(home, dtype=DTYPES[recipe.machine.dtype], device=torch.device(recipe.machine.device))
+    engine = NativeEngine(decoder, tokenizer=tokenizer, seed=recipe.seed)
+    context = tokenizer.encode(prompt)
+    if not context:
+        raise Usage("the prompt is empty in this model's alphabet", evidence=repr(prompt), fix="say something else")
+
+    async def ask() -> list[Span]:
+        await engine.load(0, dict(decoder.state_dict()))
+        limit = recipe.sampling.max_tokens
+        asks = [Ask(context=context, limit=limit, draw=0, stream=(i,), sampling=recipe.sampling) for i in range(n)]
+        return await asyncio.gather(*map(engine.sample, asks))
+
+    for span in asyncio.run(ask()):
+        print(shown(tokenizer.decode(span.tokens)))
+    return 0
+
+
+def report(runs: Sequence[str], out: str | None = None) -> int:
+    """The report of one run, or of several laid over each other."""
+    print(write_report([existing_run(r) for r in runs], Path(out) if out else None))
+    return 0
+
+
+def shown(text: str) -> str:
+    """Model text made harmless for a terminal: control characters are written out, line ends and tabs stay."""
+    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)

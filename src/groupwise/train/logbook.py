@@ -1,0 +1,177 @@
+"""A run's directory as the loop sees it: how far the run is, what each iteration left, and where to go on."""
+
+import asyncio
+import json
+import resource
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from groupwise.data import Batch, Storage
+from groupwise.learner import Learner, StepTaken
+from groupwise.objective import Objective
+from groupwise.rollout import Buffer, Harvest
+from groupwise.train.guards import Guards
+from groupwise.train.observe import batch_dump, numbers, sample_lines, token_numbers
+from groupwise.train.record import Record
+from groupwise.train.store import DISK, Checkpoint, Disk, save_checkpoint
+
+T = TypeVar("T")
+MISSES = 3
+"""Checkpoints in a row that may fail before the run stops."""
+
+
+class Logbook:
+    """Writes what a run leaves behind. `done` iterations stand in it; -1 before the first evaluation.
+
+    `stopping` says why the run was asked to stop, and is empty as long as it was not. `told` receives each line of
+    metrics for the person who watches.
+    """
+
+    def __init__(
+        self,
+        run: Path,
+        record: Record,
+        *,
+        keep: int,
+        told: Callable[[dict[str, Any], dict[str, Any]], None] = lambda line, timing: None,
+        warn: Callable[[str], None] = lambda text: None,
+        disk: Disk = DISK,
+    ) -> None:
+        self.done = -1
+        self.stopping = ""
+        self.dumps = run / "skipped"
+        self._run, self._record, self._keep, self._told, self._warn, self._disk = run, record, keep, told, warn, disk
+        self._saved = -1
+        self._misses = 0
+        self._seconds: dict[str, float] = {}
+        self._began = time.monotonic()
+        self._stop = asyncio.Event()
+        self._start: Any = None
+
+    # What the loop says
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Seconds spent inside count under this name in timings.jsonl."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self._seconds[name] = self._seconds.get(name, 0.0) + time.monotonic() - began
+
+    async def unless_stopped(self, work: Awaitable[T]) -> T | None:
+        """The work's result, or None once somebody asks to stop: it is then given up, to be done again on resume."""
+        task, stop = asyncio.ensure_future(work), asyncio.ensure_future(self._stop.wait())
+        try:
+            await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return task.result()
+            task.cancel()
+            await asyncio.wait({task})
+            return None
+        finally:
+            stop.cancel()
+
+    def stop(self, why: str) -> None:
+        """Ask the run to end at the next safe point and save."""
+        self.stopping = self.stopping or why
+        self._stop.set()
+
+    def evaluation(self, line: dict[str, float]) -> None:
+        """The numbers before the first iteration."""
+        self.done = 0
+        self.write({"iteration": 0, "step": 0, **line})
+
+    def iteration(
+        self, harvest: Harvest, batch: Batch, taken: Sequence[StepTaken], objective: Objective
+    ) -> dict[str, Any]:
+        """One iteration's samples are written, its numbers returned."""
+        self.done += 1
+        families = harvest.all
+        line = {
+            "iteration": self.done,
+            "step": self._step(taken),
+            **harvest.metrics,
+            **numbers(batch, taken, objective),
+        }
+        self._record.samples(self.done, sample_lines(families, batch), token_numbers(families, taken))
+        for number, step in enumerate(taken):
+            if step.skipped:
+                self._dump(number, step)
+        self._seconds["tokens"] = float(sum(len(s.tokens) for f in families for s in f.samples))
+        return line
+
+    def write(self, line: dict[str, Any]) -> None:
+        """A line of metrics, and what it cost."""
+        self._record.metrics(line)
+        timing = self._timing(line["iteration"])
+        self._record.timings(timing)
+        self._told(line, timing)
+
+    def save(self, learner: Learner, buffer: Buffer, guards: Guards) -> None:
+        """A checkpoint of this moment. A full disk is borne a few times: the one before it still stands."""
+        if self._saved == self.done:
+            return
+        tensors, state = learner.state()
+        try:
+            whole = {
+                "done": self.done,
+                "step": self.steps,
+                "learner": state,
+                "buffer": buffer.state(),
+                "guards": guards.state(),
+                "sizes": self._record.sizes(),
+            }
+            save_checkpoint(self._run, self.done, tensors, whole, keep=self._keep, disk=self._disk)
+        except Storage as error:
+            self._misses += 1
+            self._warn(str(error))
+            if self._misses >= MISSES or self.stopping:
+                raise
+        else:
+            self._saved, self._misses = self.done, 0
+
+    # Where it goes on
+
+    steps = 0
+
+    def restore(self, checkpoint: Checkpoint, learner: Learner, buffer: Buffer, guards: Guards) -> None:
+        """Everything as it stood when the checkpoint was written."""
+        state = checkpoint.state
+        learner.restore(checkpoint.tensors(), state["learner"])
+        buffer.restore(state["buffer"])
+        guards.restore(state["guards"])
+        self.done = self._saved = state["done"]
+        self.steps = state["step"]
+
+    def _step(self, taken: Sequence[StepTaken]) -> int:
+        self.steps += sum(not t.skipped for t in taken)
+        return self.steps
+
+    def _timing(self, iteration: int) -> dict[str, Any]:
+        now = time.monotonic()
+        tokens = self._seconds.pop("tokens", 0.0)
+        seconds, self._began = now - self._began, now
+        phases, self._seconds = self._seconds, {}
+        return {
+            "iteration": iteration,
+            "clock": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            "seconds": seconds,
+            **{f"seconds/{name}": s for name, s in phases.items()},
+            "tokens_per_second": tokens / seconds if seconds > 0 else 0.0,
+            "memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        }
+
+    def _dump(self, number: int, step: StepTaken) -> None:
+        """The batch of a skipped step, so that what went wrong can be computed again."""
+        from safetensors.torch import save_file
+
+        lines, tensors = batch_dump(step.batch)
+        self.dumps.mkdir(exist_ok=True)
+        stem = self.dumps / f"{self.done:06d}-{number}"
+        stem.with_suffix(".jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        save_file(tensors, stem.with_suffix(".safetensors"))
+        self._warn(f"iteration {self.done}, step {number}: {step.skipped}; weights untouched, batch in {stem}.*")

@@ -1,0 +1,119 @@
+"""The loop: draws to families, families to a batch, the batch to new weights, and all of it written down."""
+
+from collections.abc import Awaitable, Callable, Sequence
+
+import torch
+from groupwise.train.text import at
+
+from groupwise.data import Batch, Engine, Logp, Measure, Outcome, couples, pack
+from groupwise.learner import Learner, Step, StepTaken, cut
+from groupwise.methods import Method
+from groupwise.models import Purpose, permutation
+from groupwise.rollout import Buffer
+from groupwise.train.guards import Guards
+from groupwise.train.logbook import Logbook
+from groupwise.train.recipe import Recipe
+
+OLD = Logp("policy")
+
+
+async def run(
+    recipe: Recipe,
+    buffer: Buffer,
+    engine: Engine,
+    learner: Learner,
+    logbook: Logbook,
+    guards: Guards,
+    evaluate: Callable[[], Awaitable[dict[str, float]]],
+) -> None:
+    """One run, from where the logbook stands to `recipe.iterations`, or to where somebody asked it to stop."""
+    await engine.load(learner.version, learner.weights())
+    if logbook.done < 0:
+        logbook.evaluation(await evaluate())
+        logbook.save(learner, buffer, guards)
+    while logbook.done < recipe.iterations and not logbook.stopping:
+        iteration = logbook.done
+        method = at(recipe.method, iteration)
+        with logbook.phase("sample"):
+            harvest = await logbook.unless_stopped(
+                buffer.take(recipe.prompts, method.group_size, method.strategy, method.keep, method.refill)
+            )
+        if harvest is None:
+            break
+        guards.see_verdicts(*harvest.unjudged)
+        guards.see_signal(len(harvest.families), harvest.causes)
+        batch = judged(pack(harvest.families, version=learner.version), method)
+        taken: list[StepTaken] = []
+        with logbook.phase("learn"):
+            if len(batch):
+                batch, taken = learn(recipe, method, learner, batch, iteration)
+        line = logbook.iteration(harvest, batch, taken, method.objective)
+        guards.see_steps([t.skipped for t in taken], logbook.dumps)
+        guards.see_gap(line.get("sampling/sampling_logp_difference/max", 0.0))
+        learner.remember(batch, line)
+        await engine.load(learner.publish(), learner.weights())
+        if due(recipe.evaluate.every, iteration + 1, recipe.iterations):
+            with logbook.phase("evaluate"):
+                line |= await evaluate()
+        logbook.write(line)
+        if due(recipe.save.every, iteration + 1, recipe.iterations):
+            logbook.save(learner, buffer, guards)
+
+
+def learn(
+    recipe: Recipe, method: Method, learner: Learner, batch: Batch, iteration: int
+) -> tuple[Batch, list[StepTaken]]:
+    """An iteration's optimizer steps, and the batch with all that was computed on the way."""
+    plans = [plan(recipe, method, batch, iteration, sweep) for sweep in range(method.passes)]
+    batch = learner.read(batch, plans[0], measures(method, plans))
+    if method.proximal == "sampled":
+        batch = batch.having(logp_old=batch.logp_engine.to(learner.dtype))
+    batch = credited(batch, method)
+    return batch, [learner.step(batch, step, method.objective) for steps in plans for step in steps]
+
+
+def plan(recipe: Recipe, method: Method, batch: Batch, iteration: int, sweep: int) -> tuple[Step, ...]:
+    """One sweep over the iteration, cut into steps and pieces; its order is keyed by the run's seed."""
+    return cut(
+        batch,
+        size=recipe.prompts // method.minibatches,
+        shuffle=method.shuffle,
+        permutation=lambda n: permutation((recipe.seed, Purpose.SHUFFLE), iteration, sweep, n).tolist(),
+        piece_tokens=recipe.machine.piece_tokens,
+        couples=couples(method.objective),
+    )
+
+
+def measures(method: Method, plans: Sequence[Sequence[Step]]) -> frozenset[Measure]:
+    """What must be read before the first step. One step alone sees the old policy in its own forward."""
+    several = sum(map(len, plans)) > 1
+    if method.proximal == "sampled":
+        return method.needs - {OLD}
+    return method.needs | {OLD} if several or method.memory else method.needs
+
+
+def judged(batch: Batch, method: Method) -> Batch:
+    """The batch without answers that could not be judged, where the method excludes them."""
+    if method.unverifiable != "exclude":
+        return batch
+    return batch.take((batch.outcome != Outcome.unverifiable).nonzero().squeeze(1))
+
+
+def credited(batch: Batch, method: Method) -> Batch:
+    """Verdicts to a reward, a number a sample, a number a token; masked tokens leave."""
+    reward = torch.zeros_like(batch.score)
+    for part in method.shaping:
+        reward = part(reward, batch)
+    batch = batch.having(reward=reward)
+    x = reward
+    for part in method.advantage:
+        x = part(x, batch)
+    batch = batch.having(advantage=method.credit(x, batch))
+    for part in method.mask:
+        batch = batch.keep(part(batch))
+    return batch
+
+
+def due(every: int, done: int, last: int) -> bool:
+    """After every `every`-th iteration (0: none between), and always after the last."""
+    return done == last or (every > 0 and done % every == 0)

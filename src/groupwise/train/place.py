@@ -1,0 +1,103 @@
+"""Where a run computes: the engine and the learner that a recipe asks for, in this process."""
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from groupwise.data import Environment, Family, Sampling, Task, Usage, Verifier
+from groupwise.learner import Learner
+from groupwise.models import Decoder, Purpose, Tokenizer, find_model, read_model, read_tokenizer
+from groupwise.rollout import Buffer, NativeEngine, answers
+from groupwise.tasks import find_task, find_verifier
+from groupwise.train.evaluate import scores
+from groupwise.train.guards import Guards
+from groupwise.train.recipe import Machine, Recipe
+from groupwise.train.use import Use
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Place:
+    """What a run is made of, ready to go."""
+
+    tokenizer: Tokenizer
+    task: Task
+    verifier: Verifier
+    engine: NativeEngine
+    learner: Learner
+    buffer: Buffer
+    guards: Guards
+    recipe: Recipe
+
+    async def evaluate(self) -> dict[str, float]:
+        """The held-out numbers of a line of metrics."""
+        return scores(*await self.answer())
+
+    async def answer(self) -> tuple[list[Family], list[Family]]:
+        """The held-out problems answered: each once greedily, and `samples` times at the training law."""
+        wanted, law = self.recipe.evaluate, self.recipe.sampling
+        return await self._ask(1, replace(law, temperature=0.0)), await self._ask(wanted.samples, law)
+
+    async def _ask(self, n: int, sampling: Sampling) -> list[Family]:
+        return await answers(
+            self.task.held_out[: self.recipe.evaluate.problems],
+            n,
+            self.engine,
+            self.verifier,
+            sampling,
+            self.tokenizer,
+            seed=self.recipe.seed,
+            purpose=Purpose.EVALUATE,
+            deadline=self.recipe.machine.deadline,
+        )
+
+
+def prepare(machine: Machine) -> torch.device:
+    """Threads and device of this process, as the recipe says."""
+    torch.set_num_threads(machine.threads)
+    if machine.device.startswith("cuda") and not torch.cuda.is_available():
+        raise Environment(
+            "there is no CUDA device here",
+            evidence=f"machine.device = {machine.device!r}",
+            fix="say --machine.device cpu",
+        )
+    try:
+        return torch.device(machine.device)
+    except RuntimeError as error:
+        raise Usage(f"no device is called {machine.device!r}", evidence=str(error), fix="say cpu or cuda") from None
+
+
+def place(recipe: Recipe, use: Use) -> Place:
+    """Engine, learner and what they need, over one set of weights."""
+    device = prepare(recipe.machine)
+    directory = find_model(recipe.model)
+    tokenizer = read_tokenizer(directory)
+    model: Decoder = read_model(directory, dtype=DTYPES[recipe.machine.dtype], device=device)
+    task = find_task(recipe.task, tokenizer.encode, prompt=recipe.columns.prompt, answer=recipe.columns.answer)
+    verifier = find_verifier(recipe.verifier, recipe.task, use=use.functions)
+    method = recipe.method
+    learner = Learner(
+        model,
+        optimizer=recipe.optimizer,
+        steps=recipe.iterations * method.minibatches * method.passes,
+        temperature=recipe.sampling.temperature,
+        followers=method.models,
+        memory=method.memory,
+    )
+    engine = NativeEngine(
+        model, tokenizer=tokenizer, seed=recipe.seed, rows=recipe.engine.rows, cache_tokens=recipe.engine.cache_tokens
+    )
+    buffer = Buffer(
+        task,
+        method.curriculum,
+        engine,
+        verifier,
+        tokenizer,
+        sampling=recipe.sampling,
+        seed=recipe.seed,
+        unverifiable=method.unverifiable,
+        deadline=recipe.machine.deadline,
+    )
+    guards = Guards(max_unverifiable=recipe.max_unverifiable, max_gap=recipe.engine.max_gap)
+    return Place(tokenizer, task, verifier, engine, learner, buffer, guards, recipe)

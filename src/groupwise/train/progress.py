@@ -1,0 +1,58 @@
+"""One live line for a person, plain lines for a pipe."""
+
+import os
+import sys
+import time
+from typing import Any, TextIO
+
+
+class Progress:
+    """Tells of each iteration: number, reward, held-out accuracy, speed and the time left.
+
+    On a terminal one line is rewritten in place; piped, or under NO_COLOR, each tenth of the run is a line of its own.
+    """
+
+    def __init__(self, iterations: int, done: int = 0, out: TextIO = sys.stderr) -> None:
+        self.iterations, self.first, self.out = iterations, done, out
+        self.live = out.isatty() and "NO_COLOR" not in os.environ
+        self.held_out = ""
+        self.began = time.monotonic()
+        self._wide = 0
+
+    def __call__(self, line: dict[str, Any], timing: dict[str, Any]) -> None:
+        done = int(line["iteration"])
+        if "eval/accuracy_greedy" in line:
+            self.held_out = f"  held-out {line['eval/accuracy_greedy']:.3f}"
+        text = f"{done:>{len(str(self.iterations))}}/{self.iterations}"
+        if "reward" in line:
+            text += f"  reward {line['reward']:.3f}"
+        text += self.held_out
+        if "completions/mean_length" in line:
+            text += f"  length {line['completions/mean_length']:.1f}  {timing['tokens_per_second']:,.0f} tok/s"
+        text += self._left(done)
+        if self.live:
+            self.out.write("\r" + text.ljust(self._wide))
+            self._wide = len(text)
+        elif done in (self.first, self.iterations) or self._tenth(done):
+            self.out.write(text + "\n")
+        self.out.flush()
+
+    def say(self, text: str) -> None:
+        """A message of its own, without tearing the live line."""
+        self.end()
+        self.out.write(text + "\n")
+        self.out.flush()
+
+    def end(self) -> None:
+        if self.live and self._wide:
+            self.out.write("\n")
+            self._wide = 0
+
+    def _left(self, done: int) -> str:
+        if done <= self.first or done >= self.iterations:
+            return ""
+        seconds = (time.monotonic() - self.began) / (done - self.first) * (self.iterations - done)
+        return f"  {int(seconds // 60)}:{int(seconds % 60):02d} left"
+
+    def _tenth(self, done: int) -> bool:
+        return done * 10 // max(1, self.iterations) > (done - 1) * 10 // max(1, self.iterations)

@@ -1,0 +1,46 @@
+"""A two-layer model with a 17-token vocabulary, and ragged families for it."""
+
+import torch
+
+from groupwise.data import Draw, Family, Finish, Outcome, Prompt, Sample, Verdict
+from groupwise.models import Decoder, Shape
+
+SHAPE = Shape(
+    vocabulary=17, width=16, layers=2, heads=4, kv_heads=2, head_dim=8, inner=24, qk_norm=True, tied=True, positions=128
+)
+
+
+def model(dtype: torch.dtype = torch.float64, seed: int = 0, shape: Shape = SHAPE) -> Decoder:
+    return Decoder.new(shape, seed).to(dtype)
+
+
+def families(
+    lengths: list[list[int]], seed: int = 0, context: int = 5, limit: int = 40, written: bool = False
+) -> list[Family]:
+    """One family a list of lengths; outcomes alternate, so that every group of two or more is mixed."""
+    draws = torch.Generator().manual_seed(seed)
+
+    def ids(n: int) -> tuple[int, ...]:
+        return tuple(torch.randint(0, 17, (n,), generator=draws).tolist())
+
+    out = []
+    for d, group in enumerate(lengths):
+        prompt = Prompt(f"p{d}", ids(context + d % 3))
+        samples = tuple(
+            Sample(
+                context=prompt.context, stream=(i,), limit=limit, tokens=ids(n), origin=(-3 if written else 0,) * n,
+                logp=tuple((-torch.rand(n, generator=draws)).tolist()), finish=Finish.stop,
+                verdict=Verdict(Outcome.correct if (i + d) % 2 else Outcome.wrong),
+            )
+            for i, n in enumerate(group)
+        )  # fmt: skip
+        out.append(Family(Draw(d, prompt, len(group)), samples))
+    return out
+
+
+def ragged(seed: int = 0) -> list[Family]:
+    """24 rows of lengths 1 to 40 in six groups, five of the rows without a token to train on."""
+    draws = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(1, 41, (24,), generator=draws)
+    lengths[[1, 7, 8, 15, 22]] = 0
+    return families(lengths.view(6, 4).tolist(), seed)

@@ -1,0 +1,173 @@
+"""Gradients of the learner on a real model: equal to plain padded forwards for any cut, to loops over tokens for any loss."""
+
+import pytest
+import torch
+from small import model, ragged
+
+from groupwise.advantages import Standardised, every_token
+from groupwise.data import Batch, pack
+from groupwise.learner import AdamW, Learner, Step, cut, forward
+from groupwise.models import Shared
+from groupwise.objective import (
+    Clip,
+    ClippedWeight,
+    Objective,
+    SoftGate,
+    budget_mean,
+    group_mean,
+    sequence_mean,
+    sequence_ratio,
+    token_mean,
+)
+from groupwise.rewards import Correctness
+
+OBJECTIVES = {
+    "sequences": Objective(surrogate=Clip(), aggregate=sequence_mean),
+    "groups": Objective(surrogate=Clip(), aggregate=group_mean),
+    "tokens": Objective(surrogate=Clip(0.2, 0.28), aggregate=token_mean),
+    "budget": Objective(surrogate=Clip(), aggregate=budget_mean),
+    "sequence ratio": Objective(surrogate=Clip(0.3, 0.3, ratio=sequence_ratio), aggregate=sequence_mean),
+    "weights": Objective(surrogate=ClippedWeight(0.0, 5.0), aggregate=token_mean),
+    "gate": Objective(surrogate=SoftGate(), aggregate=sequence_mean),
+}
+
+
+def credited(old: float = 0.1, dtype: torch.dtype = torch.float64) -> Batch:
+    """The ragged batch with advantages and old log-probs that are not the model's own."""
+    batch = pack(ragged())
+    reward = Correctness()(torch.zeros(len(batch), dtype=torch.float64), batch)
+    batch = batch.having(reward=reward, advantage=every_token(Standardised()(reward, batch), batch))
+    logp, _ = forward(model(dtype), batch, temperature=0.7)
+    noise = torch.randn(batch.tokens, generator=torch.Generator().manual_seed(1), dtype=dtype)
+    return batch.having(logp_old=logp.detach() + old * noise)
+
+
+def learner(dtype: torch.dtype = torch.float64) -> Learner:
+    return Learner(model(dtype), optimizer=AdamW(lr=1e-2), steps=10, temperature=0.7)
+
+
+def gradient(batch: Batch, step: Step, objective: Objective, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    it = learner(dtype)
+    it._backward(objective.fix(batch.take(step.samples)), step, objective)
+    return torch.cat([p.grad.flatten() for p in it.model.parameters() if p.grad is not None])
+
+
+def plain_gradient(batch: Batch, objective: Objective, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    """One padded row a sample, a full causal forward each, all logits, one backward."""
+    decoder = model(dtype)
+    step = objective.fix(batch)
+    logps = []
+    for sample in batch.samples:
+        if not sample.tokens:
+            continue
+        ids = (*sample.context, *sample.tokens)
+        layout = Shared.of([ids[:1]], [(*ids[1:], 0)])
+        law = (decoder.head(decoder(layout.tokens, layout)) / 0.7).log_softmax(-1)
+        logps += [law[len(sample.context) - 1 + t, token] for t, token in enumerate(sample.tokens)]
+    objective(step.having(logp=torch.stack(logps))).backward()
+    return torch.cat([p.grad.flatten() for p in decoder.parameters() if p.grad is not None])
+
+
+def close(a: torch.Tensor, b: torch.Tensor, relative: float) -> bool:
+    return float((a - b).norm() / b.norm()) < relative
+
+
+@pytest.mark.t(1)
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_any_partition_has_the_plain_gradient(name):
+    batch, objective = credited(), OBJECTIVES[name]
+    wanted = plain_gradient(batch, objective)
+    assert wanted.norm() > 1e-3
+    for order in (
+        range(24),
+        reversed(range(24)),
+        torch.randperm(24, generator=torch.Generator().manual_seed(3)).tolist(),
+    ):
+        samples = tuple(order)
+        for pieces in (1, 2, 3, 8):
+            step = Step(tuple(tuple(samples[i::pieces]) for i in range(pieces)))
+            assert close(gradient(batch, step, objective), wanted, 1e-12), (name, pieces)
+
+
+@pytest.mark.t(52)
+@pytest.mark.parametrize("ranks", (2, 4))
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_simulated_ranks_add_up(name, ranks):
+    batch, objective = credited(), OBJECTIVES[name]
+    fixed = objective.fix(batch)
+    total = torch.zeros(())
+    for rank in range(ranks):
+        it = learner()
+        mine = tuple(range(rank, 24, ranks))
+        it._backward(fixed.take(mine), Step((mine[:3], mine[3:])), objective)
+        total = total + torch.cat([p.grad.flatten() for p in it.model.parameters() if p.grad is not None])
+    assert close(total, plain_gradient(batch, objective), 1e-12)
+
+
+def test_float32_gradients_are_near_the_plain_ones():
+    batch, objective = credited(dtype=torch.float32), OBJECTIVES["sequences"]
+    step = Step((tuple(range(12)), tuple(range(12, 24))))
+    got, wanted = gradient(batch, step, objective, torch.float32), plain_gradient(batch, objective, torch.float32)
+    assert close(got, wanted, 5e-6)
+
+
+@pytest.mark.t(13)
+@pytest.mark.t(15)
+def test_what_surrounds_a_sample_changes_nothing():
+    """The learner pads inside attention only: mates of any length, or none, give each sample the same log-probs."""
+    batch, decoder = pack(ragged()), model()
+    together, _ = forward(decoder, batch, temperature=1.0)
+    alone = [forward(decoder, batch.take([i]), temperature=1.0)[0] for i in range(24)]
+    torch.testing.assert_close(together, torch.cat(alone), rtol=0, atol=1e-13)
+
+
+def test_chunks_of_the_head_change_nothing():
+    batch, decoder = pack(ragged()), model()
+    whole = forward(decoder, batch, temperature=0.7)
+    parts = forward(decoder, batch, temperature=0.7, logits_at_once=17 * 5)
+    for a, b in zip(whole, parts):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-13)
+    grads = []
+    for logp, _ in (whole, parts):
+        decoder.zero_grad()
+        logp.sum().backward()
+        grads.append(torch.cat([p.grad.flatten() for p in decoder.parameters()]))
+    assert close(grads[1], grads[0], 1e-12)
+
+
+def test_entropy_is_that_of_the_law():
+    batch, decoder = pack(ragged()), model()
+    _, entropy = forward(decoder, batch, temperature=0.7)
+    sample = batch.samples[0]
+    layout = Shared.of([sample.context], [sample.tokens])
+    law = (decoder.head(decoder(layout.tokens, layout))[layout.source] / 0.7).softmax(-1)
+    wanted = torch.distributions.Categorical(probs=law).entropy()
+    torch.testing.assert_close(entropy[: len(wanted)], wanted.detach(), rtol=1e-12, atol=0)
+
+
+@pytest.mark.t(3)
+@pytest.mark.t(4)
+def test_a_step_divides_by_its_own_tokens_and_logs_what_it_optimised():
+    batch, objective = credited(), OBJECTIVES["tokens"]
+    steps = cut(
+        batch, size=3, shuffle="prompts", permutation=lambda n: list(range(n)), piece_tokens=60, couples="token"
+    )
+    assert len(steps) == 2 and all(len(s.pieces) > 1 for s in steps)
+    for step in steps:
+        taken = learner().step(batch, step, objective)
+        mine = objective.fix(batch.take(step.samples))
+        assert mine.share is not None
+        torch.testing.assert_close(mine.share.sum(), torch.tensor(1.0, dtype=torch.float64))
+        decoder = model()
+        logp, _ = forward(decoder, mine, temperature=0.7)
+        assert taken.loss == pytest.approx(float(objective(mine.having(logp=logp))), abs=1e-12)
+
+
+@pytest.mark.t(6)
+def test_a_piece_without_a_token_gives_zero():
+    batch, objective = credited(), OBJECTIVES["sequences"]
+    empty = (1, 7, 8)
+    rest = tuple(i for i in range(24) if i not in empty)
+    assert close(gradient(batch, Step((empty, rest)), objective), plain_gradient(batch, objective), 1e-12)
+    taken = learner().step(batch, Step((empty,)), objective)
+    assert taken.loss == 0 and taken.skipped == "no token is trained"

@@ -1,0 +1,175 @@
+"""Reading, stepping, skipping, remembering and going on."""
+
+import pytest
+import torch
+from small import families, model, ragged
+from test_gradients import OBJECTIVES, credited, learner
+
+from groupwise.data import Entropy, Logp, pack
+from groupwise.learner import AdamW, Learner, Start, Step, cut
+
+PLAN = (Step((tuple(range(6)), tuple(range(6, 12)))), Step((tuple(range(12, 24)),)))
+
+
+@pytest.mark.t(16)
+@pytest.mark.parametrize("dtype", (torch.float32, torch.float64))
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_the_first_ratio_is_exactly_one(name, dtype):
+    it, batch = learner(dtype), credited(dtype=dtype).having(logp_old=None)
+    batch = it.read(batch, PLAN, frozenset({Logp("policy")}))
+    taken = it.step(batch, PLAN[0], OBJECTIVES[name])
+    assert taken.batch.logp is not None
+    assert torch.equal(taken.batch.logp, taken.batch.logp_old)
+
+
+@pytest.mark.t(16)
+def test_reading_or_not_a_single_step_is_the_same_to_the_bit():
+    step = Step((tuple(range(24)),))
+    states = []
+    for measures in (frozenset(), frozenset({Logp("policy")})):
+        it = learner(torch.float32)
+        batch = it.read(credited(dtype=torch.float32).having(logp_old=None), (step,), measures)
+        assert (batch.logp_old is None) == (not measures)
+        it.step(batch, step, OBJECTIVES["tokens"])
+        states.append(it.state()[0])
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+
+
+def test_measures_come_back_in_the_order_of_the_batch():
+    it = Learner(model(), optimizer=AdamW(), steps=1, followers=(("reference", Start()),))
+    plan = (Step(((3, 1), (20, 5))), Step((tuple(i for i in range(24) if i not in (3, 1, 20, 5)),)))
+    batch = it.read(pack(ragged()), plan, frozenset({Logp("policy"), Logp("reference"), Entropy()}))
+    plain = it.read(pack(ragged()), (Step((tuple(range(24)),)),), frozenset({Logp("policy"), Logp("reference")}))
+    torch.testing.assert_close(batch.logp_old, plain.logp_old, rtol=0, atol=1e-13)
+    torch.testing.assert_close(batch[Logp("reference")], batch.logp_old, rtol=0, atol=1e-13)
+
+
+@pytest.mark.t(24)
+def test_a_frozen_reference_stays_and_costs_nothing_unless_needed():
+    it = Learner(model(), optimizer=AdamW(lr=0.1), steps=1, followers=(("reference", Start()),), temperature=0.7)
+    before = {name: x.clone() for name, x in it.beside["reference"].state_dict().items()}
+    batch = it.read(credited(), PLAN, frozenset())
+    assert not batch.measures and batch.logp_old is not None  # its own column stands, nothing was forwarded
+    it.step(batch, PLAN[0], OBJECTIVES["tokens"])
+    assert all(torch.equal(x, before[name]) for name, x in it.beside["reference"].state_dict().items())
+
+
+@pytest.mark.t(51)
+def test_every_parameter_moves():
+    it = learner()
+    before = [p.detach().clone() for p in it.model.parameters()]
+    it.step(credited(), PLAN[0], OBJECTIVES["sequences"])
+    assert all(not torch.equal(a, b) for a, b in zip(before, it.model.parameters()))
+
+
+@pytest.mark.parametrize("column", ("advantage", "logp_old"))
+def test_a_gradient_that_is_not_finite_leaves_everything_alone(column):
+    it, batch = learner(), credited()
+    poisoned = getattr(batch, column).clone()
+    poisoned[3] = torch.nan
+    before, _ = it.state()
+    before = {name: x.clone() for name, x in before.items()}
+    taken = it.step(batch.having(**{column: poisoned}), PLAN[0], OBJECTIVES["tokens"])
+    assert taken.skipped == "loss or gradient is not finite" and it.taken == 0
+    after, _ = it.state()
+    assert after.keys() == before.keys() and all(torch.equal(after[n], before[n]) for n in before)
+    assert it.step(batch, PLAN[0], OBJECTIVES["tokens"]).skipped == ""
+
+
+def test_clipping_bounds_the_step_and_both_norms_are_told():
+    it = learner()
+    it.settings = AdamW(lr=1e-2, clip=1e-3)
+    taken = it.step(credited(), PLAN[0], OBJECTIVES["tokens"])
+    assert taken.grad_norm > 1e-3 and taken.grad_norm_clipped == 1e-3
+
+
+def test_state_and_restore_go_on_to_the_bit():
+    def steps(it, n):
+        for _ in range(n):
+            it.step(credited(dtype=torch.float32), PLAN[0], OBJECTIVES["tokens"])
+
+    whole, first = learner(torch.float32), learner(torch.float32)
+    steps(whole, 4)
+    steps(first, 2)
+    tensors, state = first.state()
+    second = learner(torch.float32)
+    second.restore({name: x.clone() for name, x in tensors.items()}, state)
+    steps(second, 2)
+    a, b = whole.state()[0], second.state()[0]
+    assert a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+    assert whole.taken == second.taken == 4
+
+
+def test_memories_are_written_after_the_steps_and_read_in_the_next_batch():
+    class Count:
+        def init(self):
+            return 0
+
+        def __call__(self, state, batch, stats):
+            return state + len(batch)
+
+    it = Learner(model(), optimizer=AdamW(), steps=1, memory=(("seen", Count()),))
+    batch = it.read(pack(ragged()), PLAN, frozenset())
+    assert batch.memory["seen"] == 0
+    it.remember(batch, {})
+    assert it.read(pack(ragged()), PLAN, frozenset()).memory["seen"] == 24
+
+
+def test_written_tokens_are_learned():
+    """The supervised phase: demonstrations as samples, their log-prob as the surrogate."""
+    from groupwise.objective import Objective, reinforce, token_mean
+
+    it = Learner(model(torch.float32), optimizer=AdamW(lr=1e-2), steps=60)
+    batch = pack(families([[6, 9]], written=True))
+    batch = batch.having(advantage=torch.ones(batch.tokens, dtype=torch.float64))
+    step = Step(((0, 1),))
+    losses = [it.step(batch, step, Objective(surrogate=reinforce, aggregate=token_mean)).loss for _ in range(60)]
+    assert losses[0] > 2.5 and losses[-1] < 0.1
+
+
+class TestCut:
+    def batch(self):
+        return pack(families([[3, 4, 5]] * 8))
+
+    def test_steps_have_a_fixed_size_and_hold_every_sample_once(self):
+        batch = self.batch()
+        steps = cut(
+            batch,
+            size=2,
+            shuffle="prompts",
+            permutation=lambda n: list(range(n))[::-1],
+            piece_tokens=20,
+            couples="token",
+        )
+        assert [len(s.samples) for s in steps] == [6, 6, 6, 6]
+        assert sorted(i for s in steps for i in s.samples) == list(range(24))
+        assert steps[0].samples == tuple(range(18, 24))
+
+    def test_a_short_iteration_has_fewer_steps_the_last_smaller(self):
+        batch = self.batch().take(range(15))
+        steps = cut(batch, size=2, shuffle="prompts", permutation=range, piece_tokens=999, couples="token")
+        assert [len(s.samples) for s in steps] == [6, 6, 3]
+
+    def test_samples_are_dealt_singly_when_asked(self):
+        steps = cut(
+            self.batch(), size=2, shuffle="samples", permutation=lambda n: list(range(n))[::-1], piece_tokens=999
+        )
+        assert [s.samples for s in steps][0] == tuple(range(18, 24)) and len(steps) == 4
+
+    def test_groups_stay_whole_where_the_objective_couples_them(self):
+        batch = self.batch()
+        steps = cut(batch, size=4, shuffle="prompts", permutation=range, piece_tokens=10, couples="group")
+        groups = batch.groups.index.tolist()
+        assert all({groups[i] for i in p}.isdisjoint({groups[i] for q in s.pieces if q != p for i in q})
+                   for s in steps for p in s.pieces)  # fmt: skip
+        with pytest.raises(ValueError, match="shuffle prompts"):
+            cut(batch, size=4, shuffle="samples", permutation=range, piece_tokens=10, couples="group")
+
+    def test_pieces_are_bounded_in_tokens_with_equal_contexts_counted_once(self):
+        batch = self.batch()
+        steps = cut(batch, size=8, shuffle="prompts", permutation=range, piece_tokens=24, couples="token")
+        for piece in steps[0].pieces:
+            contexts = {batch.samples[i].context for i in piece}
+            tokens = sum(len(batch.samples[i].tokens) for i in piece) + sum(map(len, contexts))
+            assert tokens <= 24
+        assert len(steps[0].pieces) > 1

@@ -1,0 +1,22 @@
+"""Where problems come from, and what counts as right."""
+
+from groupwise.tasks.alphabet import calculator_tokenizer, write_calculator_tokenizer
+from groupwise.tasks.calculator import Calculator, calculator_answer, demonstrations
+from groupwise.tasks.judge import judged_by
+from groupwise.tasks.names import find_task, find_verifier
+from groupwise.tasks.problems import Problems
+from groupwise.tasks.verifiers import exact, last_number
+
+__all__ = [
+    "Calculator",
+    "Problems",
+    "calculator_answer",
+    "calculator_tokenizer",
+    "demonstrations",
+    "exact",
+    "find_task",
+    "find_verifier",
+    "judged_by",
+    "last_number",
+    "write_calculator_tokenizer",
+]

@@ -1,0 +1,220 @@
+"""A verifier from a user's plain function, run where it can be killed."""
+
+import asyncio
+import contextlib
+import inspect
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import weakref
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from math import isfinite
+from pathlib import Path
+from queue import SimpleQueue
+from time import monotonic
+from typing import Any
+
+from groupwise.data import Outcome, Prompt, Sample, Usage, Verdict, Verifier, WorkerLost
+
+START = 60.0
+"""Seconds that a user's file may take to load."""
+REPLY = 1 << 20
+"""Bytes of the longest reply."""
+IN_A_ROW = 8
+"""Deadlines missed in a row, by all workers together, after which a grader is given up."""
+
+
+def judged_by(function: Callable[..., Any], *, deadline: float = 10.0, workers: int = 2) -> Verifier:
+    """A verifier from `function(prompt: str, answer: str, gold)`: True, False, a score in [0, 1] or a Verdict.
+
+    A score counts as right at 1. An exception, NaN, a score out of range, any other value, and a call that takes more
+    than `deadline` seconds are unverifiable, with their cause. A plain function runs in worker processes that are
+    killed at the deadline and replaced, so it must stand at the top of a file; an `async` one runs in the event loop
+    and must not block. `WorkerLost` when a file does not load in a minute, or eight deadlines in a row are missed.
+    """
+    if inspect.iscoroutinefunction(function):
+        return Awaited(function, deadline)
+    name = getattr(function, "__qualname__", "<no name>")
+    file = inspect.getsourcefile(function) if inspect.isfunction(function) else None
+    if "<" in name or file is None or not Path(file).is_file():
+        fix = "define it with def at the top level of a file, as def grade(prompt, answer, gold)"
+        raise Usage(f"{name} cannot run in a process of its own", evidence=repr(function)[:200], fix=fix)
+    order = {"file": os.path.abspath(file), "module": Path(file).stem, "function": name}
+    return Judged(order | {"source": Path(file).read_text(encoding="utf-8")}, deadline, workers)
+
+
+class Awaited:
+    """An `async` grade function under a deadline."""
+
+    def __init__(self, function: Callable[..., Any], deadline: float) -> None:
+        self.function, self.deadline = function, deadline
+
+    async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
+        call = self.function(prompt.text, sample.text, prompt.given.get("answer"))
+        try:
+            return ruled(await asyncio.wait_for(call, self.deadline))
+        except TimeoutError:
+            return unverifiable(f"no verdict within {self.deadline:g} s")
+        except Exception as error:
+            return unverifiable(f"{type(error).__name__}: {error}")
+
+
+class Judged:
+    """A grade function in a constant number of worker processes; each starts when first needed.
+
+    It works from any thread and any event loop: the waiting is done by threads of its own.
+    """
+
+    def __init__(self, order: dict[str, str], deadline: float, workers: int) -> None:
+        self.deadline = deadline
+        self._threads = ThreadPoolExecutor(workers, thread_name_prefix="judge")
+        self._workers = [Worker(order) for _ in range(workers)]
+        self._idle: SimpleQueue[Worker] = SimpleQueue()
+        for worker in self._workers:
+            self._idle.put(worker)
+        self._missed = 0
+        self._lost: WorkerLost | None = None
+        self._end = weakref.finalize(self, _close, self._threads, self._workers, self._idle)
+
+    async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
+        asked = (prompt.text, sample.text, prompt.given.get("answer"))
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._judge, asked)
+
+    def close(self) -> None:
+        """Ends the worker processes. One whose caller is gone ends by itself."""
+        self._end()
+
+    def _judge(self, asked: tuple[str, str, Any]) -> Verdict:
+        if self._lost is not None:
+            raise self._lost
+        worker = self._idle.get()
+        try:
+            worker.start()
+            reply = worker.ask(asked, self.deadline)
+            self._missed = 0
+            return _read(reply)
+        except TimeoutError:
+            self._missed += 1
+            if self._missed >= IN_A_ROW:
+                what = f"the verifier gave no verdict within {self.deadline:g} s, {IN_A_ROW} times in a row"
+                self._lost = WorkerLost(what, evidence=worker.name, fix="make it faster, or bound what it does")
+                raise self._lost from None
+            return unverifiable(f"no verdict within {self.deadline:g} s")
+        except WorkerLost as lost:
+            self._lost = lost
+            raise
+        except (OSError, EOFError, ValueError, TypeError) as error:
+            return unverifiable(f"the verifier's process gave no verdict: {error}")
+        finally:
+            self._idle.put(worker)
+
+
+class Worker:
+    """One process, replaced when it dies. Used by one thread at a time."""
+
+    def __init__(self, order: dict[str, str]) -> None:
+        self.order, self.name = order, f"{order['file']}:{order['function']}"
+        self.process: subprocess.Popen[bytes] | None = None
+        self.socket: socket.socket | None = None
+
+    def start(self) -> None:
+        if self.process is not None:
+            return
+        try:
+            self.socket, theirs = socket.socketpair()
+            with theirs:
+                grader = Path(__file__).with_name("grader.py")
+                # -P: the grader's own directory must not shadow the user's imports.
+                command = [sys.executable, "-P", str(grader)]
+                self.process = subprocess.Popen(command, stdin=theirs, start_new_session=True)
+            self.ask(self.order, START)
+        except (OSError, EOFError, ValueError) as error:
+            self.end()
+            what = f"the verifier {self.name} did not start"
+            raise WorkerLost(what, evidence=str(error), fix="run the file by itself to see why") from error
+
+    def ask(self, asked: Any, seconds: float) -> dict[str, Any]:
+        """One line there, one line back. TimeoutError, OSError, EOFError or ValueError end the process."""
+        assert self.socket is not None, "a worker is started before it is asked"
+        line = json.dumps(asked).encode() + b"\n"
+        until = monotonic() + seconds
+        try:
+            self.socket.settimeout(seconds)
+            self.socket.sendall(line)
+            reply = bytearray()
+            while not reply.endswith(b"\n"):
+                self.socket.settimeout(max(until - monotonic(), 1e-3))
+                got = self.socket.recv(1 << 16)
+                if not got:
+                    raise EOFError(self.end())
+                reply += got
+                if len(reply) > REPLY:
+                    raise ValueError(f"a reply of more than {REPLY} bytes")
+            return json.loads(reply)
+        except BaseException:
+            self.end()
+            raise
+
+    def end(self) -> str:
+        """Kills the process and all that it started; says how it ended."""
+        self.kill()
+        process, self.process = self.process, None
+        if self.socket is not None:
+            self.socket.close()
+            self.socket = None
+        return f"exit code {process.wait()}" if process else "not running"
+
+    def kill(self) -> None:
+        """Kills only, so that a thread which waits for a reply sees the end; safe from any thread."""
+        process = self.process
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # PermissionError: a zombie, on macOS
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def _close(threads: ThreadPoolExecutor, workers: list[Worker], idle: SimpleQueue[Worker]) -> None:
+    threads.shutdown(wait=False, cancel_futures=True)
+    for worker in workers:
+        worker.kill()
+    while not idle.empty():  # a busy one is ended by the thread that uses it
+        idle.get_nowait().end()
+
+
+def _read(reply: dict[str, Any]) -> Verdict:
+    if "error" in reply:
+        return unverifiable(reply["error"])
+    if "verdict" not in reply:
+        return ruled(reply["value"])
+    said = reply["verdict"]
+    try:
+        return ruled(Verdict(**{**said, "outcome": Outcome(said["outcome"])}))
+    except (ArithmeticError, TypeError, ValueError) as error:
+        return unverifiable(f"it returned a Verdict that cannot be: {error}")
+
+
+def ruled(said: object) -> Verdict:
+    """What a grade function returned, as a verdict; unverifiable where it says nothing.
+
+    >>> ruled(True).outcome.name, ruled(0.5).value, ruled(float("nan")).cause
+    ('correct', 0.5, 'it returned the score nan: expected one in [0, 1]')
+    """
+    if isinstance(said, bool):
+        return Verdict(Outcome(int(said)))
+    if isinstance(said, int | float):
+        if not 0 <= said <= 1:
+            return unverifiable(f"it returned the score {str(said)[:40]}: expected one in [0, 1]")
+        return Verdict(Outcome(int(said == 1)), score=float(said))
+    if isinstance(said, Verdict):
+        if said.score is not None and not 0 <= said.score <= 1:
+            return unverifiable(f"it returned the score {said.score}: expected one in [0, 1]")
+        strange = [name for name, value in said.parts.items() if not isfinite(value)]
+        return unverifiable(f"its part {strange[0]} is not finite") if strange else said
+    return unverifiable(f"it returned {type(said).__name__}: expected True, False, a score in [0, 1] or a Verdict")
+
+
+def unverifiable(cause: str) -> Verdict:
+    return Verdict(Outcome.unverifiable, cause=cause[:500])

@@ -1,9 +1,12 @@
 """What engine and learner share: the decoder, its checkpoints and tokenizer, the law of sampling, keyed randomness."""
 
+from groupwise.models.checkpoint import read_model, read_shape, write_model
 from groupwise.models.decoder import Decoder, Shape
+from groupwise.models.files import find_model
 from groupwise.models.keyed import Key, Purpose, keyed_random, lineage, permutation, philox, uniform
 from groupwise.models.layout import Shared
 from groupwise.models.sampling import choose, log_law, truncated
+from groupwise.models.tokenizer import Tokenizer, read_tokenizer
 
 __all__ = [
     "Decoder",
@@ -11,12 +14,18 @@ __all__ = [
     "Purpose",
     "Shape",
     "Shared",
+    "Tokenizer",
     "choose",
+    "find_model",
     "keyed_random",
     "lineage",
     "log_law",
     "permutation",
     "philox",
+    "read_model",
+    "read_shape",
+    "read_tokenizer",
     "truncated",
     "uniform",
+    "write_model",
 ]

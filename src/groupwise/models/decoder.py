@@ -27,7 +27,7 @@ class Shape:
     head_dim: int
     inner: int
     positions: int
-    family: str = "qwen3"
+    family: str = "llama"
     rope_theta: float = 10_000.0
     eps: float = 1e-6
     qk_norm: bool = False

@@ -1,0 +1,228 @@
+"""Decoders in the Hugging Face layout: config.json, generation_config.json, model.safetensors."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from groupwise.data import BadData
+from groupwise.models.decoder import Decoder, Shape
+from groupwise.models.files import listing, read_json
+from groupwise.models.tokenizer import Tokenizer
+
+# What tells the families apart, and what their configuration means where it is silent.
+FAMILIES: dict[str, dict[str, Any]] = {
+    "qwen2": {"architecture": "Qwen2ForCausalLM", "qk_norm": False, "qkv_bias": True},
+    "qwen3": {"architecture": "Qwen3ForCausalLM", "qk_norm": True, "qkv_bias": False, "head_dim": 128},
+    "llama": {"architecture": "LlamaForCausalLM", "qk_norm": False, "qkv_bias": False},
+    "mistral": {"architecture": "MistralForCausalLM", "qk_norm": False, "qkv_bias": False, "sliding_window": 4096},
+}
+
+
+def read_shape(path: Path | str, *, context: int = 0) -> Shape:
+    """The shape of the model in a directory, from config.json alone.
+
+    `context` is the most tokens that will be used at once. BadData for what the decoder cannot compute exactly.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        raise BadData(f"there is no model at {path}", evidence=listing(path), fix="give the path of a model directory")
+    config = read_json(path / "config.json")
+    family = config.get("model_type")
+    _refuse(path, config)
+    config = FAMILIES[str(family)] | config
+    try:
+        shape = Shape(
+            family=str(family),
+            vocabulary=config["vocab_size"],
+            width=config["hidden_size"],
+            layers=config["num_hidden_layers"],
+            heads=config["num_attention_heads"],
+            kv_heads=config.get("num_key_value_heads") or config["num_attention_heads"],
+            head_dim=config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"],
+            inner=config["intermediate_size"],
+            positions=min(config["max_position_embeddings"], _window(config)),
+            rope_theta=float(_rope(config).get("rope_theta", 10_000.0)),
+            eps=float(config.get("rms_norm_eps", 1e-6)),
+            qk_norm=config["qk_norm"],
+            qkv_bias=config["qkv_bias"],
+            tied=bool(config.get("tie_word_embeddings", False)),
+        )
+    except KeyError as error:
+        raise BadData(f"{path / 'config.json'} lacks {error.args[0]}", fix="fetch the file again") from error
+    except (TypeError, ValueError) as error:
+        raise BadData(
+            f"{path / 'config.json'} describes no decoder", evidence=str(error), fix="fetch the file again"
+        ) from error
+    if context > shape.positions:
+        raise BadData(
+            f"the model in {path} sees at most {shape.positions} tokens at once",
+            evidence=f"prompt and answer may have {context}; max_position_embeddings "
+            f"{config['max_position_embeddings']}, sliding window {config.get('sliding_window')}",
+            fix="lower sampling.max_tokens or drop long prompts; sliding windows are not supported",
+        )
+    return shape
+
+
+def read_model(
+    path: Path | str, *, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu", context: int = 0
+) -> Decoder:
+    """The decoder in a directory. BadData, naming what is wrong, for whatever is not exactly one of ours."""
+    path = Path(path)
+    decoder = Decoder(read_shape(path, context=context))
+    weights = {name: weight.to(device, dtype) for name, weight in _tensors(path).items()}
+    if decoder.shape.tied:
+        _drop_tied_head(path, weights)
+    _compare(path, {name: p.shape for name, p in decoder.named_parameters()}, weights)
+    decoder.load_state_dict(weights, assign=True)
+    return decoder.requires_grad_(True)
+
+
+def write_model(decoder: Decoder, path: Path | str, *, tokenizer: Tokenizer) -> None:
+    """Write a directory that transformers, vLLM and `read_model` load. ValueError for a shape that no family has."""
+    path, shape = Path(path), decoder.shape
+    family = FAMILIES[shape.family]
+    for name in ("qk_norm", "qkv_bias"):
+        if getattr(shape, name) != family[name]:
+            raise ValueError(f"{name} is {getattr(shape, name)}, but {shape.family} has {family[name]}")
+    tokenizer.save(path)
+    weights = {name: p.detach().cpu().contiguous() for name, p in decoder.named_parameters()}
+    save_file(weights, path / "model.safetensors", metadata={"format": "pt"})
+    ends = sorted(tokenizer.eos)
+    generation = {"eos_token_id": ends, "pad_token_id": ends[0]}
+    _write_json(path / "generation_config.json", generation)
+    dtype = str(next(decoder.parameters()).dtype).removeprefix("torch.")
+    _write_json(path / "config.json", _config(shape) | generation | {"dtype": dtype, "torch_dtype": dtype})
+
+
+def _config(shape: Shape) -> dict[str, Any]:
+    return {
+        "architectures": [FAMILIES[shape.family]["architecture"]],
+        "model_type": shape.family,
+        "vocab_size": shape.vocabulary,
+        "hidden_size": shape.width,
+        "intermediate_size": shape.inner,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads,
+        "head_dim": shape.head_dim,
+        "hidden_act": "silu",
+        "max_position_embeddings": shape.positions,
+        "rms_norm_eps": shape.eps,
+        "rope_theta": shape.rope_theta,
+        "tie_word_embeddings": shape.tied,
+        "sliding_window": None,
+        "attention_dropout": 0.0,
+        "bos_token_id": None,
+    }
+
+
+def _write_json(path: Path, value: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+
+
+def _rope(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Rotary parameters: transformers 5 keeps them together, before they lay open."""
+    given = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    return {k: config[k] for k in ("rope_theta", "partial_rotary_factor") if config.get(k) is not None} | given
+
+
+def _window(config: Mapping[str, Any]) -> int:
+    """How many tokens see each other; within them a sliding window changes nothing."""
+    window = config.get("sliding_window")
+    slides = config["model_type"] == "mistral" or config.get("use_sliding_window", False)
+    return window if slides and window is not None else config["max_position_embeddings"]
+
+
+def _refuse(path: Path, config: Mapping[str, Any]) -> None:
+    """BadData for a configuration that asks for more than the decoder does."""
+    family, rope = config.get("model_type"), _rope(config)
+    architectures = config.get("architectures") or []
+    if "auto_map" in config:
+        raise BadData(
+            f"the model in {path} brings its own code",
+            evidence=f"auto_map in config.json: {config['auto_map']}",
+            fix="code from a model directory is never run; take a model of a known architecture",
+        )
+    if family not in FAMILIES or any(a != FAMILIES[family]["architecture"] for a in architectures):
+        raise BadData(
+            f"the model in {path} is of an unknown architecture",
+            evidence=f"model_type {family!r}, architectures {architectures}",
+            fix=f"known are {', '.join(sorted(f['architecture'] for f in FAMILIES.values()))}",
+        )
+    scaling = rope.get("rope_type", rope.get("type", "default"))
+    odd = {
+        "rope scaling": scaling not in ("default", None) or rope.get("partial_rotary_factor", 1) != 1,
+        "hidden_act": config.get("hidden_act", "silu") != "silu",
+        "attention_bias": bool(config.get("attention_bias")),
+        "mlp_bias": bool(config.get("mlp_bias")),
+        "quantization_config": config.get("quantization_config") is not None,
+    }
+    for name in (name for name, is_odd in odd.items() if is_odd):
+        value = rope if name == "rope scaling" else config[name]
+        raise BadData(
+            f"the model in {path} needs {name}, which the decoder does not have",
+            evidence=f"{name}: {value}",
+            fix="take a model without it",
+        )
+
+
+def _tensors(path: Path) -> dict[str, Tensor]:
+    """All tensors of model.safetensors, or of the shards that model.safetensors.index.json names."""
+    index = path / "model.safetensors.index.json"
+    if (path / "model.safetensors").is_file():
+        files = ["model.safetensors"]
+    elif index.is_file():
+        files = sorted(set(read_json(index).get("weight_map", {}).values()))
+    else:
+        pickled = sorted(p.name for pattern in ("*.bin", "*.pt", "*.pth") for p in path.glob(pattern))
+        raise BadData(
+            f"{path} has no model.safetensors" + (", only a pickle checkpoint" if pickled else ""),
+            evidence=", ".join(pickled) or listing(path),
+            fix="loading a pickle can run code; convert it where you trust it: load with transformers, save_pretrained"
+            if pickled
+            else "fetch the directory again",
+        )
+    tensors: dict[str, Tensor] = {}
+    for name in files:
+        if Path(name).name != name or not (path / name).is_file():
+            raise BadData(f"{path} lacks the shard {name}", evidence=listing(path), fix="fetch the directory again")
+        try:
+            with safe_open(path / name, framework="pt") as shard:
+                tensors |= {key: shard.get_tensor(key) for key in shard.keys()}  # noqa: SIM118
+        except SafetensorError as error:
+            raise BadData(f"{path / name} is damaged", evidence=str(error), fix="fetch the file again") from error
+    return {name: t for name, t in tensors.items() if not name.endswith("rotary_emb.inv_freq")}
+
+
+def _drop_tied_head(path: Path, weights: dict[str, Tensor]) -> None:
+    """A tied head may be stored, if it is the embedding."""
+    head, embedding = weights.pop("lm_head.weight", None), weights.get("model.embed_tokens.weight")
+    if head is not None and (embedding is None or not torch.equal(head, embedding)):
+        raise BadData(
+            f"the head in {path} is not the embedding, but config.json ties them",
+            evidence="tie_word_embeddings is true and lm_head.weight differs from model.embed_tokens.weight",
+            fix="set tie_word_embeddings to false",
+        )
+
+
+def _compare(path: Path, shapes: Mapping[str, torch.Size], weights: Mapping[str, Tensor]) -> None:
+    """BadData that names every kind of difference between what config.json promises and what is stored."""
+    misshapen = [n for n in shapes if n in weights and weights[n].shape != shapes[n]]
+    kinds = {
+        "missing": [n for n in shapes if n not in weights],
+        "superfluous": [n for n in weights if n not in shapes],
+        "misshapen": [f"{n} {tuple(weights[n].shape)}, expected {tuple(shapes[n])}" for n in misshapen],
+    }
+    lines = [f"{k} ({len(v)}): " + ", ".join(v[:4]) + (", ..." if len(v) > 4 else "") for k, v in kinds.items() if v]
+    if lines:
+        raise BadData(
+            f"the tensors in {path} are not those that its config.json describes",
+            evidence="\n".join(lines),
+            fix="fetch the directory again; adapters and quantised weights are merged before they are used here",
+        )

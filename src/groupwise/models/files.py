@@ -1,0 +1,46 @@
+"""Model directories: finding them, and reading their JSON."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from groupwise.data import BadData
+
+PACKAGED = ("calculator",)
+
+
+def find_model(name: str | Path) -> Path:
+    """The directory of a model: a packaged one by its bare name, else a path. BadData if it is not there."""
+    if str(name) in PACKAGED:
+        return Path(__file__).parent / str(name)
+    path = Path(name)
+    if path.is_dir():
+        return path
+    fix = f"give the path of a directory, or one of: {', '.join(PACKAGED)}"
+    if not path.is_absolute() and str(name).count("/") == 1:
+        fix += f"; a model of the Hugging Face hub is fetched first: hf download {name} --local-dir {path.name}"
+    raise BadData(f"there is no model at {name}", evidence="a file" if path.is_file() else "no such directory", fix=fix)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object that a JSON file holds. BadData if there is none."""
+    if not path.is_file():
+        raise BadData(
+            f"{path.parent} has no {path.name}",
+            evidence=listing(path.parent),
+            fix="give a directory in the Hugging Face layout: config.json, tokenizer.json, model.safetensors",
+        )
+    try:
+        value = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise BadData(f"{path} is not JSON", evidence=str(error), fix="fetch the file again") from error
+    if not isinstance(value, dict):
+        raise BadData(f"{path} holds no JSON object", evidence=type(value).__name__, fix="fetch the file again")
+    return value
+
+
+def listing(path: Path) -> str:
+    """What a directory holds, as evidence."""
+    if not path.is_dir():
+        return "no such directory"
+    return "it holds " + (", ".join(sorted(p.name for p in path.iterdir())[:8]) or "nothing")

@@ -1,0 +1,126 @@
+"""Text to token ids and back, with the character at which each token ends."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import tokenizers
+
+from groupwise.data import BadData
+from groupwise.models.files import listing, read_json
+
+# What else a directory may hold that belongs to its tokenizer; carried along so that the written model is complete.
+BESIDE = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja")
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenizer:
+    """A `tokenizer.json`, the ids that end an answer, and the files that go with it.
+
+    Text is never searched for special tokens: `<|im_end|>` in a problem is ten characters. End tokens have no text;
+    other special tokens show theirs, so that a verifier sees what was written.
+    """
+
+    source: bytes = field(repr=False)
+    eos: frozenset[int]
+    beside: tuple[tuple[str, bytes], ...] = field(default=(), repr=False)
+    fast: tokenizers.Tokenizer = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        fast = tokenizers.Tokenizer.from_str(self.source.decode())
+        fast.no_truncation()
+        fast.no_padding()
+        fast.encode_special_tokens = True
+        object.__setattr__(self, "fast", fast)
+
+    @classmethod
+    def of(cls, fast: tokenizers.Tokenizer, eos: Iterable[int]) -> "Tokenizer":
+        """A tokenizer made in code, with the configuration by which transformers loads it."""
+        ends = frozenset(eos)
+        config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
+        if ends:
+            config["eos_token"] = fast.id_to_token(min(ends))
+        return cls(fast.to_str(pretty=True).encode(), ends, ((BESIDE[0], json.dumps(config, indent=2).encode()),))
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of tokenizer.json."""
+        return hashlib.sha256(self.source).hexdigest()
+
+    def encode(self, text: str, *, opens: bool = False) -> tuple[int, ...]:
+        """The ids of `text`. `opens` puts before them what the tokenizer says a text begins with (Llama's BOS)."""
+        return tuple(self.fast.encode(text, add_special_tokens=opens).ids)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of `ids`; bytes that are no character become U+FFFD."""
+        return self.fast.decode([i for i in ids if i not in self.eos], skip_special_tokens=False)
+
+    def read(self, ids: Sequence[int]) -> tuple[str, tuple[int, ...]]:
+        """The text of `ids`, and for each token how many characters of it are settled once that token is there.
+
+        A token that ends within a character (byte-level BPE) settles nothing; the one that completes it does.
+        """
+        text = self.decode(ids)
+        ends, begin, settled, shown, at = [], 0, 0, "", 0
+        for i in range(1, len(ids) + 1):
+            # Decoded behind its predecessors, for there are decoders that treat the first token differently.
+            new = self.decode(ids[begin:i])[len(shown) :]
+            rest = text[at : at + len(new)]
+            same = next((j for j, (a, b) in enumerate(zip(new, rest)) if a != b), len(rest))
+            ends.append(max([at + same, *ends[-1:]]))
+            if new and same == len(new) and not new.endswith("\ufffd"):
+                begin, settled, at = settled, i, at + same
+                shown = self.decode(ids[begin:settled])
+        if ends:
+            ends[-1] = len(text)
+        return text, tuple(ends)
+
+    def save(self, path: Path) -> None:
+        """Write tokenizer.json and what goes with it, byte for byte as it was read."""
+        path.mkdir(parents=True, exist_ok=True)
+        for name, content in (("tokenizer.json", self.source), *self.beside):
+            (path / name).write_bytes(content)
+
+
+def read_tokenizer(path: Path | str) -> Tokenizer:
+    """The tokenizer of a model directory and all its end tokens. BadData if it has none, or does not fit the model."""
+    path = Path(path)
+    if not (path / "tokenizer.json").is_file():
+        raise BadData(
+            f"{path} has no tokenizer.json",
+            evidence=listing(path),
+            fix="load it once with transformers' AutoTokenizer and save_pretrained, which writes a tokenizer.json",
+        )
+    source = (path / "tokenizer.json").read_bytes()
+    beside = tuple((name, (path / name).read_bytes()) for name in BESIDE if (path / name).is_file())
+    eos = end_tokens(path)
+    try:
+        tokenizer = Tokenizer(source, eos, beside)
+    except Exception as error:  # the library raises nothing narrower
+        raise BadData(
+            f"{path / 'tokenizer.json'} is no tokenizer", evidence=str(error), fix="fetch the file again"
+        ) from error
+    size = read_json(path / "config.json").get("vocab_size", 0)
+    needs = max(tokenizer.fast.get_vocab_size(with_added_tokens=True), *(e + 1 for e in eos))
+    if needs > size:
+        raise BadData(
+            f"the tokenizer in {path} does not fit the model beside it",
+            evidence=f"ids up to {needs - 1}, vocab_size {size}",
+            fix="copy the tokenizer.json that the model was trained with",
+        )
+    return tokenizer
+
+
+def end_tokens(path: Path) -> frozenset[int]:
+    """Every id that ends an answer: of generation_config.json if it names any, else of config.json."""
+    for name in ("generation_config.json", "config.json"):
+        ends = read_json(path / name).get("eos_token_id") if (path / name).is_file() else None
+        if ends is not None and ends != []:
+            return frozenset(ends if isinstance(ends, list) else [ends])
+    raise BadData(
+        f"{path} names no end token",
+        evidence="no eos_token_id in generation_config.json or config.json",
+        fix='write {"eos_token_id": [...]} into generation_config.json',
+    )

@@ -1,0 +1,55 @@
+"""Small model directories for tests."""
+
+from pathlib import Path
+
+from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer as Fast
+
+from groupwise.models import Decoder, Shape, Tokenizer, write_model
+
+
+def shape(family: str = "qwen3", **changes: object) -> Shape:
+    fields = {
+        "vocabulary": 40,
+        "width": 32,
+        "layers": 2,
+        "heads": 4,
+        "kv_heads": 2,
+        "head_dim": 12,
+        "inner": 48,
+        "positions": 128,
+        "rope_theta": 5000.0,
+        "eps": 1e-5,
+        "qk_norm": family == "qwen3",
+        "qkv_bias": family == "qwen2",
+    }
+    return Shape(family=family, **{**fields, **changes})  # pyright: ignore[reportArgumentType]
+
+
+def characters() -> Tokenizer:
+    """One token a character of arithmetic, and an end token."""
+    vocabulary = {"<end>": 0, **{c: i + 1 for i, c in enumerate("0123456789+-*=;#x ")}}
+    fast = Fast(models.WordLevel(vocabulary, unk_token="x"))
+    fast.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
+    fast.decoder = decoders.Fuse()
+    fast.add_special_tokens(["<end>"])
+    return Tokenizer.of(fast, {0})
+
+
+def bytes_(vocabulary: int = 300) -> Tokenizer:
+    """Byte-level BPE whose tokens split characters."""
+    fast = Fast(models.BPE())
+    fast.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    fast.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary, initial_alphabet=alphabet, special_tokens=["<|end|>", "<|im_end|>"], show_progress=False
+    )
+    fast.train_from_iterator(["héllo wörld 日本語 日本 😀😀 a = b + c"] * 3, trainer)
+    return Tokenizer.of(fast, {0, 1})
+
+
+def directory(path: Path, family: str = "qwen3", **changes: object) -> Path:
+    """A random model of its family, written."""
+    write_model(Decoder.new(shape(family, **changes), 1, spread=0.2), path, tokenizer=characters())
+    return path

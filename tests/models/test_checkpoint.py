@@ -1,0 +1,177 @@
+"""Directories read back as they were written, and whatever is not one of ours is refused by name."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from groupwise.data import BadData
+from groupwise.models import Decoder, find_model, read_model, read_shape, read_tokenizer, write_model
+from tests.models.directories import characters, directory, shape
+
+FAMILIES = ("qwen2", "qwen3", "llama", "mistral")
+
+
+def change(path: Path, name: str = "config.json", **values: object) -> None:
+    config = json.loads((path / name).read_text())
+    (path / name).write_text(json.dumps({k: v for k, v in {**config, **values}.items() if v != "drop"}))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_a_directory_reads_back_equal(tmp_path: Path, family: str, tied: bool, dtype: torch.dtype) -> None:
+    decoder = Decoder.new(shape(family, tied=tied), 0, dtype=dtype)
+    write_model(decoder, tmp_path, tokenizer=characters())
+    again = read_model(tmp_path, dtype=dtype)
+    assert again.shape == decoder.shape == read_shape(tmp_path)
+    stored, expected = again.state_dict(), decoder.state_dict()
+    assert stored.keys() == expected.keys()
+    assert all(torch.equal(stored[k], expected[k]) for k in expected)
+    assert all(p.requires_grad and p.dtype == dtype for p in again.parameters())
+    assert read_tokenizer(tmp_path) == characters()
+
+
+def test_equal_models_are_equal_bytes(tmp_path: Path) -> None:
+    first, second = directory(tmp_path / "a"), directory(tmp_path / "b")
+    names = sorted(p.name for p in first.iterdir())
+    assert names == sorted(p.name for p in second.iterdir())
+    assert all((first / n).read_bytes() == (second / n).read_bytes() for n in names)
+
+
+def test_shards_are_read_together(tmp_path: Path) -> None:
+    weights = load_file(directory(tmp_path) / "model.safetensors")
+    whole = read_model(tmp_path).state_dict()
+    names = sorted(weights)
+    parts = {"model-1.safetensors": names[::2], "model-2.safetensors": names[1::2]}
+    for file, members in parts.items():
+        save_file({n: weights[n] for n in members}, tmp_path / file)
+    (tmp_path / "model.safetensors").unlink()
+    weight_map = {n: file for file, members in parts.items() for n in members}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    assert all(torch.equal(t, whole[n]) for n, t in read_model(tmp_path).state_dict().items())
+    (tmp_path / "model-2.safetensors").unlink()
+    with pytest.raises(BadData, match=r"lacks the shard model-2\.safetensors"):
+        read_model(tmp_path)
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"x": "../model.safetensors"}}))
+    with pytest.raises(BadData, match="lacks the shard"):
+        read_model(tmp_path)
+
+
+REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
+    "code": (lambda p: change(p, auto_map={"AutoModel": "evil.Model"}), "brings its own code"),
+    "family": (lambda p: change(p, model_type="gemma2"), "unknown architecture"),
+    "no family": (lambda p: change(p, model_type="drop"), "unknown architecture"),
+    "classifier": (lambda p: change(p, architectures=["Qwen3ForSequenceClassification"]), "unknown architecture"),
+    "rope scaling": (lambda p: change(p, rope_scaling={"type": "yarn", "factor": 4.0}), "needs rope scaling"),
+    "rope parameters": (lambda p: change(p, rope_parameters={"rope_type": "llama3"}), "needs rope scaling"),
+    "partial rope": (lambda p: change(p, partial_rotary_factor=0.5), "needs rope scaling"),
+    "activation": (lambda p: change(p, hidden_act="gelu"), "needs hidden_act"),
+    "bias": (lambda p: change(p, attention_bias=True), "needs attention_bias"),
+    "mlp bias": (lambda p: change(p, mlp_bias=True), "needs mlp_bias"),
+    "quantised": (lambda p: change(p, quantization_config={"bits": 4}), "needs quantization_config"),
+    "lacking": (lambda p: change(p, hidden_size="drop"), "lacks hidden_size"),
+    "nonsense": (lambda p: change(p, num_hidden_layers="two"), "describes no decoder"),
+    "uneven": (lambda p: change(p, num_key_value_heads=3), "describes no decoder"),
+    "not JSON": (lambda p: (p / "config.json").write_text("{"), "is not JSON"),
+    "a list": (lambda p: (p / "config.json").write_text("[]"), "holds no JSON object"),
+    "no config": (lambda p: (p / "config.json").unlink(), r"has no config\.json"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_configurations_beyond_the_decoder_are_refused(tmp_path: Path, case: str) -> None:
+    damage, message = REFUSED[case]
+    damage(directory(tmp_path))
+    with pytest.raises(BadData, match=message) as refusal:
+        read_shape(tmp_path)
+    assert refusal.value.evidence or case == "lacking"
+    assert refusal.value.fix
+
+
+def reshape(path: Path, **tensors: torch.Tensor | None) -> None:
+    weights = load_file(path / "model.safetensors")
+    weights = {k: v for k, v in {**weights, **tensors}.items() if v is not None}
+    save_file(weights, path / "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("tensors", "says"),
+    [
+        ({"model.norm.weight": None}, r"missing \(1\): model\.norm\.weight"),
+        ({"model.lora.weight": torch.ones(2)}, r"superfluous \(1\): model\.lora\.weight"),
+        ({"model.norm.weight": torch.ones(5)}, r"misshapen \(1\): model\.norm\.weight \(5,\), expected \(32,\)"),
+    ],
+)
+def test_tensors_that_differ_from_the_configuration_are_named(
+    tmp_path: Path, tensors: dict[str, torch.Tensor | None], says: str
+) -> None:
+    reshape(directory(tmp_path), **tensors)
+    with pytest.raises(BadData) as refusal:
+        read_model(tmp_path)
+    assert re.search(says, refusal.value.evidence)
+
+
+def test_a_stored_tied_head_must_be_the_embedding(tmp_path: Path) -> None:
+    embedding = load_file(directory(tmp_path, tied=True) / "model.safetensors")["model.embed_tokens.weight"]
+    reshape(tmp_path, **{"lm_head.weight": embedding.clone()})
+    assert read_model(tmp_path).lm_head is None
+    reshape(tmp_path, **{"lm_head.weight": embedding + 1})
+    with pytest.raises(BadData, match="json ties them"):
+        read_model(tmp_path)
+
+
+def test_a_pickle_is_never_loaded(tmp_path: Path) -> None:
+    directory(tmp_path)
+    (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
+    with pytest.raises(BadData, match="only a pickle checkpoint") as refusal:
+        read_model(tmp_path)
+    assert "pytorch_model.bin" in refusal.value.evidence
+    (tmp_path / "pytorch_model.bin").unlink()
+    with pytest.raises(BadData, match=r"has no model\.safetensors\n"):
+        read_model(tmp_path)
+
+
+def test_damaged_weights_are_refused(tmp_path: Path) -> None:
+    file = directory(tmp_path) / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(BadData, match="is damaged"):
+        read_model(tmp_path)
+
+
+def test_more_context_than_the_model_sees_is_refused(tmp_path: Path) -> None:
+    directory(tmp_path, "mistral")
+    assert read_shape(tmp_path, context=128).positions == 128
+    with pytest.raises(BadData, match="at most 128 tokens"):
+        read_shape(tmp_path, context=129)
+    change(tmp_path, sliding_window=100)
+    assert read_model(tmp_path, context=100).shape.positions == 100
+    with pytest.raises(BadData, match="at most 100 tokens"):
+        read_model(tmp_path, context=101)
+
+
+def test_a_window_that_is_switched_off_is_none(tmp_path: Path) -> None:
+    directory(tmp_path, "qwen2")
+    change(tmp_path, sliding_window=100, use_sliding_window=False)
+    assert read_shape(tmp_path).positions == 128
+    change(tmp_path, use_sliding_window=True)
+    assert read_shape(tmp_path).positions == 100
+
+
+def test_models_are_found_by_path_or_packaged_name(tmp_path: Path) -> None:
+    assert find_model(tmp_path) == tmp_path
+    assert find_model("calculator").name == "calculator"
+    with pytest.raises(BadData, match="no model at Qwen/Qwen3") as refusal:
+        find_model("Qwen/Qwen3-0.6B")
+    assert "hf download Qwen/Qwen3-0.6B" in refusal.value.fix
+    with pytest.raises(BadData, match="no model at"):
+        read_model(tmp_path / "nowhere")
+
+
+def test_shapes_that_no_family_has_are_not_written(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="qkv_bias is True, but qwen3 has False"):
+        write_model(Decoder.new(shape("qwen3", qkv_bias=True), 0), tmp_path, tokenizer=characters())

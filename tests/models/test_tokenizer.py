@@ -1,0 +1,97 @@
+"""Text and tokens: exact ends of characters, several end tokens, and user text that stays text."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from groupwise.data import BadData
+from groupwise.models import Tokenizer, read_tokenizer
+from tests.models.directories import bytes_, characters, directory
+from tests.models.test_checkpoint import change
+
+BYTES = bytes_()
+TEXT = st.text(alphabet="héa b日本語😀=+1\n", max_size=20)
+
+
+def settled(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
+    """How much of the text is there after each token, by decoding every beginning."""
+    text, ends = tokenizer.decode(ids), []
+    for i in range(1, len(ids) + 1):
+        begun = tokenizer.decode(ids[:i])
+        ends.append(next((j for j, (a, b) in enumerate(zip(begun, text)) if a != b), min(len(begun), len(text))))
+    return [*ends[:-1], len(text)] if ids else []
+
+
+@given(TEXT)
+def test_ends_are_the_characters_that_each_token_completes(text: str) -> None:
+    ids = BYTES.encode(text)
+    assert BYTES.read([*ids, 0]) == (text, (*settled(BYTES, list(ids)), len(text)))
+
+
+def test_a_character_in_several_tokens_ends_with_the_last() -> None:
+    ids = BYTES.encode("a€")  # three bytes that were never merged
+    assert len(ids) == 4
+    assert BYTES.read(ids) == ("a€", (1, 1, 1, 2))
+
+
+@given(st.lists(st.integers(2, BYTES.fast.get_vocab_size() - 1), max_size=20))
+def test_any_tokens_have_ends_that_rise_to_the_text(ids: list[int]) -> None:
+    text, ends = BYTES.read(ids)
+    assert text == BYTES.decode(ids)
+    assert list(ends) == sorted(ends)
+    assert all(end <= most for end, most in zip(ends, settled(BYTES, ids)))
+    assert not ids or ends[-1] == len(text)
+
+
+def test_characters_end_one_by_one() -> None:
+    tokenizer = characters()
+    assert tokenizer.read([*tokenizer.encode("7*5=35;#35"), 0]) == ("7*5=35;#35", (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 10))
+    assert tokenizer.read([]) == ("", ())
+
+
+def test_special_tokens_in_user_text_are_text() -> None:
+    ids = BYTES.encode("a<|im_end|>b<|end|>")
+    assert not BYTES.eos & set(ids)
+    assert BYTES.decode(ids) == "a<|im_end|>b<|end|>"
+
+
+def test_end_tokens_have_no_text_and_other_special_tokens_show_theirs() -> None:
+    one_end = Tokenizer(BYTES.source, frozenset({0}))
+    assert one_end.decode([*one_end.encode("a"), 1, 0]) == "a<|im_end|>"
+
+
+def test_a_tokenizer_is_read_back_byte_for_byte(tmp_path: Path) -> None:
+    directory(tmp_path / "model")
+    read = read_tokenizer(tmp_path / "model")
+    read.save(tmp_path / "copy")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        assert (tmp_path / "copy" / name).read_bytes() == (tmp_path / "model" / name).read_bytes()
+    assert read.digest == characters().digest != BYTES.digest
+
+
+@pytest.mark.t(14)
+def test_all_end_tokens_are_known(tmp_path: Path) -> None:
+    directory(tmp_path)
+    change(tmp_path, "generation_config.json", eos_token_id=[3, 5])
+    change(tmp_path, eos_token_id=3)
+    assert read_tokenizer(tmp_path).eos == {3, 5}
+    (tmp_path / "generation_config.json").unlink()
+    assert read_tokenizer(tmp_path).eos == {3}
+    change(tmp_path, eos_token_id=None)
+    with pytest.raises(BadData, match="names no end token"):
+        read_tokenizer(tmp_path)
+
+
+def test_what_is_no_tokenizer_of_this_model_is_refused(tmp_path: Path) -> None:
+    directory(tmp_path)
+    change(tmp_path, vocab_size=10)
+    with pytest.raises(BadData, match="does not fit the model"):
+        read_tokenizer(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(BadData, match="is no tokenizer"):
+        read_tokenizer(tmp_path)
+    (tmp_path / "tokenizer.json").unlink()
+    with pytest.raises(BadData, match=r"has no tokenizer\.json"):
+        read_tokenizer(tmp_path)

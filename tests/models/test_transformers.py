@@ -1,0 +1,158 @@
+"""Our decoder against transformers: the same logits, the same greedy answers, directories that both load."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from groupwise.models import Decoder, Shared, Tokenizer, read_model, read_tokenizer, write_model
+from tests.models.directories import bytes_, characters, directory, shape
+
+transformers = pytest.importorskip("transformers")
+FAMILIES = ("qwen2", "qwen3", "llama", "mistral")
+PROMPT = (3, 17, 22, 5, 9, 31, 38, 2, 2, 14)
+
+
+def configuration(family: str, **changes: object) -> transformers.PretrainedConfig:
+    kind = {"qwen2": "Qwen2", "qwen3": "Qwen3", "llama": "Llama", "mistral": "Mistral"}[family]
+    fields = {
+        "vocab_size": 40,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 128,
+        "rope_theta": 5000.0,
+        "rms_norm_eps": 1e-5,
+        "eos_token_id": 0,
+        "bos_token_id": None,
+        "pad_token_id": None,
+    }
+    if family == "qwen3":
+        fields["head_dim"] = 12
+    return getattr(transformers, f"{kind}Config")(**{**fields, **changes})
+
+
+def theirs(path: Path, family: str, **changes: object) -> nn.Module:
+    """A random model of transformers, saved where ours shall read it; biases and norms not left at 0 and 1."""
+    torch.manual_seed(1)
+    model = transformers.AutoModelForCausalLM.from_config(configuration(family, **changes)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.15)
+    model.save_pretrained(path)
+    return model
+
+
+def load(path: Path, dtype: torch.dtype = torch.float32) -> nn.Module:
+    return transformers.AutoModelForCausalLM.from_pretrained(path, dtype=dtype, local_files_only=True).eval()
+
+
+@torch.no_grad()
+def logits(model: Decoder, ids: tuple[int, ...]) -> Tensor:
+    layout = Shared.of([ids], [(0,)])
+    return model.head(model(layout.tokens, layout))
+
+
+@torch.no_grad()
+def their_logits(model: nn.Module, ids: tuple[int, ...]) -> Tensor:
+    return model(torch.tensor([ids])).logits[0]
+
+
+def close(ours: Tensor, other: Tensor, most: float) -> bool:
+    assert other.std() > 0.1  # a model that says nothing would agree with anything
+    return bool((ours - other).abs().max() <= most)
+
+
+@pytest.fixture
+def exact() -> Iterator[None]:
+    """transformers with norms and rotary positions in the dtype of the model, not in float32."""
+    modules = [getattr(transformers.models, f).__dict__[f"modeling_{f}"] for f in FAMILIES]
+
+    def norm(self: nn.Module, x: Tensor) -> Tensor:
+        return self.weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
+
+    def rotary(self: nn.Module, x: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
+        dim = getattr(self.config, "head_dim", None) or self.config.hidden_size // self.config.num_attention_heads
+        base = self.config.rope_parameters["rope_theta"]
+        angle = position_ids[..., None].double() / base ** (torch.arange(0, dim, 2).double() / dim)
+        angle = torch.cat([angle, angle], -1)
+        return angle.cos().to(x.dtype), angle.sin().to(x.dtype)
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in modules:
+            for name, kind in vars(module).copy().items():
+                if name.endswith("RMSNorm"):
+                    patch.setattr(kind, "forward", norm)
+                elif name.endswith("RotaryEmbedding"):
+                    patch.setattr(kind, "forward", rotary)
+        yield
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("tied", [False, True])
+def test_logits_equal_transformers_in_float32(tmp_path: Path, family: str, tied: bool) -> None:
+    model = theirs(tmp_path, family, tie_word_embeddings=tied)
+    ours = read_model(tmp_path)
+    assert close(logits(ours, PROMPT), their_logits(model, PROMPT), 1e-4)
+    assert close(logits(ours, PROMPT * 12), their_logits(model, PROMPT * 12), 1e-4)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_equal_exact_transformers_in_float64(tmp_path: Path, family: str, exact: None) -> None:
+    theirs(tmp_path, family)
+    ours, model = read_model(tmp_path, dtype=torch.float64), load(tmp_path, torch.float64)
+    assert close(logits(ours, PROMPT * 12), their_logits(model, PROMPT * 12), 1e-9)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_greedy_answers_equal_transformers(tmp_path: Path, family: str) -> None:
+    model = theirs(tmp_path, family)
+    ours, ids = read_model(tmp_path), list(PROMPT)
+    for _ in range(30):
+        ids.append(int(logits(ours, tuple(ids))[-1].argmax()))
+        if ids[-1] == 0:
+            break
+    expected = model.generate(torch.tensor([PROMPT]), max_new_tokens=30, do_sample=False, pad_token_id=0)[0].tolist()
+    assert ids == expected
+    assert len(set(ids[len(PROMPT) :])) > 2
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("tied", [False, True])
+def test_what_we_write_transformers_loads(tmp_path: Path, family: str, tied: bool) -> None:
+    ours = read_model(directory(tmp_path, family, tied=tied))
+    model, notes = transformers.AutoModelForCausalLM.from_pretrained(
+        tmp_path, output_loading_info=True, local_files_only=True
+    )
+    assert not any(notes.get(k) for k in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    assert close(logits(ours, PROMPT), their_logits(model.eval(), PROMPT), 1e-4)
+    assert model.generation_config.eos_token_id in (0, [0])
+    assert next(model.parameters()).dtype == torch.float32
+
+
+def test_a_model_of_transformers_comes_back_through_us(tmp_path: Path) -> None:
+    model = theirs(tmp_path / "theirs", "qwen2", tie_word_embeddings=True)
+    write_model(read_model(tmp_path / "theirs"), tmp_path / "ours", tokenizer=characters())
+    again = load(tmp_path / "ours")
+    assert torch.equal(their_logits(model, PROMPT), their_logits(again, PROMPT))
+
+
+def test_sharded_directories_of_transformers_are_read(tmp_path: Path) -> None:
+    model = theirs(tmp_path / "whole", "llama")
+    model.save_pretrained(tmp_path / "shards", max_shard_size="20KB")
+    assert len(list((tmp_path / "shards").glob("*.safetensors"))) > 1
+    assert torch.equal(logits(read_model(tmp_path / "shards"), PROMPT), logits(read_model(tmp_path / "whole"), PROMPT))
+
+
+@pytest.mark.parametrize(("tokenizer", "text"), [(characters(), "7*5=35;#35"), (bytes_(), "a = 日本 + 😀")])
+def test_transformers_loads_the_tokenizer_that_we_write(tmp_path: Path, tokenizer: Tokenizer, text: str) -> None:
+    write_model(Decoder.new(shape("qwen3", vocabulary=320), 0), tmp_path, tokenizer=tokenizer)
+    fast = transformers.AutoTokenizer.from_pretrained(tmp_path, local_files_only=True)
+    assert tuple(fast(text, add_special_tokens=False).input_ids) == tokenizer.encode(text)
+    assert fast.decode(tokenizer.encode(text)) == text == read_tokenizer(tmp_path).decode(tokenizer.encode(text))
+    assert fast.eos_token_id in tokenizer.eos
+    assert fast.is_fast

@@ -1,0 +1,326 @@
+"""A run killed, or cut from power, at any operation of its store ends with the same bytes as one that never was."""
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from groupwise.train.record import Record
+from groupwise.train.store import Disk, newest_checkpoint, save_checkpoint
+
+OPERATIONS = ("mkdir", "write", "append", "truncate", "sync", "replace", "remove")
+
+
+class Meddled(Disk):
+    """A disk whose every operation passes through `meddle`."""
+
+    def meddle(self, name: str, act: Callable[..., None], *args: Any) -> None:
+        raise NotImplementedError
+
+
+for _name in OPERATIONS:
+    setattr(Meddled, _name, lambda self, *args, _n=_name: self.meddle(_n, getattr(super(Meddled, self), _n), *args))
+
+
+def test_every_operation_is_meddled_with() -> None:
+    assert {name for name in vars(Disk) if not name.startswith("_")} == set(OPERATIONS)
+
+
+class Counting(Meddled):
+    """Counts; `names` is the list of operations so far."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def meddle(self, name: str, act: Callable[..., None], *args: Any) -> None:
+        self.names.append(name)
+        act(*args)
+
+
+class Dying(Meddled):
+    """Kills its process before, in the middle of, or after its n-th operation."""
+
+    def __init__(self, number: int, moment: str) -> None:
+        self.left, self.moment = number, moment
+
+    def meddle(self, name: str, act: Callable[..., None], *args: Any) -> None:
+        self.left -= 1
+        if self.left == 0:
+            if self.moment == "middle" and name in ("write", "append"):
+                path, data = args
+                act(path, data[: len(data) // 2])
+            elif self.moment == "after":
+                act(*args)
+            os.kill(os.getpid(), signal.SIGKILL)
+        act(*args)
+
+
+class Quick(Disk):
+    """Does not wait for the platter: for what runs after the fault."""
+
+    def sync(self, path: Path) -> None:
+        pass
+
+
+# A run in small: its whole state is a tensor that every iteration changes by a rule of its own.
+
+
+def train(run: Path, iterations: int, disk: Disk, saved: list[int] | None = None) -> None:
+    """From where the newest checkpoint stands to `iterations`, as the loop does it; `saved` when a save returned."""
+    found = newest_checkpoint(run)
+    start = found.iteration if found else 0
+    weight = found.tensors()["weight"] if found else torch.arange(12.0, dtype=torch.float64)
+    record = Record.resume(run, found.state["sizes"] if found else {}, start, disk=disk)
+    for iteration in range(start + 1, iterations + 1):
+        weight = (weight * 1.1 + iteration).sin()
+        record.samples(iteration, [{"iteration": iteration, "sum": float(weight.sum())}], {"weight": weight})
+        record.metrics({"iteration": iteration, "mean": float(weight.mean())})
+        record.timings({"iteration": iteration})
+        if iteration % 2 == 0 or iteration == iterations:
+            save_checkpoint(run, iteration, {"weight": weight}, {"sizes": record.sizes()}, keep=2, disk=disk)
+            if saved is not None:
+                saved.append(iteration)
+
+
+def outcome(run: Path) -> dict[str, bytes]:
+    """Logs, samples and the newest checkpoint. A kill within the last save may leave an older checkpoint as well."""
+    files = [path for path in sorted(run.rglob("*")) if path.is_file()]
+    newest = newest_checkpoint(run, strict=True)
+    assert newest
+    return {
+        str(path.relative_to(run)): path.read_bytes()
+        for path in files
+        if "checkpoints" not in path.parts or newest.path in path.parents
+    }
+
+
+def undisturbed(run: Path, iterations: int) -> tuple[dict[str, bytes], list[str]]:
+    run.mkdir()
+    disk = Counting()
+    train(run, iterations, disk)
+    return outcome(run), disk.names
+
+
+def killed(act: Callable[[], object]) -> bool:
+    """Run `act` in a fork of this warm process; whether it was killed before its end."""
+    child = os.fork()
+    if child == 0:
+        try:
+            act()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert code in (0, -signal.SIGKILL), code
+    return code != 0
+
+
+def moments(names: list[str]) -> Iterator[tuple[int, str]]:
+    """Every point at which to die: before each operation, in the middle of those that have one, and after the last."""
+    for number, name in enumerate(names, start=1):
+        yield number, "before"
+        if name in ("write", "append"):
+            yield number, "middle"
+    yield len(names), "after"
+
+
+def test_a_run_killed_at_any_operation_ends_as_one_never_killed(tmp_path: Path) -> None:
+    straight, names = undisturbed(tmp_path / "straight", 5)
+    assert set(names) >= {"mkdir", "write", "append", "sync", "replace", "remove"}
+    points = list(moments(names))
+    assert len(points) > 100
+    for number, moment in points:
+        run = tmp_path / f"{number}-{moment}"
+        run.mkdir()
+        assert killed(lambda run=run, n=number, m=moment: train(run, 5, Dying(n, m)))
+        train(run, 5, Quick())
+        assert outcome(run) == straight, (number, moment)
+
+
+def test_a_resume_that_is_killed_again(tmp_path: Path) -> None:
+    straight, _ = undisturbed(tmp_path / "straight", 5)
+    chance = random.Random(0)
+    for trial in range(40):
+        run = tmp_path / str(trial)
+        run.mkdir()
+        for death in range(100):
+            disk = Dying(chance.randint(1, 60), chance.choice(["before", "middle", "after"]))
+            if not killed(lambda run=run, disk=disk: train(run, 5, disk)):
+                break
+        assert 0 < death < 99
+        assert outcome(run) == straight, trial
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["next", "same"])
+def test_a_killed_save_gives_the_old_or_the_new_state(tmp_path: Path, again: bool) -> None:
+    """`same`: iteration 2 is saved over a whole, different iteration 2, and nothing older is kept."""
+
+    def prepare(run: Path) -> None:
+        run.mkdir()
+        for iteration in (1, 2) if again else (1,):
+            save_checkpoint(run, iteration, {"x": torch.full((9,), 1.0)}, {"x": 1}, keep=1, disk=Quick())
+
+    def save(run: Path, disk: Disk) -> None:
+        save_checkpoint(run, 2, {"x": torch.full((9,), 2.0)}, {"x": 2}, keep=1, disk=disk)
+
+    prepare(tmp_path / "count")
+    save(tmp_path / "count", disk := Counting())
+    seen = []
+    for number, moment in moments(disk.names):
+        run = tmp_path / f"{number}-{moment}"
+        prepare(run)
+        assert killed(lambda run=run, n=number, m=moment: save(run, Dying(n, m)))
+        found = newest_checkpoint(run, strict=True)
+        assert found and torch.equal(found.tensors()["x"], torch.full((9,), float(found.state["x"])))
+        seen.append(found.state["x"])
+        save_checkpoint(run, 3, {}, {}, keep=1, disk=Quick())
+        assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["000003"]
+    assert seen == sorted(seen) and set(seen) == {1, 2}  # once the new one is there it stays
+    assert seen[-1] == 2
+
+
+def test_kills_at_any_time(tmp_path: Path) -> None:
+    iterations = 150
+    straight, _ = undisturbed(tmp_path / "straight", iterations)
+    run, chance, deaths, trials = tmp_path / "run", random.Random(1), 0, 0
+    run.mkdir()
+    while trials < 400:
+        trials += 1
+        child = os.fork()
+        if child == 0:
+            try:
+                train(run, iterations, Disk())
+                os._exit(0)
+            finally:
+                os._exit(1)
+        time.sleep(chance.uniform(0.002, 0.03))
+        os.kill(child, signal.SIGKILL)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        assert code in (0, -signal.SIGKILL)
+        if code == 0:
+            break
+        deaths += 1
+    train(run, iterations, Disk())
+    assert outcome(run) == straight
+    assert deaths
+
+
+# Power: only what was synced is sure to be there after.
+
+
+class File:
+    """Bytes as the processes see them, and as the platter has them."""
+
+    def __init__(self) -> None:
+        self.live, self.safe = b"", b""
+
+
+class Folder:
+    """Names as the processes see them, and as the platter has them."""
+
+    def __init__(self) -> None:
+        self.live: dict[str, File | Folder] = {}
+        self.safe: dict[str, File | Folder] = {}
+
+
+class Powered(Meddled):
+    """Keeps beside the real files what a cut of the power after `number` operations would leave of them."""
+
+    def __init__(self, root: Path, number: int) -> None:
+        self.root, self.left, self.top = root, number, Folder()
+
+    def at(self, path: Path) -> tuple[Folder, str]:
+        folder = self.top
+        *parents, name = path.relative_to(self.root).parts
+        for parent in parents:
+            inner = folder.live[parent]
+            assert isinstance(inner, Folder)
+            folder = inner
+        return folder, name
+
+    def meddle(self, name: str, act: Callable[..., None], *args: Any) -> None:
+        if self.left == 0:
+            raise PowerCut
+        self.left -= 1
+        act(*args)
+        path: Path = args[0]
+        if path == self.root:
+            assert name == "sync"
+            self.top.safe = dict(self.top.live)
+            return
+        folder, key = self.at(path)
+        if name == "mkdir":
+            folder.live[key] = Folder()
+        elif name == "remove":
+            del folder.live[key]
+        elif name == "replace":
+            target, new = self.at(args[1])
+            target.live[new] = folder.live.pop(key)
+        elif name == "sync":
+            node = folder.live[key]
+            node.safe = node.live if isinstance(node, File) else dict(node.live)
+        else:
+            if name == "write":
+                folder.live[key] = File()
+            node = folder.live.setdefault(key, File())
+            assert isinstance(node, File)
+            node.live = node.live[: args[1]] if name == "truncate" else node.live + args[1]
+
+
+class PowerCut(BaseException):
+    """The end of the process, as seen from inside."""
+
+
+def least(file: File) -> bytes:
+    return file.safe
+
+
+def hollow(file: File) -> bytes:
+    """The length was written, the content was not."""
+    return file.safe + bytes(max(0, len(file.live) - len(file.safe)))
+
+
+def torn(file: File) -> bytes:
+    return file.live[: (len(file.safe) + len(file.live)) // 2]
+
+
+def most(file: File) -> bytes:
+    return file.live
+
+
+def restore(folder: Folder, where: Path, content: Callable[[File], bytes], names: str) -> None:
+    where.mkdir()
+    for name, node in getattr(folder, names).items():
+        if isinstance(node, File):
+            (where / name).write_bytes(content(node))
+        else:
+            restore(node, where / name, content, names)
+
+
+@pytest.mark.parametrize("names", ["safe", "live"])
+@pytest.mark.parametrize("content", [least, hollow, torn, most])
+def test_a_run_cut_from_power_at_any_operation_ends_as_one_never_cut(
+    tmp_path: Path, content: Callable[[File], bytes], names: str
+) -> None:
+    """Whatever of the unsynced names and contents the platter happened to get."""
+    straight, operations = undisturbed(tmp_path / "straight", 5)
+    for number in range(len(operations) + 1):
+        run, after = tmp_path / f"{number}", tmp_path / f"{number}-after"
+        run.mkdir()
+        disk, saved = Powered(run, number), [0]
+        try:
+            train(run, 5, disk, saved)
+        except PowerCut:
+            assert number < len(operations)
+        restore(disk.top, after, content, names)
+        found = newest_checkpoint(after, strict=True)
+        assert (found.iteration if found else 0) >= saved[-1], number  # a save that returned is never lost
+        train(after, 5, Quick())
+        assert outcome(after) == straight, number
+    assert saved == [0, 2, 4, 5]

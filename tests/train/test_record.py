@@ -1,0 +1,167 @@
+"""Logs and samples: whole lines, no seam after a resume, nothing lost while the disk is full."""
+
+import errno
+import json
+import math
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from groupwise.data import Storage
+from groupwise.train.record import Record, read_lines
+from groupwise.train.store import Disk
+
+
+def iterate(record: Record, iteration: int) -> None:
+    record.metrics({"iteration": iteration, "reward": 1 / (iteration + 3), "text": "é\n\u2028\ud800"})
+    record.timings({"iteration": iteration, "seconds": 0.5})
+    record.samples(iteration, [{"text": "a"}, {"text": "b"}], {"advantage": torch.tensor([0.1, iteration])})
+
+
+def contents(run: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(run)): path.read_bytes() for path in sorted(run.rglob("*")) if path.is_file()}
+
+
+def run_of(path: Path, iterations: int) -> Path:
+    path.mkdir()
+    record = Record(path)
+    for iteration in range(1, iterations + 1):
+        iterate(record, iteration)
+    record.close()
+    return path
+
+
+def test_lines_come_back_in_order_and_equal(tmp_path: Path) -> None:
+    record = Record(tmp_path)
+    line = {"z": 0.1 + 0.2, "a": 5e-324, "n": -0.0, "big": 2**70, "list": [1.5, {"x": None}], "text": "é\n\u2028\ud800"}
+    record.metrics(line)
+    record.metrics({"nan": math.nan, "deep": {"inf": [math.inf, -math.inf, 1.0]}})
+    lines = read_lines(tmp_path / "metrics.jsonl")
+    assert repr(lines[0]) == repr(line)
+    assert lines[1] == {"nan": None, "deep": {"inf": [None, None, 1.0]}}
+    assert (tmp_path / "metrics.jsonl").read_bytes().count(b"\n") == 2
+
+
+def test_equal_runs_write_equal_bytes(tmp_path: Path) -> None:
+    assert contents(run_of(tmp_path / "a", 3)) == contents(run_of(tmp_path / "b", 3))
+
+
+def test_samples_are_two_files_an_iteration(tmp_path: Path) -> None:
+    run = run_of(tmp_path / "a", 2)
+    assert sorted(path.name for path in (run / "samples").iterdir()) == [
+        "000001.jsonl",
+        "000001.safetensors",
+        "000002.jsonl",
+        "000002.safetensors",
+    ]
+    assert read_lines(run / "samples/000002.jsonl") == [{"text": "a"}, {"text": "b"}]
+    assert torch.equal(load_file(run / "samples/000002.safetensors")["advantage"], torch.tensor([0.1, 2]))
+
+
+def test_a_torn_last_line_is_left_out_wherever_it_was_torn(tmp_path: Path) -> None:
+    run = run_of(tmp_path / "a", 3)
+    path = run / "metrics.jsonl"
+    data = path.read_bytes()
+    last = data.rindex(b"\n", 0, -1) + 1
+    for size in range(len(data) + 1):
+        path.write_bytes(data[:size])
+        whole = data[:size].count(b"\n")
+        assert [line["iteration"] for line in read_lines(path)] == [1, 2, 3][:whole]
+        assert whole == 2 or size < last or size == len(data)
+    assert read_lines(run / "missing.jsonl") == []
+
+
+@pytest.mark.parametrize("text", [b"{]\n{}\n", b"5\n", b"\n", b"\0\0\n", b"[" * 100_000 + b"\n", b"\xff\n"])
+def test_a_damaged_line_further_up_is_named(tmp_path: Path, text: bytes) -> None:
+    (tmp_path / "metrics.jsonl").write_bytes(b"{}\n" + text)
+    with pytest.raises(Storage, match="line 2 of"):
+        read_lines(tmp_path / "metrics.jsonl")
+
+
+def test_resume_goes_back_to_the_checkpoint_without_a_seam(tmp_path: Path) -> None:
+    run = run_of(tmp_path / "a", 2)
+    sizes = Record(run).sizes()
+    straight = contents(run_of(tmp_path / "b", 4))
+    record = Record(run)
+    iterate(record, 3)
+    for extra in (b"", b'{"iteration": 4', b"\n\n"):
+        with (run / "metrics.jsonl").open("ab") as file:
+            file.write(extra)
+        (run / "samples/.writing-000004.jsonl").write_text("half")
+        record = Record.resume(run, sizes, 2)
+        assert [line["iteration"] for line in read_lines(run / "metrics.jsonl")] == [1, 2]
+        assert len(list((run / "samples").iterdir())) == 4
+        iterate(record, 3)
+        iterate(record, 4)
+        assert contents(run) == straight
+
+
+def test_resume_without_a_checkpoint_begins_anew_and_leaves_foreign_files(tmp_path: Path) -> None:
+    run = run_of(tmp_path / "a", 2)
+    for name in ("notes.txt", "12.jsonl", "000009.txt"):
+        (run / "samples" / name).write_text("mine")
+    record = Record.resume(run, {}, 0)
+    assert sorted(path.name for path in (run / "samples").iterdir()) == ["000009.txt", "12.jsonl", "notes.txt"]
+    assert record.sizes() == {"metrics": 0, "timings": 0}
+
+
+def test_a_log_shorter_than_its_checkpoint_is_refused(tmp_path: Path) -> None:
+    run = run_of(tmp_path / "a", 2)
+    sizes = Record(run).sizes()
+    os.truncate(run / "metrics.jsonl", sizes["metrics"] - 1)
+    with pytest.raises(Storage, match="shorter than when checkpoint 2 was saved") as caught:
+        Record.resume(run, sizes, 2)
+    assert str(sizes["metrics"]) in caught.value.evidence
+
+
+class Full(Disk):
+    """While `full`, half of what should be written is, and then there is no room."""
+
+    full = False
+
+    def _room(self, path: Path) -> None:
+        if self.full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    def append(self, path: Path, data: bytes) -> None:
+        super().append(path, data[: len(data) // 2] if self.full else data)
+        self._room(path)
+
+    def write(self, path: Path, data: bytes) -> None:
+        super().write(path, data[: len(data) // 2] if self.full else data)
+        self._room(path)
+
+
+def test_a_full_disk_loses_no_line_and_stops_only_the_checkpoint(tmp_path: Path) -> None:
+    run, disk = tmp_path / "a", Full()
+    run.mkdir()
+    record = Record(run, disk=disk)
+    iterate(record, 1)
+    assert record.failures == 0
+    disk.full = True
+    iterate(record, 2)
+    iterate(record, 3)
+    assert record.failures > 0
+    assert [line["iteration"] for line in read_lines(run / "metrics.jsonl")] in ([1], [1, 2])
+    assert not list((run / "samples").glob(".writing-*"))
+    with pytest.raises(Storage, match="the record could not be written") as caught:
+        record.sizes()
+    assert "free space" in caught.value.fix
+    disk.full = False
+    iterate(record, 4)
+    failures, sizes = record.failures, record.sizes()
+    straight = contents(run_of(tmp_path / "b", 4))
+    assert contents(run) == straight and sizes["metrics"] == len(straight["metrics.jsonl"])
+    record.close()
+    assert record.failures == failures
+
+
+def test_a_line_that_json_cannot_write_is_refused_at_once(tmp_path: Path) -> None:
+    record = Record(tmp_path)
+    with pytest.raises(TypeError):
+        record.metrics({"tensor": torch.zeros(1)})
+    record.metrics({"iteration": 1})
+    assert json.loads((tmp_path / "metrics.jsonl").read_text()) == {"iteration": 1}

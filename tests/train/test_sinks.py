@@ -1,0 +1,108 @@
+"""Trackers get the numbers and nothing else, and none of them can stop a run."""
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from groupwise.data import Environment, Usage
+from groupwise.train.record import Record, read_lines
+from groupwise.train.sinks import Sinks
+
+LINE = {"iteration": 4, "step": 8, "loss": 0.5, "reward": math.nan, "key": "SECRET", "nested": {"a": 1}, "none": None}
+
+
+class Calls:
+    """A package that remembers how it was called."""
+
+    def __init__(self, fails: str = "") -> None:
+        self.calls: list[tuple[str, tuple, dict[str, Any]]] = []
+        self.fails = fails
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*args: Any, **options: Any) -> Any:
+            self.calls.append((name, args, options))
+            if name == self.fails:
+                raise ConnectionError("Authorization: SECRET")
+            return self if name == "SummaryWriter" else SimpleNamespace(**options)
+
+        return call
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "write"),
+    [("tensorboard", "tensorboardX", "add_scalar"), ("wandb", "wandb", "log"), ("trackio", "trackio", "log")],
+)
+def test_a_sink_gets_the_finite_numbers_under_their_iteration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, module: str, write: str
+) -> None:
+    package = Calls()
+    monkeypatch.setitem(sys.modules, module, package)
+    record = Record(tmp_path, sinks=(name,))
+    record.metrics(LINE)
+    record.close()
+    written = [(args, options) for call, args, options in package.calls if call == write]
+    if name == "tensorboard":
+        assert written == [(("step", 8.0, 4), {}), (("loss", 0.5, 4), {})]
+    else:
+        assert written == [(({"step": 8.0, "loss": 0.5},), {"step": 4})]
+    assert package.calls[-1][0] in ("close", "finish")
+    assert "SECRET" not in repr(package.calls)
+    assert len(read_lines(tmp_path / "metrics.jsonl")) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "module"), [("tensorboard", "tensorboardX"), ("wandb", "wandb"), ("trackio", "trackio")]
+)
+def test_a_missing_package_names_its_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, module: str
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(Environment) as caught:
+        Sinks((name,), tmp_path)
+    assert caught.value.fix == f"pip install 'groupwise[{name}]'" and caught.value.code == 4
+
+
+def test_an_unknown_sink_names_the_known(tmp_path: Path) -> None:
+    with pytest.raises(Usage) as caught:
+        Sinks(("tensorbord",), tmp_path)
+    assert "tensorboard, wandb, trackio" in caught.value.fix
+
+
+def test_a_sink_that_fails_is_given_up_and_the_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failing, working = Calls(fails="log"), Calls()
+    monkeypatch.setitem(sys.modules, "wandb", failing)
+    monkeypatch.setitem(sys.modules, "trackio", working)
+    record = Record(tmp_path, sinks=("wandb", "trackio"))
+    record.metrics(LINE)
+    record.metrics(LINE)
+    assert [call for call, _, _ in failing.calls].count("log") == 1
+    assert [call for call, _, _ in working.calls].count("log") == 2
+    assert len(record.warnings) == 1
+    assert "wandb was given up (ConnectionError)" in record.warnings[0] and "SECRET" not in record.warnings[0]
+    assert len(read_lines(tmp_path / "metrics.jsonl")) == 2
+
+
+def test_a_sink_that_does_not_open_keeps_its_message_to_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", Calls(fails="init"))
+    with pytest.raises(Environment, match="the sink wandb does not open") as caught:
+        Sinks(("wandb",), tmp_path)
+    assert "SECRET" not in str(caught.value)
+
+
+def test_no_tracker_is_imported_unless_named(tmp_path: Path) -> None:
+    code = "import sys, groupwise.train.record; print(sorted({'wandb', 'trackio', 'tensorboardX'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
+
+
+def test_the_real_tensorboard(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboardX")
+    sinks = Sinks(("tensorboard",), tmp_path)
+    sinks.write(LINE)
+    sinks.close()
+    assert not sinks.warnings
+    assert b"loss" in b"".join(path.read_bytes() for path in (tmp_path / "tensorboard").iterdir())

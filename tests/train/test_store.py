@@ -1,0 +1,434 @@
+"""The run's directory, lock and checkpoints on a healthy disk, a full one, and one that damages what it holds."""
+
+import errno
+import json
+import math
+import os
+import pickle
+import random
+import re
+import resource
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from groupwise.data import Locked, Storage
+from groupwise.train import store
+from groupwise.train.store import Disk, RunLock, newest_checkpoint, run_directory, save_checkpoint
+
+SECOND = 1_700_000_000.0
+FILES = ("tensors.safetensors", "state.json", "manifest.json")
+
+
+def tensors(iteration: int) -> dict[str, torch.Tensor]:
+    return {"weight": torch.arange(60.0).reshape(5, 12) * math.pi ** (iteration % 7), "step": torch.tensor(iteration)}
+
+
+def save(run: Path, *iterations: int, keep: int = 2, disk: Disk = store.DISK) -> None:
+    for iteration in iterations:
+        save_checkpoint(run, iteration, tensors(iteration), {"done": iteration, "x": 0.1}, keep=keep, disk=disk)
+
+
+def whole(run: Path) -> int:
+    """The iteration of the newest checkpoint, once its content is seen to be what was saved for it."""
+    found = newest_checkpoint(run)
+    assert found is not None
+    assert found.state == {"done": found.iteration, "x": 0.1}
+    assert all(torch.equal(value, tensors(found.iteration)[name]) for name, value in found.tensors().items())
+    assert len(found.tensors()) == 2
+    return found.iteration
+
+
+def names(run: Path) -> list[str]:
+    return sorted(path.name for path in (run / "checkpoints").iterdir())
+
+
+# What is saved comes back
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.bool]
+)
+def test_tensors_come_back_bit_for_bit(tmp_path: Path, dtype: torch.dtype) -> None:
+    odd = torch.tensor([[0.0, -0.0, math.inf], [-math.inf, math.nan, 0.1]], dtype=torch.float64).to(dtype)
+    saved = {
+        "odd": odd,
+        "turned": odd.T,
+        "tied": odd,
+        "view": odd[0],
+        "empty": odd[:0],
+        "none": odd[:, :0],
+        "one": odd[1, 2],
+    }
+    save_checkpoint(tmp_path, 7, saved, {}, keep=1)
+    found = newest_checkpoint(tmp_path)
+    assert found and found.tensors().keys() == saved.keys()
+    for name, value in found.tensors().items():
+        assert value.dtype == dtype and value.shape == saved[name].shape
+        bits = [x.contiguous().flatten().view(torch.uint8).tolist() for x in (value, saved[name]) if x.numel()]
+        assert not bits or bits[0] == bits[1]
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(st.dictionaries(st.text(), json_values, max_size=4))
+def test_state_comes_back_equal(state: dict) -> None:
+    back = json.loads(store.plain_json(state))
+    assert back == state and repr(back) == repr(state)  # repr tells -0.0 from 0.0, True from 1
+
+
+@pytest.mark.parametrize("state", [{"a": [math.nan]}, {"a": math.inf}, {"a": {3: "three"}}, {"a": {1, 2}}])
+def test_state_that_would_not_come_back_is_refused_before_anything_is_written(tmp_path: Path, state: dict) -> None:
+    save(tmp_path, 1)
+    with pytest.raises((ValueError, TypeError)):
+        save_checkpoint(tmp_path, 2, tensors(2), state, keep=1)
+    assert names(tmp_path) == ["000001"] and whole(tmp_path) == 1
+
+
+def test_nothing_was_ever_saved(tmp_path: Path) -> None:
+    assert newest_checkpoint(tmp_path) is None
+    (tmp_path / "checkpoints" / ".writing-000001").mkdir(parents=True)
+    assert newest_checkpoint(tmp_path) is None
+
+
+def test_the_newest_are_kept(tmp_path: Path) -> None:
+    save(tmp_path, 9, 10, 11, 1_000_000, keep=2)
+    assert names(tmp_path) == ["000011", "1000000"] and whole(tmp_path) == 1_000_000
+    with pytest.raises(ValueError, match="keep is 0"):
+        save(tmp_path, 12, keep=0)
+
+
+def test_a_run_that_went_back_leaves_the_future_it_abandoned(tmp_path: Path) -> None:
+    save(tmp_path, 5, 10)
+    (tmp_path / "checkpoints/000010/state.json").write_text("{}")
+    assert whole(tmp_path) == 5
+    save(tmp_path, 6, keep=1)
+    assert names(tmp_path) == ["000006"] and newest_checkpoint(tmp_path, strict=True)
+
+
+def test_the_same_iteration_twice(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, 3, {}, {"first": True}, keep=1)
+    save(tmp_path, 3)
+    assert names(tmp_path) == ["000003"] and whole(tmp_path) == 3
+
+
+def test_what_a_killed_save_left_is_ignored_then_swept(tmp_path: Path) -> None:
+    save(tmp_path, 1)
+    for name in (".writing-000002", ".deleting-000000"):
+        (tmp_path / "checkpoints" / name / "deep").mkdir(parents=True)
+        (tmp_path / "checkpoints" / name / "tensors.safetensors").write_bytes(b"half")
+    assert whole(tmp_path) == 1
+    save(tmp_path, 2)
+    assert names(tmp_path) == ["000001", "000002"]
+
+
+# Damage
+
+
+def flipped(path: Path, where: random.Random) -> None:
+    data = bytearray(path.read_bytes())
+    data[where.randrange(len(data))] ^= 1 << where.randrange(8)
+    path.write_bytes(data)
+
+
+def cut_short(path: Path, where: random.Random) -> None:
+    os.truncate(path, where.randrange(path.stat().st_size))
+
+
+def grown(path: Path, where: random.Random) -> None:
+    path.write_bytes(path.read_bytes() + where.randbytes(3))
+
+
+def zeroed(path: Path, where: random.Random) -> None:
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def gone(path: Path, where: random.Random) -> None:
+    path.unlink()
+
+
+def linked(path: Path, where: random.Random) -> None:
+    path.rename(path.parents[2] / f"moved-{path.name}")
+    path.symlink_to(path.parents[2] / f"moved-{path.name}")
+
+
+def piped(path: Path, where: random.Random) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def foldered(path: Path, where: random.Random) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+@pytest.mark.t(50)
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize(
+    ("damage", "times"),
+    [(flipped, 60), (cut_short, 30), (grown, 2), (zeroed, 1), (gone, 1), (linked, 1), (piped, 1), (foldered, 1)],
+)
+def test_a_damaged_newest_is_named_and_the_one_before_is_taken(
+    tmp_path: Path, name: str, damage: Callable[[Path, random.Random], None], times: int
+) -> None:
+    where = random.Random(f"{name} {damage.__name__}")
+    save(tmp_path, 1, 2)
+    path = tmp_path / "checkpoints/000002" / name
+    good = path.read_bytes()
+    fell_back = 0
+    for _ in range(times):
+        damage(path, where)
+        try:
+            found = newest_checkpoint(tmp_path)
+        except Storage as error:  # one flip turns format 1 into 3, 5 or 9: that stops rather than guesses
+            assert (name, damage) == ("manifest.json", flipped) and "newer version" in error.what
+        else:
+            assert found
+            fell_back += found.iteration == 1
+            if found.iteration == 1:
+                assert len(found.warnings) == 1
+                assert "000002 is damaged" in found.warnings[0] and "using 000001" in found.warnings[0]
+                assert name in found.warnings[0] or "manifest" in found.warnings[0]
+                with pytest.raises(Storage, match="000002 is damaged"):
+                    newest_checkpoint(tmp_path, strict=True)
+            assert whole(tmp_path) == found.iteration
+        if path.is_dir():
+            path.rmdir()
+        else:
+            path.unlink(missing_ok=True)
+        path.write_bytes(good)
+    assert fell_back >= times * (0.9 if name == "manifest.json" else 1)
+
+
+@pytest.mark.t(50)
+def test_every_checkpoint_damaged(tmp_path: Path) -> None:
+    save(tmp_path, 1, 2)
+    for path in (tmp_path / "checkpoints").glob("*/tensors.safetensors"):
+        flipped(path, random.Random(0))
+    with pytest.raises(Storage, match="no checkpoint of") as caught:
+        newest_checkpoint(tmp_path)
+    assert "000001" in caught.value.evidence and "000002" in caught.value.evidence and caught.value.code == 6
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", "1", "{}", "[" * 100_000, '{"format": 1}', '{"format": 1, "iteration": 2, "files": ["state.json"]}']
+)
+def test_a_manifest_that_is_something_else(tmp_path: Path, text: str) -> None:
+    save(tmp_path, 1, 2)
+    (tmp_path / "checkpoints/000002/manifest.json").write_text(text)
+    assert whole(tmp_path) == 1
+
+
+def test_a_checkpoint_under_another_name_is_not_taken_for_it(tmp_path: Path) -> None:
+    save(tmp_path, 1, 2)
+    (tmp_path / "checkpoints/000002").rename(tmp_path / "checkpoints/000009")
+    assert whole(tmp_path) == 1
+
+
+def test_a_newer_format_says_to_upgrade(tmp_path: Path) -> None:
+    save(tmp_path, 1, 2)
+    path = tmp_path / "checkpoints/000002/manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"format": store.FORMAT + 1}))
+    with pytest.raises(Storage, match="newer version") as caught:
+        newest_checkpoint(tmp_path)
+    assert "pip install --upgrade" in caught.value.fix
+
+
+class Canary:
+    def __reduce__(self) -> tuple:
+        return (Path.touch, (Path("canary"),))
+
+
+def test_foreign_files_are_never_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    save(tmp_path, 1, 2)
+    home = tmp_path / "checkpoints"
+    for name in ("000002/optimizer.pt", "000002/.metadata", "000002/tensors.pkl", "notes.txt", "12", "000003"):
+        (home / name).write_bytes(pickle.dumps(Canary()))
+    (home / "000004").mkdir()
+    (home / "000004" / "pytorch_model.bin").write_bytes(pickle.dumps(Canary()))
+    (home / "000005").symlink_to(home / "000002")
+    found = newest_checkpoint(tmp_path)
+    assert found and found.iteration == 2 and len(found.warnings) == 2
+    assert found.tensors().keys() == tensors(2).keys()
+    assert not (tmp_path / "canary").exists()
+
+
+# Full disks
+
+
+class Full(Disk):
+    """Has room for so many bytes; a write that does not fit leaves what did."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+
+    def write(self, path: Path, data: bytes) -> None:
+        super().write(path, data[: self.room])
+        if len(data) > self.room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        self.room -= len(data)
+
+
+@pytest.mark.parametrize("room", [0, 1, 300, 350, 400, 550])
+def test_a_full_disk_leaves_the_checkpoint_before(tmp_path: Path, room: int) -> None:
+    save(tmp_path, 1)
+    with pytest.raises(Storage, match="checkpoint 2 could not be written") as caught:
+        save(tmp_path, 2, disk=Full(room))
+    assert "free space" in caught.value.fix and "MB needed" in caught.value.evidence
+    assert names(tmp_path) == ["000001"] and whole(tmp_path) == 1
+    save(tmp_path, 2)
+    assert whole(tmp_path) == 2
+
+
+def test_a_file_size_limit_is_told_the_same_way(tmp_path: Path) -> None:
+    save(tmp_path, 1)
+    child = os.fork()
+    if child == 0:
+        code = 99
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+            save_checkpoint(tmp_path, 2, {"big": torch.zeros(100_000)}, {}, keep=1)
+        except Storage as error:
+            code = error.code if "ulimit -f" in error.fix and "0.4 MB needed" in error.evidence else 98
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 6
+    assert names(tmp_path) == ["000001"] and whole(tmp_path) == 1
+
+
+class Refusing(Disk):
+    """Refuses its n-th operation, once."""
+
+    def __init__(self, number: int) -> None:
+        self.left = number
+
+    def __getattribute__(self, name: str) -> object:
+        if name in OPERATIONS:
+            self.left -= 1
+            if self.left == 0:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return super().__getattribute__(name)
+
+
+OPERATIONS = {name for name in vars(Disk) if not name.startswith("_")}
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_refusal_anywhere_leaves_one_whole_checkpoint(tmp_path: Path, again: bool) -> None:
+    refusals = 0
+    for number in range(1, 60):
+        run = tmp_path / str(number)
+        run.mkdir()
+        save(run, 1)
+        if again:
+            save_checkpoint(run, 2, tensors(2), {"done": 2, "x": 0.1, "older": 1}, keep=1)
+        disk = Refusing(number)
+        try:
+            save(run, 2, keep=1, disk=disk)
+        except Storage as error:
+            refusals += 1
+            assert "Input/output error" in error.evidence
+            if again:
+                found = newest_checkpoint(run, strict=True)
+                assert found and found.iteration == 2
+            else:
+                assert whole(run) in (1, 2)
+            assert not [name for name in names(run) if name.startswith(".writing")]
+        else:
+            assert disk.left > 0  # past the last operation
+            break
+        save(run, 3, keep=1)
+        assert names(run) == ["000003"] and whole(run) == 3
+    assert refusals >= 14
+
+
+# Names and locks
+
+
+def test_runs_started_in_one_second_get_their_own_directories(tmp_path: Path) -> None:
+    runs = [run_directory(tmp_path / "runs", "calculator", lambda: SECOND) for _ in range(3)]
+    assert len(set(runs)) == 3 and all(run.is_dir() for run in runs)
+    assert re.fullmatch(r"calculator-2023111[45]-\d{6}", runs[0].name)
+    assert runs[1].name == runs[0].name + "-2" and runs[2].name == runs[0].name + "-3"
+
+
+@pytest.mark.parametrize("name", ["../../etc/x", "a b/c", "...", "", "é", "x\n"])
+def test_a_recipe_name_cannot_leave_the_root(tmp_path: Path, name: str) -> None:
+    run = run_directory(tmp_path / "runs", name, lambda: SECOND)
+    assert run.parent == tmp_path / "runs" and run.resolve().parent == (tmp_path / "runs").resolve()
+    assert run.name.isascii() and run.name[0] not in ".-"
+
+
+def test_a_root_that_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("")
+    with pytest.raises(Storage, match="a run directory could not be written"):
+        run_directory(tmp_path / "runs", "x", lambda: SECOND)
+
+
+HOLD = """
+import sys
+from pathlib import Path
+from groupwise.train.store import RunLock
+lock = RunLock(Path(sys.argv[1]))
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_second_process_is_refused_until_the_first_is_killed(tmp_path: Path) -> None:
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert holder.stdout and holder.stdout.readline() == "held\n"
+        with pytest.raises(Locked) as caught:
+            RunLock(tmp_path)
+        assert caught.value.code == 8
+        assert f"pid {holder.pid} on host {socket.gethostname()}" in caught.value.evidence
+    finally:
+        holder.kill()
+        holder.communicate()
+    with RunLock(tmp_path):
+        assert (tmp_path / "lock").read_text().startswith(f"pid {os.getpid()} ")
+        with pytest.raises(Locked, match="another process"):
+            RunLock(tmp_path)
+    RunLock(tmp_path).close()
+
+
+def test_a_worker_that_outlives_its_killed_parent_does_not_keep_the_lock(tmp_path: Path) -> None:
+    end, start = os.pipe()
+    parent = os.fork()
+    if parent == 0:
+        lock = RunLock(tmp_path)
+        worker = os.fork()
+        if worker == 0:
+            signal.pause()
+        os.write(start, b"%d\n" % worker)
+        signal.pause()
+        lock.close()
+    worker = int(os.read(end, 20))
+    try:
+        with pytest.raises(Locked):
+            RunLock(tmp_path)
+        os.kill(parent, signal.SIGKILL)
+        os.waitpid(parent, 0)
+        os.kill(worker, 0)  # it lives
+        RunLock(tmp_path).close()
+    finally:
+        os.kill(worker, signal.SIGKILL)
+        os.close(end)
+        os.close(start)

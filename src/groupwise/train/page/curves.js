@@ -1,0 +1,174 @@
+"use strict";
+// Small multiples with one cursor. A series is { at, value, of, bad }: iterations, values (null where not finite), points before thinning.
+
+const QUESTIONS = [
+  ["Is it learning?", [
+    { title: "Held-out accuracy", names: ["eval/accuracy_greedy", "eval/accuracy"], words: ["greedy", "sampled"], band: ["eval/low", "eval/high"], range: [0, 1], wide: true, hint: "band: 95 % interval over problems" },
+    { title: "Reward", names: ["reward"], hint: "mean over answers" },
+    { title: "Outcomes", names: ["outcome/correct", "outcome/wrong", "outcome/malformed", "outcome/unverifiable"] }]],
+  ["Is there signal?", [
+    { title: "Groups without signal", names: ["frac_reward_zero_std", "groups/all_right", "groups/all_wrong"], words: ["none", "all right", "all wrong"], range: [0, 1] },
+    { title: "Reward spread", names: ["reward_std"], words: ["std within groups"] },
+    { title: "Groups dropped", names: ["groups/dropped"] }]],
+  ["Is the step sane?", [
+    { title: "Loss", names: ["loss"], byRule: true },
+    { title: "Gradient norm", names: ["grad_norm", "grad_norm_clipped"], words: ["before", "after clipping"] },
+    { title: "Clipped tokens", names: ["clip_ratio/low_mean", "clip_ratio/high_mean"], words: ["low side", "high side"] },
+    { title: "Ratio", names: ["ratio/max", "ratio/p99"], words: ["max", "99th percentile"] },
+    { title: "Learning rate", names: ["learning_rate"] },
+    { title: "Skipped steps", names: ["steps_skipped"] }]],
+  ["Is it collapsing?", [
+    { title: "Entropy", names: ["entropy"] },
+    { title: "KL", names: ["kl"] }]],
+  ["Is length gaming?", [
+    { title: "Answer length", names: ["completions/mean_length", "completions/mean_length_correct", "completions/mean_length_wrong", "completions/max_length"], words: ["mean", "correct", "wrong", "max"], hint: "tokens" },
+    { title: "Truncated", names: ["completions/clipped_ratio", "eval/truncated"], words: ["sampled", "held-out"], hint: "share at the limit" }]],
+  ["Are the two engines one policy?", [
+    { title: "Engine–learner log-prob gap", names: ["sampling/sampling_logp_difference/max", "sampling/sampling_logp_difference/mean"], words: ["max", "mean"] }]],
+];
+const SPEED = [
+  { title: "Tokens per second", names: ["tokens_per_second"] },
+  { title: "Tokens", names: ["num_tokens"], hint: "per iteration" },
+  { title: "Memory", names: ["memory_mib"], hint: "MiB" },
+];
+
+const plots = [];
+const sync = () => uPlot.sync("iteration");
+
+// The latest value at or before row `i`; the last of all without `i`.
+function valueAt(ys, i) {
+  for (let k = i ?? ys.length - 1; k >= 0; k--) if (ys[k] !== undefined) return ys[k];
+  return null;
+}
+
+// All series of `spec` that any run has, with words and colours: by series in one run, by run when several are laid over each other.
+function lay(spec, runs) {
+  const many = runs.length > 1;
+  const found = [];
+  spec.names.forEach((name, s) => runs.forEach((run, r) => {
+    const series = run.series.get(name);
+    if (!series) return;
+    const word = spec.words?.[s] ?? (spec.names.length > 1 ? name.split("/").pop() : name);
+    found.push({ ...series, name, run, word: many ? `${run.name} ${word}` : word, colour: (many ? r : s) % 8, dash: many ? Math.min(s, 3) : 0 });
+  }));
+  return found;
+}
+
+// One figure: caption with the numbers under the cursor, the plot, a table.
+function figure(spec, runs, pick) {
+  const lines = lay(spec, runs);
+  if (!lines.length) return null;
+  const outs = lines.map((line) => el("output", { "data-series": line.name, "data-run": line.run.name }));
+  const keys = lines.map((line, i) => el("span", {}, el("i", { class: `k${line.colour} d${line.dash}` }), line.word, outs[i]));
+  const holder = el("div", { class: "plot", role: "img", "aria-label": `${spec.title}, a curve over iterations; the table below has its numbers` });
+  const notes = [];
+  if (spec.byRule && runs.some((run) => run.flags.includes("loss_zero_by_construction"))) {
+    notes.push("With one minibatch, one pass and group-centred advantages, the loss of a step is 0 by construction: its gradient is what matters.");
+  }
+  const bad = lines.reduce((sum, line) => sum + line.bad, 0);
+  if (bad) notes.push(`${bad} ${bad === 1 ? "value was" : "values were"} not finite.`);
+  const thinned = lines.find((line) => line.at.length < line.of);
+  if (thinned) notes.push(`Drawn by lowest and highest of each bucket: ${thinned.at.length.toLocaleString("en")} of ${thinned.of.toLocaleString("en")} points.`);
+  const numbers = () => {
+    const [at, ...columns] = uPlot.join(lines.map((line) => [line.at, line.value]));
+    return { head: ["iteration", ...lines.map((line) => (runs.length > 1 ? `${line.run.name} ${line.name}` : line.name))], rows: at.map((x, i) => [x, ...columns.map((c) => exact(c[i]))]) };
+  };
+  const node = el("figure", { class: spec.wide ? "chart wide" : "chart" },
+    el("figcaption", {}, spec.question ? el("div", { class: "question" }, spec.question) : null, el("b", {}, spec.title), spec.hint ? el("span", { class: "hint" }, spec.hint) : null, el("div", { class: "keys" }, keys)),
+    holder, notes.map((note) => el("p", { class: "byrule" }, note)), folded("Table", spec.title, numbers));
+  plots.push({ spec, lines, outs, holder, runs, pick, chart: null });
+  return node;
+}
+
+// The columns uPlot draws: every line on one axis of iterations that spans the whole run; absent is undefined, not finite is null.
+function columns(plot) {
+  const { spec, lines, runs } = plot;
+  const last = Math.max(1, ...runs.map((run) => run.last));
+  const tables = lines.map((line) => [line.at, line.value]);
+  const bands = (spec.band && runs.length === 1 && runs[0].series.has(spec.band[0]) && runs[0].series.has(spec.band[1])) ? spec.band.map((name) => runs[0].series.get(name)) : [];
+  for (const edge of bands) tables.push([edge.at, edge.value]);
+  const joined = uPlot.join([...tables, [[0, last], [undefined, undefined]]]).slice(0, -1);
+  if (!spec.stack) return { data: joined, shown: joined.slice(1), bands: bands.length };
+  const shown = joined.slice(1);
+  const sums = joined[0].map(() => 0);
+  const stacked = shown.map((ys) => ys.map((y, i) => (y === undefined || y === null ? y : (sums[i] += y))));
+  return { data: [joined[0], ...stacked], shown, bands: 0 };
+}
+
+function draw(plot) {
+  const { spec, lines, outs, holder, pick } = plot;
+  plot.chart?.destroy();
+  const { data, shown, bands } = columns(plot);
+  const read = (i) => outs.forEach((out, k) => {
+    const value = valueAt(shown[k], i);
+    out.value = short(value);
+    out.dataset.value = exact(value);
+  });
+  const all = shown.flatMap((ys) => ys.filter((y) => y !== null && y !== undefined));
+  const low = Math.min(...[Infinity]), positive = all.length && all.every((y) => y > 0);
+  const [min, max] = all.reduce(([a, b], y) => [y < a ? y : a, y > b ? y : b], [low, -Infinity]);
+  const log = positive && !spec.range && max / min > 200;
+  const axis = { stroke: css("--faint"), font: `11px ${css("--text")}`, ticks: { show: false }, border: { show: false } };
+  const grid = { stroke: css("--grid"), width: 1 };
+  const strokes = lines.map((line) => css(`--c${line.colour}`));
+  const series = lines.map((line, k) => ({
+    label: line.word, stroke: strokes[k], width: 1.8, dash: [[], [7, 4], [2, 3], [9, 3, 2, 3]][line.dash], fill: spec.stack ? strokes[k] + "cc" : undefined,
+    points: { show: line.at.length <= 40 && !spec.stack, size: 5, fill: strokes[k] },
+  }));
+  for (let i = 0; i < bands; i++) series.push({ label: spec.band[i], stroke: "transparent", width: 0, points: { show: false } });
+  const under = lines.findIndex((line) => line.name === spec.names[0]);
+  const options = {
+    width: Math.max(200, holder.clientWidth), height: spec.wide && innerWidth > 736 ? 224 : 154, legend: { show: false }, padding: [8, 10, 0, 0],
+    cursor: { sync: { key: "iteration", scales: ["x", null], setSeries: false }, points: { size: 7, width: 1.5 }, y: false, drag: { x: true, y: false } },
+    scales: {
+      x: { time: false },
+      y: spec.range ? { range: spec.range } : log ? { distr: 3 } : { range: (u, a, b) => (spec.stack ? [0, (b || 1) * 1.06] : uPlot.rangeNum(a ?? 0, b ?? 1, { min: { pad: 0.08, soft: 0, mode: 3 }, max: { pad: 0.08, soft: 0, mode: 3 } })) },
+    },
+    axes: [
+      { ...axis, grid: { show: false }, size: 24, space: 48, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 1e6] },
+      { ...axis, grid, size: 48, space: 30, values: (u, ticks) => ticks.map((t) => (t === null ? "" : short(Number(t.toPrecision(6))))) },
+    ],
+    series: [{}, ...series],
+    bands: bands ? [{ series: [lines.length + 2, lines.length + 1], fill: strokes[Math.max(under, 0)] + "26" }] : [],
+    hooks: {
+      setCursor: [(u) => read(u.cursor.left >= 0 ? u.cursor.idx : null)],
+      draw: [(u) => {
+        if (plot.marked === undefined || plot.marked === null) return;
+        const x = Math.round(u.valToPos(plot.marked, "x", true));
+        if (x < u.bbox.left || x > u.bbox.left + u.bbox.width) return;
+        u.ctx.save();
+        u.ctx.strokeStyle = css("--c1");
+        u.ctx.globalAlpha = 0.75;
+        u.ctx.lineWidth = devicePixelRatio;
+        u.ctx.setLineDash([3 * devicePixelRatio, 3 * devicePixelRatio]);
+        u.ctx.beginPath();
+        u.ctx.moveTo(x, u.bbox.top);
+        u.ctx.lineTo(x, u.bbox.top + u.bbox.height);
+        u.ctx.stroke();
+        u.ctx.restore();
+      }],
+    },
+  };
+  if (spec.stack) { options.series = [{}, ...series.slice().reverse()]; data.splice(1, data.length - 1, ...data.slice(1).reverse()); }
+  plot.chart = new uPlot(options, data, holder);
+  plot.chart.over.addEventListener("click", () => { if (plot.chart.cursor.idx !== null) pick(plot.chart.data[0][plot.chart.cursor.idx]); });
+  read(null);
+}
+
+function drawAll() { plots.forEach(draw); }
+
+// The dashed line that every plot carries at the iteration whose rollouts are shown.
+function markAll(iteration) {
+  for (const plot of plots) if (plot.marked !== iteration) { plot.marked = iteration; plot.chart?.redraw(false, false); }
+}
+
+// All figures: known names under their question, every other name in a group of its own.
+function curves(runs, pick) {
+  const section = el("section", { id: "curves" }, el("header", {}, el("h2", {}, "Curves"), el("span", { class: "note" }, "Click for the rollouts of an iteration, drag to zoom, double click to see all.")));
+  const known = new Set([...QUESTIONS.flatMap(([, specs]) => specs), ...SPEED].flatMap((spec) => [...spec.names, ...(spec.band ?? [])]));
+  const names = [...new Set(runs.flatMap((run) => run.metricNames))].filter((name) => !known.has(name) && name !== "step" && name !== "loss_zero_by_construction");
+  const others = names.sort().map((name) => ({ title: name, names: [name], words: [""] }));
+  const figures = [...QUESTIONS, ["Also measured", others]].flatMap(([question, specs]) => specs.map((spec) => figure({ ...spec, question }, runs, pick)));
+  section.append(el("div", { class: "charts" }, figures.filter(Boolean)));
+  return section;
+}

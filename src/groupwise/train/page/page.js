@@ -1,0 +1,175 @@
+"use strict";
+// Puts the page together from the data beside it.
+
+const DATA = JSON.parse(document.getElementById("data").textContent);
+
+// A run with its curves unpacked: `series` by name, metrics and timings together.
+function openRun(run) {
+  const series = new Map();
+  for (const [name, x, values, of, bad] of [...run.timings, ...run.metrics]) {
+    series.set(name, { at: ascend(DATA.xs[x]), value: unpack(values).map((v) => (Number.isNaN(v) ? null : v)), of, bad });
+  }
+  return { ...run, series, metricNames: run.metrics.map(([name]) => name) };
+}
+
+const lastOf = (run, name) => { const s = run.series.get(name); return s ? valueAt(s.value) : null; };
+const firstOf = (run, name) => run.series.get(name)?.value.find((v) => v !== null) ?? null;
+const sumOf = (run, name) => run.series.get(name)?.value.reduce((a, b) => a + (b ?? 0), 0) ?? null;
+const median = (values) => { const v = values.filter((x) => x !== null).sort((a, b) => a - b); return v.length ? v[v.length >> 1] : null; };
+
+function facts(runs) {
+  const box = document.getElementById("facts");
+  for (const run of runs) {
+    const { name, formula, reference, ...rest } = run.method;
+    if (!name && !formula) continue;
+    box.append(el("div", { class: "method" }, el("b", {}, runs.length > 1 ? `${run.name}: ${name ?? ""}` : name ?? ""), formula ? el("div", { class: "formula" }, formula) : null,
+      reference ? el("div", { class: "note" }, reference) : null, Object.keys(rest).length ? el("div", { class: "note" }, Object.entries(rest).map(([k, v]) => `${k} ${typeof v === "object" ? JSON.stringify(v) : v}`).join(" · ")) : null));
+  }
+  const shown = (run) => {
+    const greedy = run.series.has("eval/accuracy_greedy") ? "eval/accuracy_greedy" : "eval/accuracy";
+    const spread = (name) => [firstOf(run, name), lastOf(run, name)];
+    const speed = run.series.get("tokens_per_second");
+    return [
+      ["Held-out accuracy", ...spread(greedy)], ["Reward", ...spread("reward")], ["Entropy", ...spread("entropy")], ["Answer length", ...spread("completions/mean_length")],
+      ["Iterations", run.last], ["Tokens sampled", sumOf(run, "num_tokens")], ["Time", run.series.has("seconds") ? duration(sumOf(run, "seconds")) : null], ["Tokens / s, median", speed ? median(speed.value) : null],
+    ].filter(([, ...values]) => values.every((v) => v !== null && v !== undefined));
+  };
+  if (runs.length > 1) {
+    const cells = runs.map((run) => new Map(shown(run).map(([word, ...values]) => [word, values.map((v) => (typeof v === "number" ? round(v) : v)).join(" → ")])));
+    const words = [...new Set(cells.flatMap((c) => [...c.keys()]))];
+    box.append(sheet(["run", ...words], runs.map((run, r) => [el("span", {}, el("i", { class: `swatch b${r % 8}` }), run.name), ...words.map((word) => cells[r].get(word) ?? "–")])));
+    return;
+  }
+  box.append(el("div", { class: "tiles" }, shown(runs[0]).map(([word, ...values], i) => el("div", { class: values.length > 1 && i === 0 ? "tile main" : "tile" }, el("small", {}, word),
+    el("b", {}, values.length > 1 ? [el("i", {}, `${round(values[0])} → `), el("span", {}, round(values[1]))] : typeof values[0] === "number" ? round(values[0]) : values[0])))));
+}
+
+const round = (x) => (Math.abs(x) >= 1e6 ? `${(x / 1e6).toFixed(2)} M` : Math.abs(x) >= 100 ? Math.round(x).toLocaleString("en") : Number.isInteger(x) ? String(x) : x.toPrecision(3));
+
+function warnings(runs, jump) {
+  for (const link of document.querySelectorAll("#warnings a")) link.addEventListener("click", (e) => { e.preventDefault(); jump(Number(link.dataset.iteration)); });
+  const rules = Object.entries(DATA.rules);
+  const absent = rules.filter(([key]) => runs.every((run) => run.unchecked.includes(key)));
+  const quiet = runs.every((run) => !run.signs.length);
+  const done = rules.length - absent.length;
+  document.getElementById("checked").append(el("details", {}, el("summary", {}, `${quiet ? "No warning. " : ""}${done} of ${rules.length} rules checked`),
+    el("ul", { class: "note" }, rules.map(([key, says]) => el("li", {}, `${says}${absent.some(([k]) => k === key) ? " (not checked: the run has no such series)" : ""}`)))));
+  for (const run of runs) for (const note of run.notes) document.getElementById("checked").append(el("p", { class: "note" }, `${run.name}: ${note}`));
+}
+
+// Where the time goes: a bar a run, seconds by phase over iterations, speed and memory.
+function systems(runs, pick) {
+  const section = el("section", { id: "systems" }, el("header", {}, el("h2", {}, "Systems")));
+  const phases = [...new Set(runs.flatMap((run) => [...run.series.keys()].filter((name) => name.startsWith("seconds/"))))];
+  for (const run of runs) {
+    const sums = phases.map((name) => sumOf(run, name) ?? 0);
+    const inside = sums.reduce((a, b) => a + b, 0);
+    const total = Math.max(sumOf(run, "seconds") ?? inside, inside);
+    if (!(total > 0)) continue;
+    const parts = [...phases.map((name, i) => [name.slice(8), sums[i], i % 8]), ["other", total - inside, 6]].filter(([, s], i) => i < phases.length || s > total * 1e-3);
+    const bar = el("div", { class: "phases", role: "img", "aria-label": "share of time by phase" }, parts.map(([, s, c]) => { const i = el("i", { class: `b${c}` }); i.style.flexGrow = s; return i; }));
+    section.append(el("p", { class: "note" }, `${runs.length > 1 ? `${run.name}: ` : ""}${duration(total)} in all`), bar, el("div", { class: "phase-keys" }, parts.map(([word, s, c]) => el("span", {}, el("i", { class: `b${c}` }), `${word} `, el("b", {}, `${((100 * s) / total).toFixed(1)} %`), ` ${duration(s)}`))));
+  }
+  const specs = [phases.length ? { title: "Seconds by phase", names: phases, stack: runs.length === 1, wide: true, hint: runs.length === 1 ? "stacked" : "" } : null, { title: "Seconds", names: ["seconds"], hint: "per iteration" }, ...SPEED,
+    ...[...new Set(runs.flatMap((run) => run.timings.map(([name]) => name)))].filter((name) => !phases.includes(name) && name !== "seconds" && name !== "step" && !SPEED.some((s) => s.names.includes(name))).map((name) => ({ title: name, names: [name], words: [""] }))];
+  const figures = specs.filter(Boolean).map((spec) => figure(spec, runs, pick)).filter(Boolean);
+  if (figures.length) section.append(el("h3", {}, "Is it fast?"), el("div", { class: "charts" }, figures));
+  return figures.length ? section : null;
+}
+
+function recipe(runs) {
+  const section = el("section", { id: "recipe" }, el("header", {}, el("h2", {}, "Recipe")));
+  if (runs.length > 1) {
+    section.append(el("h3", {}, "What differs"), DATA.diff.length ? sheet(["field", ...runs.map((run) => run.name)], DATA.diff.map(([key, values]) => [key, ...values.map((v) => v ?? "–")]), runs.length + 1) : el("p", { class: "note" }, "The recipes are equal."));
+  }
+  for (const run of runs) {
+    if (runs.length > 1) section.append(el("h3", {}, run.name));
+    if (run.command) {
+      const copy = el("button", { type: "button", onclick: async () => { try { await navigator.clipboard.writeText(run.command); copy.textContent = "Copied"; } catch { getSelection().selectAllChildren(copy.previousSibling); } } }, "Copy");
+      section.append(el("p", { class: "note" }, "To run it again"), el("div", { class: "command" }, el("pre", {}, run.command), copy));
+    }
+    const about = Object.entries(run.about);
+    if (about.length) section.append(el("dl", {}, about.map(([key, value]) => [el("dt", {}, key), el("dd", { class: "mono" }, value)]).flat()));
+    if (run.recipe) section.append(el("details", { open: runs.length === 1 }, el("summary", {}, "recipe.toml, every field"), write(el("pre", {}), run.recipe)));
+  }
+  return section;
+}
+
+// Every metric of every run, one row an iteration.
+function allNumbers(runs) {
+  const lines = runs.flatMap((run) => [...run.series].map(([name, s]) => ({ head: runs.length > 1 ? `${run.name} ${name}` : name, ...s })));
+  const [at, ...columns] = uPlot.join(lines.map((line) => [line.at, line.value]));
+  download(runs.map((run) => run.name).join("-"), ["iteration", ...lines.map((line) => line.head)], at.map((x, i) => [x, ...columns.map((c) => exact(c[i]))]));
+}
+
+function theme(repaint) {
+  const system = matchMedia("(prefers-color-scheme: dark)");
+  let chosen = null;
+  try { chosen = localStorage.getItem("groupwise-theme"); } catch { /* a browser may forbid storage to files */ }
+  const button = el("button", { type: "button", id: "theme" });
+  const apply = () => {
+    const now = chosen ?? (system.matches ? "dark" : "light");
+    document.documentElement.dataset.theme = now;
+    button.textContent = now === "dark" ? "☀ Light" : "☾ Dark";
+    repaint();
+  };
+  button.addEventListener("click", () => {
+    chosen = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
+    try { localStorage.setItem("groupwise-theme", chosen); } catch { /* as above */ }
+    apply();
+  });
+  system.addEventListener("change", apply);
+  return { button, apply };
+}
+
+function navigation(sections) {
+  const nav = document.getElementById("nav");
+  const links = sections.map((section) => el("a", { href: `#${section.id}` }, section.querySelector("h2").textContent));
+  nav.append(...links);
+  const seen = new IntersectionObserver((entries) => {
+    for (const entry of entries) if (entry.isIntersecting) links.forEach((link, i) => (sections[i] === entry.target ? link.setAttribute("aria-current", "true") : link.removeAttribute("aria-current")));
+  }, { rootMargin: "-20% 0px -70% 0px" });
+  sections.forEach((section) => seen.observe(section));
+}
+
+function keys(inspector) {
+  const turns = { n: [1, false], p: [-1, false], j: [1, true], k: [-1, true] };
+  document.addEventListener("keydown", (e) => {
+    if (e.ctrlKey || e.metaKey || e.altKey || e.target.closest?.("input, select, textarea")) return;
+    if (e.key === "Escape") tip("");
+    if (e.key === "c") inspector.colours?.querySelector('[aria-pressed="true"] + button[data-field], button[data-field]')?.click();
+    if (!(e.key in turns)) return;
+    inspector.turn(...turns[e.key]);
+    const { top, bottom } = inspector.node.getBoundingClientRect();
+    if (top > innerHeight * 0.7 || bottom < innerHeight * 0.3) inspector.node.scrollIntoView();
+  });
+}
+
+function start() {
+  const runs = DATA.runs.map(openRun);
+  document.querySelectorAll("#names .name").forEach((node, i) => { if (runs.length > 1) node.prepend(el("i", { class: `swatch b${i % 8}` })); });
+  const inspector = new Inspector(runs, markAll);
+  const jump = (iteration, run) => {
+    const at = runs.indexOf(run);
+    if (at >= 0 && at !== inspector.run) { inspector.run = at; inspector.at = 0; }
+    inspector.jump(iteration);
+  };
+  facts(runs);
+  warnings(runs, jump);
+  const map = prompts(runs, jump);
+  const sections = [curves(runs, jump), inspector.node, map?.section, systems(runs, jump), recipe(runs)].filter(Boolean);
+  document.getElementById("app").append(...sections);
+  document.querySelector("#summary details").open = false;
+  navigation(sections);
+  keys(inspector);
+  const look = theme(() => { drawAll(); map?.paint(); });
+  document.getElementById("tools").append(el("button", { type: "button", onclick: () => allNumbers(runs) }, "CSV"), " ", look.button);
+  look.apply();
+  markAll(inspector.group?.iteration);
+  let width = innerWidth, wait;
+  addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; clearTimeout(wait); wait = setTimeout(look.apply, 120); } });
+  addEventListener("scroll", () => tip(""), { passive: true });
+  setTimeout(() => { document.documentElement.dataset.ready = "yes"; });
+}
+
+start();

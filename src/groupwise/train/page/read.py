@@ -1,0 +1,163 @@
+"""A run directory, read while it may still be written: what cannot be read is counted, never fatal."""
+
+import json
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+UNREADABLE = (OSError, UnicodeDecodeError, json.JSONDecodeError, tomllib.TOMLDecodeError, RecursionError)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Curve:
+    """One series: `value[i]` (NaN where it was not finite) at iteration `at[i]`, ascending."""
+
+    at: np.ndarray
+    value: np.ndarray
+
+    @property
+    def finite(self) -> "Curve":
+        good = np.isfinite(self.value)
+        return Curve(self.at[good], self.value[good])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """What a run directory says. `flags` are the names that were ever `true`; `notes` what could not be read."""
+
+    path: Path
+    name: str
+    about: Mapping[str, Any]
+    recipe: str
+    fields: Mapping[str, Any]
+    metrics: Mapping[str, Curve]
+    timings: Mapping[str, Curve]
+    flags: frozenset[str]
+    notes: tuple[str, ...]
+
+    @property
+    def last(self) -> int:
+        """The last iteration of which anything is known."""
+        return max((int(c.at[-1]) for c in self.metrics.values() if len(c.at)), default=0)
+
+
+def read(path: Path) -> Run:
+    """The run in directory `path`."""
+    notes: list[str] = []
+    about = _mapping(path / "run.json", notes)
+    recipe = _text(path / "recipe.toml", notes)
+    try:
+        fields = flat(tomllib.loads(recipe))
+    except UNREADABLE as error:
+        fields = {}
+        notes.append(f"recipe.toml could not be parsed: {error}")
+    metrics, flags = table(path / "metrics.jsonl", notes)
+    timings, _ = table(path / "timings.jsonl", notes)
+    name = about.get("name")
+    return Run(path=path, name=name if isinstance(name, str) and name else path.resolve().name, about=about, recipe=recipe,
+               fields=fields, metrics=metrics, timings=timings, flags=flags, notes=tuple(notes))  # fmt: skip
+
+
+def lines(path: Path, notes: list[str] | None = None) -> Iterator[dict[str, Any]]:
+    """The JSON objects of a file, one a line. A torn last line is dropped in silence: it is being written."""
+    if not path.exists():
+        return
+    bad = 0
+    with path.open("rb") as file:
+        for raw in file:
+            try:
+                row = json.loads(raw, parse_constant=lambda _: None)
+            except (ValueError, RecursionError):
+                row = None
+            if isinstance(row, dict):
+                yield row
+            elif raw.endswith(b"\n") and raw.strip():
+                bad += 1
+    if bad and notes is not None:
+        notes.append(f"{path.name}: {bad} unreadable {'line' if bad == 1 else 'lines'} left out")
+
+
+def table(path: Path, notes: list[str]) -> tuple[dict[str, Curve], frozenset[str]]:
+    """The numeric columns of a JSONL file by name, and the names that were ever `true`. The last row of an iteration stands."""
+    cells: dict[str, dict[int, float]] = {}
+    flags: set[str] = set()
+    for row in lines(path, notes):
+        iteration = row.get("iteration")
+        if not isinstance(iteration, int) or not 0 <= iteration < 2**31:
+            continue
+        for name, value in row.items():
+            if value is True:
+                flags.add(name)
+            elif name != "iteration" and (value is None or (isinstance(value, int | float) and value is not False)):
+                cells.setdefault(name, {})[iteration] = number(value)
+    return {
+        name: Curve(np.array(sorted(cell), np.int64), np.array([cell[i] for i in sorted(cell)], np.float64))
+        for name, cell in cells.items()
+    }, frozenset(flags)
+
+
+def number(value: Any) -> float:
+    """A float; NaN for whatever is not a finite number.
+
+    >>> number(3), number(None), number(10**400)
+    (3.0, nan, nan)
+    """
+    try:
+        x = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return float("nan")
+    return x if abs(x) < float("inf") else float("nan")
+
+
+def flat(value: Any, path: str = "") -> dict[str, Any]:
+    """Nested tables as dotted keys.
+
+    >>> flat({"a": {"b": 1, "c": [{"d": 2}]}})
+    {'a.b': 1, 'a.c.0.d': 2}
+    """
+    if isinstance(value, dict) and value:
+        pairs = value.items()
+    elif isinstance(value, list) and any(isinstance(v, dict) for v in value):
+        pairs = enumerate(value)
+    else:
+        return {path: value}
+    return {k: v for key, inner in pairs for k, v in flat(inner, f"{path}.{key}" if path else str(key)).items()}
+
+
+def thin(curve: Curve, most: int = 2000) -> Curve:
+    """At most `most` points: the lowest and the highest of each bucket of iterations, where they stood, never a skip.
+
+    >>> thin(Curve(np.arange(9), np.array([0, 1, 9, 1, 0, 1, -9, 1, 0.0])), most=4).value.tolist()
+    [0.0, 9.0, -9.0, 0.0]
+    """
+    if len(curve.at) <= most:
+        return curve
+    n = len(curve.at)
+    keep = {0, n - 1}
+    for bucket in np.array_split(np.arange(1, n - 1), max(most // 2 - 1, 1)):
+        good = bucket[np.isfinite(curve.value[bucket])]
+        if len(good):
+            keep |= {int(good[curve.value[good].argmin()]), int(good[curve.value[good].argmax()])}
+    rows = np.array(sorted(keep))
+    return Curve(curve.at[rows], curve.value[rows])
+
+
+def _text(path: Path, notes: list[str]) -> str:
+    try:
+        return path.read_text(encoding="utf-8") if path.exists() else ""
+    except UNREADABLE as error:
+        notes.append(f"{path.name} could not be read: {error}")
+        return ""
+
+
+def _mapping(path: Path, notes: list[str]) -> dict[str, Any]:
+    try:
+        value = json.loads(_text(path, notes) or "{}", parse_constant=lambda _: None)
+    except UNREADABLE as error:
+        notes.append(f"{path.name} could not be parsed: {error}")
+        return {}
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,192 @@
+"""What a person should be warned about, with the evidence, and the run in one line."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from groupwise.train.page.read import Curve, Run
+
+Curves = Mapping[str, Curve]
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """One warning: what happened, and the iteration at which to look."""
+
+    rule: str
+    text: str
+    iteration: int
+    series: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A warning rule in words, the series that it reads, and `find`, which gives (text, iteration) or None."""
+
+    says: str
+    needs: tuple[str, ...]
+    find: Callable[[Curves], tuple[str, int] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Above:
+    """Any value of a series over a bound."""
+
+    series: str
+    bound: float
+    what: str
+
+    def __call__(self, curves: Curves) -> tuple[str, int] | None:
+        c = curves[self.series].finite
+        over = c.value > self.bound
+        if not over.any():
+            return None
+        top = int(c.value.argmax())
+        return (f"{self.what}: over {self.bound:g} in {over.sum()} of {len(over)} iterations, first at {c.at[over][0]}, "
+                f"highest {c.value[top]:.4g} at {c.at[top]}", int(c.at[over][0]))  # fmt: skip
+
+
+def entropy_fell(curves: Curves, *, window: int = 20, left: float = 0.2) -> tuple[str, int] | None:
+    """Entropy at most `left` of what it was within the last `window` iterations."""
+    c = curves["entropy"].finite
+    for i in range(1, len(c.at)):
+        before = c.at[:i] >= c.at[i] - window
+        if before.any() and c.value[i] <= left * (high := c.value[:i][before].max()) and high > 0:
+            share = 1 - c.value[i] / high
+            return f"entropy fell {share:.0%} within {window} iterations, from {high:.4g} to {c.value[i]:.4g}", int(c.at[i])
+    return None
+
+
+def gradient_spike(curves: Curves, *, times: float = 10, window: int = 20) -> tuple[str, int] | None:
+    """A gradient norm over `times` the median of the up to `window` norms before it (at least five)."""
+    c = curves["grad_norm"].finite
+    spikes = [
+        (c.value[i] / middle, i)
+        for i in range(5, len(c.at))
+        if (middle := float(np.median(c.value[max(0, i - window) : i]))) > 0 and c.value[i] > times * middle
+    ]
+    if not spikes:
+        return None
+    factor, i = max(spikes)
+    return (f"gradient norm spiked in {len(spikes)} {'iteration' if len(spikes) == 1 else 'iterations'}: "
+            f"{c.value[i]:.4g} at {c.at[i]} is {factor:.0f} times the median before it", int(c.at[i]))  # fmt: skip
+
+
+def unverified(curves: Curves, *, bound: float = 0.01) -> tuple[str, int] | None:
+    """More than `bound` of the answers could not be verified, whether outcomes come as counts or as shares."""
+    bad = curves["outcome/unverifiable"]
+    total = np.zeros(len(bad.at))
+    for name, curve in curves.items():
+        if name.startswith("outcome/"):
+            total += np.nan_to_num(np.interp(bad.at, curve.at, np.nan_to_num(curve.value)))
+    share = np.nan_to_num(bad.value) / np.where(total > 0, total, 1)
+    over = share > bound
+    if not over.any():
+        return None
+    top = int(share.argmax())
+    return (f"unverifiable answers: over {bound:.0%} in {over.sum()} of {len(over)} iterations, first at {bad.at[over][0]}, "
+            f"highest {share[top]:.1%} at {bad.at[top]}", int(bad.at[over][0]))  # fmt: skip
+
+
+def reward_alone(curves: Curves, *, near: int = 5) -> tuple[str, int] | None:
+    """Reward clearly up between two evaluations while held-out accuracy is not: hacking, or learning by heart."""
+    reward, (_, heldout) = curves["reward"].finite, held_out(curves)
+    heldout = heldout.finite
+    if len(heldout.at) < 2 or len(reward.at) < 2 * near:
+        return None
+
+    def around(iteration: int) -> np.ndarray:
+        return reward.value[np.argsort(np.abs(reward.at - iteration), kind="stable")[:near]]
+
+    last, best = len(heldout.at) - 1, int(heldout.value.argmax())
+    end = around(int(heldout.at[last]))
+    for start in dict.fromkeys((0, best)):
+        begin = around(int(heldout.at[start]))
+        clearly = 3 * np.sqrt((begin.var(ddof=1) + end.var(ddof=1)) / near) + 1e-9
+        slack = 0.0 if start == 0 else _half_width(curves, start)
+        if start < last and end.mean() - begin.mean() > clearly and heldout.value[last] <= heldout.value[start] - slack:
+            return (f"reward rose {begin.mean():.4g} → {end.mean():.4g} from iteration {heldout.at[start]} to {heldout.at[last]} "
+                    f"while held-out accuracy went {heldout.value[start]:.4g} → {heldout.value[last]:.4g}",
+                    int(heldout.at[last]))  # fmt: skip
+    return None
+
+
+def not_finite(curves: Curves) -> tuple[str, int] | None:
+    """A value that was NaN or infinite where a loss or a gradient is reported."""
+    found = [(int(c.at[np.isnan(c.value)][0]), name, int(np.isnan(c.value).sum()))
+             for name in ("loss", "grad_norm") if name in curves and np.isnan((c := curves[name]).value).any()]  # fmt: skip
+    if not found:
+        return None
+    first, name, count = min(found)
+    return f"{name} was not finite in {count} {'iteration' if count == 1 else 'iterations'}, first at {first}", first
+
+
+RULES = {
+    "entropy": Rule("entropy fell 80 % within 20 iterations", ("entropy",), entropy_fell),
+    "no signal": Rule("more than 0.7 of the groups carry no signal", ("frac_reward_zero_std",),
+                      Above("frac_reward_zero_std", 0.7, "share of groups without signal")),
+    "truncated": Rule("more than 0.3 of the answers hit the length limit", ("completions/clipped_ratio",),
+                      Above("completions/clipped_ratio", 0.3, "share of truncated answers")),
+    "engines": Rule("engine and learner log-probs differ by more than 1e-3", ("sampling/sampling_logp_difference/max",),
+                    Above("sampling/sampling_logp_difference/max", 1e-3, "largest engine-learner log-prob gap")),
+    "gradient": Rule("gradient norm over ten times its running median", ("grad_norm",), gradient_spike),
+    "unverifiable": Rule("more than 1 % of the answers could not be verified", ("outcome/unverifiable",), unverified),
+    "reward alone": Rule("reward up while held-out accuracy is flat or down", ("reward", "eval/accuracy"), reward_alone),
+    "skipped": Rule("optimizer steps were skipped", ("steps_skipped",), Above("steps_skipped", 0, "skipped optimizer steps")),
+    "not finite": Rule("loss or gradient norm not finite", ("loss",), not_finite),
+}  # fmt: skip
+
+
+def signs(run: Run) -> tuple[list[Sign], list[str]]:
+    """The warnings of a run, and the names of the rules for which it has no series."""
+    found, unchecked = [], []
+    for name, rule in RULES.items():
+        have = {n for n, c in run.metrics.items() if len(c.at)} | ({"eval/accuracy"} if held_out(run.metrics)[0] else set())
+        if not set(rule.needs) <= have:
+            unchecked.append(name)
+        elif (evidence := rule.find(run.metrics)) is not None:
+            found.append(Sign(name, *evidence, series=rule.needs[0]))
+    return found, unchecked
+
+
+def held_out(curves: Curves) -> tuple[str, Curve]:
+    """The held-out accuracy to speak of: greedy if there is one, else sampled; ("", empty) without either."""
+    for name, word in (("eval/accuracy_greedy", "greedy "), ("eval/accuracy", "sampled ")):
+        if name in curves and len(curves[name].finite.at):
+            return word, curves[name]
+    return "", Curve(np.empty(0, np.int64), np.empty(0))
+
+
+def verdict(run: Run, warnings: int) -> str:
+    """The run in one line: what moved, how far, in how many iterations, and whether anything looks wrong."""
+    planned = run.about.get("iterations")
+    span = f"{run.last} iterations"
+    if isinstance(planned, int) and run.last < planned:
+        span = f"{run.last} of {planned} iterations so far"
+    word, curve = held_out(run.metrics)
+    head = f"held-out {word}accuracy"
+    if not word and "reward" in run.metrics:
+        head, curve = "reward", run.metrics["reward"]
+    curve = curve.finite
+    tail = f"{warnings} {'warning' if warnings == 1 else 'warnings'}"
+    if not len(curve.at):
+        return f"nothing measured yet, {span}; {tail}"
+    if len(curve.at) == 1:
+        return f"{head} {curve.value[0]:.2f} at iteration {curve.at[0]}, {span}; {tail}"
+    return f"{head} {curve.value[0]:.2f} → {curve.value[-1]:.2f}{_interval(run, int(curve.at[-1]))} in {span}; {tail}"
+
+
+def _interval(run: Run, iteration: int) -> str:
+    ends = [run.metrics.get(name) for name in ("eval/low", "eval/high")]
+    found = [c.value[c.at == iteration] for c in ends if c is not None]
+    if len(found) < 2 or any(not len(v) or np.isnan(v[0]) for v in found):
+        return ""
+    return f" ({found[0][0]:.2f}..{found[1][0]:.2f})"
+
+
+def _half_width(curves: Curves, row: int) -> float:
+    if not {"eval/low", "eval/high"} <= curves.keys():
+        return 0.02
+    low, high = curves["eval/low"].value, curves["eval/high"].value
+    return float(high[row] - low[row]) / 2 if row < min(len(low), len(high)) else 0.02

@@ -1,0 +1,115 @@
+"use strict";
+// Text and numbers of the page. Nothing here or elsewhere parses markup: text reaches the page through textContent alone.
+
+const HIDING = /[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]|[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]|\udb40[\udc00-\udc7f]/g;
+
+// A control or bidi character as a sign one can see.
+function sign(c) {
+  const code = c.codePointAt(0);
+  if (c === "\n") return "↵";
+  if (c === "\t") return "→";
+  return code < 32 ? String.fromCharCode(0x2400 + code) : `⟨U+${code.toString(16).toUpperCase().padStart(4, "0")}⟩`;
+}
+
+// Text with everything that hides or reorders it made visible, on one line.
+const visible = (text) => String(text).replace(HIDING, sign);
+
+// An element. Attributes by name (class, data-…); `on…` keys are listeners; children are nodes or text.
+function el(tag, attributes = {}, ...children) {
+  const node = document.createElement(tag);
+  for (const [key, value] of Object.entries(attributes)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (key.startsWith("on")) node.addEventListener(key.slice(2), value);
+    else node.setAttribute(key, value === true ? "" : String(value));
+  }
+  for (const child of children.flat()) if (child !== null && child !== undefined) node.append(child instanceof Node ? child : visible(child));
+  return node;
+}
+
+// Model text into `node`: signs for what hides, and a real line break after each ↵.
+function write(node, text) {
+  let from = 0;
+  for (const match of text.matchAll(HIDING)) {
+    if (match.index > from) node.append(text.slice(from, match.index));
+    const mark = el("span", { class: "sym" });
+    mark.textContent = sign(match[0]);
+    node.append(mark);
+    if (match[0] === "\n") node.append("\n");
+    from = match.index + match[0].length;
+  }
+  if (from < text.length) node.append(text.slice(from));
+  return node;
+}
+
+// A number with four significant digits, as read beside a curve.
+function short(x) {
+  if (x === null || x === undefined || Number.isNaN(x)) return "–";
+  if (Number.isInteger(x) && Math.abs(x) < 1e15) return x.toLocaleString("en");
+  const text = Number(x.toPrecision(4));
+  return Math.abs(text) < 1e-4 || Math.abs(text) >= 1e7 ? text.toExponential().replace("e+", "e") : String(text);
+}
+
+const signed = (x) => (x > 0 ? "+" : "") + short(x).replace("-", "−");
+const exact = (x) => (x === null || x === undefined || Number.isNaN(x) ? "" : String(x));
+
+function duration(seconds) {
+  if (seconds < 90) return `${seconds.toPrecision(3)} s`;
+  if (seconds < 5400) return `${Math.floor(seconds / 60)} min ${Math.round(seconds % 60)} s`;
+  return `${(seconds / 3600).toFixed(1)} h`;
+}
+
+// Numbers as the report packs them: a list, one value and a count, or base64 of a typed array.
+function unpack(value) {
+  if (Array.isArray(value)) return value;
+  if (typeof value === "object") return new Array(value.n).fill(value.v);
+  const bytes = Uint8Array.from(atob(value.slice(3)), (c) => c.charCodeAt(0)).buffer;
+  const kind = { u1: Uint8Array, u2: Uint16Array, i4: Int32Array, f4: Float32Array, f8: Float64Array }[value.slice(0, 2)];
+  return Array.from(new kind(bytes));
+}
+
+const ascend = (value) => { let sum = 0; return unpack(value).map((d) => (sum += d)); };
+
+// A table of `head` and `rows`; the first column is the row's name.
+function sheet(head, rows, words = 1) {
+  const body = rows.map((row) => el("tr", {}, row.map((cell, i) => el(i ? "td" : "th", { class: i < words ? "word" : null, scope: i ? null : "row" }, cell))));
+  return el("div", { class: "scroll", tabindex: 0 }, el("table", {}, el("thead", {}, el("tr", {}, head.map((h, i) => el("th", { scope: "col", class: i < words ? "word" : null }, h)))), el("tbody", {}, body)));
+}
+
+// A cell of CSV that no spreadsheet takes for a formula.
+function cell(value) {
+  let text = value === null || value === undefined ? "" : String(value);
+  if (/^[=+\-@\t\r]/.test(text) && !/^-?\d+(\.\d+)?([eE][+-]?\d+)?$/.test(text)) text = "'" + text;
+  return /[",\n\r]/.test(text) ? '"' + text.replaceAll('"', '""') + '"' : text;
+}
+
+function download(name, head, rows) {
+  const text = [head, ...rows].map((row) => row.map(cell).join(",")).join("\r\n") + "\r\n";
+  const link = el("a", { download: name.replace(/[^\w.-]+/g, "-") + ".csv" });
+  link.href = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+}
+
+// A folded table that is built when first opened, with its CSV button.
+function folded(title, name, make) {
+  const box = el("details", {}, el("summary", {}, title));
+  box.addEventListener("toggle", () => {
+    if (!box.open || box.children.length > 1) return;
+    const { head, rows, words } = make();
+    box.append(el("div", { class: "row tools" }, el("button", { type: "button", onclick: () => download(name, head, rows) }, "CSV"), `${rows.length} rows`), sheet(head, rows, words));
+  });
+  return box;
+}
+
+// The floating note at a point of the window; no text hides it.
+function tip(text, x, y) {
+  const box = document.getElementById("tip");
+  box.hidden = !text;
+  if (!text) return;
+  box.textContent = text;
+  const { width, height } = box.getBoundingClientRect();
+  box.style.left = `${Math.max(4, Math.min(x + 14, innerWidth - width - 6))}px`;
+  box.style.top = `${y + 18 + height > innerHeight ? Math.max(4, y - height - 10) : y + 18}px`;
+}
+
+const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();

@@ -34,8 +34,8 @@ def describe_samples(batch: Batch) -> dict[str, float]:
         **{f"outcome/{o.name}": _share(which) for o, which in outcomes.items()},
     }
     mean_length = batch.by("outcome").mean(length)
-    for outcome in (Outcome.correct, Outcome.wrong):
-        if outcomes[outcome].any():
+    for outcome, which in outcomes.items():
+        if which.any():
             found[f"completions/mean_length_{outcome.name}"] = mean_length[outcome]
     known = ~outcomes[Outcome.unverifiable]
     right = batch.groups.total(outcomes[Outcome.correct].double())

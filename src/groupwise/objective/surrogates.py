@@ -106,7 +106,7 @@ class SoftGate:
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
         a = b.advantage
-        tau = torch.where(a > 0, self.positive, self.negative).to(a.dtype)
+        tau = torch.full_like(a, self.negative).masked_fill(a > 0, self.positive)
         return 4 / tau * torch.sigmoid(tau * (self.ratio(b) - 1)) * a
 
 

@@ -1,6 +1,6 @@
 """What a paper fixes, as one value."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from groupwise.advantages import every_token
@@ -16,23 +16,23 @@ from groupwise.rollout import Independent, Shuffled
 class Method:
     """A published method: parts from draw to gradient, each defaulted to the plain thing. Hashable.
 
-    An iteration's prompts are cut into `minibatches` steps and swept `passes` times, shuffled by `prompts` or `samples`.
+    An iteration is cut into `minibatches` steps and swept `passes` times, shuffled by `prompts` or by `samples`.
     `proximal` says whose log-probs are the old ones: `recomputed` by the learner, or as `sampled` by the engine.
     `unverifiable` answers are excluded from statistics, sums and divisors, count as wrong, or drop their group.
     `schedules` change constants over the iterations: pairs of a dotted path and a `Schedule`.
     """
 
     group_size: int = 8
-    curriculum: Curriculum = Shuffled()
-    strategy: Strategy = Independent()
+    curriculum: Curriculum = Shuffled()  # noqa: RUF009
+    strategy: Strategy = Independent()  # noqa: RUF009
     keep: Keep = everything
-    refill: int = 0
+    refill: int = field(default=0, metadata={"beside": "keep"})
     unverifiable: Literal["exclude", "wrong", "drop_group"] = "exclude"
     shaping: tuple[Shaping, ...] = (Correctness(),)
     advantage: tuple[Advantage, ...] = ()
     credit: Credit = every_token
     mask: tuple[Mask, ...] = ()
-    objective: Objective = Objective()
+    objective: Objective = Objective()  # noqa: RUF009
     minibatches: int = 1
     shuffle: Literal["prompts", "samples"] = "prompts"
     passes: int = 1
@@ -47,11 +47,13 @@ class Method:
                 raise ValueError(f"{name} is {getattr(self, name)}: needs at least {least}")
         if not self.shaping:
             raise ValueError("shaping is empty: its first part makes the reward, for instance Correctness()")
-        missing = sorted({m.model for m in self.needs if hasattr(m, "model")} - {"policy"} - {n for n, _ in self.models})
+        missing = sorted(
+            {m.model for m in self.needs if hasattr(m, "model")} - {"policy"} - {n for n, _ in self.models}
+        )
         if missing:
             raise ValueError(
-                f"a part needs Logp({missing[0]!r}) and there is no such model: say models = [[{missing[0]!r}, Start()]], "
-                "or set the part's coefficient to 0"
+                f"a part needs Logp({missing[0]!r}) and there is no such model: say "
+                f'models = {{ {missing[0]} = "Start" }}, or set the part\'s coefficient to 0'
             )
         if self.group_size == 1 and any(getattr(a, "compares", False) for a in self.advantage):
             raise ValueError("group_size is 1 and the advantage compares siblings: every advantage would be 0")

@@ -1,11 +1,11 @@
 """A whole run as one value: a method, and what a run decides."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from groupwise.data import Sampling
 from groupwise.learner import AdamW
-from groupwise.methods import Method, gspo
+from groupwise.methods import Method
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,14 +75,14 @@ class Recipe:
     task: str = "calculator"
     columns: Columns = Columns()
     verifier: str = ""
-    method: Method = field(default_factory=gspo)
+    method: Method
     prompts: int = 16
     iterations: int = 100
     seed: int = 0
     max_unverifiable: float = 0.1
-    sampling: Sampling = Sampling()
+    sampling: Sampling = Sampling()  # noqa: RUF009
     engine: Native = Native()
-    optimizer: AdamW = AdamW()
+    optimizer: AdamW = AdamW()  # noqa: RUF009
     machine: Machine = Machine()
     evaluate: Evaluate = Evaluate()
     save: Save = Save()

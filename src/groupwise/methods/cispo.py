@@ -1,0 +1,49 @@
+"""CISPO: Clipped IS-weight Policy Optimization."""
+
+from groupwise.advantages import Standardised
+from groupwise.methods.method import Method
+from groupwise.methods.reference import Difference, Reference
+from groupwise.objective import ClippedWeight, Objective, token_mean
+from groupwise.rewards import mixed_outcomes
+
+
+def cispo(*, group_size: int = 16, floor: float = 0.0, cap: float = 5.0, minibatches: int = 16) -> Method:
+    """Clips the importance weight instead of the objective: no token loses its gradient. Mixed groups only."""
+    return Method(
+        group_size=group_size,
+        keep=mixed_outcomes,
+        refill=10,
+        advantage=(Standardised(),),
+        objective=Objective(surrogate=ClippedWeight(floor, cap), aggregate=token_mean),
+        minibatches=minibatches,
+    )
+
+
+REFERENCE = Reference(
+    paper="MiniMax-M1: Scaling Test-Time Compute Efficiently with Lightning Attention",
+    arxiv="2506.13585",
+    formula="""\
+J = 1/(sum_i |o_i|) sum_i sum_t sg[r^_it] A_it log pi(o_it | q, o_i<t)
+r^_it = clip(r_it, 1 - eps_low, 1 + eps_high)
+A_it = (R_i - mean(R)) / std(R)""",
+    differences=(
+        Difference(
+            "upper bound of the weight",
+            "tuned, no value given",
+            "not released; TRL 5 absolute, verl 0.2 relative, Trinity 0.28 relative",
+            "5 absolute, as ScaleRL (arXiv:2510.13786)",
+        ),
+        Difference("lower bound", "none in effect", "not released; verl example: relative 10, so none", "0, so none"),
+        Difference("group size", "not said", "not released; ScaleRL 16", "16 (inferred)"),
+        Difference("minibatches", "16, as the comparison with DAPO (recalled)", "not released; verl 4", "16"),
+        Difference("mixed groups only", "as in DAPO", "not released", "yes, refill = 10"),
+        Difference(
+            "length penalty", "as in DAPO, no buffer given", "not released", "none; add Overlong(buffer) to shaping"
+        ),
+        Difference("std of a group", "not said which", "TRL: of the batch; verl: ddof 1", "ddof 1, plus 1e-6"),
+    ),
+    proofs=(
+        "tests/golden/test_methods.py::test_whole_path[cispo]",
+        "tests/golden/test_methods.py::test_worked_numbers[cispo]",
+    ),
+)

@@ -1,0 +1,61 @@
+"""DAPO: Decoupled Clip and Dynamic sAmpling Policy Optimization."""
+
+from groupwise.advantages import Standardised
+from groupwise.methods.method import Method
+from groupwise.methods.reference import Difference, Reference
+from groupwise.objective import Clip, Objective, token_mean
+from groupwise.rewards import Correctness, Overlong, mixed_outcomes
+
+
+def dapo(
+    *, group_size: int = 16, low: float = 0.2, high: float = 0.28, buffer: int = 4096, minibatches: int = 16
+) -> Method:
+    """GRPO without KL, with clip-higher, token mean, overlong shaping and mixed groups only."""
+    return Method(
+        group_size=group_size,
+        keep=mixed_outcomes,
+        refill=10,
+        shaping=(Correctness(right=1.0, wrong=-1.0), Overlong(buffer)),
+        advantage=(Standardised(),),
+        objective=Objective(surrogate=Clip(low, high), aggregate=token_mean),
+        minibatches=minibatches,
+    )
+
+
+REFERENCE = Reference(
+    paper="DAPO: An Open-Source LLM Reinforcement Learning System at Scale",
+    arxiv="2503.14476",
+    formula="""\
+J = 1/(sum_i |o_i|) sum_i sum_t min[ r_it A_it, clip(r_it, 1 - eps_low, 1 + eps_high) A_it ]
+    subject to 0 < #{o_i is right} < G
+A_it = (R_i - mean(R)) / std(R),  R_i = (+1 if right else -1) + R_length(o_i)
+R_length = 0                                 if |o| <= L_max - L_cache
+         = ((L_max - L_cache) - |o|)/L_cache if L_max - L_cache < |o| <= L_max
+         = -1                                if |o| > L_max""",
+    differences=(
+        Difference("clip range", "0.2 and 0.28", "0.2 and 0.28", "0.2 and 0.28"),
+        Difference("dual clip", "none", "c = 10", "none"),
+        Difference("token mean over", "the tokens of a group", "the global minibatch", "the whole step"),
+        Difference("minibatches", "16 of 512 responses", "16 of 32 prompts", "16 of prompts / 16"),
+        Difference(
+            "rounds of sampling", "until full", "10, then an error", "refill = 10, then what is live is trained on"
+        ),
+        Difference(
+            "prompts of a round", "not said", "three times what is needed; surplus dropped", "exactly what is missing"
+        ),
+        Difference("groups are kept by", "number of right answers", "accuracy, not the shaped reward", "outcomes"),
+        Difference(
+            "overlong buffer", "4096 of 20480", "4096 of 20480", "4096; the limit is max_tokens, 20480 in the paper"
+        ),
+        Difference("overlong filtering", "in the ablation", "not in the code, on purpose", 'none; mask = ["complete"]'),
+        Difference("std of a group", "not said which", "ddof 1, plus 1e-6", "ddof 1, plus 1e-6"),
+        Difference("warm-up", "20 rollout steps", "10 optimizer steps", "the recipe's: optimizer.warmup"),
+        Difference("weight decay", "none", "0.1", "the recipe's: optimizer.weight_decay"),
+        Difference("learning rate", "1e-6", "1e-6", "the recipe's: optimizer.lr"),
+    ),
+    proofs=(
+        "tests/golden/test_methods.py::test_whole_path[dapo]",
+        "tests/golden/test_methods.py::test_worked_numbers[dapo]",
+        "tests/golden/test_methods.py::test_overlong_table",
+    ),
+)

@@ -1,0 +1,52 @@
+"""Dr. GRPO: GRPO done right."""
+
+from groupwise.advantages import centred
+from groupwise.methods.method import Method
+from groupwise.methods.reference import Difference, Reference
+from groupwise.objective import Clip, Objective, budget_mean
+from groupwise.rewards import Correctness, TruncatedIs
+
+
+def dr_grpo(*, group_size: int = 8, clip: float = 0.2, minibatches: int = 8) -> Method:
+    """GRPO without its two divisions: by the group's std, and by each answer's length. No KL."""
+    return Method(
+        group_size=group_size,
+        shaping=(Correctness(), TruncatedIs(0.0)),
+        advantage=(centred,),
+        objective=Objective(surrogate=Clip(clip, clip), aggregate=budget_mean),
+        minibatches=minibatches,
+        shuffle="samples",
+    )
+
+
+REFERENCE = Reference(
+    paper="Understanding R1-Zero-Like Training: A Critical Perspective",
+    arxiv="2503.20783",
+    formula="""\
+J = 1/G sum_i sum_t min[ r_it A_i, clip(r_it, 1 - eps, 1 + eps) A_i ]
+r_it = pi(o_it | q, o_i<t) / pi_old(o_it | q, o_i<t)
+A_i = R_i - mean(R)""",
+    differences=(
+        Difference(
+            "length divisor", "none: a sum over tokens", "the budget generate_max_length", "the budget max_tokens"
+        ),
+        Difference(
+            "answers cut by the budget", "not said", "reward 0, in the group's mean", "reward 0, in the group's mean"
+        ),
+        Difference("group size", "8", "8", "8"),
+        Difference("clip range", "eps", "0.2", "0.2"),
+        Difference("minibatches", "8 of 128 responses", "8 of 128 responses, shuffled", "8, shuffled by samples"),
+        Difference("KL", "none", "beta 0 (k3 with the same divisor if set)", "none"),
+        Difference(
+            "engine correction",
+            "none",
+            "none in the pinned version; newer oat cuts at 2",
+            "none; weights = TruncatedImportance",
+        ),
+    ),
+    proofs=(
+        "tests/golden/test_methods.py::test_whole_path[dr_grpo]",
+        "tests/golden/test_methods.py::test_worked_numbers[dr_grpo]",
+        "tests/golden/test_methods.py::test_worked_advantages[dr_grpo]",
+    ),
+)

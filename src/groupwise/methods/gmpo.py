@@ -1,0 +1,55 @@
+"""GMPO: Geometric-Mean Policy Optimization."""
+
+from groupwise.advantages import Standardised
+from groupwise.methods.method import Method
+from groupwise.methods.reference import Difference, Reference
+from groupwise.objective import Objective, PowerMean, Unclipped, sequence_mean
+
+
+def gmpo(*, group_size: int = 8, log_low: float = 0.4, log_high: float = 0.4, minibatches: int = 8) -> Method:
+    """The geometric mean of token ratios, each clipped first and in a wide window; the sequence's is not clipped."""
+    return Method(
+        group_size=group_size,
+        advantage=(Standardised(),),
+        objective=Objective(
+            surrogate=Unclipped(ratio=PowerMean(p=0.0, log_low=log_low, log_high=log_high)), aggregate=sequence_mean
+        ),
+        minibatches=minibatches,
+        shuffle="samples",
+    )
+
+
+REFERENCE = Reference(
+    paper="Geometric-Mean Policy Optimization",
+    arxiv="2507.20673",
+    formula="""\
+J = 1/G sum_i { prod_t min[ r_it^sgn(A_i), clip(r_it^sgn(A_i), eps_1, eps_2) ]^sgn(A_i) }^(1/|o_i|) A_i
+(eps_1, eps_2) = (e^-0.4, e^0.4)
+A_i = (R_i - mean(R)) / std(R)""",
+    differences=(
+        Difference("window", "(e^-0.4, e^0.4)", "-0.4 and 0.4 in log space", "log_low = log_high = 0.4"),
+        Difference(
+            "unequal bounds for A < 0",
+            "the two change places",
+            "they do not: -low and high for both signs",
+            "as the code",
+        ),
+        Difference("group size", "8", "8", "8"),
+        Difference("minibatches", "8 of 128 responses", "8 of 128 responses, shuffled", "8, shuffled by samples"),
+        Difference("std of a group", "not said which", "ddof 1, plus 1e-8", "ddof 1, plus 1e-6"),
+        Difference(
+            "advantages that vary within an answer", "not defined", "one answer at a time; verl: their mean", "refused"
+        ),
+        Difference(
+            "answers cut by the budget",
+            "not said",
+            "reward 0, from its code base",
+            "none; add TruncatedIs(0) to shaping",
+        ),
+        Difference("KL", "none", "beta 0", "none"),
+    ),
+    proofs=(
+        "tests/golden/test_methods.py::test_whole_path[gmpo]",
+        "tests/golden/test_methods.py::test_worked_numbers[gmpo]",
+    ),
+)

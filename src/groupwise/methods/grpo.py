@@ -1,0 +1,53 @@
+"""GRPO: Group Relative Policy Optimization."""
+
+from groupwise.advantages import Standardised
+from groupwise.learner import Start
+from groupwise.methods.method import Method
+from groupwise.methods.reference import Difference, Reference
+from groupwise.objective import KL, Clip, Objective, sequence_mean
+
+
+def grpo(*, group_size: int = 64, clip: float = 0.2, kl: float = 0.04) -> Method:
+    """Group z-scores as advantage, PPO's clip, k3 KL to the start in the loss, mean over sequences (equation 3)."""
+    return Method(
+        group_size=group_size,
+        advantage=(Standardised(),),
+        models=(("reference", Start()),),
+        objective=Objective(surrogate=Clip(clip, clip), penalties=(KL(kl, form="k3"),), aggregate=sequence_mean),
+    )
+
+
+REFERENCE = Reference(
+    paper="DeepSeekMath: Pushing the Limits of Mathematical Reasoning in Open Language Models",
+    arxiv="2402.03300",
+    formula="""\
+J = 1/G sum_i 1/|o_i| sum_t { min[ r_it A_it, clip(r_it, 1 - eps, 1 + eps) A_it ] - beta D_it }
+r_it = pi(o_it | q, o_i<t) / pi_old(o_it | q, o_i<t)
+A_it = (R_i - mean(R)) / std(R)
+D_it = pi_ref / pi - log(pi_ref / pi) - 1""",
+    differences=(
+        Difference("group size", "64 (recalled)", "not released; verl example 5, TRL 8", "64"),
+        Difference("KL coefficient", "0.04 (recalled)", "not released; verl 0.001, TRL 0", "0.04"),
+        Difference(
+            "KL form",
+            "k3 in the loss",
+            "verl: k3 (low_var_kl)",
+            'k3; form = "corrected" is better: k3\'s gradient is not that of KL(pi || ref), arXiv:2506.09477',
+        ),
+        Difference("clip range", "eps, no value", "verl and TRL 0.2", "0.2 (inferred)"),
+        Difference("std of a group", "not said which", "verl, TRL, oat, OpenRLHF: ddof 1", "ddof 1"),
+        Difference(
+            "added to the std", "nothing", "verl 1e-6, oat 1e-8, TRL 1e-4", "1e-6; equal rewards give exactly 0"
+        ),
+        Difference(
+            "aggregate", "tokens, then sequences", "verl and TRL now default to the token mean", "sequence_mean"
+        ),
+        Difference("updates per sampling", "1 (recalled)", "verl and TRL: several", "1"),
+        Difference("reference", "the policy at the start of each outer round", "fixed", "the start of the run"),
+    ),
+    proofs=(
+        "tests/golden/test_methods.py::test_whole_path[grpo]",
+        "tests/golden/test_methods.py::test_worked_numbers[grpo]",
+        "tests/golden/test_methods.py::test_worked_advantages[grpo]",
+    ),
+)

@@ -1,0 +1,53 @@
+"""RLOO: REINFORCE with a leave-one-out baseline."""
+
+from groupwise.advantages import leave_one_out
+from groupwise.learner import Start
+from groupwise.methods.method import Method
+from groupwise.methods.reference import Difference, Reference
+from groupwise.objective import Objective, reinforce, sequence_sum
+from groupwise.rewards import Correctness, KLInReward
+
+
+def rloo(*, group_size: int = 4, kl: float = 0.03) -> Method:
+    """The whole answer as one action, the others' mean as its baseline, KL inside the reward; one step, no ratio."""
+    return Method(
+        group_size=group_size,
+        shaping=(Correctness(), KLInReward(kl)),
+        advantage=(leave_one_out,),
+        models=(("reference", Start()),),
+        objective=Objective(surrogate=reinforce, aggregate=sequence_sum),
+    )
+
+
+REFERENCE = Reference(
+    paper="Back to Basics: Revisiting REINFORCE-Style Optimization for Learning from Human Feedback in LLMs",
+    arxiv="2402.14740",
+    formula="""\
+grad J = 1/k sum_i [ R(y_i, x) - 1/(k - 1) sum_(j != i) R(y_j, x) ] grad log pi(y_i | x)
+R(y, x) = r(x, y) - beta log( pi(y | x) / pi_ref(y | x) )
+log pi(y | x) = sum_t log pi(y_t | x, y_<t)""",
+    differences=(
+        Difference("group size", "k = 2 and 4", "TRL's default 2", "4"),
+        Difference("KL coefficient", "0.03", "TRL 0.05, its reproduction 0.03", "0.03"),
+        Difference(
+            "surrogate",
+            "REINFORCE: A log pi(y | x)",
+            "TRL: clipped ratio of whole sequences; verl: PPO's per token",
+            "REINFORCE; the same gradient on the policy itself",
+        ),
+        Difference(
+            "updates per sampling",
+            "2, without a ratio (through TRL's index)",
+            "TRL: several, with the clip",
+            "1, so that no ratio is missing",
+        ),
+        Difference("length divisor", "none", "TRL none; verl the token mean", "none: sequence_sum"),
+        Difference("KL and the baseline", "KL before it", "OpenRLHF: after it, per token", "before it"),
+        Difference("group of one", "not defined", "verl: A = R", "refused"),
+    ),
+    proofs=(
+        "tests/golden/test_methods.py::test_whole_path[rloo]",
+        "tests/golden/test_methods.py::test_worked_advantages[rloo]",
+        "tests/golden/test_methods.py::test_rloo_gradient_forgets_length",
+    ),
+)

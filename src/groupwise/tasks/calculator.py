@@ -6,8 +6,8 @@ not listed; each number of operands is met equally often, or nearly all problems
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import cache, cached_property
+from dataclasses import dataclass, field
+from functools import cache
 from hashlib import sha256
 from itertools import count, islice
 from random import Random
@@ -43,7 +43,7 @@ def is_held_out(problem: str) -> bool:
     return int.from_bytes(sha256(problem.encode()).digest()[:8]) % 10 == 0
 
 
-@dataclass(frozen=True)  # no slots: cached_property needs a place to write
+@dataclass(frozen=True, slots=True)
 class Calculator:
     """16,384 different problems to train on, and 512 of the held-out tenth; 4, 5 and 6 operands in turn in both.
 
@@ -53,6 +53,12 @@ class Calculator:
     """
 
     encode: Callable[[str], Ids]
+    held_out: tuple[Prompt, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        streams = [filter(is_held_out, _problems(n)) for n in OPERANDS]
+        held_out = tuple(self._prompt(next(streams[i % len(streams)])) for i in range(HELD_OUT))
+        object.__setattr__(self, "held_out", held_out)
 
     def __len__(self) -> int:
         return TRAINING
@@ -65,11 +71,6 @@ class Calculator:
         # that each window holds a problem to train on is a fact about these constants, and tested.
         window = range(place * WINDOW, (place + 1) * WINDOW)
         return self._prompt(next(p for i in window if not is_held_out(p := _problem(i, OPERANDS[turn]))))
-
-    @cached_property
-    def held_out(self) -> tuple[Prompt, ...]:
-        streams = [filter(is_held_out, _problems(n)) for n in OPERANDS]
-        return tuple(self._prompt(next(streams[i % len(streams)])) for i in range(HELD_OUT))
 
     def _prompt(self, problem: str) -> Prompt:
         return Prompt(id=problem, context=self.encode(problem), text=problem, given={"answer": worked(problem)[1]})
@@ -115,6 +116,8 @@ def _demonstrations(random: Random, chain_share: float) -> Iterator[tuple[str, s
 
 # Numbering
 
+_FIRST = tuple((str(n), n) for n in range(1, 10))
+
 
 def how_many(operands: int) -> int:
     """Problems with so many operands.
@@ -122,7 +125,7 @@ def how_many(operands: int) -> int:
     >>> [how_many(n) for n in OPERANDS]
     [53122, 910780, 15438320]
     """
-    return sum(_ways(first, operands - 1) for first in range(1, 10))
+    return sum(_ways(first, operands - 1) for _, first in _FIRST)
 
 
 def numbered(number: int, operands: int) -> str:
@@ -132,17 +135,12 @@ def numbered(number: int, operands: int) -> str:
     ('1+2+2+2=', '9*5-9-9=')
     """
     assert 0 <= number < how_many(operands), f"there is no problem {number} with {operands} operands"
-    for total in range(1, 10):
-        ways = _ways(total, operands - 1)
-        if number < ways:
-            break
-        number -= ways
-    text = str(total)
-    for left in reversed(range(operands - 1)):
-        for step, after in _steps(total):
+    text, steps = "", _FIRST
+    for left in reversed(range(operands)):
+        for step, after in steps:
             ways = _ways(after, left)
             if number < ways:
-                text, total = text + step, after
+                text, steps = text + step, _steps(after)
                 break
             number -= ways
     return text + "="

@@ -130,7 +130,7 @@ class Worker:
                 grader = Path(__file__).with_name("grader.py")
                 # -P: the grader's own directory must not shadow the user's imports.
                 command = [sys.executable, "-P", str(grader)]
-                self.process = subprocess.Popen(command, stdin=theirs, start_new_session=True)
+                self.process = subprocess.Popen(command, stdin=theirs.fileno(), start_new_session=True)
             self.ask(self.order, START)
         except (OSError, EOFError, ValueError) as error:
             self.end()

@@ -1,0 +1,72 @@
+"""Ragged batches for laws: groups of unequal size, answers of unequal length, some without a trained token."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+from groupwise.data import Batch, Entropy, Family, Finish, Logp, family_of, pack
+
+
+def families(layout: Sequence[Sequence[int]], *, seed: int = 0, limit: int = 16) -> list[Family]:
+    """A family a group: `layout[g][i]` is the length of answer i of group g. Every outcome and finish occurs."""
+    chance = np.random.default_rng(seed)
+    made = []
+    for lengths in layout:
+        scores = chance.choice([0.0, 0.25, 1.0], size=len(lengths)).tolist()
+        family = family_of(scores, lengths=list(lengths), limit=limit)
+        samples = tuple(
+            replace(s, finish=Finish.length if chance.random() < 0.25 else Finish.stop, logp=tuple(-chance.random(n)))
+            for s, n in zip(family.samples, lengths)
+        )
+        made.append(Family(family.draw, samples))
+    return made
+
+
+def step_of(
+    layout: Sequence[Sequence[int]], *, seed: int = 0, limit: int = 16, per_token: bool = False, spread: float = 0.3
+) -> Batch:
+    """A whole step with every column that an objective reads, in float64; `logp` is a leaf that takes a gradient.
+
+    `spread` is the standard deviation of the log-ratios; `per_token` lets the advantage vary within a sequence.
+    """
+    chance = np.random.default_rng(seed + 1)
+    batch = pack(families(layout, seed=seed, limit=limit))
+    n, s = batch.tokens, len(batch)
+
+    def normal(size: int, scale: float = 1.0) -> Tensor:
+        return torch.from_numpy(chance.normal(0, scale, size))
+
+    logp = -normal(n).abs() - 0.01
+    advantage = normal(n) if per_token else batch.sequences.spread(normal(s))
+    return batch.having(
+        logp=logp.clone().requires_grad_(),
+        logp_old=logp + normal(n, spread),
+        logp_engine=logp + normal(n, spread),
+        advantage=advantage,
+        reward=batch.score + normal(s, 0.5),
+        measures={Logp("reference"): logp + normal(n, 0.5), Entropy(): normal(n).abs()},
+    )
+
+
+layouts = st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=4), min_size=1, max_size=4)
+
+
+@st.composite
+def steps(draw: st.DrawFn, *, per_token: bool = False) -> Batch:
+    """A whole step of any shape, down to one without a token."""
+    return step_of(draw(layouts), seed=draw(st.integers(0, 2**20)), per_token=per_token)
+
+
+@st.composite
+def cuts(draw: st.DrawFn, samples: int, *, ranks: int = 4, pieces: int = 3) -> list[list[list[int]]]:
+    """Samples dealt to ranks, and each rank's to pieces, in any order; ranks and pieces may be empty."""
+    order = draw(st.permutations(range(samples)))
+    where = draw(st.lists(st.integers(0, ranks * pieces - 1), min_size=samples, max_size=samples))
+    dealt: list[list[int]] = [[] for _ in range(ranks * pieces)]
+    for sample, place in zip(order, where):
+        dealt[place].append(sample)
+    return [dealt[rank * pieces : (rank + 1) * pieces] for rank in range(ranks)]

@@ -1,0 +1,50 @@
+"""One objective for every part and every pair of parts that has a published use: the list that the laws run on."""
+
+from groupwise.objective import (
+    KL,
+    Clip,
+    ClippedWeight,
+    EntropyBonus,
+    MaskedImportance,
+    Objective,
+    PowerMean,
+    SequenceTruncatedImportance,
+    SoftGate,
+    TruncatedImportance,
+    Unclipped,
+    budget_mean,
+    group_mean,
+    reinforce,
+    sequence_mean,
+    sequence_product,
+    sequence_ratio,
+    sequence_ratio_per_token,
+    sequence_sum,
+    token_mean,
+)
+
+OBJECTIVES: dict[str, Objective] = {
+    "grpo": Objective(surrogate=Clip(), penalties=(KL(0.04),), aggregate=sequence_mean),
+    "grpo by group": Objective(surrogate=Clip(), penalties=(KL(0.04, form="corrected"),), aggregate=group_mean),
+    "dr_grpo": Objective(surrogate=Clip(), aggregate=budget_mean),
+    "dapo": Objective(surrogate=Clip(0.2, 0.28), aggregate=token_mean),
+    "gspo": Objective(surrogate=Clip(0.03, 0.04, ratio=sequence_ratio), aggregate=sequence_mean),
+    "gspo_token": Objective(surrogate=Clip(0.03, 0.04, ratio=sequence_ratio_per_token), aggregate=group_mean),
+    "rloo": Objective(surrogate=Clip(0.5, 0.5, ratio=sequence_product), aggregate=sequence_mean),
+    "rloo as reinforce": Objective(surrogate=reinforce, aggregate=sequence_sum),
+    "reinforce_pp": Objective(surrogate=Clip(), penalties=(KL(0.01, form="k2"),), aggregate=token_mean),
+    "cispo": Objective(surrogate=ClippedWeight(0.0, 1.28), aggregate=token_mean),
+    "cispo with a floor": Objective(surrogate=ClippedWeight(0.8, 1.28), aggregate=sequence_sum),
+    "gmpo": Objective(surrogate=Unclipped(PowerMean(0, 0.4, 0.4)), aggregate=sequence_mean),
+    "holder": Objective(surrogate=Unclipped(PowerMean(2, 0.2, 0.4)), aggregate=group_mean),
+    "holder below": Objective(surrogate=Unclipped(PowerMean(-1.5)), aggregate=sequence_mean),
+    "sapo": Objective(surrogate=SoftGate(), aggregate=sequence_mean),
+    "unclipped": Objective(surrogate=Unclipped(), penalties=(EntropyBonus(0.01),), aggregate=sequence_sum),
+    "with token weights": Objective(weights=(TruncatedImportance(1.2),), aggregate=sequence_mean),
+    "with sequence weights": Objective(weights=(SequenceTruncatedImportance(1.5),), aggregate=token_mean),
+    "with a band": Objective(weights=(MaskedImportance(0.8, 1.3),), penalties=(KL(0.1),), aggregate=token_mean),
+    "with two weights": Objective(weights=(MaskedImportance(0.8, 1.3), TruncatedImportance(1.1)), aggregate=group_mean),
+}
+
+ONE_ADVANTAGE = ("gmpo", "holder", "holder below")
+"""These refuse advantages that vary within a sequence."""

@@ -1,0 +1,334 @@
+"""What every objective obeys, whatever its parts: it equals a loop over tokens, and the pieces of a step add up to it."""
+
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from groupwise.data import ENVIRONMENT, TEMPLATE, Batch, Family, Logp, pack
+from groupwise.objective import (
+    KL,
+    Clip,
+    ClippedWeight,
+    Objective,
+    SoftGate,
+    Unclipped,
+    budget_mean,
+    reinforce,
+    sequence_mean,
+    sequence_product,
+    sequence_ratio,
+    sequence_ratio_per_token,
+    sequence_sum,
+    token_mean,
+)
+from tests.laws.batches import cuts, families, step_of, steps
+from tests.laws.objectives import OBJECTIVES, ONE_ADVANTAGE
+from tests.laws.oracle import oracle
+
+ALL = pytest.mark.parametrize("objective", OBJECTIVES.values(), ids=OBJECTIVES)
+
+
+def gradient(loss: Tensor, leaf: Tensor) -> Tensor:
+    return torch.autograd.grad(loss, leaf, allow_unused=True)[0]
+
+
+def close(a: Tensor, b: Any, at: float = 1e-12) -> None:
+    torch.testing.assert_close(a, torch.as_tensor(b, dtype=torch.float64), rtol=at, atol=at)
+
+
+@pytest.mark.t(1)
+@ALL
+@settings(max_examples=30)
+@given(data=st.data())
+def test_equals_a_loop_over_tokens(objective: Objective, data: st.DataObject) -> None:
+    per_token = objective not in [OBJECTIVES[name] for name in ONE_ADVANTAGE] and data.draw(st.booleans())
+    step = data.draw(steps(per_token=per_token))
+    loss = objective(objective.fix(step))
+    value, slope = oracle(objective, step)
+    close(loss.detach(), value)
+    close(gradient(loss, step.logp), slope)
+
+
+@pytest.mark.t(1)
+@pytest.mark.t(4)
+@ALL
+@settings(max_examples=30)
+@given(data=st.data())
+def test_pieces_on_any_ranks_add_up_to_the_step(objective: Objective, data: st.DataObject) -> None:
+    step = objective.fix(data.draw(steps()))
+    whole = objective(step)
+    dealt = data.draw(cuts(len(step)))
+    ranks = [sum(objective(step.take(piece)) for piece in pieces) for pieces in dealt]
+    total = sum(ranks)
+    assert isinstance(total, Tensor)
+    close(total.detach(), whole.detach())
+    close(gradient(total, step.logp), gradient(whole, step.logp))
+
+
+@pytest.mark.t(1)
+@ALL
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_24_rows_5_of_them_masked_in_any_cut(objective: Objective, seed: int) -> None:
+    """Micro-batches x ranks x orders, rows with no token left among them."""
+    lengths = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 16, 18, 20, 23, 26, 29, 32, 35, 38, 40]
+    layout = [lengths[i::6] for i in range(6)]
+    full = step_of(layout, seed=seed, limit=64)
+    masked = torch.zeros(24, dtype=torch.bool)
+    masked[[0, 5, 11, 17, 22]] = True
+    step = full.keep(~full.sequences.spread(masked))
+    assert step.sequences.live == 19
+    value, slope = oracle(objective, step)
+    fixed = objective.fix(step)
+    for ranks in (1, 2, 4):
+        for pieces in (1, 2, 3, 8):
+            order = np.random.default_rng(seed).permutation(24)
+            parts = [part for rank in range(ranks) for part in np.array_split(order[rank::ranks], pieces)]
+            total = sum(objective(fixed.take(part.tolist())) for part in parts)
+            assert isinstance(total, Tensor)
+            close(total.detach(), value)
+            close(gradient(total, step.logp), slope, 1e-10)
+
+
+@pytest.mark.t(3)
+@pytest.mark.parametrize("aggregate", [token_mean, sequence_mean, OBJECTIVES["grpo by group"].aggregate])
+@given(step=steps())
+def test_divisors_are_those_of_the_step_and_not_of_the_iteration(aggregate: Any, step: Batch) -> None:
+    """A step that is half an iteration weighs as much as the iteration: its shares sum to 1 by themselves."""
+    half = step.take(range(0, len(step), 2))
+    for batch in (step, half):
+        total = float(aggregate(batch).sum())
+        assert total == pytest.approx(1.0 if batch.tokens else 0.0, abs=1e-12)
+
+
+@pytest.mark.t(6)
+@ALL
+def test_a_piece_without_a_token_gives_0_and_changes_nothing(objective: Objective) -> None:
+    step = objective.fix(step_of([[2, 0, 3], [0, 0]]))
+    for nothing in ([], [1], [3, 4]):
+        loss = objective(step.take(nothing))
+        assert loss.item() == 0
+        close(gradient(loss, step.logp), [0.0] * step.tokens)
+    close(objective(step.take([0, 2])).detach(), objective(step).detach())
+
+
+@pytest.mark.t(6)
+@ALL
+@pytest.mark.parametrize("layout", [[[0]], [[0, 0], [0]]])
+def test_a_step_without_a_token_gives_0(objective: Objective, layout: list[list[int]]) -> None:
+    step = objective.fix(step_of(layout))
+    assert objective(step).item() == 0
+    assert step.share.shape == step.weight.shape == (0,)
+
+
+@pytest.mark.t(13)
+@ALL
+def test_poison_under_a_mask_reaches_neither_loss_nor_gradient(objective: Objective) -> None:
+    """Masked tokens hold NaN, Inf or nonsense in every column when `keep` meets them."""
+    step = step_of([[3, 5, 2], [4, 1]], seed=3)
+    stays = torch.arange(step.tokens) % 3 != 1
+    for poison in (torch.nan, torch.inf, -torch.inf, 1e30):
+        columns = {c: torch.where(stays, getattr(step, c).detach(), poison) for c in ("logp_old", "logp_engine", "advantage")}
+        leaf = torch.where(stays, step.logp.detach(), poison).requires_grad_()
+        reference = {Logp("reference"): torch.where(stays, step[Logp("reference")], poison)}
+        dirty = step.having(logp=leaf, measures=reference, **columns).keep(stays)
+        loss = objective(objective.fix(dirty))
+        value, slope = oracle(objective, step.keep(stays))
+        close(loss.detach(), value)
+        found = gradient(loss, leaf)
+        close(found[stays], slope)
+        assert (found[~stays] == 0).all()
+
+
+def padded(family: Family, *, left: int, right: int, poison: float) -> Family:
+    """The family as rows that arrive padded: foreign ids and log-probs around what the policy sampled."""
+
+    def pad(sample: Any) -> Any:
+        tokens = (99,) * left + sample.tokens + (98,) * right
+        origin = (TEMPLATE,) * left + sample.origin + (ENVIRONMENT,) * right
+        return replace(sample, tokens=tokens, origin=origin, logp=(poison,) * left + sample.logp + (poison,) * right)
+
+    return replace(family, samples=tuple(pad(s) for s in family.samples))
+
+
+@pytest.mark.t(1)
+@pytest.mark.t(7)
+@pytest.mark.t(13)
+@pytest.mark.t(15)
+@ALL
+@pytest.mark.parametrize("left, right", [(4, 0), (0, 4), (2, 3), (50, 0), (0, 500)])
+def test_rows_that_arrive_padded_are_the_rows_that_do_not(objective: Objective, left: int, right: int) -> None:
+    made = families([[3, 5, 0], [4, 1]], seed=5)
+    plain = step_of([[3, 5, 0], [4, 1]], seed=5)
+    for poison in (float("nan"), float("inf"), -3.0):
+        door = pack([padded(f, left=left, right=right, poison=poison) for f in made])
+        assert torch.equal(door.logp_engine, pack(made).logp_engine)
+        assert torch.equal(door.sequences.index, plain.sequences.index)
+        columns = {c: getattr(plain, c) for c in ("logp", "logp_old", "logp_engine", "advantage", "measures")}
+        loss = objective(objective.fix(door.having(**columns)))
+        expected = objective(objective.fix(plain))
+        assert torch.equal(loss, expected)
+        assert torch.equal(gradient(loss, plain.logp), gradient(expected, plain.logp))
+
+
+@pytest.mark.t(10)
+@ALL
+@settings(max_examples=30)
+@given(data=st.data())
+def test_the_order_of_samples_means_nothing(objective: Objective, data: st.DataObject) -> None:
+    step = data.draw(steps())
+    turned = step.take(data.draw(st.permutations(range(len(step)))))
+    first, second = objective(objective.fix(step)), objective(objective.fix(turned))
+    close(second.detach(), first.detach())
+    close(gradient(second, step.logp), gradient(first, step.logp))
+
+
+SAME_AS_REINFORCE = {
+    "grpo": (Objective(surrogate=Clip(), aggregate=sequence_mean), sequence_mean),
+    "dapo": (OBJECTIVES["dapo"], token_mean),
+    "dr_grpo": (OBJECTIVES["dr_grpo"], budget_mean),
+    "gspo": (OBJECTIVES["gspo"], sequence_mean),
+    "gspo_token": (Objective(surrogate=Clip(ratio=sequence_ratio_per_token), aggregate=sequence_mean), sequence_mean),
+    "cispo": (OBJECTIVES["cispo"], token_mean),
+    "gmpo": (OBJECTIVES["gmpo"], sequence_mean),
+    "holder below": (OBJECTIVES["holder below"], sequence_mean),
+    "sapo": (OBJECTIVES["sapo"], sequence_mean),
+    "unclipped": (Objective(surrogate=Unclipped(), aggregate=sequence_sum), sequence_sum),
+    "rloo": (Objective(surrogate=Clip(ratio=sequence_product), aggregate=sequence_mean), sequence_sum),
+}
+"""The sum over an answer's tokens of a mean of one product is the product: so `rloo`'s share sums, others' averages."""
+
+
+@pytest.mark.t(16)
+@pytest.mark.parametrize("name", SAME_AS_REINFORCE)
+@settings(max_examples=30)
+@given(data=st.data())
+def test_on_the_policy_itself_every_method_is_reinforce(name: str, data: st.DataObject) -> None:
+    objective, aggregate = SAME_AS_REINFORCE[name]
+    step = data.draw(steps(per_token=name in ("grpo", "dapo", "dr_grpo", "cispo", "sapo", "unclipped", "gspo_token")))
+    if name == "rloo":
+        step = step.take((step.sequences.lengths > 0).nonzero().squeeze(1))  # its one counts live answers, its other drawn
+    step = step.having(logp_old=step.logp.detach())
+    if hasattr(objective.surrogate, "ratio"):
+        assert (objective.surrogate.ratio(step) == 1).all()
+    if hasattr(objective.surrogate, "clipped"):
+        assert not any(side.any() for side in objective.surrogate.clipped(step))
+    plain = Objective(surrogate=reinforce, aggregate=aggregate)
+    found = gradient(objective(objective.fix(step)), step.logp)
+    close(found, gradient(plain(plain.fix(step)), step.logp))
+
+
+@pytest.mark.t(16)
+@given(step=steps())
+def test_the_value_on_the_policy_itself_is_the_mean_advantage(step: Batch) -> None:
+    """So it is 0 where advantages are centred and answers weigh the same: the value says nothing, the gradient does."""
+    objective = Objective(surrogate=Clip(), aggregate=sequence_mean)
+    step = step.having(logp_old=step.logp.detach())
+    mean = (sequence_mean(step) * step.advantage).sum()
+    close(objective(objective.fix(step)).detach(), -mean)
+
+
+@pytest.mark.t(18)
+@given(step=steps())
+def test_gspo_token_with_one_advantage_a_sequence_is_gspo(step: Batch) -> None:
+    one, other = (
+        Objective(surrogate=Clip(0.03, 0.04, ratio=r), aggregate=sequence_mean)
+        for r in (sequence_ratio, sequence_ratio_per_token)
+    )
+    first, second = one(one.fix(step)), other(other.fix(step))
+    close(second.detach(), first.detach())
+    close(gradient(second, step.logp), gradient(first, step.logp))
+
+
+def constants(value: Any, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], float]]:
+    """Every number in an objective, with its way there."""
+    if isinstance(value, tuple):
+        return [c for i, v in enumerate(value) for c in constants(v, (*path, str(i)))]
+    if is_dataclass(value):
+        return [c for f in fields(value) for c in constants(getattr(value, f.name), (*path, f.name))]
+    return [(path, float(value))] if isinstance(value, int | float) else []
+
+
+def with_constant(value: Any, path: tuple[str, ...], to: float) -> Any:
+    if not path:
+        return to
+    if isinstance(value, tuple):
+        i = int(path[0])
+        return (*value[:i], with_constant(value[i], path[1:], to), *value[i + 1 :])
+    return replace(value, **{path[0]: with_constant(getattr(value, path[0]), path[1:], to)})
+
+
+CONSTANTS = [(name, path, x) for name, o in OBJECTIVES.items() for path, x in constants(o)]
+
+
+@pytest.mark.t(19)
+@pytest.mark.parametrize("name, path, x", CONSTANTS, ids=[f"{n}: {'.'.join(p)}" for n, p, _ in CONSTANTS])
+def test_every_constant_changes_the_gradient(name: str, path: tuple[str, ...], x: float) -> None:
+    step = step_of([[3, 5, 2], [4, 1, 5, 5], [3, 3]] * 20, seed=11, spread=0.7)
+    before = OBJECTIVES[name]
+    to = 0.1 if x == float("inf") else 0.3 if x == 0 else x / 2 if x < 1 else x * 1.3
+    changed = with_constant(before, path, to)
+    first, second = (gradient(o(o.fix(step)), step.logp) for o in (before, changed))
+    assert not torch.allclose(first, second, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.t(8)
+@given(step=steps())
+def test_budget_mean_counts_a_row_twice_when_it_is_twice_as_long(step: Batch) -> None:
+    """Doubling one row, token by token, doubles its contribution and leaves the others'."""
+    objective = OBJECTIVES["dr_grpo"]
+    lengths = step.sequences.lengths.tolist()
+    row = max(range(len(step)), key=lengths.__getitem__)
+
+    def by_row(batch: Batch) -> Tensor:
+        return batch.sequences.total(batch.share * objective.surrogate(batch))
+
+    once = by_row(objective.fix(step))
+    both = [i for i, s in enumerate(step.sequences.index.tolist()) for _ in range(2 if s == row else 1)]
+    columns = {c: getattr(step, c)[both] for c in ("place", "logp", "logp_old", "logp_engine", "advantage")}
+    longer = replace(step, sequences=type(step.sequences)(step.sequences.index[both], len(step)), measures={}, **columns)
+    twice = by_row(objective.fix(longer))
+    factor = torch.ones(len(step), dtype=torch.float64)
+    factor[row] = 2
+    close(twice.detach(), (once * factor).detach())
+
+
+@pytest.mark.parametrize("aggregate", [token_mean, budget_mean, sequence_sum])
+@pytest.mark.parametrize("ratio", [sequence_ratio, sequence_ratio_per_token, sequence_product])
+@pytest.mark.parametrize("wrap", [lambda r: Clip(ratio=r), lambda r: ClippedWeight(ratio=r), lambda r: SoftGate(ratio=r)])
+def test_a_ratio_of_a_whole_sequence_refuses_an_aggregate_that_counts_length(aggregate: Any, ratio: Any, wrap: Any) -> None:
+    with pytest.raises(ValueError, match=r"sequence's length.*sequence_mean or group_mean"):
+        Objective(surrogate=wrap(ratio), aggregate=aggregate)
+
+
+def test_a_part_that_gives_another_shape_is_named() -> None:
+    def per_sample(b: Batch) -> Tensor:
+        return b.sequences.mean(b.logp)
+
+    step = step_of([[1, 1, 3]])
+    for objective in (Objective(surrogate=per_sample), Objective(penalties=(per_sample,))):
+        with pytest.raises(ValueError, match="per_sample gave the shape"):
+            objective(objective.fix(step))
+    for objective in (Objective(weights=(per_sample,)), Objective(aggregate=per_sample)):
+        with pytest.raises(ValueError, match="per_sample gave the shape"):
+            objective.fix(step)
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_an_objective_is_a_value(name: str) -> None:
+    objective = OBJECTIVES[name]
+    assert replace(objective) == objective and hash(replace(objective)) == hash(objective)
+
+
+def test_float32_log_probs_meet_float64_constants() -> None:
+    step = step_of([[3, 2]])
+    half = step.having(logp=step.logp.detach().float().requires_grad_(), logp_old=step.logp_old.float())
+    objective = Objective(penalties=(KL(0),), aggregate=sequence_mean)
+    loss = objective(objective.fix(half))
+    assert loss.dtype == torch.float64 and gradient(loss, half.logp).dtype == torch.float32
+    torch.testing.assert_close(loss, objective(objective.fix(step)), rtol=1e-5, atol=1e-6)

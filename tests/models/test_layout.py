@@ -146,6 +146,23 @@ def test_nothing_foreign_comes_in_through_padding() -> None:
         assert torch.equal(a, b)
 
 
+def test_gradients_are_the_same_bits_on_several_threads() -> None:
+    """A shared context gathers gradients from many rows at once, which may not depend on who comes first."""
+    layout = Shared.of([(1,) * 50] * 64, [(2,) * 40] * 64)
+    draw = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(len(layout.tokens), h, 16, generator=draw, requires_grad=True) for h in (4, 2, 2))
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(4)
+        seen = {
+            tuple(g.numpy().tobytes() for g in torch.autograd.grad(layout.attend(0, q, k, v).square().sum(), (q, k, v)))
+            for _ in range(6)
+        }
+    finally:
+        torch.set_num_threads(threads)
+    assert len(seen) == 1
+
+
 def test_sockets_fit() -> None:
     assert isinstance(Shared.of([(1,)], [(2,)]), Layout)
     assert isinstance(decoder(), Backbone)

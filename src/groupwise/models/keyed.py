@@ -69,7 +69,7 @@ def uniform(key: Key, draw: ArrayLike, stream: ArrayLike, t: ArrayLike) -> NDArr
         raise ValueError("draw and t must be below 2**32")
     counter = np.stack([d, s & np.uint64(LOW), s >> np.uint64(32), t], 1).astype(np.uint32)
     words = philox(counter, key_words(key)).astype(np.uint64)
-    return ((words[:, 0] << np.uint64(21)) | (words[:, 1] >> np.uint64(11))) * 2.0**-53
+    return ((words[:, 0] << np.uint64(21)) | (words[:, 1] >> np.uint64(11))).astype(np.float64) * 2.0**-53
 
 
 def lineage(stream: tuple[int, ...]) -> int:

@@ -25,7 +25,7 @@ class Block:
         self, q: Float[Tensor, "n heads d"], k: Float[Tensor, "n kv d"], v: Float[Tensor, "n kv d"]
     ) -> Float[Tensor, "slots heads d"]:
         """Attention of every slot, rows one after the other, padding included."""
-        q, k, v = ((x[at]).transpose(1, 2) for x, at in ((q, self.queries), (k, self.keys), (v, self.keys)))
+        q, k, v = (_gather(x, at).transpose(1, 2) for x, at in ((q, self.queries), (k, self.keys), (v, self.keys)))
         grouped = q.shape[1] != k.shape[1]
         return F.scaled_dot_product_attention(q, k, v, self.mask, enable_gqa=grouped).transpose(1, 2).flatten(0, 1)
 
@@ -97,7 +97,12 @@ class Shared:
         v: Float[Tensor, "n kv d"],
     ) -> Float[Tensor, "n heads d"]:
         """Scaled dot-product attention of every packed token over what it may see."""
-        return torch.cat([q[:0], *(block.attend(q, k, v) for block in self.blocks)])[self.slot]
+        return _gather(torch.cat([q[:0], *(block.attend(q, k, v) for block in self.blocks)]), self.slot)
+
+
+def _gather(x: Float[Tensor, "n heads d"], at: Int[Tensor, " *shape"]) -> Float[Tensor, "*shape heads d"]:
+    """`x[at]`; but the gradient of that adds in whatever order threads come, and this one's in order."""
+    return x.index_select(0, at.flatten()).unflatten(0, at.shape)
 
 
 def _starts(pieces: Sequence[Sequence[int]]) -> list[int]:

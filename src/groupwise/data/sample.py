@@ -116,6 +116,9 @@ class Sample:
     def extended(self, tokens: Ids, origin: Ids, logp: tuple[float, ...]) -> "Sample":
         return replace(self, tokens=self.tokens + tokens, origin=self.origin + origin, logp=self.logp + logp)
 
+    def judged(self, verdict: Verdict) -> "Sample":
+        return replace(self, verdict=verdict)
+
     def fork(self, at: int, i: int) -> "Sample":
         """Its first `at` tokens, open again, under random numbers of its own."""
         return replace(

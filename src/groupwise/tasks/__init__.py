@@ -1,6 +1,6 @@
 """Where problems come from, and what counts as right."""
 
-from groupwise.tasks.alphabet import calculator_tokenizer, write_calculator_tokenizer
+from groupwise.tasks.alphabet import END, calculator_tokenizer
 from groupwise.tasks.calculator import Calculator, calculator_answer, demonstrations
 from groupwise.tasks.judge import judged_by
 from groupwise.tasks.names import find_task, find_verifier
@@ -8,6 +8,7 @@ from groupwise.tasks.problems import Problems
 from groupwise.tasks.verifiers import exact, last_number
 
 __all__ = [
+    "END",
     "Calculator",
     "Problems",
     "calculator_answer",
@@ -18,5 +19,4 @@ __all__ = [
     "find_verifier",
     "judged_by",
     "last_number",
-    "write_calculator_tokenizer",
 ]

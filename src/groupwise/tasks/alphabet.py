@@ -1,8 +1,5 @@
 """The tokenizer of `calculator`: one id a character, as a fast tokenizer that every tool of the field loads."""
 
-import json
-from pathlib import Path
-
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
 CHARACTERS = "0123456789+-*=;#"
@@ -22,16 +19,3 @@ def calculator_tokenizer() -> Tokenizer:
     tokenizer.decoder = decoders.Fuse()
     tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in (PAD, END)])
     return tokenizer
-
-
-def write_calculator_tokenizer(directory: Path) -> None:
-    """`tokenizer.json` and `tokenizer_config.json` in the Hugging Face layout."""
-    calculator_tokenizer().save(str(directory / "tokenizer.json"))
-    config = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "pad_token": PAD,
-        "eos_token": END,
-        "clean_up_tokenization_spaces": False,
-        "model_max_length": 128,
-    }
-    (directory / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

@@ -1,6 +1,7 @@
 """Where a run computes: the engine and the learner that a recipe asks for, in this process."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
@@ -8,12 +9,13 @@ from groupwise.data import Environment, Family, Sampling, Task, Usage, Verifier
 from groupwise.learner import Learner
 from groupwise.models import Decoder, Purpose, Tokenizer, find_model, read_model, read_tokenizer
 from groupwise.rollout import Buffer, NativeEngine, answers
-from groupwise.tasks import find_task, find_verifier
+from groupwise.tasks import find_task, find_verifier, judged_by
 from groupwise.train.evaluate import scores
 from groupwise.train.guards import Guards
 from groupwise.train.recipe import Machine, Recipe
 from groupwise.train.use import Use
 
+OWN_VERIFIER = {"calculator": "calculator_answer"}
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 
 
@@ -66,6 +68,23 @@ def prepare(machine: Machine) -> torch.device:
         return torch.device(machine.device)
     except RuntimeError as error:
         raise Usage(f"no device is called {machine.device!r}", evidence=str(error), fix="say cpu or cuda") from None
+
+
+def task_of(recipe: Recipe, tokenizer: Tokenizer) -> Task:
+    """The recipe's task in the tokenizer's ids, each prompt opened as the model expects a text to begin."""
+    columns = {} if recipe.task in OWN_VERIFIER else {"prompt": recipe.columns.prompt, "answer": recipe.columns.answer}
+    return find_task(recipe.task, partial(tokenizer.encode, opens=True), **columns)
+
+
+def verifier_of(recipe: Recipe, task: Task, use: Use) -> Verifier:
+    """The verifier that the recipe names, one's own function among them, or the packaged task's own."""
+    name = recipe.verifier or OWN_VERIFIER.get(recipe.task, "")
+    if not name:
+        raise Usage(
+            f"nothing says what is right in {recipe.task}",
+            fix="add --verifier exact, --verifier last_number, or --verifier my_file:grade with --use my_file.py",
+        )
+    return judged_by(use.find(name), deadline=recipe.machine.verdict_deadline) if ":" in name else find_verifier(name, task)
 
 
 def place(recipe: Recipe, use: Use) -> Place:

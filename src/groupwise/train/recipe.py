@@ -31,6 +31,7 @@ class Native:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
     """Where a run computes. `piece_tokens` bounds what the learner forwards at once, contexts counted once.
+    A draw may take `deadline` seconds, a call of one's own grade function `verdict_deadline`.
 
     One thread is the measured best for models under a million parameters, and the only setting with bits equal
     whatever the batch mates.
@@ -41,6 +42,7 @@ class Machine:
     threads: int = 1
     piece_tokens: int = 16384
     deadline: float = 600.0
+    verdict_deadline: float = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -139,10 +139,9 @@ def shown(text: str) -> str:
     """Text as HTML: markup escaped, and characters that hide or reorder text made visible.
 
     >>> shown("<b>\\x1b[1m\\u202e")
-    '&lt;b&gt;␛[1m⟨U+202E⟩'
+    '&lt;b&gt;⟨U+001B⟩[1m⟨U+202E⟩'
     """
-    text = re.sub(r"[\x00-\x1f]", lambda c: chr(0x2400 + ord(c[0])), text)
-    hiding = "[\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
+    hiding = "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
     return html.escape(re.sub(hiding, lambda c: f"⟨U+{ord(c[0]):04X}⟩", text))
 
 

@@ -77,6 +77,15 @@ def read_recipe(source: str | Path, overrides: Sequence[tuple[str, str]] = (), u
     return recipe
 
 
+def read(kind: type[T], source: str | Path) -> T:
+    """A value of any frozen dataclass from its TOML; `Usage` tells everything that is wrong."""
+    reading = Reading(Use())
+    value = reading.table(kind, raw(source), MISSING, kind.__name__)
+    if reading.problems:
+        raise together(reading.problems)
+    return value
+
+
 def attempt(
     source: str | Path, overrides: Sequence[tuple[str, str]] = (), use: Use | None = None
 ) -> tuple[Recipe | None, list[Usage]]:
@@ -321,10 +330,11 @@ class Reading:
 
     def fitting(self, part: Any, hint: Any, where: str) -> Any:
         """The part, if it has the methods of its socket and takes as many arguments."""
-        if isinstance(hint, type) and not fits(part, hint):
-            what = f"{public_name(part)} is no {hint.__name__}"
-            return self.wrong(where, what, f"take one of {', '.join(fitting_names(hint))}")
-        return part
+        if not isinstance(hint, type) or fits(part, hint):
+            return part
+        return self.wrong(
+            where, f"{name_of(part)} is no {hint.__name__}", f"take one of {', '.join(fitting_names(hint))}"
+        )
 
 
 EXPECTED = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
@@ -380,50 +390,68 @@ def default(f: Field[Any]) -> Any:
     return f.default_factory() if f.default_factory is not MISSING else f.default
 
 
+HOMES = {
+    "Curriculum": "rollout.curriculum",
+    "Strategy": "rollout.strategy",
+    "Keep": "rewards.keep",
+    "Shaping": "rewards.shaping",
+    "Advantage": "advantages.group",
+    "Credit": "advantages.credit",
+    "Mask": "objective.masks",
+    "Aggregate": "objective.aggregates",
+    "Weight": "objective.weights",
+    "Ratio": "objective.ratios",
+    "Surrogate": "objective.surrogates",
+    "Penalty": "objective.penalties",
+    "Schedule": "methods.schedules",
+}
+"""Where the parts for a socket are written. Many sockets are called alike, so a signature alone would let them mix."""
+
+
 def fits(part: Any, socket: Any) -> bool:
-    """Whether a part has a socket's methods and can be called as the socket is."""
-    if not getattr(socket, "_is_protocol", False):
-        return isinstance(part, socket)
-    if not isinstance(part, socket) or isinstance(part, type):
-        return False
-    if "__call__" not in vars(socket):
+    """Whether a part goes into a socket: one of ours by where it is written, another by its methods and arity."""
+    if isinstance(part, Named):
         return True
-    wanted = len(inspect.signature(socket.__call__).parameters) - 1
-    try:
-        inspect.signature(part).bind(*range(wanted))
-    except (TypeError, ValueError):
-        return False
-    return inspect.iscoroutinefunction(socket.__call__) == inspect.iscoroutinefunction(
-        part if inspect.isfunction(part) else type(part).__call__
-    )
+    if socket.__name__ not in HOMES:
+        return isinstance(part, socket)
+    if maker(part).__module__.startswith("groupwise."):
+        return maker(part).__module__ == f"groupwise.{HOMES[socket.__name__]}" and is_part(part, socket)
+    return isinstance(part, socket) and not isinstance(part, type) and _same_arity(part, socket)
 
 
 def fitting_names(socket: Any) -> list[str]:
     """The public names of what fits a socket."""
-
-    def fit(part: Any) -> bool:
-        if not isinstance(part, type):
-            return is_part(part) and fits(part, socket)
-        if not is_dataclass(part) or not isinstance(socket, type):
-            return False
-        return issubclass(part, socket) if not getattr(socket, "_is_protocol", False) else _class_fits(part, socket)
-
-    return [name for name, part in parts().items() if fit(part)]
+    if socket.__name__ not in HOMES:
+        return [socket.__name__]
+    home = f"groupwise.{HOMES[socket.__name__]}"
+    return [name for name, part in parts().items() if maker(part).__module__ == home and is_part(part, socket)]
 
 
-def is_part(thing: Any) -> bool:
-    return inspect.isfunction(thing) or (is_dataclass(thing) and not isinstance(thing, type))
+def maker(part: Any) -> Any:
+    """What was written down: a function or class itself, the class of anything else."""
+    return part if inspect.isfunction(part) or isinstance(part, type) else type(part)
 
 
-def _class_fits(cls: type, socket: Any) -> bool:
-    names = [
-        n for n in vars(socket) if inspect.isfunction(vars(socket)[n]) and (n == "__call__" or not n.startswith("_"))
-    ]
+def is_part(thing: Any, socket: Any) -> bool:
+    """A function as the socket wants it, or a dataclass; not what else stands in the same file."""
+    if inspect.isfunction(thing):
+        return len(inspect.signature(thing).parameters) == _arity(socket)
+    return is_dataclass(thing)
 
-    def arity(f: Any) -> int:
-        return len(inspect.signature(f).parameters)
 
-    return all(hasattr(cls, n) and arity(getattr(cls, n)) == arity(getattr(socket, n)) for n in names)
+def _arity(socket: Any) -> int:
+    return len(inspect.signature(socket.__call__).parameters) - 1
+
+
+def _same_arity(part: Any, socket: Any) -> bool:
+    if "__call__" not in vars(socket):
+        return True
+    try:
+        inspect.signature(part).bind(*range(_arity(socket)))
+    except TypeError:
+        return False
+    body = part if inspect.isfunction(part) else type(part).__call__
+    return inspect.iscoroutinefunction(body) == inspect.iscoroutinefunction(socket.__call__)
 
 
 def public_name(part: Any) -> str:
@@ -431,13 +459,11 @@ def public_name(part: Any) -> str:
     if isinstance(part, Named):
         return part.part
     for name, known in parts().items():
-        if known is part or (
-            not isinstance(known, type) and type(known) is type(part) and is_part(part) and known == part
-        ):
+        if known is part or (is_dataclass(part) and type(known) is type(part) and known == part):
             return name
     if parts().get(type(part).__name__) is type(part):
         return type(part).__name__
-    home = part if inspect.isfunction(part) else type(part)
+    home = maker(part)
     if home.__module__.startswith(PREFIX) and "<" not in home.__qualname__:
         return f"{home.__module__.removeprefix(PREFIX)}:{home.__qualname__}"
     raise Usage(

@@ -49,7 +49,7 @@ function lay(spec, runs) {
     const series = run.series.get(name);
     if (!series) return;
     const word = spec.words?.[s] ?? (spec.names.length > 1 ? name.split("/").pop() : name);
-    found.push({ ...series, name, run, word: many ? `${run.name} ${word}` : word, colour: (many ? r : s) % 8, dash: many ? Math.min(s, 3) : 0 });
+    found.push({ ...series, name, run, word, colour: (many ? r : s) % 8, dash: many ? Math.min(s, 3) : 0 });
   }));
   return found;
 }
@@ -58,8 +58,11 @@ function lay(spec, runs) {
 function figure(spec, runs, pick) {
   const lines = lay(spec, runs);
   if (!lines.length) return null;
-  const outs = lines.map((line) => el("output", { "data-series": line.name, "data-run": line.run.name }));
-  const keys = lines.map((line, i) => el("span", {}, el("i", { class: `k${line.colour} d${line.dash}` }), line.word, outs[i]));
+  const outs = lines.map((line) => el("output", { "data-series": line.name, "data-run": line.run.name }, short(valueAt(line.value))));
+  const mark = (line) => el("i", { class: `k${line.colour} d${line.dash}` });
+  const keys = runs.length > 1
+    ? [...new Set(lines.map((line) => line.name))].map((name) => el("span", { title: visible(name) }, lines.find((line) => line.name === name).word, lines.map((line, i) => (line.name === name ? el("span", { class: "pair", title: visible(line.run.name) }, mark(line), outs[i]) : null))))
+    : lines.map((line, i) => el("span", { title: visible(line.name) }, mark(line), line.word, outs[i]));
   const holder = el("div", { class: "plot", role: "img", "aria-label": `${spec.title}, a curve over iterations; the table below has its numbers` });
   const notes = [];
   if (spec.byRule && runs.some((run) => run.flags.includes("loss_zero_by_construction"))) {
@@ -95,9 +98,8 @@ function columns(plot) {
   return { data: [joined[0], ...stacked], shown, bands: 0 };
 }
 
-function draw(plot) {
+function draw(plot, width, height) {
   const { spec, lines, outs, holder, pick } = plot;
-  plot.chart?.destroy();
   const { data, shown, bands } = columns(plot);
   const read = (i) => outs.forEach((out, k) => {
     const value = valueAt(shown[k], i);
@@ -105,9 +107,9 @@ function draw(plot) {
     out.dataset.value = exact(value);
   });
   const all = shown.flatMap((ys) => ys.filter((y) => y !== null && y !== undefined));
-  const low = Math.min(...[Infinity]), positive = all.length && all.every((y) => y > 0);
-  const [min, max] = all.reduce(([a, b], y) => [y < a ? y : a, y > b ? y : b], [low, -Infinity]);
-  const log = positive && !spec.range && max / min > 200;
+  const [min, max] = all.reduce(([a, b], y) => [y < a ? y : a, y > b ? y : b], [Infinity, -Infinity]);
+  const log = !spec.range && !spec.stack && min > 0 && max / min > 200;
+  const pad = { pad: 0.08, soft: 0, mode: 3 };
   const axis = { stroke: css("--faint"), font: `11px ${css("--text")}`, ticks: { show: false }, border: { show: false } };
   const grid = { stroke: css("--grid"), width: 1 };
   const strokes = lines.map((line) => css(`--c${line.colour}`));
@@ -118,11 +120,11 @@ function draw(plot) {
   for (let i = 0; i < bands; i++) series.push({ label: spec.band[i], stroke: "transparent", width: 0, points: { show: false } });
   const under = lines.findIndex((line) => line.name === spec.names[0]);
   const options = {
-    width: Math.max(200, holder.clientWidth), height: spec.wide && innerWidth > 736 ? 224 : 154, legend: { show: false }, padding: [8, 10, 0, 0],
+    width: Math.max(200, width), height: Math.max(120, height), legend: { show: false }, padding: [8, 10, 0, 0],
     cursor: { sync: { key: "iteration", scales: ["x", null], setSeries: false }, points: { size: 7, width: 1.5 }, y: false, drag: { x: true, y: false } },
     scales: {
       x: { time: false },
-      y: spec.range ? { range: spec.range } : log ? { distr: 3 } : { range: (u, a, b) => (spec.stack ? [0, (b || 1) * 1.06] : uPlot.rangeNum(a ?? 0, b ?? 1, { min: { pad: 0.08, soft: 0, mode: 3 }, max: { pad: 0.08, soft: 0, mode: 3 } })) },
+      y: spec.range ? { range: spec.range } : log ? { distr: 3 } : { range: (u, a, b) => (!a && !b ? [0, 1] : spec.stack ? [0, b * 1.06] : uPlot.rangeNum(a, b, { min: pad, max: pad })) },
     },
     axes: [
       { ...axis, grid: { show: false }, size: 24, space: 48, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 1e6] },
@@ -155,7 +157,12 @@ function draw(plot) {
   read(null);
 }
 
-function drawAll() { plots.forEach(draw); }
+// All of them anew: first none, so that each takes the height its row leaves it.
+function drawAll() {
+  for (const plot of plots) plot.chart?.destroy();
+  const sizes = plots.map(({ holder }) => [holder.clientWidth, holder.clientHeight]);
+  plots.forEach((plot, i) => draw(plot, ...sizes[i]));
+}
 
 // The dashed line that every plot carries at the iteration whose rollouts are shown.
 function markAll(iteration) {
@@ -167,7 +174,7 @@ function curves(runs, pick) {
   const section = el("section", { id: "curves" }, el("header", {}, el("h2", {}, "Curves"), el("span", { class: "note" }, "Click for the rollouts of an iteration, drag to zoom, double click to see all.")));
   const known = new Set([...QUESTIONS.flatMap(([, specs]) => specs), ...SPEED].flatMap((spec) => [...spec.names, ...(spec.band ?? [])]));
   const names = [...new Set(runs.flatMap((run) => run.metricNames))].filter((name) => !known.has(name) && name !== "step" && name !== "loss_zero_by_construction");
-  const others = names.sort().map((name) => ({ title: name, names: [name], words: [""] }));
+  const others = names.sort().map((name) => ({ title: name, names: [name], words: ["value"] }));
   const figures = [...QUESTIONS, ["Also measured", others]].flatMap(([question, specs]) => specs.map((spec) => figure({ ...spec, question }, runs, pick)));
   section.append(el("div", { class: "charts" }, figures.filter(Boolean)));
   return section;

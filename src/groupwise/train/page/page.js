@@ -19,10 +19,13 @@ const median = (values) => { const v = values.filter((x) => x !== null).sort((a,
 
 function facts(runs) {
   const box = document.getElementById("facts");
-  for (const run of runs) {
-    const { name, formula, reference, ...rest } = run.method;
+  const methods = new Map();
+  for (const run of runs) { const text = JSON.stringify(run.method); methods.set(text, [...(methods.get(text) ?? []), run]); }
+  for (const [text, same] of methods) {
+    const { name, formula, reference, ...rest } = JSON.parse(text);
     if (!name && !formula) continue;
-    box.append(el("div", { class: "method" }, el("b", {}, runs.length > 1 ? `${run.name}: ${name ?? ""}` : name ?? ""), formula ? el("div", { class: "formula" }, formula) : null,
+    const whose = methods.size > 1 ? `${same.map((run) => run.name).join(", ")}: ` : "";
+    box.append(el("div", { class: "method" }, el("b", {}, whose + (name ?? "")), formula ? el("div", { class: "formula" }, formula) : null,
       reference ? el("div", { class: "note" }, reference) : null, Object.keys(rest).length ? el("div", { class: "note" }, Object.entries(rest).map(([k, v]) => `${k} ${typeof v === "object" ? JSON.stringify(v) : v}`).join(" · ")) : null));
   }
   const shown = (run) => {
@@ -61,6 +64,7 @@ function warnings(runs, jump) {
 function systems(runs, pick) {
   const section = el("section", { id: "systems" }, el("header", {}, el("h2", {}, "Systems")));
   const phases = [...new Set(runs.flatMap((run) => [...run.series.keys()].filter((name) => name.startsWith("seconds/"))))];
+  phases.sort((a, b) => sumOf(runs[0], b) - sumOf(runs[0], a));
   for (const run of runs) {
     const sums = phases.map((name) => sumOf(run, name) ?? 0);
     const inside = sums.reduce((a, b) => a + b, 0);
@@ -71,7 +75,7 @@ function systems(runs, pick) {
     section.append(el("p", { class: "note" }, `${runs.length > 1 ? `${run.name}: ` : ""}${duration(total)} in all`), bar, el("div", { class: "phase-keys" }, parts.map(([word, s, c]) => el("span", {}, el("i", { class: `b${c}` }), `${word} `, el("b", {}, `${((100 * s) / total).toFixed(1)} %`), ` ${duration(s)}`))));
   }
   const specs = [phases.length ? { title: "Seconds by phase", names: phases, stack: runs.length === 1, wide: true, hint: runs.length === 1 ? "stacked" : "" } : null, { title: "Seconds", names: ["seconds"], hint: "per iteration" }, ...SPEED,
-    ...[...new Set(runs.flatMap((run) => run.timings.map(([name]) => name)))].filter((name) => !phases.includes(name) && name !== "seconds" && name !== "step" && !SPEED.some((s) => s.names.includes(name))).map((name) => ({ title: name, names: [name], words: [""] }))];
+    ...[...new Set(runs.flatMap((run) => run.timings.map(([name]) => name)))].filter((name) => !phases.includes(name) && name !== "seconds" && name !== "step" && !SPEED.some((s) => s.names.includes(name))).map((name) => ({ title: name, names: [name], words: ["value"] }))];
   const figures = specs.filter(Boolean).map((spec) => figure(spec, runs, pick)).filter(Boolean);
   if (figures.length) section.append(el("h3", {}, "Is it fast?"), el("div", { class: "charts" }, figures));
   return figures.length ? section : null;

@@ -8,7 +8,7 @@ function sign(c) {
   const code = c.codePointAt(0);
   if (c === "\n") return "↵";
   if (c === "\t") return "→";
-  return code < 32 ? String.fromCharCode(0x2400 + code) : `⟨U+${code.toString(16).toUpperCase().padStart(4, "0")}⟩`;
+  return `⟨U+${code.toString(16).toUpperCase().padStart(4, "0")}⟩`;
 }
 
 // Text with everything that hides or reorders it made visible, on one line.
@@ -18,9 +18,9 @@ const visible = (text) => String(text).replace(HIDING, sign);
 function el(tag, attributes = {}, ...children) {
   const node = document.createElement(tag);
   for (const [key, value] of Object.entries(attributes)) {
-    if (value === null || value === undefined || value === false) continue;
+    if (value === null || value === undefined || (value === false && !key.startsWith("aria-"))) continue;
     if (key.startsWith("on")) node.addEventListener(key.slice(2), value);
-    else node.setAttribute(key, value === true ? "" : String(value));
+    else node.setAttribute(key, value === true && !key.startsWith("aria-") ? "" : String(value));
   }
   for (const child of children.flat()) if (child !== null && child !== undefined) node.append(child instanceof Node ? child : visible(child));
   return node;

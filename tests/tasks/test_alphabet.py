@@ -1,0 +1,70 @@
+"""The calculator's tokenizer: one id a character, in every tool that reads it."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from groupwise.models import Tokenizer
+from groupwise.tasks import Calculator, calculator_tokenizer, demonstrations
+from groupwise.tasks.alphabet import CHARACTERS
+
+TOKENIZER = calculator_tokenizer()
+END = TOKENIZER.token_to_id("<end>")
+
+
+@given(st.text(alphabet=CHARACTERS))
+def test_round_trip_one_id_a_character(text: str):
+    ids = TOKENIZER.encode(text).ids
+    assert len(ids) == len(text)
+    assert TOKENIZER.decode(ids) == text
+    assert "".join(TOKENIZER.decode([i]) for i in ids) == text
+
+
+@given(st.lists(st.integers(0, 17)))
+def test_any_ids_decode_character_by_character(ids: list[int]):
+    letter = ["", "", *CHARACTERS]
+    assert TOKENIZER.decode(ids) == "".join(letter[i] for i in ids)
+
+
+def test_ids_are_stable():
+    assert TOKENIZER.get_vocab() == {t: i for i, t in enumerate(("<pad>", "<end>", *"0123456789+-*=;#"))}
+
+
+def test_end_and_pad_decode_to_nothing():
+    assert TOKENIZER.decode([END]) == TOKENIZER.decode([TOKENIZER.token_to_id("<pad>")]) == ""
+    assert TOKENIZER.decode([END], skip_special_tokens=False) == "<end>"
+
+
+@pytest.mark.parametrize("text", ["7 * 5=", "x", "7\n", "７"])
+def test_a_strange_character_is_refused_not_dropped(text: str):
+    with pytest.raises(Exception, match="Missing"):
+        TOKENIZER.encode(text)
+
+
+def test_all_problems_and_answers_can_be_written():
+    task = Calculator(lambda text: tuple(TOKENIZER.encode(text).ids))
+    assert TOKENIZER.decode(list(task[5].context)) == task[5].text
+    for problem, answer in demonstrations(0, 200, 0.5):
+        assert TOKENIZER.decode(TOKENIZER.encode(problem + answer).ids) == problem + answer
+
+
+@pytest.mark.parametrize("loader", ["AutoTokenizer", "PreTrainedTokenizerFast"])
+def test_transformers_reads_the_same_tokenizer(tmp_path, loader: str):
+    import transformers
+
+    Tokenizer.of(calculator_tokenizer(), [END]).save(tmp_path)
+    theirs = getattr(transformers, loader).from_pretrained(tmp_path)
+    text = "7*5+8-9+3=7*5=35;35+8=43;43-9=34;34+3=37;#37"
+    assert theirs(text).input_ids == TOKENIZER.encode(text).ids
+    assert theirs.decode([*theirs(text).input_ids, END], skip_special_tokens=True) == text
+    assert (theirs.eos_token_id, len(theirs)) == (END, 18)
+    assert theirs.is_fast
+
+
+def test_the_files_are_plain_json(tmp_path):
+    Tokenizer.of(calculator_tokenizer(), [END]).save(tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["tokenizer.json", "tokenizer_config.json"]
+    for path in tmp_path.iterdir():
+        assert "auto_map" not in json.loads(path.read_text(encoding="utf-8"))

@@ -1,6 +1,6 @@
 """What engine and learner share: the decoder, its checkpoints and tokenizer, the law of sampling, keyed randomness."""
 
-from groupwise.models.checkpoint import read_model, read_shape, write_model
+from groupwise.models.checkpoint import read_model, read_shape, weight_files, write_model
 from groupwise.models.decoder import Decoder, Shape
 from groupwise.models.files import find_model
 from groupwise.models.keyed import Key, Purpose, keyed_random, lineage, permutation, philox, uniform
@@ -27,5 +27,6 @@ __all__ = [
     "read_tokenizer",
     "truncated",
     "uniform",
+    "weight_files",
     "write_model",
 ]

@@ -172,13 +172,14 @@ def _refuse(path: Path, config: Mapping[str, Any]) -> None:
         )
 
 
-def _tensors(path: Path) -> dict[str, Tensor]:
-    """All tensors of model.safetensors, or of the shards that model.safetensors.index.json names."""
+def weight_files(path: Path | str) -> list[Path]:
+    """model.safetensors, or the shards that model.safetensors.index.json names. BadData if one is not there."""
+    path = Path(path)
     index = path / "model.safetensors.index.json"
     if (path / "model.safetensors").is_file():
-        files = ["model.safetensors"]
+        names = ["model.safetensors"]
     elif index.is_file():
-        files = sorted(set(read_json(index).get("weight_map", {}).values()))
+        names = sorted(set(read_json(index).get("weight_map", {}).values()))
     else:
         pickled = sorted(p.name for pattern in ("*.bin", "*.pt", "*.pth") for p in path.glob(pattern))
         raise BadData(
@@ -188,15 +189,21 @@ def _tensors(path: Path) -> dict[str, Tensor]:
             if pickled
             else "fetch the directory again",
         )
-    tensors: dict[str, Tensor] = {}
-    for name in files:
+    for name in names:
         if Path(name).name != name or not (path / name).is_file():
             raise BadData(f"{path} lacks the shard {name}", evidence=listing(path), fix="fetch the directory again")
+    return [path / name for name in names]
+
+
+def _tensors(path: Path) -> dict[str, Tensor]:
+    """All tensors of a directory."""
+    tensors: dict[str, Tensor] = {}
+    for file in weight_files(path):
         try:
-            with safe_open(path / name, framework="pt") as shard:
+            with safe_open(file, framework="pt") as shard:
                 tensors |= {key: shard.get_tensor(key) for key in shard.keys()}  # noqa: SIM118
         except SafetensorError as error:
-            raise BadData(f"{path / name} is damaged", evidence=str(error), fix="fetch the file again") from error
+            raise BadData(f"{file} is damaged", evidence=str(error), fix="fetch the file again") from error
     return {name: t for name, t in tensors.items() if not name.endswith("rotary_emb.inv_freq")}
 
 

@@ -356,6 +356,15 @@ def test_a_refusal_anywhere_leaves_one_whole_checkpoint(tmp_path: Path, again: b
     assert refusals >= 14
 
 
+def test_sync_reaches_the_platter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda handle: synced.append(os.fstat(handle).st_ino))
+    (tmp_path / "file").write_text("x")
+    Disk().sync(tmp_path / "file")
+    Disk().sync(tmp_path)
+    assert synced == [(tmp_path / "file").stat().st_ino, tmp_path.stat().st_ino]
+
+
 # Names and locks
 
 

@@ -6,14 +6,17 @@ Nothing is consumed, so nothing has to be saved, and no draw depends on how many
 
 import hashlib
 import random
+from collections.abc import Sequence
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 LOW = 0xFFFFFFFF
 Key = tuple[int, int]  # (seed, purpose)
 Words = NDArray[np.uint32]
+Numbers = int | Sequence[int] | NDArray[Any]
 
 
 class Purpose(IntEnum):
@@ -55,7 +58,7 @@ def key_words(key: Key) -> Words:
     return np.array([seed & LOW, (seed >> 32) ^ (purpose * 0x9E3779B1 & LOW)], np.uint32)
 
 
-def uniform(key: Key, draw: ArrayLike, stream: ArrayLike, t: ArrayLike) -> NDArray[np.float64]:
+def uniform(key: Key, draw: Numbers, stream: Numbers, t: Numbers) -> NDArray[np.float64]:
     """A number in [0, 1) for each row of (draw, stream, t), which broadcast; 53 bits each.
 
     The counter is (draw, low word of stream, high word of stream, t): draw and t below 2**32, stream below 2**64.

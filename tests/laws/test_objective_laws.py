@@ -1,4 +1,4 @@
-"""What every objective obeys, whatever its parts: it equals a loop over tokens, and the pieces of a step add up to it."""
+"""What every objective obeys, whatever its parts: it equals a loop over tokens, and a step's pieces add up to it."""
 
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
@@ -133,7 +133,9 @@ def test_poison_under_a_mask_reaches_neither_loss_nor_gradient(objective: Object
     step = step_of([[3, 5, 2], [4, 1]], seed=3)
     stays = torch.arange(step.tokens) % 3 != 1
     for poison in (torch.nan, torch.inf, -torch.inf, 1e30):
-        columns = {c: torch.where(stays, getattr(step, c).detach(), poison) for c in ("logp_old", "logp_engine", "advantage")}
+        columns = {
+            c: torch.where(stays, getattr(step, c).detach(), poison) for c in ("logp_old", "logp_engine", "advantage")
+        }
         leaf = torch.where(stays, step.logp.detach(), poison).requires_grad_()
         reference = {Logp("reference"): torch.where(stays, step[Logp("reference")], poison)}
         dirty = step.having(logp=leaf, measures=reference, **columns).keep(stays)
@@ -212,7 +214,9 @@ def test_on_the_policy_itself_every_method_is_reinforce(name: str, data: st.Data
     objective, aggregate = SAME_AS_REINFORCE[name]
     step = data.draw(steps(per_token=name in ("grpo", "dapo", "dr_grpo", "cispo", "sapo", "unclipped", "gspo_token")))
     if name == "rloo":
-        step = step.take((step.sequences.lengths > 0).nonzero().squeeze(1))  # its one counts live answers, its other drawn
+        step = step.take(
+            (step.sequences.lengths > 0).nonzero().squeeze(1)
+        )  # its one counts live answers, its other drawn
     step = step.having(logp_old=step.logp.detach())
     if hasattr(objective.surrogate, "ratio"):
         assert (objective.surrogate.ratio(step) == 1).all()
@@ -291,7 +295,9 @@ def test_budget_mean_counts_a_row_twice_when_it_is_twice_as_long(step: Batch) ->
     once = by_row(objective.fix(step))
     both = [i for i, s in enumerate(step.sequences.index.tolist()) for _ in range(2 if s == row else 1)]
     columns = {c: getattr(step, c)[both] for c in ("place", "logp", "logp_old", "logp_engine", "advantage")}
-    longer = replace(step, sequences=type(step.sequences)(step.sequences.index[both], len(step)), measures={}, **columns)
+    longer = replace(
+        step, sequences=type(step.sequences)(step.sequences.index[both], len(step)), measures={}, **columns
+    )
     twice = by_row(objective.fix(longer))
     factor = torch.ones(len(step), dtype=torch.float64)
     factor[row] = 2
@@ -300,8 +306,12 @@ def test_budget_mean_counts_a_row_twice_when_it_is_twice_as_long(step: Batch) ->
 
 @pytest.mark.parametrize("aggregate", [token_mean, budget_mean, sequence_sum])
 @pytest.mark.parametrize("ratio", [sequence_ratio, sequence_ratio_per_token, sequence_product])
-@pytest.mark.parametrize("wrap", [lambda r: Clip(ratio=r), lambda r: ClippedWeight(ratio=r), lambda r: SoftGate(ratio=r)])
-def test_a_ratio_of_a_whole_sequence_refuses_an_aggregate_that_counts_length(aggregate: Any, ratio: Any, wrap: Any) -> None:
+@pytest.mark.parametrize(
+    "wrap", [lambda r: Clip(ratio=r), lambda r: ClippedWeight(ratio=r), lambda r: SoftGate(ratio=r)]
+)
+def test_a_ratio_of_a_whole_sequence_refuses_an_aggregate_that_counts_length(
+    aggregate: Any, ratio: Any, wrap: Any
+) -> None:
     with pytest.raises(ValueError, match=r"sequence's length.*sequence_mean or group_mean"):
         Objective(surrogate=wrap(ratio), aggregate=aggregate)
 

@@ -1,7 +1,5 @@
 """The calculator's tokenizer: one id a character, in every tool that reads it."""
 
-import json
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -54,7 +52,7 @@ def test_all_problems_and_answers_can_be_written():
 def test_transformers_reads_the_same_tokenizer(tmp_path, loader: str):
     import transformers
 
-    Tokenizer.of(calculator_tokenizer(), [END]).save(tmp_path)
+    Tokenizer.of(TOKENIZER, [END]).save(tmp_path)
     theirs = getattr(transformers, loader).from_pretrained(tmp_path)
     text = "7*5+8-9+3=7*5=35;35+8=43;43-9=34;34+3=37;#37"
     assert theirs(text).input_ids == TOKENIZER.encode(text).ids
@@ -63,8 +61,7 @@ def test_transformers_reads_the_same_tokenizer(tmp_path, loader: str):
     assert theirs.is_fast
 
 
-def test_the_files_are_plain_json(tmp_path):
-    Tokenizer.of(calculator_tokenizer(), [END]).save(tmp_path)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["tokenizer.json", "tokenizer_config.json"]
-    for path in tmp_path.iterdir():
-        assert "auto_map" not in json.loads(path.read_text(encoding="utf-8"))
+def test_our_own_tokenizer_reads_one_character_a_token():
+    ours = Tokenizer.of(TOKENIZER, [END])
+    ids = ours.encode("34+3=37;#37")
+    assert ours.read((*ids, END)) == ("34+3=37;#37", (*range(1, 12), 11))

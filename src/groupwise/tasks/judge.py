@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from math import isfinite
 from pathlib import Path
 from queue import SimpleQueue
+from threading import Lock
 from time import monotonic
 from typing import Any
 
@@ -76,7 +77,7 @@ class Judged:
         self._idle: SimpleQueue[Worker] = SimpleQueue()
         for worker in self._workers:
             self._idle.put(worker)
-        self._missed = 0
+        self._missed, self._counting = 0, Lock()
         self._lost: WorkerLost | None = None
         self._end = weakref.finalize(self, _close, self._threads, self._workers, self._idle)
 
@@ -98,7 +99,8 @@ class Judged:
             self._missed = 0
             return _read(reply)
         except TimeoutError:
-            self._missed += 1
+            with self._counting:
+                self._missed += 1
             if self._missed >= IN_A_ROW:
                 what = f"the verifier gave no verdict within {self.deadline:g} s, {IN_A_ROW} times in a row"
                 self._lost = WorkerLost(what, evidence=worker.name, fix="make it faster, or bound what it does")
@@ -191,9 +193,17 @@ def _read(reply: dict[str, Any]) -> Verdict:
         return ruled(reply["value"])
     said = reply["verdict"]
     try:
-        return ruled(Verdict(**{**said, "outcome": Outcome(said["outcome"])}))
+        score = None if said["score"] is None else _number(said["score"])
+        parts = {name: _number(value) for name, value in said["parts"].items()}
+        return ruled(Verdict(Outcome(said["outcome"]), score, parts, str(said["feedback"]), str(said["cause"])))
     except (ArithmeticError, TypeError, ValueError) as error:
         return unverifiable(f"it returned a Verdict that cannot be: {error}")
+
+
+def _number(value: object) -> float:
+    if isinstance(value, int | float):
+        return float(value)
+    raise TypeError(f"{value!r} is no number")
 
 
 def ruled(said: object) -> Verdict:

@@ -1,0 +1,85 @@
+"""Tasks and verifiers by name, and the nearest name where there is none."""
+
+import json
+
+import pytest
+
+from groupwise.data import BadData, Usage, Verifier
+from groupwise.tasks import Calculator, Problems, calculator_answer, exact, find_task, find_verifier, last_number
+
+
+def encode(text: str) -> tuple[int, ...]:
+    return tuple(map(ord, text))
+
+
+def task_of(tmp_path, *golds) -> Problems:
+    path = tmp_path / "a.jsonl"
+    path.write_text("\n".join(json.dumps({"q": f"p{i}", "answer": g}) for i, g in enumerate(golds)))
+    task = find_task(str(path), encode, prompt="q")
+    assert isinstance(task, Problems)
+    return task
+
+
+def test_names_lead_to_tasks(tmp_path):
+    assert isinstance(find_task("calculator", encode), Calculator)
+    assert len(task_of(tmp_path, 1, 2, 3).held_out) >= 1
+
+
+@pytest.mark.parametrize(
+    "name,options,message",
+    [
+        ("calculater", {}, "did you mean calculator?"),
+        ("gsm8k", {}, "take calculator, or give the path of a .jsonl file"),
+        ("", {}, "take calculator"),
+        ("calculator", {"prompt": "q"}, "leave it out"),
+        ("a.jsonl", {"promt": "q"}, "did you mean prompt?"),
+        ("a.jsonl", {"shuffle": "q"}, "take prompt or answer or held_out"),
+    ],
+)
+def test_a_wrong_name_or_option_names_the_nearest(name: str, options: dict, message: str):
+    with pytest.raises(Usage) as caught:
+        find_task(name, encode, **options)
+    assert message in caught.value.fix
+
+
+def test_a_forgotten_ending_is_seen(tmp_path, monkeypatch):
+    (tmp_path / "mine.jsonl").write_text('{"prompt": "a", "answer": 1}')
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Usage) as caught:
+        find_task("mine", encode)
+    assert "write mine.jsonl" in caught.value.fix
+    assert len(find_task("mine.jsonl", encode)) == 1
+
+
+def test_names_lead_to_verifiers(tmp_path):
+    task = task_of(tmp_path, 1, "2")
+    assert find_verifier("exact", task) is exact
+    assert find_verifier("last_number", task) is last_number
+    assert find_verifier("calculator_answer", Calculator(encode)) is calculator_answer
+    assert isinstance(exact, Verifier) and isinstance(last_number, Verifier)
+
+
+@pytest.mark.parametrize(
+    "name,message",
+    [
+        ("exakt", "did you mean exact?"),
+        ("last-number", "did you mean last_number?"),
+        ("zzz", "my_file:grade with --use"),
+        ("my_file:grade", "add --use my_file.py"),
+        ("calculator_answer", "take exact or last_number"),
+    ],
+)
+def test_a_wrong_verifier_names_the_nearest(tmp_path, name: str, message: str):
+    with pytest.raises(Usage) as caught:
+        find_verifier(name, task_of(tmp_path, 1))
+    assert message in caught.value.fix
+
+
+UNFIT = [("last_number", "about 5"), ("last_number", True), ("exact", [1]), ("exact", {"a": 1}), ("exact", False)]
+
+
+@pytest.mark.parametrize("name,gold", UNFIT)
+def test_gold_answers_are_looked_at_before_the_run(tmp_path, name: str, gold: object):
+    with pytest.raises(BadData) as caught:
+        find_verifier(name, task_of(tmp_path, 1, 2, gold))
+    assert "a/3" in caught.value.evidence

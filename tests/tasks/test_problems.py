@@ -1,0 +1,179 @@
+"""One's own data: what is read, how it is split, and what is refused with which words."""
+
+import json
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from groupwise.data import BadData, GroupwiseError, Task, Usage
+from groupwise.tasks import Problems
+
+
+def encode(text: str) -> tuple[int, ...]:
+    if "?" in text:
+        raise ValueError("no token for '?'")
+    return tuple(map(ord, text.replace("_", "")))
+
+
+def write(path: Path, *rows: object) -> Path:
+    path.write_bytes(b"".join(row if isinstance(row, bytes) else json.dumps(row).encode() + b"\n" for row in rows))
+    return path
+
+
+def row(n: int) -> dict[str, object]:
+    return {"prompt": f"{n}+{n}", "answer": 2 * n}
+
+
+def refused(path: Path, **options) -> str:
+    with pytest.raises(BadData) as caught:
+        Problems.read(path, encode, **options)
+    assert caught.value.what and caught.value.evidence and caught.value.fix
+    return str(caught.value)
+
+
+def test_reads_prompts_answers_and_contexts(tmp_path):
+    task = Problems.read(write(tmp_path / "sums.jsonl", *map(row, range(50))), encode)
+    assert isinstance(task, Task)
+    everything = [task[i] for i in range(len(task))] + list(task.held_out)
+    assert {p.text: p.given["answer"] for p in everything} == {f"{n}+{n}": 2 * n for n in range(50)}
+    assert all(p.context == encode(p.text) for p in everything)
+    assert {p.id for p in everything} == {f"sums/{n}" for n in range(1, 51)}
+    assert task[0].id == "sums/1" and task[0].text == "0+0"
+    with pytest.raises(IndexError):
+        task[len(task)]
+
+
+def test_answers_keep_their_type(tmp_path):
+    golds = ["37", 37, 3.5, [1, 2], {"tests": ["a"]}, True, False, 0]
+    rows = [{"prompt": f"p{i}", "answer": gold, "more": 1} for i, gold in enumerate(golds)]
+    task = Problems.read(write(tmp_path / "a.jsonl", *rows), encode)
+    found = {p.text: p.given["answer"] for p in (*task.training, *task.held_out)}
+    assert [found[f"p{i}"] for i in range(len(golds))] == golds
+    assert [type(found[f"p{i}"]) for i in range(len(golds))] == [type(g) for g in golds]
+
+
+def test_other_fields_are_mapped(tmp_path):
+    path = write(tmp_path / "a.jsonl", {"question": "a", "gold": "b", "prompt": "not this", "answer": "nor this"})
+    (only,) = Problems.read(path, encode, prompt="question", answer="gold").training
+    assert (only.text, only.given) == ("a", {"answer": "b"})
+
+
+def test_line_ends_marks_and_text_of_all_kinds(tmp_path):
+    rows = b'\xef\xbb\xbf{"prompt": "a\xe2\x80\xa8b", "answer": "1"}\r\n{"prompt": "c\\nd", "answer": "2"}'
+    task = Problems.read(write(tmp_path / "a.jsonl", rows), encode)
+    assert {p.text for p in (*task.training, *task.held_out)} == {"a\u2028b", "c\nd"}
+
+
+# The split
+
+
+@given(st.sets(st.integers(0, 10_000), min_size=2, max_size=40), st.floats(0.01, 0.99))
+def test_both_sides_have_a_problem_and_share_none(tmp_path_factory, numbers: set[int], share: float):
+    path = write(tmp_path_factory.mktemp("split") / "a.jsonl", *map(row, sorted(numbers)))
+    task = Problems.read(path, encode, held_out=share)
+    training, held_out = {p.id for p in task.training}, {p.id for p in task.held_out}
+    assert training and held_out and not training & held_out
+    assert len(training | held_out) == len(numbers)
+
+
+def test_the_split_is_the_hash_of_the_prompt(tmp_path):
+    task = Problems.read(write(tmp_path / "a.jsonl", *map(row, range(200))), encode, held_out=0.25)
+    for side, held in ((task.training, False), (task.held_out, True)):
+        for prompt in side:
+            assert (int(sha256(prompt.text.encode()).hexdigest()[:16], 16) / 2**64 < 0.25) is held
+
+
+def test_no_row_changes_sides_when_the_file_grows(tmp_path):
+    small = Problems.read(write(tmp_path / "a.jsonl", *map(row, range(60))), encode)
+    large = Problems.read(write(tmp_path / "b.jsonl", *map(row, range(90))), encode)
+    assert {p.text for p in small.held_out} < {p.text for p in large.held_out}
+    assert {p.text for p in small.training} < {p.text for p in large.training}
+
+
+def test_one_row_is_trained_on(tmp_path):
+    task = Problems.read(write(tmp_path / "a.jsonl", row(1)), encode, held_out=0.99)
+    assert len(task) == 1 and not task.held_out
+
+
+@pytest.mark.parametrize("share", [0, 1, -0.1, float("nan")])
+def test_a_share_is_a_share(tmp_path, share: float):
+    with pytest.raises(Usage, match="held_out"):
+        Problems.read(write(tmp_path / "a.jsonl", row(1)), encode, held_out=share)
+
+
+# What is refused
+
+
+def test_a_missing_file_names_its_neighbours(tmp_path):
+    assert "no .jsonl file is in" in refused(tmp_path / "problem.jsonl")
+    write(tmp_path / "problems.jsonl", row(1))
+    said = refused(tmp_path / "problem.jsonl")
+    assert "there is no file" in said and "beside it: problems.jsonl" in said
+
+
+def test_a_directory_is_not_a_file(tmp_path):
+    assert "cannot be read" in refused(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"\xef\xbb\xbf"])
+def test_an_empty_task(tmp_path, content: bytes):
+    assert "holds no problem" in refused(write(tmp_path / "a.jsonl", content))
+
+
+FAULTS = [
+    (b"\n", "row 2: empty"),
+    (b"  \r\n", "row 2: empty"),
+    (b"{]\n", "row 2: not JSON"),
+    (b"{'prompt': 'a', 'answer': 'b'}\n", "row 2: not JSON"),
+    (b'{"prompt": "a", "answer": NaN}\n', "NaN is no JSON number"),
+    (b'{"prompt": "a", "answer": Infinity}\n', "Infinity is no JSON number"),
+    (b'{"prompt": "\xff", "answer": "b"}\n', "row 2: not JSON"),
+    (b"[" * 100_000 + b"\n", "row 2: not JSON"),
+    (b'{"prompt": "a", "answer": ' + b"9" * 5000 + b"}\n", "row 2: not JSON"),
+    (["a", "b"], "row 2: a list, not an object"),
+    ("a", "row 2: text, not an object"),
+    (3, "row 2: a number, not an object"),
+    (None, "row 2: null, not an object"),
+    (True, "row 2: true or false, not an object"),
+    ({}, "row 2: no field 'prompt'; it has none"),
+    ({"question": "a", "answer": "b"}, "row 2: no field 'prompt'; it has question, answer: say prompt=question"),
+    ({"Prompt": "a", "answer": "b", "x": 1}, "no field 'prompt'; it has Prompt, answer, x: say prompt=Prompt"),
+    ({"prompt": "a", "answers": "b", "id": 1}, "no field 'answer'; it has prompt, answers, id: say answer=answers"),
+    ({"prompt": "a"}, "no field 'answer'; it has prompt"),
+    ({"prompt": "", "answer": "b"}, "row 2: field 'prompt' is empty"),
+    ({"prompt": " \n", "answer": "b"}, "row 2: field 'prompt' is empty"),
+    ({"prompt": None, "answer": "b"}, "row 2: field 'prompt' is null: a prompt is text"),
+    ({"prompt": 7, "answer": "b"}, "row 2: field 'prompt' is a number: a prompt is text"),
+    ({"prompt": ["a"], "answer": "b"}, "row 2: field 'prompt' is a list: a prompt is text"),
+    ({"prompt": "a", "answer": ""}, "row 2: field 'answer' is empty"),
+    ({"prompt": "a", "answer": "\t"}, "row 2: field 'answer' is empty"),
+    ({"prompt": "a", "answer": None}, "row 2: field 'answer' is empty"),
+    ({"prompt": "a", "answer": []}, "row 2: field 'answer' is empty"),
+    ({"prompt": "a", "answer": {}}, "row 2: field 'answer' is empty"),
+    ({"prompt": "1+1", "answer": 3}, "row 2: the prompt of row 1 again"),
+    ({"prompt": " 1+1\n", "answer": 2}, "row 2: the prompt of row 1 again"),
+    ({"prompt": "why?", "answer": "b"}, "row 2: the tokenizer cannot read this prompt (no token for '?')"),
+    ({"prompt": "\ud800", "answer": "b"}, "row 2: the tokenizer cannot read this prompt"),
+    ({"prompt": "_", "answer": "b"}, "row 2: the prompt has no tokens"),
+]
+
+
+@pytest.mark.parametrize("fault,message", FAULTS, ids=[m[:50] for _, m in FAULTS])
+def test_a_row_is_refused_with_its_number(tmp_path, fault: object, message: str):
+    said = refused(write(tmp_path / "a.jsonl", row(1), fault, row(3)))
+    assert message in said and "1 of 3 rows cannot be used" in said
+
+
+def test_all_faults_come_at_once(tmp_path):
+    said = refused(write(tmp_path / "a.jsonl", row(1), b"\n", 3, row(1), *[{}] * 10))
+    assert "13 of 14 rows" in said and "row 2: empty" in said and "row 3: a number" in said
+    assert "row 4: the prompt of row 1 again" in said and "and 8 more" in said
+
+
+def test_exit_code_is_that_of_bad_data(tmp_path):
+    with pytest.raises(GroupwiseError) as caught:
+        Problems.read(tmp_path / "none.jsonl", encode)
+    assert caught.value.code == 3

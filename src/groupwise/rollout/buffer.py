@@ -1,0 +1,202 @@
+"""From the number of prompts that an iteration wants to families worth training on."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import torch
+
+from groupwise.data import (
+    Curriculum,
+    Draw,
+    Engine,
+    Family,
+    Keep,
+    Outcome,
+    Prompt,
+    Sampling,
+    Strategy,
+    Task,
+    Verifier,
+    WorkerLost,
+    name_of,
+    pack,
+)
+from groupwise.models import Purpose, Tokenizer
+from groupwise.rollout.sampler import DrawSampler
+from groupwise.rollout.strategy import Independent
+from groupwise.rollout.together import together
+
+Policy = Literal["exclude", "wrong", "drop_group"]
+
+
+@dataclass(frozen=True, slots=True)
+class Harvest:
+    """All that an iteration drew, in draw order, kept or not, and in how many rounds."""
+
+    all: tuple[Family, ...]
+    rounds: int
+
+    @property
+    def families(self) -> list[Family]:
+        """The kept ones."""
+        return [f for f in self.all if any(f.kept or ())]
+
+    @property
+    def dropped(self) -> list[Family]:
+        """The others; each says why in `cause`."""
+        return [f for f in self.all if not any(f.kept or ())]
+
+    @property
+    def causes(self) -> Mapping[str, int]:
+        """Why families were dropped, and how many for each reason."""
+        return Counter(f.cause for f in self.dropped)
+
+    @property
+    def unjudged(self) -> tuple[int, int, str]:
+        """How many answers could not be judged, of how many, and the first cause."""
+        verdicts = [s.verdict for f in self.all for s in f.samples if s.verdict is not None]
+        causes = [v.cause for v in verdicts if v.outcome is Outcome.unverifiable]
+        return len(causes), len(verdicts), causes[0] if causes else ""
+
+    @property
+    def metrics(self) -> dict[str, int]:
+        """What the rounds brought: every family is counted once, among the kept or under the cause of its leaving."""
+        unjudged, answers, _ = self.unjudged
+        line = {
+            "rollout/rounds": self.rounds,
+            "rollout/families": len(self.all),
+            "rollout/kept": len(self.families),
+            "rollout/dropped": len(self.dropped),
+            "rollout/unverifiable": unjudged,
+            "rollout/answers": answers,
+        }
+        return line | {f"rollout/dropped/{cause}": n for cause, n in sorted(self.causes.items())}
+
+
+@dataclass(slots=True, eq=False)
+class Buffer:
+    """Draws prompts until an iteration has what it wants. All that it remembers is the curriculum's state.
+
+    `deadline` bounds a family, from its launch to its last verdict; `verdict_deadline` each verdict; in seconds.
+    """
+
+    task: Task
+    curriculum: Curriculum[Any]
+    engine: Engine
+    verifier: Verifier
+    tokenizer: Tokenizer
+    sampling: Sampling = field(kw_only=True)
+    seed: int = field(kw_only=True)
+    unverifiable: Policy = field(kw_only=True, default="exclude")
+    deadline: float = field(kw_only=True, default=600.0)
+    verdict_deadline: float = field(kw_only=True, default=60.0)
+    _state: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._state = self.curriculum.init(self.task, self.seed)
+
+    async def take(self, n: int, group_size: int, strategy: Strategy, keep: Keep, refill: int) -> Harvest:
+        """Families until `n` are kept: at most `refill` further rounds, each for exactly those still missing.
+
+        Nothing is remembered of a take that fails: it can be done again. WorkerLost for a family beyond its deadline.
+        """
+        state, taken, rounds = self._state, [], 0
+        missing = n
+        while missing and rounds <= refill:
+            state, draws = self.curriculum.draw(state, self.task, missing, group_size)
+            if not draws:
+                break
+            families = [self._marked(f, keep) for f in await together(self._family(d, strategy) for d in draws)]
+            state = self.curriculum.observe(state, families)
+            taken += families
+            missing -= sum(any(f.kept or ()) for f in families)
+            rounds += 1
+        self._state = state
+        return Harvest(tuple(taken), rounds)
+
+    def state(self) -> Any:
+        """The curriculum's state: JSON, and all that a resumed run needs of the rollout side."""
+        return self._state
+
+    def restore(self, state: Any) -> None:
+        self._state = state
+
+    async def _family(self, draw: Draw, strategy: Strategy) -> Family:
+        sampler = DrawSampler(
+            draw=draw, engine=self.engine, verifier=self.verifier, tokenizer=self.tokenizer, sampling=self.sampling,
+            seed=self.seed, deadline=self.verdict_deadline,
+        )  # fmt: skip
+        return await _in_time(strategy, sampler, self.deadline)
+
+    def _marked(self, family: Family, keep: Keep) -> Family:
+        """The family with `kept` for each sample. Keep sees what the method's statistics will see."""
+        batch = pack([family])
+        unjudged = batch.outcome == Outcome.unverifiable
+        if self.unverifiable == "wrong":
+            batch = batch.having(outcome=batch.outcome.masked_fill(unjudged, int(Outcome.wrong)))
+            unjudged = torch.zeros_like(unjudged)
+        stays = torch.zeros_like(unjudged)
+        judged = (~unjudged).nonzero().squeeze(1)
+        cause = ""
+        if not len(judged):
+            cause = "unverifiable" if len(unjudged) else "empty"
+        elif self.unverifiable == "drop_group" and bool(unjudged.any()):
+            cause = "unverifiable"
+        else:
+            stays[judged] = keep(batch.take(judged))
+            cause = "" if bool(stays.any()) else name_of(keep)
+        marks = iter(stays.tolist())
+        return replace(family, kept=tuple(s.role == "answer" and next(marks) for s in family.samples), cause=cause)
+
+
+async def answers(
+    prompts: Sequence[Prompt],
+    n: int,
+    engine: Engine,
+    verifier: Verifier,
+    sampling: Sampling,
+    tokenizer: Tokenizer,
+    *,
+    seed: int,
+    purpose: int = Purpose.EVALUATE,
+    deadline: float = 600.0,
+    verdict_deadline: float = 60.0,
+) -> list[Family]:
+    """`n` answers to each prompt with their verdicts, beside any run: no state is read or written.
+
+    Prompt i is draw i under `purpose`, so the same question is asked with the same random numbers whenever it is asked.
+    """
+    samplers = [
+        DrawSampler(
+            draw=Draw(i, prompt, n), engine=engine, verifier=verifier, tokenizer=tokenizer, sampling=sampling,
+            seed=seed, purpose=purpose, deadline=verdict_deadline,
+        )
+        for i, prompt in enumerate(prompts)
+    ]  # fmt: skip
+    return await together(_in_time(Independent(), s, deadline) for s in samplers)
+
+
+async def _in_time(strategy: Strategy, sampler: DrawSampler, deadline: float) -> Family:
+    waited: list[str] = []
+
+    def look() -> None:
+        waited.extend(f"{what} ({n} times)" for what, n in sampler.awaiting.items() if n)
+
+    watch = asyncio.get_running_loop().call_later(deadline, look)  # due just before the timeout itself
+    limit = asyncio.timeout(deadline)
+    try:
+        async with limit:
+            return await strategy(sampler.draw, sampler)
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise WorkerLost(
+            f"draw {sampler.draw.id} brought no family within {deadline:g} seconds",
+            evidence=f"it waited for {', '.join(waited) or 'its strategy'}",
+            fix="look whether the engine or the verifier hangs, or raise machine.deadline",
+        ) from None
+    finally:
+        watch.cancel()

@@ -1,0 +1,177 @@
+"""What the engine remembers of tokens it has read: the keys and values of live rows and of whole contexts.
+
+On one thread a row's numbers are the same bits whatever its mates, because nothing that is summed depends on them:
+matrix products see a multiple of `ROWS` rows, and attention adds up chunks of exactly `KEYS` positions, of which those
+beyond a row's own end add exactly zero. A library's fused attention does not promise this for different key lengths.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from groupwise.data import Ids
+
+ROWS = 16
+KEYS = 64
+
+KeysValues = tuple[Float[Tensor, "layers kv w d"], Float[Tensor, "layers kv w d"]]
+
+
+def padded(n: int, to: int) -> int:
+    """The least multiple of `to` that holds n, and at least one.
+
+    >>> padded(0, 16), padded(16, 16), padded(17, 16)
+    (16, 16, 32)
+    """
+    return max(-(-n // to), 1) * to
+
+
+@dataclass(frozen=True, slots=True)
+class Decode:
+    """One new token a row: it writes its key and value behind the row's own, and sees them all."""
+
+    keys: Float[Tensor, "layers rows kv capacity d"]
+    values: Float[Tensor, "layers rows kv capacity d"]
+    position: Int[Tensor, " n"]
+    row: Int[Tensor, " n"]
+    mask: Float[Tensor, "n 1 1 seen"]
+
+    @classmethod
+    def of(cls, keys: Tensor, values: Tensor, position: Int[Tensor, " n"], longest: int) -> "Decode":
+        """Rows 0 to n stand at `position`; none stands beyond `longest`."""
+        place = torch.arange(padded(longest + 1, KEYS), device=position.device)
+        mask = torch.zeros(len(position), len(place), dtype=keys.dtype, device=keys.device)
+        mask = mask.masked_fill_(place > position[:, None], -torch.inf)[:, None, None]
+        return cls(keys, values, position, torch.arange(len(position), device=position.device), mask)
+
+    def attend(
+        self, layer: int, q: Float[Tensor, "n heads d"], k: Float[Tensor, "n kv d"], v: Float[Tensor, "n kv d"]
+    ) -> Float[Tensor, "n heads d"]:
+        n, kv, d = k.shape
+        self.keys[layer][self.row, :, self.position] = k
+        self.values[layer][self.row, :, self.position] = v
+        q = (q * d**-0.5).view(n, kv, -1, d)
+        chunks = [slice(at, at + KEYS) for at in range(0, self.mask.shape[-1], KEYS)]
+        score = [q @ self.keys[layer][:n, :, c].mT + self.mask[..., c] for c in chunks]
+        top = torch.stack([s.amax(-1, keepdim=True) for s in score]).amax(0)
+        weight = [(s - top).exp_() for s in score]
+        seen, total = q.new_zeros(()), q.new_zeros(())
+        for w, c in zip(weight, chunks):
+            seen = seen + w @ self.values[layer][:n, :, c]
+            total = total + w.sum(-1, keepdim=True)
+        return (seen / total).view(n, -1, d)
+
+
+@dataclass(frozen=True, slots=True)
+class Prefill:
+    """Whole contexts side by side, each padded behind its end to a multiple of `ROWS` of its own."""
+
+    tokens: Int[Tensor, " n"]
+    position: Int[Tensor, " n"]
+    widths: tuple[int, ...]
+    seen: list[tuple[Float[Tensor, "n kv d"], Float[Tensor, "n kv d"]]]
+    """Keys and values, layer by layer, once the decoder has run."""
+
+    @classmethod
+    def of(cls, contexts: Sequence[Ids], device: torch.device | str) -> "Prefill":
+        widths = tuple(padded(len(c), ROWS) for c in contexts)
+        tokens = [t for c, w in zip(contexts, widths) for t in (*c, *(0,) * (w - len(c)))]
+        position = [p for w in widths for p in range(w)]
+        return cls(torch.tensor(tokens, device=device), torch.tensor(position, device=device), widths, [])
+
+    def attend(
+        self, layer: int, q: Float[Tensor, "n heads d"], k: Float[Tensor, "n kv d"], v: Float[Tensor, "n kv d"]
+    ) -> Float[Tensor, "n heads d"]:
+        self.seen.append((k, v))
+        out = torch.empty_like(q)
+        at = 0
+        for width, alike in groupby(self.widths):
+            own = slice(at, at := at + width * len(list(alike)))
+            a, b, c = (x[own].unflatten(0, (-1, width)).transpose(1, 2) for x in (q, k, v))
+            asked = F.scaled_dot_product_attention(a, b, c, is_causal=True, enable_gqa=q.shape[1] != k.shape[1])
+            out[own] = asked.transpose(1, 2).flatten(0, 1)
+        return out
+
+    def cut(self) -> list[KeysValues]:
+        """Keys and values of each context, its padding included."""
+        keys, values = (torch.stack(x).transpose(1, 2).split(self.widths, 2) for x in zip(*self.seen))
+        return list(zip(keys, values))
+
+
+class Prefixes:
+    """Keys and values of contexts, found by equality of tokens; those longest unused leave first."""
+
+    def __init__(self) -> None:
+        self.tokens = 0
+        self._held: OrderedDict[Ids, KeysValues] = OrderedDict()
+
+    def __contains__(self, context: Ids) -> bool:
+        return context in self._held
+
+    def __getitem__(self, context: Ids) -> KeysValues:
+        self._held.move_to_end(context)
+        return self._held[context]
+
+    def put(self, context: Ids, keys: Tensor, values: Tensor) -> None:
+        """Kept as clones: views would keep the whole pack that they were computed in."""
+        self._held[context] = keys[:, :, : len(context)].clone(), values[:, :, : len(context)].clone()
+        self.tokens += len(context)
+
+    def trim(self, bound: int) -> None:
+        """Forget until at most `bound` tokens are held."""
+        while self.tokens > bound:
+            context, _ = self._held.popitem(last=False)
+            self.tokens -= len(context)
+
+    def clear(self) -> None:
+        self._held.clear()
+        self.tokens = 0
+
+
+class RowCache:
+    """Keys and values of live rows, in two rectangles that grow with the rows and with the longest of them."""
+
+    def __init__(self, layers: int, kv: int, d: int, *, bound: int, dtype: torch.dtype, device: torch.device) -> None:
+        self.bound = bound
+        self.keys = torch.zeros(layers, 0, kv, 0, d, dtype=dtype, device=device)
+        self.values = self.keys.clone()
+
+    def grow(self, rows: int, positions: int, live: int) -> None:
+        """Make room for `rows` rows of `positions`, of which the first `live` are carried over.
+
+        Positions double while that keeps within `bound` tokens. Fresh room is zero: what attention ignores has weight
+        zero, which must not meet a NaN.
+        """
+        layers, tall, kv, wide, d = self.keys.shape
+        if rows <= tall and positions <= wide:
+            return
+        size = max(rows, tall), wide if positions <= wide else max(padded(positions, KEYS), 2 * wide)
+        if size[0] * size[1] > self.bound:
+            size = rows, padded(positions, KEYS)
+        kept = slice(min(wide, size[1]))
+        for name in ("keys", "values"):
+            old = getattr(self, name)
+            new = old.new_zeros(layers, size[0], kv, size[1], d)
+            new[:, :live, :, kept] = old[:, :live, :, kept]
+            setattr(self, name, new)
+
+    def enter(self, first: int, count: int, keys: Tensor, values: Tensor) -> None:
+        """Rows `first` to `first + count` begin with one context's keys and values."""
+        own = slice(first, first + count)
+        self.keys[:, own, :, : keys.shape[2]] = keys[:, None]
+        self.values[:, own, :, : keys.shape[2]] = values[:, None]
+
+    def move(self, to: list[int], source: list[int], positions: int) -> None:
+        """Rows `source` take the places `to`."""
+        for x in (self.keys, self.values):
+            x[:, to, :, :positions] = x[:, source, :, :positions]
+
+    def clear(self) -> None:
+        self.keys = self.keys.new_zeros(*self.keys.shape[:1], 0, self.keys.shape[2], 0, self.keys.shape[4])
+        self.values = self.keys.clone()

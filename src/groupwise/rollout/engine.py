@@ -1,0 +1,200 @@
+"""The engine in this process: asks become rows of one batch, each enters and leaves at any token."""
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+
+import torch
+from torch import Tensor
+
+from groupwise.data import Ask, Finish, Ids, Span, Usage
+from groupwise.models import Decoder, Tokenizer, log_law
+from groupwise.rollout.cache import ROWS, Prefill, Prefixes, padded
+from groupwise.rollout.rows import Job, Rows
+
+PACK = 8192
+"""Tokens of contexts that are read in one forward, at most (a longer context alone)."""
+
+
+class NativeEngine:
+    """An `Engine` over one decoder. Its weights are the learner's own where `load` is given the decoder's own tensors.
+
+    At most `rows` rows live at once, and live rows and remembered contexts hold at most `cache_tokens` tokens; asks
+    beyond that wait in the order in which they came. The numbers of a sample do not depend on its mates: random ones
+    are keyed, and on one thread the others are equal to the last bit (see `cache`).
+    """
+
+    def __init__(
+        self, decoder: Decoder, tokenizer: Tokenizer, *, seed: int, rows: int = 256, cache_tokens: int = 1 << 20
+    ) -> None:
+        self.version = 0
+        self._decoder, self._bound, self._most = decoder, cache_tokens, rows
+        self._rows = Rows(decoder, tokenizer, seed=seed, rows=rows, cache_tokens=cache_tokens)
+        self._prefixes = Prefixes()
+        self._waiting: deque[Job] = deque()
+        self._ticker: asyncio.Task[None] | None = None
+        self._left = False
+
+    async def sample(self, ask: Ask) -> Span:
+        """The ask's next tokens. Usage for one that the model or the cache cannot hold; cancelling frees its row."""
+        self._refuse(ask)
+        job = Job(ask, asyncio.get_running_loop().create_future())
+        self._waiting.append(job)
+        if self._ticker is None or self._ticker.done():
+            self._ticker = asyncio.create_task(self._run())
+        try:
+            return await job.answer
+        except asyncio.CancelledError:
+            self._left = True
+            raise
+
+    async def score(self, context: Ids, tokens: Ids) -> tuple[float, ...]:
+        """The log-prob of each token after what stands before it, under the full law at temperature 1."""
+        if not tokens:
+            return ()
+        self._fits(context, len(tokens))
+        with torch.inference_mode():
+            hidden = self._read([context + tokens[:-1]])[1][len(context) - 1 :][: len(tokens)]
+            law = log_law(self._decoder.head(hidden))
+            return tuple(law[range(len(tokens)), list(tokens)].tolist())
+
+    async def load(self, version: int, weights: Mapping[str, Tensor]) -> None:
+        """Go on with these weights: running asks come back `cut` with what they have, remembered contexts are gone.
+
+        ValueError for weights of another model.
+        """
+        own = self._decoder.state_dict()
+        if {name: x.shape for name, x in own.items()} != {name: x.shape for name, x in weights.items()}:
+            odd = sorted(own.keys() ^ weights.keys()) or [n for n, x in own.items() if x.shape != weights[n].shape]
+            raise ValueError(f"weights of another model: {', '.join(odd[:5])}")
+        self._answer(self._rows.leave(range(len(self._rows)), [Finish.cut] * len(self._rows)))
+        with torch.no_grad():
+            for name, x in own.items():
+                if x.data_ptr() != weights[name].data_ptr():
+                    x.copy_(weights[name])
+        self._prefixes.clear()
+        self._rows.cache.clear()
+        self.version = version
+
+    def foresee(self, contexts: Sequence[Ids]) -> None:
+        """Read these contexts now."""
+        for context in contexts:
+            self._fits(context, 1)
+        self._remember([context[:-1] for context in contexts])
+        self._prefixes.trim(max(self._bound - self._held(), 0))
+
+    async def _run(self) -> None:
+        """One token after the other, until nobody waits."""
+        try:
+            while True:
+                await asyncio.sleep(0)  # who has an answer may ask again before the next token
+                self._dismiss()
+                self._admit()
+                if not self._rows.jobs:
+                    return
+                self._answer(self._rows.tick())
+        except asyncio.CancelledError:
+            self._fail(None)
+            raise
+        except Exception as error:
+            self._fail(error)
+
+    def _admit(self) -> None:
+        """Those who wait become rows, first come first served, while there is room; equal contexts are read once."""
+        live, width = len(self._rows), self._width()
+        chosen: list[Job] = []
+        while self._waiting and live + len(chosen) < self._most:
+            job = self._waiting[0]
+            if job.answer.done():
+                self._waiting.popleft()
+                continue
+            many, width = live + len(chosen) + 1, max(width, job.reach)
+            if many > 1 and padded(many, ROWS) * width > self._bound:
+                break
+            chosen.append(self._waiting.popleft())
+        if not chosen:
+            return
+        self._remember([job.ask.context[:-1] for job in chosen])
+        longest = max(self._rows.longest + 1, *(len(job.ask.context) for job in chosen))
+        with torch.inference_mode():
+            self._rows.cache.grow(padded(live + len(chosen), ROWS), longest, live)
+            for context, jobs in groupby(chosen, key=lambda job: job.ask.context):
+                alike = list(jobs)
+                if len(context) > 1:
+                    self._rows.cache.enter(len(self._rows), len(alike), *self._prefixes[context[:-1]])
+                self._rows.enter(alike)
+        self._prefixes.trim(max(self._bound - self._held(), 0))
+
+    def _width(self) -> int:
+        """Positions that the longest live row may come to fill."""
+        return max((job.reach for job in self._rows.jobs), default=0)
+
+    def _held(self) -> int:
+        """Tokens that the live rows may come to hold."""
+        return padded(len(self._rows), ROWS) * self._width()
+
+    def _remember(self, contexts: Sequence[Ids]) -> None:
+        """Read the contexts that are not remembered yet, those of one width side by side."""
+        fresh = sorted({c for c in contexts if c and c not in self._prefixes}, key=lambda c: (len(c), c))
+        pack: list[Ids] = []
+        for i, context in enumerate(fresh):
+            pack.append(context)
+            if i + 1 == len(fresh) or sum(map(len, pack)) + len(fresh[i + 1]) > PACK:
+                with torch.inference_mode():
+                    layout, _ = self._read(pack)
+                    for known, (keys, values) in zip(pack, layout.cut()):
+                        self._prefixes.put(known, keys, values)
+                pack = []
+
+    def _read(self, contexts: Sequence[Ids]) -> tuple[Prefill, Tensor]:
+        layout = Prefill.of(contexts, next(self._decoder.parameters()).device)
+        return layout, self._decoder(layout.tokens, layout)
+
+    def _answer(self, done: Sequence[tuple[Job, Span]]) -> None:
+        for job, span in done:
+            if not job.answer.done():
+                job.answer.set_result(replace(span, versions=(self.version,) * len(span.tokens)))
+
+    def _dismiss(self) -> None:
+        """Rows whose asker has gone away are free again."""
+        if self._left:
+            gone = [r for r, job in enumerate(self._rows.jobs) if job.answer.done()]
+            self._rows.leave(gone, [Finish.cut] * len(gone))
+            self._left = False
+
+    def _fail(self, error: Exception | None) -> None:
+        """Nobody waits for an engine that has stopped: each asker hears why."""
+        jobs = [*self._rows.jobs, *self._waiting]
+        self._rows.leave(range(len(self._rows)), [Finish.cut] * len(self._rows))
+        self._waiting.clear()
+        for job in jobs:
+            if not job.answer.done():
+                if error is None:
+                    job.answer.cancel()
+                else:
+                    job.answer.set_exception(error)
+
+    def _refuse(self, ask: Ask) -> None:
+        if ask.limit < 1:
+            raise ValueError(f"an ask for {ask.limit} tokens")
+        self._fits(ask.context, ask.limit)
+
+    def _fits(self, context: Ids, more: int) -> None:
+        if not context:
+            raise ValueError("a context is empty: the first token of an answer needs one that it follows")
+        shape = self._decoder.shape
+        if max(context) >= shape.vocabulary or min(context) < 0:
+            raise Usage(
+                "a prompt holds a token that the model does not know",
+                evidence=f"token {max(context)}, vocabulary of {shape.vocabulary}",
+                fix="use the tokenizer that belongs to the model",
+            )
+        most = min(shape.positions, self._bound)
+        if len(context) + more > most:
+            raise Usage(
+                f"a prompt of {len(context)} tokens and an answer of up to {more} do not fit",
+                evidence=f"the model sees {shape.positions} tokens, engine.cache_tokens is {self._bound}",
+                fix=f"lower sampling.max_tokens to at most {max(most - len(context), 0)}, or drop longer prompts",
+            )

@@ -1,0 +1,24 @@
+"""Waiting for several coroutines at once, so that none is left behind when one fails."""
+
+import asyncio
+from collections.abc import Coroutine, Iterable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+async def together(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Their results in the given order. The first failure cancels the others and is raised as it is.
+
+    >>> async def twice(x): return 2 * x
+    >>> asyncio.run(together([twice(1), twice(2)]))
+    [2, 4]
+    """
+    tasks = [asyncio.ensure_future(c) for c in coroutines]
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise

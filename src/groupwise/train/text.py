@@ -87,9 +87,16 @@ def read(kind: type[T], source: str | Path) -> T:
 
 
 def attempt(
-    source: str | Path, overrides: Sequence[tuple[str, str]] = (), use: Use | None = None
+    source: str | Path,
+    overrides: Sequence[tuple[str, str]] = (),
+    use: Use | None = None,
+    *,
+    only: Sequence[str] | None = None,
 ) -> tuple[Recipe | None, list[Usage]]:
-    """A recipe, and all that is wrong with it. Without `use`, code of one's own is `Named` and nothing is imported."""
+    """A recipe, and all that is wrong with it. Without `use`, code of one's own is `Named` and nothing is imported.
+
+    `only` reads some of its fields, under a plain method.
+    """
     reading = Reading(use)
     try:
         data = raw(source)
@@ -97,6 +104,8 @@ def attempt(
             put(data, path, Typed(value))
     except Usage as problem:
         return None, [problem]
+    if only is not None:
+        data = {"method": {}, **{name: data[name] for name in only if name in data}}
     recipe = reading.table(Recipe, data, MISSING, "recipe")
     if recipe is not MISSING:
         if use is not None and ":" in recipe.verifier:
@@ -268,7 +277,7 @@ class Reading:
         constants = {k: v for k, v in data.items() if k not in ("kind", "base")}
         if hint is Method and "base" in data:
             if data["base"] not in methods():
-                return self.wrong(where, f"no method is called {data['base']!r}; {_near(data['base'], methods())}")
+                return self.wrong(where, f"no method is called {data['base']!r}; {near(data['base'], methods())}")
             return self.table(Method, constants, methods()[data["base"]](), where)
         if "kind" in data:
             named = self.named(data["kind"], hint, where)
@@ -278,15 +287,20 @@ class Reading:
                 if constants:
                     return self.wrong(where, f"{data['kind']} has no constants, so no {next(iter(constants))!r}")
                 return self.fitting(named, hint, where)
+            ours = named.__module__.startswith("groupwise.")
+            if ours and named is not hint and self.fitting(named, hint, where) is MISSING:
+                return MISSING
+            if not is_dataclass(named):
+                return self.wrong(where, f"{data['kind']} is no dataclass", "write @dataclass(frozen=True) above it")
             made = self.table(named, constants, MISSING, where)
-            return made if made is MISSING else self.fitting(made, hint, where)
+            return made if ours or made is MISSING else self.fitting(made, hint, where)
         if isinstance(current, Named):
             return Named(current.part, tuple({**dict(current.constants), **constants}.items()))
         if is_dataclass(current) and current is not MISSING:
             return self.table(type(current), constants, current, where)
         if is_dataclass(hint) and isinstance(hint, type):
             return self.table(hint, constants, MISSING, where)
-        return self.wrong(where, f"the table names no part; {_near('', fitting_names(hint))}", 'say kind = "..."')
+        return self.wrong(where, f"the table names no part; {near('', fitting_names(hint))}", 'say kind = "..."')
 
     def table(self, cls: Any, data: Mapping[str, Any], current: Any, where: str) -> Any:
         """A dataclass from constants, over those of `current` or over its defaults."""
@@ -294,7 +308,7 @@ class Reading:
         values = {n: getattr(current, n) for n in known} if current is not MISSING else {}
         for key, given in data.items():
             if key not in known:
-                self.wrong(where, f"{cls.__name__} has no field {key!r}; {_near(key, known)}")
+                self.wrong(where, f"{cls.__name__} has no field {key!r}; {near(key, known)}")
                 continue
             value = self.value(given, hints[key], values.get(key, default(known[key])), f"{where}.{key}")
             values[key] = value if value is not MISSING else values.get(key, MISSING)
@@ -345,7 +359,7 @@ def _seen(data: Any) -> str:
     return f"{str(data) if isinstance(data, Typed) else data!r} is {SEEN.get(type(data), 'a string')}"
 
 
-def _near(name: str, known: Iterable[str]) -> str:
+def near(name: str, known: Iterable[str]) -> str:
     close = get_close_matches(name, known, n=1, cutoff=0.5)
     return f"did you mean {close[0]}?" if close else f"there is {', '.join(known)}"
 

@@ -1,0 +1,238 @@
+"""The command table. No room is imported before a command runs, so that every `--help` comes at once."""
+
+import argparse
+import re
+import shlex
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import NoReturn
+
+RECIPE = """\
+what a recipe says, and `--dotted.field value` changes:
+  (top)             model task verifier method prompts iterations seed max_unverifiable sinks
+  columns           prompt answer
+  method            base group_size curriculum strategy keep refill unverifiable shaping advantage credit mask objective
+                    minibatches shuffle passes proximal models memory schedules
+  method.objective  surrogate weights penalties aggregate
+  sampling          temperature max_tokens top_p top_k min_p stop
+  engine            rows cache_tokens max_gap
+  optimizer         lr betas eps weight_decay clip warmup decay
+  machine           device dtype threads piece_tokens deadline
+  evaluate          every problems samples
+  save              every keep
+
+  groupwise train recipe.toml --method.objective.surrogate.high 0.35 --iterations 50
+  groupwise train --task problems.jsonl --verifier last_number
+"""
+
+CODES = """\
+exit codes: 0 done, 1 a bug of ours, 2 usage, 3 data, 4 environment, 5 training diverged, 6 storage, 7 worker, 8 lock,
+130 interrupted, 143 terminated
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return run(words)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # whoever read our output has seen enough
+        sys.stdout = None  # type: ignore[assignment]
+        return 141
+    except Exception as error:
+        code = getattr(error, "code", None)
+        if isinstance(code, int) and hasattr(error, "fix"):  # GroupwiseError, known without importing its room
+            print(f"error: {error}", file=sys.stderr)
+            return code
+        traceback.print_exc()
+        print(
+            "this is a bug of groupwise: please open an issue with the lines above and the command\n"
+            f"  groupwise {shlex.join(words)}",
+            file=sys.stderr,
+        )
+        return 1
+
+
+def run(words: list[str]) -> int:
+    """Dispatch to what computes (`train.commands`) or to what prints (`train.views`)."""
+    table, commands = parser()
+    known = commands.get(words[0]) if words else None
+    words, overrides = split(known, words) if known else (words, [])
+    a = table.parse_args(words)
+    if a.version:
+        from importlib.metadata import version
+
+        print(f"groupwise {version('groupwise')}")
+        return 0
+    if a.command is None:
+        table.print_help()
+        return 0
+    if a.command in ("methods", "show", "diff", "check"):
+        return look(a, overrides)
+    from groupwise.train import commands as do
+
+    match a.command:
+        case "train":
+            told = shlex.join(["groupwise", *words, *(w for path, value in overrides for w in (f"--{path}", value))])
+            return do.train(a.recipe, overrides, a.use, out=a.out, name=a.name, stop_after=a.stop_after, command=told)
+        case "resume":
+            return do.resume(a.run, a.use, strict=a.strict, stop_after=a.stop_after)
+        case "eval":
+            return do.evaluate(a.model, overrides, a.use, samples=a.samples, problems=a.problems, recipe_path=a.recipe)
+        case "sample":
+            return do.sample(a.model, a.prompt, overrides, a.use, n=a.n)
+        case "report":
+            return do.report(a.run, a.out)
+    raise AssertionError(a.command)
+
+
+def look(a: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
+    """The commands that only look: no weights, no engine."""
+    from groupwise.train import views
+
+    match a.command:
+        case "methods":
+            print(views.list_methods())
+        case "show":
+            print(views.show(a.what))
+        case "diff":
+            print(views.show_diff(a.a, a.b))
+        case "check":
+            from pathlib import Path
+
+            from groupwise.train.check import check
+            from groupwise.train.use import load_use
+
+            problems = check(Path(a.file), overrides, load_use(a.use))
+            print(views.show_check(a.file, problems))
+            return problems[0].code if problems else 0
+    return 0
+
+
+def parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+    """All commands, and those that take `--dotted.field value`."""
+    table = argparse.ArgumentParser(
+        prog="groupwise",
+        description="Reinforcement-learning post-training of language models, in which every method is a value.",
+        epilog=CODES,
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    table.add_argument("--version", action="store_true", help="print the version and exit")
+    commands = table.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+
+    def add(name: str, help: str, epilog: str = "") -> argparse.ArgumentParser:
+        return commands.add_parser(
+            name,
+            help=help,
+            description=help[0].upper() + help[1:] + ".",
+            epilog=epilog,
+            allow_abbrev=False,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+
+    use = {
+        "action": "append",
+        "default": [],
+        "metavar": "FILE.py",
+        "help": "code that the recipe names; it will be run",
+    }
+    stop = {"type": seconds, "metavar": "2h", "help": "save and end after so long: 90s, 30m, 1h30m"}
+
+    train = add("train", "train a model: the packaged recipe, or one's own", RECIPE)
+    train.add_argument("recipe", nargs="?", metavar="RECIPE.toml")
+    train.add_argument("--out", default="runs", metavar="DIR", help="where run directories go (default: runs)")
+    train.add_argument("--name", help="what the run is called (default: the recipe's name)")
+    train.add_argument("--stop-after", **stop)
+    train.add_argument("--use", **use)
+
+    resume = add("resume", "go on with a run from its newest checkpoint")
+    resume.add_argument("run", metavar="RUN")
+    resume.add_argument(
+        "--strict", action="store_true", help="refuse to fall back when the newest checkpoint is damaged"
+    )
+    resume.add_argument("--stop-after", **stop)
+    resume.add_argument("--use", **use)
+
+    evaluate = add("eval", "held-out accuracy of a model or a run", RECIPE)
+    evaluate.add_argument("model", metavar="MODEL_OR_RUN")
+    evaluate.add_argument("--samples", type=count, default=4, metavar="N", help="answers a problem (default: 4)")
+    evaluate.add_argument("--problems", type=count, metavar="N", help="how many problems (default: the recipe's)")
+    evaluate.add_argument("--recipe", metavar="RECIPE.toml", help="task and sampling of a model that is no run")
+    evaluate.add_argument("--use", **use)
+
+    sample = add("sample", "a model's answers to a prompt", RECIPE)
+    sample.add_argument("model", metavar="MODEL")
+    sample.add_argument("prompt", metavar="PROMPT")
+    sample.add_argument("-n", type=count, default=1, metavar="N", help="how many (default: 1)")
+    sample.add_argument("--use", **use)
+
+    report = add("report", "write the report of a run, or of several laid over each other")
+    report.add_argument("run", nargs="+", metavar="RUN")
+    report.add_argument("--out", metavar="FILE.html", help="where to (default: report.html in the first run)")
+
+    add("methods", "the published methods, one a line")
+    show = add("show", "a method with its paper, constants, differences and proofs; or a recipe in full")
+    show.add_argument("what", metavar="NAME|FILE")
+    diff = add("diff", "what distinguishes two methods or two recipes")
+    diff.add_argument("a", metavar="A")
+    diff.add_argument("b", metavar="B")
+    check = add("check", "every error of a recipe, in seconds, without loading weights", RECIPE)
+    check.add_argument("file", metavar="FILE")
+    check.add_argument("--use", **use)
+    return table, {"train": train, "eval": evaluate, "sample": sample, "check": check}
+
+
+def split(known: argparse.ArgumentParser, words: list[str]) -> tuple[list[str], list[tuple[str, str]]]:
+    """A command's own words, and the overrides among them: `--dotted.field value` or `--dotted.field=value`."""
+    own, overrides = [], []
+    flags = known._option_string_actions
+    rest = iter(words)
+    for word in rest:
+        name, equals, value = word.partition("=")
+        if word == "--":
+            own += [word, *rest]
+        elif not word.startswith("--"):
+            own.append(word)
+        elif name in flags:
+            own.append(word)
+            if not equals and flags[name].nargs != 0 and (following := next(rest, None)) is not None:
+                own.append(following)
+        elif (given := value if equals else next(rest, None)) is None:
+            known.error(f"{word} needs a value")
+        else:
+            overrides.append((name.removeprefix("--"), given))
+    return own, overrides
+
+
+def seconds(text: str) -> float:
+    """`90`, `90s`, `30m`, `2h`, `1h30m` as seconds.
+
+    >>> seconds("1h30m")
+    5400.0
+    """
+    found = re.fullmatch(r"(?:([\d.]+)h)?(?:([\d.]+)m)?(?:([\d.]+)s?)?", text)
+    try:
+        parts = [float(part) for part in found.groups(default="0")] if found and text else refuse(text)
+    except ValueError:
+        refuse(text)
+    return parts[0] * 3600 + parts[1] * 60 + parts[2]
+
+
+def count(text: str) -> int:
+    """A whole number from 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: say a whole number from 1")
+    return int(text)
+
+
+def refuse(text: str) -> NoReturn:
+    raise argparse.ArgumentTypeError(f"{text!r} is no time: say it as 90s, 30m, 2h or 1h30m")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,89 @@
+"""All that is wrong with a recipe, found in seconds: no weights are loaded, no engine starts."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from groupwise.data import Finish, GroupwiseError, Usage, family_of, pack
+from groupwise.models import find_model, read_shape, read_tokenizer, weight_files
+from groupwise.tasks import find_task
+from groupwise.train.loop import credited
+from groupwise.train.recipe import Recipe
+from groupwise.train.text import at, attempt
+from groupwise.train.use import Use
+
+
+def check(
+    source: str | Path, overrides: Sequence[tuple[str, str]] = (), use: Use | None = None
+) -> list[GroupwiseError]:
+    """Every error that the recipe would meet: in its text, its model directory, its task, and its method's formulas."""
+    use = use or Use()
+    recipe, problems = attempt(source, overrides, use)
+    found: list[GroupwiseError] = [*problems]
+    if recipe is None:  # what it says of model and task may still be understood
+        recipe, _ = attempt(source, overrides, use, only=("model", "task", "columns", "verifier", "sampling"))
+    else:
+        found += rehearse(recipe)
+    return found if recipe is None else [*found, *doors(recipe)]
+
+
+def rehearse(recipe: Recipe) -> list[GroupwiseError]:
+    """The method's whole way from verdicts to a gradient, on a made-up batch of two groups."""
+    method = at(recipe.method, 0)
+    torch.manual_seed(0)
+    n, budget = method.group_size, recipe.sampling.max_tokens
+    scores = [float(i % 2 == 0) for i in range(n)]
+    families = [family_of(scores, lengths=[min(budget, 1 + i % 3) for i in range(n)], limit=budget) for _ in range(2)]
+    batch = pack(families)
+    logp = -torch.rand(batch.tokens, dtype=torch.float64) - 0.1
+    batch = batch.having(
+        finish=torch.where(torch.arange(len(batch)) == 1, Finish.length, batch.finish),
+        logp_old=logp,
+        measures={measure: logp.clone() for measure in method.needs},
+        memory={name: memory.init() for name, memory in method.memory},
+    )
+    try:
+        kept = method.keep(pack(families[:1]))
+        if kept.shape != (n,) or kept.dtype != torch.bool:
+            return [_odd("keep", f"{tuple(kept.shape)} {kept.dtype}, not one truth value for {n} samples")]
+        step = credited(batch, method)
+        if step.advantage is None or step.advantage.shape != step.place.shape:
+            return [_odd("credit", "not one number a token")]
+        step = method.objective.fix(step.having(logp=step.logp_old.clone().requires_grad_()))
+        loss = method.objective(step)
+        loss.backward()
+    except GroupwiseError as error:
+        return [error]
+    except Exception as error:  # a part of one's own may raise anything
+        return [_odd("a part", f"{type(error).__name__}: {error}")]
+    if not loss.isfinite() or not step.logp.grad.isfinite().all():
+        return [_odd("the objective", f"a loss of {loss.item()}, where policy and old policy are equal")]
+    return []
+
+
+def _odd(which: str, what: str) -> Usage:
+    return Usage(f"recipe.method fails on a made-up batch: {which}", evidence=what, fix="mend that part")
+
+
+def doors(recipe: Recipe) -> list[GroupwiseError]:
+    """What stands on the disk: model directory, tokenizer, task and verifier."""
+    found: list[GroupwiseError] = []
+    try:
+        directory = find_model(recipe.model)
+    except GroupwiseError as error:
+        return [error]
+    for look in (read_shape, weight_files):
+        try:
+            look(directory)
+        except GroupwiseError as error:
+            found.append(error)
+    try:
+        tokenizer = read_tokenizer(directory)
+        task = find_task(recipe.task, tokenizer.encode, prompt=recipe.columns.prompt, answer=recipe.columns.answer)
+        longest = max(len(prompt.context) for prompt in task.held_out)
+        if not found:
+            read_shape(directory, context=longest + recipe.sampling.max_tokens)
+    except GroupwiseError as error:
+        found.append(error)
+    return found

@@ -4,11 +4,12 @@ import importlib
 import math
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from groupwise.data import Environment, Usage
 
 
+@runtime_checkable
 class Sink(Protocol):
     """Somewhere that numbers go; only names, numbers and the iteration ever reach it."""
 

@@ -97,6 +97,7 @@ def test_24_rows_5_of_them_masked_in_any_cut(objective: Objective, seed: int) ->
 
 @pytest.mark.t(3)
 @pytest.mark.parametrize("aggregate", [token_mean, sequence_mean, OBJECTIVES["grpo by group"].aggregate])
+@settings(max_examples=30)
 @given(step=steps())
 def test_divisors_are_those_of_the_step_and_not_of_the_iteration(aggregate: Any, step: Batch) -> None:
     """A step that is half an iteration weighs as much as the iteration: its shares sum to 1 by themselves."""
@@ -228,6 +229,7 @@ def test_on_the_policy_itself_every_method_is_reinforce(name: str, data: st.Data
 
 
 @pytest.mark.t(16)
+@settings(max_examples=30)
 @given(step=steps())
 def test_the_value_on_the_policy_itself_is_the_mean_advantage(step: Batch) -> None:
     """So it is 0 where advantages are centred and answers weigh the same: the value says nothing, the gradient does."""
@@ -238,6 +240,7 @@ def test_the_value_on_the_policy_itself_is_the_mean_advantage(step: Batch) -> No
 
 
 @pytest.mark.t(18)
+@settings(max_examples=30)
 @given(step=steps())
 def test_gspo_token_with_one_advantage_a_sequence_is_gspo(step: Batch) -> None:
     one, other = (
@@ -282,6 +285,7 @@ def test_every_constant_changes_the_gradient(name: str, path: tuple[str, ...], x
 
 
 @pytest.mark.t(8)
+@settings(max_examples=30)
 @given(step=steps())
 def test_budget_mean_counts_a_row_twice_when_it_is_twice_as_long(step: Batch) -> None:
     """Doubling one row, token by token, doubles its contribution and leaves the others'."""

@@ -1,0 +1,60 @@
+import pytest
+import torch
+
+from groupwise.data import Batch, Outcome, family_of, pack
+from groupwise.rewards import Overlong, everything, mixed_outcomes
+
+NAN = float("nan")
+
+
+def kept(scores: list[float]) -> list[bool]:
+    return mixed_outcomes(pack([family_of(scores)])).tolist()
+
+
+@pytest.mark.t(28)
+@pytest.mark.parametrize(
+    "scores, live",
+    [
+        ([1, 1, 1], False),
+        ([0, 0, 0], False),
+        ([1, 0, 0], True),
+        ([1, 1, 0], True),
+        ([1], False),
+        ([0], False),
+        ([NAN, 1, 1], False),
+        ([NAN, 0, 0], False),
+        ([NAN, 1, 0], True),
+        ([NAN, NAN], False),
+        ([0.5, 0.5], False),
+        ([0.5, 1], True),
+    ],
+)
+def test_a_family_is_kept_whole_or_not_at_all(scores: list[float], live: bool) -> None:
+    assert kept(scores) == [live] * len(scores)
+
+
+@pytest.mark.t(28)
+def test_exactly_the_live_families_of_a_scripted_round_are_kept_in_order() -> None:
+    script = [[1, 1], [1, 0], [0, 0], [0, 1], [NAN, 1], [1, 0]]
+    assert [i for i, scores in enumerate(script) if all(kept(scores))] == [1, 3, 5]
+
+
+def test_malformed_answers_are_wrong() -> None:
+    b = pack([family_of([1, 0])]).having(outcome=torch.tensor([Outcome.correct, Outcome.malformed]))
+    assert mixed_outcomes(b).all()
+    b = b.having(outcome=torch.tensor([Outcome.wrong, Outcome.malformed]))
+    assert not mixed_outcomes(b).any()
+
+
+@pytest.mark.t(30)
+def test_a_length_penalty_makes_no_group_mixed() -> None:
+    """Keep sees outcomes: rewards that differ only by shaping carry no signal, and a graded 0.999 is not correct."""
+    b: Batch = pack([family_of([1, 1, 1], lengths=[2, 9, 16], limit=16)])
+    b = b.having(reward=Overlong(8)(b.score, b))
+    assert len(set(b.reward.tolist())) == 3
+    assert not mixed_outcomes(b).any()
+    assert not mixed_outcomes(b.having(outcome=torch.zeros(3, dtype=torch.long), score=b.score * 0.999)).any()
+
+
+def test_everything_is_kept() -> None:
+    assert everything(pack([family_of([0, 0, NAN])])).tolist() == [True] * 3

@@ -33,6 +33,7 @@ R_length = 0                                 if |o| <= L_max - L_cache
          = ((L_max - L_cache) - |o|)/L_cache if L_max - L_cache < |o| <= L_max
          = -1                                if |o| > L_max""",
     differences=(
+        Difference("group size", "16", "16", "16"),
         Difference("clip range", "0.2 and 0.28", "0.2 and 0.28", "0.2 and 0.28"),
         Difference("dual clip", "none", "c = 10", "none"),
         Difference("token mean over", "the tokens of a group", "the global minibatch", "the whole step"),

@@ -1,0 +1,351 @@
+"""Each method's whole way, from scores to loss and gradient, against an independent transcription of its paper.
+
+The transcriptions are NumPy over Python loops and share no code with the library. Their derivatives are complex steps:
+`imag(J(l + ih)) / h` is exact to rounding, as long as comparisons look at real parts and `sg` drops the imaginary one.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import torch
+
+from groupwise.data import Batch, Family, Finish, Logp, family_of, pack
+from groupwise.methods import (
+    Method,
+    cispo,
+    dapo,
+    dr_grpo,
+    gmpo,
+    grpo,
+    gspo,
+    gspo_token,
+    published,
+    reinforce_pp,
+    rloo,
+    sapo,
+)
+from groupwise.rewards import Overlong
+from groupwise.train.loop import credited
+
+BUDGET = 8
+
+
+@dataclass
+class Answer:
+    """What a paper knows of one answer; `l` may be complex."""
+
+    score: float
+    cut: bool
+    l: np.ndarray
+    old: np.ndarray
+    ref: np.ndarray
+
+    @property
+    def r(self) -> np.ndarray:
+        return np.exp(self.l - self.old)
+
+
+Groups = list[list[Answer]]
+
+
+def sg(x):
+    return np.real(x)
+
+
+def smaller(a, b):
+    return np.where(np.real(a) <= np.real(b), a, b)
+
+
+def clip(x, low, high):
+    return np.where(np.real(x) < low, low, np.where(np.real(x) > high, high, x))
+
+
+def z(rewards: np.ndarray) -> np.ndarray:
+    return (rewards - rewards.mean()) / (rewards.std(ddof=1) + 1e-6)
+
+
+def scores(group: list[Answer]) -> np.ndarray:
+    return np.array([answer.score for answer in group])
+
+
+def paper_grpo(groups: Groups):
+    total = 0.0
+    for group in groups:
+        for o, a in zip(group, z(scores(group))):
+            gap = o.ref - o.l
+            u = smaller(o.r * a, clip(o.r, 0.8, 1.2) * a) - 0.04 * (np.exp(gap) - gap - 1)
+            total += u.sum() / len(o.l) / len(group)
+    return total / len(groups)
+
+
+def paper_dr_grpo(groups: Groups):
+    total, count = 0.0, 0
+    for group in groups:
+        rewards = np.array([0.0 if o.cut else o.score for o in group])
+        for o, a in zip(group, rewards - rewards.mean()):
+            total += smaller(o.r * a, clip(o.r, 0.8, 1.2) * a).sum() / BUDGET
+            count += 1
+    return total / count
+
+
+def paper_dapo(groups: Groups, cache: int = 4):
+    total, tokens = 0.0, 0
+    for group in groups:
+        rewards = []
+        for o in group:
+            n = len(o.l)
+            over = 0.0 if n <= BUDGET - cache else ((BUDGET - cache) - n) / cache
+            rewards.append((1.0 if o.score == 1 else -1.0) + over)
+        for o, a in zip(group, z(np.array(rewards))):
+            total += smaller(o.r * a, clip(o.r, 0.8, 1.28) * a).sum()
+            tokens += len(o.l)
+    return total / tokens
+
+
+def paper_gspo(groups: Groups):
+    total = 0.0
+    for group in groups:
+        for o, a in zip(group, z(scores(group))):
+            s = np.exp((o.l - o.old).sum() / len(o.l))
+            total += smaller(s * a, clip(s, 1 - 3e-4, 1 + 4e-4) * a) / len(group)
+    return total / len(groups)
+
+
+def paper_gspo_token(groups: Groups):
+    total = 0.0
+    for group in groups:
+        for o, a in zip(group, z(scores(group))):
+            s = sg(np.exp((o.l - o.old).sum() / len(o.l))) * np.exp(o.l) / sg(np.exp(o.l))
+            total += smaller(s * a, clip(s, 1 - 3e-4, 1 + 4e-4) * a).sum() / len(o.l) / len(group)
+    return total / len(groups)
+
+
+def paper_rloo(groups: Groups):
+    total, count = 0.0, 0
+    for group in groups:
+        rewards = np.array([o.score - 0.03 * (o.old - o.ref).sum() for o in group])
+        for i, o in enumerate(group):
+            others = [rewards[j] for j in range(len(group)) if j != i]
+            total += (rewards[i] - np.mean(others)) * o.l.sum()
+            count += 1
+    return total / count
+
+
+def paper_reinforce_pp(groups: Groups):
+    answers = [o for group in groups for o in group]
+    returns = []
+    for o in answers:
+        for t in range(len(o.l)):
+            returns.append(o.score - 0.01 * sum(o.old[s] - o.ref[s] for s in range(t, len(o.l))))
+    a = (np.array(returns) - np.mean(returns)) / (np.std(returns) + 1e-8)
+    r = np.concatenate([o.r for o in answers])
+    return smaller(r * a, clip(r, 0.8, 1.2) * a).sum() / len(a)
+
+
+def paper_cispo(groups: Groups):
+    total, tokens = 0.0, 0
+    for group in groups:
+        for o, a in zip(group, z(scores(group))):
+            total += (sg(np.minimum(sg(o.r), 5.0)) * a * o.l).sum()
+            tokens += len(o.l)
+    return total / tokens
+
+
+def paper_gmpo(groups: Groups):
+    """As printed, with powers of the sign."""
+    total = 0.0
+    for group in groups:
+        for o, a in zip(group, z(scores(group))):
+            sign = 1 if a > 0 else -1
+            power = o.r**sign
+            inner = smaller(power, clip(power, np.exp(-0.4), np.exp(0.4))) ** sign
+            total += np.prod(inner) ** (1 / len(o.l)) * a / len(group)
+    return total / len(groups)
+
+
+def paper_sapo(groups: Groups):
+    total = 0.0
+    for group in groups:
+        for o, a in zip(group, z(scores(group))):
+            tau = 1.0 if a > 0 else 1.05
+            total += (4 / tau / (1 + np.exp(-tau * (o.r - 1))) * a).sum() / len(o.l) / len(group)
+    return total / len(groups)
+
+
+PAPERS: dict[str, tuple[Callable[[Groups], complex], Method, float]] = {
+    "grpo": (paper_grpo, grpo(), 0.3),
+    "dr_grpo": (paper_dr_grpo, dr_grpo(), 0.3),
+    "dapo": (paper_dapo, dapo(buffer=4), 0.3),
+    "gspo": (paper_gspo, gspo(), 6e-4),
+    "gspo_token": (paper_gspo_token, gspo_token(), 6e-4),
+    "rloo": (paper_rloo, rloo(), 0.3),
+    "reinforce_pp": (paper_reinforce_pp, reinforce_pp(), 0.3),
+    "cispo": (paper_cispo, cispo(), 1.5),
+    "gmpo": (paper_gmpo, gmpo(), 0.5),
+    "sapo": (paper_sapo, sapo(), 0.8),
+}
+"""Paper, value, and a spread of log-ratios at which its bounds act on some tokens and not on others."""
+
+
+def answers_of(seed: int, spread: float) -> Groups:
+    """Four groups of four: mixed, almost all right, all right, almost all wrong; lengths up to the budget."""
+    chance = np.random.default_rng(seed)
+    groups = []
+    for right in ([1, 0, 1, 0], [1, 1, 1, 0], [1, 1, 1, 1], [0, 0, 1, 0]):
+        group = []
+        for score in right:
+            n = int(chance.integers(1, BUDGET + 1))
+            old = -np.abs(chance.normal(0, 1, n)) - 0.01
+            l, ref = old + chance.normal(0, spread, n), old + chance.normal(0, 0.4, n)
+            group.append(Answer(float(score), bool(chance.random() < 0.3), l, old, ref))
+        groups.append(group)
+    return groups
+
+
+def batch_of(groups: Groups) -> Batch:
+    """The same answers as the library packs them; `logp` is a leaf."""
+    families = []
+    for group in groups:
+        family = family_of([o.score for o in group], lengths=[len(o.l) for o in group], limit=BUDGET)
+        samples = tuple(
+            replace(s, finish=Finish.length if o.cut else Finish.stop) for s, o in zip(family.samples, group)
+        )
+        families.append(Family(family.draw, samples))
+
+    def column(name: str) -> torch.Tensor:
+        return torch.from_numpy(np.concatenate([np.real(getattr(o, name)) for group in groups for o in group]))
+
+    batch = pack(families)
+    return batch.having(
+        logp=column("l").requires_grad_(), logp_old=column("old"), measures={Logp("reference"): column("ref")}
+    )
+
+
+def complex_step(paper: Callable[[Groups], complex], groups: Groups) -> np.ndarray:
+    slopes = []
+    for group in groups:
+        for o in group:
+            here = o.l
+            for t in range(len(here)):
+                o.l = here.astype(complex)
+                o.l[t] += 1e-30j
+                slopes.append(np.imag(paper(groups)) / 1e-30)
+            o.l = here
+    return np.array(slopes)
+
+
+def test_every_method_has_a_transcription():
+    assert list(PAPERS) == [method.__name__ for method in published]
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_whole_path(name: str):
+    paper, method, spread = PAPERS[name]
+    for seed in range(4):
+        groups = answers_of(seed, spread)
+        step = credited(batch_of(groups), method)
+        loss = method.objective(method.objective.fix(step))
+        loss.backward()
+        slopes = complex_step(paper, groups)
+        assert float(loss.detach()) == pytest.approx(-np.real(paper(groups)), rel=1e-12, abs=1e-12)
+        np.testing.assert_allclose(step.logp.grad.numpy(), -slopes, rtol=1e-10, atol=1e-12)
+        assert np.abs(slopes).max() > 0.001, "the case is not blind"
+
+
+# The worked numbers of the specifications
+
+
+def fixture() -> Batch:
+    """F0: two answers of three and two tokens with advantages 1 and -1."""
+    l = torch.tensor([-0.5, -1.0, -0.2, -1.2, -0.3], dtype=torch.float64)
+    r = torch.tensor([1.5, 0.9, 1.0, 0.5, 1.1], dtype=torch.float64)
+    batch = pack([family_of([1.0, 0.0], lengths=[3, 2], limit=4)])
+    a = torch.tensor([1.0, 1.0, 1.0, -1.0, -1.0], dtype=torch.float64)
+    return batch.having(logp=l.clone().requires_grad_(), logp_old=l - r.log(), advantage=a)
+
+
+WORKED = {
+    "grpo": (grpo(kl=0.0), 0.041667, [0, 0.15, 0.166667, 0, -0.275]),
+    "dr_grpo": (dr_grpo(), 0.15, [0, 0.1125, 0.125, 0, -0.1375]),
+    "dapo": (dapo(), 0.256, [0, 0.18, 0.2, 0, -0.22]),
+    "gspo": (gspo(low=0.2, high=0.2), 0.152605, [0.184202, 0.184202, 0.184202, 0, 0]),
+    "gspo_token": (gspo_token(low=0.2, high=0.2), 0.152605, [0.184202, 0.184202, 0.184202, 0, 0]),
+    "cispo": (cispo(cap=1.28), -0.162, [0.256, 0.18, 0.2, -0.1, -0.22]),
+    "gmpo": (gmpo(), 0.122253, [0, 0.183866, 0.183866, 0, -0.214673]),
+    "sapo": (sapo(), 0.209835, [0.235004, 0.149626, 0.166667, -0.116767, -0.274243]),
+}
+
+
+@pytest.mark.parametrize("name", WORKED)
+def test_worked_numbers(name: str):
+    method, value, slopes = WORKED[name]
+    step = fixture()
+    loss = method.objective(method.objective.fix(step))
+    loss.backward()
+    assert -float(loss.detach()) == pytest.approx(value, abs=1e-6)
+    assert (-step.logp.grad).tolist() == pytest.approx(slopes, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "one_right", "one_wrong"),
+    [
+        ("grpo", [1.5, -0.5, -0.5, -0.5], [0.5, 0.5, 0.5, -1.5]),
+        ("dr_grpo", [0.75, -0.25, -0.25, -0.25], [0.25, 0.25, 0.25, -0.75]),
+        ("rloo", [1, -1 / 3, -1 / 3, -1 / 3], [1 / 3, 1 / 3, 1 / 3, -1]),
+    ],
+)
+def test_worked_advantages(name: str, one_right: list[float], one_wrong: list[float]):
+    method = {"grpo": grpo, "dr_grpo": dr_grpo, "rloo": rloo}[name]()
+    batch = pack([family_of(x, lengths=[1] * 4) for x in ([1.0, 0, 0, 0], [1.0, 1, 1, 0], [1.0] * 4)])
+    same = torch.zeros(batch.tokens, dtype=torch.float64)
+    got = credited(batch.having(logp_old=same, measures={Logp("reference"): same}), method).advantage
+    assert got.tolist() == pytest.approx([*one_right, *one_wrong, 0, 0, 0, 0], abs=5e-6)
+
+
+def test_overlong_table():
+    table = {16384: 0.0, 16385: -0.000244, 18432: -0.5, 20480: -1.0, 20481: -1.0}
+    batch = pack([family_of([0.0] * len(table), lengths=list(table), limit=20480)])
+    (overlong,) = (part for part in dapo().shaping if isinstance(part, Overlong))
+    assert overlong(batch.score, batch).tolist() == pytest.approx(list(table.values()), abs=1e-6)
+
+
+def test_paper_window_clips_both():
+    """The paper's window on F0: both answers are clipped, above for the good one, below for the bad."""
+    step, objective = fixture(), gspo().objective
+    loss = objective(objective.fix(step))
+    loss.backward()
+    assert -float(loss.detach()) == pytest.approx(0.00035, abs=1e-12)
+    assert not step.logp.grad.any()
+
+
+def test_rloo_gradient_forgets_length():
+    """Every token's slope is A / answers, in an answer of one token and in one of eight."""
+    method = rloo(kl=0.0)
+    step = credited(pack([family_of([1.0, 0.0, 0.0, 0.0], lengths=[1, 8, 2, 3])]), method)
+    step = step.having(logp=torch.full((14,), -1.0, dtype=torch.float64, requires_grad=True))
+    method.objective(method.objective.fix(step)).backward()
+    wanted = [1 / 4] + [-1 / 12] * 13
+    assert (-step.logp.grad).tolist() == pytest.approx(wanted)
+
+
+def test_reinforce_pp_worked_credit():
+    batch = pack([family_of([1.0], lengths=[3]), family_of([0.0], lengths=[2])])
+    k = torch.tensor([0.1, 0, 0.2, 0.05, -0.05], dtype=torch.float64)
+    batch = batch.having(logp_old=k, measures={Logp("reference"): torch.zeros_like(k)})
+    got = credited(batch, reinforce_pp(kl=0.1)).advantage
+    assert got.tolist() == pytest.approx([0.8025, 0.823453, 0.823453, -1.229941, -1.219464], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("tau", "table"),
+    [(1.0, [1.075766, 1.510163, 2, 2.489837, 3.523188]), (1.05, [0.987524, 1.415938, 1.904762, 2.393585, 3.393917])],
+)
+def test_soft_gate_table(tau: float, table: list[float]):
+    r = torch.tensor([1e-12, 0.5, 1, 1.5, 3], dtype=torch.float64)
+    batch = pack([family_of([1.0] * 5, lengths=[1] * 5)])
+    batch = batch.having(logp=r.log(), logp_old=torch.zeros_like(r), advantage=torch.ones_like(r))
+    batch = batch.having(logp=r.log().clamp(min=-20))
+    gate = replace(sapo().objective.surrogate, positive=tau)
+    assert gate(batch).tolist() == pytest.approx(table, abs=1e-6)

@@ -295,6 +295,7 @@ def test_worked_numbers(name: str):
         ("dr_grpo", [0.75, -0.25, -0.25, -0.25], [0.25, 0.25, 0.25, -0.75]),
         ("rloo", [1, -1 / 3, -1 / 3, -1 / 3], [1 / 3, 1 / 3, 1 / 3, -1]),
     ],
+    ids=["grpo", "dr_grpo", "rloo"],
 )
 def test_worked_advantages(name: str, one_right: list[float], one_wrong: list[float]):
     method = {"grpo": grpo, "dr_grpo": dr_grpo, "rloo": rloo}[name]()

@@ -465,7 +465,8 @@ def _same_arity(part: Any, socket: Any) -> bool:
     except TypeError:
         return False
     body = part if inspect.isfunction(part) else type(part).__call__
-    return inspect.iscoroutinefunction(body) == inspect.iscoroutinefunction(socket.__call__)
+    wanted = inspect.unwrap(socket.__call__)
+    return inspect.iscoroutinefunction(inspect.unwrap(body)) == inspect.iscoroutinefunction(wanted)
 
 
 def public_name(part: Any) -> str:

@@ -146,7 +146,7 @@ def test_a_run_killed_at_any_operation_ends_as_one_never_killed(tmp_path: Path) 
 def test_a_resume_that_is_killed_again(tmp_path: Path) -> None:
     straight, _ = undisturbed(tmp_path / "straight", 5)
     chance = random.Random(0)
-    for trial in range(20):
+    for trial in range(10):
         run = tmp_path / str(trial)
         run.mkdir()
         deaths = 0
@@ -188,11 +188,11 @@ def test_a_killed_save_gives_the_old_or_the_new_state(tmp_path: Path, again: boo
 
 
 def test_kills_at_any_time(tmp_path: Path) -> None:
-    iterations = 150
+    iterations = 80
     straight, _ = undisturbed(tmp_path / "straight", iterations)
     run, chance, deaths, trials = tmp_path / "run", random.Random(1), 0, 0
     run.mkdir()
-    while trials < 400:
+    while trials < 150:
         trials += 1
         child = os.fork()
         if child == 0:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from torch import Tensor
 
@@ -35,7 +35,7 @@ class Record:
     @classmethod
     def resume(
         cls, run: Path, sizes: Mapping[str, int], iteration: int, *, sinks: Iterable[str] = (), disk: Disk = DISK
-    ) -> Self:
+    ) -> "Record":
         """The record as it stood at the checkpoint of `iteration`: what came later is cut off and will come again.
 
         `sizes` is what `sizes()` gave to that checkpoint; `{}` and 0 begin anew.

@@ -10,6 +10,7 @@ from groupwise.data import Environment, Usage
 
 
 @runtime_checkable
+@runtime_checkable
 class Sink(Protocol):
     """Somewhere that numbers go; only names, numbers and the iteration ever reach it."""
 

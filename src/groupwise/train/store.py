@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
@@ -128,7 +128,7 @@ class RunLock:
             os.close(self._handle)
             self._handle = None
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "RunLock":
         return self
 
     def __exit__(self, *_: object) -> None:

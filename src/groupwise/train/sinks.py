@@ -10,7 +10,6 @@ from groupwise.data import Environment, Usage
 
 
 @runtime_checkable
-@runtime_checkable
 class Sink(Protocol):
     """Somewhere that numbers go; only names, numbers and the iteration ever reach it."""
 

@@ -1,0 +1,44 @@
+# Two commands for a newcomer: `make train` and `make test`. Each installs what it needs into .venv first.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+export OMP_NUM_THREADS ?= 1
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+
+.PHONY: train test test-slow lint docs model seeds clean
+
+train: $(VENV)/base
+	$(BIN)/groupwise train
+
+test: $(VENV)/dev
+	$(BIN)/pytest -q -n 2 --dist loadfile -m "not slow"
+
+test-slow: $(VENV)/dev
+	$(BIN)/pytest -q -m slow
+
+lint: $(VENV)/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/pyright
+
+docs: $(VENV)/dev  ## pages that are generated from the values
+	$(BIN)/python -m groupwise.train.methods_page docs/methods.md
+
+model: $(VENV)/base  ## the packaged model, from demonstrations
+	$(BIN)/python -m groupwise.train.warm_start recipes/calculator-model.toml src/groupwise/models/calculator
+
+seeds: $(VENV)/base  ## the table and the curve of the README: ten seeds of the packaged recipe
+	$(BIN)/python benchmarks/seeds.py
+
+$(VENV)/base: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/dev: $(VENV)/base
+	$(BIN)/pip install -q -c constraints.txt -e '.[dev]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) runs build dist

@@ -1,6 +1,14 @@
+"""Shapes and types are checked in tests only: every annotation of the package is enforced here."""
+
 import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from jaxtyping import install_import_hook
+
+import tests.checked
+
+install_import_hook("groupwise", "tests.checked.check")
 
 import torch
 from hypothesis import settings

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from small import model, ragged
+from tests.learner.small import model, ragged
 
 from groupwise.advantages import Standardised, every_token
 from groupwise.data import Batch, pack

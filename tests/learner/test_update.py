@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from small import families, model, ragged
-from test_gradients import OBJECTIVES, credited, learner
+from tests.learner.small import families, model, ragged
+from tests.learner.test_gradients import OBJECTIVES, credited, learner
 
 from groupwise.data import Entropy, Logp, pack
 from groupwise.learner import AdamW, Learner, Start, Step, cut

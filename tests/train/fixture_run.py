@@ -1,4 +1,4 @@
-"""Run directories as a trainer leaves them, from a seed: small, deterministic, and with the shape of a run that learns."""
+"""Run directories as a trainer leaves them, from a seed: small, deterministic, shaped like a run that learns."""
 
 import json
 from pathlib import Path
@@ -35,34 +35,60 @@ lr = {lr}
 
 
 def write_run(
-    path: Path, *, name: str = "calculator-gspo", iterations: int = 30, prompts: int = 4, size: int = 8, pool: int = 24,
-    seed: int = 0, lr: float = 3e-4, canary: str = "", planned: int | None = None, extra: int = 0, samples: bool = True,
-) -> Path:  # fmt: skip
-    """A run of `iterations` (iteration 0 is the first evaluation). `canary` is woven into every text; `extra` adds unknown metrics."""
+    path: Path,
+    *,
+    name: str = "calculator-gspo",
+    iterations: int = 30,
+    prompts: int = 4,
+    size: int = 8,
+    pool: int = 24,
+    seed: int = 0,
+    lr: float = 3e-4,
+    canary: str = "",
+    planned: int | None = None,
+    extra: int = 0,
+    samples: bool = True,
+) -> Path:
+    """A run of `iterations` after a first evaluation; `canary` goes into every text, `extra` adds unknown metrics."""
     rng = np.random.default_rng(seed)
     (path / "samples").mkdir(parents=True)
     planned = planned or iterations
     (path / "recipe.toml").write_text(RECIPE.format(prompts=prompts, iterations=planned, seed=seed, size=size, lr=lr))
     (path / "run.json").write_text(json.dumps(about(name + canary, planned, seed, canary)))
-    skill = 1 / (1 + np.exp(-np.linspace(-1.2, 4.2, iterations + 1)))
+    skill = 1 / (1 + np.exp(-np.linspace(-1.2, 4.2 if lr > 2e-4 else 1.9, iterations + 1)))
     metrics, timings = [], []
     for i in range(iterations + 1):
         row: dict[str, Any] = {"iteration": i, "step": i}
         if i:
-            groups = [draw(rng, skill[i], size, int(rng.integers(pool)), i * prompts + p, canary) for p in range(prompts)]
+            groups = [
+                draw(rng, skill[i], size, int(rng.integers(pool)), i * prompts + p, canary) for p in range(prompts)
+            ]
             if samples:
                 write_samples(path / "samples" / f"{i:06d}", [s for group in groups for s in group], rng)
             row |= of_groups(groups) | of_step(rng, skill[i], i)
             row |= {f"own/{k}{canary}": float(rng.normal()) for k in range(extra)}
             learn = 0.42 + 0.05 * rng.random()
-            timings.append({"iteration": i, "seconds/sample": 1.1 - 0.3 * skill[i] + 0.06 * rng.random(), "seconds/learn": learn,
-                            "seconds/evaluate": 0.8 if i % 5 == 0 else 0.0, "seconds/save": 0.03,
-                            "tokens_per_second": 2900 + 300 * rng.random(), "memory_mib": 612.0 + i})  # fmt: skip
+            timings.append(
+                {
+                    "iteration": i,
+                    "seconds/sample": 1.1 - 0.3 * skill[i] + 0.06 * rng.random(),
+                    "seconds/learn": learn,
+                    "seconds/evaluate": 0.8 if i % 5 == 0 else 0.0,
+                    "seconds/save": 0.03,
+                    "tokens_per_second": 2900 + 300 * rng.random(),
+                    "memory_mib": 612.0 + i,
+                }
+            )
             timings[-1]["seconds"] = 0.05 + sum(v for k, v in timings[-1].items() if k.startswith("seconds/"))
         if i % 5 == 0 or i == iterations:
             greedy = min(0.98, 0.08 + 0.92 * skill[i])
-            row |= {"eval/accuracy": greedy * 0.86, "eval/accuracy_greedy": greedy, "eval/low": greedy - 0.04,
-                    "eval/high": min(1.0, greedy + 0.03), "eval/truncated": 0.02 * (1 - skill[i])}  # fmt: skip
+            row |= {
+                "eval/accuracy": greedy * 0.86,
+                "eval/accuracy_greedy": greedy,
+                "eval/low": greedy - 0.04,
+                "eval/high": min(1.0, greedy + 0.03),
+                "eval/truncated": 0.02 * (1 - skill[i]),
+            }
         metrics.append(row)
     write_lines(path / "metrics.jsonl", metrics)
     write_lines(path / "timings.jsonl", timings)
@@ -71,15 +97,26 @@ def write_run(
 
 def about(name: str, iterations: int, seed: int, canary: str) -> dict[str, Any]:
     return {
-        "name": name, "command": ["groupwise", "train", "calculator.toml", "--seed", str(seed)], "iterations": iterations, "seed": seed,
-        "model": "calculator-small (0.8 M)", "task": "calculator" + canary, "data_sha256": "9f2c" * 16,
+        "name": name,
+        "command": ["groupwise", "train", "calculator.toml", "--seed", str(seed)],
+        "iterations": iterations,
+        "seed": seed,
+        "model": "calculator-small (0.8 M)",
+        "task": "calculator" + canary,
+        "data_sha256": "9f2c" * 16,
         "versions": {"groupwise": "0.1.0", "torch": "2.13.0", "python": "3.11.9"},
-        "method": {"name": "gspo", "reference": "Group Sequence Policy Optimization, arXiv:2507.18071, equation 5",
-                   "formula": "J = E[ 1/G Σᵢ min( sᵢ Âᵢ, clip(sᵢ, 1 − 0.2, 1 + 0.28) Âᵢ ) ],  sᵢ = ( π(yᵢ|x) / π_old(yᵢ|x) )^(1/|yᵢ|)"},
-    }  # fmt: skip
+        "method": {
+            "name": "gspo",
+            "reference": "Group Sequence Policy Optimization, arXiv:2507.18071, equation 5",
+            "formula": "J = E[ 1/G Σᵢ min( sᵢ Âᵢ, clip(sᵢ, 1 − 0.2, 1 + 0.28) Âᵢ ) ],  "
+            "sᵢ = ( π(yᵢ|x) / π_old(yᵢ|x) )^(1/|yᵢ|)",
+        },
+    }
 
 
-def draw(rng: np.random.Generator, skill: float, size: int, prompt: int, number: int, canary: str) -> list[dict[str, Any]]:
+def draw(
+    rng: np.random.Generator, skill: float, size: int, prompt: int, number: int, canary: str
+) -> list[dict[str, Any]]:
     """One group: answers to one prompt, rewards, and advantages as z-scores."""
     terms = np.random.default_rng(prompt).integers(2, 10, 4)
     question, total, chain = str(terms[0]), int(terms[0]), []
@@ -96,10 +133,26 @@ def draw(rng: np.random.Generator, skill: float, size: int, prompt: int, number:
         steps = chain if right or rng.random() < skill else []
         text = ";".join([*steps, f"#{given}" if outcome != "malformed" else f"{given}"]) + canary
         finish = "length" if outcome == "malformed" else "stop"
-        group.append({"draw": number, "prompt_id": f"p{prompt}{canary}", "prompt": f"{question}={canary}", "group": 0, "role": "answer",
-                      "text": text, "finish": finish, "outcome": outcome, "score": None, "cause": "timeout" if lucky > 0.995 else None,
-                      "feedback": None, "reward": float(right), "kept": True, "parts": {}, "gold": str(total),
-                      "length": len(text) + (finish == "stop")})  # fmt: skip
+        group.append(
+            {
+                "draw": number,
+                "prompt_id": f"p{prompt}{canary}",
+                "prompt": f"{question}={canary}",
+                "group": 0,
+                "role": "answer",
+                "text": text,
+                "finish": finish,
+                "outcome": outcome,
+                "score": None,
+                "cause": "timeout" if lucky > 0.995 else None,
+                "feedback": None,
+                "reward": float(right),
+                "kept": True,
+                "parts": {},
+                "gold": str(total),
+                "length": len(text) + (finish == "stop"),
+            }
+        )
     rewards = np.array([s["reward"] for s in group])
     for sample, z in zip(group, (rewards - rewards.mean()) / (rewards.std(ddof=1) + 1e-6)):
         sample["advantage"] = float(z)
@@ -107,19 +160,26 @@ def draw(rng: np.random.Generator, skill: float, size: int, prompt: int, number:
 
 
 def write_samples(path: Path, samples: list[dict[str, Any]], rng: np.random.Generator) -> None:
-    """The JSON lines and the per-token arrays beside them: one token a character, and one that ends a finished answer."""
+    """The JSON lines and the per-token arrays beside them: a token a character, and one for the end."""
     write_lines(path.with_suffix(".jsonl"), samples)
     ends = [e for s in samples for e in [*range(1, len(s["text"]) + 1), *[len(s["text"])] * (s["finish"] == "stop")]]
     n = len(ends)
     logp = -rng.exponential(0.35, n)
-    save_file({
-        "lengths": np.array([s["length"] for s in samples], np.int64),
-        "tokens": rng.integers(0, 24, n).astype(np.int32), "ends": np.array(ends, np.int32),
-        "logp_engine": (logp + rng.normal(0, 2e-6, n)).astype(np.float32), "logp": logp.astype(np.float32),
-        "ratio": np.exp(rng.normal(0, 0.06, n)).astype(np.float32),
-        "advantage": np.repeat([np.nan if s["outcome"] == "unverifiable" else s["advantage"] for s in samples],
-                               [s["length"] for s in samples]).astype(np.float32),
-    }, path.with_suffix(".safetensors"))  # fmt: skip
+    save_file(
+        {
+            "lengths": np.array([s["length"] for s in samples], np.int64),
+            "tokens": rng.integers(0, 24, n).astype(np.int32),
+            "ends": np.array(ends, np.int32),
+            "logp_engine": (logp + rng.normal(0, 2e-6, n)).astype(np.float32),
+            "logp": logp.astype(np.float32),
+            "ratio": np.exp(rng.normal(0, 0.06, n)).astype(np.float32),
+            "advantage": np.repeat(
+                [np.nan if s["outcome"] == "unverifiable" else s["advantage"] for s in samples],
+                [s["length"] for s in samples],
+            ).astype(np.float32),
+        },
+        path.with_suffix(".safetensors"),
+    )
 
 
 def of_groups(groups: list[list[dict[str, Any]]]) -> dict[str, float]:
@@ -128,30 +188,45 @@ def of_groups(groups: list[list[dict[str, Any]]]) -> dict[str, float]:
     rewards = np.array([[s["reward"] for s in group] for group in groups])
     lengths = np.array([s["length"] for s in every], float)
     right = np.array([s["outcome"] == "correct" for s in every])
-    share = {f"outcome/{o}": float(np.mean([s["outcome"] == o for s in every]))
-             for o in ("correct", "wrong", "malformed", "unverifiable")}  # fmt: skip
+    share = {
+        f"outcome/{o}": float(np.mean([s["outcome"] == o for s in every]))
+        for o in ("correct", "wrong", "malformed", "unverifiable")
+    }
     return share | {
-        "reward": float(rewards.mean()), "reward_std": float(rewards.std(1, ddof=1).mean()),
-        "frac_reward_zero_std": float((rewards.std(1) == 0).mean()), "groups/all_right": float((rewards.min(1) == 1).mean()),
-        "groups/all_wrong": float((rewards.max(1) == 0).mean()), "groups/dropped": 0.0, "num_tokens": float(lengths.sum()),
-        "completions/mean_length": float(lengths.mean()), "completions/max_length": float(lengths.max()),
+        "reward": float(rewards.mean()),
+        "reward_std": float(rewards.std(1, ddof=1).mean()),
+        "frac_reward_zero_std": float((rewards.std(1) == 0).mean()),
+        "groups/all_right": float((rewards.min(1) == 1).mean()),
+        "groups/all_wrong": float((rewards.max(1) == 0).mean()),
+        "groups/dropped": 0.0,
+        "num_tokens": float(lengths.sum()),
+        "completions/mean_length": float(lengths.mean()),
+        "completions/max_length": float(lengths.max()),
         "completions/clipped_ratio": float(np.mean([s["finish"] == "length" for s in every])),
         "completions/mean_length_correct": float(lengths[right].mean()) if right.any() else float("nan"),
         "completions/mean_length_wrong": float(lengths[~right].mean()) if (~right).any() else float("nan"),
-    }  # fmt: skip
+    }
 
 
 def of_step(rng: np.random.Generator, skill: float, i: int) -> dict[str, Any]:
     """The metrics of the optimizer step, made up."""
     norm = float(np.exp(rng.normal(-0.6, 0.3)))
     return {
-        "loss": float(rng.normal(0, 1e-3)), "grad_norm": norm, "grad_norm_clipped": min(norm, 1.0), "learning_rate": 3e-4 * min(1, i / 5),
-        "entropy": float(0.9 - 0.62 * skill + rng.normal(0, 0.015)), "kl": float(0.02 * i**0.5), "steps_skipped": 0,
-        "clip_ratio/low_mean": float(rng.random() * 0.02), "clip_ratio/high_mean": float(rng.random() * 0.03),
-        "ratio/max": float(1.2 + 0.3 * rng.random()), "ratio/p99": float(1.1 + 0.05 * rng.random()),
+        "loss": float(rng.normal(0, 1e-3)),
+        "grad_norm": norm,
+        "grad_norm_clipped": min(norm, 1.0),
+        "learning_rate": 3e-4 * min(1, i / 5),
+        "entropy": float(0.9 - 0.62 * skill + rng.normal(0, 0.015)),
+        "kl": float(0.02 * i**0.5),
+        "steps_skipped": 0,
+        "clip_ratio/low_mean": float(rng.random() * 0.02),
+        "clip_ratio/high_mean": float(rng.random() * 0.03),
+        "ratio/max": float(1.2 + 0.3 * rng.random()),
+        "ratio/p99": float(1.1 + 0.05 * rng.random()),
         "sampling/sampling_logp_difference/mean": float(2e-7 * (1 + rng.random())),
-        "sampling/sampling_logp_difference/max": float(3e-6 * (1 + rng.random())), "chain_true": float(min(1, 0.2 + 0.8 * skill)),
-    }  # fmt: skip
+        "sampling/sampling_logp_difference/max": float(3e-6 * (1 + rng.random())),
+        "chain_true": float(min(1, 0.2 + 0.8 * skill)),
+    }
 
 
 def write_lines(path: Path, rows: list[dict[str, Any]]) -> None:

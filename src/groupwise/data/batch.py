@@ -155,7 +155,7 @@ _PER_TOKEN = ("place", "logp_engine", "logp_old", "advantage", "share", "weight"
 
 
 def pack(families: Sequence[Family], *, version: int = 0) -> Batch:
-    """The kept families' trained samples as one batch on the CPU. Roles that no update names stay in the record.
+    """The kept samples as one batch on the CPU. Roles that no update names stay in the record.
 
     `version` is the policy's now; a family counts its groups by the `group` of its samples.
     """
@@ -164,8 +164,8 @@ def pack(families: Sequence[Family], *, version: int = 0) -> Batch:
     family_of_group: list[int] = []
     for f, family in enumerate(families):
         numbers: dict[int, int] = {}
-        for sample in family.samples:
-            if sample.role != "answer":
+        for i, sample in enumerate(family.samples):
+            if sample.role != "answer" or (family.kept is not None and not family.kept[i]):
                 continue
             if sample.group not in numbers:
                 numbers[sample.group] = len(family_of_group)

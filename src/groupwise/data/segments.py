@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 
@@ -50,7 +50,7 @@ class Segments:
     def mean(self, x: Float[Tensor, " n"]) -> Float[Tensor, " s"]:
         return self.total(x) / self.size(x).clamp(min=1)
 
-    def spread(self, y: Float[Tensor, " s"]) -> Float[Tensor, " n"]:
+    def spread(self, y: Shaped[Tensor, " s"]) -> Shaped[Tensor, " n"]:
         """Every element receives its segment's value."""
         return y[self.index]
 

@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -16,6 +16,7 @@ from groupwise.learner.optimizer import AdamW
 from groupwise.learner.plan import Step
 
 
+@runtime_checkable
 class Loss(Protocol):
     """What the learner knows of an objective: constants of the whole step, then a scalar a piece."""
 
@@ -192,6 +193,6 @@ def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _places(batch: Batch, order: Sequence[int]) -> Tensor:
     """Where each token of the batch stands in the concatenation of its samples in `order`."""
-    numbered = batch.having(logp_engine=torch.arange(batch.tokens, device=batch.place.device))
-    dealt = numbered.take(order).logp_engine
-    return torch.empty_like(dealt).scatter_(0, dealt, torch.arange(len(dealt), device=dealt.device))
+    numbers = torch.arange(batch.tokens, device=batch.place.device)
+    dealt = batch.having(place=numbers).take(order).place
+    return torch.empty_like(dealt).scatter_(0, dealt, numbers)

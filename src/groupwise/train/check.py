@@ -7,8 +7,8 @@ import torch
 
 from groupwise.data import Finish, GroupwiseError, Usage, family_of, pack
 from groupwise.models import find_model, read_shape, read_tokenizer, weight_files
-from groupwise.tasks import find_task
 from groupwise.train.loop import credited
+from groupwise.train.place import task_of, verifier_of
 from groupwise.train.recipe import Recipe
 from groupwise.train.text import at, attempt
 from groupwise.train.use import Use
@@ -25,7 +25,7 @@ def check(
         recipe, _ = attempt(source, overrides, use, only=("model", "task", "columns", "verifier", "sampling"))
     else:
         found += rehearse(recipe)
-    return found if recipe is None else [*found, *doors(recipe)]
+    return found if recipe is None else [*found, *doors(recipe, use)]
 
 
 def rehearse(recipe: Recipe) -> list[GroupwiseError]:
@@ -66,7 +66,7 @@ def _odd(which: str, what: str) -> Usage:
     return Usage(f"recipe.method fails on a made-up batch: {which}", evidence=what, fix="mend that part")
 
 
-def doors(recipe: Recipe) -> list[GroupwiseError]:
+def doors(recipe: Recipe, use: Use) -> list[GroupwiseError]:
     """What stands on the disk: model directory, tokenizer, task and verifier."""
     found: list[GroupwiseError] = []
     try:
@@ -80,10 +80,11 @@ def doors(recipe: Recipe) -> list[GroupwiseError]:
             found.append(error)
     try:
         tokenizer = read_tokenizer(directory)
-        task = find_task(recipe.task, tokenizer.encode, prompt=recipe.columns.prompt, answer=recipe.columns.answer)
+        task = task_of(recipe, tokenizer)
         longest = max(len(prompt.context) for prompt in task.held_out)
         if not found:
             read_shape(directory, context=longest + recipe.sampling.max_tokens)
+        verifier_of(recipe, task, use)
     except GroupwiseError as error:
         found.append(error)
     return found

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import torch
 from groupwise.train.text import at
 
-from groupwise.data import Batch, Engine, Logp, Measure, Outcome, couples, pack
+from groupwise.data import Batch, Engine, Logp, Measure, couples, pack
 from groupwise.learner import Learner, Step, StepTaken, cut
 from groupwise.methods import Method
 from groupwise.models import Purpose, permutation
@@ -42,7 +42,7 @@ async def run(
             break
         guards.see_verdicts(*harvest.unjudged)
         guards.see_signal(len(harvest.families), harvest.causes)
-        batch = judged(pack(harvest.families, version=learner.version), method)
+        batch = pack(harvest.families, version=learner.version)
         taken: list[StepTaken] = []
         with logbook.phase("learn"):
             if len(batch):
@@ -90,13 +90,6 @@ def measures(method: Method, plans: Sequence[Sequence[Step]]) -> frozenset[Measu
     if method.proximal == "sampled":
         return method.needs - {OLD}
     return method.needs | {OLD} if several or method.memory else method.needs
-
-
-def judged(batch: Batch, method: Method) -> Batch:
-    """The batch without answers that could not be judged, where the method excludes them."""
-    if method.unverifiable != "exclude":
-        return batch
-    return batch.take((batch.outcome != Outcome.unverifiable).nonzero().squeeze(1))
 
 
 def credited(batch: Batch, method: Method) -> Batch:

@@ -93,8 +93,8 @@ def place(recipe: Recipe, use: Use) -> Place:
     directory = find_model(recipe.model)
     tokenizer = read_tokenizer(directory)
     model: Decoder = read_model(directory, dtype=DTYPES[recipe.machine.dtype], device=device)
-    task = find_task(recipe.task, tokenizer.encode, prompt=recipe.columns.prompt, answer=recipe.columns.answer)
-    verifier = find_verifier(recipe.verifier, recipe.task, use=use.functions)
+    task = task_of(recipe, tokenizer)
+    verifier = verifier_of(recipe, task, use)
     method = recipe.method
     learner = Learner(
         model,
@@ -117,6 +117,7 @@ def place(recipe: Recipe, use: Use) -> Place:
         seed=recipe.seed,
         unverifiable=method.unverifiable,
         deadline=recipe.machine.deadline,
+        verdict_deadline=2 * recipe.machine.verdict_deadline,
     )
     guards = Guards(max_unverifiable=recipe.max_unverifiable, max_gap=recipe.engine.max_gap)
     return Place(tokenizer, task, verifier, engine, learner, buffer, guards, recipe)

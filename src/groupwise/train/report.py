@@ -1,4 +1,4 @@
-"""`report.html`: a run, or several laid over each other, in one file that opens from disk and asks the network for nothing."""
+"""`report.html`: a run, or several laid over each other, in one file that opens from disk and needs no network."""
 
 import hashlib
 import html
@@ -21,10 +21,15 @@ SCRIPTS = ("uplot/uPlot.iife.min.js", "text.js", "curves.js", "rollouts.js", "pr
 GROUPS = 64  # groups of rollouts on the page, at most
 BYTES = 2_900_000  # of the whole page
 POINTS = 2000  # of a curve; longer ones are thinned by bucket
+# Controls; soft hyphen and zero widths; what sets direction; separators; interlinear marks; half a pair; tags.
+HIDING = (
+    "[\x00-\x1f\x7f-\x9f\xad\u180e\u200b-\u200f\u2060-\u206f\ufeff\u061c\u2028-\u202e"
+    "\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
+)
 
 
 def write_report(runs: Sequence[Path], out: Path | None = None) -> Path:
-    """Write the page of one run, or of several laid over each other, to `out` (default: `report.html` in the first run).
+    """Write the page of one run, or of several laid over each other, to `out` (`report.html` in the first run).
 
     Reads only what is there, so it may be called while a run is being written; replaces an older page in one rename.
     """
@@ -32,7 +37,11 @@ def write_report(runs: Sequence[Path], out: Path | None = None) -> Path:
         from groupwise.data import Usage  # late: this module works without torch
 
         missing = [str(path) for path in runs if not Path(path).is_dir()]
-        raise Usage("a report needs run directories", evidence=", ".join(missing) or "none given", fix="name a directory of runs/")
+        raise Usage(
+            "a report needs run directories",
+            evidence=", ".join(missing) or "none given",
+            fix="name a directory of runs/",
+        )
     out = Path(out) if out is not None else Path(runs[0]) / "report.html"
     temporary = out.with_name(f".{out.name}.{os.getpid()}")
     try:
@@ -50,7 +59,8 @@ def page(runs: Sequence[Run]) -> str:
     verdicts = [verdict(run, len(warnings)) for run, (warnings, _) in zip(runs, found)]
     xs: list[Any] = []
     described = [
-        {"name": name, "verdict": line, "signs": [asdict(s) for s in warnings], "unchecked": unchecked} | describe(run, xs)
+        {"name": name, "verdict": line, "signs": [asdict(s) for s in warnings], "unchecked": unchecked}
+        | describe(run, xs)
         for name, run, line, (warnings, unchecked) in zip(names, runs, verdicts, found)
     ]
     styles, scripts = ([(PAGE / name).read_text(encoding="utf-8") for name in each] for each in (STYLES, SCRIPTS))
@@ -75,7 +85,8 @@ def page(runs: Sequence[Run]) -> str:
         its["rollouts"] = {"groups": chosen, "of": sum(map(len, groups.values())), "iterations": len(groups)}
     parts["data"] = as_json(data)
     template = (PAGE / "page.html").read_text(encoding="utf-8")
-    return re.sub(r"\{\{(\w+)\}\}", lambda hole: parts[hole[1]], template)  # one pass: what is filled in is not searched
+    # One pass: what is filled in is not searched for holes again.
+    return re.sub(r"\{\{(\w+)\}\}", lambda hole: parts[hole[1]], template)
 
 
 def describe(run: Run, xs: list[Any]) -> dict[str, Any]:
@@ -88,7 +99,9 @@ def describe(run: Run, xs: list[Any]) -> dict[str, Any]:
             at = steps(curve.at)
             if at not in xs:
                 xs.append(at)
-            rows.append([name, xs.index(at), packed(curve.value), len(whole.at), int((whole.value != whole.value).sum())])
+            rows.append(
+                [name, xs.index(at), packed(curve.value), len(whole.at), int((whole.value != whole.value).sum())]
+            )
         return rows
 
     method = run.about.get("method")
@@ -141,23 +154,26 @@ def shown(text: str) -> str:
     >>> shown("<b>\\x1b[1m\\u202e")
     '&lt;b&gt;⟨U+001B⟩[1m⟨U+202E⟩'
     """
-    hiding = "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
-    return html.escape(re.sub(hiding, lambda c: f"⟨U+{ord(c[0]):04X}⟩", text))
+    return html.escape(re.sub(HIDING, lambda c: f"⟨U+{ord(c[0]):04X}⟩", text))
 
 
 def warning(sign: Sign, name: str) -> str:
     """A line of the warnings strip; the script makes it jump."""
     who = f"<b>{shown(name)}</b> " if name else ""
-    return f'<li>{who}{shown(sign.text)} <a href="#curves" data-iteration="{sign.iteration}">iteration {sign.iteration}</a></li>'
+    link = f'<a href="#curves" data-iteration="{sign.iteration}">iteration {sign.iteration}</a>'
+    return f"<li>{who}{shown(sign.text)} {link}</li>"
 
 
 def summary(name: str, run: Run) -> str:
     """The table that is left where scripts are off."""
     rows = []
-    for metric, curve in sorted((run.metrics | run.timings).items()):  # type: ignore[operator]
+    for metric, curve in sorted({**run.metrics, **run.timings}.items()):
         good = curve.finite.value
         if len(good):
             cells = (good[0], good[-1], good.min(), good.max())
-            rows.append(f"<tr><th scope=row>{shown(metric)}</th>" + "".join(f"<td>{x:.6g}</td>" for x in cells) + "</tr>")
+            rows.append(
+                f"<tr><th scope=row>{shown(metric)}</th>" + "".join(f"<td>{x:.6g}</td>" for x in cells) + "</tr>"
+            )
     head = "".join(f"<th scope=col>{word}</th>" for word in ("metric", "first", "last", "lowest", "highest"))
-    return f"<div class=scroll><table><caption>{shown(name)}</caption><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
+    body = f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody>"
+    return f"<div class=scroll><table><caption>{shown(name)}</caption>{body}</table></div>"

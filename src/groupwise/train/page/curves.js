@@ -12,7 +12,7 @@ const QUESTIONS = [
     { title: "Groups dropped", names: ["groups/dropped"] }]],
   ["Is the step sane?", [
     { title: "Loss", names: ["loss"], byRule: true },
-    { title: "Gradient norm", names: ["grad_norm", "grad_norm_clipped"], words: ["before", "after clipping"] },
+    { title: "Gradient norm", names: ["grad_norm", "grad_norm_clipped"], words: ["before", "after clipping"], log: true },
     { title: "Clipped tokens", names: ["clip_ratio/low_mean", "clip_ratio/high_mean"], words: ["low side", "high side"] },
     { title: "Ratio", names: ["ratio/max", "ratio/p99"], words: ["max", "99th percentile"] },
     { title: "Learning rate", names: ["learning_rate"] },
@@ -24,7 +24,7 @@ const QUESTIONS = [
     { title: "Answer length", names: ["completions/mean_length", "completions/mean_length_correct", "completions/mean_length_wrong", "completions/max_length"], words: ["mean", "correct", "wrong", "max"], hint: "tokens" },
     { title: "Truncated", names: ["completions/clipped_ratio", "eval/truncated"], words: ["sampled", "held-out"], hint: "share at the limit" }]],
   ["Are the two engines one policy?", [
-    { title: "Engine–learner log-prob gap", names: ["sampling/sampling_logp_difference/max", "sampling/sampling_logp_difference/mean"], words: ["max", "mean"] }]],
+    { title: "Engine–learner log-prob gap", names: ["sampling/sampling_logp_difference/max", "sampling/sampling_logp_difference/mean"], words: ["max", "mean"], log: true }]],
 ];
 const SPEED = [
   { title: "Tokens per second", names: ["tokens_per_second"] },
@@ -65,6 +65,7 @@ function figure(spec, runs, pick) {
     : lines.map((line, i) => el("span", { title: visible(line.name) }, mark(line), line.word, outs[i]));
   const holder = el("div", { class: "plot", role: "img", "aria-label": `${spec.title}, a curve over iterations; the table below has its numbers` });
   const notes = [];
+  const hint = spec.hint ?? (!spec.stack && lines.some(dense) ? "bold: running mean" : "");
   if (spec.byRule && runs.some((run) => run.flags.includes("loss_zero_by_construction"))) {
     notes.push("With one minibatch, one pass and group-centred advantages, the loss of a step is 0 by construction: its gradient is what matters.");
   }
@@ -77,11 +78,23 @@ function figure(spec, runs, pick) {
     return { head: ["iteration", ...lines.map((line) => (runs.length > 1 ? `${line.run.name} ${line.name}` : line.name))], rows: at.map((x, i) => [x, ...columns.map((c) => exact(c[i]))]) };
   };
   const node = el("figure", { class: spec.wide ? "chart wide" : "chart" },
-    el("figcaption", {}, spec.question ? el("div", { class: "question" }, spec.question) : null, el("b", {}, spec.title), spec.hint ? el("span", { class: "hint" }, spec.hint) : null, el("div", { class: "keys" }, keys)),
+    el("figcaption", {}, spec.question ? el("div", { class: "question" }, spec.question) : null, el("b", {}, spec.title), hint ? el("span", { class: "hint" }, hint) : null, el("div", { class: "keys" }, keys)),
     holder, notes.map((note) => el("p", { class: "byrule" }, note)), folded("Table", spec.title, numbers));
   plots.push({ spec, lines, outs, holder, runs, pick, chart: null });
   return node;
 }
+
+// A running mean over a fiftieth of the points, for series too dense to follow by eye.
+function trend(line) {
+  const half = Math.floor(line.value.length / 100);
+  const sums = [0], counts = [0];
+  for (const v of line.value) { sums.push(sums.at(-1) + (v ?? 0)); counts.push(counts.at(-1) + (v === null ? 0 : 1)); }
+  return line.value.map((_, i) => {
+    const a = Math.max(0, i - half), b = Math.min(line.value.length, i + half + 1);
+    return counts[b] > counts[a] ? (sums[b] - sums[a]) / (counts[b] - counts[a]) : null;
+  });
+}
+const dense = (line) => line.at.length > 400 && line.at.length === line.of;
 
 // The columns uPlot draws: every line on one axis of iterations that spans the whole run; absent is undefined, not finite is null.
 function columns(plot) {
@@ -90,17 +103,19 @@ function columns(plot) {
   const tables = lines.map((line) => [line.at, line.value]);
   const bands = (spec.band && runs.length === 1 && runs[0].series.has(spec.band[0]) && runs[0].series.has(spec.band[1])) ? spec.band.map((name) => runs[0].series.get(name)) : [];
   for (const edge of bands) tables.push([edge.at, edge.value]);
+  const trends = spec.stack ? [] : lines.filter(dense);
+  for (const line of trends) tables.push([line.at, trend(line)]);
   const joined = uPlot.join([...tables, [[0, last], [undefined, undefined]]]).slice(0, -1);
-  if (!spec.stack) return { data: joined, shown: joined.slice(1), bands: bands.length };
+  if (!spec.stack) return { data: joined, shown: joined.slice(1), bands: bands.length, trends };
   const shown = joined.slice(1);
   const sums = joined[0].map(() => 0);
   const stacked = shown.map((ys) => ys.map((y, i) => (y === undefined || y === null ? y : (sums[i] += y))));
-  return { data: [joined[0], ...stacked], shown, bands: 0 };
+  return { data: [joined[0], ...stacked], shown, bands: 0, trends };
 }
 
 function draw(plot, width, height) {
   const { spec, lines, outs, holder, pick } = plot;
-  const { data, shown, bands } = columns(plot);
+  const { data, shown, bands, trends } = columns(plot);
   const read = (i) => outs.forEach((out, k) => {
     const value = valueAt(shown[k], i);
     out.value = short(value);
@@ -108,16 +123,17 @@ function draw(plot, width, height) {
   });
   const all = shown.flatMap((ys) => ys.filter((y) => y !== null && y !== undefined));
   const [min, max] = all.reduce(([a, b], y) => [y < a ? y : a, y > b ? y : b], [Infinity, -Infinity]);
-  const log = !spec.range && !spec.stack && min > 0 && max / min > 200;
+  const log = spec.log && min > 0 && max / min > 200;
   const pad = { pad: 0.08, soft: 0, mode: 3 };
   const axis = { stroke: css("--faint"), font: `11px ${css("--text")}`, ticks: { show: false }, border: { show: false } };
   const grid = { stroke: css("--grid"), width: 1 };
   const strokes = lines.map((line) => css(`--c${line.colour}`));
   const series = lines.map((line, k) => ({
-    label: line.word, stroke: strokes[k], width: 1.8, dash: [[], [7, 4], [2, 3], [9, 3, 2, 3]][line.dash], fill: spec.stack ? strokes[k] + "cc" : undefined,
+    label: line.word, stroke: trends.includes(line) ? strokes[k] + "40" : strokes[k], width: trends.includes(line) ? 1 : 1.8, dash: [[], [7, 4], [2, 3], [9, 3, 2, 3]][line.dash], fill: spec.stack ? strokes[k] + "cc" : undefined,
     points: { show: line.at.length <= 40 && !spec.stack, size: 5, fill: strokes[k] },
   }));
   for (let i = 0; i < bands; i++) series.push({ label: spec.band[i], stroke: "transparent", width: 0, points: { show: false } });
+  for (const line of trends) series.push({ label: `${line.word}, mean`, stroke: strokes[lines.indexOf(line)], width: 1.8, points: { show: false } });
   const under = lines.findIndex((line) => line.name === spec.names[0]);
   const options = {
     width: Math.max(200, width), height: Math.max(120, height), legend: { show: false }, padding: [8, 10, 0, 0],

@@ -58,8 +58,17 @@ def read(path: Path) -> Run:
     metrics, flags = table(path / "metrics.jsonl", notes)
     timings, _ = table(path / "timings.jsonl", notes)
     name = about.get("name")
-    return Run(path=path, name=name if isinstance(name, str) and name else path.resolve().name, about=about, recipe=recipe,
-               fields=fields, metrics=metrics, timings=timings, flags=flags, notes=tuple(notes))  # fmt: skip
+    return Run(
+        path=path,
+        name=name if isinstance(name, str) and name else path.resolve().name,
+        about=about,
+        recipe=recipe,
+        fields=fields,
+        metrics=metrics,
+        timings=timings,
+        flags=flags,
+        notes=tuple(notes),
+    )
 
 
 def lines(path: Path, notes: list[str] | None = None) -> Iterator[dict[str, Any]]:
@@ -82,7 +91,7 @@ def lines(path: Path, notes: list[str] | None = None) -> Iterator[dict[str, Any]
 
 
 def table(path: Path, notes: list[str]) -> tuple[dict[str, Curve], frozenset[str]]:
-    """The numeric columns of a JSONL file by name, and the names that were ever `true`. The last row of an iteration stands."""
+    """The numeric columns of a JSONL file by name, and the names ever `true`; an iteration's last row stands."""
     cells: dict[str, dict[int, float]] = {}
     flags: set[str] = set()
     for row in lines(path, notes):

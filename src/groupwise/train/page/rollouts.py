@@ -23,7 +23,7 @@ def as_json(value: Any) -> str:
 
 
 def packed(array: np.ndarray) -> list | dict | str:
-    """Numbers, exact, in the shortest of: one value and a count; a JSON list; base64 of the smallest type that holds them.
+    """Numbers, exact, as the shortest of: one value and a count; a JSON list; base64 of the smallest fitting type.
 
     >>> packed(np.array([2, 2, 2])), packed(np.array([1, np.nan]))
     ({'n': 3, 'v': 2}, [1.0, None])
@@ -32,7 +32,8 @@ def packed(array: np.ndarray) -> list | dict | str:
         return {"n": len(array), "v": array[0].item()}
     if array.dtype.kind in "iu":
         kinds = {"u1": (0, 2**8), "u2": (0, 2**16), "i4": (-(2**31), 2**31), "f8": (-(2**53), 2**53)}
-        kind = next((k for k, (low, high) in kinds.items() if not len(array) or low <= array.min() <= array.max() < high), "f8")
+        least, most = (array.min(), array.max()) if len(array) else (0, 0)
+        kind = next((k for k, (low, high) in kinds.items() if low <= least <= most < high), "f8")
     else:
         kind = "f4" if array.dtype == np.float32 else "f8"
     plain = [None if isinstance(x, float) and not math.isfinite(x) else x for x in array.tolist()]
@@ -63,7 +64,7 @@ def evenly(items: list, most: int) -> list:
 
 
 def scan(run: Path) -> tuple[dict[int, list], dict[str, dict[int, list[int]]], dict[str, str]]:
-    """One reading of all samples: the group keys of each iteration; right and graded answers by prompt and iteration; prompt texts."""
+    """One reading of all samples: group keys by iteration; [right, graded] by prompt and iteration; prompt texts."""
     groups: dict[int, list] = {}
     tally: dict[str, dict[int, list[int]]] = {}
     texts: dict[str, str] = {}
@@ -85,7 +86,7 @@ def scan(run: Path) -> tuple[dict[int, list], dict[str, dict[int, list[int]]], d
 def choose(run: Path, groups: dict[int, list], *, most: int, budget: int) -> tuple[list[dict], int]:
     """Up to `most` groups spread over iterations within `budget` bytes of JSON, and the bytes they take.
 
-    Iterations and groups are taken by position, never by what is in them. What does not fit is left out, and counted by the page.
+    Iterations and groups are taken by position, never by what is in them. The page counts what is left out.
     """
     rounds = evenly(list(groups), min(ROUNDS, most))
     per_round = max(most // max(len(rounds), 1), 1)
@@ -95,7 +96,7 @@ def choose(run: Path, groups: dict[int, list], *, most: int, budget: int) -> tup
     loaded = {i: _groups(run, i, evenly(groups[i], per_round), limit=budget // 48) for i in order}
     for rank in range(per_round):
         for i in order:
-            room = (budget - used) // 2 if used else budget  # half of what is left, so that the first cannot take it all
+            room = (budget - used) // 2 if used else budget  # half, so that the first cannot take all
             if rank < len(loaded[i]) and (taken := _fit(loaded[i][rank], room)) is not None:
                 chosen.append(taken)
                 used += len(as_json(taken)) + 1
@@ -103,7 +104,7 @@ def choose(run: Path, groups: dict[int, list], *, most: int, budget: int) -> tup
 
 
 def prompt_map(tally: dict[str, dict[int, list[int]]], texts: dict[str, str]) -> dict[str, Any]:
-    """Pass rate by prompt and bucket of iterations, sorted by first solve; a prompt is solved when half its answers are right."""
+    """Pass rate by prompt and bucket of iterations, sorted by first solve (when half of its answers are right)."""
     if not tally:
         return {"of": 0, "rows": []}
     last = max(i for cells in tally.values() for i in cells)
@@ -149,10 +150,19 @@ def _groups(run: Path, iteration: int, keys: list, *, limit: int) -> list[dict[s
     for i, row in enumerate(rows):
         if _key(row) not in keys:
             continue
-        group = found.setdefault(_key(row), {
-            "iteration": iteration, "draw": _key(row)[0], "group": _key(row)[1], "prompt_id": str(row.get("prompt_id"))[:160],
-            "prompt": str(row.get("prompt", ""))[:20000], "gold": _words(row.get("gold")), "of": 0, "samples": [],
-        })  # fmt: skip
+        group = found.setdefault(
+            _key(row),
+            {
+                "iteration": iteration,
+                "draw": _key(row)[0],
+                "group": _key(row)[1],
+                "prompt_id": str(row.get("prompt_id"))[:160],
+                "prompt": str(row.get("prompt", ""))[:20000],
+                "gold": _words(row.get("gold")),
+                "of": 0,
+                "samples": [],
+            },
+        )
         group["of"] += 1
         span = slice(int(starts[i]), int(starts[i + 1])) if i < len(lengths) else None
         group["samples"].append(_sample(row, arrays, span, limit))

@@ -43,8 +43,9 @@ class Above:
         if not over.any():
             return None
         top = int(c.value.argmax())
-        return (f"{self.what}: over {self.bound:g} in {over.sum()} of {len(over)} iterations, first at {c.at[over][0]}, "
-                f"highest {c.value[top]:.4g} at {c.at[top]}", int(c.at[over][0]))  # fmt: skip
+        first = int(c.at[over][0])
+        when = f"over {self.bound:g} in {over.sum()} of {len(over)} iterations, first at {first}"
+        return f"{self.what}: {when}, highest {c.value[top]:.4g} at {c.at[top]}", first
 
 
 def entropy_fell(curves: Curves, *, window: int = 20, left: float = 0.2) -> tuple[str, int] | None:
@@ -54,7 +55,8 @@ def entropy_fell(curves: Curves, *, window: int = 20, left: float = 0.2) -> tupl
         before = c.at[:i] >= c.at[i] - window
         if before.any() and c.value[i] <= left * (high := c.value[:i][before].max()) and high > 0:
             share = 1 - c.value[i] / high
-            return f"entropy fell {share:.0%} within {window} iterations, from {high:.4g} to {c.value[i]:.4g}", int(c.at[i])
+            fall = f"from {high:.4g} to {c.value[i]:.4g}"
+            return f"entropy fell {share:.0%} within {window} iterations, {fall}", int(c.at[i])
     return None
 
 
@@ -69,8 +71,8 @@ def gradient_spike(curves: Curves, *, times: float = 10, window: int = 20) -> tu
     if not spikes:
         return None
     factor, i = max(spikes)
-    return (f"gradient norm spiked in {len(spikes)} {'iteration' if len(spikes) == 1 else 'iterations'}: "
-            f"{c.value[i]:.4g} at {c.at[i]} is {factor:.0f} times the median before it", int(c.at[i]))  # fmt: skip
+    where = f"{c.value[i]:.4g} at {c.at[i]} is {factor:.0f} times the median before it"
+    return f"gradient norm spiked in {count(len(spikes), 'iteration')}: {where}", int(c.at[i])
 
 
 def unverified(curves: Curves, *, bound: float = 0.01) -> tuple[str, int] | None:
@@ -85,8 +87,9 @@ def unverified(curves: Curves, *, bound: float = 0.01) -> tuple[str, int] | None
     if not over.any():
         return None
     top = int(share.argmax())
-    return (f"unverifiable answers: over {bound:.0%} in {over.sum()} of {len(over)} iterations, first at {bad.at[over][0]}, "
-            f"highest {share[top]:.1%} at {bad.at[top]}", int(bad.at[over][0]))  # fmt: skip
+    first = int(bad.at[over][0])
+    when = f"over {bound:.0%} in {over.sum()} of {len(over)} iterations, first at {first}"
+    return f"unverifiable answers: {when}, highest {share[top]:.1%} at {bad.at[top]}", first
 
 
 def reward_alone(curves: Curves, *, near: int = 5) -> tuple[str, int] | None:
@@ -105,44 +108,70 @@ def reward_alone(curves: Curves, *, near: int = 5) -> tuple[str, int] | None:
         begin = around(int(heldout.at[start]))
         clearly = 3 * np.sqrt((begin.var(ddof=1) + end.var(ddof=1)) / near) + 1e-9
         slack = 0.0 if start == 0 else _half_width(curves, start)
-        if start < last and end.mean() - begin.mean() > clearly and heldout.value[last] <= heldout.value[start] - slack:
-            return (f"reward rose {begin.mean():.4g} → {end.mean():.4g} from iteration {heldout.at[start]} to {heldout.at[last]} "
-                    f"while held-out accuracy went {heldout.value[start]:.4g} → {heldout.value[last]:.4g}",
-                    int(heldout.at[last]))  # fmt: skip
+        rose = end.mean() - begin.mean() > clearly
+        if start < last and rose and heldout.value[last] <= heldout.value[start] - slack:
+            reward_text = f"reward rose {begin.mean():.4g} → {end.mean():.4g}"
+            heldout_text = f"held-out accuracy went {heldout.value[start]:.4g} → {heldout.value[last]:.4g}"
+            span = f"from iteration {heldout.at[start]} to {heldout.at[last]}"
+            return f"{reward_text} {span} while {heldout_text}", int(heldout.at[last])
     return None
 
 
 def not_finite(curves: Curves) -> tuple[str, int] | None:
     """A value that was NaN or infinite where a loss or a gradient is reported."""
-    found = [(int(c.at[np.isnan(c.value)][0]), name, int(np.isnan(c.value).sum()))
-             for name in ("loss", "grad_norm") if name in curves and np.isnan((c := curves[name]).value).any()]  # fmt: skip
+    found = []
+    for name in ("loss", "grad_norm"):
+        if name in curves and (bad := ~np.isfinite(curves[name].value)).any():
+            found.append((int(curves[name].at[bad][0]), name, int(bad.sum())))
     if not found:
         return None
-    first, name, count = min(found)
-    return f"{name} was not finite in {count} {'iteration' if count == 1 else 'iterations'}, first at {first}", first
+    first, name, times = min(found)
+    return f"{name} was not finite in {count(times, 'iteration')}, first at {first}", first
+
+
+def count(n: int, word: str) -> str:
+    """A number of things.
+
+    >>> count(1, "warning"), count(2, "warning")
+    ('1 warning', '2 warnings')
+    """
+    return f"{n} {word}" if n == 1 else f"{n} {word}s"
 
 
 RULES = {
     "entropy": Rule("entropy fell 80 % within 20 iterations", ("entropy",), entropy_fell),
-    "no signal": Rule("more than 0.7 of the groups carry no signal", ("frac_reward_zero_std",),
-                      Above("frac_reward_zero_std", 0.7, "share of groups without signal")),
-    "truncated": Rule("more than 0.3 of the answers hit the length limit", ("completions/clipped_ratio",),
-                      Above("completions/clipped_ratio", 0.3, "share of truncated answers")),
-    "engines": Rule("engine and learner log-probs differ by more than 1e-3", ("sampling/sampling_logp_difference/max",),
-                    Above("sampling/sampling_logp_difference/max", 1e-3, "largest engine-learner log-prob gap")),
+    "no signal": Rule(
+        "more than 0.7 of the groups carry no signal",
+        ("frac_reward_zero_std",),
+        Above("frac_reward_zero_std", 0.7, "share of groups without signal"),
+    ),
+    "truncated": Rule(
+        "more than 0.3 of the answers hit the length limit",
+        ("completions/clipped_ratio",),
+        Above("completions/clipped_ratio", 0.3, "share of truncated answers"),
+    ),
+    "engines": Rule(
+        "engine and learner log-probs differ by more than 1e-3",
+        ("sampling/sampling_logp_difference/max",),
+        Above("sampling/sampling_logp_difference/max", 1e-3, "largest engine-learner log-prob gap"),
+    ),
     "gradient": Rule("gradient norm over ten times its running median", ("grad_norm",), gradient_spike),
-    "unverifiable": Rule("more than 1 % of the answers could not be verified", ("outcome/unverifiable",), unverified),
-    "reward alone": Rule("reward up while held-out accuracy is flat or down", ("reward", "eval/accuracy"), reward_alone),
-    "skipped": Rule("optimizer steps were skipped", ("steps_skipped",), Above("steps_skipped", 0, "skipped optimizer steps")),
+    "unverifiable": Rule("over 1 % of the answers could not be verified", ("outcome/unverifiable",), unverified),
+    "reward alone": Rule("reward up while held-out is flat or down", ("reward", "eval/accuracy"), reward_alone),
+    "skipped": Rule(
+        "optimizer steps were skipped",
+        ("steps_skipped",),
+        Above("steps_skipped", 0, "skipped optimizer steps"),
+    ),
     "not finite": Rule("loss or gradient norm not finite", ("loss",), not_finite),
-}  # fmt: skip
+}
 
 
 def signs(run: Run) -> tuple[list[Sign], list[str]]:
     """The warnings of a run, and the names of the rules for which it has no series."""
+    have = set(run.metrics) | ({"eval/accuracy"} if held_out(run.metrics)[0] else set())
     found, unchecked = [], []
     for name, rule in RULES.items():
-        have = {n for n, c in run.metrics.items() if len(c.at)} | ({"eval/accuracy"} if held_out(run.metrics)[0] else set())
         if not set(rule.needs) <= have:
             unchecked.append(name)
         elif (evidence := rule.find(run.metrics)) is not None:
@@ -161,7 +190,7 @@ def held_out(curves: Curves) -> tuple[str, Curve]:
 def verdict(run: Run, warnings: int) -> str:
     """The run in one line: what moved, how far, in how many iterations, and whether anything looks wrong."""
     planned = run.about.get("iterations")
-    span = f"{run.last} iterations"
+    span = count(run.last, "iteration")
     if isinstance(planned, int) and run.last < planned:
         span = f"{run.last} of {planned} iterations so far"
     word, curve = held_out(run.metrics)
@@ -169,7 +198,7 @@ def verdict(run: Run, warnings: int) -> str:
     if not word and "reward" in run.metrics:
         head, curve = "reward", run.metrics["reward"]
     curve = curve.finite
-    tail = f"{warnings} {'warning' if warnings == 1 else 'warnings'}"
+    tail = count(warnings, "warning")
     if not len(curve.at):
         return f"nothing measured yet, {span}; {tail}"
     if len(curve.at) == 1:

@@ -1,0 +1,167 @@
+"""Every number that people look at, against loops, under every partition."""
+
+import math
+import statistics
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from groupwise.data import Batch, Entropy, Finish, Logp, Outcome, family_of, pack
+from groupwise.objective import (
+    Clip,
+    ClippedWeight,
+    Objective,
+    SoftGate,
+    describe_samples,
+    describe_step,
+    sequence_mean,
+    sequence_ratio,
+)
+from tests.laws.batches import cuts, step_of, steps
+from tests.laws.oracle import ratio, rows
+
+OBJECTIVES = {
+    "clip": Objective(surrogate=Clip(0.2, 0.28)),
+    "sequence clip": Objective(surrogate=Clip(0.05, 0.1, ratio=sequence_ratio), aggregate=sequence_mean),
+    "clipped weight": Objective(surrogate=ClippedWeight(0.8, 1.2)),
+    "gate": Objective(surrogate=SoftGate()),
+}
+
+
+def steps_oracle(objective: Objective, step: Batch) -> dict[str, float]:
+    part = objective.surrogate
+    table = rows(step)
+    tokens = [(r, a) for row in table for r, a in zip(ratio(part.ratio, row)[0], row.advantage)]  # type: ignore[attr-defined]
+    if not tokens:
+        return {}
+    ratios, advantages = sorted(r for r, _ in tokens), [a for _, a in tokens]
+    n = len(tokens)
+    found = {
+        "ratio/min": ratios[0],
+        "ratio/max": ratios[-1],
+        "ratio/mean": math.fsum(ratios) / n,
+        "ratio/p99": ratios[math.ceil(0.99 * n - 1e-9) - 1],
+        "advantage/min": min(advantages),
+        "advantage/max": max(advantages),
+        "advantage/mean": math.fsum(advantages) / n,
+        "advantage/std": statistics.pstdev(advantages),
+    }
+    if isinstance(part, Clip):
+        low = [r < 1 - part.low and a < 0 for r, a in tokens]
+        high = [r > 1 + part.high and a > 0 for r, a in tokens]
+    elif isinstance(part, ClippedWeight):
+        low, high = [r < part.floor for r, _ in tokens], [r > part.cap for r, _ in tokens]
+    if not isinstance(part, SoftGate):
+        found["clip_ratio/low_mean"], found["clip_ratio/high_mean"] = sum(low) / n, sum(high) / n
+        found["clip_ratio/region_mean"] = (sum(low) + sum(high)) / n
+    x = [f - p for row in table for f, p in zip(row.reference, row.logp)]
+    found["kl/k1"] = -math.fsum(x) / n
+    found["kl"] = math.fsum(math.exp(d) - 1 - d for d in x) / n
+    found["entropy"] = math.fsum(step[Entropy()].tolist()) / n
+    gap = [abs(o - e) for row in table for o, e in zip(row.old, row.engine)]
+    found["sampling/sampling_logp_difference/mean"] = math.fsum(gap) / n
+    found["sampling/sampling_logp_difference/max"] = max(gap)
+    return found
+
+
+@pytest.mark.t(37)
+@pytest.mark.parametrize("objective", OBJECTIVES.values(), ids=OBJECTIVES)
+@settings(max_examples=30)
+@given(data=st.data())
+def test_a_step_under_every_partition(objective: Objective, data: st.DataObject) -> None:
+    step = data.draw(steps(per_token=data.draw(st.booleans())))
+    expected = steps_oracle(objective, step)
+    found = describe_step(step, objective)
+    assert found == pytest.approx(expected, rel=1e-9, abs=1e-12) and found.keys() == expected.keys()
+    dealt = [piece for rank in data.draw(cuts(len(step))) for piece in rank]
+    again = describe_step(Batch.joined([step.take(piece) for piece in dealt]), objective)
+    assert again == pytest.approx(expected, rel=1e-9, abs=1e-12)
+
+
+def samples_oracle(b: Batch) -> dict[str, float]:
+    s = [
+        (int(o), int(n), int(f), float(r), int(g))
+        for o, n, f, r, g in zip(b.outcome, b.length, b.finish, b.reward, b.groups.index)
+    ]
+    count = len(s)
+    found = {
+        "num_tokens": sum(x[1] for x in s),
+        "completions/mean_length": sum(x[1] for x in s) / count,
+        "completions/min_length": min(x[1] for x in s),
+        "completions/max_length": max(x[1] for x in s),
+        "completions/clipped_ratio": sum(x[2] == Finish.length for x in s) / count,
+        "reward": math.fsum(x[3] for x in s) / count,
+    }
+    for outcome in Outcome:
+        lengths = [x[1] for x in s if x[0] == outcome]
+        found[f"outcome/{outcome.name}"] = len(lengths) / count
+        if lengths:
+            found[f"completions/mean_length_{outcome.name}"] = sum(lengths) / len(lengths)
+    groups = [[x for x in s if x[4] == g] for g in range(b.groups.count)]
+    judged = [[x[0] for x in g if x[0] != Outcome.unverifiable] for g in groups]
+    found["groups/all_right"] = sum(bool(g) and all(o == Outcome.correct for o in g) for g in judged) / len(groups)
+    found["groups/all_wrong"] = sum(bool(g) and all(o != Outcome.correct for o in g) for g in judged) / len(groups)
+    rewards = [[x[3] for x in g] for g in groups]
+    found["reward_std"] = sum(statistics.stdev(g) if len(g) > 1 else 0.0 for g in rewards) / len(groups)
+    found["frac_reward_zero_std"] = sum(len(set(g)) == 1 for g in rewards) / len(groups)
+    return found
+
+
+@pytest.mark.t(37)
+@settings(max_examples=60)
+@given(data=st.data())
+def test_samples_in_any_order(data: st.DataObject) -> None:
+    b = data.draw(steps())
+    outcomes = data.draw(st.lists(st.integers(0, 3), min_size=len(b), max_size=len(b)))
+    b = b.having(outcome=torch.tensor(outcomes, dtype=torch.long), reward=b.reward.round())
+    expected = samples_oracle(b)
+    found = describe_samples(b)
+    assert found == pytest.approx(expected, rel=1e-12, abs=1e-12) and found.keys() == expected.keys()
+    turned = describe_samples(b.take(data.draw(st.permutations(range(len(b))))))
+    assert turned == pytest.approx(expected, rel=1e-12, abs=1e-12)
+
+
+@pytest.mark.t(37)
+def test_a_mean_over_steps_is_over_their_tokens() -> None:
+    """A long and a short step: not the mean of two means."""
+    one, two = step_of([[5, 5], [4, 4]], seed=1), step_of([[1]], seed=2)
+    both = describe_step(Batch.joined([one, two]), Objective())
+    kl = [describe_step(s, Objective())["kl"] for s in (one, two)]
+    assert both["kl"] == pytest.approx((kl[0] * 18 + kl[1]) / 19)
+    assert both["kl"] != pytest.approx(sum(kl) / 2, rel=0.01)
+
+
+def test_what_was_not_measured_is_missing() -> None:
+    bare = step_of([[3, 2]])
+    bare = Batch(**{f: getattr(bare, f) for f in bare.__dataclass_fields__} | {"measures": {}, "reward": None})
+    assert not {"kl", "kl/k1", "entropy"} & describe_step(bare, Objective()).keys()
+    assert not {"reward", "reward_std"} & describe_samples(bare).keys()
+    empty = bare.take([])
+    assert describe_step(empty, Objective()) == describe_samples(empty) == {}
+    assert "completions/mean_length_correct" not in describe_samples(pack([family_of([0, 0])]))
+
+
+def test_another_model_has_its_own_divergence_and_the_old_policy_none() -> None:
+    step = step_of([[3, 2]])
+    step = step.having(measures={Logp("teacher"): step[Logp("reference")] - 0.1, Logp("policy"): step.logp_old})
+    found = describe_step(step, Objective())
+    assert found["kl/teacher/k1"] == pytest.approx(found["kl/k1"] + 0.1)
+    assert "kl/policy" not in found
+
+
+def test_a_written_token_has_no_gap() -> None:
+    step = step_of([[3]])
+    engine = step.logp_old - torch.tensor([0.1, 0.0, 0.3], dtype=torch.float64)
+    engine[1] = math.nan
+    found = describe_step(step.having(logp_engine=engine), Objective())
+    assert found["sampling/sampling_logp_difference/mean"] == pytest.approx(0.2)
+    assert found["sampling/sampling_logp_difference/max"] == pytest.approx(0.3)
+
+
+def test_describing_builds_no_graph_and_gives_plain_numbers() -> None:
+    step = step_of([[3, 2]])
+    numbers = {**describe_step(step, Objective()), **describe_samples(step)}
+    assert all(type(x) is float for x in numbers.values())
+    assert len(numbers) == len(describe_step(step, Objective())) + len(describe_samples(step))

@@ -146,12 +146,11 @@ def test_a_policy_settles_on_the_tilt_of_its_reference(form: Any, coefficient: f
     a, ref = torch.randn(2, 5, generator=chance, dtype=torch.float64)
     policy = torch.zeros(5, dtype=torch.float64, requires_grad=True)
     penalty = KL(1.0, form=form)
+    blank = pack([family_of([0.0] * 5, lengths=[1] * 5)]).having(measures={Logp("reference"): ref.log_softmax(0)})
     for _ in range(400):
         logp = policy.log_softmax(0)
-        p, r = logp.exp().detach(), ref.log_softmax(0)
-        b = pack([family_of([0.0] * 5, lengths=[1] * 5)])
-        b = b.having(logp=logp, logp_old=logp.detach(), measures={Logp("reference"): r})
-        loss = (p * (penalty(b) - a / coefficient * logp)).sum()
+        b = blank.having(logp=logp, logp_old=logp.detach())
+        loss = (logp.exp().detach() * (penalty(b) - a / coefficient * logp)).sum()
         with torch.no_grad():
             policy -= torch.autograd.grad(loss, policy)[0]
     found = policy.softmax(0)

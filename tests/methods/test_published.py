@@ -1,4 +1,4 @@
-"""What every published method owes: a short function, the paper's constants, a table of differences, proofs that exist."""
+"""What every published method owes: a short function, the paper's constants, differences, proofs that exist."""
 
 import ast
 import inspect

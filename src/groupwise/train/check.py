@@ -81,7 +81,8 @@ def doors(recipe: Recipe, use: Use) -> list[GroupwiseError]:
     try:
         tokenizer = read_tokenizer(directory)
         task = task_of(recipe, tokenizer)
-        longest = max(len(prompt.context) for prompt in task.held_out)
+        prompts = [*task.held_out, *(task[i] for i in range(min(len(task), 10_000)))]
+        longest = max(len(prompt.context) for prompt in prompts)
         if not found:
             read_shape(directory, context=longest + recipe.sampling.max_tokens)
         verifier_of(recipe, task, use)

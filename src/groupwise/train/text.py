@@ -326,7 +326,7 @@ class Reading:
 
     def named(self, name: Any, hint: Any, where: str) -> Any:
         if not isinstance(name, str):
-            return self.wrong(where, f"kind is {_seen(name)}; expected the name of a part")
+            return self.wrong(where, f"kind: {_seen(name)}; expected the name of a part")
         if ":" in name:
             return self.foreign(name, where)
         part = parts().get(name, MISSING)
@@ -347,7 +347,9 @@ class Reading:
         if not isinstance(hint, type) or fits(part, hint):
             return part
         return self.wrong(
-            where, f"{name_of(part)} is no {hint.__name__}", f"take one of {', '.join(fitting_names(hint))}"
+            where,
+            f"{part.__name__ if isinstance(part, type) else name_of(part)} is no {hint.__name__}",
+            f"take one of {', '.join(fitting_names(hint))}",
         )
 
 

@@ -48,7 +48,7 @@ async def run(
             if len(batch):
                 batch, taken = learn(recipe, method, learner, batch, iteration)
         line = logbook.iteration(harvest, batch, taken, method.objective)
-        guards.see_steps([t.skipped for t in taken], logbook.dumps)
+        guards.see_steps([t.skipped for t in taken], str(logbook.dumps))
         guards.see_gap(line.get("sampling/sampling_logp_difference/max", 0.0))
         learner.remember(batch, line)
         await engine.load(learner.publish(), learner.weights())

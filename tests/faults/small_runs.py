@@ -1,0 +1,111 @@
+"""Real runs of the packaged model that take about a second, and what they leave."""
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from groupwise.data import Sampling
+from groupwise.learner import AdamW
+from groupwise.methods import grpo
+from groupwise.rewards import mixed_outcomes
+from groupwise.train.commands import about, carry_on
+from groupwise.train.place import Place, place
+from groupwise.train.recipe import Evaluate, Recipe, Save
+from groupwise.train.store import Disk, newest_checkpoint
+from groupwise.train.text import write
+from groupwise.train.use import Use
+
+EVERY = Recipe(
+    method=replace(grpo(group_size=4), minibatches=2),  # with a reference model
+    prompts=4,
+    iterations=3,
+    sampling=Sampling(max_tokens=10),
+    evaluate=Evaluate(every=2, problems=2),
+    optimizer=AdamW(lr=3e-4, decay="linear"),
+    save=Save(every=1),
+)
+"""A checkpoint after every iteration."""
+
+SECOND = replace(
+    EVERY,
+    method=replace(EVERY.method, minibatches=4, passes=2, keep=mixed_outcomes, refill=2, shuffle="samples"),
+    iterations=4,
+    evaluate=Evaluate(every=0, problems=2),
+    save=Save(every=2),
+)
+"""A checkpoint after every second iteration; groups are refilled, and swept twice."""
+
+
+class Quick(Disk):
+    """Does not wait for the platter, which a kill does not ask for."""
+
+    def sync(self, path: Path) -> None:
+        pass
+
+
+def begun(run: Path, recipe: Recipe) -> Path:
+    """A run's directory as `train` makes it before the first number."""
+    run.mkdir(parents=True)
+    (run / "run.json").write_text(json.dumps(about(run, recipe, Use(), "")))
+    (run / "recipe.toml").write_text(write(recipe))
+    return run
+
+
+def ran(run: Path, recipe: Recipe, **how: Any) -> Path:
+    """The same directory once the run is at its end, computed in this process."""
+    code = carry_on(run if run.exists() else begun(run, recipe), place(recipe, Use()), **{"disk": Quick()} | how)
+    assert code == 0
+    return run
+
+
+def lines(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def left(run: Path) -> dict[str, Any]:
+    """All that must be equal between equal runs: metrics, samples, the model, and the newest checkpoint.
+
+    What a checkpoint remembers of timings.jsonl depends on the clock.
+    """
+    newest = newest_checkpoint(run, strict=True)
+    assert newest
+    newest.state["sizes"].pop("timings")
+    files = [run / "metrics.jsonl", *sorted((run / "samples").iterdir()), newest.path / "tensors.safetensors"]
+    files += sorted((run / "model").iterdir()) if (run / "model").is_dir() else []
+    return {"state": newest.state} | {str(path.relative_to(run)): path.read_bytes() for path in files}
+
+
+def alive(run: Path, recipe: Recipe) -> None:
+    """No iteration is missing or there twice, and the policy has not collapsed: then any two runs would be equal."""
+    told = lines(run)
+    assert [line["iteration"] for line in told] == list(range(recipe.iterations + 1))
+    assert all(line["entropy"] > 0.05 for line in told[1:])
+    assert told[-1]["step"] > recipe.iterations
+
+
+def forked(act: Callable[[], object], log: Path) -> int:
+    """`act` in a fork of this warm process: 0, its exit code, or minus the signal that ended it."""
+    child = os.fork()
+    if child == 0:
+        try:
+            handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            os.dup2(handle, 1)
+            os.dup2(handle, 2)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            code = act()
+            os._exit(code if isinstance(code, int) else 0)
+        except BaseException:
+            import traceback
+
+            traceback.print_exc()
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def ready(recipe: Recipe) -> Place:
+    """Engine, learner and buffer before the first iteration. A fork that uses them leaves its parent's untouched."""
+    return place(recipe, Use())

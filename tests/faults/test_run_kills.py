@@ -1,0 +1,229 @@
+"""A run killed at any instant, and resumed, ends with the same bits as a run never killed."""
+
+import json
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from groupwise.data import Prompt, Sample, Verdict
+from groupwise.learner import Learner
+from groupwise.rollout.rows import Rows
+from groupwise.train import commands
+from groupwise.train.commands import carry_on
+from groupwise.train.logbook import Logbook
+from groupwise.train.place import Place
+from groupwise.train.recipe import Recipe
+from tests.faults.small_runs import EVERY, SECOND, Quick, alive, begun, forked, left, ready
+
+Point = tuple[str, int]
+"""What happens, and for the how-manieth time."""
+
+
+@dataclass
+class Bell:
+    """Rings at everything that happens in a run. The process dies at `death`."""
+
+    death: Point | None = None
+    seen: list[str] = field(default_factory=list)
+
+    def ring(self, name: str) -> None:
+        self.seen.append(name)
+        if self.death and self.death == (name, self.seen.count(name)):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def around(self, owner: Any, name: str, call: str | None = None) -> None:
+        """Rings before and after each call of `owner.name`."""
+        inner, call = getattr(owner, name), call or name
+
+        def rung(*args: Any, **kwargs: Any) -> Any:
+            self.ring(f"before {call}")
+            result = inner(*args, **kwargs)
+            self.ring(f"after {call}")
+            return result
+
+        setattr(owner, name, rung)
+
+
+class Rung(Quick):
+    """A disk that rings before each change, after it, and with half of the data written."""
+
+    def __init__(self, bell: Bell) -> None:
+        self.bell = bell
+
+    def mkdir(self, path: Path) -> None:
+        self.bell.ring("mkdir")
+        super().mkdir(path)
+
+    def write(self, path: Path, data: bytes) -> None:
+        name = f"a sample's {path.suffix}" if path.name.startswith(".writing") else path.name
+        super().write(path, data[: len(data) // 2])
+        self.bell.ring(f"half of {name}")
+        super().write(path, data)
+        self.bell.ring(f"all of {name}")
+
+    def append(self, path: Path, data: bytes) -> None:
+        super().append(path, data[: len(data) // 2])
+        self.bell.ring(f"half of a line of {path.name}")
+        super().append(path, data[len(data) // 2 :])
+        self.bell.ring(f"a line of {path.name}")
+
+    def truncate(self, path: Path, size: int) -> None:
+        self.bell.ring("truncate")
+        super().truncate(path, size)
+
+    def replace(self, source: Path, target: Path) -> None:
+        self.bell.ring("before replace")
+        super().replace(source, target)
+        self.bell.ring("after replace")
+
+    def remove(self, path: Path) -> None:
+        super().remove(path)
+        self.bell.ring("remove")
+
+
+def run(directory: Path, place: Place, death: Point | None = None) -> list[str]:
+    """In a fork: the run from where it stands to its end, or to its death. What happened on the way."""
+    bell = Bell(death)
+    for name in ("write", "save", "iteration", "restore"):
+        bell.around(Logbook, name)
+    bell.around(Learner, "step")
+    bell.around(Learner, "read")
+    bell.around(Rows, "tick", "a token")
+    bell.around(commands, "write_model")
+    bell.around(commands, "write_report")
+    phase, evaluate, verifier = Logbook.phase, Place.evaluate, place.buffer.verifier
+
+    @contextmanager
+    def rung(self: Logbook, name: str) -> Iterator[None]:
+        bell.ring(f"before {name}")
+        with phase(self, name):
+            yield
+        bell.ring(f"after {name}")
+
+    async def evaluated(self: Place) -> dict[str, float]:
+        bell.ring("before evaluate")
+        numbers = await evaluate(self)
+        bell.ring("after evaluate")
+        return numbers
+
+    async def judged(prompt: Prompt, sample: Sample) -> Verdict:
+        bell.ring("a verdict")
+        return await verifier(prompt, sample)
+
+    Logbook.phase, Place.evaluate, place.buffer.verifier = rung, evaluated, judged
+    assert carry_on(directory, place, disk=Rung(bell)) == 0
+    return bell.seen
+
+
+@dataclass
+class Undisturbed:
+    recipe: Recipe
+    place: Place
+    seen: list[str]
+    left: dict[str, Any]
+    seconds: float
+
+
+def undisturbed(recipe: Recipe, home: Path) -> Undisturbed:
+    """The run that nobody kills. Placed here once: all runs are forks that begin with these very weights."""
+    place = ready(recipe)
+    directory, told = begun(home / "undisturbed", recipe), home / "seen.json"
+    began = time.monotonic()
+    assert forked(lambda: told.write_text(json.dumps(run(directory, place))) and 0, home / "log") == 0
+    seconds = time.monotonic() - began
+    alive(directory, recipe)
+    return Undisturbed(recipe, place, json.loads(told.read_text()), left(directory), seconds)
+
+
+@pytest.fixture(scope="module")
+def every(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
+    return undisturbed(EVERY, tmp_path_factory.mktemp("every"))
+
+
+@pytest.fixture(scope="module")
+def second(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
+    return undisturbed(SECOND, tmp_path_factory.mktemp("second"))
+
+
+def go_on(directory: Path, straight: Undisturbed, death: Point | None = None) -> bool:
+    """Run, or resume, in a fork; whether it died."""
+    code = forked(lambda: run(directory, straight.place, death) and 0, directory.with_suffix(".log"))
+    assert code in (0, -signal.SIGKILL), directory.with_suffix(".log").read_text()
+    return code != 0
+
+
+def points(seen: list[str], share: float) -> list[Point]:
+    """Everything that happens in a run, each thing once: at `share` of its occurrences."""
+    return [(name, 1 + int(share * (n - 1))) for name, n in Counter(seen).items() if name not in NEVER_ALONE]
+
+
+NEVER_ALONE = {"before read", "after read", "mkdir", "remove"}  # beside a point that is tried
+
+
+@pytest.mark.t(49)
+def test_a_run_killed_at_any_event_ends_with_the_bits_of_one_never_killed(every: Undisturbed, tmp_path: Path) -> None:
+    tried = points(every.seen, 0.6)
+    assert len(tried) >= 30 and {"before sample", "after learn", "a verdict", "half of tensors.safetensors"} <= {
+        name for name, _ in tried
+    }
+    for number, death in enumerate(tried):
+        directory = begun(tmp_path / str(number), EVERY)
+        assert go_on(directory, every, death), death
+        if number % 4 == 0:  # and again, on the way back
+            go_on(directory, every, ("before restore", 1))
+        assert not go_on(directory, every)
+        assert left(directory) == every.left, death
+        alive(directory, EVERY)
+
+
+@pytest.mark.t(49)
+def test_iterations_since_the_last_checkpoint_come_again(second: Undisturbed, tmp_path: Path) -> None:
+    """Killed in the third and the fourth iteration of a run that saves after the second; then killed once more."""
+    deaths: list[tuple[Point, Point]] = [
+        (("after write", 4), ("after iteration", 1)),
+        (("before save", 3), ("half of a line of metrics.jsonl", 1)),
+        (("before learn", 4), ("truncate", 1)),
+        (("half of state.json", 2), ("after sample", 1)),
+    ]
+    for number, (first, again) in enumerate(deaths):
+        directory = begun(tmp_path / str(number), SECOND)
+        assert go_on(directory, second, first), first
+        go_on(directory, second, again)
+        assert not go_on(directory, second)
+        assert left(directory) == second.left, (first, again)
+        alive(directory, SECOND)
+
+
+@pytest.mark.t(49)
+def test_a_run_killed_at_any_time(second: Undisturbed, tmp_path: Path) -> None:
+    chance, directory, deaths = random.Random(7), begun(tmp_path / "run", SECOND), 0
+    for _ in range(6):
+        child = os.fork()
+        if child == 0:
+            try:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+                os.dup2(2, 1)
+                carry_on(directory, second.place, disk=Quick())
+                os._exit(0)
+            finally:
+                os._exit(1)
+        time.sleep(chance.uniform(0.2, 0.9) * second.seconds)
+        os.kill(child, signal.SIGKILL)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        assert code in (0, -signal.SIGKILL)
+        deaths += code != 0
+        if code == 0:
+            break
+    assert deaths
+    assert not go_on(directory, second)
+    assert left(directory) == second.left
+    alive(directory, SECOND)

@@ -85,8 +85,8 @@ def write_run(
             row |= {
                 "eval/accuracy": greedy * 0.86,
                 "eval/accuracy_greedy": greedy,
-                "eval/low": greedy - 0.04,
-                "eval/high": min(1.0, greedy + 0.03),
+                "eval/low_greedy": greedy - 0.04,
+                "eval/high_greedy": min(1.0, greedy + 0.03),
                 "eval/truncated": 0.02 * (1 - skill[i]),
             }
         metrics.append(row)
@@ -198,7 +198,8 @@ def of_groups(groups: list[list[dict[str, Any]]]) -> dict[str, float]:
         "frac_reward_zero_std": float((rewards.std(1) == 0).mean()),
         "groups/all_right": float((rewards.min(1) == 1).mean()),
         "groups/all_wrong": float((rewards.max(1) == 0).mean()),
-        "groups/dropped": 0.0,
+        "rollout/kept": len(groups),
+        "rollout/dropped": 0,
         "num_tokens": float(lengths.sum()),
         "completions/mean_length": float(lengths.mean()),
         "completions/max_length": float(lengths.max()),

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from groupwise.train.page.read import Curve, read, thin
-from groupwise.train.page.rollouts import as_json, choose, evenly, packed, prompt_map, scan
+from groupwise.train.page.rollouts import as_json, choose, evenly, most_seen, packed, prompt_map, scan
 from groupwise.train.page.signs import signs, verdict
 from groupwise.train.report import BYTES, PAGE, page, shown, write_report
 from tests.train.fixture_run import CANARIES, write_lines, write_run
@@ -285,7 +285,7 @@ def test_evenly_and_shown():
 def test_the_verdict_in_one_line(tmp_path):
     run = write_run(tmp_path / "run", iterations=10)
     its = read(run)
-    low, high = its.metrics["eval/low"].value[-1], its.metrics["eval/high"].value[-1]
+    low, high = its.metrics["eval/low_greedy"].value[-1], its.metrics["eval/high_greedy"].value[-1]
     first, last = its.metrics["eval/accuracy_greedy"].value[[0, -1]]
     assert (
         verdict(its, 1)
@@ -366,6 +366,13 @@ def test_map_sorted_by_first_solve_with_forgotten_and_never_solved():
         ("never", None, False, 2),
     ]
     assert rows[0]["cells"] == [1, 2, 4, 6, 1, 4]
+
+
+def test_a_map_of_prompts_that_never_return_is_spread_over_the_run():
+    tally = {f"p{i}": {i: [1, 1]} for i in range(1000)} | {"often": {3: [0, 1], 4: [1, 1]}}
+    kept = most_seen(tally)
+    assert len(kept) == 256 and kept[0] == "often" and {"p0", "p999"} <= set(kept)
+    assert 0 < max(np.diff([int(p[1:]) for p in kept[1:]])) <= 5
 
 
 def test_two_runs_show_what_differs(tmp_path):

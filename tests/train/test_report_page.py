@@ -104,7 +104,7 @@ def test_displayed_numbers_are_those_of_the_run(visit, run, report):
         assert value == "" and text == "–" if last is None else float(value) == last, name
         assert last is None or float(text.replace(",", "")) == pytest.approx(last, rel=5.1e-4, abs=1e-12), name
     shown = {name for name, _, _ in outs}
-    assert {k for r in rows for k in r} - shown == {"iteration", "step", "eval/low", "eval/high"}
+    assert {k for r in rows for k in r} - shown == {"iteration", "step", "eval/low_greedy", "eval/high_greedy"}
     chart = page.locator("figure.chart", has=page.locator("b", has_text="Reward").first).first
     chart.locator("summary").click()
     cells = chart.locator("tbody tr").all_inner_texts()

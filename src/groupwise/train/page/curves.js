@@ -3,25 +3,26 @@
 
 const QUESTIONS = [
   ["Is it learning?", [
-    { title: "Held-out accuracy", names: ["eval/accuracy_greedy", "eval/accuracy"], words: ["greedy", "sampled"], band: ["eval/low", "eval/high"], range: [0, 1], wide: true, hint: "band: 95 % interval over problems" },
+    { title: "Held-out accuracy", names: ["eval/accuracy_greedy", "eval/accuracy"], words: ["greedy", "sampled"], bands: [["eval/low_greedy", "eval/high_greedy"], ["eval/low", "eval/high"]], range: [0, 1], wide: true, hint: "bands: 95 % intervals over problems" },
     { title: "Reward", names: ["reward"], hint: "mean over answers" },
-    { title: "Outcomes", names: ["outcome/correct", "outcome/wrong", "outcome/malformed", "outcome/unverifiable"] }]],
+    { title: "Outcomes", names: ["outcome/correct", "outcome/wrong", "outcome/malformed", "outcome/unverifiable"], hint: "share of answers" }]],
   ["Is there signal?", [
     { title: "Groups without signal", names: ["frac_reward_zero_std", "groups/all_right", "groups/all_wrong"], words: ["none", "all right", "all wrong"], range: [0, 1] },
     { title: "Reward spread", names: ["reward_std"], words: ["std within groups"] },
-    { title: "Groups dropped", names: ["groups/dropped"] }]],
+    { title: "Groups drawn", names: ["rollout/kept", "rollout/dropped"], hint: "per iteration" }]],
   ["Is the step sane?", [
     { title: "Loss", names: ["loss"], byRule: true },
     { title: "Gradient norm", names: ["grad_norm", "grad_norm_clipped"], words: ["before", "after clipping"], log: true },
-    { title: "Clipped tokens", names: ["clip_ratio/low_mean", "clip_ratio/high_mean"], words: ["low side", "high side"] },
-    { title: "Ratio", names: ["ratio/max", "ratio/p99"], words: ["max", "99th percentile"] },
+    { title: "Clipped tokens", names: ["clip_ratio/low_mean", "clip_ratio/high_mean"], words: ["low side", "high side"], hint: "share" },
+    { title: "Ratio", names: ["ratio/max", "ratio/p99", "ratio/mean", "ratio/min"], words: ["max", "99 %", "mean", "min"] },
+    { title: "Advantage", names: ["advantage/max", "advantage/mean", "advantage/min"], hint: "over tokens" },
     { title: "Learning rate", names: ["learning_rate"] },
     { title: "Skipped steps", names: ["steps_skipped"] }]],
   ["Is it collapsing?", [
     { title: "Entropy", names: ["entropy"] },
     { title: "KL", names: ["kl"] }]],
   ["Is length gaming?", [
-    { title: "Answer length", names: ["completions/mean_length", "completions/mean_length_correct", "completions/mean_length_wrong", "completions/max_length"], words: ["mean", "correct", "wrong", "max"], hint: "tokens" },
+    { title: "Answer length", names: ["completions/mean_length", "completions/mean_length_correct", "completions/mean_length_wrong", "completions/max_length", "eval/mean_length"], words: ["mean", "correct", "wrong", "max", "held-out"], hint: "tokens" },
     { title: "Truncated", names: ["completions/clipped_ratio", "eval/truncated"], words: ["sampled", "held-out"], hint: "share at the limit" }]],
   ["Are the two engines one policy?", [
     { title: "Engine–learner log-prob gap", names: ["sampling/sampling_logp_difference/max", "sampling/sampling_logp_difference/mean"], words: ["max", "mean"], log: true }]],
@@ -48,8 +49,9 @@ function lay(spec, runs) {
   spec.names.forEach((name, s) => runs.forEach((run, r) => {
     const series = run.series.get(name);
     if (!series) return;
+    const band = spec.bands?.[s]?.map((edge) => run.series.get(edge));
     const word = spec.words?.[s] ?? (spec.names.length > 1 ? name.split("/").pop() : name);
-    found.push({ ...series, name, run, word, colour: (many ? r : s) % 8, dash: many ? Math.min(s, 3) : 0 });
+    found.push({ ...series, name, run, word, band: band?.every(Boolean) && (!many || s === 0) ? band : null, colour: (many ? r : s) % 8, dash: many ? Math.min(s, 3) : 0 });
   }));
   return found;
 }
@@ -101,16 +103,16 @@ function columns(plot) {
   const { spec, lines, runs } = plot;
   const last = Math.max(1, ...runs.map((run) => run.last));
   const tables = lines.map((line) => [line.at, line.value]);
-  const bands = (spec.band && runs.length === 1 && runs[0].series.has(spec.band[0]) && runs[0].series.has(spec.band[1])) ? spec.band.map((name) => runs[0].series.get(name)) : [];
-  for (const edge of bands) tables.push([edge.at, edge.value]);
+  const bands = lines.filter((line) => line.band);
+  for (const line of bands) for (const edge of line.band) tables.push([edge.at, edge.value]);
   const trends = spec.stack ? [] : lines.filter(dense);
   for (const line of trends) tables.push([line.at, trend(line)]);
   const joined = uPlot.join([...tables, [[0, last], [undefined, undefined]]]).slice(0, -1);
-  if (!spec.stack) return { data: joined, shown: joined.slice(1), bands: bands.length, trends };
+  if (!spec.stack) return { data: joined, shown: joined.slice(1), bands, trends };
   const shown = joined.slice(1);
   const sums = joined[0].map(() => 0);
   const stacked = shown.map((ys) => ys.map((y, i) => (y === undefined || y === null ? y : (sums[i] += y))));
-  return { data: [joined[0], ...stacked], shown, bands: 0, trends };
+  return { data: [joined[0], ...stacked], shown, bands, trends };
 }
 
 function draw(plot, width, height) {
@@ -132,9 +134,8 @@ function draw(plot, width, height) {
     label: line.word, stroke: trends.includes(line) ? strokes[k] + "40" : strokes[k], width: trends.includes(line) ? 1 : 1.8, dash: [[], [7, 4], [2, 3], [9, 3, 2, 3]][line.dash], fill: spec.stack ? strokes[k] + "cc" : undefined,
     points: { show: line.at.length <= 40 && !spec.stack, size: 5, fill: strokes[k] },
   }));
-  for (let i = 0; i < bands; i++) series.push({ label: spec.band[i], stroke: "transparent", width: 0, points: { show: false } });
+  for (let i = 0; i < 2 * bands.length; i++) series.push({ label: "edge", stroke: "transparent", width: 0, points: { show: false } });
   for (const line of trends) series.push({ label: `${line.word}, mean`, stroke: strokes[lines.indexOf(line)], width: 1.8, points: { show: false } });
-  const under = lines.findIndex((line) => line.name === spec.names[0]);
   const options = {
     width: Math.max(200, width), height: Math.max(120, height), legend: { show: false }, padding: [8, 10, 0, 0],
     cursor: { sync: { key: "iteration", scales: ["x", null], setSeries: false }, points: { size: 7, width: 1.5 }, y: false, drag: { x: true, y: false } },
@@ -147,7 +148,7 @@ function draw(plot, width, height) {
       { ...axis, grid, size: 48, space: 30, values: (u, ticks) => ticks.map((t) => (t === null ? "" : short(Number(t.toPrecision(6))))) },
     ],
     series: [{}, ...series],
-    bands: bands ? [{ series: [lines.length + 2, lines.length + 1], fill: strokes[Math.max(under, 0)] + "26" }] : [],
+    bands: bands.map((line, i) => ({ series: [lines.length + 2 * i + 2, lines.length + 2 * i + 1], fill: strokes[lines.indexOf(line)] + "22" })),
     hooks: {
       setCursor: [(u) => read(u.cursor.left >= 0 ? u.cursor.idx : null)],
       draw: [(u) => {
@@ -188,7 +189,7 @@ function markAll(iteration) {
 // All figures: known names under their question, every other name in a group of its own.
 function curves(runs, pick) {
   const section = el("section", { id: "curves" }, el("header", {}, el("h2", {}, "Curves"), el("span", { class: "note" }, "Click for the rollouts of an iteration, drag to zoom, double click to see all.")));
-  const known = new Set([...QUESTIONS.flatMap(([, specs]) => specs), ...SPEED].flatMap((spec) => [...spec.names, ...(spec.band ?? [])]));
+  const known = new Set([...QUESTIONS.flatMap(([, specs]) => specs), ...SPEED].flatMap((spec) => [...spec.names, ...(spec.bands ?? []).flat()]));
   const names = [...new Set(runs.flatMap((run) => run.metricNames))].filter((name) => !known.has(name) && name !== "step" && name !== "loss_zero_by_construction");
   const others = names.sort().map((name) => ({ title: name, names: [name], words: ["value"] }));
   const figures = [...QUESTIONS, ["Also measured", others]].flatMap(([question, specs]) => specs.map((spec) => figure({ ...spec, question }, runs, pick)));

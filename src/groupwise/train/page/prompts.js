@@ -15,8 +15,9 @@ function prompts(runs, jump) {
     if (!map.rows.length) continue;
     if (runs.length > 1) section.append(el("h3", {}, run.name));
     const some = map.rows.length < map.of ? `Showing ${map.rows.length.toLocaleString("en")} of ${map.of.toLocaleString("en")} prompts, those drawn most often. ` : "";
+    const once = map.rows.every((row) => row.visits === 1) ? " No prompt was drawn twice: each has one cell." : "";
     const bucket = map.width > 1 ? ` A column is ${map.width} iterations.` : "";
-    section.append(el("p", { class: "note" }, `${some}A row is a prompt, sorted by first solve; colour is the share of its answers that were right.${bucket} Solved means at least half.`));
+    section.append(el("p", { class: "note" }, `${some}A row is a prompt, sorted by first solve; colour is the share of its answers that were right.${bucket} Solved means at least half.${once}`));
     const canvas = el("canvas", { role: "img", "aria-label": "pass rate of each prompt over iterations; the table below has its numbers" });
     const ramp = el("span", { class: "ramp" });
     const tall = Math.max(1, Math.min(14, Math.floor(420 / map.rows.length)));

@@ -109,10 +109,17 @@ def prompt_map(tally: dict[str, dict[int, list[int]]], texts: dict[str, str]) ->
         return {"of": 0, "rows": []}
     last = max(i for cells in tally.values() for i in cells)
     width = math.ceil((last + 1) / COLUMNS)
-    most_seen = sorted(tally, key=lambda p: -len(tally[p]))[:PROMPTS]  # stable: the first met among equals
-    rows = [_prompt_row(p, texts[p], tally[p], width) for p in most_seen]
+    rows = [_prompt_row(p, texts[p], tally[p], width) for p in most_seen(tally)]
     rows.sort(key=lambda r: (r["solved"] is None, r["solved"] or 0))
     return {"of": len(tally), "width": width, "columns": last // width + 1, "last": last, "rows": rows}
+
+
+def most_seen(tally: dict[str, dict[int, list[int]]]) -> list[str]:
+    """At most `PROMPTS` prompts, those visited most often; among equals, evenly from the first met to the last."""
+    visits = {prompt: len(cells) for prompt, cells in tally.items()}
+    least = sorted(visits.values(), reverse=True)[:PROMPTS][-1]
+    more = [p for p in visits if visits[p] > least]
+    return more + evenly([p for p in visits if visits[p] == least], PROMPTS - len(more))
 
 
 def _prompt_row(prompt: str, text: str, visits: dict[int, list[int]], width: int) -> dict[str, Any]:
@@ -173,13 +180,14 @@ def _sample(row: dict[str, Any], arrays: dict[str, np.ndarray], span: slice | No
     text = str(row.get("text", ""))
     shown = text[: limit * 4]
     sample: dict[str, Any] = {"text": shown, "cut": len(shown) < len(text)}
-    for name in ("role", "finish", "outcome", "feedback", "cause"):
+    for name in ("role", "finish", "outcome", "feedback", "cause", "dropped"):
         sample[name] = _words(row.get(name))
     for name in ("score", "reward", "advantage", "length"):
         x = number(row.get(name))
         sample[name] = None if math.isnan(x) else x
     sample["kept"] = row.get("kept", True) is not False
-    sample["parts"] = _words(row.get("parts") or None)
+    parts = row.get("parts")
+    sample["parts"] = {str(k)[:80]: _words(v) for k, v in list(parts.items())[:12]} if isinstance(parts, dict) else {}
     if span is None or "ends" not in arrays:
         return sample
     ends = np.clip(np.maximum.accumulate(arrays["ends"][span].astype(np.int64)), 0, len(text))

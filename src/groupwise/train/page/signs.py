@@ -94,7 +94,7 @@ def unverified(curves: Curves, *, bound: float = 0.01) -> tuple[str, int] | None
 
 def reward_alone(curves: Curves, *, near: int = 5) -> tuple[str, int] | None:
     """Reward clearly up between two evaluations while held-out accuracy is not: hacking, or learning by heart."""
-    reward, (_, heldout) = curves["reward"].finite, held_out(curves)
+    reward, (word, heldout) = curves["reward"].finite, held_out(curves)
     heldout = heldout.finite
     if len(heldout.at) < 2 or len(reward.at) < 2 * near:
         return None
@@ -107,7 +107,8 @@ def reward_alone(curves: Curves, *, near: int = 5) -> tuple[str, int] | None:
     for start in dict.fromkeys((0, best)):
         begin = around(int(heldout.at[start]))
         clearly = 3 * np.sqrt((begin.var(ddof=1) + end.var(ddof=1)) / near) + 1e-9
-        slack = 0.0 if start == 0 else _half_width(curves, start)
+        low, high = _interval(curves, word, int(heldout.at[start])) or (-0.02, 0.02)
+        slack = 0.0 if start == 0 else (high - low) / 2
         rose = end.mean() - begin.mean() > clearly
         if start < last and rose and heldout.value[last] <= heldout.value[start] - slack:
             reward_text = f"reward rose {begin.mean():.4g} → {end.mean():.4g}"
@@ -203,19 +204,18 @@ def verdict(run: Run, warnings: int) -> str:
         return f"nothing measured yet, {span}; {tail}"
     if len(curve.at) == 1:
         return f"{head} {curve.value[0]:.2f} at iteration {curve.at[0]}, {span}; {tail}"
-    return f"{head} {curve.value[0]:.2f} → {curve.value[-1]:.2f}{_interval(run, int(curve.at[-1]))} in {span}; {tail}"
+    interval = _interval(run.metrics, word, int(curve.at[-1])) if word else None
+    about = f" ({interval[0]:.2f}..{interval[1]:.2f})" if interval else ""
+    return f"{head} {curve.value[0]:.2f} → {curve.value[-1]:.2f}{about} in {span}; {tail}"
 
 
-def _interval(run: Run, iteration: int) -> str:
-    ends = [run.metrics.get(name) for name in ("eval/low", "eval/high")]
-    found = [c.value[c.at == iteration] for c in ends if c is not None]
-    if len(found) < 2 or any(not len(v) or np.isnan(v[0]) for v in found):
-        return ""
-    return f" ({found[0][0]:.2f}..{found[1][0]:.2f})"
-
-
-def _half_width(curves: Curves, row: int) -> float:
-    if not {"eval/low", "eval/high"} <= curves.keys():
-        return 0.02
-    low, high = curves["eval/low"].value, curves["eval/high"].value
-    return float(high[row] - low[row]) / 2 if row < min(len(low), len(high)) else 0.02
+def _interval(curves: Curves, word: str, iteration: int) -> tuple[float, float] | None:
+    """The 95 % interval that the evaluation gave with the accuracy that `held_out` calls `word`."""
+    ends = []
+    for name in ("eval/low", "eval/high"):
+        curve = curves.get(name + ("_greedy" if word == "greedy " else ""))
+        here = curve.value[curve.at == iteration] if curve is not None else np.empty(0)
+        if not len(here) or np.isnan(here[0]):
+            return None
+        ends.append(float(here[0]))
+    return ends[0], ends[1]

@@ -20,6 +20,11 @@ class ReturnsToGo:
     """`A_t = sum over s >= t of gamma^(s - t) r_s`; `r` is the sample's number at its last token, less `kl k1` at each.
 
     `k1 = log pi_old - log reference`. REINFORCE++, arXiv:2501.03262, equation 6. `kl = 0` reads no reference.
+
+    >>> from groupwise.data import family_of, pack
+    >>> batch = pack([family_of([1.0, 0.0], lengths=[3, 2])])
+    >>> ReturnsToGo(gamma=0.5)(batch.score, batch).tolist()
+    [0.25, 0.5, 1.0, 0.0, 0.0]
     """
 
     gamma: float = 1.0

@@ -19,6 +19,11 @@ class Standardised:
     """`(x - mean(group)) / (std(group) + eps)`; 0 alone or among equals. GRPO, arXiv:2402.03300, section 4.1.2.
 
     The paper does not say which std; `ddof = 1` is that of the codes.
+
+    >>> from groupwise.data import family_of, pack
+    >>> batch = pack([family_of([1.0, 0.0, 0.0, 0.0]), family_of([1.0, 1.0])])
+    >>> [round(a, 3) for a in Standardised()(batch.score, batch).tolist()]
+    [1.5, -0.5, -0.5, -0.5, 0.0, 0.0]
     """
 
     compares: ClassVar[bool] = True

@@ -17,8 +17,12 @@ from groupwise.objective.surrogates import Clip
 class Objective:
     """`sum over tokens of share * (penalties - weights * surrogate)`, to be minimised; every divisor is inside `share`.
 
-    >>> step = objective.fix(step)                               # doctest: +SKIP
-    >>> loss = sum(objective(piece) for piece in pieces(step))   # doctest: +SKIP
+    A step is fixed whole, then forwarded in pieces whose losses add up: `sum(objective(piece) for piece in pieces)`.
+
+    >>> from groupwise.data import family_of, pack
+    >>> step = pack([family_of([1.0, 0.0], lengths=[3, 1])]).having(advantage=torch.tensor([1.0, 1.0, 1.0, -1.0]))
+    >>> Objective(aggregate=sequence_mean).fix(step).share
+    tensor([0.1667, 0.1667, 0.1667, 0.5000])
     """
 
     surrogate: Surrogate = Clip()  # noqa: RUF009

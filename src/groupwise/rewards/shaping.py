@@ -25,6 +25,11 @@ class Overlong:
     """Adds 0 up to `limit - buffer` tokens, then down a straight line to `-factor` at the limit, and there it stays.
 
     Soft overlong punishment, DAPO, arXiv:2503.14476, equation 13. `limit` is the generation budget.
+
+    >>> from groupwise.data import family_of, pack
+    >>> batch = pack([family_of([1.0, 1.0, 1.0], lengths=[12, 14, 16], limit=16)])
+    >>> Overlong(4)(batch.score, batch).tolist()
+    [1.0, 0.5, 0.0]
     """
 
     buffer: int

@@ -4,7 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
+from itertools import groupby, islice
 
 import torch
 from torch import Tensor
@@ -105,15 +105,11 @@ class NativeEngine:
         """Those who wait become rows, first come first served, while there is room; equal contexts are read once."""
         live, width = len(self._rows), self._width()
         chosen: list[Job] = []
-        while self._waiting and live + len(chosen) < self._most:
-            job = self._waiting[0]
-            if job.answer.done():
-                self._waiting.popleft()
-                continue
+        for job in islice(self._waiting, self._most - live):
             many, width = live + len(chosen) + 1, max(width, job.reach)
             if many > 1 and padded(many, ROWS) * width > self._bound:
                 break
-            chosen.append(self._waiting.popleft())
+            chosen.append(job)
         if not chosen:
             return
         self._remember([job.ask.context[:-1] for job in chosen])
@@ -125,6 +121,8 @@ class NativeEngine:
                 if len(context) > 1:
                     self._rows.cache.enter(len(self._rows), len(alike), *self._prefixes[context[:-1]])
                 self._rows.enter(alike)
+        for _ in chosen:
+            self._waiting.popleft()
         self._prefixes.trim(max(self._bound - self._held(), 0))
 
     def _width(self) -> int:
@@ -158,8 +156,9 @@ class NativeEngine:
                 job.answer.set_result(replace(span, versions=(self.version,) * len(span.tokens)))
 
     def _dismiss(self) -> None:
-        """Rows whose asker has gone away are free again."""
+        """Asks whose asker has gone away wait no more, and their rows are free again."""
         if self._left:
+            self._waiting = deque(job for job in self._waiting if not job.answer.done())
             gone = [r for r, job in enumerate(self._rows.jobs) if job.answer.done()]
             self._rows.leave(gone, [Finish.cut] * len(gone))
             self._left = False

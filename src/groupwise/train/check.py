@@ -7,6 +7,7 @@ import torch
 
 from groupwise.data import Finish, GroupwiseError, Usage, family_of, pack
 from groupwise.models import find_model, read_shape, read_tokenizer, weight_files
+from groupwise.tasks import Problems
 from groupwise.train.loop import credited
 from groupwise.train.place import task_of, verifier_of
 from groupwise.train.recipe import Recipe
@@ -81,7 +82,7 @@ def doors(recipe: Recipe, use: Use) -> list[GroupwiseError]:
     try:
         tokenizer = read_tokenizer(directory)
         task = task_of(recipe, tokenizer)
-        prompts = [*task.held_out, *(task[i] for i in range(min(len(task), 10_000)))]
+        prompts = (*task.held_out, *task.training) if isinstance(task, Problems) else task.held_out
         longest = max(len(prompt.context) for prompt in prompts)
         if not found:
             read_shape(directory, context=longest + recipe.sampling.max_tokens)

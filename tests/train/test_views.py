@@ -1,0 +1,252 @@
+"""What the commands that only look print, and that `check` finds everything at once."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import groupwise.train.check as checking
+import groupwise.train.text as text
+from groupwise.data import BadData, Usage
+from groupwise.methods import gspo, published, reference_of
+from groupwise.models import find_model
+from groupwise.train.check import check, rehearse
+from groupwise.train.text import read_recipe, write
+from groupwise.train.use import load_use
+from groupwise.train.views import list_methods, read, show, show_check, show_diff, table
+
+DEFAULT = Path(text.__file__).with_name("default.toml")
+SMALL = "prompts = 16\nsampling.max_tokens = 40\n"
+NAMES = [method.__name__ for method in published]
+
+
+@pytest.fixture
+def model(tmp_path) -> Path:
+    """A copy of the packaged model's directory, to be spoiled."""
+    path = tmp_path / "model"
+    shutil.copytree(find_model("calculator"), path)
+    return path
+
+
+# show, diff, methods
+
+
+def test_show_gives_formula_constants_source_differences_and_proofs():
+    lines = show("gspo").splitlines()
+    reference = reference_of(gspo)
+    assert lines[0] == "gspo: Group Sequence Policy Optimization, arXiv:2507.18071"
+    titles = [line for line in lines if line and not line.startswith(" ")]
+    assert titles == [lines[0], "formula", "constants", "differences", "proofs"]
+    assert "  " + reference.formula.splitlines()[0] in lines
+    assert "  low = 0.0003" in lines and '  ratio = "sequence_ratio"' in lines
+    assert next(line for line in lines if line.startswith("  clip range")).count("3e-4 and 4e-4") == 2
+    assert [line.strip() for line in lines[lines.index("proofs") + 1 :]] == list(reference.proofs)
+    assert max(map(len, lines)) <= 120
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_constants_shown_read_back(name):
+    lines = show(name).splitlines()
+    toml = "\n".join(line[2:] for line in lines[lines.index("constants") + 1 : lines.index("differences")])
+    assert toml.strip() == write(text.methods()[name]()).strip()
+
+
+def test_show_and_diff_read_files_and_runs(tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    shutil.copy(DEFAULT, run / "recipe.toml")
+    assert show(str(DEFAULT)) == show(str(run)) == write(read_recipe(DEFAULT)).strip()
+    other = tmp_path / "other.toml"
+    other.write_text(SMALL + "method.base = 'dapo'\nmethod.minibatches = 4\nverifier = 'my_file:grade'")
+    assert "verifier: \"\" -> my_file:grade" in show_diff(str(DEFAULT), str(other)).splitlines()
+    assert show_diff(str(run), str(DEFAULT)) == "no difference"
+    assert show_diff("dapo", str(other)) == "minibatches: 16 -> 4"
+    assert show_diff("dapo", "dapo") == "no difference"
+
+
+def test_code_of_ones_own_is_shown_by_name_and_not_imported(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_file.py").write_text("raise SystemExit('imported')")
+    path = tmp_path / "mine.toml"
+    path.write_text("method.keep = 'my_file:mine'\nmethod.objective.surrogate = { kind = 'my_file:MyClip', high = 1 }")
+    assert 'keep = "my_file:mine"' in show(str(path)) and "high = 1" in show(str(path))
+    assert "keep: everything -> my_file:mine" in show_diff("gspo", str(path))
+
+
+def test_diff_fits_in_ten_lines():
+    assert len(show_diff("grpo", "dapo").splitlines()) <= 10
+    assert "objective.surrogate.ratio: token_ratio -> sequence_ratio" in show_diff("grpo", "gspo").splitlines()
+
+
+def test_methods_are_one_line_each():
+    lines = list_methods().splitlines()
+    assert [line.split()[0] for line in lines] == NAMES
+    assert all(reference_of(m).paper in line and reference_of(m).arxiv in line for m, line in zip(published, lines))
+
+
+def test_what_is_neither_method_nor_file():
+    with pytest.raises(Usage, match="neither a method nor a file") as raised:
+        read("gsop")
+    assert raised.value.fix == "did you mean gspo?"
+
+
+def test_a_table_wraps_its_longest_column():
+    rows = [("a", "short", "one two three four five six seven"), ("bb", "x", "y")]
+    assert table(rows, 30) == ["a   short  one two three four", "           five six seven", "bb  x      y"]
+
+
+# check
+
+
+def errors_of(toml: str, **options) -> list[str]:
+    return [str(problem) for problem in check(toml, **options)]
+
+
+@pytest.fixture
+def no_doors(monkeypatch):
+    """Only the recipe's text and its method are looked at."""
+    monkeypatch.setattr(checking, "doors", lambda *_: [])
+
+
+@pytest.fixture(autouse=True)
+def no_weights(monkeypatch):
+    """`check` loads none."""
+    monkeypatch.setattr("safetensors.safe_open", None)
+    monkeypatch.setattr("groupwise.models.checkpoint.safe_open", None)
+
+
+@pytest.mark.parametrize("method", published, ids=NAMES)
+def test_every_method_passes(method, no_doors):
+    toml = SMALL + f"method.base = '{method.__name__}'"
+    if any(type(part).__name__ == "Overlong" for part in method().shaping):
+        toml += "\nmethod.shaping = [{ kind = 'Correctness' }, { kind = 'Overlong', buffer = 8 }]"
+    assert errors_of(toml) == []
+
+
+def test_ok_is_said():
+    assert check(DEFAULT) == []
+    assert show_check("a.toml", []) == "a.toml: ok"
+
+
+def test_all_errors_come_at_once(tmp_path):
+    problems = check(
+        f"prompts = 17\nmodl = 1\nmodel = '{tmp_path / 'none'}'\nmethod.base = 'gspo'\nmethod.objective.aggregat = 1"
+    )
+    told = [str(problem).splitlines()[0] for problem in problems]
+    assert told == [
+        "recipe: Recipe has no field 'modl'; did you mean model?",
+        "recipe.method.objective: Objective has no field 'aggregat'; did you mean aggregate?",
+        "recipe: 17 prompts cannot be cut into 4 equal minibatches",
+        f"there is no model at {tmp_path / 'none'}",
+    ]
+    assert show_check("a.toml", problems).endswith("\na.toml: 4 errors")
+    assert show_check("a.toml", problems[:1]).endswith("\na.toml: 1 error")
+
+
+def test_an_overlong_buffer_beyond_the_budget():
+    (told,) = errors_of("prompts = 16\nsampling.max_tokens = 4095\nmodel = 'calculator'\nmethod = 'dapo'")[:1]
+    assert "overlong buffer is larger than the generation budget" in told
+
+
+@pytest.mark.parametrize(
+    ("method", "told"),
+    [
+        ("{ base = 'grpo', models = {} }", "there is no such model"),
+        ("{ base = 'grpo', group_size = 1 }", "group_size is 1"),
+        ("{ base = 'gspo', objective = { aggregate = 'token_mean' } }", "sequence_ratio gives a sequence one ratio"),
+        ("{ base = 'gspo', objective = { aggregate = 'budget_mean' } }", "sequence_ratio gives a sequence one ratio"),
+        ("{ base = 'gspo', minibatches = 5 }", "16 prompts cannot be cut into 5 equal minibatches"),
+        ("{ base = 'gmpo', credit = { kind = 'WhitenedTokens', credit = 'ReturnsToGo' } }", ""),
+        (
+            "{ base = 'gmpo', credit = { kind = 'ReturnsToGo', gamma = 0.5 } }",
+            "PowerMean needs one advantage a sequence",
+        ),
+    ],
+)
+def test_impossible_methods(method, told, no_doors):
+    problems = errors_of(SMALL + f"method = {method}")
+    assert [told in problem for problem in problems] == [True] if told else problems == []
+
+
+def test_a_method_runs_to_its_gradient_on_a_made_up_batch(tmp_path, no_doors):
+    parts = """
+import torch
+def whole(step): return torch.tensor(1.0)
+def lost(step): return torch.full_like(step.advantage, float("nan"))
+def dear(step): return step.advantage.nonsense
+def some(family): return family.score
+def fine(step): return torch.ones_like(step.advantage)
+"""
+    path = tmp_path / "mine.py"
+    path.write_text(parts)
+    use = load_use([path])
+    cases = {
+        "objective.aggregate = 'mine:whole'": "gave the shape ()",
+        "objective.aggregate = 'mine:lost'": "a loss of nan",
+        "objective.aggregate = 'mine:dear'": "AttributeError",
+        "keep = 'mine:some'": "not one truth value for 8 samples",
+        "objective.aggregate = 'mine:fine'": "",
+    }
+    for line, told in cases.items():
+        problems = errors_of(SMALL + f"[method]\n{line}", use=use)
+        assert [told in problem for problem in problems] == [True] if told else problems == [], line
+    assert "is code in a file" in errors_of(SMALL + "[method]\nkeep = 'mine:some'")[0]
+
+
+def test_rehearsal_sees_every_need():
+    recipe = read_recipe(SMALL + "method = { base = 'reinforce_pp' }")
+    assert rehearse(recipe) == []
+    assert rehearse(replace(recipe, method=replace(recipe.method, group_size=3))) == []
+
+
+def test_a_pickle_checkpoint_is_refused(model):
+    (model / "model.safetensors").rename(model / "pytorch_model.bin")
+    (told,) = check(SMALL + f"model = '{model}'\nmethod = 'gspo'")
+    assert isinstance(told, BadData) and "only a pickle checkpoint" in str(told)
+
+
+def test_a_model_that_brings_code_is_refused(model):
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | {"auto_map": {"AutoModelForCausalLM": "evil.Model"}}))
+    (model / "evil.py").write_text("raise SystemExit('run')")
+    assert any("brings its own code" in line for line in errors_of(SMALL + f"model = '{model}'\nmethod = 'gspo'"))
+
+
+def test_a_context_that_the_model_cannot_see():
+    told = errors_of("prompts = 16\nmethod = 'gspo'\nsampling.max_tokens = 1000000")
+    assert any("sees at most" in line for line in told)
+
+
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [
+        (None, "there is no file"),
+        ([], "holds no problem"),
+        ([{"prompt": "1+1=", "answer": 2}, {"prompt": "1+1=", "answer": 2}], "row 2: the prompt of row 1 again"),
+        ([{"prompt": "1+1=", "answer": 2}, {"prompt": "", "answer": 2}], "row 2: field 'prompt' is empty"),
+        ([{"prompt": "1+1=", "answer": 2}, {"prompt": "2+2=", "answer": 4}], ""),
+    ],
+)
+def test_a_task_of_ones_own(tmp_path, rows, told):
+    path = tmp_path / "problems.jsonl"
+    if rows is not None:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    problems = errors_of(SMALL + f"task = '{path}'\nverifier = 'exact'\nmethod = 'gspo'")
+    assert [told in problem for problem in problems] == [True] if told else problems == []
+
+
+def test_a_verifier_must_be_named_for_ones_own_task(tmp_path):
+    path = tmp_path / "problems.jsonl"
+    path.write_text('{"prompt": "1+1=", "answer": 2}\n{"prompt": "2+2=", "answer": 4}\n')
+    (told,) = errors_of(SMALL + f"task = '{path}'\nmethod = 'gspo'")
+    assert "nothing says what is right" in told
+
+
+def test_check_leaves_no_trace():
+    state = torch.random.get_rng_state()
+    check(DEFAULT)
+    assert torch.equal(torch.random.get_rng_state(), state), "rehearsal draws from numbers of its own"
+    assert checking.__doc__

@@ -116,6 +116,13 @@ class Sample:
     def extended(self, tokens: Ids, origin: Ids, logp: tuple[float, ...]) -> "Sample":
         return replace(self, tokens=self.tokens + tokens, origin=self.origin + origin, logp=self.logp + logp)
 
+    def ended(self, finish: Finish | None) -> "Sample":
+        return replace(self, finish=finish)
+
+    def read(self, text: str, ends: Ids) -> "Sample":
+        """The sample with the text of its tokens, and where in it each token ends."""
+        return replace(self, text=text, ends=ends)
+
     def judged(self, verdict: Verdict) -> "Sample":
         return replace(self, verdict=verdict)
 

@@ -1,0 +1,81 @@
+"""The file that newcomers read computes what the library computes: the same tokens, the same losses."""
+
+import asyncio
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from groupwise.train.loop import learn
+from groupwise.train.place import place
+from groupwise.train.text import read_recipe
+from groupwise.train.use import Use
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "raw_loop.py"
+RECIPE = """
+model = "calculator"
+task = "calculator"
+prompts = 16
+iterations = 3
+
+[method]
+group_size = 8
+minibatches = 2
+shaping = [{ kind = "Correctness", right = 1.0, wrong = -1.0 }]
+advantage = ["Standardised"]
+objective = { surrogate = { kind = "Clip", low = 0.2, high = 0.28 }, aggregate = "token_mean" }
+
+[sampling]
+max_tokens = 48
+
+[optimizer]
+lr = 1e-4
+"""
+
+
+def library_losses(iterations: int) -> tuple[list[float], list[tuple[int, ...]]]:
+    from groupwise.data import pack
+
+    recipe = read_recipe(RECIPE)
+    ready = place(recipe, Use())
+    losses, tokens = [], []
+
+    async def run() -> None:
+        await ready.engine.load(0, ready.learner.weights())
+        for iteration in range(iterations):
+            m = recipe.method
+            harvest = await ready.buffer.take(recipe.prompts, m.group_size, m.strategy, m.keep, m.refill)
+            batch = pack(harvest.families)
+            tokens.extend(s.tokens for s in batch.samples)
+            _, taken = learn(recipe, m, ready.learner, batch, iteration)
+            losses.extend(t.loss for t in taken)
+            await ready.engine.load(ready.learner.publish(), ready.learner.weights())
+
+    asyncio.run(run())
+    return losses, tokens
+
+
+def test_losses_and_tokens_are_the_library_s(monkeypatch):
+    spec = importlib.util.spec_from_file_location("raw_loop", EXAMPLE)
+    assert spec and spec.loader
+    raw = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(raw)
+    seen: list[tuple[int, ...]] = []
+
+    def pack(families):
+        seen.extend(s.tokens for f in families for s in f.samples)
+        return packed(families)
+
+    packed = raw.pack
+    monkeypatch.setattr(raw, "pack", pack)
+    losses = raw.main(iterations=2)
+    wanted, tokens = library_losses(2)
+    assert seen == tokens
+    assert len(losses) == 4 and all(abs(x) > 1e-3 for x in losses)
+    assert losses == pytest.approx(wanted, rel=1e-4)
+
+
+def test_it_stays_a_page():
+    text = EXAMPLE.read_text()
+    assert len(text.splitlines()) < 200
+    assert "groupwise.train" not in text and "groupwise.learner" not in text and "groupwise.rollout" not in text

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Fast
 
 from groupwise.models import Decoder, Shape, Tokenizer, write_model
@@ -47,6 +47,18 @@ def bytes_(vocabulary: int = 300) -> Tokenizer:
     )
     fast.train_from_iterator(["héllo wörld 日本語 日本 😀😀 a = b + c"] * 3, trainer)
     return Tokenizer.of(fast, {0, 1})
+
+
+def pieces() -> Tokenizer:
+    """Sentence pieces with a token for every byte, as Llama 2 and Mistral have them."""
+    vocabulary = {"<unk>": 0, "</s>": 1, "\u2581": 2, "\u2581a": 3, "a": 4, "b": 5}
+    vocabulary |= {f"<0x{byte:02X}>": len(vocabulary) + byte for byte in range(256)}
+    fast = Fast(models.BPE(vocabulary, [("\u2581", "a")], byte_fallback=True, unk_token="<unk>"))
+    fast.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
+    steps = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    fast.decoder = decoders.Sequence(steps)
+    fast.add_special_tokens(["</s>"])
+    return Tokenizer.of(fast, {1})
 
 
 def directory(path: Path, family: str = "qwen3", **changes: object) -> Path:

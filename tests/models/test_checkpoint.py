@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from groupwise.data import BadData
-from groupwise.models import Decoder, find_model, read_model, read_shape, read_tokenizer, write_model
+from groupwise.models import Decoder, find_model, read_model, read_shape, read_tokenizer, weight_files, write_model
 from tests.models.directories import characters, directory, shape
 
 FAMILIES = ("qwen2", "qwen3", "llama", "mistral")
@@ -134,6 +134,13 @@ def test_a_pickle_is_never_loaded(tmp_path: Path) -> None:
     (tmp_path / "pytorch_model.bin").unlink()
     with pytest.raises(BadData, match=r"has no model\.safetensors\n"):
         read_model(tmp_path)
+
+
+def test_weight_files_are_named_without_loading_them(tmp_path: Path) -> None:
+    assert weight_files(directory(tmp_path)) == [tmp_path / "model.safetensors"]
+    (tmp_path / "model.safetensors").rename(tmp_path / "model.bin")
+    with pytest.raises(BadData, match="only a pickle checkpoint"):
+        weight_files(tmp_path)
 
 
 def test_damaged_weights_are_refused(tmp_path: Path) -> None:

@@ -60,6 +60,12 @@ def test_truncations_act_in_their_order() -> None:
     assert truncated(p.log(), Sampling(temperature=0.5, top_p=0.5)).exp()[0].tolist() == [1, 0, 0, 0]
 
 
+def test_equals_are_cut_in_the_order_of_the_vocabulary_and_top_p_stops_when_reached() -> None:
+    even = torch.zeros(1, 4, dtype=torch.float64)
+    assert truncated(even, Sampling(top_p=0.5)).exp()[0].tolist() == [0.5, 0.5, 0, 0]
+    assert truncated(even, Sampling(top_k=1)).exp()[0].tolist() == [1, 0, 0, 0]
+
+
 @given(LOGITS)
 def test_temperature_zero_is_the_first_of_the_largest(logits: list[float]) -> None:
     law = log_law(torch.tensor([logits]), 0.0)
@@ -88,6 +94,12 @@ def test_choice_is_the_inverse_of_the_cumulative_law(weights: list[float], u: fl
 def test_a_sum_that_falls_short_of_one_gives_the_last_possible_token() -> None:
     law = torch.tensor([[0.25, 0.25, 0.25, 0.0]]).log()  # as float32 rounding leaves it, exaggerated
     assert choose(law, torch.tensor([0.99])).item() == 2
+
+
+def test_the_sum_is_taken_in_float64() -> None:
+    law = torch.tensor([[0.5, 2.0**-28, 0.5]]).log()  # the second is lost in a float32 sum
+    reached = law.double().exp().cumsum(-1)
+    assert choose(law, (reached[:, 0] + reached[:, 1]) / 2).item() == 1
 
 
 def test_rows_do_not_depend_on_each_other() -> None:

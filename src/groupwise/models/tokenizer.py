@@ -70,7 +70,7 @@ class Tokenizer:
             rest = text[at : at + len(new)]
             same = next((j for j, (a, b) in enumerate(zip(new, rest)) if a != b), len(rest))
             ends.append(max([at + same, *ends[-1:]]))
-            if new and same == len(new) and not new.endswith("\ufffd"):
+            if new and same == len(new):
                 begin, settled, at = settled, i, at + same
                 shown = self.decode(ids[begin:settled])
         if ends:

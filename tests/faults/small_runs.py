@@ -32,7 +32,8 @@ EVERY = Recipe(
 
 SECOND = replace(
     EVERY,
-    method=replace(EVERY.method, minibatches=4, passes=2, keep=mixed_outcomes, refill=2, shuffle="samples"),
+    method=replace(EVERY.method, group_size=8, passes=2, keep=mixed_outcomes, refill=2, shuffle="samples"),
+    prompts=2,
     iterations=4,
     evaluate=Evaluate(every=0, problems=2),
     save=Save(every=2),

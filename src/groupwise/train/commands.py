@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from groupwise.train.text import read_recipe, write
 
 from groupwise.data import Ask, BadData, Family, Span, Usage
 from groupwise.models import find_model, read_model, read_tokenizer, write_model
@@ -24,7 +23,8 @@ from groupwise.train.progress import Progress
 from groupwise.train.recipe import Recipe
 from groupwise.train.record import Record
 from groupwise.train.report import write_report
-from groupwise.train.store import DISK, Disk, RunLock, newest_checkpoint, run_directory
+from groupwise.train.store import DISK, Disk, RunLock, newest_checkpoint, run_directory, storing
+from groupwise.train.text import read_recipe, write
 from groupwise.train.use import Use, load_use
 
 INTERRUPTED, TERMINATED = 130, 143
@@ -48,8 +48,11 @@ def train(
     ready = place(recipe, loaded)
     run = run_directory(Path(out), name or (path.stem if recipe_path else Path(recipe.task).stem))
     with RunLock(run):
-        (run / "recipe.toml").write_text(write(recipe))
-        (run / "run.json").write_text(json.dumps(about(run, recipe, loaded, command), indent=2) + "\n")
+        with storing("what the run is", run):
+            (run / "run.json").write_text(json.dumps(about(run, recipe, loaded, command), indent=2) + "\n")
+            draft = run / ".recipe.toml"
+            draft.write_text(write(recipe))
+            draft.replace(run / "recipe.toml")  # the last: a directory that has it is a run
         return carry_on(run, ready, stop_after)
 
 
@@ -76,6 +79,8 @@ def carry_on(
         for warning in checkpoint.warnings:
             progress.say(f"warning: {warning}")
         logbook.restore(checkpoint, ready.learner, ready.buffer, ready.guards)
+        if logbook.done >= recipe.iterations:
+            progress.say(f"nothing is left to do: {logbook.done} of {recipe.iterations} iterations are done")
     try:
         asyncio.run(guided(logbook, ready, stop_after))
     finally:
@@ -83,8 +88,10 @@ def carry_on(
         record.close()
     if not logbook.stopping:
         ready.learner.model.eval()
-        write_model(ready.learner.model, run / "model", tokenizer=ready.tokenizer)
-    report = write_report([run])
+        with storing("the model", run):
+            write_model(ready.learner.model, run / "model", tokenizer=ready.tokenizer)
+    with storing("the report", run):
+        report = write_report([run])
     print(ending(run, report, logbook, recipe))
     return {"interrupted": INTERRUPTED, "terminated": TERMINATED}.get(logbook.stopping, 0)
 
@@ -104,14 +111,14 @@ async def guided(logbook: Logbook, ready: Place, stop_after: float | None) -> No
     if stop_after is not None:
         events.call_later(stop_after, logbook.stop, "out of time")
     await loop(ready.recipe, ready.buffer, ready.engine, ready.learner, logbook, ready.guards, ready.evaluate)
-    if logbook.stopping:
-        logbook.save(ready.learner, ready.buffer, ready.guards)
+    logbook.save(ready.learner, ready.buffer, ready.guards, last=True)
 
 
 def ending(run: Path, report: Path, logbook: Logbook, recipe: Recipe) -> str:
     """The last words of a run: what it reached, where things lie, and how to go on."""
     if logbook.stopping:
-        return f"{logbook.stopping} after {logbook.done} of {recipe.iterations} iterations; saved.\n  go on: groupwise resume {run}"
+        where = f"{logbook.stopping} after {logbook.done} of {recipe.iterations} iterations; saved."
+        return f"{where}\n  go on: groupwise resume {run}"
     return f"done: {recipe.iterations} iterations\n  report: {report}\n  model:  {run / 'model'}"
 
 

@@ -12,9 +12,9 @@ Z = 1.959963984540054
 def average(families: Sequence[Family]) -> tuple[float, float, float]:
     """avg@n, the mean over problems of the share of right answers, with its 95 % interval over problems.
 
-    Wilson's interval at the effective number of problems `m (1 - m) / (s^2 / P)`, with s^2 the variance of the problems'
-    shares: for one answer a problem it is Wilson's own, and it stays honest where every problem came out the same.
-    An answer that could not be judged counts as wrong.
+    Wilson's interval at the effective number of problems `m (1 - m) / (s^2 / P)`, with s^2 the variance of the
+    problems' shares: for one answer a problem it is Wilson's own, and it stays honest where every problem came out the
+    same. An answer that could not be judged counts as wrong.
 
     >>> [round(x, 3) for x in average([])]
     [0.0, 0.0, 1.0]
@@ -65,6 +65,7 @@ def scores(greedy: Sequence[Family], sampled: Sequence[Family]) -> dict[str, flo
         "eval/accuracy_greedy": best,
         "eval/low_greedy": best_low,
         "eval/high_greedy": best_high,
+        "eval/unverifiable": counts(sampled)["unverifiable"] / max(1, answers),
         "eval/truncated": counts(sampled)["truncated"] / max(1, answers),
         "eval/mean_length": sum(len(s.tokens) for f in sampled for s in f.samples) / max(1, answers),
         **{f"eval/{name}": share for name, share in parts_of_right(sampled).items()},

@@ -1,7 +1,6 @@
 """A run's directory as the loop sees it: how far the run is, what each iteration left, and where to go on."""
 
 import asyncio
-import json
 import resource
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -15,8 +14,8 @@ from groupwise.objective import Objective
 from groupwise.rollout import Buffer, Harvest
 from groupwise.train.guards import Guards
 from groupwise.train.observe import batch_dump, numbers, sample_lines, token_numbers
-from groupwise.train.record import Record
-from groupwise.train.store import DISK, Checkpoint, Disk, save_checkpoint
+from groupwise.train.record import Record, json_line
+from groupwise.train.store import DISK, Checkpoint, Disk, packed, save_checkpoint
 
 T = TypeVar("T")
 MISSES = 3
@@ -46,6 +45,7 @@ class Logbook:
         self._run, self._record, self._keep, self._told, self._warn, self._disk = run, record, keep, told, warn, disk
         self._saved = -1
         self._misses = 0
+        self._unwritten = 0
         self._seconds: dict[str, float] = {}
         self._began = time.monotonic()
         self._stop = asyncio.Event()
@@ -91,11 +91,13 @@ class Logbook:
         """One iteration's samples are written, its numbers returned."""
         self.done += 1
         families = harvest.all
+        unjudged, answers, _ = harvest.unjudged
         line = {
             "iteration": self.done,
             "step": self._step(taken),
             **harvest.metrics,
             **numbers(batch, taken, objective),
+            "outcome/unverifiable": unjudged / max(1, answers),  # of all answers: the batch may be without them
         }
         self._record.samples(self.done, sample_lines(families, batch), token_numbers(families, taken))
         for number, step in enumerate(taken):
@@ -111,10 +113,16 @@ class Logbook:
         self._record.timings(timing)
         self._told(line, timing)
 
-    def save(self, learner: Learner, buffer: Buffer, guards: Guards) -> None:
-        """A checkpoint of this moment. A full disk is borne a few times: the one before it still stands."""
+    def save(self, learner: Learner, buffer: Buffer, guards: Guards, *, last: bool = False) -> None:
+        """A checkpoint of this moment. A full disk is borne a few times: the one before it still stands.
+
+        Not where it is the `last` chance: then `Storage` is raised.
+        """
         if self._saved == self.done:
             return
+        if self._record.failures > self._unwritten:
+            self._unwritten = self._record.failures
+            self._warn(f"warning: logs could not be written {self._unwritten} times; their lines wait in memory")
         tensors, state = learner.state()
         try:
             whole = {
@@ -129,7 +137,7 @@ class Logbook:
         except Storage as error:
             self._misses += 1
             self._warn(str(error))
-            if self._misses >= MISSES or self.stopping:
+            if self._misses >= MISSES or last:
                 raise
         else:
             self._saved, self._misses = self.done, 0
@@ -167,11 +175,14 @@ class Logbook:
 
     def _dump(self, number: int, step: StepTaken) -> None:
         """The batch of a skipped step, so that what went wrong can be computed again."""
-        from safetensors.torch import save_file
-
         lines, tensors = batch_dump(step.batch)
-        self.dumps.mkdir(exist_ok=True)
         stem = self.dumps / f"{self.done:06d}-{number}"
-        stem.with_suffix(".jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-        save_file(tensors, stem.with_suffix(".safetensors"))
-        self._warn(f"iteration {self.done}, step {number}: {step.skipped}; weights untouched, batch in {stem}.*")
+        where = f"batch in {stem}.*"
+        try:
+            if not self.dumps.is_dir():
+                self._disk.mkdir(self.dumps)
+            self._disk.write(stem.with_suffix(".jsonl"), b"".join(map(json_line, lines)))
+            self._disk.write(stem.with_suffix(".safetensors"), packed(tensors))
+        except OSError as error:
+            where = f"its batch could not be written: {error.strerror}"
+        self._warn(f"iteration {self.done}, step {number}: {step.skipped}; weights untouched, {where}")

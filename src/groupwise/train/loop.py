@@ -3,7 +3,6 @@
 from collections.abc import Awaitable, Callable, Sequence
 
 import torch
-from groupwise.train.text import at
 
 from groupwise.data import Batch, Engine, Logp, Measure, couples, pack
 from groupwise.learner import Learner, Step, StepTaken, cut
@@ -13,6 +12,7 @@ from groupwise.rollout import Buffer
 from groupwise.train.guards import Guards
 from groupwise.train.logbook import Logbook
 from groupwise.train.recipe import Recipe
+from groupwise.train.text import at
 
 OLD = Logp("policy")
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from groupwise.data import Batch, Family, Outcome, Sample
+from groupwise.data import Batch, Family, Logp, Outcome, Sample, name_of
 from groupwise.learner import StepTaken
 from groupwise.objective import Objective, describe_samples, describe_step
 
@@ -21,7 +21,7 @@ def numbers(batch: Batch, taken: Sequence[StepTaken], objective: Objective) -> d
         line |= dict(zip(("loss", "grad_norm", "grad_norm_clipped"), mean))
         line["learning_rate"] = steps[-1].learning_rate
     line["steps_skipped"] = sum(bool(t.skipped) for t in taken)
-    line["loss_zero_by_construction"] = len(taken) == 1 and _zero_by_construction(taken[0].batch)
+    line["loss_zero_by_construction"] = len(taken) == 1 and _zero_by_construction(taken[0])
     return line
 
 
@@ -81,6 +81,7 @@ def batch_dump(batch: Batch) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
     lines = [{"context": list(s.context), "tokens": list(s.tokens), "text": s.text, **_said(s)} for s in batch.samples]
     names = ("logp", "logp_old", "logp_engine", "advantage", "share", "weight", "place", "reward", "outcome")
     columns = {name: getattr(batch, name) for name in names}
+    columns |= {f"logp/{m.model}" if isinstance(m, Logp) else name_of(m): x for m, x in batch.measures.items()}
     tensors = {name: x.contiguous().cpu() for name, x in columns.items() if x is not None}
     return lines, {**tensors, "lengths": batch.sequences.lengths.cpu()}
 
@@ -98,7 +99,8 @@ def _said(sample: Sample) -> dict[str, Any]:
     }
 
 
-def _zero_by_construction(step: Batch) -> bool:
+def _zero_by_construction(taken: StepTaken) -> bool:
     """With centred advantages and a ratio of exactly 1 the value of the loss says nothing; its gradient does."""
+    step = taken.batch
     assert step.logp is not None and step.logp_old is not None
-    return bool((step.logp == step.logp_old).all())
+    return bool((step.logp == step.logp_old).all()) and abs(taken.loss) < 1e-6

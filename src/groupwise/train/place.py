@@ -52,6 +52,7 @@ class Place:
             seed=self.recipe.seed,
             purpose=Purpose.EVALUATE,
             deadline=self.recipe.machine.deadline,
+            verdict_deadline=2 * self.recipe.machine.verdict_deadline,
         )
 
 
@@ -84,7 +85,9 @@ def verifier_of(recipe: Recipe, task: Task, use: Use) -> Verifier:
             f"nothing says what is right in {recipe.task}",
             fix="add --verifier exact, --verifier last_number, or --verifier my_file:grade with --use my_file.py",
         )
-    return judged_by(use.find(name), deadline=recipe.machine.verdict_deadline) if ":" in name else find_verifier(name, task)
+    if ":" in name:
+        return judged_by(use.find(name), deadline=recipe.machine.verdict_deadline)
+    return find_verifier(name, task)
 
 
 def place(recipe: Recipe, use: Use) -> Place:

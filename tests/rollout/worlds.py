@@ -63,7 +63,7 @@ def logits(model: Decoder, context: Ids, tokens: Ids) -> Tensor:
 
 @dataclass(eq=False)
 class Scripted:
-    """An engine that says what it is told: `says(ask)` is the whole rest of the answer; it may be slow, and may hang."""
+    """An engine that says what it is told: `says(ask)` is the rest of the answer, and may be slow, hang or fail."""
 
     says: Any
     version: int = 0
@@ -81,7 +81,9 @@ class Scripted:
         if len(tokens) > self.pieces:
             tokens, finish = tokens[: self.pieces], Finish.cut
             self.version += 1
-            return Span(tokens=tokens, logp=(-1.0,) * len(tokens), versions=(self.version - 1,) * len(tokens), finish=finish)
+            return Span(
+                tokens=tokens, logp=(-1.0,) * len(tokens), versions=(self.version - 1,) * len(tokens), finish=finish
+            )
         return Span(tokens=tokens, logp=(-1.0,) * len(tokens), versions=(self.version,) * len(tokens), finish=finish)
 
     async def score(self, context: Ids, tokens: Ids) -> tuple[float, ...]:

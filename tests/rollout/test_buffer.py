@@ -1,0 +1,280 @@
+"""From prompts wanted to families kept: rounds, causes, and a state that only whole takes change."""
+
+import asyncio
+import json
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from groupwise.data import Batch, Draw, Family, Outcome, Prompt, Sample, Task, Verdict, WorkerLost
+from groupwise.models import Purpose
+from groupwise.rollout import Buffer, Harvest, Independent, Shuffled, answers
+from tests.rollout.worlds import Listed, Scripted, decoder, engine, right, sampling, tokenizer, verdict
+
+
+def everything(family: Batch) -> Bool[Tensor, " s"]:
+    return torch.ones(len(family), dtype=torch.bool)
+
+
+def mixed(family: Batch) -> Bool[Tensor, " s"]:
+    score = family.outcome == Outcome.correct
+    return torch.full((len(family),), bool(score.any()) and not bool(score.all()))
+
+
+def plain(ask: Any) -> tuple[int, ...]:
+    return (1 + ask.draw % 10, 1 + ask.stream[0], 0)
+
+
+@dataclass(frozen=True)
+class InOrder:
+    """Prompts 0, 1, 2 ... once each; it remembers what it observed."""
+
+    def init(self, task: Task, seed: int) -> dict[str, Any]:
+        return {"next": 0, "seen": []}
+
+    def draw(self, state: dict[str, Any], task: Task, n: int, group_size: int) -> tuple[dict[str, Any], list[Draw]]:
+        first = state["next"]
+        last = min(first + n, len(task))
+        return {**state, "next": last}, [Draw(i, task[i], group_size) for i in range(first, last)]
+
+    def observe(self, state: dict[str, Any], families: Sequence[Family]) -> dict[str, Any]:
+        return {**state, "seen": state["seen"] + [[f.draw.id, any(f.kept or ())] for f in families]}
+
+
+def scripted(scores: dict[int, list[float]], default: list[float]) -> Callable[[Prompt, Sample], Any]:
+    """A verifier with a score for each sample of a prompt, told late and in no order. NaN cannot be judged."""
+    late = random.Random(1)
+
+    async def verifier(prompt: Prompt, sample: Sample) -> Verdict:
+        await asyncio.sleep(late.random() * 0.01)
+        score = scores.get(prompt.given["index"], default)[sample.stream[0]]
+        if score != score:
+            raise ValueError("cannot be judged")
+        return verdict(score)
+
+    return verifier
+
+
+def buffer(verifier: Any = right, task: Task | None = None, curriculum: Any = None, **changes: Any) -> Buffer:
+    fields: dict[str, Any] = {"sampling": sampling(), "seed": 3}
+    engine = changes.pop("engine", None) or Scripted(plain)
+    return Buffer(task or Listed(40), curriculum or InOrder(), engine, verifier, tokenizer(), **{**fields, **changes})
+
+
+def take(
+    b: Buffer, n: int = 4, keep: Any = everything, refill: int = 0, strategy: Any = None, group: int = 2
+) -> Harvest:
+    return asyncio.run(b.take(n, group, strategy or Independent(), keep, refill))
+
+
+def ids(families: Sequence[Family]) -> list[int]:
+    return [f.draw.id for f in families]
+
+
+@pytest.mark.t(28)
+def test_exactly_so_many_live_groups_in_draw_order_and_every_other_accounted_for() -> None:
+    live = {1, 2, 5, 7, 8}
+    b = buffer(scripted({i: [1, 0] for i in live}, [1, 1]))
+    harvest = take(b, 4, mixed, refill=10)
+    # Rounds of 4, 2 and 1: draws 0-3 bring two, 4-5 one, 6 none, 7 the last.
+    assert (ids(harvest.families), ids(harvest.dropped), harvest.rounds) == ([1, 2, 5, 7], [0, 3, 4, 6], 4)
+    assert ids(harvest.all) == list(range(8))
+    assert harvest.causes == {"mixed": 4}
+    assert all(f.kept == (True, True) and not f.cause for f in harvest.families)
+    assert all(f.kept == (False, False) and f.cause == "mixed" for f in harvest.dropped)
+    assert b.state()["seen"] == [[i, i in live] for i in range(8)]
+    line = harvest.metrics
+    assert (line["rollout/kept"], line["rollout/dropped"], line["rollout/dropped/mixed"]) == (4, 4, 4)
+    assert (line["rollout/families"], line["rollout/rounds"]) == (8, 4)
+    assert ids(take(b, 1, mixed, refill=10).families) == [8]
+
+
+@pytest.mark.t(28)
+def test_refill_rounds_are_bounded_and_what_is_live_is_brought() -> None:
+    b = buffer(scripted({2: [1, 0]}, [0, 0]))
+    assert ids(take(b, 4, mixed, refill=1).families) == [2]
+    empty = take(b, 4, mixed, refill=2)
+    assert (empty.families, len(empty.dropped), empty.rounds) == ([], 12, 3)
+
+
+@pytest.mark.t(29)
+def test_the_end_of_the_data_keeps_what_was_accepted() -> None:
+    b = buffer(scripted({1: [1, 0], 4: [1, 0]}, [0, 0]), Listed(6))
+    harvest = take(b, 4, mixed, refill=10)
+    assert (ids(harvest.families), ids(harvest.all), harvest.rounds) == ([1, 4], list(range(6)), 2)
+    assert take(b, 4, mixed, refill=10) == Harvest((), 0)
+
+
+@pytest.mark.t(44)
+def test_every_prompt_of_an_epoch_brings_exactly_its_group() -> None:
+    b = buffer(task=Listed(10), curriculum=Shuffled())
+    families = [f for n in (3, 4, 3, 7, 3) for f in take(b, n, group=3).families]
+    assert ids(families) == list(range(20))
+    for epoch in (families[:10], families[10:]):
+        assert sorted(s.context[0] for f in epoch for s in f.samples) == sorted(list(range(1, 11)) * 3)
+
+
+@pytest.mark.t(30)
+def test_keep_sees_outcomes_of_verdicts() -> None:
+    seen: list[Batch] = []
+
+    def watch(family: Batch) -> Bool[Tensor, " s"]:
+        seen.append(family)
+        return torch.tensor([True, False])
+
+    harvest = take(buffer(scripted({}, [1, 0.25])), 1, watch)
+    assert (seen[0].score.tolist(), seen[0].reward, harvest.all[0].kept) == ([1.0, 0.25], None, (True, False))
+    assert ids(harvest.families) == [0]
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("policy", "kept"),
+    [
+        ("exclude", {0: (True, True, True), 1: (False, True, True), 2: (), 3: ()}),
+        ("wrong", {0: (True, True, True), 1: (True, True, True), 2: (True, True, True), 3: ()}),
+        ("drop_group", {0: (True, True, True), 1: (), 2: (), 3: ()}),
+    ],
+)
+def test_what_cannot_be_judged(policy: Any, kept: dict[int, tuple[bool, ...]]) -> None:
+    """Alone with right answers, an unjudged one makes a mixed group only if it counts as wrong."""
+    scores = {0: [1.0, 0.0, 0.0], 1: [NAN, 0.0, 1.0], 2: [1.0, NAN, 1.0], 3: [NAN, NAN, NAN]}
+    harvest = take(buffer(scripted(scores, []), unverifiable=policy), 4, mixed, group=3)
+    assert {f.draw.id: f.kept if any(f.kept or ()) else () for f in harvest.all} == kept
+    assert [f.cause for f in harvest.dropped if f.draw.id == 3] == ["mixed" if policy == "wrong" else "unverifiable"]
+    assert [f.cause for f in harvest.dropped if f.draw.id == 1] == (["unverifiable"] if policy == "drop_group" else [])
+    assert harvest.unjudged == (5, 12, "ValueError: cannot be judged")
+    assert harvest.metrics["rollout/unverifiable"] == 5
+
+
+def test_roles_that_are_not_trained_are_recorded_and_not_kept() -> None:
+    async def hinted(draw: Draw, sampler: Any) -> Family:
+        hints = await sampler.sample(draw.prompt.context, 1, role="hint")
+        return Family(draw, (*hints, *await sampler.verify(await sampler.sample(draw.prompt.context, 2))))
+
+    async def only_hints(draw: Draw, sampler: Any) -> Family:
+        return Family(draw, tuple(await sampler.sample(draw.prompt.context, 1, role="hint")))
+
+    assert take(buffer(), 1, strategy=hinted).all[0].kept == (False, True, True)
+    assert take(buffer(), 1, strategy=only_hints).causes == {"empty": 1}
+
+
+def test_families_are_sampled_together_and_come_in_draw_order() -> None:
+    """The first draw waits for the last, which would be for ever if draws waited for each other."""
+    last = asyncio.Event()
+
+    async def wait(ask: Any) -> tuple[int, ...]:
+        if ask.draw == 0:
+            await last.wait()
+        if ask.draw == 3:
+            last.set()
+        return (1, 0)
+
+    assert ids(take(buffer(engine=Scripted(wait), deadline=20.0)).families) == [0, 1, 2, 3]
+
+
+def test_state_is_json_and_a_take_can_be_done_again() -> None:
+    def run(b: Buffer, n: int) -> list[Harvest]:
+        return [take(b, 3, mixed, refill=2) for _ in range(n)]
+
+    def fresh() -> Buffer:
+        verifier = scripted({i: [1, 0] for i in range(0, 40, 3)}, [0, 0])
+        return buffer(verifier, curriculum=Shuffled(), engine=engine(decoder(), rows=4))
+
+    whole = run(fresh(), 4)
+    first = fresh()
+    begun = run(first, 2)
+    second = fresh()
+    second.restore(json.loads(json.dumps(first.state())))
+    assert begun + run(second, 2) == whole
+    assert sum(len(h.families) for h in whole) > 2
+    assert len({s.tokens for h in whole for f in h.all for s in f.samples}) > 40
+
+
+def test_a_take_that_fails_or_is_given_up_leaves_the_state() -> None:
+    calls = 0
+
+    def third(ask: Any) -> tuple[int, ...]:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise RuntimeError("gone")
+        return (1, 0)
+
+    b = buffer(engine=Scripted(third))
+    before = b.state()
+    with pytest.raises(RuntimeError, match="gone"):
+        take(b)
+    assert b.state() == before
+    assert ids(take(b).families) == [0, 1, 2, 3]
+
+
+def test_a_family_that_never_comes_names_what_it_waits_for() -> None:
+    async def silent(ask: Any) -> tuple[int, ...]:
+        await asyncio.sleep(1000)
+        return ()
+
+    with pytest.raises(
+        WorkerLost, match=r"draw 0 brought no family within 0.05 seconds\n  seen: .*the engine \(2 times\)"
+    ):
+        take(buffer(engine=Scripted(silent), deadline=0.05), 1)
+
+    async def hangs(prompt: Prompt, sample: Sample) -> Verdict:
+        await asyncio.sleep(1000)
+        return verdict(1.0)
+
+    with pytest.raises(WorkerLost, match=r"the verifier \(2 times\)"):
+        take(buffer(hangs, deadline=0.05), 1)
+    harvest = take(buffer(hangs, deadline=20.0, verdict_deadline=0.05), 1)
+    assert harvest.causes == {"unverifiable": 1}
+
+
+# Evaluation
+
+
+@pytest.mark.t(47)
+def test_evaluation_touches_no_state_and_repeats_itself() -> None:
+    native, task = engine(decoder()), Listed(5)
+
+    def evaluated() -> list[Family]:
+        prompts = [task[i] for i in range(5)]
+        return asyncio.run(answers(prompts, 3, native, right, sampling(), tokenizer(), seed=3))
+
+    b = buffer(engine=native, curriculum=Shuffled(), task=task)
+    # Python's own generator is left out: the type checker of these tests looks at random items of a list.
+    state, seed, number = b.state(), torch.random.get_rng_state(), np.random.get_state()[1].tolist()
+    first = evaluated()
+    assert b.state() == state
+    assert torch.equal(torch.random.get_rng_state(), seed) and np.random.get_state()[1].tolist() == number
+    taken = take(b, 5, group=3).families
+    assert evaluated() == first
+    fresh = buffer(engine=engine(decoder()), curriculum=Shuffled(), task=task)
+    assert take(fresh, 5, group=3).families == taken
+    assert [f.draw.prompt.id for f in first] == [f"p{i}" for i in range(5)]
+    assert all(len(f.samples) == 3 and f.samples[0].verdict == verdict(1.0) for f in first)
+    # Equal draws, equal streams, another purpose: other numbers.
+    trained = {(f.draw.prompt.id, s.tokens) for f in taken for s in f.samples}
+    assert not trained & {(f.draw.prompt.id, s.tokens) for f in first for s in f.samples if len(s.tokens) > 3}
+    assert Purpose.EVALUATE != Purpose.SAMPLE
+
+
+def test_evaluation_that_hangs_is_a_lost_worker() -> None:
+    async def silent(ask: Any) -> tuple[int, ...]:
+        await asyncio.sleep(1000)
+        return ()
+
+    with pytest.raises(WorkerLost, match="the engine"):
+        asyncio.run(answers([Listed(1)[0]], 1, Scripted(silent), right, sampling(), tokenizer(), seed=3, deadline=0.05))
+
+
+def test_nothing_is_wanted_nothing_is_drawn() -> None:
+    assert take(buffer(), 0) == Harvest((), 0)

@@ -1,0 +1,242 @@
+"""What a strategy meets: budgets of whole samples, verdicts in order, and failures as data."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from groupwise.data import ENVIRONMENT, TEMPLATE, Finish, Ids, Outcome, Prompt, Sample, Sampler, Strategy, Verdict
+from groupwise.models import Decoder, Purpose
+from groupwise.rollout import DrawSampler, Independent, NativeEngine
+from tests.rollout.worlds import (
+    Scripted,
+    answered,
+    ask,
+    decoder,
+    draw,
+    endless,
+    engine,
+    right,
+    sampling,
+    tokenizer,
+    verdict,
+)
+
+CONTEXT: Ids = (3, 1, 4)
+
+
+def counting(ask: Any) -> Ids:
+    """1, 2, 3 ... with the end token behind the tenth, whatever was cut in between."""
+    return (*range(ask.at + 1, 11), 0)
+
+
+def sampler(engine: Any = None, verifier: Any = right, **changes: Any) -> DrawSampler:
+    fields: dict[str, Any] = {
+        "draw": draw(4), "engine": engine or Scripted(counting), "verifier": verifier, "tokenizer": tokenizer(),
+        "sampling": sampling(), "seed": 11,
+    }  # fmt: skip
+    return DrawSampler(**{**fields, **changes})
+
+
+def run(work: Any) -> Any:
+    return asyncio.run(work)
+
+
+def test_a_sample_is_read_where_it_ends() -> None:
+    (one, two) = run(sampler().sample(CONTEXT, 2, group=3, role="hint"))
+    assert (one.tokens, one.finish) == ((*range(1, 11), 0), Finish.stop)
+    assert (one.text, one.ends) == ("0123456789", (*range(1, 11), 10))
+    assert (one.origin, one.logp) == ((0,) * 11, (-1.0,) * 11)
+    assert (one.stream, two.stream, one.group, one.role, one.limit) == ((0,), (1,), 3, "hint", 12)
+    assert isinstance(sampler(), Sampler) and isinstance(Independent(), Strategy)
+
+
+def test_the_budget_is_the_samples_and_a_pause_is_no_end() -> None:
+    s = sampler(sampling=sampling(max_tokens=7))
+    (begun,) = s.start(CONTEXT)
+    paused = run(s.extend(begun, limit=3))
+    assert (paused.tokens, paused.finish, paused.text) == ((1, 2, 3), None, "012")
+    inserted = paused.insert((9, 9), TEMPLATE)
+    whole = run(s.extend(inserted))
+    assert (whole.tokens, whole.finish) == ((1, 2, 3, 9, 9, 6, 7), Finish.length)
+    asks = s.engine.asks
+    assert [(a.context, a.limit, a.at) for a in asks] == [(CONTEXT, 3, 0), ((*CONTEXT, 1, 2, 3, 9, 9), 2, 5)]
+    assert {(a.draw, a.stream, a.purpose) for a in asks} == {(4, (0,), Purpose.SAMPLE)}
+    assert run(s.extend(whole)) is whole
+    assert len(s.engine.asks) == 2
+    # Nothing is left to ask for.
+    full = run(s.extend(paused.insert((9,) * 4, TEMPLATE)))
+    assert (full.finish, len(s.engine.asks)) == (Finish.length, 2)
+
+
+def test_a_turn_behind_a_stop_opens_the_sample_again() -> None:
+    s = sampler(Scripted(lambda ask: (7, 0)))
+    (first,) = run(s.sample(CONTEXT))
+    again = run(s.extend(first.insert((5,), ENVIRONMENT)))
+    assert (again.tokens, again.finish) == ((7, 0, 5, 7, 0), Finish.stop)
+    assert again.origin == (0, 0, ENVIRONMENT, 0, 0)
+
+
+def test_an_interrupted_sample_goes_on_within_its_budget() -> None:
+    s = sampler(Scripted(counting, pieces=4), sampling=sampling(max_tokens=9))
+    (one,) = run(s.sample(CONTEXT))
+    assert (one.tokens, one.finish) == (tuple(range(1, 10)), Finish.length)
+    assert one.origin == (0, 0, 0, 0, 1, 1, 1, 1, 2)
+    assert [a.limit for a in s.engine.asks] == [9, 5, 1]
+    paused = run(s.extend(s.start(CONTEXT)[0], limit=6))
+    assert (paused.tokens, paused.finish) == (tuple(range(1, 7)), None)
+
+
+def test_interruptions_change_no_token() -> None:
+    """On the native engine, with the same weights loaded over and over: random numbers know no interruption."""
+    model = decoder()
+    whole = answered(engine(model), [ask(0, context=CONTEXT, draw=4, stream=(i,), limit=40) for i in range(3)])
+
+    async def go(native: NativeEngine) -> list[Sample]:
+        s = sampler(native, sampling=sampling(max_tokens=40), tokenizer=endless())
+        work = asyncio.create_task(s.sample(CONTEXT, 3))
+        while not work.done():
+            for _ in range(7):
+                await asyncio.sleep(0)
+            await native.load(native.version + 1, model.state_dict())
+        return await work
+
+    samples = run(go(engine(model)))
+    assert [s.tokens for s in samples] == [x.tokens for x in whole]
+    assert [x for s in samples for x in s.logp] == pytest.approx([x for w in whole for x in w.logp], abs=1e-12)
+    assert all(len(set(s.origin)) > 3 and list(s.origin) == sorted(s.origin) for s in samples)
+
+
+@pytest.mark.t(43)
+def test_siblings_and_forks_have_numbers_of_their_own() -> None:
+    s = sampler(engine(decoder()), tokenizer=endless())
+    samples = run(s.sample(CONTEXT, 3))
+    forks = [samples[0].fork(at, i) for at, i in ((0, 0), (0, 1), (4, 0), (4, 1))]
+    branches = [run(s.extend(f)) for f in forks]
+    assert len({x.tokens for x in (*samples, *branches)}) == 7
+    assert [b.tokens[:4] for b in branches[2:]] == [samples[0].tokens[:4]] * 2
+    later = run(s.sample(CONTEXT, 1))[0]
+    assert later.stream == (3,) and later.tokens not in [x.tokens for x in samples]
+    again = run(sampler(engine(decoder()), tokenizer=endless()).sample(CONTEXT, 3))
+    assert again == samples
+    assert [s.random(1, 2).random() for _ in range(2)] == [sampler().random(1, 2).random()] * 2
+    assert len({x.random(*key).random() for x in (s, sampler(draw=draw(5))) for key in ((1,), (2,))}) == 4
+
+
+def test_score_is_under_the_context_given() -> None:
+    s = sampler()
+    (one,) = s.start(CONTEXT)
+    assert run(s.score((1, 2), one.insert((5, 6), TEMPLATE))) == (-2.0, -3.0)
+
+
+# Verdicts
+
+
+def judged(grade: Callable[[int], Any], n: int = 4, deadline: float = 5.0) -> list[Sample]:
+    """`n` samples in the order of their streams, judged by what `grade` says, or does, for each."""
+
+    async def verifier(prompt: Prompt, sample: Sample) -> Any:
+        said = grade(sample.stream[0])
+        return await said if asyncio.iscoroutine(said) else said
+
+    s = sampler(verifier=verifier, deadline=deadline)
+    return run(s.verify(s.start(CONTEXT, n)))
+
+
+@pytest.mark.t(42)
+def test_verdicts_keep_the_order_of_samples_under_delays_and_failures() -> None:
+    async def slow(i: int) -> Verdict:
+        await asyncio.sleep((i * 7 % 5) * 0.01)
+        if i % 3 == 2:
+            raise ValueError(f"number {i}")
+        return verdict(i / 10)
+
+    for i, sample in enumerate(judged(slow, 10)):
+        assert sample.stream == (i,)
+        assert sample.verdict == (
+            Verdict(Outcome.unverifiable, cause=f"ValueError: number {i}") if i % 3 == 2 else verdict(i / 10)
+        )
+
+
+@pytest.mark.parametrize(
+    ("said", "cause"),
+    [
+        (Verdict(Outcome.wrong, float("nan")), "score is nan"),
+        (Verdict(Outcome.correct, 1.5), r"score is 1.5, outside [0, 1]"),
+        (Verdict(Outcome.wrong, -0.1), "outside [0, 1]"),
+        (Verdict(Outcome.wrong, 0.5, {"style": float("inf")}), "not finite"),
+        (1.0, "said 1.0, which is no Verdict"),
+        (None, "no Verdict"),
+    ],
+)
+def test_what_is_no_sound_verdict_is_unverifiable(said: Any, cause: str) -> None:
+    good, bad = judged(lambda i: said if i else verdict(0.0), 2)
+    assert good.verdict == verdict(0.0)
+    assert bad.verdict is not None and bad.verdict.outcome is Outcome.unverifiable
+    assert cause in bad.verdict.cause
+
+
+def test_a_score_of_nothing_is_a_score() -> None:
+    assert [s.verdict.value for s in judged(lambda i: verdict(float(i)), 2) if s.verdict] == [0.0, 1.0]
+
+
+def test_a_verifier_that_hangs_costs_its_deadline_and_no_more() -> None:
+    bad, good = judged(lambda i: verdict(1.0) if i else asyncio.sleep(1000), 2, deadline=0.05)
+    assert good.verdict == verdict(1.0)
+    assert bad.verdict == Verdict(Outcome.unverifiable, cause="no verdict within 0.05 seconds")
+
+
+def test_a_verifiers_own_timeout_is_told_from_ours() -> None:
+    def fails(i: int) -> Any:
+        raise TimeoutError("the sandbox")
+
+    assert judged(fails, 1)[0].verdict == Verdict(Outcome.unverifiable, cause="TimeoutError: the sandbox")
+
+
+def test_giving_up_is_no_verdict() -> None:
+    async def go() -> None:
+        s = sampler(verifier=lambda p, x: asyncio.sleep(1000))
+        work = asyncio.create_task(s.verify(s.start(CONTEXT, 2)))
+        await asyncio.sleep(0.01)
+        assert s.awaiting["the verifier"] == 2
+        work.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await work
+        assert s.awaiting["the verifier"] == 0
+
+    run(go())
+
+
+def test_the_outside_is_heard_within_a_deadline() -> None:
+    async def tool(x: int, seconds: float) -> int:
+        await asyncio.sleep(seconds)
+        return 2 * x
+
+    s = sampler(deadline=0.05)
+    assert run(s.outside(tool, 4, 0.0)) == 8
+    with pytest.raises(TimeoutError):
+        run(s.outside(tool, 4, 1000.0))
+
+
+def test_an_engine_that_fails_is_not_data() -> None:
+    def fails(ask: Any) -> Ids:
+        raise RuntimeError("gone")
+
+    with pytest.raises(RuntimeError, match="gone"):
+        run(sampler(Scripted(fails)).sample(CONTEXT, 2))
+
+
+def test_independent_is_one_group_of_judged_answers() -> None:
+    s = sampler()
+    family = run(Independent()(s.draw, s))
+    assert (family.draw, len(family.samples), family.kept) == (s.draw, 3, None)
+    assert all(x.verdict == verdict(1.0) and x.context == s.draw.prompt.context for x in family.samples)
+
+
+def test_versions_of_an_engine_are_origins() -> None:
+    model = decoder(torch.float32)
+    e = engine(model)
+    asyncio.run(e.load(9, Decoder.new(model.shape, 5).state_dict()))
+    assert set(run(sampler(e).sample(CONTEXT))[0].origin) == {9}

@@ -57,9 +57,15 @@ def test_shards_are_read_together(tmp_path: Path) -> None:
     (tmp_path / "model-2.safetensors").unlink()
     with pytest.raises(BadData, match=r"lacks the shard model-2\.safetensors"):
         read_model(tmp_path)
-    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"x": "../model.safetensors"}}))
+
+
+def test_shards_outside_the_directory_are_not_read(tmp_path: Path) -> None:
+    inside = directory(tmp_path / "model")
+    (inside / "model.safetensors").rename(tmp_path / "elsewhere.safetensors")
+    index = {"weight_map": {"model.norm.weight": "../elsewhere.safetensors"}}
+    (inside / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(BadData, match="lacks the shard"):
-        read_model(tmp_path)
+        read_model(inside)
 
 
 REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {

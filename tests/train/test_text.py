@@ -19,20 +19,16 @@ from groupwise.data import Usage
 from groupwise.learner import Start
 from groupwise.methods import Method, Ramp, dapo, grpo, gspo, published, reinforce_pp
 from groupwise.objective import Clip, Objective, SoftGate, complete, sequence_mean
+from groupwise.train.names import HOMES, Named, fitting_names, parts, public_name
 from groupwise.train.recipe import Recipe
 from groupwise.train.text import (
-    HOMES,
-    Named,
     at,
     attempt,
     diff,
-    fitting_names,
     hints_of,
     keys_of,
     label,
     override,
-    parts,
-    public_name,
     read_recipe,
     write,
 )

@@ -14,6 +14,7 @@ from groupwise.data import BadData, Usage
 from groupwise.methods import gspo, published, reference_of
 from groupwise.models import find_model
 from groupwise.train.check import check, rehearse
+from groupwise.train.names import methods
 from groupwise.train.text import read_recipe, write
 from groupwise.train.use import load_use
 from groupwise.train.views import list_methods, read, show, show_check, show_diff, table
@@ -51,7 +52,7 @@ def test_show_gives_formula_constants_source_differences_and_proofs():
 def test_the_constants_shown_read_back(name):
     lines = show(name).splitlines()
     toml = "\n".join(line[2:] for line in lines[lines.index("constants") + 1 : lines.index("differences")])
-    assert toml.strip() == write(text.methods()[name]()).strip()
+    assert toml.strip() == write(methods()[name]()).strip()
 
 
 def test_show_and_diff_read_files_and_runs(tmp_path):
@@ -61,7 +62,7 @@ def test_show_and_diff_read_files_and_runs(tmp_path):
     assert show(str(DEFAULT)) == show(str(run)) == write(read_recipe(DEFAULT)).strip()
     other = tmp_path / "other.toml"
     other.write_text(SMALL + "method.base = 'dapo'\nmethod.minibatches = 4\nverifier = 'my_file:grade'")
-    assert "verifier: \"\" -> my_file:grade" in show_diff(str(DEFAULT), str(other)).splitlines()
+    assert 'verifier: "" -> my_file:grade' in show_diff(str(DEFAULT), str(other)).splitlines()
     assert show_diff(str(run), str(DEFAULT)) == "no difference"
     assert show_diff("dapo", str(other)) == "minibatches: 16 -> 4"
     assert show_diff("dapo", "dapo") == "no difference"

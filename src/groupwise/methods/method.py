@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from groupwise.advantages import every_token
-from groupwise.data import Advantage, Credit, Curriculum, Keep, Mask, Measure, Memory, Shaping, Strategy, needs
+from groupwise.data import Advantage, Credit, Curriculum, Keep, Logp, Mask, Measure, Memory, Shaping, Strategy, needs
 from groupwise.learner import Start
 from groupwise.methods.schedules import Schedule
 from groupwise.objective import Objective
@@ -48,7 +48,7 @@ class Method:
         if not self.shaping:
             raise ValueError("shaping is empty: its first part makes the reward, for instance Correctness()")
         missing = sorted(
-            {m.model for m in self.needs if hasattr(m, "model")} - {"policy"} - {n for n, _ in self.models}
+            {m.model for m in self.needs if isinstance(m, Logp)} - {"policy"} - {n for n, _ in self.models}
         )
         if missing:
             raise ValueError(

@@ -6,12 +6,13 @@ from pathlib import Path
 
 from groupwise.methods import Method, reference_of
 from groupwise.train import text
+from groupwise.train.names import methods
 from groupwise.train.views import differences
 
 
 def methods_page() -> str:
     """The page of all published methods, as Markdown."""
-    names = list(text.methods())
+    known = methods()
     lines = [
         "# Methods",
         "",
@@ -21,9 +22,9 @@ def methods_page() -> str:
         "",
         "| method | paper | in one sentence |",
         "|---|---|---|",
-        *(_row(text.methods()[name]) for name in names),
+        *(_row(known[name]) for name in known),
         "",
-        *(line for name in names for line in _section(text.methods()[name])),
+        *(line for name in known for line in _section(known[name])),
     ]
     return "\n".join(lines).rstrip() + "\n"
 

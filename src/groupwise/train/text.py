@@ -4,12 +4,9 @@ A part is named by its public name in its room: `token_mean`, or `{ kind = "Clip
 changes constants in place; `base` names a published method. Code of one's own is `kind = "my_file:MyClip"`.
 """
 
-import importlib
-import inspect
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
-from difflib import get_close_matches
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -19,14 +16,12 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 import tomli_w
 
 from groupwise.data import Usage, name_of
-from groupwise.methods import Method, published
+from groupwise.methods import Method
+from groupwise.train.names import Named, fits, fitting_names, methods, near, near_parts, parts, public_name
 from groupwise.train.recipe import Recipe
-from groupwise.train.use import PREFIX, Use
+from groupwise.train.use import Use
 
 T = TypeVar("T")
-
-ROOMS = ("data", "rollout", "rewards", "advantages", "objective", "learner", "methods")
-"""Where parts live; the map of names is built when the first is looked up."""
 
 
 class Typed(str):
@@ -42,21 +37,6 @@ class Typed(str):
         except tomllib.TOMLDecodeError:
             return str(self)
         return read["x"] if len(read) == 1 else str(self)
-
-
-@dataclass(frozen=True, slots=True)
-class Named:
-    """A part from a file that is not in use: it can be shown and compared, and does nothing."""
-
-    part: str
-    constants: tuple[tuple[str, Any], ...] = ()
-
-    def __call__(self, *_: Any) -> Any:
-        raise Usage(
-            f"{self.part} was read by its name only", fix=f"add --use {self.part.partition(':')[0]}.py to the command"
-        )
-
-    init = draw = observe = __call__
 
 
 # Reading
@@ -158,17 +138,16 @@ def put(data: dict[str, Any], path: str, value: Any) -> None:
     keys = keys_of(path)
     here: Any = data
     for key, following in pairwise(keys):
-        inner = here[_index(here, key, path)] if isinstance(here, list) else here.get(key, {})
+        place = _place(here, key, path)
+        inner = here[place] if isinstance(here, list) else here.get(place, {})
         inner = inner.plain if isinstance(inner, Typed) else inner
         if isinstance(inner, str):
             inner = {"base" if inner in methods() else "kind": inner}
-        if not isinstance(inner, dict | list):
+        if not isinstance(inner, dict | list) or following == "kind":  # another part has other constants
             inner = {}
-        if following == "kind":
-            inner = {}  # another part has other constants
-        here[_index(here, key, path) if isinstance(here, list) else key] = inner
+        here[place] = inner
         here = inner
-    here[_index(here, keys[-1], path) if isinstance(here, list) else keys[-1]] = value
+    here[_place(here, keys[-1], path)] = value
 
 
 def keys_of(path: str) -> list[str]:
@@ -184,11 +163,13 @@ def keys_of(path: str) -> list[str]:
     return keys
 
 
-def _index(here: list[Any], key: str, path: str) -> int:
+def _place(here: Any, key: str, path: str) -> Any:
+    """Where a key leads: in a list to an element that is there."""
+    if not isinstance(here, list):
+        return key
     if not key.isdecimal() or int(key) >= len(here):
-        raise Usage(
-            f"{path}: there is no element {key!r}", fix=f"its elements are 0 to {len(here) - 1}, or give a whole list"
-        )
+        fix = f"its elements are 0 to {len(here) - 1}, or give a whole list"
+        raise Usage(f"{path}: there is no element {key!r}", fix=fix)
     return int(key)
 
 
@@ -331,7 +312,7 @@ class Reading:
             return self.foreign(name, where)
         part = parts().get(name, MISSING)
         if part is MISSING:
-            return self.wrong(where, f"no part is called {name!r}; near it: {', '.join(_close(name, hint))}")
+            return self.wrong(where, f"no part is called {name!r}; near it: {', '.join(near_parts(name, hint))}")
         return part
 
     def foreign(self, name: str, where: str) -> Any:
@@ -353,22 +334,21 @@ class Reading:
         )
 
 
+@cache
+def hints_of(cls: type) -> dict[str, Any]:
+    return get_type_hints(cls)
+
+
+def default(f: Field[Any]) -> Any:
+    return f.default_factory() if f.default_factory is not MISSING else f.default
+
+
 EXPECTED = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
 SEEN = {bool: "a truth value", int: "a whole number", float: "a number", list: "a list", dict: "a table"}
 
 
 def _seen(data: Any) -> str:
     return f"{str(data) if isinstance(data, Typed) else data!r} is {SEEN.get(type(data), 'a string')}"
-
-
-def near(name: str, known: Iterable[str]) -> str:
-    close = get_close_matches(name, known, n=1, cutoff=0.5)
-    return f"did you mean {close[0]}?" if close else f"there is {', '.join(known)}"
-
-
-def _close(name: str, hint: Any) -> list[str]:
-    names = fitting_names(hint)
-    return get_close_matches(name, names, n=3, cutoff=0.5) or names
 
 
 def _example(hint: Any) -> str:
@@ -380,112 +360,6 @@ def together(problems: Sequence[Usage]) -> Usage:
     if len(problems) == 1:
         return problems[0]
     return Usage(f"{len(problems)} things are wrong", evidence="\n".join(map(str, problems)))
-
-
-# Names
-
-
-@cache
-def parts() -> Mapping[str, Any]:
-    """Everything that a room shows at its front door, by name."""
-    rooms = [importlib.import_module(f"groupwise.{room}") for room in ROOMS]
-    return {name: getattr(room, name) for room in rooms for name in room.__all__}
-
-
-def methods() -> dict[str, Any]:
-    """The published methods by name."""
-    return {method.__name__: method for method in published}
-
-
-@cache
-def hints_of(cls: type) -> dict[str, Any]:
-    return get_type_hints(cls)
-
-
-def default(f: Field[Any]) -> Any:
-    return f.default_factory() if f.default_factory is not MISSING else f.default
-
-
-HOMES = {
-    "Curriculum": "rollout.curriculum",
-    "Strategy": "rollout.strategy",
-    "Keep": "rewards.keep",
-    "Shaping": "rewards.shaping",
-    "Advantage": "advantages.group",
-    "Credit": "advantages.credit",
-    "Mask": "objective.masks",
-    "Aggregate": "objective.aggregates",
-    "Weight": "objective.weights",
-    "Ratio": "objective.ratios",
-    "Surrogate": "objective.surrogates",
-    "Penalty": "objective.penalties",
-    "Schedule": "methods.schedules",
-}
-"""Where the parts for a socket are written. Many sockets are called alike, so a signature alone would let them mix."""
-
-
-def fits(part: Any, socket: Any) -> bool:
-    """Whether a part goes into a socket: one of ours by where it is written, another by its methods and arity."""
-    if isinstance(part, Named):
-        return True
-    if socket.__name__ not in HOMES:
-        return isinstance(part, socket)
-    if maker(part).__module__.startswith("groupwise."):
-        return maker(part).__module__ == f"groupwise.{HOMES[socket.__name__]}" and is_part(part, socket)
-    return isinstance(part, socket) and not isinstance(part, type) and _same_arity(part, socket)
-
-
-def fitting_names(socket: Any) -> list[str]:
-    """The public names of what fits a socket."""
-    if socket.__name__ not in HOMES:
-        return [socket.__name__]
-    home = f"groupwise.{HOMES[socket.__name__]}"
-    return [name for name, part in parts().items() if maker(part).__module__ == home and is_part(part, socket)]
-
-
-def maker(part: Any) -> Any:
-    """What was written down: a function or class itself, the class of anything else."""
-    return part if inspect.isfunction(part) or isinstance(part, type) else type(part)
-
-
-def is_part(thing: Any, socket: Any) -> bool:
-    """A function as the socket wants it, or a dataclass; not what else stands in the same file."""
-    if inspect.isfunction(thing):
-        return len(inspect.signature(thing).parameters) == _arity(socket)
-    return is_dataclass(thing)
-
-
-def _arity(socket: Any) -> int:
-    return len(inspect.signature(socket.__call__).parameters) - 1
-
-
-def _same_arity(part: Any, socket: Any) -> bool:
-    if "__call__" not in vars(socket):
-        return True
-    try:
-        inspect.signature(part).bind(*range(_arity(socket)))
-    except TypeError:
-        return False
-    body = part if inspect.isfunction(part) else type(part).__call__
-    wanted = inspect.unwrap(socket.__call__)
-    return inspect.iscoroutinefunction(inspect.unwrap(body)) == inspect.iscoroutinefunction(wanted)
-
-
-def public_name(part: Any) -> str:
-    """The name by which text finds a part again. Raises `Usage` for one that has none, such as a lambda."""
-    if isinstance(part, Named):
-        return part.part
-    for name, known in parts().items():
-        if known is part or (is_dataclass(part) and type(known) is type(part) and known == part):
-            return name
-    if parts().get(type(part).__name__) is type(part):
-        return type(part).__name__
-    home = maker(part)
-    if home.__module__.startswith(PREFIX) and "<" not in home.__qualname__:
-        return f"{home.__module__.removeprefix(PREFIX)}:{home.__qualname__}"
-    raise Usage(
-        f"{name_of(part)} has no name that text could find again", fix="put it in a file and name it with --use"
-    )
 
 
 # Writing

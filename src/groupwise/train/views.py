@@ -7,7 +7,7 @@ from typing import Any
 
 from groupwise.data import GroupwiseError, Usage
 from groupwise.methods import Method, Reference, reference_of
-from groupwise.train import text
+from groupwise.train import names, text
 from groupwise.train.recipe import Recipe
 
 WIDTH = 116
@@ -15,14 +15,14 @@ WIDTH = 116
 
 def list_methods() -> str:
     """One line a published method."""
-    rows = [(name, reference_of(f).arxiv, reference_of(f).paper) for name, f in text.methods().items()]
+    rows = [(name, reference_of(f).arxiv, reference_of(f).paper) for name, f in names.methods().items()]
     return "\n".join(f"{name:<13} arXiv:{arxiv:<11} {paper}" for name, arxiv, paper in rows)
 
 
 def show(what: str) -> str:
     """A method with its formula, constants, source, differences and proofs; or the long form of a recipe."""
-    if what in text.methods():
-        return show_method(text.methods()[what])
+    if what in names.methods():
+        return show_method(names.methods()[what])
     return text.write(read(what)).rstrip()
 
 
@@ -60,12 +60,11 @@ def show_check(name: str, problems: Sequence[GroupwiseError]) -> str:
 
 def read(what: str) -> Any:
     """A method by its name, a recipe by its file, or that of a run by its directory. Imports no code it may name."""
-    if what in text.methods():
-        return text.methods()[what]()
+    if what in names.methods():
+        return names.methods()[what]()
     path = Path(what) / "recipe.toml" if Path(what).is_dir() else Path(what)
     if not path.is_file():
-        names = text.near(what, text.methods())
-        raise Usage(f"{what!r} is neither a method nor a file", fix=names)
+        raise Usage(f"{what!r} is neither a method nor a file", fix=names.near(what, names.methods()))
     recipe, problems = text.attempt(path)
     if recipe is None or problems:
         raise text.together(problems)

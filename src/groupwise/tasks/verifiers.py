@@ -70,7 +70,7 @@ def _value(number: re.Match[str]) -> Fraction | None:
     if len(number[0]) > LONGEST:
         return None
     power = re.split("[eE]", above)
-    if len(power) == 2 and (len(power[1]) > 4 or abs(int(power[1])) > LONGEST):
+    if len(power) == 2 and abs(int(power[1])) > LONGEST:
         return None
     value = Fraction(above.replace(",", ""))
     if below is not None:

@@ -12,9 +12,9 @@ class Progress:
     On a terminal one line is rewritten in place; piped, or under NO_COLOR, each tenth of the run is a line of its own.
     """
 
-    def __init__(self, iterations: int, done: int = 0, out: TextIO = sys.stderr) -> None:
-        self.iterations, self.first, self.out = iterations, done, out
-        self.live = out.isatty() and "NO_COLOR" not in os.environ
+    def __init__(self, iterations: int, done: int = 0, out: TextIO | None = None) -> None:
+        self.iterations, self.first, self.out = iterations, done, out or sys.stderr
+        self.live = self.out.isatty() and "NO_COLOR" not in os.environ
         self.held_out = ""
         self.began = time.monotonic()
         self._wide = 0

@@ -1,0 +1,443 @@
+"""What goes wrong while a run goes on: it says so, loses nothing, and what can go on ends with the same bits."""
+
+import asyncio
+import errno
+import json
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from jaxtyping import Float
+from safetensors.torch import load_file
+from torch import Tensor
+
+from groupwise.__main__ import main
+from groupwise.data import (
+    Batch,
+    Diverged,
+    Locked,
+    Mismatch,
+    NoSignal,
+    Outcome,
+    Prompt,
+    Sample,
+    Storage,
+    Unverifiable,
+    Verdict,
+)
+from groupwise.objective import Objective, sequence_mean
+from groupwise.rewards import mixed_outcomes
+from groupwise.train.commands import carry_on, resume
+from groupwise.train.record import read_lines
+from groupwise.train.store import RunLock, newest_checkpoint
+from tests.faults.small_runs import EVERY, Quick, alive, begun, forked, left, lines, ran, ready
+
+Verifier = Callable[[Prompt, Sample], Any]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = ran(tmp_path_factory.mktemp("faults") / "undisturbed", EVERY)
+    alive(directory, EVERY)
+    return directory
+
+
+@pytest.fixture
+def finished(undisturbed: Path, tmp_path: Path) -> Path:
+    """A copy of the undisturbed run, to be damaged."""
+    return Path(shutil.copytree(undisturbed, tmp_path / "finished"))
+
+
+# What is on the disk
+
+
+@pytest.mark.t(50)
+def test_a_damaged_newest_checkpoint_gives_way_to_the_one_before(
+    undisturbed: Path, finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tensors = finished / "checkpoints" / "000003" / "tensors.safetensors"
+    data = bytearray(tensors.read_bytes())
+    data[len(data) // 2] ^= 1
+    tensors.write_bytes(data)
+    with pytest.raises(Storage, match="000003 is damaged"):
+        resume(str(finished), strict=True)
+    assert main(["resume", "--strict", str(finished)]) == 6
+    assert tensors.read_bytes() == data  # a refusal changes nothing
+    capsys.readouterr()
+    assert resume(str(finished)) == 0
+    said = capsys.readouterr().err
+    assert "000003 is damaged: tensors.safetensors has SHA-256" in said and "using 000002 instead" in said
+    assert left(finished) == left(undisturbed)
+
+
+def test_a_checkpoint_of_a_newer_version_is_refused(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = finished / "checkpoints" / "000003" / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 2}))
+    assert main(["resume", str(finished)]) == 6
+    assert "newer version" in (said := capsys.readouterr().err) and "pip install --upgrade" in said
+
+
+def test_two_processes_in_one_run(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with RunLock(finished):
+        with pytest.raises(Locked):
+            resume(str(finished))
+        assert main(["resume", str(finished)]) == 8
+        assert f"pid {os.getpid()}" in capsys.readouterr().err
+    before = (finished / "metrics.jsonl").read_bytes()
+    assert resume(str(finished)) == 0
+    assert (finished / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_finished_run_has_nothing_left_to_do(
+    undisturbed: Path, finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert resume(str(finished)) == 0
+    assert "nothing is left to do: 3 of 3 iterations" in capsys.readouterr().err
+    assert left(finished) == left(undisturbed)
+
+
+@dataclass
+class Full(Quick):
+    """No space for files whose path holds `where`, from the `first`-th such write to before the `last`-th."""
+
+    where: str
+    first: int
+    last: float = math.inf
+    seen: int = 0
+
+    def refuse(self, path: Path) -> None:
+        if self.where in str(path):
+            self.seen += 1
+            if self.first <= self.seen < self.last:
+                path.write_bytes(b"torn")
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    def write(self, path: Path, data: bytes) -> None:
+        self.refuse(path)
+        super().write(path, data)
+
+    def append(self, path: Path, data: bytes) -> None:
+        if self.where in str(path):
+            self.seen += 1
+            if self.first <= self.seen < self.last:
+                super().append(path, data[:5])
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        super().append(path, data)
+
+
+@pytest.mark.parametrize("where", ["checkpoints", "metrics.jsonl", "samples"])
+def test_a_disk_that_is_full_for_a_while_costs_nothing(
+    where: str, undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    disk = Full(where, first=3, last=5)
+    run = ran(tmp_path / "run", EVERY, disk=disk)
+    assert disk.seen > 5
+    assert left(run) == left(undisturbed)
+    assert "No space left" in (said := capsys.readouterr().err) or "logs could not be written" in said
+
+
+@pytest.mark.parametrize("where", ["checkpoints", "metrics.jsonl"])
+def test_a_disk_that_stays_full_ends_the_run_with_its_last_checkpoint_whole(
+    where: str, undisturbed: Path, tmp_path: Path
+) -> None:
+    """Three checkpoints in a row fail; a checkpoint without its log is none."""
+    run = begun(tmp_path / "run", EVERY)
+    with pytest.raises(Storage, match="could not be written") as refusal:
+        carry_on(run, ready(EVERY), disk=Full(where, first=4 if where == "checkpoints" else 2))
+    assert "free space" in refusal.value.fix and str(run) in refusal.value.fix
+    newest = newest_checkpoint(run, strict=True)
+    assert newest and newest.iteration == 0
+    assert left(ran(run, EVERY)) == left(undisturbed)
+
+
+def test_the_last_checkpoint_is_not_missed_in_silence(tmp_path: Path) -> None:
+    """Only one save fails, and after it there would be no other."""
+    with pytest.raises(Storage):
+        carry_on(begun(tmp_path / "run", EVERY), ready(EVERY), disk=Full("checkpoints/.writing-000003", first=1))
+
+
+# Signals and clocks
+
+LONGER = replace(EVERY, iterations=6)
+
+
+@pytest.fixture(scope="module")
+def longer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return ran(tmp_path_factory.mktemp("longer") / "undisturbed", LONGER)
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+)
+def test_a_signal_saves_and_says_how_to_go_on(
+    number: signal.Signals, code: int, word: str, longer: Path, tmp_path: Path
+) -> None:
+    run = begun(tmp_path / "run", LONGER)
+    command = [sys.executable, "-m", "groupwise", "resume", str(run)]
+    with (tmp_path / "said").open("w") as said:
+        process = subprocess.Popen(command, stdout=said, stderr=said)
+        until = time.monotonic() + 120
+        while len(read_lines(run / "metrics.jsonl")) < 3 and time.monotonic() < until:
+            time.sleep(0.01)
+        process.send_signal(number)
+        assert process.wait(timeout=60) == code, (tmp_path / "said").read_text()
+    told = (tmp_path / "said").read_text()
+    done = len(read_lines(run / "metrics.jsonl")) - 1
+    assert f"{word} after {done} of 6 iterations; saved" in told and f"groupwise resume {run}" in told
+    assert 2 <= done < 6 and not (run / "model").exists()
+    newest = newest_checkpoint(run, strict=True)
+    assert newest and newest.iteration == done
+    assert left(ran(run, LONGER)) == left(longer)
+
+
+def test_a_signal_ends_a_wait_for_a_verdict(undisturbed: Path, tmp_path: Path) -> None:
+    """The iteration is given up, not waited for; it comes again on resume."""
+    run = begun(tmp_path / "run", EVERY)
+
+    def act() -> int:
+        place = ready(EVERY)
+        judge, calls = place.buffer.verifier, []
+
+        async def hangs(prompt: Prompt, sample: Sample) -> Verdict:
+            calls.append(sample)
+            if len(calls) == 20:  # in the second iteration
+                os.kill(os.getpid(), signal.SIGTERM)
+                await asyncio.sleep(3600)
+            return await judge(prompt, sample)
+
+        place.buffer.verifier = hangs
+        return carry_on(run, place, disk=Quick())
+
+    assert forked(act, tmp_path / "log") == 143
+    assert "terminated after 1 of 3 iterations; saved" in (tmp_path / "log").read_text()
+    assert left(ran(run, EVERY)) == left(undisturbed)
+
+
+def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
+    run = begun(tmp_path / "run", EVERY)
+
+    def act() -> int:
+        place = ready(EVERY)
+        step, calls = place.learner.step, []
+
+        def slow(*args: Any) -> Any:
+            calls.append(args)
+            if len(calls) == 2:  # the first signal waits for the iteration's end; then both are there
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(0.05)
+                os.kill(os.getpid(), signal.SIGINT)
+            return step(*args)
+
+        place.learner.step = slow  # type: ignore[method-assign]
+        try:
+            return carry_on(run, place, disk=Quick())
+        except KeyboardInterrupt:
+            return 99
+
+    assert forked(act, tmp_path / "log") in (99, 130)
+    newest = newest_checkpoint(run, strict=True)
+    assert newest
+
+
+def test_stop_after_saves_and_says_how_to_go_on(
+    undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = begun(tmp_path / "run", EVERY)
+    assert carry_on(run, ready(EVERY), stop_after=0.0, disk=Quick()) == 0
+    assert "out of time after 0 of 3 iterations; saved" in (said := capsys.readouterr().out)
+    assert f"groupwise resume {run}" in said and not (run / "model").exists()
+    assert left(ran(run, EVERY)) == left(undisturbed)
+
+
+@pytest.mark.parametrize("day", [86_400.0, -86_400.0])
+def test_a_clock_that_jumps_changes_nothing(
+    day: float, undisturbed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, calls = time.time, []
+
+    def jumps() -> float:
+        calls.append(1)
+        return clock() + day * (len(calls) % 3)
+
+    monkeypatch.setattr(time, "time", jumps)
+    run = ran(tmp_path / "run", EVERY)
+    monkeypatch.undo()
+    assert left(run) == left(undisturbed)
+    assert all(line["seconds"] >= 0 for line in read_lines(run / "timings.jsonl"))
+
+
+# Verifiers
+
+
+def wrong_every_seventh(place: Any, what: str) -> list[int]:
+    """Let every seventh verdict of training fail; how many did is counted in the answer."""
+    judge, failed, calls = place.buffer.verifier, [], []
+
+    async def failing(prompt: Prompt, sample: Sample) -> Verdict:
+        calls.append(1)
+        if len(calls) % 7:
+            return await judge(prompt, sample)
+        failed.append(len(calls))
+        if what == "raises":
+            raise ZeroDivisionError("the seventh")
+        if what == "hangs":
+            await asyncio.sleep(3600)
+        return Verdict(Outcome.correct, score=math.nan)
+
+    place.buffer.verifier = failing
+    return failed
+
+
+@pytest.mark.parametrize(
+    ("what", "cause"),
+    [("raises", "ZeroDivisionError: the seventh"), ("is NaN", "score is nan"), ("hangs", "no verdict within 0.1 s")],
+)
+def test_a_verdict_that_fails_is_counted_and_left_out(what: str, cause: str, tmp_path: Path) -> None:
+    recipe = replace(EVERY, machine=replace(EVERY.machine, verdict_deadline=0.05))
+    run, place = begun(tmp_path / "run", recipe), ready(recipe)
+    failed = wrong_every_seventh(place, what)
+    assert carry_on(run, place, disk=Quick()) == 0
+    told = lines(run)[1:]
+    assert sum(line["rollout/unverifiable"] for line in told) == len(failed) == 6
+    assert [line["outcome/unverifiable"] * 16 for line in told] == [line["rollout/unverifiable"] for line in told]
+    for line in told:
+        samples = read_lines(run / "samples" / f"{line['iteration']:06d}.jsonl")
+        bad = [s for s in samples if s["outcome"] == "unverifiable"]
+        assert len(bad) == line["rollout/unverifiable"] and all(cause in s["cause"] for s in bad)
+        assert all(s["reward"] is None and s["score"] is None and not s["kept"] for s in bad)
+        good = [s["reward"] for s in samples if s["outcome"] != "unverifiable"]
+        assert line["reward"] == pytest.approx(sum(good) / len(good), abs=1e-12)
+        assert len(good) + len(bad) == 16
+
+
+def test_a_first_batch_that_nobody_could_judge_ends_the_run_at_once(tmp_path: Path) -> None:
+    run, place = begun(tmp_path / "run", EVERY), ready(EVERY)
+
+    async def broken(prompt: Prompt, sample: Sample) -> Verdict:
+        raise ImportError("no sympy")
+
+    place.buffer.verifier = broken
+    with pytest.raises(Unverifiable, match="16 of 16 answers") as error:
+        carry_on(run, place, disk=Quick())
+    assert "no sympy" in error.value.evidence and error.value.code == 5
+    assert [line["iteration"] for line in lines(run)] == [0]
+
+
+def test_too_many_unverifiable_answers_over_twenty_iterations(tmp_path: Path) -> None:
+    recipe = replace(EVERY, iterations=22, evaluate=replace(EVERY.evaluate, every=0), save=replace(EVERY.save, every=0))
+    recipe = replace(recipe, prompts=2, sampling=replace(recipe.sampling, max_tokens=3))
+    run, place = begun(tmp_path / "run", recipe), ready(recipe)
+    wrong_every_seventh(place, "raises")
+    with pytest.raises(Unverifiable, match="22 of 160 answers could not be judged over 20 iterations"):
+        carry_on(run, place, disk=Quick())
+    assert len(lines(run)) == 1 + 19
+
+
+def test_three_iterations_without_a_group_to_learn_from(tmp_path: Path) -> None:
+    recipe = replace(EVERY, iterations=5, method=replace(EVERY.method, keep=mixed_outcomes, refill=1))
+    run, place = begun(tmp_path / "run", recipe), ready(recipe)
+    weights = {name: x.clone() for name, x in place.learner.weights().items()}
+
+    async def wrong(prompt: Prompt, sample: Sample) -> Verdict:
+        return Verdict(Outcome.wrong)
+
+    place.buffer.verifier = wrong
+    with pytest.raises(NoSignal, match="3 iterations in a row") as error:
+        carry_on(run, place, disk=Quick())
+    assert error.value.evidence == "8 groups mixed_outcomes" and error.value.code == 5
+    told = lines(run)
+    assert [line["iteration"] for line in told] == [0, 1, 2]
+    for line in told[1:]:
+        assert (line["step"], line["rollout/kept"], line["rollout/dropped"], line["rollout/rounds"]) == (0, 0, 8, 2)
+    assert all(torch.equal(x, weights[name]) for name, x in place.learner.weights().items())
+
+
+# Gradients
+
+
+@dataclass(eq=False)
+class Poison:
+    """A loss that is finite and has no gradient: the root of a distance of exactly 0, in some of its calls."""
+
+    calls: Callable[[int], bool]
+    seen: list[int] = field(default_factory=list)
+
+    def __call__(self, b: Batch) -> Float[Tensor, " n"]:
+        self.seen.append(1)
+        return b.logp * b.advantage + (self.root(b.logp) if self.calls(len(self.seen)) else 0)
+
+    @staticmethod
+    def root(logp: Tensor) -> Tensor:
+        return (logp - logp.detach()).square().sqrt()
+
+
+def poisoned(run: Path, calls: Callable[[int], bool]) -> Any:
+    """A place whose objective is poisoned; each iteration has two steps of one piece."""
+    objective = Objective(surrogate=Poison(calls), aggregate=sequence_mean)
+    begun(run, EVERY)
+    return ready(replace(EVERY, method=replace(EVERY.method, objective=objective)))
+
+
+def test_a_gradient_that_is_not_finite_leaves_the_weights_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = poisoned(run := tmp_path / "run", lambda call: call == 3)  # the first step of the second iteration
+    step, moved = place.learner.step, []
+
+    def watched(*args: Any) -> Any:
+        before = [x.clone() for x in place.learner.weights().values()]
+        state = json.dumps([float(x.sum()) for e in place.learner.optimizer.state.values() for x in e.values()])
+        taken = step(*args)
+        after = json.dumps([float(x.sum()) for e in place.learner.optimizer.state.values() for x in e.values()])
+        still = all(map(torch.equal, before, place.learner.weights().values()))
+        moved.append((not still, state != after, bool(taken.skipped)))
+        return taken
+
+    place.learner.step = watched
+    assert carry_on(run, place, disk=Quick()) == 0
+    assert moved == [(True, True, False)] * 2 + [(False, False, True)] + [(True, True, False)] * 3
+    assert [line["steps_skipped"] for line in lines(run)[1:]] == [0, 1, 0]
+    assert [line["step"] for line in lines(run)] == [0, 2, 3, 5]
+    assert all(math.isfinite(line["grad_norm"]) for line in lines(run)[1:])
+    assert "iteration 2, step 0: loss or gradient is not finite; weights untouched" in capsys.readouterr().err
+
+    # The batch is there, and computes to the same NaN again.
+    assert sorted(p.name for p in (run / "skipped").iterdir()) == ["000002-0.jsonl", "000002-0.safetensors"]
+    told = read_lines(run / "skipped" / "000002-0.jsonl")
+    dumped = load_file(run / "skipped" / "000002-0.safetensors")
+    assert [len(line["tokens"]) for line in told] == dumped["lengths"].tolist()
+    assert sum(dumped["lengths"]) == len(dumped["logp"]) and {"entropy", "share", "advantage"} <= dumped.keys()
+    assert "logp/reference" not in dumped  # nothing in this objective needs it
+    logp = dumped["logp"].requires_grad_()
+    loss = -(dumped["share"] * (logp * dumped["advantage"] + Poison.root(logp))).sum()
+    loss.backward()
+    assert logp.grad is not None and torch.isfinite(loss) and logp.grad.isnan().all()
+    (clean,) = torch.autograd.grad((dumped["share"] * logp * dumped["advantage"]).sum(), logp)
+    assert torch.isfinite(clean).all()
+
+
+def test_three_steps_in_a_row_without_a_gradient(tmp_path: Path) -> None:
+    place = poisoned(run := tmp_path / "run", lambda call: call >= 2)
+    with pytest.raises(Diverged, match="3 optimizer steps in a row had to be skipped") as error:
+        carry_on(run, place, disk=Quick())
+    assert str(run / "skipped") in error.value.evidence and error.value.code == 5
+    assert not isinstance(error.value, NoSignal | Unverifiable | Mismatch)
+    assert len(list((run / "skipped").glob("*.jsonl"))) == 3
+    newest = newest_checkpoint(run, strict=True)
+    assert newest and newest.iteration == 1  # iteration 2, which brought the third, is not written
+
+
+def test_a_dump_that_finds_no_space_does_not_end_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = poisoned(run := tmp_path / "run", lambda call: call == 3)
+    assert carry_on(run, place, disk=Full("skipped", first=1)) == 0
+    assert "its batch could not be written: No space left" in capsys.readouterr().err

@@ -197,6 +197,11 @@ def fine(step): return torch.ones_like(step.advantage)
     assert "is code in a file" in errors_of(SMALL + "[method]\nkeep = 'mine:some'")[0]
 
 
+def test_nothing_is_told_twice():
+    (told,) = errors_of(SMALL + "method = 'gspo'\nverifier = 'mine:grade'")
+    assert told.startswith("recipe.verifier: 'mine:grade' is code in a file")
+
+
 def test_rehearsal_sees_every_need():
     recipe = read_recipe(SMALL + "method = { base = 'reinforce_pp' }")
     assert rehearse(recipe) == []

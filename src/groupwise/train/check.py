@@ -26,7 +26,9 @@ def check(
         recipe, _ = attempt(source, overrides, use, only=("model", "task", "columns", "verifier", "sampling"))
     else:
         found += rehearse(recipe)
-    return found if recipe is None else [*found, *doors(recipe, use)]
+    if recipe is not None:
+        found += [problem for problem in doors(recipe, use) if not any(f.what.endswith(problem.what) for f in found)]
+    return found
 
 
 def rehearse(recipe: Recipe) -> list[GroupwiseError]:

@@ -25,7 +25,7 @@ def forward(
     layout = Shared.of([s.context for s in batch.samples], [s.tokens for s in batch.samples], device=device)
     starts = batch.length.cumsum(0) - batch.length
     rows = batch.sequences.spread(starts) + batch.place
-    hidden = model(layout.tokens, layout)[layout.source[rows]]
+    hidden = model(layout.tokens, layout).index_select(0, layout.source[rows])  # whose gradient has one order
     return chosen(model.head, hidden, layout.target[rows], temperature=temperature, logits_at_once=logits_at_once)
 
 

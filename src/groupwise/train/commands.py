@@ -201,7 +201,7 @@ def sample(
     tokenizer = read_tokenizer(home)
     decoder = read_model(home, dtype=DTYPES[recipe.machine.dtype], device=torch.device(recipe.machine.device))
     engine = NativeEngine(decoder, tokenizer=tokenizer, seed=recipe.seed)
-    context = tokenizer.encode(prompt)
+    context = tokenizer.encode(prompt, opens=True)
     if not context:
         raise Usage("the prompt is empty in this model's alphabet", evidence=repr(prompt), fix="say something else")
 

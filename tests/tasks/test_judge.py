@@ -157,6 +157,7 @@ RULINGS = [
     ("object()", UNKNOWN, None, "it returned object"),
     ("1j", UNKNOWN, None, "it returned complex"),
     ("1/0", UNKNOWN, None, "ZeroDivisionError: division by zero"),
+    ("__import__('problems')", UNKNOWN, None, "No module named 'problems'"),  # ours is not on the user's path
     ("sys.exit(0)", UNKNOWN, None, "SystemExit"),
     ("(_ for _ in ()).throw(KeyboardInterrupt)", UNKNOWN, None, "KeyboardInterrupt"),
     ("(lambda f: f(f))(lambda f: f(f))", UNKNOWN, None, "RecursionError"),

@@ -359,7 +359,9 @@ def test_rules_without_their_series_are_named(tmp_path):
 
 def test_map_sorted_by_first_solve_with_forgotten_and_never_solved():
     tally = {"late": {1: [0, 4], 5: [4, 4]}, "never": {2: [1, 4]}, "lost": {1: [2, 4], 6: [1, 4]}}
-    rows = prompt_map(tally, {k: k for k in tally})["rows"]
+    found = prompt_map(tally, {k: k for k in tally})
+    rows = found["rows"]
+    assert not found["once"]
     assert [(r["id"], r["solved"], r["now"], r["seen"]) for r in rows] == [
         ("lost", 1, False, 6),
         ("late", 5, True, 5),
@@ -370,8 +372,9 @@ def test_map_sorted_by_first_solve_with_forgotten_and_never_solved():
 
 def test_a_map_of_prompts_that_never_return_is_spread_over_the_run():
     tally = {f"p{i}": {i: [1, 1]} for i in range(1000)} | {"often": {3: [0, 1], 4: [1, 1]}}
-    kept = most_seen(tally)
+    kept = most_seen(tally, 256)
     assert len(kept) == 256 and kept[0] == "often" and {"p0", "p999"} <= set(kept)
+    assert prompt_map(tally, dict.fromkeys(tally, ""))["once"]
     assert 0 < max(np.diff([int(p[1:]) for p in kept[1:]])) <= 5
 
 

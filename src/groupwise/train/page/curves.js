@@ -132,7 +132,7 @@ function draw(plot, width, height) {
   const strokes = lines.map((line) => css(`--c${line.colour}`));
   const series = lines.map((line, k) => ({
     label: line.word, stroke: trends.includes(line) ? strokes[k] + "40" : strokes[k], width: trends.includes(line) ? 1 : 1.8, dash: [[], [7, 4], [2, 3], [9, 3, 2, 3]][line.dash], fill: spec.stack ? strokes[k] + "cc" : undefined,
-    points: { show: line.at.length <= 40 && !spec.stack, size: 5, fill: strokes[k] },
+    points: { show: line.at.length <= 24 && !spec.stack, size: 5, fill: strokes[k] },
   }));
   for (let i = 0; i < 2 * bands.length; i++) series.push({ label: "edge", stroke: "transparent", width: 0, points: { show: false } });
   for (const line of trends) series.push({ label: `${line.word}, mean`, stroke: strokes[lines.indexOf(line)], width: 1.8, points: { show: false } });
@@ -150,7 +150,11 @@ function draw(plot, width, height) {
     series: [{}, ...series],
     bands: bands.map((line, i) => ({ series: [lines.length + 2 * i + 2, lines.length + 2 * i + 1], fill: strokes[lines.indexOf(line)] + "22" })),
     hooks: {
-      setCursor: [(u) => read(u.cursor.left >= 0 ? u.cursor.idx : null)],
+      setCursor: [(u) => {
+        const i = u.cursor.left >= 0 ? u.cursor.idx : null;
+        read(i);
+        document.getElementById("here").value = i === null || i === undefined ? "" : `iteration ${u.data[0][i]}`;
+      }],
       draw: [(u) => {
         if (plot.marked === undefined || plot.marked === null) return;
         const x = Math.round(u.valToPos(plot.marked, "x", true));

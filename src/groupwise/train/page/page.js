@@ -129,7 +129,7 @@ function theme(repaint) {
 function navigation(sections) {
   const nav = document.getElementById("nav");
   const links = sections.map((section) => el("a", { href: `#${section.id}` }, section.querySelector("h2").textContent));
-  nav.append(...links);
+  nav.append(...links, el("span", { class: "grow" }), el("output", { id: "here" }));
   const seen = new IntersectionObserver((entries) => {
     for (const entry of entries) if (entry.isIntersecting) links.forEach((link, i) => (sections[i] === entry.target ? link.setAttribute("aria-current", "true") : link.removeAttribute("aria-current")));
   }, { rootMargin: "-20% 0px -70% 0px" });

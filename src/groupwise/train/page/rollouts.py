@@ -13,6 +13,7 @@ from safetensors.numpy import load_file
 from groupwise.train.page.read import lines, number
 
 PROMPTS, COLUMNS = 256, 240  # rows and columns of the map, at most
+CELLS = 1024  # prompts of the map when hardly one returns: each is then one cell
 ROUNDS = 16  # iterations whose rollouts are shown, at most
 
 
@@ -109,17 +110,19 @@ def prompt_map(tally: dict[str, dict[int, list[int]]], texts: dict[str, str]) ->
         return {"of": 0, "rows": []}
     last = max(i for cells in tally.values() for i in cells)
     width = math.ceil((last + 1) / COLUMNS)
-    rows = [_prompt_row(p, texts[p], tally[p], width) for p in most_seen(tally)]
+    once = sum(len(cells) > 1 for cells in tally.values()) <= len(tally) // 10
+    chosen = most_seen(tally, CELLS if once else PROMPTS)
+    rows = [_prompt_row(p, texts[p], tally[p], width) for p in chosen]
     rows.sort(key=lambda r: (r["solved"] is None, r["solved"] or 0))
-    return {"of": len(tally), "width": width, "columns": last // width + 1, "last": last, "rows": rows}
+    return {"once": once, "of": len(tally), "width": width, "columns": last // width + 1, "last": last, "rows": rows}
 
 
-def most_seen(tally: dict[str, dict[int, list[int]]]) -> list[str]:
-    """At most `PROMPTS` prompts, those visited most often; among equals, evenly from the first met to the last."""
+def most_seen(tally: dict[str, dict[int, list[int]]], most: int) -> list[str]:
+    """At most `most` prompts, those visited most often; among equals, evenly from the first met to the last."""
     visits = {prompt: len(cells) for prompt, cells in tally.items()}
-    least = sorted(visits.values(), reverse=True)[:PROMPTS][-1]
+    least = sorted(visits.values(), reverse=True)[:most][-1]
     more = [p for p in visits if visits[p] > least]
-    return more + evenly([p for p in visits if visits[p] == least], PROMPTS - len(more))
+    return more + evenly([p for p in visits if visits[p] == least], most - len(more))
 
 
 def _prompt_row(prompt: str, text: str, visits: dict[int, list[int]], width: int) -> dict[str, Any]:

@@ -181,6 +181,8 @@ def test_a_killed_save_gives_the_old_or_the_new_state(tmp_path: Path, again: boo
         found = newest_checkpoint(run, strict=True)
         assert found and torch.equal(found.tensors()["x"], torch.full((9,), float(found.state["x"])))
         seen.append(found.state["x"])
+        save(run, Quick())
+        assert (newest_checkpoint(run, strict=True) or found).state == {"x": 2}
         save_checkpoint(run, 3, {}, {}, keep=1, disk=Quick())
         assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["000003"]
     assert seen == sorted(seen) and set(seen) == {1, 2}  # once the new one is there it stays

@@ -123,6 +123,14 @@ def test_samples_in_any_order(data: st.DataObject) -> None:
     assert turned == pytest.approx(expected, rel=1e-12, abs=1e-12)
 
 
+@pytest.mark.parametrize("n, at", [(1, 1), (99, 99), (100, 99), (101, 100), (250, 248)])
+def test_the_99th_percentile_is_the_ratio_that_99_in_100_do_not_pass(n: int, at: int) -> None:
+    step = step_of([[n]], limit=256)
+    ratios = torch.arange(1, n + 1, dtype=torch.float64).flip(0)
+    found = describe_step(step.having(logp_old=step.logp.detach() - ratios.log()), Objective())
+    assert found["ratio/p99"] == pytest.approx(at)
+
+
 @pytest.mark.t(37)
 def test_a_mean_over_steps_is_over_their_tokens() -> None:
     """A long and a short step: not the mean of two means."""

@@ -190,7 +190,6 @@ def parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser
 def split(known: argparse.ArgumentParser, words: list[str]) -> tuple[list[str], list[tuple[str, str]]]:
     """A command's own words, and the overrides among them: `--dotted.field value` or `--dotted.field=value`."""
     own, overrides = [], []
-    flags = known._option_string_actions
     rest = iter(words)
     for word in rest:
         name, equals, value = word.partition("=")
@@ -198,9 +197,9 @@ def split(known: argparse.ArgumentParser, words: list[str]) -> tuple[list[str], 
             own += [word, *rest]
         elif not word.startswith("--"):
             own.append(word)
-        elif name in flags:
+        elif name in known._option_string_actions:
             own.append(word)
-            if not equals and flags[name].nargs != 0 and (following := next(rest, None)) is not None:
+            if not equals and (following := next(rest, None)) is not None:
                 own.append(following)
         elif (given := value if equals else next(rest, None)) is None:
             known.error(f"{word} needs a value")

@@ -211,6 +211,12 @@ def test_all_overrides_are_seen_together():
     assert recipe.method.objective.surrogate == Clip(high=1.0)
 
 
+def test_another_part_does_not_inherit_constants():
+    text = "prompts = 16\nmethod.objective.surrogate = { kind = 'Clip', low = 0.1 }"
+    recipe = read_recipe(text, [("method.objective.surrogate.kind", "SoftGate")])
+    assert recipe.method.objective.surrogate == SoftGate()
+
+
 def test_short_form_changes_constants_in_place():
     recipe = read_recipe(
         """

@@ -1,6 +1,7 @@
 """What a strategy meets: budgets of whole samples, verdicts in order, and failures as data."""
 
 import asyncio
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -207,6 +208,11 @@ def test_giving_up_is_no_verdict() -> None:
         assert s.awaiting["the verifier"] == 0
 
     run(go())
+
+
+def test_leaving_the_process_is_no_verdict() -> None:
+    with pytest.raises(SystemExit):
+        judged(lambda i: sys.exit(3), 1)
 
 
 def test_the_outside_is_heard_within_a_deadline() -> None:

@@ -139,6 +139,8 @@ def test_a_run_killed_at_any_operation_ends_as_one_never_killed(tmp_path: Path) 
         run = tmp_path / f"{number}-{moment}"
         run.mkdir()
         assert killed(lambda run=run, n=number, m=moment: train(run, 5, Dying(n, m)))
+        for path in (run / "samples").glob("0*"):  # what a report would read by now is whole
+            assert path.read_bytes() == straight[f"samples/{path.name}"]
         train(run, 5, Quick())
         assert outcome(run) == straight, (number, moment)
 
@@ -173,20 +175,18 @@ def test_a_killed_save_gives_the_old_or_the_new_state(tmp_path: Path, again: boo
 
     prepare(tmp_path / "count")
     save(tmp_path / "count", disk := Counting())
-    seen = []
+    renamed = [number for number, name in enumerate(disk.names, start=1) if name == "replace"][1 if again else 0]
     for number, moment in moments(disk.names):
         run = tmp_path / f"{number}-{moment}"
         prepare(run)
         assert killed(lambda run=run, n=number, m=moment: save(run, Dying(n, m)))
         found = newest_checkpoint(run, strict=True)
         assert found and torch.equal(found.tensors()["x"], torch.full((9,), float(found.state["x"])))
-        seen.append(found.state["x"])
+        assert found.state["x"] == (2 if number > renamed else 1)  # once the new one is there it stays
         save(run, Quick())
         assert (newest_checkpoint(run, strict=True) or found).state == {"x": 2}
         save_checkpoint(run, 3, {}, {}, keep=1, disk=Quick())
         assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["000003"]
-    assert seen == sorted(seen) and set(seen) == {1, 2}  # once the new one is there it stays
-    assert seen[-1] == 2
 
 
 def test_kills_at_any_time(tmp_path: Path) -> None:
@@ -328,3 +328,18 @@ def test_a_run_cut_from_power_at_any_operation_ends_as_one_never_cut(
         train(after, 5, Quick())
         assert outcome(after) == straight, number
     assert saved == [0, 2, 4, 5]
+
+
+def test_the_sizes_that_a_checkpoint_remembers_are_of_bytes_that_no_cut_can_take(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    record = Record(run, disk=(disk := Powered(run, 100)))
+    for iteration in (1, 2):
+        record.metrics({"iteration": iteration})
+        record.timings({"iteration": iteration})
+        record.samples(iteration, [{}], {})
+        sizes = record.sizes()
+    record.metrics({"iteration": 3})
+    restore(disk.top, tmp_path / "after", least, "safe")
+    assert {name: (tmp_path / "after" / f"{name}.jsonl").stat().st_size for name in sizes} == sizes
+    assert len(list((tmp_path / "after/samples").iterdir())) == 4

@@ -338,6 +338,14 @@ def test_what_cannot_fit_is_refused_with_a_way_out() -> None:
     assert len(answered(e, [ask(limit=503)])[0].tokens) == 503
 
 
+def test_a_row_that_was_left_is_inert() -> None:
+    """It is computed beside the live ones, but stands nowhere: not where it stood in a cache that is gone."""
+    e = engine(MODEL)
+    answered(e, [ask(i, limit=150) for i in range(3)])
+    asyncio.run(e.load(1, MODEL.state_dict()))
+    assert answered(e, [ask(0)])[0].tokens == answered(engine(MODEL), [ask(0)])[0].tokens
+
+
 def test_a_failure_of_the_model_reaches_everyone_who_waits() -> None:
     model = decoder()
     e = NativeEngine(model, endless(), seed=0, rows=1)

@@ -126,7 +126,6 @@ class Rows:
             for r, s in zip(to, source):
                 self.jobs[r] = self.jobs[s]
         del self.jobs[left:]
-        self.token[left:n] = 0
         self.position[left:n] = 0
 
     def _drawn(self, logits: Float[Tensor, "full v"], n: int) -> tuple[Int[Tensor, " full"], Float[Tensor, " full"]]:

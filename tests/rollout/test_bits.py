@@ -5,8 +5,9 @@ from functools import cache
 import pytest
 import torch
 
-from groupwise.data import Ask, Span
-from groupwise.models import Decoder
+from groupwise.data import Ask, Sampling, Span
+from groupwise.models import Decoder, find_model, read_model, read_tokenizer
+from groupwise.tasks import find_task
 from tests.rollout.worlds import answered, ask, decoder, engine, prompt_of
 
 SIZES = {
@@ -68,3 +69,25 @@ def test_a_remembered_context_changes_no_bit(size: str, dtype: torch.dtype) -> N
     e.foresee([chosen(i).context for i in range(5)] + [mate(i).context for i in range(30)])
     assert tuple(answered(e, [chosen(i) for i in range(5)])) == alone(size, dtype)
     assert tuple(answered(e, [chosen(i) for i in range(5)])) == alone(size, dtype)
+
+
+def test_the_committed_model_says_the_same_bits_alone_and_among_others() -> None:
+    """As training uses it: real problems, its own end token, the training law; answers of many lengths."""
+    path = find_model("calculator")
+    reader, trained = read_tokenizer(path), read_model(path)
+    task = find_task("calculator", reader.encode)
+    asks = [
+        ask(i, context=task[17 * i].context, stream=(j,), limit=48, sampling=Sampling(max_tokens=48))
+        for i in range(12)
+        for j in range(5)
+    ]
+    together = answered(engine(trained, reader), asks)
+    assert -sum(map(sum, (span.logp for span in together))) / sum(len(span.logp) for span in together) > 0.05
+    assert len({span.tokens for span in together}) > 12
+    assert len({len(span.tokens) for span in together}) > 5
+    for size in (1, 3, 17, 40):
+        e = engine(trained, reader)
+        parts = [answered(e, asks[at : at + size]) for at in range(0, 10 * size if size < 3 else 60, size)]
+        flat = [span for part in parts for span in part]
+        assert flat == together[: len(flat)]
+    assert answered(engine(trained, reader, rows=9), asks[::-1]) == together[::-1]

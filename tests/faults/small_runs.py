@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import sys
+import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -93,15 +95,11 @@ def forked(act: Callable[[], object], log: Path) -> int:
     child = os.fork()
     if child == 0:
         try:
-            handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-            os.dup2(handle, 1)
-            os.dup2(handle, 2)
+            sys.stdout = sys.stderr = log.open("a", buffering=1)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             code = act()
             os._exit(code if isinstance(code, int) else 0)
         except BaseException:
-            import traceback
-
             traceback.print_exc()
             os._exit(1)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

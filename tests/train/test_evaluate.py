@@ -3,7 +3,8 @@
 import asyncio
 import itertools
 import math
-import random
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -94,7 +95,7 @@ def test_golden_thirty_problems_with_thirty_two_answers() -> None:
     shares = np.array(RIGHT) / 32
     p = shares.mean()
     # As many independent problems would leave this variance of the mean; Wilson's interval for so many.
-    n = p * (1 - p) / (shares.var(ddof=1) / len(shares))
+    n = p * (1 - p) / (shares.var() / len(shares))
     z = 1.959963984540054
     roots = np.roots([1 + z**2 / n, -(2 * p + z**2 / n), p**2])  # |p - x| = z sqrt(x (1 - x) / n)
     found = average(answered(RIGHT, 32))
@@ -106,7 +107,7 @@ def test_golden_thirty_problems_with_thirty_two_answers() -> None:
         assert pass_at(answered(RIGHT, 32), k) == pytest.approx(value, abs=1e-12)
 
 
-GOLDEN = (0.4666666666666667, 0.3481598712290518, 0.5890585338823228)
+GOLDEN = (0.4666666666666667, 0.3500085722586768, 0.5870876399874303)
 PASSES = {1: 0.4666666666666667, 4: 0.7235215053763441, 32: 0.9}
 
 
@@ -119,16 +120,33 @@ def test_one_answer_a_problem_has_wilson_s_own_interval() -> None:
 
 
 @pytest.mark.t(47)
-def test_evaluation_leaves_every_random_state_and_the_buffer_untouched() -> None:
+def test_evaluation_leaves_every_random_state_untouched() -> None:
+    """In a process of its own: the checker of annotations in these tests draws random numbers."""
+    assert subprocess.run([sys.executable, "-c", STATES], check=True, capture_output=True, text=True).stdout == "same\n"
+
+
+STATES = """
+import asyncio, random
+import numpy as np, torch
+from tests.faults.small_runs import EVERY, ready
+place = ready(EVERY)
+asyncio.run(place.engine.load(0, place.learner.weights()))
+torch.manual_seed(1), np.random.seed(2), random.seed(3)
+def states():
+    return random.getstate(), torch.get_rng_state().tolist(), [np.asarray(x).tolist() for x in np.random.get_state()]
+before = states()
+asyncio.run(place.evaluate())
+print("same" if states() == before else "changed")
+"""
+
+
+@pytest.mark.t(47)
+def test_evaluation_changes_nothing_of_the_run() -> None:
     place = ready(EVERY)
     asyncio.run(place.engine.load(0, place.learner.weights()))
-    torch.manual_seed(1), np.random.seed(2), random.seed(3)
-    numpy = np.random.get_state()[1].copy()
-    before, python, state = torch.get_rng_state(), random.getstate(), dict(place.buffer.state())
+    state = dict(place.buffer.state())
     weights = {name: x.clone() for name, x in place.learner.weights().items()}
     first = asyncio.run(place.evaluate())
-    assert torch.equal(torch.get_rng_state(), before) and random.getstate() == python
-    assert (np.random.get_state()[1] == numpy).all()
     assert place.buffer.state() == state and place.learner.version == 0
     assert all(torch.equal(x, weights[name]) for name, x in place.learner.weights().items())
     assert all(p.grad is None for p in place.learner.model.parameters())

@@ -24,7 +24,7 @@ def average(families: Sequence[Family]) -> tuple[float, float, float]:
     if not problems:
         return 0.0, 0.0, 1.0
     mean = math.fsum(shares) / problems
-    variance = math.fsum((x - mean) ** 2 for x in shares) / max(1, problems - 1)
+    variance = math.fsum((x - mean) ** 2 for x in shares) / problems
     effective = mean * (1 - mean) / (variance / problems) if variance > 0 else float(problems)
     centre = (mean + Z**2 / (2 * effective)) / (1 + Z**2 / effective)
     half = Z / (1 + Z**2 / effective) * math.sqrt(mean * (1 - mean) / effective + Z**2 / (4 * effective**2))

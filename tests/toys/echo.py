@@ -1,0 +1,158 @@
+"""A world of 17 tokens in which an answer is right if it begins with the prompt's letter: learned in seconds."""
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer as Fast
+
+from groupwise.data import Engine, Outcome, Prompt, Sample, Sampling, Verdict
+from groupwise.learner import AdamW, Learner
+from groupwise.methods import Method, dapo, published
+from groupwise.models import Decoder, Shape, Tokenizer
+from groupwise.rollout import Buffer, NativeEngine
+from groupwise.train.guards import Guards
+from groupwise.train.logbook import Logbook
+from groupwise.train.loop import run
+from groupwise.train.recipe import Evaluate, Recipe, Save
+from groupwise.train.record import Record, read_lines
+from tests.faults.small_runs import Quick
+
+LETTERS = "abcdefghijklmno"
+SHAPE = Shape(
+    vocabulary=17, width=16, layers=1, heads=2, kv_heads=1, head_dim=8, inner=24, qk_norm=True, tied=True, positions=16
+)
+NAMES = [method.__name__ for method in published]
+
+
+def tokenizer() -> Tokenizer:
+    """Pad, end, and fifteen letters."""
+    fast = Fast(models.WordLevel({t: i for i, t in enumerate(("<pad>", "<end>", *LETTERS))}, unk_token=""))
+    fast.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
+    fast.decoder = decoders.Fuse()
+    fast.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in ("<pad>", "<end>")])
+    return Tokenizer.of(fast, (1,))
+
+
+@dataclass(frozen=True)
+class Echo:
+    """As many different prompts as asked for, each one letter."""
+
+    letters: int = 4
+
+    def __len__(self) -> int:
+        return self.letters
+
+    def __getitem__(self, index: int) -> Prompt:
+        return Prompt(LETTERS[index], (2 + index,), LETTERS[index], {"answer": LETTERS[index]})
+
+    @property
+    def held_out(self) -> tuple[Prompt, ...]:
+        return ()
+
+
+async def echoed(prompt: Prompt, sample: Sample) -> Verdict:
+    """Right if the first token is the prompt's."""
+    return Verdict(Outcome.correct if sample.tokens[0] == prompt.context[0] else Outcome.wrong)
+
+
+def small(name: str, **sizes: Any) -> Method:
+    """A published method at a size for two seconds; what its paper fixes besides sizes stays."""
+    make = next(m for m in published if m.__name__ == name)
+    method = dapo(buffer=1) if make is dapo else make()
+    return replace(method, **{"group_size": 8 if method.group_size > 1 else 1, "minibatches": 1} | sizes)
+
+
+@dataclass
+class World:
+    """A run in a directory of its own, over a tiny decoder."""
+
+    method: Method
+    directory: Path
+    prompts: int = 4
+    iterations: int = 2
+    seed: int = 0
+    lr: float = 0.03
+    temperature: float = 1.0
+    max_tokens: int = 2
+    letters: int = 4
+    dtype: torch.dtype = torch.float32
+    spread: float = 0.3
+    max_gap: float = 1e-4
+    save: int = 0
+    verifier: Callable[[Prompt, Sample], Awaitable[Verdict]] = echoed
+    engine: Engine | None = None
+    disk: Quick = field(default_factory=Quick)
+    warnings: list[str] = field(default_factory=list)
+    learner: Learner = field(init=False)
+    buffer: Buffer = field(init=False)
+    recipe: Recipe = field(init=False)
+
+    def __post_init__(self) -> None:
+        torch.set_num_threads(1)
+        self.recipe = Recipe(
+            method=self.method,
+            prompts=self.prompts,
+            iterations=self.iterations,
+            seed=self.seed,
+            sampling=Sampling(max_tokens=self.max_tokens, temperature=self.temperature),
+            optimizer=AdamW(lr=self.lr),
+            evaluate=Evaluate(every=0),
+            save=Save(every=self.save),
+        )
+        decoder = Decoder.new(SHAPE, 5, dtype=self.dtype, spread=self.spread)
+        reader = tokenizer()
+        self.learner = Learner(
+            decoder,
+            optimizer=self.recipe.optimizer,
+            steps=self.iterations * self.method.minibatches * self.method.passes,
+            temperature=self.temperature,
+            followers=self.method.models,
+            memory=self.method.memory,
+        )
+        self.engine = self.engine or NativeEngine(decoder, reader, seed=self.seed)
+        self.buffer = Buffer(
+            Echo(self.letters),
+            self.method.curriculum,
+            self.engine,
+            self.verifier,
+            reader,
+            sampling=self.recipe.sampling,
+            seed=self.seed,
+            unverifiable=self.method.unverifiable,
+        )
+        self.guards = Guards(max_unverifiable=0.1, max_gap=self.max_gap)
+
+    def go(self, evaluate: Callable[[], Awaitable[dict[str, float]]] | None = None) -> list[dict[str, Any]]:
+        """The lines of metrics, from the first evaluation on."""
+
+        async def nothing() -> dict[str, float]:
+            return {}
+
+        self.directory.mkdir(parents=True, exist_ok=True)
+        record = Record(self.directory, disk=self.disk)
+        self.logbook = Logbook(self.directory, record, keep=1, warn=self.warnings.append, disk=self.disk)
+        assert self.engine is not None
+        asyncio.run(
+            run(self.recipe, self.buffer, self.engine, self.learner, self.logbook, self.guards, evaluate or nothing)
+        )
+        record.close()
+        return read_lines(self.directory / "metrics.jsonl")
+
+    def samples(self, iteration: int) -> list[dict[str, Any]]:
+        return read_lines(self.directory / "samples" / f"{iteration:06d}.jsonl")
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        return {name: x.clone() for name, x in self.learner.weights().items()}
+
+
+def rate(lines: list[dict[str, Any]]) -> float:
+    """The share of right answers over some iterations."""
+    shares = [line["outcome/correct"] for line in lines if "outcome/correct" in line]
+    return math.fsum(shares) / max(1, len(shares))
+

@@ -20,7 +20,7 @@ lint: $(VENV)/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 
 docs: $(VENV)/dev  ## pages that are generated from the values
 	$(BIN)/python -m groupwise.train.methods_page docs/methods.md

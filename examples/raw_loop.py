@@ -41,7 +41,7 @@ OBJECTIVE = Objective(surrogate=Clip(low=0.2, high=0.28), aggregate=token_mean)
 def sample(model: Decoder, tokenizer: Tokenizer, draws: list[Draw]) -> list[Family]:
     """`GROUP` answers to every drawn prompt, token by token, each from the whole text before it.
 
-    A token is the inverse CDF at a number that is named by the seed, the draw, the sample and the place: no generator is
+    A token is the inverse CDF at a number named by the seed, the draw, the sample and the place: no generator is
     advanced, so an answer is the same whatever is sampled beside it.
     """
     answers = [[Sample(context=d.prompt.context, stream=(i,), limit=MAX_TOKENS) for i in range(GROUP)] for d in draws]
@@ -57,7 +57,8 @@ def sample(model: Decoder, tokenizer: Tokenizer, draws: list[Draw]) -> list[Fami
         for (d, i), token, logp in zip(live, choose(law, torch.from_numpy(u)).tolist(), law):
             finish = Finish.stop if token in tokenizer.eos else Finish.length if t + 1 == MAX_TOKENS else None
             answers[d][i] = answers[d][i].extended((token,), (0,), (float(logp[token]),)).ended(finish)
-    return [Family(draw, tuple(judged(draw.prompt, s, tokenizer) for s in group)) for draw, group in zip(draws, answers)]
+    finished = [tuple(judged(d.prompt, s, tokenizer) for s in group) for d, group in zip(draws, answers)]
+    return [Family(draw, group) for draw, group in zip(draws, finished)]
 
 
 def judged(prompt: Prompt, answer: Sample, tokenizer: Tokenizer) -> Sample:

@@ -6,12 +6,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from jaxtyping import install_import_hook
 
-import tests.checked
+import tests.checked  # noqa: F401  (found by name below)
 
 install_import_hook("groupwise", "tests.checked.check")
 
-import torch
-from hypothesis import settings
+import torch  # noqa: E402
+from hypothesis import settings  # noqa: E402
 
 settings.register_profile("quiet", deadline=None, derandomize=True, database=None)
 settings.load_profile("quiet")

@@ -1,8 +1,7 @@
-"""Gradients of the learner on a real model: equal to plain padded forwards for any cut, to loops over tokens for any loss."""
+"""Gradients of the learner on a real model: those of one plain forward a sample, for any cut, rank and objective."""
 
 import pytest
 import torch
-from tests.learner.small import model, ragged
 
 from groupwise.advantages import Standardised, every_token
 from groupwise.data import Batch, pack
@@ -20,6 +19,7 @@ from groupwise.objective import (
     token_mean,
 )
 from groupwise.rewards import Correctness
+from tests.learner.small import model, ragged
 
 OBJECTIVES = {
     "sequences": Objective(surrogate=Clip(), aggregate=sequence_mean),

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from tests.learner.small import families, model, ragged
-from tests.learner.test_gradients import OBJECTIVES, credited, learner
 
 from groupwise.data import Entropy, Logp, pack
 from groupwise.learner import AdamW, Learner, Start, Step, cut
+from tests.learner.small import families, model, ragged
+from tests.learner.test_gradients import OBJECTIVES, credited, learner
 
 PLAN = (Step((tuple(range(6)), tuple(range(6, 12)))), Step((tuple(range(12, 24)),)))
 
@@ -154,7 +154,7 @@ class TestCut:
         steps = cut(
             self.batch(), size=2, shuffle="samples", permutation=lambda n: list(range(n))[::-1], piece_tokens=999
         )
-        assert [s.samples for s in steps][0] == tuple(range(18, 24)) and len(steps) == 4
+        assert steps[0].samples == tuple(range(18, 24)) and len(steps) == 4
 
     def test_groups_stay_whole_where_the_objective_couples_them(self):
         batch = self.batch()

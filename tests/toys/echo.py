@@ -155,4 +155,3 @@ def rate(lines: list[dict[str, Any]]) -> float:
     """The share of right answers over some iterations."""
     shares = [line["outcome/correct"] for line in lines if "outcome/correct" in line]
     return math.fsum(shares) / max(1, len(shares))
-

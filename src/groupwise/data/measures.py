@@ -10,8 +10,9 @@ from dataclasses import dataclass
 class Logp:
     """Log-prob of each token under a model beside the policy, without gradient.
 
-    `Logp("policy")` is the policy before the update, found in the column `logp_old`: a part that reads that column outside
-    the graph (in shaping, credit, masks or weights) says so, and the learner then reads it even where one step would not.
+    `Logp("policy")` is the policy before the update, found in the column `logp_old`: a part that reads that column
+    outside the graph (in shaping, credit, masks or weights) says so, and the learner then reads it even where a single
+    step would not.
     """
 
     model: str

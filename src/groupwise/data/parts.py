@@ -12,12 +12,14 @@ _SCOPES: tuple[Scope, ...] = ("group", "iteration")
 
 def couples(part: Any) -> Couples:
     """The widest thing that may not be cut in two, of a part and of the parts in its fields."""
-    return max((getattr(p, "couples", "token") for p in _with_fields(part)), key=_COUPLES.index)
+    said: list[Couples] = [getattr(p, "couples", "token") for p in _with_fields(part)]
+    return max(said, key=_COUPLES.index)
 
 
 def scope(part: Any) -> Scope:
     """Whether a part's statistics run over groups or over the whole iteration."""
-    return max((getattr(p, "scope", "group") for p in _with_fields(part)), key=_SCOPES.index)
+    said: list[Scope] = [getattr(p, "scope", "group") for p in _with_fields(part)]
+    return max(said, key=_SCOPES.index)
 
 
 def needs(part: Any) -> frozenset[Measure]:

@@ -8,7 +8,7 @@ from typing import Any
 Ids = tuple[int, ...]
 
 ENVIRONMENT, TEMPLATE, WRITTEN = -1, -2, -3
-"""Origins of tokens that no policy sampled; from 0 on, an origin is the version of the weights that sampled the token."""
+"""Origins of tokens that no policy sampled; from 0 on, an origin is the version of the weights that did."""
 
 
 class Outcome(IntEnum):

@@ -11,7 +11,7 @@ from groupwise.data import Backbone, Batch
 from groupwise.models import Shared, log_law
 
 LOGITS_AT_ONCE = 1 << 22
-"""Logits that may live at the same time: 16 MiB in float32. A wider head is run in chunks, recomputed on the way back."""
+"""Logits alive at the same time: 16 MiB in float32. Beyond it the head runs in chunks, recomputed on the way back."""
 
 
 def forward(

@@ -12,8 +12,8 @@ import torch
 class AdamW:
     """AdamW (arXiv:1711.05101). `clip` bounds the global norm of a step's gradient.
 
-    The rate rises in a line over the first `warmup` optimizer steps, then stays (`constant`) or falls to 0 at the end of
-    the run (`linear`, `cosine`).
+    The rate rises in a line over the first `warmup` optimizer steps, then stays (`constant`) or falls to 0 at the end
+    of the run (`linear`, `cosine`).
 
     >>> a = AdamW(lr=1.0, warmup=2, decay="linear")
     >>> [a.rate(step, 6) for step in range(6)]

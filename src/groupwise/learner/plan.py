@@ -32,9 +32,9 @@ def cut(
 ) -> tuple[Step, ...]:
     """An iteration in steps of `size` prompts (or as many samples as `size` prompts of it have), and those in pieces.
 
-    A short iteration has fewer steps, the last possibly smaller. `permutation(n)` is the keyed order in which prompts or
-    samples are dealt. A piece holds at most `piece_tokens` tokens, equal contexts counted once; a sample longer than that
-    is a piece of its own. Where the objective couples a group, a group is never split between pieces or steps.
+    A short iteration has fewer steps, the last possibly smaller. `permutation(n)` is the keyed order in which prompts
+    or samples are dealt. A piece holds at most `piece_tokens` tokens, equal contexts counted once; a sample longer than
+    that is a piece of its own. Where the objective couples a group, a group is never split between pieces or steps.
     """
     family = batch.families.index[batch.groups.index].tolist()
     members: dict[int, list[int]] = {}

@@ -3,17 +3,19 @@
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch, Entropy, Logp, Measure, Memory
+from groupwise.data import Backbone, Batch, Entropy, Logp, Measure, Memory
 from groupwise.learner.followers import Start
 from groupwise.learner.forward import forward
 from groupwise.learner.optimizer import AdamW
 from groupwise.learner.plan import Step
+
+M = TypeVar("M", bound=torch.nn.Module)
 
 
 @runtime_checkable
@@ -27,7 +29,7 @@ class Loss(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTaken:
-    """One optimizer step as it happened. `batch` is the whole step with the log-probs it was taken at, outside the graph.
+    """One optimizer step as it happened. `batch` is the whole step with the log-probs it was taken at, without graph.
 
     `skipped` says why the weights were left alone: empty where they moved.
     """
@@ -43,7 +45,7 @@ class StepTaken:
 class Learner:
     """A model under training: the only owner of weights, optimizer and followers. It never sees a method's name.
 
-    `steps` is how many optimizer steps the run will have, for the learning-rate schedule; `version` counts publications.
+    `steps` is how many optimizer steps the run will have, for the schedule of its rate; `version` counts publications.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class Learner:
         followers: Sequence[tuple[str, Start]] = (),
         memory: Sequence[tuple[str, Memory]] = (),
     ) -> None:
+        assert isinstance(model, Backbone), "a model is a torch module with a head"
         self.model = model
         self.settings = optimizer
         self.steps = steps
@@ -108,7 +111,7 @@ class Learner:
         return batch.having(measures=beside)
 
     def step(self, batch: Batch, step: Step, objective: Loss) -> StepTaken:
-        """One optimizer step on these samples of the iteration. A gradient that is not finite leaves the weights alone."""
+        """One optimizer step on these samples. A gradient that is not finite leaves the weights alone."""
         whole = objective.fix(batch.take(step.samples))
         rate = self.settings.rate(self.taken, self.steps)
         loss, seen = self._backward(whole, step, objective)
@@ -183,7 +186,7 @@ class Learner:
         self.memories = dict(state["memories"])
 
 
-def _frozen(model: torch.nn.Module) -> torch.nn.Module:
+def _frozen(model: M) -> M:
     return copy.deepcopy(model).requires_grad_(False)
 
 

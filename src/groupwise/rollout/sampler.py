@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, TypeVar
 
-from groupwise.data import Ask, Draw, Engine, Finish, Ids, Outcome, Sample, Sampling, Verdict, Verifier
+from groupwise.data import Ask, Draw, Engine, Finish, GroupwiseError, Ids, Outcome, Sample, Sampling, Verdict, Verifier
 from groupwise.models import Purpose, Tokenizer, keyed_random
 from groupwise.rollout.together import together
 
@@ -98,6 +98,8 @@ class DrawSampler:
             try:
                 async with limit:
                     verdict = _sound(await self.verifier(self.draw.prompt, sample))
+            except GroupwiseError:  # not this answer's fault: a pool of workers that is gone, say
+                raise
             except Exception as error:
                 cause = f"{type(error).__name__}: {error}"
                 if isinstance(error, TimeoutError) and limit.expired():

@@ -34,12 +34,11 @@ def check(
 def rehearse(recipe: Recipe) -> list[GroupwiseError]:
     """The method's whole way from verdicts to a gradient, on a made-up batch of two groups."""
     method = at(recipe.method, 0)
-    torch.manual_seed(0)
     n, budget = method.group_size, recipe.sampling.max_tokens
     scores = [float(i % 2 == 0) for i in range(n)]
     families = [family_of(scores, lengths=[min(budget, 1 + i % 3) for i in range(n)], limit=budget) for _ in range(2)]
     batch = pack(families)
-    logp = -torch.rand(batch.tokens, dtype=torch.float64) - 0.1
+    logp = -torch.linspace(0.1, 1.1, batch.tokens, dtype=torch.float64)
     batch = batch.having(
         finish=torch.where(torch.arange(len(batch)) == 1, Finish.length, batch.finish),
         logp_old=logp,

@@ -7,14 +7,17 @@ import platform
 import signal
 from collections.abc import Sequence
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from groupwise.data import Ask, BadData, Family, Span, Usage
+from groupwise.methods import Method, published, reference_of
 from groupwise.models import find_model, read_model, read_tokenizer, write_model
 from groupwise.rollout import NativeEngine
+from groupwise.train.check import rehearse
 from groupwise.train.evaluate import average, counts, pass_at
 from groupwise.train.logbook import Logbook
 from groupwise.train.loop import run as loop
@@ -24,7 +27,7 @@ from groupwise.train.recipe import Recipe
 from groupwise.train.record import Record
 from groupwise.train.report import write_report
 from groupwise.train.store import DISK, Disk, RunLock, newest_checkpoint, run_directory, storing
-from groupwise.train.text import read_recipe, write
+from groupwise.train.text import diff, read_recipe, write
 from groupwise.train.use import Use, load_use
 
 INTERRUPTED, TERMINATED = 130, 143
@@ -45,6 +48,8 @@ def train(
     loaded = load_use(use)
     path = Path(recipe_path) if recipe_path else DEFAULT
     recipe = read_recipe(path, overrides, loaded)
+    if problems := rehearse(recipe):
+        raise problems[0]
     ready = place(recipe, loaded)
     run = run_directory(Path(out), name or (path.stem if recipe_path else Path(recipe.task).stem))
     with RunLock(run):
@@ -86,10 +91,11 @@ def carry_on(
     finally:
         progress.end()
         record.close()
+        for warning in record.warnings:
+            progress.say(f"warning: {warning}")
     if not logbook.stopping:
-        ready.learner.model.eval()
         with storing("the model", run):
-            write_model(ready.learner.model, run / "model", tokenizer=ready.tokenizer)
+            write_model(ready.model, run / "model", tokenizer=ready.tokenizer)
     with storing("the report", run):
         report = write_report([run])
     print(ending(run, report, logbook, recipe))
@@ -133,10 +139,21 @@ def about(run: Path, recipe: Recipe, use: Use, command: str) -> dict[str, Any]:
         "versions": {"python": platform.python_version(), **{p: version(p) for p in packages}},
         "model": recipe.model,
         "task": recipe.task,
+        **({"data_sha256": sha256(Path(recipe.task).read_bytes()).hexdigest()} if Path(recipe.task).is_file() else {}),
+        "method": origin(recipe.method),
         "seed": recipe.seed,
         "iterations": recipe.iterations,
         "use": use.hashes,
     }
+
+
+def origin(method: Method) -> dict[str, str]:
+    """The published method that is nearest to this one, its formula and paper, and what was changed."""
+    nearest = min(published, key=lambda m: len(diff(m(), method)))
+    reference, changes = reference_of(nearest), diff(nearest(), method)
+    changed = {"changed": "; ".join(changes)} if changes else {}
+    source = f"{reference.paper}, arXiv:{reference.arxiv}"
+    return {"name": nearest.__name__, "formula": reference.formula, "reference": source, **changed}
 
 
 def existing_run(run: str) -> Path:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from groupwise.data import Batch, Family, Logp, Outcome, Sample, name_of
+from groupwise.data import Batch, Family, Logp, Outcome, Sample
 from groupwise.learner import StepTaken
 from groupwise.objective import Objective, describe_samples, describe_step
 
@@ -81,7 +81,7 @@ def batch_dump(batch: Batch) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
     lines = [{"context": list(s.context), "tokens": list(s.tokens), "text": s.text, **_said(s)} for s in batch.samples]
     names = ("logp", "logp_old", "logp_engine", "advantage", "share", "weight", "place", "reward", "outcome")
     columns = {name: getattr(batch, name) for name in names}
-    columns |= {f"logp/{m.model}" if isinstance(m, Logp) else name_of(m): x for m, x in batch.measures.items()}
+    columns |= {f"logp/{m.model}" if isinstance(m, Logp) else "entropy": x for m, x in batch.measures.items()}
     tensors = {name: x.contiguous().cpu() for name, x in columns.items() if x is not None}
     return lines, {**tensors, "lengths": batch.sequences.lengths.cpu()}
 

@@ -23,6 +23,7 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.
 class Place:
     """What a run is made of, ready to go."""
 
+    model: Decoder
     tokenizer: Tokenizer
     task: Task
     verifier: Verifier
@@ -52,7 +53,7 @@ class Place:
             seed=self.recipe.seed,
             purpose=Purpose.EVALUATE,
             deadline=self.recipe.machine.deadline,
-            verdict_deadline=2 * self.recipe.machine.verdict_deadline,
+            verdict_deadline=verdict_wait(self.recipe),
         )
 
 
@@ -90,6 +91,12 @@ def verifier_of(recipe: Recipe, task: Task, use: Use) -> Verifier:
     return find_verifier(name, task)
 
 
+def verdict_wait(recipe: Recipe) -> float:
+    """Seconds that an answer may wait for its verdict. One's own function keeps its own time, call by call, in workers
+    that answers queue for; any other verifier has none but this."""
+    return recipe.machine.deadline if ":" in recipe.verifier else recipe.machine.verdict_deadline
+
+
 def place(recipe: Recipe, use: Use) -> Place:
     """Engine, learner and what they need, over one set of weights."""
     device = prepare(recipe.machine)
@@ -120,7 +127,7 @@ def place(recipe: Recipe, use: Use) -> Place:
         seed=recipe.seed,
         unverifiable=method.unverifiable,
         deadline=recipe.machine.deadline,
-        verdict_deadline=2 * recipe.machine.verdict_deadline,
+        verdict_deadline=verdict_wait(recipe),
     )
     guards = Guards(max_unverifiable=recipe.max_unverifiable, max_gap=recipe.engine.max_gap)
-    return Place(tokenizer, task, verifier, engine, learner, buffer, guards, recipe)
+    return Place(model, tokenizer, task, verifier, engine, learner, buffer, guards, recipe)

@@ -42,8 +42,7 @@ class WarmStart:
 def warm_start(recipe: WarmStart) -> tuple[Decoder, Tokenizer]:
     """The model after `steps` steps of `demonstrations` each; equal recipes give equal bits on one thread."""
     fast = calculator_tokenizer()
-    end = fast.token_to_id(END)
-    tokenizer = Tokenizer.of(fast, [end])
+    tokenizer = Tokenizer.of(fast, [fast.get_vocab()[END]])
     shape = Shape(
         vocabulary=fast.get_vocab_size(),
         width=recipe.width,
@@ -57,7 +56,8 @@ def warm_start(recipe: WarmStart) -> tuple[Decoder, Tokenizer]:
         qk_norm=True,
         tied=True,
     )
-    learner = Learner(Decoder.new(shape, recipe.seed), optimizer=recipe.optimizer, steps=recipe.steps)
+    decoder = Decoder.new(shape, recipe.seed)
+    learner = Learner(decoder, optimizer=recipe.optimizer, steps=recipe.steps)
     pairs = demonstrations(recipe.seed, recipe.steps * recipe.demonstrations, recipe.chain_share)
     for step in range(recipe.steps):
         mine = pairs[step * recipe.demonstrations : (step + 1) * recipe.demonstrations]
@@ -66,7 +66,7 @@ def warm_start(recipe: WarmStart) -> tuple[Decoder, Tokenizer]:
         taken = learner.step(batch, plan[0], NEXT_TOKEN)
         if step % 50 == 0 or step == recipe.steps - 1:
             print(f"{step:>6}/{recipe.steps}  loss {taken.loss:.4f}", flush=True)
-    return learner.model, tokenizer
+    return decoder, tokenizer
 
 
 def written(pairs: Sequence[tuple[str, str]], tokenizer: Tokenizer) -> Batch:

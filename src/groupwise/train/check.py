@@ -59,7 +59,8 @@ def rehearse(recipe: Recipe) -> list[GroupwiseError]:
         return [error]
     except Exception as error:  # a part of one's own may raise anything
         return [_odd("a part", f"{type(error).__name__}: {error}")]
-    if not loss.isfinite() or not step.logp.grad.isfinite().all():
+    slope = step.logp.grad
+    if not loss.isfinite() or slope is None or not slope.isfinite().all():
         return [_odd("the objective", f"a loss of {loss.item()}, where policy and old policy are equal")]
     return []
 

@@ -8,7 +8,19 @@ from typing import Any
 import pytest
 import torch
 
-from groupwise.data import ENVIRONMENT, TEMPLATE, Finish, Ids, Outcome, Prompt, Sample, Sampler, Strategy, Verdict
+from groupwise.data import (
+    ENVIRONMENT,
+    TEMPLATE,
+    Finish,
+    Ids,
+    Outcome,
+    Prompt,
+    Sample,
+    Sampler,
+    Strategy,
+    Verdict,
+    WorkerLost,
+)
 from groupwise.models import Decoder, Purpose
 from groupwise.rollout import DrawSampler, Independent, NativeEngine
 from tests.rollout.worlds import (
@@ -208,6 +220,14 @@ def test_giving_up_is_no_verdict() -> None:
         assert s.awaiting["the verifier"] == 0
 
     run(go())
+
+
+def test_a_typed_error_is_no_answers_fault() -> None:
+    def fails(i: int) -> Any:
+        raise WorkerLost("the graders are gone")
+
+    with pytest.raises(WorkerLost, match="graders"):
+        judged(fails, 2)
 
 
 def test_leaving_the_process_is_no_verdict() -> None:

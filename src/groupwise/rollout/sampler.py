@@ -74,7 +74,10 @@ class DrawSampler:
         return await together(self.extend(s) for s in self.start(context, n, group=group, role=role))
 
     async def verify(self, samples: Sequence[Sample]) -> list[Sample]:
-        """The samples in their order, each with its verdict on the draw's prompt; no verifier's failure is raised."""
+        """The samples in their order, each with its verdict on the draw's prompt.
+
+        A verifier that fails on an answer makes it unverifiable; only a typed error, which is no answer's, is raised.
+        """
         return await together(self._judged(s) for s in samples)
 
     async def score(self, context: Ids, sample: Sample) -> tuple[float, ...]:

@@ -1,0 +1,164 @@
+"""Run the packaged recipe once a seed, and write down what came out: the table and the curve of the README.
+
+`make seeds` runs all ten. A try, which leaves the README alone:
+
+    python benchmarks/seeds.py --only 0 1 --iterations 3 --out runs/try
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from curve import draw, evaluations
+
+HOME = Path(__file__).resolve().parents[1]
+SEEDS, SHOWN = range(10), range(5)
+"""All that are run, and those that the README shows. Both were named before any was run."""
+ENOUGH = 0.85
+"""The greedy held-out accuracy that every seed should reach."""
+OPEN, CLOSE = "<!-- seeds -->", "<!-- /seeds -->"
+HEAD = ("seed", "greedy before", "greedy after", "sampled before", "sampled after", "length before", "length after",
+        "seconds")  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One seed's run: its directory, its held-out numbers before the first and after the last iteration, its time."""
+
+    seed: int
+    directory: Path
+    first: dict[str, float]
+    last: dict[str, float]
+    seconds: float
+
+    @property
+    def numbers(self) -> tuple[float, ...]:
+        """In the order of `HEAD`, without the seed."""
+        names = ("eval/accuracy_greedy", "eval/accuracy", "eval/mean_length")
+        return (*(end[name] for name in names for end in (self.first, self.last)), self.seconds)
+
+    @property
+    def reached(self) -> float:
+        return self.last["eval/accuracy_greedy"]
+
+
+def train(seed: int, out: Path, iterations: int | None) -> Run:
+    """The run of one seed, by the command that anybody would type, timed from its start to its end."""
+    command = ["groupwise", "train", "--seed", str(seed), "--name", f"seed-{seed}", "--evaluate.every", "10"]
+    command += ["--out", str(out)] + (["--iterations", str(iterations)] if iterations is not None else [])
+    before = set(out.glob(f"seed-{seed}-*"))
+    start = time.perf_counter()
+    code = subprocess.run([sys.executable, "-m", *command], check=False).returncode
+    seconds = time.perf_counter() - start
+    new = sorted(set(out.glob(f"seed-{seed}-*")) - before)
+    if code or not new:
+        raise SystemExit(f"seed {seed} ended with exit code {code}: {' '.join(command)}")
+    return Run(seed, new[-1], *ends(new[-1]), seconds)
+
+
+def ends(run: Path) -> tuple[dict[str, float], dict[str, float]]:
+    """The first and the last evaluation that a run wrote down."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    evaluated = [line for line in lines if "eval/accuracy_greedy" in line]
+    return evaluated[0], evaluated[-1]
+
+
+def table(runs: Sequence[Run], more: Sequence[tuple[str, Sequence[float]]]) -> list[str]:
+    """A Markdown table: a line a run, then lines of their own kind."""
+    rows = [(str(run.seed), run.numbers) for run in runs] + list(more)
+    return ["| " + " | ".join(HEAD) + " |", "|" + "---|" * len(HEAD), *(line(*row) for row in rows)]
+
+
+def line(label: str, numbers: Sequence[float]) -> str:
+    digits = (3, 3, 3, 3, 1, 1, 0)
+    return "| " + " | ".join([label, *(f"{x:.{d}f}" for x, d in zip(numbers, digits))]) + " |"
+
+
+def over(runs: Sequence[Run], f: Callable[[Sequence[float]], float]) -> tuple[float, ...]:
+    return tuple(f(column) for column in zip(*(run.numbers for run in runs)))
+
+
+def summary(runs: Sequence[Run]) -> list[tuple[str, tuple[float, ...]]]:
+    """Mean, least, and spread (largest less smallest) of each column."""
+    return [
+        ("mean", over(runs, lambda x: sum(x) / len(x))),
+        ("least", over(runs, min)),
+        ("spread", over(runs, lambda x: max(x) - min(x))),
+    ]
+
+
+def page(runs: Sequence[Run], about: dict[str, Any], iterations: int) -> str:
+    """`SEEDS.md`: every seed, what they have in common, and on what they ran."""
+    low = [f"{run.seed} ({run.reached:.3f})" for run in runs if run.reached < ENOUGH]
+    verdict = f"seeds that end below {ENOUGH} greedy: {', '.join(low) or 'none'}"
+    versions = ", ".join(f"{name} {version}" for name, version in about.items())
+    return "\n".join(
+        [
+            "# Seeds of the packaged recipe",
+            "",
+            "Written by `make seeds`, which types `groupwise train --seed N --name seed-N --evaluate.every 10` for one",
+            f"seed after the other; {iterations} iterations each. Accuracies are of held-out problems; lengths are mean",
+            "tokens of sampled answers; seconds are those of the whole command, its start and its evaluations included.",
+            "Spread is the largest less the smallest.",
+            "",
+            *table(runs, summary(runs)),
+            "",
+            f"Of {len(runs)}, {verdict}.",
+            "",
+            f"{time.strftime('%Y-%m-%d')}, {os.cpu_count()} cores, 1 thread, {versions}.",
+            "",
+        ]
+    )
+
+
+def excerpt(runs: Sequence[Run]) -> str:
+    """The README's part: the seeds that it shows, their mean and spread, and the worst of all."""
+    shown = [run for run in runs if run.seed in SHOWN]
+    mean, _, spread = summary(shown)
+    worst = min(runs, key=lambda run: run.reached)
+    more = [mean, spread, (f"worst of {len(runs)}: {worst.seed}", worst.numbers)]
+    return "\n".join([*table(shown, more), "", "From `make seeds`; all in [benchmarks/SEEDS.md](benchmarks/SEEDS.md)."])
+
+
+def between(text: str, part: str) -> str:
+    """The text with what stands between the two marks replaced.
+
+    >>> between("a <!-- seeds -->old<!-- /seeds --> b", "new")
+    'a <!-- seeds -->\\nnew\\n<!-- /seeds --> b'
+    """
+    head, rest = text.split(OPEN)
+    _, tail = rest.split(CLOSE)
+    return f"{head}{OPEN}\n{part}\n{CLOSE}{tail}"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Run the packaged recipe once a seed and write its table and curve.")
+    parser.add_argument("--only", type=int, nargs="+", metavar="SEED", help="these seeds; README is left alone")
+    parser.add_argument("--iterations", type=int, help="other than the recipe's; README is left alone")
+    parser.add_argument("--out", type=Path, default=HOME / "runs" / "seeds", help="where the runs go")
+    a = parser.parse_args(argv)
+    trying = a.only is not None or a.iterations is not None
+    runs = []
+    for seed in a.only or SEEDS:
+        runs.append(train(seed, a.out, a.iterations))
+        print(line(str(seed), runs[-1].numbers), flush=True)
+    pages, picture = (a.out, a.out / "curve.svg") if trying else (HOME / "benchmarks", HOME / "docs" / "curve.svg")
+    about = json.loads((runs[0].directory / "run.json").read_text())
+    (pages / "SEEDS.md").write_text(page(runs, about["versions"], about["iterations"]))
+    picture.write_text(draw([evaluations(run.directory) for run in runs if trying or run.seed in SHOWN]))
+    if not trying:
+        readme = HOME / "README.md"
+        readme.write_text(between(readme.read_text(), excerpt(runs)))
+    print(f"{pages / 'SEEDS.md'}\n{picture}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,90 @@
+"""What a page tells people to type is typed here, in an empty directory, exactly as it stands."""
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+HOME = Path(__file__).parents[2]
+BLOCK = re.compile(r"^```(\w*)(?: ([^\n]+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A fenced block: its language, the file that it is, its text."""
+
+    language: str
+    file: str
+    text: str
+
+
+def blocks(page: str) -> list[Block]:
+    return [Block(*(part or "" for part in found.groups())) for found in BLOCK.finditer((HOME / page).read_text())]
+
+
+def run(line: str, where: Path) -> str:
+    """One command line in a shell that finds this environment's `groupwise` and `python` first."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    env = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
+    done = subprocess.run(
+        line, shell=True, cwd=where, env=env, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def follow(page: str, where: Path) -> list[str]:
+    """Write the files of a page and run its commands, in its order; what it says is printed must be printed."""
+    typed = []
+    for block in blocks(page):
+        if block.file:
+            (where / block.file).write_text(block.text)
+        elif block.language == "sh":
+            for line in block.text.splitlines():
+                typed.append(line)
+                run(line, where)
+        elif block.language == "console":
+            first, _, printed = block.text.partition("\n")
+            assert first.startswith("$ ")
+            typed.append(first[2:])
+            assert run(first[2:], where) == printed
+    return typed
+
+
+def test_add_a_method_as_written(tmp_path: Path) -> None:
+    typed = follow("docs/add-a-method.md", tmp_path)
+    assert len(typed) == 10
+    assert sum(line.startswith("groupwise train") for line in typed) == 3
+    assert len(list(tmp_path.glob("runs/*/report.html"))) == 3
+
+
+def test_the_clip_has_twelve_lines() -> None:
+    (clip,) = [b for b in blocks("docs/add-a-method.md") if b.file == "my_clip.py"]
+    assert len([line for line in clip.text.splitlines() if line.strip()]) == 12
+
+
+PAGES = sorted(
+    str(p.relative_to(HOME)) for p in (HOME / "README.md", HOME / "tests" / "README.md", *HOME.glob("docs/*.md"))
+)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    targets = re.findall(r"\]\(([^)#\s]+)", (HOME / page).read_text())
+    inside = [t for t in targets if "://" not in t]
+    drawn_by_seeds = {"docs/curve.svg", "benchmarks/SEEDS.md"}
+    missing = [t for t in inside if not ((HOME / page).parent / t).exists() and t not in drawn_by_seeds]
+    assert missing == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_files_that_are_named_exist(page: str) -> None:
+    """Paths in code spans, as seen from the repository or from the package."""
+    text = re.sub(r"^```.*?^```", "", (HOME / page).read_text(), flags=re.MULTILINE | re.DOTALL)
+    named = re.findall(r"`((?:[\w-]+/)+[\w-]+\.(?:py|md|toml|js))`", text)
+    roots = (HOME, HOME / "src", HOME / "src" / "groupwise", HOME / page / "..")
+    assert [n for n in named if not any((root / n).exists() for root in roots)] == []

@@ -103,9 +103,9 @@ def page(runs: Sequence[Run], about: dict[str, Any], iterations: int) -> str:
         [
             "# Seeds of the packaged recipe",
             "",
-            "Written by `make seeds`, which types `groupwise train --seed N --name seed-N --evaluate.every 10` for one",
-            f"seed after the other; {iterations} iterations each. Accuracies are of held-out problems; lengths are mean",
-            "tokens of sampled answers; seconds are those of the whole command, its start and its evaluations included.",
+            "Written by `make seeds`, which types `groupwise train --seed N --name seed-N --evaluate.every 10` for a",
+            f"seed after the other; {iterations} iterations each. Accuracies are of held-out problems; lengths are",
+            "mean tokens of sampled answers; seconds are those of the whole command, start and evaluations included.",
             "Spread is the largest less the smallest.",
             "",
             *table(runs, summary(runs)),

@@ -14,6 +14,8 @@ import pytest
 import torch
 
 from groupwise.data import Draw, Family, Finish, Outcome, Prompt, Sample, Verdict
+from groupwise.models import Purpose
+from groupwise.rollout import NativeEngine
 from groupwise.train.evaluate import average, counts, pass_at, scores
 from tests.faults.small_runs import EVERY, left, lines, ran, ready
 
@@ -141,12 +143,15 @@ print("same" if states() == before else "changed")
 
 
 @pytest.mark.t(47)
-def test_evaluation_changes_nothing_of_the_run() -> None:
+def test_evaluation_changes_nothing_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     place = ready(EVERY)
     asyncio.run(place.engine.load(0, place.learner.weights()))
     state = dict(place.buffer.state())
     weights = {name: x.clone() for name, x in place.learner.weights().items()}
+    sample, asks = NativeEngine.sample, []
+    monkeypatch.setattr(NativeEngine, "sample", lambda self, ask: asks.append(ask) or sample(self, ask))
     first = asyncio.run(place.evaluate())
+    assert len(asks) == 2 * 2 and {ask.purpose for ask in asks} == {Purpose.EVALUATE}  # not training's random numbers
     assert place.buffer.state() == state and place.learner.version == 0
     assert all(torch.equal(x, weights[name]) for name, x in place.learner.weights().items())
     assert all(p.grad is None for p in place.learner.model.parameters())

@@ -30,7 +30,7 @@ from groupwise.data import (
 from groupwise.learner import Step
 from groupwise.methods import Method, Ramp
 from groupwise.models import Decoder
-from groupwise.objective import KL
+from groupwise.objective import KL, complete
 from groupwise.rewards import mixed_outcomes
 from groupwise.rollout import Independent, NativeEngine
 from groupwise.train.loop import OLD, due, measures, plan
@@ -44,6 +44,7 @@ from tests.toys.echo import NAMES, SHAPE, World, small, tokenizer
 class Scripted:
     """Every answer is the prompt's letter and one that counts the samples; `heard` lists the calls."""
 
+    finish: Finish = Finish.stop
     heard: list[Any] = field(default_factory=list)
     version: int = 0
 
@@ -51,7 +52,7 @@ class Scripted:
         self.heard.append(("sample", ask.draw, ask.stream))
         await asyncio.sleep(0.002 * ((7 * ask.draw + 3 * ask.stream[0]) % 4))  # answers come in any order
         own = (ask.context[-1], 2 + ask.stream[0])
-        return Span(tokens=own, logp=(-1.0, -2.0), versions=(self.version,) * 2, finish=Finish.stop)
+        return Span(tokens=own, logp=(-1.0, -2.0), versions=(self.version,) * 2, finish=self.finish)
 
     async def score(self, context: Ids, tokens: Ids) -> tuple[float, ...]:
         raise NotImplementedError
@@ -268,7 +269,9 @@ def test_every_method_runs_in_minibatches_and_passes(name: str, tmp_path: Path) 
     world = World(method, tmp_path, prompts=4 if method.group_size > 1 else 32, lr=0.01, max_tokens=8, save=1)
     before = world.weights()
     lines = world.go()
-    assert [line["iteration"] for line in lines] == [0, 1, 2] and lines[-1]["step"] in range(4, 9)
+    assert [line["iteration"] for line in lines] == [0, 1, 2] and 2 * sum(
+        math.ceil(line["rollout/kept"] / (world.prompts // 2)) for line in lines[1:]
+    ) == lines[-1]["step"]
     for line in lines[1:]:
         assert all(math.isfinite(line[x]) for x in ("loss", "grad_norm", "entropy", "reward", "ratio/mean"))
         assert line["sampling/sampling_logp_difference/max"] < 1e-5 and line["steps_skipped"] == 0
@@ -292,6 +295,33 @@ def test_minibatches_are_cut_alike_and_the_samples_are_those_of_the_plain_run(sh
     texts = [[(s["text"], s["outcome"], s["advantage"]) for s in w.samples(1)] for w in (plain, cut)]
     assert texts[0] == texts[1]
     assert one["ratio/max"] == 1 == one["ratio/min"] and four["ratio/max"] > 1
+
+
+@pytest.mark.parametrize("shuffle", ["prompts", "samples"])
+def test_every_sweep_deals_all_samples_in_an_order_of_its_own(shuffle: Any, tmp_path: Path) -> None:
+    world = scripted(tmp_path, prompts=8, letters=15)
+    batch = pack(asyncio.run(world.buffer.take(8, 4, Independent(), world.method.keep, 0)).families)
+    method = replace(world.method, minibatches=4, shuffle=shuffle)
+    places = ((0, 0), (0, 1), (1, 0))  # iteration and sweep
+    dealt = {at: tuple(step.samples for step in plan(world.recipe, method, batch, *at)) for at in places}
+    assert len(set(dealt.values())) == 3
+    assert all(sorted(i for step in steps for i in step) == list(range(32)) for steps in dealt.values())
+    assert all([len(step) for step in steps] == [8] * 4 for steps in dealt.values())
+    other = replace(world.recipe, seed=1)
+    assert tuple(step.samples for step in plan(other, method, batch, 0, 0)) != dealt[0, 0]
+
+
+def test_a_mask_that_leaves_no_token(tmp_path: Path) -> None:
+    """Every answer ran into its budget and truncated ones are masked: no step is taken, nothing is divided by 0."""
+    world = scripted(tmp_path, method=small("grpo", group_size=4, mask=(complete,)))
+    world.engine.finish = Finish.length
+    before = world.weights()
+    with pytest.raises(Diverged, match="no token is trained") as error:
+        world.go()
+    assert "raise sampling.max_tokens" in error.value.fix and len(world.warnings) == 3
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [(line["step"], line.get("steps_skipped")) for line in lines] == [(0, None), (0, 1), (0, 1)]
+    assert all(torch.equal(x, before[name]) for name, x in world.weights().items())
 
 
 def test_old_log_probs_as_sampled(tmp_path: Path) -> None:

@@ -52,7 +52,8 @@ class Guards:
                 raise Diverged(
                     f"{PATIENCE} optimizer steps in a row had to be skipped: {cause}",
                     evidence=f"the batches stand in {where}",
-                    fix="lower optimizer.lr, tighten the clip, or look at the batches' log-probs and advantages",
+                    fix="lower optimizer.lr, tighten the clip, or look at the batches' log-probs and advantages; "
+                    "where a mask took every token, raise sampling.max_tokens or leave the mask out",
                 )
 
     def see_gap(self, gap: float) -> None:

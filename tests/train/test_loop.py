@@ -14,6 +14,7 @@ from torch import Tensor
 
 from groupwise.data import (
     Ask,
+    Diverged,
     Draw,
     Family,
     Finish,
@@ -73,7 +74,7 @@ async def halves(prompt: Prompt, sample: Sample) -> Verdict:
 def scripted(directory: Path, **changes: Any) -> World:
     """Two prompts with four samples each, three iterations."""
     fields: dict[str, Any] = {"method": small("grpo", group_size=4), "verifier": halves, "prompts": 2, "iterations": 3}
-    return World(directory=directory, engine=Scripted(), max_gap=math.inf, **{**fields, **changes})
+    return World(directory=directory, max_gap=math.inf, **{"engine": Scripted(), **fields, **changes})
 
 
 def test_a_run_from_an_engine_that_says_what_it_is_told(tmp_path: Path) -> None:
@@ -313,8 +314,8 @@ def test_every_sweep_deals_all_samples_in_an_order_of_its_own(shuffle: Any, tmp_
 
 def test_a_mask_that_leaves_no_token(tmp_path: Path) -> None:
     """Every answer ran into its budget and truncated ones are masked: no step is taken, nothing is divided by 0."""
-    world = scripted(tmp_path, method=small("grpo", group_size=4, mask=(complete,)))
-    world.engine.finish = Finish.length
+    method = small("grpo", group_size=4, mask=(complete,))
+    world = scripted(tmp_path, method=method, engine=Scripted(Finish.length))
     before = world.weights()
     with pytest.raises(Diverged, match="no token is trained") as error:
         world.go()

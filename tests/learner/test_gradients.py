@@ -73,6 +73,7 @@ def close(a: torch.Tensor, b: torch.Tensor, relative: float) -> bool:
 
 
 @pytest.mark.t(1)
+@pytest.mark.t(5)  # the packed, shared, chunked forward is our fused path
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_any_partition_has_the_plain_gradient(name):
     batch, objective = credited(), OBJECTIVES[name]

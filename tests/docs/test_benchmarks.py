@@ -1,0 +1,112 @@
+"""The table and the curve say what the runs wrote down."""
+
+import importlib
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+from xml.etree import ElementTree
+
+import pytest
+
+HOME = Path(__file__).parents[2]
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.fixture
+def seeds(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(HOME / "benchmarks"))
+    for name in ("seeds", "curve"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    return importlib.import_module("seeds")
+
+
+def written(directory: Path, greedy: list[float]) -> Path:
+    """A run directory with an evaluation every ten iterations and a line without one."""
+    directory.mkdir(parents=True)
+    lines = [{"iteration": 10 * i, "eval/accuracy_greedy": g, "eval/accuracy": g / 2, "eval/mean_length": 10 + i}
+             for i, g in enumerate(greedy)]  # fmt: skip
+    lines.insert(1, {"iteration": 5, "reward": 0.5})
+    (directory / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (directory / "run.json").write_text(json.dumps({"versions": {"torch": "2.9.9"}, "iterations": 20}))
+    return directory
+
+
+def runs_of(seeds: ModuleType, root: Path, last: list[float]) -> list:
+    made = [written(root / f"seed-{i}-0", [0.25, 0.5, x]) for i, x in enumerate(last)]
+    return [seeds.Run(i, path, *seeds.ends(path), 60.0 + i) for i, path in enumerate(made)]
+
+
+LAST = [0.875, 0.9, 0.84, 0.95, 0.9, 0.9, 0.8, 0.9, 0.9, 0.9]
+
+
+def test_a_row_is_the_first_and_the_last_evaluation(seeds: ModuleType, tmp_path: Path) -> None:
+    runs = runs_of(seeds, tmp_path, LAST)
+    assert "| 2 | 0.250 | 0.840 | 0.125 | 0.420 | 10.0 | 12.0 | 62 |" in seeds.page(runs, {"torch": "2.9.9"}, 20)
+
+
+def test_the_page_tells_mean_least_spread_and_who_fell_short(seeds: ModuleType, tmp_path: Path) -> None:
+    page = seeds.page(runs_of(seeds, tmp_path, LAST), {"torch": "2.9.9"}, 20)
+    assert "| mean | 0.250 | 0.887 | 0.125 | 0.443 | 10.0 | 12.0 | 64 |" in page
+    assert "| least | 0.250 | 0.800 |" in page and "| spread | 0.000 | 0.150 |" in page
+    assert "Of 10, seeds that end below 0.85 greedy: 2 (0.840), 6 (0.800)." in page
+    assert "20 iterations each" in page and "torch 2.9.9" in page
+
+
+def test_the_readme_shows_five_and_the_worst_of_all(seeds: ModuleType, tmp_path: Path) -> None:
+    lines = seeds.excerpt(runs_of(seeds, tmp_path, LAST)).splitlines()
+    assert [line.split("|")[1].strip() for line in lines[2:10]] == [*"01234", "mean", "spread", "worst of 10: 6"]
+    assert "| mean | 0.250 | 0.893 |" in lines[7] and "| spread | 0.000 | 0.110 |" in lines[8]
+    assert "| worst of 10: 6 | 0.250 | 0.800 |" in lines[9]
+
+
+def test_only_what_stands_between_the_marks_is_replaced(seeds: ModuleType) -> None:
+    readme = (HOME / "README.md").read_text()
+    once = seeds.between(readme, "| x |")
+    assert once.count("| x |") == 1 and seeds.between(once, "| x |") == once
+    assert once.partition(seeds.OPEN)[0] == readme.partition(seeds.OPEN)[0]
+    assert once.partition(seeds.CLOSE)[2] == readme.partition(seeds.CLOSE)[2]
+
+
+def test_a_try_leaves_the_readme_alone(
+    seeds: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    typed = []
+
+    def fake(command: list[str], check: bool) -> object:
+        typed.append(command[2:])
+        written(tmp_path / f"seed-{command[5]}-0", [0.25, 0.75, 1.0])
+        return type("Done", (), {"returncode": 0})
+
+    monkeypatch.setattr(seeds.subprocess, "run", fake)
+    monkeypatch.setattr(seeds, "HOME", tmp_path / "nowhere")
+    assert seeds.main(["--only", "3", "1", "--iterations", "2", "--out", str(tmp_path)]) == 0
+    assert typed[0] == [
+        "groupwise", "train", "--seed", "3", "--name", "seed-3", "--evaluate.every", "10",
+        "--out", str(tmp_path), "--iterations", "2",
+    ]  # fmt: skip
+    assert "| 3 |" in (tmp_path / "SEEDS.md").read_text() and (tmp_path / "curve.svg").is_file()
+
+
+def test_a_seed_that_fails_ends_it(seeds: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seeds.subprocess, "run", lambda *_, **__: type("Done", (), {"returncode": 5}))
+    with pytest.raises(SystemExit, match="seed 0 ended with exit code 5"):
+        seeds.train(0, tmp_path, None)
+
+
+def test_the_curve_draws_what_was_evaluated(seeds: ModuleType, tmp_path: Path) -> None:
+    made = [written(tmp_path / str(i), [0.0, 0.5, last]) for i, last in enumerate([1.0, 0.5])]
+    curves = [seeds.evaluations(path) for path in made]
+    assert curves[0] == [(0, 0.0), (10, 0.5), (20, 1.0)]
+    svg = ElementTree.fromstring(seeds.draw(curves))
+    lines = [(e.get("class"), [tuple(map(float, p.split(","))) for p in e.get("points", "").split()])
+             for e in svg.iter(f"{SVG}polyline")]  # fmt: skip
+    assert [kind for kind, _ in lines] == ["run", "run", "mean"]
+    (left, floor), (centre, half), (right, roof) = lines[0][1]
+    assert floor > half > roof and centre - left == right - centre
+    assert abs(half - (floor + roof) / 2) < 0.11
+    assert lines[2][1][2][1] == pytest.approx((roof + half) / 2, abs=0.11)
+    words = [e.text for e in svg.iter(f"{SVG}text")]
+    assert {"iteration", "held-out accuracy, greedy", "0.0", "1.0", "20"} <= set(words)
+    style = svg.find(f"{SVG}style")
+    assert style is not None and "prefers-color-scheme: dark" in (style.text or "")

@@ -27,7 +27,7 @@ from groupwise.train.recipe import Recipe
 from groupwise.train.record import Record
 from groupwise.train.report import write_report
 from groupwise.train.store import DISK, Disk, RunLock, newest_checkpoint, run_directory, storing
-from groupwise.train.text import diff, read_recipe, write
+from groupwise.train.text import base_of, diff, read_recipe, write
 from groupwise.train.use import Use, load_use
 
 INTERRUPTED, TERMINATED = 130, 143
@@ -54,7 +54,9 @@ def train(
     run = run_directory(Path(out), name or (path.stem if recipe_path else Path(recipe.task).stem))
     with RunLock(run):
         with storing("what the run is", run):
-            (run / "run.json").write_text(json.dumps(about(run, recipe, loaded, command), indent=2) + "\n")
+            (run / "run.json").write_text(
+                json.dumps(about(run, recipe, base_of(path, overrides), loaded, command), indent=2) + "\n"
+            )
             draft = run / ".recipe.toml"
             draft.write_text(write(recipe))
             draft.replace(run / "recipe.toml")  # the last: a directory that has it is a run
@@ -128,7 +130,7 @@ def ending(run: Path, report: Path, logbook: Logbook, recipe: Recipe) -> str:
     return f"done: {recipe.iterations} iterations\n  report: {report}\n  model:  {run / 'model'}"
 
 
-def about(run: Path, recipe: Recipe, use: Use, command: str) -> dict[str, Any]:
+def about(run: Path, recipe: Recipe, base: str, use: Use, command: str) -> dict[str, Any]:
     """What the report tells of a run besides its numbers."""
     from importlib.metadata import version
 
@@ -140,20 +142,22 @@ def about(run: Path, recipe: Recipe, use: Use, command: str) -> dict[str, Any]:
         "model": recipe.model,
         "task": recipe.task,
         **({"data_sha256": sha256(Path(recipe.task).read_bytes()).hexdigest()} if Path(recipe.task).is_file() else {}),
-        "method": origin(recipe.method),
+        "method": origin(recipe.method, base),
         "seed": recipe.seed,
         "iterations": recipe.iterations,
         "use": use.hashes,
     }
 
 
-def origin(method: Method) -> dict[str, str]:
-    """The published method that is nearest to this one, its formula and paper, and what was changed."""
-    nearest = min(published, key=lambda m: len(diff(m(), method)))
-    reference, changes = reference_of(nearest), diff(nearest(), method)
+def origin(method: Method, base: str) -> dict[str, str]:
+    """The published method that a run began with: its formula, its paper, and what the recipe changed."""
+    named = next((m for m in published if m.__name__ == base), None)
+    if named is None:
+        return {"name": "a method of its own"}
+    reference, changes = reference_of(named), diff(named(), method)
     changed = {"changed": "; ".join(changes)} if changes else {}
     source = f"{reference.paper}, arXiv:{reference.arxiv}"
-    return {"name": nearest.__name__, "formula": reference.formula, "reference": source, **changed}
+    return {"name": base, "formula": reference.formula, "reference": source, **changed}
 
 
 def existing_run(run: str) -> Path:

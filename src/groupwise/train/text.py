@@ -99,6 +99,19 @@ def attempt(
     return (None if recipe is MISSING else recipe), reading.problems
 
 
+def base_of(source: str | Path, overrides: Sequence[tuple[str, str]] = ()) -> str:
+    """The published method that a recipe begins with; empty where it states every part itself.
+
+    >>> base_of("method = 'dapo'"), base_of("method.group_size = 4")
+    ('dapo', '')
+    """
+    data = raw(source)
+    for path, value in overrides:
+        put(data, path, Typed(value))
+    method = data.get("method", "")
+    return str(method.get("base", "")) if isinstance(method, dict) else str(method)
+
+
 def override(value: T, path: str, text: Any, use: Use | None = None) -> T:
     """The value with one field changed: `override(method, "objective.surrogate.high", "0.35")`.
 

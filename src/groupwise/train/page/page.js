@@ -25,7 +25,7 @@ function facts(runs) {
     const { name, formula, reference, ...rest } = JSON.parse(text);
     if (!name && !formula) continue;
     const whose = methods.size > 1 ? `${same.map((run) => run.name).join(", ")}: ` : "";
-    box.append(el("div", { class: "method" }, el("b", {}, whose + (name ?? "")), formula ? el("div", { class: "formula" }, formula) : null,
+    box.append(el("div", { class: "method" }, el("b", {}, whose + (name ?? "")), formula ? el("div", { class: "formula" }, formula.split("\n").map((line) => el("div", {}, line))) : null,
       reference ? el("div", { class: "note" }, reference) : null, Object.keys(rest).length ? el("div", { class: "note" }, Object.entries(rest).map(([k, v]) => `${k} ${typeof v === "object" ? JSON.stringify(v) : v}`).join(" · ")) : null));
   }
   const shown = (run) => {

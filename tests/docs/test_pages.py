@@ -86,5 +86,5 @@ def test_files_that_are_named_exist(page: str) -> None:
     """Paths in code spans, as seen from the repository or from the package."""
     text = re.sub(r"^```.*?^```", "", (HOME / page).read_text(), flags=re.MULTILINE | re.DOTALL)
     named = re.findall(r"`((?:[\w-]+/)+[\w-]+\.(?:py|md|toml|js))`", text)
-    roots = (HOME, HOME / "src", HOME / "src" / "groupwise", HOME / page / "..")
+    roots = (HOME, HOME / "src", HOME / "src" / "groupwise", (HOME / page).parent)
     assert [n for n in named if not any((root / n).exists() for root in roots)] == []

@@ -300,7 +300,11 @@ def wrong_every_seventh(place: Any, what: str) -> list[int]:
 
 @pytest.mark.parametrize(
     ("what", "cause"),
-    [("raises", "ZeroDivisionError: the seventh"), ("is NaN", "score is nan"), ("hangs", "no verdict within 0.1 seconds")],
+    [
+        ("raises", "ZeroDivisionError: the seventh"),
+        ("is NaN", "score is nan"),
+        ("hangs", "no verdict within 0.1 seconds"),
+    ],
 )
 def test_a_verdict_that_fails_is_counted_and_left_out(what: str, cause: str, tmp_path: Path) -> None:
     recipe = replace(EVERY, machine=replace(EVERY.machine, verdict_deadline=0.1))

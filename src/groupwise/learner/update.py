@@ -1,6 +1,7 @@
 """A scalar to new weights: read what formulas need, forward piece by piece, step, remember."""
 
 import copy
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, runtime_checkable
@@ -117,8 +118,12 @@ class Learner:
         loss, seen = self._backward(whole, step, objective)
         parameters = [p for p in self.model.parameters() if p.requires_grad]
         norm = float(torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
-        finite = torch.isfinite(torch.tensor([loss, norm])).all()
-        if finite and whole.tokens:
+        skipped = ""
+        if not math.isfinite(loss) or not math.isfinite(norm):
+            skipped = "loss or gradient is not finite"
+        elif not whole.tokens:
+            skipped = "no token is trained"
+        else:
             torch.nn.utils.clip_grads_with_norm_(parameters, self.settings.clip, torch.tensor(norm))
             for group in self.optimizer.param_groups:
                 group["lr"] = rate
@@ -131,11 +136,7 @@ class Learner:
             grad_norm=norm,
             grad_norm_clipped=min(norm, self.settings.clip),
             learning_rate=rate,
-            skipped=""
-            if finite and whole.tokens
-            else "no token is trained"
-            if finite
-            else "loss or gradient is not finite",
+            skipped=skipped,
         )
 
     def _backward(self, whole: Batch, step: Step, objective: Loss) -> tuple[float, Batch]:

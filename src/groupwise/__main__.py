@@ -1,6 +1,7 @@
 """The command table. No room is imported before a command runs, so that every `--help` comes at once."""
 
 import argparse
+import errno
 import re
 import shlex
 import sys
@@ -36,25 +37,39 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     try:
-        return run(words)
+        code = run(words)
+        if sys.stdout is not None:
+            sys.stdout.flush()  # here, where a refusal can still be told
+        return code
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:  # whoever read our output has seen enough
         sys.stdout = None  # type: ignore[assignment]
         return 141
+    except OSError as error:
+        if error.errno != errno.ENOSPC or error.filename is not None:
+            return bug(words)
+        sys.stdout = None  # type: ignore[assignment]
+        print("error: the output could not be written: no space left where it goes", file=sys.stderr)
+        return 6
     except Exception as error:
         code = getattr(error, "code", None)
         if isinstance(code, int) and hasattr(error, "fix"):  # GroupwiseError, known without importing its room
             print(f"error: {error}", file=sys.stderr)
             return code
-        traceback.print_exc()
-        print(
-            "this is a bug of groupwise: please open an issue with the lines above and the command\n"
-            f"  groupwise {shlex.join(words)}",
-            file=sys.stderr,
-        )
-        return 1
+        return bug(words)
+
+
+def bug(words: list[str]) -> int:
+    """The error that is being handled is none that we know."""
+    traceback.print_exc()
+    print(
+        "this is a bug of groupwise: please open an issue with the lines above and the command\n"
+        f"  groupwise {shlex.join(words)}",
+        file=sys.stderr,
+    )
+    return 1
 
 
 def run(words: list[str]) -> int:

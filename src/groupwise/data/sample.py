@@ -159,10 +159,11 @@ class Sampling:
     stop: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.temperature < 0 or not 0 < self.top_p <= 1 or self.top_k < 0 or not 0 <= self.min_p < 1:
-            raise ValueError(f"{self}: needs temperature >= 0, 0 < top_p <= 1, top_k >= 0 and 0 <= min_p < 1")
+        cuts = 0 < self.top_p <= 1 and self.top_k >= 0 and 0 <= self.min_p < 1
+        if not (cuts and 0 <= self.temperature < float("inf")):
+            raise ValueError(f"{self}\nneeds temperature >= 0, 0 < top_p <= 1, top_k >= 0 and 0 <= min_p < 1")
         if self.max_tokens < 1:
-            raise ValueError(f"max_tokens is {self.max_tokens}: an answer needs room for at least one token")
+            raise ValueError(f"max_tokens is {self.max_tokens}\nan answer needs room for at least one token")
 
     @property
     def truncated(self) -> bool:

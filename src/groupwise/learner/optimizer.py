@@ -29,8 +29,9 @@ class AdamW:
     decay: Literal["constant", "linear", "cosine"] = "constant"
 
     def __post_init__(self) -> None:
-        if self.lr < 0 or self.clip <= 0 or self.eps <= 0 or self.weight_decay < 0 or self.warmup < 0:
-            raise ValueError(f"{self}: needs lr, weight_decay and warmup >= 0, eps and clip > 0")
+        sound = self.clip > 0 and self.eps > 0 and self.warmup >= 0 and all(0 <= beta < 1 for beta in self.betas)
+        if not (sound and 0 <= self.lr < math.inf and 0 <= self.weight_decay < math.inf):
+            raise ValueError(f"{self}\nneeds lr, weight_decay and warmup >= 0, eps and clip > 0, 0 <= betas < 1")
 
     def rate(self, step: int, steps: int) -> float:
         """The learning rate of optimizer step `step` (from 0) in a run of `steps`."""

@@ -52,11 +52,11 @@ class Method:
         )
         if missing:
             raise ValueError(
-                f"a part needs Logp({missing[0]!r}) and there is no such model: say "
-                f'models = {{ {missing[0]} = "Start" }}, or set the part\'s coefficient to 0'
+                f"a part needs Logp({missing[0]!r}) and there is no such model\n"
+                f'say method.models = {{ {missing[0]} = "Start" }}, or set the part\'s coefficient to 0'
             )
         if self.group_size == 1 and any(getattr(a, "compares", False) for a in self.advantage):
-            raise ValueError("group_size is 1 and the advantage compares siblings: every advantage would be 0")
+            raise ValueError("group_size is 1 and the advantage compares siblings\nwith 1 all are 0: take 2")
 
     @property
     def needs(self) -> frozenset[Measure]:

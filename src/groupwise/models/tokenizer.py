@@ -50,8 +50,24 @@ class Tokenizer:
         return hashlib.sha256(self.source).hexdigest()
 
     def encode(self, text: str, *, opens: bool = False) -> tuple[int, ...]:
-        """The ids of `text`. `opens` puts before them what the tokenizer says a text begins with (Llama's BOS)."""
-        return tuple(self.fast.encode(text, add_special_tokens=opens).ids)
+        """The ids of `text`. `opens` puts before them what the tokenizer says a text begins with (Llama's BOS).
+
+        BadData names the first character that the tokenizer has no token for.
+        """
+        try:
+            return tuple(self.fast.encode(text, add_special_tokens=opens).ids)
+        except Exception as error:  # the library raises nothing narrower
+            strange = next((c for c in text if not self._knows(c)), None)
+            what = "this text" if strange is None else f"the character {strange!r}"
+            fix = "use the characters that the model was trained on, or another model"
+            raise BadData(f"the model's tokenizer has no token for {what}", evidence=str(error), fix=fix) from None
+
+    def _knows(self, text: str) -> bool:
+        try:
+            self.fast.encode(text, add_special_tokens=False)
+        except Exception:
+            return False
+        return True
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of `ids`; bytes that are no character become U+FFFD."""

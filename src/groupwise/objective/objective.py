@@ -35,7 +35,7 @@ class Objective:
             ratio = name_of(getattr(self.surrogate, "ratio", self.surrogate))
             raise ValueError(
                 f"{ratio} gives a sequence one ratio, and {name_of(self.aggregate)} would weigh that ratio by the "
-                "sequence's length, which no paper means: use sequence_mean or group_mean, or token_ratio"
+                "sequence's length, which no paper means\nuse sequence_mean or group_mean, or token_ratio"
             )
 
     @torch.no_grad()

@@ -109,11 +109,19 @@ _KIND = {dict: "an object", list: "a list", str: "text", int: "a number", float:
 _KIND |= {type(None): "null"}
 
 
+_USUAL = {
+    "prompt": ("question", "problem", "query", "instruction", "input"),
+    "answer": ("target", "solution", "label", "gold", "expected", "output"),
+}
+"""What other data sets call the two fields."""
+
+
 def _field(row: dict[str, Any], role: str, name: str, other: str) -> Any:
     if name in row:
         return row[name]
+    usual = next((k for k in _USUAL[role] if k in row), None)
     near = max(row.keys() - {other}, key=lambda k: (SequenceMatcher(None, k, name).ratio(), k), default=None)
-    hint = f": say {role}={near}" if near else ""
+    hint = f": say --columns.{role} {usual or near}" if usual or near else ""
     raise _Fault(f"no field {name!r}; it has {', '.join(row) or 'none'}{hint}")
 
 
@@ -125,8 +133,8 @@ def _ids(encode: Callable[[str], Ids], text: str) -> Ids:
     try:
         text.encode()
         ids = encode(text)
-    except Exception as error:  # a tokenizer's own errors have no type of their own
-        raise _Fault(f"the tokenizer cannot read this prompt ({error})") from error
+    except Exception as error:  # a tokenizer of one's own may raise anything
+        raise _Fault(f"the tokenizer cannot read this prompt ({getattr(error, 'what', error)})") from error
     if not ids:
         raise _Fault("the prompt has no tokens")
     return ids

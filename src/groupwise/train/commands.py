@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import platform
+import shlex
 import signal
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,21 +14,21 @@ from typing import Any
 
 import torch
 
-from groupwise.data import Ask, BadData, Family, Span, Usage
+from groupwise.data import Ask, BadData, Family, GroupwiseError, Sampling, Span, Storage, Usage
 from groupwise.methods import Method, published, reference_of
 from groupwise.models import find_model, read_model, read_tokenizer, write_model
 from groupwise.rollout import NativeEngine
-from groupwise.train.check import rehearse
+from groupwise.train.check import doors, rehearse
 from groupwise.train.evaluate import average, counts, pass_at
 from groupwise.train.logbook import Logbook
 from groupwise.train.loop import run as loop
 from groupwise.train.place import DTYPES, Place, place, prepare
 from groupwise.train.progress import Progress
 from groupwise.train.recipe import Recipe
-from groupwise.train.record import Record
+from groupwise.train.record import Record, read_lines
 from groupwise.train.report import write_report
 from groupwise.train.store import DISK, Disk, RunLock, newest_checkpoint, run_directory, storing
-from groupwise.train.text import base_of, diff, read_recipe, write
+from groupwise.train.text import base_of, diff, read_over, read_recipe, write
 from groupwise.train.use import Use, load_use
 
 INTERRUPTED, TERMINATED = 130, 143
@@ -48,8 +49,7 @@ def train(
     loaded = load_use(use)
     path = Path(recipe_path) if recipe_path else DEFAULT
     recipe = read_recipe(path, overrides, loaded)
-    if problems := rehearse(recipe):
-        raise problems[0]
+    refuse([*rehearse(recipe), *doors(recipe, loaded)])
     ready = place(recipe, loaded)
     run = run_directory(Path(out), name or (path.stem if recipe_path else Path(recipe.task).stem))
     with RunLock(run):
@@ -61,6 +61,14 @@ def train(
             draft.write_text(write(recipe))
             draft.replace(run / "recipe.toml")  # the last: a directory that has it is a run
         return carry_on(run, ready, stop_after)
+
+
+def refuse(problems: Sequence[GroupwiseError]) -> None:
+    """Raise what was found, if anything: all of it at once, under the first one's exit code."""
+    if len(problems) == 1:
+        raise problems[0]
+    if problems:
+        raise type(problems[0])(f"{len(problems)} things are wrong", evidence="\n".join(map(str, problems)))
 
 
 def resume(run: str, use: Sequence[str] = (), *, strict: bool = False, stop_after: float | None = None) -> int:
@@ -81,6 +89,7 @@ def carry_on(
     sizes, done = (checkpoint.state["sizes"], checkpoint.iteration) if checkpoint else ({}, 0)
     record = Record.resume(run, sizes, done, sinks=recipe.sinks, disk=disk)
     progress = Progress(recipe.iterations, done)
+    progress.say(f"run: {run}")
     logbook = Logbook(run, record, keep=recipe.save.keep, told=progress, warn=progress.say, disk=disk)
     if checkpoint:
         for warning in checkpoint.warnings:
@@ -90,6 +99,13 @@ def carry_on(
             progress.say(f"nothing is left to do: {logbook.done} of {recipe.iterations} iterations are done")
     try:
         asyncio.run(guided(logbook, ready, stop_after))
+    except (GroupwiseError, KeyboardInterrupt) as error:
+        if not isinstance(error, Storage):
+            with contextlib.suppress(OSError):
+                progress.say(f"report: {write_report([run])}")
+            if logbook.done >= 0:
+                progress.say(f"go on from the last checkpoint: groupwise resume {run}")
+        raise
     finally:
         progress.end()
         record.close()
@@ -126,8 +142,23 @@ def ending(run: Path, report: Path, logbook: Logbook, recipe: Recipe) -> str:
     """The last words of a run: what it reached, where things lie, and how to go on."""
     if logbook.stopping:
         where = f"{logbook.stopping} after {logbook.done} of {recipe.iterations} iterations; saved."
-        return f"{where}\n  go on: groupwise resume {run}"
-    return f"done: {recipe.iterations} iterations\n  report: {report}\n  model:  {run / 'model'}"
+        return f"{where}{reached(run)}\n  report: {report}\n  go on:  groupwise resume {shlex.quote(str(run))}"
+    model, name = run / "model", shlex.quote(str(run))
+    return (
+        f"done: {recipe.iterations} iterations{reached(run)}\n  report: {report}\n  model:  {model}\n"
+        f"  try:    groupwise eval {name} --samples 8   groupwise show {name}   groupwise report {name} OTHER_RUN"
+    )
+
+
+def reached(run: Path) -> str:
+    """The first and the last held-out greedy accuracy that a run wrote, as a line."""
+    told = [line for line in read_lines(run / "metrics.jsonl") if "eval/accuracy_greedy" in line]
+    if not told:
+        return ""
+    first, last = (line["eval/accuracy_greedy"] for line in (told[0], told[-1]))
+    interval = f"95 % interval {told[-1]['eval/low_greedy']:.3f} .. {told[-1]['eval/high_greedy']:.3f}"
+    before = f"{first:.3f} -> " if len(told) > 1 else ""
+    return f"\n  held-out greedy {before}{last:.3f}  ({interval})"
 
 
 def about(run: Path, recipe: Recipe, base: str, use: Use, command: str) -> dict[str, Any]:
@@ -186,17 +217,24 @@ def evaluate(
     if (directory / "recipe.toml").is_file():
         if not (directory / "model").is_dir():
             raise BadData(f"{directory} has no model yet", fix=f"finish it with: groupwise resume {directory}")
-        recipe = read_recipe(directory / "recipe.toml", overrides, loaded)
-        recipe = replace(recipe, model=str(directory / "model"))
+        source, model = directory / "recipe.toml", str(directory / "model")
     else:
-        recipe = read_recipe(
-            Path(recipe_path) if recipe_path else DEFAULT, [("model", model_or_run), *overrides], loaded
-        )
+        source, model = Path(recipe_path) if recipe_path else DEFAULT, model_or_run
+    recipe, law = asked_of(source, [("model", model), *overrides], loaded)
     wanted = replace(recipe.evaluate, samples=samples, problems=problems or recipe.evaluate.problems)
-    ready = place(replace(recipe, evaluate=wanted), loaded)
-    greedy, sampled = asyncio.run(ready.answer())
+    recipe = replace(recipe, evaluate=wanted)
+    refuse(doors(recipe, loaded))
+    ready = place(recipe, loaded)
+    greedy, sampled = asyncio.run(ready.answer(law))
     print_evaluation(ready, greedy, sampled)
     return 0
+
+
+def asked_of(source: Path, overrides: Sequence[tuple[str, str]], use: Use) -> tuple[Recipe, Sampling]:
+    """A recipe, and the law to answer by: `--sampling.*` may say here what a recipe may not, truncation and greed."""
+    laws = [(path, value) for path, value in overrides if path.startswith("sampling.")]
+    recipe = read_recipe(source, [pair for pair in overrides if pair not in laws], use)
+    return recipe, read_over(recipe.sampling, "recipe.sampling", [(p.partition(".")[2], v) for p, v in laws])
 
 
 def print_evaluation(ready: Place, greedy: Sequence[Family], sampled: Sequence[Family]) -> None:
@@ -216,7 +254,7 @@ def sample(
 ) -> int:
     """Answers of a model directory, or of a run's model, to one prompt."""
     directory = Path(model) / "model" if (Path(model) / "recipe.toml").is_file() else model
-    recipe = read_recipe(DEFAULT, [("model", str(directory)), *overrides], load_use(use))
+    recipe, law = asked_of(DEFAULT, [("model", str(directory)), *overrides], load_use(use))
     prepare(recipe.machine)
     home = find_model(recipe.model)
     tokenizer = read_tokenizer(home)
@@ -228,8 +266,7 @@ def sample(
 
     async def ask() -> list[Span]:
         await engine.load(0, dict(decoder.state_dict()))
-        limit = recipe.sampling.max_tokens
-        asks = [Ask(context=context, limit=limit, draw=0, stream=(i,), sampling=recipe.sampling) for i in range(n)]
+        asks = [Ask(context=context, limit=law.max_tokens, draw=0, stream=(i,), sampling=law) for i in range(n)]
         return await asyncio.gather(*map(engine.sample, asks))
 
     for span in asyncio.run(ask()):

@@ -62,8 +62,8 @@ class Guards:
             raise Mismatch(
                 f"engine and learner differ by {gap:.3g} in the log-prob of a token",
                 evidence=f"engine.max_gap is {self.max_gap:g}",
-                fix="check that both have the same weights, temperature and precision, "
-                "or raise engine.max_gap and correct with a weight such as TruncatedImportance",
+                fix="in bfloat16 such a gap is rounding: take machine.dtype float32, or raise engine.max_gap and "
+                "correct with a weight such as TruncatedImportance; in float32, see that both have the same weights",
             )
 
     def state(self) -> dict[str, Any]:

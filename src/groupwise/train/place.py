@@ -37,9 +37,9 @@ class Place:
         """The held-out numbers of a line of metrics."""
         return scores(*await self.answer())
 
-    async def answer(self) -> tuple[list[Family], list[Family]]:
-        """The held-out problems answered: each once greedily, and `samples` times at the training law."""
-        wanted, law = self.recipe.evaluate, self.recipe.sampling
+    async def answer(self, law: Sampling | None = None) -> tuple[list[Family], list[Family]]:
+        """The held-out problems answered: each once greedily, and `samples` times at the training law or another."""
+        wanted, law = self.recipe.evaluate, law or self.recipe.sampling
         return await self._ask(1, replace(law, temperature=0.0)), await self._ask(wanted.samples, law)
 
     async def _ask(self, n: int, sampling: Sampling) -> list[Family]:
@@ -60,6 +60,8 @@ class Place:
 def prepare(machine: Machine) -> torch.device:
     """Threads and device of this process, as the recipe says."""
     torch.set_num_threads(machine.threads)
+    if machine.device.partition(":")[0] not in ("cpu", "cuda"):
+        raise Usage(f"no device is called {machine.device!r}", fix="say cpu or cuda")
     if machine.device.startswith("cuda") and not torch.cuda.is_available():
         raise Environment(
             "there is no CUDA device here",
@@ -69,7 +71,9 @@ def prepare(machine: Machine) -> torch.device:
     try:
         return torch.device(machine.device)
     except RuntimeError as error:
-        raise Usage(f"no device is called {machine.device!r}", evidence=str(error), fix="say cpu or cuda") from None
+        raise Usage(
+            f"{machine.device!r} is no device", evidence=str(error).partition("\n")[0], fix="say cpu or cuda"
+        ) from None
 
 
 def task_of(recipe: Recipe, tokenizer: Tokenizer) -> Task:

@@ -3,6 +3,7 @@
 import os
 import sys
 import time
+from contextlib import suppress
 from typing import Any, TextIO
 
 
@@ -31,22 +32,32 @@ class Progress:
             text += f"  length {line['completions/mean_length']:.1f}  {timing['tokens_per_second']:,.0f} tok/s"
         text += self._left(done)
         if self.live:
-            self.out.write("\r" + text.ljust(self._wide))
+            text = text[: self._columns() - 1]
+            self._write("\r" + text.ljust(self._wide))
             self._wide = len(text)
         elif done in (self.first, self.iterations) or self._tenth(done):
-            self.out.write(text + "\n")
-        self.out.flush()
+            self._write(text + "\n")
 
     def say(self, text: str) -> None:
         """A message of its own, without tearing the live line."""
         self.end()
-        self.out.write(text + "\n")
-        self.out.flush()
+        self._write(text + "\n")
 
     def end(self) -> None:
         if self.live and self._wide:
-            self.out.write("\n")
+            self._write("\n")
             self._wide = 0
+
+    def _write(self, text: str) -> None:
+        with suppress(OSError):  # nobody may be watching any more: the run goes on, and its files have everything
+            self.out.write(text)
+            self.out.flush()
+
+    def _columns(self) -> int:
+        """How wide the terminal is now: a line that wraps could not be rewritten in place."""
+        with suppress(OSError, ValueError):
+            return os.get_terminal_size(self.out.fileno()).columns or 80
+        return 80
 
     def _left(self, done: int) -> str:
         if done <= self.first or done >= self.iterations:

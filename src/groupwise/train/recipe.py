@@ -8,6 +8,13 @@ from groupwise.learner import AdamW
 from groupwise.methods import Method
 
 
+def at_least(value: object, **least: float) -> None:
+    """ValueError naming the first field below its bound, or NaN. What follows the line end says what to do."""
+    for name, bound in least.items():
+        if not (seen := getattr(value, name)) >= bound:
+            raise ValueError(f"{name} is {seen}\ntake at least {bound}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
     """Where a file of problems keeps the prompt and the answer."""
@@ -27,6 +34,9 @@ class Native:
     cache_tokens: int = 1 << 20
     max_gap: float = 1e-3
 
+    def __post_init__(self) -> None:
+        at_least(self, rows=1, cache_tokens=1, max_gap=0)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
@@ -44,6 +54,11 @@ class Machine:
     deadline: float = 600.0
     verdict_deadline: float = 10.0
 
+    def __post_init__(self) -> None:
+        at_least(self, threads=1, piece_tokens=1)
+        if not (self.deadline > 0 and self.verdict_deadline > 0):
+            raise ValueError("deadline and verdict_deadline are seconds above 0")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluate:
@@ -56,6 +71,9 @@ class Evaluate:
     problems: int = 256
     samples: int = 1
 
+    def __post_init__(self) -> None:
+        at_least(self, every=0, problems=1, samples=1)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Save:
@@ -63,6 +81,9 @@ class Save:
 
     every: int = 10
     keep: int = 2
+
+    def __post_init__(self) -> None:
+        at_least(self, every=0, keep=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,11 +112,24 @@ class Recipe:
     sinks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.prompts < 1 or self.iterations < 0 or self.seed < 0:
-            raise ValueError("needs prompts >= 1, iterations >= 0 and seed >= 0")
-        if self.prompts % self.method.minibatches:
-            raise ValueError(f"{self.prompts} prompts cannot be cut into {self.method.minibatches} equal minibatches")
+        at_least(self, prompts=1, iterations=0, seed=0)
+        if self.seed >= 2**64:
+            raise ValueError(f"seed is {self.seed}\ntake one below 2**64")
+        if not 0 <= self.max_unverifiable <= 1:
+            raise ValueError(f"max_unverifiable is {self.max_unverifiable}\nit is a share: take one from 0 to 1")
+        if self.prompts % (cuts := self.method.minibatches):
+            near = max(cuts, self.prompts // cuts * cuts)
+            raise ValueError(
+                f"{self.prompts} prompts cannot be cut into {cuts} equal minibatches\n"
+                f"take a multiple of {cuts}, such as prompts = {near}, or other method.minibatches"
+            )
         if self.sampling.truncated:
-            raise ValueError("sampling is truncated (top_p, top_k or min_p): in training that biases every ratio")
+            raise ValueError(
+                "sampling is truncated (top_p, top_k or min_p): in training that biases every ratio\n"
+                "leave it out; eval and sample take it: groupwise eval RUN --sampling.top_p 0.9"
+            )
         if self.sampling.temperature == 0:
-            raise ValueError("sampling.temperature is 0: greedy answers of a group are all alike")
+            raise ValueError(
+                "sampling.temperature is 0: greedy answers of a group are all alike\n"
+                "take one above 0, such as 1.0; a greedy evaluation is always made"
+            )

@@ -66,6 +66,17 @@ def read(kind: type[T], source: str | Path) -> T:
     return value
 
 
+def read_over(value: T, where: str, overrides: Sequence[tuple[str, str]]) -> T:
+    """A dataclass with some of its constants changed; `Usage` tells everything that is wrong."""
+    reading, data = Reading(Use()), {}
+    for path, text in overrides:
+        put(data, path, Typed(text))
+    changed = reading.table(type(value), data, value, where)
+    if reading.problems:
+        raise together(reading.problems)
+    return changed
+
+
 def attempt(
     source: str | Path,
     overrides: Sequence[tuple[str, str]] = (),
@@ -316,7 +327,7 @@ class Reading:
         try:
             return cls(**values)
         except ValueError as error:
-            return self.wrong(where, str(error))
+            return self.wrong(where, *str(error).split("\n", 1))  # after a line end it may say what to do
 
     def named(self, name: Any, hint: Any, where: str) -> Any:
         if not isinstance(name, str):

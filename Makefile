@@ -32,6 +32,7 @@ seeds: $(VENV)/base  ## the table and the curve of the README: ten seeds of the 
 	$(BIN)/python benchmarks/seeds.py
 
 $(VENV)/base: pyproject.toml constraints.txt
+	@echo "installing into $(VENV), once; torch is large"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q -c constraints.txt -e .
 	@touch $@

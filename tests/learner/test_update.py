@@ -1,5 +1,7 @@
 """Reading, stepping, skipping, remembering and going on."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -155,6 +157,20 @@ class TestCut:
             self.batch(), size=2, shuffle="samples", permutation=lambda n: list(range(n))[::-1], piece_tokens=999
         )
         assert steps[0].samples == tuple(range(18, 24)) and len(steps) == 4
+
+    @pytest.mark.parametrize("size", (1, 2))
+    def test_samples_of_unequal_prompts_make_no_more_steps(self, size):
+        """One answer of 64 could not be judged: still at most one step for `size` of the 16 prompts."""
+        batch = pack(families([[3] * 4] * 15 + [[3] * 3]))
+        steps = cut(batch, size=size, shuffle="samples", permutation=range, piece_tokens=999)
+        assert len(steps) <= 16 // size and sorted(i for s in steps for i in s.samples) == list(range(63))
+
+    def test_groups_that_stand_among_each_other_stay_whole_too(self):
+        (family,) = families([[3] * 6])
+        samples = tuple(replace(s, group=i % 2) for i, s in enumerate(family.samples))
+        batch = pack([replace(family, samples=samples)])
+        (step,) = cut(batch, size=1, shuffle="prompts", permutation=range, piece_tokens=10, couples="group")
+        assert step.pieces == ((0, 2, 4), (1, 3, 5))
 
     def test_groups_stay_whole_where_the_objective_couples_them(self):
         batch = self.batch()

@@ -47,10 +47,11 @@ def cut(
         if couples == "group":
             raise ValueError("the objective couples whole groups: shuffle prompts, not samples")
         units = [[i] for i in range(len(batch))]
-        per_step = max(1, size * len(batch) // max(1, batch.families.count))
+        per_step = max(1, -(-size * len(batch) // max(1, batch.families.count)))  # up: unequal prompts add no step
     order = permutation(len(units))
-    steps = [sorted(i for u in order[k : k + per_step] for i in units[u]) for k in range(0, len(units), per_step)]
+    dealt = [[i for u in order[k : k + per_step] for i in units[u]] for k in range(0, len(units), per_step)]
     whole = batch.groups.index.tolist() if couples == "group" else list(range(len(batch)))
+    steps = [sorted(samples, key=lambda i: (whole[i], i)) for samples in dealt]
     return tuple(Step(_pieces(batch, samples, whole, piece_tokens)) for samples in steps)
 
 

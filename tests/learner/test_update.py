@@ -46,6 +46,17 @@ def test_measures_come_back_in_the_order_of_the_batch():
     torch.testing.assert_close(batch[Logp("reference")], batch.logp_old, rtol=0, atol=1e-13)
 
 
+@pytest.mark.parametrize("name", ("reference", "old", "entropy"))
+def test_a_model_beside_may_have_any_name(name):
+    other, batch = model(seed=1), pack(ragged())
+    it = Learner(model(), optimizer=AdamW(), steps=1, followers=((name, Start()),))
+    it.beside[name] = other
+    read = it.read(batch, PLAN, frozenset({Logp("policy"), Logp(name)}))
+    alone = Learner(other, optimizer=AdamW(), steps=1).read(batch, PLAN, frozenset({Logp("policy")}))
+    own = Learner(model(), optimizer=AdamW(), steps=1).read(batch, PLAN, frozenset({Logp("policy")}))
+    assert torch.equal(read.logp_old, own.logp_old) and torch.equal(read[Logp(name)], alone.logp_old)
+
+
 @pytest.mark.t(24)
 def test_a_frozen_reference_stays_and_costs_nothing_unless_needed():
     it = Learner(model(), optimizer=AdamW(lr=0.1), steps=1, followers=(("reference", Start()),), temperature=0.7)

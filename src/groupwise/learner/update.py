@@ -17,6 +17,7 @@ from groupwise.learner.optimizer import AdamW
 from groupwise.learner.plan import Step
 
 M = TypeVar("M", bound=torch.nn.Module)
+OLD = Logp("policy")
 
 
 @runtime_checkable
@@ -92,24 +93,21 @@ class Learner:
         `measures` without `Logp("policy")` and `Entropy()` leaves the policy's own forward out.
         """
         batch = batch.to(self.device).having(memory=dict(self.memories))
-        own = bool(measures & {Logp("policy"), Entropy()})
+        own = bool(measures & {OLD, Entropy()})
         models = sorted(m.model for m in measures if isinstance(m, Logp) and m.model != "policy")
         order = [i for step in plan for i in step.samples]
-        columns: dict[str, list[Tensor]] = {name: [] for name in ("old", "entropy", *models)}
+        columns: dict[Measure, list[Tensor]] = {measure: [] for measure in (OLD, Entropy(), *map(Logp, models))}
         for piece in (piece for step in plan for piece in step.pieces):
             part = batch.take(piece)
             if own:
                 logp, entropy = forward(self.model, part, temperature=self.temperature)
-                columns["old"].append(logp)
-                columns["entropy"].append(entropy)
+                columns[OLD].append(logp)
+                columns[Entropy()].append(entropy)
             for name in models:
-                columns[name].append(forward(self.beside[name], part, temperature=self.temperature)[0])
+                columns[Logp(name)].append(forward(self.beside[name], part, temperature=self.temperature)[0])
         back = _places(batch, order)
-        read = {name: torch.cat(parts)[back] for name, parts in columns.items() if parts}
-        beside: dict[Measure, Tensor] = {Logp(name): read[name] for name in models}
-        if own:
-            return batch.having(logp_old=read["old"], measures={**beside, Entropy(): read["entropy"]})
-        return batch.having(measures=beside)
+        found = {measure: torch.cat(parts)[back] for measure, parts in columns.items() if parts}
+        return batch.having(logp_old=found.pop(OLD, batch.logp_old), measures=found)
 
     def step(self, batch: Batch, step: Step, objective: Loss) -> StepTaken:
         """One optimizer step on these samples. A gradient that is not finite leaves the weights alone."""

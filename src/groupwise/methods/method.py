@@ -56,7 +56,8 @@ class Method:
                 f'say method.models = {{ {missing[0]} = "Start" }}, or set the part\'s coefficient to 0'
             )
         if self.group_size == 1 and any(getattr(a, "compares", False) for a in self.advantage):
-            raise ValueError("group_size is 1 and the advantage compares siblings\nwith 1 all are 0: take 2")
+            why = "group_size is 1 and the advantage compares siblings: every advantage would be 0"
+            raise ValueError(f"{why}\ntake 2 or more")
 
     @property
     def needs(self) -> frozenset[Measure]:

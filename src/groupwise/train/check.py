@@ -5,12 +5,13 @@ from pathlib import Path
 
 import torch
 
-from groupwise.data import Finish, GroupwiseError, Usage, family_of, pack
+from groupwise.data import BadData, Finish, GroupwiseError, Usage, family_of, pack
 from groupwise.models import find_model, read_shape, read_tokenizer, weight_files
 from groupwise.tasks import Problems
 from groupwise.train.loop import credited
 from groupwise.train.place import task_of, verifier_of
 from groupwise.train.recipe import Recipe
+from groupwise.train.sinks import OPENERS
 from groupwise.train.text import at, attempt
 from groupwise.train.use import Use
 
@@ -71,11 +72,15 @@ def _odd(which: str, what: str) -> Usage:
 
 def doors(recipe: Recipe, use: Use) -> list[GroupwiseError]:
     """What stands on the disk: model directory, tokenizer, task and verifier."""
-    found: list[GroupwiseError] = []
+    found: list[GroupwiseError] = [
+        Usage(f"no sink is called {name!r}", fix="the sinks are " + ", ".join(OPENERS))
+        for name in recipe.sinks
+        if name not in OPENERS
+    ]
     try:
         directory = find_model(recipe.model)
     except GroupwiseError as error:
-        return [error]
+        return [*found, error]
     for look in (read_shape, weight_files):
         try:
             look(directory)
@@ -86,7 +91,7 @@ def doors(recipe: Recipe, use: Use) -> list[GroupwiseError]:
         task = task_of(recipe, tokenizer)
         prompts = (*task.held_out, *task.training) if isinstance(task, Problems) else task.held_out
         longest = max(len(prompt.context) for prompt in prompts)
-        if not found:
+        if not any(isinstance(problem, BadData) for problem in found):
             read_shape(directory, context=longest + recipe.sampling.max_tokens)
         verifier_of(recipe, task, use)
     except GroupwiseError as error:

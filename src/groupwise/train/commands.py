@@ -75,9 +75,18 @@ def resume(run: str, use: Sequence[str] = (), *, strict: bool = False, stop_afte
     """Go on with a run from its newest whole checkpoint."""
     directory = existing_run(run)
     with RunLock(directory):
-        loaded = load_use(use, recorded=json.loads((directory / "run.json").read_text()).get("use", {}))
+        loaded = load_use(use, recorded=remembered(directory))
         recipe = read_recipe(directory / "recipe.toml", (), loaded)
         return carry_on(directory, place(recipe, loaded), stop_after, strict=strict)
+
+
+def remembered(run: Path) -> dict[str, str]:
+    """The used files of a run with their hashes, as its run.json has them."""
+    try:
+        return dict(json.loads((run / "run.json").read_text()).get("use", {}))
+    except (OSError, ValueError, AttributeError) as error:
+        fix = "bring the file back from a copy, or start the run again"
+        raise Storage(f"{run / 'run.json'} cannot be read", evidence=str(error), fix=fix) from error
 
 
 def carry_on(
@@ -146,7 +155,7 @@ def ending(run: Path, report: Path, logbook: Logbook, recipe: Recipe) -> str:
     model, name = run / "model", shlex.quote(str(run))
     return (
         f"done: {recipe.iterations} iterations{reached(run)}\n  report: {report}\n  model:  {model}\n"
-        f"  try:    groupwise eval {name} --samples 8   groupwise show {name}   groupwise report {name} OTHER_RUN"
+        f"  try:    groupwise eval {name} --samples 8\n          groupwise report {name} ANOTHER_RUN"
     )
 
 
@@ -276,7 +285,14 @@ def sample(
 
 def report(runs: Sequence[str], out: str | None = None) -> int:
     """The report of one run, or of several laid over each other."""
-    print(write_report([existing_run(r) for r in runs], Path(out) if out else None))
+    found = [existing_run(r) for r in runs]
+    try:
+        print(write_report(found, Path(out) if out else None))
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):
+            raise
+        seen, fix = f"{error.strerror} ({error.filename})", "name a file that can be written: --out report.html"
+        raise Storage("the report could not be written", evidence=seen, fix=fix) from error
     return 0
 
 

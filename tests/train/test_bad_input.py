@@ -1,0 +1,227 @@
+"""What a user may get wrong: each is a typed error with a way out, told before anything is computed or written."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from groupwise.__main__ import main
+from groupwise.models import Decoder, write_model
+from tests.models.directories import bytes_, shape
+
+SMALL = ["--prompts", "4", "--method.group_size", "4", "--evaluate.problems", "4", "--iterations", "1"]
+SOUND = [{"prompt": f"{a}+{b}=", "answer": a + b} for a in (2, 3, 4) for b in (5, 6)]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def refused(capsys: pytest.CaptureFixture[str], code: int, *words: str) -> str:
+    """What an error says. It has no traceback, it has a way out, and no run was begun."""
+    assert main(list(words)) == code
+    told = capsys.readouterr().err
+    assert told.startswith("error: ") and "Traceback" not in told and "  do:   " in told
+    assert not Path("runs").exists()
+    return told
+
+
+def rows(path: str, *objects: object) -> str:
+    Path(path).write_text("".join(json.dumps(o) + "\n" if o is not None else "\n" for o in objects))
+    return path
+
+
+def test_a_value_that_no_run_can_have_is_refused_with_a_way_out(capsys: pytest.CaptureFixture[str]) -> None:
+    KL = '[{kind="KL",coefficient=0.04}]'
+    for field, value, what, fix in (
+        ("prompts", "6", "6 prompts cannot be cut into 4 equal minibatches", "a multiple of 4, such as prompts = 4"),
+        ("prompts", "2", "2 prompts cannot be cut", "such as prompts = 4"),
+        ("prompts", "-4", "prompts is -4", "at least 1"),
+        ("iterations", "-1", "iterations is -1", "at least 0"),
+        ("seed", str(2**64), "seed is 18446744073709551616", "below 2**64"),
+        ("max_unverifiable", "1.5", "max_unverifiable is 1.5", "from 0 to 1"),
+        ("max_unverifiable", "nan", "max_unverifiable is nan", "from 0 to 1"),
+        ("machine.threads", "0", "threads is 0", "at least 1"),
+        ("machine.piece_tokens", "0", "piece_tokens is 0", "at least 1"),
+        ("machine.device", "meta", "no device is called 'meta'", "cpu or cuda"),
+        ("machine.device", "cpu:x", "'cpu:x' is no device", "cpu or cuda"),
+        ("engine.rows", "0", "rows is 0", "at least 1"),
+        ("engine.max_gap", "nan", "max_gap is nan", "at least 0"),
+        ("evaluate.problems", "-1", "problems is -1", "at least 1"),
+        ("evaluate.samples", "0", "samples is 0", "at least 1"),
+        ("save.keep", "0", "keep is 0", "at least 1"),
+        ("optimizer.lr", "nan", "lr=nan", "lr, weight_decay and warmup >= 0"),
+        ("optimizer.betas", "[0.9, 1.0]", "betas=(0.9, 1.0)", "betas < 1"),
+        ("sampling.temperature", "nan", "temperature=nan", "temperature >= 0"),
+        ("sampling.temperature", "0", "greedy answers of a group are all alike", "above 0"),
+        ("sampling.top_p", "0.9", "sampling is truncated", "eval and sample take it"),
+        ("sampling.max_tokens", "0", "max_tokens is 0", "at least one token"),
+        ("method.group_size", "1", "group_size is 1 and the advantage compares siblings", "take 2 or more"),
+        ("method.objective.aggregate", "token_mean", "sequence_ratio", "use sequence_mean or group_mean"),
+        ("method.objective.penalties", KL, "no such model", 'method.models = { reference = "Start" }'),
+        ("method.shaping", '[{kind="Overlong",buffer=100}]', "larger than the generation budget", "a fraction"),
+        ("sinks", '["wandbb"]', "no sink is called 'wandbb'", "tensorboard, wandb, trackio"),
+    ):
+        told = refused(capsys, 2, "train", "--evaluate.problems", "4", f"--{field}", value)
+        assert what in told and fix in told, told
+    for field, what in (
+        ("machine.deadline", "seconds above 0"),
+        ("machine.verdict_deadline", "seconds above 0"),
+        ("method.objective.surrogat.low", "did you mean surrogate?"),
+        ("promts", "did you mean prompts?"),
+        ("sampling.max_token", "did you mean max_tokens?"),
+        ("iterations", "expected a whole number"),
+    ):
+        assert main(["train", f"--{field}", "-0.5"]) == 2 and not Path("runs").exists()
+        assert what in capsys.readouterr().err
+
+
+def test_the_way_out_is_one() -> None:
+    """What an error tells one to say can be said as it stands."""
+    words = ["--method.objective.penalties", '[{kind="KL",coefficient=0.04}]']
+    assert main(["train", *SMALL, *words, "--method.models", '{ reference = "Start" }']) == 0
+
+
+def test_a_recipe_file_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("empty.toml").write_text("")
+    Path("folder.toml").mkdir()
+    assert 'say method = "grpo"' in refused(capsys, 2, "train", "empty.toml")
+    assert "Is a directory" in refused(capsys, 2, "train", "folder.toml")
+    assert "No such file" in refused(capsys, 2, "train", "none.toml")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has the device")
+def test_a_device_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--machine.device cpu" in refused(capsys, 4, "train", "--machine.device", "cuda")
+
+
+# Models
+
+
+def test_a_model_directory_that_cannot_be_used(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def made(name: str) -> Path:
+        write_model(Decoder.new(shape(vocabulary=300), 1, spread=0.2), home / name, tokenizer=bytes_())
+        return home / name
+
+    assert "there is no model at nope" in refused(capsys, 3, "train", "--model", "nope")
+    assert "hf download a/b" in refused(capsys, 3, "train", "--model", "a/b")
+    (made("bare") / "tokenizer.json").unlink()
+    assert "has no tokenizer.json" in refused(capsys, 3, "train", "--model", "bare")
+    pickled = made("pickle")
+    (pickled / "model.safetensors").rename(pickled / "pytorch_model.bin")
+    assert "safetensors" in refused(capsys, 3, "train", "--model", "pickle")
+    config = made("code") / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"auto_map": {"AutoModel": "evil.Evil"}}))
+    (config.parent / "evil.py").write_text("open('fired', 'w')")
+    for command in (("train", "--model", "code"), ("eval", "code"), ("sample", "code", "a")):
+        assert "auto_map" in refused(capsys, 3, *command)
+    assert not Path("fired").exists()
+    told = refused(capsys, 3, "train", "--sampling.max_tokens", "1000")
+    assert "sees at most 128 tokens" in told and "lower sampling.max_tokens" in told
+
+
+def test_two_errors_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    told = refused(capsys, 2, "train", "--sinks", '["x"]', "--task", "none.jsonl", "--verifier", "exact")
+    assert "error: 2 things are wrong" in told and "no sink" in told and "there is no file none.jsonl" in told
+
+
+# Tasks and verifiers
+
+
+def test_rows_that_cannot_be_used(capsys: pytest.CaptureFixture[str]) -> None:
+    base = ["train", "--verifier", "last_number", "--task"]
+    assert "holds no problem" in refused(capsys, 3, *base, rows("empty.jsonl"))
+    told = refused(capsys, 3, *base, rows("bad.jsonl", *SOUND[:2], None, SOUND[0], {"prompt": "2+2=", "answer": ""}))
+    assert "3 of 5 rows" in told and "row 3: empty" in told
+    assert "row 4: the prompt of row 1 again" in told and "row 5: field 'answer' is empty" in told
+    told = refused(capsys, 3, *base, rows("text.jsonl", *SOUND, {"prompt": "2+What?", "answer": 3}))
+    assert "row 7" in told and "no token for the character 'W'" in told and "[UNK]" not in told
+    told = refused(capsys, 3, *base, rows("other.jsonl", {"question": "2+2=", "target": 4}))
+    assert "say --columns.prompt question" in told
+    assert "compares with a number" in refused(capsys, 3, *base, rows("words.jsonl", {"prompt": "2=", "answer": "two"}))
+    told = refused(capsys, 2, "train", "--task", rows("sound.jsonl", *SOUND))
+    assert "--verifier last_number" in told
+    told = refused(capsys, 2, "train", "--task", "sound.jsonl", "--verifier", "mine:grade")
+    assert "--use mine.py" in told
+
+
+def test_a_prompt_outside_the_alphabet(capsys: pytest.CaptureFixture[str]) -> None:
+    told = refused(capsys, 3, "sample", "calculator", "7*5 hello")
+    assert "no token for the character ' '" in told
+    assert "empty" in refused(capsys, 2, "sample", "calculator", "")
+
+
+@pytest.fixture
+def own(home: Path) -> list[str]:
+    """Text of one's own, with a model that can read it."""
+    write_model(Decoder.new(shape(vocabulary=300), 1, spread=0.2), home / "tiny", tokenizer=bytes_())
+    rows("own.jsonl", *({"question": f"Was ist {a} plus 5, bitte?", "target": str(a + 5)} for a in range(6)))
+    columns = ["--columns.prompt", "question", "--columns.answer", "target", "--sampling.max_tokens", "8"]
+    return ["train", "--model", "tiny", "--task", "own.jsonl", *columns, *SMALL]
+
+
+def test_own_text_own_model_own_verifier(own: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    Path("mine.py").write_text("def grade(prompt, answer, gold):\n    return len(answer) % 2 == 0\n")
+    assert main([*own, "--verifier", "last_number"]) == 0
+    assert main([*own, "--verifier", "mine:grade", "--use", "mine.py"]) == 0
+    runs = sorted(Path("runs").iterdir())
+    assert [run.name[:4] for run in runs] == ["own-", "own-"]
+    with_code = next(run for run in runs if json.loads((run / "run.json").read_text())["use"])
+    capsys.readouterr()
+    assert main(["eval", str(with_code)]) == 2
+    assert "--use mine.py" in capsys.readouterr().err
+    assert main(["eval", str(with_code), "--use", "mine.py", "--samples", "2"]) == 0
+    assert "pass@2" in capsys.readouterr().out
+    Path("mine.py").write_text("def grade(prompt, answer, gold):\n    return True\n")
+    assert main(["resume", str(with_code), "--use", "mine.py"]) == 2
+    assert "is not the file that this run was started with" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("body", "cause"),
+    [("raise KeyError('gold')", "KeyError"), ("return float('nan')", "score nan"), ("return None", "NoneType")],
+)
+def test_a_verifier_that_judges_nothing(
+    body: str, cause: str, own: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("mine.py").write_text(f"def grade(prompt, answer, gold):\n    {body}\n")
+    assert main([*own, "--verifier", "mine:grade", "--use", "mine.py"]) == 5
+    told = capsys.readouterr().err
+    assert "16 of 16 answers could not be judged" in told and cause in told and "--max_unverifiable" in told
+    (run,) = Path("runs").iterdir()
+    assert f"report: {run / 'report.html'}" in told and f"groupwise resume {run}" in told
+    assert (run / "report.html").is_file() and (run / "checkpoints" / "000000" / "manifest.json").is_file()
+
+
+# Runs
+
+
+def test_precision(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", *SMALL, "--machine.dtype", "float64"]) == 0
+    assert main(["train", *SMALL, "--machine.dtype", "bfloat16"]) == 5
+    told = capsys.readouterr().err
+    assert "engine and learner differ" in told and "take machine.dtype float32, or raise engine.max_gap" in told
+    assert main(["train", *SMALL, "--machine.dtype", "bfloat16", "--engine.max_gap", "1"]) == 0
+
+
+def test_a_directory_that_is_no_run(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (home / "none").mkdir()
+    for command in ("resume", "report"):
+        for name in ("none", "missing"):
+            assert f"{name} is not a run" in refused(capsys, 3, command, name)
+    assert "there is no model at missing" in refused(capsys, 3, "eval", "missing")
+    (home / "file").write_text("")
+    assert "could not be written" in refused(capsys, 6, "train", *SMALL, "--out", "file/runs")
+    assert "file" in refused(capsys, 6, "train", *SMALL, "--out", "file")
+    assert main(["train", *SMALL, "--out", "o", "--iterations", "0"]) == 0
+    capsys.readouterr()
+    (run,) = Path("o").iterdir()
+    about = (run / "run.json").read_text()
+    (run / "run.json").write_text("{")
+    assert "run.json cannot be read" in refused(capsys, 6, "resume", str(run))
+    (run / "run.json").write_text(about)
+    (run / "recipe.toml").write_text("nonsense")
+    assert "is not TOML" in refused(capsys, 2, "resume", str(run))

@@ -1,0 +1,204 @@
+"""The commands as a stranger meets them: real processes, terminals and pipes."""
+
+import fcntl
+import json
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from groupwise.__main__ import main
+
+GROUPWISE = [sys.executable, "-m", "groupwise"]
+SMALL = ["--prompts", "4", "--method.group_size", "4", "--sampling.max_tokens", "12", "--evaluate.problems", "8"]
+CANARY = "canary-4c1f0"
+
+
+def said(*words: str, cwd: Path, **more: str) -> subprocess.CompletedProcess[str]:
+    """The command run to its end, with its output in pipes."""
+    env = os.environ | {"WANDB_API_KEY": CANARY, "HF_TOKEN": CANARY, **more}
+    return subprocess.run([*GROUPWISE, *words], cwd=cwd, env=env, capture_output=True, text=True, timeout=120)
+
+
+def on_a_terminal(*words: str, cwd: Path, **more: str) -> str:
+    """What a terminal of 60 columns receives."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 60, 0, 0))
+    with subprocess.Popen(
+        [*GROUPWISE, *words], cwd=cwd, env=os.environ | more, stdout=theirs, stderr=theirs
+    ) as process:
+        os.close(theirs)
+        got = b""
+        try:
+            while part := os.read(ours, 4096):
+                got += part
+        except OSError:  # the other end is closed
+            pass
+        finally:
+            os.close(ours)
+        assert process.wait(timeout=60) == 0, got.decode()
+    return got.decode()
+
+
+@pytest.fixture(scope="module")
+def piped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """A directory in which `groupwise train` ran once, and what it said."""
+    home = tmp_path_factory.mktemp("piped")
+    return home, said("train", *SMALL, "--iterations", "3", "--evaluate.every", "2", cwd=home)
+
+
+@pytest.fixture(scope="module")
+def run(piped: tuple[Path, subprocess.CompletedProcess[str]]) -> Path:
+    (directory,) = (piped[0] / "runs").iterdir()
+    return directory
+
+
+def test_a_piped_run_tells_plain_lines_and_what_it_reached(
+    piped: tuple[Path, subprocess.CompletedProcess[str]], run: Path
+) -> None:
+    done = piped[1]
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"calculator-\d{8}-\d{6}", run.name)
+    first, *lines = done.stderr.splitlines()
+    assert first == f"run: runs/{run.name}" and [line.split("  ")[0] for line in lines] == ["0/3", "1/3", "2/3", "3/3"]
+    assert all(word in lines[1] for word in ("reward ", "held-out ", "length ", "tok/s", " left"))
+    assert "\r" not in done.stderr + done.stdout and "\x1b" not in done.stderr + done.stdout
+    told = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    before, after = told[0]["eval/accuracy_greedy"], told[-1]["eval/accuracy_greedy"]
+    low, high = told[-1]["eval/low_greedy"], told[-1]["eval/high_greedy"]
+    assert done.stdout.splitlines() == [
+        "done: 3 iterations",
+        f"  held-out greedy {before:.3f} -> {after:.3f}  (95 % interval {low:.3f} .. {high:.3f})",
+        f"  report: runs/{run.name}/report.html",
+        f"  model:  runs/{run.name}/model",
+        f"  try:    groupwise eval runs/{run.name} --samples 8",
+        f"          groupwise report runs/{run.name} ANOTHER_RUN",
+    ]
+    assert (run / "report.html").is_file() and (run / "model" / "model.safetensors").is_file()
+
+
+def test_no_secret_of_the_environment_is_written(run: Path) -> None:
+    files = [path for path in run.rglob("*") if path.is_file()]
+    assert len(files) > 10
+    assert not [path for path in files if CANARY.encode() in path.read_bytes()]
+
+
+def test_evaluation_of_a_run_gives_the_numbers_that_it_wrote(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
+    assert main(["eval", str(run), "--samples", "1"]) == 0
+    greedy, sampled, one, *counts = capsys.readouterr().out.splitlines()
+    values = [last[f"eval/{name}_greedy"] for name in ("accuracy", "low", "high")]
+    assert greedy == "greedy     {:.3f}  ({:.3f} .. {:.3f}, 95 % over 8 problems)".format(*values)
+    values = [last[f"eval/{name}"] for name in ("accuracy", "low", "high")]
+    assert sampled == "avg@1      {:.3f}  ({:.3f} .. {:.3f}, 95 % over 8 problems)".format(*values)
+    assert one.split() == ["pass@1", f"{last['eval/accuracy']:.3f}"]
+    assert [line.split()[0] for line in counts] == ["correct", "wrong", "malformed", "unverifiable", "truncated"]
+    assert main(["eval", str(run / "model"), "--samples", "1", *SMALL[-4:]]) == 0  # the same model, as a directory
+    assert capsys.readouterr().out.splitlines()[:3] == [greedy, sampled, one]
+
+
+def test_evaluation_takes_a_law_that_training_must_not(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    eight = ["--problems", "8", "--sampling.max_tokens", "12"]
+    assert main(["eval", "calculator", "--samples", "4", "--sampling.temperature", "0", *eight]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split()[1:] == lines[1].split()[1:]  # four greedy answers are one
+    assert [line.split()[0] for line in lines[2:5]] == ["pass@1", "pass@2", "pass@4"]
+    assert main(["eval", str(run), "--samples", "1", "--sampling.top_k", "1", *eight]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split()[1:] == lines[1].split()[1:]
+    assert main(["eval", str(run), "--sampling.top_q", "1"]) == 2
+    assert "did you mean top_p?" in capsys.readouterr().err
+
+
+def test_samples_differ_and_come_again(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    heard = []
+    for words in (["-n", "4"], ["-n", "4"], ["-n", "1"], ["-n", "4", "--seed", "1"]):
+        assert main(["sample", str(run), "7*5+8-9=", *words]) == 0
+        heard.append(capsys.readouterr().out.splitlines())
+    first, again, one, other = heard
+    assert len(first) == 4 and len(set(first)) > 1 and first == again and one == first[:1] and other != first
+
+
+def test_a_terminal_gets_one_live_line_that_fits_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    got = on_a_terminal("train", *SMALL, "--iterations", "3", "--out", "o", cwd=tmp_path, TERM="xterm", NO_COLOR="")
+    plain = [line for line in got.replace("\r\n", "\n").split("\n") if "held-out" in line]
+    assert plain[0].startswith("0/3  held-out") and len(plain) == 5 and "\r" not in got.replace("\r\n", "")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    got = on_a_terminal("train", *SMALL, "--iterations", "3", "--out", "o", cwd=tmp_path, TERM="xterm")
+    assert "\x1b" not in got
+    (live,) = [line for line in got.replace("\r\n", "\n").split("\n") if "\r" in line]
+    shown = live.split("\r")[1:]
+    assert [text.split("  ")[0] for text in shown] == ["0/3", "1/3", "2/3", "3/3"]
+    assert all(len(text) < 60 for text in shown)
+    assert all(len(b) >= len(a.rstrip()) for a, b in pairwise(shown))  # nothing of the line before shows through
+    assert len(list((tmp_path / "o").iterdir())) == 2
+
+
+def wait_for(path: Path, lines: int) -> None:
+    until = time.monotonic() + 60
+    while not (path.is_file() and path.read_text().count("\n") >= lines) and time.monotonic() < until:
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("presses", [1, 2])
+def test_control_c(presses: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Once: saved, reported, told how to go on. Twice: at once, and yet nothing that was saved is lost."""
+    words = [*GROUPWISE, "train", *SMALL, "--iterations", "5000", "--out", "o", "--name", "x", "--save.every", "1"]
+    with (tmp_path / "said").open("w") as file:
+        process = subprocess.Popen(words, cwd=tmp_path, stdout=file, stderr=file)
+        while not (found := list(tmp_path.glob("o/x-*"))):
+            time.sleep(0.01)
+        (stopped,) = found
+        wait_for(stopped / "metrics.jsonl", 3)
+        for _ in range(presses):
+            process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=60) == 130
+    told = (tmp_path / "said").read_text()
+    assert "Traceback" not in told and f"groupwise resume o/{stopped.name}" in told, told
+    assert (stopped / "report.html").is_file() and not (stopped / "model").exists()
+    if presses == 1:
+        assert "interrupted after " in told and "held-out greedy" in told and "report: " in told
+        assert main(["eval", str(stopped)]) == 3
+        assert f"finish it with: groupwise resume {stopped}" in capsys.readouterr().err
+        assert main(["report", str(stopped)]) == 0
+
+
+def test_a_reader_that_leaves_and_a_disk_that_is_full(tmp_path: Path) -> None:
+    piped = subprocess.run(
+        f"set -o pipefail; '{sys.executable}' -m groupwise methods | head -1; echo ${{PIPESTATUS[0]}}",
+        shell=True, executable="/bin/bash", capture_output=True, text=True, cwd=tmp_path,
+    )  # fmt: skip
+    assert piped.stdout.startswith("grpo ") and piped.stderr == ""
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([*GROUPWISE, "methods"], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 6
+    assert done.stderr == "error: the output could not be written: no space left where it goes\n"
+
+
+def test_two_runs_in_one_report(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "two.html"
+    assert main(["report", str(run), str(run), "--out", str(out)]) == 0
+    assert capsys.readouterr().out == f"{out}\n" and out.stat().st_size > 100_000
+    assert main(["report", str(tmp_path)]) == 3
+    assert "is not a run" in capsys.readouterr().err
+    assert main(["report", str(run), "--out", str(tmp_path / "none" / "x.html")]) == 6
+    assert "could not be written" in capsys.readouterr().err
+
+
+def test_progress_goes_on_when_nobody_watches(tmp_path: Path) -> None:
+    """The terminal of a run may be closed; its files have everything."""
+    ours, theirs = os.pipe()
+    os.close(ours)
+    words = [*GROUPWISE, "train", *SMALL, "--iterations", "1", "--out", "o"]
+    assert subprocess.run(words, cwd=tmp_path, stderr=theirs, stdout=subprocess.DEVNULL).returncode == 0
+    os.close(theirs)
+    assert list(tmp_path.glob("o/*/model/model.safetensors"))

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from groupwise.data import Diverged, Mismatch, NoSignal, Unverifiable
+from groupwise.learner import NO_TOKEN
 from groupwise.train.guards import PATIENCE, WINDOW, Guards
 
 
@@ -61,6 +62,17 @@ def test_skipped_steps_count_in_a_row_over_iterations() -> None:
     with pytest.raises(Diverged, match="not finite") as error:
         seen.see_steps(["not finite", "not finite", ""], "run/skipped")
     assert "run/skipped" in error.value.evidence
+
+
+def test_steps_without_a_token_count_only_where_an_iteration_has_no_other() -> None:
+    seen = guards()
+    for _ in range(2):
+        seen.see_steps([NO_TOKEN] * 4, "")
+        seen.see_steps([NO_TOKEN] * 4, "")
+        seen.see_steps([NO_TOKEN, NO_TOKEN, NO_TOKEN, ""], "")
+    seen.see_steps(["not finite", NO_TOKEN, "not finite"], "")
+    with pytest.raises(Diverged, match="not finite"):
+        seen.see_steps([NO_TOKEN, "not finite"], "")
 
 
 def test_a_gap_within_its_bound_and_beyond() -> None:

@@ -4,6 +4,6 @@ from groupwise.learner.followers import Start
 from groupwise.learner.forward import forward
 from groupwise.learner.optimizer import AdamW
 from groupwise.learner.plan import Step, cut
-from groupwise.learner.update import Learner, StepTaken
+from groupwise.learner.update import NO_TOKEN, Learner, StepTaken
 
-__all__ = ["AdamW", "Learner", "Start", "Step", "StepTaken", "cut", "forward"]
+__all__ = ["NO_TOKEN", "AdamW", "Learner", "Start", "Step", "StepTaken", "cut", "forward"]

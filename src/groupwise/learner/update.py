@@ -18,6 +18,8 @@ from groupwise.learner.plan import Step
 
 M = TypeVar("M", bound=torch.nn.Module)
 OLD = Logp("policy")
+NO_TOKEN = "no token is trained"
+"""Why a step was skipped whose tokens were all masked."""
 
 
 @runtime_checkable
@@ -120,7 +122,7 @@ class Learner:
         if not math.isfinite(loss) or not math.isfinite(norm):
             skipped = "loss or gradient is not finite"
         elif not whole.tokens:
-            skipped = "no token is trained"
+            skipped = NO_TOKEN
         else:
             torch.nn.utils.clip_grads_with_norm_(parameters, self.settings.clip, torch.tensor(norm))
             for group in self.optimizer.param_groups:

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from groupwise.data import Diverged, Mismatch, NoSignal, Unverifiable
+from groupwise.learner import NO_TOKEN
 
 PATIENCE = 3
 """Iterations without signal, or optimizer steps without a finite gradient, in a row before the run stops."""
@@ -45,8 +46,11 @@ class Guards:
             )
 
     def see_steps(self, skipped: Sequence[str], where: str) -> None:
-        """Why each optimizer step of an iteration was skipped; empty where it was taken."""
-        for cause in skipped:
+        """Why each optimizer step of an iteration was skipped; empty where it was taken.
+
+        Steps whose tokens were all masked are no fault beside others: an iteration of nothing else counts as one.
+        """
+        for cause in [cause for cause in skipped if cause != NO_TOKEN] or skipped[:1]:
             self.skipped = self.skipped + 1 if cause else 0
             if self.skipped >= PATIENCE:
                 raise Diverged(

@@ -12,7 +12,7 @@ from groupwise.objective.ratios import (
     sequence_ratio_per_token,
     token_ratio,
 )
-from groupwise.objective.stats import describe_samples, describe_step
+from groupwise.objective.stats import describe_gap, describe_samples, describe_step
 from groupwise.objective.surrogates import Clip, ClippedWeight, Clips, SoftGate, Unclipped, reinforce
 from groupwise.objective.weights import MaskedImportance, SequenceTruncatedImportance, TruncatedImportance
 
@@ -32,6 +32,7 @@ __all__ = [
     "Unclipped",
     "budget_mean",
     "complete",
+    "describe_gap",
     "describe_samples",
     "describe_step",
     "group_mean",

@@ -77,12 +77,16 @@ def describe_step(step: Batch, objective: Objective) -> dict[str, float]:
             found[f"{name}/k1"] = kl_k1(step, measure.model).mean()
     if Entropy() in step.measures:
         found["entropy"] = step[Entropy()].mean()
-    gap = (step.logp_old - step.logp_engine).abs()
+    return {name: float(x) for name, x in found.items()} | describe_gap(step.logp_old, step)
+
+
+@torch.no_grad()
+def describe_gap(logp: Float[Tensor, " n"], step: Batch) -> dict[str, float]:
+    """How far the learner's log-probs, at the weights that sampled, are from the engine's."""
+    gap = (logp - step.logp_engine).abs()
     gap = gap[~gap.isnan()]  # a token that was written has no engine log-prob
-    if len(gap):
-        found["sampling/sampling_logp_difference/mean"] = gap.mean()
-        found["sampling/sampling_logp_difference/max"] = gap.max()
-    return {name: float(x) for name, x in found.items()}
+    name = "sampling/sampling_logp_difference"
+    return {f"{name}/mean": float(gap.mean()), f"{name}/max": float(gap.max())} if len(gap) else {}
 
 
 def _share(which: Tensor) -> Tensor:

@@ -50,7 +50,8 @@ async def run(
         line = logbook.iteration(harvest, batch, taken, method.objective)
         guards.see_steps([t.skipped for t in taken], str(logbook.dumps))
         guards.see_gap(line.get("sampling/sampling_logp_difference/max", 0.0))
-        learner.remember(batch, line)
+        if taken:
+            learner.remember(batch, line)
         await engine.load(learner.publish(), learner.weights())
         if due(recipe.evaluate.every, iteration + 1, recipe.iterations):
             with logbook.phase("evaluate"):
@@ -65,9 +66,11 @@ def learn(
 ) -> tuple[Batch, list[StepTaken]]:
     """An iteration's optimizer steps, and the batch with all that was computed on the way."""
     plans = [plan(recipe, method, batch, iteration, sweep) for sweep in range(method.passes)]
-    batch = learner.read(batch, plans[0], measures(method, plans))
+    written = method.proximal == "sampled" and bool(batch.logp_engine.isnan().any())  # by no engine
+    batch = learner.read(batch, plans[0], measures(method, plans) | ({OLD} if written else frozenset()))
     if method.proximal == "sampled":
-        batch = batch.having(logp_old=batch.logp_engine.to(learner.dtype))
+        sampled = batch.logp_engine.to(learner.dtype)
+        batch = batch.having(logp_old=torch.where(sampled.isnan(), batch.logp_old, sampled) if written else sampled)
     batch = credited(batch, method)
     return batch, [learner.step(batch, step, method.objective) for steps in plans for step in steps]
 

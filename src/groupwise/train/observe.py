@@ -8,7 +8,7 @@ from torch import Tensor
 
 from groupwise.data import Batch, Family, Logp, Outcome, Sample
 from groupwise.learner import StepTaken
-from groupwise.objective import Objective, describe_samples, describe_step
+from groupwise.objective import Objective, describe_gap, describe_samples, describe_step
 
 
 def numbers(batch: Batch, taken: Sequence[StepTaken], objective: Objective) -> dict[str, Any]:
@@ -17,6 +17,9 @@ def numbers(batch: Batch, taken: Sequence[StepTaken], objective: Objective) -> d
     steps = [t for t in taken if not t.skipped] or list(taken)
     if steps:
         line |= describe_step(Batch.joined([t.batch for t in steps]), objective)
+        if line.get("sampling/sampling_logp_difference/max") == 0 and taken[0].batch.logp is not None:
+            # The old log-probs are the engine's own; the first step was taken at the weights that sampled.
+            line |= describe_gap(taken[0].batch.logp, taken[0].batch)
         mean = [sum(getattr(t, x) for t in steps) / len(steps) for x in ("loss", "grad_norm", "grad_norm_clipped")]
         line |= dict(zip(("loss", "grad_norm", "grad_norm_clipped"), mean))
         line["learning_rate"] = steps[-1].learning_rate

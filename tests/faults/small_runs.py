@@ -53,7 +53,7 @@ class Quick(Disk):
 def begun(run: Path, recipe: Recipe) -> Path:
     """A run's directory as `train` makes it before the first number."""
     run.mkdir(parents=True)
-    (run / "run.json").write_text(json.dumps(about(run, recipe, Use(), "")))
+    (run / "run.json").write_text(json.dumps(about(run, recipe, "", Use(), "")))
     (run / "recipe.toml").write_text(write(recipe))
     return run
 

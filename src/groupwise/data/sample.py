@@ -65,7 +65,6 @@ class Draw:
     id: int
     prompt: Prompt
     n: int
-    memo: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +92,6 @@ class Sample:
     role: str = "answer"
     parent: int | None = None
     verdict: Verdict | None = None
-    facts: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not len(self.tokens) == len(self.origin) == len(self.logp):
@@ -162,6 +160,8 @@ class Sampling:
         cuts = 0 < self.top_p <= 1 and self.top_k >= 0 and 0 <= self.min_p < 1
         if not (cuts and 0 <= self.temperature < float("inf")):
             raise ValueError(f"{self}\nneeds temperature >= 0, 0 < top_p <= 1, top_k >= 0 and 0 <= min_p < 1")
+        if "" in self.stop:
+            raise ValueError("a stop string is empty: it would end every answer after one token\nleave it out")
         if self.max_tokens < 1:
             raise ValueError(f"max_tokens is {self.max_tokens}\nan answer needs room for at least one token")
 

@@ -99,7 +99,8 @@ def built(draw: st.DrawFn, cls: type) -> Any:
         given |= {name: max(1, given.get(name, 1)) for name in ("minibatches", "passes")}
     if cls is Recipe:
         given["prompts"] = given["method"].minibatches * draw(st.integers(1, 9))
-        given["sampling"] = data.Sampling(max_tokens=draw(st.integers(1, 99)), stop=draw(values(tuple[str, ...])))
+        stop = tuple(filter(None, draw(values(tuple[str, ...]))))
+        given["sampling"] = data.Sampling(max_tokens=draw(st.integers(1, 99)), stop=stop)
     try:
         return cls(**given)
     except ValueError:
@@ -256,6 +257,14 @@ def test_schedules_become_numbers_by_the_code_of_overrides():
     assert read_recipe(text.format("objective.surrogate.low")).method.schedules[0][1] == Ramp(1.0, 2.0, 3)
     with pytest.raises(Usage, match="Clip has no field 'lo'; did you mean low"):
         read_recipe(text.format("objective.surrogate.lo"))
+
+
+def test_a_schedule_that_fails_in_the_middle_is_told_beforehand():
+    """Whole at its first and last iteration, 4.4 groups at the second."""
+    text = "iterations = 100\n[method]\nbase = 'grpo'\nschedules = {{ group_size = {{ kind = 'Ramp', {} }} }}"
+    with pytest.raises(Usage, match=r"group_size: 4\.4 is a number; expected a whole number"):
+        read_recipe(text.format("start = 4, end = 8, over = 10"))
+    read_recipe(text.format("start = 4, end = 8, over = 2"))
 
 
 # Differences

@@ -101,12 +101,11 @@ def attempt(
     if recipe is not MISSING:
         if use is not None and ":" in recipe.verifier:
             reading.foreign(recipe.verifier, "recipe.verifier")
-        for iteration in (0, max(recipe.iterations - 1, 0)) if recipe.method.schedules else ():
-            try:
+        try:
+            for iteration in range(max(recipe.iterations, 1)) if recipe.method.schedules else ():
                 at(recipe.method, iteration)
-            except Usage as problem:
-                if str(problem) not in map(str, reading.problems):
-                    reading.problems.append(problem)
+        except Usage as problem:
+            reading.problems.append(problem)
     return (None if recipe is MISSING else recipe), reading.problems
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from groupwise import methods
+from groupwise.learner import Start
 from groupwise.methods import Method, Ramp, Reference, Schedule, grpo, published, reference_of
 from groupwise.methods.method import Method as MethodItself
 from groupwise.train.views import show
@@ -19,6 +20,11 @@ SOURCE = ROOT / "src" / "groupwise"
 NAMES = [method.__name__ for method in published]
 
 each = pytest.mark.parametrize("method", published, ids=NAMES)
+
+
+def test_the_policy_is_no_model_beside_itself():
+    with pytest.raises(ValueError, match="under training"):
+        Method(models=(("policy", Start()),))
 
 
 @each

@@ -2,15 +2,16 @@
 
 import json
 import shutil
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
 
 import groupwise.train.check as checking
 import groupwise.train.text as text
-from groupwise.data import BadData, Usage
+from groupwise.data import BadData, Logp, Usage
 from groupwise.methods import gspo, published, reference_of
 from groupwise.models import find_model
 from groupwise.train.check import check, rehearse
@@ -206,6 +207,29 @@ def test_rehearsal_sees_every_need():
     recipe = read_recipe(SMALL + "method = { base = 'reinforce_pp' }")
     assert rehearse(recipe) == []
     assert rehearse(replace(recipe, method=replace(recipe.method, group_size=3))) == []
+
+
+def test_rehearsal_sees_a_need_that_was_not_said():
+    """A single step has no old log-probs before its forward: a part that reads them has to say so."""
+
+    def reads(b):
+        return b.logp_old > -9
+
+    recipe = read_recipe(SMALL + "method = { base = 'grpo' }")
+    (told,) = rehearse(replace(recipe, method=replace(recipe.method, mask=(reads,))))
+    assert "NoneType" in told.evidence
+    says = Reads()
+    assert rehearse(replace(recipe, method=replace(recipe.method, mask=(says,)))) == []
+
+
+@dataclass(frozen=True)
+class Reads:
+    """Masks nothing, after a look at the old log-probs."""
+
+    needs: ClassVar = frozenset({Logp("policy")})
+
+    def __call__(self, b):
+        return b.logp_old > -9
 
 
 def test_a_pickle_checkpoint_is_refused(model):

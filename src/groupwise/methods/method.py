@@ -47,6 +47,8 @@ class Method:
                 raise ValueError(f"{name} is {getattr(self, name)}: needs at least {least}")
         if not self.shaping:
             raise ValueError("shaping is empty: its first part makes the reward, for instance Correctness()")
+        if "policy" in dict(self.models):
+            raise ValueError("no model beside the policy is called policy: that is the one under training\nrename it")
         missing = sorted(
             {m.model for m in self.needs if isinstance(m, Logp)} - {"policy"} - {n for n, _ in self.models}
         )

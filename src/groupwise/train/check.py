@@ -8,7 +8,7 @@ import torch
 from groupwise.data import BadData, Finish, GroupwiseError, Usage, family_of, pack
 from groupwise.models import find_model, read_shape, read_tokenizer, weight_files
 from groupwise.tasks import Problems
-from groupwise.train.loop import credited
+from groupwise.train.loop import OLD, credited
 from groupwise.train.place import task_of, verifier_of
 from groupwise.train.recipe import Recipe
 from groupwise.train.sinks import OPENERS
@@ -34,7 +34,10 @@ def check(
 
 def rehearse(recipe: Recipe) -> list[GroupwiseError]:
     """The method's whole way from verdicts to a gradient, on a made-up batch of two groups."""
-    method = at(recipe.method, 0)
+    try:
+        method = at(recipe.method, 0)
+    except Usage:  # told when the recipe was read
+        return []
     n, budget = method.group_size, recipe.sampling.max_tokens
     scores = [float(i % 2 == 0) for i in range(n)]
     families = [family_of(scores, lengths=[min(budget, 1 + i % 3) for i in range(n)], limit=budget) for _ in range(2)]
@@ -42,7 +45,8 @@ def rehearse(recipe: Recipe) -> list[GroupwiseError]:
     logp = -torch.linspace(0.1, 1.1, batch.tokens, dtype=torch.float64)
     batch = batch.having(
         finish=torch.where(torch.arange(len(batch)) == 1, Finish.length, batch.finish),
-        logp_old=logp,
+        # Where nothing says that it reads them, the old log-probs of a single step are not there yet.
+        logp_old=logp if OLD in method.needs or method.proximal == "sampled" else None,
         measures={measure: logp.clone() for measure in method.needs},
         memory={name: memory.init() for name, memory in method.memory},
     )
@@ -53,7 +57,8 @@ def rehearse(recipe: Recipe) -> list[GroupwiseError]:
         step = credited(batch, method)
         if step.advantage is None or step.advantage.shape != step.place.shape:
             return [_odd("credit", "not one number a token")]
-        step = method.objective.fix(step.having(logp=step.logp_old.clone().requires_grad_()))
+        logp = -torch.linspace(0.1, 1.1, step.tokens, dtype=torch.float64)
+        step = method.objective.fix(step).having(logp_old=logp, logp=logp.clone().requires_grad_())
         loss = method.objective(step)
         loss.backward()
     except GroupwiseError as error:

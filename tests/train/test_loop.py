@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 from groupwise.data import (
@@ -37,6 +38,7 @@ from groupwise.objective import KL, complete
 from groupwise.rewards import mixed_outcomes
 from groupwise.rollout import Independent, NativeEngine
 from groupwise.train.loop import OLD, due, measures, plan
+from groupwise.train.record import read_lines
 from groupwise.train.store import newest_checkpoint
 from tests.toys.echo import NAMES, SHAPE, World, small, tokenizer
 
@@ -352,6 +354,15 @@ async def dictated(draw: Draw, sampler: Sampler) -> Family:
     """Each answer is ended by a token that was written for it."""
     answers = [s.insert((3,), WRITTEN) for s in await sampler.sample(draw.prompt.context, draw.n)]
     return Family(draw, tuple(await sampler.verify(answers)))
+
+
+def test_tokens_behind_what_was_read_end_where_the_text_ends(tmp_path: Path) -> None:
+    """Of each answer's three tokens the last was put there unread; every token has an end in the shard."""
+    World(small("grpo", group_size=4, strategy=dictated), tmp_path, iterations=1).go()
+    shard = load_file(tmp_path / "samples" / "000001.safetensors")
+    texts = [line["text"] for line in read_lines(tmp_path / "samples" / "000001.jsonl")]
+    ends = shard["ends"].split(shard["lengths"].tolist())
+    assert [e[-2:].tolist() for e in ends] == [[len(text)] * 2 for text in texts]
 
 
 @pytest.mark.parametrize("minibatches", [1, 2])

@@ -40,6 +40,7 @@ class Logbook:
         disk: Disk = DISK,
     ) -> None:
         self.done = -1
+        self.steps = 0
         self.stopping = ""
         self.dumps = run / "skipped"
         self._run, self._record, self._keep, self._told, self._warn, self._disk = run, record, keep, told, warn, disk
@@ -49,7 +50,6 @@ class Logbook:
         self._seconds: dict[str, float] = {}
         self._began = time.monotonic()
         self._stop = asyncio.Event()
-        self._start: Any = None
 
     # What the loop says
 
@@ -143,8 +143,6 @@ class Logbook:
             self._saved, self._misses = self.done, 0
 
     # Where it goes on
-
-    steps = 0
 
     def restore(self, checkpoint: Checkpoint, learner: Learner, buffer: Buffer, guards: Guards) -> None:
         """Everything as it stood when the checkpoint was written."""

@@ -72,7 +72,7 @@ def token_numbers(families: Sequence[Family], taken: Sequence[StepTaken]) -> dic
     return {
         "lengths": lengths,
         "tokens": torch.tensor([i for s in samples for i in s.tokens], dtype=torch.int32),
-        "ends": torch.tensor([i for s in samples for i in s.ends], dtype=torch.int32),
+        "ends": torch.tensor([i for s in samples for i in _ends(s)], dtype=torch.int32),
         "origin": torch.tensor([i for s in samples for i in s.origin], dtype=torch.int32),
         "logp_engine": torch.tensor([x for s in samples for x in s.logp], dtype=torch.float32),
         **columns,
@@ -87,6 +87,12 @@ def batch_dump(batch: Batch) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
     columns |= {f"logp/{m.model}" if isinstance(m, Logp) else "entropy": x for m, x in batch.measures.items()}
     tensors = {name: x.contiguous().cpu() for name, x in columns.items() if x is not None}
     return lines, {**tensors, "lengths": batch.sequences.lengths.cpu()}
+
+
+def _ends(sample: Sample) -> list[int]:
+    """Where each token ends in the text; those put behind what was read have no text of their own."""
+    unread = len(sample.tokens) - len(sample.ends)
+    return [*sample.ends, *[len(sample.text)] * unread]
 
 
 def _said(sample: Sample) -> dict[str, Any]:

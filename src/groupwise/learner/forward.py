@@ -40,9 +40,7 @@ def chosen(
     """Log-probs and entropies of the targets, by chunks of rows that bound the logits alive."""
 
     def part(rows: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
-        logits = head(rows)
-        wide = logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
-        law = log_law(wide, temperature)
+        law = log_law(head(rows), temperature)
         with torch.no_grad():
             entropy = -(law.exp() * law.clamp(min=torch.finfo(law.dtype).min)).sum(-1)
         return law.gather(-1, ids[:, None])[:, 0], entropy

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from groupwise.__main__ import main
+from groupwise.train.commands import reached
 
 GROUPWISE = [sys.executable, "-m", "groupwise"]
 SMALL = ["--prompts", "4", "--method.group_size", "4", "--sampling.max_tokens", "12", "--evaluate.problems", "8"]
@@ -126,6 +127,17 @@ def test_samples_differ_and_come_again(run: Path, capsys: pytest.CaptureFixture[
         heard.append(capsys.readouterr().out.splitlines())
     first, again, one, other = heard
     assert len(first) == 4 and len(set(first)) > 1 and first == again and one == first[:1] and other != first
+
+
+def test_what_was_reached_is_the_first_and_the_last(tmp_path: Path) -> None:
+    lines = [
+        {"eval/accuracy_greedy": x, "eval/low_greedy": x - 0.1, "eval/high_greedy": x + 0.1} for x in (0.3, 0.6, 0.8)
+    ]
+    text = "".join(json.dumps({"iteration": i} | line) + "\n" for i, line in enumerate([*lines[:2], {}, lines[2], {}]))
+    (tmp_path / "metrics.jsonl").write_text(text)
+    assert reached(tmp_path) == "\n  held-out greedy 0.300 -> 0.800  (95 % interval 0.700 .. 0.900)"
+    (tmp_path / "metrics.jsonl").write_text("")
+    assert reached(tmp_path) == ""
 
 
 def test_a_terminal_gets_one_live_line_that_fits_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -139,8 +139,8 @@ def test_refilled_and_dropped_groups_are_all_accounted_for(tmp_path: Path) -> No
     line = world.go()[1]
     told = {name.removeprefix("rollout/"): x for name, x in line.items() if name.startswith("rollout/")}
     assert told == {
-        "rounds": 3, "families": 4, "kept": 2, "dropped": 2, "dropped/mixed_outcomes": 2, "unverifiable": 0,
-        "answers": 16,
+        "rounds": 3, "families": 4, "kept": 2, "dropped": 2, "dropped/mixed_outcomes": 2, "missing": 0,
+        "unverifiable": 0, "answers": 16,
     }  # fmt: skip
     samples = world.samples(1)
     assert [s["draw"] for s in samples] == [d for d in (0, 1, 2, 3) for _ in range(4)]  # in the order of draws
@@ -153,8 +153,12 @@ def test_refilled_and_dropped_groups_are_all_accounted_for(tmp_path: Path) -> No
 
 @pytest.mark.t(29)
 def test_what_was_accepted_is_trained_on_when_the_rounds_are_over(tmp_path: Path) -> None:
-    lines = scripted(tmp_path, prompts=4, method=dynamic(2, 8, refill=1), iterations=2).go()
+    world = scripted(tmp_path, prompts=4, method=dynamic(2, 8, refill=1), iterations=2)
+    lines = world.go()
+    (warning,) = world.warnings  # once; afterwards it is counted
+    assert warning.startswith("iteration 1 goes on with 1 prompts: 3 are missing after 2 rounds")
     for line in lines[1:]:
+        assert line["rollout/missing"] == 3
         assert (line["rollout/kept"], line["rollout/rounds"], line["step"]) == (1, 2, line["iteration"])
         assert line["rollout/families"] == 4 + 3 == line["rollout/kept"] + line["rollout/dropped"]
 

@@ -320,6 +320,7 @@ QUIET = {
         ("gradient", lambda i: {"grad_norm": 10.5 if i == 25 else 1.0}, 25),
         ("unverifiable", lambda i: {"outcome/unverifiable": 1.1 if i == 7 else 1.0}, 7),
         ("skipped", lambda i: {"steps_skipped": int(i == 8)}, 8),
+        ("missing", lambda i: {"rollout/missing": int(i == 8)}, 8),
         ("not finite", lambda i: {"loss": None if i == 6 else 0.1}, 6),
         (
             "reward alone",

@@ -34,10 +34,11 @@ Policy = Literal["exclude", "wrong", "drop_group"]
 
 @dataclass(frozen=True, slots=True)
 class Harvest:
-    """All that an iteration drew, in draw order, kept or not, and in how many rounds."""
+    """All that an iteration drew, in draw order, kept or not, in how many rounds, and how many are `missing` yet."""
 
     all: tuple[Family, ...]
     rounds: int
+    missing: int = 0
 
     @property
     def families(self) -> list[Family]:
@@ -70,6 +71,7 @@ class Harvest:
             "rollout/families": len(self.all),
             "rollout/kept": len(self.families),
             "rollout/dropped": len(self.dropped),
+            "rollout/missing": self.missing,
             "rollout/unverifiable": unjudged,
             "rollout/answers": answers,
         }
@@ -115,7 +117,7 @@ class Buffer:
             missing -= sum(any(f.kept or ()) for f in families)
             rounds += 1
         self._state = state
-        return Harvest(tuple(taken), rounds)
+        return Harvest(tuple(taken), rounds, missing)
 
     def state(self) -> Any:
         """The curriculum's state: JSON, and all that a resumed run needs of the rollout side."""

@@ -47,6 +47,7 @@ class Logbook:
         self._saved = -1
         self._misses = 0
         self._unwritten = 0
+        self._short = False
         self._seconds: dict[str, float] = {}
         self._began = time.monotonic()
         self._stop = asyncio.Event()
@@ -100,6 +101,12 @@ class Logbook:
             "outcome/unverifiable": unjudged / max(1, answers),  # of all answers: the batch may be without them
         }
         self._record.samples(self.done, sample_lines(families, batch), token_numbers(families, taken))
+        if harvest.missing and not self._short:
+            self._short = True
+            self._warn(
+                f"iteration {self.done} goes on with {len(harvest.families)} prompts: {harvest.missing} are missing "
+                f"after {harvest.rounds} rounds; later ones are counted in rollout/missing"
+            )
         for number, step in enumerate(taken):
             if step.skipped:
                 self._dump(number, step)

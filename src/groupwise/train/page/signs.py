@@ -159,6 +159,11 @@ RULES = {
     "gradient": Rule("gradient norm over ten times its running median", ("grad_norm",), gradient_spike),
     "unverifiable": Rule("over 1 % of the answers could not be verified", ("outcome/unverifiable",), unverified),
     "reward alone": Rule("reward up while held-out is flat or down", ("reward", "eval/accuracy"), reward_alone),
+    "missing": Rule(
+        "an iteration went on with fewer prompts than it wanted",
+        ("rollout/missing",),
+        Above("rollout/missing", 0, "missing prompts"),
+    ),
     "skipped": Rule(
         "optimizer steps were skipped",
         ("steps_skipped",),

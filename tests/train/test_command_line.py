@@ -188,10 +188,12 @@ def test_a_reader_that_leaves_and_a_disk_that_is_full(tmp_path: Path) -> None:
     piped = subprocess.run(
         f"set -o pipefail; '{sys.executable}' -m groupwise methods | head -1; echo ${{PIPESTATUS[0]}}",
         shell=True, executable="/bin/bash", capture_output=True, text=True, cwd=tmp_path,
+        env=os.environ | {"PYTHONUNBUFFERED": ""},
     )  # fmt: skip
     assert piped.stdout.startswith("grpo ") and piped.stderr == ""
+    env = os.environ | {"PYTHONUNBUFFERED": ""}  # what is buffered is refused only at the end
     with open("/dev/full", "w") as full:
-        done = subprocess.run([*GROUPWISE, "methods"], stdout=full, stderr=subprocess.PIPE, text=True)
+        done = subprocess.run([*GROUPWISE, "methods"], stdout=full, stderr=subprocess.PIPE, text=True, env=env)
     assert done.returncode == 6
     assert done.stderr == "error: the output could not be written: no space left where it goes\n"
 

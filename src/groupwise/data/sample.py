@@ -44,7 +44,9 @@ class Verdict:
 
     @property
     def value(self) -> float:
-        """`score` where there is one, else 1 for a right answer and 0 for any other."""
+        """`score` where there is one, else 1 for a right answer and 0 for any other, and for one that nobody judged."""
+        if self.outcome is Outcome.unverifiable:
+            return 0.0
         return self.score if self.score is not None else float(self.outcome is Outcome.correct)
 
 

@@ -398,6 +398,20 @@ def test_an_iteration_without_a_step_is_not_remembered(tmp_path: Path) -> None:
     assert world.learner.memories == {"mean": -1.0}
 
 
+async def choosy(draw: Draw, sampler: Sampler) -> Family:
+    """The second answer is recorded and left out."""
+    answers = await sampler.sample(draw.prompt.context, draw.n)
+    return Family(draw, tuple(await sampler.verify(answers)), kept=(True, False, True, True))
+
+
+def test_a_strategy_may_leave_answers_out_itself(tmp_path: Path) -> None:
+    world = World(small("grpo", group_size=4, strategy=choosy), tmp_path, iterations=1)
+    line = world.go()[1]
+    assert [s["kept"] for s in world.samples(1)] == [True, False, True, True] * 4
+    assert line["rollout/kept"] == 4
+    assert line["num_tokens"] == sum(s["length"] for s in world.samples(1) if s["kept"])
+
+
 def test_schedules_write_their_numbers_into_the_method(tmp_path: Path) -> None:
     """A clip range that closes: the first iteration clips nothing, the last everything that has moved."""
     ramp = (("objective.surrogate.low", Ramp(9.0, 0.0, 2)), ("objective.surrogate.high", Ramp(9.0, 0.0, 2)))

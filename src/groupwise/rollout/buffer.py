@@ -150,8 +150,10 @@ class Buffer:
         else:
             stays[judged] = keep(batch.take(judged))
             cause = "" if bool(stays.any()) else name_of(keep)
-        marks = iter(stays.tolist())
-        return replace(family, kept=tuple(s.role == "answer" and next(marks) for s in family.samples), cause=cause)
+        marks = iter(stays.tolist())  # of what was packed: answers that the strategy itself did not leave out
+        before = family.kept or (True,) * len(family.samples)
+        kept = tuple(s.role == "answer" and b and next(marks) for s, b in zip(family.samples, before))
+        return replace(family, kept=kept, cause=cause)
 
 
 async def answers(

@@ -43,6 +43,8 @@ class Machine:
     """Where a run computes. `piece_tokens` bounds what the learner forwards at once, contexts counted once.
     A draw may take `deadline` seconds, a call of one's own grade function `verdict_deadline`.
 
+    `bfloat16` is the dtype of the weights too: what a step adds below a weight's last bit (1/256 of it) is lost.
+
     One thread is the measured best for models under a million parameters, and the only setting with bits equal
     whatever the batch mates.
     """

@@ -1,0 +1,44 @@
+"""The verbs of segments against loops, and what a batch keeps when it is cut, masked and joined."""
+
+import torch
+
+from groupwise.data import Batch, Segments, family_of, pack
+
+at = torch.tensor([2, 0, 2, 4, 0, 2])  # not in order; 1 and 3 are empty
+x_of = torch.tensor([3.0, 1.0, 7.0, 5.0, 1.0, -4.0], dtype=torch.float64)
+
+
+def test_every_verb_against_a_loop() -> None:
+    s = Segments(at, 5)
+    own = [x_of[at == i] for i in range(5)]
+    assert s.lengths.tolist() == [2, 0, 3, 0, 1] and s.live == 3
+    assert s.total(x_of).tolist() == [float(x.sum()) for x in own]
+    assert s.mean(x_of).tolist() == [float(x.mean()) if len(x) else 0.0 for x in own]
+    assert s.largest(-x_of).tolist() == [float((-x).max()) if len(x) else 0.0 for x in own]
+    assert s.away(x_of).tolist() == [1.0, 0.0, 5.0, 0.0, 0.0, -6.0]
+    assert s.prefix(x_of).tolist() == [3.0, 1.0, 10.0, 5.0, 2.0, 6.0]
+    z = s.zscore(x_of, ddof=1, eps=0.5)
+    assert torch.allclose(z[at == 2], (own[2] - own[2].mean()) / (own[2].std() + 0.5))
+    assert z[[1, 3, 4]].tolist() == [0.0, 0.0, 0.0]
+    assert s.then(Segments(torch.tensor([0, 0, 1, 1, 0]), 2)).total(x_of).tolist() == [7.0, 6.0]
+
+
+def described(b: Batch) -> list[tuple[int, float, list[int]]]:
+    """Each sample as (length, score, places of its tokens)."""
+    places = b.place.split(b.sequences.lengths.tolist())
+    return [(int(n), float(x), p.tolist()) for n, x, p in zip(b.length, b.score, places)]
+
+
+def test_taking_masking_and_joining_move_whole_rows() -> None:
+    b = pack([family_of([1.0, 0.0], lengths=[2, 0]), family_of([1.0, 1.0, 0.0], lengths=[1, 3, 2])])
+    rows = described(b)
+    order = [4, 1, 2]
+    taken = b.take(order)
+    assert described(taken) == [rows[i] for i in order]
+    assert taken.groups.index.tolist() == [1, 0, 1] and taken.families.count == 2
+    assert b.take([3]).groups.count == b.take([3]).families.count == 1
+    again = Batch.joined([b.take([0, 1]), b.take([2, 3, 4])])
+    assert described(again) == rows and again.groups.index.tolist() == b.groups.index.tolist()
+    masked = b.keep(b.place != 1)
+    assert described(masked) == [(n, x, [i for i in p if i != 1]) for n, x, p in rows]
+    assert len(masked) == 5 and masked.sequences.lengths.tolist() == [1, 0, 1, 2, 1]

@@ -42,7 +42,7 @@ def steps_oracle(objective: Objective, step: Batch) -> dict[str, float]:
         "ratio/min": ratios[0],
         "ratio/max": ratios[-1],
         "ratio/mean": math.fsum(ratios) / n,
-        "ratio/p99": ratios[math.ceil(0.99 * n - 1e-9) - 1],
+        **{f"ratio/p{q:02d}": ratios[math.ceil(q * n / 100 - 1e-9) - 1] for q in (1, 50, 99)},
         "advantage/min": min(advantages),
         "advantage/max": max(advantages),
         "advantage/mean": math.fsum(advantages) / n,

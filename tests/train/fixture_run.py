@@ -200,6 +200,7 @@ def of_groups(groups: list[list[dict[str, Any]]]) -> dict[str, float]:
         "groups/all_wrong": float((rewards.max(1) == 0).mean()),
         "rollout/kept": len(groups),
         "rollout/dropped": 0,
+        "rollout/missing": 0,
         "num_tokens": float(lengths.sum()),
         "completions/mean_length": float(lengths.mean()),
         "completions/max_length": float(lengths.max()),

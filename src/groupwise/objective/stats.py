@@ -62,7 +62,7 @@ def describe_step(step: Batch, objective: Objective) -> dict[str, float]:
     ratio = getattr(objective.surrogate, "ratio", token_ratio)(step)
     found = {
         **_extremes("ratio", ratio),
-        "ratio/p99": ratio.sort().values[-(-99 * len(ratio) // 100) - 1],
+        **_quantiles("ratio", ratio, (1, 50, 99)),
         **_extremes("advantage", step.advantage),
         "advantage/std": step.advantage.std(correction=0),
     }
@@ -87,6 +87,12 @@ def describe_gap(logp: Float[Tensor, " n"], step: Batch) -> dict[str, float]:
     gap = gap[~gap.isnan()]  # a token that was written has no engine log-prob
     name = "sampling/sampling_logp_difference"
     return {f"{name}/mean": float(gap.mean()), f"{name}/max": float(gap.max())} if len(gap) else {}
+
+
+def _quantiles(name: str, x: Float[Tensor, " n"], percents: tuple[int, ...]) -> dict[str, Tensor]:
+    """Of each percentage the smallest element that so many in 100 do not pass."""
+    ordered = x.sort().values
+    return {f"{name}/p{percent:02d}": ordered[-(-percent * len(x) // 100) - 1] for percent in percents}
 
 
 def _share(which: Tensor) -> Tensor:

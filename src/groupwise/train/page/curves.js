@@ -14,7 +14,7 @@ const QUESTIONS = [
     { title: "Loss", names: ["loss"], byRule: true },
     { title: "Gradient norm", names: ["grad_norm", "grad_norm_clipped"], words: ["before", "after clipping"], log: true },
     { title: "Clipped tokens", names: ["clip_ratio/low_mean", "clip_ratio/high_mean"], words: ["low side", "high side"], hint: "share" },
-    { title: "Ratio", names: ["ratio/max", "ratio/p99", "ratio/mean", "ratio/min"], words: ["max", "99 %", "mean", "min"] },
+    { title: "Ratio", names: ["ratio/max", "ratio/p99", "ratio/p50", "ratio/p01", "ratio/mean", "ratio/min"], words: ["max", "99 %", "50 %", "1 %", "mean", "min"] },
     { title: "Advantage", names: ["advantage/max", "advantage/mean", "advantage/min"], hint: "over tokens" },
     { title: "Learning rate", names: ["learning_rate"] },
     { title: "Skipped steps", names: ["steps_skipped"] }]],

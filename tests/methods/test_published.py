@@ -13,6 +13,7 @@ from groupwise import methods
 from groupwise.learner import Start
 from groupwise.methods import Method, Ramp, Reference, Schedule, grpo, published, reference_of
 from groupwise.methods.method import Method as MethodItself
+from groupwise.objective import Objective, TruncatedImportance
 from groupwise.train.views import show
 
 ROOT = Path(__file__).parents[2]
@@ -122,6 +123,13 @@ def test_a_method_refuses_what_cannot_be():
         Method(shaping=())
     with pytest.raises(ValueError, match="minibatches is 0"):
         Method(minibatches=0)
+
+
+def test_the_gap_of_the_engine_is_answered_for_once():
+    weighed = Objective(weights=(TruncatedImportance(2.0),))
+    assert Method(objective=weighed).proximal == "recomputed"
+    with pytest.raises(ValueError, match="count it twice"):
+        Method(objective=weighed, proximal="sampled")
 
 
 def test_a_ramp_ends_where_it_says():

@@ -60,6 +60,9 @@ class Method:
         if self.group_size == 1 and any(getattr(a, "compares", False) for a in self.advantage):
             why = "group_size is 1 and the advantage compares siblings: every advantage would be 0"
             raise ValueError(f"{why}\ntake 2 or more")
+        if self.proximal == "sampled" and self.objective.weights:
+            why = "proximal is sampled, so ratios answer for the engine's gap already: weights would count it twice"
+            raise ValueError(f"{why}\ndrop objective.weights, or say proximal = recomputed")
 
     @property
     def needs(self) -> frozenset[Measure]:

@@ -37,6 +37,7 @@ from groupwise.data import (
 )
 from groupwise.objective import Objective, sequence_mean
 from groupwise.rewards import mixed_outcomes
+from groupwise.train import commands
 from groupwise.train.commands import carry_on, resume
 from groupwise.train.record import read_lines
 from groupwise.train.store import RunLock, newest_checkpoint
@@ -248,6 +249,25 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
     assert f"groupwise resume {run}" in (tmp_path / "log").read_text()
     newest = newest_checkpoint(run, strict=True)
     assert newest
+
+
+def test_a_second_signal_is_the_second_also_when_time_is_up(tmp_path: Path) -> None:
+    run = begun(tmp_path / "run", EVERY)
+
+    def act() -> int:
+        async def stuck(recipe: Any, buffer: Any, engine: Any, learner: Any, logbook: Any, *_: Any) -> None:
+            logbook.stop("out of time")
+            for _ in range(2):
+                os.kill(os.getpid(), signal.SIGINT)
+                await asyncio.sleep(0.2)
+
+        commands.loop = stuck
+        try:
+            return carry_on(run, ready(EVERY), disk=Quick())
+        except KeyboardInterrupt:
+            return 99
+
+    assert forked(act, tmp_path / "log") == 99
 
 
 def test_stop_after_saves_and_says_how_to_go_on(

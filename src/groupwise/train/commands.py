@@ -133,9 +133,13 @@ async def guided(logbook: Logbook, ready: Place, stop_after: float | None) -> No
     """The loop, ended early by a signal or by the clock; a second signal ends it at once."""
     events = asyncio.get_running_loop()
 
+    asked = False
+
     def ask(why: str) -> None:
-        if logbook.stopping in ("interrupted", "terminated"):
+        nonlocal asked
+        if asked:
             raise KeyboardInterrupt
+        asked = True
         logbook.stop(why)
 
     for number, why in ((signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated")):

@@ -73,7 +73,7 @@ def bug(words: list[str]) -> int:
 
 
 def run(words: list[str]) -> int:
-    """Dispatch to what computes (`train.commands`) or to what prints (`train.views`)."""
+    """Dispatch to what carries a run (`train.commands`), asks a model (`train.ask`) or only prints (`train.views`)."""
     table, commands = parser()
     known = commands.get(words[0]) if words else None
     words, overrides = split(known, words) if known else (words, [])
@@ -96,12 +96,15 @@ def run(words: list[str]) -> int:
             return do.train(a.recipe, overrides, a.use, out=a.out, name=a.name, stop_after=a.stop_after, command=told)
         case "resume":
             return do.resume(a.run, a.use, strict=a.strict, stop_after=a.stop_after)
-        case "eval":
-            return do.evaluate(a.model, overrides, a.use, samples=a.samples, problems=a.problems, recipe_path=a.recipe)
-        case "sample":
-            return do.sample(a.model, a.prompt, overrides, a.use, n=a.n)
         case "report":
             return do.report(a.run, a.out)
+    from groupwise.train import ask
+
+    match a.command:
+        case "eval":
+            return ask.evaluate(a.model, overrides, a.use, samples=a.samples, problems=a.problems, recipe_path=a.recipe)
+        case "sample":
+            return ask.sample(a.model, a.prompt, overrides, a.use, n=a.n)
     raise AssertionError(a.command)
 
 

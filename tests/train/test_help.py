@@ -83,10 +83,10 @@ def calls(monkeypatch):
 
         return call
 
-    names = ("train", "resume", "evaluate", "sample", "report")
-    fake = SimpleNamespace(**{name: remember(name) for name in names})
-    monkeypatch.setitem(sys.modules, "groupwise.train.commands", fake)
-    monkeypatch.setattr(groupwise.train, "commands", fake, raising=False)
+    for room, names in (("commands", ("train", "resume", "report")), ("ask", ("evaluate", "sample"))):
+        fake = SimpleNamespace(**{name: remember(name) for name in names})
+        monkeypatch.setitem(sys.modules, f"groupwise.train.{room}", fake)
+        monkeypatch.setattr(groupwise.train, room, fake, raising=False)
     return made
 
 

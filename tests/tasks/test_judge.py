@@ -29,6 +29,10 @@ class Verdict:
     feedback: str = ""
     cause: str = ""
 
+class Reading(Verdict):
+    said = "one half"
+Reading.__name__ = "Verdict"
+
 class Item:
     def __init__(self, value): self.value = value
     def item(self): return self.value
@@ -196,6 +200,12 @@ def test_what_an_async_function_returns(user, judged):
     assert ask(verifier, "hang").cause == "no verdict within 0.2 s"
     own = judged_by(returns_verdict)
     assert ask(own, "x").feedback == "well done"
+
+
+def test_what_a_function_read_as_the_answer_comes_along(user, judged):
+    verifier = judged(user.grade, workers=1)
+    assert ask(verifier, "Reading(1)").said == "one half"
+    assert ask(verifier, "Verdict(1)").said is None and ask(verifier, "True").said is None
 
 
 async def returns_verdict(prompt: str, answer: str, gold: object) -> Verdict:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from groupwise.data import Outcome, Prompt, Sample, Verifier
-from groupwise.tasks import exact, last_number
+from groupwise.tasks import calculator_answer, exact, last_number
 from groupwise.tasks.verifiers import as_number
 
 RIGHT, WRONG, MALFORMED, UNKNOWN = Outcome.correct, Outcome.wrong, Outcome.malformed, Outcome.unverifiable
@@ -153,3 +153,24 @@ def test_bombs_are_read_as_text(verifier: Verifier, bomb: str):
 def test_no_text_raises(text: str):
     assert judge(last_number, text, 7).outcome in (RIGHT, WRONG, MALFORMED)
     assert judge(exact, text, 7).outcome in (RIGHT, WRONG, MALFORMED)
+
+
+@pytest.mark.parametrize(
+    "verifier,text,said",
+    [
+        (exact, " New\n York ", "New York"),
+        (exact, "", None),
+        (last_number, "first 7, then 1,000.50.", "2001/2"),
+        (last_number, r"\boxed{2/4} or **0.5**", "1/2"),
+        (last_number, "1/0", "1/0"),
+        (last_number, "9" * 401, "9" * 401),
+        (last_number, "no number", None),
+        (calculator_answer, "7*5=35;#035", "35"),
+        (calculator_answer, "#-0", "0"),
+        (calculator_answer, "35", None),
+    ],
+)
+def test_what_was_read_as_the_answer_is_said(verifier: Verifier, text: str, said: str | None):
+    """Equal answers, however written, are equal votes; an answer in which none was found has none."""
+    sample = Sample(context=(), stream=(0,), text=text)
+    assert asyncio.run(verifier(Prompt("p", (), "7*5=", {"answer": 35}), sample)).said == said

@@ -32,6 +32,8 @@ class Finish(IntEnum):
 class Verdict:
     """What a verifier says of one answer; `score` in [0, 1] for graded answers, `cause` says why one is unverifiable.
 
+    `said` is what it read as the answer, so that answers can be counted as votes: equal text is an equal answer.
+
     >>> Verdict(Outcome.correct).value
     1.0
     """
@@ -41,6 +43,7 @@ class Verdict:
     parts: Mapping[str, float] = field(default_factory=dict)
     feedback: str = ""
     cause: str = ""
+    said: str | None = None
 
     @property
     def value(self) -> float:

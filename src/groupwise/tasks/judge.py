@@ -195,7 +195,9 @@ def _read(reply: dict[str, Any]) -> Verdict:
     try:
         score = None if said["score"] is None else _number(said["score"])
         parts = {name: _number(value) for name, value in said["parts"].items()}
-        return ruled(Verdict(Outcome(said["outcome"]), score, parts, str(said["feedback"]), str(said["cause"])))
+        told = {name: str(said[name]) for name in ("feedback", "cause")}
+        read = said["said"] if isinstance(said["said"], str) else None
+        return ruled(Verdict(Outcome(said["outcome"]), score, parts, **told, said=read))
     except (ArithmeticError, TypeError, ValueError) as error:
         return unverifiable(f"it returned a Verdict that cannot be: {error}")
 

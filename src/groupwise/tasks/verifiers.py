@@ -24,7 +24,7 @@ async def exact(prompt: Prompt, sample: Sample) -> Verdict:
     gold = prompt.given["answer"]
     if not is_plain(gold):
         return _no_gold(gold, "text or a number")
-    return Verdict(Outcome.correct if said == " ".join(str(gold).split()) else Outcome.wrong)
+    return Verdict(Outcome.correct if said == " ".join(str(gold).split()) else Outcome.wrong, said=said)
 
 
 async def last_number(prompt: Prompt, sample: Sample) -> Verdict:
@@ -39,7 +39,9 @@ async def last_number(prompt: Prompt, sample: Sample) -> Verdict:
     found = deque(_NUMBER.finditer(sample.text), maxlen=1)
     if not found:
         return Verdict(Outcome.malformed)
-    return Verdict(Outcome.correct if _value(found[0]) == gold else Outcome.wrong)
+    value = _value(found[0])
+    said = found[0][0] if value is None else str(value)
+    return Verdict(Outcome.correct if value == gold else Outcome.wrong, said=said)
 
 
 def as_number(gold: Any) -> Fraction | None:

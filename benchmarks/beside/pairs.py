@@ -1,0 +1,125 @@
+"""Interleaved pairs of runs, Groupwise then TRL, each a process of its own on a core of its own, and their ratios."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import mean, median
+from typing import Any
+
+from benchmarks.beside.files import HOME
+from benchmarks.beside.regimes import Regime
+
+CORE = 0
+APART = 0.15
+"""Probes around a pair that differ by more than this say that the machine was not the same: the pair is repeated."""
+REPEATS = 3
+"""Pairs of one regime that are repeated at most."""
+PROBE = """
+import time, torch
+torch.set_num_threads(1)
+a, b = torch.randn(1024, 1024), torch.randn(1024, 1024)
+def once():
+    began = time.perf_counter()
+    for _ in range(4): a @ b
+    return 4 * 2 * 1024**3 / (time.perf_counter() - began) / 1e9
+once()
+print(sorted(once() for _ in range(9))[4])
+"""
+"""Median GFLOP/s of a float32 product of 1024 x 1024."""
+
+Run = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Where runs run: pinned to `cores`, each with `threads`; TRL by the interpreter `trl`."""
+
+    cores: Sequence[int] = (CORE,)
+    threads: int = 1
+    trl: str = sys.executable
+
+    def run(self, python: str, code: Sequence[str]) -> str:
+        """The standard output of one pinned process. SystemExit with its errors where it fails."""
+        keep = {k: v for k, v in os.environ.items() if not k.startswith(("OMP_", "MKL_", "GROUPWISE_"))}
+        paths = os.pathsep.join([str(HOME / "src"), str(HOME)])
+        environment = keep | {"OMP_NUM_THREADS": str(self.threads), "PYTHONPATH": paths}
+        done = subprocess.run(
+            [python, *code], cwd=HOME, env=environment, capture_output=True, text=True, check=False,
+            preexec_fn=lambda: os.sched_setaffinity(0, self.cores),
+        )  # fmt: skip
+        if done.returncode:
+            raise SystemExit(f"{' '.join(code)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
+        return done.stdout
+
+    def probe(self) -> float:
+        """GFLOP/s of one core at this moment."""
+        return float(self.run(sys.executable, ["-c", PROBE]))
+
+    def ours(self, regime: Regime, *more: str) -> Run:
+        """One run of Groupwise."""
+        code = ["-m", "benchmarks.beside.ours", regime.letter, "--threads", str(self.threads), *more]
+        return told(self.run(sys.executable, code))
+
+    def theirs(self, regime: Regime, *more: str) -> Run:
+        """One run of TRL."""
+        code = ["-m", "benchmarks.beside.theirs", regime.letter, "--threads", str(self.threads), *more]
+        return told(self.run(self.trl, code))
+
+
+def told(output: str) -> Run:
+    """What a run said of itself: its last line."""
+    return json.loads(output.strip().splitlines()[-1])
+
+
+def pairs(regime: Regime, n: int, machine: Machine, say: Callable[[str], None]) -> list[dict[str, Any]]:
+    """`n` sound pairs, the unsound ones among them marked."""
+    found: list[dict[str, Any]] = []
+    probe = machine.probe()
+    while sum(pair["sound"] for pair in found) < n:
+        began, before = time.perf_counter(), probe
+        pair = {"groupwise": machine.ours(regime), "trl": machine.theirs(regime)}
+        probe = machine.probe()
+        apart = abs(probe - before) / max(probe, before)
+        repeated = sum(not pair["sound"] for pair in found)
+        found.append({**pair, "probes": [before, probe], "sound": apart <= APART or repeated >= REPEATS})
+        ours, theirs = (per_iteration(regime, pair[system]) for system in ("groupwise", "trl"))
+        say(
+            f"pair {len(found)}: {ratio(regime, found[-1]):.2f}x ({ratio(regime, found[-1], 'cpu'):.2f}x by CPU); an "
+            f"iteration {ours:.2f} and {theirs:.2f} s; probes {before:.0f} and {probe:.0f} GFLOP/s"
+            f"{'' if found[-1]['sound'] else ', repeated'}; {time.perf_counter() - began:.0f} s"
+        )
+    return found
+
+
+def timed(regime: Regime, run: Run) -> list[dict[str, Any]]:
+    """The iterations after the warm-up."""
+    return run["iterations"][regime.warmup :]
+
+
+def per_iteration(regime: Regime, run: Run, clock: str = "seconds") -> float:
+    """Seconds of an iteration."""
+    return mean(iteration[clock] for iteration in timed(regime, run))
+
+
+def per_token(regime: Regime, run: Run, clock: str = "seconds") -> float:
+    """Seconds of a trained token."""
+    iterations = timed(regime, run)
+    return sum(i[clock] for i in iterations) / sum(i["tokens"] for i in iterations)
+
+
+def ratio(regime: Regime, pair: dict[str, Any], clock: str = "seconds") -> float:
+    """Time of TRL / time of Groupwise, for a trained token: the same as for an iteration where lengths are forced."""
+    return per_token(regime, pair["trl"], clock) / per_token(regime, pair["groupwise"], clock)
+
+
+def spread(values: Sequence[float]) -> tuple[float, float, float]:
+    """Median, least and largest.
+
+    >>> spread([3.0, 1.0, 2.0])
+    (2.0, 1.0, 3.0)
+    """
+    return median(values), min(values), max(values)

@@ -1,0 +1,80 @@
+"""What both sides read: a model directory in the Hugging Face layout, and the prompts in the order of their drawing.
+
+python -m benchmarks.beside.prepare b
+"""
+
+import argparse
+import json
+from dataclasses import asdict
+from pathlib import Path
+from random import Random
+
+from benchmarks.beside.files import ROOT, model_of, problems_of, prompts_of
+from benchmarks.beside.regimes import REGIMES, Net, Regime
+from tokenizers import AddedToken, models, pre_tokenizers
+from tokenizers import Tokenizer as Fast
+
+from groupwise.data import Task
+from groupwise.models import Decoder, Shape, Tokenizer, read_tokenizer, write_model
+from groupwise.rollout import Shuffled
+from groupwise.tasks import find_task
+
+PAD, END = "<pad>", "<end>"
+MOST = 100
+"""Iterations for which there are prompts."""
+
+
+def prepare(regime: Regime, seed: int = 0) -> None:
+    """Write what is not there yet."""
+    home = ROOT / regime.letter
+    home.mkdir(parents=True, exist_ok=True)
+    if regime.net is not None:
+        written = home / "net.json"
+        if not written.is_file() or json.loads(written.read_text()) != asdict(regime.net):
+            write_net(regime.net, model_of(regime))
+            written.write_text(json.dumps(asdict(regime.net)))
+        Path(problems_of(regime)).write_text("".join(random_problems(regime)))
+    tokenizer = read_tokenizer(model_of(regime))
+    task: Task = find_task(
+        problems_of(regime),
+        tokenizer.encode,
+        **({} if regime.net is None else {"prompt": "prompt", "answer": "answer"}),
+    )
+    draws = Shuffled().draw(Shuffled().init(task, seed), task, MOST * regime.prompts, regime.group)[1]
+    if regime.net is not None:
+        assert all(len(draw.prompt.context) == regime.prompt_tokens for draw in draws)
+    lines = [json.dumps({"prompt": d.prompt.text, "answer": d.prompt.given["answer"]}) + "\n" for d in draws]
+    prompts_of(regime, seed).write_text("".join(lines))
+
+
+def write_net(net: Net, path: Path) -> None:
+    """A decoder with random weights and a tokenizer of one word an id, so that text gives exactly the wanted ids."""
+    shape = Shape(**asdict(net), qkv_bias=net.family == "qwen2", tied=True)
+    words = {PAD: 0, END: 1} | {f"t{i}": i for i in range(2, net.vocabulary)}
+    fast = Fast(models.WordLevel(words, unk_token=""))
+    fast.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    fast.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in (PAD, END)])
+    write_model(Decoder.new(shape, seed=0), path, tokenizer=Tokenizer.of(fast, [words[END]]))
+
+
+def random_problems(regime: Regime) -> list[str]:
+    """Rows of a problem file: prompts of the wanted length in random words."""
+    assert regime.net is not None
+    random = Random(f"problems {regime.letter}")
+    rows = [
+        [f"t{random.randrange(2, regime.net.vocabulary)}" for _ in range(regime.prompt_tokens)]
+        for _ in range(20 * regime.prompts)
+    ]
+    return [json.dumps({"prompt": " ".join(row), "answer": "0"}) + "\n" for row in rows]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Write the model and the prompts of a regime.")
+    parser.add_argument("regime", choices=REGIMES)
+    parser.add_argument("--seed", type=int, default=0)
+    a = parser.parse_args()
+    prepare(REGIMES[a.regime], a.seed)
+
+
+if __name__ == "__main__":
+    main()

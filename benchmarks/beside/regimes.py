@@ -1,0 +1,162 @@
+"""The works that both systems do, as values. Standard library only: TRL's process reads them too."""
+
+import math
+from dataclasses import dataclass, field
+from random import Random
+from statistics import NormalDist
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Net:
+    """A decoder with random weights. `heads` of `head_dim`; the embedding is the head where `tied`."""
+
+    vocabulary: int
+    width: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    inner: int
+    positions: int = 1024
+    family: Literal["llama", "qwen2"] = "llama"
+
+    @property
+    def layer(self) -> int:
+        """Weights of one layer that are multiplied with every token."""
+        asks, seen = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        return self.width * (2 * asks + 2 * seen + 3 * self.inner)
+
+    @property
+    def head(self) -> int:
+        """Weights of the head."""
+        return self.vocabulary * self.width
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fixed:
+    """Every answer has `tokens` tokens."""
+
+    tokens: int
+
+    def of(self, iteration: int, rows: int) -> list[int]:
+        return [self.tokens] * rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ragged:
+    """Heavy-tailed lengths: log-normal around `median`, within `least` and `most`.
+
+    Every iteration has the same lengths, its quantiles, in an order of its own.
+
+    >>> sorted(Ragged(least=8, median=48, most=512).of(0, 8))
+    [10, 20, 29, 41, 56, 78, 117, 222]
+    """
+
+    least: int
+    median: int
+    most: int
+    spread: float = 1.0
+
+    def of(self, iteration: int, rows: int) -> list[int]:
+        law = NormalDist(math.log(self.median), self.spread)
+        drawn = [round(math.exp(law.inv_cdf((i + 0.5) / rows))) for i in range(rows)]
+        lengths = [min(max(n, self.least), self.most) for n in drawn]
+        Random(f"lengths {iteration}").shuffle(lengths)
+        return lengths
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Regime:
+    """One work: what is sampled, what is trained, and how often it is timed.
+
+    `lengths` is None where answers end by themselves. `micro_batch` is TRL's, the fastest that the sweep found.
+    `target` is the wanted ratio of times, `memory` the wanted ratio of peaks above the import floor (0: none).
+    """
+
+    letter: str
+    title: str
+    target: float
+    memory: float = 0.0
+    net: Net | None = None  # None: the packaged calculator model and its task
+    prompts: int
+    group: int
+    prompt_tokens: int = 0
+    max_tokens: int
+    lengths: Fixed | Ragged | None = None
+    loss: Literal["grpo", "gspo", "dapo"] = "grpo"
+    low: float = 0.2
+    high: float = 0.2
+    minibatches: int = 1
+    passes: int = 1
+    lr: float = 1e-5
+    decay: Literal["constant", "linear"] = "constant"
+    warmup: int = 1
+    timed: int
+    micro_batch: int
+    full: bool = field(default=False)  # only in bench-full
+
+    @property
+    def rows(self) -> int:
+        """Answers an iteration."""
+        return self.prompts * self.group
+
+    @property
+    def minibatch(self) -> int:
+        """Answers an optimizer step."""
+        return self.rows // self.minibatches
+
+    @property
+    def micro_batches(self) -> tuple[int, ...]:
+        """What TRL may forward at once: whatever of 8, 32, 128, 256 divides a step, and a whole step."""
+        return tuple(sorted({m for m in (8, 32, 128, 256) if self.minibatch % m == 0} | {self.minibatch}))
+
+    def lengths_of(self, iteration: int) -> list[int] | None:
+        """How long each answer of an iteration must be; None where answers end by themselves."""
+        return None if self.lengths is None else self.lengths.of(iteration, self.rows)
+
+
+VOCABULARY = 151_936
+"""Qwen's."""
+
+REGIMES = {
+    regime.letter: regime
+    for regime in (
+        Regime(
+            letter="a", title="default: the packaged model learns its task", target=2.0,
+            prompts=16, group=16, max_tokens=48, loss="gspo", low=0.05, high=0.05, minibatches=4,
+            lr=2e-4, decay="linear", warmup=2, timed=8, micro_batch=32,
+        ),
+        Regime(
+            letter="b", title="shared prompts: 512 tokens, group 16, answers 64, 10M parameters", target=5.0,
+            memory=0.5,
+            net=Net(vocabulary=1024, width=320, layers=8, heads=5, kv_heads=5, head_dim=64, inner=864),
+            prompts=2, group=16, prompt_tokens=512, max_tokens=64, lengths=Fixed(tokens=64), timed=2, micro_batch=8,
+        ),
+        Regime(
+            letter="c", title="ragged: answers from 8 to 512, median 48, 2M parameters", target=3.0, memory=0.5,
+            net=Net(vocabulary=1024, width=192, layers=4, heads=6, kv_heads=6, head_dim=32, inner=512),
+            prompts=4, group=16, prompt_tokens=32, max_tokens=512,
+            lengths=Ragged(least=8, median=48, most=512), timed=2, micro_batch=8,
+        ),
+        Regime(
+            letter="d", title="vocabulary 151,936, width 256, 2 layers", target=2.0, memory=0.3,
+            net=Net(vocabulary=VOCABULARY, width=256, layers=2, heads=4, kv_heads=4, head_dim=64, inner=704),
+            prompts=4, group=8, prompt_tokens=32, max_tokens=32, lengths=Fixed(tokens=32), timed=2, micro_batch=8,
+        ),
+        Regime(
+            letter="e", title="DAPO's 16 minibatches and 2 passes on the packaged model", target=2.5,
+            prompts=16, group=16, max_tokens=48, loss="dapo", high=0.28, minibatches=16, passes=2,
+            lr=5e-5, warmup=1, timed=4, micro_batch=16,
+        ),
+        Regime(
+            letter="g", title="Qwen2.5-0.5B's shape with 2 layers", target=1.5,
+            net=Net(
+                vocabulary=VOCABULARY, width=896, layers=2, heads=14, kv_heads=2, head_dim=64, inner=4864,
+                family="qwen2",
+            ),
+            prompts=2, group=8, prompt_tokens=128, max_tokens=64, lengths=Fixed(tokens=64), timed=2, micro_batch=8,
+            full=True,
+        ),
+    )
+}  # fmt: skip

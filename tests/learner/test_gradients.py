@@ -6,7 +6,7 @@ import torch
 from groupwise.advantages import Standardised, every_token
 from groupwise.data import Batch, pack
 from groupwise.learner import AdamW, Learner, Step, cut, forward
-from groupwise.models import Shared
+from groupwise.models import Decoder, Shared
 from groupwise.objective import (
     Clip,
     ClippedWeight,
@@ -122,10 +122,11 @@ def test_what_surrounds_a_sample_changes_nothing():
     torch.testing.assert_close(together, torch.cat(alone), rtol=0, atol=1e-13)
 
 
-def test_chunks_of_the_head_change_nothing():
+def test_blocks_of_the_vocabulary_change_nothing(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("groupwise.learner.linear_law.NARROWEST", 1)
     batch, decoder = pack(ragged()), model()
     whole = forward(decoder, batch, temperature=0.7)
-    parts = forward(decoder, batch, temperature=0.7, logits_at_once=17 * 5)
+    parts = forward(decoder, batch, temperature=0.7, logits_at_once=5 * batch.tokens)
     for a, b in zip(whole, parts):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-13)
     grads = []
@@ -134,6 +135,33 @@ def test_chunks_of_the_head_change_nothing():
         logp.sum().backward()
         grads.append(torch.cat([p.grad.flatten() for p in decoder.parameters()]))
     assert close(grads[1], grads[0], 1e-12)
+
+
+class AnyHead(torch.nn.Module):
+    """The decoder behind a head of which the learner knows nothing but that it gives logits."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        super().__init__()
+        self.decoder = decoder
+
+    def forward(self, tokens: torch.Tensor, layout: Shared) -> torch.Tensor:
+        return self.decoder(tokens, layout)
+
+    def head(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self.decoder.head(hidden)
+
+
+@pytest.mark.t(5)
+@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("logits", [17 * 5, 1 << 22])
+def test_a_head_of_any_kind_has_the_same_gradient(name: str, logits: int):
+    batch, objective = credited(), OBJECTIVES[name]
+    step, decoder = objective.fix(batch), model()
+    logp, entropy = forward(AnyHead(decoder), batch, temperature=0.7, logits_at_once=logits)
+    objective(step.having(logp=logp)).backward()
+    got = torch.cat([p.grad.flatten() for p in decoder.parameters() if p.grad is not None])
+    assert close(got, plain_gradient(batch, objective), 1e-12)
+    torch.testing.assert_close(entropy, forward(decoder, batch, temperature=0.7)[1], rtol=1e-12, atol=1e-12)
 
 
 def test_entropy_is_that_of_the_law():

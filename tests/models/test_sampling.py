@@ -120,3 +120,23 @@ def test_draws_follow_the_law() -> None:
 
 def test_half_precision_logits_are_normalised_in_float32() -> None:
     assert log_law(torch.zeros(1, 3, dtype=torch.bfloat16)).dtype == torch.float32
+
+
+@pytest.mark.t(20)
+@pytest.mark.parametrize("v", [1025, 1536, 5000])
+def test_a_large_vocabulary_is_chosen_from_as_a_small_one(v: int) -> None:
+    """By blocks: the inverse of the whole cumulative law, and never a token without probability, at the edges too."""
+    draw = torch.Generator().manual_seed(v)
+    logits = 4 * torch.randn(64, v, generator=draw, dtype=torch.float64)
+    logits[:, 400:1020] = -torch.inf  # a whole block and parts of its neighbours
+    logits[0, :-1], logits[1, 1:] = -torch.inf, -torch.inf
+    law = log_law(logits)
+    for u in (torch.rand(64, generator=draw, dtype=torch.float64), torch.zeros(64), torch.full((64,), 1 - 2**-53)):
+        at, p = choose(law, u), law.exp()
+        wanted = torch.searchsorted(p.cumsum(-1), u.double()[:, None], right=True)[:, 0]
+        last = ((p > 0) * torch.arange(v)).amax(-1)
+        assert torch.equal(at, wanted.minimum(last))
+        low = choose(law.float(), u)
+        assert (p.gather(1, low[:, None]) > 0).all()
+        end = p.cumsum(-1).gather(1, low[:, None])[:, 0]  # in float32 a u may lie just across a token's edge
+        assert (end >= u - 1e-5).all() and (end - p.gather(1, low[:, None])[:, 0] <= u + 1e-5).all()

@@ -192,6 +192,14 @@ class Backbone(Protocol):
 
 
 @runtime_checkable
+class LinearHead(Protocol):
+    """A model whose head is one matrix and nothing more: the learner then never makes all logits of a token."""
+
+    @property
+    def unembedding(self) -> Float[Tensor, "vocabulary width"]: ...
+
+
+@runtime_checkable
 class Memory(Protocol[State]):
     """What a method remembers on the learning side: written after the steps, read as `batch.memory[name]`."""
 

@@ -7,11 +7,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from groupwise.data import Backbone, Batch
+from groupwise.data import Backbone, Batch, LinearHead
+from groupwise.learner.linear_law import linear_law
 from groupwise.models import Shared, log_law
 
 LOGITS_AT_ONCE = 1 << 22
-"""Logits alive at the same time: 16 MiB in float32. Beyond it the head runs in chunks, recomputed on the way back."""
+"""Logits alive at the same time: 16 MiB in float32. Beyond it the head runs in parts, recomputed on the way back."""
 
 
 def forward(
@@ -26,7 +27,10 @@ def forward(
     starts = batch.length.cumsum(0) - batch.length
     rows = batch.sequences.spread(starts) + batch.place
     hidden = model(layout.tokens, layout).index_select(0, layout.source[rows])  # whose gradient has one order
-    return chosen(model.head, hidden, layout.target[rows], temperature=temperature, logits_at_once=logits_at_once)
+    bound = {"temperature": temperature, "logits_at_once": logits_at_once}
+    if isinstance(model, LinearHead) and len(rows):
+        return linear_law(hidden, model.unembedding, layout.target[rows], **bound)
+    return chosen(model.head, hidden, layout.target[rows], **bound)
 
 
 def chosen(
@@ -37,7 +41,7 @@ def chosen(
     temperature: float,
     logits_at_once: int,
 ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
-    """Log-probs and entropies of the targets, by chunks of rows that bound the logits alive."""
+    """Log-probs and entropies of the targets under any head, by chunks of rows that bound the logits alive."""
 
     def part(rows: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
         law = log_law(head(rows), temperature)

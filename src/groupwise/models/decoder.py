@@ -190,4 +190,9 @@ class Decoder(nn.Module):
 
     def head(self, hidden: Float[Tensor, "n width"]) -> Float[Tensor, "n vocabulary"]:
         """Logits, in the weights' dtype."""
-        return F.linear(hidden, (self.model.embed_tokens if self.lm_head is None else self.lm_head).weight)
+        return F.linear(hidden, self.unembedding)
+
+    @property
+    def unembedding(self) -> Float[Tensor, "vocabulary width"]:
+        """All that the head is made of."""
+        return (self.model.embed_tokens if self.lm_head is None else self.lm_head).weight

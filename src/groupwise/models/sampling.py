@@ -6,6 +6,9 @@ from torch import Tensor
 
 from groupwise.data import Sampling
 
+BLOCK = 512
+"""Entries of the vocabulary whose mass is summed as one."""
+
 
 def log_law(logits: Float[Tensor, "rows v"], temperature: float = 1.0) -> Float[Tensor, "rows v"]:
     """`log_softmax(logits / T)`, at least in float32. T = 0 is certainty of the largest logit, the first of equals.
@@ -17,7 +20,7 @@ def log_law(logits: Float[Tensor, "rows v"], temperature: float = 1.0) -> Float[
     if temperature == 0:
         certain = torch.full_like(logits, -torch.inf)
         return certain.scatter(-1, logits.argmax(-1, keepdim=True), 0.0)
-    return torch.log_softmax(logits / temperature, -1)
+    return torch.log_softmax(logits if temperature == 1 else logits / temperature, -1)
 
 
 def truncated(logits: Float[Tensor, "rows v"], sampling: Sampling) -> Float[Tensor, "rows v"]:
@@ -47,13 +50,28 @@ def truncated(logits: Float[Tensor, "rows v"], sampling: Sampling) -> Float[Tens
 def choose(logp: Float[Tensor, "rows v"], u: Float[Tensor, " rows"]) -> Int[Tensor, " rows"]:
     """The token at `u` in [0, 1) of each row's cumulative law, in the order of the vocabulary.
 
-    Summed in float64; a `u` beyond a sum that falls short of 1 gives the last token of positive probability, and no
-    token of probability 0 is ever chosen.
+    A block of the vocabulary is found first, then the token in it: only the masses of blocks are ever summed over the
+    whole vocabulary. Summed in float64, inside a block of a large vocabulary in the law's dtype. A `u` beyond a sum
+    that falls short of 1 gives the last token of positive probability, and no token of probability 0 is ever chosen.
 
     >>> choose(torch.tensor([[0.5, 0.0, 0.5]]).log().expand(3, -1), torch.tensor([0.0, 0.5, 0.999])).tolist()
     [0, 2, 2]
     """
-    p = logp.double().exp()
-    at = torch.searchsorted(p.cumsum(-1), u.double()[:, None], right=True).squeeze(1)
+    u = u.double()
+    if logp.shape[-1] <= 2 * BLOCK:
+        return _at(logp.double().exp(), u)
+    p = logp.exp()
+    whole = p.shape[-1] // BLOCK
+    mass = p[:, : whole * BLOCK].unflatten(-1, (whole, BLOCK)).sum(-1)
+    mass = torch.cat([mass, p[:, whole * BLOCK :].sum(-1, keepdim=True)], -1).double()
+    block = _at(mass, u)
+    before = (mass.cumsum(-1) - mass).gather(-1, block[:, None])[:, 0]
+    place = block[:, None] * BLOCK + torch.arange(BLOCK, device=p.device)
+    inside = p.gather(-1, place.clamp(max=p.shape[-1] - 1)).double().masked_fill(place >= p.shape[-1], 0)
+    return block * BLOCK + _at(inside, u - before)
+
+
+def _at(p: Float[Tensor, "rows v"], u: Float[Tensor, " rows"]) -> Int[Tensor, " rows"]:
+    at = torch.searchsorted(p.cumsum(-1), u[:, None], right=True).squeeze(1)
     last = ((p > 0) * torch.arange(p.shape[-1], device=p.device)).amax(-1)
     return at.minimum(last)

@@ -5,12 +5,17 @@ from groupwise.tasks.calculator import Calculator, calculator_answer, demonstrat
 from groupwise.tasks.judge import judged_by
 from groupwise.tasks.names import find_task, find_verifier
 from groupwise.tasks.problems import Problems
+from groupwise.tasks.sandbox import Bounds, Program, Ran, Sandbox
 from groupwise.tasks.verifiers import exact, last_number
 
 __all__ = [
     "END",
+    "Bounds",
     "Calculator",
     "Problems",
+    "Program",
+    "Ran",
+    "Sandbox",
     "calculator_answer",
     "calculator_tokenizer",
     "demonstrations",

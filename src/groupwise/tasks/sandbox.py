@@ -1,0 +1,353 @@
+"""Code that a model wrote, run where it can do no harm: bubblewrap around a warm interpreter, a fork an execution."""
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import weakref
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from queue import SimpleQueue
+from time import monotonic
+from typing import Any, Literal
+
+from groupwise.data import Environment
+
+START = 20.0
+"""Seconds that a sandbox may take to start; 0.1 is usual."""
+GRACE = 5.0
+"""Seconds beyond the wall time of an execution after which its sandbox counts as harmed."""
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What one execution may use: seconds of CPU and of wall time, bytes of memory and of output.
+
+    The CPU time decides about an answer that computes for too long, so that a busy machine changes no verdict; the wall
+    time ends one that sleeps.
+    """
+
+    cpu: float = 2.0
+    wall: float = 10.0
+    memory: int = 1 << 29
+    output: int = 1 << 20
+
+    def __post_init__(self) -> None:
+        if not (0 < self.cpu <= self.wall < float("inf") and self.memory > 0 and self.output > 0):
+            raise ValueError(f"{self}\nneeds 0 < cpu <= wall, and memory and output above 0")
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One execution: a `function` of the code called with `args`; without one, a program that reads `stdin`."""
+
+    code: str
+    function: str | None = None
+    args: tuple[Any, ...] = ()
+    stdin: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What an execution gave: the function's value, or the program's output as text; `trouble` where there is none.
+
+    `end` says how: `done`; `failed` (an exception, an exit, no value, one that is not plain JSON); `cpu`, `wall` and
+    `output` (a bound was met); `lost` (the sandbox itself failed, twice, and nothing is known of the program).
+    """
+
+    end: Literal["done", "failed", "cpu", "wall", "output", "lost"]
+    value: Any = None
+    trouble: str = ""
+    cpu: float = 0.0
+
+
+class Sandbox:
+    """A constant number of `boxes` (default: one a core), each started when first needed and replaced when harmed.
+
+    It works from any thread and any event loop; the threads that wait are its own. What happens inside cannot reach the
+    network, files of the host, its processes or its environment, and nothing outlives an execution (docs/sandbox.md).
+    `Environment` with the way out where this machine has no sandbox; with `unsafe` code runs without one, see there.
+    """
+
+    def __init__(self, bounds: Bounds = Bounds(), *, boxes: int | None = None, unsafe: bool = False) -> None:
+        if (why := None if unsafe else missing()) is not None:
+            raise why
+        boxes = boxes or len(os.sched_getaffinity(0))
+        self.bounds = bounds
+        self._threads = ThreadPoolExecutor(boxes, thread_name_prefix="sandbox")
+        self._boxes = [Box(unsafe) for _ in range(boxes)]
+        self._idle: SimpleQueue[Box] = SimpleQueue()
+        for box in self._boxes:
+            self._idle.put(box)
+        self._end = weakref.finalize(self, _close, self._threads, self._boxes, self._idle)
+
+    def run(self, programs: Iterable[Program]) -> list[Ran]:
+        """What each program gave, in their order; as many at once as there are boxes. Blocks."""
+        return [f.result() for f in [self._threads.submit(self._run, program) for program in programs]]
+
+    async def ran(self, program: Program) -> Ran:
+        """What one program gave, awaited."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._run, program)
+
+    def about(self) -> dict[str, Any]:
+        """What a started box says of itself: `python`, its version, and `calls`, whether system calls are filtered."""
+        return self._threads.submit(self._about).result()
+
+    def close(self) -> None:
+        """Ends the boxes. Those of a host that is gone end by themselves."""
+        self._end()
+
+    # What follows runs in a thread of the pool: a box ends with the thread that started it.
+
+    def _run(self, program: Program) -> Ran:
+        box = self._idle.get()
+        try:
+            ran = box.run(program, self.bounds)
+            return ran if ran.end != "lost" else box.run(program, self.bounds)  # once more, in a new box
+        finally:
+            self._idle.put(box)
+
+    def _about(self) -> dict[str, Any]:
+        box = self._idle.get()
+        try:
+            box.start()
+            return box.about
+        finally:
+            self._idle.put(box)
+
+
+class Box:
+    """One sandbox with its server, replaced when it dies. Used by one thread at a time."""
+
+    def __init__(self, unsafe: bool) -> None:
+        self.unsafe = unsafe
+        self.process: subprocess.Popen[bytes] | None = None
+        self.socket: socket.socket | None = None
+        self.about: dict[str, Any] = {}
+
+    def start(self) -> None:
+        """`Environment` where nothing can be started, with what was said."""
+        if self.process is not None:
+            return
+        said = tempfile.TemporaryFile()  # noqa: SIM115
+        self.socket, theirs = socket.socketpair()
+        server = os.open(HERE / "sandbox_server.py", os.O_RDONLY)
+        try:
+            with theirs:
+                self.process = subprocess.Popen(
+                    bare(server) if self.unsafe else wrapped(server),
+                    stdin=theirs.fileno(),
+                    stdout=subprocess.DEVNULL,
+                    stderr=said,
+                    pass_fds=(server,),
+                    env=QUIET,
+                    cwd="/",
+                    start_new_session=True,
+                )
+            self.about, _ = self.hear(monotonic() + START, 1 << 16)
+        except (OSError, EOFError, ValueError) as error:
+            how = self.end()
+            said.seek(0)
+            seen = said.read(2000).decode(errors="replace").strip() or f"{error} ({how})"
+            raise refused(seen) from error
+        finally:
+            os.close(server)
+            said.close()
+
+    def run(self, program: Program, bounds: Bounds) -> Ran:
+        """What the program gave; `lost`, and this box ended, where its server did not do as it should."""
+        self.start()
+        order = {"code": program.code, "stdin": program.stdin, "cpu": bounds.cpu, "wall": bounds.wall}
+        order |= {"memory": bounds.memory, "output": bounds.output}
+        if program.function is not None:
+            order |= {"function": program.function, "args": list(program.args)}
+        data = json.dumps(order).encode()
+        until = monotonic() + bounds.wall + GRACE
+        try:
+            assert self.socket is not None, "a box that has started has a socket"
+            self.socket.settimeout(bounds.wall + GRACE)
+            self.socket.sendall(len(data).to_bytes(8) + data)
+            head, body = self.hear(until, bounds.output)
+        except (OSError, EOFError, ValueError, KeyError) as error:
+            return Ran("lost", trouble=f"the sandbox failed: {error or type(error).__name__} ({self.end()})")
+        return read(head, body, program)
+
+    def hear(self, until: float, most: int) -> tuple[dict[str, Any], bytes]:
+        """One reply: its head and its bytes. OSError (TimeoutError too), EOFError or ValueError where there is none."""
+        assert self.socket is not None, "a box that has started has a socket"
+        data, head = bytearray(), None
+        while head is None or len(data) < head["size"]:
+            self.socket.settimeout(max(until - monotonic(), 1e-3))
+            if not (got := self.socket.recv(1 << 16)):
+                raise EOFError("it ended")
+            data += got
+            if head is None and b"\n" in data:
+                line, _, data = data.partition(b"\n")
+                head = json.loads(line)
+            if len(data) > most or (head is None and len(data) > 4096):
+                raise ValueError("a reply that is too long")
+        return head, bytes(data)
+
+    def end(self) -> str:
+        """Kills the box with all that is in it; says how it ended."""
+        self.kill()
+        process, self.process, self.about = self.process, None, {}
+        if self.socket is not None:
+            self.socket.close()
+            self.socket = None
+        return f"exit code {process.wait()}" if process else "not running"
+
+    def kill(self) -> None:
+        """Kills only, so that a thread which waits for a reply sees the end; safe from any thread."""
+        process = self.process
+        if process is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def _close(threads: ThreadPoolExecutor, boxes: list[Box], idle: SimpleQueue[Box]) -> None:
+    threads.shutdown(wait=False, cancel_futures=True)
+    for box in boxes:
+        box.kill()
+    while not idle.empty():  # a busy one is ended by the thread that uses it
+        idle.get_nowait().end()
+
+
+# What came back
+
+
+def read(head: dict[str, Any], body: bytes, program: Program) -> Ran:
+    """What the server's word and the program's bytes mean. Nothing that the program says can be more than a value."""
+    end, cpu = head["end"], head["cpu"]
+    if end != "exit":
+        return Ran(end, trouble=_BOUND[end], cpu=cpu)
+    code = head["code"]
+    if code < 0:
+        return Ran("failed", trouble=f"killed by signal {-code}", cpu=cpu)
+    if program.function is None:
+        text = body.decode("utf-8", "replace")
+        return Ran("failed", text, f"exit code {code}", cpu) if code else Ran("done", text, cpu=cpu)
+    try:
+        said = json.loads(body, parse_constant=_no_constant, parse_float=_finite)
+        if type(said) is not dict or len(said) != 1:
+            raise ValueError("not one value")
+        if "value" in said:
+            return Ran("done", said["value"], cpu=cpu)
+        return Ran("failed", trouble=str(said["error"])[:200], cpu=cpu)
+    except (ValueError, KeyError, RecursionError):
+        return Ran("failed", trouble="it ended without a value" if not body else "its value cannot be read", cpu=cpu)
+
+
+_BOUND = {"cpu": "too much CPU time", "wall": "too much time", "output": "too much output"}
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _finite(text: str) -> float:
+    if not isfinite(number := float(text)):
+        raise ValueError(f"{text} is no finite number")
+    return number
+
+
+# Starting
+
+QUIET = {"PYTHONHASHSEED": "0", "MALLOC_ARENA_MAX": "1", "LC_ALL": "C.UTF-8"}
+"""The whole environment of a box; an answer finds it empty."""
+FLAGS = ("-S", "-P", "-B", "-X", "utf8")
+
+
+def python() -> tuple[str, str]:
+    """The interpreter behind a virtual environment, and the directory that it lives in."""
+    own = getattr(sys, "_base_executable", None) or sys.executable
+    return os.path.realpath(own), os.path.realpath(sys.base_prefix)
+
+
+def bare(server: int) -> list[str]:
+    """The server without a sandbox."""
+    return [python()[0], *FLAGS, f"/proc/self/fd/{server}"]
+
+
+def wrapped(server: int) -> list[str]:
+    """The server in namespaces of its own: Python's and the system's libraries, an empty /tmp, and nothing else."""
+    bwrap = shutil.which("bwrap")
+    assert bwrap is not None, "looked for before"
+    executable, prefix = python()
+    as_root = os.geteuid() == 0
+    shown = "/tmp/python" if as_root else prefix
+    view: list[str] = []
+    for path in ("/usr/lib", "/usr/lib64", "/lib", "/lib64", "/nix/store", "/etc/ld.so.cache"):
+        if os.path.islink(path):
+            view += ["--symlink", os.readlink(path), path]
+        elif os.path.exists(path):
+            view += ["--ro-bind", path, path]
+    for path in (executable, f"{prefix}/lib", f"{prefix}/lib64"):
+        if os.path.exists(path) and not path.startswith("/usr/lib"):
+            source = shown + path.removeprefix(prefix) if path.startswith(prefix + "/") else path
+            view += ["--ro-bind", source, path]
+    for path in ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom"):
+        view += ["--dev-bind", path, path]
+    quiet = [word for name, value in QUIET.items() for word in ("--setenv", name, value)]
+    # The server alone keeps a capability, and only in its own user namespace: each execution gets namespaces from it.
+    arguments = [
+        *("--unshare-all", "--uid", "1000", "--gid", "1000", "--hostname", "sandbox"),
+        *("--die-with-parent", "--new-session", "--clearenv", *quiet),
+        *("--cap-drop", "ALL", "--cap-add", "CAP_SYS_ADMIN"),
+        *(
+            *view,
+            "--tmpfs",
+            "/tmp",
+            "--ro-bind-data",
+            str(server),
+            "/server.py",
+            "--remount-ro",
+            "/",
+            "--chdir",
+            "/tmp",
+        ),
+        *(executable, *FLAGS, "/server.py", "isolated"),
+    ]
+    if not as_root:
+        return [bwrap, *arguments]
+    launch = str(HERE / "sandbox_launch.py")
+    return [executable, "-I", "-S", launch, os.path.realpath(bwrap), prefix, *arguments]
+
+
+def missing() -> Environment | None:
+    """What this machine lacks for a sandbox, as far as it can be told without starting one."""
+    if sys.platform != "linux":
+        return Environment(_NONE, evidence=f"this is {sys.platform}", fix="run it on Linux")
+    if shutil.which("bwrap") is None:
+        fix = "apt-get install bubblewrap (Debian, Ubuntu), dnf install bubblewrap (Fedora)"
+        return Environment(_NONE, evidence="bubblewrap is not installed: no bwrap on PATH", fix=fix)
+    return None
+
+
+def trial() -> dict[str, Any]:
+    """Starts a sandbox and tells about it; `Environment` where there is none."""
+    box = Sandbox(boxes=1)
+    try:
+        return box.about()
+    finally:
+        box.close()
+
+
+def refused(seen: str) -> Environment:
+    fix = "allow user namespaces: sysctl -w kernel.unprivileged_userns_clone=1 user.max_user_namespaces=10000"
+    fix += "\non Ubuntu also: sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
+    fix += "\nin a container: start it with --security-opt seccomp=unconfined"
+    return Environment("the sandbox does not start on this machine", evidence=seen, fix=fix)
+
+
+_NONE = "code answers run in a sandbox, and there is none on this machine"

@@ -19,7 +19,7 @@ what a recipe says, and `--dotted.field value` changes:
   sampling          temperature max_tokens top_p top_k min_p stop
   engine            rows cache_tokens max_gap
   optimizer         lr betas eps weight_decay clip warmup decay
-  machine           device dtype threads piece_tokens deadline verdict_deadline
+  machine           device dtype threads piece_tokens recompute deadline verdict_deadline
   evaluate          every problems samples
   save              every keep
 

@@ -16,7 +16,7 @@ from groupwise.methods import grpo
 from groupwise.rewards import mixed_outcomes
 from groupwise.train.commands import about, carry_on
 from groupwise.train.place import Place, place
-from groupwise.train.recipe import Evaluate, Recipe, Save
+from groupwise.train.recipe import Evaluate, Machine, Recipe, Save
 from groupwise.train.store import Disk, newest_checkpoint
 from groupwise.train.text import write
 from groupwise.train.use import Use
@@ -41,6 +41,9 @@ SECOND = replace(
     save=Save(every=2),
 )
 """A checkpoint after every second iteration; groups are refilled, and swept twice."""
+
+HALF = replace(EVERY, machine=Machine(dtype="bfloat16"))
+"""The same in bfloat16: the float32 masters are in the checkpoints."""
 
 
 class Quick(Disk):

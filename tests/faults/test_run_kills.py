@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors import safe_open
 
 from groupwise.data import Prompt, Sample, Verdict
 from groupwise.learner import Learner
@@ -22,7 +24,7 @@ from groupwise.train.commands import carry_on
 from groupwise.train.logbook import Logbook
 from groupwise.train.place import Place
 from groupwise.train.recipe import Recipe
-from tests.faults.small_runs import EVERY, SECOND, Quick, alive, begun, forked, left, ready
+from tests.faults.small_runs import EVERY, HALF, SECOND, Quick, alive, begun, forked, left, ready
 
 Point = tuple[str, int]
 """What happens, and for the how-manieth time."""
@@ -201,6 +203,20 @@ def test_iterations_since_the_last_checkpoint_come_again(second: Undisturbed, tm
         assert not go_on(directory, second)
         assert left(directory) == second.left, (first, again)
         alive(directory, SECOND)
+
+
+@pytest.mark.t(49)
+def test_in_half_precision_too(tmp_path: Path) -> None:
+    straight = undisturbed(HALF, tmp_path)
+    directory = begun(tmp_path / "again", HALF)
+    assert not go_on(directory, straight) and left(directory) == straight.left
+    for number, death in enumerate((("after step", 3), ("before save", 3), ("half of tensors.safetensors", 2))):
+        directory = begun(tmp_path / str(number), HALF)
+        assert go_on(directory, straight, death), death
+        assert not go_on(directory, straight)
+        assert left(directory) == straight.left, death
+    model = safe_open(directory / "model" / "model.safetensors", "pt")
+    assert {model.get_tensor(name).dtype for name in model.keys()} == {torch.bfloat16}  # noqa: SIM118
 
 
 @pytest.mark.t(49)

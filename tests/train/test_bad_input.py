@@ -201,10 +201,12 @@ def test_a_verifier_that_judges_nothing(
 
 def test_precision(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", *SMALL, "--machine.dtype", "float64"]) == 0
-    assert main(["train", *SMALL, "--machine.dtype", "bfloat16"]) == 5
+    assert main(["train", *SMALL, "--machine.dtype", "bfloat16"]) == 0
+    assert main(["train", "--engine.max_gap", "by_type"]) == 2
+    assert "expected a number or by_dtype" in capsys.readouterr().err
+    assert main(["train", *SMALL, "--machine.dtype", "bfloat16", "--engine.max_gap", "0.001"]) == 5
     told = capsys.readouterr().err
-    assert "engine and learner differ" in told and "take machine.dtype float32, or raise engine.max_gap" in told
-    assert main(["train", *SMALL, "--machine.dtype", "bfloat16", "--engine.max_gap", "1"]) == 0
+    assert "engine and learner differ" in told and "machine.dtype float32, or raise engine.max_gap" in told
 
 
 def test_a_directory_that_is_no_run(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

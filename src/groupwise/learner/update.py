@@ -13,7 +13,7 @@ from torch import Tensor
 from groupwise.data import Backbone, Batch, Entropy, Logp, Measure, Memory
 from groupwise.learner.followers import Start
 from groupwise.learner.forward import forward
-from groupwise.learner.optimizer import AdamW
+from groupwise.learner.optimizer import AdamW, Optimizer
 from groupwise.learner.plan import Step
 
 M = TypeVar("M", bound=torch.nn.Module)
@@ -64,10 +64,9 @@ class Learner:
     ) -> None:
         assert isinstance(model, Backbone), "a model is a torch module with a head"
         self.model = model
-        self.settings = optimizer
         self.steps = steps
         self.temperature = temperature
-        self.optimizer = optimizer.build(p for p in model.parameters() if p.requires_grad)
+        self.optimizer = Optimizer((p for p in model.parameters() if p.requires_grad), optimizer)
         self.beside = {name: _frozen(model) for name, _ in followers}
         self.memory = tuple(memory)
         self.memories: dict[str, Any] = {name: part.init() for name, part in self.memory}
@@ -114,27 +113,24 @@ class Learner:
     def step(self, batch: Batch, step: Step, objective: Loss) -> StepTaken:
         """One optimizer step on these samples. A gradient that is not finite leaves the weights alone."""
         whole = objective.fix(batch.take(step.samples))
-        rate = self.settings.rate(self.taken, self.steps)
+        settings = self.optimizer.settings
+        rate = settings.rate(self.taken, self.steps)
         loss, seen = self._backward(whole, step, objective)
-        parameters = [p for p in self.model.parameters() if p.requires_grad]
-        norm = float(torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
+        norm = float(torch.nn.utils.get_total_norm(self.optimizer.gradients))
         skipped = ""
         if not math.isfinite(loss) or not math.isfinite(norm):
             skipped = "loss or gradient is not finite"
         elif not whole.tokens:
             skipped = NO_TOKEN
         else:
-            torch.nn.utils.clip_grads_with_norm_(parameters, self.settings.clip, torch.tensor(norm))
-            for group in self.optimizer.param_groups:
-                group["lr"] = rate
-            self.optimizer.step()
+            self.optimizer.step(rate, norm)
             self.taken += 1
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.forget()
         return StepTaken(
             batch=seen,
             loss=loss,
             grad_norm=norm,
-            grad_norm_clipped=min(norm, self.settings.clip),
+            grad_norm_clipped=min(norm, settings.clip),
             learning_rate=rate,
             skipped=skipped,
         )
@@ -149,6 +145,7 @@ class Learner:
             old = part.logp_old if part.logp_old is not None else logp.detach()
             scalar = objective(part.having(logp=logp, logp_old=old))
             scalar.backward()
+            self.optimizer.gather()
             loss += float(scalar.detach())
             logps.append(logp.detach())
             entropies.append(entropy)
@@ -170,19 +167,14 @@ class Learner:
         tensors = {f"policy.{name}": x for name, x in self.model.state_dict().items()}
         for name, model in self.beside.items():
             tensors |= {f"beside.{name}.{key}": x for key, x in model.state_dict().items()}
-        for number, entry in self.optimizer.state_dict()["state"].items():
-            tensors |= {f"optimizer.{number}.{key}": x for key, x in entry.items()}
+        tensors |= {f"optimizer.{name}": x for name, x in self.optimizer.state().items()}
         return tensors, {"taken": self.taken, "version": self.version, "memories": self.memories}
 
     def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
         self.model.load_state_dict(_under("policy.", tensors))
         for name, model in self.beside.items():
             model.load_state_dict(_under(f"beside.{name}.", tensors))
-        entries: dict[int, dict[str, Tensor]] = {}
-        for key, x in _under("optimizer.", tensors).items():
-            number, name = key.split(".", 1)
-            entries.setdefault(int(number), {})[name] = x
-        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": entries})
+        self.optimizer.restore(_under("optimizer.", tensors))
         self.taken, self.version = state["taken"], state["version"]
         self.memories = dict(state["memories"])
 

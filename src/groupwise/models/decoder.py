@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from groupwise.data import Layout
 
@@ -126,20 +127,30 @@ class Layer(nn.Module):
 
 
 class Trunk(nn.Module):
-    """Embedding, layers and the final norm: everything but the head."""
+    """Embedding, layers and the final norm: everything but the head.
+
+    With `recompute`, only what enters a layer is kept for the way back, and the layer is forwarded again there.
+    """
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.shape = shape
-        self.embed_tokens = nn.Embedding(shape.vocabulary, shape.width)
+        # Given its weight, it draws none: to draw one without storage, torch imports its compiler for a second.
+        self.embed_tokens = nn.Embedding(
+            shape.vocabulary, shape.width, _weight=torch.empty(shape.vocabulary, shape.width)
+        )
         self.layers = nn.ModuleList(Layer(shape, layer) for layer in range(shape.layers))
         self.norm = Norm(shape.width, shape.eps)
+        self.recompute = False
 
     def forward(self, tokens: Int[Tensor, " n"], layout: Layout) -> Float[Tensor, "n width"]:
         x = self.embed_tokens(tokens)
         turn = rotary(layout.position, self.shape.head_dim, self.shape.rope_theta, x.dtype)
         for layer in self.layers:
-            x = layer(x, turn, layout)
+            if self.recompute and torch.is_grad_enabled():
+                x = checkpoint(layer, x, turn, layout, use_reentrant=False, preserve_rng_state=False)
+            else:
+                x = layer(x, turn, layout)
         return self.norm(x)
 
 

@@ -65,9 +65,9 @@ class Guards:
         if not gap <= self.max_gap:
             raise Mismatch(
                 f"engine and learner differ by {gap:.3g} in the log-prob of a token",
-                evidence=f"engine.max_gap is {self.max_gap:g}",
-                fix="in bfloat16 such a gap is rounding: take machine.dtype float32, or raise engine.max_gap and "
-                "correct with a weight such as TruncatedImportance; in float32, see that both have the same weights",
+                evidence=f"the bound, engine.max_gap, is {self.max_gap:g}",
+                fix="see that both have the same weights; where bfloat16's rounding comes to this much, take "
+                "machine.dtype float32, or raise engine.max_gap and correct with a weight such as TruncatedImportance",
             )
 
     def state(self) -> dict[str, Any]:

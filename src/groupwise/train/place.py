@@ -12,7 +12,7 @@ from groupwise.rollout import Buffer, NativeEngine, answers
 from groupwise.tasks import find_task, find_verifier, judged_by
 from groupwise.train.evaluate import scores
 from groupwise.train.guards import Guards
-from groupwise.train.recipe import Machine, Recipe
+from groupwise.train.recipe import GAPS, Machine, Recipe
 from groupwise.train.use import Use
 
 OWN_VERIFIER = {"calculator": "calculator_answer"}
@@ -62,18 +62,19 @@ def prepare(machine: Machine) -> torch.device:
     torch.set_num_threads(machine.threads)
     if machine.device.partition(":")[0] not in ("cpu", "cuda"):
         raise Usage(f"no device is called {machine.device!r}", fix="say cpu or cuda")
-    if machine.device.startswith("cuda") and not torch.cuda.is_available():
-        raise Environment(
-            "there is no CUDA device here",
-            evidence=f"machine.device = {machine.device!r}",
-            fix="say --machine.device cpu",
-        )
     try:
-        return torch.device(machine.device)
+        device = torch.device(machine.device)
     except RuntimeError as error:
         raise Usage(
             f"{machine.device!r} is no device", evidence=str(error).partition("\n")[0], fix="say cpu or cuda"
         ) from None
+    if device.type == "cuda" and (device.index or 0) >= (count := torch.cuda.device_count()):
+        raise Environment(
+            "there is no such CUDA device here" if count else "there is no CUDA device here",
+            evidence=f"machine.device = {machine.device!r}, devices {count}",
+            fix=f"say a number below {count}, such as --machine.device cuda:0" if count else "say --machine.device cpu",
+        )
+    return device
 
 
 def task_of(recipe: Recipe, tokenizer: Tokenizer) -> Task:
@@ -107,6 +108,7 @@ def place(recipe: Recipe, use: Use) -> Place:
     directory = find_model(recipe.model)
     tokenizer = read_tokenizer(directory)
     model: Decoder = read_model(directory, dtype=DTYPES[recipe.machine.dtype], device=device)
+    model.model.recompute = recipe.machine.recompute
     task = task_of(recipe, tokenizer)
     verifier = verifier_of(recipe, task, use)
     method = recipe.method
@@ -133,5 +135,7 @@ def place(recipe: Recipe, use: Use) -> Place:
         deadline=recipe.machine.deadline,
         verdict_deadline=verdict_wait(recipe),
     )
-    guards = Guards(max_unverifiable=recipe.max_unverifiable, max_gap=recipe.engine.max_gap)
+    gap = recipe.engine.max_gap
+    gap = GAPS[recipe.machine.dtype] if gap == "by_dtype" else gap
+    guards = Guards(max_unverifiable=recipe.max_unverifiable, max_gap=gap)
     return Place(model, tokenizer, task, verifier, engine, learner, buffer, guards, recipe)

@@ -244,7 +244,7 @@ class Reading:
             value = trial.value(data, arm, current, where)
             if not trial.problems:
                 return value
-        return self.wrong(where, f"{_seen(data)}; expected {' or '.join(EXPECTED.get(a, str(a)) for a in arms)}")
+        return self.wrong(where, f"{_seen(data)}; expected {' or '.join(map(expected, arms))}")
 
     def several(self, data: Any, args: tuple[Any, ...], current: Any, where: str) -> Any:
         """A tuple: of pairs from a table, of elements from a list; a table of numbers changes elements in place."""
@@ -372,6 +372,11 @@ SEEN = {bool: "a truth value", int: "a whole number", float: "a number", list: "
 
 def _seen(data: Any) -> str:
     return f"{str(data) if isinstance(data, Typed) else data!r} is {SEEN.get(type(data), 'a string')}"
+
+
+def expected(arm: Any) -> str:
+    """One of several things that a field may be, in a few words."""
+    return " or ".join(get_args(arm)) if get_origin(arm) is Literal else EXPECTED.get(arm, str(arm))
 
 
 def _example(hint: Any) -> str:

@@ -1,0 +1,150 @@
+"""The optimizer against torch's own, half-precision weights with their float32 masters, and layers forwarded twice."""
+
+import subprocess
+import sys
+from functools import partial
+
+import pytest
+import torch
+
+from groupwise.learner import AdamW, Learner, Step
+from groupwise.learner.optimizer import Optimizer
+from tests.learner.small import model
+from tests.learner.test_gradients import OBJECTIVES, credited, learner
+
+PLAN = Step((tuple(range(6)), tuple(range(6, 12)), tuple(range(12, 24))))
+
+
+def half(lr: float = 1e-2) -> Learner:
+    return Learner(model(torch.bfloat16), optimizer=AdamW(lr=lr), steps=10, temperature=0.7)
+
+
+def steps(it: Learner, n: int) -> Learner:
+    for _ in range(n):
+        assert not it.step(credited(dtype=torch.float32), PLAN, OBJECTIVES["tokens"]).skipped
+    return it
+
+
+@pytest.mark.parametrize("dtype", (torch.float32, torch.float64))
+def test_the_optimizer_is_torchs_to_the_last_bit(dtype):
+    settings = AdamW(lr=3e-3, betas=(0.8, 0.95), eps=1e-6, weight_decay=0.1, clip=0.5)
+    draws = torch.Generator().manual_seed(5)
+    ours = [torch.randn(5, 7, generator=draws, dtype=dtype), torch.randn(3, generator=draws, dtype=dtype)]
+    theirs = [torch.nn.Parameter(x.clone()) for x in ours]
+    optimizer = Optimizer(ours, settings)
+    reference = torch.optim.AdamW(theirs, lr=9.0, betas=(0.8, 0.95), eps=1e-6, weight_decay=0.1, fused=True)
+    for number in range(5):
+        gradients = [torch.randn(x.shape, generator=draws, dtype=dtype) for x in ours]
+        for a, b, g in zip(ours, theirs, gradients):
+            a.grad, b.grad = g.clone(), g.clone()
+        if number == 2:
+            ours[1].grad = theirs[1].grad = None  # a parameter that a step does not reach is left alone
+        norm = float(torch.nn.utils.get_total_norm(optimizer.gradients))
+        torch.nn.utils.clip_grad_norm_(theirs, settings.clip)
+        reference.param_groups[0]["lr"] = settings.rate(number, 5)
+        optimizer.step(settings.rate(number, 5), norm)
+        reference.step()
+        assert all(torch.equal(a, b) for a, b in zip(ours, theirs))
+    for i, kept in reference.state_dict()["state"].items():
+        assert all(torch.equal(optimizer.state()[f"{i}.{name}"], x) for name, x in kept.items())
+
+
+def test_no_compiler_is_imported_to_place_a_run_and_take_a_step():
+    """torch.optim imports torch._dynamo and with it sympy: a second of every start. So does a fresh embedding."""
+    code = """
+import sys, torch
+from groupwise.methods import gspo
+from groupwise.train.place import place
+from groupwise.train.recipe import Recipe
+from groupwise.train.use import Use
+it = place(Recipe(method=gspo()), Use()).learner
+for p in it.model.parameters():
+    p.grad = torch.ones_like(p)
+it.optimizer.step(1e-3, 1.0)
+assert "torch._dynamo" not in sys.modules and "sympy" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+@pytest.mark.parametrize("dtype", (torch.float32, torch.float64))
+def test_a_full_precision_weight_is_its_own_master(dtype):
+    optimizer = learner(dtype).optimizer
+    assert all(w is m for w, m in zip(optimizer.weights, optimizer.masters))
+    assert not any(name.endswith("master") for name in optimizer.state())
+
+
+def test_steps_below_a_weights_last_bit_add_up_in_its_master():
+    """Twenty steps of a thousandth of a weight's last bit each, then as many that reach it."""
+    weight = torch.ones(4, dtype=torch.bfloat16)
+    optimizer = Optimizer([weight], AdamW(clip=1e9))
+    for _ in range(20):
+        weight.grad = torch.ones_like(weight)
+        optimizer.gather()
+        optimizer.step(1e-3 / 128, 1.0)
+        optimizer.forget()
+    assert torch.equal(weight, torch.ones_like(weight)) and bool((optimizer.masters[0] < 1 - 15e-3 / 128).all())
+    for _ in range(20):
+        weight.grad = torch.ones_like(weight)
+        optimizer.gather()
+        optimizer.step(0.05 / 128, 1.0)
+        optimizer.forget()
+    assert bool((weight == 1 - 1 / 128).all() | (weight == 1 - 1 / 256).all())
+    assert torch.equal(weight, optimizer.masters[0].bfloat16())
+
+
+def test_gradients_of_pieces_add_up_in_float32():
+    """A large gradient, then many that bfloat16 would lose beside it."""
+    weight = torch.zeros(2, dtype=torch.bfloat16)
+    optimizer = Optimizer([weight], AdamW())
+    for g in [256.0] + 64 * [0.25]:
+        weight.grad = torch.full_like(weight, g)
+        optimizer.gather()
+    assert optimizer.gradients[0].tolist() == [272.0, 272.0] and weight.grad is None
+
+
+def test_half_precision_moves_like_float32_where_float32_moves():
+    """Ten steps at a rate that bfloat16 weights alone would lose: the masters follow a float32 learner."""
+    low, full = half(1e-4), Learner(model(torch.float32), optimizer=AdamW(lr=1e-4), steps=10, temperature=0.7)
+    full.model.load_state_dict({n: x.float() for n, x in low.model.state_dict().items()})  # begin at the same point
+    start = torch.cat([m.flatten().clone() for m in low.optimizer.masters])
+    steps(low, 10), steps(full, 10)
+    a = torch.cat([m.flatten() for m in low.optimizer.masters]) - start
+    b = torch.cat([m.detach().flatten() for m in full.optimizer.masters]) - start
+    assert float(torch.nn.functional.cosine_similarity(a, b, dim=0)) > 0.9
+    assert all(w.dtype == torch.bfloat16 for w in low.weights().values())
+    assert all(torch.equal(w, m.bfloat16()) for w, m in zip(low.optimizer.weights, low.optimizer.masters))
+
+
+def test_half_precision_goes_on_to_the_bit_and_equals_itself():
+    whole, first = steps(half(), 4), steps(half(), 2)
+    tensors, state = first.state()
+    second = half()
+    second.restore({name: x.clone() for name, x in tensors.items()}, state)
+    steps(second, 2)
+    a, b = whole.state()[0], second.state()[0]
+    assert a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+    masters = [x for name, x in a.items() if name.endswith("master")]
+    assert len(masters) == len(list(whole.model.parameters())) and {x.dtype for x in masters} == {torch.float32}
+    assert any(not torch.equal(x, x.bfloat16().float()) for x in masters)  # they hold what the weights cannot
+
+
+def noted(held: list[int], x: torch.Tensor) -> torch.Tensor:
+    held.append(x.nbytes)
+    return x
+
+
+@pytest.mark.parametrize("dtype", (torch.float32, torch.float64, torch.bfloat16))
+def test_layers_forwarded_again_have_the_same_gradient_to_the_bit(dtype):
+    """On one thread. What a layer computed is gone until it is forwarded again: fewer bytes wait for the way back."""
+    found, kept = [], []
+    for recompute in (False, True):
+        it = Learner(model(dtype), optimizer=AdamW(lr=1e-2), steps=10, temperature=0.7)
+        it.model.model.recompute = recompute
+        batch = credited(dtype=torch.float32 if dtype == torch.bfloat16 else dtype)
+        held: list[int] = []
+        with torch.autograd.graph.saved_tensors_hooks(partial(noted, held), lambda x: x):
+            it._backward(OBJECTIVES["groups"].fix(batch.take(PLAN.samples)), PLAN, OBJECTIVES["groups"])
+        found.append([g.clone() for g in it.optimizer.gradients])
+        kept.append(sum(held))
+    assert found[0] and all(torch.equal(a, b) for a, b in zip(*found))
+    assert kept[1] < 0.5 * kept[0]

@@ -14,6 +14,7 @@ from tests.faults.small_runs import EVERY, left, ran
 def test_layers_forwarded_again_change_no_bit_of_a_run(tmp_path: Path) -> None:
     plain, again = (ran(tmp_path / str(r), replace(EVERY, machine=Machine(recompute=r))) for r in (False, True))
     assert left(plain) == left(again)
+    assert place(replace(EVERY, machine=Machine(recompute=True)), Use()).model.model.recompute
 
 
 @pytest.mark.parametrize(("dtype", "bound"), [("float32", 1e-3), ("float64", 1e-3), ("bfloat16", 2.0)])

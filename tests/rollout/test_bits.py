@@ -91,3 +91,12 @@ def test_the_committed_model_says_the_same_bits_alone_and_among_others() -> None
         flat = [span for part in parts for span in part]
         assert flat == together[: len(flat)]
     assert answered(engine(trained, reader, rows=9), asks[::-1]) == together[::-1]
+
+
+def test_rows_read_what_they_have_in_common_from_one_copy() -> None:
+    """A row's own room holds what goes beyond 256 tokens of a prompt of 300, and its answer."""
+    one = engine(model("narrow", torch.float32))
+    asks = [ask(0, context=prompt_of(0, 300), limit=20, stream=(i,)) for i in range(16)]
+    spans = answered(one, asks)
+    assert one._rows.cache.keys.shape[3] == 64
+    assert spans[3] == answered(engine(model("narrow", torch.float32)), [asks[3]])[0]

@@ -360,3 +360,18 @@ def test_a_failure_of_the_model_reaches_everyone_who_waits() -> None:
 
     assert [str(x) for x in asyncio.run(go())] == ["no more memory"] * 2
     assert len(answered(e, [ask(0)])[0].tokens) == 12
+
+
+def test_long_prompts_are_read_in_common_and_say_what_a_plain_forward_says() -> None:
+    """Prompts around whole chunks of 64 tokens, several answers each, in any order, rows entering when others leave."""
+    model = decoder(torch.float64, spread=0.2)
+    asks = [
+        ask(length, context=prompt_of(length, length), limit=5 + 9 * i, stream=(i,))
+        for i in range(3)
+        for length in (63, 64, 65, 66, 130, 193, 10)
+    ]
+    for rows in (64, 5):
+        for wanted, span in zip(asks, answered(engine(model, rows=rows), asks)):
+            law = logits(model, wanted.context, span.tokens).log_softmax(-1)
+            expected = law[range(len(span.tokens)), list(span.tokens)].tolist()
+            assert list(span.logp) == pytest.approx(expected, rel=1e-10)

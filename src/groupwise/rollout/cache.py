@@ -32,39 +32,94 @@ def padded(n: int, to: int) -> int:
     return max(-(-n // to), 1) * to
 
 
+def shareable(context: int) -> int:
+    """How many of a context's tokens rows may read where they are, instead of in a copy of their own: whole chunks.
+
+    >>> shareable(64), shareable(65), shareable(200)
+    (0, 64, 192)
+    """
+    return (context - 1) // KEYS * KEYS
+
+
+@dataclass(frozen=True, slots=True)
+class Common:
+    """Rows that begin with the same tokens, and the one copy of the keys and values of these.
+
+    The rows are padded to a multiple of `ROWS` with repetitions, so that no product depends on how many there are.
+    """
+
+    keys: Float[Tensor, "layers kv w d"]
+    values: Float[Tensor, "layers kv w d"]
+    rows: Int[Tensor, " many"]
+    asks: Int[Tensor, " padded"]
+
+    @classmethod
+    def of(cls, known: KeysValues, rows: Sequence[int], device: torch.device) -> "Common":
+        filled = [*rows, *[rows[-1]] * (padded(len(rows), ROWS) - len(rows))]
+        return cls(*known, torch.tensor(rows, device=device), torch.tensor(filled, device=device))
+
+    def look(self, layer: int, q: Float[Tensor, "n kv queries d"]) -> tuple[Tensor, Tensor, Tensor]:
+        """For each of the rows: its highest score, and relative to it what it sees and its weight."""
+        kv, queries = q.shape[1:3]
+        asks = q[self.asks].transpose(0, 1).flatten(1, 2)
+        score = asks @ self.keys[layer].mT
+        top = score.amax(-1, keepdim=True)
+        weight = (score - top).exp_()
+        found = (top, weight @ self.values[layer], weight.sum(-1, keepdim=True))
+        top, seen, total = (x.view(kv, -1, queries, x.shape[-1]).transpose(0, 1)[: len(self.rows)] for x in found)
+        return top, seen, total
+
+
 @dataclass(frozen=True, slots=True)
 class Decode:
-    """One new token a row: it writes its key and value behind the row's own, and sees them all."""
+    """One new token a row: it writes its key and value behind the row's own, and sees them all, and what is common."""
 
     keys: Float[Tensor, "layers rows kv capacity d"]
     values: Float[Tensor, "layers rows kv capacity d"]
     position: Int[Tensor, " n"]
+    place: Int[Tensor, " n"]
     row: Int[Tensor, " n"]
     mask: Float[Tensor, "n 1 1 seen"]
+    common: Sequence[Common]
 
     @classmethod
-    def of(cls, keys: Tensor, values: Tensor, position: Int[Tensor, " n"], longest: int) -> "Decode":
-        """Rows 0 to n stand at `position`; none stands beyond `longest`."""
-        place = torch.arange(padded(longest + 1, KEYS), device=position.device)
-        mask = torch.zeros(len(position), len(place), dtype=keys.dtype, device=keys.device)
-        mask = mask.masked_fill_(place > position[:, None], -torch.inf)[:, None, None]
-        return cls(keys, values, position, torch.arange(len(position), device=position.device), mask)
+    def of(
+        cls,
+        keys: Tensor,
+        values: Tensor,
+        position: Int[Tensor, " n"],
+        place: Int[Tensor, " n"],
+        longest: int,
+        common: Sequence[Common] = (),
+    ) -> "Decode":
+        """Rows 0 to n stand at `position` of their text and at `place` of their own room; none beyond `longest`."""
+        at = torch.arange(padded(longest + 1, KEYS), device=place.device)
+        mask = torch.zeros(len(place), len(at), dtype=keys.dtype, device=keys.device)
+        mask = mask.masked_fill_(at > place[:, None], -torch.inf)[:, None, None]
+        return cls(keys, values, position, place, torch.arange(len(place), device=place.device), mask, common)
 
     def attend(
         self, layer: int, q: Float[Tensor, "n heads d"], k: Float[Tensor, "n kv d"], v: Float[Tensor, "n kv d"]
     ) -> Float[Tensor, "n heads d"]:
         n, kv, d = k.shape
-        self.keys[layer][self.row, :, self.position] = k
-        self.values[layer][self.row, :, self.position] = v
+        self.keys[layer][self.row, :, self.place] = k
+        self.values[layer][self.row, :, self.place] = v
         q = (q * d**-0.5).view(n, kv, -1, d)
         chunks = [slice(at, at + KEYS) for at in range(0, self.mask.shape[-1], KEYS)]
         score = [q @ self.keys[layer][:n, :, c].mT + self.mask[..., c] for c in chunks]
         top = torch.stack([s.amax(-1, keepdim=True) for s in score]).amax(0)
+        before = [(one.rows, *one.look(layer, q)) for one in self.common]
+        for rows, high, _, _ in before:
+            top[rows] = torch.maximum(top[rows], high)
         weight = [(s - top).exp_() for s in score]
         seen, total = q.new_zeros(()), q.new_zeros(())
         for w, c in zip(weight, chunks):
             seen = seen + w @ self.values[layer][:n, :, c]
             total = total + w.sum(-1, keepdim=True)
+        for rows, high, values, mass in before:
+            share = (high - top[rows]).exp()
+            seen[rows] += share * values
+            total[rows] += share * mass
         return (seen / total).view(n, -1, d)
 
 
@@ -162,7 +217,7 @@ class RowCache:
             setattr(self, name, new)
 
     def enter(self, first: int, count: int, keys: Tensor, values: Tensor) -> None:
-        """Rows `first` to `first + count` begin with one context's keys and values."""
+        """Rows `first` to `first + count` begin with these keys and values."""
         own = slice(first, first + count)
         self.keys[:, own, :, : keys.shape[2]] = keys[:, None]
         self.values[:, own, :, : keys.shape[2]] = values[:, None]

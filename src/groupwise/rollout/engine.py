@@ -11,7 +11,7 @@ from torch import Tensor
 
 from groupwise.data import Ask, Finish, Ids, Span, Usage
 from groupwise.models import Decoder, Tokenizer, log_law
-from groupwise.rollout.cache import ROWS, Prefill, Prefixes, padded
+from groupwise.rollout.cache import ROWS, Prefill, Prefixes, padded, shareable
 from groupwise.rollout.rows import Job, Rows
 
 PACK = 8192
@@ -105,33 +105,34 @@ class NativeEngine:
         """Those who wait become rows, first come first served, while there is room; equal contexts are read once."""
         live, width = len(self._rows), self._width()
         chosen: list[Job] = []
+        common = {job.ask.context for job in self._rows.jobs}
         for job in islice(self._waiting, self._most - live):
             many, width = live + len(chosen) + 1, max(width, job.reach)
-            if many > 1 and padded(many, ROWS) * width > self._bound:
+            common.add(job.ask.context)
+            if many > 1 and padded(many, ROWS) * width + sum(shareable(len(c)) for c in common) > self._bound:
                 break
             chosen.append(job)
         if not chosen:
             return
         self._remember([job.ask.context[:-1] for job in chosen])
-        longest = max(self._rows.longest + 1, *(len(job.ask.context) for job in chosen))
+        begins = (len(job.ask.context) - shareable(len(job.ask.context)) for job in chosen)
+        longest = max(self._rows.longest + 1, *begins)
         with torch.inference_mode():
             self._rows.cache.grow(padded(live + len(chosen), ROWS), longest, live)
             for context, jobs in groupby(chosen, key=lambda job: job.ask.context):
-                alike = list(jobs)
-                if len(context) > 1:
-                    self._rows.cache.enter(len(self._rows), len(alike), *self._prefixes[context[:-1]])
-                self._rows.enter(alike)
+                self._rows.enter(list(jobs), self._prefixes[context[:-1]] if len(context) > 1 else None)
         for _ in chosen:
             self._waiting.popleft()
         self._prefixes.trim(max(self._bound - self._held(), 0))
 
     def _width(self) -> int:
-        """Positions that the longest live row may come to fill."""
+        """Places that the longest live row may come to fill with its own."""
         return max((job.reach for job in self._rows.jobs), default=0)
 
     def _held(self) -> int:
         """Tokens that the live rows may come to hold."""
-        return padded(len(self._rows), ROWS) * self._width()
+        common = {job.ask.context for job in self._rows.jobs}
+        return padded(len(self._rows), ROWS) * self._width() + sum(shareable(len(c)) for c in common)
 
     def _remember(self, contexts: Sequence[Ids]) -> None:
         """Read the contexts that are not remembered yet, those of one width side by side."""

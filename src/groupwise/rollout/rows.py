@@ -11,7 +11,7 @@ from torch import Tensor
 
 from groupwise.data import Ask, Finish, Sampling, Span
 from groupwise.models import Decoder, Tokenizer, choose, lineage, truncated, uniform
-from groupwise.rollout.cache import KEYS, ROWS, Decode, RowCache, padded
+from groupwise.rollout.cache import KEYS, ROWS, Common, Decode, KeysValues, RowCache, padded, shareable
 
 Law = tuple[float, float, int, float, int]
 
@@ -25,8 +25,8 @@ class Job:
 
     @property
     def reach(self) -> int:
-        """Positions that the row may come to fill."""
-        return padded(len(self.ask.context) + self.ask.limit, KEYS)
+        """Places that the row may come to fill with its own, beside what it reads in common."""
+        return padded(len(self.ask.context) + self.ask.limit, KEYS) - shareable(len(self.ask.context))
 
 
 class Rows:
@@ -40,11 +40,13 @@ class Rows:
             bound=cache_tokens, dtype=weight.dtype, device=weight.device,
         )  # fmt: skip
         self.jobs: list[Job] = []
+        self.begins: list[KeysValues | None] = []
+        self._common: list[Common] | None = []
         self.laws: list[Law] = []
         self.stopping = 0
         rows = padded(rows, ROWS)
         on = {"dtype": torch.long, "device": weight.device}
-        self.token, self.position = torch.zeros(rows, **on), torch.zeros(rows, **on)
+        self.token, self.position, self.place = (torch.zeros(rows, **on) for _ in range(3))
         self.made, self.limit = torch.zeros(rows, **on), torch.zeros(rows, **on)
         self.tokens = torch.zeros(rows, 64, **on)
         self.logp = torch.zeros(rows, 64, dtype=torch.float64, device=weight.device)
@@ -52,28 +54,47 @@ class Rows:
         self.ends[[t for t in tokenizer.eos if t < shape.vocabulary]] = True
         # What random numbers are keyed by stays beside the generator, on the host.
         self.draw, self.stream = np.zeros(rows, np.uint64), np.zeros(rows, np.uint64)
-        self.place, self.law = np.zeros(rows, np.uint64), np.zeros(rows, np.int64)
+        self.at, self.law = np.zeros(rows, np.uint64), np.zeros(rows, np.int64)
 
     def __len__(self) -> int:
         return len(self.jobs)
 
     @property
     def longest(self) -> int:
-        """The highest position that a live row stands at."""
-        return int(self.position[: len(self.jobs)].max()) if self.jobs else 0
+        """The furthest place of its own that a live row stands at."""
+        return int(self.place[: len(self.jobs)].max()) if self.jobs else 0
 
-    def enter(self, jobs: Sequence[Job]) -> None:
-        """Asks with one context become rows. Their cache is the caller's to fill; their last token is read next."""
+    @property
+    def common(self) -> list[Common]:
+        """The live rows by what they read in common."""
+        if self._common is None:
+            alike: dict[int, tuple[KeysValues, list[int]]] = {}
+            for row, known in enumerate(self.begins):
+                if known is not None:
+                    alike.setdefault(id(known[0]), (known, []))[1].append(row)
+            self._common = [Common.of(known, rows, self.token.device) for known, rows in alike.values()]
+        return self._common
+
+    def enter(self, jobs: Sequence[Job], known: KeysValues | None) -> None:
+        """Asks with one context become rows; `known` is all of that but its last token, which is read next."""
         asks = [job.ask for job in jobs]
         n = len(self.jobs)
         own = slice(n, n + len(asks))
         self.token[own] = asks[0].context[-1]
         self.position[own] = len(asks[0].context) - 1
+        common = shareable(len(asks[0].context))
+        self.place[own] = len(asks[0].context) - 1 - common
+        if known is not None:
+            keys, values = known
+            self.cache.enter(n, len(asks), keys[:, :, common:], values[:, :, common:])
+        begin = (known[0][:, :, :common], known[1][:, :, :common]) if known is not None and common else None
+        self.begins.extend([begin] * len(asks))
+        self._common = None
         self.made[own] = 0
         self.limit[own] = torch.tensor([ask.limit for ask in asks], device=self.limit.device)
         self.draw[own] = [ask.draw for ask in asks]
         self.stream[own] = [lineage(ask.stream) for ask in asks]
-        self.place[own] = [ask.at for ask in asks]
+        self.at[own] = [ask.at for ask in asks]
         self.law[own] = [self._law_of(ask) for ask in asks]
         self.stopping += sum(bool(ask.sampling.stop) for ask in asks)
         self.jobs.extend(jobs)
@@ -85,7 +106,9 @@ class Rows:
         full = padded(n, ROWS)
         longest = self.longest
         self.cache.grow(full, longest + 1, n)
-        layout = Decode.of(self.cache.keys, self.cache.values, self.position[:full], longest)
+        layout = Decode.of(
+            self.cache.keys, self.cache.values, self.position[:full], self.place[:full], longest, self.common
+        )
         logits = self.decoder.head(self.decoder(self.token[:full], layout))
         token, logp = self._drawn(logits, n)
         self._write(token[:n], logp[:n])
@@ -119,14 +142,16 @@ class Rows:
         source = [r for r in range(left, n) if r not in holes]
         if to:
             self.cache.move(to, source, self.longest)
-            for x in (self.token, self.position, self.made, self.limit, self.tokens, self.logp):
+            for x in (self.token, self.position, self.place, self.made, self.limit, self.tokens, self.logp):
                 x[to] = x[source]
-            for x in (self.draw, self.stream, self.place, self.law):
+            for x in (self.draw, self.stream, self.at, self.law):
                 x[to] = x[source]
             for r, s in zip(to, source):
-                self.jobs[r] = self.jobs[s]
-        del self.jobs[left:]
+                self.jobs[r], self.begins[r] = self.jobs[s], self.begins[s]
+        del self.jobs[left:], self.begins[left:]
+        self._common = None
         self.position[left:n] = 0
+        self.place[left:n] = 0
 
     def _drawn(self, logits: Float[Tensor, "full v"], n: int) -> tuple[Int[Tensor, " full"], Float[Tensor, " full"]]:
         """A token and its log-prob for every row: each row under its own law."""
@@ -136,7 +161,7 @@ class Rows:
             sampling = Sampling(temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p)
             u = np.zeros(len(logits))
             if temperature > 0:
-                u[:n] = uniform((self.seed, purpose), self.draw[:n], self.stream[:n], self.place[:n])
+                u[:n] = uniform((self.seed, purpose), self.draw[:n], self.stream[:n], self.at[:n])
             law = truncated(logits, sampling)
             chosen = choose(law, torch.from_numpy(u).to(law.device))
             said = law.gather(1, chosen[:, None]).squeeze(1).double()
@@ -160,7 +185,8 @@ class Rows:
         self.token[:n] = token
         self.made[:n] += 1
         self.position[:n] += 1
-        self.place[:n] += np.uint64(1)
+        self.place[:n] += 1
+        self.at[:n] += np.uint64(1)
 
     def _stopped(self, ended: Bool[Tensor, " n"]) -> Bool[Tensor, " n"]:
         """Which rows' newest token completes a stop string of theirs. Only rows that have one are looked at."""

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from groupwise.models import Purpose, keyed_random, lineage, permutation, philox, uniform
+from groupwise.models import Purpose, keyed_random, lineage, permutation, philox, picks, uniform
 
 WORD = st.integers(0, 2**32 - 1)
 
@@ -77,3 +77,16 @@ def test_permutations_and_generators_are_keyed() -> None:
     assert order.tolist() == permutation(key, 2, 0, 50).tolist() != permutation(key, 3, 0, 50).tolist()
     assert permutation(key, 0, 0, 0).tolist() == []
     assert keyed_random(key, 1, 2).random() == keyed_random(key, 1, 2).random() != keyed_random(key, 12).random()
+
+
+def test_picks_are_words_of_philox_scaled() -> None:
+    """Four a counter, the last words of a row unused; the same whichever draws are asked for together."""
+    found = picks((3, Purpose.BOOTSTRAP), [5, 9], n=6, below=1000)
+    key = np.array([3, Purpose.BOOTSTRAP * 0x9E3779B1 & 0xFFFFFFFF], np.uint32)
+    for row, draw in zip(found, (5, 9)):
+        words = [int(w) for block in (0, 1) for w in philox(np.array([[draw, 0, 0, block]], np.uint32), key)[0]]
+        assert row.tolist() == [w * 1000 >> 32 for w in words[:6]]
+    assert found[1].tolist() == picks((3, Purpose.BOOTSTRAP), 9, n=6, below=1000)[0].tolist()
+    many = picks((0, Purpose.BOOTSTRAP), range(1000), n=30, below=30)
+    assert np.bincount(many.ravel(), minlength=30) == pytest.approx(np.full(30, 1000), abs=150)
+    assert many.min() == 0 and many.max() == 29

@@ -96,15 +96,24 @@ def test_no_secret_of_the_environment_is_written(run: Path) -> None:
 def test_evaluation_of_a_run_gives_the_numbers_that_it_wrote(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
     assert main(["eval", str(run), "--samples", "1"]) == 0
-    greedy, sampled, one, *counts = capsys.readouterr().out.splitlines()
+    greedy, sampled, mean, one, vote, *counts = capsys.readouterr().out.splitlines()
     values = [last[f"eval/{name}_greedy"] for name in ("accuracy", "low", "high")]
     assert greedy == "greedy     {:.3f}  ({:.3f} .. {:.3f}, 95 % over 8 problems)".format(*values)
     values = [last[f"eval/{name}"] for name in ("accuracy", "low", "high")]
     assert sampled == "avg@1      {:.3f}  ({:.3f} .. {:.3f}, 95 % over 8 problems)".format(*values)
-    assert one.split() == ["pass@1", f"{last['eval/accuracy']:.3f}"]
-    assert [line.split()[0] for line in counts] == ["correct", "wrong", "malformed", "unverifiable", "truncated"]
+    assert [line.split() for line in (mean, one, vote)] == [
+        [name, f"{last['eval/accuracy']:.3f}"] for name in ("avg@1", "pass@1", "maj@1")
+    ]
+    assert [line.split()[0] for line in counts] == [
+        "correct",
+        "wrong",
+        "malformed",
+        "unverifiable",
+        "truncated",
+        "missing",
+    ]
     assert main(["eval", str(run / "model"), "--samples", "1", *SMALL[-4:]]) == 0  # the same model, as a directory
-    assert capsys.readouterr().out.splitlines()[:3] == [greedy, sampled, one]
+    assert capsys.readouterr().out.splitlines()[:4] == [greedy, sampled, mean, one]
 
 
 def test_evaluation_takes_a_law_that_training_must_not(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,7 +3,7 @@
 from groupwise.models.checkpoint import read_model, read_shape, weight_files, write_model
 from groupwise.models.decoder import Decoder, Shape
 from groupwise.models.files import find_model
-from groupwise.models.keyed import Key, Purpose, keyed_random, lineage, permutation, philox, uniform
+from groupwise.models.keyed import Key, Purpose, keyed_random, lineage, permutation, philox, picks, uniform
 from groupwise.models.layout import Shared
 from groupwise.models.sampling import choose, log_law, truncated
 from groupwise.models.tokenizer import Tokenizer, read_tokenizer
@@ -22,6 +22,7 @@ __all__ = [
     "log_law",
     "permutation",
     "philox",
+    "picks",
     "read_model",
     "read_shape",
     "read_tokenizer",

@@ -29,6 +29,7 @@ class Purpose(IntEnum):
     EVALUATE = 4
     TASK = 5
     INIT = 6
+    BOOTSTRAP = 7
 
 
 def philox(counter: Words, key: Words) -> Words:
@@ -93,6 +94,21 @@ def permutation(key: Key, draw: int, stream: int, n: int) -> NDArray[np.int64]:
     [0, 1, 2, 3]
     """
     return np.argsort(uniform(key, draw, stream, np.arange(n)), kind="stable")
+
+
+def picks(key: Key, draw: Numbers, n: int, below: int) -> NDArray[np.int64]:
+    """`n` whole numbers below `below` for each draw, as rows: `(word * below) >> 32`, four words a counter.
+
+    The counter is (draw, 0, 0, place // 4). A number's chance is off by less than 2**-32, so `below` stays small.
+
+    >>> picks((0, Purpose.BOOTSTRAP), [0, 1], n=5, below=10).tolist()
+    [[0, 5, 3, 4, 1], [6, 7, 7, 6, 8]]
+    """
+    draws, blocks = np.atleast_1d(np.asarray(draw, np.uint32)), -(-n // 4)
+    counter = np.zeros((len(draws) * blocks, 4), np.uint32)
+    counter[:, 0], counter[:, 3] = np.repeat(draws, blocks), np.tile(np.arange(blocks, dtype=np.uint32), len(draws))
+    words = philox(counter, key_words(key)).reshape(len(draws), 4 * blocks)[:, :n].astype(np.uint64)
+    return ((words * np.uint64(below)) >> np.uint64(32)).astype(np.int64)
 
 
 def keyed_random(key: Key, *counter: int) -> random.Random:

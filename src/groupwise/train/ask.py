@@ -12,7 +12,7 @@ from groupwise.models import find_model, read_model, read_tokenizer
 from groupwise.rollout import NativeEngine
 from groupwise.train.check import doors
 from groupwise.train.commands import DEFAULT, refuse
-from groupwise.train.evaluate import average, counts, pass_at
+from groupwise.train.evaluate import average, counts, figures, tally
 from groupwise.train.place import DTYPES, Place, place, prepare
 from groupwise.train.recipe import Recipe
 from groupwise.train.text import read_over, read_recipe
@@ -58,10 +58,10 @@ def print_evaluation(ready: Place, greedy: Sequence[Family], sampled: Sequence[F
     """The numbers of `groupwise eval`, one a line."""
     n = ready.recipe.evaluate.samples
     for label, families in (("greedy", greedy), (f"avg@{n}", sampled)):
-        mean, low, high = average(families)
-        print(f"{label:<10} {mean:.3f}  ({low:.3f} .. {high:.3f}, 95 % over {len(families)} problems)")
-    for k in (k for k in (1, 2, 4, 8, 16, 32, 64) if k <= n):
-        print(f"{f'pass@{k}':<10} {pass_at(sampled, k):.3f}")
+        x = average(families)
+        print(f"{label:<10} {x.value:.3f}  ({x.low:.3f} .. {x.high:.3f}, 95 % over {len(families)} problems)")
+    for name, x in figures([tally(f) for f in sampled], n, [k for k in (1, 2, 4, 8, 16, 32, 64) if k <= n]).items():
+        print(f"{name:<10} {x.value:.3f}")
     for name, count in counts(sampled).items():
         print(f"{name:<13} {count:>6} of {sum(len(f.samples) for f in sampled)}")
 

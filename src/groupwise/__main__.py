@@ -20,7 +20,7 @@ what a recipe says, and `--dotted.field value` changes:
   engine            rows cache_tokens max_gap
   optimizer         lr betas eps weight_decay clip warmup decay
   machine           device dtype threads piece_tokens recompute deadline verdict_deadline
-  evaluate          every problems samples
+  evaluate          every problems samples strategy
   save              every keep
 
   groupwise train recipe.toml --method.objective.surrogate.high 0.35 --iterations 50

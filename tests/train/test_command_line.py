@@ -121,7 +121,8 @@ def test_evaluation_takes_a_law_that_training_must_not(run: Path, capsys: pytest
     assert main(["eval", "calculator", "--samples", "4", "--sampling.temperature", "0", *eight]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split()[1:] == lines[1].split()[1:]  # four greedy answers are one
-    assert [line.split()[0] for line in lines[2:5]] == ["pass@1", "pass@2", "pass@4"]
+    wanted = ["avg@4", *(f"{name}@{k}" for name in ("pass", "maj") for k in (1, 2, 4))]
+    assert [line.split()[0] for line in lines[2:9]] == wanted
     assert main(["eval", str(run), "--samples", "1", "--sampling.top_k", "1", *eight]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split()[1:] == lines[1].split()[1:]

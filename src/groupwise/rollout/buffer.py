@@ -166,6 +166,7 @@ async def answers(
     *,
     seed: int,
     purpose: int = Purpose.EVALUATE,
+    strategy: Strategy = Independent(),  # noqa: B008
     deadline: float = 600.0,
     verdict_deadline: float = 60.0,
 ) -> list[Family]:
@@ -180,7 +181,7 @@ async def answers(
         )
         for i, prompt in enumerate(prompts)
     ]  # fmt: skip
-    return await together(_in_time(Independent(), s, deadline) for s in samplers)
+    return await together(_in_time(strategy, s, deadline) for s in samplers)
 
 
 async def _in_time(strategy: Strategy, sampler: DrawSampler, deadline: float) -> Family:

@@ -1,11 +1,12 @@
 """Where a run computes: the engine and the learner that a recipe asks for, in this process."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
 
-from groupwise.data import Environment, Family, Sampling, Task, Usage, Verifier
+from groupwise.data import Environment, Family, Prompt, Sampling, Task, Usage, Verifier
 from groupwise.learner import Learner
 from groupwise.models import Decoder, Purpose, Tokenizer, find_model, read_model, read_tokenizer
 from groupwise.rollout import Buffer, NativeEngine, answers
@@ -40,11 +41,17 @@ class Place:
     async def answer(self, law: Sampling | None = None) -> tuple[list[Family], list[Family]]:
         """The held-out problems answered: each once greedily, and `samples` times at the training law or another."""
         wanted, law = self.recipe.evaluate, law or self.recipe.sampling
-        return await self._ask(1, replace(law, temperature=0.0)), await self._ask(wanted.samples, law)
+        return await self.ask(1, replace(law, temperature=0.0)), await self.ask(wanted.samples, law)
 
-    async def _ask(self, n: int, sampling: Sampling) -> list[Family]:
+    @property
+    def asked(self) -> Sequence[Prompt]:
+        """The held-out problems that an evaluation asks."""
+        return self.task.held_out[: self.recipe.evaluate.problems]
+
+    async def ask(self, n: int, sampling: Sampling) -> list[Family]:
+        """`n` answers to each of the asked problems."""
         return await answers(
-            self.task.held_out[: self.recipe.evaluate.problems],
+            self.asked,
             n,
             self.engine,
             self.verifier,
@@ -52,6 +59,7 @@ class Place:
             self.tokenizer,
             seed=self.recipe.seed,
             purpose=Purpose.EVALUATE,
+            strategy=self.recipe.evaluate.strategy,
             deadline=self.recipe.machine.deadline,
             verdict_deadline=verdict_wait(self.recipe),
         )

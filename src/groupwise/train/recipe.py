@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from groupwise.data import Sampling
+from groupwise.data import Sampling, Strategy
 from groupwise.learner import AdamW
 from groupwise.methods import Method
+from groupwise.rollout import Independent
 
 
 def at_least(value: object, **least: float) -> None:
@@ -76,12 +77,13 @@ class Machine:
 class Evaluate:
     """Held-out evaluation before the first iteration, after every `every`-th (0: never between) and after the last.
 
-    `problems` of the held-out split, each answered greedily once and `samples` times at the training law.
+    `problems` of the held-out split, each answered by `strategy`: greedily once, `samples` times at the training law.
     """
 
     every: int = 0
     problems: int = 256
     samples: int = 1
+    strategy: Strategy = Independent()  # noqa: RUF009
 
     def __post_init__(self) -> None:
         at_least(self, every=0, problems=1, samples=1)

@@ -96,14 +96,11 @@ def test_no_secret_of_the_environment_is_written(run: Path) -> None:
 def test_evaluation_of_a_run_gives_the_numbers_that_it_wrote(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
     assert main(["eval", str(run), "--samples", "1"]) == 0
-    greedy, sampled, mean, one, vote, *counts = capsys.readouterr().out.splitlines()
+    greedy, sampled, *counts = capsys.readouterr().out.splitlines()
     values = [last[f"eval/{name}_greedy"] for name in ("accuracy", "low", "high")]
     assert greedy == "greedy     {:.3f}  ({:.3f} .. {:.3f}, 95 % over 8 problems)".format(*values)
     values = [last[f"eval/{name}"] for name in ("accuracy", "low", "high")]
     assert sampled == "avg@1      {:.3f}  ({:.3f} .. {:.3f}, 95 % over 8 problems)".format(*values)
-    assert [line.split() for line in (mean, one, vote)] == [
-        [name, f"{last['eval/accuracy']:.3f}"] for name in ("avg@1", "pass@1", "maj@1")
-    ]
     assert [line.split()[0] for line in counts] == [
         "correct",
         "wrong",
@@ -113,7 +110,7 @@ def test_evaluation_of_a_run_gives_the_numbers_that_it_wrote(run: Path, capsys: 
         "missing",
     ]
     assert main(["eval", str(run / "model"), "--samples", "1", *SMALL[-4:]]) == 0  # the same model, as a directory
-    assert capsys.readouterr().out.splitlines()[:4] == [greedy, sampled, mean, one]
+    assert capsys.readouterr().out.splitlines()[:2] == [greedy, sampled]
 
 
 def test_evaluation_takes_a_law_that_training_must_not(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -121,8 +118,8 @@ def test_evaluation_takes_a_law_that_training_must_not(run: Path, capsys: pytest
     assert main(["eval", "calculator", "--samples", "4", "--sampling.temperature", "0", *eight]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split()[1:] == lines[1].split()[1:]  # four greedy answers are one
-    wanted = ["avg@4", *(f"{name}@{k}" for name in ("pass", "maj") for k in (1, 2, 4))]
-    assert [line.split()[0] for line in lines[2:9]] == wanted
+    assert [line.split()[0] for line in lines[2:6]] == ["pass@2", "pass@4", "maj@2", "maj@4"]
+    assert any("tokens on average" in line for line in lines[6:])
     assert main(["eval", str(run), "--samples", "1", "--sampling.top_k", "1", *eight]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split()[1:] == lines[1].split()[1:]

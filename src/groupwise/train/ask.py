@@ -12,7 +12,7 @@ from groupwise.models import find_model, read_model, read_tokenizer
 from groupwise.rollout import NativeEngine
 from groupwise.train.check import doors
 from groupwise.train.commands import DEFAULT, refuse
-from groupwise.train.evaluate import average, counts, figures, tally
+from groupwise.train.evaluate import MOST_VOTES, NO_VOTE, average, counts, figures, lengths, tally
 from groupwise.train.place import DTYPES, Place, place, prepare
 from groupwise.train.recipe import Recipe
 from groupwise.train.text import read_over, read_recipe
@@ -56,14 +56,17 @@ def asked_of(source: Path, overrides: Sequence[tuple[str, str]], use: Use) -> tu
 
 def print_evaluation(ready: Place, greedy: Sequence[Family], sampled: Sequence[Family]) -> None:
     """The numbers of `groupwise eval`, one a line."""
-    n = ready.recipe.evaluate.samples
-    for label, families in (("greedy", greedy), (f"avg@{n}", sampled)):
-        x = average(families)
-        print(f"{label:<10} {x.value:.3f}  ({x.low:.3f} .. {x.high:.3f}, 95 % over {len(families)} problems)")
-    for name, x in figures([tally(f) for f in sampled], n, [k for k in (1, 2, 4, 8, 16, 32, 64) if k <= n]).items():
-        print(f"{name:<10} {x.value:.3f}")
+    n, tallies = ready.recipe.evaluate.samples, [tally(f) for f in sampled]
+    numbers = {"greedy": average(greedy)} | figures(tallies, n, [k for k in (2, 4, 8, 16, 32, 64) if k <= n])
+    for name, x in numbers.items():
+        print(f"{name:<10} {x.value:.3f}  ({x.low:.3f} .. {x.high:.3f}, 95 % over {len(sampled)} problems)")
+    if not all(t.votes for t in tallies):
+        print(f"maj@k is left out: {NO_VOTE}, or there are more than {MOST_VOTES} answers to a problem")
+    answers, found = sum(t.answers for t in tallies), lengths(sampled)
     for name, count in counts(sampled).items():
-        print(f"{name:<13} {count:>6} of {sum(len(f.samples) for f in sampled)}")
+        size = found.get(name)
+        told = f"  {size['mean']:.1f} tokens on average, {size['longest']} at most" if size else ""
+        print(f"{name:<13} {count:>6} of {answers}{told}")
 
 
 def sample(

@@ -93,16 +93,19 @@ def run(words: list[str]) -> int:
     match a.command:
         case "train":
             told = shlex.join(["groupwise", *words, *(w for path, value in overrides for w in (f"--{path}", value))])
-            return do.train(a.recipe, overrides, a.use, out=a.out, name=a.name, stop_after=a.stop_after, command=told)
+            return do.train(a.recipe, overrides, a.use, out=a.out, name=a.name, stop_after=a.stop_after, command=told,
+                            unsafe_local_exec=a.unsafe_local_exec)  # fmt: skip
         case "resume":
-            return do.resume(a.run, a.use, strict=a.strict, stop_after=a.stop_after)
+            return do.resume(a.run, a.use, strict=a.strict, stop_after=a.stop_after,
+                             unsafe_local_exec=a.unsafe_local_exec)  # fmt: skip
         case "report":
             return do.report(a.run, a.out)
     from groupwise.train import ask
 
     match a.command:
         case "eval":
-            return ask.evaluate(a.model, overrides, a.use, samples=a.samples, problems=a.problems, recipe_path=a.recipe)
+            return ask.evaluate(a.model, overrides, a.use, samples=a.samples, problems=a.problems, recipe_path=a.recipe,
+                                unsafe_local_exec=a.unsafe_local_exec)  # fmt: skip
         case "sample":
             return ask.sample(a.model, a.prompt, overrides, a.use, n=a.n)
     raise AssertionError(a.command)
@@ -125,7 +128,7 @@ def look(a: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
             from groupwise.train.check import check
             from groupwise.train.use import load_use
 
-            problems = check(Path(a.file), overrides, load_use(a.use))
+            problems = check(Path(a.file), overrides, load_use(a.use, unsafe_local_exec=a.unsafe_local_exec))
             print(views.show_check(a.file, problems))
             return problems[0].code if problems else 0
     return 0
@@ -159,6 +162,14 @@ def parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser
         "metavar": "FILE.py",
         "help": "code that the recipe names; it will be run",
     }
+
+    def unsafe(known: argparse.ArgumentParser) -> None:
+        known.add_argument(
+            "--unsafe-local-exec",
+            action="store_true",
+            help="run what the model writes (verifier code) without a sandbox, with your own rights",
+        )
+
     stop = {"type": seconds, "metavar": "2h", "help": "save and end after so long: 90s, 30m, 1h30m"}
 
     train = add("train", "train a model: the packaged recipe, or one's own", RECIPE)
@@ -167,6 +178,7 @@ def parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser
     train.add_argument("--name", help="what the run is called (default: the recipe's name)")
     train.add_argument("--stop-after", **stop)
     train.add_argument("--use", **use)
+    unsafe(train)
 
     resume = add("resume", "go on with a run from its newest checkpoint")
     resume.add_argument("run", metavar="RUN")
@@ -175,6 +187,7 @@ def parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser
     )
     resume.add_argument("--stop-after", **stop)
     resume.add_argument("--use", **use)
+    unsafe(resume)
 
     evaluate = add("eval", "held-out accuracy of a model or a run", RECIPE)
     evaluate.add_argument("model", metavar="MODEL_OR_RUN")
@@ -182,6 +195,7 @@ def parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser
     evaluate.add_argument("--problems", type=count, metavar="N", help="how many problems (default: the recipe's)")
     evaluate.add_argument("--recipe", metavar="RECIPE.toml", help="task and sampling of a model that is no run")
     evaluate.add_argument("--use", **use)
+    unsafe(evaluate)
 
     sample = add("sample", "a model's answers to a prompt", RECIPE)
     sample.add_argument("model", metavar="MODEL")
@@ -202,6 +216,7 @@ def parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser
     check = add("check", "every error of a recipe, in seconds, without loading weights", RECIPE)
     check.add_argument("file", metavar="FILE")
     check.add_argument("--use", **use)
+    unsafe(check)
     return table, {"train": train, "eval": evaluate, "sample": sample, "check": check}
 
 
@@ -217,7 +232,8 @@ def split(known: argparse.ArgumentParser, words: list[str]) -> tuple[list[str], 
             own.append(word)
         elif name in known._option_string_actions:
             own.append(word)
-            if not equals and (following := next(rest, None)) is not None:
+            takes = known._option_string_actions[name].nargs != 0
+            if takes and not equals and (following := next(rest, None)) is not None:
                 own.append(following)
         elif (given := value if equals else next(rest, None)) is None:
             known.error(f"{word} needs a value")

@@ -2,6 +2,7 @@
 
 from groupwise.tasks.alphabet import END, calculator_tokenizer
 from groupwise.tasks.calculator import Calculator, calculator_answer, demonstrations
+from groupwise.tasks.code import CodeVerifier
 from groupwise.tasks.judge import judged_by
 from groupwise.tasks.names import find_task, find_verifier
 from groupwise.tasks.problems import Problems
@@ -12,6 +13,7 @@ __all__ = [
     "END",
     "Bounds",
     "Calculator",
+    "CodeVerifier",
     "Problems",
     "Program",
     "Ran",

@@ -7,7 +7,9 @@ from typing import Any
 
 from groupwise.data import BadData, Ids, Task, Usage, Verifier
 from groupwise.tasks.calculator import Calculator, calculator_answer
+from groupwise.tasks.code import code_verifier
 from groupwise.tasks.problems import Problems
+from groupwise.tasks.sandbox import Sandbox
 from groupwise.tasks.verifiers import exact, is_number, is_plain, last_number
 
 VERIFIERS: dict[str, Verifier] = {
@@ -29,12 +31,20 @@ def find_task(name: str, encode: Callable[[str], Ids], **options: Any) -> Task:
     raise Usage(f"no task is called {name!r}", fix=f"{hint}, or give the path of a .jsonl file")
 
 
-def find_verifier(name: str, task: Task) -> Verifier:
-    """A verifier that can judge this task's answers; `BadData` where a gold answer is not what it compares with."""
+def find_verifier(name: str, task: Task, sandbox: Callable[[], Sandbox] = Sandbox) -> Verifier:
+    """A verifier that can judge this task's answers; `BadData` where a gold answer is not what it compares with.
+
+    `code` judges in the `sandbox` that is made for it, and only for it.
+    """
+    if name == "code":
+        return code_verifier(task, sandbox)
     if name not in VERIFIERS and ":" in name:
         raise Usage(f"{name!r} is a function in a file", fix=f"add --use {name.partition(':')[0]}.py to the command")
     if name not in VERIFIERS:
-        raise Usage(f"no verifier is called {name!r}", fix=f"{_nearest(name, VERIFIERS)}, or my_file:grade with --use")
+        raise Usage(
+            f"no verifier is called {name!r}",
+            fix=f"{_nearest(name, [*VERIFIERS, 'code'])}, or my_file:grade with --use",
+        )
     if name == "calculator_answer" and not isinstance(task, Calculator):
         raise Usage("calculator_answer judges the task calculator alone", fix="take exact or last_number")
     if isinstance(task, Problems):

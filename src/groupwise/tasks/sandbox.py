@@ -329,7 +329,7 @@ def missing() -> Environment | None:
     if sys.platform != "linux":
         return Environment(_NONE, evidence=f"this is {sys.platform}", fix="run it on Linux")
     if shutil.which("bwrap") is None:
-        fix = "apt-get install bubblewrap (Debian, Ubuntu), dnf install bubblewrap (Fedora)"
+        fix = f"apt-get install bubblewrap (Debian, Ubuntu), dnf install bubblewrap (Fedora){_UNSAFE}"
         return Environment(_NONE, evidence="bubblewrap is not installed: no bwrap on PATH", fix=fix)
     return None
 
@@ -346,8 +346,9 @@ def trial() -> dict[str, Any]:
 def refused(seen: str) -> Environment:
     fix = "allow user namespaces: sysctl -w kernel.unprivileged_userns_clone=1 user.max_user_namespaces=10000"
     fix += "\non Ubuntu also: sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
-    fix += "\nin a container: start it with --security-opt seccomp=unconfined"
+    fix += f"\nin a container: start it with --security-opt seccomp=unconfined{_UNSAFE}"
     return Environment("the sandbox does not start on this machine", evidence=seen, fix=fix)
 
 
 _NONE = "code answers run in a sandbox, and there is none on this machine"
+_UNSAFE = "\nor run what the model writes without one, with your own rights: --unsafe-local-exec"

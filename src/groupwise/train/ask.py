@@ -27,10 +27,11 @@ def evaluate(
     samples: int = 4,
     problems: int | None = None,
     recipe_path: str | None = None,
+    unsafe_local_exec: bool = False,
 ) -> int:
     """Held-out accuracy of a model directory or of a run's model: greedy, avg@n and unbiased pass@k."""
     directory = Path(model_or_run)
-    loaded = load_use(use)
+    loaded = load_use(use, unsafe_local_exec=unsafe_local_exec)
     if (directory / "recipe.toml").is_file():
         if not (directory / "model").is_dir():
             raise BadData(f"{directory} has no model yet", fix=f"finish it with: groupwise resume {directory}")

@@ -7,7 +7,7 @@ import torch
 
 from groupwise.data import BadData, Finish, GroupwiseError, Usage, family_of, pack
 from groupwise.models import find_model, read_shape, read_tokenizer, weight_files
-from groupwise.tasks import Problems
+from groupwise.tasks import CodeVerifier, Problems
 from groupwise.train.loop import OLD, credited
 from groupwise.train.place import task_of, verifier_of
 from groupwise.train.recipe import Recipe
@@ -98,7 +98,9 @@ def doors(recipe: Recipe, use: Use) -> list[GroupwiseError]:
         longest = max(len(prompt.context) for prompt in prompts)
         if not any(isinstance(problem, BadData) for problem in found):
             read_shape(directory, context=longest + recipe.sampling.max_tokens)
-        verifier_of(recipe, task, use)
+        verifier = verifier_of(recipe, task, use)
+        if isinstance(verifier, CodeVerifier):
+            verifier.gate(prompts)
     except GroupwiseError as error:
         found.append(error)
     return found

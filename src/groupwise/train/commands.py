@@ -39,9 +39,10 @@ def train(
     name: str | None = None,
     stop_after: float | None = None,
     command: str = "",
+    unsafe_local_exec: bool = False,
 ) -> int:
     """A new run of a recipe (the packaged one where none is named)."""
-    loaded = load_use(use)
+    loaded = load_use(use, unsafe_local_exec=unsafe_local_exec)
     path = Path(recipe_path) if recipe_path else DEFAULT
     recipe = read_recipe(path, overrides, loaded)
     refuse([*rehearse(recipe), *doors(recipe, loaded)])
@@ -66,11 +67,18 @@ def refuse(problems: Sequence[GroupwiseError]) -> None:
         raise type(problems[0])(f"{len(problems)} things are wrong", evidence="\n".join(map(str, problems)))
 
 
-def resume(run: str, use: Sequence[str] = (), *, strict: bool = False, stop_after: float | None = None) -> int:
+def resume(
+    run: str,
+    use: Sequence[str] = (),
+    *,
+    strict: bool = False,
+    stop_after: float | None = None,
+    unsafe_local_exec: bool = False,
+) -> int:
     """Go on with a run from its newest whole checkpoint."""
     directory = existing_run(run)
     with RunLock(directory):
-        loaded = load_use(use, recorded=remembered(directory))
+        loaded = load_use(use, recorded=remembered(directory), unsafe_local_exec=unsafe_local_exec)
         recipe = read_recipe(directory / "recipe.toml", (), loaded)
         return carry_on(directory, place(recipe, loaded), stop_after, strict=strict)
 
@@ -185,6 +193,7 @@ def about(run: Path, recipe: Recipe, base: str, use: Use, command: str) -> dict[
         "seed": recipe.seed,
         "iterations": recipe.iterations,
         "use": use.hashes,
+        **({"unsafe_local_exec": True} if use.unsafe_local_exec else {}),
     }
 
 

@@ -10,7 +10,7 @@ from groupwise.data import Environment, Family, Prompt, Sampling, Task, Usage, V
 from groupwise.learner import Learner
 from groupwise.models import Decoder, Purpose, Tokenizer, find_model, read_model, read_tokenizer
 from groupwise.rollout import Buffer, NativeEngine, answers
-from groupwise.tasks import find_task, find_verifier, judged_by
+from groupwise.tasks import Bounds, Sandbox, find_task, find_verifier, judged_by
 from groupwise.train.evaluate import scores
 from groupwise.train.guards import Guards
 from groupwise.train.recipe import GAPS, Machine, Recipe
@@ -101,13 +101,16 @@ def verifier_of(recipe: Recipe, task: Task, use: Use) -> Verifier:
         )
     if ":" in name:
         return judged_by(use.find(name), deadline=recipe.machine.verdict_deadline)
-    return find_verifier(name, task)
+    wall = recipe.machine.verdict_deadline
+    bounds = Bounds(cpu=wall / 5, wall=wall)
+    return find_verifier(name, task, partial(Sandbox, bounds, unsafe=use.unsafe_local_exec))
 
 
 def verdict_wait(recipe: Recipe) -> float:
     """Seconds that an answer may wait for its verdict. One's own function keeps its own time, call by call, in workers
-    that answers queue for; any other verifier has none but this."""
-    return recipe.machine.deadline if ":" in recipe.verifier else recipe.machine.verdict_deadline
+    that answers queue for, and so does the sandbox of `code`; any other verifier has none but this."""
+    queued = ":" in recipe.verifier or recipe.verifier == "code"
+    return recipe.machine.deadline if queued else recipe.machine.verdict_deadline
 
 
 def place(recipe: Recipe, use: Use) -> Place:

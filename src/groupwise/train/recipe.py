@@ -49,7 +49,8 @@ class Native:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
     """Where a run computes. `piece_tokens` bounds what the learner forwards at once, contexts counted once.
-    A draw may take `deadline` seconds, a call of one's own grade function `verdict_deadline`.
+    A draw may take `deadline` seconds, a call of one's own grade function `verdict_deadline`; so may an execution of an
+    answer's code, and a fifth of that as CPU time.
 
     `bfloat16` is the dtype of the weights and of all that is computed with them; log-probs are float32, and so is the
     optimizer's own copy of each weight, which the weight is rounded from. `recompute` forwards each layer again on the

@@ -10,16 +10,20 @@ from typing import Any
 
 from groupwise.data import Usage
 
+UNSAFE = """\
+--unsafe-local-exec: code that the model writes runs without a sandbox, as you: it can read, change and delete whatever
+you can. Only its time, memory and output are bounded."""
 PREFIX = "use:"
 """Used files live in `sys.modules` under a name that no import statement can reach or shadow."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Use:
-    """The used files by stem, each with the SHA-256 of the bytes that ran."""
+    """What a command line allows: used files by stem, each with the SHA-256 of what ran; code without a sandbox."""
 
     modules: Mapping[str, ModuleType] = field(default_factory=dict)
     hashes: Mapping[str, str] = field(default_factory=dict)
+    unsafe_local_exec: bool = False
 
     @property
     def functions(self) -> dict[str, Callable[..., Any]]:
@@ -43,7 +47,9 @@ class Use:
         return getattr(self.modules[stem], thing)
 
 
-def load_use(paths: Sequence[str | Path], recorded: Mapping[str, str] | None = None) -> Use:
+def load_use(
+    paths: Sequence[str | Path], recorded: Mapping[str, str] | None = None, *, unsafe_local_exec: bool = False
+) -> Use:
     """Run the files, and print the path and SHA-256 of each before it runs.
 
     `recorded` is what a run remembers (`Use.hashes`): another set of files, or a changed one, is refused with `Usage`
@@ -63,7 +69,10 @@ def load_use(paths: Sequence[str | Path], recorded: Mapping[str, str] | None = N
         _same(recorded, hashes)
     for stem, (path, _) in sources.items():
         print(f"using {path.resolve()}  sha256 {hashes[stem]}", flush=True)
-    return Use({stem: _run(stem, path, source) for stem, (path, source) in sources.items()}, hashes)
+    if unsafe_local_exec:
+        print(UNSAFE, flush=True)
+    modules = {stem: _run(stem, path, source) for stem, (path, source) in sources.items()}
+    return Use(modules, hashes, unsafe_local_exec)
 
 
 def _same(recorded: Mapping[str, str], hashes: Mapping[str, str]) -> None:

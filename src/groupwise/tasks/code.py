@@ -1,0 +1,244 @@
+"""The verifier `code`: an answer is right if its code passes the problem's tests, in the sandbox."""
+
+import asyncio
+import json
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+from groupwise.data import BadData, Outcome, Prompt, Sample, Verdict
+from groupwise.tasks.problems import Problems
+from groupwise.tasks.sandbox import Program, Ran, Sandbox
+
+CLOSE = 1e-6
+"""How far a float may be from the expected one: so much of it, and so much in any case."""
+SEEDS = 64
+"""Different hidden inputs of a problem at most."""
+SHOWN = 5
+FORM = """\
+write them as {"function": "add", "cases": [{"args": [1, 2], "expected": 3}]}
+or {"cases": [{"stdin": "1 2", "stdout": "3"}]} (docs/sandbox.md)"""
+
+_OPENS = re.compile(r"^[ \t]*```[ \t]*(?:python3?|py)[ \t]*\r?$", re.IGNORECASE | re.MULTILINE)
+_CLOSES = re.compile(r"^[ \t]*```[ \t]*\r?$", re.MULTILINE)
+
+
+def code_of(answer: str) -> str | None:
+    """The text of the last ```python block of an answer; None where there is none, or it is empty or never closed.
+
+    >>> code_of("first:\\n```python\\na = 1\\n```\\nno, rather\\n```python\\na = 2\\n```\\n")
+    'a = 2\\n'
+    """
+    *_, last = (None, *_OPENS.finditer(answer))
+    if last is None or (end := _CLOSES.search(answer, last.end() + 1)) is None:
+        return None
+    code = answer[last.end() + 1 : end.start()]
+    return code if code.strip() else None
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One input and what must come of it: arguments and a value, or two texts."""
+
+    given: Any
+    expected: Any
+
+
+@dataclass(frozen=True, slots=True)
+class CodeTests:
+    """What a problem's `answer` says: cases for a `function`, or, without one, for a program.
+
+    `reference` is code that is right. `generator` is code with `generate(seed)`, which gives the arguments (a list) or
+    the input (text) of a `hidden` case; the reference says what is expected of it.
+    """
+
+    function: str | None
+    cases: tuple[Case, ...]
+    reference: str = ""
+    generator: str = ""
+    hidden: int = 4
+
+    @classmethod
+    def read(cls, gold: Any) -> "CodeTests":
+        """From the JSON of a row; ValueError says what is wrong with it."""
+        if not isinstance(gold, dict):
+            raise ValueError("the tests are not an object")
+        if unknown := gold.keys() - {"function", "cases", "reference", "generator", "hidden"}:
+            raise ValueError(f"the tests have an unknown field {min(unknown)!r}")
+        function, cases = gold.get("function"), gold.get("cases")
+        if function is not None and not (isinstance(function, str) and function.isidentifier()):
+            raise ValueError(f"function is {function!r}, not the name of one")
+        if not isinstance(cases, list) or not cases:
+            raise ValueError("the tests have no cases")
+        names = ("stdin", "stdout") if function is None else ("args", "expected")
+        kind = str if function is None else list
+        for number, case in enumerate(cases, 1):
+            if not isinstance(case, dict) or case.keys() != set(names):
+                raise ValueError(f"case {number} does not have {names[0]} and {names[1]}, and nothing else")
+            if not isinstance(case[names[0]], kind) or (function is None and not isinstance(case["stdout"], str)):
+                raise ValueError(f"case {number}: {names[0]} is not {'text' if function is None else 'a list'}")
+        code = {name: gold.get(name, "") for name in ("reference", "generator")}
+        hidden = gold.get("hidden", 4)
+        if not all(isinstance(text, str) for text in code.values()):
+            raise ValueError("reference and generator are code, so text")
+        if type(hidden) is not int or not 1 <= hidden <= SEEDS:
+            raise ValueError(f"hidden is {hidden!r}, not a number of cases from 1 to {SEEDS}")
+        if code["generator"] and not code["reference"]:
+            raise ValueError("a generator needs a reference: it says what is expected")
+        return cls(function, tuple(Case(*(case[name] for name in names)) for case in cases), **code, hidden=hidden)
+
+    def program(self, code: str, given: Any) -> Program:
+        if self.function is None:
+            return Program(code, stdin=given)
+        return Program(code, self.function, tuple(given))
+
+    def passed(self, ran: Ran, expected: Any) -> bool:
+        """Whether what came back is what is expected; a program's output up to white space at the ends of lines."""
+        if ran.end != "done":
+            return False
+        return lines(ran.value) == lines(expected) if self.function is None else same(ran.value, expected)
+
+
+def same(got: Any, expected: Any) -> bool:
+    """Equal in value and in exact type, all the way down; floats within a millionth.
+
+    >>> same([1, 0.1 + 0.2], [1, 0.3]), same(True, 1), same(1, 1.0)
+    (True, False, False)
+    """
+    if type(got) is not type(expected):
+        return False
+    if type(expected) is float:
+        return math.isclose(got, expected, rel_tol=CLOSE, abs_tol=CLOSE)
+    if type(expected) is list:
+        return len(got) == len(expected) and all(map(same, got, expected))
+    if type(expected) is dict:
+        return got.keys() == expected.keys() and all(same(got[key], expected[key]) for key in expected)
+    return got == expected
+
+
+def lines(text: str) -> list[str]:
+    return [line.rstrip() for line in text.rstrip().split("\n")]
+
+
+class CodeVerifier:
+    """Right if the code passes every case, then the hidden ones; each case is an execution of its own in the sandbox.
+
+    An answer without code is malformed. Too much time, memory or output is wrong. What the sandbox itself could not do
+    is unverifiable, as is a hidden case that the generator or the reference fails. The part `visible` is 1 where all
+    cases that the problem lists are passed: right there and wrong in hidden ones is what a memorised table looks like.
+    """
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self.sandbox = sandbox
+        self._hidden: dict[tuple[str, int], Case] = {}
+
+    async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
+        code = code_of(sample.text)
+        if code is None:
+            return Verdict(Outcome.malformed, parts={"visible": 0.0})
+        return await self.judge(prompt.id, CodeTests.read(prompt.given["answer"]), code)
+
+    async def judge(self, name: str, tests: CodeTests, code: str) -> Verdict:
+        """The verdict on some code. Hidden inputs are chosen by what it is, so no answer can know them before."""
+        for number, case in enumerate(tests.cases, 1):
+            ran = await self.sandbox.ran(tests.program(code, case.given))
+            if verdict := told(tests, ran, case, f"case {number}", visible=0.0):
+                return verdict
+        digest = sha256(f"{name}\0{code}".encode("utf-8", "surrogatepass")).digest()
+        for i in range(tests.hidden if tests.generator else 0):
+            try:
+                case = await self.hidden(name, tests, (digest[0] + i) % SEEDS)
+            except ValueError as error:
+                return Verdict(Outcome.unverifiable, cause=str(error))
+            ran = await self.sandbox.ran(tests.program(code, case.given))
+            if verdict := told(tests, ran, case, "a hidden case", visible=1.0):
+                return verdict
+        return Verdict(Outcome.correct, parts={"visible": 1.0})
+
+    async def hidden(self, name: str, tests: CodeTests, seed: int) -> Case:
+        """A generated case, made once; ValueError where generator or reference fail."""
+        if (name, seed) not in self._hidden:
+            made = await self.sandbox.ran(Program(tests.generator, "generate", (seed,)))
+            if made.end != "done" or type(made.value) is not (str if tests.function is None else list):
+                raise ValueError(f"generate({seed}) gives no input: {made.trouble or type(made.value).__name__}")
+            right = await self.sandbox.ran(tests.program(tests.reference, made.value))
+            if right.end != "done":
+                raise ValueError(f"the reference fails on generate({seed}): {right.trouble}")
+            self._hidden[name, seed] = Case(made.value, right.value)
+        return self._hidden[name, seed]
+
+    def gate(self, prompts: Sequence[Prompt]) -> None:
+        """`BadData` with the rows whose tests would teach something else: the reference fails, or nothing passes.
+
+        Nothing: code without anything in it, a stub that returns or prints nothing, and one that gives back its input.
+        """
+        with ThreadPoolExecutor(1) as thread:  # there may be a running loop in this one
+            faults = thread.submit(lambda: asyncio.run(self._faults(prompts))).result()
+        if faults:
+            seen = [*faults[:SHOWN], *[f"and {len(faults) - SHOWN} more"] * (len(faults) > SHOWN)]
+            what = f"the tests of {len(faults)} of {len(prompts)} problems cannot tell right from wrong"
+            raise BadData(what, evidence="\n".join(seen), fix="mend or remove these rows")
+
+    async def _faults(self, prompts: Sequence[Prompt]) -> list[str]:
+        at_once = asyncio.Semaphore(16)
+
+        async def one(prompt: Prompt) -> str:
+            async with at_once:
+                return await self._fault(prompt.id, CodeTests.read(prompt.given["answer"]))
+
+        found = await asyncio.gather(*map(one, prompts))
+        return [f"{prompt.id}: {fault}" for prompt, fault in zip(prompts, found, strict=True) if fault]
+
+    async def _fault(self, name: str, tests: CodeTests) -> str:
+        if tests.reference:
+            verdict = await self.judge(name, tests, tests.reference)
+            if verdict.outcome is not Outcome.correct:
+                return f"the reference does not pass: {verdict.feedback or verdict.cause}"
+        for what, code in nothing(tests.function).items():
+            verdict = await self.judge(name, tests, code)
+            if verdict.outcome is Outcome.correct:
+                return f"{what} passes"
+            if verdict.outcome is Outcome.unverifiable:
+                return verdict.cause
+        return ""
+
+
+def nothing(function: str | None) -> Mapping[str, str]:
+    """Code that solves no problem."""
+    if function is None:
+        echo = "import sys\nsys.stdout.write(sys.stdin.read())"
+        return {"a program without code": "", "a program that prints its input": echo}
+    return {
+        "an answer without code": "",
+        "an answer that returns nothing": f"def {function}(*args): pass",
+        "an answer that returns its input": f"def {function}(*args): return args[0] if args else None",
+    }
+
+
+def told(tests: CodeTests, ran: Ran, case: Case, which: str, visible: float) -> Verdict | None:
+    """The verdict of a case that was not passed; its feedback names no expected value."""
+    if ran.end == "lost":
+        return Verdict(Outcome.unverifiable, cause=ran.trouble)
+    if tests.passed(ran, case.expected):
+        return None
+    return Verdict(Outcome.wrong, parts={"visible": visible}, feedback=f"{which}: {ran.trouble or 'another value'}")
+
+
+def code_verifier(task: Any, sandbox: Callable[[], Sandbox] = Sandbox) -> CodeVerifier:
+    """The verifier for a task whose every answer is tests; `BadData` names the rows where one is none."""
+    faults, count = [], 0
+    for prompt in (*task.training, *task.held_out) if isinstance(task, Problems) else task.held_out:
+        count += 1
+        try:
+            tests = CodeTests.read(prompt.given.get("answer"))
+            json.dumps([[case.given, case.expected] for case in tests.cases], allow_nan=False)
+        except (ValueError, RecursionError) as error:
+            faults.append(f"{prompt.id}: {error}")
+    if faults:
+        seen = [*faults[:SHOWN], *[f"and {len(faults) - SHOWN} more"] * (len(faults) > SHOWN)]
+        raise BadData(f"{len(faults)} of {count} answers are no tests of code", evidence="\n".join(seen), fix=FORM)
+    return CodeVerifier(sandbox())

@@ -86,7 +86,7 @@ def run(words: list[str]) -> int:
     if a.command is None:
         table.print_help()
         return 0
-    if a.command in ("methods", "show", "diff", "check"):
+    if a.command in ("methods", "show", "diff", "check", "doctor"):
         return look(a, overrides)
     from groupwise.train import commands as do
 
@@ -122,6 +122,11 @@ def look(a: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
             print(views.show(a.what))
         case "diff":
             print(views.show_diff(a.a, a.b))
+        case "doctor":
+            from groupwise.train import doctor
+
+            findings = doctor.examine()
+            print(doctor.as_json(findings) if a.json else doctor.as_text(findings))
         case "check":
             from pathlib import Path
 
@@ -213,6 +218,8 @@ def parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser
     diff = add("diff", "what distinguishes two methods or two recipes")
     diff.add_argument("a", metavar="A")
     diff.add_argument("b", metavar="B")
+    look = add("doctor", "what this machine can do, and how to get what it lacks")
+    look.add_argument("--json", action="store_true", help="as one JSON object")
     check = add("check", "every error of a recipe, in seconds, without loading weights", RECIPE)
     check.add_argument("file", metavar="FILE")
     check.add_argument("--use", **use)

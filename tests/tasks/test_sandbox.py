@@ -14,7 +14,7 @@ import pytest
 
 from groupwise.data import Environment
 from groupwise.tasks import Bounds, Program, Ran, Sandbox
-from groupwise.tasks.sandbox import missing, trial
+from groupwise.tasks.sandbox import missing, sandbox_trial
 from tests.tasks.boxes import children, needed, servers
 
 
@@ -304,7 +304,7 @@ def test_a_bubblewrap_that_may_not_make_namespaces_is_told(monkeypatch, tmp_path
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     assert missing() is None
     with pytest.raises(Environment) as caught:
-        trial()
+        sandbox_trial()
     assert "does not start" in caught.value.what and "user namespaces" in caught.value.fix
 
 
@@ -330,5 +330,5 @@ def test_unsafe_runs_without_bubblewrap_within_the_same_bounds(monkeypatch, tmp_
 
 def test_a_trial_tells_what_it_found():
     needed()
-    found = trial()
+    found = sandbox_trial()
     assert found["python"] == sys.version.split()[0] and found["calls"] is True

@@ -13,7 +13,7 @@ from groupwise.data import Storage, Usage
 from groupwise.train.recipe import Recipe
 from groupwise.train.text import hints_of
 
-COMMANDS = ("train", "resume", "eval", "sample", "report", "methods", "show", "diff", "check")
+COMMANDS = ("train", "resume", "eval", "sample", "report", "methods", "show", "diff", "check", "doctor")
 
 # Help
 

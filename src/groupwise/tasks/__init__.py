@@ -6,7 +6,7 @@ from groupwise.tasks.code import CodeVerifier
 from groupwise.tasks.judge import judged_by
 from groupwise.tasks.names import find_task, find_verifier
 from groupwise.tasks.problems import Problems
-from groupwise.tasks.sandbox import Bounds, Program, Ran, Sandbox
+from groupwise.tasks.sandbox import Bounds, Program, Ran, Sandbox, sandbox_trial
 from groupwise.tasks.verifiers import exact, last_number
 
 __all__ = [
@@ -26,4 +26,5 @@ __all__ = [
     "find_verifier",
     "judged_by",
     "last_number",
+    "sandbox_trial",
 ]

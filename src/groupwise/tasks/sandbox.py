@@ -334,7 +334,7 @@ def missing() -> Environment | None:
     return None
 
 
-def trial() -> dict[str, Any]:
+def sandbox_trial() -> dict[str, Any]:
     """Starts a sandbox and tells about it; `Environment` where there is none."""
     box = Sandbox(boxes=1)
     try:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from groupwise.__main__ import main
+from groupwise.data import WorkerLost
 from groupwise.train import doctor
 from tests.tasks.boxes import needed
 
@@ -41,6 +42,14 @@ def test_without_bubblewrap_it_says_how_to_get_it(capsys, monkeypatch, tmp_path)
     assert not found["ok"] and "no bwrap on PATH" in found["seen"] and "apt-get install bubblewrap" in found["fix"]
     assert main(["doctor"]) == 0
     assert "do: apt-get install bubblewrap" in capsys.readouterr().out
+
+
+def test_a_sandbox_that_dies_is_told_as_what_it_is(monkeypatch):
+    def dead() -> dict:
+        raise WorkerLost("the sandbox ended", evidence="exit 1", fix="try again")
+
+    monkeypatch.setattr(doctor, "sandbox_trial", dead)
+    assert doctor.sandbox() == doctor.Finding("sandbox", False, "the sandbox ended: exit 1", "try again")
 
 
 def test_little_room_is_told(monkeypatch, tmp_path):

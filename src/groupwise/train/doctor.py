@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from groupwise.data import Environment
+from groupwise.data import GroupwiseError
 from groupwise.tasks import sandbox_trial
 
 GIB = 1 << 30
@@ -83,7 +83,7 @@ def sandbox() -> Finding:
     """Whether code answers can be judged: a sandbox is started."""
     try:
         found = sandbox_trial()
-    except Environment as error:
+    except GroupwiseError as error:
         return Finding("sandbox", False, f"{error.what}: {error.evidence}", error.fix)
     calls = "namespaces and a filter of system calls" if found["calls"] else "namespaces, no filter of system calls"
     return Finding("sandbox", True, f"bubblewrap, {calls}, python {found['python']}")
@@ -122,7 +122,7 @@ def as_text(findings: list[Finding]) -> str:
         if not finding.ok:
             lines += [f"{'':>{wide + 6}}do: {line}" for line in finding.fix.splitlines()]
     missing = sum(not finding.ok for finding in findings)
-    lines.append(f"{missing} of {len(findings)} are not as they could be" if missing else "all is here")
+    lines.append(f"{missing} of {len(findings)} are missing something" if missing else "all is here")
     return "\n".join(lines)
 
 

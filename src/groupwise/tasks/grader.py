@@ -1,4 +1,4 @@
-"""The other side of `judge`: a process of its own that runs one user's function and answers in JSON lines.
+"""The other side of `judge`: a process of its own that runs one function and answers in JSON lines.
 
 Run by path, never imported, with nothing but the standard library: a killed one is soon replaced. Its input is a
 socket; what the user's code prints goes to standard error, and standard input is empty for it.
@@ -6,6 +6,7 @@ socket; what the user's code prints goes to standard error, and standard input i
 
 import json
 import os
+import resource
 import select
 import signal
 import socket
@@ -13,7 +14,6 @@ import sys
 import threading
 import types
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 
@@ -24,16 +24,24 @@ def main() -> None:
     os.dup2(2, 1)
     threading.Thread(target=leave_with, args=(host,), daemon=True).start()
     lines = host.makefile("rb")
-    grade, trouble = load(json.loads(lines.readline()))
+    order = json.loads(lines.readline())
+    if order["memory"]:
+        resource.setrlimit(resource.RLIMIT_AS, (order["memory"], order["memory"]))
+    grade, trouble = load(order)
     send(host, {"error": trouble} if trouble else {})
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
     for line in lines:
-        send(host, {"error": trouble} if grade is None else judged(grade, json.loads(line)))
+        # The time of this process alone: a loaded machine changes no verdict. The kernel ends it, also inside C code.
+        signal.setitimer(signal.ITIMER_PROF, order["cpu"])
+        reply = {"error": trouble} if grade is None else judged(grade, json.loads(line))
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        send(host, reply)
 
 
-def load(order: dict[str, str]) -> tuple[Callable[..., Any] | None, str]:
+def load(order: dict[str, Any]) -> tuple[Callable[..., Any] | None, str]:
     """The function, from the source that the host read: a worker that replaces another runs the same code."""
     try:
-        sys.path.insert(0, str(Path(order["file"]).parent))
+        sys.path[:0] = [order["path"]] if order["path"] else []
         module = types.ModuleType(order["module"])
         module.__file__ = order["file"]
         sys.modules[module.__name__] = module

@@ -1,4 +1,4 @@
-"""A verifier from a user's plain function, run where it can be killed."""
+"""Grade functions in worker processes that can be killed, and a verifier from a user's plain function."""
 
 import asyncio
 import contextlib
@@ -11,7 +11,7 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from math import isfinite
 from pathlib import Path
 from queue import SimpleQueue
@@ -44,8 +44,8 @@ def judged_by(function: Callable[..., Any], *, deadline: float = 10.0, workers: 
     if "<" in name or file is None or not Path(file).is_file():
         fix = "define it with def at the top level of a file, as def grade(prompt, answer, gold)"
         raise Usage(f"{name} cannot run in a process of its own", evidence=repr(function)[:200], fix=fix)
-    order = {"file": os.path.abspath(file), "module": Path(file).stem, "function": name}
-    return Judged(order | {"source": Path(file).read_text(encoding="utf-8")}, deadline, workers)
+    order = Order(os.path.abspath(file), name, beside=True)
+    return Judged(Pool(order, deadline, workers))
 
 
 class Awaited:
@@ -70,8 +70,48 @@ class Judged:
     It works from any thread and any event loop: the waiting is done by threads of its own.
     """
 
-    def __init__(self, order: dict[str, str], deadline: float, workers: int) -> None:
-        self.deadline = deadline
+    keeps_time = True
+
+    def __init__(self, pool: "Pool") -> None:
+        self.pool, self.close = pool, pool.close
+
+    async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
+        return await asyncio.wrap_future(self.pool.ask(prompt.text, sample.text, prompt.given.get("answer")))
+
+
+class Order:
+    """What a worker runs: a function of a file, as the file is now. `beside` lets it import what lies beside it.
+
+    With `cpu` a call may use so many seconds of its process's own time, whatever else the machine does; `memory` bounds
+    the process in bytes. `bare` starts it without the caller's environment.
+    """
+
+    def __init__(
+        self, file: str, function: str, *, beside: bool = False, cpu: float = 0.0, memory: int = 0, bare: bool = False
+    ) -> None:
+        self.name, self.cpu, self.bare = f"{file}:{function}", cpu, bare
+        source = Path(file).read_text(encoding="utf-8")
+        path = str(Path(file).parent) if beside else ""
+        self.line = {"file": file, "module": Path(file).stem, "function": function, "source": source, "path": path}
+        self.line |= {"cpu": cpu, "memory": memory}
+
+    @property
+    def environment(self) -> dict[str, str] | None:
+        """None for the caller's own; else only what Python needs to find its packages."""
+        return {k: v for k, v in os.environ.items() if k in _NEEDED} if self.bare else None
+
+
+_NEEDED = ("PATH", "PYTHONPATH", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "OMP_NUM_THREADS")
+
+
+class Pool:
+    """A constant number of worker processes that run one function; each starts when first needed.
+
+    `in_a_row` deadlines missed one after the other, by all workers together, end it with `WorkerLost`; 0 is never.
+    """
+
+    def __init__(self, order: Order, deadline: float, workers: int, in_a_row: int = IN_A_ROW) -> None:
+        self.order, self.deadline, self.in_a_row = order, deadline, in_a_row
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="judge")
         self._workers = [Worker(order) for _ in range(workers)]
         self._idle: SimpleQueue[Worker] = SimpleQueue()
@@ -81,15 +121,15 @@ class Judged:
         self._lost: WorkerLost | None = None
         self._end = weakref.finalize(self, _close, self._threads, self._workers, self._idle)
 
-    async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
-        asked = (prompt.text, sample.text, prompt.given.get("answer"))
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._judge, asked)
+    def ask(self, *asked: Any) -> "Future[Verdict]":
+        """What the function says of these arguments, in time."""
+        return self._threads.submit(self._judge, asked)
 
     def close(self) -> None:
         """Ends the worker processes. One whose caller is gone ends by itself."""
         self._end()
 
-    def _judge(self, asked: tuple[str, str, Any]) -> Verdict:
+    def _judge(self, asked: tuple[Any, ...]) -> Verdict:
         if self._lost is not None:
             raise self._lost
         worker = self._idle.get()
@@ -99,13 +139,14 @@ class Judged:
             self._missed = 0
             return _read(reply)
         except TimeoutError:
+            time = f"{self.order.cpu:g} s of its own time" if self.order.cpu else f"{self.deadline:g} s"
             with self._counting:
                 self._missed += 1
-            if self._missed >= IN_A_ROW:
-                what = f"the verifier gave no verdict within {self.deadline:g} s, {IN_A_ROW} times in a row"
-                self._lost = WorkerLost(what, evidence=worker.name, fix="make it faster, or bound what it does")
+            if self.in_a_row and self._missed >= self.in_a_row:
+                what = f"the verifier gave no verdict within {time}, {self.in_a_row} times in a row"
+                self._lost = WorkerLost(what, evidence=self.order.name, fix="make it faster, or bound what it does")
                 raise self._lost from None
-            return unverifiable(f"no verdict within {self.deadline:g} s")
+            return unverifiable(f"no verdict within {time}")
         except WorkerLost as lost:
             self._lost = lost
             raise
@@ -118,8 +159,8 @@ class Judged:
 class Worker:
     """One process, replaced when it dies. Used by one thread at a time."""
 
-    def __init__(self, order: dict[str, str]) -> None:
-        self.order, self.name = order, f"{order['file']}:{order['function']}"
+    def __init__(self, order: Order) -> None:
+        self.order = order
         self.process: subprocess.Popen[bytes] | None = None
         self.socket: socket.socket | None = None
 
@@ -132,11 +173,12 @@ class Worker:
                 grader = Path(__file__).with_name("grader.py")
                 # -P: the grader's own directory must not shadow the user's imports.
                 command = [sys.executable, "-P", str(grader)]
-                self.process = subprocess.Popen(command, stdin=theirs.fileno(), start_new_session=True)
-            self.ask(self.order, START)
+                stdin, env = theirs.fileno(), self.order.environment
+                self.process = subprocess.Popen(command, stdin=stdin, env=env, start_new_session=True)
+            self.ask(self.order.line, START)
         except (OSError, EOFError, ValueError) as error:
             self.end()
-            what = f"the verifier {self.name} did not start"
+            what = f"the verifier {self.order.name} did not start"
             raise WorkerLost(what, evidence=str(error), fix="run the file by itself to see why") from error
 
     def ask(self, asked: Any, seconds: float) -> dict[str, Any]:
@@ -152,7 +194,7 @@ class Worker:
                 self.socket.settimeout(max(until - monotonic(), 1e-3))
                 got = self.socket.recv(1 << 16)
                 if not got:
-                    raise EOFError(self.end())
+                    raise self.gone()
                 reply += got
                 if len(reply) > REPLY:
                     raise ValueError(f"a reply of more than {REPLY} bytes")
@@ -160,6 +202,11 @@ class Worker:
         except BaseException:
             self.end()
             raise
+
+    def gone(self) -> Exception:
+        """Why it answers no more: it has used up its time, or something ended it."""
+        how = self.end()
+        return TimeoutError(how) if how == f"exit code {-signal.SIGPROF}" else EOFError(how)
 
     def end(self) -> str:
         """Kills the process and all that it started; says how it ended."""

@@ -1,0 +1,61 @@
+"""What `math` asks of math-verify, in a process that is killed when a call takes too long. Run by path, never imported.
+
+Only plain expressions and equations come here, without prose and without what would be too large to compute; lists,
+intervals, units and exact numbers were dealt with before. Decimals are written as fractions first: math-verify rounds
+floating numbers, and near is not equal.
+"""
+
+import logging
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from math_verify import LatexExtractionConfig, parse, verify
+from sympy import Basic, FiniteSet, Float, MatrixBase, Symbol, Tuple
+from sympy.core.relational import Relational
+from sympy.logic.boolalg import Boolean
+
+logging.disable(logging.CRITICAL)  # its advice about timeouts: this process has its own
+
+CONFIG = [LatexExtractionConfig()]
+
+
+@dataclass
+class Verdict:
+    """One part for each pair, by its place: 1 where its two sides are equal."""
+
+    outcome: int = 0
+    score: float | None = None
+    parts: dict[str, float] = field(default_factory=dict)
+    feedback: str = ""
+    cause: str = ""
+
+
+def equal(pairs: list[list[str]]) -> Verdict:
+    return Verdict(parts={str(i): float(same(gold, answer)) for i, (gold, answer) in enumerate(pairs)})
+
+
+def same(gold: str, answer: str) -> bool:
+    g, a = read(gold), read(answer)
+    if g is None or a is None or isinstance(g, Relational) != isinstance(a, Relational):
+        return False
+    if isinstance(g, Symbol) or isinstance(a, Symbol):  # math-verify compares names without their case
+        return g == a
+    return bool(verify(g, a, timeout_seconds=None))  # type: ignore[arg-type]
+
+
+def read(text: str) -> Any:
+    """An expression or equation of sympy; None where it cannot be read as one, or only with a number that was rounded."""
+    exact = re.sub(r"(?<![\w.])(\d*)\.(\d+)(?![\w.])", fraction, text)
+    found = parse(f"${exact}$", CONFIG, fallback_mode="no_fallback", parsing_timeout=None)  # type: ignore[arg-type]
+    if len(found) != 1 or not isinstance(found[0], Basic | MatrixBase):
+        return None
+    value = found[0]
+    if isinstance(value, FiniteSet | Tuple) or (isinstance(value, Boolean) and not isinstance(value, Relational)):
+        return None
+    return None if isinstance(value, Basic) and value.has(Float) else value
+
+
+def fraction(found: "re.Match[str]") -> str:
+    whole, digits = found.groups()
+    return rf"\frac{{{int(whole + digits)}}}{{{10 ** len(digits)}}}"

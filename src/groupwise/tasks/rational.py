@@ -1,0 +1,151 @@
+"""Exact arithmetic on what people write for a number."""
+
+import re
+from fractions import Fraction
+
+LONGEST = 400
+"""Digits of the longest number, and the largest power of ten, that is computed."""
+
+_TOKEN = re.compile(
+    r"\s*(?:(?P<number>\d+(?:\.\d*)?(?:\\(?:overline|bar|dot)\{\d+\})?(?:[eE][-+]?\d+(?!\w))?|\.\d+)"
+    r"|(?P<sign>\\frac|\\cdot(?![A-Za-z])|\\times(?![A-Za-z])|[-+/^(){}]))"
+)
+
+
+def rational(text: str) -> Fraction | None:
+    r"""The number that this writes exactly; None where it is no number, or one beyond 400 digits.
+
+    >>> [str(rational(x)) for x in (r"1\frac{1}{2}", "-2 1/3", r"1.5\times10^3", r"0.\overline{3}", "6e-2", "2^{10}", "x")]
+    ['3/2', '-7/3', '1500', '1/3', '3/50', '1024', 'None']
+    """
+    if not text or len(text) > 2 * LONGEST:
+        return None
+    tokens: list[str] = []
+    at = 0
+    while at < len(text):
+        found = _TOKEN.match(text, at)
+        if found is None:
+            return None
+        tokens.append(found["number"] or found["sign"])
+        at = found.end()
+    try:
+        reading = _Reading(tokens)
+        value = reading.sum()
+        return value if reading.at == len(tokens) else None
+    except (_NoNumber, ZeroDivisionError, RecursionError):
+        return None
+
+
+class _NoNumber(Exception):
+    pass
+
+
+class _Reading:
+    """Recursive descent: sums of products of signed powers of atoms."""
+
+    def __init__(self, tokens: list[str]) -> None:
+        self.tokens, self.at = tokens, 0
+
+    def next(self) -> str:
+        return self.tokens[self.at] if self.at < len(self.tokens) else ""
+
+    def take(self, *wanted: str) -> str:
+        if (token := self.next()) in wanted:
+            self.at += 1
+            return token
+        return ""
+
+    def must(self, wanted: str) -> None:
+        if not self.take(wanted):
+            raise _NoNumber
+
+    def sum(self) -> Fraction:
+        value = self.product()
+        while sign := self.take("+", "-"):
+            term = self.product()
+            value = value + term if sign == "+" else value - term
+        return bounded(value)
+
+    def product(self) -> Fraction:
+        value = self.signed()
+        while sign := self.take(r"\cdot", r"\times", "/"):
+            factor = self.signed()
+            value = bounded(value / factor if sign == "/" else value * factor)
+        return value
+
+    def signed(self) -> Fraction:
+        if self.take("-"):
+            return -self.signed()
+        return self.signed() if self.take("+") else self.power()
+
+    def power(self) -> Fraction:
+        whole = self.next()
+        base = self.atom()
+        if whole.isdecimal() and (part := self.fraction()) is not None:
+            return base + part
+        if not self.take("^"):
+            return base
+        exponent = self.braced() if self.next() == "{" else self.signed()
+        if exponent.denominator != 1 or abs(exponent) * max(1, len(str(base))) > 4 * LONGEST:
+            raise _NoNumber
+        return bounded(base ** int(exponent))
+
+    def fraction(self) -> Fraction | None:
+        """The proper fraction of a mixed number such as `1\\frac{1}{2}` or `1 1/2`, behind the whole number."""
+        start = self.at
+        if self.next() == r"\frac":
+            part = self.atom()
+        elif re.match(r"\d", self.next()) and self.tokens[self.at + 1 : self.at + 2] == ["/"]:
+            above = self.atom()
+            self.must("/")
+            part = above / self.atom()
+        else:
+            return None
+        if not 0 < part < 1:
+            self.at = start
+            raise _NoNumber
+        return part
+
+    def atom(self) -> Fraction:
+        token = self.next()
+        self.at += 1
+        if token == r"\frac":
+            return bounded(self.braced() / self.braced())
+        if token == "(":
+            value = self.sum()
+            self.must(")")
+            return value
+        if token == "{":
+            self.at -= 1
+            return self.braced()
+        return number(token)
+
+    def braced(self) -> Fraction:
+        self.must("{")
+        value = self.sum()
+        self.must("}")
+        return value
+
+
+def number(token: str) -> Fraction:
+    """A literal, also one with a repeating end."""
+    if not token or not (token[0].isdecimal() or token[0] == ".") or len(token) > LONGEST or not token.isascii():
+        raise _NoNumber
+    repeating = re.fullmatch(r"(\d+)(?:\.(\d*))?\\\w+\{(\d+)\}", token)
+    if repeating:
+        if "." not in token:
+            raise _NoNumber
+        whole, fixed, cycle = repeating.groups()
+        scale = 10 ** len(fixed or "")
+        start = Fraction(int(whole + (fixed or "")), scale)
+        return start + Fraction(int(cycle), scale * (10 ** len(cycle) - 1))
+    mantissa, _, power = token.lower().partition("e")
+    if power and abs(int(power)) > LONGEST:
+        raise _NoNumber
+    return Fraction(mantissa.removesuffix(".")) * Fraction(10) ** int(power or 0)
+
+
+def bounded(value: Fraction) -> Fraction:
+    if max(abs(value.numerator), value.denominator).bit_length() > 4 * LONGEST:
+        raise _NoNumber
+    return value

@@ -4,9 +4,11 @@ from groupwise.tasks.alphabet import END, calculator_tokenizer
 from groupwise.tasks.calculator import Calculator, calculator_answer, demonstrations
 from groupwise.tasks.code import CodeVerifier
 from groupwise.tasks.judge import judged_by
-from groupwise.tasks.names import find_task, find_verifier
+from groupwise.tasks.mathematics import Math
+from groupwise.tasks.names import find_task
 from groupwise.tasks.problems import Problems
 from groupwise.tasks.sandbox import Bounds, Program, Ran, Sandbox, sandbox_trial
+from groupwise.tasks.verifier_names import find_verifier, own_names, verifier_names
 from groupwise.tasks.verifiers import exact, last_number
 
 __all__ = [
@@ -14,6 +16,7 @@ __all__ = [
     "Bounds",
     "Calculator",
     "CodeVerifier",
+    "Math",
     "Problems",
     "Program",
     "Ran",
@@ -26,5 +29,7 @@ __all__ = [
     "find_verifier",
     "judged_by",
     "last_number",
+    "own_names",
     "sandbox_trial",
+    "verifier_names",
 ]

@@ -132,6 +132,8 @@ class CodeVerifier:
     cases that the problem lists are passed: right there and wrong in hidden ones is what a memorised table looks like.
     """
 
+    keeps_time = True
+
     def __init__(self, sandbox: Sandbox) -> None:
         self.sandbox = sandbox
         self._hidden: dict[tuple[str, int], Case] = {}

@@ -51,6 +51,8 @@ def judged_by(function: Callable[..., Any], *, deadline: float = 10.0, workers: 
 class Awaited:
     """An `async` grade function under a deadline."""
 
+    keeps_time = True
+
     def __init__(self, function: Callable[..., Any], deadline: float) -> None:
         self.function, self.deadline = function, deadline
 

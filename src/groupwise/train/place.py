@@ -61,7 +61,7 @@ class Place:
             purpose=Purpose.EVALUATE,
             strategy=self.recipe.evaluate.strategy,
             deadline=self.recipe.machine.deadline,
-            verdict_deadline=verdict_wait(self.recipe),
+            verdict_deadline=verdict_wait(self.recipe, self.verifier),
         )
 
 
@@ -97,20 +97,18 @@ def verifier_of(recipe: Recipe, task: Task, use: Use) -> Verifier:
     if not name:
         raise Usage(
             f"nothing says what is right in {recipe.task}",
-            fix="add --verifier exact, --verifier last_number, or --verifier my_file:grade with --use my_file.py",
+            fix="add --verifier math, exact, last_number, or my_file:grade with --use my_file.py",
         )
-    if ":" in name:
-        return judged_by(use.find(name), deadline=recipe.machine.verdict_deadline)
     wall = recipe.machine.verdict_deadline
-    bounds = Bounds(cpu=wall / 5, wall=wall)
-    return find_verifier(name, task, partial(Sandbox, bounds, unsafe=use.unsafe_local_exec))
+    sandbox = partial(Sandbox, Bounds(cpu=wall / 5, wall=wall), unsafe=use.unsafe_local_exec)
+    return find_verifier(name, task, sandbox, own=lambda own: judged_by(use.find(own), deadline=wall))
 
 
-def verdict_wait(recipe: Recipe) -> float:
-    """Seconds that an answer may wait for its verdict. One's own function keeps its own time, call by call, in workers
-    that answers queue for, and so does the sandbox of `code`; any other verifier has none but this."""
-    queued = ":" in recipe.verifier or recipe.verifier == "code"
-    return recipe.machine.deadline if queued else recipe.machine.verdict_deadline
+def verdict_wait(recipe: Recipe, verifier: Verifier) -> float:
+    """Seconds that an answer may wait for its verdict. One's own function, `math` and `code` keep their own time, call
+    by call, in workers that answers queue for; any other verifier has none but this."""
+    keeps_time = getattr(verifier, "keeps_time", False)
+    return recipe.machine.deadline if keeps_time else recipe.machine.verdict_deadline
 
 
 def place(recipe: Recipe, use: Use) -> Place:
@@ -144,7 +142,7 @@ def place(recipe: Recipe, use: Use) -> Place:
         seed=recipe.seed,
         unverifiable=method.unverifiable,
         deadline=recipe.machine.deadline,
-        verdict_deadline=verdict_wait(recipe),
+        verdict_deadline=verdict_wait(recipe, verifier),
     )
     gap = recipe.engine.max_gap
     gap = GAPS[recipe.machine.dtype] if gap == "by_dtype" else gap

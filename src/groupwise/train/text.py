@@ -17,6 +17,7 @@ import tomli_w
 
 from groupwise.data import Usage, name_of
 from groupwise.methods import Method
+from groupwise.tasks import own_names
 from groupwise.train.names import Named, fits, fitting_names, methods, near, near_parts, parts, public_name
 from groupwise.train.recipe import Recipe
 from groupwise.train.use import Use
@@ -99,8 +100,8 @@ def attempt(
         data = {"method": {}, **{name: data[name] for name in only if name in data}}
     recipe = reading.table(Recipe, data, MISSING, "recipe")
     if recipe is not MISSING:
-        if use is not None and ":" in recipe.verifier:
-            reading.foreign(recipe.verifier, "recipe.verifier")
+        for own in own_names(recipe.verifier) if use is not None else ():
+            reading.foreign(own, "recipe.verifier")
         try:
             for iteration in range(max(recipe.iterations, 1)) if recipe.method.schedules else ():
                 at(recipe.method, iteration)

@@ -1,10 +1,11 @@
 """Which part of a model's text is its answer."""
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from groupwise.tasks.tidy import closing, tidy
+from groupwise.tasks.maths.tidy import closing, tidy
 
 Which = Literal["first", "last", "only"]
 Place = Literal["either", "boxed", "line"]
@@ -16,7 +17,8 @@ MOST = 64
 
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
 _LINE = re.compile(
-    r"####[ \t]*|\b(?:final[ \t]+)?answers?\b(?:[ \t]+[^\n.:=*]{0,60}?)?[ \t]*(?:\*\*|__)?[ \t]*(?::|=|\b(?:is|are)\b:?)"
+    r"####[ \t]*|\b(?:final[ \t]+)?answers?\b(?:[ \t]+[^\n.:=*]{0,60}?)?"
+    r"[ \t]*(?:\*\*|__)?[ \t]*(?::|=|\b(?:is|are)\b:?)"
     r"[ \t]*(?:\*\*(?=[ \t]))?",
     re.IGNORECASE,
 )
@@ -48,14 +50,17 @@ def find_answer(text: str, which: Which = "last", place: Place = "either") -> Fo
         return _chosen([m.end() - 1 for m in boxes], which, "box", "boxes", lambda at: _in_box(body, at))
     if place != "boxed" and (lines := [m.end() for m in _LINE.finditer(body)]):
         return _chosen(lines, which, "answer line", "answer lines", lambda at: _on_line(body, at))
-    return Found("", "no box" if place == "boxed" else "no answer line" if place == "line" else "no box, no answer line")
+    return Found(
+        "", "no box" if place == "boxed" else "no answer line" if place == "line" else "no box, no answer line"
+    )
 
 
-def _chosen(places: list[int], which: Which, one: str, many: str, read) -> Found:  # type: ignore[no-untyped-def]
+def _chosen(places: list[int], which: Which, one: str, many: str, read: Callable[[int], str | None]) -> Found:
     n = len(places)
-    if which == "only" and n > 1:
-        if n > MOST or len({tidy(read(at) or "") for at in places}) > 1:
-            return Found("", f"its {n} {many} differ" if n <= MOST else f"more than {MOST} {many}")
+    if which == "only" and n > MOST:
+        return Found("", f"more than {MOST} {many}")
+    if which == "only" and len({tidy(read(at) or "") for at in places}) > 1:
+        return Found("", f"its {n} {many} differ")
     answer = read(places[0] if which == "first" else places[-1])
     rule = f"the {one}" if n == 1 else f"the {which} of {n} {many}" if which != "only" else f"its {n} {many}, all alike"
     if answer is None:

@@ -8,13 +8,15 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 from groupwise.data import Environment, Outcome, Prompt, Sample, Usage, Verdict
-from groupwise.tasks.equal import same
-from groupwise.tasks.extract import LONGEST, Place, Which, find_answer
+from groupwise.tasks.maths.equal import same
+from groupwise.tasks.maths.extract import LONGEST, Place, Which, find_answer
 from groupwise.tasks.judge import Order, Pool, unverifiable
-from groupwise.tasks.tidy import tidy
+from groupwise.tasks.maths.rational import rational
+from groupwise.tasks.maths.tidy import tidy
+from groupwise.tasks.maths.units import split_unit, words
 
 MEMORY = 2 << 30
 """Bytes that a worker may address."""
@@ -33,12 +35,13 @@ class Math:
     """
 
     keeps_time = True
+    expects = "text or a number"
 
     def __init__(
         self,
         *,
-        answer: Which = "last",
-        place: Place = "either",
+        answer: str = "last",
+        place: str = "either",
         symbolic: bool = True,
         deadline: float = 2.0,
         workers: int = 2,
@@ -55,8 +58,8 @@ class Math:
                 fix="pip install 'groupwise[math]', or --verifier 'math(symbolic=False)', which compares text, exact\n"
                 "numbers, units, lists and intervals, and calls what needs algebra wrong",
             )
-        self.answer: Which = answer
-        self.place: Place = place
+        self.answer: Which = cast(Which, answer)
+        self.place: Place = cast(Place, place)
         order = Order(str(Path(__file__).with_name("algebra.py")), "equal", cpu=deadline, memory=MEMORY, bare=True)
         # The wall clock only ends what is stuck: how busy a machine is must change no verdict.
         self._pool = Pool(order, deadline=max(60.0, 20 * deadline), workers=workers, in_a_row=0) if symbolic else None
@@ -77,7 +80,7 @@ class Math:
         while True:
             missing: dict[tuple[str, str], None] = {}
 
-            def algebra(g: str, a: str, missing: dict[tuple[str, str], None] = missing) -> bool | None:
+            def algebra(g: str, a: str, missing: Any = missing, known: Any = known) -> bool | None:
                 if not (is_algebra(g) and is_algebra(a)) or self._pool is None:
                     return False
                 if (g, a) not in known:
@@ -92,6 +95,10 @@ class Math:
                 return told
             known |= {pair: told.parts[str(i)] == 1 for i, pair in enumerate(missing)}
             how = "math-verify"
+
+    def fits(self, gold: Any) -> bool:
+        """Whether answers can be compared with this gold answer."""
+        return gold_answer(gold) is not None
 
     def close(self) -> None:
         """Ends the worker processes."""
@@ -114,7 +121,10 @@ Pairs = tuple[tuple[str, str], ...]
 
 
 def _said(right: bool, answer: str, how: str) -> Verdict:
-    return Verdict(Outcome.correct if right else Outcome.wrong, feedback=f"read {answer[:200]!r} by {how}")
+    read = tidy(answer[:LONGEST])
+    number = rational(split_unit(read)[0])
+    said = read[:200] if number is None else str(number)
+    return Verdict(Outcome.correct if right else Outcome.wrong, feedback=f"read {answer[:200]!r} by {how}", said=said)
 
 
 @cache
@@ -138,10 +148,8 @@ def gold_answer(gold: Any) -> str | None:
 
 # What is never computed
 
-_FUNCTIONS = frozenset(
-    "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log ln lg exp max min gcd lcm det".split()
-)
-_COMMANDS = frozenset("sum prod int iint iiint oint lim limsup liminf bigcup bigcap sup inf".split())
+_FUNCTIONS = words("sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log ln lg exp max min gcd lcm det")
+_COMMANDS = words("sum prod int iint iiint oint lim limsup liminf bigcup bigcap sup inf")
 _TOO_LARGE = (
     (re.compile(r"\d{401}"), "a number of more than 400 digits"),
     (re.compile(r"\^[{(\s]*[-+]?[{(\s]*\d{4}"), "a power of more than three digits"),
@@ -172,7 +180,7 @@ def too_much(answer: str) -> str:
 
 
 def is_algebra(text: str) -> bool:
-    r"""Whether math-verify is asked about an expression: no prose, no blanks between numbers, no sums or integrals left.
+    r"""Whether math-verify is asked about this: no prose, no blanks between numbers, no sums or integrals left.
 
     >>> is_algebra(r"2\sqrt{2}"), is_algebra("not 34"), is_algebra("3 4"), is_algebra(r"\sum_{k=1}^{9} k")
     (True, False, False, False)

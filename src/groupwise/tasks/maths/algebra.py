@@ -10,15 +10,6 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from math_verify import LatexExtractionConfig, parse, verify
-from sympy import Basic, FiniteSet, Float, MatrixBase, Symbol, Tuple
-from sympy.core.relational import Relational
-from sympy.logic.boolalg import Boolean
-
-logging.disable(logging.CRITICAL)  # its advice about timeouts: this process has its own
-
-CONFIG = [LatexExtractionConfig()]
-
 
 @dataclass
 class Verdict:
@@ -36,6 +27,10 @@ def equal(pairs: list[list[str]]) -> Verdict:
 
 
 def same(gold: str, answer: str) -> bool:
+    from math_verify import verify  # pyright: ignore[reportMissingImports]
+    from sympy import Symbol
+    from sympy.core.relational import Relational
+
     g, a = read(gold), read(answer)
     if g is None or a is None or isinstance(g, Relational) != isinstance(a, Relational):
         return False
@@ -45,9 +40,14 @@ def same(gold: str, answer: str) -> bool:
 
 
 def read(text: str) -> Any:
-    """An expression or equation of sympy; None where it cannot be read as one, or only with a number that was rounded."""
+    """An expression or equation of sympy; None where it cannot be read as one, or not exactly."""
+    from math_verify import LatexExtractionConfig, parse  # pyright: ignore[reportMissingImports]
+    from sympy import Basic, FiniteSet, Float, MatrixBase, Tuple
+    from sympy.core.relational import Relational
+    from sympy.logic.boolalg import Boolean
+
     exact = re.sub(r"(?<![\w.])(\d*)\.(\d+)(?![\w.])", fraction, text)
-    found = parse(f"${exact}$", CONFIG, fallback_mode="no_fallback", parsing_timeout=None)  # type: ignore[arg-type]
+    found = parse(f"${exact}$", [LatexExtractionConfig()], fallback_mode="no_fallback", parsing_timeout=None)  # type: ignore[arg-type]
     if len(found) != 1 or not isinstance(found[0], Basic | MatrixBase):
         return None
     value = found[0]
@@ -59,3 +59,8 @@ def read(text: str) -> Any:
 def fraction(found: "re.Match[str]") -> str:
     whole, digits = found.groups()
     return rf"\frac{{{int(whole + digits)}}}{{{10 ** len(digits)}}}"
+
+
+if __name__ == "algebra":  # run by path: what every call needs is loaded before its time begins to count
+    logging.disable(logging.CRITICAL)  # advice about timeouts: this process has its own
+    equal([["x+1", "1+x"], [r"\sqrt{8}", r"2\sqrt{2}"], ["x=1", "2x=2"]])

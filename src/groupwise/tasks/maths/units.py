@@ -17,11 +17,17 @@ _KNOWN = {
 }  # fmt: skip
 KNOWN = {word: name for name, words in _KNOWN.items() for word in words.split()}
 
-_NO_UNIT = frozenset(
+
+def words(text: str) -> frozenset[str]:
+    """The words of a text as a set."""
+    return frozenset(text.split())
+
+
+_NO_UNIT = words(
     "or and not no nor but is are isn't if for either neither plus minus times to from less more over under any all "
     "none except unless maybe than least most about approximately around million billion trillion thousand hundred "
     "dozen half quarter third double twice pi mod wait possibly actually between where when otherwise then so because "
-    "since given as with without the a an of by in on x y z n k i e".split()
+    "since given as with without the a an of by in on x y z n k i e"
 ) - {"in", "by", "of", "per", "a"}
 _TAIL = re.compile(
     r"(?P<value>.*[\d)}\]!]|.*(?<![A-Za-z])\\(?:pi|infty)|.*(?<![A-Za-z\\])[a-z])(?P<space>\s*)"
@@ -50,10 +56,10 @@ def split_unit(text: str) -> tuple[str, str]:
     if found is None:
         return text, ""
     value, unit = found["value"], found["unit"].strip().rstrip(".")
-    words = re.findall(r"[A-Za-z']+", unit)
+    parts = re.findall(r"[A-Za-z']+", unit)
     if not found["space"] and (unit not in KNOWN or len(unit) == 1 or value[-1].isalpha()):
         return text, ""
-    if any(word.lower() in _NO_UNIT for word in words) or (len(unit) == 1 and unit not in "mgsNJWKhlL"):
+    if any(word.lower() in _NO_UNIT for word in parts) or (len(unit) == 1 and unit not in "mgsNJWKhlL"):
         return text, ""
     return value, _name(unit)
 

@@ -1,0 +1,290 @@
+"""The verifier `math`: the table of cases, bombs, threads and loops, order, and what it does without its extra."""
+
+import asyncio
+import importlib.util
+import json
+import os
+import random
+from importlib.resources import files
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from groupwise.data import BadData, Environment, Outcome, Prompt, Sample, Usage, Verdict
+from groupwise.tasks import Math, Problems, find_verifier
+from groupwise.tasks.equal import same
+from groupwise.tasks.extract import find_answer
+from groupwise.tasks.mathematics import too_much
+
+RIGHT, WRONG, MALFORMED, UNKNOWN = Outcome.correct, Outcome.wrong, Outcome.malformed, Outcome.unverifiable
+CASES = [json.loads(line) for line in (files("groupwise.tasks") / "cases/math.jsonl").read_text("utf-8").splitlines()]
+KNOWN_REJECTS = {(r"\frac{\sqrt{3}}{2}", r"\boxed{\sin 60^\circ}"), ("-1", r"\boxed{i^2}"), ("ab", r"\boxed{ba}")}
+
+needs_extra = pytest.mark.skipif(
+    importlib.util.find_spec("math_verify") is None and "CI" not in os.environ, reason="math-verify is not installed"
+)
+
+
+async def call(verifier: Math, text: str, gold: object) -> Verdict:
+    return await verifier(Prompt("p", (), "p", {"answer": gold}), Sample(context=(), stream=(0,), text=text))
+
+
+def ask(verifier: Math, text: str, gold: object) -> Verdict:
+    return asyncio.run(call(verifier, text, gold))
+
+
+def all_of(verifier: Math, pairs: list[tuple[str, object]]) -> list[Verdict]:
+    async def every() -> list[Verdict]:
+        return list(await asyncio.gather(*(call(verifier, text, gold) for text, gold in pairs)))
+
+    return asyncio.run(every())
+
+
+@pytest.fixture
+def exact():
+    return Math(symbolic=False)
+
+
+@pytest.fixture(scope="module")
+def full():
+    verifier = Math()
+    yield verifier
+    verifier.close()
+
+
+@pytest.mark.t(39)
+def test_no_wrong_answer_of_the_table_is_accepted_by_exact_means(exact):
+    verdicts = all_of(exact, [(c["answer"], c["gold"]) for c in CASES])
+    right = [v.outcome is RIGHT for v in verdicts]
+    assert not [c for c, r in zip(CASES, right) if r and not c["right"]]
+    assert sum(c["right"] and not r for c, r in zip(CASES, right)) < 60
+    assert len(CASES) >= 400 and len({c["family"] for c in CASES}) >= 20
+
+
+@needs_extra
+@pytest.mark.t(39)
+def test_the_table(full):
+    verdicts = all_of(full, [(c["answer"], c["gold"]) for c in CASES])
+    assert UNKNOWN not in {v.outcome for v in verdicts}
+    other = {(c["gold"], c["answer"]) for c, v in zip(CASES, verdicts) if (v.outcome is RIGHT) != c["right"]}
+    assert other == KNOWN_REJECTS
+
+
+@pytest.mark.t(40)
+@pytest.mark.parametrize("change", ["{}", "**{}**", "{}.", " {} ", r"\text{{{}}}", r"\left({}\right)", r"{{{}}}"])
+@pytest.mark.parametrize("number", ["34", "-3", "1/2", r"\frac{1}{2}", "0.5", "1234"])
+def test_writing_it_another_way_changes_nothing(exact, number: str, change: str):
+    for gold, outcome in ((number, RIGHT), ("77", WRONG)):
+        assert ask(exact, rf"So we get \boxed{{{change.format(number)}}}", gold).outcome is outcome
+
+
+RULES = [
+    (r"\boxed{3} and \boxed{4}", "last", "either", "4"),
+    (r"\boxed{3} and \boxed{4}", "first", "either", "3"),
+    (r"\boxed{3} and \boxed{4}", "only", "either", ""),
+    (r"\boxed{3} and \boxed{ 3 }", "only", "either", "3"),
+    (r"\boxed{3} and \boxed{4", "last", "either", ""),
+    (r"\boxed{3} and \boxed{4", "first", "either", "3"),
+    (r"\boxed{3}. Answer: 5", "last", "either", "3"),
+    (r"\boxed{3}. Answer: 5", "last", "line", "5"),
+    ("Answer: 5", "last", "boxed", ""),
+    ("Answer: 5\nAnswer: 6", "first", "either", "5"),
+    ("Answer: 5\nAnswer: 6", "last", "either", "6"),
+    (r"<think>\boxed{3}</think>", "last", "either", ""),
+]
+
+
+@pytest.mark.parametrize("text,which,place,answer", RULES)
+def test_which_of_several_answers_counts_is_a_rule(text, which, place, answer):
+    assert find_answer(text, which, place).text == answer
+
+
+@given(st.integers(0, 99), st.lists(st.integers(100, 999), min_size=1, max_size=300))
+@settings(max_examples=15)
+def test_appended_guesses_never_score(gold, guesses):
+    text = rf"\boxed{{{gold}}} " + " ".join(rf"\boxed{{{g}}}" for g in guesses)
+    assert ask(Math(symbolic=False), text, gold).outcome is WRONG
+    assert ask(Math(symbolic=False, answer="only"), text, gold).outcome is MALFORMED
+    assert same(str(gold), ", ".join(map(str, [gold, *guesses]))) is False
+
+
+BOMBS = [
+    "{" * 1_000_000,
+    "9" * 10_000_000,
+    "9^{9^{9^9}}",
+    "9**9**9**9",
+    "9^9^9^9",
+    "((((9^9)^9)^9)^9)^9",
+    "2^{2^{2^{2^{2^{2}}}}}",
+    "10^{100000000}",
+    "(10^7)!",
+    "99999999!",
+    "3!!!!!!!!!!",
+    r"\binom{10000000}{5000000}",
+    r"\Gamma(10^7)",
+    r"\sum_{k=1}^{10^9} k^k",
+    r"\prod_{k=1}^{100000} k",
+    r"\int_0^1 x^{x^{x^x}} dx",
+    "(" * 2000 + "1" + ")" * 2000,
+    r"\frac{1}" * 150,
+    r"\sqrt{" * 100 + "2" + "}" * 100,
+    "1+" * 480 + "1",
+    "x" * 900,
+    "1," * 480,
+    r"\text{" * 140 + "}" * 140,
+    "-" * 900 + "1",
+    "e^{e^{e^{79}}}",
+]
+
+
+@pytest.mark.t(41)
+@pytest.mark.parametrize("bomb", BOMBS, ids=[b[:20] for b in BOMBS])
+def test_bombs_are_wrong_before_anything_is_computed(exact, bomb: str):
+    for text in (rf"\boxed{{{bomb}}}", f"Answer: {bomb}", bomb):
+        assert ask(exact, text, 34).outcome in (WRONG, MALFORMED)
+
+
+HEAVY = [rf"(x+1)^{{{n}}}(x+2)^{{{n}}}(x+3)^{{{n}}}\sin(x)^{{{n}}}\cos(y)^{{{n}}}" for n in range(901, 909)]
+
+
+@needs_extra
+@pytest.mark.t(41)
+def test_what_takes_too_long_is_ended_by_its_own_clock_and_the_pool_stays_whole():
+    """Answers that math-verify needs minutes for: unverifiable or wrong, and the next ones are judged as ever."""
+    from tests.tasks.test_judge import children
+
+    others = len(children())
+    verifier = Math(deadline=0.5, workers=2)
+    try:
+        for _ in range(2):
+            verdicts = all_of(verifier, [(rf"\boxed{{{h}}}", r"(x+1)^{900}(y+7)^{800}+1") for h in HEAVY])
+            assert {v.outcome for v in verdicts} <= {WRONG, UNKNOWN}
+            assert all(v.cause == "no verdict within 0.5 s of its own time" for v in verdicts if v.outcome is UNKNOWN)
+            assert len(children()) - others <= 2
+            assert ask(verifier, r"\boxed{2\sqrt{2}}", r"\sqrt{8}").outcome is RIGHT
+    finally:
+        verifier.close()
+
+
+@needs_extra
+@pytest.mark.t(41)
+def test_any_thread_and_any_loop(full):
+    got: list[Outcome] = []
+    threads = [
+        Thread(target=lambda: got.append(ask(full, r"\boxed{2\sqrt{2}}", r"\sqrt{8}").outcome)) for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert got == [RIGHT] * 4
+
+
+@needs_extra
+@pytest.mark.t(42)
+def test_verdicts_in_the_order_of_answers(full):
+    cases = random.Random(0).sample(CASES, 40)
+    alone = [ask(full, c["answer"], c["gold"]).outcome for c in cases]
+    assert [v.outcome for v in all_of(full, [(c["answer"], c["gold"]) for c in cases])] == alone
+
+
+@needs_extra
+def test_equal_questions_are_asked_once(full):
+    before = len(full._known)
+    all_of(full, [(r"\boxed{\sqrt{50}}", r"5\sqrt{2}")] * 64)
+    assert len(full._known) == before + 1
+
+
+@needs_extra
+def test_a_cancelled_asker_takes_no_verdict_from_the_others():
+    verifier = Math()
+
+    async def both() -> Verdict:
+        first = asyncio.ensure_future(call(verifier, r"\boxed{\sqrt{72}}", r"6\sqrt{2}"))
+        second = asyncio.ensure_future(call(verifier, r"\boxed{\sqrt{72}}", r"6\sqrt{2}"))
+        await asyncio.sleep(0.05)
+        first.cancel()
+        return await second
+
+    try:
+        assert asyncio.run(both()).outcome is RIGHT
+    finally:
+        verifier.close()
+
+
+@given(st.text(alphabet=st.sampled_from(r"0123456789\{}()[],.^_+-*/=<>$% abcfracsqrtπ∞boxed" + "\n"), max_size=200))
+@settings(max_examples=40)
+def test_no_text_raises(text: str):
+    verifier = Math(symbolic=False)
+    for answer in (text, rf"\boxed{{{text}}}", f"Answer: {text}"):
+        assert ask(verifier, answer, r"\frac{7}{3}").outcome in (RIGHT, WRONG, MALFORMED)
+    assert ask(verifier, r"\boxed{7}", text or "7").outcome in (RIGHT, WRONG, UNKNOWN)
+
+
+@given(st.fractions(max_denominator=10**6))
+@settings(max_examples=40)
+def test_every_writing_of_a_fraction(fraction):
+    gold = rf"\frac{{{fraction.numerator}}}{{{fraction.denominator}}}"
+    for k in (1, 3):
+        assert same(gold, f"{fraction.numerator * k}/{fraction.denominator * k}") is True
+    assert same(gold, str(fraction + 1)) is False
+
+
+def test_what_it_says_of_an_answer(exact):
+    verdict = ask(exact, r"\boxed{0.50\text{ cm}}", r"\frac12")
+    assert verdict.outcome is RIGHT and verdict.said == "1/2"
+    assert verdict.feedback == r"read '0.50\\text{ cm}' by the box; exact"
+    assert ask(exact, r"\boxed{9^{9^9}}", 7).feedback.endswith("a tower of powers")
+    assert ask(exact, "34", 34).feedback == "no answer: no box, no answer line"
+    assert ask(exact, r"\boxed{1}", [1]).outcome is UNKNOWN
+
+
+def test_whole_solutions_are_gold_answers_too(exact):
+    assert ask(exact, "#### 18", "9+9=18\n#### 18").outcome is RIGHT
+    assert ask(exact, r"\boxed{1/2}", r"Thus $\boxed{\frac12}$.").outcome is RIGHT
+
+
+def test_without_its_extra_it_says_what_to_install(monkeypatch):
+    monkeypatch.setattr("groupwise.tasks.mathematics.find_spec", lambda name: None)
+    with pytest.raises(Environment) as caught:
+        find_verifier("math", None)
+    assert "pip install 'groupwise[math]'" in caught.value.fix and "math(symbolic=False)" in caught.value.fix
+    assert isinstance(find_verifier("math(symbolic=False)", None), Math)
+
+
+@pytest.mark.parametrize(
+    "name,message",
+    [
+        ("math(answer='lst', symbolic=False)", "take 'first', 'last', 'only'"),
+        ("math(place='box', symbolic=False)", "take 'either', 'boxed', 'line'"),
+        ("math(anser='last')", "did you mean answer?"),
+        ("math(deadline=0, symbolic=False)", "deadline above 0"),
+        ("math(deadline='x', symbolic=False)", "mend its fields"),
+        ("math(answer=last)", "write text in quotation marks"),
+        ("math(**{})", "write text in quotation marks"),
+        ("math('last')", "fields are written as in math(answer='first')"),
+        ("mth", "did you mean math?"),
+        ("math)", "did you mean math?"),
+        ("exact(answer='last')", "write exact alone"),
+    ],
+)
+def test_a_wrong_field_is_refused_with_the_right_ones(name: str, message: str):
+    with pytest.raises(Usage) as caught:
+        find_verifier(name, None)
+    assert message in caught.value.fix
+
+
+def test_gold_answers_are_looked_at_before_the_run(tmp_path: Path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"prompt": "a", "answer": "$ $"}\n{"prompt": "b", "answer": 1}\n')
+    with pytest.raises(BadData) as caught:
+        find_verifier("math(symbolic=False)", Problems.read(path, lambda text: tuple(map(ord, text))))
+    assert "a/1" in caught.value.evidence
+
+
+def test_limits_let_ordinary_answers_through():
+    for answer in ("2^{10}", "3^{999}", r"e^{-x^{2}}", "10!", r"\binom{10}{3}", "x^2+y^2+z^2+w^2"):
+        assert too_much(answer) == ""

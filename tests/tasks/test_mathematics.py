@@ -147,24 +147,22 @@ def test_bombs_are_wrong_before_anything_is_computed(exact, bomb: str):
         assert ask(exact, text, 34).outcome in (WRONG, MALFORMED)
 
 
-HEAVY = [rf"(x+1)^{{{n}}}(x+2)^{{{n}}}(x+3)^{{{n}}}\sin(x)^{{{n}}}\cos(y)^{{{n}}}" for n in range(901, 909)]
+HEAVY = [rf"(a+b+c+d+e)^{{{n}}}" for n in (97, 98, 99)]
 
 
 @needs_extra
 @pytest.mark.t(41)
 def test_what_takes_too_long_is_ended_by_its_own_clock_and_the_pool_stays_whole():
-    """Answers that math-verify needs minutes for: unverifiable or wrong, and the next ones are judged as ever."""
+    """Answers that math-verify needs minutes for, and the next one is judged as ever."""
     from tests.tasks.test_judge import children
 
     others = len(children())
-    verifier = Math(deadline=0.5, workers=2)
+    verifier = Math(deadline=1.0, workers=2)
     try:
-        for _ in range(2):
-            verdicts = all_of(verifier, [(rf"\boxed{{{h}}}", r"(x+1)^{900}(y+7)^{800}+1") for h in HEAVY])
-            assert {v.outcome for v in verdicts} <= {WRONG, UNKNOWN}
-            assert all(v.cause == "no verdict within 0.5 s of its own time" for v in verdicts if v.outcome is UNKNOWN)
-            assert len(children()) - others <= 2
-            assert ask(verifier, r"\boxed{2\sqrt{2}}", r"\sqrt{8}").outcome is RIGHT
+        verdicts = all_of(verifier, [(rf"\boxed{{{h}}}", "(a+b+c+d+e)^{96}+1") for h in HEAVY])
+        assert {v.cause for v in verdicts} == {"no verdict within 1 s of its own time"}
+        assert len(children()) - others <= 2
+        assert ask(verifier, r"\boxed{2\sqrt{2}}", r"\sqrt{8}").outcome is RIGHT
     finally:
         verifier.close()
 
@@ -192,21 +190,26 @@ def test_verdicts_in_the_order_of_answers(full):
 
 
 @needs_extra
-def test_equal_questions_are_asked_once(full):
-    before = len(full._known)
-    all_of(full, [(r"\boxed{\sqrt{50}}", r"5\sqrt{2}")] * 64)
-    assert len(full._known) == before + 1
+def test_equal_questions_are_asked_once(full, monkeypatch):
+    assert full._pool is not None
+    asked, ask_pool = [], full._pool.ask
+    monkeypatch.setattr(full._pool, "ask", lambda pairs: asked.append(pairs) or ask_pool(pairs))
+    verdicts = all_of(full, [(r"\boxed{\sqrt{50}}", r"5\sqrt{2}")] * 64)
+    assert {v.outcome for v in verdicts} == {RIGHT} and len(asked) == 1
 
 
 @needs_extra
 def test_a_cancelled_asker_takes_no_verdict_from_the_others():
-    verifier = Math()
+    verifier = Math(workers=1)
 
     async def both() -> Verdict:
+        busy = asyncio.ensure_future(call(verifier, r"\boxed{\sqrt{98}}", r"7\sqrt{2}"))
+        await asyncio.sleep(0)
         first = asyncio.ensure_future(call(verifier, r"\boxed{\sqrt{72}}", r"6\sqrt{2}"))
         second = asyncio.ensure_future(call(verifier, r"\boxed{\sqrt{72}}", r"6\sqrt{2}"))
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0)
         first.cancel()
+        assert (await busy).outcome is RIGHT
         return await second
 
     try:

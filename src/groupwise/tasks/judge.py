@@ -140,8 +140,10 @@ class Pool:
             reply = worker.ask(asked, self.deadline)
             self._missed = 0
             return _read(reply)
+        except OwnTime:
+            return unverifiable(f"no verdict within {self.order.cpu:g} s of its own time")
         except TimeoutError:
-            time = f"{self.order.cpu:g} s of its own time" if self.order.cpu else f"{self.deadline:g} s"
+            time = f"{self.deadline:g} s"
             with self._counting:
                 self._missed += 1
             if self.in_a_row and self._missed >= self.in_a_row:
@@ -156,6 +158,10 @@ class Pool:
             return unverifiable(f"the verifier's process gave no verdict: {error}")
         finally:
             self._idle.put(worker)
+
+
+class OwnTime(Exception):
+    """A process has used up the time of its own that a call may take."""
 
 
 class Worker:
@@ -208,7 +214,7 @@ class Worker:
     def gone(self) -> Exception:
         """Why it answers no more: it has used up its time, or something ended it."""
         how = self.end()
-        return TimeoutError(how) if how == f"exit code {-signal.SIGPROF}" else EOFError(how)
+        return OwnTime(how) if how == f"exit code {-signal.SIGPROF}" else EOFError(how)
 
     def end(self) -> str:
         """Kills the process and all that it started; says how it ended."""

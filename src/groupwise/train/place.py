@@ -97,7 +97,7 @@ def verifier_of(recipe: Recipe, task: Task, use: Use) -> Verifier:
     if not name:
         raise Usage(
             f"nothing says what is right in {recipe.task}",
-            fix="add --verifier math, exact, last_number, or my_file:grade with --use my_file.py",
+            fix="add --verifier last_number, --verifier math, or --verifier my_file:grade with --use my_file.py",
         )
     wall = recipe.machine.verdict_deadline
     sandbox = partial(Sandbox, Bounds(cpu=wall / 5, wall=wall), unsafe=use.unsafe_local_exec)

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from groupwise.data import BadData, Environment, Outcome, Prompt, Sample, Usage, Verdict
 from groupwise.tasks import Math, Problems, find_verifier
-from groupwise.tasks.equal import same
-from groupwise.tasks.extract import find_answer
-from groupwise.tasks.mathematics import too_much
+from groupwise.tasks.mathematics.equal import same
+from groupwise.tasks.mathematics.extract import find_answer
+from groupwise.tasks.mathematics.limits import too_much
 
 RIGHT, WRONG, MALFORMED, UNKNOWN = Outcome.correct, Outcome.wrong, Outcome.malformed, Outcome.unverifiable
 CASES = [json.loads(line) for line in (files("groupwise.tasks") / "cases/math.jsonl").read_text("utf-8").splitlines()]
@@ -251,7 +251,7 @@ def test_whole_solutions_are_gold_answers_too(exact):
 
 
 def test_without_its_extra_it_says_what_to_install(monkeypatch):
-    monkeypatch.setattr("groupwise.tasks.mathematics.find_spec", lambda name: None)
+    monkeypatch.setattr("groupwise.tasks.mathematics.verifier.find_spec", lambda name: None)
     with pytest.raises(Environment) as caught:
         find_verifier("math", None)
     assert "pip install 'groupwise[math]'" in caught.value.fix and "math(symbolic=False)" in caught.value.fix

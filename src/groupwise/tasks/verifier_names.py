@@ -41,7 +41,7 @@ def find_verifier(
 ) -> Verifier:
     """A verifier that can judge this task's answers; `BadData` where a gold answer is not what it compares with.
 
-    Without a task nothing is asked of gold answers. `code` judges in the `sandbox` that is made for it, and only for it.
+    Without a task nothing is asked of gold answers. `code` judges in the `sandbox` that is made for it alone.
     """
     if name == "code" and task is not None:
         return code_verifier(task, sandbox)

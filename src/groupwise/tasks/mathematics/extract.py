@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from groupwise.tasks.maths.tidy import closing, tidy
+from groupwise.tasks.mathematics.tidy import closing, tidy
 
 Which = Literal["first", "last", "only"]
 Place = Literal["either", "boxed", "line"]

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TypeGuard
 
-from groupwise.tasks.maths.rational import rational
-from groupwise.tasks.maths.tidy import split_top
-from groupwise.tasks.maths.units import split_unit
+from groupwise.tasks.mathematics.rational import rational
+from groupwise.tasks.mathematics.tidy import split_top
+from groupwise.tasks.mathematics.units import split_unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +173,6 @@ def is_name(text: str) -> bool:
     return len(names) <= 6 and all(_NAME.fullmatch(name) and not _VALUE_NAMES.match(name) for name in names)
 
 
-def named(read: Read) -> TypeGuard[Equation]:
+def is_definition(read: Read) -> TypeGuard[Equation]:
     """Whether this gives a value a name: `x = 3`."""
     return isinstance(read, Equation) and len(read.sides) == 2 and is_name(read.sides[0])

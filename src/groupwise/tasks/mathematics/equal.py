@@ -2,13 +2,9 @@
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from fractions import Fraction
-from typing import TypeGuard
 
-from groupwise.tasks.maths.rational import rational
-from groupwise.tasks.maths.tidy import split_top, tidy
-from groupwise.tasks.maths.units import split_unit
+from groupwise.tasks.mathematics.structure import Equation, Row, Several, Value, Word, is_definition, is_name, read
+from groupwise.tasks.mathematics.tidy import tidy
 
 Algebra = Callable[[str, str], bool | None]
 """Whether two expressions are equal; None where it does not say."""
@@ -39,11 +35,11 @@ def _compared(gold: str, answer: str, algebra: Algebra) -> bool | None:
         return False
     g, a = read(gold), read(answer)
     if isinstance(a, Equation) and not (isinstance(g, Equation) and len(g.sides) == len(a.sides) == 2):
-        return _every(_compared(g.sides[-1] if named(g) else gold, side, algebra) for side in a.of_interest)
+        return _every(_compared(g.sides[-1] if is_definition(g) else gold, side, algebra) for side in a.of_interest)
     if isinstance(g, Equation) and isinstance(a, Equation):
         return _equations(g, a, algebra)
     if isinstance(g, Equation):
-        return _compared(g.sides[1], answer, algebra) if named(g) else False
+        return _compared(g.sides[1], answer, algebra) if is_definition(g) else False
     if isinstance(g, Value) and isinstance(a, Value):
         return _values(g, a, algebra)
     if isinstance(g, Word) and isinstance(a, Word):

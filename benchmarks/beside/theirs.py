@@ -84,7 +84,7 @@ class AtEnd(TrainerCallback):
         self.watch.end()
 
 
-def settings(regime: Regime, *, iterations: int, seed: int, micro_batch: int, frugal: bool) -> dict[str, Any]:
+def settings(regime: Regime, *, iterations: int, seed: int, micro_batch: int, frugal: bool, continuous: bool) -> dict[str, Any]:
     """What the configuration says, beside where it writes."""
     steps = iterations * regime.minibatches * regime.passes
     accumulation = regime.minibatch // micro_batch
@@ -123,6 +123,7 @@ def settings(regime: Regime, *, iterations: int, seed: int, micro_batch: int, fr
         "save_strategy": "no",
         "report_to": "none",
         "disable_tqdm": True,
+        "use_transformers_continuous_batching": continuous,
     }
 
 
@@ -138,10 +139,10 @@ def reward_of(regime: Regime) -> Any:
     return graded if regime.net is None else even
 
 
-def measure(regime: Regime, *, iterations: int, seed: int, micro_batch: int, frugal: bool) -> dict[str, Any]:
+def measure(regime: Regime, *, iterations: int, seed: int, micro_batch: int, frugal: bool, continuous: bool) -> dict[str, Any]:
     """The run, timed."""
     watch, model = Watch(), model_of(regime)
-    told = settings(regime, iterations=iterations, seed=seed, micro_batch=micro_batch, frugal=frugal)
+    told = settings(regime, iterations=iterations, seed=seed, micro_batch=micro_batch, frugal=frugal, continuous=continuous)
     rows = [json.loads(line) for line in prompts_of(regime, seed).read_text().splitlines()]
     with tempfile.TemporaryDirectory() as directory:
         trainer = Timed(
@@ -167,6 +168,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--micro-batch", type=int, help="other than the regime's")
     parser.add_argument("--frugal", action="store_true", help="with gradient checkpointing")
+    parser.add_argument("--continuous", action="store_true", help="with transformers' continuous batching")
     a = parser.parse_args(argv)
     torch.set_num_threads(a.threads)
     transformers.utils.logging.set_verbosity_error()
@@ -174,7 +176,7 @@ def main(argv: list[str] | None = None) -> None:
     micro_batch = a.micro_batch or regime.micro_batch
     told = measure(
         regime, iterations=a.iterations or regime.warmup + regime.timed, seed=a.seed,
-        micro_batch=micro_batch, frugal=a.frugal,
+        micro_batch=micro_batch, frugal=a.frugal, continuous=a.continuous,
     )  # fmt: skip
     json.dump({"system": "trl", "regime": regime.letter, "threads": a.threads, **told}, sys.stdout)
     print()

@@ -9,7 +9,6 @@ parity of its ids: the engine, the learner and the loop are those of any run.
 import argparse
 import asyncio
 import json
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.beside.files import model_of, problems_of
-from benchmarks.beside.regimes import REGIMES, Regime
+from benchmarks.beside.regimes import WORKS, Regime
 from benchmarks.beside.rewards import parity
-from benchmarks.beside.watch import Watch
+from benchmarks.beside.watch import Watch, versions
 
 import groupwise.train.place as placing
 from groupwise.advantages import Standardised
@@ -131,16 +130,16 @@ def measure(regime: Regime, *, iterations: int, seed: int, machine: Machine) -> 
 
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Groupwise's side of one regime, as one line of JSON.")
-    parser.add_argument("regime", choices=REGIMES)
+    parser.add_argument("regime", choices=WORKS, metavar="REGIME", help="its letter")
     parser.add_argument("--iterations", type=int, help="other than the regime's warm-up and timed ones")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
     a = parser.parse_args(argv)
-    regime = REGIMES[a.regime]
+    regime = WORKS[a.regime]
     iterations = a.iterations or regime.warmup + regime.timed
     told = measure(regime, iterations=iterations, seed=a.seed, machine=Machine(threads=a.threads))
-    json.dump({"system": "groupwise", "regime": regime.letter, "threads": a.threads, **told}, sys.stdout)
-    print()
+    about = {"system": "groupwise", "regime": regime.letter, "threads": a.threads}
+    print(json.dumps({**about, "versions": versions("groupwise", "torch", "transformers", "numpy"), **told}))
 
 
 if __name__ == "__main__":

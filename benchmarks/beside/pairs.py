@@ -55,6 +55,14 @@ class Machine:
             raise SystemExit(f"{' '.join(code)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
         return done.stdout
 
+    def trial(self) -> None:
+        """SystemExit that says what to do where TRL is not installed, or the core is not ours."""
+        if CORE not in os.sched_getaffinity(0):
+            raise SystemExit(f"this process may not run on core {CORE}: start it without taskset")
+        look = "import importlib.util, sys; sys.exit(importlib.util.find_spec('trl') is None)"
+        if subprocess.run([self.trl, "-c", look], check=False).returncode:
+            raise SystemExit(f"{self.trl} has no TRL: pip install -c constraints.txt -e '.[bench]', or --trl PYTHON")
+
     def probe(self) -> float:
         """GFLOP/s of one core at this moment."""
         return float(self.run(sys.executable, ["-c", PROBE]))
@@ -64,15 +72,28 @@ class Machine:
         code = ["-m", "benchmarks.beside.ours", regime.letter, "--threads", str(self.threads), *more]
         return told(self.run(sys.executable, code))
 
-    def theirs(self, regime: Regime, *more: str) -> Run:
-        """One run of TRL."""
+    def theirs(self, regime: Regime, *more: str, processes: int = 1) -> Run:
+        """One run of TRL, in several processes that share its work where `processes` says so."""
+        several = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
         code = ["-m", "benchmarks.beside.theirs", regime.letter, "--threads", str(self.threads), *more]
-        return told(self.run(self.trl, code))
+        return told(self.run(self.trl, code if processes == 1 else [*several, *code]))
+
+    def prepare(self, regime: Regime, seed: int = 0) -> None:
+        """The files that both sides read."""
+        self.run(sys.executable, ["-m", "benchmarks.beside.prepare", regime.letter, "--seed", str(seed)])
+
+    def limits(self, regime: Regime) -> dict[str, float]:
+        """What the core can do at most at the regime's shapes."""
+        return told(self.run(sys.executable, ["-m", "benchmarks.beside.limits", regime.letter]))
 
 
 def told(output: str) -> Run:
-    """What a run said of itself: its last line."""
-    return json.loads(output.strip().splitlines()[-1])
+    """What a run said of itself: its last line of JSON.
+
+    >>> told('{"a": 1}\\nTRL says more')
+    {'a': 1}
+    """
+    return json.loads([line for line in output.splitlines() if line.startswith('{"')][-1])
 
 
 def pairs(regime: Regime, n: int, machine: Machine, say: Callable[[str], None]) -> list[dict[str, Any]]:

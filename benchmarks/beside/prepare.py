@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 
 from benchmarks.beside.files import ROOT, model_of, problems_of, prompts_of
-from benchmarks.beside.regimes import REGIMES, Net, Regime
+from benchmarks.beside.regimes import WORKS, Net, Regime
 from tokenizers import AddedToken, models, pre_tokenizers
 from tokenizers import Tokenizer as Fast
 
@@ -70,10 +70,10 @@ def random_problems(regime: Regime) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Write the model and the prompts of a regime.")
-    parser.add_argument("regime", choices=REGIMES)
+    parser.add_argument("regime", choices=WORKS, metavar="REGIME", help="its letter")
     parser.add_argument("--seed", type=int, default=0)
     a = parser.parse_args()
-    prepare(REGIMES[a.regime], a.seed)
+    prepare(WORKS[a.regime], a.seed)
 
 
 if __name__ == "__main__":

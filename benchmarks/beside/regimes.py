@@ -1,7 +1,7 @@
 """The works that both systems do, as values. Standard library only: TRL's process reads them too."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from statistics import NormalDist
 from typing import Literal
@@ -50,7 +50,7 @@ class Ragged:
     Every iteration has the same lengths, its quantiles, in an order of its own.
 
     >>> sorted(Ragged(least=8, median=48, most=512).of(0, 8))
-    [10, 20, 29, 41, 56, 78, 117, 222]
+    [10, 20, 29, 41, 56, 78, 117, 223]
     """
 
     least: int
@@ -70,7 +70,8 @@ class Ragged:
 class Regime:
     """One work: what is sampled, what is trained, and how often it is timed.
 
-    `lengths` is None where answers end by themselves. `micro_batch` is TRL's, the fastest that the sweep found.
+    `letter` names it and its files. `lengths` is None where answers end by themselves. `micro_batch` is TRL's: the
+    fastest that the sweep found.
     `target` is the wanted ratio of times, `memory` the wanted ratio of peaks above the import floor (0: none).
     """
 
@@ -131,18 +132,18 @@ REGIMES = {
             letter="b", title="shared prompts: 512 tokens, group 16, answers 64, 10M parameters", target=5.0,
             memory=0.5,
             net=Net(vocabulary=1024, width=320, layers=8, heads=5, kv_heads=5, head_dim=64, inner=864),
-            prompts=2, group=16, prompt_tokens=512, max_tokens=64, lengths=Fixed(tokens=64), timed=2, micro_batch=8,
+            prompts=2, group=16, prompt_tokens=512, max_tokens=64, lengths=Fixed(tokens=64), timed=1, micro_batch=8,
         ),
         Regime(
             letter="c", title="ragged: answers from 8 to 512, median 48, 2M parameters", target=3.0, memory=0.5,
             net=Net(vocabulary=1024, width=192, layers=4, heads=6, kv_heads=6, head_dim=32, inner=512),
             prompts=4, group=16, prompt_tokens=32, max_tokens=512,
-            lengths=Ragged(least=8, median=48, most=512), timed=2, micro_batch=8,
+            lengths=Ragged(least=8, median=48, most=512), timed=1, micro_batch=8,
         ),
         Regime(
             letter="d", title="vocabulary 151,936, width 256, 2 layers", target=2.0, memory=0.3,
             net=Net(vocabulary=VOCABULARY, width=256, layers=2, heads=4, kv_heads=4, head_dim=64, inner=704),
-            prompts=4, group=8, prompt_tokens=32, max_tokens=32, lengths=Fixed(tokens=32), timed=2, micro_batch=8,
+            prompts=4, group=8, prompt_tokens=32, max_tokens=32, lengths=Fixed(tokens=32), timed=1, micro_batch=8,
         ),
         Regime(
             letter="e", title="DAPO's 16 minibatches and 2 passes on the packaged model", target=2.5,
@@ -160,3 +161,44 @@ REGIMES = {
         ),
     )
 }  # fmt: skip
+
+SMALL = Regime(
+    letter="f",
+    title="growth",
+    target=0.0,
+    net=Net(vocabulary=4096, width=128, layers=2, heads=4, kv_heads=4, head_dim=32, inner=352, positions=4096),
+    prompts=4,
+    group=8,
+    prompt_tokens=64,
+    max_tokens=32,
+    lengths=Fixed(tokens=32),
+    timed=3,
+    micro_batch=8,
+    full=True,
+)
+"""Where the growth of one size at a time begins."""
+
+
+def grown(axis: str, times: int) -> Regime:
+    """The small work with one of its sizes `times` as large; groups grow from 16, prompts and answers from 128.
+
+    >>> grown("vocabulary", 16).net.vocabulary, grown("answer", 2).lengths
+    (65536, Fixed(tokens=256))
+    """
+    named = replace(SMALL, letter=f"f-{axis}-{times}")
+    assert named.net is not None
+    if axis == "group":
+        return replace(named, group=16 * times)
+    if axis == "vocabulary":
+        return replace(named, net=replace(named.net, vocabulary=named.net.vocabulary * times))
+    if axis == "prompt":
+        return replace(named, prompt_tokens=128 * times)
+    return replace(named, max_tokens=128 * times, lengths=Fixed(tokens=128 * times))
+
+
+AXES = ("group", "vocabulary", "prompt", "answer")
+DOUBLINGS = (1, 2, 4, 8, 16)
+GROWTH = {axis: tuple(grown(axis, times) for times in DOUBLINGS) for axis in AXES}
+"""Four doublings of each size."""
+WORKS = REGIMES | {work.letter: work for works in GROWTH.values() for work in works}
+"""All works by their names."""

@@ -12,7 +12,6 @@ one it replaces. The generation loop and everything after it are TRL's.
 import argparse
 import json
 import os
-import sys
 import tempfile
 from collections.abc import Sequence
 from typing import Any
@@ -22,9 +21,9 @@ os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "TRL_EX
 import torch
 import transformers
 from benchmarks.beside.files import model_of, prompts_of
-from benchmarks.beside.regimes import REGIMES, Regime
+from benchmarks.beside.regimes import WORKS, Regime
 from benchmarks.beside.rewards import calculator, parity
-from benchmarks.beside.watch import Watch
+from benchmarks.beside.watch import Watch, peak, versions
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer, StoppingCriteria, StoppingCriteriaList, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
@@ -54,7 +53,7 @@ class Timed(GRPOTrainer):
         self.watch.begin()
         with self.watch.phase("sample"):
             output = super()._generate_and_score_completions(inputs)
-        trained = int(output["completion_mask"].sum())
+        trained = int(self.accelerator.gather(output["completion_mask"].sum()).sum())
         lengths = self.regime.lengths_of(len(self.watch.iterations))
         assert lengths is None or trained == sum(lengths), f"{trained} tokens, {sum(lengths)} were forced"
         self.watch.note(tokens=trained, reward=self._metrics["train"]["reward"][-1])
@@ -68,6 +67,8 @@ class Timed(GRPOTrainer):
         lengths = self.regime.lengths_of(len(self.watch.iterations))
         if lengths is None:
             return super()._generate_single_turn(prompt_ids, *args, **kwargs)
+        first = self.accelerator.process_index * len(prompt_ids)  # of several processes each has a stretch of the rows
+        lengths = lengths[first : first + len(prompt_ids)]
         ends = torch.tensor(lengths) + max(map(len, prompt_ids))
         self.model._get_stopping_criteria = lambda *_, **__: StoppingCriteriaList([Reached(ends)])
         completions, logps = super()._generate_single_turn(prompt_ids, *args, **kwargs)
@@ -84,10 +85,10 @@ class AtEnd(TrainerCallback):
         self.watch.end()
 
 
-def settings(regime: Regime, *, iterations: int, seed: int, micro_batch: int, frugal: bool, continuous: bool) -> dict[str, Any]:
-    """What the configuration says, beside where it writes."""
+def settings(regime: Regime, *, iterations: int, micro_batch: int, processes: int) -> dict[str, Any]:
+    """What the configuration says of a regime, at the best setting for time."""
     steps = iterations * regime.minibatches * regime.passes
-    accumulation = regime.minibatch // micro_batch
+    accumulation = regime.minibatch // (micro_batch * processes)
     return {
         "loss_type": "dapo" if regime.loss == "dapo" else "grpo",
         "importance_sampling_level": "sequence" if regime.loss == "gspo" else "token",
@@ -113,17 +114,16 @@ def settings(regime: Regime, *, iterations: int, seed: int, micro_batch: int, fr
         "adam_epsilon": 1e-8,
         "weight_decay": 0.0,
         "max_grad_norm": 1.0,
-        "gradient_checkpointing": frugal,
+        "gradient_checkpointing": False,
         "bf16": False,
         "use_cpu": True,
-        "seed": seed,
+        "ddp_backend": "gloo",
         "shuffle_dataset": False,
         "dataloader_pin_memory": False,
         "logging_strategy": "no",
         "save_strategy": "no",
         "report_to": "none",
         "disable_tqdm": True,
-        "use_transformers_continuous_batching": continuous,
     }
 
 
@@ -139,16 +139,15 @@ def reward_of(regime: Regime) -> Any:
     return graded if regime.net is None else even
 
 
-def measure(regime: Regime, *, iterations: int, seed: int, micro_batch: int, frugal: bool, continuous: bool) -> dict[str, Any]:
+def measure(regime: Regime, *, iterations: int, seed: int, told: dict[str, Any]) -> dict[str, Any]:
     """The run, timed."""
     watch, model = Watch(), model_of(regime)
-    told = settings(regime, iterations=iterations, seed=seed, micro_batch=micro_batch, frugal=frugal, continuous=continuous)
     rows = [json.loads(line) for line in prompts_of(regime, seed).read_text().splitlines()]
     with tempfile.TemporaryDirectory() as directory:
         trainer = Timed(
             model=AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32, attn_implementation="sdpa"),
             reward_funcs=reward_of(regime),
-            args=GRPOConfig(output_dir=directory, **told),
+            args=GRPOConfig(output_dir=directory, seed=seed, **told),
             train_dataset=Dataset.from_list(rows[: iterations * regime.prompts]),
             processing_class=AutoTokenizer.from_pretrained(model),
             callbacks=[AtEnd(watch)],
@@ -157,12 +156,14 @@ def measure(regime: Regime, *, iterations: int, seed: int, micro_batch: int, fru
         if regime.lengths is not None:
             trainer.eos_token_ids = [NO_TOKEN]
         trainer.train()
-    return {**watch.told(), "settings": told}
+        memory = torch.tensor([watch.floor, peak()], dtype=torch.float64)
+        floor, most = trainer.accelerator.gather(memory).view(-1, 2).sum(0).tolist()  # of all processes
+    return {**watch.told(), "floor_mib": floor, "peak_mib": most, "settings": told}
 
 
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="TRL's side of one regime, as one line of JSON.")
-    parser.add_argument("regime", choices=REGIMES)
+    parser.add_argument("regime", choices=WORKS, metavar="REGIME", help="its letter")
     parser.add_argument("--iterations", type=int, help="other than the regime's warm-up and timed ones")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
@@ -172,14 +173,15 @@ def main(argv: list[str] | None = None) -> None:
     a = parser.parse_args(argv)
     torch.set_num_threads(a.threads)
     transformers.utils.logging.set_verbosity_error()
-    regime = REGIMES[a.regime]
-    micro_batch = a.micro_batch or regime.micro_batch
-    told = measure(
-        regime, iterations=a.iterations or regime.warmup + regime.timed, seed=a.seed,
-        micro_batch=micro_batch, frugal=a.frugal, continuous=a.continuous,
-    )  # fmt: skip
-    json.dump({"system": "trl", "regime": regime.letter, "threads": a.threads, **told}, sys.stdout)
-    print()
+    regime = WORKS[a.regime]
+    iterations, processes = a.iterations or regime.warmup + regime.timed, int(os.environ.get("WORLD_SIZE", 1))
+    best = settings(regime, iterations=iterations, micro_batch=a.micro_batch or regime.micro_batch, processes=processes)
+    asked = {"gradient_checkpointing": a.frugal, "use_transformers_continuous_batching": a.continuous}
+    told = measure(regime, iterations=iterations, seed=a.seed, told=best | asked)
+    about = {"system": "trl", "regime": regime.letter, "threads": a.threads, "processes": processes}
+    used = versions("trl", "transformers", "accelerate", "datasets", "torch", "numpy")
+    if int(os.environ.get("RANK", 0)) == 0:
+        print(json.dumps({**about, "versions": used, **told}))
 
 
 if __name__ == "__main__":

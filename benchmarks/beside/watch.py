@@ -1,9 +1,11 @@
 """Wall and CPU seconds of iterations and their phases, and memory, read the same way on both sides."""
 
 import os
+import platform
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +93,11 @@ def resident() -> float:
 def peak() -> float:
     """MiB that this process ever held at once."""
     return _status("VmHWM")
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """What ran."""
+    return {"python": platform.python_version(), **{name: version(name) for name in packages}}
 
 
 def _status(name: str) -> float:

@@ -1,0 +1,123 @@
+"""What is measured: one function a section, from the machine to what is kept."""
+
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+from benchmarks.beside.pairs import Machine, Run, pairs, per_token
+from benchmarks.beside.regimes import GROWTH, REGIMES
+
+Say = Callable[[str], None]
+TWO = Machine(cores=(0, 1), threads=2)
+SEEDS = (0, 1, 2)
+CURVE = 60
+"""Iterations of a reward curve: the packaged recipe's."""
+
+
+def regime(letter: str) -> Callable[[Machine, Say, int], dict[str, Any]]:
+    """Pairs of runs of one regime, then the limits of the core at its shapes."""
+
+    def measured(machine: Machine, say: Say, n: int) -> dict[str, Any]:
+        one = REGIMES[letter]
+        machine.prepare(one)
+        found = {"pairs": pairs(one, n, machine, say)}
+        return found if one.net is None else found | {"limits": machine.limits(one)}
+
+    return measured
+
+
+def sweep(machine: Machine, say: Say, n: int) -> dict[str, list[Run]]:
+    """TRL's micro-batches, one run each; on (a) also transformers' continuous batching."""
+    found: dict[str, list[Run]] = {}
+    for letter, one in REGIMES.items():
+        machine.prepare(one)
+        ways = [("--micro-batch", str(m)) for m in one.micro_batches]
+        ways += [("--continuous", "--iterations", str(one.warmup + 1))] if letter == "a" else []
+        found[letter] = []
+        for way in ways:
+            run = machine.theirs(one, *way)
+            found[letter].append({"way": " ".join(way[:2]).removeprefix("--").removesuffix(" --iterations"), **run})
+            say(f"({letter}) {' '.join(way)}: {1e3 * per_token(one, run):.3f} ms a token, {run['peak_mib']:.0f} MiB")
+    return found
+
+
+def frugal(machine: Machine, say: Say, n: int) -> dict[str, Run]:
+    """TRL with gradient checkpointing and micro-batches of 8."""
+    found = {}
+    for letter in "abcdeg":
+        one = REGIMES[letter]
+        machine.prepare(one)
+        found[letter] = machine.theirs(one, "--frugal", "--micro-batch", "8")
+        say(f"({letter}) {1e3 * per_token(one, found[letter]):.3f} ms a token, {found[letter]['peak_mib']:.0f} MiB")
+    return found
+
+
+def two(machine: Machine, say: Say, n: int) -> dict[str, dict[str, list[Run]]]:
+    """Each system on two cores, in each way that it has, interleaved."""
+    both = Machine(cores=TWO.cores, threads=2, trl=machine.trl)
+    apart = Machine(cores=TWO.cores, threads=1, trl=machine.trl)
+    found: dict[str, dict[str, list[Run]]] = {}
+    for letter in "abcde":
+        one = REGIMES[letter]
+        machine.prepare(one)
+        half = max(m for m in (1, 2, 4, 8, 16, 32) if m <= one.micro_batch and one.minibatch % (2 * m) == 0)
+        ways: dict[str, Callable[[], Run]] = {
+            "groupwise, 2 threads": lambda one=one: both.ours(one),
+            "trl, 2 threads": lambda one=one: both.theirs(one),
+            "trl, 2 processes": lambda one=one, half=half: apart.theirs(one, "--micro-batch", str(half), processes=2),
+        }
+        found[letter] = {way: [] for way in ways}
+        for _ in range(n):
+            for way, run in ways.items():
+                found[letter][way].append(run())
+        for way, runs in found[letter].items():
+            say(f"({letter}) {way}: {1e3 * median(per_token(one, run) for run in runs):.3f} ms a token")
+    return found
+
+
+def growth(machine: Machine, say: Say, n: int) -> dict[str, list[Run]]:
+    """Groupwise alone, one size doubled four times."""
+    found: dict[str, list[Run]] = {}
+    for axis, works in GROWTH.items():
+        found[axis] = []
+        for one in works:
+            machine.prepare(one)
+            found[axis].append(machine.ours(one))
+            say(f"{one.letter}: {1e3 * per_token(one, found[axis][-1]):.3f} ms a token")
+    return found
+
+
+def curves(machine: Machine, say: Say, n: int) -> dict[str, list[list[float]]]:
+    """The mean reward of each iteration of (a), three seeds a system."""
+    found: dict[str, list[list[float]]] = {"groupwise": [], "trl": []}
+    for seed in SEEDS:
+        machine.prepare(REGIMES["a"], seed)
+        more = ("--iterations", str(CURVE), "--seed", str(seed))
+        for system, run in (("groupwise", machine.ours), ("trl", machine.theirs)):
+            rewards = [iteration["reward"] for iteration in run(REGIMES["a"], *more)["iterations"]]
+            found[system].append(rewards)
+            say(f"{system}, seed {seed}: {rewards[0]:.3f} -> {rewards[-1]:.3f}")
+    return found
+
+
+SECTIONS: dict[str, Callable[[Machine, Say, int], Any]] = {
+    **{letter: regime(letter) for letter in REGIMES},
+    "sweep": sweep,
+    "frugal": frugal,
+    "two": two,
+    "growth": growth,
+    "curves": curves,
+}
+"""By the names that the command takes."""
+
+
+def short() -> list[str]:
+    """What `make bench` measures."""
+    return [letter for letter, one in REGIMES.items() if not one.full]
+
+
+def title(name: str) -> str:
+    """A section's name for people."""
+    if name in REGIMES:
+        return f"({name}) {REGIMES[name].title}"
+    return (SECTIONS[name].__doc__ or name).splitlines()[0]

@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: train test test-slow lint docs model seeds clean
+.PHONY: train test test-slow lint docs model seeds bench bench-full clean
 
 train: $(VENV)/base
 	$(BIN)/groupwise train
@@ -31,6 +31,12 @@ model: $(VENV)/base  ## the packaged model, from demonstrations
 seeds: $(VENV)/base  ## the table and the curve of the README: ten seeds of the packaged recipe
 	$(BIN)/python benchmarks/seeds.py
 
+bench: $(VENV)/bench  ## beside TRL, within twenty minutes; leave the machine alone meanwhile
+	$(BIN)/python -m benchmarks.beside --write
+
+bench-full: $(VENV)/bench  ## all of benchmarks/RESULTS.md
+	$(BIN)/python -m benchmarks.beside sweep a b c d e g frugal two growth curves --write
+
 $(VENV)/base: pyproject.toml constraints.txt
 	@echo "installing into $(VENV), once; torch is large"
 	$(PYTHON) -m venv $(VENV)
@@ -39,6 +45,10 @@ $(VENV)/base: pyproject.toml constraints.txt
 
 $(VENV)/dev: $(VENV)/base
 	$(BIN)/pip install -q -c constraints.txt -e '.[dev]'
+	@touch $@
+
+$(VENV)/bench: $(VENV)/base
+	$(BIN)/pip install -q -c constraints.txt -e '.[bench]'
 	@touch $@
 
 clean:

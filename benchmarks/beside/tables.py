@@ -125,9 +125,9 @@ def limits(pairs: dict[str, Data]) -> str:
     head = ("regime", "GEMM peak, GFLOP/s", "learner", "share", "engine", "share", "reading memory, GB/s",
             "engine's weights", "share")  # fmt: skip
     told = (
-        "The peak is the fastest float32 product of the learner's shapes. FLOPs that are computed again to save memory\n"
-        "do not count as done. An engine's weights are read once for every round of tokens; with many rows a round is\n"
-        "bound by products, with few by memory, so the larger of its two shares says how near it is to a limit.\n"
+        "The peak is the fastest float32 product of the learner's shapes. FLOPs that are computed again\n"
+        "to save memory do not count as done. An engine's weights are read once for every round of tokens; with many\n"
+        "rows a round is bound by products, with few by memory, so the larger of its shares is the nearer limit.\n"
         "Targets: learner at least 60 % in (g), engine at least 50 % of reading once weights exceed the cache."
     )
     return f"{table(head, rows)}\n{told}\n" if rows else "Not measured.\n"
@@ -238,8 +238,8 @@ def settings(regimes: Iterable[Regime], pairs: dict[str, Data]) -> str:
         shape = "packaged calculator model"
         if net is not None:
             shape = (
-                f"{net.family}, vocabulary {net.vocabulary:,}, width {net.width}, {net.layers} layers, {net.heads} heads"
-                f" of {net.head_dim}, {net.kv_heads} for keys, inner {net.inner}, tied, random weights"
+                f"{net.family}, vocabulary {net.vocabulary:,}, width {net.width}, {net.layers} layers, "
+                f"{net.heads} heads of {net.head_dim}, {net.kv_heads} for keys, inner {net.inner}, tied, random weights"
             )
         lengths = "natural, at most " + str(one.max_tokens) if one.lengths is None else str(one.lengths)
         rows.append(
@@ -252,8 +252,8 @@ def settings(regimes: Iterable[Regime], pairs: dict[str, Data]) -> str:
     head = ("regime", "model", "prompts x group", "prompt tokens", "answer tokens", "objective", "minibatches x passes",
             "learning rate", "iterations, warm-up + timed", "TRL's micro-batch")  # fmt: skip
     common = (
-        "AdamW, fused, betas 0.9 and 0.999, eps 1e-8, no weight decay, gradient norm at most 1; temperature 1, no top-k\n"
-        "or top-p, no KL, rewards scaled by each group's standard deviation. TRL: SDPA, no gradient checkpointing."
+        "AdamW, fused, betas 0.9 and 0.999, eps 1e-8, no weight decay, gradient norm at most 1; temperature 1, no\n"
+        "top-k or top-p, no KL, rewards scaled by each group's deviation. TRL: SDPA, no gradient checkpointing."
     )
     ran: list[str] = []
     for data in list(pairs.values())[:1]:

@@ -117,7 +117,6 @@ def settings(regime: Regime, *, iterations: int, micro_batch: int, processes: in
         "gradient_checkpointing": False,
         "bf16": False,
         "use_cpu": True,
-        "ddp_backend": "gloo",
         "shuffle_dataset": False,
         "dataloader_pin_memory": False,
         "logging_strategy": "no",
@@ -177,7 +176,8 @@ def main(argv: list[str] | None = None) -> None:
     iterations, processes = a.iterations or regime.warmup + regime.timed, int(os.environ.get("WORLD_SIZE", 1))
     best = settings(regime, iterations=iterations, micro_batch=a.micro_batch or regime.micro_batch, processes=processes)
     asked = {"gradient_checkpointing": a.frugal, "use_transformers_continuous_batching": a.continuous}
-    told = measure(regime, iterations=iterations, seed=a.seed, told=best | asked)
+    several = {"ddp_backend": "gloo"} if processes > 1 else {}
+    told = measure(regime, iterations=iterations, seed=a.seed, told=best | asked | several)
     about = {"system": "trl", "regime": regime.letter, "threads": a.threads, "processes": processes}
     used = versions("trl", "transformers", "accelerate", "datasets", "torch", "numpy")
     if int(os.environ.get("RANK", 0)) == 0:

@@ -21,7 +21,7 @@ INTRODUCTION = """\
 `make bench` runs Groupwise and TRL's `GRPOTrainer` on the same work and writes this page; `make bench-full` measures
 all of it. One doubtful figure is one line: `python -m benchmarks.beside a --pairs 1`. Raw measurements are in
 [results.json](results.json), the works in [beside/regimes.py](beside/regimes.py), TRL's whole configuration in
-[beside/theirs.py](beside/theirs.py).
+[beside/settings.py](beside/settings.py).
 
 The same work: the same model files, prompts in the same order, group size, objective, AdamW with the same constants,
 float32, evaluation off, import and load apart. In (a) and (e) answers end by themselves and times are compared for each

@@ -1,0 +1,46 @@
+"""TRL's configuration for a regime, at its best honest setting for time. Standard library only."""
+
+from typing import Any
+
+from benchmarks.beside.regimes import Regime
+
+
+def settings(regime: Regime, *, iterations: int, micro_batch: int, processes: int) -> dict[str, Any]:
+    """What the configuration says of a regime, at the best setting for time."""
+    steps = iterations * regime.minibatches * regime.passes
+    accumulation = regime.minibatch // (micro_batch * processes)
+    return {
+        "loss_type": "dapo" if regime.loss == "dapo" else "grpo",
+        "importance_sampling_level": "sequence" if regime.loss == "gspo" else "token",
+        "epsilon": regime.low,
+        "epsilon_high": regime.high,
+        "beta": 0.0,
+        "scale_rewards": "group",
+        "num_generations": regime.group,
+        "num_iterations": regime.passes,
+        "max_completion_length": regime.max_tokens,
+        "temperature": 1.0,
+        "top_p": 1.0,
+        "top_k": 0,
+        "per_device_train_batch_size": micro_batch,
+        "gradient_accumulation_steps": accumulation,
+        "steps_per_generation": accumulation * regime.minibatches,
+        "max_steps": steps,
+        "learning_rate": regime.lr,
+        "lr_scheduler_type": regime.decay,
+        "optim": "adamw_torch_fused",
+        "adam_beta1": 0.9,
+        "adam_beta2": 0.999,
+        "adam_epsilon": 1e-8,
+        "weight_decay": 0.0,
+        "max_grad_norm": 1.0,
+        "gradient_checkpointing": False,
+        "bf16": False,
+        "use_cpu": True,
+        "shuffle_dataset": False,
+        "dataloader_pin_memory": False,
+        "logging_strategy": "no",
+        "save_strategy": "no",
+        "report_to": "none",
+        "disable_tqdm": True,
+    }

@@ -1,0 +1,352 @@
+"""What stands beside TRL does the work that it says, and pages say what was measured."""
+
+import asyncio
+import doctest
+import json
+import math
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from benchmarks.beside import (
+    chart,
+    files,
+    ours,
+    page,
+    pairs,
+    prepare,
+    regimes,
+    results,
+    rewards,
+    sections,
+    tables,
+    watch,
+    work,
+)
+from benchmarks.beside.regimes import GROWTH, REGIMES, Fixed, Net, Ragged, Regime
+from benchmarks.beside.settings import settings
+
+from groupwise.data import Outcome, Prompt, Sample
+from groupwise.tasks import calculator_answer
+from groupwise.train.recipe import Machine as Place
+
+HOME = Path(__file__).parents[2]
+TINY = Regime(
+    letter="tiny", title="tiny", target=2.0, memory=0.5, prompts=2, group=3, prompt_tokens=5, max_tokens=9, timed=1,
+    net=Net(vocabulary=23, width=8, layers=2, heads=2, kv_heads=1, head_dim=4, inner=12, positions=32),
+    lengths=Ragged(least=2, median=4, most=9), micro_batch=3,
+)  # fmt: skip
+
+
+# Works
+
+
+def test_lengths_are_alike_in_every_iteration_in_another_order() -> None:
+    ragged = REGIMES["c"].lengths
+    assert isinstance(ragged, Ragged)
+    first, second = ragged.of(0, 64), ragged.of(1, 64)
+    assert sorted(first) == sorted(second) and first != second and first == ragged.of(0, 64)
+    assert (min(first), max(first)) == (8, 512) and 46 <= sorted(first)[32] <= 50
+    assert sum(first) / 64 < max(first) / 6, "a heavy tail: padding to the longest wastes most of the work"
+
+
+@pytest.mark.parametrize("letter", REGIMES)
+@pytest.mark.parametrize("processes", [1, 2])
+def test_trl_makes_the_steps_of_the_regime(letter: str, processes: int) -> None:
+    one = REGIMES[letter]
+    micro_batch = one.micro_batch // processes
+    told = settings(one, iterations=7, micro_batch=micro_batch, processes=processes)
+    a_step = micro_batch * processes * told["gradient_accumulation_steps"]
+    assert a_step * one.minibatches == one.rows == micro_batch * processes * told["steps_per_generation"]
+    assert told["max_steps"] == 7 * one.minibatches * one.passes
+    assert told["num_generations"] == one.group and told["beta"] == 0 and not told["gradient_checkpointing"]
+
+
+def test_micro_batches_divide_a_step() -> None:
+    assert REGIMES["a"].micro_batches == (8, 32, 64) and REGIMES["e"].micro_batches == (8, 16)
+    assert all(one.micro_batch in one.micro_batches for one in REGIMES.values())
+
+
+def test_both_sides_have_the_same_verdicts() -> None:
+    texts = ["#35", "7*5=35;#35", "#035", "#+35", "#-35", "35", "#", "#3#35", "#35 ", "#٣٥", "", "#350"]
+    for answer in (35, 0, -35):
+        prompt = Prompt(id="p", context=(1,), text="7*5+0+0=", given={"answer": answer})
+        for text in [*texts, "#-0", "#-35"]:
+            sample = Sample(context=(1,), stream=(0,), limit=9, text=text)
+            verdict = asyncio.run(calculator_answer(prompt, sample))
+            assert rewards.calculator(text, answer) == float(verdict.outcome is Outcome.correct), (text, answer)
+
+
+def test_our_side_trains_on_as_many_tokens_as_are_forced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (files, prepare):
+        monkeypatch.setattr(module, "ROOT", tmp_path)
+    prepare.prepare(TINY)
+    monkeypatch.setattr(ours.placing, "read_tokenizer", ours.placing.read_tokenizer)
+    told = ours.measure(TINY, iterations=3, seed=0, machine=Place())
+    wanted = sum(TINY.lengths_of(0) or [])
+    assert [i["tokens"] for i in told["iterations"]] == [wanted] * 3
+    assert all(0 < i["phases"]["sample"][0] < i["seconds"] for i in told["iterations"])
+    assert told["peak_mib"] >= told["floor_mib"] > 0 and told["start_seconds"] > 0
+    rewards_seen = {i["reward"] for i in told["iterations"]}
+    assert rewards_seen != {0.0} and rewards_seen != {1.0}, "parity of random ids gives mixed groups"
+
+
+def test_a_prompt_has_the_same_ids_on_both_sides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (files, prepare):
+        monkeypatch.setattr(module, "ROOT", tmp_path)
+    prepare.prepare(TINY)
+    tokenizer = prepare.read_tokenizer(files.model_of(TINY))
+    rows = [json.loads(line) for line in files.prompts_of(TINY, 0).read_text().splitlines()]
+    ids = [int(word[1:]) for word in rows[0]["prompt"].split()]
+    assert tokenizer.encode(rows[0]["prompt"], opens=True) == tuple(ids) and len(ids) == TINY.prompt_tokens
+    from transformers import AutoTokenizer
+
+    assert AutoTokenizer.from_pretrained(files.model_of(TINY))(text=[rows[0]["prompt"]])["input_ids"] == [ids]
+
+
+def test_the_parent_needs_neither_torch_nor_trl() -> None:
+    look = "import sys, benchmarks.beside.__main__; sys.exit(bool({'torch', 'trl', 'groupwise'} & sys.modules.keys()))"
+    assert subprocess.run([sys.executable, "-c", look], cwd=HOME, check=False).returncode == 0
+
+
+# Counting
+
+
+def test_flops_are_those_of_a_loop_over_tokens() -> None:
+    net, lengths = TINY.net, TINY.lengths_of(0)
+    assert net is not None and lengths is not None
+    asks, seen = net.heads * net.head_dim, net.kv_heads * net.head_dim
+    layer = net.width * asks * 2 + net.width * seen * 2 + 3 * net.width * net.inner
+    linear = attention = 0
+    for group in range(TINY.prompts):
+        for place in range(TINY.prompt_tokens):
+            linear += 2 * net.layers * layer
+            attention += net.layers * 4 * asks * (place + 1)
+        for n in lengths[group * TINY.group : (group + 1) * TINY.group]:
+            linear += 2 * net.layers * layer * n + 2 * net.vocabulary * net.width * n
+            attention += sum(net.layers * 4 * asks * (TINY.prompt_tokens + i + 1) for i in range(n))
+    assert work.engine(TINY) == work.Flops(linear=linear, attention=attention)
+    unread = 3 * 2 * net.layers * layer * TINY.rows  # the last token of an answer predicts nothing
+    assert work.learner(TINY).linear == 3 * linear - unread
+
+
+def test_each_growth_doubles_one_size_four_times() -> None:
+    for axis, works in GROWTH.items():
+        assert len(works) == 5
+        sizes = [(w.group, w.net.vocabulary if w.net else 0, w.prompt_tokens, w.max_tokens) for w in works]
+        moved = [i for i in range(4) if sizes[0][i] != sizes[4][i]]
+        assert len(moved) == 1 and sizes[4][moved[0]] == 16 * sizes[0][moved[0]], axis
+        assert all(w.net and w.prompt_tokens + w.max_tokens <= w.net.positions for w in works)
+
+
+# Watching
+
+
+def test_a_phase_inside_another_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(watch, "clocks", lambda: (now[0], now[0] / 2))
+
+    def spend(seconds: float) -> None:
+        now[0] += seconds
+
+    seen = watch.Watch()
+    seen.begin()
+    with seen.phase("sample"):
+        spend(1)
+        with seen.phase("learn"):
+            spend(10)
+        spend(2)
+    with seen.phase("learn"):
+        spend(20)
+    spend(100)
+    seen.note(tokens=7)
+    seen.begin()
+    spend(5)
+    seen.end()
+    seen.end()
+    first, second = seen.iterations
+    assert first == {"phases": {"sample": (3, 1.5), "learn": (30, 15)}, "tokens": 7, "seconds": 133, "cpu": 66.5}
+    assert second["seconds"] == 5 and second["phases"] == {}
+
+
+def test_memory_and_age_are_those_of_this_process() -> None:
+    before = watch.resident()
+    block = bytearray(64 << 20)
+    assert watch.resident() - before > 60 and watch.peak() >= watch.resident() and len(block)
+    assert 0 < watch.age() < 24 * 3600
+
+
+# Pairs
+
+
+def run_of(seconds: float, *, tokens: int = 100, peak: float = 300.0, sample: float = 0.25, warmup: int = 1) -> Any:
+    """A run whose warm-up would be seen if it were counted."""
+    iteration = {
+        "seconds": seconds, "cpu": seconds * 0.9, "tokens": tokens, "reward": 0.5,
+        "phases": {"sample": [sample * seconds, 0.0], "learn": [(0.9 - sample) * seconds, 0.0]},
+    }  # fmt: skip
+    return {
+        "iterations": [{**iteration, "seconds": 1e6}] * warmup + [iteration] * 2, "floor_mib": 100.0, "peak_mib": peak,
+        "start_seconds": 3.0, "versions": {"python": "3.11"},
+    }  # fmt: skip
+
+
+class Fake:
+    """A machine that answers from lists."""
+
+    def __init__(self, probes: list[float]) -> None:
+        self.probes, self.asked = iter(probes), []
+
+    def probe(self) -> float:
+        return next(self.probes)
+
+    def ours(self, one: Regime, *more: str) -> Any:
+        self.asked.append("ours")
+        return run_of(1.0)
+
+    def theirs(self, one: Regime, *more: str) -> Any:
+        self.asked.append("theirs")
+        return run_of(3.0)
+
+
+def test_a_pair_between_unequal_probes_is_repeated(capsys: pytest.CaptureFixture[str]) -> None:
+    fake = Fake([100, 98, 80, 81, 82])
+    said: list[str] = []
+    found = pairs.pairs(TINY, 3, fake, said.append)  # type: ignore[arg-type]
+    assert [pair["sound"] for pair in found] == [True, False, True, True]
+    assert fake.asked == ["ours", "theirs"] * 4 and "repeated" in said[1] and "repeated" not in said[2]
+
+
+def test_repeats_have_an_end() -> None:
+    found = pairs.pairs(TINY, 2, Fake([100, 50] * 9), lambda line: None)  # type: ignore[arg-type]
+    assert [pair["sound"] for pair in found] == [False] * pairs.REPEATS + [True] * 2
+
+
+def test_a_ratio_is_by_trained_token_and_without_warm_up() -> None:
+    pair = {"groupwise": run_of(1.0, tokens=200), "trl": run_of(3.0, tokens=100)}
+    assert pairs.ratio(TINY, pair) == pytest.approx(6.0)
+    assert pairs.per_iteration(TINY, pair["trl"]) == 3.0
+
+
+# Pages
+
+
+def measured(factors: list[float], **more: Any) -> Any:
+    made = [
+        {"groupwise": run_of(1.0), "trl": run_of(f, peak=500.0), "probes": [90.0, 91.0], "sound": True} for f in factors
+    ]
+    unsound = {"groupwise": run_of(1.0), "trl": run_of(99.0), "probes": [90.0, 30.0], "sound": False}
+    return {
+        "commit": "abc",
+        "date": "2026-01-01",
+        "cpu": "a core",
+        "cores": 2,
+        "data": {"pairs": [*made, unsound], **more},
+    }
+
+
+@pytest.fixture
+def found() -> Any:
+    """Results of all sections."""
+    limits = {"limits": {"gflops": 100.0, "read": 10.0, "copy": 9.0}}
+    whole = {
+        letter: measured([3.0, 2.5, 4.0], **({} if one.net is None else limits)) for letter, one in REGIMES.items()
+    }
+    for letter in "ae":  # two iterations of warm-up, or one
+        for pair in whole[letter]["data"]["pairs"]:
+            for who in ("groupwise", "trl"):
+                pair[who]["iterations"] = [pair[who]["iterations"][0]] * REGIMES[letter].warmup + pair[who][
+                    "iterations"
+                ][1:]
+    stamp = {"commit": "def", "date": "2026-01-02", "cpu": "a core", "cores": 2}
+    one = {"a": [{**run_of(1.0, warmup=2), "way": "micro-batch 8"}, {**run_of(0.5, warmup=2), "way": "micro-batch 32"}]}
+    ways = {"groupwise, 2 threads": [run_of(1.0)], "trl, 2 threads": [run_of(4.0)], "trl, 2 processes": [run_of(2.0)]}
+    growth = {axis: [run_of(2.0**i, peak=200.0) for i in range(5)] for axis in GROWTH}
+    curves = {"groupwise": [[0.1] * 30 + [0.9] * 30] * 3, "trl": [[0.2] * 60] * 3}
+    parts = {"sweep": one, "two": {"b": ways}, "frugal": {"b": run_of(9.0)}, "growth": growth, "curves": curves}
+    return whole | {name: {**stamp, "data": data} for name, data in parts.items()}
+
+
+def test_the_page_tells_median_range_targets_and_repeats(found: Any) -> None:
+    text = page.page(found, "fused: 7 %")
+    row = next(line for line in text.splitlines() if line.startswith("| (b) shared"))
+    assert "**3.00** [2.50 .. 4.00]" in row and "5: **no**" in row and "3 + 1" in row
+    assert "200 / 400 = 0.50 (<= 0.5: yes)" in row
+    assert "2: yes" in next(line for line in text.splitlines() if line.startswith("| (a) default"))
+    assert "Measured 2026-01-01, commit abc, a core, 2 cores: (a), (b)" in text and "fused: 7 %" in text
+    assert "*not measured*" in text and "| (b) | 2 threads 10000 | 2 threads 40000; 2 processes 20000 | 2.00 |" in text
+    assert "| (a) | micro-batch 32 | 5000 | 200 | fastest |" in text and "| Groupwise | 0 | 0.100 | 0.900 |" in text
+    assert "| group | 1.00 / 2.00 / 4.00 / 8.00 / 16.00 | **1.00** |" in text
+
+
+def test_what_was_not_measured_is_left_out(found: Any) -> None:
+    text = page.page({"b": found["b"]}, "")
+    assert "(b) shared" in text and "(a) default" not in text.split("## Settings")[0] and "## Growth" not in text
+    assert "(a)" not in page.excerpt({"b": found["b"]})
+
+
+def test_phases_add_up_to_the_iteration() -> None:
+    run = run_of(4.0, tokens=100, sample=0.25)
+    assert tables.sampled(TINY, run) == 100 and tables.learned(TINY, run) == pytest.approx(100 / 3)
+
+
+def test_a_page_is_written_with_readme_and_pictures(found: Any, tmp_path: Path) -> None:
+    (tmp_path / "benchmarks" / "beside").mkdir(parents=True)
+    (tmp_path / "benchmarks" / "gains.md").write_text("nothing yet")
+    (tmp_path / "README.md").write_text("before\n<!-- beside -->\nold\n<!-- /beside -->\nafter\n")
+    written = page.write(found, tmp_path)
+    assert {path.name for path in written} == {"RESULTS.md", "README.md", "growth.svg", "reward.svg"}
+    readme = (tmp_path / "README.md").read_text()
+    assert "old" not in readme and readme.startswith("before\n") and readme.endswith("after\n")
+    assert "| default: the packaged model learns its task | 3.0 | 2.5 .. 4.0 |" in readme
+    for picture in ("growth", "reward"):
+        ElementTree.parse(tmp_path / "benchmarks" / "beside" / f"{picture}.svg")
+
+
+def test_a_section_is_replaced_and_the_others_stay(tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    results.keep("b", {"x": 1.23456789012}, path)
+    results.keep("a", [1], path)
+    results.keep("b", {"x": 2.0}, path)
+    read = results.read(path)
+    assert list(read) == ["a", "b"] and read["a"]["data"] == [1] and read["b"]["data"] == {"x": 2.0}
+    assert {"commit", "date", "cpu", "cores"} <= read["a"].keys() and results.read(tmp_path / "none.json") == {}
+
+
+def test_pages_are_those_of_the_measurements() -> None:
+    """RESULTS.md and README are what results.json says: nobody mended a figure by hand."""
+    kept = results.read()
+    if not kept:
+        pytest.skip("nothing is measured yet")
+    gains = (HOME / "benchmarks" / "gains.md").read_text()
+    assert (HOME / "benchmarks" / "RESULTS.md").read_text() == page.page(kept, gains)
+    readme = (HOME / "README.md").read_text()
+    assert page.between(readme, page.excerpt(kept)) == readme
+
+
+def test_a_line_in_proportion_is_straight_on_logarithms() -> None:
+    axis = chart.Axis("x", (1, 2, 4), log=True, low=1, high=4)
+    svg = ElementTree.fromstring(chart.chart("t<", axis, axis, [("ours", [(1, 1), (2, 2), (4, 4)])], {"ours": "a & b"}))
+    line = next(e for e in svg.iter("{http://www.w3.org/2000/svg}polyline"))
+    (x0, y0), (x1, y1), (x2, y2) = [tuple(map(float, p.split(","))) for p in line.get("points", "").split()]
+    assert x1 - x0 == pytest.approx(x2 - x1, abs=0.2) and y0 - y1 == pytest.approx(y1 - y2, abs=0.2) and x2 > x0 > 0
+    assert math.isclose(chart.exponent([1, 2, 4, 8], [5, 10, 20, 40]), 1.0)
+
+
+@pytest.mark.parametrize("module", [chart, page, pairs, regimes, results, rewards, tables])
+def test_examples_in_docstrings(module: ModuleType) -> None:
+    found = doctest.testmod(module)
+    assert found.attempted and not found.failed
+
+
+def test_every_section_has_a_name_for_people() -> None:
+    assert all(sections.title(name) for name in sections.SECTIONS) and sections.short() == list("abcde")
+
+
+def test_a_frozen_length_is_the_same_everywhere() -> None:
+    assert replace(TINY, lengths=Fixed(tokens=4)).lengths_of(3) == [4] * 6 and REGIMES["a"].lengths_of(0) is None

@@ -31,7 +31,7 @@ model: $(VENV)/base  ## the packaged model, from demonstrations
 seeds: $(VENV)/base  ## the table and the curve of the README: ten seeds of the packaged recipe
 	$(BIN)/python benchmarks/seeds.py
 
-bench: $(VENV)/bench  ## beside TRL, within twenty minutes; leave the machine alone meanwhile
+bench: $(VENV)/bench  ## Groupwise and TRL on the same work, (a) to (e), in twenty minutes on an idle machine
 	$(BIN)/python -m benchmarks.beside --write
 
 bench-full: $(VENV)/bench  ## all of benchmarks/RESULTS.md

@@ -5,10 +5,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.beside import tables
+from benchmarks.beside import appendix, tables
 from benchmarks.beside.chart import Axis, chart, decades
 from benchmarks.beside.files import HOME
-from benchmarks.beside.pairs import per_iteration, ratio, spread
+from benchmarks.beside.pairs import counted, per_iteration, ratio, spread
 from benchmarks.beside.regimes import REGIMES, Regime
 from benchmarks.beside.results import Results
 
@@ -31,9 +31,11 @@ in turn; a GEMM probe before and after each pair, and a pair whose probes differ
 three times a regime. A ratio is TRL's time over Groupwise's: the median of the pairs, with least and most.
 """
 LEARN = """\
-(a) over all 60 iterations, three seeds a system: mean reward of each iteration's samples.
+Mean reward of each iteration's samples over 60 iterations, three seeds a system, above for (a) and below for (e).
 
-![Mean reward over iterations, three seeds each](beside/reward.svg)
+![(a): mean reward over iterations, three seeds each](beside/reward-a.svg)
+
+![(e): mean reward over iterations, three seeds each](beside/reward-e.svg)
 """
 GROWN = """\
 Groupwise alone on a small model, one size doubled four times. The exponent is the slope of a straight line through the
@@ -45,7 +47,7 @@ that grows no faster than its FLOPs has no excess of its own.
 NO_GPU = "On a GPU: *not measured*; no CUDA device was at hand."
 
 
-def page(results: Results, gains: str) -> str:
+def page(results: Results, gained: str) -> str:
     """The whole of RESULTS.md."""
     parts = [INTRODUCTION]
     pairs = {letter: results[letter]["data"] for letter in REGIMES if letter in results}
@@ -54,16 +56,17 @@ def page(results: Results, gains: str) -> str:
         parts += ["## By phase\n", tables.phases(pairs), "## Distance to the machine's limits\n", tables.limits(pairs)]
         parts += ["## Start\n", tables.start(pairs)]
     for name, head, text in (
-        ("two", "## Two cores, each system in its own best way\n", tables.two),
-        ("sweep", "## TRL's micro-batch\n", tables.sweep),
-        ("frugal", "## TRL where memory is scarce\n", lambda data: tables.frugal(data, pairs)),
-        ("growth", f"## Growth\n\n{GROWN}", tables.growth),
-        ("curves", f"## Both learn\n\n{LEARN}", tables.curves),
+        ("two", "## Two cores, each system in its own best way\n", appendix.two),
+        ("sweep", "## TRL's micro-batch\n", appendix.sweep),
+        ("frugal", "## TRL where memory is scarce\n", lambda data: appendix.frugal(data, pairs)),
+        ("growth", f"## Growth\n\n{GROWN}", appendix.growth),
+        ("curves", f"## Both learn\n\n{LEARN}", appendix.curves),
     ):
         if name in results:
             parts += [head, text(results[name]["data"]), stamps(results, [name])]
-    parts += ["## GPU\n", NO_GPU + "\n", "## What each optimisation gained\n", gains.strip() + "\n"]
-    parts += ["## Settings\n", tables.settings(REGIMES.values(), pairs)]
+    parts += ["## GPU\n", NO_GPU + "\n"]
+    parts += ["## What each optimisation gained\n", gained.strip() + "\n"] if gained else []
+    parts += ["## Settings\n", appendix.settings(REGIMES.values(), pairs)]
     return "\n".join(parts)
 
 
@@ -79,7 +82,7 @@ def stamps(results: Results, names: Iterable[str]) -> str:
 
 def summary(regime: Regime, data: dict[str, Any]) -> str:
     """One regime in a line."""
-    sound = [pair for pair in data["pairs"] if pair["sound"]]
+    sound = counted(data["pairs"])
     middle, least, most = spread([ratio(regime, pair) for pair in sound])
     cpu = median(ratio(regime, pair, "cpu") for pair in sound)
     ours, theirs = (median(per_iteration(regime, pair[who]) for pair in sound) for who in ("groupwise", "trl"))
@@ -95,7 +98,7 @@ def excerpt(results: Results) -> str:
     for letter in SHOWN:
         if letter in results:
             regime, data = REGIMES[letter], results[letter]["data"]
-            middle, least, most = spread([ratio(regime, pair) for pair in data["pairs"] if pair["sound"]])
+            middle, least, most = spread([ratio(regime, pair) for pair in counted(data["pairs"])])
             rows.append(f"| {regime.title} | {middle:.1f} | {least:.1f} .. {most:.1f} |")
     head = ["| the same work on one core | time of TRL / time of Groupwise | range |", "|---|---|---|"]
     tail = "From `make bench`; how, and all the others, in [benchmarks/RESULTS.md](benchmarks/RESULTS.md)."
@@ -115,11 +118,12 @@ def between(text: str, part: str) -> str:
 def write(results: Results, home: Path = HOME) -> list[Path]:
     """Everything that the measurements say, and where it was written."""
     benchmarks = home / "benchmarks"
-    written = {benchmarks / "RESULTS.md": page(results, (benchmarks / "gains.md").read_text())}
-    for name, picture in (("growth", growth_picture), ("curves", reward_picture)):
-        if name in results:
-            place = benchmarks / "beside" / ("growth.svg" if name == "growth" else "reward.svg")
-            written[place] = picture(results[name]["data"])
+    written = {benchmarks / "RESULTS.md": page(results, gains(home))}
+    pictures = benchmarks / "beside"
+    if "growth" in results:
+        written[pictures / "growth.svg"] = growth_picture(results["growth"]["data"])
+    for letter, rewards in results.get("curves", {"data": {}})["data"].items():
+        written[pictures / f"reward-{letter}.svg"] = reward_picture(letter, rewards)
     if all(letter in results for letter in SHOWN):
         written[home / "README.md"] = between((home / "README.md").read_text(), excerpt(results))
     for path, text in written.items():
@@ -127,9 +131,15 @@ def write(results: Results, home: Path = HOME) -> list[Path]:
     return list(written)
 
 
+def gains(home: Path = HOME) -> str:
+    """What `benchmarks/gains.md` says of single optimisations, by hand."""
+    path = home / "benchmarks" / "gains.md"
+    return path.read_text() if path.is_file() else ""
+
+
 def growth_picture(data: dict[str, Any]) -> str:
     """Seconds an iteration over the factor by which a size has grown, relative to the smallest; both logarithmic."""
-    lines = {axis: tables.grown(axis, runs)[0] for axis, runs in data.items()}
+    lines = {axis: appendix.grown(axis, runs)[0] for axis, runs in data.items()}
     factors = [1, 2, 4, 8, 16]
     steps = decades(0.9, max(y / line[0] for line in lines.values() for y in line))
     across = Axis("times as large", factors, log=True, low=1, high=16)
@@ -141,7 +151,7 @@ def growth_picture(data: dict[str, Any]) -> str:
     return chart("Seconds an iteration as one size doubles four times", across, up, drawn, key)
 
 
-def reward_picture(data: dict[str, list[list[float]]]) -> str:
+def reward_picture(letter: str, data: dict[str, list[list[float]]]) -> str:
     """Mean reward over iterations, each seed thin and each system's mean thick."""
     kinds = {"groupwise": "ours", "trl": "theirs"}
     last = len(data["groupwise"][0])
@@ -153,4 +163,6 @@ def reward_picture(data: dict[str, list[list[float]]]) -> str:
     drawn = [(f"{kinds[who]} thin", line(seed)) for who, seeds in data.items() for seed in seeds]
     mean: Callable[[Sequence[float]], float] = lambda x: sum(x) / len(x)  # noqa: E731
     drawn += [(kinds[who], line(map(mean, zip(*seeds)))) for who, seeds in data.items()]
-    return chart("Mean reward over iterations", across, up, drawn, {"ours": "Groupwise", "theirs": "TRL"})
+    return chart(
+        f"({letter}): mean reward over iterations", across, up, drawn, {kinds[who]: appendix.NAMES[who] for who in data}
+    )

@@ -17,7 +17,7 @@ CORE = 0
 APART = 0.15
 """Probes around a pair that differ by more than this say that the machine was not the same: the pair is repeated."""
 REPEATS = 3
-"""Pairs of one regime that are repeated at most."""
+"""Pairs of one regime that are repeated at most; after that they count as they are, and the page says how many."""
 PROBE = """
 import time, torch
 torch.set_num_threads(1)
@@ -97,23 +97,40 @@ def told(output: str) -> Run:
 
 
 def pairs(regime: Regime, n: int, machine: Machine, say: Callable[[str], None]) -> list[dict[str, Any]]:
-    """`n` sound pairs, the unsound ones among them marked."""
+    """`n` pairs that count, those that were repeated among them."""
     found: list[dict[str, Any]] = []
     probe = machine.probe()
-    while sum(pair["sound"] for pair in found) < n:
+    while len(counted(found)) < n:
         began, before = time.perf_counter(), probe
-        pair = {"groupwise": machine.ours(regime), "trl": machine.theirs(regime)}
+        pair: dict[str, Any] = {"groupwise": machine.ours(regime), "trl": machine.theirs(regime)}
         probe = machine.probe()
-        apart = abs(probe - before) / max(probe, before)
-        repeated = sum(not pair["sound"] for pair in found)
-        found.append({**pair, "probes": [before, probe], "sound": apart <= APART or repeated >= REPEATS})
-        ours, theirs = (per_iteration(regime, pair[system]) for system in ("groupwise", "trl"))
+        pair["probes"] = [before, probe]
+        pair["counts"] = close(pair) or len(found) - len(counted(found)) >= REPEATS
+        found.append(pair)
+        ours, theirs = (
+            f"{per_iteration(regime, pair[system]):.2f} s ({phase(regime, 'sample', pair[system]):.2f} to sample)"
+            for system in ("groupwise", "trl")
+        )
         say(
             f"pair {len(found)}: {ratio(regime, found[-1]):.2f}x ({ratio(regime, found[-1], 'cpu'):.2f}x by CPU); an "
-            f"iteration {ours:.2f} and {theirs:.2f} s; probes {before:.0f} and {probe:.0f} GFLOP/s"
-            f"{'' if found[-1]['sound'] else ', repeated'}; {time.perf_counter() - began:.0f} s"
+            f"iteration {ours} and {theirs}; probes {before:.0f} and {probe:.0f} GFLOP/s"
+            f"{'' if pair['counts'] else ', repeated'}; {time.perf_counter() - began:.0f} s"
         )
     return found
+
+
+def close(pair: dict[str, Any]) -> bool:
+    """Whether the machine was the same before and after.
+
+    >>> close({"probes": [100, 86]}), close({"probes": [80, 100]})
+    (True, False)
+    """
+    return 1 - min(pair["probes"]) / max(pair["probes"]) <= APART
+
+
+def counted(pairs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The pairs that were not repeated."""
+    return [pair for pair in pairs if pair["counts"]]
 
 
 def timed(regime: Regime, run: Run) -> list[dict[str, Any]]:
@@ -124,6 +141,11 @@ def timed(regime: Regime, run: Run) -> list[dict[str, Any]]:
 def per_iteration(regime: Regime, run: Run, clock: str = "seconds") -> float:
     """Seconds of an iteration."""
     return mean(iteration[clock] for iteration in timed(regime, run))
+
+
+def phase(regime: Regime, name: str, run: Run) -> float:
+    """Seconds of a phase in an iteration."""
+    return mean(iteration["phases"][name][0] for iteration in timed(regime, run))
 
 
 def per_token(regime: Regime, run: Run, clock: str = "seconds") -> float:

@@ -8,7 +8,9 @@ from benchmarks.beside.pairs import Machine, Run, pairs, per_token
 from benchmarks.beside.regimes import GROWTH, REGIMES
 
 Say = Callable[[str], None]
-TWO = Machine(cores=(0, 1), threads=2)
+TWO = (0, 1)
+ROUNDS = 3
+"""Runs of each way on two cores."""
 SEEDS = (0, 1, 2)
 CURVE = 60
 """Iterations of a reward curve: the packaged recipe's."""
@@ -54,8 +56,8 @@ def frugal(machine: Machine, say: Say, n: int) -> dict[str, Run]:
 
 def two(machine: Machine, say: Say, n: int) -> dict[str, dict[str, list[Run]]]:
     """Each system on two cores, in each way that it has, interleaved."""
-    both = Machine(cores=TWO.cores, threads=2, trl=machine.trl)
-    apart = Machine(cores=TWO.cores, threads=1, trl=machine.trl)
+    both = Machine(cores=TWO, threads=2, trl=machine.trl)
+    apart = Machine(cores=TWO, threads=1, trl=machine.trl)
     found: dict[str, dict[str, list[Run]]] = {}
     for letter in "abcde":
         one = REGIMES[letter]
@@ -67,7 +69,7 @@ def two(machine: Machine, say: Say, n: int) -> dict[str, dict[str, list[Run]]]:
             "trl, 2 processes": lambda one=one, half=half: apart.theirs(one, "--micro-batch", str(half), processes=2),
         }
         found[letter] = {way: [] for way in ways}
-        for _ in range(n):
+        for _ in range(ROUNDS):
             for way, run in ways.items():
                 found[letter][way].append(run())
         for way, runs in found[letter].items():
@@ -87,16 +89,19 @@ def growth(machine: Machine, say: Say, n: int) -> dict[str, list[Run]]:
     return found
 
 
-def curves(machine: Machine, say: Say, n: int) -> dict[str, list[list[float]]]:
-    """The mean reward of each iteration of (a), three seeds a system."""
-    found: dict[str, list[list[float]]] = {"groupwise": [], "trl": []}
-    for seed in SEEDS:
-        machine.prepare(REGIMES["a"], seed)
-        more = ("--iterations", str(CURVE), "--seed", str(seed))
-        for system, run in (("groupwise", machine.ours), ("trl", machine.theirs)):
-            rewards = [iteration["reward"] for iteration in run(REGIMES["a"], *more)["iterations"]]
-            found[system].append(rewards)
-            say(f"{system}, seed {seed}: {rewards[0]:.3f} -> {rewards[-1]:.3f}")
+def curves(machine: Machine, say: Say, n: int) -> dict[str, dict[str, list[list[float]]]]:
+    """The mean reward of each iteration of (a) and (e), three seeds a system."""
+    found: dict[str, dict[str, list[list[float]]]] = {}
+    for letter in "ae":
+        one = REGIMES[letter]
+        found[letter] = {"groupwise": [], "trl": []}
+        for seed in SEEDS:
+            machine.prepare(one, seed)
+            more = ("--iterations", str(CURVE), "--seed", str(seed))
+            for system, run in (("groupwise", machine.ours), ("trl", machine.theirs)):
+                rewards = [iteration["reward"] for iteration in run(one, *more)["iterations"]]
+                found[letter][system].append(rewards)
+                say(f"({letter}) {system}, seed {seed}: {rewards[0]:.3f} -> {rewards[-1]:.3f}")
     return found
 
 

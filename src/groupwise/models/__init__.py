@@ -6,17 +6,21 @@ from groupwise.models.files import find_model
 from groupwise.models.keyed import Key, Purpose, keyed_random, lineage, permutation, philox, picks, uniform
 from groupwise.models.layout import Shared
 from groupwise.models.sampling import choose, log_law, truncated
+from groupwise.models.templates import Messages, Template, find_template
 from groupwise.models.tokenizer import Tokenizer, read_tokenizer
 
 __all__ = [
     "Decoder",
     "Key",
+    "Messages",
     "Purpose",
     "Shape",
     "Shared",
+    "Template",
     "Tokenizer",
     "choose",
     "find_model",
+    "find_template",
     "keyed_random",
     "lineage",
     "log_law",

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 RECIPE = """\
 what a recipe says, and `--dotted.field value` changes:
-  (top)             model task verifier method prompts iterations seed max_unverifiable sinks
+  (top)             model task also held_out template verifier method prompts iterations seed max_unverifiable sinks
   columns           prompt answer
   method            base group_size curriculum strategy keep refill unverifiable shaping advantage credit mask objective
                     minibatches shuffle passes proximal models memory schedules
@@ -25,6 +25,7 @@ what a recipe says, and `--dotted.field value` changes:
 
   groupwise train recipe.toml --method.objective.surrogate.high 0.35 --iterations 50
   groupwise train --task problems.jsonl --verifier last_number
+  groupwise train --model DIR --task gsm8k:DIR_OF_GSM8K --template chat
 """
 
 CODES = """\
@@ -133,7 +134,8 @@ def look(a: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
             from groupwise.train.check import check
             from groupwise.train.use import load_use
 
-            problems = check(Path(a.file), overrides, load_use(a.use, unsafe_local_exec=a.unsafe_local_exec))
+            loaded = load_use(a.use, unsafe_local_exec=a.unsafe_local_exec)
+            problems = check(Path(a.file), overrides, loaded, print)
             print(views.show_check(a.file, problems))
             return problems[0].code if problems else 0
     return 0

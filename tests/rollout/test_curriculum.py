@@ -50,4 +50,4 @@ def test_drawing_changes_no_state_but_returns_one() -> None:
 
 def test_a_task_without_prompts_is_refused() -> None:
     with pytest.raises(BadData, match="no prompts"):
-        Shuffled().init(Listed(0), 0)
+        Shuffled().draw(Shuffled().init(Listed(0), 0), Listed(0), 1, 4)

@@ -29,7 +29,10 @@ def test_names_lead_to_tasks(tmp_path):
     "name,options,message",
     [
         ("calculater", {}, "did you mean calculator?"),
-        ("gsm8k", {}, "take calculator, or give the path of a .jsonl file"),
+        ("zzz", {}, "or give the path of a .jsonl or .parquet file"),
+        ("gsm9k", {}, "did you mean gsm8k?"),
+        ("gsm8k", {"prompt": "q"}, "leave it out"),
+        ("reasoning_gym:leg_counting", {"prompt": "q"}, "leave it out"),
         ("", {}, "take calculator"),
         ("calculator", {"prompt": "q"}, "leave it out"),
         ("a.jsonl", {"promt": "q"}, "did you mean prompt?"),

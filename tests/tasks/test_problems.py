@@ -114,8 +114,8 @@ def test_a_missing_file_names_its_neighbours(tmp_path):
     assert "there is no file" in said and "beside it: problems.jsonl" in said
 
 
-def test_a_directory_is_not_a_file(tmp_path):
-    assert "cannot be read" in refused(tmp_path)
+def test_a_directory_without_rows(tmp_path):
+    assert "has no split called 'train'" in refused(tmp_path)
 
 
 @pytest.mark.parametrize("content", [b"", b"\xef\xbb\xbf"])
@@ -154,7 +154,12 @@ FAULTS = [
     ({"prompt": "a", "answer": []}, "row 2: field 'answer' is empty"),
     ({"prompt": "a", "answer": {}}, "row 2: field 'answer' is empty"),
     ({"prompt": "1+1", "answer": 3}, "row 2: the prompt of row 1 again"),
-    ({"prompt": " 1+1\n", "answer": 2}, "row 2: the prompt of row 1 again"),
+    ({"prompt": " 1+1\n", "answer": 3}, "row 2: the prompt of row 1 again, with another answer"),
+    ({"prompt": [{"role": "user"}], "answer": 3}, "row 2: field 'prompt' is a list: a prompt is text"),
+    (
+        {"prompt": "a", "reward_model": {"ground_truth": 1}},
+        "it has prompt, reward_model: say --columns.answer rew",
+    ),
     ({"prompt": "why?", "answer": "b"}, "row 2: the tokenizer cannot read this prompt (no token for '?')"),
     ({"prompt": "\ud800", "answer": "b"}, "row 2: the tokenizer cannot read this prompt"),
     ({"prompt": "_", "answer": "b"}, "row 2: the prompt has no tokens"),
@@ -168,7 +173,7 @@ def test_a_row_is_refused_with_its_number(tmp_path, fault: object, message: str)
 
 
 def test_all_faults_come_at_once(tmp_path):
-    said = refused(write(tmp_path / "a.jsonl", row(1), b"\n", 3, row(1), *[{}] * 10))
+    said = refused(write(tmp_path / "a.jsonl", row(1), b"\n", 3, {**row(1), "answer": 7}, *[{}] * 10))
     assert "13 of 14 rows" in said and "row 2: empty" in said and "row 3: a number" in said
     assert "row 4: the prompt of row 1 again" in said and "and 8 more" in said
 
@@ -177,3 +182,77 @@ def test_exit_code_is_that_of_bad_data(tmp_path):
     with pytest.raises(GroupwiseError) as caught:
         Problems.read(tmp_path / "none.jsonl", encode)
     assert caught.value.code == 3
+
+
+# Columns
+
+
+def test_dotted_paths_lead_into_objects_and_lists(tmp_path):
+    rows = [{"extra": {"q": f"p{n}"}, "a.b": n, "list": [{"gold": n}]} for n in range(3)]
+    path = write(tmp_path / "a.jsonl", *rows)
+    for answer in ("a.b", "list.0.gold"):
+        task = Problems.read(path, encode, prompt="extra.q", answer=answer)
+        assert {p.text: p.given["answer"] for p in (*task.training, *task.held_out)} == {f"p{n}": n for n in range(3)}
+    assert "no field 'extra.p'; it has extra, a.b, list, and in extra q" in refused(
+        path, prompt="extra.p", answer="a.b"
+    )
+    assert "no field 'list.1.gold'" in refused(path, prompt="extra.q", answer="list.1.gold")
+
+
+def test_a_conversation_goes_to_the_encoder_as_it_is(tmp_path):
+    talk = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "7*5="}]
+    seen = []
+    task = Problems.read(
+        write(tmp_path / "a.jsonl", {"prompt": talk, "answer": 35}), lambda asked: seen.append(asked) or (1,)
+    )
+    assert seen == [talk] and task[0].text == "Be brief.\n\n7*5="
+
+
+# What is seen before a run
+
+
+def facts_of(tmp_path, *rows):
+    (facts,) = Problems.read(write(tmp_path / "a.jsonl", *rows), encode).facts
+    return facts
+
+
+def test_what_is_asked_again_is_left_out_and_told(tmp_path):
+    rows = [row(1), row(2), {"prompt": " 1+1\n", "answer": "2"}, row(3), row(2)]
+    task = Problems.read(write(tmp_path / "a.jsonl", *rows), encode)
+    (facts,) = task.facts
+    assert {p.id for p in (*task.training, *task.held_out)} == {"a/1", "a/2", "a/4"}
+    assert (facts.rows, facts.training + facts.held_out, facts.repeated) == (5, 3, (3, 5))
+    assert facts.lines[1:] == ("  warning: 2 rows (3, 5) ask what an earlier row asks: left out",)
+
+
+@pytest.mark.parametrize(
+    "prompt,answer,told",
+    [
+        ("6*7 is 42. What is 6*7", 42, True),
+        ("Is it Rome, or not", " Rome ", True),
+        ("the sum (42)", "42", True),
+        ("it ends in 42.", 42, True),
+        ("142 and 420 and 4.42 and 1,42 and 42.5", 42, False),
+        ("Romeo or rome", "Rome", False),
+        ("true or not", True, False),
+        ("tests: a", {"tests": "a"}, False),
+    ],
+)
+def test_an_answer_that_stands_in_its_prompt_is_told(tmp_path, prompt, answer, told):
+    facts = facts_of(tmp_path, row(3), {"prompt": prompt, "answer": answer})
+    assert facts.told == ((2,) if told else ())
+    assert any("the answer stands in the prompt of row 2" in line for line in facts.lines) is told
+
+
+def test_the_hash_is_of_the_content(tmp_path):
+    first = facts_of(tmp_path, row(1), row(2))
+    assert first.sha256 == facts_of(tmp_path, {"x": 1, "answer": 2, "prompt": "1+1"}, row(2)).sha256
+    for others in ([row(2), row(1)], [row(1)], [row(1), {"prompt": "2+2", "answer": "4"}]):
+        assert facts_of(tmp_path, *others).sha256 != first.sha256
+    assert first.lines == (f"data: {tmp_path}/a.jsonl: 2 rows, 1 to train on, 1 held out, sha256 {first.sha256[:12]}",)
+
+
+def test_what_is_recorded_is_json_and_bounded(tmp_path):
+    record = facts_of(tmp_path, *[row(1)] * 300, row(2)).record
+    assert json.loads(json.dumps(record)) == record
+    assert record["repeated"] == {"count": 299, "rows": list(range(2, 102))} and "answer_in_prompt" not in record

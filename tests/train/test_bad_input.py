@@ -134,9 +134,10 @@ def test_two_errors_at_once(capsys: pytest.CaptureFixture[str]) -> None:
 def test_rows_that_cannot_be_used(capsys: pytest.CaptureFixture[str]) -> None:
     base = ["train", "--verifier", "last_number", "--task"]
     assert "holds no problem" in refused(capsys, 3, *base, rows("empty.jsonl"))
-    told = refused(capsys, 3, *base, rows("bad.jsonl", *SOUND[:2], None, SOUND[0], {"prompt": "2+2=", "answer": ""}))
+    again = {**SOUND[0], "answer": "none"}
+    told = refused(capsys, 3, *base, rows("bad.jsonl", *SOUND[:2], None, again, {"prompt": "2+2=", "answer": ""}))
     assert "3 of 5 rows" in told and "row 3: empty" in told
-    assert "row 4: the prompt of row 1 again" in told and "row 5: field 'answer' is empty" in told
+    assert "row 4: the prompt of row 1 again, with another answer" in told and "row 5: field 'answer' is empty" in told
     told = refused(capsys, 3, *base, rows("text.jsonl", *SOUND, {"prompt": "2+What?", "answer": 3}))
     assert "row 7" in told and "no token for the character 'W'" in told and "[UNK]" not in told
     told = refused(capsys, 3, *base, rows("other.jsonl", {"question": "2+2=", "target": 4}))

@@ -255,7 +255,8 @@ def test_a_context_that_the_model_cannot_see():
     [
         (None, "there is no file"),
         ([], "holds no problem"),
-        ([{"prompt": "1+1=", "answer": 2}, {"prompt": "1+1=", "answer": 2}], "row 2: the prompt of row 1 again"),
+        ([{"prompt": "1+1=", "answer": 2}, {"prompt": "1+1=", "answer": 3}], "row 2: the prompt of row 1 again"),
+        ([{"prompt": "1+1=", "answer": 2}, {"prompt": "1+1=", "answer": 2}], ""),
         ([{"prompt": "1+1=", "answer": 2}, {"prompt": "", "answer": 2}], "row 2: field 'prompt' is empty"),
         ([{"prompt": "1+1=", "answer": 2}, {"prompt": "2+2=", "answer": 4}], ""),
     ],

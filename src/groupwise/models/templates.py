@@ -211,5 +211,5 @@ def _rendered(source: str, messages: list[Any], tokenizer: Tokenizer) -> str:
         )
     except Exception as error:  # a template may raise anything, also what Python raises
         fix = "look at the roles of the messages, or say --template no"
-        what = "the chat template cannot write this prompt"
-        raise BadData(what, evidence=f"{type(error).__name__}: {error}"[:300], fix=fix) from error
+        why = f"{type(error).__name__}: {error}"[:300]
+        raise BadData(f"the chat template cannot write this prompt: {why}", fix=fix) from error

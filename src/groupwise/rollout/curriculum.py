@@ -2,7 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypedDict
+
+import numpy as np
+from numpy.typing import NDArray
 
 from groupwise.data import BadData, Draw, Family, Task
 from groupwise.models import Purpose, permutation
@@ -20,20 +24,24 @@ class Shuffled:
     """Epoch after epoch, each in an order of its own: every prompt once before any comes again."""
 
     def init(self, task: Task, seed: int) -> Drawn:
-        if not len(task):
-            raise BadData("the task has no prompts", fix="give a task with prompts outside its held-out part")
         return Drawn(seed=seed, drawn=0)
 
     def draw(self, state: Drawn, task: Task, n: int, group_size: int) -> tuple[Drawn, list[Draw]]:
+        if not len(task):
+            raise BadData("the task has no prompts", fix="give a task with prompts outside its held-out part")
         seed, first = state["seed"], state["drawn"]
-        orders = {}
         draws = []
         for i in range(first, first + n):
             epoch, place = divmod(i, len(task))
-            if epoch not in orders:
-                orders[epoch] = permutation((seed, Purpose.CURRICULUM), epoch, 0, len(task))
-            draws.append(Draw(i, task[int(orders[epoch][place])], group_size))
+            draws.append(Draw(i, task[int(_order(seed, epoch, len(task))[place])], group_size))
         return Drawn(seed=seed, drawn=first + n), draws
 
     def observe(self, state: Drawn, families: Sequence[Family]) -> Drawn:
         return state
+
+
+@lru_cache(maxsize=4)  # an epoch is drawn in many small parts, and its order is a sort of all its prompts
+def _order(seed: int, epoch: int, n: int) -> NDArray[np.int64]:
+    order = permutation((seed, Purpose.CURRICULUM), epoch, 0, n)
+    order.flags.writeable = False
+    return order

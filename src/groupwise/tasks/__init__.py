@@ -3,9 +3,12 @@
 from groupwise.tasks.alphabet import END, calculator_tokenizer
 from groupwise.tasks.calculator import Calculator, calculator_answer, demonstrations
 from groupwise.tasks.code import CodeVerifier
+from groupwise.tasks.countdown import Countdown
+from groupwise.tasks.facts import Facts
 from groupwise.tasks.judge import judged_by
 from groupwise.tasks.mathematics import Math
-from groupwise.tasks.names import find_task
+from groupwise.tasks.mixture import Each, Mixture
+from groupwise.tasks.names import find_task, takes_columns, usual_template, usual_verifier
 from groupwise.tasks.problems import Problems
 from groupwise.tasks.sandbox import Bounds, Program, Ran, Sandbox, sandbox_trial
 from groupwise.tasks.verifier_names import find_verifier, own_names, verifier_names
@@ -16,7 +19,11 @@ __all__ = [
     "Bounds",
     "Calculator",
     "CodeVerifier",
+    "Countdown",
+    "Each",
+    "Facts",
     "Math",
+    "Mixture",
     "Problems",
     "Program",
     "Ran",
@@ -31,5 +38,8 @@ __all__ = [
     "last_number",
     "own_names",
     "sandbox_trial",
+    "takes_columns",
+    "usual_template",
+    "usual_verifier",
     "verifier_names",
 ]

@@ -1,28 +1,28 @@
-"""One's own problems: a JSONL file, one object a row, with a prompt and an answer."""
+"""One's own problems: rows with a prompt and an answer, looked at before a run, and split in two."""
 
-import json
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from difflib import SequenceMatcher
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from groupwise.data import BadData, Ids, Prompt, Usage
-
-SHOWN = 5
+from groupwise.tasks.facts import Facts, Reckoning, counted, listed, stands_in
+from groupwise.tasks.fields import Asked, Fields, words
+from groupwise.tasks.rows import SHOWN, Fault, Row, rows_of
 
 
 @dataclass(frozen=True, slots=True)
 class Problems:
-    """The rows of a file, split by the hash of each prompt: a row stays on its side however the file grows.
+    """The rows of a source, split by the hash of each prompt: a row stays on its side however the source grows.
 
     Of two rows or more at least one is held out and at least one is trained on. A single row is trained on.
-    `given["answer"]` is the answer as the file has it: text, a number, or any other JSON value but null.
+    `given["answer"]` is the answer as the source has it: text, a number, or any other JSON value but null.
     """
 
     training: tuple[Prompt, ...]
     held_out: tuple[Prompt, ...]
+    facts: tuple[Facts, ...] = ()
 
     def __len__(self) -> int:
         return len(self.training)
@@ -34,109 +34,127 @@ class Problems:
     def read(
         cls,
         path: str | Path,
-        encode: Callable[[str], Ids],
+        encode: Callable[[Any], Ids],
         *,
         prompt: str = "prompt",
         answer: str = "answer",
         held_out: float = 0.1,
     ) -> "Problems":
-        """The file's problems. `BadData` names every row that cannot be used; rows count from 1."""
+        """The problems of a file, a directory or `datasets:NAME`. `BadData` names every row that cannot be used.
+
+        Rows count from 1. `encode` makes ids of a text, or of messages where the column holds some.
+        """
         if not 0 < held_out < 1:
             raise Usage(f"held_out is {held_out}", fix="give a share between 0 and 1, such as 0.1")
-        path = Path(path)
-        faults: list[tuple[int, str]] = []
-        prompts: list[Prompt] = []
-        first_row: dict[str, int] = {}
-        for row, line in _lines(path):
-            try:
-                text, gold = _fields(line, prompt, answer)
-                if (earlier := first_row.setdefault(text.strip(), row)) != row:
-                    raise _Fault(f"the prompt of row {earlier} again")
-                prompts.append(Prompt(f"{path.stem}/{row}", _ids(encode, text), text, {"answer": gold}))
-            except _Fault as fault:
-                faults.append((row, str(fault)))
-        if faults:
-            seen = [f"row {row}: {why}" for row, why in faults[:SHOWN]]
-            seen += [f"and {len(faults) - SHOWN} more"] * (len(faults) > SHOWN)
-            what = f"{path}: {len(faults)} of {len(faults) + len(prompts)} rows cannot be used"
-            raise BadData(what, evidence="\n".join(seen), fix=f"mend or remove these rows; {_EXAMPLE}")
-        if not prompts:
-            raise BadData(f"{path} holds no problem", evidence="0 rows", fix=_EXAMPLE)
-        return cls(*_split(prompts, held_out))
+        every, facts = problems_of(str(path), encode, (Fields(prompt, answer),))
+        return cls.split(every, facts, held_out)
+
+    @classmethod
+    def split(cls, prompts: list[Prompt], facts: Facts, share: float = 0.1) -> "Problems":
+        """One source, a share of it held out."""
+        training, held = _split(prompts, share)
+        return cls(training, held, (replace(facts, training=len(training), held_out=len(held)),))
+
+    @property
+    def entirely_held_out(self) -> "Problems":
+        """Nothing to train on: what a source of its own holds out, or else all of it."""
+        held = self.held_out
+        if len(self.facts) == 1:
+            held = tuple(sorted((*self.training, *held), key=row_of))
+        facts = [replace(f, training=0, held_out=len(held)) for f in self.facts[-1:]]
+        return Problems((), held, tuple(facts))
+
+    @classmethod
+    def apart(cls, training: tuple[list[Prompt], Facts], held_out: tuple[list[Prompt], Facts]) -> "Problems":
+        """Two sources, one to train on and one held out. `BadData` where they share a problem."""
+        refuse_overlap(training[0], held_out[0])
+        first = replace(training[1], training=len(training[0]), held_out=0)
+        second = replace(held_out[1], training=0, held_out=len(held_out[0]))
+        return cls(tuple(training[0]), tuple(held_out[0]), (first, second))
+
+
+def problems_of(
+    source: str, encode: Callable[[Any], Ids], shapes: Sequence[Fields], split: str = "train", name: str = ""
+) -> tuple[list[Prompt], Facts]:
+    """A source's problems in order, each once, and what is known of them.
+
+    The first shape that fits the first row reads all of them. A row that asks what an earlier one asked, but for
+    white space, is left out where both have one answer. `BadData` names every other row that cannot be used.
+    """
+    name = name or Path(source.partition("@")[0]).stem
+    faults: list[tuple[int, str]] = []
+    prompts: list[Prompt] = []
+    first_row: dict[str, tuple[int, Any]] = {}
+    repeated: list[int] = []
+    content = Reckoning()
+    shape: Fields | None = None
+    rows = 0
+    for rows, row in rows_of(source, split):
+        try:
+            if isinstance(row, Fault):
+                raise row
+            shape = shape or _fitting(row, shapes)
+            asked, gold = shape.read(row)
+            content.add(asked, gold)
+            text = words(asked)
+            earlier, same = first_row.setdefault(key_of(text), (rows, gold))
+            if earlier != rows and str(same) != str(gold):
+                raise Fault(f"the prompt of row {earlier} again, with another answer")
+            if earlier != rows:
+                repeated.append(rows)
+                continue
+            prompts.append(Prompt(f"{name}/{rows}", _ids(encode, asked), text, {"answer": gold}))
+        except Fault as fault:
+            faults.append((rows, str(fault)))
+    if faults:
+        seen = [f"row {row}: {why}" for row, why in faults[:SHOWN]]
+        seen += [f"and {len(faults) - SHOWN} more"] * (len(faults) > SHOWN)
+        what = f"{source}: {len(faults)} of {rows} rows cannot be used"
+        raise BadData(what, evidence="\n".join(seen), fix=f"mend or remove these rows; {_EXAMPLE}")
+    if not prompts:
+        raise BadData(f"{source} holds no problem", evidence="0 rows", fix=_EXAMPLE)
+    told = tuple(row_of(p) for p in prompts if stands_in(p.given["answer"], p.text))
+    seen = {"rows": rows, "training": len(prompts), "held_out": 0, "repeated": tuple(repeated), "told": told}
+    return prompts, Facts(source=source, sha256=content.digest, **seen)
+
+
+def refuse_overlap(training: Sequence[Prompt], held_out: Sequence[Prompt]) -> None:
+    """`BadData` naming the rows of training problems that are held out too."""
+    held = {key_of(p.text): p for p in held_out}
+    both = [(p, held[key]) for p in training if (key := key_of(p.text)) in held]
+    if both:
+        seen = [f"{a.id} and {b.id}: {a.text.strip()[:60]!r}" for a, b in both[:SHOWN]]
+        fix = f"take them out of one side: {listed(tuple(row_of(a) for a, _ in both))} of the training data"
+        verb = "is" if len(both) == 1 else "are"
+        what = f"{counted(len(both), 'problem')} to train on {verb} held out too"
+        raise BadData(what, evidence="\n".join(seen), fix=fix)
+
+
+def key_of(text: str) -> str:
+    """By what two problems are the same: their words, whatever the white space between them."""
+    return " ".join(text.split())
+
+
+def row_of(prompt: Prompt) -> int:
+    """The row that a problem was read from."""
+    return int(prompt.id.rpartition("/")[2])
 
 
 _EXAMPLE = 'write one JSON object a row, such as {"prompt": "7*5=", "answer": 35}'
 
 
-class _Fault(Exception):
-    """Why one row cannot be used."""
+def _fitting(row: Row, shapes: Sequence[Fields]) -> Fields:
+    return next((shape for shape in shapes if shape.fits(row)), shapes[0])
 
 
-def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+def _ids(encode: Callable[[Any], Ids], asked: Asked) -> Ids:
     try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        others = sorted(p.name for p in path.parent.glob("*.jsonl"))
-        near = f"beside it: {', '.join(others[:SHOWN])}" if others else f"no .jsonl file is in {path.parent}"
-        raise BadData(f"there is no file {path}", evidence=near, fix="give the path of a JSONL file") from None
-    except OSError as error:
-        raise BadData(f"{path} cannot be read", evidence=str(error), fix="give the path of a JSONL file") from None
-    # Only "\n" ends a row: str.splitlines would also cut at characters that are legal inside a JSON string.
-    lines = data.removeprefix(b"\xef\xbb\xbf").split(b"\n")
-    return enumerate(lines[:-1] if lines[-1] == b"" else lines, start=1)
-
-
-def _fields(line: bytes, prompt: str, answer: str) -> tuple[str, Any]:
-    """The prompt's text and the answer of one row."""
-    if not line.strip():
-        raise _Fault("empty")
-    try:
-        row = json.loads(line, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        raise _Fault(f"not JSON ({error})") from None
-    if not isinstance(row, dict):
-        raise _Fault(f"{_KIND[type(row)]}, not an object with fields")
-    text, gold = _field(row, "prompt", prompt, answer), _field(row, "answer", answer, prompt)
-    if not isinstance(text, str):
-        raise _Fault(f"field {prompt!r} is {_KIND[type(text)]}: a prompt is text")
-    for name, value in ((prompt, text), (answer, gold)):
-        if value is None or value in ([], {}) or (isinstance(value, str) and not value.strip()):
-            raise _Fault(f"field {name!r} is empty")
-    return text, gold
-
-
-_KIND = {dict: "an object", list: "a list", str: "text", int: "a number", float: "a number", bool: "true or false"}
-_KIND |= {type(None): "null"}
-
-
-_USUAL = {
-    "prompt": ("question", "problem", "query", "instruction", "input"),
-    "answer": ("target", "solution", "label", "gold", "expected", "output"),
-}
-"""What other data sets call the two fields."""
-
-
-def _field(row: dict[str, Any], role: str, name: str, other: str) -> Any:
-    if name in row:
-        return row[name]
-    usual = next((k for k in _USUAL[role] if k in row), None)
-    near = max(row.keys() - {other}, key=lambda k: (SequenceMatcher(None, k, name).ratio(), k), default=None)
-    hint = f": say --columns.{role} {usual or near}" if usual or near else ""
-    raise _Fault(f"no field {name!r}; it has {', '.join(row) or 'none'}{hint}")
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON number")
-
-
-def _ids(encode: Callable[[str], Ids], text: str) -> Ids:
-    try:
-        text.encode()
-        ids = encode(text)
+        words(asked).encode()
+        ids = encode(asked)
     except Exception as error:  # a tokenizer of one's own may raise anything
-        raise _Fault(f"the tokenizer cannot read this prompt ({getattr(error, 'what', error)})") from error
+        raise Fault(f"the tokenizer cannot read this prompt ({getattr(error, 'what', error)})") from error
     if not ids:
-        raise _Fault("the prompt has no tokens")
+        raise Fault("the prompt has no tokens")
     return ids
 
 

@@ -9,6 +9,8 @@ from typing import Any
 from groupwise.data import BadData, Task, Usage, Verifier
 from groupwise.tasks.calculator import Calculator, calculator_answer
 from groupwise.tasks.code import code_verifier
+from groupwise.tasks.countdown import Countdown
+from groupwise.tasks.gym import gym_verifier
 from groupwise.tasks.mathematics import Math
 from groupwise.tasks.names import nearest
 from groupwise.tasks.problems import Problems
@@ -16,7 +18,7 @@ from groupwise.tasks.sandbox import Sandbox
 from groupwise.tasks.verifiers import exact, is_number, is_plain, last_number
 
 PLAIN: dict[str, Verifier] = {"calculator_answer": calculator_answer, "exact": exact, "last_number": last_number}
-MADE: dict[str, Callable[..., Verifier]] = {"math": Math}
+MADE: dict[str, Callable[..., Verifier]] = {"countdown": Countdown, "math": Math}
 """Verifiers with fields; each is made anew, with its defaults where the name stands alone."""
 
 Own = Callable[[str], Verifier]
@@ -24,7 +26,7 @@ Own = Callable[[str], Verifier]
 
 
 def verifier_names() -> list[str]:
-    return sorted((*PLAIN, *MADE, "code"))
+    return sorted((*PLAIN, *MADE, "code", "reasoning_gym"))
 
 
 def own_names(text: str) -> list[str]:
@@ -37,14 +39,22 @@ def own_names(text: str) -> list[str]:
 
 
 def find_verifier(
-    name: str, task: Task | None, sandbox: Callable[[], Sandbox] = Sandbox, *, own: Own | None = None
+    name: str,
+    task: Task | None,
+    sandbox: Callable[[], Sandbox] = Sandbox,
+    *,
+    own: Own | None = None,
+    deadline: float = 10.0,
 ) -> Verifier:
     """A verifier that can judge this task's answers; `BadData` where a gold answer is not what it compares with.
 
-    Without a task nothing is asked of gold answers. `code` judges in the `sandbox` that is made for it alone.
+    Without a task nothing is asked of gold answers. `code` judges in the `sandbox` that is made for it alone,
+    `reasoning_gym` in at most `deadline` seconds.
     """
     if name == "code" and task is not None:
         return code_verifier(task, sandbox)
+    if name == "reasoning_gym" and task is not None:
+        return gym_verifier(task, deadline)
     if name == "calculator_answer" and task is not None and not isinstance(task, Calculator):
         raise Usage("calculator_answer judges the task calculator alone", fix="take exact or last_number")
     if own_names(name):

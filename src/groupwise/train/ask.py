@@ -11,10 +11,11 @@ from groupwise.data import Ask, BadData, Family, Sampling, Span, Usage
 from groupwise.models import find_model, read_model, read_tokenizer
 from groupwise.rollout import NativeEngine
 from groupwise.train.check import doors
-from groupwise.train.commands import DEFAULT, refuse
+from groupwise.train.commands import DEFAULT, refuse, tell
 from groupwise.train.evaluate import MOST_VOTES, NO_VOTE, average, counts, figures, lengths, tally
 from groupwise.train.place import DTYPES, Place, place, prepare
 from groupwise.train.recipe import Recipe
+from groupwise.train.sources import templates
 from groupwise.train.text import read_over, read_recipe
 from groupwise.train.use import Use, load_use
 
@@ -41,7 +42,9 @@ def evaluate(
     recipe, law = asked_of(source, [("model", model), *overrides], loaded)
     wanted = replace(recipe.evaluate, samples=samples, problems=problems or recipe.evaluate.problems)
     recipe = replace(recipe, evaluate=wanted)
-    refuse(doors(recipe, loaded))
+    seen: list[str] = []
+    refuse(doors(recipe, loaded, seen.append, train=False))
+    tell(seen)
     ready = place(recipe, loaded)
     greedy, sampled = asyncio.run(ready.answer(law))
     print_evaluation(ready, greedy, sampled)
@@ -81,7 +84,7 @@ def sample(
     tokenizer = read_tokenizer(home)
     decoder = read_model(home, dtype=DTYPES[recipe.machine.dtype], device=torch.device(recipe.machine.device))
     engine = NativeEngine(decoder, tokenizer=tokenizer, seed=recipe.seed)
-    context = tokenizer.encode(prompt, opens=True)
+    context = next(iter(templates(recipe, tokenizer).values()))(prompt)
     if not context:
         raise Usage("the prompt is empty in this model's alphabet", evidence=repr(prompt), fix="say something else")
 

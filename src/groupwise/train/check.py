@@ -1,34 +1,44 @@
 """All that is wrong with a recipe, found in seconds: no weights are loaded, no engine starts."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 
-from groupwise.data import BadData, Finish, GroupwiseError, Usage, family_of, pack
-from groupwise.models import find_model, read_shape, read_tokenizer, weight_files
-from groupwise.tasks import CodeVerifier, Problems
+from groupwise.data import BadData, Finish, GroupwiseError, Prompt, Task, Usage, family_of, pack
+from groupwise.models import Tokenizer, find_model, read_shape, read_tokenizer, weight_files
+from groupwise.tasks import CodeVerifier, Each, Mixture, Problems
 from groupwise.train.loop import OLD, credited
-from groupwise.train.place import task_of, verifier_of
 from groupwise.train.recipe import Recipe
 from groupwise.train.sinks import OPENERS
+from groupwise.train.sources import task_of, templates, verifier_of
 from groupwise.train.text import at, attempt
 from groupwise.train.use import Use
 
+TOLD = ("model", "task", "columns", "also", "held_out", "template", "verifier", "sampling")
+"""Fields of a recipe that say what stands on the disk."""
+
 
 def check(
-    source: str | Path, overrides: Sequence[tuple[str, str]] = (), use: Use | None = None
+    source: str | Path,
+    overrides: Sequence[tuple[str, str]] = (),
+    use: Use | None = None,
+    tell: Callable[[str], None] = lambda line: None,
 ) -> list[GroupwiseError]:
-    """Every error that the recipe would meet: in its text, its model directory, its task, and its method's formulas."""
+    """Every error that the recipe would meet: in its text, its model directory, its task, and its method's formulas.
+
+    What is no error and should be seen, about the data, is told in lines.
+    """
     use = use or Use()
     recipe, problems = attempt(source, overrides, use)
     found: list[GroupwiseError] = [*problems]
     if recipe is None:  # what it says of model and task may still be understood
-        recipe, _ = attempt(source, overrides, use, only=("model", "task", "columns", "verifier", "sampling"))
+        recipe, _ = attempt(source, overrides, use, only=TOLD)
     else:
         found += rehearse(recipe)
     if recipe is not None:
-        found += [problem for problem in doors(recipe, use) if not any(f.what.endswith(problem.what) for f in found)]
+        met = doors(recipe, use, tell)
+        found += [problem for problem in met if not any(f.what.endswith(problem.what) for f in found)]
     return found
 
 
@@ -75,8 +85,10 @@ def _odd(which: str, what: str) -> Usage:
     return Usage(f"recipe.method fails on a made-up batch: {which}", evidence=what, fix="mend that part")
 
 
-def doors(recipe: Recipe, use: Use) -> list[GroupwiseError]:
-    """What stands on the disk: model directory, tokenizer, task and verifier."""
+def doors(
+    recipe: Recipe, use: Use, tell: Callable[[str], None] = lambda line: None, *, train: bool = True
+) -> list[GroupwiseError]:
+    """What stands on the disk: model directory, tokenizer, task and verifier; and problems to `train` on."""
     found: list[GroupwiseError] = [
         Usage(f"no sink is called {name!r}", fix="the sinks are " + ", ".join(OPENERS))
         for name in recipe.sinks
@@ -94,13 +106,34 @@ def doors(recipe: Recipe, use: Use) -> list[GroupwiseError]:
     try:
         tokenizer = read_tokenizer(directory)
         task = task_of(recipe, tokenizer)
-        prompts = (*task.held_out, *task.training) if isinstance(task, Problems) else task.held_out
-        longest = max(len(prompt.context) for prompt in prompts)
+        for line in notes(recipe, task, tokenizer):
+            tell(line)
+        if train and not len(task):
+            fix = "name it as held_out, beside a task to train on; or evaluate on it: groupwise eval"
+            raise BadData(f"{recipe.task} has no problems to train on", evidence="all are held out", fix=fix)
+        longest = max(len(prompt.context) for prompt in every(task))
         if not any(isinstance(problem, BadData) for problem in found):
             read_shape(directory, context=longest + recipe.sampling.max_tokens)
         verifier = verifier_of(recipe, task, use)
-        if isinstance(verifier, CodeVerifier):
-            verifier.gate(prompts)
+        judges = verifier.verifiers if isinstance(verifier, Each) else (verifier,)
+        for judge, part in zip(judges, task.parts if isinstance(task, Mixture) else (task,), strict=True):
+            if isinstance(judge, CodeVerifier):
+                judge.gate(every(part))
     except GroupwiseError as error:
         found.append(error)
     return found
+
+
+def every(task: Task) -> Sequence[Prompt]:
+    """The problems that a task lists."""
+    return (*task.held_out, *task.training) if isinstance(task, Problems | Mixture) else task.held_out
+
+
+def notes(recipe: Recipe, task: Task, tokenizer: Tokenizer) -> list[str]:
+    """What a person should see of the data before a run."""
+    lines = [line for f in task.facts for line in f.lines] if isinstance(task, Problems | Mixture) else []
+    for name, template in templates(recipe, tokenizer).items():
+        lines += [f"  warning: {note}" for note in template.notes]
+        if name == "r1" and "</answer>" not in recipe.sampling.stop:
+            lines.append("  note: answers to the template r1 end at </answer>: --sampling.stop '</answer>'")
+    return lines

@@ -4,16 +4,18 @@ import asyncio
 import contextlib
 import json
 import platform
+import re
 import shlex
 import signal
+import sys
 from collections.abc import Sequence
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from groupwise.data import BadData, GroupwiseError, Storage
 from groupwise.methods import Method, published, reference_of
 from groupwise.models import write_model
+from groupwise.tasks import Mixture, Problems
 from groupwise.train.check import doors, rehearse
 from groupwise.train.logbook import Logbook
 from groupwise.train.loop import run as loop
@@ -22,6 +24,7 @@ from groupwise.train.progress import Progress
 from groupwise.train.recipe import Recipe
 from groupwise.train.record import Record, read_lines
 from groupwise.train.report import write_report
+from groupwise.train.sources import templates
 from groupwise.train.store import DISK, Disk, RunLock, newest_checkpoint, run_directory, storing
 from groupwise.train.text import base_of, diff, read_recipe, write
 from groupwise.train.use import Use, load_use
@@ -45,18 +48,36 @@ def train(
     loaded = load_use(use, unsafe_local_exec=unsafe_local_exec)
     path = Path(recipe_path) if recipe_path else DEFAULT
     recipe = read_recipe(path, overrides, loaded)
-    refuse([*rehearse(recipe), *doors(recipe, loaded)])
+    seen: list[str] = []
+    refuse([*rehearse(recipe), *doors(recipe, loaded, seen.append)])
+    tell(seen)
     ready = place(recipe, loaded)
-    run = run_directory(Path(out), name or (path.stem if recipe_path else Path(recipe.task).stem))
+    run = run_directory(Path(out), name or (path.stem if recipe_path else plain_name(recipe.task)))
     with RunLock(run):
         with storing("what the run is", run):
             (run / "run.json").write_text(
-                json.dumps(about(run, recipe, base_of(path, overrides), loaded, command), indent=2) + "\n"
+                json.dumps(about(run, recipe, base_of(path, overrides), loaded, command) | asked(ready), indent=2)
+                + "\n"
             )
             draft = run / ".recipe.toml"
             draft.write_text(write(recipe))
             draft.replace(run / "recipe.toml")  # the last: a directory that has it is a run
         return carry_on(run, ready, stop_after)
+
+
+def plain_name(task: str) -> str:
+    """A task's name as a directory can have it.
+
+    >>> plain_name("datasets:openai/gsm8k:main@train"), plain_name("data/sums.v2.jsonl")
+    ('gsm8k-main', 'sums.v2')
+    """
+    return re.sub(r"[^\w.-]+", "-", Path(task.partition("@")[0]).stem).strip("-")
+
+
+def tell(lines: Sequence[str]) -> None:
+    """Lines for the person who watches, where the run's progress goes too."""
+    for line in lines:
+        print(line, file=sys.stderr, flush=True)
 
 
 def refuse(problems: Sequence[GroupwiseError]) -> None:
@@ -80,13 +101,30 @@ def resume(
     with RunLock(directory):
         loaded = load_use(use, recorded=remembered(directory), unsafe_local_exec=unsafe_local_exec)
         recipe = read_recipe(directory / "recipe.toml", (), loaded)
-        return carry_on(directory, place(recipe, loaded), stop_after, strict=strict)
+        ready = place(recipe, loaded)
+        same_data(directory, ready)
+        return carry_on(directory, ready, stop_after, strict=strict)
+
+
+def same_data(run: Path, ready: Place) -> None:
+    """`BadData` where the data are not those that the run began with: it would not end as one never stopped."""
+    began, now = recorded(run, "data"), asked(ready)["data"]
+    for then, here in zip(began, now):
+        if then["sha256"] != here["sha256"]:
+            what = f"{here['source']} is not what this run was started with"
+            seen = f"{here['rows']} rows, sha256 {here['sha256'][:12]}; then {then['rows']}, {then['sha256'][:12]}"
+            raise BadData(what, evidence=seen, fix="bring the old data back, or start a new run with these")
 
 
 def remembered(run: Path) -> dict[str, str]:
     """The used files of a run with their hashes, as its run.json has them."""
+    return dict(recorded(run, "use") or {})
+
+
+def recorded(run: Path, key: str) -> Any:
+    """What a run's run.json says under a key; an empty list where it says nothing."""
     try:
-        return dict(json.loads((run / "run.json").read_text()).get("use", {}))
+        return json.loads((run / "run.json").read_text()).get(key, [])
     except (OSError, ValueError, AttributeError) as error:
         fix = "bring the file back from a copy, or start the run again"
         raise Storage(f"{run / 'run.json'} cannot be read", evidence=str(error), fix=fix) from error
@@ -188,13 +226,19 @@ def about(run: Path, recipe: Recipe, base: str, use: Use, command: str) -> dict[
         "versions": {"python": platform.python_version(), **{p: version(p) for p in packages}},
         "model": recipe.model,
         "task": recipe.task,
-        **({"data_sha256": sha256(Path(recipe.task).read_bytes()).hexdigest()} if Path(recipe.task).is_file() else {}),
         "method": origin(recipe.method, base),
         "seed": recipe.seed,
         "iterations": recipe.iterations,
         "use": use.hashes,
         **({"unsafe_local_exec": True} if use.unsafe_local_exec else {}),
     }
+
+
+def asked(ready: Place) -> dict[str, Any]:
+    """What exactly a run asks: the content of its data, and the templates that stand around a problem."""
+    facts = ready.task.facts if isinstance(ready.task, Problems | Mixture) else ()
+    found = templates(ready.recipe, ready.tokenizer)
+    return {"data": [f.record for f in facts], "templates": {name: t.digest for name, t in found.items()}}
 
 
 def origin(method: Method, base: str) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import torch
 
@@ -10,13 +9,12 @@ from groupwise.data import Environment, Family, Prompt, Sampling, Task, Usage, V
 from groupwise.learner import Learner
 from groupwise.models import Decoder, Purpose, Tokenizer, find_model, read_model, read_tokenizer
 from groupwise.rollout import Buffer, NativeEngine, answers
-from groupwise.tasks import Bounds, Sandbox, find_task, find_verifier, judged_by
 from groupwise.train.evaluate import scores
 from groupwise.train.guards import Guards
 from groupwise.train.recipe import GAPS, Machine, Recipe
+from groupwise.train.sources import task_of, verdict_wait, verifier_of
 from groupwise.train.use import Use
 
-OWN_VERIFIER = {"calculator": "calculator_answer"}
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 
 
@@ -83,32 +81,6 @@ def prepare(machine: Machine) -> torch.device:
             fix=f"say a number below {count}, such as --machine.device cuda:0" if count else "say --machine.device cpu",
         )
     return device
-
-
-def task_of(recipe: Recipe, tokenizer: Tokenizer) -> Task:
-    """The recipe's task in the tokenizer's ids, each prompt opened as the model expects a text to begin."""
-    columns = {} if recipe.task in OWN_VERIFIER else {"prompt": recipe.columns.prompt, "answer": recipe.columns.answer}
-    return find_task(recipe.task, partial(tokenizer.encode, opens=True), **columns)
-
-
-def verifier_of(recipe: Recipe, task: Task, use: Use) -> Verifier:
-    """The verifier that the recipe names, one's own function among them, or the packaged task's own."""
-    name = recipe.verifier or OWN_VERIFIER.get(recipe.task, "")
-    if not name:
-        raise Usage(
-            f"nothing says what is right in {recipe.task}",
-            fix="add --verifier last_number, --verifier math, or --verifier my_file:grade with --use my_file.py",
-        )
-    wall = recipe.machine.verdict_deadline
-    sandbox = partial(Sandbox, Bounds(cpu=wall / 5, wall=wall), unsafe=use.unsafe_local_exec)
-    return find_verifier(name, task, sandbox, own=lambda own: judged_by(use.find(own), deadline=wall))
-
-
-def verdict_wait(recipe: Recipe, verifier: Verifier) -> float:
-    """Seconds that an answer may wait for its verdict. One's own function, `math` and `code` keep their own time, call
-    by call, in workers that answers queue for; any other verifier has none but this."""
-    keeps_time = getattr(verifier, "keeps_time", False)
-    return recipe.machine.deadline if keeps_time else recipe.machine.verdict_deadline
 
 
 def place(recipe: Recipe, use: Use) -> Place:

@@ -22,10 +22,25 @@ GAPS = {"float32": 1e-3, "float64": 1e-3, "bfloat16": 2.0}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """Where a file of problems keeps the prompt and the answer."""
+    """Where the rows of a source keep the prompt and the answer: columns, or dotted paths into them."""
 
     prompt: str = "prompt"
     answer: str = "answer"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Also:
+    """A task mixed in: drawn `weight` times as often as the recipe's own. Its verifier, where none is said, is its own,
+    or the recipe's."""
+
+    task: str
+    weight: float = 1.0
+    columns: Columns = Columns()
+    verifier: str = ""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.weight < float("inf"):
+            raise ValueError(f"weight is {self.weight}\ntake a number above 0, such as 0.5")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,13 +120,18 @@ class Save:
 class Recipe:
     """A run from nothing to a report. Frozen; TOML and flags are views of it.
 
-    `model` is a directory or a packaged name, `task` a packaged name or a JSONL file, `verifier` a public name or
-    `my_file:grade` (empty: the task's own). `prompts` is how many an iteration draws; nothing is called a batch size.
+    `model` is a directory or a packaged name; `task` a named one or a source of rows (docs/tasks.md), `also` those that
+    are mixed in, `held_out` a task to evaluate on instead of what these hold out; `template` what stands around a
+    problem and `verifier` a public name or `my_file:grade` (both empty: the task's own). `prompts` is how many an
+    iteration draws; nothing is called a batch size.
     """
 
     model: str = "calculator"
     task: str = "calculator"
     columns: Columns = Columns()
+    also: tuple[Also, ...] = ()
+    held_out: str = ""
+    template: str = ""
     verifier: str = ""
     method: Method
     prompts: int = 16

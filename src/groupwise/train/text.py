@@ -100,8 +100,8 @@ def attempt(
         data = {"method": {}, **{name: data[name] for name in only if name in data}}
     recipe = reading.table(Recipe, data, MISSING, "recipe")
     if recipe is not MISSING:
-        for own in own_names(recipe.verifier) if use is not None else ():
-            reading.foreign(own, "recipe.verifier")
+        if use is not None:
+            reading.graders(recipe)
         try:
             for iteration in range(max(recipe.iterations, 1)) if recipe.method.schedules else ():
                 at(recipe.method, iteration)
@@ -338,6 +338,13 @@ class Reading:
         if part is MISSING:
             return self.wrong(where, f"no part is called {name!r}; near it: {', '.join(near_parts(name, hint))}")
         return part
+
+    def graders(self, recipe: Recipe) -> None:
+        """Verifiers of one's own, which are names in a recipe, have to be there."""
+        mixed = {f"recipe.also.{i}.verifier": also.verifier for i, also in enumerate(recipe.also)}
+        for where, name in {"recipe.verifier": recipe.verifier, **mixed}.items():
+            for own in own_names(name):
+                self.foreign(own, where)
 
     def foreign(self, name: str, where: str) -> Any:
         if self.use is None:

@@ -1,0 +1,119 @@
+"""Generated problems of the package reasoning-gym, by `reasoning_gym:NAME`, judged by its own scorers."""
+
+import ast
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from difflib import get_close_matches
+from importlib import import_module
+from typing import Any
+
+from groupwise.data import BadData, Environment, Ids, Prompt, Sample, Task, Usage, Verdict, Verifier
+from groupwise.tasks.facts import Facts, Reckoning, counted
+from groupwise.tasks.gym.score import score
+from groupwise.tasks.judge import judged_by
+from groupwise.tasks.problems import Problems, key_of
+
+GYM = "reasoning_gym:"
+SEED, SIZE = 0, 4096
+"""All runs meet the same problems: so many at most, fewer where some come twice."""
+
+RUNS = ("eval", "exec", "compile", "parse_expr", "sympify", "simplify", "parse_latex", "lambdify")
+"""Calls that run what they are given as Python, those of sympy among them."""
+
+
+def gym_task(name: str, encode: Callable[[Any], Ids]) -> Problems:
+    """The problems of one generator, a tenth held out. Each question once; what the scorer needs is its number."""
+    data_set = name.removeprefix(GYM)
+    made = _made(data_set)
+    prompts: list[Prompt] = []
+    content, seen = Reckoning(), set()
+    for index in range(SIZE):
+        entry = made[index]
+        question, answer = str(entry["question"]), entry["answer"]
+        if key_of(question) in seen:
+            continue
+        seen.add(key_of(question))
+        content.add(question, str(answer))
+        where = {"data_set": data_set, "seed": SEED, "size": SIZE, "index": index}
+        given = {"answer": answer if isinstance(answer, str | int | float) else str(answer), "entry": where}
+        prompts.append(Prompt(f"{data_set}/{index + 1}", encode(question), question, given))
+    return Problems.split(prompts, Facts(source=name, sha256=content.digest, rows=len(prompts), training=0, held_out=0))
+
+
+class GymScore:
+    """reasoning-gym's own score of an answer, in processes that can be killed.
+
+    The answer is what stands in the last `<answer>...</answer>`, else all of it. Right at a score of 1.
+    """
+
+    keeps_time = True
+
+    def __init__(self, deadline: float) -> None:
+        # Unwrapped: its file is looked for, and checks may have been put around it.
+        self._judge = judged_by(inspect.unwrap(score), deadline=deadline)
+
+    async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
+        return await self._judge(replace(prompt, given={"answer": prompt.given["entry"]}), sample)
+
+
+def gym_verifier(task: Task, deadline: float) -> Verifier:
+    """The scorer of a generator. `Usage` where it would run an answer as Python: no text of a model is ever run."""
+    entry = next((p.given.get("entry") for p in task.held_out), None)
+    if entry is None:
+        raise Usage("reasoning_gym judges its own problems alone", fix="take --task reasoning_gym:NAME")
+    if found := runs_answers(type(_made(entry["data_set"]))):
+        what = f"reasoning-gym's own scorer of {entry['data_set']} would run answers as Python"
+        raise Usage(what, evidence=f"it calls {found}", fix="say --verifier exact, or one of your own with --use")
+    return GymScore(deadline)
+
+
+def runs_answers(data_set: type) -> str:
+    """The first call in a generator's scorer, or in what that calls in its file, that runs text; empty if none does.
+
+    Read from the source: what a scorer calls in other files is not seen.
+    """
+    scorer = next(c for c in data_set.__mro__ if "score_answer" in vars(c))
+    tree = ast.parse(inspect.getsource(inspect.getmodule(scorer) or scorer))
+    bodies = {n.name: n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name not in RUNS}
+    open_, done = ["score_answer"], set()
+    while open_:
+        name = open_.pop()
+        done.add(name)
+        for called in _called(bodies[name]):
+            if called in RUNS and not _own(tree, called):
+                return called
+            if called in bodies and called not in done:
+                open_.append(called)
+    return ""
+
+
+def _called(body: ast.AST) -> Iterator[str]:
+    for node in ast.walk(body):
+        if isinstance(node, ast.Call):
+            match node.func:
+                case ast.Name(id=name) | ast.Attribute(attr=name):
+                    yield name
+
+
+def _own(tree: ast.AST, name: str) -> bool:
+    """Whether the file itself defines a function of that name."""
+    return any(isinstance(n, ast.FunctionDef) and n.name == name for n in ast.walk(tree))
+
+
+def _made(data_set: str) -> Any:
+    try:
+        gym, known = import_module("reasoning_gym"), import_module("reasoning_gym.factory").DATASETS
+    except ImportError:
+        fix = "pip install 'groupwise[reasoning-gym]'"
+        what = f"{GYM}{data_set} needs the package reasoning-gym"
+        raise Environment(what, evidence="it is not installed", fix=fix) from None
+    if data_set not in known:
+        near = get_close_matches(data_set, known, n=3, cutoff=0.4) or sorted(known)[:5]
+        fix = f"it has {counted(len(known), 'generator')}, such as {', '.join(near)}"
+        raise Usage(f"reasoning-gym has no generator called {data_set!r}", fix=fix)
+    try:
+        return gym.create_dataset(data_set, seed=SEED, size=SIZE)
+    except Exception as error:  # a generator may raise anything
+        seen = f"{type(error).__name__}: {error}"[:300]
+        raise BadData(f"the generator {data_set} cannot start", evidence=seen, fix="take another one") from error

@@ -1,0 +1,119 @@
+"""Generated problems: the same in every run, judged by their own scorers, none of which may run an answer."""
+
+import asyncio
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+
+import pytest
+
+from groupwise.data import Environment, Prompt, Sample, Usage
+from groupwise.tasks import Problems, exact, find_task, find_verifier, usual_verifier
+from groupwise.tasks.gym import gym_task, runs_answers
+
+pytest.importorskip("reasoning_gym", reason="the extra reasoning-gym is not installed")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few() -> Iterator[None]:
+    """Few problems: generating is what takes the time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("groupwise.tasks.gym.SIZE", 200)
+        yield
+
+
+def encode(text: str) -> tuple[int, ...]:
+    return tuple(map(ord, text))
+
+
+@pytest.fixture(scope="module")
+def legs() -> Problems:
+    task = find_task("reasoning_gym:leg_counting", encode)
+    assert isinstance(task, Problems)
+    return task
+
+
+def judged(task: Problems, *answers: tuple[Prompt, str]) -> list[tuple[str, float]]:
+    verifier = find_verifier(usual_verifier("reasoning_gym:x"), task, deadline=60.0)
+
+    async def ask() -> list[tuple[str, float]]:
+        samples = [(p, Sample(context=p.context, stream=(0,), text=text)) for p, text in answers]
+        verdicts = await asyncio.gather(*(verifier(*pair) for pair in samples))
+        return [(v.outcome.name, v.value) for v in verdicts]
+
+    return asyncio.run(ask())
+
+
+def test_the_problems_are_the_same_in_every_run(legs: Problems) -> None:
+    again = gym_task("reasoning_gym:leg_counting", encode)
+    assert again.training == legs.training and again.held_out == legs.held_out
+    assert len({" ".join(p.text.split()) for p in (*legs.training, *legs.held_out)}) == legs.facts[0].rows
+    assert 0.05 < len(legs.held_out) / legs.facts[0].rows < 0.15
+
+
+def test_its_own_scorer_judges(legs: Problems) -> None:
+    first, second = legs[0], legs.held_out[0]
+    right, other = first.given["answer"], second.given["answer"]
+    said = judged(
+        legs,
+        (first, right),
+        (second, f"<think>hm</think> <answer> {other} </answer> done"),
+        (first, f"<answer>{right}</answer><answer>no</answer>"),
+        (first, ""),
+    )
+    assert said == [("correct", 1.0), ("correct", 1.0), ("wrong", 0.0), ("wrong", 0.0)]
+
+
+def test_a_score_between_is_one_and_gold_answers_are_right() -> None:
+    task = gym_task("reasoning_gym:maze", encode)
+    assert judged(task, (task[0], task[0].given["answer"])) == [("correct", 1.0)]
+    task = gym_task("reasoning_gym:letter_jumble", encode)
+    words = task[0].given["answer"].split()
+    ((outcome, value),) = judged(task, (task[0], " ".join(["zzz", *words[1:]])))
+    assert outcome == "wrong" and 0 < value < 1
+
+
+def test_other_verifiers_see_the_answer(legs: Problems) -> None:
+    assert find_verifier("exact", legs) is exact
+    with pytest.raises(Usage, match="its own problems alone"):
+        find_verifier("reasoning_gym", find_task("calculator", encode))
+
+
+RUNNING = ["spiral_matrix", "string_insertion", "n_queens", "binary_matrix", "countdown", "puzzle24"]
+RUNNING += ["polynomial_multiplication", "simple_integration", "intermediate_integration"]
+
+
+@pytest.mark.parametrize("name", RUNNING)
+def test_a_scorer_that_would_run_answers_is_refused(name: str) -> None:
+    from reasoning_gym.factory import DATASETS
+
+    assert runs_answers(DATASETS[name][0]) in ("eval", "parse_expr")
+
+
+def test_one_that_parses_by_itself_is_not() -> None:
+    from reasoning_gym.factory import DATASETS
+
+    quiet = ("leg_counting", "basic_arithmetic", "propositional_logic", "maze", "sudoku")
+    assert [name for name in quiet if runs_answers(DATASETS[name][0])] == []
+
+
+def test_the_refusal_names_the_way_out() -> None:
+    task = gym_task("reasoning_gym:spiral_matrix", encode)
+    with pytest.raises(Usage, match="would run answers as Python") as caught:
+        find_verifier("reasoning_gym", task)
+    assert "calls eval" in caught.value.evidence and "--verifier exact" in caught.value.fix
+
+
+def test_a_wrong_name_names_the_nearest() -> None:
+    with pytest.raises(Usage) as caught:
+        gym_task("reasoning_gym:leg_count", encode)
+    assert "leg_counting" in caught.value.fix
+
+
+def test_the_package_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [m for m in sys.modules if m.partition(".")[0] == "reasoning_gym"]:
+        monkeypatch.setitem(sys.modules, name, None)  # type: ignore[arg-type]
+    assert not isinstance(sys.modules["reasoning_gym"], ModuleType)
+    with pytest.raises(Environment) as caught:
+        gym_task("reasoning_gym:leg_counting", encode)
+    assert caught.value.fix == "pip install 'groupwise[reasoning-gym]'"

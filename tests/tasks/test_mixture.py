@@ -1,0 +1,120 @@
+"""Mixtures: shares of an epoch, order and resume, both sides apart, and to each its verifier."""
+
+import asyncio
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from groupwise.data import BadData, Outcome, Prompt, Sample, Task, Usage, Verdict
+from groupwise.rollout import Shuffled
+from groupwise.tasks import Calculator, Each, Facts, Mixture, Problems
+
+
+def problems(name: str, n: int, held: int = 0) -> Problems:
+    every = tuple(Prompt(f"{name}/{i}", (i,), f"{name} {i}", {"answer": i}) for i in range(1, n + held + 1))
+    facts = Facts(source=name, sha256=name, rows=n + held, training=n, held_out=held)
+    return Problems(every[:n], every[n:], (facts,))
+
+
+def counts(task: Task) -> list[Counter[str]]:
+    """How often each problem of each task comes in an epoch."""
+    found: dict[int, Counter[str]] = {}
+    for i in range(len(task)):
+        found.setdefault(task[i].given["of"], Counter())[task[i].id] += 1
+    return [found[i] for i in sorted(found)]
+
+
+def test_shares_are_as_weights() -> None:
+    task = Mixture((problems("a", 100), problems("b", 30), problems("c", 10)), (2.0, 1.0, 1.0))
+    assert isinstance(task, Task) and len(task) == 200
+    assert [c.total() for c in counts(task)] == [100, 50, 50]
+    with pytest.raises(IndexError):
+        task[200]
+    with pytest.raises(IndexError):
+        task[-1]
+
+
+SIZES = st.lists(st.tuples(st.integers(1, 12), st.floats(0.1, 8)), min_size=1, max_size=4)
+
+
+@given(SIZES)
+def test_every_problem_comes_and_evenly(parts: list[tuple[int, float]]) -> None:
+    task = Mixture(tuple(problems(f"t{i}", n) for i, (n, _) in enumerate(parts)), tuple(w for _, w in parts))
+    found = counts(task)
+    assert [len(c) for c in found] == [n for n, _ in parts]
+    assert all(max(c.values()) - min(c.values()) <= 1 for c in found)
+    assert min(max(c.values()) for c in found) == 1
+    whole = sum(w for _, w in parts)
+    assert all(abs(c.total() / len(task) - w / whole) <= 2 / len(task) * len(parts) for c, (_, w) in zip(found, parts))
+
+
+@pytest.mark.t(44)
+@pytest.mark.parametrize("cut", [1, 3, 7, 25])
+def test_order_and_resume_depend_on_nothing_but_the_seed(cut: int) -> None:
+    def task() -> Mixture:
+        return Mixture((problems("a", 10), problems("b", 4)), (1.0, 0.8))
+
+    def drawn(n: int, seed: int = 5) -> list[str]:
+        state, ids = Shuffled().init(task(), seed), []
+        for begin, end in pairwise([*range(0, n, cut), n]):
+            state, draws = Shuffled().draw(dict(state), task(), end - begin, 2)  # all that a checkpoint remembers
+            ids += [d.prompt.id for d in draws]
+        return ids
+
+    ids, epoch = drawn(54), len(task())
+    assert ids == drawn(54)[:54] and drawn(20) == ids[:20] and drawn(54, seed=6) != ids
+    for e in range(54 // epoch):
+        assert Counter(ids[e * epoch : (e + 1) * epoch]) == sum(counts(task()), Counter())
+
+
+# What is held out
+
+
+def test_what_all_hold_out_comes_in_turn() -> None:
+    task = Mixture((problems("a", 5, held=3), problems("b", 5, held=1)), (1.0, 1.0))
+    assert [p.id for p in task.held_out] == ["1:a/6", "2:b/6", "1:a/7", "1:a/8"]
+    assert [p.given["of"] for p in task.held_out] == [0, 1, 0, 0]
+    assert len(task.training) == 10 and [f.source for f in task.facts] == ["a", "b"]
+
+
+def test_another_task_may_be_held_out_instead() -> None:
+    held = problems("h", 2, held=1).entirely_held_out
+    task = Mixture((problems("a", 5, held=3),), (1.0,), (held,))
+    assert [(p.id, p.given["of"]) for p in task.held_out] == [("2:h/1", 1), ("2:h/2", 1), ("2:h/3", 1)]
+    assert [(f.training, f.held_out) for f in task.facts] == [(5, 3), (0, 3)]
+
+
+def test_a_problem_on_both_sides_is_refused() -> None:
+    with pytest.raises(BadData, match="2 problems to train on are held out too") as caught:
+        Mixture((problems("a", 5),), (1.0,), (problems("a", 2).entirely_held_out,))
+    assert "1:a/1 and 2:a/1" in caught.value.evidence
+    with pytest.raises(BadData, match="2 problems to train on are held out too"):
+        Mixture((problems("a", 5), problems("a", 2, held=2)), (1.0, 1.0))
+
+
+def test_a_task_that_lists_nothing_can_be_mixed_in() -> None:
+    task = Mixture((Calculator(lambda text: tuple(map(ord, text))), problems("a", 2)), (1.0, 1.0))
+    assert len(task) == 2 * 16384 and task[16384].id == "2:a/1" and task[0].text == "7+2+4+2="
+
+
+@pytest.mark.parametrize("weights", [(0.0, 1.0), (-1.0, 1.0), (float("nan"), 1.0), (float("inf"), 1.0)])
+def test_a_weight_is_above_0(weights: tuple[float, ...]) -> None:
+    with pytest.raises(Usage, match="a weight above 0"):
+        Mixture((problems("a", 1), problems("b", 1)), weights)
+
+
+def test_to_each_task_its_verifier() -> None:
+    def saying(outcome: Outcome):
+        async def verifier(prompt: Prompt, sample: Sample) -> Verdict:
+            return Verdict(outcome)
+
+        return verifier
+
+    task = Mixture((problems("a", 1), problems("b", 1)), (1.0, 1.0), (problems("h", 1).entirely_held_out,))
+    each = Each((saying(Outcome.correct), saying(Outcome.wrong), saying(Outcome.malformed)))
+    sample = Sample(context=(1,), stream=(0,))
+    found = [asyncio.run(each(p, sample)).outcome.name for p in (task[0], task[1], task.held_out[0])]
+    assert found == ["correct", "wrong", "malformed"]

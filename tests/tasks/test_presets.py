@@ -1,0 +1,135 @@
+"""Published sets by name, from disk: what is read off their rows, and which side it lands on."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from groupwise.data import BadData, Task, Usage
+from groupwise.tasks import Problems, find_task, find_verifier, usual_template, usual_verifier
+from groupwise.tasks.fields import last_boxed
+from groupwise.tasks.presets import PRESETS
+from groupwise.tasks.rows import Fault
+from tests.tasks.published import OTHER_COPIES, PUBLISHED, gsm8k
+
+EVALUATED = ("aime24", "aime25", "amc", "math500", "minerva", "olympiadbench")
+
+
+def encode(asked: Any) -> tuple[int, ...]:
+    return tuple(map(ord, asked if isinstance(asked, str) else asked[-1]["content"]))
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def read(name: str, path: Path) -> Problems:
+    task = find_task(f"{name}:{path}", encode)
+    assert isinstance(task, Problems) and isinstance(task, Task)
+    return task
+
+
+def golds(task: Problems) -> list[Any]:
+    every = sorted((*task.training, *task.held_out), key=lambda p: int(p.id.rpartition("/")[2]))
+    return [p.given["answer"] for p in every]
+
+
+def test_every_preset_has_rows_here() -> None:
+    assert list(PUBLISHED) == list(PRESETS)
+    assert {name for name, preset in PRESETS.items() if not preset.training} == set(EVALUATED)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_published_layout(tmp_path: Path, name: str) -> None:
+    rows, expected = PUBLISHED[name]
+    task = read(name, write(tmp_path / "rows.jsonl", rows))
+    assert golds(task) == expected and [type(g) for g in golds(task)] == [type(g) for g in expected]
+    assert all(p.id.startswith(f"{name}/") and p.text and p.context for p in (*task.training, *task.held_out))
+    assert (len(task) == 0) is (name in EVALUATED) and len(task.held_out) > 0
+
+
+@pytest.mark.parametrize("name,rows,expected", OTHER_COPIES)
+def test_copies_with_other_columns(tmp_path: Path, name: str, rows: list[dict[str, Any]], expected: list[Any]) -> None:
+    task = read(name, write(tmp_path / "rows.jsonl", rows))
+    assert golds(task) == expected and [type(g) for g in golds(task)] == [type(g) for g in expected]
+
+
+def test_a_directory_has_its_splits(tmp_path: Path) -> None:
+    write(tmp_path / "main" / "train.jsonl", gsm8k())
+    write(tmp_path / "main" / "test-00000-of-00001.jsonl", gsm8k(("Dee", "Eve")))
+    task = read("gsm8k", tmp_path)
+    assert [p.id for p in task.training] == ["gsm8k/1", "gsm8k/2", "gsm8k/3"]
+    assert [p.id for p in task.held_out] == ["gsm8k-held-out/1", "gsm8k-held-out/2"]
+    assert [(f.training, f.held_out) for f in task.facts] == [(3, 0), (0, 2)]
+
+
+def test_an_overlap_is_refused_with_both_rows(tmp_path: Path) -> None:
+    write(tmp_path / "train.jsonl", gsm8k())
+    write(tmp_path / "test.jsonl", gsm8k(("Dee", "Bo", "Eve")))
+    with pytest.raises(BadData) as caught:
+        read("gsm8k", tmp_path)
+    assert "1 problem to train on is held out too" in caught.value.what
+    assert "gsm8k/2 and gsm8k-held-out/2" in caught.value.evidence and "row 2 of the training data" in caught.value.fix
+
+
+def test_one_file_is_split_like_ones_own(tmp_path: Path) -> None:
+    task = read("gsm8k", write(tmp_path / "all.jsonl", gsm8k(tuple("ABCDEFGHIJ"))))
+    assert len(task) and task.held_out and len(task) + len(task.held_out) == 10
+
+
+def test_repeated_rows_are_used_once(tmp_path: Path) -> None:
+    (facts,) = read("dapo-math-17k", write(tmp_path / "dapo.jsonl", PUBLISHED["dapo-math-17k"][0])).facts
+    assert (facts.rows, facts.repeated) == (6, (2, 4, 6))
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_its_verifier_takes_its_answers(tmp_path: Path, name: str) -> None:
+    task = read(name, write(tmp_path / "rows.jsonl", PUBLISHED[name][0]))
+    verifier = usual_verifier(name)
+    assert verifier == usual_verifier(f"{name}:{tmp_path}") == PRESETS[name].verifier
+    assert usual_template(name) in ("no", "r1", "qwen_math", "chat")
+    find_verifier("math(symbolic=False)" if verifier == "math" else verifier, task)
+
+
+FAULTY = [
+    ("gsm8k", {"question": "a", "answer": "no mark"}, "has no line that begins with ####"),
+    ("gsm8k", {"question": "a", "answer": "it is\n#### "}, "holds no answer"),
+    ("gsm8k", {"problem": "a", "answer": "#### 1"}, "no field 'question'"),
+    ("math", {"problem": "a", "solution": "so 3"}, "has no \\boxed{...}"),
+    ("math", {"problem": "a", "solution": "\\boxed{\\frac{1}{2}"}, "is not closed"),
+    ("countdown", {"nums": [1, 2.5], "target": 3}, "a list of whole numbers"),
+    ("countdown", {"nums": "1 2", "target": 3}, "a list of whole numbers"),
+    ("aime24", {"problem": "a", "answer": ""}, "field 'answer' is empty"),
+    ("dapo-math-17k", {"prompt": "a", "reward_model": {"style": "x"}}, "in reward_model style"),
+]
+
+
+@pytest.mark.parametrize("name,row,message", FAULTY, ids=[m for *_, m in FAULTY])
+def test_a_row_of_another_kind_is_refused(tmp_path: Path, name: str, row: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadData) as caught:
+        read(name, write(tmp_path / "rows.jsonl", [row]))
+    assert "row 1: " in caught.value.evidence and message in caught.value.evidence
+
+
+def test_the_last_box_of_a_solution() -> None:
+    assert last_boxed("", "\\boxed{1} then $\\boxed{ \\text{a {b} c} }$.")[1] == "\\text{a {b} c}"
+    with pytest.raises(Fault):
+        last_boxed("", "\\boxed{1} then \\boxed{2")
+
+
+def test_a_hub_name_is_asked_for_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def problems_of(source: str, encode: object, shapes: object, split: str, name: str) -> None:
+        asked.append((source, split, name))
+        raise Usage("enough")
+
+    monkeypatch.setattr("groupwise.tasks.presets.problems_of", problems_of)
+    for name in PRESETS:
+        with pytest.raises(Usage, match="enough"):
+            find_task(name, encode)
+    assert asked[0] == ("datasets:openai/gsm8k:main", "train", "gsm8k")
+    assert ("datasets:math-ai/aime25", "test", "aime25") in asked

@@ -1,0 +1,188 @@
+"""Where rows are kept: files, splits of a directory, Parquet, and data sets; nothing here reaches a network."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from groupwise.data import BadData, Environment, GroupwiseError
+from groupwise.tasks import Problems
+from groupwise.tasks.rows import Fault, files_of, is_source, rows_of
+from tests.tasks.published import PUBLISHED, dapo, gsm8k
+
+
+def jsonl(path: Path, rows: list[Any]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def parquet(path: Path, rows: list[Any]) -> Path:
+    arrow = pytest.importorskip("pyarrow")
+    from pyarrow.parquet import write_table
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_table(arrow.Table.from_pylist(rows), path)
+    return path
+
+
+def refused(source: str, split: str = "train") -> GroupwiseError:
+    with pytest.raises(GroupwiseError) as caught:
+        list(rows_of(source, split))
+    assert caught.value.what and caught.value.evidence and caught.value.fix
+    return caught.value
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "b.parquet", "datasets:x/y", "datasets:x/y:main@test", "."])
+def test_what_is_a_source(name: str) -> None:
+    assert is_source(name) and not is_source("no-such-" + name.replace("/", "-").replace(".", ""))
+
+
+# Files of a split
+
+
+def test_a_split_is_the_files_whose_names_begin_with_it(tmp_path: Path) -> None:
+    for name in ("train-00001-of-00002", "train-00000-of-00002", "test", "training-notes"):
+        jsonl(tmp_path / "data" / f"{name}.jsonl", [{"n": name}])
+    assert [p.stem[:11] for p in files_of(tmp_path, "train")] == ["train-00000", "train-00001"]
+    rows = list(rows_of(str(tmp_path)))
+    assert rows == [(1, {"n": "train-00000-of-00002"}), (2, {"n": "train-00001-of-00002"})]
+    assert [row for _, row in rows_of(str(tmp_path), "test")] == [{"n": "test"}]
+    assert "it holds data/test.jsonl" in refused(str(tmp_path), "validation").evidence
+
+
+def test_a_single_file_is_every_split(tmp_path: Path) -> None:
+    only = jsonl(tmp_path / "problems.jsonl", [1])
+    assert files_of(tmp_path, "train") == files_of(tmp_path, "test") == [only]
+
+
+def test_two_directories_or_kinds_with_one_split_are_refused(tmp_path: Path) -> None:
+    for part in ("algebra", "geometry"):
+        jsonl(tmp_path / part / "train.jsonl", [{}])
+    assert "several splits" in refused(str(tmp_path)).what
+    assert list(rows_of(str(tmp_path / "algebra"))) == [(1, {})]
+
+
+# Parquet
+
+
+def test_parquet_and_json_lines_are_the_same_rows(tmp_path: Path) -> None:
+    for name, (rows, _) in PUBLISHED.items():
+        a, b = jsonl(tmp_path / f"{name}.jsonl", rows), parquet(tmp_path / f"{name}.parquet", rows)
+        assert list(rows_of(str(a))) == list(rows_of(str(b))), name
+
+
+def test_problems_of_parquet_by_dotted_paths(tmp_path: Path) -> None:
+    path = parquet(tmp_path / "dapo.parquet", dapo())
+    seen = []
+    task = Problems.read(path, lambda asked: seen.append(asked) or (1,), answer="reward_model.ground_truth")
+    assert {p.given["answer"] for p in (*task.training, *task.held_out)} == {"6", "10", "15"}
+    assert seen[0] == dapo()[0]["prompt"] and task.facts[0].repeated == (2, 4, 6)
+    lines = Problems.read(jsonl(tmp_path / "dapo.jsonl", dapo()), lambda _: (1,), answer="reward_model.ground_truth")
+    assert lines.facts[0].sha256 == task.facts[0].sha256
+
+
+CANNOT = [(b"4", "is bytes"), (None, "is empty"), (float("nan"), "is a number: an answer")]
+
+
+@pytest.mark.parametrize("gold,message", CANNOT)
+def test_what_parquet_can_hold_and_an_answer_cannot(tmp_path: Path, gold: object, message: str) -> None:
+    path = parquet(tmp_path / "a.parquet", [{"prompt": "a", "answer": gold}])
+    with pytest.raises(BadData) as caught:
+        Problems.read(path, lambda _: (1,))
+    assert message in caught.value.evidence
+
+
+def test_a_file_that_is_no_parquet(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    (tmp_path / "a.parquet").write_bytes(b"PAR1 but not really")
+    assert "is no Parquet file" in refused(str(tmp_path / "a.parquet")).what
+    assert "beside it: a.parquet" in refused(str(tmp_path / "b.parquet")).evidence
+
+
+# Data sets
+
+
+@pytest.fixture
+def datasets(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The library, which asks nobody."""
+    library = pytest.importorskip("datasets")
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    return library
+
+
+def test_a_data_set_saved_to_disk(tmp_path: Path, datasets: Any) -> None:
+    made = datasets.DatasetDict({s: datasets.Dataset.from_list(gsm8k((s,))) for s in ("train", "test")})
+    made.save_to_disk(tmp_path / "both")
+    made["test"].save_to_disk(tmp_path / "one")
+    for source, split, who in (
+        (f"{tmp_path}/both", "train", "train"),
+        (f"datasets:{tmp_path}/both", "test", "test"),
+        (f"datasets:{tmp_path}/both@test", "train", "test"),
+        (f"datasets:{tmp_path}/one", "train", "test"),
+    ):
+        assert list(rows_of(source, split)) == [(1, gsm8k((who,))[0])]
+    assert "@train" in refused(f"datasets:{tmp_path}/both@validation").fix
+
+
+def test_a_directory_of_files_through_the_library(
+    tmp_path: Path, datasets: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    jsonl(tmp_path / "set" / "train.jsonl", gsm8k())
+    assert [row for _, row in rows_of(f"datasets:{tmp_path / 'set'}")] == gsm8k()
+    assert (tmp_path / "cache").is_dir()
+
+
+def test_a_name_that_is_not_here_while_offline(tmp_path: Path, datasets: Any) -> None:
+    error = refused("datasets:nobody/nothing-of-this-name")
+    assert isinstance(error, Environment) and error.code == 4
+    assert "hub cannot be reached" in error.what and "hf download --repo-type dataset nobody/nothing" in error.fix
+
+
+RAISED = [
+    ("DatasetNotFoundError", "Dataset 'a/b' is a gated dataset on the Hub.", Environment, "hf auth login"),
+    ("DatasetNotFoundError", "Dataset 'a/b' doesn't exist on the Hub.", BadData, "look at its name"),
+    ("ConnectionError", "Couldn't reach 'a/b' on the Hub", Environment, "hf download"),
+    ("ValueError", "Config name is missing. Please pick one among: ['x', 'y']", BadData, "datasets:a/b:CONFIG"),
+    ("RuntimeError", "Dataset scripts are no longer supported", BadData, "fetch its files"),
+]
+
+
+@pytest.mark.parametrize("kind,said,expected,fix", RAISED, ids=[said[:40] for _, said, *_ in RAISED])
+def test_what_the_library_raises(
+    datasets: Any, monkeypatch: pytest.MonkeyPatch, kind: str, said: str, expected: type[GroupwiseError], fix: str
+) -> None:
+    def raising(*_: object) -> None:
+        made = getattr(datasets.exceptions, kind, None) or getattr(__import__("builtins"), kind)
+        raise made(said)
+
+    monkeypatch.setattr(datasets, "load_dataset", raising)
+    error = refused("datasets:a/b")
+    assert isinstance(error, expected) and fix in error.fix and said[:20] in error.evidence
+
+
+@pytest.mark.parametrize(
+    "package,source,extra", [("pyarrow", "a.parquet", "parquet"), ("datasets", "datasets:a/b", "datasets")]
+)
+def test_a_package_that_is_not_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str, source: str, extra: str
+) -> None:
+    (tmp_path / "a.parquet").write_bytes(b"")
+    monkeypatch.chdir(tmp_path)
+    for name in [package, *(m for m in sys.modules if m.startswith(f"{package}."))]:
+        monkeypatch.setitem(sys.modules, name, None)
+    error = refused(source)
+    assert isinstance(error, Environment) and error.fix == f"pip install 'groupwise[{extra}]'"
+
+
+def test_no_name_at_all() -> None:
+    assert "names no data set" in refused("datasets:").what
+
+
+def test_json_lines_tell_what_a_row_is(tmp_path: Path) -> None:
+    ((_, fault),) = rows_of(str(jsonl(tmp_path / "a.jsonl", [[1]])))
+    assert isinstance(fault, Fault) and "a list, not an object" in str(fault)

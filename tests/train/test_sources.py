@@ -1,0 +1,199 @@
+"""What a recipe asks, and by whom it is judged: named tasks, templates, mixtures; seen, recorded, and held to."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from groupwise.__main__ import main
+from groupwise.data import BadData, Usage
+from groupwise.methods import grpo
+from groupwise.models import find_model, read_tokenizer
+from groupwise.tasks import Each, Mixture, Problems, exact, last_number
+from groupwise.train.check import doors
+from groupwise.train.recipe import Also, Columns, Recipe
+from groupwise.train.sources import sources, task_of, templates, verdict_wait, verifier_of
+from groupwise.train.text import diff, read_recipe, write
+from groupwise.train.use import Use, load_use
+from tests.models.test_templates import CHATML, made
+from tests.tasks.published import gsm8k
+
+SMALL = ["--prompts", "2", "--iterations", "2", "--method.group_size", "2", "--method.minibatches", "1"]
+SMALL += ["--sampling.max_tokens", "8", "--evaluate.problems", "2", "--save.every", "1"]
+CALCULATOR = read_tokenizer(find_model("calculator"))
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four sources of problems in the directory where the commands run."""
+    monkeypatch.chdir(tmp_path)
+    rows("a.jsonl", [{"prompt": f"{i}+2=", "answer": i + 2} for i in range(1, 21)])
+    rows("b.jsonl", [{"q": f"{i}*3=", "x": {"gold": str(i * 3)}} for i in range(1, 5)])
+    rows("c.jsonl", [{"prompt": f"{i}-1=", "answer": i - 1} for i in range(1, 5)])
+    rows("gsm.jsonl", gsm8k())
+
+
+def rows(name: str, every: list[dict[str, Any]]) -> None:
+    Path(name).write_text("".join(json.dumps(row) + "\n" for row in every))
+
+
+def recipe(**said: Any) -> Recipe:
+    return Recipe(method=grpo(), **{"task": "a.jsonl", "verifier": "exact", **said})
+
+
+B = Also(task="b.jsonl", weight=2.0, columns=Columns(prompt="q", answer="x.gold"), verifier="last_number")
+
+
+# Tasks and verifiers
+
+
+def test_a_single_task_is_itself() -> None:
+    assert isinstance(task_of(recipe(), CALCULATOR), Problems)
+    assert verifier_of(recipe(), task_of(recipe(), CALCULATOR), Use()) is exact
+
+
+def test_a_mixture_has_a_verifier_for_each() -> None:
+    said = recipe(also=(B,), held_out="c.jsonl")
+    task = task_of(said, CALCULATOR)
+    assert isinstance(task, Mixture)
+    assert [p.text for p in task.held_out] == ["1-1=", "2-1=", "3-1=", "4-1="]
+    assert {p.given["of"] for p in task.training} == {0, 1} and len(task) > len(task.training)
+    assert verifier_of(said, task, Use()) == Each((exact, last_number, exact))
+
+
+def test_a_named_task_says_how_it_is_judged_and_asked() -> None:
+    one, two = sources(recipe(task="countdown:x.jsonl", verifier="", also=(Also(task="gsm8k:gsm.jsonl"),)))
+    assert (one.verifier, one.template) == ("countdown", "r1")
+    assert (two.verifier, two.template) == ("last_number", "no")
+    one, two = sources(recipe(task="countdown:x.jsonl", template="no", also=(Also(task="a.jsonl"),)))
+    assert (one.verifier, one.template, two.verifier, two.template) == ("exact", "no", "exact", "no")
+
+
+def test_a_named_task_knows_its_columns() -> None:
+    with pytest.raises(Usage, match="knows its columns"):
+        task_of(recipe(task="gsm8k:gsm.jsonl", columns=Columns(prompt="q")), made())
+
+
+def test_waiting_for_a_verdict_is_as_long_as_the_slowest_needs() -> None:
+    Path("my_file.py").write_text("def grade(prompt, answer, gold): return 1.0")
+    use = load_use(["my_file.py"])
+
+    def wait(said: Recipe) -> float:
+        return verdict_wait(said, verifier_of(said, task_of(said, CALCULATOR), use))
+
+    machine = recipe().machine
+    assert wait(recipe()) == wait(recipe(also=(B,))) == machine.verdict_deadline
+    assert wait(recipe(also=(replace(B, verifier="my_file:grade"),))) == machine.deadline
+
+
+def test_a_recipe_with_a_mixture_reads_back_and_differs() -> None:
+    said = recipe(also=(B, Also(task="c.jsonl")), held_out="c.jsonl", template="Q: {prompt}")
+    Path("r.toml").write_text(write(said))
+    assert read_recipe(Path("r.toml"), (), Use()) == said
+    assert any(line.startswith("also: none -> ") for line in diff(recipe(), said))
+
+
+# Templates
+
+
+def test_prompts_stand_in_their_template() -> None:
+    tokenizer = made(CHATML)
+    for name in ("no", "chat", "r1", "Q: {prompt}"):
+        said = recipe(template=name)
+        (template,) = templates(said, tokenizer).values()
+        task = task_of(said, tokenizer)
+        assert all(p.context == template(p.text) for p in (task[0], *task.held_out))
+    assert task_of(recipe(), tokenizer)[0].context == tokenizer.encode("1+2=", opens=True)
+
+
+# Seen
+
+
+def told(*words: str, code: int, capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
+    assert main(list(words)) == code
+    said = capsys.readouterr()
+    return said.out, said.err
+
+
+def test_check_shows_the_data(capsys: pytest.CaptureFixture[str]) -> None:
+    rows("a.jsonl", [{"prompt": "1+2=", "answer": 3}, {"prompt": "1+2=", "answer": 3}, {"prompt": "2+2=", "answer": 2}])
+    Path("r.toml").write_text("task = 'a.jsonl'\nverifier = 'exact'\nmethod = 'gspo'\nsampling.max_tokens = 8")
+    out, _ = told("check", "r.toml", code=0, capsys=capsys)
+    first, *warnings, last = out.splitlines()
+    assert first.startswith("data: a.jsonl: 3 rows, 1 to train on, 1 held out, sha256 ")
+    assert warnings == [
+        "  warning: row 2 asks what an earlier row asks: left out",
+        "  warning: the answer stands in the prompt of row 3",
+    ]
+    assert last == "r.toml: ok"
+
+
+def test_hints_about_templates() -> None:
+    seen: list[str] = []
+    doors(recipe(template="r1"), Use(), seen.append)
+    assert not any("</answer>" in line for line in seen)  # this model has no such characters: refused
+    from groupwise.train.check import notes
+
+    said = recipe(template="r1")
+    lines = notes(said, task_of(said, made()), made())
+    assert lines[-1] == "  note: answers to the template r1 end at </answer>: --sampling.stop '</answer>'"
+    said = replace(said, sampling=replace(said.sampling, stop=("</answer>",)))
+    assert len(notes(said, task_of(said, made()), made())) == len(lines) - 1
+
+
+def test_training_on_what_is_all_held_out_is_refused_and_evaluation_is_not(capsys: pytest.CaptureFixture[str]) -> None:
+    rows("e.jsonl", [{"problem": "1+2=", "answer": "3"}])
+    words = ["--task", "aime24:e.jsonl", "--template", "no", "--verifier", "last_number", "--sampling.max_tokens", "8"]
+    _, err = told("train", *words, code=3, capsys=capsys)
+    assert "has no problems to train on" in err and "held_out" in err
+    out, err = told("eval", "calculator", *words, code=0, capsys=capsys)
+    assert "95 % over 1 problem" in out and "1 row, 1 held out" in err
+
+
+# Recorded
+
+
+def test_a_run_records_its_data_and_resume_holds_to_them(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["train", *SMALL, "--task", "a.jsonl", "--verifier", "last_number", "--name", "m"]
+    words += ["--also", "[{task = 'b.jsonl', columns = {prompt = 'q', answer = 'x.gold'}}]", "--held_out", "c.jsonl"]
+    _, err = told(*words, "--stop-after", "0.001s", code=0, capsys=capsys)
+    assert err.startswith("data: a.jsonl: 20 rows") and "data: c.jsonl: 4 rows, 4 held out" in err
+    (run,) = Path("runs").iterdir()
+    about = json.loads((run / "run.json").read_text())
+    assert [d["source"] for d in about["data"]] == ["a.jsonl", "b.jsonl", "c.jsonl"]
+    assert all(len(d["sha256"]) == 64 for d in about["data"]) and len(about["templates"]["no"]) == 64
+    rows("b.jsonl", [{"q": f"{i}*4=", "x": {"gold": str(i * 4)}} for i in range(1, 5)])
+    _, err = told("resume", str(run), code=3, capsys=capsys)
+    assert "b.jsonl is not what this run was started with" in err
+    rows("b.jsonl", [{"q": f"{i}*3=", "x": {"gold": str(i * 3)}, "new": 1} for i in range(1, 5)])
+    told("resume", str(run), code=0, capsys=capsys)
+
+
+def test_an_overlap_between_files_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    rows("c.jsonl", [{"prompt": "3+2=", "answer": 5}])
+    words = ["train", *SMALL, "--task", "a.jsonl", "--verifier", "last_number", "--held_out", "c.jsonl"]
+    _, err = told(*words, code=3, capsys=capsys)
+    assert "1 problem to train on is held out too" in err and "1:a/3 and 2:c/1" in err
+    with pytest.raises(BadData):
+        task_of(recipe(held_out="c.jsonl"), CALCULATOR)
+
+
+@pytest.mark.t(44)
+def test_a_mixture_resumed_ends_with_the_bytes_of_one_never_stopped(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["train", *SMALL, "--iterations", "4", "--task", "a.jsonl", "--verifier", "last_number"]
+    words += ["--also", "[{task = 'b.jsonl', weight = 3, columns = {prompt = 'q', answer = 'x.gold'}}]"]
+    told(*words, "--out", "whole", code=0, capsys=capsys)
+    told(*words, "--out", "parts", "--stop-after", "0.001s", code=0, capsys=capsys)
+    (whole,), (parts,) = Path("whole").iterdir(), Path("parts").iterdir()
+    told("resume", str(parts), code=0, capsys=capsys)
+    assert (whole / "metrics.jsonl").read_bytes() == (parts / "metrics.jsonl").read_bytes()
+    asked = [json.loads(line)["prompt"] for f in sorted((whole / "samples").glob("*.jsonl")) for line in f.open()]
+    assert len({str(p) for p in asked}) > 4
+
+
+def test_a_verifier_of_ones_own_that_is_not_there_is_told_where_it_is_named() -> None:
+    Path("r.toml").write_text(write(recipe(also=(replace(B, verifier="my_file:grade"),))))
+    with pytest.raises(Usage, match="my_file"):
+        read_recipe(Path("r.toml"), (), Use())

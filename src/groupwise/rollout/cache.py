@@ -1,14 +1,15 @@
 """What the engine remembers of tokens it has read: the keys and values of live rows and of whole contexts.
 
 On one thread a row's numbers are the same bits whatever its mates, because nothing that is summed depends on them:
-matrix products see a multiple of `ROWS` rows, and attention adds up chunks of exactly `KEYS` positions, of which those
-beyond a row's own end add exactly zero. A library's fused attention does not promise this for different key lengths.
+matrix products see a multiple of `ROWS` rows, and attention adds up chunks of fixed positions (see `room`), of which
+those beyond a row's own end add exactly zero. A library's fused attention does not promise this for different key
+lengths.
 """
 
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 
 import torch
 import torch.nn.functional as F
@@ -30,6 +31,29 @@ def padded(n: int, to: int) -> int:
     (16, 16, 32)
     """
     return max(-(-n // to), 1) * to
+
+
+def room(n: int) -> int:
+    """Where the chunk of positions ends that holds the last of n: chunks of `KEYS`, after two of them twice as wide.
+
+    Few wide chunks keep products quick where rows are long, narrow ones at the start keep short rows small.
+
+    >>> room(0), room(64), room(65), room(129), room(300)
+    (64, 64, 128, 256, 384)
+    """
+    return padded(n, KEYS if n <= 2 * KEYS else 2 * KEYS)
+
+
+def chunks(n: int) -> list[slice]:
+    """The chunks that hold n positions.
+
+    >>> chunks(200)
+    [slice(0, 64, None), slice(64, 128, None), slice(128, 256, None)]
+    """
+    ends = [0]
+    while ends[-1] < n:
+        ends.append(room(ends[-1] + 1))
+    return [slice(*pair) for pair in pairwise(ends)]
 
 
 def shareable(context: int) -> int:
@@ -72,14 +96,17 @@ class Common:
 
 @dataclass(frozen=True, slots=True)
 class Decode:
-    """One new token a row: it writes its key and value behind the row's own, and sees them all, and what is common."""
+    """One new token a row: it writes its key and value behind the row's own, and sees them all, and what is common.
+
+    Rows beyond the `mask` are padding for the products: they see nothing.
+    """
 
     keys: Float[Tensor, "layers rows kv capacity d"]
     values: Float[Tensor, "layers rows kv capacity d"]
     position: Int[Tensor, " n"]
-    place: Int[Tensor, " n"]
-    row: Int[Tensor, " n"]
-    mask: Float[Tensor, "n 1 1 seen"]
+    place: Int[Tensor, " live"]
+    row: Int[Tensor, " live"]
+    mask: Float[Tensor, "live 1 1 seen"]
     common: Sequence[Common]
 
     @classmethod
@@ -88,12 +115,12 @@ class Decode:
         keys: Tensor,
         values: Tensor,
         position: Int[Tensor, " n"],
-        place: Int[Tensor, " n"],
+        place: Int[Tensor, " live"],
         longest: int,
         common: Sequence[Common] = (),
     ) -> "Decode":
-        """Rows 0 to n stand at `position` of their text and at `place` of their own room; none beyond `longest`."""
-        at = torch.arange(padded(longest + 1, KEYS), device=place.device)
+        """Rows stand at `position` of their text, the live ones at `place` of their room; none beyond `longest`."""
+        at = torch.arange(room(longest + 1), device=place.device)
         mask = torch.zeros(len(place), len(at), dtype=keys.dtype, device=keys.device)
         mask = mask.masked_fill_(at > place[:, None], -torch.inf)[:, None, None]
         return cls(keys, values, position, place, torch.arange(len(place), device=place.device), mask, common)
@@ -101,26 +128,27 @@ class Decode:
     def attend(
         self, layer: int, q: Float[Tensor, "n heads d"], k: Float[Tensor, "n kv d"], v: Float[Tensor, "n kv d"]
     ) -> Float[Tensor, "n heads d"]:
-        n, kv, d = k.shape
-        self.keys[layer][self.row, :, self.place] = k
-        self.values[layer][self.row, :, self.place] = v
-        q = (q * d**-0.5).view(n, kv, -1, d)
-        chunks = [slice(at, at + KEYS) for at in range(0, self.mask.shape[-1], KEYS)]
-        score = [q @ self.keys[layer][:n, :, c].mT + self.mask[..., c] for c in chunks]
+        n, (kv, d) = len(self.place), k.shape[1:]
+        self.keys[layer][self.row, :, self.place] = k[:n]
+        self.values[layer][self.row, :, self.place] = v[:n]
+        padding = len(q) - n
+        q = (q[:n] * d**-0.5).view(n, kv, -1, d)
+        pieces = chunks(self.mask.shape[-1])
+        score = [q @ self.keys[layer][:n, :, c].mT + self.mask[..., c] for c in pieces]
         top = torch.stack([s.amax(-1, keepdim=True) for s in score]).amax(0)
         before = [(one.rows, *one.look(layer, q)) for one in self.common]
         for rows, high, _, _ in before:
             top[rows] = torch.maximum(top[rows], high)
         weight = [(s - top).exp_() for s in score]
         seen, total = q.new_zeros(()), q.new_zeros(())
-        for w, c in zip(weight, chunks):
+        for w, c in zip(weight, pieces):
             seen = seen + w @ self.values[layer][:n, :, c]
             total = total + w.sum(-1, keepdim=True)
         for rows, high, values, mass in before:
             share = (high - top[rows]).exp()
             seen[rows] += share * values
             total[rows] += share * mass
-        return (seen / total).view(n, -1, d)
+        return F.pad((seen / total).view(n, -1, d), (0, 0, 0, 0, 0, padding))
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,9 +234,9 @@ class RowCache:
         layers, tall, kv, wide, d = self.keys.shape
         if rows <= tall and positions <= wide:
             return
-        size = max(rows, tall), wide if positions <= wide else max(padded(positions, KEYS), 2 * wide)
+        size = max(rows, tall), wide if positions <= wide else max(room(positions), 2 * wide)
         if size[0] * size[1] > self.bound:
-            size = rows, padded(positions, KEYS)
+            size = rows, room(positions)
         kept = slice(min(wide, size[1]))
         for name in ("keys", "values"):
             old = getattr(self, name)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from groupwise.data import Ask, Finish, Sampling, Span
 from groupwise.models import Decoder, Tokenizer, choose, lineage, truncated, uniform
-from groupwise.rollout.cache import KEYS, ROWS, Common, Decode, KeysValues, RowCache, padded, shareable
+from groupwise.rollout.cache import ROWS, Common, Decode, KeysValues, RowCache, padded, room, shareable
 
 Law = tuple[float, float, int, float, int]
 
@@ -26,7 +26,7 @@ class Job:
     @property
     def reach(self) -> int:
         """Places that the row may come to fill with its own, beside what it reads in common."""
-        return padded(len(self.ask.context) + self.ask.limit, KEYS) - shareable(len(self.ask.context))
+        return room(len(self.ask.context) + self.ask.limit - shareable(len(self.ask.context)))
 
 
 class Rows:
@@ -107,7 +107,7 @@ class Rows:
         longest = self.longest
         self.cache.grow(full, longest + 1, n)
         layout = Decode.of(
-            self.cache.keys, self.cache.values, self.position[:full], self.place[:full], longest, self.common
+            self.cache.keys, self.cache.values, self.position[:full], self.place[:n], longest, self.common
         )
         logits = self.decoder.head(self.decoder(self.token[:full], layout))
         token, logp = self._drawn(logits, n)
@@ -151,7 +151,6 @@ class Rows:
         del self.jobs[left:], self.begins[left:]
         self._common = None
         self.position[left:n] = 0
-        self.place[left:n] = 0
 
     def _drawn(self, logits: Float[Tensor, "full v"], n: int) -> tuple[Int[Tensor, " full"], Float[Tensor, " full"]]:
         """A token and its log-prob for every row: each row under its own law."""

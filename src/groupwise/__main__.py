@@ -74,7 +74,7 @@ def bug(words: list[str]) -> int:
 
 
 def run(words: list[str]) -> int:
-    """Dispatch to what carries a run (`train.commands`), asks a model (`train.ask`) or only prints (`train.views`)."""
+    """Dispatch to what carries a run (`train.commands`), asks a model (`train.ask`) or only looks."""
     table, commands = parser()
     known = commands.get(words[0]) if words else None
     words, overrides = split(known, words) if known else (words, [])
@@ -87,7 +87,7 @@ def run(words: list[str]) -> int:
     if a.command is None:
         table.print_help()
         return 0
-    if a.command in ("methods", "show", "diff", "check", "doctor"):
+    if a.command in ("report", "methods", "show", "diff", "check", "doctor"):
         return look(a, overrides)
     from groupwise.train import commands as do
 
@@ -99,8 +99,6 @@ def run(words: list[str]) -> int:
         case "resume":
             return do.resume(a.run, a.use, strict=a.strict, stop_after=a.stop_after,
                              unsafe_local_exec=a.unsafe_local_exec)  # fmt: skip
-        case "report":
-            return do.report(a.run, a.out)
     from groupwise.train import ask
 
     match a.command:
@@ -113,7 +111,11 @@ def run(words: list[str]) -> int:
 
 
 def look(a: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
-    """The commands that only look: no weights, no engine."""
+    """The commands that only look: no weights, no engine. Those that only read files come without torch."""
+    if a.command == "report":
+        from groupwise.train.report import report
+
+        return report(a.run, a.out)
     from groupwise.train import views
 
     match a.command:

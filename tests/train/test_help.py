@@ -28,7 +28,7 @@ for words in ([], ["--help"], ["--version"], *([c, "--help"] for c in sys.argv[1
         assert main(words) == 0
     except SystemExit as end:
         assert end.code == 0
-heavy = {"torch", "numpy", "transformers", "tokenizers", "rich", "safetensors", "jaxtyping", "tomllib", "asyncio"}
+heavy = {"torch", "numpy", "transformers", "tokenizers", "safetensors", "jaxtyping", "tomllib", "asyncio"}
 ours = {m for m in sys.modules if m.startswith("groupwise.")} - {"groupwise.__main__"}
 print("LOADED", sorted(ours | heavy & set(sys.modules)))
 """
@@ -83,7 +83,11 @@ def calls(monkeypatch):
 
         return call
 
-    for room, names in (("commands", ("train", "resume", "report")), ("ask", ("evaluate", "sample"))):
+    for room, names in (
+        ("commands", ("train", "resume")),
+        ("ask", ("evaluate", "sample")),
+        ("report", ("report",)),
+    ):
         fake = SimpleNamespace(**{name: remember(name) for name in names})
         monkeypatch.setitem(sys.modules, f"groupwise.train.{room}", fake)
         monkeypatch.setattr(groupwise.train, room, fake, raising=False)

@@ -1,9 +1,10 @@
 """The report's python side: what is read, thinned, chosen, packed and judged."""
 
-import ast
 import hashlib
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -56,20 +57,18 @@ def test_the_plotting_library_is_the_one_that_was_recorded():
     assert "MIT License" in (PAGE / "uplot" / "LICENSE").read_text()
 
 
-def test_only_light_imports():
-    """A report is written in a moment, without torch."""
-    allowed = {"groupwise", "numpy", "safetensors"}
-    for file in [PAGE.parent / "report.py", *PAGE.glob("*.py")]:
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
-            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            for name in names:
-                top = name.split(".")[0]
-                assert top in allowed or top in __import__("sys").stdlib_module_names, f"{file.name} imports {name}"
-                late = isinstance(node, ast.ImportFrom) and node.col_offset > 0
-                assert top != "groupwise" or late or name.startswith("groupwise.train.page"), (
-                    f"{file.name} imports {name}"
-                )
+def test_the_command_needs_no_torch(tmp_path):
+    """A report is written in a moment, and refused in one."""
+    run = write_run(tmp_path / "run", iterations=3)
+    script = """
+import sys
+from groupwise.__main__ import main
+assert [main(["report", path]) for path in sys.argv[1:]] == [0, 3]
+print("LOADED", sorted({"torch", "transformers", "tokenizers", "jaxtyping"} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", script, str(run), str(tmp_path)], capture_output=True, text=True)
+    assert done.stdout.splitlines() == [str(run / "report.html"), "LOADED []"], done.stderr
+    assert done.stderr.startswith(f"error: {tmp_path} is not a run")
 
 
 def test_every_number_arrives_exactly(tmp_path):

@@ -1,6 +1,8 @@
 """The values that flow from a problem to a gradient, and the protocols that two rooms speak."""
 
-from groupwise.data.batch import Batch, family_of, pack
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from groupwise.data.errors import (
     BadData,
     Diverged,
@@ -14,8 +16,6 @@ from groupwise.data.errors import (
     Usage,
     WorkerLost,
 )
-from groupwise.data.measures import Entropy, Logp, Measure
-from groupwise.data.parts import couples, name_of, needs, scope
 from groupwise.data.sample import (
     ENVIRONMENT,
     TEMPLATE,
@@ -32,31 +32,36 @@ from groupwise.data.sample import (
     Span,
     Verdict,
 )
-from groupwise.data.segments import Segments
-from groupwise.data.sockets import (
-    Advantage,
-    Aggregate,
-    Backbone,
-    Couples,
-    Credit,
-    Curriculum,
-    Engine,
-    Keep,
-    Layout,
-    LinearHead,
-    Mask,
-    Memory,
-    Penalty,
-    Ratio,
-    Sampler,
-    Scope,
-    Shaping,
-    Strategy,
-    Surrogate,
-    Task,
-    Verifier,
-    Weight,
-)
+
+if TYPE_CHECKING:
+    from groupwise.data.batch import Batch, family_of, pack
+    from groupwise.data.measures import Entropy, Logp, Measure
+    from groupwise.data.parts import couples, name_of, needs, scope
+    from groupwise.data.segments import Segments
+    from groupwise.data.sockets import (
+        Advantage,
+        Aggregate,
+        Backbone,
+        Couples,
+        Credit,
+        Curriculum,
+        Engine,
+        Keep,
+        Layout,
+        LinearHead,
+        Mask,
+        Memory,
+        Penalty,
+        Ratio,
+        Sampler,
+        Scope,
+        Shaping,
+        Strategy,
+        Surrogate,
+        Task,
+        Verifier,
+        Weight,
+    )
 
 __all__ = [
     "ENVIRONMENT",
@@ -118,3 +123,12 @@ __all__ = [
     "pack",
     "scope",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """All but samples and errors when it is asked for: it brings torch, which what only reads files does without."""
+    if name in __all__:
+        for file in ("batch", "measures", "parts", "segments", "sockets"):
+            if name in (found := vars(import_module(f"{__name__}.{file}"))):
+                return found[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

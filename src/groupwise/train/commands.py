@@ -1,4 +1,4 @@
-"""What the commands do that carry a run, and tell of it: train, resume, report."""
+"""What the commands do that carry a run: train, resume."""
 
 import asyncio
 import contextlib
@@ -23,7 +23,7 @@ from groupwise.train.place import Place, place
 from groupwise.train.progress import Progress
 from groupwise.train.recipe import Recipe
 from groupwise.train.record import Record, read_lines
-from groupwise.train.report import write_report
+from groupwise.train.report import existing_run, write_report
 from groupwise.train.sources import templates
 from groupwise.train.store import DISK, Disk, RunLock, newest_checkpoint, run_directory, storing
 from groupwise.train.text import base_of, diff, read_recipe, write
@@ -250,27 +250,3 @@ def origin(method: Method, base: str) -> dict[str, str]:
     changed = {"changed": "; ".join(changes)} if changes else {}
     source = f"{reference.paper}, arXiv:{reference.arxiv}"
     return {"name": base, "formula": reference.formula, "reference": source, **changed}
-
-
-def existing_run(run: str) -> Path:
-    directory = Path(run)
-    if not (directory / "recipe.toml").is_file():
-        raise BadData(
-            f"{run} is not a run",
-            evidence="it holds no recipe.toml",
-            fix="name a directory under runs/, as train printed it",
-        )
-    return directory
-
-
-def report(runs: Sequence[str], out: str | None = None) -> int:
-    """The report of one run, or of several laid over each other."""
-    found = [existing_run(r) for r in runs]
-    try:
-        print(write_report(found, Path(out) if out else None))
-    except OSError as error:
-        if isinstance(error, BrokenPipeError):
-            raise
-        seen, fix = f"{error.strerror} ({error.filename})", "name a file that can be written: --out report.html"
-        raise Storage("the report could not be written", evidence=seen, fix=fix) from error
-    return 0

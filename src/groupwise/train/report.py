@@ -11,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from groupwise.data import BadData, Storage, Usage
 from groupwise.train.page.read import Curve, Run, flat, read, thin
 from groupwise.train.page.rollouts import as_json, choose, packed, prompt_map, scan, steps
 from groupwise.train.page.signs import RULES, Sign, signs, verdict
@@ -28,14 +29,36 @@ HIDING = (
 )
 
 
+def report(runs: Sequence[str], out: str | None = None) -> int:
+    """The report of one run, or of several laid over each other."""
+    found = [existing_run(r) for r in runs]
+    try:
+        print(write_report(found, Path(out) if out else None))
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):
+            raise
+        seen, fix = f"{error.strerror} ({error.filename})", "name a file that can be written: --out report.html"
+        raise Storage("the report could not be written", evidence=seen, fix=fix) from error
+    return 0
+
+
+def existing_run(run: str) -> Path:
+    directory = Path(run)
+    if not (directory / "recipe.toml").is_file():
+        raise BadData(
+            f"{run} is not a run",
+            evidence="it holds no recipe.toml",
+            fix="name a directory under runs/, as train printed it",
+        )
+    return directory
+
+
 def write_report(runs: Sequence[Path], out: Path | None = None) -> Path:
     """Write the page of one run, or of several laid over each other, to `out` (`report.html` in the first run).
 
     Reads only what is there, so it may be called while a run is being written; replaces an older page in one rename.
     """
     if not runs or not all(Path(path).is_dir() for path in runs):
-        from groupwise.data import Usage  # late: this module works without torch
-
         missing = [str(path) for path in runs if not Path(path).is_dir()]
         raise Usage(
             "a report needs run directories",

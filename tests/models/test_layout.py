@@ -1,5 +1,7 @@
 """The prefix-shared layout gives what each sample alone would give: hidden states, logits and gradients."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -22,10 +24,11 @@ TINY = Shape(
     qkv_bias=True,
     tied=True,
 )
+SLIDING = replace(TINY, windows=(5, None))
 
 
-def decoder(dtype: torch.dtype = torch.float64) -> Decoder:
-    return Decoder.new(TINY, 0, dtype=dtype, spread=0.3)
+def decoder(dtype: torch.dtype = torch.float64, shape: Shape = TINY) -> Decoder:
+    return Decoder.new(shape, 0, dtype=dtype, spread=0.3)
 
 
 class Alone:
@@ -34,10 +37,21 @@ class Alone:
     def __init__(self, length: int) -> None:
         self.position = torch.arange(length)
 
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def attend(
+        self,
+        layer: int,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        window: int | None = None,
+        softcap: float | None = None,
+    ) -> Tensor:
         k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
         score = torch.einsum("qhd,khd->hqk", q, k) / q.shape[-1] ** 0.5
-        score = score.masked_fill(self.position[None, :, None] < self.position[None, None, :], -torch.inf)
+        score = score if softcap is None else softcap * (score / softcap).tanh()
+        back = self.position[None, :, None] - self.position[None, None, :]
+        score = score.masked_fill((back < 0) | (back >= (window or len(q))), -torch.inf)
         return torch.einsum("hqk,khd->qhd", score.softmax(-1), v)
 
 
@@ -82,14 +96,17 @@ def pieces(draw: st.DrawFn) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]
 
 
 @pytest.mark.t(1)
-@pytest.mark.parametrize(("dtype", "close"), [(torch.float64, 1e-12), (torch.float32, 5e-6)])
+@pytest.mark.parametrize(
+    ("dtype", "close", "shape"),
+    [(torch.float64, 1e-12, TINY), (torch.float32, 5e-6, TINY), (torch.float64, 1e-12, SLIDING)],
+)
 @settings(max_examples=25)
 @given(piece=pieces())
 def test_shared_forward_and_gradients_equal_each_sample_alone(
-    piece: tuple[list[tuple[int, ...]], list[tuple[int, ...]]], dtype: torch.dtype, close: float
+    piece: tuple[list[tuple[int, ...]], list[tuple[int, ...]]], dtype: torch.dtype, close: float, shape: Shape
 ) -> None:
     contexts, tokens = piece
-    model = decoder(dtype)
+    model = decoder(dtype, shape)
     got, expected = shared(model, contexts, tokens), plain(model, contexts, tokens)
     assert got.shape == expected.shape
     assert apart(got.detach(), expected.detach()) <= close

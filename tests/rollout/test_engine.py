@@ -362,9 +362,10 @@ def test_a_failure_of_the_model_reaches_everyone_who_waits() -> None:
     assert len(answered(e, [ask(0)])[0].tokens) == 12
 
 
-def test_long_prompts_are_read_in_common_and_say_what_a_plain_forward_says() -> None:
+@pytest.mark.parametrize("windows", [(), (20, None), (70, 7)])
+def test_long_prompts_are_read_in_common_and_say_what_a_plain_forward_says(windows: tuple[int | None, ...]) -> None:
     """Prompts around whole chunks of 64 tokens, several answers each, in any order, rows entering when others leave."""
-    model = decoder(torch.float64, spread=0.2)
+    model = decoder(torch.float64, spread=0.2, windows=windows)
     asks = [
         ask(length, context=prompt_of(length, length), limit=5 + 9 * i, stream=(i,))
         for i in range(3)

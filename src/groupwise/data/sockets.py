@@ -172,13 +172,23 @@ class Penalty(Protocol):
 
 @runtime_checkable
 class Layout(Protocol):
-    """How packed tokens see each other: rotary positions, and attention over what each may see."""
+    """How packed tokens see each other: positions, and attention over what each may see.
+
+    With a `window`, a token sees that many back, itself included; with a `softcap`, a score x is `c tanh(x / c)`.
+    """
 
     @property
     def position(self) -> Int[Tensor, " n"]: ...
 
     def attend(
-        self, layer: int, q: Float[Tensor, "n heads d"], k: Float[Tensor, "n kv d"], v: Float[Tensor, "n kv d"]
+        self,
+        layer: int,
+        q: Float[Tensor, "n heads d"],
+        k: Float[Tensor, "n kv d"],
+        v: Float[Tensor, "n kv d"],
+        *,
+        window: int | None = None,
+        softcap: float | None = None,
     ) -> Float[Tensor, "n heads d"]: ...
 
 

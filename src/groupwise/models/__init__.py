@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from groupwise.models.checkpoint import read_model, read_shape, weight_files, write_model
     from groupwise.models.decoder import Decoder, Shape
     from groupwise.models.files import find_model
-    from groupwise.models.layout import Shared
+    from groupwise.models.layout import Shared, attention
     from groupwise.models.sampling import choose, log_law, truncated
     from groupwise.models.templates import Messages, Template, find_template
     from groupwise.models.tokenizer import Tokenizer, read_tokenizer
@@ -23,6 +23,7 @@ __all__ = [
     "Shared",
     "Template",
     "Tokenizer",
+    "attention",
     "choose",
     "find_model",
     "find_template",

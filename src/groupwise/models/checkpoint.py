@@ -12,16 +12,9 @@ from torch import Tensor
 
 from groupwise.data import BadData
 from groupwise.models.decoder import Decoder, Shape
+from groupwise.models.families import FAMILIES, beyond, config_of, shape_of
 from groupwise.models.files import listing, read_json
 from groupwise.models.tokenizer import Tokenizer
-
-# What tells the families apart, and what their configuration means where it is silent.
-FAMILIES: dict[str, dict[str, Any]] = {
-    "qwen2": {"architecture": "Qwen2ForCausalLM", "qk_norm": False, "qkv_bias": True},
-    "qwen3": {"architecture": "Qwen3ForCausalLM", "qk_norm": True, "qkv_bias": False, "head_dim": 128},
-    "llama": {"architecture": "LlamaForCausalLM", "qk_norm": False, "qkv_bias": False},
-    "mistral": {"architecture": "MistralForCausalLM", "qk_norm": False, "qkv_bias": False, "sliding_window": 4096},
-}
 
 
 def read_shape(path: Path | str, *, context: int = 0) -> Shape:
@@ -33,26 +26,9 @@ def read_shape(path: Path | str, *, context: int = 0) -> Shape:
     if not path.is_dir():
         raise BadData(f"there is no model at {path}", evidence=listing(path), fix="give the path of a model directory")
     config = read_json(path / "config.json")
-    family = config.get("model_type")
     _refuse(path, config)
-    config = FAMILIES[str(family)] | config
     try:
-        shape = Shape(
-            family=str(family),
-            vocabulary=config["vocab_size"],
-            width=config["hidden_size"],
-            layers=config["num_hidden_layers"],
-            heads=config["num_attention_heads"],
-            kv_heads=config.get("num_key_value_heads") or config["num_attention_heads"],
-            head_dim=config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"],
-            inner=config["intermediate_size"],
-            positions=min(config["max_position_embeddings"], _window(config)),
-            rope_theta=float(_rope(config).get("rope_theta", 10_000.0)),
-            eps=float(config.get("rms_norm_eps", 1e-6)),
-            qk_norm=config["qk_norm"],
-            qkv_bias=config["qkv_bias"],
-            tied=bool(config.get("tie_word_embeddings", False)),
-        )
+        shape = shape_of(config)
     except KeyError as error:
         raise BadData(f"{path / 'config.json'} lacks {error.args[0]}", fix="fetch the file again") from error
     except (TypeError, ValueError) as error:
@@ -62,9 +38,8 @@ def read_shape(path: Path | str, *, context: int = 0) -> Shape:
     if context > shape.positions:
         raise BadData(
             f"the model in {path} sees at most {shape.positions} tokens at once",
-            evidence=f"prompt and answer may have {context}; max_position_embeddings "
-            f"{config['max_position_embeddings']}, sliding window {config.get('sliding_window')}",
-            fix="lower sampling.max_tokens or drop long prompts; sliding windows are not supported",
+            evidence=f"prompt and answer may have {context}",
+            fix="lower sampling.max_tokens or drop long prompts",
         )
     return shape
 
@@ -85,11 +60,7 @@ def read_model(
 
 def write_model(decoder: Decoder, path: Path | str, *, tokenizer: Tokenizer) -> None:
     """Write a directory that transformers, vLLM and `read_model` load. ValueError for a shape that no family has."""
-    path, shape = Path(path), decoder.shape
-    family = FAMILIES[shape.family]
-    for name in ("qk_norm", "qkv_bias"):
-        if getattr(shape, name) != family[name]:
-            raise ValueError(f"{name} is {getattr(shape, name)}, but {shape.family} has {family[name]}")
+    path, config = Path(path), config_of(decoder.shape)
     tokenizer.save(path)
     weights = {name: p.detach().cpu().contiguous() for name, p in decoder.named_parameters()}
     save_file(weights, path / "model.safetensors", metadata={"format": "pt"})
@@ -97,78 +68,32 @@ def write_model(decoder: Decoder, path: Path | str, *, tokenizer: Tokenizer) -> 
     generation = {"eos_token_id": ends, "pad_token_id": ends[0]}
     _write_json(path / "generation_config.json", generation)
     dtype = str(next(decoder.parameters()).dtype).removeprefix("torch.")
-    _write_json(path / "config.json", _config(shape) | generation | {"dtype": dtype, "torch_dtype": dtype})
-
-
-def _config(shape: Shape) -> dict[str, Any]:
-    return {
-        "architectures": [FAMILIES[shape.family]["architecture"]],
-        "model_type": shape.family,
-        "vocab_size": shape.vocabulary,
-        "hidden_size": shape.width,
-        "intermediate_size": shape.inner,
-        "num_hidden_layers": shape.layers,
-        "num_attention_heads": shape.heads,
-        "num_key_value_heads": shape.kv_heads,
-        "head_dim": shape.head_dim,
-        "hidden_act": "silu",
-        "max_position_embeddings": shape.positions,
-        "rms_norm_eps": shape.eps,
-        "rope_theta": shape.rope_theta,
-        "tie_word_embeddings": shape.tied,
-        "sliding_window": None,
-        "attention_dropout": 0.0,
-        "bos_token_id": None,
-    }
+    _write_json(path / "config.json", config | generation | {"dtype": dtype, "torch_dtype": dtype})
 
 
 def _write_json(path: Path, value: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
 
 
-def _rope(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Rotary parameters: transformers 5 keeps them together, before they lay open."""
-    given = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    return {k: config[k] for k in ("rope_theta", "partial_rotary_factor") if config.get(k) is not None} | given
-
-
-def _window(config: Mapping[str, Any]) -> int:
-    """How many tokens see each other; within them a sliding window changes nothing."""
-    window = config.get("sliding_window")
-    slides = config["model_type"] == "mistral" or config.get("use_sliding_window", False)
-    return window if slides and window is not None else config["max_position_embeddings"]
-
-
 def _refuse(path: Path, config: Mapping[str, Any]) -> None:
     """BadData for a configuration that asks for more than the decoder does."""
-    family, rope = config.get("model_type"), _rope(config)
-    architectures = config.get("architectures") or []
     if "auto_map" in config:
         raise BadData(
             f"the model in {path} brings its own code",
             evidence=f"auto_map in config.json: {config['auto_map']}",
             fix="code from a model directory is never run; take a model of a known architecture",
         )
-    if family not in FAMILIES or any(a != FAMILIES[family]["architecture"] for a in architectures):
+    if config.get("quantization_config") is not None:
+        raise BadData(
+            f"the model in {path} is quantised",
+            evidence=f"quantization_config: {config['quantization_config']}",
+            fix="take the model that it was quantised from: quantised weights cannot be trained",
+        )
+    if odd := beyond(config):
         raise BadData(
             f"the model in {path} is of an unknown architecture",
-            evidence=f"model_type {family!r}, architectures {architectures}",
-            fix=f"known are {', '.join(sorted(f['architecture'] for f in FAMILIES.values()))}",
-        )
-    scaling = rope.get("rope_type", rope.get("type", "default"))
-    odd = {
-        "rope scaling": scaling not in ("default", None) or rope.get("partial_rotary_factor", 1) != 1,
-        "hidden_act": config.get("hidden_act", "silu") != "silu",
-        "attention_bias": bool(config.get("attention_bias")),
-        "mlp_bias": bool(config.get("mlp_bias")),
-        "quantization_config": config.get("quantization_config") is not None,
-    }
-    for name in (name for name, is_odd in odd.items() if is_odd):
-        value = rope if name == "rope scaling" else config[name]
-        raise BadData(
-            f"the model in {path} needs {name}, which the decoder does not have",
-            evidence=f"{name}: {value}",
-            fix="take a model without it",
+            evidence=odd,
+            fix=f"known are {', '.join(sorted(f.architecture for f in FAMILIES.values()))}",
         )
 
 

@@ -14,11 +14,15 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from groupwise.data import Layout
+from groupwise.models.rope import Scaling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What a decoder is made of, without its weights. `positions` is the most tokens that it may see at once."""
+    """What a decoder is made of, without its weights. `positions` is the most tokens that it may see at once.
+
+    `windows` is how many tokens each layer sees back, itself included (None: all); empty where every layer sees all.
+    """
 
     vocabulary: int
     width: int
@@ -30,9 +34,13 @@ class Shape:
     positions: int
     family: str = "llama"
     rope_theta: float = 10_000.0
+    rope_scaling: Scaling | None = None
+    windows: tuple[int | None, ...] = ()
     eps: float = 1e-6
     qk_norm: bool = False
     qkv_bias: bool = False
+    out_bias: bool = False
+    mlp_bias: bool = False
     tied: bool = False
 
     def __post_init__(self) -> None:
@@ -44,6 +52,10 @@ class Shape:
             raise ValueError(f"{self.heads} heads cannot share {self.kv_heads} kv_heads evenly")
         if self.head_dim % 2:
             raise ValueError(f"head_dim is {self.head_dim}: rotary positions turn pairs, so it must be even")
+        if self.windows and len(self.windows) != self.layers:
+            raise ValueError(f"{len(self.windows)} windows for {self.layers} layers")
+        if any(w is not None and w < 1 for w in self.windows):
+            raise ValueError(f"windows are {self.windows}: a token sees at least itself")
 
 
 class Norm(nn.Module):
@@ -63,12 +75,18 @@ class Norm(nn.Module):
 Turn = tuple[Float[Tensor, "n 1 d"], Float[Tensor, "n 1 d"]]
 
 
-def rotary(position: Int[Tensor, " n"], head_dim: int, theta: float, dtype: torch.dtype) -> Turn:
+def rotary(position: Int[Tensor, " n"], shape: Shape, dtype: torch.dtype) -> Turn:
     """Cosine and sine of each position's angles, taken in float64. RoPE, arXiv:2104.09864."""
-    steps = torch.arange(0, head_dim, 2, dtype=torch.float64, device=position.device) / head_dim
-    angle = position[:, None].double() * theta**-steps
+    steps = torch.arange(0, shape.head_dim, 2, dtype=torch.float64, device=position.device) / shape.head_dim
+    frequency, scaling = shape.rope_theta**-steps, shape.rope_scaling
+    if scaling:
+        frequency = scaling(frequency, shape.rope_theta)
+    angle = position[:, None].double() * frequency
     angle = torch.cat([angle, angle], -1)[:, None, :]
-    return angle.cos().to(dtype), angle.sin().to(dtype)
+    cos, sin = angle.cos(), angle.sin()
+    if scaling:
+        cos, sin = cos * scaling.stretch, sin * scaling.stretch
+    return cos.to(dtype), sin.to(dtype)
 
 
 def turned(x: Float[Tensor, "n heads d"], turn: Turn) -> Float[Tensor, "n heads d"]:
@@ -84,18 +102,19 @@ class Attention(nn.Module):
     def __init__(self, shape: Shape, layer: int) -> None:
         super().__init__()
         self.layer, self.head_dim = layer, shape.head_dim
+        self.window = shape.windows[layer] if shape.windows else None
         asks, seen = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
         self.q_proj = nn.Linear(shape.width, asks, bias=shape.qkv_bias)
         self.k_proj = nn.Linear(shape.width, seen, bias=shape.qkv_bias)
         self.v_proj = nn.Linear(shape.width, seen, bias=shape.qkv_bias)
-        self.o_proj = nn.Linear(asks, shape.width, bias=False)
+        self.o_proj = nn.Linear(asks, shape.width, bias=shape.out_bias)
         self.q_norm = Norm(shape.head_dim, shape.eps) if shape.qk_norm else nn.Identity()
         self.k_norm = Norm(shape.head_dim, shape.eps) if shape.qk_norm else nn.Identity()
 
     def forward(self, x: Float[Tensor, "n width"], turn: Turn, layout: Layout) -> Float[Tensor, "n width"]:
         q, k, v = (proj(x).unflatten(-1, (-1, self.head_dim)) for proj in (self.q_proj, self.k_proj, self.v_proj))
         q, k = turned(self.q_norm(q), turn), turned(self.k_norm(k), turn)
-        return self.o_proj(layout.attend(self.layer, q, k, v).flatten(1))
+        return self.o_proj(layout.attend(self.layer, q, k, v, window=self.window).flatten(1))
 
 
 class MLP(nn.Module):
@@ -103,9 +122,9 @@ class MLP(nn.Module):
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
-        self.gate_proj = nn.Linear(shape.width, shape.inner, bias=False)
-        self.up_proj = nn.Linear(shape.width, shape.inner, bias=False)
-        self.down_proj = nn.Linear(shape.inner, shape.width, bias=False)
+        self.gate_proj = nn.Linear(shape.width, shape.inner, bias=shape.mlp_bias)
+        self.up_proj = nn.Linear(shape.width, shape.inner, bias=shape.mlp_bias)
+        self.down_proj = nn.Linear(shape.inner, shape.width, bias=shape.mlp_bias)
 
     def forward(self, x: Float[Tensor, "n width"]) -> Float[Tensor, "n width"]:
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
@@ -145,7 +164,7 @@ class Trunk(nn.Module):
 
     def forward(self, tokens: Int[Tensor, " n"], layout: Layout) -> Float[Tensor, "n width"]:
         x = self.embed_tokens(tokens)
-        turn = rotary(layout.position, self.shape.head_dim, self.shape.rope_theta, x.dtype)
+        turn = rotary(layout.position, self.shape, x.dtype)
         for layer in self.layers:
             if self.recompute and torch.is_grad_enabled():
                 x = checkpoint(layer, x, turn, layout, use_reentrant=False, preserve_rng_state=False)

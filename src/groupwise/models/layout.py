@@ -22,12 +22,20 @@ class Block:
     mask: Bool[Tensor, "rows 1 asks sees"]
 
     def attend(
-        self, q: Float[Tensor, "n heads d"], k: Float[Tensor, "n kv d"], v: Float[Tensor, "n kv d"]
+        self,
+        q: Float[Tensor, "n heads d"],
+        k: Float[Tensor, "n kv d"],
+        v: Float[Tensor, "n kv d"],
+        window: int | None,
+        softcap: float | None,
     ) -> Float[Tensor, "slots heads d"]:
         """Attention of every slot, rows one after the other, padding included."""
         q, k, v = (_gather(x, at).transpose(1, 2) for x, at in ((q, self.queries), (k, self.keys), (v, self.keys)))
-        grouped = q.shape[1] != k.shape[1]
-        return F.scaled_dot_product_attention(q, k, v, self.mask, enable_gqa=grouped).transpose(1, 2).flatten(0, 1)
+        mask = self.mask
+        if window is not None and window < mask.shape[-1]:  # who sees m keys sees those at 0 to m - 1
+            at = torch.arange(mask.shape[-1], device=mask.device)
+            mask = mask & (at >= mask.sum(-1, keepdim=True) - window)
+        return attention(q, k, v, mask, softcap).transpose(1, 2).flatten(0, 1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,9 +103,29 @@ class Shared:
         q: Float[Tensor, "n heads d"],
         k: Float[Tensor, "n kv d"],
         v: Float[Tensor, "n kv d"],
+        *,
+        window: int | None = None,
+        softcap: float | None = None,
     ) -> Float[Tensor, "n heads d"]:
         """Scaled dot-product attention of every packed token over what it may see."""
-        return _gather(torch.cat([q[:0], *(block.attend(q, k, v) for block in self.blocks)]), self.slot)
+        found = [block.attend(q, k, v, window, softcap) for block in self.blocks]
+        return _gather(torch.cat([q[:0], *found]), self.slot)
+
+
+def attention(
+    q: Float[Tensor, "rows heads asks d"],
+    k: Float[Tensor, "rows kv sees d"],
+    v: Float[Tensor, "rows kv sees d"],
+    mask: Bool[Tensor, "*rows asks sees"],
+    softcap: float | None = None,
+) -> Float[Tensor, "rows heads asks d"]:
+    """`softmax(q k' / sqrt(d)) v` over what the mask lets each see; with a soft cap c, a score x is `c tanh(x / c)`."""
+    grouped = q.shape[1] // k.shape[1]
+    if softcap is None:
+        return F.scaled_dot_product_attention(q, k, v, mask, enable_gqa=grouped > 1)
+    k, v = (x.repeat_interleave(grouped, 1) for x in (k, v))
+    score = softcap * torch.tanh(q @ k.mT * (q.shape[-1] ** -0.5 / softcap))
+    return score.masked_fill(~mask, -torch.inf).softmax(-1) @ v
 
 
 def _gather(x: Float[Tensor, "n heads d"], at: Int[Tensor, " *shape"]) -> Float[Tensor, "*shape heads d"]:

@@ -17,6 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from groupwise.data import Ids
+from groupwise.models import attention
 
 ROWS = 16
 KEYS = 64
@@ -82,12 +83,22 @@ class Common:
         filled = [*rows, *[rows[-1]] * (padded(len(rows), ROWS) - len(rows))]
         return cls(*known, torch.tensor(rows, device=device), torch.tensor(filled, device=device))
 
-    def look(self, layer: int, q: Float[Tensor, "n kv queries d"]) -> tuple[Tensor, Tensor, Tensor]:
-        """For each of the rows: its highest score, and relative to it what it sees and its weight."""
+    def look(
+        self, layer: int, q: Float[Tensor, "n kv queries d"], first: Int[Tensor, " n"] | None, softcap: float | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """For each of the rows: its highest score, and relative to it what it sees and its weight.
+
+        A row sees positions from `first` on (None: all).
+        """
         kv, queries = q.shape[1:3]
         asks = q[self.asks].transpose(0, 1).flatten(1, 2)
-        score = asks @ self.keys[layer].mT
+        score = _capped(asks @ self.keys[layer].mT, softcap)
+        if first is not None:
+            gone = torch.arange(score.shape[-1], device=q.device) < first[self.asks].repeat_interleave(queries)[:, None]
+            score = score.masked_fill(gone, -torch.inf)
         top = score.amax(-1, keepdim=True)
+        if first is not None:
+            top = top.clamp(min=torch.finfo(top.dtype).min)  # of a row that sees nothing here
         weight = (score - top).exp_()
         found = (top, weight @ self.values[layer], weight.sum(-1, keepdim=True))
         top, seen, total = (x.view(kv, -1, queries, x.shape[-1]).transpose(0, 1)[: len(self.rows)] for x in found)
@@ -126,7 +137,14 @@ class Decode:
         return cls(keys, values, position, place, torch.arange(len(place), device=place.device), mask, common)
 
     def attend(
-        self, layer: int, q: Float[Tensor, "n heads d"], k: Float[Tensor, "n kv d"], v: Float[Tensor, "n kv d"]
+        self,
+        layer: int,
+        q: Float[Tensor, "n heads d"],
+        k: Float[Tensor, "n kv d"],
+        v: Float[Tensor, "n kv d"],
+        *,
+        window: int | None = None,
+        softcap: float | None = None,
     ) -> Float[Tensor, "n heads d"]:
         n, (kv, d) = len(self.place), k.shape[1:]
         self.keys[layer][self.row, :, self.place] = k[:n]
@@ -134,9 +152,10 @@ class Decode:
         padding = len(q) - n
         q = (q[:n] * d**-0.5).view(n, kv, -1, d)
         pieces = chunks(self.mask.shape[-1])
-        score = [q @ self.keys[layer][:n, :, c].mT + self.mask[..., c] for c in pieces]
+        mask, first = self._within(window)
+        score = [_capped(q @ self.keys[layer][:n, :, c].mT, softcap) + mask[..., c] for c in pieces]
         top = torch.stack([s.amax(-1, keepdim=True) for s in score]).amax(0)
-        before = [(one.rows, *one.look(layer, q)) for one in self.common]
+        before = [(one.rows, *one.look(layer, q, first, softcap)) for one in self.common]
         for rows, high, _, _ in before:
             top[rows] = torch.maximum(top[rows], high)
         weight = [(s - top).exp_() for s in score]
@@ -149,6 +168,15 @@ class Decode:
             seen[rows] += share * values
             total[rows] += share * mass
         return F.pad((seen / total).view(n, -1, d), (0, 0, 0, 0, 0, padding))
+
+    def _within(self, window: int | None) -> tuple[Tensor, Tensor | None]:
+        """The mask of each row's own room, and the first position it sees, where a window hides any (else None)."""
+        if window is None or window >= self.mask.shape[-1] + max((c.keys.shape[2] for c in self.common), default=0):
+            return self.mask, None
+        at = torch.arange(self.mask.shape[-1], device=self.place.device)
+        gone = at <= self.place[:, None] - window
+        first = self.position[: len(self.place)] + 1 - window
+        return self.mask.masked_fill(gone[:, None, None], -torch.inf), first
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +197,14 @@ class Prefill:
         return cls(torch.tensor(tokens, device=device), torch.tensor(position, device=device), widths, [])
 
     def attend(
-        self, layer: int, q: Float[Tensor, "n heads d"], k: Float[Tensor, "n kv d"], v: Float[Tensor, "n kv d"]
+        self,
+        layer: int,
+        q: Float[Tensor, "n heads d"],
+        k: Float[Tensor, "n kv d"],
+        v: Float[Tensor, "n kv d"],
+        *,
+        window: int | None = None,
+        softcap: float | None = None,
     ) -> Float[Tensor, "n heads d"]:
         self.seen.append((k, v))
         out = torch.empty_like(q)
@@ -177,7 +212,11 @@ class Prefill:
         for width, alike in groupby(self.widths):
             own = slice(at, at := at + width * len(list(alike)))
             a, b, c = (x[own].unflatten(0, (-1, width)).transpose(1, 2) for x in (q, k, v))
-            asked = F.scaled_dot_product_attention(a, b, c, is_causal=True, enable_gqa=q.shape[1] != k.shape[1])
+            if softcap is None and (window is None or window >= width):
+                asked = F.scaled_dot_product_attention(a, b, c, is_causal=True, enable_gqa=q.shape[1] != k.shape[1])
+            else:
+                see = torch.ones(width, width, dtype=torch.bool, device=q.device).tril()
+                asked = attention(a, b, c, see if window is None else see.triu(1 - window), softcap)
             out[own] = asked.transpose(1, 2).flatten(0, 1)
         return out
 
@@ -185,6 +224,10 @@ class Prefill:
         """Keys and values of each context, its padding included."""
         keys, values = (torch.stack(x).transpose(1, 2).split(self.widths, 2) for x in zip(*self.seen))
         return list(zip(keys, values))
+
+
+def _capped(score: Tensor, softcap: float | None) -> Tensor:
+    return score if softcap is None else softcap * torch.tanh(score / softcap)
 
 
 class Prefixes:

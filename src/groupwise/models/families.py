@@ -1,0 +1,151 @@
+"""Which configurations the decoder computes exactly: Qwen2, Qwen3, Llama and Mistral, to a `Shape` and back."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from groupwise.models.decoder import Shape
+from groupwise.models.rope import SCALINGS, Yarn, parameters_of, scaling_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """What tells a family from the others, and what its configuration means where it is silent."""
+
+    architecture: str
+    qk_norm: bool = False
+    qkv_bias: bool = False
+    biases: tuple[str, ...] = ()
+    """Which of `attention_bias` (queries, keys, values and output) and `mlp_bias` a configuration may switch on."""
+    windows: bool = False
+    """Whether a window may slide, and `always`: in every layer."""
+    always: bool = False
+    silent: tuple[tuple[str, Any], ...] = ()
+
+
+FAMILIES: dict[str, Kind] = {
+    "qwen2": Kind(architecture="Qwen2ForCausalLM", qkv_bias=True, windows=True),
+    "qwen3": Kind(
+        architecture="Qwen3ForCausalLM",
+        qk_norm=True,
+        biases=("attention_bias",),
+        windows=True,
+        silent=(("head_dim", 128),),
+    ),
+    "llama": Kind(architecture="LlamaForCausalLM", biases=("attention_bias", "mlp_bias")),
+    "mistral": Kind(architecture="MistralForCausalLM", windows=True, always=True, silent=(("sliding_window", 4096),)),
+}
+
+
+def beyond(config: Mapping[str, Any]) -> str:
+    """What a configuration asks for that the decoder does not compute; empty if there is nothing."""
+    family, rope = config.get("model_type"), rope_of(config)
+    if family not in FAMILIES:
+        return f"model_type {family!r}"
+    if any(a != FAMILIES[str(family)].architecture for a in config.get("architectures") or []):
+        return f"architectures {config['architectures']}"
+    if config.get("hidden_act", "silu") != "silu":
+        return f"hidden_act {config['hidden_act']!r}"
+    kind = rope.get("rope_type") or rope.get("type") or "default"
+    if kind not in ("default", *SCALINGS):
+        return f"rope_type {kind!r}"
+    if rope.get("partial_rotary_factor", 1) != 1:
+        return f"partial_rotary_factor {rope['partial_rotary_factor']}"
+    return ""
+
+
+def shape_of(config: Mapping[str, Any]) -> Shape:
+    """The shape that a configuration describes. KeyError, TypeError or ValueError where it describes none."""
+    family = str(config["model_type"])
+    kind = FAMILIES[family]
+    config = dict(kind.silent) | dict(config)
+    switched = {name: name in kind.biases and bool(config.get(name)) for name in ("attention_bias", "mlp_bias")}
+    rope = rope_of(config)
+    positions = config["max_position_embeddings"]
+    scaling = scaling_of(rope, positions)
+    if isinstance(scaling, Yarn):  # often switched on beside the length of pretraining
+        positions = max(positions, int(scaling.factor * scaling.original_max_position_embeddings))
+    return Shape(
+        family=family,
+        vocabulary=config["vocab_size"],
+        width=config["hidden_size"],
+        layers=config["num_hidden_layers"],
+        heads=config["num_attention_heads"],
+        kv_heads=config.get("num_key_value_heads") or config["num_attention_heads"],
+        head_dim=config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"],
+        inner=config["intermediate_size"],
+        positions=positions,
+        rope_theta=float(rope.get("rope_theta", 10_000.0)),
+        rope_scaling=scaling,
+        windows=_windows(kind, config, positions),
+        eps=float(config.get("rms_norm_eps", 1e-6)),
+        qk_norm=kind.qk_norm,
+        qkv_bias=kind.qkv_bias or switched["attention_bias"],
+        out_bias=switched["attention_bias"],
+        mlp_bias=switched["mlp_bias"],
+        tied=bool(config.get("tie_word_embeddings", False)),
+    )
+
+
+def config_of(shape: Shape) -> dict[str, Any]:
+    """The configuration of a shape, as transformers reads it. ValueError for a shape that its family does not have."""
+    kind = FAMILIES[shape.family]
+    config = {
+        "architectures": [kind.architecture],
+        "model_type": shape.family,
+        "vocab_size": shape.vocabulary,
+        "hidden_size": shape.width,
+        "intermediate_size": shape.inner,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads,
+        "head_dim": shape.head_dim,
+        "hidden_act": "silu",
+        "max_position_embeddings": shape.positions,
+        "rms_norm_eps": shape.eps,
+        "rope_theta": shape.rope_theta,
+        "tie_word_embeddings": shape.tied,
+        "sliding_window": None,
+        "attention_dropout": 0.0,
+        "bos_token_id": None,
+    }
+    if shape.rope_scaling:
+        config["rope_scaling"] = parameters_of(shape.rope_scaling)
+    for name, value in (("attention_bias", shape.out_bias), ("mlp_bias", shape.mlp_bias)):
+        if value:
+            config[name] = True
+    if any(shape.windows):
+        config["sliding_window"] = max(filter(None, shape.windows))
+        if not kind.always:
+            slides = ["sliding_attention" if w else "full_attention" for w in shape.windows]
+            config |= {"use_sliding_window": True, "layer_types": slides}
+    again = shape_of(config)
+    for name in (f.name for f in fields(Shape)):
+        if (own := getattr(shape, name)) != (its := getattr(again, name)):
+            raise ValueError(f"{name} is {own}, but {shape.family} has {its}")
+    return config
+
+
+def rope_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Rotary parameters: transformers 5 keeps them together, before they lay open."""
+    given = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    names = ("rope_theta", "partial_rotary_factor")
+    found = {k: config[k] for k in names if config.get(k) is not None} | dict(given)
+    if config.get("original_max_position_embeddings") is not None:
+        found["original_max_position_embeddings"] = config["original_max_position_embeddings"]
+    return found
+
+
+def _windows(kind: Kind, config: Mapping[str, Any], positions: int) -> tuple[int | None, ...]:
+    """How many tokens each layer sees back, itself included; empty where no layer sees less than all."""
+    window, layers = config.get("sliding_window"), config["num_hidden_layers"]
+    if not kind.windows or window is None or window >= positions:
+        return ()
+    if kind.always:
+        return (window,) * layers
+    if not config.get("use_sliding_window", False):
+        return ()
+    types = config.get("layer_types") or [
+        "sliding_attention" if i >= config.get("max_window_layers", 28) else "full_attention" for i in range(layers)
+    ]
+    return tuple(window if t == "sliding_attention" else None for t in types)

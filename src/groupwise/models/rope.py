@@ -1,0 +1,127 @@
+"""Rotary positions beyond the length of pretraining: how published scalings change the frequencies.
+
+Each is a part with the field names of Hugging Face configurations. Given the plain frequencies it returns its own, in
+float64; `stretch` multiplies cosine and sine, hence attention scores by its square.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Linear:
+    """Every frequency divided by `factor`. Position interpolation, arXiv:2306.15595."""
+
+    kind: ClassVar[str] = "linear"
+    stretch: ClassVar[float] = 1.0
+    factor: float
+
+    def __call__(self, plain: Float[Tensor, " half"], theta: float) -> Float[Tensor, " half"]:
+        return plain / self.factor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dynamic:
+    """The plain frequencies: scaling by the text's length begins where `max_position_embeddings` ends, and so do we."""
+
+    kind: ClassVar[str] = "dynamic"
+    stretch: ClassVar[float] = 1.0
+    factor: float
+
+    def __call__(self, plain: Float[Tensor, " half"], theta: float) -> Float[Tensor, " half"]:
+        return plain
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Llama3:
+    """Short wavelengths stay, long ones grow by `factor`, those between are mixed. Llama 3.1, arXiv:2407.21783."""
+
+    kind: ClassVar[str] = "llama3"
+    stretch: ClassVar[float] = 1.0
+    factor: float
+    low_freq_factor: float
+    high_freq_factor: float
+    original_max_position_embeddings: int
+
+    def __call__(self, plain: Float[Tensor, " half"], theta: float) -> Float[Tensor, " half"]:
+        turns = self.original_max_position_embeddings * plain / (2 * math.pi)
+        keep = (turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
+        keep = keep.clamp(0, 1)
+        return keep * plain + (1 - keep) * plain / self.factor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Yarn:
+    """Interpolation where a pair turns less than `beta_slow` times over the original length, none above `beta_fast`.
+
+    YaRN, arXiv:2309.00071, section 3.2; its temperature is `stretch`, `0.1 ln(factor) + 1` unless given.
+    """
+
+    kind: ClassVar[str] = "yarn"
+    factor: float
+    original_max_position_embeddings: int
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    attention_factor: float | None = None
+    mscale: float | None = None
+    mscale_all_dim: float | None = None
+    truncate: bool = True
+
+    @property
+    def stretch(self) -> float:
+        if self.attention_factor is not None:
+            return self.attention_factor
+        if self.mscale and self.mscale_all_dim:
+            return self._warmth(self.mscale) / self._warmth(self.mscale_all_dim)
+        return self._warmth(1.0)
+
+    def _warmth(self, scale: float) -> float:
+        return 0.1 * scale * math.log(self.factor) + 1 if self.factor > 1 else 1.0
+
+    def __call__(self, plain: Float[Tensor, " half"], theta: float) -> Float[Tensor, " half"]:
+        low, high = (self._pair(turns, 2 * len(plain), theta) for turns in (self.beta_fast, self.beta_slow))
+        if self.truncate:
+            low, high = math.floor(low), math.ceil(high)
+        low, high = max(low, 0), min(high, 2 * len(plain) - 1)
+        pair = torch.arange(len(plain), dtype=plain.dtype, device=plain.device)
+        slow = ((pair - low) / (high - low if high != low else 0.001)).clamp(0, 1)
+        return slow * plain / self.factor + (1 - slow) * plain
+
+    def _pair(self, turns: float, dim: int, theta: float) -> float:
+        """Which pair turns so often over the original length."""
+        return dim * math.log(self.original_max_position_embeddings / (turns * 2 * math.pi)) / (2 * math.log(theta))
+
+
+Scaling = Linear | Dynamic | Llama3 | Yarn
+SCALINGS: dict[str, type[Scaling]] = {s.kind: s for s in (Linear, Dynamic, Llama3, Yarn)}
+
+
+def scaling_of(rope: Mapping[str, Any], positions: int) -> Scaling | None:
+    """The scaling that a configuration's rotary parameters name, None for none; `positions` where they name no length.
+
+    KeyError for an unknown kind or a missing field, TypeError or ValueError for one that is no number.
+
+    >>> scaling_of({"rope_type": "linear", "factor": 4}, 2048)
+    Linear(factor=4.0)
+    """
+    kind = rope.get("rope_type") or rope.get("type") or "default"
+    if kind == "default":
+        return None
+    part = SCALINGS[kind]
+    given = {f.name: rope[f.name] for f in fields(part) if rope.get(f.name) is not None}
+    if "original_max_position_embeddings" in {f.name for f in fields(part)}:
+        given = {"original_max_position_embeddings": positions} | given
+        given.setdefault("factor", positions / given["original_max_position_embeddings"])
+    whole = {"original_max_position_embeddings": int, "truncate": bool}
+    return part(**{name: whole.get(name, float)(value) for name, value in given.items()})
+
+
+def parameters_of(scaling: Scaling) -> dict[str, Any]:
+    """What a configuration says of a scaling: `scaling_of` gives it back."""
+    return {"rope_type": scaling.kind} | {k: v for k, v in asdict(scaling).items() if v is not None}

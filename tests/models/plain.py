@@ -1,0 +1,98 @@
+"""The plain way of transformers, which whatever we do with a model is held to: one row a sample, nothing shared."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor, nn
+
+from groupwise.data import Ask, Batch, Ids, Sampling, pack
+from groupwise.learner import forward
+from groupwise.rollout import NativeEngine
+from tests.learner.small import families
+from tests.rollout.worlds import tokenizer
+
+SMALL: dict[str, Any] = {
+    "vocab_size": 40, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 256, "eos_token_id": 0, "bos_token_id": None,
+    "pad_token_id": None,
+}  # fmt: skip
+PROMPT: Ids = tuple(1 + (7 * i * i + 3 * i) % 39 for i in range(150))
+
+
+def made(path: Path, kind: str, **changes: Any) -> nn.Module:
+    """A random model of transformers, saved; biases and norms not left at 0 and 1. A value of None drops a field."""
+    fields = {name: x for name, x in {**SMALL, **changes}.items() if x is not None or name in SMALL}
+    torch.manual_seed(1)
+    config = getattr(transformers, f"{kind}Config")(**fields)
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.15)
+    model.save_pretrained(path)
+    return model
+
+
+def load(path: Path, dtype: torch.dtype = torch.float32) -> nn.Module:
+    """Read by transformers, which must find every tensor it looks for and no other."""
+    model, notes = transformers.AutoModelForCausalLM.from_pretrained(
+        path, dtype=dtype, local_files_only=True, output_loading_info=True, attn_implementation="eager"
+    )
+    assert not any(notes.get(k) for k in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    return model.eval()
+
+
+def written() -> Batch:
+    """Three prompts of 5 to 7 tokens with four answers each, of 0 to 40 tokens."""
+    return pack(families([[12, 40, 1, 0], [3, 3, 25, 8], [1, 17, 30, 2]]))
+
+
+def weighed(logp: Tensor) -> Tensor:
+    return (torch.linspace(-1, 2, len(logp), dtype=logp.dtype) * logp).sum()
+
+
+def gradients(model: nn.Module, loss: Tensor) -> dict[str, Tensor]:
+    """By their names at the model's own end, whatever they are called above that."""
+    names, weights = zip(*((name.removeprefix("causal."), p) for name, p in model.named_parameters()))
+    found = torch.autograd.grad(loss, weights, allow_unused=True)
+    return {name: torch.zeros_like(p) if g is None else g for name, p, g in zip(names, weights, found)}
+
+
+def ours(model: Any, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+    """Log-probs at temperature 0.7 and gradients, packed, with shared prompts."""
+    logp, _ = forward(model, batch, temperature=0.7)
+    return logp.detach(), gradients(model, weighed(logp))
+
+
+def theirs(model: nn.Module, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+    """The same, row by row."""
+    rows = []
+    for sample in batch.samples:
+        ids = torch.tensor([[*sample.context, *sample.tokens]])
+        law = (model(ids).logits[0] / 0.7).log_softmax(-1)
+        at = torch.arange(len(sample.context) - 1, ids.shape[1] - 1)
+        rows.append(law[at, ids[0, at + 1]])
+    logp = torch.cat(rows)
+    return logp.detach(), gradients(model, weighed(logp))
+
+
+def greedy(model: Any, prompt: Ids, most: int = 24) -> Ids:
+    """What the engine answers to three equal asks and a shorter one beside them."""
+    engine = NativeEngine(model, tokenizer(), seed=0)
+    law = Sampling(temperature=0.0, max_tokens=most)
+    asks = [Ask(context=prompt, limit=most, draw=i, stream=(0,), sampling=law) for i in range(3)]
+    asks.append(Ask(context=prompt[:5], limit=most, draw=3, stream=(0,), sampling=law))
+
+    async def go() -> list[Ids]:
+        return [span.tokens for span in await asyncio.gather(*map(engine.sample, asks))]
+
+    first, second, third, _ = asyncio.run(go())
+    assert first == second == third
+    return first
+
+
+def generated(model: Any, prompt: Ids, most: int = 24) -> Ids:
+    found = model.generate(torch.tensor([prompt]), max_new_tokens=most, do_sample=False, pad_token_id=0)[0].tolist()
+    return tuple(found[len(prompt) :])

@@ -1,0 +1,119 @@
+"""Families of the native decoder with what their configurations may switch on: each equals transformers' own model."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from groupwise.models import read_model, read_shape, write_model
+from groupwise.models.families import config_of
+from groupwise.models.rope import Linear, Llama3, Yarn, parameters_of, scaling_of
+from tests.models.directories import characters, shape
+from tests.models.plain import PROMPT, generated, greedy, load, made, ours, theirs, written
+
+
+def rope(kind: str, **fields: Any) -> dict[str, Any]:
+    return {"rope_parameters": {"rope_type": kind, "rope_theta": 5000.0, **fields}}
+
+
+LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
+YARN = {"factor": 4.0, "original_max_position_embeddings": 64}
+WARM = {**YARN, "beta_fast": 8.0, "beta_slow": 0.5, "mscale": 1.5, "mscale_all_dim": 0.5, "truncate": False}
+SLIDES = ["sliding_attention", "full_attention"]
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "qwen2": ("Qwen2", {}),
+    "qwen2 tied": ("Qwen2", {"tie_word_embeddings": True}),
+    "qwen2 window": ("Qwen2", {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1}),
+    "qwen2 yarn": ("Qwen2", rope("yarn", **YARN)),
+    "qwen3": ("Qwen3", {"head_dim": 12}),
+    "qwen3 biases": ("Qwen3", {"head_dim": 12, "attention_bias": True}),
+    "qwen3 window": ("Qwen3", {"use_sliding_window": True, "sliding_window": 20, "layer_types": SLIDES}),
+    "qwen3 dynamic": ("Qwen3", rope("dynamic", factor=4.0)),
+    "llama": ("Llama", {}),
+    "llama biases": ("Llama", {"attention_bias": True, "mlp_bias": True}),
+    "llama linear": ("Llama", rope("linear", factor=4.0)),
+    "llama llama3": ("Llama", rope("llama3", **LLAMA3)),
+    "llama yarn": ("Llama", rope("yarn", **WARM)),
+    "mistral": ("Mistral", {"sliding_window": None}),
+    "mistral window": ("Mistral", {"sliding_window": 7}),
+    "mistral yarn": ("Mistral", {"sliding_window": 100, **rope("yarn", **YARN, attention_factor=0.8)}),
+}
+
+
+@pytest.fixture(params=CASES)
+def case(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Any]:
+    kind, changes = CASES[request.param]
+    return tmp_path, made(tmp_path, kind, **changes)
+
+
+def test_log_probs_and_gradients_equal_the_plain_forward(case: tuple[Path, Any]) -> None:
+    """In float64, but for norms and rotary positions, which transformers takes in float32."""
+    path, _ = case
+    (logp, ours_by), (expected, by) = (
+        ours(read_model(path, dtype=torch.float64), written()),
+        theirs(load(path, torch.float64), written()),
+    )
+    assert expected.std() > 0.3
+    assert torch.allclose(logp, expected, rtol=0, atol=2e-5)
+    assert ours_by.keys() == by.keys() - {"lm_head.weight"} | (ours_by.keys() & {"lm_head.weight"})
+    assert all(by[name].norm() > 1e-3 for name in ours_by if "k_proj.bias" not in name)
+    assert all((g - by[name]).norm() <= 1e-4 * by[name].norm() + 1e-6 for name, g in ours_by.items())
+
+
+def test_greedy_answers_equal_generate(case: tuple[Path, Any]) -> None:
+    """After up to 150 tokens: longer than the windows, and than the lengths of pretraining before scaling."""
+    path, model = case
+    read, prompts = read_model(path), (PROMPT, PROMPT[20:110], PROMPT[7:30])
+    answers = [greedy(read, prompt) for prompt in prompts]
+    assert answers == [generated(model, prompt) for prompt in prompts]
+    assert len(set(sum(answers, ()))) > 1
+
+
+def test_what_we_write_transformers_reads(case: tuple[Path, Any], tmp_path: Path) -> None:
+    path, model = case
+    read = read_model(path)
+    write_model(read, tmp_path / "again", tokenizer=characters())
+    assert read_shape(tmp_path / "again") == read.shape
+    with torch.no_grad():
+        said, expected = (m(torch.tensor([PROMPT])).logits for m in (load(tmp_path / "again"), model))
+    assert torch.allclose(said, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        Linear(factor=3.0),
+        Llama3(**LLAMA3),  # pyright: ignore[reportArgumentType]
+        Yarn(**YARN),  # pyright: ignore[reportArgumentType]
+        Yarn(**WARM),
+        Yarn(factor=40.0, original_max_position_embeddings=4096, beta_fast=1.0, beta_slow=1.0),
+    ],
+)
+def test_frequencies_are_those_of_transformers(part: Any) -> None:
+    from transformers import LlamaConfig
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    theta, dim = 10_000.0, 64
+    config = LlamaConfig(
+        hidden_size=64, num_attention_heads=1, rope_parameters=parameters_of(part) | {"rope_theta": theta}
+    )
+    expected, stretch = ROPE_INIT_FUNCTIONS[part.kind](config, device=torch.device("cpu"))
+    plain = theta ** -(torch.arange(0, dim, 2, dtype=torch.float64) / dim)
+    assert torch.allclose(part(plain, theta), expected.double(), rtol=1e-6)
+    assert not torch.allclose(part(plain, theta), plain, rtol=1e-3)
+    assert part.stretch == pytest.approx(stretch, rel=1e-12)
+    assert scaling_of(parameters_of(part), 1) == part
+
+
+def test_old_names_and_silence_are_understood(tmp_path: Path) -> None:
+    """`type` beside `rope_theta`, as before transformers 5; a length of pretraining that only the model names."""
+    part = scaling_of({"type": "yarn", "factor": 2}, 4096)
+    assert part == Yarn(factor=2.0, original_max_position_embeddings=4096)
+    config = config_of(shape("llama")) | {"rope_scaling": {"type": "yarn", "factor": 4.0}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert read_shape(tmp_path).positions == 512  # what the scaling stretches 128 to
+    config |= {"original_max_position_embeddings": 64}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert read_shape(tmp_path).rope_scaling == Yarn(factor=4.0, original_max_position_embeddings=64)

@@ -155,10 +155,19 @@ def test_marks_that_are_no_tokens_are_told() -> None:
     assert not find_template("qwen_math", BYTES).notes and not find_template("chat", BYTES).notes
 
 
+def test_spaces_beside_a_token_that_takes_them() -> None:
+    taking = made(None, lstrip=True, rstrip=True)
+    wide, narrow = (find_template(t, taking) for t in ("<|x|>  {prompt} <|im_end|>  end", "<|x|>{prompt}<|im_end|>end"))
+    for problem in ("<s>x", "x"):
+        assert wide(problem) == narrow(problem)
+
+
 # What is refused
 
 
-@pytest.mark.parametrize("name,fix", [("qwen-math", "did you mean qwen_math?"), ("zzz", "take chat, no"), ("", "take")])
+@pytest.mark.parametrize(
+    "name,fix", [("qwen-math", "did you mean qwen_math, or"), ("zzz", "take chat, no"), ("", "take")]
+)
 def test_a_wrong_name(name: str, fix: str) -> None:
     with pytest.raises(Usage) as caught:
         find_template(name, BYTES)

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from groupwise.__main__ import main
-from groupwise.data import BadData, Usage
+from groupwise.data import BadData, Sampling, Usage
 from groupwise.methods import grpo
 from groupwise.models import find_model, read_tokenizer
-from groupwise.tasks import Each, Mixture, Problems, exact, last_number
+from groupwise.tasks import CodeVerifier, Each, Mixture, Problems, exact, last_number
 from groupwise.train.check import doors
 from groupwise.train.recipe import Also, Columns, Recipe
 from groupwise.train.sources import sources, task_of, templates, verdict_wait, verifier_of
@@ -197,3 +197,26 @@ def test_a_verifier_of_ones_own_that_is_not_there_is_told_where_it_is_named() ->
     Path("r.toml").write_text(write(recipe(also=(replace(B, verifier="my_file:grade"),))))
     with pytest.raises(Usage, match="my_file"):
         read_recipe(Path("r.toml"), (), Use())
+
+
+def test_what_is_held_out_instead_may_know_its_columns() -> None:
+    rows("e.jsonl", [{"problem": "1+2=", "answer": "3"}])
+    said = recipe(task="b.jsonl", columns=B.columns, held_out="aime24:e.jsonl", template="no")
+    assert [p.text for p in task_of(said, CALCULATOR).held_out] == ["1+2="]
+
+
+def test_a_part_without_problems_to_train_on_is_refused() -> None:
+    rows("e.jsonl", [{"problem": "7*7=", "answer": "49"}])
+    said = recipe(also=(Also(task="aime24:e.jsonl"),), template="no", sampling=Sampling(max_tokens=8))
+    assert [problem.what for problem in doors(said, Use())] == ["aime24:e.jsonl has no problems to train on"]
+    assert doors(recipe(sampling=Sampling(max_tokens=8)), Use()) == []
+
+
+def test_tests_of_code_are_tried_in_a_mixture_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    tests = {"function": "f", "cases": [{"args": [1], "expected": 2}]}
+    rows("e.jsonl", [{"prompt": "1+1=", "answer": tests}, {"prompt": "1+2=", "answer": tests}])
+    tried: list[str] = []
+    monkeypatch.setattr(CodeVerifier, "gate", lambda self, prompts: tried.extend(p.text for p in prompts))
+    said = recipe(also=(Also(task="e.jsonl", verifier="code"),), sampling=Sampling(max_tokens=8))
+    assert doors(said, Use(unsafe_local_exec=True)) == []
+    assert sorted(tried) == ["1+1=", "1+2="]

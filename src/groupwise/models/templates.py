@@ -123,8 +123,8 @@ def find_template(name: str, tokenizer: Tokenizer) -> Template:
     if name.count(_PLACE) == 1:
         return Template("of its own", name, tokenizer)
     near = get_close_matches(name, ["chat", *PLAIN], n=1, cutoff=0.5)
-    fix = f"did you mean {near[0]}?" if near else f"take chat, {', '.join(PLAIN)}"
-    raise Usage(f"no template is called {name!r}", fix=f"{fix}; or a text in which {_PLACE} stands once")
+    fix = f"did you mean {near[0]}, or" if near else f"take chat, {', '.join(PLAIN)}, or"
+    raise Usage(f"no template is called {name!r}", fix=f"{fix} a text in which {_PLACE} stands once{'?' * len(near)}")
 
 
 def chat_template(tokenizer: Tokenizer) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from math import floor, isfinite
 
 from groupwise.data import Prompt, Sample, Task, Usage, Verdict, Verifier
@@ -43,6 +43,11 @@ class Mixture:
     def parts(self) -> tuple[Task, ...]:
         """All its tasks, as the verifiers of `Each` count them."""
         return (*self.tasks, *self.held)
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """Of an epoch's draws, each task's."""
+        return tuple((end - begin) / len(self) for begin, end in pairwise((0, *self.ends)))
 
     @property
     def training(self) -> tuple[Prompt, ...]:

@@ -77,12 +77,14 @@ def _file(path: Path) -> Iterable[Row | Fault]:
 
 
 def _no_file(path: Path) -> BadData:
-    ending = path.suffix or ".jsonl"
     if path.exists():
         return BadData(f"{path} cannot be read", evidence="it is no file", fix="give the path of a JSONL file")
-    others = sorted(p.name for p in path.parent.glob(f"*{ending}"))
-    near = f"beside it: {', '.join(others[:SHOWN])}" if others else f"no {ending} file is in {path.parent}"
-    return BadData(f"there is no file {path}", evidence=near, fix=f"give the path of a {ending} file")
+    if not path.suffix:
+        fix = "give the path of a directory, or of a .jsonl or .parquet file"
+        return BadData(f"there is no file or directory {path}", evidence=f"in {path.absolute().parent}", fix=fix)
+    others = sorted(p.name for p in path.parent.glob(f"*{path.suffix}"))
+    near = f"beside it: {', '.join(others[:SHOWN])}" if others else f"no {path.suffix} file is in {path.parent}"
+    return BadData(f"there is no file {path}", evidence=near, fix=f"give the path of a {path.suffix} file")
 
 
 def _parsed(line: bytes) -> Row | Fault:

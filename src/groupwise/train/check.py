@@ -11,7 +11,7 @@ from groupwise.tasks import CodeVerifier, Each, Mixture, Problems
 from groupwise.train.loop import OLD, credited
 from groupwise.train.recipe import Recipe
 from groupwise.train.sinks import OPENERS
-from groupwise.train.sources import task_of, templates, verifier_of
+from groupwise.train.sources import sources, task_of, templates, verifier_of
 from groupwise.train.text import at, attempt
 from groupwise.train.use import Use
 
@@ -108,9 +108,10 @@ def doors(
         task = task_of(recipe, tokenizer)
         for line in notes(recipe, task, tokenizer):
             tell(line)
-        if train and not len(task):
-            fix = "name it as held_out, beside a task to train on; or evaluate on it: groupwise eval"
-            raise BadData(f"{recipe.task} has no problems to train on", evidence="all are held out", fix=fix)
+        for source, part in zip(sources(recipe), task.tasks if isinstance(task, Mixture) else (task,), strict=True):
+            if train and not len(part):
+                fix = "name it as held_out, beside a task to train on; or evaluate on it: groupwise eval"
+                raise BadData(f"{source.task} has no problems to train on", evidence="all are held out", fix=fix)
         longest = max(len(prompt.context) for prompt in every(task))
         if not any(isinstance(problem, BadData) for problem in found):
             read_shape(directory, context=longest + recipe.sampling.max_tokens)
@@ -132,6 +133,9 @@ def every(task: Task) -> Sequence[Prompt]:
 def notes(recipe: Recipe, task: Task, tokenizer: Tokenizer) -> list[str]:
     """What a person should see of the data before a run."""
     lines = [line for f in task.facts for line in f.lines] if isinstance(task, Problems | Mixture) else []
+    if isinstance(task, Mixture) and len(task.tasks) > 1 and len(task):
+        parts = ", ".join(f"{share:.0%} {s.task}" for share, s in zip(task.shares, sources(recipe), strict=True))
+        lines.append(f"mixture: {parts}; {len(task)} draws are an epoch")
     for name, template in templates(recipe, tokenizer).items():
         lines += [f"  warning: {note}" for note in template.notes]
         if name == "r1" and "</answer>" not in recipe.sampling.stop:

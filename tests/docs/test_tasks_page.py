@@ -1,0 +1,55 @@
+"""The page on tasks: its commands run as they stand, and its table of published sets is the package's."""
+
+import json
+from pathlib import Path
+
+from groupwise.models import Decoder, Shape, write_model
+from groupwise.tasks.presets import PRESETS
+from tests.docs.test_pages import HOME, blocks, run
+from tests.models.test_templates import made
+from tests.tasks.published import gsm8k
+
+PAGE = "docs/tasks.md"
+
+
+def beside(where: Path) -> None:
+    """What the page says that its reader has: a model, and the files of GSM8K."""
+    tokenizer = made()
+    sizes = {"width": 16, "layers": 1, "heads": 2, "kv_heads": 1, "head_dim": 8, "inner": 32, "positions": 512}
+    shape = Shape(vocabulary=tokenizer.fast.get_vocab_size(), family="qwen2", qkv_bias=True, tied=True, **sizes)
+    write_model(Decoder.new(shape, 0), where / "my-model", tokenizer=tokenizer)
+    (where / "gsm8k-files").mkdir()
+    for split, names in (("train", ("Ada", "Bo", "Cem")), ("test", ("Dee", "Eve"))):
+        lines = "".join(json.dumps(row) + "\n" for row in gsm8k(names))
+        (where / "gsm8k-files" / f"{split}.jsonl").write_text(lines)
+
+
+def test_as_written(tmp_path: Path) -> None:
+    beside(tmp_path)
+    for block in blocks(PAGE):
+        if block.file:
+            (tmp_path / block.file).write_text(block.text)
+        elif block.language == "sh":
+            run(block.text, tmp_path)
+        elif block.language == "console":
+            command, _, printed = block.text.partition("\n")
+            assert run(command[2:], tmp_path) == printed
+    mixed, gsm = (json.loads((r / "run.json").read_text()) for r in sorted((tmp_path / "runs").iterdir(), reverse=True))
+    assert [d["source"] for d in mixed["data"]] == ["sums.jsonl", "times.jsonl"]
+    assert [(d["training"], d["held_out"]) for d in gsm["data"]] == [(3, 0), (0, 2)] and list(gsm["templates"]) == [
+        "chat"
+    ]
+
+
+def test_the_table_of_published_sets() -> None:
+    text = (HOME / PAGE).read_text()
+    table = text.partition("<!-- presets -->\n")[2].partition("<!-- /presets -->")[0].splitlines()[2:]
+
+    def problems(name: str) -> str:
+        preset = PRESETS[name]
+        if not preset.training:
+            return "all held out"
+        return f"{preset.training}, {preset.held_out or 'a tenth'} held out"
+
+    rows = (f"`{n}` | `{p.hub}` | `{p.verifier}` | `{p.template}` | {problems(n)}" for n, p in PRESETS.items())
+    assert table == [f"| {row} |" for row in rows]

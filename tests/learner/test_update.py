@@ -75,6 +75,22 @@ def test_every_parameter_moves():
     assert all(not torch.equal(a, b) for a, b in zip(before, it.model.parameters()))
 
 
+def test_pieces_that_pull_at_nothing_have_no_way_back_and_a_gradient_of_zero():
+    flat, backs = credited().having(advantage=torch.zeros_like(credited().advantage)), []
+    it = learner()
+    it.step(credited(), PLAN[0], OBJECTIVES["tokens"])
+    before = [p.detach().clone() for p in it.model.parameters()]
+    it.model.get_submodule("model.norm").register_full_backward_hook(lambda *_: backs.append(1))
+    taken = it.step(flat, PLAN[0], OBJECTIVES["tokens"])
+    assert not backs and not taken.skipped and taken.grad_norm == 0
+    # A step of zero is a step: what earlier steps set in motion goes on.
+    assert all(not torch.equal(a, b) for a, b in zip(before, it.model.parameters()))
+    half = credited()
+    half = half.having(advantage=torch.where(half.sequences.index < 6, 0.0, half.advantage))
+    it.step(half, PLAN[0], OBJECTIVES["tokens"])
+    assert len(backs) == 1
+
+
 @pytest.mark.parametrize("column", ("advantage", "logp_old"))
 def test_a_gradient_that_is_not_finite_leaves_everything_alone(column):
     it, batch = learner(), credited()

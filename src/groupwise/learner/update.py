@@ -139,16 +139,22 @@ class Learner:
         """Gradients of the whole step, piece by piece; the loss, and the step with its log-probs."""
         loss, logps, entropies, first = 0.0, [], [], 0
         for piece in step.pieces:
-            part = whole.take(range(first, first + len(piece)))
+            part = whole.take(range(first, first + len(piece))) if len(step.pieces) > 1 else whole
             first += len(piece)
             logp, entropy = forward(self.model, part, temperature=self.temperature)
             old = part.logp_old if part.logp_old is not None else logp.detach()
-            scalar = objective(part.having(logp=logp, logp_old=old))
+            leaf = logp.detach().requires_grad_()
+            scalar = objective(part.having(logp=leaf, logp_old=old))
             scalar.backward()
-            self.optimizer.gather()
+            assert leaf.grad is not None, "a loss depends on its log-probs"
+            # Answers that were all right, or all wrong, often pull at nothing: then there is no way back to go.
+            if leaf.grad.count_nonzero():
+                logp.backward(leaf.grad)
+                self.optimizer.gather()
             loss += float(scalar.detach())
             logps.append(logp.detach())
             entropies.append(entropy)
+        self.optimizer.settle()
         logp = torch.cat(logps)
         old = whole.logp_old if whole.logp_old is not None else logp
         return loss, whole.having(logp=logp, logp_old=old, measures={Entropy(): torch.cat(entropies)})

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from groupwise.data import Layout
+from groupwise.models.norm import Norm
 from groupwise.models.rope import Scaling
 
 
@@ -56,20 +57,6 @@ class Shape:
             raise ValueError(f"{len(self.windows)} windows for {self.layers} layers")
         if any(w is not None and w < 1 for w in self.windows):
             raise ValueError(f"windows are {self.windows}: a token sees at least itself")
-
-
-class Norm(nn.Module):
-    """`x / rms(x) * weight`. RMSNorm, arXiv:1910.07467."""
-
-    def __init__(self, size: int, eps: float) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(size))
-        self.eps = eps
-
-    def forward(self, x: Float[Tensor, "*any size"]) -> Float[Tensor, "*any size"]:
-        exact = x if x.dtype in (torch.float32, torch.float64) else x.float()
-        exact = exact * (exact.square().mean(-1, keepdim=True) + self.eps).rsqrt()
-        return self.weight * exact.to(x.dtype)
 
 
 Turn = tuple[Float[Tensor, "n 1 d"], Float[Tensor, "n 1 d"]]

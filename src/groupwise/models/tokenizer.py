@@ -2,8 +2,9 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 import tokenizers
@@ -13,6 +14,9 @@ from groupwise.models.files import listing, read_json
 
 # What else a directory may hold that belongs to its tokenizer; carried along so that the written model is complete.
 BESIDE = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja")
+
+# Texts of runs so short are remembered, so many of them: `read` asks for the same ones over and over.
+WINDOW, REMEMBERED = 4, 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,7 @@ class Tokenizer:
     eos: frozenset[int]
     beside: tuple[tuple[str, bytes], ...] = field(default=(), repr=False)
     fast: tokenizers.Tokenizer = field(init=False, repr=False, compare=False)
+    _text: Callable[[tuple[int, ...]], str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         fast = tokenizers.Tokenizer.from_str(self.source.decode())
@@ -34,6 +39,7 @@ class Tokenizer:
         fast.no_padding()
         fast.encode_special_tokens = True
         object.__setattr__(self, "fast", fast)
+        object.__setattr__(self, "_text", lru_cache(REMEMBERED)(self._decoded))
 
     @classmethod
     def of(cls, fast: tokenizers.Tokenizer, eos: Iterable[int]) -> "Tokenizer":
@@ -71,6 +77,9 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of `ids`; bytes that are no character become U+FFFD."""
+        return self._text(tuple(ids)) if len(ids) <= WINDOW else self._decoded(ids)
+
+    def _decoded(self, ids: Sequence[int]) -> str:
         return self.fast.decode([i for i in ids if i not in self.eos], skip_special_tokens=False)
 
     def read(self, ids: Sequence[int]) -> tuple[str, tuple[int, ...]]:

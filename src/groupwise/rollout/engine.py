@@ -103,6 +103,8 @@ class NativeEngine:
 
     def _admit(self) -> None:
         """Those who wait become rows, first come first served, while there is room; equal contexts are read once."""
+        if not self._waiting:
+            return
         live, width = len(self._rows), self._width()
         chosen: list[Job] = []
         common = {job.ask.context for job in self._rows.jobs}

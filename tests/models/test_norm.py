@@ -1,0 +1,44 @@
+"""The norm against its formula, forward and back."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from groupwise.models.norm import Norm
+
+
+def world(dtype: torch.dtype) -> tuple[Norm, Tensor]:
+    draw = torch.Generator().manual_seed(0)
+    norm = Norm(7, eps=1e-3).to(dtype)
+    with torch.no_grad():
+        norm.weight.copy_(torch.randn(7, generator=draw, dtype=torch.float64))
+    return norm, torch.randn(3, 2, 7, generator=draw, dtype=torch.float64).to(dtype).requires_grad_()
+
+
+def test_its_gradient_is_its_slope() -> None:
+    norm, x = world(torch.float64)
+    assert torch.autograd.gradcheck(
+        lambda x, w: torch.func.functional_call(norm, {"weight": w}, (x,)), (x, norm.weight)
+    )
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float64, 1e-13), (torch.float32, 1e-5), (torch.bfloat16, 2e-2)]
+)
+def test_equals_its_formula_made_of_single_operations(dtype: torch.dtype, tolerance: float) -> None:
+    norm, x = world(dtype)
+    y = norm(x)
+    y.backward(torch.ones_like(y))
+    plain_x, plain_w = (t.detach().double().requires_grad_() for t in (x, norm.weight))
+    plain = plain_x / (plain_x.square().mean(-1, keepdim=True) + 1e-3).sqrt() * plain_w
+    plain.sum().backward()
+    for own, other in ((y, plain), (x.grad, plain_x.grad), (norm.weight.grad, plain_w.grad)):
+        assert own is not None and other is not None and own.dtype == dtype
+        torch.testing.assert_close(own.double(), other, rtol=tolerance, atol=tolerance)
+
+
+def test_frozen_weights_get_no_gradient() -> None:
+    norm, x = world(torch.float32)
+    norm.requires_grad_(False)
+    norm(x).sum().backward()
+    assert norm.weight.grad is None and x.grad is not None

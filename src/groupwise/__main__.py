@@ -12,6 +12,7 @@ from typing import NoReturn
 RECIPE = """\
 what a recipe says, and `--dotted.field value` changes:
   (top)             model task also held_out template verifier method prompts iterations seed max_unverifiable sinks
+  lora              rank alpha targets
   columns           prompt answer
   method            base group_size curriculum strategy keep refill unverifiable shaping advantage credit mask objective
                     minibatches shuffle passes proximal models memory schedules
@@ -99,6 +100,10 @@ def run(words: list[str]) -> int:
         case "resume":
             return do.resume(a.run, a.use, strict=a.strict, stop_after=a.stop_after,
                              unsafe_local_exec=a.unsafe_local_exec)  # fmt: skip
+        case "merge":
+            from groupwise.train.merge import merged
+
+            return merged(a.model, a.out)
     from groupwise.train import ask
 
     match a.command:
@@ -215,6 +220,10 @@ def parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser
     report = add("report", "write the report of a run, or of several laid over each other")
     report.add_argument("run", nargs="+", metavar="RUN")
     report.add_argument("--out", metavar="FILE.html", help="where to (default: report.html in the first run)")
+
+    merge = add("merge", "write an adapter (LoRA) and its base as one plain model")
+    merge.add_argument("model", metavar="ADAPTER_OR_RUN")
+    merge.add_argument("out", metavar="DIR", help="where to: a directory that is not there yet")
 
     add("methods", "the published methods, one a line")
     show = add("show", "a method with its paper, constants, differences and proofs; or a recipe in full")

@@ -88,3 +88,10 @@ def test_files_that_are_named_exist(page: str) -> None:
     named = re.findall(r"`((?:[\w-]+/)+[\w-]+\.(?:py|md|toml|js))`", text)
     roots = (HOME, HOME / "src", HOME / "src" / "groupwise", (HOME / page).parent)
     assert [n for n in named if not any((root / n).exists() for root in roots)] == []
+
+
+def test_lora_as_written(tmp_path: Path) -> None:
+    pytest.importorskip("peft")
+    typed = follow("docs/lora.md", tmp_path)
+    assert [line.split()[1] for line in typed] == ["train", "eval", "sample", "merge", "eval"]
+    assert (tmp_path / "merged" / "model.safetensors").is_file()

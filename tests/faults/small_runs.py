@@ -13,6 +13,7 @@ from typing import Any
 from groupwise.data import Sampling
 from groupwise.learner import AdamW
 from groupwise.methods import grpo
+from groupwise.models import Lora
 from groupwise.rewards import mixed_outcomes
 from groupwise.train.commands import about, carry_on
 from groupwise.train.place import Place, place
@@ -44,6 +45,10 @@ SECOND = replace(
 
 HALF = replace(EVERY, machine=Machine(dtype="bfloat16"))
 """The same in bfloat16: the float32 masters are in the checkpoints."""
+
+
+ADAPTER = replace(HALF, lora=Lora(rank=2, targets=("q_proj", "down_proj")))
+"""An adapter alone is trained."""
 
 
 class Quick(Disk):

@@ -24,7 +24,7 @@ from groupwise.train.commands import carry_on
 from groupwise.train.logbook import Logbook
 from groupwise.train.place import Place
 from groupwise.train.recipe import Recipe
-from tests.faults.small_runs import EVERY, HALF, SECOND, Quick, alive, begun, forked, left, ready
+from tests.faults.small_runs import ADAPTER, EVERY, HALF, SECOND, Quick, alive, begun, forked, left, ready
 
 Point = tuple[str, int]
 """What happens, and for the how-manieth time."""
@@ -100,7 +100,7 @@ def run(directory: Path, place: Place, death: Point | None = None) -> list[str]:
     bell.around(Learner, "step")
     bell.around(Learner, "read")
     bell.around(Rows, "tick", "a token")
-    bell.around(commands, "write_model")
+    bell.around(Place, "write", "writing the model")
     bell.around(commands, "write_report")
     phase, evaluate, verifier = Logbook.phase, Place.evaluate, place.buffer.verifier
 
@@ -217,6 +217,23 @@ def test_in_half_precision_too(tmp_path: Path) -> None:
         assert left(directory) == straight.left, death
     model = safe_open(directory / "model" / "model.safetensors", "pt")
     assert {model.get_tensor(name).dtype for name in model.keys()} == {torch.bfloat16}  # noqa: SIM118
+
+
+@pytest.mark.t(49)
+def test_with_an_adapter_too(tmp_path: Path) -> None:
+    """Its checkpoints hold the adapter, of the policy and of the reference, and nothing of the base."""
+    pytest.importorskip("peft")
+    straight = undisturbed(ADAPTER, tmp_path)
+    for number, death in enumerate((("after step", 3), ("before save", 3), ("before writing the model", 1))):
+        directory = begun(tmp_path / str(number), ADAPTER)
+        assert go_on(directory, straight, death), death
+        assert not go_on(directory, straight)
+        assert left(directory) == straight.left, death
+    names = safe_open(next(iter((directory / "checkpoints").glob("*/tensors.safetensors"))), "pt").keys()
+    kept = {name for name in names if not name.startswith("optimizer.")}
+    assert kept and all("lora_" in name for name in kept)
+    assert {name.partition(".")[0] for name in kept} == {"policy", "beside"}
+    assert "model/adapter_model.safetensors" in straight.left
 
 
 @pytest.mark.t(49)

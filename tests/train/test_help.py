@@ -3,7 +3,8 @@
 import subprocess
 import sys
 from dataclasses import fields, is_dataclass
-from types import SimpleNamespace
+from types import NoneType, SimpleNamespace
+from typing import Any, get_args
 
 import pytest
 
@@ -13,7 +14,7 @@ from groupwise.data import Storage, Usage
 from groupwise.train.recipe import Recipe
 from groupwise.train.text import hints_of
 
-COMMANDS = ("train", "resume", "eval", "sample", "report", "methods", "show", "diff", "check", "doctor")
+COMMANDS = ("train", "resume", "eval", "sample", "report", "merge", "methods", "show", "diff", "check", "doctor")
 
 # Help
 
@@ -45,17 +46,22 @@ def test_the_table_of_fields_is_fresh():
     def names(cls: type) -> list[str]:
         return [f.name for f in fields(cls) if not (cls is Recipe and section(cls, f.name) and f.name != "method")]
 
-    def section(cls: type, name: str) -> bool:
+    def kind(cls: type, name: str) -> Any:
+        """The type of a field; of one that may be none, what it is otherwise."""
         hint = hints_of(cls)[name]
-        return isinstance(hint, type) and is_dataclass(hint)
+        arms = [arm for arm in get_args(hint) if arm is not NoneType]
+        return arms[0] if len(arms) == 1 else hint
+
+    def section(cls: type, name: str) -> bool:
+        return isinstance(kind(cls, name), type) and is_dataclass(kind(cls, name))
 
     wanted = [("(top)", names(Recipe))]
     for f in fields(Recipe):
         if section(Recipe, f.name):
-            inner = hints_of(Recipe)[f.name]
+            inner = kind(Recipe, f.name)
             wanted.append((f.name, ["base"] * (f.name == "method") + names(inner)))
             wanted += [
-                (f"{f.name}.{g.name}", names(hints_of(inner)[g.name])) for g in fields(inner) if section(inner, g.name)
+                (f"{f.name}.{g.name}", names(kind(inner, g.name))) for g in fields(inner) if section(inner, g.name)
             ]
     table = RECIPE.partition("\n\n")[0].splitlines()[1:]
     told: list[tuple[str, list[str]]] = []

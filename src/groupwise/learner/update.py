@@ -159,6 +159,11 @@ class Learner:
         old = whole.logp_old if whole.logp_old is not None else logp
         return loss, whole.having(logp=logp, logp_old=old, measures={Entropy(): torch.cat(entropies)})
 
+    def _own(self, model: torch.nn.Module) -> dict[str, Tensor]:
+        """The tensors of the policy, or of a model beside it, that a run may change."""
+        frozen = {name for name, weight in self.model.named_parameters() if not weight.requires_grad}
+        return {name: x for name, x in model.state_dict().items() if name not in frozen}
+
     def remember(self, batch: Batch, stats: Mapping[str, float]) -> None:
         """After an iteration's last step: what the method's memories make of it."""
         self.memories = {name: part(self.memories[name], batch, stats) for name, part in self.memory}
@@ -169,24 +174,30 @@ class Learner:
         return self.version
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Tensors and JSON from which `restore` goes on to the bit."""
-        tensors = {f"policy.{name}": x for name, x in self.model.state_dict().items()}
+        """Tensors and JSON from which `restore` goes on to the bit. What is frozen stays where it was read from."""
+        tensors = {f"policy.{name}": x for name, x in self._own(self.model).items()}
         for name, model in self.beside.items():
-            tensors |= {f"beside.{name}.{key}": x for key, x in model.state_dict().items()}
+            tensors |= {f"beside.{name}.{key}": x for key, x in self._own(model).items()}
         tensors |= {f"optimizer.{name}": x for name, x in self.optimizer.state().items()}
         return tensors, {"taken": self.taken, "version": self.version, "memories": self.memories}
 
+    @torch.no_grad()
     def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-        self.model.load_state_dict(_under("policy.", tensors))
-        for name, model in self.beside.items():
-            model.load_state_dict(_under(f"beside.{name}.", tensors))
+        places = [("policy.", self.model), *((f"beside.{name}.", model) for name, model in self.beside.items())]
+        for prefix, model in places:
+            given, own = _under(prefix, tensors), self._own(model)
+            assert given.keys() == own.keys(), "a checkpoint of another model"
+            for name, x in own.items():
+                x.copy_(given[name])
         self.optimizer.restore(_under("optimizer.", tensors))
         self.taken, self.version = state["taken"], state["version"]
         self.memories = dict(state["memories"])
 
 
 def _frozen(model: M) -> M:
-    return copy.deepcopy(model).requires_grad_(False)
+    """The model as it stands, never to change. Weights that are not trained are shared, not copied."""
+    shared = {id(weight): weight for weight in model.parameters() if not weight.requires_grad}
+    return copy.deepcopy(model, shared).requires_grad_(False)
 
 
 def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

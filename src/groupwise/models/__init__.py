@@ -6,10 +6,18 @@ from typing import TYPE_CHECKING, Any
 from groupwise.models.keyed import Key, Purpose, keyed_random, lineage, permutation, philox, picks, uniform
 
 if TYPE_CHECKING:
-    from groupwise.models.checkpoint import read_model, read_shape, weight_files, write_model
+    from groupwise.models.checkpoint import (
+        fingerprint,
+        read_model,
+        read_shape,
+        stored_dtype,
+        weight_files,
+        write_model,
+    )
     from groupwise.models.decoder import Decoder, Shape
-    from groupwise.models.files import find_model
+    from groupwise.models.files import base_directory, find_model
     from groupwise.models.layout import Shared, attention
+    from groupwise.models.lora import Lora, adapted, attach, load_peft, merge, see_targets, write_adapter
     from groupwise.models.sampling import choose, log_law, truncated
     from groupwise.models.templates import Messages, Template, find_template
     from groupwise.models.tokenizer import Tokenizer, read_tokenizer
@@ -17,28 +25,38 @@ if TYPE_CHECKING:
 __all__ = [
     "Decoder",
     "Key",
+    "Lora",
     "Messages",
     "Purpose",
     "Shape",
     "Shared",
     "Template",
     "Tokenizer",
+    "adapted",
+    "attach",
     "attention",
+    "base_directory",
     "choose",
     "find_model",
     "find_template",
+    "fingerprint",
     "keyed_random",
     "lineage",
+    "load_peft",
     "log_law",
+    "merge",
     "permutation",
     "philox",
     "picks",
     "read_model",
     "read_shape",
     "read_tokenizer",
+    "see_targets",
+    "stored_dtype",
     "truncated",
     "uniform",
     "weight_files",
+    "write_adapter",
     "write_model",
 ]
 
@@ -46,7 +64,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """All but random numbers when it is asked for: it brings torch, which what only reads files does without."""
     if name in __all__:
-        for file in ("checkpoint", "decoder", "files", "layout", "sampling", "templates", "tokenizer"):
+        for file in ("checkpoint", "decoder", "files", "layout", "lora", "sampling", "templates", "tokenizer"):
             if name in (found := vars(import_module(f"{__name__}.{file}"))):
                 return found[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from torch import Tensor
 from groupwise.data import BadData
 from groupwise.models.decoder import Decoder, Shape
 from groupwise.models.families import FAMILIES, beyond, config_of, shape_of
-from groupwise.models.files import listing, read_json
+from groupwise.models.files import base_directory, listing, read_json
+from groupwise.models.lora import read_adapter
 from groupwise.models.tokenizer import Tokenizer
 
 
@@ -22,7 +24,7 @@ def read_shape(path: Path | str, *, context: int = 0) -> Shape:
 
     `context` is the most tokens that will be used at once. BadData for what the decoder cannot compute exactly.
     """
-    path = Path(path)
+    path = base_directory(Path(path))
     if not path.is_dir():
         raise BadData(f"there is no model at {path}", evidence=listing(path), fix="give the path of a model directory")
     config = read_json(path / "config.json")
@@ -47,15 +49,22 @@ def read_shape(path: Path | str, *, context: int = 0) -> Shape:
 def read_model(
     path: Path | str, *, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu", context: int = 0
 ) -> Decoder:
-    """The decoder in a directory. BadData, naming what is wrong, for whatever is not exactly one of ours."""
-    path = Path(path)
+    """The decoder in a directory; of an adapter, its base with the adapter beside it, which alone is trained.
+
+    BadData, naming what is wrong, for whatever is not exactly one of ours.
+    """
+    given = Path(path)
+    path = base_directory(given)
     decoder = Decoder(read_shape(path, context=context))
     weights = {name: weight.to(device, dtype) for name, weight in _tensors(path).items()}
     if decoder.shape.tied:
         _drop_tied_head(path, weights)
     _compare(path, {name: p.shape for name, p in decoder.named_parameters()}, weights)
     decoder.load_state_dict(weights, assign=True)
-    return decoder.requires_grad_(True)
+    decoder.requires_grad_(True)
+    if given != path:
+        read_adapter(decoder, given, base_sha256=fingerprint(path))
+    return decoder
 
 
 def write_model(decoder: Decoder, path: Path | str, *, tokenizer: Tokenizer) -> None:
@@ -99,7 +108,7 @@ def _refuse(path: Path, config: Mapping[str, Any]) -> None:
 
 def weight_files(path: Path | str) -> list[Path]:
     """model.safetensors, or the shards that model.safetensors.index.json names. BadData if one is not there."""
-    path = Path(path)
+    path = base_directory(Path(path))
     index = path / "model.safetensors.index.json"
     if (path / "model.safetensors").is_file():
         names = ["model.safetensors"]
@@ -118,6 +127,22 @@ def weight_files(path: Path | str) -> list[Path]:
         if Path(name).name != name or not (path / name).is_file():
             raise BadData(f"{path} lacks the shard {name}", evidence=listing(path), fix="fetch the directory again")
     return [path / name for name in names]
+
+
+def stored_dtype(path: Path | str) -> torch.dtype:
+    """The dtype that a directory's weights are said to have; float32 where nothing is said."""
+    config = read_json(base_directory(Path(path)) / "config.json")
+    named = getattr(torch, str(config.get("dtype") or config.get("torch_dtype")), None)
+    return named if isinstance(named, torch.dtype) else torch.float32
+
+
+def fingerprint(path: Path | str) -> str:
+    """SHA-256 over the weights of a directory, file by file: what tells a base from another of its shape."""
+    whole = sha256()
+    for file in weight_files(path):
+        with file.open("rb") as content:
+            whole.update(file_digest(content, "sha256").digest())
+    return whole.hexdigest()
 
 
 def _tensors(path: Path) -> dict[str, Tensor]:

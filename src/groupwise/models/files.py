@@ -7,6 +7,8 @@ from typing import Any
 from groupwise.data import BadData
 
 PACKAGED = ("calculator",)
+ADAPTER = "adapter_config.json"
+"""What a directory holds that is not a model but an adapter (LoRA) for one."""
 
 
 def find_model(name: str | Path) -> Path:
@@ -20,6 +22,25 @@ def find_model(name: str | Path) -> Path:
     if not path.is_absolute() and str(name).count("/") == 1:
         fix += f"; a model of the Hugging Face hub is fetched first: hf download {name} --local-dir {path.name}"
     raise BadData(f"there is no model at {name}", evidence="a file" if path.is_file() else "no such directory", fix=fix)
+
+
+def base_directory(path: Path) -> Path:
+    """The directory with the weights: of an adapter its base, else its own. BadData if that base is not there."""
+    if not (path / ADAPTER).is_file():
+        return path
+    base = read_json(path / ADAPTER).get("base_model_name_or_path")
+    try:
+        found = find_model(str(base))
+    except BadData as error:
+        fix = f"set base_model_name_or_path in {path / ADAPTER} to where the model lies that it was trained on"
+        raise BadData(f"the base of the adapter in {path} is not there", evidence=str(base), fix=fix) from error
+    if (found / ADAPTER).is_file():
+        what, fix = (
+            f"the base of the adapter in {path} is itself an adapter",
+            f"groupwise merge {found} A_NEW_DIRECTORY",
+        )
+        raise BadData(what, evidence=str(base), fix=fix)
+    return found
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import tokenizers
 
 from groupwise.data import BadData
-from groupwise.models.files import listing, read_json
+from groupwise.models.files import base_directory, listing, read_json
 
 # What else a directory may hold that belongs to its tokenizer; carried along so that the written model is complete.
 BESIDE = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja")
@@ -111,7 +111,7 @@ class Tokenizer:
 
 def read_tokenizer(path: Path | str) -> Tokenizer:
     """The tokenizer of a model directory and all its end tokens. BadData if it has none, or does not fit the model."""
-    path = Path(path)
+    path = base_directory(Path(path))
     if not (path / "tokenizer.json").is_file():
         raise BadData(
             f"{path} has no tokenizer.json",

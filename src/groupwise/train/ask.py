@@ -37,6 +37,7 @@ def evaluate(
         if not (directory / "model").is_dir():
             raise BadData(f"{directory} has no model yet", fix=f"finish it with: groupwise resume {directory}")
         source, model = directory / "recipe.toml", str(directory / "model")
+        overrides = [("lora", "none"), *overrides]  # its model has the adapter already
     else:
         source, model = Path(recipe_path) if recipe_path else DEFAULT, model_or_run
     recipe, law = asked_of(source, [("model", model), *overrides], loaded)

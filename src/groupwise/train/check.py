@@ -1,12 +1,23 @@
 """All that is wrong with a recipe, found in seconds: no weights are loaded, no engine starts."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from groupwise.data import BadData, Finish, GroupwiseError, Prompt, Task, Usage, family_of, pack
-from groupwise.models import Tokenizer, find_model, read_shape, read_tokenizer, weight_files
+from groupwise.models import (
+    Decoder,
+    Tokenizer,
+    base_directory,
+    find_model,
+    load_peft,
+    read_shape,
+    read_tokenizer,
+    see_targets,
+    weight_files,
+)
 from groupwise.tasks import CodeVerifier, Each, Mixture, Problems
 from groupwise.train.loop import OLD, credited
 from groupwise.train.recipe import Recipe
@@ -15,7 +26,7 @@ from groupwise.train.sources import sources, task_of, templates, verifier_of
 from groupwise.train.text import at, attempt
 from groupwise.train.use import Use
 
-TOLD = ("model", "task", "columns", "also", "held_out", "template", "verifier", "sampling")
+TOLD = ("model", "lora", "task", "columns", "also", "held_out", "template", "verifier", "sampling")
 """Fields of a recipe that say what stands on the disk."""
 
 
@@ -85,6 +96,18 @@ def _odd(which: str, what: str) -> Usage:
     return Usage(f"recipe.method fails on a made-up batch: {which}", evidence=what, fix="mend that part")
 
 
+def see_model(recipe: Recipe, directory: Path) -> None:
+    """The shape of the model in a directory, and that the recipe's adapter fits it. Raises what is wrong."""
+    shape = read_shape(directory)
+    if recipe.lora is None:
+        return
+    if base_directory(directory) != directory:
+        what, fix = f"the model in {directory} is itself an adapter", "leave lora out: then this adapter is trained"
+        raise Usage(what, fix=f"{fix}\nor merge it first: groupwise merge {directory} A_NEW_DIRECTORY")
+    see_targets(Decoder(shape), recipe.lora)
+    load_peft()
+
+
 def doors(
     recipe: Recipe, use: Use, tell: Callable[[str], None] = lambda line: None, *, train: bool = True
 ) -> list[GroupwiseError]:
@@ -98,7 +121,7 @@ def doors(
         directory = find_model(recipe.model)
     except GroupwiseError as error:
         return [*found, error]
-    for look in (read_shape, weight_files):
+    for look in (partial(see_model, recipe), weight_files):
         try:
             look(directory)
         except GroupwiseError as error:

@@ -14,7 +14,6 @@ from typing import Any
 
 from groupwise.data import BadData, GroupwiseError, Storage
 from groupwise.methods import Method, published, reference_of
-from groupwise.models import write_model
 from groupwise.tasks import Mixture, Problems
 from groupwise.train.check import doors, rehearse
 from groupwise.train.logbook import Logbook
@@ -56,7 +55,10 @@ def train(
     with RunLock(run):
         with storing("what the run is", run):
             (run / "run.json").write_text(
-                json.dumps(about(run, recipe, base_of(path, overrides), loaded, command) | asked(ready), indent=2)
+                json.dumps(
+                    about(run, recipe, base_of(path, overrides), loaded, command) | asked(ready) | ready.adapter,
+                    indent=2,
+                )
                 + "\n"
             )
             draft = run / ".recipe.toml"
@@ -103,6 +105,7 @@ def resume(
         recipe = read_recipe(directory / "recipe.toml", (), loaded)
         ready = place(recipe, loaded)
         same_data(directory, ready)
+        same_base(directory, ready)
         return carry_on(directory, ready, stop_after, strict=strict)
 
 
@@ -114,6 +117,14 @@ def same_data(run: Path, ready: Place) -> None:
             what = f"{here['source']} is not what this run was started with"
             seen = f"{here['rows']} rows, sha256 {here['sha256'][:12]}; then {then['rows']}, {then['sha256'][:12]}"
             raise BadData(what, evidence=seen, fix="bring the old data back, or start a new run with these")
+
+
+def same_base(run: Path, ready: Place) -> None:
+    """`BadData` where the weights beside an adapter are not those that the run began on."""
+    then, here = str(recorded(run, "base_sha256") or ""), ready.adapter.get("base_sha256", "")
+    if then != here:
+        what, seen = f"the weights of {ready.recipe.model} are others now", f"sha256 {here[:12]}; then {then[:12]}"
+        raise BadData(what, evidence=seen, fix="bring the old weights back, or start a new run on these")
 
 
 def remembered(run: Path) -> dict[str, str]:
@@ -163,7 +174,7 @@ def carry_on(
             progress.say(f"warning: {warning}")
     if not logbook.stopping:
         with storing("the model", run):
-            write_model(ready.model, run / "model", tokenizer=ready.tokenizer)
+            ready.write(run / "model")
     with storing("the report", run):
         report = write_report([run])
     print(ending(run, report, logbook, recipe))

@@ -2,12 +2,27 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
 
 import torch
 
 from groupwise.data import Environment, Family, Prompt, Sampling, Task, Usage, Verifier
 from groupwise.learner import Learner
-from groupwise.models import Decoder, Purpose, Tokenizer, find_model, read_model, read_tokenizer
+from groupwise.models import (
+    Decoder,
+    Purpose,
+    Tokenizer,
+    adapted,
+    attach,
+    base_directory,
+    find_model,
+    fingerprint,
+    read_model,
+    read_tokenizer,
+    write_adapter,
+    write_model,
+)
 from groupwise.rollout import Buffer, NativeEngine, answers
 from groupwise.train.evaluate import scores
 from groupwise.train.guards import Guards
@@ -18,7 +33,7 @@ from groupwise.train.use import Use
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Place:
     """What a run is made of, ready to go."""
 
@@ -27,10 +42,42 @@ class Place:
     task: Task
     verifier: Verifier
     engine: NativeEngine
-    learner: Learner
     buffer: Buffer
     guards: Guards
     recipe: Recipe
+
+    @cached_property
+    def learner(self) -> Learner:
+        """Made when it is first asked for, by what trains: the weights as they then stand are where the run begins."""
+        method = self.recipe.method
+        return Learner(
+            self.model,
+            optimizer=self.recipe.optimizer,
+            steps=self.recipe.iterations * method.minibatches * method.passes,
+            temperature=self.recipe.sampling.temperature,
+            followers=method.models,
+            memory=method.memory,
+        )
+
+    @cached_property
+    def adapter(self) -> dict[str, str]:
+        """What a run remembers of its adapter: its size, and the hash of the weights that it stands beside."""
+        if not adapted(self.model):
+            return {}
+        size = {
+            wanted: sum(w.numel() for w in self.model.parameters() if w.requires_grad == wanted)
+            for wanted in (True, False)
+        }
+        told = f"{size[True]:,} trained weights beside {size[False]:,} frozen ones"
+        return {"adapter": told, "base_sha256": fingerprint(find_model(self.recipe.model))}
+
+    def write(self, path: Path) -> None:
+        """The model as it stands: a plain directory, or the adapter as peft writes it."""
+        if adapted(self.model):
+            base = base_directory(find_model(self.recipe.model)).resolve()
+            write_adapter(self.model, path, base=str(base), base_sha256=self.adapter["base_sha256"])
+        else:
+            write_model(self.model, path, tokenizer=self.tokenizer)
 
     async def evaluate(self) -> dict[str, float]:
         """The held-out numbers of a line of metrics."""
@@ -89,18 +136,12 @@ def place(recipe: Recipe, use: Use) -> Place:
     directory = find_model(recipe.model)
     tokenizer = read_tokenizer(directory)
     model: Decoder = read_model(directory, dtype=DTYPES[recipe.machine.dtype], device=device)
+    if recipe.lora is not None:
+        attach(model, recipe.lora, seed=recipe.seed)
     model.model.recompute = recipe.machine.recompute
     task = task_of(recipe, tokenizer)
     verifier = verifier_of(recipe, task, use)
     method = recipe.method
-    learner = Learner(
-        model,
-        optimizer=recipe.optimizer,
-        steps=recipe.iterations * method.minibatches * method.passes,
-        temperature=recipe.sampling.temperature,
-        followers=method.models,
-        memory=method.memory,
-    )
     engine = NativeEngine(
         model, tokenizer=tokenizer, seed=recipe.seed, rows=recipe.engine.rows, cache_tokens=recipe.engine.cache_tokens
     )
@@ -119,4 +160,4 @@ def place(recipe: Recipe, use: Use) -> Place:
     gap = recipe.engine.max_gap
     gap = GAPS[recipe.machine.dtype] if gap == "by_dtype" else gap
     guards = Guards(max_unverifiable=recipe.max_unverifiable, max_gap=gap)
-    return Place(model, tokenizer, task, verifier, engine, learner, buffer, guards, recipe)
+    return Place(model, tokenizer, task, verifier, engine, buffer, guards, recipe)

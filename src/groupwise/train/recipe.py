@@ -6,6 +6,7 @@ from typing import Literal
 from groupwise.data import Sampling, Strategy
 from groupwise.learner import AdamW
 from groupwise.methods import Method
+from groupwise.models import Lora
 from groupwise.rollout import Independent
 
 
@@ -124,9 +125,11 @@ class Recipe:
     are mixed in, `held_out` a task to evaluate on instead of what these hold out; `template` what stands around a
     problem and `verifier` a public name or `my_file:grade` (both empty: the task's own). `prompts` is how many an
     iteration draws; nothing is called a batch size.
+    With `lora`, the model stays as it is and an adapter beside it is trained.
     """
 
     model: str = "calculator"
+    lora: Lora | None = None
     task: str = "calculator"
     columns: Columns = Columns()
     also: tuple[Also, ...] = ()

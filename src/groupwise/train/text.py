@@ -236,16 +236,17 @@ class Reading:
         return self.wrong(where, f"{_seen(data)}; expected {EXPECTED[hint]}")
 
     def either(self, data: Any, arms: tuple[Any, ...], current: Any, where: str) -> Any:
-        for arm in arms:
-            if arm is NoneType:
-                if data == "none":
-                    return None
-                continue
+        if NoneType in arms and data == "none":
+            return None
+        wanted = [arm for arm in arms if arm is not NoneType]
+        if len(wanted) == 1:  # whose own words tell more than a list of what it may be
+            return self.value(data, wanted[0], current, where)
+        for arm in wanted:
             trial = Reading(self.use)
             value = trial.value(data, arm, current, where)
             if not trial.problems:
                 return value
-        return self.wrong(where, f"{_seen(data)}; expected {' or '.join(map(expected, arms))}")
+        return self.wrong(where, f"{_seen(data)}; expected {' or '.join(map(expected, wanted))}")
 
     def several(self, data: Any, args: tuple[Any, ...], current: Any, where: str) -> Any:
         """A tuple: of pairs from a table, of elements from a list; a table of numbers changes elements in place."""
@@ -420,7 +421,7 @@ def plain(value: Any, hint: Any) -> Any:
         return [plain(x, h) for x, h in zip(value, inner)]
     if isinstance(value, Named):
         return {"kind": value.part, **dict(value.constants)} if value.constants else value.part
-    if is_dataclass(value) and type(value) is hint and fields(value):
+    if is_dataclass(value) and type(value) in (hint, *get_args(hint)) and fields(value):
         return constants(value)
     name = public_name(value)
     return {"kind": name, **constants(value)} if is_dataclass(value) and fields(value) else name

@@ -1,0 +1,169 @@
+"""Low-rank adapters through peft: put beside a model's linear layers, read and written as peft does, merged on request.
+
+LoRA, arXiv:2106.09685: `W x + alpha / rank * B A x` with W frozen. B begins at 0, so a fresh adapter says nothing.
+"""
+
+import importlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import nn
+
+from groupwise.data import BadData, Environment, Usage
+from groupwise.models.files import ADAPTER, listing, read_json
+
+WEIGHTS = "adapter_model.safetensors"
+PREFIX = "base_model.model."  # what peft's own wrapper puts before the names of a model's parameters
+HEADS = ("lm_head", "embed_tokens")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lora:
+    """An adapter of this rank beside every linear layer whose name ends in one of `targets`. There is no dropout: the
+    policy that is trained would not be the one that was sampled.
+    """
+
+    rank: int = 16
+    alpha: float = 32.0
+    targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+    def __post_init__(self) -> None:
+        if self.rank < 1:
+            raise ValueError(f'rank is {self.rank}\ntake at least 1, such as 16; without an adapter: lora = "none"')
+        if not 0 < self.alpha < float("inf"):
+            raise ValueError(f"alpha is {self.alpha}\nthe adapter counts alpha / rank: take one above 0, such as 32")
+        if not self.targets:
+            raise ValueError('targets is empty\nname linear layers, such as ["q_proj", "v_proj"]')
+
+
+def attach(model: nn.Module, lora: Lora, *, seed: int) -> None:
+    """Put a fresh adapter beside the targets and freeze all else. Equal seeds give equal adapters.
+
+    `Usage` for a target that is no linear layer of the model, `Environment` without peft.
+    """
+    see_targets(model, lora)
+    peft = load_peft()
+    config = peft.LoraConfig(
+        r=lora.rank, lora_alpha=lora.alpha, target_modules=list(lora.targets), task_type="CAUSAL_LM"
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        peft.inject_adapter_in_model(config, model)
+
+
+def see_targets(model: nn.Module, lora: Lora) -> None:
+    """`Usage` that names the first target which no layer of the model bears. Needs no weights and no peft."""
+    linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    for target in lora.targets:
+        if target.rpartition(".")[2] in HEADS:
+            what = f"recipe.lora.targets: {target!r} makes up the head or the embedding, which have no adapter here"
+            raise Usage(what, fix="leave it out; layers between them take one")
+        if not any(f".{name}".endswith(f".{target}") for name in linear):
+            own = dict.fromkeys(name.rpartition(".")[2] for name in linear)
+            there = ", ".join(name for name in own if name not in HEADS)
+            raise Usage(f"recipe.lora.targets: no linear layer is called {target!r}", fix=f"the model has {there}")
+
+
+def adapted(model: nn.Module) -> bool:
+    """Whether a model wears an adapter: then that alone is trained, and written."""
+    return hasattr(model, "peft_config")
+
+
+def write_adapter(model: Any, path: Path, *, base: str, base_sha256: str) -> None:
+    """Write a directory that peft, transformers and `read_model` load; `base` is where they find the base.
+
+    The base's hash stands in the file's metadata, so that another base of the same shape is not taken for it.
+    """
+    peft = load_peft()
+    path.mkdir(parents=True, exist_ok=True)
+    tensors = {f"{PREFIX}{n}": x.detach().cpu().contiguous() for n, x in peft.get_peft_model_state_dict(model).items()}
+    save_file(tensors, path / WEIGHTS, metadata={"base_sha256": base_sha256})  # one key: several have no order
+    told = model.peft_config["default"].to_dict() | {"base_model_name_or_path": base, "inference_mode": True}
+    (path / ADAPTER).write_text(json.dumps(told, indent=2, sort_keys=True, default=sorted) + "\n", encoding="utf-8")
+
+
+def read_adapter(model: nn.Module, path: Path, *, base_sha256: str) -> None:
+    """Put the adapter of a directory beside its base. `BadData` for another base, or for what is no plain LoRA."""
+    _refuse(path, read_json(path / ADAPTER))
+    peft = load_peft()
+    tensors, written_for = _tensors(path)
+    if written_for not in ("", base_sha256):
+        raise BadData(
+            f"the adapter in {path} was made for another base",
+            evidence=f"SHA-256 of its base {written_for[:12]}…, of the weights found {base_sha256[:12]}…",
+            fix=f"set base_model_name_or_path in {path / ADAPTER} to the model that it was trained on",
+        )
+    if any(set(name.split(".")) & set(HEADS) for name in tensors):
+        what, seen = f"the adapter in {path} stands beside the head or the embedding", ", ".join(tensors)[:200]
+        raise BadData(what, evidence=seen, fix="merge it where it was made, and take the merged directory")
+    try:
+        config = peft.LoraConfig.from_pretrained(str(path))
+        config.inference_mode = False  # as it is written; its matrices would then not be trained
+        peft.inject_adapter_in_model(config, model)
+    except (ValueError, TypeError, KeyError) as error:
+        raise _other_base(path, str(error)) from error
+    own = {f"{PREFIX}{name}": x.shape for name, x in peft.get_peft_model_state_dict(model).items()}
+    if own != (given := {name: x.shape for name, x in tensors.items()}):
+        odd = sorted(name for name in own.keys() | given.keys() if own.get(name) != given.get(name))
+        raise _other_base(path, f"missing, superfluous or of another shape ({len(odd)}): {', '.join(odd[:3])}")
+    peft.set_peft_model_state_dict(model, {name.removeprefix(PREFIX): x for name, x in tensors.items()})
+
+
+def merge(model: nn.Module) -> None:
+    """Add the adapter to the weights that it stands beside, and take it off: the model is then a plain one."""
+    layer_type = importlib.import_module("peft.tuners.lora").LoraLayer
+    modules: dict[str, Any] = dict(model.named_modules())
+    for name, layer in modules.items():
+        if isinstance(layer, layer_type):
+            layer.merge()
+            parent, _, last = name.rpartition(".")
+            setattr(model.get_submodule(parent), last, layer.get_base_layer())
+    del model.peft_config
+    model.requires_grad_(True)
+
+
+def load_peft() -> Any:
+    """The package, imported late: it takes seconds, and only adapters need it."""
+    try:
+        return importlib.import_module("peft")
+    except ImportError as error:
+        raise Environment("LoRA needs peft", evidence=str(error), fix="pip install 'groupwise[lora]'") from error
+
+
+def _refuse(path: Path, config: dict[str, Any]) -> None:
+    """BadData for an adapter that is more than matrices beside linear layers."""
+    plain: dict[str, tuple[Any, ...]] = {
+        "peft_type": ("LORA",),
+        "bias": ("none",),
+        "init_lora_weights": (True, False, "gaussian"),  # others change the base as well
+        "modules_to_save": (None, []),
+        "layer_replication": (None, []),
+        "megatron_config": (None,),  # with it, peft would import a module that the file names
+    }
+    odd = [f"{name} = {config[name]}" for name, known in plain.items() if config.get(name, known[0]) not in known]
+    if odd:
+        fix = "merge it with peft where it was made (merge_and_unload, save_pretrained), and take the merged directory"
+        raise BadData(f"the adapter in {path} is no plain LoRA", evidence=", ".join(odd), fix=fix)
+
+
+def _tensors(path: Path) -> tuple[dict[str, torch.Tensor], str]:
+    """The adapter's tensors, and the hash of the base that it was written for (empty if nothing says)."""
+    if not (path / WEIGHTS).is_file():
+        fix = "a pickle is never loaded: save the adapter again with save_pretrained, which writes safetensors"
+        raise BadData(f"{path} has no {WEIGHTS}", evidence=listing(path), fix=fix)
+    try:
+        with safe_open(path / WEIGHTS, framework="pt") as file:
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+            return tensors, (file.metadata() or {}).get("base_sha256", "")
+    except SafetensorError as error:
+        raise BadData(f"{path / WEIGHTS} is damaged", evidence=str(error), fix="fetch the file again") from error
+
+
+def _other_base(path: Path, evidence: str) -> BadData:
+    fix = f"see that base_model_name_or_path in {path / ADAPTER} names the model that it was trained on"
+    return BadData(f"the adapter in {path} does not fit its base", evidence=evidence, fix=fix)

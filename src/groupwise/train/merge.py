@@ -1,0 +1,23 @@
+"""What the command `merge` does: an adapter and its base become one plain model."""
+
+from pathlib import Path
+
+from groupwise.data import Usage
+from groupwise.models import base_directory, find_model, merge, read_model, read_tokenizer, stored_dtype, write_model
+from groupwise.train.store import storing
+
+
+def merged(model_or_run: str, out: str) -> int:
+    """The adapter of a run, or of a directory, added to its base in float32 and written in the base's dtype."""
+    run, target = Path(model_or_run), Path(out)
+    directory = find_model(run / "model" if (run / "recipe.toml").is_file() else run)
+    if base_directory(directory) == directory:
+        raise Usage(f"{model_or_run} holds no adapter", evidence="no adapter_config.json", fix="use it as it is")
+    if target.exists():
+        raise Usage(f"{out} is there already", fix="name a directory that is not")
+    model = read_model(directory)
+    merge(model)
+    with storing("the model", target.absolute().parent):
+        write_model(model.to(stored_dtype(directory)), target, tokenizer=read_tokenizer(directory))
+    print(f"model: {target}")
+    return 0

@@ -132,18 +132,18 @@ REGIMES = {
             letter="b", title="shared prompts: 512 tokens, group 16, answers 64, 10M parameters", target=5.0,
             memory=0.5,
             net=Net(vocabulary=1024, width=320, layers=8, heads=5, kv_heads=5, head_dim=64, inner=864),
-            prompts=2, group=16, prompt_tokens=512, max_tokens=64, lengths=Fixed(tokens=64), timed=1, micro_batch=8,
+            prompts=1, group=16, prompt_tokens=512, max_tokens=64, lengths=Fixed(tokens=64), timed=1, micro_batch=8,
         ),
         Regime(
             letter="c", title="ragged: answers from 8 to 512, median 48, 2M parameters", target=3.0, memory=0.5,
             net=Net(vocabulary=1024, width=192, layers=4, heads=6, kv_heads=6, head_dim=32, inner=512),
-            prompts=4, group=16, prompt_tokens=32, max_tokens=512,
-            lengths=Ragged(least=8, median=48, most=512), timed=1, micro_batch=8,
+            prompts=2, group=16, prompt_tokens=32, max_tokens=512,
+            lengths=Ragged(least=8, median=48, most=512, spread=1.1), timed=1, micro_batch=8,
         ),
         Regime(
             letter="d", title="vocabulary 151,936, width 256, 2 layers", target=2.0, memory=0.3,
             net=Net(vocabulary=VOCABULARY, width=256, layers=2, heads=4, kv_heads=4, head_dim=64, inner=704),
-            prompts=4, group=8, prompt_tokens=32, max_tokens=32, lengths=Fixed(tokens=32), timed=1, micro_batch=8,
+            prompts=2, group=8, prompt_tokens=32, max_tokens=32, lengths=Fixed(tokens=32), timed=1, micro_batch=8,
         ),
         Regime(
             letter="e", title="DAPO's 16 minibatches and 2 passes on the packaged model", target=2.5,

@@ -26,7 +26,13 @@ from benchmarks.beside.rewards import calculator, parity
 from benchmarks.beside.settings import settings
 from benchmarks.beside.watch import Watch, peak, versions
 from datasets import Dataset
-from transformers import AutoModelForCausalLM, AutoTokenizer, StoppingCriteria, StoppingCriteriaList, TrainerCallback
+from transformers import (
+    AutoModelForCausalLM,
+    PreTrainedTokenizerFast,
+    StoppingCriteria,
+    StoppingCriteriaList,
+    TrainerCallback,
+)
 from trl import GRPOConfig, GRPOTrainer
 
 NO_TOKEN = -1
@@ -68,6 +74,7 @@ class Timed(GRPOTrainer):
         lengths = self.regime.lengths_of(len(self.watch.iterations))
         if lengths is None:
             return super()._generate_single_turn(prompt_ids, *args, **kwargs)
+        assert all(len(ids) == self.regime.prompt_tokens for ids in prompt_ids), "prompts are not those of the regime"
         first = self.accelerator.process_index * len(prompt_ids)  # of several processes each has a stretch of the rows
         lengths = lengths[first : first + len(prompt_ids)]
         ends = torch.tensor(lengths) + max(map(len, prompt_ids))
@@ -108,7 +115,7 @@ def measure(regime: Regime, *, iterations: int, seed: int, told: dict[str, Any])
             reward_funcs=reward_of(regime),
             args=GRPOConfig(output_dir=directory, seed=seed, **told),
             train_dataset=Dataset.from_list(rows[: iterations * regime.prompts]),
-            processing_class=AutoTokenizer.from_pretrained(model),
+            processing_class=PreTrainedTokenizerFast.from_pretrained(model),  # the Auto one goes by the family
             callbacks=[AtEnd(watch)],
         )
         trainer.watch, trainer.regime = watch, regime

@@ -156,7 +156,7 @@ REGIMES = {
                 vocabulary=VOCABULARY, width=896, layers=2, heads=14, kv_heads=2, head_dim=64, inner=4864,
                 family="qwen2",
             ),
-            prompts=2, group=8, prompt_tokens=128, max_tokens=32, lengths=Fixed(tokens=32), timed=1, micro_batch=8,
+            prompts=1, group=8, prompt_tokens=128, max_tokens=32, lengths=Fixed(tokens=32), timed=1, micro_batch=8,
             full=True,
         ),
     )

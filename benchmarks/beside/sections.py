@@ -9,7 +9,7 @@ from benchmarks.beside.regimes import GROWTH, REGIMES
 
 Say = Callable[[str], None]
 TWO = (0, 1)
-ROUNDS = 3
+ROUNDS = 1
 """Runs of each way on two cores."""
 SEEDS = (0, 1, 2)
 CURVE = 60

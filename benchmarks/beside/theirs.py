@@ -24,7 +24,7 @@ from benchmarks.beside.files import model_of, prompts_of
 from benchmarks.beside.regimes import WORKS, Regime
 from benchmarks.beside.rewards import calculator, parity
 from benchmarks.beside.settings import settings
-from benchmarks.beside.watch import Watch, peak, versions
+from benchmarks.beside.watch import Watch, versions
 from datasets import Dataset
 from transformers import (
     AutoModelForCausalLM,
@@ -122,7 +122,7 @@ def measure(regime: Regime, *, iterations: int, seed: int, told: dict[str, Any])
         if regime.lengths is not None:
             trainer.eos_token_ids = [NO_TOKEN]
         trainer.train()
-        memory = torch.tensor([watch.floor, peak()], dtype=torch.float64)
+        memory = torch.tensor([watch.floor, watch.peak], dtype=torch.float64)
         floor, most = trainer.accelerator.gather(memory).view(-1, 2).sum(0).tolist()  # of all processes
     return {**watch.told(), "floor_mib": floor, "peak_mib": most, "settings": told}
 

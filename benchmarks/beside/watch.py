@@ -22,6 +22,8 @@ class Watch:
         """MiB held once everything is imported, before there is a model."""
         self.start = 0.0
         """Seconds from the start of the process to its first iteration."""
+        self.peak = 0.0
+        """MiB held at most up to the end of the last iteration: saving what came out is apart, as loading is."""
         self._now: dict[str, Any] = {}
         self._inside: list[str] = []
         self._mark = self._began = (0.0, 0.0)
@@ -39,7 +41,7 @@ class Watch:
             seconds, cpu = clocks()
             self._now |= {"seconds": seconds - self._began[0], "cpu": cpu - self._began[1]}
             self.iterations.append(self._now)
-            self._now = {}
+            self._now, self.peak = {}, peak()
 
     def note(self, **numbers: float) -> None:
         """Numbers of the iteration under way."""
@@ -69,7 +71,7 @@ class Watch:
         return {
             "iterations": self.iterations,
             "floor_mib": self.floor,
-            "peak_mib": peak(),
+            "peak_mib": self.peak,
             "start_seconds": self.start,
         }
 

@@ -27,10 +27,12 @@ The same work: the same model files, prompts in the same order, group size, obje
 float32, evaluation off, import and load apart. In (a) and (e) answers end by themselves and times are compared for each
 trained token; elsewhere every answer has a length that both are given. Groupwise runs as `groupwise train` does, its
 record of samples and metrics included; TRL logs and saves nothing. Memory is the peak up to the end of the last
-iteration, above what the imports hold. Both run with glibc told to keep freed memory, without which TRL loses a third of
-(d) to page faults and Groupwise a tenth. One process pinned to one core, one thread, the two
-in turn; a GEMM probe before and after each pair, and a pair whose probes differ by more than 15 % is repeated, at most
-three times a regime. A ratio is TRL's time over Groupwise's: the median of the pairs, with least and most.
+iteration, above what the imports hold. Both run with glibc told to keep freed memory: without that TRL loses a third
+of (d) to page faults, and Groupwise a tenth.
+
+One process pinned to one core, one thread, the two in turn; a GEMM probe before and after each pair, and a pair whose
+probes differ by more than 15 % is repeated, at most three times a regime. A ratio is TRL's time over Groupwise's: the
+median of the pairs, with least and most.
 """
 LEARN = """\
 Mean reward of each iteration's samples over 60 iterations, three seeds a system, above for (a) and below for (e).

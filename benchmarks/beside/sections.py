@@ -39,7 +39,9 @@ def sweep(machine: Machine, say: Say, n: int) -> dict[str, list[Run]]:
         for way in ways:
             run = machine.theirs(one, *way)
             found[letter].append({"way": " ".join(way[:2]).removeprefix("--").removesuffix(" --iterations"), **run})
-            say(f"({letter}) {' '.join(way)}: {1e3 * per_token(one, run):.3f} ms a token, {run['peak_mib']:.0f} MiB")
+            say(
+                f"({letter}) {' '.join(way)}: {1e3 * per_token(one, run):.3f} ms a token, {run['peak_mib'] - run['floor_mib']:.0f} MiB above imports"
+            )
     return found
 
 
@@ -50,7 +52,9 @@ def frugal(machine: Machine, say: Say, n: int) -> dict[str, Run]:
         one = REGIMES[letter]
         machine.prepare(one)
         found[letter] = machine.theirs(one, "--frugal", "--micro-batch", "8")
-        say(f"({letter}) {1e3 * per_token(one, found[letter]):.3f} ms a token, {found[letter]['peak_mib']:.0f} MiB")
+        say(
+            f"({letter}) {1e3 * per_token(one, found[letter]):.3f} ms a token, {found[letter]['peak_mib'] - found[letter]['floor_mib']:.0f} MiB above imports"
+        )
     return found
 
 

@@ -6,9 +6,9 @@ from statistics import mean, median
 
 from benchmarks.beside import work
 from benchmarks.beside.chart import exponent
-from benchmarks.beside.pairs import Run, per_token
+from benchmarks.beside.pairs import Run, above, per_token
 from benchmarks.beside.regimes import DOUBLINGS, GROWTH, REGIMES, Regime
-from benchmarks.beside.tables import BOTH, Data, above, over, table, timed
+from benchmarks.beside.tables import BOTH, Data, over, table, timed
 
 NAMES = {"groupwise": "Groupwise", "trl": "TRL"}
 

@@ -160,6 +160,11 @@ def per_token(regime: Regime, run: Run, clock: str = "seconds") -> float:
     return sum(i[clock] for i in iterations) / sum(i["tokens"] for i in iterations)
 
 
+def above(run: Run) -> float:
+    """MiB of the peak above what the imports held."""
+    return run["peak_mib"] - run["floor_mib"]
+
+
 def ratio(regime: Regime, pair: dict[str, Any], clock: str = "seconds") -> float:
     """Time of TRL / time of Groupwise, for a trained token: the same as for an iteration where lengths are forced."""
     return per_token(regime, pair["trl"], clock) / per_token(regime, pair["groupwise"], clock)

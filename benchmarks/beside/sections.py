@@ -4,7 +4,7 @@ from collections.abc import Callable
 from statistics import median
 from typing import Any
 
-from benchmarks.beside.pairs import Machine, Run, pairs, per_token
+from benchmarks.beside.pairs import Machine, Run, above, pairs, per_token
 from benchmarks.beside.regimes import GROWTH, REGIMES
 
 Say = Callable[[str], None]
@@ -39,9 +39,7 @@ def sweep(machine: Machine, say: Say, n: int) -> dict[str, list[Run]]:
         for way in ways:
             run = machine.theirs(one, *way)
             found[letter].append({"way": " ".join(way[:2]).removeprefix("--").removesuffix(" --iterations"), **run})
-            say(
-                f"({letter}) {' '.join(way)}: {1e3 * per_token(one, run):.3f} ms a token, {run['peak_mib'] - run['floor_mib']:.0f} MiB above imports"
-            )
+            say(f"({letter}) {' '.join(way)}: {1e3 * per_token(one, run):.3f} ms a token, {above(run):.0f} MiB")
     return found
 
 
@@ -52,9 +50,7 @@ def frugal(machine: Machine, say: Say, n: int) -> dict[str, Run]:
         one = REGIMES[letter]
         machine.prepare(one)
         found[letter] = machine.theirs(one, "--frugal", "--micro-batch", "8")
-        say(
-            f"({letter}) {1e3 * per_token(one, found[letter]):.3f} ms a token, {found[letter]['peak_mib'] - found[letter]['floor_mib']:.0f} MiB above imports"
-        )
+        say(f"({letter}) {1e3 * per_token(one, found[letter]):.3f} ms a token, {above(found[letter]):.0f} MiB")
     return found
 
 

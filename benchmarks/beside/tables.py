@@ -6,7 +6,7 @@ from statistics import mean, median
 from typing import Any
 
 from benchmarks.beside import work
-from benchmarks.beside.pairs import Run, close, counted, per_iteration, per_token, phase, ratio, spread, timed
+from benchmarks.beside.pairs import Run, above, close, counted, per_iteration, per_token, phase, ratio, spread, timed
 from benchmarks.beside.regimes import REGIMES, Regime
 
 Data = dict[str, Any]
@@ -27,11 +27,6 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def over(data: Data, who: str, f: Callable[[Run], float]) -> float:
     """The median over a system's runs."""
     return median(f(pair[who]) for pair in counted(data["pairs"]))
-
-
-def above(run: Run) -> float:
-    """MiB of the peak above what the imports held."""
-    return run["peak_mib"] - run["floor_mib"]
 
 
 def met(reached: bool) -> str:

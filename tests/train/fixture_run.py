@@ -110,6 +110,7 @@ def about(name: str, iterations: int, seed: int, canary: str) -> dict[str, Any]:
             "reference": "Group Sequence Policy Optimization, arXiv:2507.18071, equation 5",
             "formula": "J = E[ 1/G Σᵢ min( sᵢ Âᵢ, clip(sᵢ, 1 − 0.2, 1 + 0.28) Âᵢ ) ],  "
             "sᵢ = ( π(yᵢ|x) / π_old(yᵢ|x) )^(1/|yᵢ|)",
+            "changed": ["group_size: 16 -> 8", "objective.surrogate.low: 0.0003 -> 0.2" + canary],
         },
     }
 

@@ -78,6 +78,20 @@ BLANK = """() => [...document.querySelectorAll('canvas')].filter((c) =>
     !c.getContext('2d').getImageData(0, 0, c.width, c.height).data.some((x, i) => i % 4 === 3 && x)).length"""
 
 
+def test_what_a_run_changed_of_its_method_is_told_line_by_line(visit, run, tmp_path):
+    told = json.loads((run / "run.json").read_text())["method"]["changed"]
+    page = visit(write_report([run], tmp_path / "a.html"))
+    assert page.locator(".method .changed li").all_inner_texts() == told and len(told) == 2
+    assert "changed from gspo" in page.locator(".method").inner_text()
+    for changed, says in (([], "as published: nothing is changed"), (None, None), ("odd", None)):
+        other = write_run(tmp_path / f"run {changed}", iterations=2)
+        about = json.loads((other / "run.json").read_text())
+        about["method"].pop("changed") if changed is None else about["method"].update(changed=changed)
+        (other / "run.json").write_text(json.dumps(about))
+        text = visit(write_report([other])).locator(".method").inner_text()
+        assert "changed" not in text if says is None else says in text
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 360])
 def test_every_canvas_is_drawn_and_the_page_fits(visit, report, scheme, width):

@@ -252,12 +252,11 @@ def asked(ready: Place) -> dict[str, Any]:
     return {"data": [f.record for f in facts], "templates": {name: t.digest for name, t in found.items()}}
 
 
-def origin(method: Method, base: str) -> dict[str, str]:
+def origin(method: Method, base: str) -> dict[str, Any]:
     """The published method that a run began with: its formula, its paper, and what the recipe changed."""
     named = next((m for m in published if m.__name__ == base), None)
     if named is None:
         return {"name": "a method of its own"}
     reference, changes = reference_of(named), diff(named(), method)
-    changed = {"changed": "; ".join(changes)} if changes else {}
     source = f"{reference.paper}, arXiv:{reference.arxiv}"
-    return {"name": base, "formula": reference.formula, "reference": source, **changed}
+    return {"name": base, "formula": reference.formula, "reference": source, "changed": changes}

@@ -22,11 +22,11 @@ function facts(runs) {
   const methods = new Map();
   for (const run of runs) { const text = JSON.stringify(run.method); methods.set(text, [...(methods.get(text) ?? []), run]); }
   for (const [text, same] of methods) {
-    const { name, formula, reference, ...rest } = JSON.parse(text);
+    const { name, formula, reference, changed, ...rest } = JSON.parse(text);
     if (!name && !formula) continue;
     const whose = methods.size > 1 ? `${same.map((run) => run.name).join(", ")}: ` : "";
     box.append(el("div", { class: "method" }, el("b", {}, whose + (name ?? "")), formula ? el("div", { class: "formula" }, formula.split("\n").map((line) => el("div", {}, line))) : null,
-      reference ? el("div", { class: "note" }, reference) : null, Object.keys(rest).length ? el("div", { class: "note" }, Object.entries(rest).map(([k, v]) => `${k} ${typeof v === "object" ? JSON.stringify(v) : v}`).join(" · ")) : null));
+      reference ? el("div", { class: "note" }, reference) : null, preset(name, changed), Object.keys(rest).length ? el("div", { class: "note" }, Object.entries(rest).map(([k, v]) => `${k} ${typeof v === "object" ? JSON.stringify(v) : v}`).join(" · ")) : null));
   }
   const shown = (run) => {
     const greedy = run.series.has("eval/accuracy_greedy") ? "eval/accuracy_greedy" : "eval/accuracy";
@@ -46,6 +46,10 @@ function facts(runs) {
   box.append(el("div", { class: "tiles" }, shown(runs[0]).map(([word, ...values], i) => el("div", { class: values.length > 1 && i === 0 ? "tile main" : "tile" }, el("small", {}, word),
     el("b", {}, values.length > 1 ? [el("i", {}, `${round(values[0])} → `), el("span", {}, round(values[1]))] : typeof values[0] === "number" ? round(values[0]) : values[0])))));
 }
+
+// What a run changed of the published method that it names, a line each.
+const preset = (name, changed) => !Array.isArray(changed) ? null : !changed.length ? el("div", { class: "note" }, "as published: nothing is changed")
+  : el("div", { class: "note changed" }, `changed from ${name}`, el("ul", {}, changed.map((line) => el("li", {}, String(line)))));
 
 const round = (x) => (Math.abs(x) >= 1e6 ? `${(x / 1e6).toFixed(2)} M` : Math.abs(x) >= 100 ? Math.round(x).toLocaleString("en") : Number.isInteger(x) ? String(x) : x.toPrecision(3));
 

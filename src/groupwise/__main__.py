@@ -29,6 +29,15 @@ what a recipe says, and `--dotted.field value` changes:
   groupwise train --model DIR --task gsm8k:DIR_OF_GSM8K --template chat
 """
 
+COMPARE = """\
+two numbers are compared only if they were taken in the same way: all of the protocol but the model, how many answers,
+the seed and the engine has to be equal
+
+  groupwise eval runs/A --samples 8
+  groupwise eval runs/B --samples 8
+  groupwise compare runs/A runs/B
+"""
+
 CODES = """\
 exit codes: 0 done, 1 a bug of ours, 2 usage, 3 data, 4 environment, 5 training diverged, 6 storage, 7 worker, 8 lock,
 130 interrupted, 143 terminated
@@ -88,7 +97,7 @@ def run(words: list[str]) -> int:
     if a.command is None:
         table.print_help()
         return 0
-    if a.command in ("report", "methods", "show", "diff", "check", "doctor"):
+    if a.command in ("report", "compare", "methods", "show", "diff", "check", "doctor"):
         return look(a, overrides)
     from groupwise.train import commands as do
 
@@ -109,6 +118,7 @@ def run(words: list[str]) -> int:
     match a.command:
         case "eval":
             return ask.evaluate(a.model, overrides, a.use, samples=a.samples, problems=a.problems, recipe_path=a.recipe,
+                                preset=a.preset, data=a.data, out=a.out,
                                 unsafe_local_exec=a.unsafe_local_exec)  # fmt: skip
         case "sample":
             return ask.sample(a.model, a.prompt, overrides, a.use, n=a.n)
@@ -121,6 +131,10 @@ def look(a: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
         from groupwise.train.report import report
 
         return report(a.run, a.out)
+    if a.command == "compare":
+        from groupwise.train.compare import compare
+
+        return compare(a.a, a.b, a.allow)
     from groupwise.train import views
 
     match a.command:
@@ -205,9 +219,12 @@ def parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser
 
     evaluate = add("eval", "held-out accuracy of a model or a run", RECIPE)
     evaluate.add_argument("model", metavar="MODEL_OR_RUN")
-    evaluate.add_argument("--samples", type=count, default=4, metavar="N", help="answers a problem (default: 4)")
+    evaluate.add_argument("--samples", type=count, metavar="N", help="answers a problem (default: 4, or the preset's)")
     evaluate.add_argument("--problems", type=count, metavar="N", help="how many problems (default: the recipe's)")
     evaluate.add_argument("--recipe", metavar="RECIPE.toml", help="task and sampling of a model that is no run")
+    evaluate.add_argument("--preset", metavar="NAME", help="as a paper did it: aime24-dapo, r1-zero-suite")
+    evaluate.add_argument("--data", metavar="DIR", help="where a preset's problems are (default: the hub)")
+    evaluate.add_argument("--out", metavar="FILE.json", help="where to (default: evaluations/ in the run, or here)")
     evaluate.add_argument("--use", **use)
     unsafe(evaluate)
 
@@ -224,6 +241,12 @@ def parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser
     merge = add("merge", "write an adapter (LoRA) and its base as one plain model")
     merge.add_argument("model", metavar="ADAPTER_OR_RUN")
     merge.add_argument("out", metavar="DIR", help="where to: a directory that is not there yet")
+
+    compare = add("compare", "how much better B does than A on the same problems", COMPARE)
+    compare.add_argument("a", metavar="A", help="a run that was evaluated, or a file that eval wrote")
+    compare.add_argument("b", metavar="B")
+    allow = "a field of the protocol that may differ, such as sampling.top_p"
+    compare.add_argument("--allow", action="append", default=[], metavar="FIELD", help=allow)
 
     add("methods", "the published methods, one a line")
     show = add("show", "a method with its paper, constants, differences and proofs; or a recipe in full")

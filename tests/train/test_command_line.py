@@ -96,35 +96,47 @@ def test_no_secret_of_the_environment_is_written(run: Path) -> None:
 def test_evaluation_of_a_run_gives_the_numbers_that_it_wrote(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
     assert main(["eval", str(run), "--samples", "1"]) == 0
-    greedy, sampled, *counts = capsys.readouterr().out.splitlines()
+    head, greedy, *counts, written = capsys.readouterr().out.splitlines()
+    assert head == "calculator, greedy"
     values = [last[f"eval/{name}_greedy"] for name in ("accuracy", "low", "high")]
-    assert greedy == "greedy     {:.3f}  ({:.3f} .. {:.3f}, 95 % over 8 problems)".format(*values)
+    assert greedy == "avg@1      {:.3f}  ({:.3f} .. {:.3f}, 95 % over 8 problems)".format(*values)
+    names = ["correct", "wrong", "malformed", "unverifiable", "truncated", "missing"]
+    assert [line.split()[0] for line in counts[:6]] == names
     values = [last[f"eval/{name}"] for name in ("accuracy", "low", "high")]
-    assert sampled == "avg@1      {:.3f}  ({:.3f} .. {:.3f}, 95 % over 8 problems)".format(*values)
-    assert [line.split()[0] for line in counts] == [
-        "correct",
-        "wrong",
-        "malformed",
-        "unverifiable",
-        "truncated",
-        "missing",
-    ]
-    assert main(["eval", str(run / "model"), "--samples", "1", *SMALL[-4:]]) == 0  # the same model, as a directory
-    assert capsys.readouterr().out.splitlines()[:2] == [greedy, sampled]
+    sampled = "avg@1      {:.3f}  ({:.3f} .. {:.3f}, 95 % over 8 problems)".format(*values)
+    assert counts[6:9] == ["", "calculator, temperature 1", sampled]
+    file = Path(written.removeprefix("written: "))
+    assert file.parent == run / "evaluations" and json.loads(file.read_text())["preset"] is None
+    assert main(["eval", str(run / "model"), "--samples", "1", *SMALL[-4:], "--out", str(run / "again.json")]) == 0
+    again = capsys.readouterr().out.splitlines()  # the same model, as a directory
+    assert again[:-1] == [head, greedy, *counts] and again[-1] == f"written: {run / 'again.json'}"
+    assert main(["compare", str(run), str(run / "again.json")]) == 0
+    assert "B is better on 0 problems, A on 0, alike on 8" in capsys.readouterr().out
 
 
-def test_evaluation_takes_a_law_that_training_must_not(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    eight = ["--problems", "8", "--sampling.max_tokens", "12"]
+def test_a_run_remembers_what_it_changed_of_its_method(run: Path) -> None:
+    method = json.loads((run / "run.json").read_text())["method"]
+    assert method["name"] == "gspo" and "group_size: 16 -> 4" in method["changed"]
+
+
+def test_evaluation_takes_a_law_that_training_must_not(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    eight = ["--problems", "8", "--sampling.max_tokens", "12", "--out", "told/x.json"]
     assert main(["eval", "calculator", "--samples", "4", "--sampling.temperature", "0", *eight]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split()[1:] == lines[1].split()[1:]  # four greedy answers are one
-    assert [line.split()[0] for line in lines[2:6]] == ["pass@2", "pass@4", "maj@2", "maj@4"]
-    assert any("tokens on average" in line for line in lines[6:])
+    assert lines[1].split()[1:] == lines[10].split()[1:]  # four greedy answers are one
+    assert [line.split()[0] for line in lines[10:15]] == ["avg@4", "pass@2", "pass@4", "maj@2", "maj@4"]
+    assert any("tokens on average" in line for line in lines[15:])
     assert main(["eval", str(run), "--samples", "1", "--sampling.top_k", "1", *eight]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split()[1:] == lines[1].split()[1:]
+    assert lines[1].split()[1:] == lines[10].split()[1:] and lines[9] == "calculator, temperature 1, top_k 1"
     assert main(["eval", str(run), "--sampling.top_q", "1"]) == 2
     assert "did you mean top_p?" in capsys.readouterr().err
+    assert main(["eval", "calculator", *eight[:-1], "told"]) == 6  # a directory
+    assert "--out FILE.json" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == [tmp_path / "told"] and len(list((tmp_path / "told").iterdir())) == 1
 
 
 def test_samples_differ_and_come_again(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -174,7 +186,7 @@ def test_control_c(presses: int, tmp_path: Path, capsys: pytest.CaptureFixture[s
     words = [*GROUPWISE, "train", *SMALL, "--iterations", "5000", "--out", "o", "--name", "x", "--save.every", "1"]
     with (tmp_path / "said").open("w") as file:
         process = subprocess.Popen(words, cwd=tmp_path, stdout=file, stderr=file)
-        while not (found := list(tmp_path.glob("o/x-*"))):
+        while not (found := list(tmp_path.glob("o/x-*"))) and process.poll() is None:
             time.sleep(0.01)
         (stopped,) = found
         wait_for(stopped / "metrics.jsonl", 3)

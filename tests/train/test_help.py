@@ -14,7 +14,9 @@ from groupwise.data import Storage, Usage
 from groupwise.train.recipe import Recipe
 from groupwise.train.text import hints_of
 
-COMMANDS = ("train", "resume", "eval", "sample", "report", "merge", "methods", "show", "diff", "check", "doctor")
+COMMANDS = (
+    "train", "resume", "eval", "sample", "report", "compare", "merge", "methods", "show", "diff", "check", "doctor",
+)  # fmt: skip
 
 # Help
 
@@ -93,6 +95,7 @@ def calls(monkeypatch):
         ("commands", ("train", "resume")),
         ("ask", ("evaluate", "sample")),
         ("report", ("report",)),
+        ("compare", ("compare",)),
     ):
         fake = SimpleNamespace(**{name: remember(name) for name in names})
         monkeypatch.setitem(sys.modules, f"groupwise.train.{room}", fake)
@@ -116,12 +119,14 @@ def calls(monkeypatch):
         ("train --method.mask []", ("train", (None, [("method.mask", "[]")], []), {})),
         ("resume r --strict --stop-after 90", ("resume", ("r", []), {"strict": True, "stop_after": 90.0})),
         ("resume r --use m.py", ("resume", ("r", ["m.py"]), {"strict": False, "stop_after": None})),
-        ("eval r", ("evaluate", ("r", [], []), {"samples": 4, "problems": None, "recipe_path": None})),
+        ("eval r", ("evaluate", ("r", [], []), {"samples": None, "problems": None, "preset": None})),
         (
             "eval m --samples 8 --problems 10 --recipe a.toml --sampling.top_p 0.9",
             ("evaluate", ("m", [("sampling.top_p", "0.9")], []), {"problems": 10, "recipe_path": "a.toml"}),
         ),
         ("sample m 1+1= -n 3 --seed 4", ("sample", ("m", "1+1=", [("seed", "4")], []), {"n": 3})),
+        ("eval m --preset p --data d", ("evaluate", ("m", [], []), {"preset": "p", "data": "d"})),
+        ("compare a b --allow n --allow x.y", ("compare", ("a", "b", ["n", "x.y"]), {})),
         ("report a b --out c.html", ("report", (["a", "b"], "c.html"), {})),
     ],
 )  # fmt: skip

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -12,12 +13,19 @@ from groupwise.models import find_model, read_model, read_tokenizer
 from groupwise.rollout import NativeEngine
 from groupwise.train.check import doors
 from groupwise.train.commands import DEFAULT, refuse, tell
-from groupwise.train.evaluate import MOST_VOTES, NO_VOTE, average, counts, figures, lengths, tally
-from groupwise.train.place import DTYPES, Place, place, prepare
+from groupwise.train.numbers import FOLDER, file_name, mean_of, number, shown_evaluation, write
+from groupwise.train.place import DTYPES, place, prepare
+from groupwise.train.protocol import protocol
+from groupwise.train.published import find_published
 from groupwise.train.recipe import Recipe
 from groupwise.train.sources import templates
 from groupwise.train.text import read_over, read_recipe
 from groupwise.train.use import Use, load_use
+
+Take = tuple[Recipe, list[tuple[int, Sampling]]]
+"""One task to be asked: its recipe, and for each number how many answers there are and by which law."""
+SAMPLES = 4
+ALL = 1 << 30
 
 
 def evaluate(
@@ -25,53 +33,76 @@ def evaluate(
     overrides: Sequence[tuple[str, str]] = (),
     use: Sequence[str] = (),
     *,
-    samples: int = 4,
+    samples: int | None = None,
     problems: int | None = None,
     recipe_path: str | None = None,
+    preset: str | None = None,
+    data: str | None = None,
+    out: str | None = None,
     unsafe_local_exec: bool = False,
 ) -> int:
-    """Held-out accuracy of a model directory or of a run's model: greedy, avg@n and unbiased pass@k."""
+    """Held-out accuracy of a model directory or of a run's model: told, and written with the protocol of each number.
+
+    Greedily once and `samples` times at the recipe's law; with a `preset` as its paper did, on the problems in `data`.
+    """
     directory = Path(model_or_run)
+    is_run = (directory / "recipe.toml").is_file()
+    if is_run and not (directory / "model").is_dir():
+        raise BadData(f"{directory} has no model yet", fix=f"finish it with: groupwise resume {directory}")
+    if data and not preset:
+        raise Usage("--data says where the problems of a preset are", fix="add --preset NAME, or say --task PATH")
     loaded = load_use(use, unsafe_local_exec=unsafe_local_exec)
-    if (directory / "recipe.toml").is_file():
-        if not (directory / "model").is_dir():
-            raise BadData(f"{directory} has no model yet", fix=f"finish it with: groupwise resume {directory}")
-        source, model = directory / "recipe.toml", str(directory / "model")
-        overrides = [("lora", "none"), *overrides]  # its model has the adapter already
-    else:
-        source, model = Path(recipe_path) if recipe_path else DEFAULT, model_or_run
-    recipe, law = asked_of(source, [("model", model), *overrides], loaded)
-    wanted = replace(recipe.evaluate, samples=samples, problems=problems or recipe.evaluate.problems)
-    recipe = replace(recipe, evaluate=wanted)
+    source = directory / "recipe.toml" if is_run else Path(recipe_path) if recipe_path else DEFAULT
+    said = [("model", model_or_run)]
+    if is_run:
+        said = [("model", str(directory / "model")), ("lora", "none")]  # its model has the adapter already
+    published = find_published(preset) if preset else None
+    n = samples or (published.samples if published else SAMPLES)
+    takes: list[Take] = []
+    for words in published.recipes(overrides, data) if published else [overrides]:
+        recipe, law = asked_of(source, [*said, *words], loaded)
+        most = problems or (ALL if published else recipe.evaluate.problems)
+        recipe = replace(recipe, evaluate=replace(recipe.evaluate, samples=n, problems=most))
+        takes.append((recipe, [(n, law)] if published else [(1, greedy(law)), (n, law)]))
     seen: list[str] = []
-    refuse(doors(recipe, loaded, seen.append, train=False))
+    refuse([error for recipe, _ in takes for error in doors(recipe, loaded, seen.append, train=False)])
     tell(seen)
-    ready = place(recipe, loaded)
-    greedy, sampled = asyncio.run(ready.answer(law))
-    print_evaluation(ready, greedy, sampled)
+    numbers = [number for take in takes for number in taken(*take, loaded)]
+    evaluation: dict[str, Any] = {"preset": preset, "numbers": numbers}
+    if published:
+        evaluation["departures"] = published.departures(overrides, numbers)
+        tell([f"not as published: {line}" for line in evaluation["departures"]])
+    if len(takes) > 1:
+        evaluation["mean"] = mean_of(numbers)
+    print(shown_evaluation(evaluation))
+    path = Path(out) if out else (directory if is_run else Path()) / FOLDER / file_name(evaluation)
+    write(path, evaluation)
+    print(f"written: {path}")
     return 0
+
+
+def greedy(law: Sampling) -> Sampling:
+    """The same law at temperature 0, where truncation says nothing."""
+    return replace(law, temperature=0.0, top_p=1.0, top_k=0, min_p=0.0)
+
+
+def taken(recipe: Recipe, laws: Sequence[tuple[int, Sampling]], use: Use) -> list[dict[str, Any]]:
+    """The numbers of one task: each law's, from so many answers to every problem that the recipe evaluates on."""
+    ready = place(recipe, use)
+
+    async def ask() -> list[list[Family]]:
+        return [await ready.ask(n, law) for n, law in laws]
+
+    answered = asyncio.run(ask())
+    return [number(families, protocol(ready, law, n, use)) for families, (n, law) in zip(answered, laws)]
 
 
 def asked_of(source: Path, overrides: Sequence[tuple[str, str]], use: Use) -> tuple[Recipe, Sampling]:
     """A recipe, and the law to answer by: `--sampling.*` may say here what a recipe may not, truncation and greed."""
     laws = [(path, value) for path, value in overrides if path.startswith("sampling.")]
     recipe = read_recipe(source, [pair for pair in overrides if pair not in laws], use)
-    return recipe, read_over(recipe.sampling, "recipe.sampling", [(p.partition(".")[2], v) for p, v in laws])
-
-
-def print_evaluation(ready: Place, greedy: Sequence[Family], sampled: Sequence[Family]) -> None:
-    """The numbers of `groupwise eval`, one a line."""
-    n, tallies = ready.recipe.evaluate.samples, [tally(f) for f in sampled]
-    numbers = {"greedy": average(greedy)} | figures(tallies, n, [k for k in (2, 4, 8, 16, 32, 64) if k <= n])
-    for name, x in numbers.items():
-        print(f"{name:<10} {x.value:.3f}  ({x.low:.3f} .. {x.high:.3f}, 95 % over {len(sampled)} problems)")
-    if not all(t.votes for t in tallies):
-        print(f"maj@k is left out: {NO_VOTE}, or there are more than {MOST_VOTES} answers to a problem")
-    answers, found = sum(t.answers for t in tallies), lengths(sampled)
-    for name, count in counts(sampled).items():
-        size = found.get(name)
-        told = f"  {size['mean']:.1f} tokens on average, {size['longest']} at most" if size else ""
-        print(f"{name:<13} {count:>6} of {answers}{told}")
+    law = read_over(recipe.sampling, "recipe.sampling", [(p.partition(".")[2], v) for p, v in laws])
+    return replace(recipe, sampling=replace(recipe.sampling, max_tokens=law.max_tokens, stop=law.stop)), law
 
 
 def sample(

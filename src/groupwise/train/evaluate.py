@@ -120,17 +120,24 @@ class Figure:
     high: float
 
 
-def figures(tallies: Sequence[Tally], n: int, ks: Sequence[int] = ()) -> dict[str, Figure]:
-    """avg@n, and pass@k and maj@k for each k, as means over problems.
+def columns(tallies: Sequence[Tally], ks: Sequence[int] = ()) -> dict[str, list[float]]:
+    """The share of right answers of each problem, and its pass@k and maj@k for each k.
 
     What cannot be had is left out: a k beyond some problem's answers, and votes that are not known or too many.
     """
     ks = [k for k in ks if all(k <= t.answers for t in tallies)]
-    columns = {f"avg@{n}": [t.share for t in tallies]} | {f"pass@{k}": [t.passes(k) for t in tallies] for k in ks}
+    found = {"avg": [t.share for t in tallies]} | {f"pass@{k}": [t.passes(k) for t in tallies] for k in ks}
     if all(t.votes for t in tallies):
-        columns |= {f"maj@{k}": [t.agrees(k) for t in tallies] for k in ks}
-    ends = interval(*map(np.array, columns.values()))
-    return {name: Figure(mean(column), *ends) for (name, column), ends in zip(columns.items(), ends)}
+        found |= {f"maj@{k}": [t.agrees(k) for t in tallies] for k in ks}
+    return found
+
+
+def figures(tallies: Sequence[Tally], n: int, ks: Sequence[int] = ()) -> dict[str, Figure]:
+    """avg@n, and pass@k and maj@k for each k, as means over problems: of each of the `columns`."""
+    found = columns(tallies, ks)
+    ends = interval(*map(np.array, found.values()))
+    names = [f"avg@{n}", *list(found)[1:]]
+    return {name: Figure(mean(column), *ends) for name, column, ends in zip(names, found.values(), ends)}
 
 
 def average(families: Sequence[Family]) -> Figure:

@@ -1,0 +1,127 @@
+"""Presets of `groupwise eval` against what the papers and their code say; what is changed of them is told."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from groupwise.__main__ import main
+from groupwise.data import BadData, Sampling, Usage
+from groupwise.models import Decoder, write_model
+from groupwise.tasks.presets import PRESETS
+from groupwise.train.ask import asked_of
+from groupwise.train.commands import DEFAULT
+from groupwise.train.published import PUBLISHED, find_published
+from groupwise.train.sources import sources
+from groupwise.train.use import Use
+from tests.models.directories import shape
+from tests.models.test_templates import CHATML, made
+from tests.tasks import published as layouts
+
+PAPERS = {
+    "aime24-dapo": (  # arXiv:2503.14476, section 4.1, and the released test set of 30 problems, each 32 times
+        {"aime24": 30}, 32, Sampling(temperature=1.0, top_p=0.7, max_tokens=20480), "chat", "math_dapo",
+    ),
+    "r1-zero-suite": (  # arXiv:2503.20783 and its evaluate_model.py
+        {"aime24": 30, "amc": 83, "math500": 500, "minerva": 272, "olympiadbench": 675}, 1,
+        Sampling(temperature=0.0, top_p=1.0, max_tokens=3000), "qwen_math", "math(place='boxed')",
+    ),
+}  # fmt: skip
+
+
+def rows(path: Path, every: list[dict[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in every))
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Every task of the suite, as it is published, in a directory."""
+    home = tmp_path / "data"
+    home.mkdir()
+    for name, _ in PUBLISHED["r1-zero-suite"].tasks:
+        rows(home / f"{name}.jsonl", layouts.PUBLISHED[name][0])
+    return home
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A random model that reads any text and a chat, with room for a long answer."""
+    tokenizer = made(chat=CHATML)
+    size = len(tokenizer.fast.get_vocab())
+    write_model(
+        Decoder.new(shape(vocabulary=size, positions=32768), 1, spread=0.2), tmp_path / "m", tokenizer=tokenizer
+    )
+    return tmp_path / "m"
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_preset_is_what_its_paper_says(name: str) -> None:
+    tasks, samples, law, template, verifier = PAPERS[name]
+    published = find_published(name)
+    assert dict(published.tasks) == tasks and published.samples == samples and tasks.keys() <= PRESETS.keys()
+    for task, words in zip(tasks, published.recipes([])):
+        recipe, found = asked_of(DEFAULT, words, Use())
+        (source,) = sources(recipe)
+        assert (found, source.template, source.verifier) == (law, template, verifier)
+        assert source.task.partition(":")[0] == task
+    assert list(PUBLISHED) == list(PAPERS)
+
+
+def test_the_template_r1_has_its_own_rule_and_its_own_end() -> None:
+    for words in find_published("r1-zero-suite").recipes([("template", "r1")]):
+        recipe, law = asked_of(DEFAULT, words, Use())
+        assert (sources(recipe)[0].verifier, law.stop) == ("math(place='tag')", ("</answer>",))
+    assert find_published("r1-zero-suite").departures([("template", "r1")], []) == ["template r1, not qwen_math"]
+
+
+def test_what_a_run_mixes_and_holds_out_is_not_asked(tmp_path: Path) -> None:
+    mixed = tmp_path / "mixed.toml"
+    told = 'task = "a.jsonl"\nheld_out = "b.jsonl"\nverifier = "exact"\nmethod = { base = "grpo" }\n'
+    told += 'columns = { prompt = "q" }\nalso = [{ task = "c.jsonl" }]\n[machine]\ndtype = "float64"\n'
+    mixed.write_text(told)
+    (words,) = find_published("aime24-dapo").recipes([])
+    recipe, _ = asked_of(mixed, words, Use())
+    (source,) = sources(recipe)
+    assert source.task == "aime24:datasets:BytedTsinghua-SIA/AIME-2024" and recipe.held_out == ""
+    assert recipe.machine.dtype == "float64"  # where it computes is the run's own
+
+
+def test_a_suite_from_disk_is_told_with_its_mean_and_its_departures(data, model, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    exact = ["--verifier", "math(place='boxed', symbolic=False)"]
+    words = ["--preset", "r1-zero-suite", "--data", str(data), "--sampling.max_tokens", "3", *exact]
+    assert main(["eval", str(model), *words]) == 0
+    told = capsys.readouterr()
+    assert [line.partition(":")[0] for line in told.out.splitlines() if ", greedy" in line] == list(
+        PAPERS["r1-zero-suite"][0]
+    )
+    assert "mean of 5  0.000  (0.000 .. 0." in told.out
+    (file,) = (tmp_path / "evaluations").iterdir()
+    assert file.name.startswith("r1-zero-suite-") and told.out.splitlines()[-1] == f"written: evaluations/{file.name}"
+    written = json.loads(file.read_text())
+    assert written["departures"][:2] == [
+        "verifier math(place='boxed', symbolic=False), not math(place='boxed')",
+        "sampling.max_tokens 3, not 3000",
+    ]
+    assert "olympiadbench: 2 problems, not 675" in written["departures"] and len(written["departures"]) == 7
+    assert all(f"not as published: {line}" in told.err for line in written["departures"])
+    assert [x["protocol"]["n"] for x in written["numbers"]] == [1] * 5
+    assert main(["compare", str(file), str(file)]) == 0
+    assert "mean of 5 " in capsys.readouterr().out
+
+
+def test_what_cannot_be_asked(data, model, tmp_path, capsys) -> None:
+    with pytest.raises(Usage, match="no evaluation is called 'aime'"):
+        find_published("aime")
+    assert main(["eval", str(model), "--preset", "aime24_dapo"]) == 2
+    assert "there is aime24-dapo and r1-zero-suite" in capsys.readouterr().err
+    assert main(["eval", str(model), "--preset", "r1-zero-suite", "--task", "amc"]) == 2
+    assert main(["eval", str(model), "--data", str(data)]) == 2
+    assert "add --preset NAME" in capsys.readouterr().err
+    (data / "minerva.jsonl").unlink()
+    with pytest.raises(BadData, match="has no minerva") as refused:
+        find_published("r1-zero-suite").recipes([], str(data))
+    assert "amc.jsonl" in refused.value.evidence
+    with pytest.raises(BadData, match="has no aime24"):
+        find_published("aime24-dapo").recipes([], str(tmp_path / "nowhere"))

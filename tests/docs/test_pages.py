@@ -9,6 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from groupwise.data import sockets
+from groupwise.train.names import HOMES, fitting_names
+
+ROOMS_OF_PARTS = ("rewards", "advantages", "objective")
 HOME = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```(\w*)(?: ([^\n]+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -60,6 +64,30 @@ def test_add_a_method_as_written(tmp_path: Path) -> None:
     assert len(typed) == 10
     assert sum(line.startswith("groupwise train") for line in typed) == 3
     assert len(list(tmp_path.glob("runs/*/report.html"))) == 3
+
+
+@pytest.mark.parametrize("page", ["values", "models", "parts", "rollout", "learner", "runs"])
+def test_the_page_of_a_room_as_written(page: str, tmp_path: Path) -> None:
+    assert follow(f"docs/{page}.md", tmp_path)
+
+
+def test_the_table_of_parts_is_that_of_the_rooms() -> None:
+    told = re.findall(r"^\| \w+ \| (\w+) \|[^|]*\| (.*) \|$", (HOME / "docs/parts.md").read_text(), re.M)
+    assert [socket for socket, _ in told[1:]] == [s for s in HOMES if HOMES[s].partition(".")[0] in ROOMS_OF_PARTS]
+    for socket, names in told[1:]:
+        assert re.findall(r"`(\w+)`", names) == fitting_names(getattr(sockets, socket))
+
+
+def test_every_room_has_a_page() -> None:
+    table = (HOME / "docs/anatomy.md").read_text().partition("| room | page |")[2].partition("\n\n")[0]
+    told = {room for line in table.splitlines() for room in re.findall(r"`(\w+)`", line)}
+    rooms = {p.name for p in (HOME / "src" / "groupwise").iterdir() if (p / "__init__.py").is_file()}
+    assert told == rooms
+
+
+def test_evaluation_as_written(tmp_path: Path) -> None:
+    assert [line.split()[1] for line in follow("docs/evaluation.md", tmp_path)] == ["train", "eval", "eval", "compare"]
+    assert (tmp_path / "before.json").is_file() and len(list(tmp_path.glob("runs/short-*/evaluations/*.json"))) == 1
 
 
 def test_the_clip_has_twelve_lines() -> None:

@@ -11,7 +11,8 @@ from typing import NoReturn
 
 RECIPE = """\
 what a recipe says, and `--dotted.field value` changes:
-  (top)             model task also held_out template verifier method prompts iterations seed max_unverifiable sinks
+  (top)             model task also held_out template verifier environment method prompts iterations seed
+                    max_unverifiable sinks
   lora              rank alpha targets
   columns           prompt answer
   method            base group_size curriculum strategy keep refill unverifiable shaping advantage credit mask objective

@@ -1,5 +1,6 @@
 """What a page tells people to type is typed here, in an empty directory, exactly as it stands."""
 
+import json
 import os
 import re
 import subprocess
@@ -88,6 +89,15 @@ def test_every_room_has_a_page() -> None:
 def test_evaluation_as_written(tmp_path: Path) -> None:
     assert [line.split()[1] for line in follow("docs/evaluation.md", tmp_path)] == ["train", "eval", "eval", "compare"]
     assert (tmp_path / "before.json").is_file() and len(list(tmp_path.glob("runs/short-*/evaluations/*.json"))) == 1
+
+
+def test_turns_as_written(tmp_path: Path) -> None:
+    (typed,) = follow("docs/turns.md", tmp_path)
+    (run,) = tmp_path.glob("runs/*")
+    assert typed.startswith("groupwise train") and (run / "report.html").is_file()
+    (last, *_) = sorted(run.glob("samples/*.jsonl"), reverse=True)
+    texts = [json.loads(line)["text"] for line in last.read_text().splitlines()]
+    assert any("#" in text for text in texts) and list((run / "journal").iterdir())
 
 
 def test_the_clip_has_twelve_lines() -> None:

@@ -228,3 +228,30 @@ def test_a_directory_that_is_no_run(home: Path, capsys: pytest.CaptureFixture[st
     (run / "run.json").write_text(about)
     (run / "recipe.toml").write_text("nonsense")
     assert "is not TOML" in refused(capsys, 2, "resume", str(run))
+
+
+def test_environments_that_no_run_can_have(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (home / "mine.py").write_text(
+        "class Good:\n    def reset(self, prompt, random): ...\n    def step(self, said): ...\n"
+        "class Half:\n    def reset(self, prompt, random): ...\n"
+        "class Level(Good):\n    def __init__(self, level): ...\n"
+    )
+    turns = ("--method.strategy", "Turns", "--evaluate.strategy", "Turns")
+    use = ("--use", "mine.py")
+    for words, what, fix in (
+        (turns, "method.strategy is Turns, and nothing says with which environment", "add --environment"),
+        (("--environment", "mine:Good", *use), "method.strategy is Independent", "say --method.strategy Turns"),
+        (
+            ("--environment", "mine:Good", *use, *turns[:2]),
+            "evaluate.strategy is Indep",
+            "say --evaluate.strategy Turns",
+        ),
+        (("--environment", "mine:Good", *turns), "'mine:Good' is code in a file", "add --use mine.py"),
+        (("--environment", "mine:Bad", *use, *turns), "mine.py has nothing called 'Bad'", "mine:Good"),
+        (("--environment", "mine:Half", *use, *turns), "the environment Half has no step", "def step(self, said)"),
+        (("--environment", "mine:Level", *use, *turns), "the environment Level cannot be made", "without arguments"),
+        (("--environment", "good", *turns), "no environment is called 'good'", "my_file:MyEnvironment"),
+        ((*turns, "--method.strategy.most", "0"), "most is 0", "take 1 or more"),
+    ):
+        told = refused(capsys, 2, "train", *SMALL, *words)
+        assert what in told and fix in told, told

@@ -40,7 +40,7 @@ REFERENCE = (("reference", Start()),)
 
 def method_from(text: str, use: Use | None = None) -> Method:
     """A method's own TOML, read through a recipe."""
-    indented = "\n".join(f"[method.{line[1:]}" if line.startswith("[") else line for line in text.splitlines())
+    indented = "\n".join(f"[method.{line[1:]}" if line.startswith("[") else line for line in text.split("\n"))
     prompts = tomllib.loads(text)["minibatches"]
     return read_recipe(f"prompts = {prompts}\n[method]\n" + indented, (), use).method
 

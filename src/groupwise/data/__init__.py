@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         Credit,
         Curriculum,
         Engine,
+        Journal,
         Keep,
         Layout,
         LinearHead,
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
         Memory,
         Penalty,
         Ratio,
+        Reply,
         Sampler,
         Scope,
         Shaping,
@@ -61,6 +63,7 @@ if TYPE_CHECKING:
         Task,
         Verifier,
         Weight,
+        World,
     )
 
 __all__ = [
@@ -85,6 +88,7 @@ __all__ = [
     "Finish",
     "GroupwiseError",
     "Ids",
+    "Journal",
     "Keep",
     "Layout",
     "LinearHead",
@@ -99,6 +103,7 @@ __all__ = [
     "Penalty",
     "Prompt",
     "Ratio",
+    "Reply",
     "Sample",
     "Sampler",
     "Sampling",
@@ -116,6 +121,7 @@ __all__ = [
     "Verifier",
     "Weight",
     "WorkerLost",
+    "World",
     "couples",
     "family_of",
     "name_of",

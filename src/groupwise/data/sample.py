@@ -1,8 +1,10 @@
 """What flows before there are tensors: problems, draws, answers and what was said of them."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from itertools import pairwise
 from typing import Any
 
 Ids = tuple[int, ...]
@@ -112,9 +114,33 @@ class Sample:
         """The oldest weights that sampled a token; None where no token was sampled."""
         return min((o for o in self.origin if o >= 0), default=None)
 
+    @property
+    def turns(self) -> tuple[tuple[int, int], ...]:
+        """Where each turn of the model's begins and ends among the tokens: the stretches that are trained.
+
+        >>> told = Sample(context=(1,), stream=(0,)).insert((5, 6), WRITTEN).insert((7,), ENVIRONMENT)
+        >>> told.insert((8,), WRITTEN).turns
+        ((0, 2), (3, 4))
+        """
+        edges = [i for i, (a, b) in enumerate(pairwise((False, *self.trained, False))) if a != b]
+        return tuple(zip(edges[::2], edges[1::2]))
+
+    @property
+    def last_turn(self) -> "Sample":
+        """What the model said last, as an answer to all that came before it; empty where it had nothing to say to that.
+
+        Of a sample without other tokens than its own it is all.
+        """
+        at = next((i + 1 for i in reversed(range(len(self.tokens))) if not self.trained[i]), 0)
+        said = self.ends[at - 1] if at else 0
+        return replace(
+            self, context=self.context + self.tokens[:at], tokens=self.tokens[at:], origin=self.origin[at:],
+            logp=self.logp[at:], text=self.text[said:], ends=tuple(end - said for end in self.ends[at:]),
+        )  # fmt: skip
+
     def insert(self, ids: Ids, origin: int) -> "Sample":
         """The sample with tokens that nobody sampled behind its own."""
-        return self.extended(ids, (origin,) * len(ids), (float("nan"),) * len(ids))
+        return self.extended(ids, (origin,) * len(ids), (math.nan,) * len(ids))
 
     def extended(self, tokens: Ids, origin: Ids, logp: tuple[float, ...]) -> "Sample":
         return replace(self, tokens=self.tokens + tokens, origin=self.origin + origin, logp=self.logp + logp)

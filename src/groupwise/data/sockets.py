@@ -38,6 +38,37 @@ class Verifier(Protocol):
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict: ...
 
 
+Reply = str | Verdict | None
+"""What an environment answers: words, and the model goes on; a verdict, or None for the verifier's: the end."""
+
+
+@runtime_checkable
+class World(Protocol):
+    """An environment: the other side of one conversation, made anew for each sample.
+
+    `reset` may open it with words; `step` answers what the model said in its last turn. Both are functions of the
+    prompt, `random` and what was said, or say in `recall` how to come back to where they stood: it hears again what
+    was said and answered before a run was killed, and says what it answers now.
+    """
+
+    async def reset(self, prompt: Prompt, random: Random) -> Reply: ...
+
+    async def step(self, said: str) -> Reply: ...
+
+    async def recall(self, said: str, reply: Reply) -> Reply: ...
+
+
+@runtime_checkable
+class Journal(Protocol):
+    """What environments answered, by the name of the question, so that none is asked twice after a kill."""
+
+    def __contains__(self, question: str) -> bool: ...
+
+    def __getitem__(self, question: str) -> Reply: ...
+
+    def write(self, question: str, reply: Reply) -> None: ...
+
+
 @runtime_checkable
 class Curriculum(Protocol[State]):
     """Which prompts come next: pure functions of a JSON state, the only memory on the rollout side."""
@@ -63,6 +94,10 @@ class Sampler(Protocol):
     async def sample(self, context: Ids, n: int = 1, *, group: int = 0, role: str = "answer") -> list[Sample]: ...
 
     async def verify(self, samples: Sequence[Sample]) -> list[Sample]: ...
+
+    async def hear(self, sample: Sample) -> Reply: ...
+
+    def tell(self, sample: Sample, words: str) -> Sample: ...
 
     async def score(self, context: Ids, sample: Sample) -> tuple[float, ...]: ...
 

@@ -4,6 +4,6 @@ from groupwise.rollout.buffer import Buffer, Harvest, answers
 from groupwise.rollout.curriculum import Shuffled
 from groupwise.rollout.engine import NativeEngine
 from groupwise.rollout.sampler import DrawSampler
-from groupwise.rollout.strategy import Independent
+from groupwise.rollout.strategy import Independent, Turns
 
-__all__ = ["Buffer", "DrawSampler", "Harvest", "Independent", "NativeEngine", "Shuffled", "answers"]
+__all__ = ["Buffer", "DrawSampler", "Harvest", "Independent", "NativeEngine", "Shuffled", "Turns", "answers"]

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -13,6 +13,7 @@ from groupwise.data import (
     Draw,
     Engine,
     Family,
+    Journal,
     Keep,
     Outcome,
     Prompt,
@@ -21,6 +22,7 @@ from groupwise.data import (
     Task,
     Verifier,
     WorkerLost,
+    World,
     name_of,
     pack,
 )
@@ -83,6 +85,7 @@ class Buffer:
     """Draws prompts until an iteration has what it wants. All that it remembers is the curriculum's state.
 
     `deadline` bounds a family, from its launch to its last verdict; `verdict_deadline` each verdict; in seconds.
+    `world` makes an environment for each sample, for the strategies that ask one; `journal` keeps what these answer.
     """
 
     task: Task
@@ -95,6 +98,8 @@ class Buffer:
     unverifiable: Policy = field(kw_only=True, default="exclude")
     deadline: float = field(kw_only=True, default=600.0)
     verdict_deadline: float = field(kw_only=True, default=60.0)
+    world: Callable[[], World] | None = field(kw_only=True, default=None)
+    journal: Journal | None = field(kw_only=True, default=None)
     _state: Any = field(init=False)
 
     def __post_init__(self) -> None:
@@ -129,7 +134,7 @@ class Buffer:
     async def _family(self, draw: Draw, strategy: Strategy) -> Family:
         sampler = DrawSampler(
             draw=draw, engine=self.engine, verifier=self.verifier, tokenizer=self.tokenizer, sampling=self.sampling,
-            seed=self.seed, deadline=self.verdict_deadline,
+            seed=self.seed, deadline=self.verdict_deadline, world=self.world, journal=self.journal,
         )  # fmt: skip
         return await _in_time(strategy, sampler, self.deadline)
 
@@ -169,6 +174,8 @@ async def answers(
     strategy: Strategy = Independent(),  # noqa: B008
     deadline: float = 600.0,
     verdict_deadline: float = 60.0,
+    world: Callable[[], World] | None = None,
+    journal: Journal | None = None,
 ) -> list[Family]:
     """`n` answers to each prompt with their verdicts, beside any run: no state is read or written.
 
@@ -177,7 +184,7 @@ async def answers(
     samplers = [
         DrawSampler(
             draw=Draw(i, prompt, n), engine=engine, verifier=verifier, tokenizer=tokenizer, sampling=sampling,
-            seed=seed, purpose=purpose, deadline=verdict_deadline,
+            seed=seed, purpose=purpose, deadline=verdict_deadline, world=world, journal=journal,
         )
         for i, prompt in enumerate(prompts)
     ]  # fmt: skip

@@ -9,8 +9,26 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, TypeVar
 
-from groupwise.data import Ask, Draw, Engine, Finish, GroupwiseError, Ids, Outcome, Sample, Sampling, Verdict, Verifier
+from groupwise.data import (
+    ENVIRONMENT,
+    Ask,
+    Draw,
+    Engine,
+    Finish,
+    GroupwiseError,
+    Ids,
+    Journal,
+    Outcome,
+    Reply,
+    Sample,
+    Sampling,
+    Usage,
+    Verdict,
+    Verifier,
+    World,
+)
 from groupwise.models import Purpose, Tokenizer, keyed_random
+from groupwise.rollout.talk import Drifted, Talk
 from groupwise.rollout.together import together
 
 T = TypeVar("T")
@@ -32,9 +50,13 @@ class DrawSampler:
     seed: int
     purpose: int = Purpose.SAMPLE
     deadline: float = 60.0
+    world: Callable[[], World] | None = None
+    journal: Journal | None = None
     started: int = 0
     awaiting: Counter[str] = field(default_factory=Counter)
     """What this draw waits for at the moment, and how often."""
+    talks: dict[Ids, Talk] = field(default_factory=dict)
+    """The conversations with environments, by the stream of their sample."""
 
     def start(self, context: Ids, n: int = 1, *, group: int = 0, role: str = "answer") -> list[Sample]:
         """Empty samples, each with random numbers of its own, counted over the whole draw."""
@@ -79,6 +101,31 @@ class DrawSampler:
         A verifier that fails on an answer makes it unverifiable; only a typed error, which is no answer's, is raised.
         """
         return await together(self._judged(s) for s in samples)
+
+    async def hear(self, sample: Sample) -> Reply:
+        """What the sample's environment answers to its last turn; to an empty sample, how it opens the conversation.
+
+        `Drifted` where the environment cannot be brought to where it stood before a kill. The conversation must then be
+        begun again, from the empty sample: it is with a new environment. Usage where the run has none.
+        """
+        if self.world is None:
+            fix = "say --environment calculator_tool, or my_file:MyEnvironment with --use my_file.py"
+            raise Usage("a strategy asks for an environment, and the recipe names none", fix=fix)
+        talk = self.talks.get(sample.stream)
+        if talk is None:
+            name = f"{self.purpose} {self.draw.id} {self.sampling.temperature}"
+            talk = Talk(self.world(), self.journal, name, self.draw.prompt, self.random)
+            self.talks[sample.stream] = talk
+        with self._awaiting("the environment"):
+            try:
+                return await talk.hear(sample)
+            except Drifted:
+                self.talks[sample.stream] = replace(talk, world=self.world(), reads=False, past=[])
+                raise
+
+    def tell(self, sample: Sample, words: str) -> Sample:
+        """The sample with an environment's words behind its own, open again. BadData for words that have no tokens."""
+        return sample.insert(self.tokenizer.encode(words), ENVIRONMENT).ended(None)
 
     async def score(self, context: Ids, sample: Sample) -> tuple[float, ...]:
         """The log-prob of each of the sample's tokens, had it been an answer to `context`."""

@@ -1,8 +1,11 @@
 """How a draw becomes a family."""
 
 from dataclasses import dataclass
+from itertools import count
 
-from groupwise.data import Draw, Family, Sampler
+from groupwise.data import BadData, Draw, Family, Finish, Outcome, Sample, Sampler, Verdict
+from groupwise.rollout.talk import Drifted
+from groupwise.rollout.together import together
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,3 +15,56 @@ class Independent:
     async def __call__(self, draw: Draw, sampler: Sampler) -> Family:
         answers = await sampler.sample(draw.prompt.context, draw.n)
         return Family(draw, tuple(await sampler.verify(answers)))
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """`draw.n` conversations with the recipe's environment, as one group: the model speaks, the environment answers.
+
+    One ends when the environment has nothing more to say, and then the model's last turn is the answer that is judged;
+    or when it gives the verdict itself. At `most` turns of the model's, or where the environment's next words would use
+    up `max_tokens`, it is cut short as any answer is (`length`), and the last turn judged. One sample is one
+    conversation: only what the model said is trained on, and the budget counts what the environment said too.
+    """
+
+    most: int = 8
+
+    def __post_init__(self) -> None:
+        if self.most < 1:
+            raise ValueError(f"most is {self.most}: a conversation has at least one turn\ntake 1 or more")
+
+    async def __call__(self, draw: Draw, sampler: Sampler) -> Family:
+        begun = sampler.start(draw.prompt.context, draw.n)
+        return Family(draw, tuple(await together(self._judged(sampler, sample) for sample in begun)))
+
+    async def _judged(self, sampler: Sampler, sample: Sample) -> Sample:
+        try:
+            sample, verdict = await self._talk(sampler, sample)
+        except Drifted:  # the environment stands elsewhere than before a kill: begin again with it
+            sample, verdict = await self._talk(sampler, sample)
+        if verdict is None:
+            (answer,) = await sampler.verify([sample.last_turn])
+            assert answer.verdict is not None, "verify gives each sample a verdict"
+            verdict = answer.verdict
+        return sample.judged(verdict)
+
+    async def _talk(self, sampler: Sampler, sample: Sample) -> tuple[Sample, Verdict | None]:
+        """The whole conversation, and the verdict if it ended with one."""
+        for turn in count():
+            reply = await sampler.hear(sample)
+            if isinstance(reply, Verdict):
+                return sample, reply
+            if reply is None and turn:
+                return sample, None
+            if reply is not None:
+                try:
+                    longer = sampler.tell(sample, reply)
+                except BadData as error:
+                    return sample, Verdict(Outcome.unverifiable, cause=f"the environment spoke: {error.what}")
+                if turn == self.most or len(longer.tokens) >= sample.limit:
+                    return sample.ended(Finish.length), None
+                sample = longer
+            sample = await sampler.extend(sample)
+            if sample.finish is not Finish.stop:
+                return sample, None
+        raise AssertionError("a conversation ends at the latest after `most` turns")

@@ -4,6 +4,7 @@ from groupwise.tasks.alphabet import END, calculator_tokenizer
 from groupwise.tasks.calculator import Calculator, calculator_answer, demonstrations
 from groupwise.tasks.code import CodeVerifier
 from groupwise.tasks.countdown import Countdown
+from groupwise.tasks.environments import played_by
 from groupwise.tasks.facts import Facts
 from groupwise.tasks.judge import judged_by
 from groupwise.tasks.mathematics import Math
@@ -37,6 +38,7 @@ __all__ = [
     "judged_by",
     "last_number",
     "own_names",
+    "played_by",
     "sandbox_trial",
     "takes_columns",
     "usual_template",

@@ -19,6 +19,7 @@ from groupwise.models import (
     weight_files,
 )
 from groupwise.tasks import CodeVerifier, Each, Mixture, Problems
+from groupwise.train.environments import environment_of
 from groupwise.train.loop import OLD, credited
 from groupwise.train.recipe import Recipe
 from groupwise.train.sinks import OPENERS
@@ -26,7 +27,7 @@ from groupwise.train.sources import sources, task_of, templates, verifier_of
 from groupwise.train.text import at, attempt
 from groupwise.train.use import Use
 
-TOLD = ("model", "lora", "task", "columns", "also", "held_out", "template", "verifier", "sampling")
+TOLD = ("model", "lora", "task", "columns", "also", "held_out", "template", "verifier", "environment", "sampling")
 """Fields of a recipe that say what stands on the disk."""
 
 
@@ -117,6 +118,10 @@ def doors(
         for name in recipe.sinks
         if name not in OPENERS
     ]
+    try:
+        environment_of(recipe, use)
+    except GroupwiseError as error:
+        found.append(error)
     try:
         directory = find_model(recipe.model)
     except GroupwiseError as error:

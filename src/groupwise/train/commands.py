@@ -16,6 +16,7 @@ from groupwise.data import BadData, GroupwiseError, Storage
 from groupwise.methods import Method, published, reference_of
 from groupwise.tasks import Mixture, Problems
 from groupwise.train.check import doors, rehearse
+from groupwise.train.journal import Answers
 from groupwise.train.logbook import Logbook
 from groupwise.train.loop import run as loop
 from groupwise.train.place import Place, place
@@ -152,6 +153,7 @@ def carry_on(
     progress = Progress(recipe.iterations, done)
     progress.say(f"run: {run}")
     logbook = Logbook(run, record, keep=recipe.save.keep, told=progress, warn=progress.say, disk=disk)
+    ready.buffer.journal = Answers(run, lambda: logbook.done, progress.say, disk=disk)
     if checkpoint:
         for warning in checkpoint.warnings:
             progress.say(f"warning: {warning}")

@@ -24,6 +24,7 @@ from groupwise.models import (
     write_model,
 )
 from groupwise.rollout import Buffer, NativeEngine, answers
+from groupwise.train.environments import environment_of
 from groupwise.train.evaluate import scores
 from groupwise.train.guards import Guards
 from groupwise.train.recipe import GAPS, Machine, Recipe
@@ -107,6 +108,8 @@ class Place:
             strategy=self.recipe.evaluate.strategy,
             deadline=self.recipe.machine.deadline,
             verdict_deadline=verdict_wait(self.recipe, self.verifier),
+            world=self.buffer.world,
+            journal=self.buffer.journal,
         )
 
 
@@ -156,6 +159,7 @@ def place(recipe: Recipe, use: Use) -> Place:
         unverifiable=method.unverifiable,
         deadline=recipe.machine.deadline,
         verdict_deadline=verdict_wait(recipe, verifier),
+        world=environment_of(recipe, use),
     )
     gap = recipe.engine.max_gap
     gap = GAPS[recipe.machine.dtype] if gap == "by_dtype" else gap

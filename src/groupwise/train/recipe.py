@@ -65,8 +65,8 @@ class Native:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
     """Where a run computes. `piece_tokens` bounds what the learner forwards at once, contexts counted once.
-    A draw may take `deadline` seconds, a call of one's own grade function `verdict_deadline`; so may an execution of an
-    answer's code, and a fifth of that as CPU time.
+    A draw may take `deadline` seconds, a call of one's own grade function or environment `verdict_deadline`; so may an
+    execution of an answer's code, and a fifth of that as CPU time.
 
     `bfloat16` is the dtype of the weights and of all that is computed with them; log-probs are float32, and so is the
     optimizer's own copy of each weight, which the weight is rounded from. `recompute` forwards each layer again on the
@@ -123,8 +123,9 @@ class Recipe:
 
     `model` is a directory or a packaged name; `task` a named one or a source of rows (docs/tasks.md), `also` those that
     are mixed in, `held_out` a task to evaluate on instead of what these hold out; `template` what stands around a
-    problem and `verifier` a public name or `my_file:grade` (both empty: the task's own). `prompts` is how many an
-    iteration draws; nothing is called a batch size.
+    problem and `verifier` a public name or `my_file:grade` (both empty: the task's own); `environment` is whom the
+    strategy `Turns` asks, such as `my_file:MyEnvironment`. `prompts` is how many an iteration draws; nothing is called
+    a batch size.
     With `lora`, the model stays as it is and an adapter beside it is trained.
     """
 
@@ -136,6 +137,7 @@ class Recipe:
     held_out: str = ""
     template: str = ""
     verifier: str = ""
+    environment: str = ""
     method: Method
     prompts: int = 16
     iterations: int = 100

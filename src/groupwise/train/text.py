@@ -341,9 +341,10 @@ class Reading:
         return part
 
     def graders(self, recipe: Recipe) -> None:
-        """Verifiers of one's own, which are names in a recipe, have to be there."""
+        """Verifiers and an environment of one's own, which are names in a recipe, have to be there."""
         mixed = {f"recipe.also.{i}.verifier": also.verifier for i, also in enumerate(recipe.also)}
-        for where, name in {"recipe.verifier": recipe.verifier, **mixed}.items():
+        top = {"recipe.verifier": recipe.verifier, "recipe.environment": recipe.environment}
+        for where, name in {**top, **mixed}.items():
             for own in own_names(name):
                 self.foreign(own, where)
 

@@ -1,0 +1,27 @@
+"""The environment that a recipe names, and whether its strategies ask one."""
+
+from collections.abc import Callable
+
+from groupwise.data import Usage, World
+from groupwise.rollout import Independent, Turns
+from groupwise.tasks import played_by
+from groupwise.train.recipe import Recipe
+from groupwise.train.use import Use
+
+
+def environment_of(recipe: Recipe, use: Use) -> Callable[[], World] | None:
+    """What makes the recipe's environments, one's own class among them; None where it names none."""
+    name = recipe.environment
+    strategies = {"method.strategy": recipe.method.strategy, "evaluate.strategy": recipe.evaluate.strategy}
+    for where, strategy in strategies.items():
+        if isinstance(strategy, Turns) and not name:
+            fix = "add --environment my_file:MyEnvironment with --use my_file.py"
+            raise Usage(f"{where} is Turns, and nothing says with which environment", fix=fix)
+        if isinstance(strategy, Independent) and name:
+            what = f"{where} is Independent: it asks no environment, and the recipe names {name}"
+            raise Usage(what, fix=f"say --{where} Turns, or leave the environment out")
+    if not name:
+        return None
+    if ":" in name:
+        return played_by(use.find(name), deadline=recipe.machine.verdict_deadline)
+    raise Usage(f"no environment is called {name!r}", fix="name a class of your own: my_file:MyEnvironment with --use")

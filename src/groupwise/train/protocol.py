@@ -45,6 +45,7 @@ def protocol(ready: Place, law: Sampling, n: int, use: Use) -> dict[str, Any]:
         "template": {s.template: around[s.template].digest for s in asking},
         "sampling": {**asdict(law), "stop": list(law.stop)},
         "strategy": strategy_of(recipe.evaluate.strategy, use),
+        **({"environment": environment_record(recipe.environment, use)} if recipe.environment else {}),
         "verifier": {
             "name": " + ".join(s.verifier for s in asking),
             "sha256": judges_hash(asking, use),
@@ -59,6 +60,11 @@ def protocol(ready: Place, law: Sampling, n: int, use: Use) -> dict[str, Any]:
         "interval": {"rule": RULE, "level": LEVEL, "resamples": RESAMPLES},
         "versions": {"python": platform.python_version(), **versions(PACKAGES)},
     }
+
+
+def environment_record(name: str, use: Use) -> dict[str, Any]:
+    """Whom a conversation is with, and the hash of one's own file."""
+    return {"name": name, "sha256": use.hashes.get(name.partition(":")[0])}
 
 
 def problem(prompt: Prompt) -> list[Any]:

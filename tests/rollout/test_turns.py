@@ -31,6 +31,8 @@ from groupwise.learner.forward import forward
 from groupwise.models import Tokenizer
 from groupwise.rollout import DrawSampler, NativeEngine, Turns
 from groupwise.rollout.talk import Drifted
+from groupwise.tasks import calculator_tools, played_by
+from tests.models.directories import bytes_
 from tests.rollout.worlds import Scripted, decoder, endless, engine, right, sampling, tokenizer
 
 END = 0
@@ -197,6 +199,23 @@ def test_words_of_an_environment_end_nothing_whatever_they_look_like() -> None:
         Dialogue(["x" * len(words)] * 2 + [None]), script, tokenizer=reader, sampling=sampling(max_tokens=200)
     )
     assert plain.origin == sample.origin and plain.trained == sample.trained
+
+
+def test_a_call_of_a_tool_and_its_answer_are_one_conversation() -> None:
+    reader = bytes_()
+    turns = [
+        'First <tool_call>{"name": "calculate", "arguments": {"expression": "37*48"}}</tool_call>',
+        '<tool_call>{"name": "calculate"}</tool_call>',
+        "7",
+    ]
+    said = iter(turns)
+    make = played_by(calculator_tools)
+    s = sampler(make, lambda ask: (*reader.encode(next(said)), 1), tokenizer=reader, sampling=sampling(max_tokens=999))
+    sample = family(s).samples[0]
+    error = "error: calculate: missing a required argument: 'expression'"
+    answers = [f"<tool_response>\n{x}\n</tool_response>" for x in ("1776", error)]
+    assert sample.text == turns[0] + answers[0] + turns[1] + answers[1] + turns[2]
+    assert [reader.decode(sample.tokens[a:b]) for a, b in sample.turns] == turns
 
 
 # How a conversation ends

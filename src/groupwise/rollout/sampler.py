@@ -109,7 +109,7 @@ class DrawSampler:
         begun again, from the empty sample: it is with a new environment. Usage where the run has none.
         """
         if self.world is None:
-            fix = "say --environment calculator_tool, or my_file:MyEnvironment with --use my_file.py"
+            fix = "say --environment calculator_tools, or my_file:MyEnvironment with --use my_file.py"
             raise Usage("a strategy asks for an environment, and the recipe names none", fix=fix)
         talk = self.talks.get(sample.stream)
         if talk is None:

@@ -12,6 +12,7 @@ from groupwise.tasks.mixture import Each, Mixture
 from groupwise.tasks.names import find_task, takes_columns, usual_template, usual_verifier
 from groupwise.tasks.problems import Problems
 from groupwise.tasks.sandbox import Bounds, Program, Ran, Sandbox, sandbox_trial
+from groupwise.tasks.tools import Call, Hermes, Lost, Malformed, PythonBlock, Tools, calculator_tools, python_tools
 from groupwise.tasks.verifier_names import find_verifier, own_names, verifier_names
 from groupwise.tasks.verifiers import exact, last_number
 
@@ -19,18 +20,25 @@ __all__ = [
     "END",
     "Bounds",
     "Calculator",
+    "Call",
     "CodeVerifier",
     "Countdown",
     "Each",
     "Facts",
+    "Hermes",
+    "Lost",
+    "Malformed",
     "Math",
     "Mixture",
     "Problems",
     "Program",
+    "PythonBlock",
     "Ran",
     "Sandbox",
+    "Tools",
     "calculator_answer",
     "calculator_tokenizer",
+    "calculator_tools",
     "demonstrations",
     "exact",
     "find_task",
@@ -39,6 +47,7 @@ __all__ = [
     "last_number",
     "own_names",
     "played_by",
+    "python_tools",
     "sandbox_trial",
     "takes_columns",
     "usual_template",

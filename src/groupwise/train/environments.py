@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from groupwise.data import Usage, World
 from groupwise.rollout import Independent, Turns
-from groupwise.tasks import played_by
+from groupwise.tasks import Bounds, Sandbox, Tools, calculator_tools, played_by, python_tools
 from groupwise.train.recipe import Recipe
 from groupwise.train.use import Use
 
@@ -15,13 +15,24 @@ def environment_of(recipe: Recipe, use: Use) -> Callable[[], World] | None:
     strategies = {"method.strategy": recipe.method.strategy, "evaluate.strategy": recipe.evaluate.strategy}
     for where, strategy in strategies.items():
         if isinstance(strategy, Turns) and not name:
-            fix = "add --environment my_file:MyEnvironment with --use my_file.py"
+            fix = "add --environment calculator_tools, or my_file:MyEnvironment with --use my_file.py"
             raise Usage(f"{where} is Turns, and nothing says with which environment", fix=fix)
         if isinstance(strategy, Independent) and name:
             what = f"{where} is Independent: it asks no environment, and the recipe names {name}"
             raise Usage(what, fix=f"say --{where} Turns, or leave the environment out")
     if not name:
         return None
+    wall = recipe.machine.verdict_deadline
     if ":" in name:
-        return played_by(use.find(name), deadline=recipe.machine.verdict_deadline)
-    raise Usage(f"no environment is called {name!r}", fix="name a class of your own: my_file:MyEnvironment with --use")
+        return played_by(use.find(name), deadline=wall)
+    if name == "calculator_tools":
+        return played_by(calculator_tools, deadline=wall)
+    if name == "python_tools":
+        sandbox = Sandbox(Bounds(cpu=wall / 5, wall=wall), unsafe=use.unsafe_local_exec)
+
+        def python() -> Tools:
+            return python_tools(sandbox)
+
+        return played_by(python, deadline=recipe.machine.deadline)  # calls queue for a box, which keeps their time
+    fix = "take calculator_tools or python_tools, or name a class of your own: my_file:MyEnvironment with --use"
+    raise Usage(f"no environment is called {name!r}", fix=fix)

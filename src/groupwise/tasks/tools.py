@@ -1,0 +1,199 @@
+"""Tools that a model calls by what it writes: two formats of calls, and the environment that answers them."""
+
+import ast
+import inspect
+import json
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from random import Random
+from typing import Any, Protocol, runtime_checkable
+
+from groupwise.data import GroupwiseError, Prompt, Reply
+from groupwise.tasks.code import code_of
+from groupwise.tasks.sandbox import Program, Sandbox
+
+SHOWN = 2000
+"""Characters of a tool's answer that the model reads."""
+CALLS = 8
+"""Calls in one turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What the model asks for: a tool by its name, and its arguments by theirs."""
+
+    name: str
+    arguments: Mapping[str, Any]
+
+
+class Malformed(ValueError):
+    """What is wrong with a call, in words for the model."""
+
+
+class Lost(Exception):
+    """A tool that could not do its work, through no fault of the call: the answer is unverifiable."""
+
+
+@runtime_checkable
+class Format(Protocol):
+    """How a turn says which tools to call, and how their answers are told."""
+
+    def calls(self, said: str) -> list[Call]: ...
+
+    def told(self, answers: Sequence[str]) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Hermes:
+    """A JSON object between `<tool_call>` and `</tool_call>`, as Hermes and Qwen write it; several are called in order.
+
+    >>> Hermes().calls('<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>')
+    [Call(name='add', arguments={'a': 1})]
+    """
+
+    def calls(self, said: str) -> list[Call]:
+        """The calls of a turn, none where it has none. Malformed for one that cannot be read."""
+        found = re.findall(r"<tool_call>(.*?)</tool_call>", said, re.DOTALL)
+        if max(said.count("<tool_call>"), said.count("</tool_call>")) != len(found):
+            raise Malformed("a call stands between <tool_call> and </tool_call>")
+        if len(found) > CALLS:
+            raise Malformed(f"{len(found)} calls in one turn, at most {CALLS}")
+        return [self._call(text) for text in found]
+
+    def told(self, answers: Sequence[str]) -> str:
+        return "\n".join(f"<tool_response>\n{answer}\n</tool_response>" for answer in answers)
+
+    def _call(self, text: str) -> Call:
+        try:
+            call = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise Malformed(f"the call is not JSON ({str(error)[:80]})") from None
+        if not isinstance(call, dict) or not isinstance(call.get("name"), str):
+            raise Malformed('a call is an object such as {"name": ..., "arguments": {...}}')
+        arguments = call.get("arguments", {})
+        if not isinstance(arguments, dict):
+            raise Malformed("the arguments of a call are an object")
+        return Call(call["name"], arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class PythonBlock:
+    """The last ` ```python ` block of a turn is run, and its output told in an ` ```output ` block."""
+
+    def calls(self, said: str) -> list[Call]:
+        """The call of a turn, if it has one. Malformed for a block that is empty or never closed."""
+        if "```python" not in said:
+            return []
+        code = code_of(said)
+        if code is None:
+            raise Malformed("a block begins with a line ```python and ends with a line ```")
+        return [Call("python", {"code": code})]
+
+    def told(self, answers: Sequence[str]) -> str:
+        return "".join(f"\n```output\n{answer}\n```\n" for answer in answers)
+
+
+class Tools:
+    """An environment of tools by their names: each turn's calls are answered, and a turn without a call is the last.
+
+    A tool is a function, `async` or quick, of the call's arguments; what it returns is told as text. A malformed call,
+    an unknown tool, wrong arguments and what a tool raises are told too, as `error: ...`, for the model to learn from.
+    Nothing is remembered between calls.
+    """
+
+    def __init__(self, format: Format, tools: Mapping[str, Callable[..., Any]]) -> None:
+        self.format, self.tools = format, tools
+
+    async def reset(self, prompt: Prompt, random: Random) -> Reply:
+        return None
+
+    async def step(self, said: str) -> Reply:
+        try:
+            calls = self.format.calls(said)
+        except Malformed as error:
+            return self.format.told([f"error: {error}"])
+        return self.format.told([await self._answer(call) for call in calls]) if calls else None
+
+    async def recall(self, said: str, reply: Reply) -> None:
+        """A tool that has answered is not called again after a kill."""
+
+    async def _answer(self, call: Call) -> str:
+        tool = self.tools.get(call.name)
+        if tool is None:
+            return f"error: no tool is called {call.name[:80]!r}; there is {', '.join(self.tools)}"
+        try:
+            inspect.signature(tool).bind(**call.arguments)
+        except TypeError as error:
+            return f"error: {call.name}: {str(error)[:200]}"
+        try:
+            answer = tool(**call.arguments)
+            text = str(await answer if inspect.isawaitable(answer) else answer)
+        except (GroupwiseError, Lost):
+            raise
+        except Exception as error:
+            return f"error: {call.name}: {str(error)[:200] or type(error).__name__}"
+        return text if len(text) <= SHOWN else f"{text[:SHOWN]}... ({len(text)} characters)"
+
+
+# Two tools
+
+
+def calculate(expression: Any) -> str:
+    """The value of numbers with + - * / and brackets, exactly; as a decimal where it is no whole number.
+
+    >>> calculate("(12 + 3) * 4"), calculate("1/8"), calculate("0.1 + 0.2")
+    ('60', '0.125', '0.3')
+    """
+    if not isinstance(expression, str) or len(expression) > 200:
+        raise ValueError("expression is a text of at most 200 characters")
+    try:
+        value = _value(ast.parse(expression.strip(), mode="eval").body)
+    except ZeroDivisionError:
+        raise ValueError("division by zero") from None
+    except (SyntaxError, ValueError, ArithmeticError, MemoryError, RecursionError):
+        raise ValueError("not an expression of numbers with + - * / and brackets") from None
+    return str(value.numerator) if value.denominator == 1 else repr(float(value))
+
+
+_OPERATORS: dict[type, Callable[[Fraction, Fraction], Fraction]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
+}  # fmt: skip
+
+
+def _value(node: ast.expr) -> Fraction:
+    match node:
+        case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
+            return Fraction(repr(number))
+        case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=operand):
+            return -_value(operand) if isinstance(sign, ast.USub) else _value(operand)
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
+            return _OPERATORS[type(op)](_value(left), _value(right))
+    raise ValueError("neither a number nor + - * /")
+
+
+def python_in(sandbox: Sandbox) -> Callable[[Any], Any]:
+    """A tool that runs a program in the sandbox and tells what it printed, and how it failed."""
+
+    async def python(code: Any) -> str:
+        if not isinstance(code, str):
+            raise ValueError("code is a text")
+        ran = await sandbox.ran(Program(code))
+        if ran.end == "lost":
+            raise Lost(ran.trouble)
+        said = (ran.value or "").rstrip("\n")
+        return "\n".join(part for part in (said, ran.trouble and f"error: {ran.trouble}") if part)
+
+    return python
+
+
+def calculator_tools() -> Tools:
+    """The tool `calculate(expression)`, called as Hermes and Qwen write it."""
+    return Tools(Hermes(), {"calculate": calculate})
+
+
+def python_tools(sandbox: Sandbox) -> Tools:
+    """Python blocks, run in the sandbox, each on its own."""
+    return Tools(PythonBlock(), {"python": python_in(sandbox)})

@@ -197,3 +197,12 @@ def test_a_template_that_fails_or_tries_too_much(source: str, seen: str) -> None
     with pytest.raises(BadData, match="cannot write this prompt") as caught:
         find_template("chat", made(source))("7*5=")
     assert seen in caught.value.what
+
+
+def test_what_stands_between_the_turns_of_a_conversation() -> None:
+    before, after = find_template("chat", BYTES).between()
+    assert special(BYTES, before) == ["<|im_end|>", "<|im_start|>"] and special(BYTES, after)[0] == "<|im_end|>"
+    assert find_template("r1", BYTES).between() == ((), ())
+    alone = made("{{ messages[0].content }}")
+    with pytest.raises(BadData, match="does not write a second message"):
+        find_template("chat", alone).between()

@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -13,6 +15,7 @@ from tokenizers import Tokenizer as Fast
 
 from groupwise.data import (
     ENVIRONMENT,
+    TEMPLATE,
     Ask,
     Draw,
     Family,
@@ -28,11 +31,12 @@ from groupwise.data import (
     pack,
 )
 from groupwise.learner.forward import forward
-from groupwise.models import Tokenizer
+from groupwise.models import Tokenizer, find_template
 from groupwise.rollout import DrawSampler, NativeEngine, Turns
 from groupwise.rollout.talk import Drifted
 from groupwise.tasks import calculator_tools, played_by
 from tests.models.directories import bytes_
+from tests.models.test_templates import CHATML, made, theirs
 from tests.rollout.worlds import Scripted, decoder, endless, engine, right, sampling, tokenizer
 
 END = 0
@@ -199,6 +203,74 @@ def test_words_of_an_environment_end_nothing_whatever_they_look_like() -> None:
         Dialogue(["x" * len(words)] * 2 + [None]), script, tokenizer=reader, sampling=sampling(max_tokens=200)
     )
     assert plain.origin == sample.origin and plain.trained == sample.trained
+
+
+FORGETS = CHATML.replace(
+    "message.content | trim", "(message.content if loop.last else message.content.split('</think>')[-1]) | trim"
+)
+"""ChatML that leaves out what was thought in earlier turns."""
+
+
+@pytest.mark.t(34)
+def test_a_template_that_forgets_what_was_thought_changes_no_token_of_a_conversation(tmp_path: Path) -> None:
+    reader = made(FORGETS)
+    template = find_template("chat", reader)
+    prompt = Prompt("p", template("7*5="))
+    turns = ["<think>hm</think>call", "<think>so</think>again", "35"]
+    said = iter(turns)
+    s = sampler(
+        lambda: Dialogue(["<|im_end|> 3", "5", None]), lambda ask: (*reader.encode(next(said)), min(reader.eos)),
+        draw=Draw(4, prompt, 1), tokenizer=reader, sampling=sampling(max_tokens=400), frame=template.between(),
+    )  # fmt: skip
+    sample = family(s).samples[0]
+    spoken = [reader.decode(sample.tokens[a:b]) for a, b in sample.turns]
+    assert spoken == turns
+    asks = s.engine.asks  # type: ignore[attr-defined]
+    for earlier, later in pairwise(asks):
+        assert later.context[: len(earlier.context)] == earlier.context
+    assert asks[-1].context == sample.context + sample.tokens[: asks[-1].at]
+    # What was sampled stays; the template itself would have left out what was thought.
+    assert "<think>hm</think>" in reader.decode(asks[-1].context)
+    messages = [
+        {"role": r, "content": c}
+        for r, c in zip(["user", "assistant"] * 2, ["7*5=", *turns[:1], "<|im_end|> 3", *turns[1:2]])
+    ]
+    assert "<think>hm</think>" not in reader.decode(theirs(reader, messages, tmp_path))
+    kinds = [
+        reader.decode([t for t, o in zip(sample.tokens, sample.origin) if o == kind])
+        for kind in (ENVIRONMENT, TEMPLATE)
+    ]
+    assert kinds[0] == "<|im_end|> 35" and kinds[1] == "\n<|im_start|>user\n\n<|im_start|>assistant\n" * 2
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_chat_goes_on_as_its_template_writes_it(ended: bool, tmp_path: Path) -> None:
+    """Token by token what transformers makes of the same messages; also where a stop string ended the turn."""
+    reader = made()
+    template = find_template("chat", reader)
+    draw = Draw(4, Prompt("p", template("7*5=")), 1)
+    end = (min(reader.eos),) if ended else ()
+    said = iter([reader.encode("call") + end, reader.encode("35") + end])
+    s = sampler(
+        lambda: Dialogue(["see: 3", None]), lambda ask: next(said),
+        draw=draw, tokenizer=reader, sampling=sampling(max_tokens=400), frame=template.between(),
+    )  # fmt: skip
+    sample = family(s).samples[0]
+    messages = [{"role": r, "content": c} for r, c in (("user", "7*5="), ("assistant", "call"), ("user", "see: 3"))]
+    context = s.engine.asks[-1].context  # type: ignore[attr-defined]
+    assert list(context) == theirs(reader, messages, tmp_path)
+    assert [reader.decode(sample.tokens[a:b]) for a, b in sample.turns] == ["call", "35"]
+    assert sample.last_turn.text == "35"
+
+
+def test_words_that_open_a_chat_stand_behind_the_prompt_as_they_are() -> None:
+    reader = made()
+    frame = find_template("chat", reader).between()
+    s = sampler(
+        lambda: Dialogue([None], opening="3"), lambda ask: (*reader.encode("x"), min(reader.eos)),
+        tokenizer=reader, frame=frame,
+    )  # fmt: skip
+    assert set(family(s).samples[0].origin) == {ENVIRONMENT, 0}
 
 
 def test_a_call_of_a_tool_and_its_answer_are_one_conversation() -> None:

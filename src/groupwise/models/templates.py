@@ -86,6 +86,25 @@ class Template:
             return tuple(self._parsing.encode(whole, add_special_tokens=opens).ids)
         return self._pieces(whole, mark, opens)
 
+    def between(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """What stands before and behind a user's words within a conversation: nothing for a plain template.
+
+        Taken from between the turns of a conversation of single characters, so that what was said is never written
+        again: whatever a template does to earlier turns, the tokens of a conversation only grow.
+        """
+        if self.name != "chat":
+            return (), ()
+        mark, *words = [c for c in map(chr, range(0xE000, 0xF8FF)) if c not in self.source][:4]
+        roles = ("user", "assistant", "user")
+        messages = [{"role": role, "content": word} for role, word in zip(roles, words)]
+        before, said, after = (
+            _rendered(self.source, messages, self.tokenizer).rpartition(words[1])[2].partition(words[2])
+        )
+        if not said:
+            fix = "say --template no, and let the environment write what stands around its words"
+            raise BadData("the chat template does not write a second message of a user", fix=fix)
+        return self._pieces(before, mark, False), self._pieces(after, mark, False)
+
     def _mark(self, asked: str | Messages) -> str:
         """A character of the private use area that nothing here contains."""
         text = self.source + (asked if isinstance(asked, str) else json.dumps(list(asked), ensure_ascii=False))

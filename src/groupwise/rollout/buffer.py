@@ -13,6 +13,7 @@ from groupwise.data import (
     Draw,
     Engine,
     Family,
+    Ids,
     Journal,
     Keep,
     Outcome,
@@ -85,7 +86,8 @@ class Buffer:
     """Draws prompts until an iteration has what it wants. All that it remembers is the curriculum's state.
 
     `deadline` bounds a family, from its launch to its last verdict; `verdict_deadline` each verdict; in seconds.
-    `world` makes an environment for each sample, for the strategies that ask one; `journal` keeps what these answer.
+    `world` makes an environment for each sample, for the strategies that ask one; `journal` keeps what these answer,
+    and `frame` is what a chat template writes before and behind it.
     """
 
     task: Task
@@ -100,6 +102,7 @@ class Buffer:
     verdict_deadline: float = field(kw_only=True, default=60.0)
     world: Callable[[], World] | None = field(kw_only=True, default=None)
     journal: Journal | None = field(kw_only=True, default=None)
+    frame: tuple[Ids, Ids] = field(kw_only=True, default=((), ()))
     _state: Any = field(init=False)
 
     def __post_init__(self) -> None:
@@ -135,6 +138,7 @@ class Buffer:
         sampler = DrawSampler(
             draw=draw, engine=self.engine, verifier=self.verifier, tokenizer=self.tokenizer, sampling=self.sampling,
             seed=self.seed, deadline=self.verdict_deadline, world=self.world, journal=self.journal,
+            frame=self.frame,
         )  # fmt: skip
         return await _in_time(strategy, sampler, self.deadline)
 
@@ -176,6 +180,7 @@ async def answers(
     verdict_deadline: float = 60.0,
     world: Callable[[], World] | None = None,
     journal: Journal | None = None,
+    frame: tuple[Ids, Ids] = ((), ()),
 ) -> list[Family]:
     """`n` answers to each prompt with their verdicts, beside any run: no state is read or written.
 
@@ -185,6 +190,7 @@ async def answers(
         DrawSampler(
             draw=Draw(i, prompt, n), engine=engine, verifier=verifier, tokenizer=tokenizer, sampling=sampling,
             seed=seed, purpose=purpose, deadline=verdict_deadline, world=world, journal=journal,
+            frame=frame,
         )
         for i, prompt in enumerate(prompts)
     ]  # fmt: skip

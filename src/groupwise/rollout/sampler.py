@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from groupwise.data import (
     ENVIRONMENT,
+    TEMPLATE,
     Ask,
     Draw,
     Engine,
@@ -52,6 +53,7 @@ class DrawSampler:
     deadline: float = 60.0
     world: Callable[[], World] | None = None
     journal: Journal | None = None
+    frame: tuple[Ids, Ids] = ((), ())
     started: int = 0
     awaiting: Counter[str] = field(default_factory=Counter)
     """What this draw waits for at the moment, and how often."""
@@ -124,8 +126,17 @@ class DrawSampler:
                 raise
 
     def tell(self, sample: Sample, words: str) -> Sample:
-        """The sample with an environment's words behind its own, open again. BadData for words that have no tokens."""
-        return sample.insert(self.tokenizer.encode(words), ENVIRONMENT).ended(None)
+        """The sample with an environment's words behind its own, open again, and the template's (`frame`) around them.
+
+        An end token that the model has written is not written again; words that open a conversation stand behind the
+        prompt as they are. BadData for words that have no tokens.
+        """
+        ids, (before, after) = self.tokenizer.encode(words), self.frame
+        if not sample.tokens:
+            return sample.insert(ids, ENVIRONMENT)
+        if sample.tokens[-1] in self.tokenizer.eos and before[:1] == sample.tokens[-1:]:
+            before = before[1:]
+        return sample.insert(before, TEMPLATE).insert(ids, ENVIRONMENT).insert(after, TEMPLATE).ended(None)
 
     async def score(self, context: Ids, sample: Sample) -> tuple[float, ...]:
         """The log-prob of each of the sample's tokens, had it been an answer to `context`."""

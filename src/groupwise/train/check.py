@@ -19,7 +19,7 @@ from groupwise.models import (
     weight_files,
 )
 from groupwise.tasks import CodeVerifier, Each, Mixture, Problems
-from groupwise.train.environments import environment_of
+from groupwise.train.environments import environment_of, frame_of
 from groupwise.train.loop import OLD, credited
 from groupwise.train.recipe import Recipe
 from groupwise.train.sinks import OPENERS
@@ -134,6 +134,7 @@ def doors(
     try:
         tokenizer = read_tokenizer(directory)
         task = task_of(recipe, tokenizer)
+        frame_of(recipe, tokenizer)
         for line in notes(recipe, task, tokenizer):
             tell(line)
         for source, part in zip(sources(recipe), task.tasks if isinstance(task, Mixture) else (task,), strict=True):

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 
-from groupwise.data import Usage, World
+from groupwise.data import Ids, Usage, World
+from groupwise.models import Tokenizer
 from groupwise.rollout import Independent, Turns
 from groupwise.tasks import Bounds, Sandbox, Tools, calculator_tools, played_by, python_tools
 from groupwise.train.recipe import Recipe
+from groupwise.train.sources import templates
 from groupwise.train.use import Use
 
 
@@ -36,3 +38,14 @@ def environment_of(recipe: Recipe, use: Use) -> Callable[[], World] | None:
         return played_by(python, deadline=recipe.machine.deadline)  # calls queue for a box, which keeps their time
     fix = "take calculator_tools or python_tools, or name a class of your own: my_file:MyEnvironment with --use"
     raise Usage(f"no environment is called {name!r}", fix=fix)
+
+
+def frame_of(recipe: Recipe, tokenizer: Tokenizer) -> tuple[Ids, Ids]:
+    """What the recipe's template writes before and behind an environment's words."""
+    if not recipe.environment:
+        return (), ()
+    frames = {name: template.between() for name, template in templates(recipe, tokenizer).items()}
+    if len(set(frames.values())) > 1:
+        what = f"an environment speaks in one template, and the problems stand in {', '.join(frames)}"
+        raise Usage(what, fix="take one template for all of them: --template chat")
+    return next(iter(frames.values()))

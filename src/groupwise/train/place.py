@@ -24,7 +24,7 @@ from groupwise.models import (
     write_model,
 )
 from groupwise.rollout import Buffer, NativeEngine, answers
-from groupwise.train.environments import environment_of
+from groupwise.train.environments import environment_of, frame_of
 from groupwise.train.evaluate import scores
 from groupwise.train.guards import Guards
 from groupwise.train.recipe import GAPS, Machine, Recipe
@@ -110,6 +110,7 @@ class Place:
             verdict_deadline=verdict_wait(self.recipe, self.verifier),
             world=self.buffer.world,
             journal=self.buffer.journal,
+            frame=self.buffer.frame,
         )
 
 
@@ -160,6 +161,7 @@ def place(recipe: Recipe, use: Use) -> Place:
         deadline=recipe.machine.deadline,
         verdict_deadline=verdict_wait(recipe, verifier),
         world=environment_of(recipe, use),
+        frame=frame_of(recipe, tokenizer),
     )
     gap = recipe.engine.max_gap
     gap = GAPS[recipe.machine.dtype] if gap == "by_dtype" else gap

@@ -39,6 +39,12 @@ the seed and the engine has to be equal
   groupwise compare runs/A runs/B
 """
 
+AUDIT = """\
+  groupwise audit math
+  groupwise audit my_file:grade math --use my_file.py --cases cases.jsonl
+with rows such as {"answer": "so \\\\boxed{4}", "gold": "4", "right": true}
+"""
+
 CODES = """\
 exit codes: 0 done, 1 a bug of ours, 2 usage, 3 data, 4 environment, 5 training diverged, 6 storage, 7 worker, 8 lock,
 130 interrupted, 143 terminated
@@ -114,6 +120,10 @@ def run(words: list[str]) -> int:
             from groupwise.train.merge import merged
 
             return merged(a.model, a.out)
+        case "audit":
+            from groupwise.train.audit import audit
+
+            return audit(a.verifier, a.use, cases_path=a.cases, listed=a.list, unsafe_local_exec=a.unsafe_local_exec)
     from groupwise.train import ask
 
     match a.command:
@@ -248,6 +258,17 @@ def parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser
     compare.add_argument("b", metavar="B")
     allow = "a field of the protocol that may differ, such as sampling.top_p"
     compare.add_argument("--allow", action="append", default=[], metavar="FIELD", help=allow)
+
+    audit = add("audit", "how often verifiers err, on answers that a reader has decided", AUDIT)
+    audit.add_argument(
+        "verifier", nargs="+", metavar="VERIFIER", help="as in --verifier; the errors of the first are listed"
+    )
+    audit.add_argument("--cases", metavar="FILE.jsonl", help="one's own cases (default: the verifier's packaged table)")
+    audit.add_argument(
+        "--list", type=count, default=10, metavar="N", help="errors of a kind that are told (default: 10)"
+    )
+    audit.add_argument("--use", **use)
+    unsafe(audit)
 
     add("methods", "the published methods, one a line")
     show = add("show", "a method with its paper, constants, differences and proofs; or a recipe in full")

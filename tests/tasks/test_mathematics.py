@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from groupwise.data import BadData, Environment, Outcome, Prompt, Sample, Usage, Verdict
+from groupwise.data import BadData, Environment, Outcome, Prompt, Sample, Usage, Verdict, Verifier
 from groupwise.tasks import Math, Problems, find_verifier
 from groupwise.tasks.mathematics.equal import same
 from groupwise.tasks.mathematics.extract import find_answer
@@ -21,22 +21,30 @@ from groupwise.tasks.mathematics.limits import too_much
 
 RIGHT, WRONG, MALFORMED, UNKNOWN = Outcome.correct, Outcome.wrong, Outcome.malformed, Outcome.unverifiable
 CASES = [json.loads(line) for line in (files("groupwise.tasks") / "cases/math.jsonl").read_text("utf-8").splitlines()]
-KNOWN_REJECTS = {(r"\frac{\sqrt{3}}{2}", r"\boxed{\sin 60^\circ}"), ("-1", r"\boxed{i^2}"), ("ab", r"\boxed{ba}")}
+KNOWN_REJECTS = {
+    (r"\frac{\sqrt{3}}{2}", r"\boxed{\sin 60^\circ}"),
+    ("-1", r"\boxed{i^2}"),
+    ("ab", r"\boxed{ba}"),
+    ("42", r"\boxed{\approx 42}"),
+    ("(3,-2)", r"\boxed{x=3, y=-2}"),
+    ("1000000", r"\boxed{1 million}"),
+    ("3+4i", r"\boxed{5e^{i\arctan(4/3)}}"),
+}
 
 needs_extra = pytest.mark.skipif(
     importlib.util.find_spec("math_verify") is None and "CI" not in os.environ, reason="math-verify is not installed"
 )
 
 
-async def call(verifier: Math, text: str, gold: object) -> Verdict:
+async def call(verifier: Verifier, text: str, gold: object) -> Verdict:
     return await verifier(Prompt("p", (), "p", {"answer": gold}), Sample(context=(), stream=(0,), text=text))
 
 
-def ask(verifier: Math, text: str, gold: object) -> Verdict:
+def ask(verifier: Verifier, text: str, gold: object) -> Verdict:
     return asyncio.run(call(verifier, text, gold))
 
 
-def all_of(verifier: Math, pairs: list[tuple[str, object]]) -> list[Verdict]:
+def all_of(verifier: Verifier, pairs: list[tuple[str, object]]) -> list[Verdict]:
     async def every() -> list[Verdict]:
         return list(await asyncio.gather(*(call(verifier, text, gold) for text, gold in pairs)))
 
@@ -60,7 +68,7 @@ def test_no_wrong_answer_of_the_table_is_accepted_by_exact_means(exact):
     verdicts = all_of(exact, [(c["answer"], c["gold"]) for c in CASES])
     right = [v.outcome is RIGHT for v in verdicts]
     assert not [c for c, r in zip(CASES, right) if r and not c["right"]]
-    assert sum(c["right"] and not r for c, r in zip(CASES, right)) < 60
+    assert sum(c["right"] and not r for c, r in zip(CASES, right)) < 90
     assert len(CASES) >= 400 and len({c["family"] for c in CASES}) >= 20
 
 
@@ -94,6 +102,10 @@ RULES = [
     ("Answer: 5\nAnswer: 6", "first", "either", "5"),
     ("Answer: 5\nAnswer: 6", "last", "either", "6"),
     (r"<think>\boxed{3}</think>", "last", "either", ""),
+    ("<think>a</think> <answer>5</answer>", "last", "tag", "5"),
+    (r"a</think> <answer>so \boxed{5}</answer>", "last", "tag", "5"),
+    ("a</think><answer>5</answer>", "last", "tag", ""),
+    ("a</think> <answer>5", "last", "tag", ""),
 ]
 
 
@@ -190,6 +202,56 @@ def test_verdicts_in_the_order_of_answers(full):
 
 
 @needs_extra
+def test_math_verify_as_it_is_errs_where_the_page_says():
+    verifier = find_verifier("math_verify", None)
+    try:
+        for text, gold, outcome in (
+            (r"\boxed{\frac{2}{4}}", r"\frac{1}{2}", RIGHT),
+            (r"\boxed{35}", "34", WRONG),
+            (r"\boxed{12 = 34}", "34", RIGHT),
+            (r"\boxed{101_3}", "101_2", RIGHT),
+        ):
+            assert ask(verifier, text, gold).outcome is outcome
+        assert ask(verifier, r"\boxed{1}", [1]).outcome is UNKNOWN
+    finally:
+        verifier.close()  # type: ignore[attr-defined]
+
+
+DAPO = [
+    ("Answer: 34", "34", RIGHT),
+    ("Answer: 12\nAnswer: 34", "34", RIGHT),
+    ("answer :  $34$", "34", RIGHT),
+    ("Answer: x = 1,234", "1234", RIGHT),
+    ("Answer: 12 km", "12", RIGHT),
+    (r"Answer: \frac12", r"\frac{1}{2}", RIGHT),
+    (r"Answer: \text{34}", "34", RIGHT),
+    ("Answer: the wrong value 12 = 34", "34", RIGHT),
+    ("Answer: x=3 or x=-3", "-3", RIGHT),
+    ("**Answer:** 34", "34", WRONG),
+    ("Answer: **34**", "34", WRONG),
+    ("Answer: 34.", "34", WRONG),
+    (r"Answer: \(34\)", "34", WRONG),
+    ("Answer: 034", "34", WRONG),
+    ("Answer: 1/2", "0.5", WRONG),
+    ("Answer: 34" + " " * 300, "34", MALFORMED),
+    (r"\boxed{34}", "34", MALFORMED),
+]
+DAPO_BOX = [
+    (r"\boxed{34}", "34", RIGHT),
+    (r"\boxed{3} \boxed{34}", "34", RIGHT),
+    (r"\boxed{34.0}", "34", WRONG),
+    (r"\boxed{34", "34", MALFORMED),
+    (r"\boxed{34}" + " " * 95, "34", MALFORMED),
+    (r"\boxed{a\}", "a\\", RIGHT),
+]
+
+
+@pytest.mark.parametrize("box,text,gold,outcome", [(b, *c) for b, cs in ((False, DAPO), (True, DAPO_BOX)) for c in cs])
+def test_math_dapo_has_the_faults_that_its_numbers_were_made_with(box: bool, text: str, gold: str, outcome: Outcome):
+    assert ask(find_verifier(f"math_dapo(box={box})", None), text, gold).outcome is outcome
+
+
+@needs_extra
 def test_equal_questions_are_asked_once(full, monkeypatch):
     assert full._pool is not None
     asked, ask_pool = [], full._pool.ask
@@ -262,7 +324,7 @@ def test_without_its_extra_it_says_what_to_install(monkeypatch):
     "name,message",
     [
         ("math(answer='lst', symbolic=False)", "take 'first', 'last', 'only'"),
-        ("math(place='box', symbolic=False)", "take 'either', 'boxed', 'line'"),
+        ("math(place='box', symbolic=False)", "take 'either', 'boxed', 'line', 'tag'"),
         ("math(anser='last')", "did you mean answer?"),
         ("math(deadline=0, symbolic=False)", "deadline above 0"),
         ("math(deadline='x', symbolic=False)", "mend its fields"),

@@ -8,17 +8,22 @@ from typing import Any
 
 from groupwise.data import BadData, Task, Usage, Verifier
 from groupwise.tasks.calculator import Calculator, calculator_answer
-from groupwise.tasks.code import code_verifier
+from groupwise.tasks.code import CodeVerifier, code_verifier
 from groupwise.tasks.countdown import Countdown
 from groupwise.tasks.gym import gym_verifier
-from groupwise.tasks.mathematics import Math
+from groupwise.tasks.mathematics import Math, MathDapo, MathVerify
 from groupwise.tasks.names import nearest
 from groupwise.tasks.problems import Problems
 from groupwise.tasks.sandbox import Sandbox
 from groupwise.tasks.verifiers import exact, is_number, is_plain, last_number
 
 PLAIN: dict[str, Verifier] = {"calculator_answer": calculator_answer, "exact": exact, "last_number": last_number}
-MADE: dict[str, Callable[..., Verifier]] = {"countdown": Countdown, "math": Math}
+MADE: dict[str, Callable[..., Verifier]] = {
+    "countdown": Countdown,
+    "math": Math,
+    "math_dapo": MathDapo,
+    "math_verify": MathVerify,
+}
 """Verifiers with fields; each is made anew, with its defaults where the name stands alone."""
 
 Own = Callable[[str], Verifier]
@@ -51,8 +56,8 @@ def find_verifier(
     Without a task nothing is asked of gold answers. `code` judges in the `sandbox` that is made for it alone,
     `reasoning_gym` in at most `deadline` seconds.
     """
-    if name == "code" and task is not None:
-        return code_verifier(task, sandbox)
+    if name == "code":
+        return CodeVerifier(sandbox()) if task is None else code_verifier(task, sandbox)
     if name == "reasoning_gym" and task is not None:
         return gym_verifier(task, deadline)
     if name == "calculator_answer" and task is not None and not isinstance(task, Calculator):

@@ -1,8 +1,8 @@
-"""What `math` asks of math-verify, in a process that is killed when a call takes too long. Run by path, never imported.
+"""What is asked of math-verify, in a process that is killed when a call takes too long. Run by path, never imported.
 
-Only plain expressions and equations come here, without prose and without what would be too large to compute; lists,
-intervals, units and exact numbers were dealt with before. Decimals are written as fractions first: math-verify rounds
-floating numbers, and near is not equal.
+From `math` only plain expressions and equations come here, without prose and without what would be too large to
+compute; lists, intervals, units and exact numbers were dealt with before. Decimals are written as fractions first:
+math-verify rounds floating numbers, and near is not equal.
 """
 
 import logging
@@ -24,6 +24,15 @@ class Verdict:
 
 def equal(pairs: list[list[str]]) -> Verdict:
     return Verdict(parts={str(i): float(same(gold, answer)) for i, (gold, answer) in enumerate(pairs)})
+
+
+def alone(answer: str, gold: str) -> bool:
+    """What math-verify says by its own defaults."""
+    from math_verify import parse, verify  # pyright: ignore[reportMissingImports]
+
+    return bool(
+        verify(parse(f"${gold}$", parsing_timeout=None), parse(answer, parsing_timeout=None), timeout_seconds=None)
+    )
 
 
 def same(gold: str, answer: str) -> bool:

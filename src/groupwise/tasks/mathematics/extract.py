@@ -8,7 +8,7 @@ from typing import Literal
 from groupwise.tasks.mathematics.tidy import closing, tidy
 
 Which = Literal["first", "last", "only"]
-Place = Literal["either", "boxed", "line"]
+Place = Literal["either", "boxed", "line", "tag"]
 
 LONGEST = 1000
 """Characters of the longest answer that is looked at."""
@@ -38,13 +38,16 @@ def find_answer(text: str, which: Which = "last", place: Place = "either") -> Fo
 
     With `either`, boxes count where there are any and lines otherwise. `last` and `first` take one of several; `only`
     asks that all are alike. Nothing before the last `</think>` is an answer. A box that is not closed is no answer, and
-    neither is an empty one: where it is the one that counts, there is none.
+    neither is an empty one: where it is the one that counts, there is none. `tag` asks for `</think> <answer>` as Dr.
+    GRPO's template r1 does.
 
     >>> find_answer(r"so \boxed{3}, no: \boxed{4}"), find_answer("The answer is $5$. I hope it is correct.").text
     (Found(text='4', rule='the last of 2 boxes'), '$5$')
     >>> find_answer(r"\boxed{3} or \boxed{4}", "only")
     Found(text='', rule='its 2 boxes differ')
     """
+    if place == "tag":
+        return _in_tag(text)
     body = text[text.rfind("</think>") + len("</think>") :] if "</think>" in text else text
     if place != "line" and (boxes := list(_BOX.finditer(body))):
         return _chosen([m.end() - 1 for m in boxes], which, "box", "boxes", lambda at: _in_box(body, at))
@@ -53,6 +56,14 @@ def find_answer(text: str, which: Which = "last", place: Place = "either") -> Fo
     return Found(
         "", "no box" if place == "boxed" else "no answer line" if place == "line" else "no box, no answer line"
     )
+
+
+def _in_tag(text: str) -> Found:
+    """Behind the last `<answer>`, out of its box: Dr. GRPO's rule for the template r1, one space and all."""
+    if "</think> <answer>" not in text or "</answer>" not in text:
+        return Found("", "no '</think> <answer>' with '</answer>' behind it")
+    inside = text.split("<answer>")[-1].replace("</answer>", "")[: LONGEST + 1]
+    return find_answer(inside, "last", "boxed") if _BOX.search(inside) else Found(inside.strip(), "the answer tag")
 
 
 def _chosen(places: list[int], which: Which, one: str, many: str, read: Callable[[int], str | None]) -> Found:
@@ -80,5 +91,5 @@ def _in_box(text: str, at: int) -> str | None:
 def _on_line(text: str, at: int) -> str:
     """The rest of the line, or the next line that is not empty, up to the end of its first sentence."""
     window = text[at : at + LONGEST + 1]
-    line = next((line.strip() for line in window.split("\n") if line.strip(" \t*_")), "")
+    line = next((line.strip() for line in window.split("\n") if line.strip("\r \t*_")), "")
     return _NEXT_SENTENCE.split(line)[0]

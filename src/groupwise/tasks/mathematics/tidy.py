@@ -76,7 +76,8 @@ def bare(text: str) -> str:
             text = text.removeprefix("**").removesuffix("**")
         for left, right in _PAIRS:
             inside = text[len(left) : -len(right)]
-            if text.startswith(left) and text.endswith(right) and len(text) > 2 * len(left) and left not in inside:
+            alone = left not in inside.replace(r"\$", "")  # a dollar that means money
+            if text.startswith(left) and text.endswith(right) and len(text) > 2 * len(left) and alone:
                 text = inside
         for wrapper in (r"\boxed{", r"\fbox{", r"\text{", r"\textbf{", r"\mathrm{", r"\mathbf{", r"\mbox{", "{"):
             if text.startswith(wrapper) and closing(text, len(wrapper) - 1) == len(text) - 1:

@@ -51,13 +51,9 @@ class Math:
                 raise Usage(f"math({name}={value!r})", fix=f"take {', '.join(map(repr, known))}")
         if deadline <= 0 or workers < 1:
             raise Usage(f"math(deadline={deadline:g}, workers={workers})", fix="deadline above 0, workers from 1")
-        if symbolic and (find_spec("math_verify") is None or find_spec("sympy") is None):
-            raise Environment(
-                "the verifier math needs the package math-verify",
-                evidence="it is not installed",
-                fix="pip install 'groupwise[math]', or --verifier 'math(symbolic=False)', which compares text, exact\n"
-                "numbers, units, lists and intervals, and calls what needs algebra wrong",
-            )
+        if symbolic:
+            need_math_verify("math", "; or --verifier 'math(symbolic=False)', which compares text, exact numbers,\n"
+                             "units, lists and intervals, and calls what needs algebra wrong")  # fmt: skip
         self.answer: Which = cast(Which, answer)
         self.place: Place = cast(Place, place)
         order = Order(str(Path(__file__).with_name("algebra.py")), "equal", cpu=deadline, memory=MEMORY, bare=True)
@@ -96,9 +92,10 @@ class Math:
             known |= {pair: told.parts[str(i)] == 1 for i, pair in enumerate(missing)}
             how = "math-verify"
 
-    def fits(self, gold: Any) -> bool:
+    @staticmethod
+    def fits(gold: Any) -> bool:
         """Whether answers can be compared with this gold answer."""
-        return gold_answer(gold) is not None
+        return is_gold(gold)
 
     def close(self) -> None:
         """Ends the worker processes."""
@@ -144,3 +141,18 @@ def gold_answer(gold: Any) -> str | None:
         return None
     text = _from_text(str(gold))
     return text if tidy(text) else None
+
+
+def is_gold(gold: Any) -> bool:
+    """Whether answers can be compared with this gold answer."""
+    return gold_answer(gold) is not None
+
+
+def need_math_verify(name: str, otherwise: str = "") -> None:
+    """`Environment` where the extra is not installed."""
+    if find_spec("math_verify") is None or find_spec("sympy") is None:
+        raise Environment(
+            f"the verifier {name} needs the package math-verify",
+            evidence="it is not installed",
+            fix=f"pip install 'groupwise[math]'{otherwise}",
+        )

@@ -33,6 +33,7 @@ def describe_samples(batch: Batch) -> dict[str, float]:
         "completions/clipped_ratio": _share(batch.finish == Finish.length),
         **{f"outcome/{o.name}": _share(which) for o, which in outcomes.items()},
     }
+    found |= {f"parts/{name}": x.mean() for name, x in batch.parts.items()}
     mean_length = batch.by("outcome").mean(length)
     for outcome, which in outcomes.items():
         if which.any():

@@ -1,0 +1,181 @@
+"""The verifiers text, choice, format, regex and json_schema: right, wrong, malformed, and what cannot be judged."""
+
+import asyncio
+import json
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from groupwise.data import BadData, Environment, Outcome, Prompt, Sample, Usage, Verdict, Verifier
+from groupwise.tasks import Problems, find_verifier
+
+RIGHT, WRONG, MALFORMED, UNKNOWN = Outcome.correct, Outcome.wrong, Outcome.malformed, Outcome.unverifiable
+needs_jsonschema = pytest.mark.skipif(find_spec("jsonschema") is None, reason="jsonschema is not installed")
+
+
+def ask(verifier: Verifier, text: str, gold: Any = None) -> Verdict:
+    said = verifier(Prompt("p", (), "p", {"answer": gold}), Sample(context=(), stream=(0,), text=text))
+    return asyncio.run(said)
+
+
+@pytest.fixture
+def named():
+    made = []
+
+    def find(name: str) -> Verifier:
+        made.append(find_verifier(name, None))
+        return made[-1]
+
+    yield find
+    for verifier in made:
+        getattr(verifier, "close", lambda: None)()
+
+
+WRITTEN = [
+    ("text", " The  Eiffel tower!", "eiffel tower", RIGHT),
+    ("text", "Eiffel", "eiffel tower", WRONG),
+    ("text", "ﬁne", "fine", RIGHT),
+    ("text", "ii", ["i", "II"], RIGHT),
+    ("text", "34", 34, RIGHT),
+    ("text", " .! ", "x", MALFORMED),
+    ("text", "x", True, UNKNOWN),
+    ("text(case=True)", "X", "x", WRONG),
+    ("text(articles=True)", "the x", "x", WRONG),
+    ("text(punctuation=True)", "x!", "x", WRONG),
+    ("text(place='line')", "long story. Answer: Paris", "paris", RIGHT),
+    ("text(place='line')", "Paris", "paris", MALFORMED),
+    ("choice", "so the answer is (B).", "B", RIGHT),
+    ("choice", r"\boxed{\text{B}}", "B", RIGHT),
+    ("choice", "Answer: b", "B", RIGHT),
+    ("choice", "Answer: B) because A is wrong", "B", RIGHT),
+    ("choice", "B", "(B)", RIGHT),
+    ("choice", "Answer: C", 2, RIGHT),
+    ("choice", "Answer: A or B", "B", MALFORMED),
+    ("choice", "Answer: A, B", "B", MALFORMED),
+    ("choice", "Answer: A dog", "A", MALFORMED),
+    ("choice", "A first thought: it may be B", "B", MALFORMED),
+    ("choice", "Answer: E", "B", MALFORMED),
+    ("choice(options='ABCDE')", "Answer: E", "E", RIGHT),
+    ("choice(options='1234')", "Answer: 2", "2", RIGHT),
+    ("choice(answer='first')", "Answer: A\nAnswer: B", "B", WRONG),
+    ("choice", "Answer: B", "E", UNKNOWN),
+    ("choice", "Answer: B", 4, UNKNOWN),
+    ("format", "<think>2+2</think>\n<answer>4</answer>\n", None, RIGHT),
+    ("format", "<answer>4</answer><think>2+2</think>", None, WRONG),
+    ("format", "<think>2+2</think><answer> </answer>", None, WRONG),
+    ("format", "<think>2+2</think> hm <answer>4</answer>", None, WRONG),
+    ("format", "<think>2+2</think><answer>4</answer> bye", None, WRONG),
+    ("format", "<think>2</think><think>2</think><answer>4</answer>", None, WRONG),
+    ("format", "<think>2<answer>4</answer></think>", None, WRONG),
+    ("format", "2+2</think><answer>4</answer>", None, WRONG),
+    ("format(opened=True)", "2+2</think><answer>4</answer>", None, RIGHT),
+    ("format(tags=['plan'])", "<plan>x</plan>", None, RIGHT),
+]
+
+
+@pytest.mark.parametrize("name,text,gold,outcome", WRITTEN)
+def test_what_is_written(name: str, text: str, gold: Any, outcome: Outcome, named):
+    assert ask(named(name), text, gold).outcome is outcome
+
+
+@given(st.text(max_size=200), st.text(max_size=20))
+@settings(max_examples=40)
+def test_no_text_raises(text: str, gold: str):
+    for name in ("text", "choice", "format"):
+        assert ask(find_verifier(name, None), text, gold).outcome in Outcome
+
+
+def test_a_huge_text_takes_no_time_to_speak_of(named):
+    for name in ("text", "choice", "format"):
+        assert ask(named(name), "<think>" + "(A" * 5_000_000, "A").outcome in (WRONG, MALFORMED)
+
+
+def test_regex(named):
+    assert ask(named("regex"), "so 12 cm", r"\b12\b").outcome is RIGHT
+    whole = named("regex(whole=True)")
+    assert ask(whole, " 12 ", r"\d+").outcome is RIGHT and ask(whole, "12 cm", r"\d+").outcome is WRONG
+    group = named(r"regex(pattern='#### (-?[0-9]+)')")
+    assert ask(group, "#### 1\n#### 12", 12).outcome is RIGHT and ask(group, "#### 1\n#### 12", 1).outcome is WRONG
+    assert ask(group, "twelve", 12).outcome is MALFORMED and ask(group, "#### 12", 12).said == "12"
+
+
+def test_a_pattern_that_explodes_is_ended_by_its_own_clock(named):
+    slow = named("regex(deadline=0.2, workers=1)")
+    verdict = ask(slow, "a" * 60 + "!", "(a+)+$")
+    assert verdict.outcome is UNKNOWN and verdict.cause == "no verdict within 0.2 s of its own time"
+    assert ask(slow, "aa", "a+").outcome is RIGHT
+
+
+SCHEMA = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
+
+
+@needs_jsonschema
+def test_json_schema(named, tmp_path: Path):
+    gold = named("json_schema")
+    assert ask(gold, '{"x": 1}', SCHEMA).outcome is RIGHT
+    assert ask(gold, 'first:\n```json\n1\n```\nso\n```json\n{"x": 1}\n```\n', SCHEMA).outcome is RIGHT
+    wrong = ask(gold, '{"x": "1"}', SCHEMA)
+    assert wrong.outcome is WRONG and wrong.feedback == "$.x: '1' is not of type 'integer'"
+    for text in ("x", '{"x": NaN}', "[" * 100_000):
+        assert ask(gold, text, SCHEMA).outcome is MALFORMED
+    away = ask(gold, "1", {"$ref": "http://127.0.0.1:1/schema.json"})
+    assert away.outcome is UNKNOWN and "Unresolvable" in away.cause
+    path = tmp_path / "schema.json"
+    path.write_text(json.dumps(SCHEMA))
+    assert ask(named(f"json_schema(schema={str(path)!r})"), '{"x": 1}').outcome is RIGHT
+    assert ask(named(f"json_schema(schema={SCHEMA!r})"), '{"x": 1}').outcome is RIGHT
+
+
+def test_without_its_extra_json_schema_says_what_to_install(monkeypatch):
+    monkeypatch.setattr("groupwise.tasks.shape.find_spec", lambda name: None)
+    with pytest.raises(Environment) as caught:
+        find_verifier("json_schema", None)
+    assert "pip install 'groupwise[json]'" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    "name,fix",
+    [
+        ("text(place='box')", "take 'whole', 'either', 'boxed', 'line', 'tag'"),
+        ("choice(options='A')", "two letters or more"),
+        ("choice(options='AA')", "two letters or more"),
+        ("choice(answer='lst')", "take 'first', 'last', 'only'"),
+        ("format(tags='think')", "names in a list"),
+        ("format(tags=[])", "names in a list"),
+        ("regex(pattern='(')", "mend the pattern"),
+        ("regex(pattern='(a)(b)')", "write others as (?:...)"),
+        ("regex(deadline=0)", "deadline above 0"),
+        ("regx", "did you mean regex?"),
+        ("format(tag=['a'])", "did you mean tags?"),
+        ("judge", "write judge(url=..., ...)"),
+    ],
+)
+def test_a_wrong_field_is_refused_with_the_right_ones(name: str, fix: str):
+    with pytest.raises(Usage) as caught:
+        find_verifier(name, None)
+    assert fix in caught.value.fix
+
+
+@needs_jsonschema
+def test_a_wrong_schema_is_refused(tmp_path: Path):
+    with pytest.raises(Usage):
+        find_verifier("json_schema(schema={'type': 'nothing'})", None)
+    with pytest.raises(BadData):
+        find_verifier("json_schema(schema='absent.json')", None)
+
+
+@pytest.mark.parametrize(
+    "name,gold", [("choice", "Z"), ("regex", "("), ("text", []), pytest.param("json_schema", 1, marks=needs_jsonschema)]
+)
+def test_gold_answers_are_looked_at_before_the_run(tmp_path: Path, name: str, gold: Any):
+    path = tmp_path / "a.jsonl"
+    good = {"choice": "A", "regex": "a", "text": "a", "json_schema": {}}[name]
+    rows = [{"prompt": "a", "answer": {"$id": "x"} if good == {} else good}, {"prompt": "b", "answer": gold or ["."]}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(BadData) as caught:
+        find_verifier(name, Problems.read(path, lambda text: tuple(map(ord, text))))
+    assert "a/2" in caught.value.evidence

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from groupwise.data import Draw, Family, Outcome, Prompt, Sample, Usage, Verdict, pack
+from groupwise.objective import describe_samples
 from groupwise.tasks import find_verifier, own_names
 from groupwise.tasks.several import Member, Several
 
@@ -30,11 +31,13 @@ def test_the_first_decides_and_all_weigh(text: str, outcome: Outcome, score: flo
     assert verdict.outcome is outcome and verdict.score == pytest.approx(score) and dict(verdict.parts) == parts
 
 
-def test_each_is_a_column():
+def test_each_is_a_column_and_a_metric():
     verdict = ask(find_verifier(SHAPED, None), "<a>5</a>")
     sample = Sample(context=(0,), stream=(0,), text="<a>5</a>", verdict=verdict)
-    family = Family(Draw(0, Prompt("p", (0,)), 1), (sample,))
-    assert {name: x.tolist() for name, x in pack([family]).parts.items()} == {"right": [0.0], "shape": [1.0]}
+    batch = pack([Family(Draw(0, Prompt("p", (0,)), 1), (sample,))])
+    assert {name: x.tolist() for name, x in batch.parts.items()} == {"right": [0.0], "shape": [1.0]}
+    told = describe_samples(batch)
+    assert (told["parts/right"], told["parts/shape"]) == (0.0, 1.0)
 
 
 def test_one_that_cannot_judge_is_named():

@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -41,6 +43,7 @@ WRITTEN = [
     ("text", "ﬁne", "fine", RIGHT),
     ("text", "ii", ["i", "II"], RIGHT),
     ("text", "34", 34, RIGHT),
+    ("text", "a", "A", RIGHT),
     ("text", " .! ", "x", MALFORMED),
     ("text", "x", True, UNKNOWN),
     ("text(case=True)", "X", "x", WRONG),
@@ -56,6 +59,9 @@ WRITTEN = [
     ("choice", "Answer: C", 2, RIGHT),
     ("choice", "Answer: A or B", "B", MALFORMED),
     ("choice", "Answer: A, B", "B", MALFORMED),
+    ("choice", "Answer: (A) or (B)", "A", MALFORMED),
+    ("choice", "Answer: (A) orange", "A", RIGHT),
+    ("choice", r"\boxed{\textbf{(C)}\ 12}", "C", RIGHT),
     ("choice", "Answer: A dog", "A", MALFORMED),
     ("choice", "A first thought: it may be B", "B", MALFORMED),
     ("choice", "Answer: E", "B", MALFORMED),
@@ -71,6 +77,7 @@ WRITTEN = [
     ("format", "<think>2+2</think><answer>4</answer> bye", None, WRONG),
     ("format", "<think>2</think><think>2</think><answer>4</answer>", None, WRONG),
     ("format", "<think>2<answer>4</answer></think>", None, WRONG),
+    ("format", "<think>a<answer>b</think>c</answer>", None, WRONG),
     ("format", "2+2</think><answer>4</answer>", None, WRONG),
     ("format(opened=True)", "2+2</think><answer>4</answer>", None, RIGHT),
     ("format(tags=['plan'])", "<plan>x</plan>", None, RIGHT),
@@ -122,12 +129,29 @@ def test_json_schema(named, tmp_path: Path):
     assert wrong.outcome is WRONG and wrong.feedback == "$.x: '1' is not of type 'integer'"
     for text in ("x", '{"x": NaN}', "[" * 100_000):
         assert ask(gold, text, SCHEMA).outcome is MALFORMED
-    away = ask(gold, "1", {"$ref": "http://127.0.0.1:1/schema.json"})
-    assert away.outcome is UNKNOWN and "Unresolvable" in away.cause
     path = tmp_path / "schema.json"
     path.write_text(json.dumps(SCHEMA))
     assert ask(named(f"json_schema(schema={str(path)!r})"), '{"x": 1}').outcome is RIGHT
     assert ask(named(f"json_schema(schema={SCHEMA!r})"), '{"x": 1}').outcome is RIGHT
+
+
+@needs_jsonschema
+def test_no_schema_is_fetched(named):
+    asked = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(200)
+            self.send_header("Content-Length", "2")
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        away = ask(named("json_schema"), "1", {"$ref": f"http://127.0.0.1:{server.server_port}/schema.json"})
+        server.shutdown()
+    assert away.outcome is UNKNOWN and "Unresolvable" in away.cause and not asked
 
 
 def test_without_its_extra_json_schema_says_what_to_install(monkeypatch):
@@ -169,12 +193,13 @@ def test_a_wrong_schema_is_refused(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    "name,gold", [("choice", "Z"), ("regex", "("), ("text", []), pytest.param("json_schema", 1, marks=needs_jsonschema)]
+    "name,gold",
+    [("choice", "Z"), ("regex", "("), ("text", ["."]), pytest.param("json_schema", 1, marks=needs_jsonschema)],
 )
 def test_gold_answers_are_looked_at_before_the_run(tmp_path: Path, name: str, gold: Any):
     path = tmp_path / "a.jsonl"
     good = {"choice": "A", "regex": "a", "text": "a", "json_schema": {}}[name]
-    rows = [{"prompt": "a", "answer": {"$id": "x"} if good == {} else good}, {"prompt": "b", "answer": gold or ["."]}]
+    rows = [{"prompt": "a", "answer": {"$id": "x"} if good == {} else good}, {"prompt": "b", "answer": gold}]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.raises(BadData) as caught:
         find_verifier(name, Problems.read(path, lambda text: tuple(map(ord, text))))

@@ -130,8 +130,8 @@ def _read_schema(path: str) -> Any:
 
 def schema_fault(schema: Any) -> str:
     """Why this is no JSON schema; empty where it is one."""
-    from jsonschema import SchemaError
-    from jsonschema.validators import validator_for
+    from jsonschema import SchemaError  # pyright: ignore[reportMissingImports, reportMissingModuleSource]
+    from jsonschema.validators import validator_for  # pyright: ignore[reportMissingImports, reportMissingModuleSource]
 
     if not isinstance(schema, dict):
         return f"{str(schema)[:80]!r} is no object"

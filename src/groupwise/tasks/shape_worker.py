@@ -39,8 +39,8 @@ def regex(pattern: str, text: str, whole: bool, gold: str | None) -> Verdict:
 
 def json_schema(schema: Any, text: str) -> Verdict:
     """Whether the JSON of a text conforms to a schema that stands for itself."""
-    from jsonschema.validators import validator_for
-    from referencing import Registry
+    from jsonschema.validators import validator_for  # pyright: ignore[reportMissingImports, reportMissingModuleSource]
+    from referencing import Registry  # pyright: ignore[reportMissingImports]
 
     blocks = _BLOCK.findall(text)
     try:

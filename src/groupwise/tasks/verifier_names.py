@@ -111,7 +111,7 @@ class _Maker:
         if isinstance(tree, ast.Constant) and isinstance(tree.value, str):
             return self.made(tree.value)
         if isinstance(tree, ast.Name):
-            return self.called(tree.id, {})
+            return self.several([]) if tree.id == TOGETHER else self.called(tree.id, {})
         if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and not tree.args:
             if tree.func.id == TOGETHER:
                 return self.several(tree.keywords)

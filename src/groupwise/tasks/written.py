@@ -8,9 +8,10 @@ from typing import Any, cast, get_args
 from groupwise.data import Outcome, Prompt, Sample, Usage, Verdict
 from groupwise.tasks.judge import unverifiable
 from groupwise.tasks.mathematics.extract import Place, Which, find_answer
-from groupwise.tasks.mathematics.tidy import tidy
+from groupwise.tasks.mathematics.tidy import bare
 
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
+_FONT = re.compile(r"\\(?:text|textbf|textrm|mathrm|mathbf)\s*\{([^{}]*)\}")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
@@ -50,8 +51,8 @@ class Text:
         text = unicodedata.normalize("NFKC", text)
         text = text if self.case else text.casefold()
         text = text if self.punctuation else text.translate(_PUNCTUATION)
-        text = text if self.articles else _ARTICLES.sub(" ", text)
-        return " ".join(text.split())
+        bared = text if self.articles else _ARTICLES.sub(" ", text)
+        return " ".join(bared.split()) or " ".join(text.split())  # an answer may be "A"
 
     def fits(self, gold: Any) -> bool:
         """Whether answers can be compared with this gold answer."""
@@ -74,16 +75,19 @@ class Choice:
             raise Usage(f"choice(options={options!r})", fix="two letters or more, each once, as in options='ABCDE'")
         one_of("choice", "answer", answer, get_args(Which))
         one_of("choice", "place", place, get_args(Place))
-        self.options, self.answer, self.place = options.upper(), cast(Which, answer), cast(Place, place)
+        self.options, self.answer, self.place = options.upper(), answer, place
+        letter = f"[{self.options}]"
+        # Behind the letter anything may stand, but another one.
         self._letter = re.compile(
-            rf"(?:(?:option|choice|answer)\s*)?(?:\(\s*([{self.options}])\s*\)(?![\w(]).*|([{self.options}])(?:[.:)](?!\w).*)?)",
+            rf"(?:(?:option|choice|answer)\s*)?(?:\(\s*({letter})\s*\)|({letter})(?=[.:)]|$)[.:)]?)"
+            r"(?!\s*(?:(?:or|and)\b|[,/&(]))(?!\w).*",
             re.IGNORECASE | re.DOTALL,
         )
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
         if not self.fits(gold := prompt.given.get("answer")):
             return unverifiable(f"the gold answer {str(gold)[:80]!r} is not {self.expects}")
-        found = find_answer(sample.text, self.answer, self.place)
+        found = find_answer(sample.text, cast(Which, self.answer), cast(Place, self.place))
         said = self.letter(found.text) or (self.letter(sample.text) if len(sample.text) < 100 else "")
         if not said:
             why = f"no letter in {found.text[:80]!r}" if found.text else found.rule
@@ -96,7 +100,7 @@ class Choice:
         >>> [Choice().letter(x) for x in ("(b)", r"\\textbf{B.} 12", "option c", "A dog", "A or B", "E")]
         ['B', 'B', 'C', '', '', '']
         """
-        found = self._letter.fullmatch(tidy(text))
+        found = self._letter.fullmatch(bare(_FONT.sub(r"\1", text).replace("\\ ", " ")))
         return (found[1] or found[2]).upper() if found else ""
 
     def wanted(self, gold: Any) -> str:

@@ -77,7 +77,9 @@ def rates(judged: Mapping[str, Judged], source: str) -> list[str]:
     cases = next(iter(judged.values())).cases
     wrong, right = sum(not c.right for c in cases), sum(c.right for c in cases)
     lines = [f"{len(cases)} answers, {right} of them right and {wrong} wrong: {source}", ""]
-    rows = [("", f"false accepts of {wrong}", f"false rejects of {right}", "unverifiable", "p50", "p95")]
+    rows: list[tuple[str, ...]] = [
+        ("", f"false accepts of {wrong}", f"false rejects of {right}", "unverifiable", "p50", "p95")
+    ]
     for name, j in judged.items():
         accepts, rejects = len(j.false_accepts), len(j.false_rejects)
         unknown = sum(v.outcome is Outcome.unverifiable for v in j.verdicts)

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from groupwise.train.report import write_report
 from tests.train.fixture_run import CANARIES, write_lines, write_run
@@ -204,6 +206,23 @@ def test_hover_and_arrow_keys_read_a_token(visit, report):
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowRight")
     assert page.locator("#tip").inner_text().startswith("token 2 of ")
+
+
+def test_words_of_an_environment_are_told_apart(visit, tmp_path):
+    run = write_run(tmp_path / "run", iterations=2)
+    for path in (run / "samples").glob("*.safetensors"):
+        arrays = load_file(path)
+        origin = np.zeros(int(arrays["lengths"].sum()), np.int32)
+        origin[2:5], origin[5] = -1, -2
+        save_file({**arrays, "origin": origin}, path)
+    page = visit(write_report([run]))
+    page.evaluate("() => document.getElementById('rollouts').scrollIntoView()")
+    assert page.locator(".answer").first.locator(".t.theirs").count() == 4
+    assert page.locator(".t.theirs").count() == 4
+    for i, said in ((1, None), (2, "said by the environment"), (5, "written by the template")):
+        page.locator(f".answer >> nth=0 >> [data-i='{i}']").hover()
+        told = page.locator("#tip").inner_text()
+        assert said in told if said else "environment" not in told
 
 
 def test_canaries_stay_text(visit, tmp_path):

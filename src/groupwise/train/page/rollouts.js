@@ -7,6 +7,7 @@ const FIELDS = {
   logp: { word: "log-prob", of: (s, i) => s.logp?.[i], floor: 1, oneSided: true, show: signed },
   gap: { word: "engine gap", of: (s, i) => (s.logp && s.logp_engine ? s.logp[i] - s.logp_engine[i] : undefined), floor: 1e-5, show: signed },
 };
+const OTHERS = { "-1": "said by the environment", "-2": "written by the template", "-3": "written to be learned" };
 const GLYPH = { correct: "✓", wrong: "✗", malformed: "◌", unverifiable: "⚠" };
 const number = (x) => (typeof x === "number" && !Number.isNaN(x) ? x : null);
 
@@ -14,7 +15,7 @@ const number = (x) => (typeof x === "number" && !Number.isNaN(x) ? x : null);
 function opened(sample) {
   if (sample.open || !sample.ends) return sample;
   sample.ends = ascend(sample.ends);
-  for (const name of ["tokens", "logp_engine", "logp", "ratio", "token_advantage"]) if (sample[name] !== undefined) sample[name] = unpack(sample[name]);
+  for (const name of ["tokens", "logp_engine", "logp", "ratio", "token_advantage", "origin"]) if (sample[name] !== undefined) sample[name] = unpack(sample[name]);
   sample.open = true;
   return sample;
 }
@@ -50,6 +51,7 @@ function tokens(sample, field, top) {
     room--;
     const span = document.createElement("span");
     span.className = shade(number(field.of(sample, i)), field, top);
+    if (sample.origin?.[i] in OTHERS) span.classList.add("theirs");
     span.dataset.i = i;
     if (piece) write(span, piece);
     else span.classList.add(i === sample.ends.length - 1 && sample.finish === "stop" ? "end" : "none");
@@ -68,6 +70,7 @@ function reading(sample, i) {
     const value = number(field.of(sample, i));
     if (value !== null) lines.push(`${field.word} ${field === FIELDS.ratio ? short(value) : signed(value)}${field === FIELDS.logp ? `   p = ${short(Math.exp(value))}` : ""}`);
   }
+  if (sample.origin?.[i] in OTHERS) lines.push(OTHERS[sample.origin[i]]);
   if (sample.token_advantage && number(sample.token_advantage[i]) === null) lines.push("not trained on");
   return lines.join("\n");
 }

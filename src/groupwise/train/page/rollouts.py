@@ -202,6 +202,8 @@ def _sample(row: dict[str, Any], arrays: dict[str, np.ndarray], span: slice | No
     for name in ("tokens", "logp_engine", "logp", "ratio", "advantage"):
         if name in arrays:
             sample["token_advantage" if name == "advantage" else name] = packed(arrays[name][span][:n])
+    if "origin" in arrays and (arrays["origin"][span][:n] < 0).any():  # a conversation: not all was said by the model
+        sample["origin"] = packed(arrays["origin"][span][:n])
     return sample
 
 

@@ -448,6 +448,7 @@ def test_an_environment_that_says_something_else_after_a_kill_begins_again() -> 
     sample = family(s).samples[0]
     assert sample.text == "16;20;30;4"  # one conversation with one environment, not the old words with a new one
     assert [w.heard for w in made] == [["1", "2"], ["1", "2", "3", "4"]]
+    assert made[0].begun == made[1].begun  # and it begins with the same numbers
     assert talked(Dialogue([]), SCRIPT, journal=journal) == sample
 
 

@@ -13,7 +13,7 @@ from benchmarks.beside.regimes import REGIMES, Regime
 from benchmarks.beside.results import Results
 
 OPEN, CLOSE = "<!-- beside -->", "<!-- /beside -->"
-SHOWN = "abc"
+SHOWN = "ab"
 """The regimes of README."""
 INTRODUCTION = """\
 # Groupwise beside TRL
@@ -51,7 +51,7 @@ that grows no faster than its FLOPs has no excess of its own.
 NO_GPU = "On a GPU: *not measured*; no CUDA device was at hand."
 
 
-def page(results: Results, gained: str) -> str:
+def page(results: Results, noted: str) -> str:
     """The whole of RESULTS.md."""
     parts = [INTRODUCTION]
     pairs = {letter: results[letter]["data"] for letter in REGIMES if letter in results}
@@ -69,7 +69,7 @@ def page(results: Results, gained: str) -> str:
         if name in results:
             parts += [head, text(results[name]["data"]), stamps(results, [name])]
     parts += ["## GPU\n", NO_GPU + "\n"]
-    parts += ["## What each optimisation gained\n", gained.strip() + "\n"] if gained else []
+    parts += ["## Notes\n", noted.strip() + "\n"] if noted else []
     parts += ["## Settings\n", appendix.settings(REGIMES.values(), pairs)]
     return "\n".join(parts)
 
@@ -122,7 +122,7 @@ def between(text: str, part: str) -> str:
 def write(results: Results, home: Path = HOME) -> list[Path]:
     """Everything that the measurements say, and where it was written."""
     benchmarks = home / "benchmarks"
-    written = {benchmarks / "RESULTS.md": page(results, gains(home))}
+    written = {benchmarks / "RESULTS.md": page(results, notes(home))}
     pictures = benchmarks / "beside"
     if "growth" in results:
         written[pictures / "growth.svg"] = growth_picture(results["growth"]["data"])
@@ -135,9 +135,9 @@ def write(results: Results, home: Path = HOME) -> list[Path]:
     return list(written)
 
 
-def gains(home: Path = HOME) -> str:
-    """What `benchmarks/gains.md` says of single optimisations, by hand."""
-    path = home / "benchmarks" / "gains.md"
+def notes(home: Path = HOME) -> str:
+    """What `benchmarks/notes.md` says by hand: why a target is missed, what an optimisation gained."""
+    path = home / "benchmarks" / "notes.md"
     return path.read_text() if path.is_file() else ""
 
 

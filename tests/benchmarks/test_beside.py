@@ -300,7 +300,7 @@ def test_phases_add_up_to_the_iteration() -> None:
 
 def test_a_page_is_written_with_readme_and_pictures(found: Any, tmp_path: Path) -> None:
     (tmp_path / "benchmarks" / "beside").mkdir(parents=True)
-    (tmp_path / "benchmarks" / "gains.md").write_text("nothing yet")
+    (tmp_path / "benchmarks" / "notes.md").write_text("nothing yet")
     (tmp_path / "README.md").write_text("before\n<!-- beside -->\nold\n<!-- /beside -->\nafter\n")
     written = page.write(found, tmp_path)
     assert {path.name for path in written} == {"RESULTS.md", "README.md", "growth.svg", "reward-a.svg"}
@@ -326,7 +326,7 @@ def test_pages_are_those_of_the_measurements() -> None:
     kept = results.read()
     if not kept:
         pytest.skip("nothing is measured yet")
-    assert (HOME / "benchmarks" / "RESULTS.md").read_text() == page.page(kept, page.gains())
+    assert (HOME / "benchmarks" / "RESULTS.md").read_text() == page.page(kept, page.notes())
     readme = (HOME / "README.md").read_text()
     assert page.between(readme, page.excerpt(kept)) == readme
 

@@ -1,5 +1,5 @@
-"""Evaluation numbers hold for every kind of task: scripted answers, so many right to each problem, through its own
-verifier; and nothing random is touched on the way."""
+"""Evaluation numbers hold for every kind of task: scripted answers, so many right to each problem and the last
+one empty, through its own verifier; and nothing random is touched on the way."""
 
 import asyncio
 import itertools
@@ -98,6 +98,7 @@ def asked(kind: Kind, home: Path) -> tuple[list[Family], list[int]]:
     def says(ask: Ask) -> tuple[int, ...]:
         prompt = at.asked[ask.draw]
         text = kind.right(prompt) if ask.stream[0] < c[ask.draw] else kind.wrong
+        text = "" if c[ask.draw] <= ask.stream[0] == kind.answers - 1 else text
         return (*at.tokenizer.encode(text), *at.tokenizer.eos)
 
     told = answers(
@@ -120,6 +121,7 @@ def test_numbers_are_those_of_the_answers(name: str, tmp_path: Path, monkeypatch
     found = counts(families)
     assert (found["correct"], found["unverifiable"], found["missing"]) == (sum(right), 0, 0)
     assert found["correct"] + found["wrong"] + found["malformed"] == total
+    assert found["malformed"] == (0 if ":" in kind.verifier else sum(c < n for c in right))
     told = average(families)
     assert told.value == pytest.approx(sum(right) / total, abs=1e-15)
     assert (told.low, told.high) == interval(np.array(right) / n)[0]

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from groupwise.__main__ import main
-from groupwise.data import BadData, Sampling, Usage
+from groupwise.data import BadData, Environment, Sampling, Usage
 from groupwise.models import Decoder, write_model
+from groupwise.tasks import find_verifier
 from groupwise.tasks.presets import PRESETS
 from groupwise.train.ask import asked_of
 from groupwise.train.commands import DEFAULT
@@ -66,6 +67,15 @@ def test_a_preset_is_what_its_paper_says(name: str) -> None:
         assert (found, source.template, source.verifier) == (law, template, verifier)
         assert source.task.partition(":")[0] == task
     assert list(PUBLISHED) == list(PAPERS)
+
+
+@pytest.mark.parametrize("template", ["", "r1"])
+def test_the_graders_of_the_papers_are_here(template: str) -> None:
+    for published in PUBLISHED.values():
+        try:
+            assert find_verifier(dict(published.words(template))["verifier"], None)
+        except Environment as error:  # known, and its package is not installed
+            assert "groupwise[math]" in error.fix
 
 
 def test_the_template_r1_has_its_own_rule_and_its_own_end() -> None:

@@ -35,6 +35,7 @@ class Several:
 
     def __init__(self, members: Sequence[Member], deadline: float) -> None:
         self.members, self.deadline = tuple(members), deadline
+        self.packages = sorted({name for m in members for name in getattr(m.verifier, "packages", ())})
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
         verdicts = await asyncio.gather(*(self._asked(m.verifier, prompt, sample) for m in self.members))

@@ -99,6 +99,7 @@ class JsonSchema:
 
     keeps_time = True
     expects = "a JSON schema"
+    packages = ("jsonschema",)
 
     def __init__(self, *, schema: Any = None, deadline: float = 1.0, workers: int = 2) -> None:
         if find_spec("jsonschema") is None:

@@ -12,7 +12,7 @@ from typing import Any
 import groupwise.tasks
 from groupwise.data import Prompt, Sampling, Verifier, name_of
 from groupwise.models import Purpose, find_model
-from groupwise.tasks import Each, Mixture, Problems
+from groupwise.tasks import Each, Mixture, Problems, own_names
 from groupwise.train.interval import LEVEL, RESAMPLES, RULE
 from groupwise.train.names import maker
 from groupwise.train.place import Place
@@ -75,7 +75,7 @@ def problem(prompt: Prompt) -> list[Any]:
 def judges_hash(asking: Sequence[Source], use: Use) -> str:
     """One hash of the code behind the verifiers of these sources, those of one's own files among them."""
     ours = sorted(Path(str(groupwise.tasks.__file__)).parent.rglob("*.py"))
-    own = {s.verifier.partition(":")[0] for s in asking if ":" in s.verifier}
+    own = {name.partition(":")[0] for s in asking for name in own_names(s.verifier)}
     return digest([[file_hash(path) for path in ours], {stem: use.hashes.get(stem) for stem in sorted(own)}])
 
 

@@ -87,6 +87,7 @@ class MathVerify:
     """
 
     keeps_time = True
+    packages = ("math-verify", "latex2sympy2_extended", "sympy")
     expects = "text or a number"
 
     def __init__(self, *, deadline: float = 2.0, workers: int = 2) -> None:

@@ -35,6 +35,7 @@ class Math:
     """
 
     keeps_time = True
+    packages = ("math-verify", "latex2sympy2_extended", "sympy")
     expects = "text or a number"
 
     def __init__(

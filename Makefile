@@ -26,7 +26,7 @@ docs: $(VENV)/dev  ## pages that are generated from the values
 	$(BIN)/python -m groupwise.train.methods_page docs/methods.md
 
 model: $(VENV)/base  ## the packaged model, from demonstrations
-	$(BIN)/python -m groupwise.train.warm_start recipes/calculator-model.toml src/groupwise/models/calculator
+	$(BIN)/python -m groupwise.train.packaged_model recipes/calculator-model.toml src/groupwise/models/calculator
 
 seeds: $(VENV)/base  ## the table and the curve of the README: ten seeds of the packaged recipe
 	$(BIN)/python benchmarks/seeds.py

@@ -14,6 +14,9 @@ what a recipe says, and `--dotted.field value` changes:
   (top)             model task also held_out template verifier environment method prompts iterations seed
                     max_unverifiable sinks
   lora              rank alpha targets
+  warm_start        demonstrations columns steps per_step optimizer save_every
+  warm_start.columns prompt answer
+  warm_start.optimizer lr betas eps weight_decay clip warmup decay
   columns           prompt answer
   method            base group_size curriculum strategy keep refill unverifiable shaping advantage credit mask objective
                     minibatches shuffle passes proximal models memory schedules

@@ -128,6 +128,12 @@ def test_files_that_are_named_exist(page: str) -> None:
     assert [n for n in named if not any((root / n).exists() for root in roots)] == []
 
 
+def test_warm_start_as_written(tmp_path: Path) -> None:
+    typed = follow("docs/warm_start.md", tmp_path)
+    assert [line.split()[1] for line in typed] == ["check", "train", "report"]
+    assert len(list(tmp_path.glob("runs/*/warm_start/metrics.jsonl"))) == 1
+
+
 def test_lora_as_written(tmp_path: Path) -> None:
     pytest.importorskip("peft")
     typed = follow("docs/lora.md", tmp_path)

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,14 @@ import torch
 from safetensors import safe_open
 
 from groupwise.data import Prompt, Sample, Verdict
-from groupwise.learner import Learner
+from groupwise.learner import AdamW, Learner
 from groupwise.rollout.rows import Rows
+from groupwise.tasks import demonstrations
 from groupwise.train import commands
 from groupwise.train.commands import carry_on
 from groupwise.train.logbook import Logbook
 from groupwise.train.place import Place
-from groupwise.train.recipe import Recipe
+from groupwise.train.recipe import Recipe, WarmStart
 from tests.faults.small_runs import ADAPTER, EVERY, HALF, SECOND, Quick, alive, begun, forked, left, ready
 
 Point = tuple[str, int]
@@ -234,6 +235,25 @@ def test_with_an_adapter_too(tmp_path: Path) -> None:
     assert kept and all("lora_" in name for name in kept)
     assert {name.partition(".")[0] for name in kept} == {"policy", "beside"}
     assert "model/adapter_model.safetensors" in straight.left
+
+
+@pytest.mark.t(49)
+def test_in_the_warm_start_too(tmp_path: Path) -> None:
+    shown = tmp_path / "shown.jsonl"
+    shown.write_text("".join(json.dumps({"prompt": p, "answer": a}) + "\n" for p, a in demonstrations(0, 9, 0.35)))
+    taught = WarmStart(demonstrations=str(shown), steps=5, per_step=4, save_every=2, optimizer=AdamW(lr=1e-4))
+    recipe = replace(HALF, warm_start=taught, iterations=2)
+    straight = undisturbed(recipe, tmp_path)
+    told = (tmp_path / "undisturbed" / "warm_start" / "metrics.jsonl").read_bytes()
+    # In its second step, beside its first checkpoint, in its last step, between it and the run, and in the run.
+    deaths = [("before step", 2), ("half of tensors.safetensors", 1), ("before replace", 2), ("after step", 5)]
+    deaths += [("before evaluate", 1), ("before save", 1), ("after step", 7), ("before writing the model", 1)]
+    for number, death in enumerate(deaths):
+        directory = begun(tmp_path / str(number), recipe)
+        assert go_on(directory, straight, death), death
+        assert not go_on(directory, straight)
+        assert left(directory) == straight.left, death
+        assert (directory / "warm_start" / "metrics.jsonl").read_bytes() == told, death
 
 
 @pytest.mark.t(49)

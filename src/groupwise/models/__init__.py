@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from groupwise.models.layout import Shared, attention
     from groupwise.models.lora import Lora, adapted, attach, load_peft, merge, see_targets, write_adapter
     from groupwise.models.sampling import choose, log_law, truncated
-    from groupwise.models.templates import Messages, Template, find_template
+    from groupwise.models.templates import Messages, Template, closed, find_template
     from groupwise.models.tokenizer import Tokenizer, read_tokenizer
 
 __all__ = [
@@ -37,6 +37,7 @@ __all__ = [
     "attention",
     "base_directory",
     "choose",
+    "closed",
     "find_model",
     "find_template",
     "fingerprint",

@@ -30,6 +30,7 @@ class Purpose(IntEnum):
     TASK = 5
     INIT = 6
     BOOTSTRAP = 7
+    DEMONSTRATE = 8
 
 
 def philox(counter: Words, key: Words) -> Words:

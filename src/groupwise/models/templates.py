@@ -146,6 +146,15 @@ def find_template(name: str, tokenizer: Tokenizer) -> Template:
     raise Usage(f"no template is called {name!r}", fix=f"{fix} a text in which {_PLACE} stands once{'?' * len(near)}")
 
 
+def closed(tokenizer: Tokenizer, answer: str) -> tuple[int, ...]:
+    """The ids of an answer that somebody wrote, and the token that ends it: the tokenizer's `eos_token` where that ends
+    answers, else the lowest that does."""
+    named = _config(tokenizer).get("eos_token")
+    spelling = named.get("content") if isinstance(named, dict) else named
+    end = tokenizer.fast.token_to_id(spelling) if isinstance(spelling, str) else None
+    return (*tokenizer.encode(answer), end if end in tokenizer.eos else min(tokenizer.eos))
+
+
 def chat_template(tokenizer: Tokenizer) -> str:
     """The Jinja source in chat_template.jinja or tokenizer_config.json; `BadData` where there is none."""
     beside = dict(tokenizer.beside)

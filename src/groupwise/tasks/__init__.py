@@ -12,6 +12,7 @@ from groupwise.tasks.mixture import Each, Mixture
 from groupwise.tasks.names import find_task, takes_columns, usual_template, usual_verifier
 from groupwise.tasks.problems import Problems
 from groupwise.tasks.sandbox import Bounds, Program, Ran, Sandbox, sandbox_trial
+from groupwise.tasks.shown import Demonstration, read_demonstrations
 from groupwise.tasks.tools import Call, Hermes, Lost, Malformed, PythonBlock, Tools, calculator_tools, python_tools
 from groupwise.tasks.verifier_names import find_verifier, own_names, verifier_names
 from groupwise.tasks.verifiers import exact, last_number
@@ -23,6 +24,7 @@ __all__ = [
     "Call",
     "CodeVerifier",
     "Countdown",
+    "Demonstration",
     "Each",
     "Facts",
     "Hermes",
@@ -48,6 +50,7 @@ __all__ = [
     "own_names",
     "played_by",
     "python_tools",
+    "read_demonstrations",
     "sandbox_trial",
     "takes_columns",
     "usual_template",

@@ -105,7 +105,7 @@ class Fields:
             json.dumps(gold, allow_nan=False)
         except (TypeError, ValueError):
             raise Fault(f"field {self.answer!r} is {kind_of(gold)}: an answer is text, a number or JSON") from None
-        if not isinstance(asked, str) and not _is_conversation(asked):
+        if not isinstance(asked, str) and not is_conversation(asked):
             raise Fault(f"field {self.prompt!r} is {kind_of(asked)}: a prompt is text")
         return asked, gold
 
@@ -115,7 +115,8 @@ def words(asked: Asked) -> str:
     return asked if isinstance(asked, str) else "\n\n".join(m["content"] for m in asked)
 
 
-def _is_conversation(asked: Any) -> bool:
+def is_conversation(asked: Any) -> bool:
+    """Whether these are messages: one or more objects, each with a role and its text."""
     return (
         isinstance(asked, list)
         and bool(asked)

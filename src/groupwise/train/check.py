@@ -23,11 +23,23 @@ from groupwise.train.environments import environment_of, frame_of
 from groupwise.train.loop import OLD, credited
 from groupwise.train.recipe import Recipe
 from groupwise.train.sinks import OPENERS
-from groupwise.train.sources import sources, task_of, templates, verifier_of
+from groupwise.train.sources import demonstrations_of, sources, task_of, templates, verifier_of
 from groupwise.train.text import at, attempt
 from groupwise.train.use import Use
 
-TOLD = ("model", "lora", "task", "columns", "also", "held_out", "template", "verifier", "environment", "sampling")
+TOLD = (
+    "model",
+    "lora",
+    "warm_start",
+    "task",
+    "columns",
+    "also",
+    "held_out",
+    "template",
+    "verifier",
+    "environment",
+    "sampling",
+)
 """Fields of a recipe that say what stands on the disk."""
 
 
@@ -141,9 +153,14 @@ def doors(
             if train and not len(part):
                 fix = "name it as held_out, beside a task to train on; or evaluate on it: groupwise eval"
                 raise BadData(f"{source.task} has no problems to train on", evidence="all are held out", fix=fix)
-        longest = max(len(prompt.context) for prompt in every(task))
+        longest = max(len(prompt.context) for prompt in every(task)) + recipe.sampling.max_tokens
+        if train:
+            shown, facts = demonstrations_of(recipe, tokenizer)
+            for line in (line for f in facts for line in f.lines):
+                tell(line)
+            longest = max([longest, *(len(d.context) + len(d.answer) for d in shown)])
         if not any(isinstance(problem, BadData) for problem in found):
-            read_shape(directory, context=longest + recipe.sampling.max_tokens)
+            read_shape(directory, context=longest)
         verifier = verifier_of(recipe, task, use)
         judges = verifier.verifiers if isinstance(verifier, Each) else (verifier,)
         for judge, part in zip(judges, task.parts if isinstance(task, Mixture) else (task,), strict=True):

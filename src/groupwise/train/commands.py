@@ -8,7 +8,8 @@ import re
 import shlex
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from groupwise.train.sources import templates
 from groupwise.train.store import DISK, Disk, RunLock, newest_checkpoint, run_directory, storing
 from groupwise.train.text import base_of, diff, read_recipe, write
 from groupwise.train.use import Use, load_use
+from groupwise.train.warm_start import forget, warm_start
 
 INTERRUPTED, TERMINATED = 130, 143
 DEFAULT = Path(__file__).with_name("default.toml")
@@ -161,7 +163,8 @@ def carry_on(
         if logbook.done >= recipe.iterations:
             progress.say(f"nothing is left to do: {logbook.done} of {recipe.iterations} iterations are done")
     try:
-        asyncio.run(guided(logbook, ready, stop_after))
+        begin = partial(warm_start, run, ready, lambda: logbook.stopping, progress.say, disk=disk)
+        asyncio.run(guided(logbook, ready, stop_after, begin))
     except (GroupwiseError, KeyboardInterrupt) as error:
         if not isinstance(error, Storage):
             with contextlib.suppress(OSError):
@@ -174,6 +177,8 @@ def carry_on(
         record.close()
         for warning in record.warnings:
             progress.say(f"warning: {warning}")
+    if logbook.done >= 0:
+        forget(run, disk)
     if not logbook.stopping:
         with storing("the model", run):
             ready.write(run / "model")
@@ -183,8 +188,10 @@ def carry_on(
     return {"interrupted": INTERRUPTED, "terminated": TERMINATED}.get(logbook.stopping, 0)
 
 
-async def guided(logbook: Logbook, ready: Place, stop_after: float | None) -> None:
-    """The loop, ended early by a signal or by the clock; a second signal ends it at once."""
+async def guided(
+    logbook: Logbook, ready: Place, stop_after: float | None, begin: Callable[[], Awaitable[bool]]
+) -> None:
+    """The loop after what it begins with, ended early by a signal or by the clock; a second signal ends it at once."""
     events = asyncio.get_running_loop()
 
     asked = False
@@ -201,6 +208,8 @@ async def guided(logbook: Logbook, ready: Place, stop_after: float | None) -> No
             events.add_signal_handler(number, ask, why)
     if stop_after is not None:
         events.call_later(stop_after, logbook.stop, "out of time")
+    if logbook.done < 0 and not await begin():
+        return
     await loop(ready.recipe, ready.buffer, ready.engine, ready.learner, logbook, ready.guards, ready.evaluate)
     logbook.save(ready.learner, ready.buffer, ready.guards, last=True)
 
@@ -209,6 +218,8 @@ def ending(run: Path, report: Path, logbook: Logbook, recipe: Recipe) -> str:
     """The last words of a run: what it reached, where things lie, and how to go on."""
     if logbook.stopping:
         where = f"{logbook.stopping} after {logbook.done} of {recipe.iterations} iterations; saved."
+        if logbook.done < 0:
+            where = f"{logbook.stopping} during the warm start; saved."
         return f"{where}{reached(run)}\n  report: {report}\n  go on:  groupwise resume {shlex.quote(str(run))}"
     model, name = run / "model", shlex.quote(str(run))
     return (
@@ -250,6 +261,7 @@ def about(run: Path, recipe: Recipe, base: str, use: Use, command: str) -> dict[
 def asked(ready: Place) -> dict[str, Any]:
     """What exactly a run asks: the content of its data, and the templates that stand around a problem."""
     facts = ready.task.facts if isinstance(ready.task, Problems | Mixture) else ()
+    facts = (*facts, *ready.demonstrations[1])
     found = templates(ready.recipe, ready.tokenizer)
     return {"data": [f.record for f in facts], "templates": {name: t.digest for name, t in found.items()}}
 

@@ -24,11 +24,12 @@ from groupwise.models import (
     write_model,
 )
 from groupwise.rollout import Buffer, NativeEngine, answers
+from groupwise.tasks import Demonstration, Facts
 from groupwise.train.environments import environment_of, frame_of
 from groupwise.train.evaluate import scores
 from groupwise.train.guards import Guards
 from groupwise.train.recipe import GAPS, Machine, Recipe
-from groupwise.train.sources import task_of, verdict_wait, verifier_of
+from groupwise.train.sources import demonstrations_of, task_of, verdict_wait, verifier_of
 from groupwise.train.use import Use
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
@@ -59,6 +60,11 @@ class Place:
             followers=method.models,
             memory=method.memory,
         )
+
+    @cached_property
+    def demonstrations(self) -> tuple[list[Demonstration], tuple[Facts, ...]]:
+        """What the warm start teaches, and what is known of it; nothing where there is none."""
+        return demonstrations_of(self.recipe, self.tokenizer)
 
     @cached_property
     def adapter(self) -> dict[str, str]:

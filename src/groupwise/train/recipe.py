@@ -45,6 +45,25 @@ class Also:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WarmStart:
+    """A supervised phase before the first iteration: `steps` optimizer steps on `per_step` demonstrations each.
+
+    `demonstrations` is a source of rows with the columns, or with `messages` that end with the assistant's answer. They
+    are dealt in a keyed order, sweep by sweep. The phase's checkpoint is renewed after every `save_every`-th step.
+    """
+
+    demonstrations: str
+    columns: Columns = Columns()
+    steps: int = 100
+    per_step: int = 32
+    optimizer: AdamW = AdamW(lr=1e-5)  # noqa: RUF009
+    save_every: int = 100
+
+    def __post_init__(self) -> None:
+        at_least(self, steps=1, per_step=1, save_every=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Native:
     """The engine inside this process: live rows at most, cached tokens at most, and how far it may be from the learner.
 
@@ -126,11 +145,13 @@ class Recipe:
     problem and `verifier` a public name or `my_file:grade` (both empty: the task's own); `environment` is whom the
     strategy `Turns` asks, such as `my_file:MyEnvironment`. `prompts` is how many an iteration draws; nothing is called
     a batch size.
-    With `lora`, the model stays as it is and an adapter beside it is trained.
+    With `lora`, the model stays as it is and an adapter beside it is trained. `warm_start` comes before the first
+    iteration.
     """
 
     model: str = "calculator"
     lora: Lora | None = None
+    warm_start: WarmStart | None = None
     task: str = "calculator"
     columns: Columns = Columns()
     also: tuple[Also, ...] = ()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.data import BadData, Storage, Usage
-from groupwise.train.page.read import Curve, Run, flat, read, thin
+from groupwise.train.page.read import Curve, Run, flat, lines, number, read, thin
 from groupwise.train.page.rollouts import as_json, choose, packed, prompt_map, scan, steps
 from groupwise.train.page.signs import RULES, Sign, signs, verdict
 
@@ -135,12 +135,21 @@ def describe(run: Run, xs: list[Any]) -> dict[str, Any]:
         "timings": curves(dict(run.timings)),
         "method": method if isinstance(method, dict) else {"name": method} if method else {},
         "command": shlex.join(map(str, command)) if isinstance(command, list) else str(command),
-        "about": {k: str(v) for k, v in flat(left).items() if k and v not in ("", None, {}, [])},
+        "about": {k: str(v) for k, v in flat(left | taught(run)).items() if k and v not in ("", None, {}, [])},
         "recipe": run.recipe,
         "flags": sorted(run.flags),
         "notes": list(run.notes),
         "last": run.last,
     }
+
+
+def taught(run: Run) -> dict[str, str]:
+    """How far the supervised phase came, if the run has one: its loss at each tenth of it."""
+    losses = [number(row.get("loss")) for row in lines(run.path / "warm_start" / "metrics.jsonl")]
+    if not losses:
+        return {}
+    tenths = dict.fromkeys(len(losses) * i // 10 for i in range(10)) | {len(losses) - 1: None}
+    return {"warm start": f"{len(losses)} steps, loss " + " ".join(f"{losses[i]:.3f}" for i in tenths)}
 
 
 def differences(runs: Sequence[Run]) -> list[list[Any]]:

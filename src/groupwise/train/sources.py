@@ -6,16 +6,19 @@ from functools import partial
 from typing import Any
 
 from groupwise.data import Task, Usage, Verifier
-from groupwise.models import Template, Tokenizer, find_template
+from groupwise.models import Template, Tokenizer, closed, find_template
 from groupwise.tasks import (
     Bounds,
+    Demonstration,
     Each,
+    Facts,
     Mixture,
     Problems,
     Sandbox,
     find_task,
     find_verifier,
     judged_by,
+    read_demonstrations,
     takes_columns,
     usual_template,
     usual_verifier,
@@ -73,6 +76,16 @@ def task_of(recipe: Recipe, tokenizer: Tokenizer) -> Task:
         return drawn[0]
     weights = tuple(s.weight for s in sources(recipe))
     return Mixture(tuple(drawn), weights, tuple(t.entirely_held_out if isinstance(t, Problems) else t for t in held))
+
+
+def demonstrations_of(recipe: Recipe, tokenizer: Tokenizer) -> tuple[list[Demonstration], tuple[Facts, ...]]:
+    """What the recipe's warm start teaches, each prompt in the template of the recipe's task; nothing without one."""
+    if (phase := recipe.warm_start) is None:
+        return [], ()
+    ask = find_template(sources(recipe)[0].template, tokenizer)
+    columns = {"prompt": phase.columns.prompt, "answer": phase.columns.answer}
+    found, facts = read_demonstrations(phase.demonstrations, ask, partial(closed, tokenizer), **columns)
+    return found, (facts,)
 
 
 def _found(source: Source, encode: Callable[[Any], tuple[int, ...]]) -> Task:

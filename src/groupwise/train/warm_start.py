@@ -1,95 +1,121 @@
-"""The supervised phase that makes the packaged model: next-token loss on demonstrations, through the same learner.
+"""The supervised phase: next-token loss on demonstrations, through the learner that reinforcement learning uses."""
 
-`python -m groupwise.train.warm_start recipes/calculator-model.toml DIRECTORY` is what `make model` runs.
-"""
-
-import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+import asyncio
+import math
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import torch
 
 from groupwise.data import WRITTEN, Batch, Draw, Family, Finish, Outcome, Prompt, Sample, Verdict, pack
-from groupwise.learner import AdamW, Learner, cut
-from groupwise.models import Decoder, Shape, Tokenizer, write_model
+from groupwise.learner import Learner, StepTaken, cut
+from groupwise.models import Purpose, permutation
 from groupwise.objective import Objective, reinforce, token_mean
-from groupwise.tasks import END, calculator_tokenizer, demonstrations
-from groupwise.train.text import read
+from groupwise.tasks import Demonstration
+from groupwise.train.guards import Guards
+from groupwise.train.place import Place
+from groupwise.train.record import Record
+from groupwise.train.store import DISK, Disk, clear, newest_checkpoint, save_checkpoint, storing
 
 NEXT_TOKEN = Objective(surrogate=reinforce, aggregate=token_mean)
 """With an advantage of 1 on every written token, the surrogate is its log-prob."""
+HOME = "warm_start"
+"""The phase's own directory in that of the run: its metrics, a line a step, and its checkpoint."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WarmStart:
-    """A model made from demonstrations: most guess the answer at once, `chain_share` of them write their steps."""
+def supervised(
+    learner: Learner,
+    demonstrations: Sequence[Demonstration],
+    *,
+    per_step: int,
+    order: Callable[[int], Sequence[int]],
+    piece_tokens: int,
+) -> Iterator[StepTaken]:
+    """The learner's steps from where it stands to its last, each taken when it is asked for.
 
-    width: int
-    layers: int
-    heads: int
-    kv_heads: int
-    inner: int
-    positions: int
-    steps: int
-    demonstrations: int
-    chain_share: float
-    optimizer: AdamW
-    seed: int = 0
-    piece_tokens: int = 16384
-
-
-def warm_start(recipe: WarmStart) -> tuple[Decoder, Tokenizer]:
-    """The model after `steps` steps of `demonstrations` each; equal recipes give equal bits on one thread."""
-    fast = calculator_tokenizer()
-    tokenizer = Tokenizer.of(fast, [fast.get_vocab()[END]])
-    shape = Shape(
-        vocabulary=fast.get_vocab_size(),
-        width=recipe.width,
-        layers=recipe.layers,
-        heads=recipe.heads,
-        kv_heads=recipe.kv_heads,
-        head_dim=recipe.width // recipe.heads,
-        inner=recipe.inner,
-        positions=recipe.positions,
-        family="qwen3",
-        qk_norm=True,
-        tied=True,
-    )
-    decoder = Decoder.new(shape, recipe.seed)
-    learner = Learner(decoder, optimizer=recipe.optimizer, steps=recipe.steps)
-    pairs = demonstrations(recipe.seed, recipe.steps * recipe.demonstrations, recipe.chain_share)
-    for step in range(recipe.steps):
-        mine = pairs[step * recipe.demonstrations : (step + 1) * recipe.demonstrations]
-        batch = written(mine, tokenizer)
-        plan = cut(batch, size=len(mine), shuffle="prompts", permutation=range, piece_tokens=recipe.piece_tokens)
-        taken = learner.step(batch, plan[0], NEXT_TOKEN)
-        if step % 50 == 0 or step == recipe.steps - 1:
-            print(f"{step:>6}/{recipe.steps}  loss {taken.loss:.4f}", flush=True)
-    return decoder, tokenizer
+    `order(sweep)` is how the demonstrations are dealt in that sweep over them; a step may reach into the next one.
+    """
+    n = len(demonstrations)
+    while (step := learner.taken) < learner.steps:
+        places = range(step * per_step, (step + 1) * per_step)
+        sweeps = {sweep: order(sweep) for sweep in range(places[0] // n, places[-1] // n + 1)}
+        batch = written([demonstrations[sweeps[i // n][i % n]] for i in places])
+        (plan,) = cut(batch, size=per_step, shuffle="prompts", permutation=range, piece_tokens=piece_tokens)
+        yield learner.step(batch, plan, NEXT_TOKEN)
 
 
-def written(pairs: Sequence[tuple[str, str]], tokenizer: Tokenizer) -> Batch:
-    """Demonstrations as samples of written tokens, each ended by the tokenizer's end token."""
-    end = min(tokenizer.eos)
+def written(demonstrations: Sequence[Demonstration]) -> Batch:
+    """Demonstrations as samples of written tokens."""
 
-    def family(i: int, problem: str, answer: str) -> Family:
-        prompt = Prompt(problem, tokenizer.encode(problem))
-        ids = (*tokenizer.encode(answer), end)
-        open_sample = Sample(context=prompt.context, stream=(0,), limit=len(ids), finish=Finish.stop)
+    def family(i: int, context: tuple[int, ...], ids: tuple[int, ...]) -> Family:
+        open_sample = Sample(context=context, stream=(0,), limit=len(ids), finish=Finish.stop)
         sample = open_sample.insert(ids, WRITTEN).judged(Verdict(Outcome.correct))
-        return Family(Draw(i, prompt, 1), (sample,))
+        return Family(Draw(i, Prompt(str(i), context), 1), (sample,))
 
-    batch = pack([family(i, *pair) for i, pair in enumerate(pairs)])
+    batch = pack([family(i, d.context, d.answer) for i, d in enumerate(demonstrations)])
     return batch.having(advantage=torch.ones(batch.tokens, dtype=torch.float64))
 
 
-def main(recipe: str, out: str) -> None:
-    torch.set_num_threads(1)
-    decoder, tokenizer = warm_start(read(WarmStart, Path(recipe)))
-    write_model(decoder, Path(out), tokenizer=tokenizer)
-    print(f"{sum(p.numel() for p in decoder.parameters()):,} parameters in {out}")
+async def warm_start(
+    run: Path, place: Place, stopping: Callable[[], str], say: Callable[[str], None], *, disk: Disk = DISK
+) -> bool:
+    """The phase of a run, if it has one, from where it stands. False if it was asked to stop before its end, and saved.
+
+    A run that is killed goes on from the phase's newest checkpoint, to the bits of one never killed.
+    """
+    recipe, settings = place.recipe, place.recipe.warm_start
+    if settings is None:
+        return True
+    home, steps = run / HOME, settings.steps
+    with storing("the warm start", run):
+        home.mkdir(exist_ok=True)
+    demonstrations, _ = place.demonstrations
+    learner = Learner(place.model, optimizer=settings.optimizer, steps=steps)
+    guards = Guards(max_unverifiable=1.0, max_gap=math.inf)
+    checkpoint = newest_checkpoint(home)
+    sizes, saved = (checkpoint.state["sizes"], checkpoint.iteration) if checkpoint else ({}, 0)
+    record = Record.resume(home, sizes, saved, disk=disk)
+    if checkpoint:
+        learner.restore(checkpoint.tensors(), checkpoint.state["learner"])
+        guards.restore(checkpoint.state["guards"])
+
+    def save() -> None:
+        tensors, state = learner.state()
+        whole = {"learner": state, "guards": guards.state(), "sizes": record.sizes()}
+        save_checkpoint(home, learner.taken, tensors, whole, keep=1, disk=disk)
+
+    def order(sweep: int) -> list[int]:
+        return permutation((recipe.seed, Purpose.DEMONSTRATE), 0, sweep, len(demonstrations)).tolist()
+
+    size = {"per_step": settings.per_step, "piece_tokens": recipe.machine.piece_tokens}
+    for taken in supervised(learner, demonstrations, order=order, **size):
+        guards.see_steps([taken.skipped], "the demonstrations")
+        done = learner.taken
+        record.metrics(told := line(done, taken))
+        if done == steps or done * 10 // steps > (done - 1) * 10 // steps:
+            say(f"warm start {done:>{len(str(steps))}}/{steps}  loss {told['loss']:.4f}")
+        await asyncio.sleep(0)  # a signal may have come
+        if done % settings.save_every == 0 or done == steps or stopping():
+            save()
+        if stopping() and done < steps:
+            break
+    record.close()
+    return learner.taken == steps
 
 
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+def forget(run: Path, disk: Disk) -> None:
+    """The phase's checkpoint is needed no more, once the run has one of its own."""
+    if (old := run / HOME / "checkpoints").is_dir():
+        with storing("the warm start", run):
+            clear(old, disk)
+
+
+def line(step: int, taken: StepTaken) -> dict[str, float]:
+    """A step's numbers."""
+    return {
+        "step": step,
+        "loss": taken.loss,
+        "tokens": taken.batch.tokens,
+        "grad_norm": taken.grad_norm,
+        "learning_rate": taken.learning_rate,
+    }

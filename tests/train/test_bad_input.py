@@ -107,7 +107,7 @@ def test_a_model_directory_that_cannot_be_used(home: Path, capsys: pytest.Captur
         return home / name
 
     assert "there is no model at nope" in refused(capsys, 3, "train", "--model", "nope")
-    assert "hf download a/b" in refused(capsys, 3, "train", "--model", "a/b")
+    assert "hf download a/b" in refused(capsys, 4, "train", "--model", "a/b")
     (made("bare") / "tokenizer.json").unlink()
     assert "has no tokenizer.json" in refused(capsys, 3, "train", "--model", "bare")
     pickled = made("pickle")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
         write_model,
     )
     from groupwise.models.decoder import Decoder, Shape
-    from groupwise.models.files import base_directory, find_model
+    from groupwise.models.files import base_directory, base_name, commit_of, find_model
     from groupwise.models.layout import Shared, attention
     from groupwise.models.lora import Lora, adapted, attach, load_peft, merge, see_targets, write_adapter
     from groupwise.models.sampling import choose, log_law, truncated
@@ -36,8 +36,10 @@ __all__ = [
     "attach",
     "attention",
     "base_directory",
+    "base_name",
     "choose",
     "closed",
+    "commit_of",
     "find_model",
     "find_template",
     "fingerprint",

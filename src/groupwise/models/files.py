@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.data import BadData
+from groupwise.models.hub import fetched, is_hub_name
 
 PACKAGED = ("calculator",)
 ADAPTER = "adapter_config.json"
@@ -12,15 +13,18 @@ ADAPTER = "adapter_config.json"
 
 
 def find_model(name: str | Path) -> Path:
-    """The directory of a model: a packaged one by its bare name, else a path. BadData if it is not there."""
+    """The directory of a model: a packaged one by its bare name, a path, or `owner/name` of the Hugging Face hub.
+
+    BadData or Environment if it is not to be had.
+    """
     if str(name) in PACKAGED:
         return Path(__file__).parent / str(name)
     path = Path(name)
     if path.is_dir():
         return path
-    fix = f"give the path of a directory, or one of: {', '.join(PACKAGED)}"
-    if not path.is_absolute() and str(name).count("/") == 1:
-        fix += f"; a model of the Hugging Face hub is fetched first: hf download {name} --local-dir {path.name}"
+    if not path.exists() and is_hub_name(name):
+        return fetched(str(name))
+    fix = f"give the path of a directory, owner/name of the Hugging Face hub, or one of: {', '.join(PACKAGED)}"
     raise BadData(f"there is no model at {name}", evidence="a file" if path.is_file() else "no such directory", fix=fix)
 
 
@@ -28,19 +32,34 @@ def base_directory(path: Path) -> Path:
     """The directory with the weights: of an adapter its base, else its own. BadData if that base is not there."""
     if not (path / ADAPTER).is_file():
         return path
-    base = read_json(path / ADAPTER).get("base_model_name_or_path")
+    base = base_name(path)
     try:
-        found = find_model(str(base))
+        found = find_model(base)
     except BadData as error:
         fix = f"set base_model_name_or_path in {path / ADAPTER} to where the model lies that it was trained on"
-        raise BadData(f"the base of the adapter in {path} is not there", evidence=str(base), fix=fix) from error
+        raise BadData(f"the base of the adapter in {path} is not there", evidence=base, fix=fix) from error
     if (found / ADAPTER).is_file():
         what, fix = (
             f"the base of the adapter in {path} is itself an adapter",
             f"groupwise merge {found} A_NEW_DIRECTORY",
         )
-        raise BadData(what, evidence=str(base), fix=fix)
+        raise BadData(what, evidence=base, fix=fix)
     return found
+
+
+def base_name(name: str | Path) -> str:
+    """The name by which a model's weights are found from anywhere: an adapter's own word, a hub name, or a path."""
+    found = find_model(name)
+    if (found / ADAPTER).is_file():
+        told = read_json(found / ADAPTER)
+        base, revision = str(told.get("base_model_name_or_path")), told.get("revision")
+        return f"{base}@{revision}" if revision and is_hub_name(base) else base
+    return str(name) if commit_of(name) else str(found.resolve())
+
+
+def commit_of(name: str | Path) -> str:
+    """The commit at which a model of the hub was fetched; empty for one that is not of the hub."""
+    return find_model(name).name if is_hub_name(name) and not Path(name).is_dir() else ""
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from torch import nn
 
 from groupwise.data import BadData, Environment, Usage
 from groupwise.models.files import ADAPTER, listing, read_json
+from groupwise.models.hub import is_hub_name
 
 WEIGHTS = "adapter_model.safetensors"
 PREFIX = "base_model.model."  # what peft's own wrapper puts before the names of a model's parameters
@@ -75,7 +76,7 @@ def adapted(model: nn.Module) -> bool:
 
 
 def write_adapter(model: Any, path: Path, *, base: str, base_sha256: str) -> None:
-    """Write a directory that peft, transformers and `read_model` load; `base` is where they find the base.
+    """Write a directory that peft, transformers and `read_model` load; `base` is its `base_name`.
 
     The base's hash stands in the file's metadata, so that another base of the same shape is not taken for it.
     """
@@ -83,7 +84,9 @@ def write_adapter(model: Any, path: Path, *, base: str, base_sha256: str) -> Non
     path.mkdir(parents=True, exist_ok=True)
     tensors = {f"{PREFIX}{n}": x.detach().cpu().contiguous() for n, x in peft.get_peft_model_state_dict(model).items()}
     save_file(tensors, path / WEIGHTS, metadata={"base_sha256": base_sha256})  # one key: several have no order
-    told = model.peft_config["default"].to_dict() | {"base_model_name_or_path": base, "inference_mode": True}
+    told = model.peft_config["default"].to_dict() | {"inference_mode": True}
+    told["base_model_name_or_path"], _, revision = base.partition("@") if is_hub_name(base) else (base, "", "")
+    told["revision"] = revision or None
     (path / ADAPTER).write_text(json.dumps(told, indent=2, sort_keys=True, default=sorted) + "\n", encoding="utf-8")
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from groupwise.data import BadData, GroupwiseError, Storage
 from groupwise.methods import Method, published, reference_of
+from groupwise.models import commit_of
 from groupwise.tasks import Mixture, Problems
 from groupwise.train.check import doors, rehearse
 from groupwise.train.journal import Answers
@@ -249,6 +250,7 @@ def about(run: Path, recipe: Recipe, base: str, use: Use, command: str) -> dict[
         "command": command,
         "versions": {"python": platform.python_version(), **{p: version(p) for p in packages}},
         "model": recipe.model,
+        **({"model_commit": commit} if (commit := commit_of(recipe.model)) else {}),
         "task": recipe.task,
         "method": origin(recipe.method, base),
         "seed": recipe.seed,

@@ -15,7 +15,7 @@ from groupwise.models import (
     Tokenizer,
     adapted,
     attach,
-    base_directory,
+    base_name,
     find_model,
     fingerprint,
     read_model,
@@ -81,8 +81,8 @@ class Place:
     def write(self, path: Path) -> None:
         """The model as it stands: a plain directory, or the adapter as peft writes it."""
         if adapted(self.model):
-            base = base_directory(find_model(self.recipe.model)).resolve()
-            write_adapter(self.model, path, base=str(base), base_sha256=self.adapter["base_sha256"])
+            base = base_name(self.recipe.model)
+            write_adapter(self.model, path, base=base, base_sha256=self.adapter["base_sha256"])
         else:
             write_model(self.model, path, tokenizer=self.tokenizer)
 

@@ -1,0 +1,160 @@
+"""Models by their names on the hub: a small hub on this machine, its cache, and every way in which it may refuse."""
+
+import errno
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+from groupwise.data import Environment, Storage
+from groupwise.models import base_name, commit_of, find_model
+from groupwise.models.hub import fetched, is_hub_name, unfetched
+from tests.models.directories import directory
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+ASK = """
+import json, sys
+from groupwise.data import GroupwiseError
+from groupwise.models import base_name, commit_of, find_model, read_model
+for name in sys.argv[1:]:
+    try:
+        found = find_model(name)
+        told = {"path": str(found), "base": base_name(name), "commit": commit_of(name)}
+        told["vocabulary"] = read_model(found).shape.vocabulary
+    except GroupwiseError as error:
+        told = {"kind": type(error).__name__, "what": error.what, "fix": error.fix}
+    print(json.dumps(told))
+"""
+
+
+class Hub(ThreadingHTTPServer):
+    """As much of a hub as a client asks for: `tiny/model` with one commit, `tiny/gated`, and nothing else."""
+
+    daemon_threads = True
+
+    def __init__(self, files: dict[str, bytes]) -> None:
+        super().__init__(("127.0.0.1", 0), Answer)
+        self.files = files
+        self.asked: list[str] = []
+
+
+class Answer(BaseHTTPRequestHandler):
+    server: Hub
+
+    def do_GET(self) -> None:
+        path = unquote(urlsplit(self.path).path)
+        self.server.asked.append(f"{self.command} {path}")
+        if "tiny/gated" in path:
+            self.reply(403, b"{}", {"X-Error-Code": "GatedRepo", "X-Error-Message": "Access is restricted."})
+        elif "tiny/model" not in path:
+            self.reply(404, b"{}", {"X-Error-Code": "RepoNotFound", "X-Error-Message": "Repository not found"})
+        elif "nowhere" in path:
+            self.reply(404, b"{}", {"X-Error-Code": "RevisionNotFound", "X-Error-Message": "Invalid rev id"})
+        elif "/tree/" in path:
+            tree = [
+                {"type": "file", "path": n, "size": len(x), "oid": name_of(x)} for n, x in self.server.files.items()
+            ]
+            self.reply(200, json.dumps(tree).encode())
+        elif "/api/models/" in path:
+            siblings = [{"rfilename": name} for name in self.server.files]
+            self.reply(200, json.dumps({"id": "tiny/model", "sha": COMMIT, "siblings": siblings}).encode())
+        else:
+            content = self.server.files[path.partition(f"/resolve/{COMMIT}/")[2]]
+            self.reply(200, content, {"ETag": f'"{name_of(content)}"', "X-Repo-Commit": COMMIT})
+
+    do_HEAD = do_GET
+
+    def reply(self, code: int, body: bytes, headers: dict[str, str] | None = None) -> None:
+        self.send_response(code)
+        for name, value in {"Content-Length": str(len(body)), **(headers or {})}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+def name_of(content: bytes) -> str:
+    return hashlib.sha1(content).hexdigest()
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[Hub]:
+    made = directory(tmp_path / "made")
+    files = {path.name: path.read_bytes() for path in made.iterdir()}
+    files |= {"original/model.safetensors": b"again", "pytorch_model.bin": b"pickle", "README.md": b"words"}
+    server = Hub(files)
+    Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def asked(cache: Path, endpoint: str, *names: str, offline: bool = False) -> list[dict[str, str]]:
+    """What a process of its own, with this cache, finds under each name."""
+    ours = {"HF_HOME": str(cache), "HF_ENDPOINT": endpoint, "HF_HUB_OFFLINE": str(int(offline)), "HF_TOKEN": ""}
+    env = {**os.environ, **ours, "HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+    words = [sys.executable, "-c", ASK, *names]
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_a_model_is_fetched_once_and_then_there_without_a_hub(hub: Hub, tmp_path: Path) -> None:
+    cache, endpoint = tmp_path / "cache", f"http://127.0.0.1:{hub.server_port}"
+    names = ("tiny/model", f"tiny/model@{COMMIT}", "tiny/gated", "tiny/modle", "tiny/model@nowhere")
+    found, pinned, gated, misspelt, lost = asked(cache, endpoint, *names)
+    assert found["vocabulary"] == 40 and COMMIT in found["path"] and found["base"] == "tiny/model"
+    assert found["commit"] == COMMIT
+    assert pinned["path"] == found["path"] and pinned["base"] == f"tiny/model@{COMMIT}"
+    assert sorted(os.listdir(found["path"])) == sorted(p.name for p in (tmp_path / "made").iterdir())
+    assert not any("pytorch_model.bin" in line or "original" in line for line in hub.asked)
+    assert gated["kind"] == "Environment" and "is gated" in gated["what"] and "hf auth login" in gated["fix"]
+    assert misspelt["kind"] == "BadData" and "there is no model at tiny/modle" in misspelt["what"]
+    assert "look at its spelling" in misspelt["fix"]
+    assert lost["kind"] == "BadData" and "has no revision 'nowhere'" in lost["what"] and "leave @nowhere" in lost["fix"]
+    before = len(hub.asked)
+    again, other = asked(cache, endpoint, "tiny/model", "tiny/other", offline=True)
+    assert len(hub.asked) == before and again == found
+    assert other["kind"] == "Environment" and "the hub cannot be reached" in other["what"]
+    assert "hf download tiny/other --local-dir DIR" in other["fix"]
+    hub.shutdown()
+    hub.server_close()
+    silent, gone = asked(cache, endpoint, "tiny/model", "tiny/other")
+    assert silent == found and "the hub cannot be reached" in gone["what"]
+
+
+def test_a_directory_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = directory(Path("tiny/model"))
+    assert find_model("tiny/model") == made and base_name("tiny/model") == str(made.resolve())
+    assert commit_of("tiny/model") == commit_of("calculator") == commit_of(made.resolve()) == ""
+
+
+def test_offline_as_these_tests_are() -> None:
+    fetched.cache_clear()
+    with pytest.raises(Environment, match="neither a directory nor in the cache") as error:
+        find_model("nobody/nothing")
+    assert "hf download nobody/nothing" in error.value.fix
+
+
+def test_a_full_disk_is_no_lost_network() -> None:
+    error = unfetched("a/b", "", OSError(errno.ENOSPC, "No space left on device"))
+    assert isinstance(error, Storage) and "HF_HOME" in error.fix
+
+
+def test_what_could_be_a_name() -> None:
+    for name in ("Qwen/Qwen2.5-0.5B", "a/b@main", "a/b@refs/pr/1", "runs/x-20260131-120000"):
+        assert is_hub_name(name)
+    for name in ("calculator", "/a/b", "./a/b", "../b", "a/b/c", "a/.b", "a/", "a b/c", "a/b@", "a/b\n"):
+        assert not is_hub_name(name)

@@ -48,7 +48,7 @@ def usual_verifier(task: str) -> str:
     kind = task.partition(":")[0]
     if kind in PRESETS:
         return PRESETS[kind].verifier
-    return {"calculator": "calculator_answer", GYM[:-1]: GYM[:-1]}.get(kind, "")
+    return {"calculator": "calculator_answer", "reasoning_gym": "reasoning_gym"}.get(kind, "")
 
 
 def usual_template(task: str) -> str:

@@ -100,6 +100,11 @@ def test_turns_as_written(tmp_path: Path) -> None:
     assert any("#" in text for text in texts) and list((run / "journal").iterdir())
 
 
+def test_families_as_written(tmp_path: Path) -> None:
+    assert len(follow("docs/families.md", tmp_path)) == 3
+    assert json.loads(next(tmp_path.glob("runs/*/model/config.json")).read_text())["model_type"] == "gemma2"
+
+
 def test_the_clip_has_twelve_lines() -> None:
     (clip,) = [b for b in blocks("docs/add-a-method.md") if b.file == "my_clip.py"]
     assert len([line for line in clip.text.splitlines() if line.strip()]) == 12

@@ -41,6 +41,8 @@ def load(path: Path, dtype: torch.dtype = torch.float32) -> nn.Module:
         path, dtype=dtype, local_files_only=True, output_loading_info=True, attn_implementation="eager"
     )
     assert not any(notes.get(k) for k in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    if dtype == torch.float64 and model._can_set_experts_implementation():
+        model.set_experts_implementation("eager")
     return model.eval()
 
 

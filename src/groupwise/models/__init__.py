@@ -7,6 +7,7 @@ from groupwise.models.keyed import Key, Purpose, keyed_random, lineage, permutat
 
 if TYPE_CHECKING:
     from groupwise.models.checkpoint import (
+        Model,
         fingerprint,
         read_model,
         read_shape,
@@ -27,6 +28,7 @@ __all__ = [
     "Key",
     "Lora",
     "Messages",
+    "Model",
     "Purpose",
     "Shape",
     "Shared",

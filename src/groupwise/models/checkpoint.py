@@ -12,17 +12,21 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from groupwise.data import BadData
-from groupwise.models.decoder import Decoder, Shape
-from groupwise.models.families import FAMILIES, beyond, config_of, shape_of
+from groupwise.models.decoder import Decoder, Shape, Sizes
+from groupwise.models.families import beyond, config_of, shape_of
 from groupwise.models.files import base_directory, listing, read_json
+from groupwise.models.foreign import Foreign
+from groupwise.models.foreign_files import foreign_sizes, read_foreign, write_foreign
 from groupwise.models.lora import read_adapter
 from groupwise.models.tokenizer import Tokenizer
 
+Model = Decoder | Foreign
 
-def read_shape(path: Path | str, *, context: int = 0) -> Shape:
-    """The shape of the model in a directory, from config.json alone.
 
-    `context` is the most tokens that will be used at once. BadData for what the decoder cannot compute exactly.
+def read_shape(path: Path | str, *, context: int = 0) -> Sizes:
+    """The shape of the model in a directory, from config.json alone: a `Shape` where the decoder is native.
+
+    `context` is the most tokens that will be used at once. BadData for a model that cannot be used exactly.
     """
     path = base_directory(Path(path))
     if not path.is_dir():
@@ -30,7 +34,7 @@ def read_shape(path: Path | str, *, context: int = 0) -> Shape:
     config = read_json(path / "config.json")
     _refuse(path, config)
     try:
-        shape = shape_of(config)
+        shape = foreign_sizes(path) if beyond(config) else shape_of(config)
     except KeyError as error:
         raise BadData(f"{path / 'config.json'} lacks {error.args[0]}", fix="fetch the file again") from error
     except (TypeError, ValueError) as error:
@@ -48,14 +52,25 @@ def read_shape(path: Path | str, *, context: int = 0) -> Shape:
 
 def read_model(
     path: Path | str, *, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu", context: int = 0
-) -> Decoder:
-    """The decoder in a directory; of an adapter, its base with the adapter beside it, which alone is trained.
+) -> Model:
+    """The model in a directory: our decoder where it computes it exactly, else transformers' own modules.
 
-    BadData, naming what is wrong, for whatever is not exactly one of ours.
+    Of an adapter, its base with the adapter beside it, which alone is trained. BadData, naming what is wrong, for
+    whatever is not exactly what its config.json describes.
     """
     given = Path(path)
     path = base_directory(given)
-    decoder = Decoder(read_shape(path, context=context))
+    shape = read_shape(path, context=context)
+    if not isinstance(shape, Shape):
+        if given != path:
+            raise BadData(
+                f"the base of the adapter in {given} is not a native one",
+                evidence=beyond(read_json(path / "config.json")),
+                fix="merge it with peft where it was made, and take the merged directory",
+            )
+        weight_files(path)
+        return read_foreign(path, dtype=dtype, device=device)
+    decoder = Decoder(shape)
     weights = {name: weight.to(device, dtype) for name, weight in _tensors(path).items()}
     if decoder.shape.tied:
         _drop_tied_head(path, weights)
@@ -67,17 +82,20 @@ def read_model(
     return decoder
 
 
-def write_model(decoder: Decoder, path: Path | str, *, tokenizer: Tokenizer) -> None:
+def write_model(model: Model, path: Path | str, *, tokenizer: Tokenizer) -> None:
     """Write a directory that transformers, vLLM and `read_model` load. ValueError for a shape that no family has."""
-    path, config = Path(path), config_of(decoder.shape)
-    tokenizer.save(path)
-    weights = {name: p.detach().cpu().contiguous() for name, p in decoder.named_parameters()}
-    save_file(weights, path / "model.safetensors", metadata={"format": "pt"})
-    ends = sorted(tokenizer.eos)
+    path, ends = Path(path), sorted(tokenizer.eos)
+    config = config_of(model.shape) if isinstance(model, Decoder) else {}
     generation = {"eos_token_id": ends, "pad_token_id": ends[0]}
+    tokenizer.save(path)
+    if isinstance(model, Foreign):
+        write_foreign(model, path)
+    else:
+        weights = {name: p.detach().cpu().contiguous() for name, p in model.named_parameters()}
+        save_file(weights, path / "model.safetensors", metadata={"format": "pt"})
+        dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
+        _write_json(path / "config.json", config | generation | {"dtype": dtype, "torch_dtype": dtype})
     _write_json(path / "generation_config.json", generation)
-    dtype = str(next(decoder.parameters()).dtype).removeprefix("torch.")
-    _write_json(path / "config.json", config | generation | {"dtype": dtype, "torch_dtype": dtype})
 
 
 def _write_json(path: Path, value: Mapping[str, Any]) -> None:
@@ -85,24 +103,18 @@ def _write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def _refuse(path: Path, config: Mapping[str, Any]) -> None:
-    """BadData for a configuration that asks for more than the decoder does."""
+    """BadData for what no path computes: code of the directory's own, and quantised weights."""
     if "auto_map" in config:
         raise BadData(
             f"the model in {path} brings its own code",
             evidence=f"auto_map in config.json: {config['auto_map']}",
-            fix="code from a model directory is never run; take a model of a known architecture",
+            fix="code from a model directory is never run; if transformers has this model_type itself, remove auto_map",
         )
     if config.get("quantization_config") is not None:
         raise BadData(
             f"the model in {path} is quantised",
             evidence=f"quantization_config: {config['quantization_config']}",
             fix="take the model that it was quantised from: quantised weights cannot be trained",
-        )
-    if odd := beyond(config):
-        raise BadData(
-            f"the model in {path} is of an unknown architecture",
-            evidence=odd,
-            fix=f"known are {', '.join(sorted(f.architecture for f in FAMILIES.values()))}",
         )
 
 

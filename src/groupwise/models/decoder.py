@@ -19,20 +19,26 @@ from groupwise.models.rope import Scaling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
-    """What a decoder is made of, without its weights. `positions` is the most tokens that it may see at once.
+class Sizes:
+    """What an engine must know of any model. `positions` is the most tokens that it may see at once."""
+
+    vocabulary: int
+    layers: int
+    kv_heads: int
+    head_dim: int
+    positions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape(Sizes):
+    """What a decoder is made of, without its weights.
 
     `windows` is how many tokens each layer sees back, itself included (None: all); empty where every layer sees all.
     """
 
-    vocabulary: int
     width: int
-    layers: int
     heads: int
-    kv_heads: int
-    head_dim: int
     inner: int
-    positions: int
     family: str = "llama"
     rope_theta: float = 10_000.0
     rope_scaling: Scaling | None = None
@@ -200,6 +206,15 @@ class Decoder(nn.Module):
                 else:
                     weight.fill_(0 if name.endswith("bias") else 1)
         return decoder
+
+    @property
+    def recompute(self) -> bool:
+        """Whether layers are forwarded again on the way back, instead of keeping what they computed."""
+        return self.model.recompute
+
+    @recompute.setter
+    def recompute(self, wanted: bool) -> None:
+        self.model.recompute = wanted
 
     def forward(self, tokens: Int[Tensor, " n"], layout: Layout) -> Float[Tensor, "n width"]:
         """Hidden states after the final norm."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from groupwise.data import Ask, Finish, Ids, Span, Usage
-from groupwise.models import Decoder, Tokenizer, log_law
+from groupwise.models import Model, Tokenizer, log_law
 from groupwise.rollout.cache import ROWS, Prefill, Prefixes, padded, shareable
 from groupwise.rollout.rows import Job, Rows
 
@@ -27,7 +27,7 @@ class NativeEngine:
     """
 
     def __init__(
-        self, decoder: Decoder, tokenizer: Tokenizer, *, seed: int, rows: int = 256, cache_tokens: int = 1 << 20
+        self, decoder: Model, tokenizer: Tokenizer, *, seed: int, rows: int = 256, cache_tokens: int = 1 << 20
     ) -> None:
         self.version = 0
         self._decoder, self._bound, self._most = decoder, cache_tokens, rows

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from groupwise.data import Ask, Finish, Sampling, Span
-from groupwise.models import Decoder, Tokenizer, choose, lineage, truncated, uniform
+from groupwise.models import Model, Tokenizer, choose, lineage, truncated, uniform
 from groupwise.rollout.cache import ROWS, Common, Decode, KeysValues, RowCache, padded, room, shareable
 
 Law = tuple[float, float, int, float, int]
@@ -32,7 +32,7 @@ class Job:
 class Rows:
     """Live rows are 0 to n; a row that leaves is replaced by the last, so no product is spent on holes."""
 
-    def __init__(self, decoder: Decoder, tokenizer: Tokenizer, *, seed: int, rows: int, cache_tokens: int) -> None:
+    def __init__(self, decoder: Model, tokenizer: Tokenizer, *, seed: int, rows: int, cache_tokens: int) -> None:
         self.decoder, self.tokenizer, self.seed = decoder, tokenizer, seed
         shape, weight = decoder.shape, next(decoder.parameters())
         self.cache = RowCache(

@@ -9,6 +9,7 @@ import torch
 from groupwise.data import BadData, Finish, GroupwiseError, Prompt, Task, Usage, family_of, pack
 from groupwise.models import (
     Decoder,
+    Shape,
     Tokenizer,
     base_directory,
     find_model,
@@ -117,6 +118,9 @@ def see_model(recipe: Recipe, directory: Path) -> None:
     if base_directory(directory) != directory:
         what, fix = f"the model in {directory} is itself an adapter", "leave lora out: then this adapter is trained"
         raise Usage(what, fix=f"{fix}\nor merge it first: groupwise merge {directory} A_NEW_DIRECTORY")
+    if not isinstance(shape, Shape):
+        what, fix = f"the model in {directory} is not a native one", "leave lora out: all of it is then trained"
+        raise Usage(f"{what}: LoRA stands beside those only", fix=fix)
     see_targets(Decoder(shape), recipe.lora)
     load_peft()
 

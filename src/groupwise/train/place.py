@@ -10,7 +10,7 @@ import torch
 from groupwise.data import Environment, Family, Prompt, Sampling, Task, Usage, Verifier
 from groupwise.learner import Learner
 from groupwise.models import (
-    Decoder,
+    Model,
     Purpose,
     Tokenizer,
     adapted,
@@ -39,7 +39,7 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.
 class Place:
     """What a run is made of, ready to go."""
 
-    model: Decoder
+    model: Model
     tokenizer: Tokenizer
     task: Task
     verifier: Verifier
@@ -145,10 +145,10 @@ def place(recipe: Recipe, use: Use) -> Place:
     device = prepare(recipe.machine)
     directory = find_model(recipe.model)
     tokenizer = read_tokenizer(directory)
-    model: Decoder = read_model(directory, dtype=DTYPES[recipe.machine.dtype], device=device)
+    model = read_model(directory, dtype=DTYPES[recipe.machine.dtype], device=device)
     if recipe.lora is not None:
         attach(model, recipe.lora, seed=recipe.seed)
-    model.model.recompute = recipe.machine.recompute
+    model.recompute = recipe.machine.recompute
     task = task_of(recipe, tokenizer)
     verifier = verifier_of(recipe, task, use)
     method = recipe.method

@@ -1,0 +1,182 @@
+"""Models of transformers as backbones: what they say packed is what they say alone, by themselves."""
+
+import copy
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from groupwise.data import BadData, Usage
+from groupwise.models import read_model, read_shape, write_model
+from groupwise.models.foreign import Foreign
+from tests.models.directories import characters, directory
+from tests.models.plain import PROMPT, generated, greedy, load, made, ours, theirs, written
+from tests.models.test_checkpoint import change
+from tests.models.test_families import rope
+
+MOE = {"moe_intermediate_size": 16, "num_experts": 4, "num_experts_per_tok": 2, "norm_topk_prob": True}
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "gemma": ("Gemma", {"head_dim": 12}),
+    "gemma2": (
+        "Gemma2",
+        {
+            "head_dim": 12,
+            "sliding_window": 9,
+            "attn_logit_softcapping": 0.5,
+            "final_logit_softcapping": 2.0,
+            "query_pre_attn_scalar": 10,
+        },
+    ),
+    "gemma3": (
+        "Gemma3Text",
+        {
+            "head_dim": 12,
+            "sliding_window": 9,
+            "query_pre_attn_scalar": 10,
+            "layer_types": ["sliding_attention", "full_attention"],
+        },
+    ),
+    "gpt2": (
+        "GPT2",
+        {"n_embd": 32, "n_head": 4, "n_layer": 2, "n_positions": 250, "scale_attn_by_inverse_layer_idx": True},
+    ),
+    "phi": ("Phi", {"partial_rotary_factor": 0.5, "num_key_value_heads": 4}),
+    "qwen3 moe": ("Qwen3Moe", {"head_dim": 12, **MOE}),
+    "cohere": ("Cohere", {"logit_scale": 0.3, "use_qk_norm": True}),
+    "granite": ("Granite", {"logits_scaling": 3.0, "residual_multiplier": 0.7, "attention_multiplier": 0.4}),
+    "deepseek": (
+        "DeepseekV3",
+        {
+            "q_lora_rank": 16,
+            "kv_lora_rank": 16,
+            "qk_nope_head_dim": 8,
+            "qk_rope_head_dim": 4,
+            "v_head_dim": 6,
+            "num_key_value_heads": 4,
+            "n_routed_experts": 4,
+            "n_group": 1,
+            "topk_group": 1,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 16,
+            "first_k_dense_replace": 1,
+        },
+    ),
+    "a llama of another activation": ("Llama", {"hidden_act": "gelu"}),
+    "a llama that turns half": ("Llama", rope("default", partial_rotary_factor=0.5)),
+}
+
+
+@pytest.fixture(params=CASES)
+def case(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Any]:
+    kind, changes = CASES[request.param]
+    return tmp_path, made(tmp_path, kind, **changes)
+
+
+def test_log_probs_and_gradients_equal_the_plain_forward(case: tuple[Path, Any]) -> None:
+    path, _ = case
+    model = read_model(path, dtype=torch.float64)
+    assert isinstance(model, Foreign)
+    (logp, ours_by), (expected, by) = ours(model, written()), theirs(load(path, torch.float64), written())
+    assert expected.std() > 0.1
+    assert torch.allclose(logp, expected, rtol=0, atol=2e-5)
+    assert ours_by.keys() == by.keys()
+    assert all((g - by[name]).norm() <= 1e-4 * by[name].norm() + 1e-6 for name, g in ours_by.items())
+    assert sum(bool(g.norm() > 1e-4) for g in by.values()) > len(by) / 2
+
+
+def test_greedy_answers_equal_generate(case: tuple[Path, Any]) -> None:
+    path, model = case
+    read, prompts = read_model(path), (PROMPT, PROMPT[20:110])
+    answers = [greedy(read, prompt) for prompt in prompts]
+    assert answers == [generated(model, prompt) for prompt in prompts]
+    assert len(set(sum(answers, ()))) > 1
+
+
+def test_what_we_write_transformers_reads(case: tuple[Path, Any], tmp_path: Path) -> None:
+    path, model = case
+    write_model(read_model(path), tmp_path / "again", tokenizer=characters())
+    with torch.no_grad():
+        said, expected = (m(torch.tensor([PROMPT])).logits for m in (load(tmp_path / "again"), model))
+    assert torch.allclose(said, expected, rtol=0, atol=1e-5)
+    assert read_shape(tmp_path / "again") == read_shape(path)
+    assert json.loads((tmp_path / "again" / "generation_config.json").read_text())["eos_token_id"] == [0]
+
+
+def test_layers_forwarded_again_give_equal_gradients(tmp_path: Path) -> None:
+    made(tmp_path, *CASES["gpt2"][:1], **CASES["gpt2"][1])
+    model = read_model(tmp_path, dtype=torch.float64)
+    kept = ours(model, written())[1]
+    assert not model.recompute
+    model.recompute = True
+    calls: list[int] = []
+    model.causal.transformer.h[0].mlp.register_forward_pre_hook(lambda *_: calls.append(1))  # pyright: ignore
+    again = ours(model, written())[1]
+    assert len(calls) == 2  # there, and on the way back
+    assert model.recompute and all(torch.equal(kept[name], g) for name, g in again.items())
+    reference = copy.deepcopy(model)  # a reference is a copy that later steps leave alone
+    with torch.no_grad():
+        next(model.parameters()).add_(1)
+    assert not torch.equal(ours(reference, written())[0], ours(model, written())[0])
+    assert all(torch.equal(kept[name], g) for name, g in ours(reference, written())[1].items())
+
+
+def test_padding_may_stand_where_no_position_is(tmp_path: Path) -> None:
+    """Contexts are padded to a multiple of 16; learned positions end at 250."""
+    made(tmp_path, *CASES["gpt2"][:1], **CASES["gpt2"][1])
+    assert len(greedy(read_model(tmp_path), PROMPT + PROMPT[:98], most=2)) > 0
+
+
+REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
+    "no attention": ("Mamba", {"num_hidden_layers": 1}, "no attention that can be replaced"),
+    "attention of its own": ("Bloom", {"n_layer": 2, "n_head": 4}, "no attention that can be replaced"),
+    "sinks": ("GptOss", {"head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2}, "attention sinks"),
+    "a state beside attention": ("Lfm2", {"layer_types": ["conv", "full_attention"]}, "outside attention|layers"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_models_whose_tokens_meet_elsewhere_are_refused(tmp_path: Path, name: str) -> None:
+    kind, changes, why = REFUSED[name]
+    made(tmp_path, kind, **changes)
+    with pytest.raises(BadData) as refusal:
+        read_model(tmp_path)
+    assert re.search(why, refusal.value.evidence) and refusal.value.fix
+
+
+def test_directories_that_do_not_hold_what_they_say(tmp_path: Path) -> None:
+    made(tmp_path, *CASES["gpt2"][:1], **CASES["gpt2"][1])
+    file = tmp_path / "model.safetensors"
+    weights, whole = load_file(file), file.read_bytes()
+    save_file({n: x for n, x in weights.items() if n != "transformer.h.0.attn.c_attn.weight"}, file)
+    with pytest.raises(BadData, match="not those that its") as refusal:
+        read_model(tmp_path)
+    assert "missing (1): transformer.h.0.attn.c_attn.weight" in refusal.value.evidence
+    file.write_bytes(whole[:-40])
+    with pytest.raises(BadData, match="cannot be read by transformers"):
+        read_model(tmp_path)
+    file.rename(tmp_path / "pytorch_model.bin")
+    with pytest.raises(BadData, match="only a pickle checkpoint"):
+        read_model(tmp_path)
+    change(tmp_path, n_head=5)
+    with pytest.raises(BadData):
+        read_model(tmp_path)
+
+
+def test_other_rope_types_are_for_transformers_to_refuse(tmp_path: Path) -> None:
+    change(directory(tmp_path), rope_scaling={"rope_type": "banana"})
+    with pytest.raises(BadData, match="cannot be read by transformers") as refusal:
+        read_model(tmp_path)
+    assert "banana" in refusal.value.evidence
+
+
+def test_a_model_without_checkpointing_says_so(tmp_path: Path) -> None:
+    made(tmp_path, *CASES["gpt2"][:1], **CASES["gpt2"][1])
+    model = read_model(tmp_path)
+    assert isinstance(model, Foreign)
+    model._layers = list  # pyright: ignore[reportAttributeAccessIssue]
+    with pytest.raises(Usage, match="cannot forward its layers again"):
+        model.recompute = True

@@ -1,0 +1,75 @@
+"""A run on a model of every path, from the command line: the recipe does not know the difference."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from groupwise.__main__ import main
+from groupwise.data import BadData
+from groupwise.learner import AdamW, Learner
+from groupwise.models import read_model, write_model
+from groupwise.models.foreign import Foreign
+from tests.models.directories import characters
+from tests.models.plain import load, made, ours, weighed, written
+from tests.models.test_families import rope
+
+SMALL = ["--prompts", "4", "--method.group_size", "4", "--evaluate.problems", "4", "--iterations", "1"]
+KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "native": ("Mistral", {"sliding_window": 9, **rope("linear", factor=2.0)}),
+    "foreign": ("GPT2", {"n_embd": 32, "n_head": 4, "n_layer": 2, "n_positions": 250}),
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_run_from_a_directory_to_a_directory(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    kind, changes = KINDS[name]
+    made(tmp_path / "made", kind, **changes)
+    model = read_model(tmp_path / "made")
+    assert isinstance(model, Foreign) == (name == "foreign")
+    write_model(model, tmp_path / "tiny", tokenizer=characters())
+    capsys.readouterr()
+    Path("mine.py").write_text("def grade(prompt, answer, gold):\n    return len(answer) % 2 == 0\n")
+    mine = ["--verifier", "mine:grade", "--use", "mine.py", "--machine.recompute", "true", "--optimizer.lr", "0.01"]
+    assert main(["train", "--model", "tiny", *SMALL, *mine]) == 0
+    told = capsys.readouterr()
+    assert "done: 1 iterations" in told.out and "%|" not in told.err
+    (run,) = Path("runs").iterdir()
+    line = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
+    assert line["sampling/sampling_logp_difference/max"] < 1e-4
+    before, after = (load(path).state_dict() for path in (tmp_path / "tiny", run / "model"))
+    assert any(not torch.equal(before[name], after[name]) for name in before)
+    assert main(["eval", str(run), "--samples", "2", "--use", "mine.py"]) == 0
+
+
+def test_an_adapter_beside_a_foreign_model_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    kind, changes = KINDS["foreign"]
+    made(tmp_path / "made", kind, **changes)
+    write_model(read_model(tmp_path / "made"), tmp_path / "tiny", tokenizer=characters())
+    capsys.readouterr()
+    assert main(["train", "--model", "tiny", *SMALL, "--lora.rank", "4"]) == 2
+    assert "not a native one" in (told := capsys.readouterr().err) and "leave lora out" in told
+    (tmp_path / "adapter").mkdir()
+    (tmp_path / "adapter" / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "tiny"}))
+    with pytest.raises(BadData, match="not a native one"):
+        read_model(tmp_path / "adapter")
+
+
+def test_a_checkpoint_holds_all_of_a_model(tmp_path: Path) -> None:
+    kind, changes = KINDS["foreign"]
+    made(tmp_path, kind, **changes)
+    learner, fresh = (Learner(read_model(tmp_path), optimizer=AdamW(lr=0.1), steps=2) for _ in range(2))
+    batch = written()
+    weighed(ours_logp := learner.model.head(torch.ones(1, 32))[0]).backward()
+    learner.optimizer.step(0.1, 1.0)
+    fresh.restore(*learner.state())
+    assert torch.equal(ours(fresh.model, batch)[0], ours(learner.model, batch)[0])
+    assert not torch.equal(fresh.model.head(torch.ones(1, 32))[0], ours_logp)

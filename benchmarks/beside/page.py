@@ -13,7 +13,7 @@ from benchmarks.beside.regimes import REGIMES, Regime
 from benchmarks.beside.results import Results
 
 OPEN, CLOSE = "<!-- beside -->", "<!-- /beside -->"
-SHOWN = "ab"
+SHOWN = "abc"
 """The regimes of README."""
 INTRODUCTION = """\
 # Groupwise beside TRL

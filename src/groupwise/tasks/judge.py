@@ -1,7 +1,6 @@
 """Grade functions in worker processes that can be killed, and a verifier from a user's plain function."""
 
 import asyncio
-import contextlib
 import inspect
 import json
 import os
@@ -9,17 +8,16 @@ import signal
 import socket
 import subprocess
 import sys
-import weakref
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from math import isfinite
 from pathlib import Path
-from queue import SimpleQueue
 from threading import Lock
 from time import monotonic
 from typing import Any
 
 from groupwise.data import Outcome, Prompt, Sample, Usage, Verdict, Verifier, WorkerLost
+from groupwise.tasks.child import Child, Crew
 
 START = 60.0
 """Seconds that a user's file may take to load."""
@@ -114,27 +112,21 @@ class Pool:
 
     def __init__(self, order: Order, deadline: float, workers: int, in_a_row: int = IN_A_ROW) -> None:
         self.order, self.deadline, self.in_a_row = order, deadline, in_a_row
-        self._threads = ThreadPoolExecutor(workers, thread_name_prefix="judge")
-        self._workers = [Worker(order) for _ in range(workers)]
-        self._idle: SimpleQueue[Worker] = SimpleQueue()
-        for worker in self._workers:
-            self._idle.put(worker)
+        self._crew = Crew([Worker(order) for _ in range(workers)], "judge")
         self._missed, self._counting = 0, Lock()
         self._lost: WorkerLost | None = None
-        self._end = weakref.finalize(self, _close, self._threads, self._workers, self._idle)
 
     def ask(self, *asked: Any) -> "Future[Verdict]":
         """What the function says of these arguments, in time."""
-        return self._threads.submit(self._judge, asked)
+        return self._crew.submit(self._judge, asked)
 
     def close(self) -> None:
         """Ends the worker processes. One whose caller is gone ends by itself."""
-        self._end()
+        self._crew.close()
 
-    def _judge(self, asked: tuple[Any, ...]) -> Verdict:
+    def _judge(self, worker: "Worker", asked: tuple[Any, ...]) -> Verdict:
         if self._lost is not None:
             raise self._lost
-        worker = self._idle.get()
         try:
             worker.start()
             reply = worker.ask(asked, self.deadline)
@@ -156,21 +148,18 @@ class Pool:
             raise
         except (OSError, EOFError, ValueError, TypeError) as error:
             return unverifiable(f"the verifier's process gave no verdict: {error}")
-        finally:
-            self._idle.put(worker)
 
 
 class OwnTime(Exception):
     """A process has used up the time of its own that a call may take."""
 
 
-class Worker:
-    """One process, replaced when it dies. Used by one thread at a time."""
+class Worker(Child):
+    """One process, replaced when it dies."""
 
     def __init__(self, order: Order) -> None:
+        super().__init__()
         self.order = order
-        self.process: subprocess.Popen[bytes] | None = None
-        self.socket: socket.socket | None = None
 
     def start(self) -> None:
         if self.process is not None:
@@ -215,30 +204,6 @@ class Worker:
         """Why it answers no more: it has used up its time, or something ended it."""
         how = self.end()
         return OwnTime(how) if how == f"exit code {-signal.SIGPROF}" else EOFError(how)
-
-    def end(self) -> str:
-        """Kills the process and all that it started; says how it ended."""
-        self.kill()
-        process, self.process = self.process, None
-        if self.socket is not None:
-            self.socket.close()
-            self.socket = None
-        return f"exit code {process.wait()}" if process else "not running"
-
-    def kill(self) -> None:
-        """Kills only, so that a thread which waits for a reply sees the end; safe from any thread."""
-        process = self.process
-        if process is not None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):  # PermissionError: a zombie, on macOS
-                os.killpg(process.pid, signal.SIGKILL)
-
-
-def _close(threads: ThreadPoolExecutor, workers: list[Worker], idle: SimpleQueue[Worker]) -> None:
-    threads.shutdown(wait=False, cancel_futures=True)
-    for worker in workers:
-        worker.kill()
-    while not idle.empty():  # a busy one is ended by the thread that uses it
-        idle.get_nowait().end()
 
 
 def _read(reply: dict[str, Any]) -> Verdict:

@@ -4,23 +4,19 @@ import asyncio
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
-import weakref
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
-from queue import SimpleQueue
 from time import monotonic
 from typing import Any, Literal
 
 from groupwise.data import Environment
+from groupwise.tasks.child import Child, Crew
 
 START = 20.0
 """Seconds that a sandbox may take to start; 0.1 is usual."""
@@ -82,57 +78,40 @@ class Sandbox:
     def __init__(self, bounds: Bounds = Bounds(), *, boxes: int | None = None, unsafe: bool = False) -> None:
         if (why := None if unsafe else missing()) is not None:
             raise why
-        boxes = boxes or len(os.sched_getaffinity(0))
         self.bounds = bounds
-        self._threads = ThreadPoolExecutor(boxes, thread_name_prefix="sandbox")
-        self._boxes = [Box(unsafe) for _ in range(boxes)]
-        self._idle: SimpleQueue[Box] = SimpleQueue()
-        for box in self._boxes:
-            self._idle.put(box)
-        self._end = weakref.finalize(self, _close, self._threads, self._boxes, self._idle)
+        self._crew = Crew([Box(unsafe) for _ in range(boxes or len(os.sched_getaffinity(0)))], "sandbox")
 
     def run(self, programs: Iterable[Program]) -> list[Ran]:
         """What each program gave, in their order; as many at once as there are boxes. Blocks."""
-        return [f.result() for f in [self._threads.submit(self._run, program) for program in programs]]
+        return [f.result() for f in [self._crew.submit(self._run, program) for program in programs]]
 
     async def ran(self, program: Program) -> Ran:
         """What one program gave, awaited."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._run, program)
+        return await asyncio.wrap_future(self._crew.submit(self._run, program))
 
     def about(self) -> dict[str, Any]:
         """What a started box says of itself: `python`, its version, and `calls`, whether system calls are filtered."""
-        return self._threads.submit(self._about).result()
+        return self._crew.submit(self._about).result()
 
     def close(self) -> None:
         """Ends the boxes. Those of a host that is gone end by themselves."""
-        self._end()
+        self._crew.close()
 
-    # What follows runs in a thread of the pool: a box ends with the thread that started it.
+    def _run(self, box: "Box", program: Program) -> Ran:
+        ran = box.run(program, self.bounds)
+        return ran if ran.end != "lost" else box.run(program, self.bounds)  # once more, in a new box
 
-    def _run(self, program: Program) -> Ran:
-        box = self._idle.get()
-        try:
-            ran = box.run(program, self.bounds)
-            return ran if ran.end != "lost" else box.run(program, self.bounds)  # once more, in a new box
-        finally:
-            self._idle.put(box)
-
-    def _about(self) -> dict[str, Any]:
-        box = self._idle.get()
-        try:
-            box.start()
-            return box.about
-        finally:
-            self._idle.put(box)
+    def _about(self, box: "Box") -> dict[str, Any]:
+        box.start()
+        return box.about
 
 
-class Box:
-    """One sandbox with its server, replaced when it dies. Used by one thread at a time."""
+class Box(Child):
+    """One sandbox with its server, replaced when it dies."""
 
     def __init__(self, unsafe: bool) -> None:
+        super().__init__()
         self.unsafe = unsafe
-        self.process: subprocess.Popen[bytes] | None = None
-        self.socket: socket.socket | None = None
         self.about: dict[str, Any] = {}
 
     def start(self) -> None:
@@ -199,28 +178,8 @@ class Box:
         return head, bytes(data)
 
     def end(self) -> str:
-        """Kills the box with all that is in it; says how it ended."""
-        self.kill()
-        process, self.process, self.about = self.process, None, {}
-        if self.socket is not None:
-            self.socket.close()
-            self.socket = None
-        return f"exit code {process.wait()}" if process else "not running"
-
-    def kill(self) -> None:
-        """Kills only, so that a thread which waits for a reply sees the end; safe from any thread."""
-        process = self.process
-        if process is not None:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-
-
-def _close(threads: ThreadPoolExecutor, boxes: list[Box], idle: SimpleQueue[Box]) -> None:
-    threads.shutdown(wait=False, cancel_futures=True)
-    for box in boxes:
-        box.kill()
-    while not idle.empty():  # a busy one is ended by the thread that uses it
-        idle.get_nowait().end()
+        self.about = {}
+        return super().end()
 
 
 # What came back

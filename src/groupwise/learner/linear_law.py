@@ -6,6 +6,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from groupwise.models import law_dtype
+
 NARROWEST = 256
 """Entries of the vocabulary in a block, at least: below that a matrix product is slow."""
 
@@ -41,7 +43,7 @@ class _LinearLaw(torch.autograd.Function):
         vocabulary = len(weight)
         size = max(NARROWEST, logits_at_once // len(hidden))
         blocks = [slice(at, min(at + size, vocabulary)) for at in range(0, vocabulary, size)]
-        top = torch.full_like(target, -torch.inf, dtype=_exact(hidden.dtype))
+        top = torch.full_like(target, -torch.inf, dtype=law_dtype(hidden.dtype))
         total, weighted, said, kept = torch.zeros_like(top), torch.zeros_like(top), torch.zeros_like(top), None
         for block in blocks:
             x = _logits(hidden, weight[block], temperature)
@@ -90,12 +92,8 @@ class _LinearLaw(torch.autograd.Function):
 
 def _logits(hidden: Tensor, weight: Tensor, temperature: float) -> Tensor:
     """Logits over the temperature, at least in float32."""
-    x = (hidden @ weight.T).to(_exact(hidden.dtype))
+    x = (hidden @ weight.T).to(law_dtype(hidden.dtype))
     return x if temperature == 1 else x.div_(temperature)
-
-
-def _exact(dtype: torch.dtype) -> torch.dtype:
-    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def _here(target: Tensor, block: slice) -> tuple[Tensor, Tensor]:

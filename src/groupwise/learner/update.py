@@ -15,6 +15,7 @@ from groupwise.learner.followers import Start
 from groupwise.learner.forward import forward
 from groupwise.learner.optimizer import AdamW, Optimizer
 from groupwise.learner.plan import Step
+from groupwise.models import law_dtype
 
 M = TypeVar("M", bound=torch.nn.Module)
 OLD = Logp("policy")
@@ -80,8 +81,7 @@ class Learner:
     @property
     def dtype(self) -> torch.dtype:
         """The dtype of its log-probs: at least float32, whatever the weights have."""
-        own = next(self.model.parameters()).dtype
-        return own if own == torch.float64 else torch.float32
+        return law_dtype(next(self.model.parameters()).dtype)
 
     def weights(self) -> dict[str, Tensor]:
         """The policy's tensors themselves, not copies."""

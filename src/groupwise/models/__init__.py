@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from groupwise.models.files import base_directory, base_name, commit_of, find_model
     from groupwise.models.layout import Shared, attention
     from groupwise.models.lora import Lora, adapted, attach, load_peft, merge, see_targets, write_adapter
-    from groupwise.models.sampling import choose, log_law, truncated
+    from groupwise.models.sampling import choose, law_dtype, log_law, truncated
     from groupwise.models.templates import Messages, Template, closed, find_template
     from groupwise.models.tokenizer import Tokenizer, read_tokenizer
 
@@ -46,6 +46,7 @@ __all__ = [
     "find_template",
     "fingerprint",
     "keyed_random",
+    "law_dtype",
     "lineage",
     "load_peft",
     "log_law",

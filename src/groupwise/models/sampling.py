@@ -10,13 +10,22 @@ BLOCK = 512
 """Entries of the vocabulary whose mass is summed as one."""
 
 
+def law_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of log-probs under weights of this one: at least float32.
+
+    >>> law_dtype(torch.bfloat16), law_dtype(torch.float64)
+    (torch.float32, torch.float64)
+    """
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
 def log_law(logits: Float[Tensor, "rows v"], temperature: float = 1.0) -> Float[Tensor, "rows v"]:
     """`log_softmax(logits / T)`, at least in float32. T = 0 is certainty of the largest logit, the first of equals.
 
     >>> log_law(torch.tensor([[1.0, 3.0, 3.0]]), 0.0).exp()
     tensor([[0., 1., 0.]])
     """
-    logits = logits if logits.dtype == torch.float64 else logits.float()
+    logits = logits.to(law_dtype(logits.dtype))
     if temperature == 0:
         certain = torch.full_like(logits, -torch.inf)
         return certain.scatter(-1, logits.argmax(-1, keepdim=True), 0.0)

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from groupwise.data import Ask, Finish, Ids, Span, Usage
 from groupwise.models import Model, Tokenizer, log_law
-from groupwise.rollout.cache import ROWS, Prefill, Prefixes, padded, shareable
+from groupwise.rollout.cache import Prefixes
+from groupwise.rollout.layouts import ROWS, Prefill, padded, shareable
 from groupwise.rollout.rows import Job, Rows
 
 PACK = 8192
@@ -23,7 +24,7 @@ class NativeEngine:
 
     At most `rows` rows live at once, and live rows and remembered contexts hold at most `cache_tokens` tokens; asks
     beyond that wait in the order in which they came. The numbers of a sample do not depend on its mates: random ones
-    are keyed, and on one thread the others are equal to the last bit (see `cache`).
+    are keyed, and on one thread the others are equal to the last bit (see `layouts`).
     """
 
     def __init__(

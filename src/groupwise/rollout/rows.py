@@ -11,7 +11,8 @@ from torch import Tensor
 
 from groupwise.data import Ask, Finish, Sampling, Span
 from groupwise.models import Model, Tokenizer, choose, lineage, truncated, uniform
-from groupwise.rollout.cache import ROWS, Common, Decode, KeysValues, RowCache, padded, room, shareable
+from groupwise.rollout.cache import RowCache
+from groupwise.rollout.layouts import ROWS, Common, Decode, KeysValues, padded, room, shareable
 
 Law = tuple[float, float, int, float, int]
 

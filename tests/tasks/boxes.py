@@ -35,4 +35,4 @@ def children(of: int) -> list[int]:
 
 def servers(sandbox: Sandbox) -> list[int]:
     """The first process of each box that runs."""
-    return sorted(box.process.pid for box in sandbox._boxes if box.process is not None)
+    return sorted(box.process.pid for box in sandbox._crew.children if box.process is not None)

@@ -241,7 +241,7 @@ def test_two_boxes_lost_in_a_row_say_that_nothing_is_known():
         while not running.done():
             first = servers(sandbox)
             # A box that has started, and in it the server and the answer that runs.
-            if first and first != killed and sandbox._boxes[0].about and len(children(first[0])) >= 3:
+            if first and first != killed and sandbox._crew.children[0].about and len(children(first[0])) >= 3:
                 os.killpg(first[0], signal.SIGKILL)
                 killed = first
             time.sleep(0.01)

@@ -53,11 +53,12 @@ class Crew(Generic[C]):
     """
 
     def __init__(self, children: Sequence[C], name: str) -> None:
+        self.children = tuple(children)
         self._threads = ThreadPoolExecutor(len(children), thread_name_prefix=name)
         self._idle: SimpleQueue[C] = SimpleQueue()
         for child in children:
             self._idle.put(child)
-        self._end = weakref.finalize(self, _close, self._threads, children, self._idle)
+        self._end = weakref.finalize(self, _close, self._threads, self.children, self._idle)
 
     def submit(self, call: Callable[..., T], *args: Any) -> "Future[T]":
         """`call(child, *args)` with a child that is idle, in a thread: a child ends with the thread that started it."""

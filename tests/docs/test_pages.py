@@ -98,6 +98,8 @@ def test_turns_as_written(tmp_path: Path) -> None:
     (last, *_) = sorted(run.glob("samples/*.jsonl"), reverse=True)
     texts = [json.loads(line)["text"] for line in last.read_text().splitlines()]
     assert any("#" in text for text in texts) and list((run / "journal").iterdir())
+    told = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
+    assert told["counts/illegal"] > 0 and told["turns/mean"] > 1 and "eval/turns/mean" in told
 
 
 def test_families_as_written(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from groupwise.data import Prompt, Reply, Sampling
+from groupwise.data import Prompt, Reply, Sampling, Words
 from groupwise.rollout import Turns
 from groupwise.train.commands import carry_on
 from groupwise.train.place import Place
@@ -46,7 +46,7 @@ class Sums:
     async def step(self, said: str) -> Reply:
         self.asked()
         self.total += sum(map(int, filter(REMEMBERED.__contains__, said)))
-        return f"{self.total};"
+        return Words(f"{self.total};", total=self.total)
 
     async def recall(self, said: str, reply: Reply) -> Reply:
         self.total += sum(map(int, filter(REMEMBERED.__contains__, said)))
@@ -113,6 +113,9 @@ def test_a_run_killed_at_any_question_ends_with_the_bits_of_one_never_killed(pla
     whole, asked = left(straight), straight.with_suffix(".asked").stat().st_size
     texts = [json.loads(x)["text"] for x in (straight / "samples" / "000002.jsonl").read_text().splitlines()]
     assert asked > 80 and sum(";" in text for text in texts) > 4
+    lines = [json.loads(x) for x in (straight / "metrics.jsonl").read_text().splitlines()]
+    assert all(1 < x["turns/mean"] <= x["turns/max"] == 2 and x["counts/total"] > 1 for x in lines[1:])
+    assert lines[0]["eval/turns/mean"] >= 1 and 0 < lines[-1]["eval/turns/environment_tokens"] < 0.5
     for death in (asked // 3, asked):
         directory = begun(tmp_path / str(death), TALKS)
         assert go_on(directory, place, Sums, death) == -signal.SIGKILL

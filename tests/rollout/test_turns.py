@@ -27,6 +27,7 @@ from groupwise.data import (
     Sample,
     Usage,
     Verdict,
+    Words,
     World,
     pack,
 )
@@ -315,6 +316,26 @@ def test_an_environment_may_give_the_verdict_and_the_verifier_is_not_asked() -> 
     won = Verdict(Outcome.correct, 0.5, feedback="in two turns")
     sample = talked(Dialogue(["1", won]), says("2", "3"), verifier=verifier)
     assert sample.verdict == won and sample.text == "213"
+
+
+def test_what_an_environment_counts_is_added_up_over_the_conversation() -> None:
+    world = Dialogue([Words("1", calls=2), "2", Words("3", calls=1, malformed=1), None], opening=Words("0", calls=0.5))
+    sample = talked(world, says(*"4567"))
+    assert sample.counts == {"calls": 3.5, "malformed": 1, "failed": 0} and sample.text == "04152637"
+    unheard = talked(Dialogue([Words("222", calls=1)] * 9), says(*["1="] * 9), sampling=sampling(max_tokens=12))
+    assert unheard.counts == {"calls": 2, "failed": 0}  # the second left no room, and was given
+    plain = asyncio.run(sampler(None, says("1")).sample(PROMPT.context))
+    assert plain[0].counts == {}
+
+
+def test_a_conversation_that_its_environment_broke_off_is_counted() -> None:
+    lost = Verdict(Outcome.unverifiable, cause="Mine.step: no answer within 10 s")
+    broken = talked(Dialogue([Words("1", calls=1), lost]), says("2", "3"))
+    assert broken.counts == {"calls": 1, "failed": 1} and broken.verdict == lost
+    judged = talked(Dialogue(["1", Verdict(Outcome.wrong)]), says("2", "3"))
+    unjudged = talked(Dialogue([None]), says("2"), verifier=Dialogue([]).step)  # fails, but is no environment
+    assert judged.counts == unjudged.counts == {"failed": 0}
+    assert unjudged.verdict is not None and unjudged.verdict.outcome is Outcome.unverifiable
 
 
 def test_an_environment_may_speak_first_and_all_of_a_draw_meet_the_same_numbers() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from groupwise.data import Outcome, Prompt, Reply, Verdict
+from groupwise.data import Outcome, Prompt, Reply, Verdict, Words
 from groupwise.tasks import Hermes, Lost, PythonBlock, Sandbox, Tools, calculator_tools, played_by, python_tools
 from groupwise.tasks.tools import CALLS, SHOWN, calculate
 from tests.tasks.boxes import needed
@@ -113,6 +113,21 @@ def test_an_own_tool_may_await_raise_and_talk_too_long() -> None:
     assert isinstance(d, Verdict) and d.outcome is Outcome.unverifiable and "Lost: the server is gone" in d.cause
 
 
+def counted(reply: Reply) -> tuple[float, ...]:
+    assert isinstance(reply, Words)
+    return tuple(reply.counts[name] for name in ("calls", "malformed", "errors"))
+
+
+def test_calls_are_counted_and_of_them_the_malformed_and_those_whose_tool_failed() -> None:
+    unknown, wrong = call('{"name": "add"}'), call('{"name": "calculate"}')
+    turns = [sums("1+1") + sums("2+2"), call("37"), sums("1") + unknown + wrong + sums("1/0"), "no call"]
+    *told, last = hear(calculator_tools(), *turns)
+    assert [counted(reply) for reply in told] == [(2, 0, 0), (1, 1, 0), (4, 2, 1)] and last is None
+    own = Tools(Hermes(), {"calculate": lambda expression: Words("?", errors=1, looked=3)})
+    (reply,) = hear(own, sums("1"))
+    assert counted(reply) == (1, 0, 1) and isinstance(reply, Words) and reply.counts["looked"] == 3
+
+
 def test_a_block_is_the_call_of_python() -> None:
     tools = Tools(PythonBlock(), {"python": lambda code: code.upper()})
     good, none, open_, empty = hear(tools, "try\n```python\nx = 1\n```\n", "x", "```python\nx", "```python\n```\n")
@@ -136,4 +151,5 @@ def test_python_runs_in_the_sandbox() -> None:
         box.close()
     assert done == "\n```output\n42\n```\n"
     assert failed == "\n```output\n1\nerror: exit code 3\n```\n"
+    assert [counted(reply) for reply in (done, failed, apart)] == [(1, 0, 0), (1, 0, 1), (1, 0, 0)]
     assert apart == "\n```output\n[] False\n```\n"

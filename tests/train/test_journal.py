@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from groupwise.data import Journal, Outcome, Reply, Verdict
+from groupwise.data import Journal, Outcome, Reply, Verdict, Words
 from groupwise.train.journal import Answers
 from groupwise.train.store import Disk, save_checkpoint
 
@@ -17,6 +17,7 @@ REPLIES: list[Reply] = [
     Verdict(Outcome.correct),
     Verdict(Outcome.wrong, 0.25, {"style": 0.5}, "nearly", said="7"),
     Verdict(Outcome.unverifiable, cause="Mine.step: no answer within 10 s"),
+    Words("error: no call\n", calls=2, malformed=0.5),
 ]
 
 
@@ -31,7 +32,9 @@ def test_every_kind_of_answer_comes_back(tmp_path: Path) -> None:
         first.write(str(i), reply)
     again = journal(tmp_path)
     assert [again[str(i)] for i in range(len(REPLIES)) if str(i) in again] == REPLIES
-    assert "7" not in again and "0" not in journal(tmp_path, 1)
+    told = again["7"]
+    assert isinstance(told, Words) and told.counts == {"calls": 2, "malformed": 0.5}
+    assert "8" not in again and "0" not in journal(tmp_path, 1)
 
 
 def test_the_last_answer_to_a_question_counts(tmp_path: Path) -> None:
@@ -70,7 +73,9 @@ def test_a_kill_at_any_byte_loses_at_most_the_line_that_was_being_written(tmp_pa
 @pytest.mark.parametrize(
     "damage",
     [b"\xff\xfe", b"[]", b"{}", b'{"question": "q"}', b'{"question": "q", "reply": 7}', b'"q"', b"[" * 100_000,
-     b'{"question": "q", "reply": {"outcome": 9}}', b'{"question": "q", "reply": {"pickle": 1}}'],
+     b'{"question": "q", "reply": {"outcome": 9}}', b'{"question": "q", "reply": {"pickle": 1}}',
+     b'{"question": "q", "reply": {"words": "6"}}',
+     b'{"question": "q", "reply": {"words": "6", "counts": {"x": "1"}}}'],
 )  # fmt: skip
 def test_a_damaged_line_is_asked_again(tmp_path: Path, damage: bytes) -> None:
     first = journal(tmp_path)

@@ -31,6 +31,7 @@ from groupwise.data.sample import (
     Sampling,
     Span,
     Verdict,
+    Words,
 )
 
 if TYPE_CHECKING:
@@ -120,6 +121,7 @@ __all__ = [
     "Verdict",
     "Verifier",
     "Weight",
+    "Words",
     "WorkerLost",
     "World",
     "couples",

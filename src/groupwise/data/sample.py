@@ -99,6 +99,8 @@ class Sample:
     role: str = "answer"
     parent: int | None = None
     verdict: Verdict | None = None
+    counts: Mapping[str, float] = field(default_factory=dict)
+    """What a strategy and its environment counted on the way, by name: each is a metric. A conversation has some."""
 
     def __post_init__(self) -> None:
         if not len(self.tokens) == len(self.origin) == len(self.logp):
@@ -155,12 +157,38 @@ class Sample:
     def judged(self, verdict: Verdict) -> "Sample":
         return replace(self, verdict=verdict)
 
+    def counted(self, counts: Mapping[str, float]) -> "Sample":
+        """The sample with more added to what was counted before."""
+        names = {**self.counts, **counts}
+        return replace(self, counts={name: self.counts.get(name, 0) + counts.get(name, 0) for name in names})
+
     def fork(self, at: int, i: int) -> "Sample":
         """Its first `at` tokens, open again, under random numbers of its own."""
         return replace(
             self, tokens=self.tokens[:at], origin=self.origin[:at], logp=self.logp[:at], stream=(*self.stream, at, i),
-            finish=None, text="", ends=(), verdict=None,
+            finish=None, text="", ends=(), verdict=None, counts={},
         )  # fmt: skip
+
+
+class Words(str):
+    """What an environment says, and what is to be counted of it: text with numbers by name, each of which is a metric.
+
+    >>> said = Words("error: no such tool", calls=1, malformed=1)
+    >>> said == "error: no such tool", said.counts
+    (True, {'calls': 1, 'malformed': 1})
+    """
+
+    __slots__ = ("counts",)
+    counts: Mapping[str, float]
+
+    def __new__(cls, text: str, **counts: Any) -> "Words":
+        """ValueError for a count that is no finite number."""
+        for name, count in counts.items():
+            if isinstance(count, bool) or not isinstance(count, int | float) or not math.isfinite(count):
+                raise ValueError(f"the count {name} is {count!r}\nsay a number")
+        words = super().__new__(cls, text)
+        words.counts = counts
+        return words
 
 
 @dataclass(frozen=True, slots=True)

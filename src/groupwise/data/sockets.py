@@ -39,7 +39,8 @@ class Verifier(Protocol):
 
 
 Reply = str | Verdict | None
-"""What an environment answers: words, and the model goes on; a verdict, or None for the verifier's: the end."""
+"""What an environment answers: words (`Words` where something is to be counted), and the model goes on; a verdict, or
+None for the verifier's: the end."""
 
 
 @runtime_checkable

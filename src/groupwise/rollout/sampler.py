@@ -26,6 +26,7 @@ from groupwise.data import (
     Usage,
     Verdict,
     Verifier,
+    Words,
     World,
 )
 from groupwise.models import Purpose, Tokenizer, keyed_random
@@ -129,9 +130,11 @@ class DrawSampler:
         """The sample with an environment's words behind its own, open again, and the template's (`frame`) around them.
 
         An end token that the model has written is not written again; words that open a conversation stand behind the
-        prompt as they are. BadData for words that have no tokens.
+        prompt as they are. What `Words` count is counted. BadData for words that have no tokens.
         """
         ids, (before, after) = self.tokenizer.encode(words), self.frame
+        if isinstance(words, Words):
+            sample = sample.counted(words.counts)
         if not sample.tokens:
             return sample.insert(ids, ENVIRONMENT)
         if sample.tokens[-1] in self.tokenizer.eos and before[:1] == sample.tokens[-1:]:

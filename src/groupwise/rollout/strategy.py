@@ -1,6 +1,6 @@
 """How a draw becomes a family."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 
 from groupwise.data import BadData, Draw, Family, Finish, Outcome, Sample, Sampler, Verdict
@@ -25,6 +25,7 @@ class Turns:
     or when it gives the verdict itself. At `most` turns of the model's, or where the environment's next words would use
     up `max_tokens`, it is cut short as any answer is (`length`), and the last turn judged. One sample is one
     conversation: only what the model said is trained on, and the budget counts what the environment said too.
+    Counted is `failed`, a conversation that the environment broke off: it raised, was late, or said what is no answer.
     """
 
     most: int = 8
@@ -42,11 +43,12 @@ class Turns:
             sample, verdict = await self._talk(sampler, sample)
         except Drifted:  # the environment stands elsewhere than before a kill: begin again with it
             sample, verdict = await self._talk(sampler, sample)
+        failed = verdict is not None and verdict.outcome is Outcome.unverifiable
         if verdict is None:
             (answer,) = await sampler.verify([sample.last_turn])
             assert answer.verdict is not None, "verify gives each sample a verdict"
             verdict = answer.verdict
-        return sample.judged(verdict)
+        return sample.judged(verdict).counted({"failed": int(failed)})
 
     async def _talk(self, sampler: Sampler, sample: Sample) -> tuple[Sample, Verdict | None]:
         """The whole conversation, and the verdict if it ended with one."""
@@ -62,7 +64,7 @@ class Turns:
                 except BadData as error:
                     return sample, Verdict(Outcome.unverifiable, cause=f"the environment spoke: {error.what}")
                 if turn == self.most or len(longer.tokens) >= sample.limit:
-                    return sample.ended(Finish.length), None
+                    return replace(sample, counts=longer.counts).ended(Finish.length), None
                 sample = longer
             sample = await sampler.extend(sample)
             if sample.finish is not Finish.stop:

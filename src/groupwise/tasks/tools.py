@@ -5,13 +5,14 @@ import inspect
 import json
 import operator
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from random import Random
 from typing import Any, Protocol, runtime_checkable
 
-from groupwise.data import GroupwiseError, Prompt, Reply
+from groupwise.data import GroupwiseError, Prompt, Reply, Words
 from groupwise.tasks.code import code_of
 from groupwise.tasks.sandbox import Program, Sandbox
 
@@ -101,7 +102,8 @@ class Tools:
 
     A tool is a function, `async` or quick, of the call's arguments; what it returns is told as text. A malformed call,
     an unknown tool, wrong arguments and what a tool raises are told too, as `error: ...`, for the model to learn from.
-    Nothing is remembered between calls.
+    Counted are `calls`, and of these the `malformed`, which called nothing (unreadable, an unknown tool, wrong
+    arguments), and the `errors`, whose tool failed. Nothing is remembered between calls.
     """
 
     def __init__(self, format: Format, tools: Mapping[str, Callable[..., Any]]) -> None:
@@ -114,28 +116,37 @@ class Tools:
         try:
             calls = self.format.calls(said)
         except Malformed as error:
-            return self.format.told([f"error: {error}"])
-        return self.format.told([await self._answer(call) for call in calls]) if calls else None
+            return Words(self.format.told([f"error: {error}"]), calls=1, malformed=1, errors=0)
+        if not calls:
+            return None
+        answers = [await self._answer(call) for call in calls]
+        counts = Counter(calls=len(calls), malformed=0, errors=0)
+        for answer in answers:
+            counts.update(answer.counts)
+        return Words(self.format.told(answers), **counts)
 
     async def recall(self, said: str, reply: Reply) -> None:
         """A tool that has answered is not called again after a kill."""
 
-    async def _answer(self, call: Call) -> str:
+    async def _answer(self, call: Call) -> Words:
         tool = self.tools.get(call.name)
         if tool is None:
-            return f"error: no tool is called {call.name[:80]!r}; there is {', '.join(self.tools)}"
+            known = ", ".join(self.tools)
+            return Words(f"error: no tool is called {call.name[:80]!r}; there is {known}", malformed=1)
         try:
             inspect.signature(tool).bind(**call.arguments)
         except TypeError as error:
-            return f"error: {call.name}: {str(error)[:200]}"
+            return Words(f"error: {call.name}: {str(error)[:200]}", malformed=1)
         try:
             answer = tool(**call.arguments)
-            text = str(await answer if inspect.isawaitable(answer) else answer)
+            answer = await answer if inspect.isawaitable(answer) else answer
+            text = str(answer)
         except (GroupwiseError, Lost):
             raise
         except Exception as error:
-            return f"error: {call.name}: {str(error)[:200] or type(error).__name__}"
-        return text if len(text) <= SHOWN else f"{text[:SHOWN]}... ({len(text)} characters)"
+            return Words(f"error: {call.name}: {str(error)[:200] or type(error).__name__}", errors=1)
+        counts = answer.counts if isinstance(answer, Words) else {}
+        return Words(text if len(text) <= SHOWN else f"{text[:SHOWN]}... ({len(text)} characters)", **counts)
 
 
 # Two tools
@@ -184,7 +195,8 @@ def python_in(sandbox: Sandbox) -> Callable[[Any], Any]:
         if ran.end == "lost":
             raise Lost(ran.trouble)
         said = (ran.value or "").rstrip("\n")
-        return "\n".join(part for part in (said, ran.trouble and f"error: {ran.trouble}") if part)
+        told = "\n".join(part for part in (said, ran.trouble and f"error: {ran.trouble}") if part)
+        return Words(told, errors=int(bool(ran.trouble)))
 
     return python
 

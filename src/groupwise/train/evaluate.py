@@ -9,6 +9,7 @@ from functools import lru_cache
 import numpy as np
 
 from groupwise.data import Family, Finish, Outcome, Sample
+from groupwise.train.conversations import describe_conversations
 from groupwise.train.interval import interval
 
 NO_VOTE = "the verifier does not tell what it read as the answer"
@@ -196,6 +197,7 @@ def scores(greedy: Sequence[Family], sampled: Sequence[Family]) -> dict[str, flo
         "eval/truncated": count["truncated"] / max(1, len(lengths)),
         "eval/mean_length": sum(lengths) / max(1, len(lengths)),
         **{f"eval/{name}": share for name, share in parts_of_right(sampled).items()},
+        **{f"eval/{name}": share for name, share in describe_conversations(sampled).items()},
     }
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from groupwise.data import Outcome, Reply, Verdict
+from groupwise.data import Outcome, Reply, Verdict, Words
 from groupwise.train.store import DISK, Disk, stored
 
 
@@ -94,11 +94,13 @@ def _pair(line: bytes) -> tuple[str, Any] | None:
 
 
 def plain_reply(reply: Reply) -> Any:
-    """An answer as JSON has it: text, null, or the fields of a verdict.
+    """An answer as JSON has it: text, text with its counts, null, or the fields of a verdict.
 
     >>> plain_reply("35"), plain_reply(None), read_reply(plain_reply(Verdict(Outcome.correct))).outcome.name
     ('35', None, 'correct')
     """
+    if isinstance(reply, Words) and reply.counts:
+        return {"words": str(reply), "counts": dict(reply.counts)}
     return asdict(reply) if isinstance(reply, Verdict) else reply
 
 
@@ -106,4 +108,6 @@ def read_reply(plain: Any) -> Reply:
     """The answer that JSON has; ValueError, TypeError or KeyError for what is none."""
     if plain is None or isinstance(plain, str):
         return plain
+    if "words" in plain:
+        return Words(str(plain["words"]), **plain["counts"])
     return Verdict(**{**plain, "outcome": Outcome(plain["outcome"])})

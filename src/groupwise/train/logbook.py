@@ -12,6 +12,7 @@ from groupwise.data import Batch, Storage
 from groupwise.learner import Learner, StepTaken
 from groupwise.objective import Objective
 from groupwise.rollout import Buffer, Harvest
+from groupwise.train.conversations import describe_conversations
 from groupwise.train.guards import Guards
 from groupwise.train.observe import batch_dump, numbers, sample_lines, token_numbers
 from groupwise.train.record import Record, json_line
@@ -98,6 +99,7 @@ class Logbook:
             "step": self._step(taken),
             **harvest.metrics,
             **numbers(batch, taken, objective),
+            **describe_conversations(families),
             "outcome/unverifiable": unjudged / max(1, answers),  # of all answers: the batch may be without them
         }
         self._record.samples(self.done, sample_lines(families, batch), token_numbers(families, taken))

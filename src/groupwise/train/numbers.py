@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.data import BadData, Family, Storage
+from groupwise.train.conversations import describe_conversations
 from groupwise.train.evaluate import MOST_VOTES, NO_VOTE, Tally, causes, counts, figures, lengths, tally
 from groupwise.train.interval import averaged
 
@@ -32,6 +33,7 @@ def number(families: Sequence[Family], protocol: Mapping[str, Any]) -> dict[str,
         "counts": counts(families),
         "causes": causes(families),
         "lengths": lengths(families),
+        "conversations": describe_conversations(families),
         "problems": [[t.id, t.answers, t.right, t.others] for t in tallies],
     }
 
@@ -67,6 +69,7 @@ def told(number: Mapping[str, Any]) -> list[str]:
         size = number["lengths"].get(name)
         more = f"  {size['mean']:.1f} tokens on average, {size['longest']} at most" if size else ""
         lines.append(f"{name:<13} {count:>6} of {answers}{more}")
+    lines += [f"{name:<24} {x:.3f}" for name, x in number.get("conversations", {}).items()]
     return lines
 
 

@@ -48,6 +48,7 @@ def sample_lines(families: Sequence[Family], batch: Batch) -> list[dict[str, Any
             "reward": reward.get(id(sample)),
             "advantage": advantage.get(id(sample)),
             "length": len(sample.tokens),
+            **({"turns": len(sample.turns), "counts": dict(sample.counts)} if sample.counts else {}),
             "kept": family.kept is None or family.kept[i],
             "dropped": family.cause,
         }

@@ -24,6 +24,10 @@ const QUESTIONS = [
   ["Is length gaming?", [
     { title: "Answer length", names: ["completions/mean_length", "completions/mean_length_correct", "completions/mean_length_wrong", "completions/max_length", "eval/mean_length"], words: ["mean", "correct", "wrong", "max", "held-out"], hint: "tokens" },
     { title: "Truncated", names: ["completions/clipped_ratio", "eval/truncated"], words: ["sampled", "held-out"], hint: "share at the limit" }]],
+  ["How do conversations go?", [
+    { title: "Turns", names: ["turns/mean", "turns/max", "eval/turns/mean"], words: ["mean", "max", "held-out"], hint: "of the model's, per conversation" },
+    { title: "Tool calls", names: ["counts/calls", "counts/malformed", "counts/errors", "counts/failed"], words: ["calls", "malformed", "tool failed", "broken off"], hint: "per conversation" },
+    { title: "The environment's tokens", names: ["turns/environment_tokens", "eval/turns/environment_tokens"], words: ["sampled", "held-out"], hint: "share" }]],
   ["Are the two engines one policy?", [
     { title: "Engine–learner log-prob gap", names: ["sampling/sampling_logp_difference/max", "sampling/sampling_logp_difference/mean"], words: ["max", "mean"], log: true }]],
 ];

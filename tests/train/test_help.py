@@ -11,8 +11,8 @@ import pytest
 import groupwise.train
 from groupwise.__main__ import RECIPE, main, parser, seconds, split
 from groupwise.data import Storage, Usage
+from groupwise.train.reading import hints_of
 from groupwise.train.recipe import Recipe
-from groupwise.train.text import hints_of
 
 COMMANDS = (
     "train", "resume", "eval", "sample", "report", "compare", "merge", "methods", "show", "diff", "check", "doctor",

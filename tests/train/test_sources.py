@@ -13,9 +13,10 @@ from groupwise.methods import grpo
 from groupwise.models import find_model, read_tokenizer
 from groupwise.tasks import CodeVerifier, Each, Mixture, Problems, exact, last_number
 from groupwise.train.check import doors
+from groupwise.train.differences import diff
 from groupwise.train.recipe import Also, Columns, Recipe
 from groupwise.train.sources import sources, task_of, templates, verdict_wait, verifier_of
-from groupwise.train.text import diff, read_recipe, write
+from groupwise.train.text import read_recipe, write
 from groupwise.train.use import Use, load_use
 from tests.models.test_templates import CHATML, made
 from tests.tasks.published import gsm8k

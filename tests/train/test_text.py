@@ -19,19 +19,12 @@ from groupwise.data import Usage
 from groupwise.learner import Start
 from groupwise.methods import Method, Ramp, dapo, grpo, gspo, published, reinforce_pp
 from groupwise.objective import Clip, Objective, SoftGate, complete, sequence_mean
+from groupwise.train.differences import diff, label
 from groupwise.train.names import HOMES, Named, fitting_names, parts, public_name
+from groupwise.train.raw import keys_of
+from groupwise.train.reading import hints_of
 from groupwise.train.recipe import Recipe
-from groupwise.train.text import (
-    at,
-    attempt,
-    diff,
-    hints_of,
-    keys_of,
-    label,
-    override,
-    read_recipe,
-    write,
-)
+from groupwise.train.text import at, attempt, override, read_recipe, write
 from groupwise.train.use import Use, load_use
 
 NAMES = [method.__name__ for method in published]

@@ -18,6 +18,7 @@ from groupwise.methods import Method, published, reference_of
 from groupwise.models import commit_of
 from groupwise.tasks import Mixture, Problems
 from groupwise.train.check import doors, rehearse
+from groupwise.train.differences import diff
 from groupwise.train.journal import Answers
 from groupwise.train.logbook import Logbook
 from groupwise.train.loop import run as loop
@@ -28,7 +29,7 @@ from groupwise.train.record import Record, read_lines
 from groupwise.train.report import existing_run, write_report
 from groupwise.train.sources import templates
 from groupwise.train.store import DISK, Disk, RunLock, newest_checkpoint, run_directory, storing
-from groupwise.train.text import base_of, diff, read_recipe, write
+from groupwise.train.text import base_of, read_recipe, write
 from groupwise.train.use import Use, load_use
 from groupwise.train.warm_start import forget, warm_start
 

@@ -8,6 +8,8 @@ from typing import Any
 from groupwise.data import GroupwiseError, Usage
 from groupwise.methods import Method, Reference, reference_of
 from groupwise.train import names, text
+from groupwise.train.differences import diff
+from groupwise.train.reading import together
 from groupwise.train.recipe import Recipe
 
 WIDTH = 116
@@ -48,7 +50,7 @@ def show_diff(a: str, b: str) -> str:
     left, right = read(a), read(b)
     if type(left) is not type(right):
         left, right = (x.method if isinstance(x, Recipe) else x for x in (left, right))
-    return "\n".join(text.diff(left, right)) or "no difference"
+    return "\n".join(diff(left, right)) or "no difference"
 
 
 def show_check(name: str, problems: Sequence[GroupwiseError]) -> str:
@@ -67,7 +69,7 @@ def read(what: str) -> Any:
         raise Usage(f"{what!r} is neither a method nor a file", fix=names.near(what, names.methods()))
     recipe, problems = text.attempt(path)
     if recipe is None or problems:
-        raise text.together(problems)
+        raise together(problems)
     return recipe
 
 

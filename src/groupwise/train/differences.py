@@ -13,6 +13,7 @@ def diff(a: Any, b: Any) -> list[str]:
     """What distinguishes two methods or two recipes, a line a field.
 
     >>> from dataclasses import replace
+    >>> from groupwise.methods import Method
     >>> diff(Method(), replace(Method(), refill=3, minibatches=2))
     ['keep: everything -> everything (refill 3)', 'minibatches: 1 -> 2']
     """

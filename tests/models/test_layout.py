@@ -86,12 +86,13 @@ def apart(a: Tensor, b: Tensor) -> float:
 TOKENS = st.integers(0, TINY.vocabulary - 1)
 CONTEXT = st.lists(TOKENS, min_size=1, max_size=40).map(tuple)
 ANSWER = st.lists(TOKENS, max_size=40).map(tuple)
+ALIKE = st.lists(st.sampled_from([3, 3, 3, 4]), max_size=12).map(tuple)  # answers that often begin the same
 
 
 @st.composite
 def pieces(draw: st.DrawFn) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
     pool = draw(st.lists(CONTEXT, min_size=1, max_size=4))
-    samples = draw(st.lists(st.tuples(st.sampled_from(pool), ANSWER), min_size=1, max_size=9))
+    samples = draw(st.lists(st.tuples(st.sampled_from(pool), ANSWER | ALIKE), min_size=1, max_size=9))
     return [c for c, _ in samples], [t for _, t in samples]
 
 
@@ -120,6 +121,23 @@ def test_equal_contexts_are_forwarded_once_and_last_tokens_never() -> None:
     assert layout.position.tolist() == [0, 1, 0, 0, 2, 2, 3]
     assert layout.source.tolist() == [1, 4, 2, 1, 5, 6, 3]
     assert layout.target.tolist() == [5, 6, 7, 8, 9, 10, 5]
+
+
+def test_what_answers_begin_with_in_common_is_forwarded_once() -> None:
+    layout = Shared.of([(1, 2), (1, 2), (3,), (1, 2), (1, 2)], [(5, 6, 7, 0), (5, 6, 8, 0), (5, 6, 0), (5, 0), (5, 6)])
+    assert sorted(layout.tokens.tolist()) == [1, 2, 3, 5, 5, 6, 6, 7, 8]
+    paths = [(), (5,), (5, 6), (5, 6, 7), (), (5,), (5, 6), (5, 6, 8)], [(), (5,), (5, 6)], [(), (5,), (), (5,)]
+    before = [(1, 2, *p) for p in paths[0]] + [(3, *p) for p in paths[1]] + [(1, 2, *p) for p in paths[2]]
+    assert layout.position[layout.source].tolist() == [len(path) - 1 for path in before]
+    assert layout.tokens[layout.source].tolist() == [path[-1] for path in before]
+    assert len(set(zip(before, layout.source.tolist()))) == len(set(before)) == len(layout.source.unique())
+    assert layout.target.tolist() == [5, 6, 7, 0, 5, 6, 8, 0, 5, 6, 0, 5, 0, 5, 6]
+
+
+def test_a_group_of_one_answer_costs_one_answer() -> None:
+    layout = Shared.of([(1, 2, 3)] * 16, [(4,) * 20] * 16)
+    assert len(layout.tokens) == 3 + 19
+    assert len(layout.source) == 16 * 20
 
 
 def test_a_piece_without_tokens_is_legal() -> None:

@@ -1,4 +1,4 @@
-"""Log-probs of chosen tokens: equal contexts forwarded once, all logits never at once."""
+"""Log-probs of chosen tokens: what samples begin with in common forwarded once, all logits never at once."""
 
 from collections.abc import Callable
 
@@ -26,11 +26,17 @@ def forward(
     layout = Shared.of([s.context for s in batch.samples], [s.tokens for s in batch.samples], device=device)
     starts = batch.length.cumsum(0) - batch.length
     rows = batch.sequences.spread(starts) + batch.place
-    hidden = model(layout.tokens, layout).index_select(0, layout.source[rows])  # whose gradient has one order
+    # Samples that still agree say the same of a token: of pairs of what predicts and what is said, each counts once.
+    many = len(layout.tokens)
+    pairs, back = (layout.target[rows] * many + layout.source[rows]).unique(return_inverse=True)
+    source, target = pairs % many, pairs // many
+    hidden = model(layout.tokens, layout).index_select(0, source)  # whose gradient has one order
     bound = {"temperature": temperature, "logits_at_once": logits_at_once}
     if isinstance(model, LinearHead) and len(rows):
-        return linear_law(hidden, model.unembedding, layout.target[rows], **bound)
-    return chosen(model.head, hidden, layout.target[rows], **bound)
+        logp, entropy = linear_law(hidden, model.unembedding, target, **bound)
+    else:
+        logp, entropy = chosen(model.head, hidden, target, **bound)
+    return logp.index_select(0, back), entropy.index_select(0, back)
 
 
 def chosen(

@@ -1,13 +1,16 @@
-"""How the packed tokens of a piece see each other when equal contexts are forwarded once."""
+"""How the packed tokens of a piece see each other when what samples have in common is forwarded once."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import accumulate, chain, pairwise
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+
+LEAST = 16
+"""Rows of no more tokens than this are all of one size."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,16 +43,17 @@ class Block:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shared:
-    """Samples packed in one dimension, each distinct context once; a sample sees its context and its own past.
+    """Samples packed in one dimension, what they begin with in common once: whole contexts, then answers as a tree.
 
-    Token `target[j]` (all samples' tokens, in the given order) is predicted by the hidden state of row `source[j]`.
-    The last token of a sample predicts nothing and is not forwarded; a sample without tokens leaves no trace.
+    A sample sees its context and its own past. Token `target[j]` (all samples' tokens, in the given order) is predicted
+    by the hidden state of row `source[j]`. The last token of a sample predicts nothing and is not forwarded; a sample
+    without tokens leaves no trace.
 
-    >>> shared = Shared.of([(1, 2), (1, 2)], [(7, 8), (9,)])
+    >>> shared = Shared.of([(1, 2), (1, 2), (1, 2)], [(7, 8), (9,), (7, 6, 5)])
     >>> shared.tokens, shared.position
-    (tensor([1, 2, 7]), tensor([0, 1, 2]))
+    (tensor([1, 2, 7, 6]), tensor([0, 1, 2, 3]))
     >>> shared.source, shared.target
-    (tensor([1, 2, 1]), tensor([7, 8, 9]))
+    (tensor([1, 2, 1, 1, 2, 3]), tensor([7, 8, 9, 7, 6, 5]))
     """
 
     tokens: Int[Tensor, " n"]
@@ -73,24 +77,14 @@ class Shared:
         if not all(map(len, contexts)):
             raise ValueError("a context is empty: the first token of an answer needs one that it follows")
         live = [(tuple(c), tuple(t)) for c, t in zip(contexts, tokens) if len(t)]
-        heads = list(dict.fromkeys(c for c, _ in live))
-        tails = [t[:-1] for _, t in live]
-
-        # A row is a stretch of packed tokens that sees itself causally and, before itself, a whole context.
-        starts = _starts([*heads, *tails])
-        own = dict(zip(heads, starts))
-        rows = [(0, 0, start, len(c)) for start, c in zip(starts, heads)]
-        rows += [(own[c], len(c), start, len(t)) for (c, _), t, start in zip(live, tails, starts[len(heads) :]) if t]
-        blocks, slots = _blocks(torch.tensor(rows, dtype=torch.long).view(-1, 4))
-        packed = torch.tensor(list(chain(*heads, *tails)), dtype=torch.long)
-        position = list(chain(*(range(seen, seen + length) for _, seen, _, length in rows)))
-        source = chain(
-            *((own[c] + len(c) - 1, *range(s, s + len(t) - 1)) for (c, t), s in zip(live, starts[len(heads) :]))
-        )
+        packed, paths, rows = _packed([(c, t[:-1]) for c, t in live])
+        blocks, slots = _blocks(rows)
+        position = chain(*(range(len(path) - own, len(path)) for path, own in rows))
+        source = chain(*(path[len(c) - 1 :] for (c, _), path in zip(live, paths)))
         target = chain(*(t for _, t in live))
         return cls(
-            tokens=packed.to(device),
-            position=torch.tensor(position, dtype=torch.long, device=device),
+            tokens=torch.tensor(packed, dtype=torch.long, device=device),
+            position=torch.tensor(list(position), dtype=torch.long, device=device),
             source=torch.tensor(list(source), dtype=torch.long, device=device),
             target=torch.tensor(list(target), dtype=torch.long, device=device),
             blocks=tuple(Block(b.queries.to(device), b.keys.to(device), b.mask.to(device)) for b in blocks),
@@ -133,35 +127,56 @@ def _gather(x: Float[Tensor, "n heads d"], at: Int[Tensor, " *shape"]) -> Float[
     return x.index_select(0, at.flatten()).unflatten(0, at.shape)
 
 
-def _starts(pieces: Sequence[Sequence[int]]) -> list[int]:
-    starts, at = [], 0
-    for piece in pieces:
-        starts.append(at)
-        at += len(piece)
-    return starts
+Text = tuple[int, ...]
+Row = tuple[list[int], int]
+"""Packed places of a text from its first token on, and how many of the last of them are the row's own."""
 
 
-def _blocks(rows: Int[Tensor, "rows 4"]) -> tuple[list[Block], Int[Tensor, " n"]]:
-    """Rectangles for rows of (context's start, its length, own start, own length), and each packed token's slot."""
-    slot = torch.zeros(int(rows[:, 3].sum()), dtype=torch.long)
+def _packed(texts: Sequence[tuple[Text, Text]]) -> tuple[list[int], list[list[int]], list[Row]]:
+    """Tokens of (context, what follows it) packed, the places of each whole text among them, and their rows.
+
+    A text repeats nothing of the one before it in the order of contexts and tokens: there nobody begins more alike.
+    """
+    order = sorted(range(len(texts)), key=texts.__getitem__)
+    same = [0] * len(texts)
+    for before, after in pairwise(order):
+        (context, tail), (other, longer) = texts[before], texts[after]
+        if context == other:
+            same[after] = next((i for i, (a, b) in enumerate(zip(tail, longer)) if a != b), len(tail))
+    contexts = list(dict.fromkeys(context for context, _ in texts))
+    own = [*contexts, *(tail[known:] for (_, tail), known in zip(texts, same))]
+    places = [list(range(*ends)) for ends in pairwise(accumulate(map(len, own), initial=0))]
+    newest, paths = dict(zip(contexts, places)), [[]] * len(texts)
+    for i in order:
+        context = texts[i][0]
+        newest[context] = paths[i] = newest[context][: len(context) + same[i]] + places[len(contexts) + i]
+    rows = [(path, len(piece)) for path, piece in zip([*places[: len(contexts)], *paths], own) if piece]
+    return list(chain(*own)), paths, rows
+
+
+def _blocks(rows: Sequence[Row]) -> tuple[list[Block], Int[Tensor, " n"]]:
+    """Rectangles for rows, and where in their output each packed token stands."""
+    slot = torch.zeros(sum(own for _, own in rows), dtype=torch.long)
     blocks, at = [], 0
-    for context, seen, start, length in (rows[members].T.unsqueeze(-1) for members in _alike(rows)):
-        ask = torch.arange(int(length.max())).minimum(length - 1)  # a padded slot repeats the last of its row
-        see = torch.arange(int((seen + length).max())).expand(len(seen), -1)
-        mask = see[:, None, None, :] <= (seen + ask)[:, None, :, None]  # key j of a row stands at position j
-        inside = see.minimum(seen + length - 1)
-        keys = torch.where(inside < seen, context + inside, start + inside - seen)
-        blocks.append(Block(queries=start + ask, keys=keys, mask=mask))
-        real = torch.arange(ask.shape[1]) < length
-        slot[(start + ask)[real]] = at + real.flatten().nonzero().squeeze(1)
+    for members in _alike(rows):
+        wide = max(len(path) for path, _ in members)
+        keys = torch.tensor([path + path[-1:] * (wide - len(path)) for path, _ in members])
+        size = torch.tensor([[len(path), own] for path, own in members])
+        first, own = size[:, :1] - size[:, 1:], size[:, 1:]
+        ask = torch.arange(int(own.max())).minimum(own - 1)  # a padded slot repeats the last of its row
+        mask = torch.arange(wide) <= (first + ask)[:, None, :, None]  # key j of a row stands at position j
+        queries = keys.gather(1, first + ask)
+        blocks.append(Block(queries=queries, keys=keys, mask=mask))
+        real = torch.arange(ask.shape[1]) < own
+        slot[queries[real]] = at + real.flatten().nonzero().squeeze(1)
         at += real.numel()
     return blocks, slot
 
 
-def _alike(rows: Int[Tensor, "rows 4"]) -> list[Int[Tensor, " members"]]:
+def _alike(rows: Sequence[Row]) -> list[list[Row]]:
     """Rows in buckets whose sizes differ by less than a factor of two: little padding, few calls."""
-    if not len(rows):
-        return []
-    sizes = torch.stack([rows[:, 3], rows[:, 1] + rows[:, 3]], 1).clamp(min=16)
-    _, bucket = torch.log2(sizes.double()).ceil().unique(dim=0, return_inverse=True)
-    return [(bucket == b).nonzero().squeeze(1) for b in range(int(bucket.max()) + 1)]
+    buckets: dict[tuple[int, int], list[Row]] = {}
+    for path, own in rows:
+        size = (max(own, LEAST) - 1).bit_length(), (max(len(path), LEAST) - 1).bit_length()
+        buckets.setdefault(size, []).append((path, own))
+    return [buckets[size] for size in sorted(buckets)]

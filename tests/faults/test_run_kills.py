@@ -18,6 +18,7 @@ from safetensors import safe_open
 
 from groupwise.data import Prompt, Sample, Verdict
 from groupwise.learner import AdamW, Learner
+from groupwise.models import Lora, find_model, read_model, read_tokenizer, write_model
 from groupwise.rollout.rows import Rows
 from groupwise.tasks import demonstrations
 from groupwise.train import commands
@@ -26,6 +27,7 @@ from groupwise.train.logbook import Logbook
 from groupwise.train.place import Place
 from groupwise.train.recipe import Recipe, WarmStart
 from tests.faults.small_runs import ADAPTER, EVERY, HALF, SECOND, Quick, alive, begun, forked, left, ready
+from tests.models.plain import made
 
 Point = tuple[str, int]
 """What happens, and for the how-manieth time."""
@@ -230,11 +232,32 @@ def test_with_an_adapter_too(tmp_path: Path) -> None:
         assert go_on(directory, straight, death), death
         assert not go_on(directory, straight)
         assert left(directory) == straight.left, death
-    names = safe_open(next(iter((directory / "checkpoints").glob("*/tensors.safetensors"))), "pt").keys()
+    holds_adapters_alone(directory)
+    assert "model/adapter_model.safetensors" in straight.left
+
+
+@pytest.mark.t(49)
+def test_with_an_adapter_beside_a_model_of_transformers(tmp_path: Path) -> None:
+    """Its head is its embedding: known by two names, and kept under neither."""
+    pytest.importorskip("peft")
+    model, tokenizer = tmp_path / "model", read_tokenizer(find_model("calculator"))
+    sizes = {"vocab_size": tokenizer.fast.get_vocab_size(), "n_embd": 16, "n_head": 2, "n_layer": 2, "n_positions": 64}
+    made(tmp_path / "made", "GPT2", **sizes)
+    write_model(read_model(tmp_path / "made"), model, tokenizer=tokenizer)
+    recipe = replace(EVERY, model=str(model), lora=Lora(rank=2, targets=("c_attn", "c_fc")))
+    straight = undisturbed(recipe, tmp_path)
+    directory = begun(tmp_path / "killed", recipe)
+    assert go_on(directory, straight, ("before save", 3))
+    assert not go_on(directory, straight)
+    assert left(directory) == straight.left
+    holds_adapters_alone(directory)
+
+
+def holds_adapters_alone(run: Path) -> None:
+    names = safe_open(next(iter((run / "checkpoints").glob("*/tensors.safetensors"))), "pt").keys()
     kept = {name for name in names if not name.startswith("optimizer.")}
     assert kept and all("lora_" in name for name in kept)
     assert {name.partition(".")[0] for name in kept} == {"policy", "beside"}
-    assert "model/adapter_model.safetensors" in straight.left
 
 
 @pytest.mark.t(49)

@@ -57,7 +57,8 @@ def weighed(logp: Tensor) -> Tensor:
 
 def gradients(model: nn.Module, loss: Tensor) -> dict[str, Tensor]:
     """By their names at the model's own end, whatever they are called above that."""
-    names, weights = zip(*((name.removeprefix("causal."), p) for name, p in model.named_parameters()))
+    trained = [(name.removeprefix("causal."), p) for name, p in model.named_parameters() if p.requires_grad]
+    names, weights = zip(*trained)
     found = torch.autograd.grad(loss, weights, allow_unused=True)
     return {name: torch.zeros_like(p) if g is None else g for name, p, g in zip(names, weights, found)}
 

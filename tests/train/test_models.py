@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from groupwise.__main__ import main
-from groupwise.data import BadData
 from groupwise.learner import AdamW, Learner
 from groupwise.models import read_model, write_model
 from groupwise.models.foreign import Foreign
@@ -47,20 +47,40 @@ def test_a_run_from_a_directory_to_a_directory(
     assert main(["eval", str(run), "--samples", "2", "--use", "mine.py"]) == 0
 
 
-def test_an_adapter_beside_a_foreign_model_is_refused(
+def test_an_adapter_beside_a_model_of_transformers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Trained, asked, merged and trained on, as beside a native one."""
+    pytest.importorskip("peft", reason="adapters need peft: pip install 'groupwise[lora]'")
     monkeypatch.chdir(tmp_path)
     kind, changes = KINDS["foreign"]
     made(tmp_path / "made", kind, **changes)
     write_model(read_model(tmp_path / "made"), tmp_path / "tiny", tokenizer=characters())
+    Path("mine.py").write_text("def grade(prompt, answer, gold):\n    return len(answer) % 2 == 0\n")
+    mine = ["--verifier", "mine:grade", "--use", "mine.py", "--optimizer.lr", "0.01", "--machine.recompute", "true"]
+    lora = ["--lora.rank", "2", "--lora.targets", '["c_attn", "c_fc"]']
     capsys.readouterr()
-    assert main(["train", "--model", "tiny", *SMALL, "--lora.rank", "4"]) == 2
-    assert "not a native one" in (told := capsys.readouterr().err) and "leave lora out" in told
-    (tmp_path / "adapter").mkdir()
-    (tmp_path / "adapter" / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "tiny"}))
-    with pytest.raises(BadData, match="not a native one"):
-        read_model(tmp_path / "adapter")
+    assert main(["train", "--model", "tiny", "--name", "first", *SMALL, *lora, *mine]) == 0
+    run = next(Path("runs").glob("first-*"))
+    told = json.loads((run / "run.json").read_text())["adapter"]
+    assert told.startswith("1,152 trained weights beside ") and told in (run / "report.html").read_text()
+    assert sorted(p.name for p in (run / "model").iterdir()) == ["adapter_config.json", "adapter_model.safetensors"]
+    assert main(["merge", str(run), "merged"]) == 0
+    before, after = (load(Path(path)).state_dict() for path in ("tiny", "merged"))
+    moved = {name for name in before if not torch.equal(before[name], after[name])}
+    assert len(moved) == 4 and all("c_attn.weight" in name or "c_fc.weight" in name for name in moved)
+    answers = []
+    for what in (str(run), "merged"):
+        capsys.readouterr()
+        assert main(["sample", what, "7*5+8=", "--sampling.max_tokens", "8"]) == 0
+        answers.append(capsys.readouterr().out)
+    assert answers[0] == answers[1] != ""
+    assert main(["train", "--model", str(run / "model"), "--name", "second", *SMALL, *mine]) == 0
+    first, second = (
+        load_file(next(Path("runs").glob(f"{n}-*")) / "model" / "adapter_model.safetensors")
+        for n in ("first", "second")
+    )
+    assert first.keys() == second.keys() and not all(torch.equal(first[name], x) for name, x in second.items())
 
 
 def test_a_checkpoint_holds_all_of_a_model(tmp_path: Path) -> None:

@@ -161,7 +161,8 @@ class Learner:
 
     def _own(self, model: torch.nn.Module) -> dict[str, Tensor]:
         """The tensors of the policy, or of a model beside it, that a run may change."""
-        frozen = {name for name, weight in self.model.named_parameters() if not weight.requires_grad}
+        weights = self.model.named_parameters(remove_duplicate=False)  # a tied one under each of its names
+        frozen = {name for name, weight in weights if not weight.requires_grad}
         return {name: x for name, x in model.state_dict().items() if name not in frozen}
 
     def remember(self, batch: Batch, stats: Mapping[str, float]) -> None:

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from groupwise.models.checkpoint import (
         Model,
         fingerprint,
+        outline,
         read_model,
         read_shape,
         stored_dtype,
@@ -51,6 +52,7 @@ __all__ = [
     "load_peft",
     "log_law",
     "merge",
+    "outline",
     "permutation",
     "philox",
     "picks",

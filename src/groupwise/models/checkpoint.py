@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from groupwise.data import BadData
 from groupwise.models.decoder import Decoder, Shape, Sizes
 from groupwise.models.families import beyond, config_of, shape_of
 from groupwise.models.files import base_directory, listing, read_json
 from groupwise.models.foreign import Foreign
-from groupwise.models.foreign_files import foreign_sizes, read_foreign, write_foreign
+from groupwise.models.foreign_files import foreign_outline, foreign_sizes, read_foreign, write_foreign
 from groupwise.models.lora import read_adapter
 from groupwise.models.tokenizer import Tokenizer
 
@@ -61,25 +61,30 @@ def read_model(
     given = Path(path)
     path = base_directory(given)
     shape = read_shape(path, context=context)
-    if not isinstance(shape, Shape):
-        if given != path:
-            raise BadData(
-                f"the base of the adapter in {given} is not a native one",
-                evidence=beyond(read_json(path / "config.json")),
-                fix="merge it with peft where it was made, and take the merged directory",
-            )
+    if isinstance(shape, Shape):
+        model: Model = _read_decoder(path, shape, dtype, device)
+    else:
         weight_files(path)
-        return read_foreign(path, dtype=dtype, device=device)
+        model = read_foreign(path, dtype=dtype, device=device)
+    if given != path:
+        read_adapter(model, given, base_sha256=fingerprint(path))
+    return model
+
+
+def outline(path: Path | str) -> nn.Module:
+    """The layers of the model in a directory by their names, without weights."""
+    shape = read_shape(path)
+    return Decoder(shape) if isinstance(shape, Shape) else foreign_outline(base_directory(Path(path)))
+
+
+def _read_decoder(path: Path, shape: Shape, dtype: torch.dtype, device: torch.device | str) -> Decoder:
     decoder = Decoder(shape)
     weights = {name: weight.to(device, dtype) for name, weight in _tensors(path).items()}
     if decoder.shape.tied:
         _drop_tied_head(path, weights)
     _compare(path, {name: p.shape for name, p in decoder.named_parameters()}, weights)
     decoder.load_state_dict(weights, assign=True)
-    decoder.requires_grad_(True)
-    if given != path:
-        read_adapter(decoder, given, base_sha256=fingerprint(path))
-    return decoder
+    return decoder.requires_grad_(True)
 
 
 def write_model(model: Model, path: Path | str, *, tokenizer: Tokenizer) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from groupwise.data import BadData
 from groupwise.models.decoder import Sizes
@@ -82,6 +82,14 @@ def read_foreign(path: Path, *, dtype: torch.dtype, device: torch.device | str) 
     with _told(path, "cannot be driven by our layouts", "take one whose tokens meet in plain attention only"):
         model.shape = _proved(model)
     return model
+
+
+def foreign_outline(path: Path) -> nn.Module:
+    """The modules of the model in a directory by their own names, without weights."""
+    import transformers
+
+    with _quietly(), _told(path, "cannot be made by transformers", "fetch the directory again"), torch.device("meta"):
+        return transformers.AutoModelForCausalLM.from_config(_configured(path), trust_remote_code=False)
 
 
 def write_foreign(model: Foreign, path: Path) -> None:

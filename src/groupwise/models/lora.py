@@ -16,6 +16,7 @@ from torch import nn
 
 from groupwise.data import BadData, Environment, Usage
 from groupwise.models.files import ADAPTER, listing, read_json
+from groupwise.models.foreign import Foreign
 from groupwise.models.hub import is_hub_name
 
 WEIGHTS = "adapter_model.safetensors"
@@ -48,43 +49,81 @@ def attach(model: nn.Module, lora: Lora, *, seed: int) -> None:
     `Usage` for a target that is no linear layer of the model, `Environment` without peft.
     """
     see_targets(model, lora)
-    peft = load_peft()
+    peft, host = load_peft(), _host(model)
     config = peft.LoraConfig(
-        r=lora.rank, lora_alpha=lora.alpha, target_modules=list(lora.targets), task_type="CAUSAL_LM"
+        r=lora.rank,
+        lora_alpha=lora.alpha,
+        target_modules=list(lora.targets),
+        task_type="CAUSAL_LM",
+        fan_in_fan_out=any(_turned(module) for module in host.modules()),
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        peft.inject_adapter_in_model(config, model)
+        peft.inject_adapter_in_model(config, host)
 
 
 def see_targets(model: nn.Module, lora: Lora) -> None:
-    """`Usage` that names the first target which no layer of the model bears. Needs no weights and no peft."""
-    linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    """`Usage` that names the first target which no linear layer of the model bears. Needs no weights and no peft."""
+    host = _host(model)
+    linear, mixtures, heads = _linear(host), _mixtures(host), _heads(host)
     for target in lora.targets:
-        if target.rpartition(".")[2] in HEADS:
+        if target.rpartition(".")[2] in heads:
             what = f"recipe.lora.targets: {target!r} makes up the head or the embedding, which have no adapter here"
             raise Usage(what, fix="leave it out; layers between them take one")
-        if not any(f".{name}".endswith(f".{target}") for name in linear):
-            own = dict.fromkeys(name.rpartition(".")[2] for name in linear)
-            there = ", ".join(name for name in own if name not in HEADS)
-            raise Usage(f"recipe.lora.targets: no linear layer is called {target!r}", fix=f"the model has {there}")
+        meant = [name for name, _ in host.named_modules() if f".{name}".endswith(f".{target}")]
+        if not meant or not linear.issuperset(meant):
+            own = {name.rpartition(".")[2]: None for name, _ in host.named_modules() if name in linear}
+            raise Usage(
+                f"recipe.lora.targets: no linear layer is called {target!r}",
+                evidence="the experts of a mixture, and what is beside them, take no adapter" if mixtures else "",
+                fix=f"the model has {', '.join(name for name in own if name not in heads)}",
+            )
 
 
 def adapted(model: nn.Module) -> bool:
     """Whether a model wears an adapter: then that alone is trained, and written."""
-    return hasattr(model, "peft_config")
+    return hasattr(_host(model), "peft_config")
 
 
-def write_adapter(model: Any, path: Path, *, base: str, base_sha256: str) -> None:
+def _host(model: nn.Module) -> Any:
+    """What bears the adapter, and by whose names it is written: of a model of transformers, that itself."""
+    return model.causal if isinstance(model, Foreign) else model
+
+
+def _turned(module: nn.Module) -> bool:
+    """Whether a layer is GPT-2's kind of linear one, which keeps its weight transposed."""
+    return type(module).__name__ == "Conv1D" and hasattr(module, "nf")
+
+
+def _linear(host: nn.Module) -> set[str]:
+    """The layers that an adapter may stand beside."""
+    mixtures, found = _mixtures(host), dict(host.named_modules()).items()
+    linear = {name for name, module in found if isinstance(module, nn.Linear) or _turned(module)}
+    return {name for name in linear if not mixtures & set(name.split("."))}
+
+
+def _mixtures(host: nn.Module) -> set[str]:
+    """What blocks are called whose experts are fused into single parameters, which peft knows in ways of its own."""
+    fused = [name.split(".") for name, weight in host.named_parameters() if weight.dim() > 2]
+    return {path[path.index("experts") - 1] for path in fused if "experts" in path[1:]}
+
+
+def _heads(host: Any) -> set[str]:
+    """What the embedding and the head are called, which an adapter leaves alone."""
+    ends = [getattr(host, get)() for get in ("get_input_embeddings", "get_output_embeddings") if hasattr(host, get)]
+    return {*HEADS, *(name.rpartition(".")[2] for name, module in host.named_modules() if module in ends)}
+
+
+def write_adapter(model: nn.Module, path: Path, *, base: str, base_sha256: str) -> None:
     """Write a directory that peft, transformers and `read_model` load; `base` is its `base_name`.
 
     The base's hash stands in the file's metadata, so that another base of the same shape is not taken for it.
     """
-    peft = load_peft()
+    host = _host(model)
     path.mkdir(parents=True, exist_ok=True)
-    tensors = {f"{PREFIX}{n}": x.detach().cpu().contiguous() for n, x in peft.get_peft_model_state_dict(model).items()}
+    tensors = {name: x.detach().cpu().contiguous() for name, x in _own(host).items()}
     save_file(tensors, path / WEIGHTS, metadata={"base_sha256": base_sha256})  # one key: several have no order
-    told = model.peft_config["default"].to_dict() | {"inference_mode": True}
+    told = host.peft_config["default"].to_dict() | {"inference_mode": True}
     told["base_model_name_or_path"], _, revision = base.partition("@") if is_hub_name(base) else (base, "", "")
     told["revision"] = revision or None
     (path / ADAPTER).write_text(json.dumps(told, indent=2, sort_keys=True, default=sorted) + "\n", encoding="utf-8")
@@ -93,7 +132,7 @@ def write_adapter(model: Any, path: Path, *, base: str, base_sha256: str) -> Non
 def read_adapter(model: nn.Module, path: Path, *, base_sha256: str) -> None:
     """Put the adapter of a directory beside its base. `BadData` for another base, or for what is no plain LoRA."""
     _refuse(path, read_json(path / ADAPTER))
-    peft = load_peft()
+    peft, host = load_peft(), _host(model)
     tensors, written_for = _tensors(path)
     if written_for not in ("", base_sha256):
         raise BadData(
@@ -101,33 +140,41 @@ def read_adapter(model: nn.Module, path: Path, *, base_sha256: str) -> None:
             evidence=f"SHA-256 of its base {written_for[:12]}…, of the weights found {base_sha256[:12]}…",
             fix=f"set base_model_name_or_path in {path / ADAPTER} to the model that it was trained on",
         )
-    if any(set(name.split(".")) & set(HEADS) for name in tensors):
+    if any(set(name.split(".")) & _heads(host) for name in tensors):
         what, seen = f"the adapter in {path} stands beside the head or the embedding", ", ".join(tensors)[:200]
         raise BadData(what, evidence=seen, fix="merge it where it was made, and take the merged directory")
     try:
         config = peft.LoraConfig.from_pretrained(str(path))
         config.inference_mode = False  # as it is written; its matrices would then not be trained
-        peft.inject_adapter_in_model(config, model)
+        peft.inject_adapter_in_model(config, host)
+        _refuse(path, config.to_dict())  # once more: peft takes what names experts for what it now calls them
     except (ValueError, TypeError, KeyError) as error:
         raise _other_base(path, str(error)) from error
-    own = {f"{PREFIX}{name}": x.shape for name, x in peft.get_peft_model_state_dict(model).items()}
+    own = {name: x.shape for name, x in _own(host).items()}
     if own != (given := {name: x.shape for name, x in tensors.items()}):
         odd = sorted(name for name in own.keys() | given.keys() if own.get(name) != given.get(name))
         raise _other_base(path, f"missing, superfluous or of another shape ({len(odd)}): {', '.join(odd[:3])}")
-    peft.set_peft_model_state_dict(model, {name.removeprefix(PREFIX): x for name, x in tensors.items()})
+    peft.set_peft_model_state_dict(host, {name.removeprefix(PREFIX): x for name, x in tensors.items()})
 
 
 def merge(model: nn.Module) -> None:
     """Add the adapter to the weights that it stands beside, and take it off: the model is then a plain one."""
     layer_type = importlib.import_module("peft.tuners.lora").LoraLayer
-    modules: dict[str, Any] = dict(model.named_modules())
+    host = _host(model)
+    modules: dict[str, Any] = dict(host.named_modules())
     for name, layer in modules.items():
         if isinstance(layer, layer_type):
             layer.merge()
             parent, _, last = name.rpartition(".")
-            setattr(model.get_submodule(parent), last, layer.get_base_layer())
-    del model.peft_config
+            setattr(host.get_submodule(parent), last, layer.get_base_layer())
+    del host.peft_config
     model.requires_grad_(True)
+
+
+def _own(host: nn.Module) -> dict[str, torch.Tensor]:
+    """The tensors of a model's adapter by the names of its file."""
+    found = load_peft().get_peft_model_state_dict(host, save_embedding_layers=False)  # else it may ask the hub
+    return {f"{PREFIX}{name}": x for name, x in found.items()}
 
 
 def load_peft() -> Any:
@@ -145,6 +192,7 @@ def _refuse(path: Path, config: dict[str, Any]) -> None:
         "bias": ("none",),
         "init_lora_weights": (True, False, "gaussian"),  # others change the base as well
         "modules_to_save": (None, []),
+        "target_parameters": (None, [], set()),  # fused experts of a mixture
         "layer_replication": (None, []),
         "megatron_config": (None,),  # with it, peft would import a module that the file names
     }

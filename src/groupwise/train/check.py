@@ -8,12 +8,11 @@ import torch
 
 from groupwise.data import BadData, Finish, GroupwiseError, Prompt, Task, Usage, family_of, pack
 from groupwise.models import (
-    Decoder,
-    Shape,
     Tokenizer,
     base_directory,
     find_model,
     load_peft,
+    outline,
     read_shape,
     read_tokenizer,
     see_targets,
@@ -112,16 +111,13 @@ def _odd(which: str, what: str) -> Usage:
 
 def see_model(recipe: Recipe, directory: Path) -> None:
     """The shape of the model in a directory, and that the recipe's adapter fits it. Raises what is wrong."""
-    shape = read_shape(directory)
+    read_shape(directory)
     if recipe.lora is None:
         return
     if base_directory(directory) != directory:
         what, fix = f"the model in {directory} is itself an adapter", "leave lora out: then this adapter is trained"
         raise Usage(what, fix=f"{fix}\nor merge it first: groupwise merge {directory} A_NEW_DIRECTORY")
-    if not isinstance(shape, Shape):
-        what, fix = f"the model in {directory} is not a native one", "leave lora out: all of it is then trained"
-        raise Usage(f"{what}: LoRA stands beside those only", fix=fix)
-    see_targets(Decoder(shape), recipe.lora)
+    see_targets(outline(directory), recipe.lora)
     load_peft()
 
 

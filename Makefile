@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: train test test-slow lint docs model seeds bench bench-full clean
+.PHONY: train test test-slow lint docs model blank seeds bench bench-full clean
 
 train: $(VENV)/base
 	$(BIN)/groupwise train
@@ -27,6 +27,9 @@ docs: $(VENV)/dev  ## pages that are generated from the values
 
 model: $(VENV)/base  ## the packaged model, from demonstrations
 	$(BIN)/python -m groupwise.train.packaged_model recipes/calculator-model.toml src/groupwise/models/calculator
+
+blank: $(VENV)/base  ## the packaged directory of a model without weights
+	$(BIN)/python -m groupwise.train.blank_model src/groupwise/models/blank
 
 seeds: $(VENV)/base  ## the table and the curve of the README: ten seeds of the packaged recipe
 	$(BIN)/python benchmarks/seeds.py

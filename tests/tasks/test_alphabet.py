@@ -1,14 +1,14 @@
-"""The calculator's tokenizer: one id a character, in every tool that reads it."""
+"""The packaged tokenizers: one id a character, in every tool that reads them."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from groupwise.models import Tokenizer
-from groupwise.tasks import Calculator, calculator_tokenizer, demonstrations
-from groupwise.tasks.alphabet import CHARACTERS
+from groupwise.tasks import Calculator, blank_tokenizer, calculator_tokenizer, demonstrations
+from groupwise.tasks.alphabet import CHARACTERS, PRINTABLE, WORDS
 
-TOKENIZER = calculator_tokenizer()
+TOKENIZER, BLANK = calculator_tokenizer(), blank_tokenizer()
 END = TOKENIZER.token_to_id("<end>")
 
 
@@ -65,3 +65,21 @@ def test_our_own_tokenizer_reads_one_character_a_token():
     ours = Tokenizer.of(TOKENIZER, [END])
     ids = ours.encode("34+3=37;#37")
     assert ours.read((*ids, END)) == ("34+3=37;#37", (*range(1, 12), 11))
+
+
+@given(st.lists(st.sampled_from([*WORDS, *PRINTABLE])).map("".join))
+def test_blank_reads_any_printable_text_back(text: str):
+    assert BLANK.decode(BLANK.encode(text).ids) == text
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_words_are_one_token_wherever_they_stand(word: str):
+    assert BLANK.encode(word).tokens == [word]
+    assert BLANK.encode(f"1{word}2{word}").tokens == ["1", word, "2", word]
+    assert BLANK.encode(word[:-1]).tokens == list(word[:-1])
+
+
+@pytest.mark.parametrize("text", ["\t", "é", "\x00"])
+def test_blank_refuses_what_it_has_no_token_for(text: str):
+    with pytest.raises(Exception, match="Missing"):
+        BLANK.encode(text)

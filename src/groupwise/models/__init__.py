@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         read_shape,
         stored_dtype,
         weight_files,
+        write_fresh,
         write_model,
     )
     from groupwise.models.decoder import Decoder, Shape
@@ -65,6 +66,7 @@ __all__ = [
     "uniform",
     "weight_files",
     "write_adapter",
+    "write_fresh",
     "write_model",
 ]
 

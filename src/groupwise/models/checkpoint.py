@@ -21,6 +21,8 @@ from groupwise.models.lora import read_adapter
 from groupwise.models.tokenizer import Tokenizer
 
 Model = Decoder | Foreign
+FRESH = "fresh_weights"
+"""In a config.json, says that the directory holds no weights: a run draws its own, from its seed."""
 
 
 def read_shape(path: Path | str, *, context: int = 0) -> Sizes:
@@ -51,20 +53,27 @@ def read_shape(path: Path | str, *, context: int = 0) -> Sizes:
 
 
 def read_model(
-    path: Path | str, *, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu", context: int = 0
+    path: Path | str,
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+    context: int = 0,
+    seed: int = 0,
 ) -> Model:
     """The model in a directory: our decoder where it computes it exactly, else transformers' own modules.
 
-    Of an adapter, its base with the adapter beside it, which alone is trained. BadData, naming what is wrong, for
-    whatever is not exactly what its config.json describes.
+    Of an adapter, its base with the adapter beside it, which alone is trained. A fresh one has weights drawn from
+    `seed`. BadData, naming what is wrong, for whatever is not exactly what its config.json describes.
     """
     given = Path(path)
     path = base_directory(given)
     shape = read_shape(path, context=context)
     if isinstance(shape, Shape):
-        model: Model = _read_decoder(path, shape, dtype, device)
+        model: Model = _read_decoder(path, shape, dtype, device, seed)
     else:
-        weight_files(path)
+        if not weight_files(path):
+            what, fix = f"the model in {path} is fresh, and not a native one", "describe a Llama, Mistral or Qwen"
+            raise BadData(what, evidence=beyond(read_json(path / "config.json")), fix=fix)
         model = read_foreign(path, dtype=dtype, device=device)
     if given != path:
         read_adapter(model, given, base_sha256=fingerprint(path))
@@ -77,7 +86,9 @@ def outline(path: Path | str) -> nn.Module:
     return Decoder(shape) if isinstance(shape, Shape) else foreign_outline(base_directory(Path(path)))
 
 
-def _read_decoder(path: Path, shape: Shape, dtype: torch.dtype, device: torch.device | str) -> Decoder:
+def _read_decoder(path: Path, shape: Shape, dtype: torch.dtype, device: torch.device | str, seed: int) -> Decoder:
+    if not weight_files(path):
+        return Decoder.new(shape, seed, dtype=dtype, device=device)
     decoder = Decoder(shape)
     weights = {name: weight.to(device, dtype) for name, weight in _tensors(path).items()}
     if decoder.shape.tied:
@@ -85,6 +96,13 @@ def _read_decoder(path: Path, shape: Shape, dtype: torch.dtype, device: torch.de
     _compare(path, {name: p.shape for name, p in decoder.named_parameters()}, weights)
     decoder.load_state_dict(weights, assign=True)
     return decoder.requires_grad_(True)
+
+
+def write_fresh(shape: Shape, path: Path, *, tokenizer: Tokenizer) -> None:
+    """Write a directory of a model without weights."""
+    ends = sorted(tokenizer.eos)
+    tokenizer.save(path)
+    _write_json(path / "config.json", config_of(shape) | {"eos_token_id": ends, "pad_token_id": ends[0], FRESH: True})
 
 
 def write_model(model: Model, path: Path | str, *, tokenizer: Tokenizer) -> None:
@@ -124,13 +142,18 @@ def _refuse(path: Path, config: Mapping[str, Any]) -> None:
 
 
 def weight_files(path: Path | str) -> list[Path]:
-    """model.safetensors, or the shards that model.safetensors.index.json names. BadData if one is not there."""
+    """model.safetensors, or the shards that model.safetensors.index.json names. BadData if one is not there.
+
+    A fresh model has none.
+    """
     path = base_directory(Path(path))
     index = path / "model.safetensors.index.json"
     if (path / "model.safetensors").is_file():
         names = ["model.safetensors"]
     elif index.is_file():
         names = sorted(set(read_json(index).get("weight_map", {}).values()))
+    elif (path / "config.json").is_file() and read_json(path / "config.json").get(FRESH) is True:
+        names = []
     else:
         pickled = sorted(p.name for pattern in ("*.bin", "*.pt", "*.pth") for p in path.glob(pattern))
         raise BadData(

@@ -7,7 +7,7 @@ from typing import Any
 from groupwise.data import BadData
 from groupwise.models.hub import fetched, is_hub_name
 
-PACKAGED = ("calculator",)
+PACKAGED = ("calculator", "blank")
 ADAPTER = "adapter_config.json"
 """What a directory holds that is not a model but an adapter (LoRA) for one."""
 

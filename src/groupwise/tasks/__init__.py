@@ -1,6 +1,6 @@
 """Where problems come from, and what counts as right."""
 
-from groupwise.tasks.alphabet import END, calculator_tokenizer
+from groupwise.tasks.alphabet import END, blank_tokenizer, calculator_tokenizer
 from groupwise.tasks.calculator import Calculator, calculator_answer, demonstrations
 from groupwise.tasks.code import CodeVerifier
 from groupwise.tasks.countdown import Countdown
@@ -38,6 +38,7 @@ __all__ = [
     "Ran",
     "Sandbox",
     "Tools",
+    "blank_tokenizer",
     "calculator_answer",
     "calculator_tokenizer",
     "calculator_tools",

@@ -1,8 +1,13 @@
-"""The tokenizer of `calculator`: one id a character, as a fast tokenizer that every tool of the field loads."""
+"""Tokenizers of the packaged models: one id a character, as fast tokenizers that every tool of the field loads."""
+
+from collections.abc import Sequence
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
 CHARACTERS = "0123456789+-*=;#"
+PRINTABLE = "".join(map(chr, range(0x20, 0x7F))) + "\n"
+WORDS = ("```python\n", "\n```", "def ", "return ")
+"""What answers of the packaged tasks are framed in; each is one token of `blank`."""
 PAD, END = "<pad>", "<end>"
 
 
@@ -13,9 +18,24 @@ def calculator_tokenizer() -> Tokenizer:
     >>> tokenizer.encode("7*5=35;#").ids, tokenizer.decode([1, 13, 7])
     ([9, 14, 7, 15, 5, 7, 16, 17], '-5')
     """
-    vocabulary = {token: i for i, token in enumerate((PAD, END, *CHARACTERS))}
+    return _of((), CHARACTERS)
+
+
+def blank_tokenizer() -> Tokenizer:
+    """The printable characters of ASCII, the line end, and a few words as one token each.
+
+    >>> tokenizer = blank_tokenizer()
+    >>> tokenizer.encode("def f(x): return 2").tokens
+    ['def ', 'f', '(', 'x', ')', ':', ' ', 'return ', '2']
+    """
+    return _of(WORDS, PRINTABLE)
+
+
+def _of(words: Sequence[str], characters: str) -> Tokenizer:
+    vocabulary = {token: i for i, token in enumerate((PAD, END, *words, *characters))}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=""))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
+    whole = "|".join((*words, r"[\s\S]"))  # no word has a character that means something in a pattern
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(whole), behavior="isolated")
     tokenizer.decoder = decoders.Fuse()
     tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in (PAD, END)])
     return tokenizer

@@ -114,7 +114,8 @@ def sample(
     prepare(recipe.machine)
     home = find_model(recipe.model)
     tokenizer = read_tokenizer(home)
-    decoder = read_model(home, dtype=DTYPES[recipe.machine.dtype], device=torch.device(recipe.machine.device))
+    device = torch.device(recipe.machine.device)
+    decoder = read_model(home, dtype=DTYPES[recipe.machine.dtype], device=device, seed=recipe.seed)
     engine = NativeEngine(decoder, tokenizer=tokenizer, seed=recipe.seed)
     context = next(iter(templates(recipe, tokenizer).values()))(prompt)
     if not context:

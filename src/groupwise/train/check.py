@@ -117,6 +117,9 @@ def see_model(recipe: Recipe, directory: Path) -> None:
     if base_directory(directory) != directory:
         what, fix = f"the model in {directory} is itself an adapter", "leave lora out: then this adapter is trained"
         raise Usage(what, fix=f"{fix}\nor merge it first: groupwise merge {directory} A_NEW_DIRECTORY")
+    if not weight_files(directory):
+        what, fix = f"the model {recipe.model} is fresh: an adapter would stand beside noise", "leave lora out"
+        raise Usage(what, fix=f"{fix}: all of it is then trained")
     see_targets(outline(directory), recipe.lora)
     load_peft()
 

@@ -145,7 +145,7 @@ def place(recipe: Recipe, use: Use) -> Place:
     device = prepare(recipe.machine)
     directory = find_model(recipe.model)
     tokenizer = read_tokenizer(directory)
-    model = read_model(directory, dtype=DTYPES[recipe.machine.dtype], device=device)
+    model = read_model(directory, dtype=DTYPES[recipe.machine.dtype], device=device, seed=recipe.seed)
     if recipe.lora is not None:
         attach(model, recipe.lora, seed=recipe.seed)
     model.recompute = recipe.machine.recompute

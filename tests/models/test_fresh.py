@@ -1,0 +1,78 @@
+"""Directories without weights that say so: a run draws its own from its seed. Lost weights are never taken for that."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from groupwise.__main__ import main
+from groupwise.data import BadData
+from groupwise.models import Decoder, find_model, read_model, read_shape, weight_files, write_fresh, write_model
+from groupwise.train.blank_model import write_blank
+from groupwise.train.commands import DEFAULT
+from groupwise.train.place import place
+from groupwise.train.text import read_recipe
+from groupwise.train.use import Use
+from tests.models.directories import characters, directory, shape
+from tests.models.test_checkpoint import change
+
+
+def test_weights_are_those_of_the_seed(tmp_path: Path) -> None:
+    write_fresh(shape(), tmp_path, tokenizer=characters())
+    assert read_shape(tmp_path) == shape() and weight_files(tmp_path) == []
+    models = [read_model(tmp_path, seed=seed) for seed in (3, 3, 4)]
+    weights = [model.state_dict()["model.embed_tokens.weight"] for model in models]
+    assert torch.equal(weights[0], weights[1]) and not torch.equal(weights[0], weights[2])
+    assert torch.equal(weights[0], Decoder.new(shape(), 3).state_dict()["model.embed_tokens.weight"])
+    assert all(w.requires_grad for w in models[0].parameters())
+
+
+def test_what_it_becomes_is_an_ordinary_directory(tmp_path: Path) -> None:
+    write_fresh(shape(), tmp_path / "fresh", tokenizer=characters())
+    write_model(read_model(tmp_path / "fresh", seed=3), tmp_path / "model", tokenizer=characters())
+    assert "fresh_weights" not in json.loads((tmp_path / "model" / "config.json").read_text())
+    one, other = (read_model(tmp_path / "model", seed=seed).state_dict() for seed in (3, 4))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_weights_that_are_there_are_read_whatever_is_said(tmp_path: Path) -> None:
+    change(directory(tmp_path), fresh_weights=True)
+    assert weight_files(tmp_path) == [tmp_path / "model.safetensors"]
+
+
+@pytest.mark.parametrize("said", [False, "true", 1, "drop"])
+def test_lost_weights_are_not_fresh_ones(tmp_path: Path, said: object) -> None:
+    change(directory(tmp_path), fresh_weights=said)
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(BadData, match=r"has no model\.safetensors"):
+        read_model(tmp_path)
+
+
+def test_only_native_models_can_be_fresh(tmp_path: Path) -> None:
+    change(directory(tmp_path), fresh_weights=True, hidden_act="gelu")
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(BadData, match="is fresh, and not a native one") as refusal:
+        read_model(tmp_path)
+    assert "gelu" in refusal.value.evidence
+
+
+def test_the_packaged_one_is_what_its_command_writes(tmp_path: Path) -> None:
+    write_blank(tmp_path)
+    packaged = find_model("blank")
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == sorted(path.name for path in packaged.iterdir())
+    assert all((tmp_path / name).read_bytes() == (packaged / name).read_bytes() for name in names)
+
+
+def test_runs_of_other_seeds_begin_elsewhere() -> None:
+    def weights(seed: str) -> torch.Tensor:
+        recipe = read_recipe(DEFAULT, [("model", "blank"), ("seed", seed)], Use())
+        return place(recipe, Use()).model.state_dict()["model.embed_tokens.weight"]
+
+    assert torch.equal(weights("1"), weights("1")) and not torch.equal(weights("1"), weights("2"))
+
+
+def test_an_adapter_beside_noise_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--model", "blank", "--lora.rank", "4"]) == 2
+    assert "is fresh" in (told := capsys.readouterr().err) and "leave lora out" in told

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from groupwise.__main__ import main
-from groupwise.data import BadData
+from groupwise.data import ENVIRONMENT, TEMPLATE, WRITTEN, BadData, Draw, Prompt
 from groupwise.learner import AdamW, Learner
-from groupwise.models import Shared, Tokenizer, closed, find_model, read_model, read_tokenizer
+from groupwise.models import Shared, Tokenizer, closed, find_model, find_template, heard, read_model, read_tokenizer
 from groupwise.tasks import Demonstration, demonstrations, read_demonstrations
 from groupwise.train.commands import carry_on
 from groupwise.train.place import place
@@ -26,6 +26,9 @@ from groupwise.train.warm_start import supervised, warm_start
 from tests.faults.small_runs import EVERY, begun, ran
 from tests.learner.small import model
 from tests.models.directories import bytes_, characters
+from tests.models.test_templates import made
+from tests.rollout.test_turns import Dialogue, family, sampler
+from tests.rollout.worlds import sampling
 from tests.train.test_bad_input import SMALL, refused, rows
 
 SHOWN = [Demonstration((1, 2, 3), (4, 5, 0)), Demonstration((6, 2), (7, 0)), Demonstration((1, 2, 3), (9, 9, 9, 9, 0))]
@@ -60,6 +63,18 @@ def test_the_loss_is_the_mean_over_answer_tokens_of_their_surprise() -> None:
             logits = plain.head(plain(layout.tokens, layout))[-1]
             surprise.append(-torch.log_softmax(logits.detach(), 0)[token])
     assert len(surprise) == 10 == taken.batch.tokens
+    assert taken.loss == pytest.approx(float(torch.stack(surprise).mean()), abs=1e-12)
+
+
+def test_within_a_conversation_only_the_assistants_words_are_taught() -> None:
+    """Each is as surprising as it is behind all that came before it, the environment's words included."""
+    origin = (WRITTEN, WRITTEN, TEMPLATE, ENVIRONMENT, ENVIRONMENT, WRITTEN, WRITTEN)
+    shown, it, plain = Demonstration((1, 2), (4, 0, 8, 7, 6, 5, 0), origin), learner(1), model()
+    (taken,) = supervised(it, [shown], per_step=1, order=lambda sweep: range(1), piece_tokens=99)
+    layout = Shared.of([shown.context], [shown.answer])
+    law = torch.log_softmax(plain.head(plain(layout.tokens, layout))[layout.source].detach(), -1)
+    surprise = [-law[i, token] for i, token in enumerate(shown.answer) if origin[i] == WRITTEN]
+    assert taken.batch.tokens == len(surprise) == 4
     assert taken.loss == pytest.approx(float(torch.stack(surprise).mean()), abs=1e-12)
 
 
@@ -133,7 +148,8 @@ def test_an_adapter_is_taught_too() -> None:
 
 def read(path: str, tokenizer: Tokenizer | None = None) -> list[Demonstration]:
     it = tokenizer or characters()
-    return read_demonstrations(path, it.encode, partial(closed, it), prompt="prompt", answer="answer")[0]
+    ask, tell = find_template("no", it), partial(heard, it, ((), ()))
+    return read_demonstrations(path, ask, partial(closed, it), prompt="prompt", answer="answer", tell=tell)[0]
 
 
 def test_an_answer_ends_with_what_the_tokenizer_says() -> None:
@@ -163,6 +179,45 @@ def test_a_conversation_is_asked_up_to_its_last_answer() -> None:
     assert seen == [talk] and found[0].answer == characters().encode("4") and facts.rows == 1
 
 
+TURNS = [("user", "7*5="), ("assistant", "call"), ("tool", "<|im_end|> see: 3"), ("assistant", "35")]
+
+
+def messages(*turns: tuple[str, str]) -> dict[str, object]:
+    return {"messages": [{"role": role, "content": content} for role, content in turns]}
+
+
+def test_a_conversation_is_shown_in_the_tokens_in_which_it_is_had() -> None:
+    reader = made()
+    template = find_template("chat", reader)
+    said = iter([words for role, words in TURNS if role == "assistant"])
+    s = sampler(
+        lambda: Dialogue(["<|im_end|> see: 3", None]), lambda ask: (*reader.encode(next(said)), min(reader.eos)),
+        draw=Draw(4, Prompt("p", template("7*5=")), 1), tokenizer=reader, sampling=sampling(max_tokens=400),
+        frame=template.between(),
+    )  # fmt: skip
+    had = family(s).samples[0]
+    tell = partial(heard, reader, template.between())
+    path, columns = rows("a.jsonl", messages(*TURNS)), {"prompt": "prompt", "answer": "answer"}
+    (shown,), _ = read_demonstrations(path, template, partial(closed, reader), tell=tell, **columns)
+    assert (shown.context, shown.answer) == (had.context, had.tokens)
+    assert shown.origin == tuple(WRITTEN if o >= 0 else o for o in had.origin)
+
+
+def test_words_that_open_a_conversation_are_read() -> None:
+    it = characters()
+    talk = [("user", "1+1="), ("tool", "9"), ("assistant", "2")]
+    path, columns = rows("a.jsonl", messages(*talk)), {"prompt": "prompt", "answer": "answer"}
+    tell = partial(heard, it, ((7,), (8,)))
+    (shown,), _ = read_demonstrations(path, lambda asked: (1,), partial(closed, it), tell=tell, **columns)
+    assert shown.answer == (*it.encode("92"), 0) and shown.origin == (ENVIRONMENT, WRITTEN, WRITTEN)
+
+
+def test_a_tool_that_speaks_wants_an_environment(capsys: pytest.CaptureFixture[str]) -> None:
+    path = rows("a.jsonl", messages(("user", "1+1="), ("assistant", "1+1="), ("tool", "2"), ("assistant", "#2")))
+    told = refused(capsys, 2, "train", "--warm_start.demonstrations", path)
+    assert "a tool speaks in the demonstrations" in told and "--environment" in told
+
+
 @pytest.mark.parametrize(
     ("row", "why"),
     [
@@ -175,12 +230,16 @@ def test_a_conversation_is_asked_up_to_its_last_answer() -> None:
         ({"messages": "hello"}, "field 'messages' is text"),
         ({"messages": [{"role": "assistant", "content": "2"}]}, "do not end with an answer"),
         ({"messages": [{"role": "user", "content": "2"}] * 2}, "do not end with an answer"),
+        (messages(("user", "1"), ("assistant", "2"), ("tool", "3")), "do not end with an answer"),
+        (messages(("user", "1"), ("assistant", ""), ("tool", "3"), ("assistant", "4")), "do not end with an answer"),
+        (messages(("user", "1"), ("assistant", "2"), ("tool", "3"), ("tool", "3"), ("assistant", "4")), "as one"),
+        (messages(("user", "1"), ("assistant", "2"), ("tool", "é"), ("assistant", "4")), "read this tool's answer"),
         ({"prompt": "1", "answer": "2é"}, "the tokenizer cannot read this answer"),
         (None, "row 1: empty"),
     ],
 )
 def test_rows_that_show_nothing(row: object, why: str) -> None:
-    if row == {"prompt": "1", "answer": "2é"}:
+    if "é" in str(row):
         tokenizer = read_tokenizer(find_model("calculator"))
     else:
         tokenizer = characters()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from groupwise.models.layout import Shared, attention
     from groupwise.models.lora import Lora, adapted, attach, load_peft, merge, see_targets, write_adapter
     from groupwise.models.sampling import choose, law_dtype, log_law, truncated
-    from groupwise.models.templates import Messages, Template, closed, find_template
+    from groupwise.models.templates import Messages, Template, closed, find_template, heard
     from groupwise.models.tokenizer import Tokenizer, read_tokenizer
 
 __all__ = [
@@ -47,6 +47,7 @@ __all__ = [
     "find_model",
     "find_template",
     "fingerprint",
+    "heard",
     "keyed_random",
     "law_dtype",
     "lineage",

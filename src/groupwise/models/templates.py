@@ -10,7 +10,7 @@ from typing import Any
 
 import tokenizers
 
-from groupwise.data import BadData, Usage
+from groupwise.data import BadData, Ids, Usage
 from groupwise.models.tokenizer import Tokenizer
 
 Messages = Sequence[Mapping[str, Any]]
@@ -153,6 +153,20 @@ def closed(tokenizer: Tokenizer, answer: str) -> tuple[int, ...]:
     spelling = named.get("content") if isinstance(named, dict) else named
     end = tokenizer.fast.token_to_id(spelling) if isinstance(spelling, str) else None
     return (*tokenizer.encode(answer), end if end in tokenizer.eos else min(tokenizer.eos))
+
+
+def heard(tokenizer: Tokenizer, frame: tuple[Ids, Ids], said: Ids, words: str) -> tuple[Ids, Ids, Ids]:
+    """What an environment's words add behind what stands there: the template's ids, the words' own, the template's.
+
+    `frame` is the template's `between`. An end token that the model has written is not written again; words that open a
+    conversation, behind which the model has said nothing yet, stand as they are. BadData for words without tokens.
+    """
+    ids, (before, after) = tokenizer.encode(words), frame
+    if not said:
+        return (), ids, ()
+    if said[-1] in tokenizer.eos and before[:1] == said[-1:]:
+        before = before[1:]
+    return before, ids, after
 
 
 def chat_template(tokenizer: Tokenizer) -> str:

@@ -29,7 +29,7 @@ from groupwise.data import (
     Words,
     World,
 )
-from groupwise.models import Purpose, Tokenizer, keyed_random
+from groupwise.models import Purpose, Tokenizer, heard, keyed_random
 from groupwise.rollout.talk import Drifted, Talk
 from groupwise.rollout.together import together
 
@@ -129,16 +129,11 @@ class DrawSampler:
     def tell(self, sample: Sample, words: str) -> Sample:
         """The sample with an environment's words behind its own, open again, and the template's (`frame`) around them.
 
-        An end token that the model has written is not written again; words that open a conversation stand behind the
-        prompt as they are. What `Words` count is counted. BadData for words that have no tokens.
+        What `Words` count is counted. BadData for words that have no tokens.
         """
-        ids, (before, after) = self.tokenizer.encode(words), self.frame
+        before, ids, after = heard(self.tokenizer, self.frame, sample.tokens, words)
         if isinstance(words, Words):
             sample = sample.counted(words.counts)
-        if not sample.tokens:
-            return sample.insert(ids, ENVIRONMENT)
-        if sample.tokens[-1] in self.tokenizer.eos and before[:1] == sample.tokens[-1:]:
-            before = before[1:]
         return sample.insert(before, TEMPLATE).insert(ids, ENVIRONMENT).insert(after, TEMPLATE).ended(None)
 
     async def score(self, context: Ids, sample: Sample) -> tuple[float, ...]:

@@ -1,13 +1,18 @@
 """Tokenizers of the packaged models: one id a character, as fast tokenizers that every tool of the field loads."""
 
+import re
 from collections.abc import Sequence
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
 CHARACTERS = "0123456789+-*=;#"
 PRINTABLE = "".join(map(chr, range(0x20, 0x7F))) + "\n"
-WORDS = ("```python\n", "\n```", "def ", "return ")
-"""What answers of the packaged tasks are framed in; each is one token of `blank`."""
+WORDS = (
+    "```python\n", "\n```", "def ", "return ",
+    "<tool_call>", '{"name": "calculate", "arguments": {"expression": "', '"}}', "</tool_call>",
+    "<tool_response>\n", "\n</tool_response>",
+)  # fmt: skip
+"""What answers of the packaged tasks are framed in; each is one token of `blank`. None begins as another does."""
 PAD, END = "<pad>", "<end>"
 
 
@@ -34,7 +39,7 @@ def blank_tokenizer() -> Tokenizer:
 def _of(words: Sequence[str], characters: str) -> Tokenizer:
     vocabulary = {token: i for i, token in enumerate((PAD, END, *words, *characters))}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=""))
-    whole = "|".join((*words, r"[\s\S]"))  # no word has a character that means something in a pattern
+    whole = "|".join((*map(re.escape, words), r"[\s\S]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(whole), behavior="isolated")
     tokenizer.decoder = decoders.Fuse()
     tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in (PAD, END)])

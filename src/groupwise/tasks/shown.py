@@ -1,13 +1,19 @@
-"""Demonstrations for a supervised phase: rows with a prompt and its answer, or with the messages of a conversation."""
+"""Demonstrations for a supervised phase: rows with a prompt and its answer, or with the messages of a conversation.
+
+In a conversation with an environment, what it says stands in messages of the role `tool`.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
-from groupwise.data import BadData, Ids
+from groupwise.data import ENVIRONMENT, TEMPLATE, WRITTEN, BadData, Ids, Usage
 from groupwise.tasks.facts import Facts, Reckoning
 from groupwise.tasks.fields import Asked, Fields, is_conversation
 from groupwise.tasks.rows import SHOWN, Fault, Row, kind_of, rows_of
+
+T = TypeVar("T")
 
 EXAMPLE = (
     'write one JSON object a row, such as {"prompt": "7*5=", "answer": "35"} or\n'
@@ -17,28 +23,45 @@ EXAMPLE = (
 
 @dataclass(frozen=True, slots=True)
 class Demonstration:
-    """What the model reads, and what it is taught to write after it, the token that ends an answer included."""
+    """What the model reads, and what it is taught to write after it, the token that ends an answer included.
+
+    `origin` tells whose each token of the answer is where an environment answers within it: that one's, and the
+    template's around them, are read and not taught. Empty where all of it is taught.
+    """
 
     context: Ids
     answer: Ids
+    origin: Ids = ()
+
+
+Tell = Callable[[Ids, str], tuple[Ids, Ids, Ids]]
+"""Of what stands there and an environment's words: the template's ids, the words' own, the template's."""
 
 
 def read_demonstrations(
-    source: str, ask: Callable[[Any], Ids], write: Callable[[str], Ids], *, prompt: str, answer: str
+    source: str,
+    ask: Callable[[Any], Ids],
+    write: Callable[[str], Ids],
+    *,
+    prompt: str,
+    answer: str,
+    tell: Tell | None = None,
 ) -> tuple[list[Demonstration], Facts]:
     """The demonstrations of a file, a directory or `datasets:NAME`, in order, and what is known of them.
 
-    A row with `messages` ends with the assistant's, which is the answer. `ask` makes ids of a text or of messages and
-    `write` of an answer. `BadData` names every row that cannot be used; rows count from 1.
+    A row with `messages` ends with the assistant's, which is the answer, together with the tool's messages right before
+    it and the assistant's that they answer. `ask` makes ids of a text or of messages, `write` of an answer, and `tell`
+    of an environment's words (None: there is no environment). `BadData` names every row that cannot be used; rows count
+    from 1.
     """
     found: list[Demonstration] = []
     faults: list[str] = []
     content, rows = Reckoning(), 0
     for rows, row in rows_of(source):
         try:
-            asked, told = _told(row, Fields(prompt, answer))
-            content.add(asked, told)
-            found.append(Demonstration(_ids(ask, asked, "prompt"), _ids(write, told, "answer")))
+            asked, turns = _told(row, Fields(prompt, answer))
+            content.add(asked, turns[0][1] if len(turns) == 1 else turns)
+            found.append(Demonstration(_ids(ask, asked, "prompt"), *_conversation(turns, write, tell)))
         except Fault as fault:
             faults.append(f"row {rows}: {str(fault).replace('--columns.', '--warm_start.columns.')}")
     if faults:
@@ -50,25 +73,53 @@ def read_demonstrations(
     return found, Facts(source=source, sha256=content.digest, rows=rows, training=rows, held_out=0)
 
 
-def _told(row: Row | Fault, fields: Fields) -> tuple[Asked, str]:
-    """What is asked in a row, and the answer that it shows."""
+ASSISTANT, TOOL = "assistant", "tool"
+"""Who speaks in a conversation: the model, and its environment."""
+Turns = list[tuple[str, str]]
+
+
+def _told(row: Row | Fault, fields: Fields) -> tuple[Asked, Turns]:
+    """What is asked in a row, and the answer that it shows: the assistant's words, between them a tool's."""
     if isinstance(row, Fault):
         raise row
     if "messages" not in row:
         asked, told = fields.read(row)
         if not isinstance(told, str):
             raise Fault(f"field {fields.answer!r} is {kind_of(told)}: a demonstration is text")
-        return asked, told
+        return asked, [(ASSISTANT, told)]
     messages = row["messages"]
     if not is_conversation(messages):
         raise Fault(f"field 'messages' is {kind_of(messages)}: it is a list of objects with role and content")
-    *before, last = messages
-    if last["role"] != "assistant" or not last["content"].strip() or not before:
+    at = len(messages) - 1  # where the answer begins: from the end, the assistant and a tool in turn
+    while at > 0 and messages[at - 1]["role"] == (TOOL if messages[at]["role"] == ASSISTANT else ASSISTANT):
+        at -= 1
+    before, turns = messages[:at], [(m["role"], m["content"]) for m in messages[at:]]
+    if turns[-1][0] != ASSISTANT or not before or not all(said.strip() for _, said in turns):
         raise Fault("its messages do not end with an answer of the assistant to something")
-    return before, last["content"]
+    if before[-1]["role"] == TOOL:
+        raise Fault("two messages of the tool follow each other: write them as one")
+    return before, turns
 
 
-def _ids(encode: Callable[[Any], Ids], words: Any, what: str) -> Ids:
+def _conversation(turns: Turns, write: Callable[[str], Ids], tell: Tell | None) -> tuple[Ids, Ids]:
+    """The ids of an answer, and whose each is; nothing of that where all of it is the assistant's."""
+    ids, origin = (), ()
+    for who, said in turns:
+        if who == ASSISTANT:
+            new = [(_ids(write, said, "answer"), WRITTEN)]
+        elif tell is None:
+            what = "a tool speaks in the demonstrations, and the recipe names no environment"
+            fix = "name the one that speaks so, such as --environment calculator_tools, with --method.strategy Turns"
+            raise Usage(what, fix=f"{fix} --evaluate.strategy Turns")
+        else:
+            before, words, after = _ids(partial(tell, ids), said, "tool's answer")
+            new = [(before, TEMPLATE), (words, ENVIRONMENT), (after, TEMPLATE)]
+        ids = sum((added for added, _ in new), ids)
+        origin = sum(((whose,) * len(added) for added, whose in new), origin)
+    return ids, origin if len(turns) > 1 else ()
+
+
+def _ids(encode: Callable[[Any], T], words: Any, what: str) -> T:
     try:
         ids = encode(words)
     except Exception as error:  # a tokenizer of one's own may raise anything

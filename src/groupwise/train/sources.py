@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from groupwise.data import Task, Usage, Verifier
-from groupwise.models import Template, Tokenizer, closed, find_template
+from groupwise.models import Template, Tokenizer, closed, find_template, heard
 from groupwise.tasks import (
     Bounds,
     Demonstration,
@@ -84,7 +84,8 @@ def demonstrations_of(recipe: Recipe, tokenizer: Tokenizer) -> tuple[list[Demons
         return [], ()
     ask = find_template(sources(recipe)[0].template, tokenizer)
     columns = {"prompt": phase.columns.prompt, "answer": phase.columns.answer}
-    found, facts = read_demonstrations(phase.demonstrations, ask, partial(closed, tokenizer), **columns)
+    tell = partial(heard, tokenizer, ask.between()) if recipe.environment else None
+    found, facts = read_demonstrations(phase.demonstrations, ask, partial(closed, tokenizer), tell=tell, **columns)
     return found, (facts,)
 
 

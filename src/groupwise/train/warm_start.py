@@ -45,14 +45,15 @@ def supervised(
 
 
 def written(demonstrations: Sequence[Demonstration]) -> Batch:
-    """Demonstrations as samples of written tokens."""
+    """Demonstrations as samples of written tokens, which alone are trained, and of an environment's within them."""
 
-    def family(i: int, context: tuple[int, ...], ids: tuple[int, ...]) -> Family:
-        open_sample = Sample(context=context, stream=(0,), limit=len(ids), finish=Finish.stop)
-        sample = open_sample.insert(ids, WRITTEN).judged(Verdict(Outcome.correct))
-        return Family(Draw(i, Prompt(str(i), context), 1), (sample,))
+    def family(i: int, d: Demonstration) -> Family:
+        n = len(d.answer)
+        sample = Sample(context=d.context, stream=(0,), limit=n, finish=Finish.stop)
+        sample = sample.extended(d.answer, d.origin or (WRITTEN,) * n, (math.nan,) * n)
+        return Family(Draw(i, Prompt(str(i), d.context), 1), (sample.judged(Verdict(Outcome.correct)),))
 
-    batch = pack([family(i, d.context, d.answer) for i, d in enumerate(demonstrations)])
+    batch = pack([family(i, d) for i, d in enumerate(demonstrations)])
     return batch.having(advantage=torch.ones(batch.tokens, dtype=torch.float64))
 
 

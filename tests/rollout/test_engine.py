@@ -12,6 +12,7 @@ from torch import Tensor
 from groupwise.data import Ask, Engine, Finish, Ids, Sampling, Span, Usage
 from groupwise.models import Decoder, Purpose, lineage, uniform
 from groupwise.rollout import NativeEngine
+from groupwise.rollout.layouts import padded
 from tests.models.directories import bytes_
 from tests.rollout.worlds import VOCABULARY, answered, ask, decoder, endless, engine, logits, prompt_of, tokenizer
 
@@ -203,14 +204,38 @@ def test_equal_contexts_are_read_once_and_remembered_until_other_weights_come() 
     context = prompt_of(0, 40)
     asks = [ask(0, context=context, stream=(i,), limit=2) for i in range(20)]
     first = answered(e, asks)
-    assert [len(x) for x in seen] == [48, 32, 32]
+    widths = [48, 16, padded(len({span.tokens[0] for span in first}), 16)]
+    assert [len(x) for x in seen] == widths
     assert answered(e, asks) == first
-    assert [len(x) for x in seen[3:]] == [32, 32]
+    assert [len(x) for x in seen[3:]] == widths[1:]
     asyncio.run(e.load(1, model.state_dict()))
     e.foresee([context, context])
     assert [len(x) for x in seen[5:]] == [48]
     answered(e, asks)
-    assert [len(x) for x in seen[6:]] == [32, 32]
+    assert [len(x) for x in seen[6:]] == widths[1:]
+
+
+def test_what_rows_have_said_alike_is_forwarded_once() -> None:
+    """Each tick forwards as many texts as differ; those who leave early or are given up leave no hole."""
+    model = decoder(layers=1, spread=0.9)
+    asks = [ask(i // 30, stream=(i,), draw=i // 30, limit=3 + i % 9) for i in range(60)]
+    alone = [answered(engine(model), [a])[0] for a in asks]
+    e = engine(model)
+    stems = e._rows.stems
+    forward, wide = stems.forward, []
+
+    def watched() -> Tensor:
+        wide.append(len(stems))
+        return forward()
+
+    stems.forward = watched  # pyright: ignore[reportAttributeAccessIssue]
+    assert answered(e, asks) == alone
+    expected = [
+        {(a.context, span.tokens[:t]) for a, span in zip(asks, alone) if len(span.tokens) > t} for t in range(11)
+    ]
+    assert wide == list(map(len, expected))
+    assert wide[0] == 2 and max(wide) > 16
+    assert len(stems) == 0
 
 
 def test_rows_and_cache_are_bounded_and_nobody_overtakes() -> None:
@@ -237,7 +262,7 @@ def test_rows_and_cache_are_bounded_and_nobody_overtakes() -> None:
 
     def watched() -> list:
         answers = tick()
-        most.append(bounded._rows.cache.keys.shape[1] * bounded._rows.cache.keys.shape[3])
+        most.append(bounded._rows.stems.cache.keys.shape[1] * bounded._rows.stems.cache.keys.shape[3])
         assert len(bounded._rows) <= 32
         return answers
 

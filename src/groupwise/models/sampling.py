@@ -56,27 +56,30 @@ def truncated(logits: Float[Tensor, "rows v"], sampling: Sampling) -> Float[Tens
     return torch.log_softmax(logp.masked_fill(~kept, -torch.inf), -1)
 
 
-def choose(logp: Float[Tensor, "rows v"], u: Float[Tensor, " rows"]) -> Int[Tensor, " rows"]:
-    """The token at `u` in [0, 1) of each row's cumulative law, in the order of the vocabulary.
+def choose(
+    logp: Float[Tensor, "laws v"], u: Float[Tensor, " rows"], of: Int[Tensor, " rows"] | None = None
+) -> Int[Tensor, " rows"]:
+    """The token at each `u` in [0, 1) of a cumulative law, in the order of the vocabulary: row i draws from law `of[i]`.
 
-    A block of the vocabulary is found first, then the token in it: only the masses of blocks are ever summed over the
-    whole vocabulary. Summed in float64, inside a block of a large vocabulary in the law's dtype. A `u` beyond a sum
-    that falls short of 1 gives the last token of positive probability, and no token of probability 0 is ever chosen.
+    Without `of`, each from its own. A block of the vocabulary is found first, then the token in it: only the masses of
+    blocks are ever summed over the whole vocabulary. Summed in float64, inside a block of a large vocabulary in the
+    law's dtype. A `u` beyond a sum that falls short of 1 gives the last token of positive probability, and no token of
+    probability 0 is ever chosen.
 
-    >>> choose(torch.tensor([[0.5, 0.0, 0.5]]).log().expand(3, -1), torch.tensor([0.0, 0.5, 0.999])).tolist()
+    >>> choose(torch.tensor([[0.5, 0.0, 0.5]]).log(), torch.tensor([0.0, 0.5, 0.999]), torch.zeros(3).long()).tolist()
     [0, 2, 2]
     """
-    u = u.double()
+    u, of = u.double(), torch.arange(len(logp), device=logp.device) if of is None else of
     if logp.shape[-1] <= 2 * BLOCK:
-        return _at(logp.double().exp(), u)
+        return _at(logp.double().exp()[of], u)
     p = logp.exp()
     whole = p.shape[-1] // BLOCK
     mass = p[:, : whole * BLOCK].unflatten(-1, (whole, BLOCK)).sum(-1)
-    mass = torch.cat([mass, p[:, whole * BLOCK :].sum(-1, keepdim=True)], -1).double()
+    mass = torch.cat([mass, p[:, whole * BLOCK :].sum(-1, keepdim=True)], -1).double()[of]
     block = _at(mass, u)
     before = (mass.cumsum(-1) - mass).gather(-1, block[:, None])[:, 0]
     place = block[:, None] * BLOCK + torch.arange(BLOCK, device=p.device)
-    inside = p.gather(-1, place.clamp(max=p.shape[-1] - 1)).double().masked_fill(place >= p.shape[-1], 0)
+    inside = p[of[:, None], place.clamp(max=p.shape[-1] - 1)].double().masked_fill(place >= p.shape[-1], 0)
     return block * BLOCK + _at(inside, u - before)
 
 

@@ -66,14 +66,13 @@ class RowCache:
             new[:, :live, :, kept] = old[:, :live, :, kept]
             setattr(self, name, new)
 
-    def enter(self, first: int, count: int, keys: Tensor, values: Tensor) -> None:
-        """Rows `first` to `first + count` begin with these keys and values."""
-        own = slice(first, first + count)
-        self.keys[:, own, :, : keys.shape[2]] = keys[:, None]
-        self.values[:, own, :, : keys.shape[2]] = values[:, None]
+    def enter(self, row: int, keys: Tensor, values: Tensor) -> None:
+        """A row begins with these keys and values."""
+        self.keys[:, row, :, : keys.shape[2]] = keys
+        self.values[:, row, :, : keys.shape[2]] = values
 
-    def move(self, to: list[int], source: list[int], positions: int) -> None:
-        """Rows `source` take the places `to`."""
+    def move(self, to: Tensor, source: Tensor, positions: int) -> None:
+        """What rows `source` hold stands in the places `to` as well."""
         for x in (self.keys, self.values):
             x[:, to, :, :positions] = x[:, source, :, :positions]
 

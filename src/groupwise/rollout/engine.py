@@ -76,7 +76,7 @@ class NativeEngine:
                 if x.data_ptr() != weights[name].data_ptr():
                     x.copy_(weights[name])
         self._prefixes.clear()
-        self._rows.cache.clear()
+        self._rows.stems.cache.clear()
         self.version = version
 
     def foresee(self, contexts: Sequence[Ids]) -> None:
@@ -119,9 +119,9 @@ class NativeEngine:
             return
         self._remember([job.ask.context[:-1] for job in chosen])
         begins = (len(job.ask.context) - shareable(len(job.ask.context)) for job in chosen)
-        longest = max(self._rows.longest + 1, *begins)
+        longest = max(self._rows.stems.longest + 1, *begins)
         with torch.inference_mode():
-            self._rows.cache.grow(padded(live + len(chosen), ROWS), longest, live)
+            self._rows.stems.grow(live + len(chosen), longest)
             for context, jobs in groupby(chosen, key=lambda job: job.ask.context):
                 self._rows.enter(list(jobs), self._prefixes[context[:-1]] if len(context) > 1 else None)
         for _ in chosen:

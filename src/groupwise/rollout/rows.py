@@ -10,9 +10,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from groupwise.data import Ask, Finish, Sampling, Span
-from groupwise.models import Model, Tokenizer, choose, lineage, truncated, uniform
-from groupwise.rollout.cache import RowCache
-from groupwise.rollout.layouts import ROWS, Common, Decode, KeysValues, padded, room, shareable
+from groupwise.models import Model, Tokenizer, choose, law_dtype, lineage, truncated, uniform
+from groupwise.rollout.layouts import ROWS, KeysValues, padded, room, shareable
+from groupwise.rollout.stems import Stems
 
 Law = tuple[float, float, int, float, int]
 
@@ -36,19 +36,13 @@ class Rows:
     def __init__(self, decoder: Model, tokenizer: Tokenizer, *, seed: int, rows: int, cache_tokens: int) -> None:
         self.decoder, self.tokenizer, self.seed = decoder, tokenizer, seed
         shape, weight = decoder.shape, next(decoder.parameters())
-        self.cache = RowCache(
-            shape.layers, shape.kv_heads, shape.head_dim,
-            bound=cache_tokens, dtype=weight.dtype, device=weight.device,
-        )  # fmt: skip
+        self.stems = Stems(decoder, most=rows, cache_tokens=cache_tokens)
         self.jobs: list[Job] = []
-        self.begins: list[KeysValues | None] = []
-        self._common: list[Common] | None = []
         self.laws: list[Law] = []
         self.stopping = 0
         rows = padded(rows, ROWS)
         on = {"dtype": torch.long, "device": weight.device}
-        self.token, self.position, self.place = (torch.zeros(rows, **on) for _ in range(3))
-        self.made, self.limit = torch.zeros(rows, **on), torch.zeros(rows, **on)
+        self.stem, self.newest, self.made, self.limit = (torch.zeros(rows, **on) for _ in range(4))
         self.tokens = torch.zeros(rows, 64, **on)
         self.logp = torch.zeros(rows, 64, dtype=torch.float64, device=weight.device)
         self.ends = torch.zeros(shape.vocabulary, dtype=torch.bool, device=weight.device)
@@ -60,37 +54,13 @@ class Rows:
     def __len__(self) -> int:
         return len(self.jobs)
 
-    @property
-    def longest(self) -> int:
-        """The furthest place of its own that a live row stands at."""
-        return int(self.place[: len(self.jobs)].max()) if self.jobs else 0
-
-    @property
-    def common(self) -> list[Common]:
-        """The live rows by what they read in common."""
-        if self._common is None:
-            alike: dict[int, tuple[KeysValues, list[int]]] = {}
-            for row, known in enumerate(self.begins):
-                if known is not None:
-                    alike.setdefault(id(known[0]), (known, []))[1].append(row)
-            self._common = [Common.of(known, rows, self.token.device) for known, rows in alike.values()]
-        return self._common
-
     def enter(self, jobs: Sequence[Job], known: KeysValues | None) -> None:
         """Asks with one context become rows; `known` is all of that but its last token, which is read next."""
         asks = [job.ask for job in jobs]
         n = len(self.jobs)
         own = slice(n, n + len(asks))
-        self.token[own] = asks[0].context[-1]
-        self.position[own] = len(asks[0].context) - 1
-        common = shareable(len(asks[0].context))
-        self.place[own] = len(asks[0].context) - 1 - common
-        if known is not None:
-            keys, values = known
-            self.cache.enter(n, len(asks), keys[:, :, common:], values[:, :, common:])
-        begin = (known[0][:, :, :common], known[1][:, :, :common]) if known is not None and common else None
-        self.begins.extend([begin] * len(asks))
-        self._common = None
+        self.stem[own] = self.stems.enter(asks[0].context, known)
+        self.newest[own] = asks[0].context[-1]
         self.made[own] = 0
         self.limit[own] = torch.tensor([ask.limit for ask in asks], device=self.limit.device)
         self.draw[own] = [ask.draw for ask in asks]
@@ -104,23 +74,16 @@ class Rows:
     def tick(self) -> list[tuple[Job, Span]]:
         """One more token for every row; the jobs that are done with it leave. Versions are the caller's to write."""
         n = len(self.jobs)
-        full = padded(n, ROWS)
-        longest = self.longest
-        self.cache.grow(full, longest + 1, n)
-        layout = Decode.of(
-            self.cache.keys, self.cache.values, self.position[:full], self.place[:n], longest, self.common
-        )
-        logits = self.decoder.head(self.decoder(self.token[:full], layout))
-        token, logp = self._drawn(logits, n)
+        self.stems.grow(n, self.stems.longest + 1)
+        token, logp = self._drawn(self.stems.forward(), n)
         self._write(token[:n], logp[:n])
         ended = self.ends[token[:n]]
         if self.stopping:
             ended = ended | self._stopped(ended)
         done = (ended | (self.made[:n] >= self.limit[:n])).nonzero().squeeze(1)
-        if not len(done):
-            return []
         return self.leave(done.tolist(), [Finish.stop if e else Finish.length for e in ended[done].tolist()])
 
+    @torch.inference_mode()
     def leave(self, rows: Sequence[int], finishes: Sequence[Finish]) -> list[tuple[Job, Span]]:
         """These rows' answers as they stand; the rows are free again."""
         made = self.made[list(rows)].tolist()
@@ -136,41 +99,35 @@ class Rows:
         return gone
 
     def _close(self, holes: set[int]) -> None:
-        """Move the last rows into the holes; what is behind them becomes inert."""
+        """Move the last rows into the holes; the others' stems part where they disagree."""
         n = len(self.jobs)
         left = n - len(holes)
         to = sorted(r for r in holes if r < left)
         source = [r for r in range(left, n) if r not in holes]
         if to:
-            self.cache.move(to, source, self.longest)
-            for x in (self.token, self.position, self.place, self.made, self.limit, self.tokens, self.logp):
+            for x in (self.stem, self.newest, self.made, self.limit, self.tokens, self.logp):
                 x[to] = x[source]
             for x in (self.draw, self.stream, self.at, self.law):
                 x[to] = x[source]
             for r, s in zip(to, source):
-                self.jobs[r], self.begins[r] = self.jobs[s], self.begins[s]
-        del self.jobs[left:], self.begins[left:]
-        self._common = None
-        self.position[left:n] = 0
+                self.jobs[r] = self.jobs[s]
+        del self.jobs[left:]
+        self.stem[:left] = self.stems.part(self.stem[:left], self.newest[:left])
 
-    def _drawn(self, logits: Float[Tensor, "full v"], n: int) -> tuple[Int[Tensor, " full"], Float[Tensor, " full"]]:
+    def _drawn(self, logits: Float[Tensor, "stems v"], n: int) -> tuple[Int[Tensor, " n"], Float[Tensor, " n"]]:
         """A token and its log-prob for every row: each row under its own law."""
-        token = logp = None
+        stem = self.stem[:n]
+        token, logp = torch.zeros_like(stem), torch.zeros(n, dtype=law_dtype(logits.dtype), device=logits.device)
         for number in sorted(set(self.law[:n].tolist())):
             temperature, top_p, top_k, min_p, purpose = self.laws[number]
-            sampling = Sampling(temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p)
-            u = np.zeros(len(logits))
+            own = self.law[:n] == number
+            u = np.zeros(int(own.sum()))
             if temperature > 0:
-                u[:n] = uniform((self.seed, purpose), self.draw[:n], self.stream[:n], self.at[:n])
-            law = truncated(logits, sampling)
-            chosen = choose(law, torch.from_numpy(u).to(law.device))
-            said = law.gather(1, chosen[:, None]).squeeze(1).double()
-            if token is None or logp is None:
-                token, logp = chosen, said
-            else:
-                own = torch.from_numpy(self.law[: len(logits)] == number).to(law.device)
-                token, logp = torch.where(own, chosen, token), torch.where(own, said, logp)
-        assert token is not None and logp is not None
+                u = uniform((self.seed, purpose), self.draw[:n][own], self.stream[:n][own], self.at[:n][own])
+            rows = torch.from_numpy(own.nonzero()[0]).to(stem.device)
+            law = truncated(logits, Sampling(temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p))
+            token[rows] = chosen = choose(law, torch.from_numpy(u).to(law.device), stem[rows])
+            logp[rows] = law[stem[rows], chosen]
         return token, logp
 
     def _write(self, token: Int[Tensor, " n"], logp: Float[Tensor, " n"]) -> None:
@@ -181,11 +138,9 @@ class Rows:
             self.logp = torch.cat([self.logp, torch.zeros_like(self.logp)], 1)
         row = torch.arange(n, device=token.device)
         self.tokens[row, made] = token
-        self.logp[row, made] = logp
-        self.token[:n] = token
+        self.logp[row, made] = logp.to(self.logp.dtype)
+        self.newest[:n] = token
         self.made[:n] += 1
-        self.position[:n] += 1
-        self.place[:n] += 1
         self.at[:n] += np.uint64(1)
 
     def _stopped(self, ended: Bool[Tensor, " n"]) -> Bool[Tensor, " n"]:

@@ -59,12 +59,12 @@ def truncated(logits: Float[Tensor, "rows v"], sampling: Sampling) -> Float[Tens
 def choose(
     logp: Float[Tensor, "laws v"], u: Float[Tensor, " rows"], of: Int[Tensor, " rows"] | None = None
 ) -> Int[Tensor, " rows"]:
-    """The token at each `u` in [0, 1) of a cumulative law, in the order of the vocabulary: row i draws from law `of[i]`.
+    """The token at each `u` in [0, 1) of a cumulative law, in the order of the vocabulary.
 
-    Without `of`, each from its own. A block of the vocabulary is found first, then the token in it: only the masses of
-    blocks are ever summed over the whole vocabulary. Summed in float64, inside a block of a large vocabulary in the
-    law's dtype. A `u` beyond a sum that falls short of 1 gives the last token of positive probability, and no token of
-    probability 0 is ever chosen.
+    Row i draws from law `of[i]`; without `of`, each from its own. A block of the vocabulary is found first, then the
+    token in it: only the masses of blocks are ever summed over the whole vocabulary. Summed in float64, inside a block
+    of a large vocabulary in the law's dtype. A `u` beyond a sum that falls short of 1 gives the last token of positive
+    probability, and no token of probability 0 is ever chosen.
 
     >>> choose(torch.tensor([[0.5, 0.0, 0.5]]).log(), torch.tensor([0.0, 0.5, 0.999]), torch.zeros(3).long()).tolist()
     [0, 2, 2]

@@ -75,7 +75,7 @@ class Stems:
         return logits
 
     def part(self, stem: Int[Tensor, " rows"], token: Int[Tensor, " rows"]) -> Int[Tensor, " rows"]:
-        """Rows of one stem go on together where their newest tokens are equal. The number of each row's stem from now on.
+        """The number of each row's stem from now on: rows of one go on together where their newest tokens are equal.
 
         The first of those who part keeps the place, others copy it; a stem that no row is on makes room.
         """

@@ -115,14 +115,16 @@ def run(words: list[str]) -> int:
         case "train":
             told = shlex.join(["groupwise", *words, *(w for path, value in overrides for w in (f"--{path}", value))])
             return do.train(a.recipe, overrides, a.use, out=a.out, name=a.name, stop_after=a.stop_after, command=told,
-                            unsafe_local_exec=a.unsafe_local_exec)  # fmt: skip
+                            unsafe_local_exec=a.unsafe_local_exec,
+                            trust_remote_code=a.trust_remote_code)  # fmt: skip
         case "resume":
             return do.resume(a.run, a.use, strict=a.strict, stop_after=a.stop_after,
-                             unsafe_local_exec=a.unsafe_local_exec)  # fmt: skip
+                             unsafe_local_exec=a.unsafe_local_exec,
+                             trust_remote_code=a.trust_remote_code)  # fmt: skip
         case "merge":
             from groupwise.train.merge import merged
 
-            return merged(a.model, a.out)
+            return merged(a.model, a.out, trust_remote_code=a.trust_remote_code)
         case "audit":
             from groupwise.train.audit import audit
 
@@ -133,9 +135,10 @@ def run(words: list[str]) -> int:
         case "eval":
             return ask.evaluate(a.model, overrides, a.use, samples=a.samples, problems=a.problems, recipe_path=a.recipe,
                                 preset=a.preset, data=a.data, out=a.out,
-                                unsafe_local_exec=a.unsafe_local_exec)  # fmt: skip
+                                unsafe_local_exec=a.unsafe_local_exec,
+                                trust_remote_code=a.trust_remote_code)  # fmt: skip
         case "sample":
-            return ask.sample(a.model, a.prompt, overrides, a.use, n=a.n)
+            return ask.sample(a.model, a.prompt, overrides, a.use, n=a.n, trust_remote_code=a.trust_remote_code)
     raise AssertionError(a.command)
 
 
@@ -169,7 +172,7 @@ def look(a: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
             from groupwise.train.check import check
             from groupwise.train.use import load_use
 
-            loaded = load_use(a.use, unsafe_local_exec=a.unsafe_local_exec)
+            loaded = load_use(a.use, unsafe_local_exec=a.unsafe_local_exec, trust_remote_code=a.trust_remote_code)
             problems = check(Path(a.file), overrides, loaded, print)
             print(views.show_check(a.file, problems))
             return problems[0].code if problems else 0
@@ -212,6 +215,13 @@ def parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser
             help="run what the model writes (verifier code) without a sandbox, with your own rights",
         )
 
+    def trust(known: argparse.ArgumentParser) -> None:
+        known.add_argument(
+            "--trust-remote-code",
+            action="store_true",
+            help="execute Python files that the model's directory brings along, with your own rights",
+        )
+
     stop = {"type": seconds, "metavar": "2h", "help": "save and end after so long: 90s, 30m, 1h30m"}
 
     train = add("train", "train a model: the packaged recipe, or one's own", RECIPE)
@@ -221,6 +231,7 @@ def parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser
     train.add_argument("--stop-after", **stop)
     train.add_argument("--use", **use)
     unsafe(train)
+    trust(train)
 
     resume = add("resume", "go on with a run from its newest checkpoint")
     resume.add_argument("run", metavar="RUN")
@@ -230,6 +241,7 @@ def parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser
     resume.add_argument("--stop-after", **stop)
     resume.add_argument("--use", **use)
     unsafe(resume)
+    trust(resume)
 
     evaluate = add("eval", "held-out accuracy of a model or a run", RECIPE)
     evaluate.add_argument("model", metavar="MODEL_OR_RUN")
@@ -241,12 +253,14 @@ def parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser
     evaluate.add_argument("--out", metavar="FILE.json", help="where to (default: evaluations/ in the run, or here)")
     evaluate.add_argument("--use", **use)
     unsafe(evaluate)
+    trust(evaluate)
 
     sample = add("sample", "a model's answers to a prompt", RECIPE)
     sample.add_argument("model", metavar="MODEL")
     sample.add_argument("prompt", metavar="PROMPT")
     sample.add_argument("-n", type=count, default=1, metavar="N", help="how many (default: 1)")
     sample.add_argument("--use", **use)
+    trust(sample)
 
     report = add("report", "write the report of a run, or of several laid over each other")
     report.add_argument("run", nargs="+", metavar="RUN")
@@ -255,6 +269,7 @@ def parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser
     merge = add("merge", "write an adapter (LoRA) and its base as one plain model")
     merge.add_argument("model", metavar="ADAPTER_OR_RUN")
     merge.add_argument("out", metavar="DIR", help="where to: a directory that is not there yet")
+    trust(merge)
 
     compare = add("compare", "how much better B does than A on the same problems", COMPARE)
     compare.add_argument("a", metavar="A", help="a run that was evaluated, or a file that eval wrote")
@@ -285,6 +300,7 @@ def parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser
     check.add_argument("file", metavar="FILE")
     check.add_argument("--use", **use)
     unsafe(check)
+    trust(check)
     return table, {"train": train, "eval": evaluate, "sample": sample, "check": check}
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         write_model,
     )
     from groupwise.models.decoder import Decoder, Shape
-    from groupwise.models.files import base_directory, base_name, commit_of, find_model
+    from groupwise.models.files import base_directory, base_name, commit_of, find_model, own_code
     from groupwise.models.layout import Shared, attention
     from groupwise.models.lora import Lora, adapted, attach, load_peft, merge, see_targets, write_adapter
     from groupwise.models.sampling import choose, law_dtype, log_law, truncated
@@ -55,6 +55,7 @@ __all__ = [
     "log_law",
     "merge",
     "outline",
+    "own_code",
     "permutation",
     "philox",
     "picks",

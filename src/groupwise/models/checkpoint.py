@@ -25,18 +25,22 @@ FRESH = "fresh_weights"
 """In a config.json, says that the directory holds no weights: a run draws its own, from its seed."""
 
 
-def read_shape(path: Path | str, *, context: int = 0) -> Sizes:
+def read_shape(path: Path | str, *, context: int = 0, trust_remote_code: bool = False) -> Sizes:
     """The shape of the model in a directory, from config.json alone: a `Shape` where the decoder is native.
 
-    `context` is the most tokens that will be used at once. BadData for a model that cannot be used exactly.
+    `context` is the most tokens that will be used at once; `trust_remote_code` executes Python of a directory that
+    brings its own. BadData for a model that cannot be used exactly.
     """
     path = base_directory(Path(path))
     if not path.is_dir():
         raise BadData(f"there is no model at {path}", evidence=listing(path), fix="give the path of a model directory")
     config = read_json(path / "config.json")
-    _refuse(path, config)
+    _refuse(path, config, trust_remote_code)
     try:
-        shape = foreign_sizes(path) if beyond(config) else shape_of(config)
+        if config.get("auto_map") or beyond(config):
+            shape: Sizes = foreign_sizes(path, trust_remote_code=trust_remote_code)
+        else:
+            shape = shape_of(config)
     except KeyError as error:
         raise BadData(f"{path / 'config.json'} lacks {error.args[0]}", fix="fetch the file again") from error
     except (TypeError, ValueError) as error:
@@ -59,6 +63,7 @@ def read_model(
     device: torch.device | str = "cpu",
     context: int = 0,
     seed: int = 0,
+    trust_remote_code: bool = False,
 ) -> Model:
     """The model in a directory: our decoder where it computes it exactly, else transformers' own modules.
 
@@ -67,23 +72,25 @@ def read_model(
     """
     given = Path(path)
     path = base_directory(given)
-    shape = read_shape(path, context=context)
+    shape = read_shape(path, context=context, trust_remote_code=trust_remote_code)
     if isinstance(shape, Shape):
         model: Model = _read_decoder(path, shape, dtype, device, seed)
     else:
         if not weight_files(path):
             what, fix = f"the model in {path} is fresh, and not a native one", "describe a Llama, Mistral or Qwen"
             raise BadData(what, evidence=beyond(read_json(path / "config.json")), fix=fix)
-        model = read_foreign(path, dtype=dtype, device=device)
+        model = read_foreign(path, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
     if given != path:
         read_adapter(model, given, base_sha256=fingerprint(path))
     return model
 
 
-def outline(path: Path | str) -> nn.Module:
+def outline(path: Path | str, *, trust_remote_code: bool = False) -> nn.Module:
     """The layers of the model in a directory by their names, without weights."""
-    shape = read_shape(path)
-    return Decoder(shape) if isinstance(shape, Shape) else foreign_outline(base_directory(Path(path)))
+    shape = read_shape(path, trust_remote_code=trust_remote_code)
+    if isinstance(shape, Shape):
+        return Decoder(shape)
+    return foreign_outline(base_directory(Path(path)), trust_remote_code=trust_remote_code)
 
 
 def _read_decoder(path: Path, shape: Shape, dtype: torch.dtype, device: torch.device | str, seed: int) -> Decoder:
@@ -125,13 +132,20 @@ def _write_json(path: Path, value: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
 
 
-def _refuse(path: Path, config: Mapping[str, Any]) -> None:
-    """BadData for what no path computes: code of the directory's own, and quantised weights."""
-    if "auto_map" in config:
+def _refuse(path: Path, config: Mapping[str, Any], trust_remote_code: bool) -> None:
+    """BadData for code of the directory's own that nobody trusts, and for what no path computes: quantised weights."""
+    if config.get("auto_map") and not trust_remote_code:
         raise BadData(
             f"the model in {path} brings its own code",
             evidence=f"auto_map in config.json: {config['auto_map']}",
-            fix="code from a model directory is never run; if transformers has this model_type itself, remove auto_map",
+            fix="if you trust it, say --trust-remote-code: Python of that directory is then executed, with your own "
+            "rights\nif transformers has this model_type itself, remove auto_map instead",
+        )
+    if "--" in str(config.get("auto_map")):
+        raise BadData(
+            f"the model in {path} has its code elsewhere",
+            evidence=f"auto_map in config.json: {config['auto_map']}",
+            fix="bring the Python files into the directory and take what ends in -- out: no other code is executed",
         )
     if config.get("quantization_config") is not None:
         raise BadData(

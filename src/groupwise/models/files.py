@@ -1,6 +1,7 @@
 """Model directories: finding them, and reading their JSON."""
 
 import json
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,14 @@ def base_name(name: str | Path) -> str:
 def commit_of(name: str | Path) -> str:
     """The commit at which a model of the hub was fetched; empty for one that is not of the hub."""
     return find_model(name).name if is_hub_name(name) and not Path(name).is_dir() else ""
+
+
+def own_code(path: Path) -> dict[str, str]:
+    """The Python files of a model that brings its own code, each with its SHA-256; empty for one that does not."""
+    path = base_directory(path)
+    if not read_json(path / "config.json").get("auto_map"):
+        return {}
+    return {str(p.relative_to(path)): sha256(p.read_bytes()).hexdigest() for p in sorted(path.rglob("*.py"))}
 
 
 def read_json(path: Path) -> dict[str, Any]:

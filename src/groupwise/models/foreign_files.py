@@ -21,9 +21,9 @@ TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-3}
 """How far packed may be from alone, relative to the largest logit. Half precisions: 0.1."""
 
 
-def foreign_sizes(path: Path) -> Sizes:
+def foreign_sizes(path: Path, *, trust_remote_code: bool = False) -> Sizes:
     """What a directory's configuration says of a model of transformers. BadData for what cannot be used."""
-    config = _configured(path)
+    config = _configured(path, trust_remote_code)
     with _told(path, "lacks in its config.json what every model has", "take a causal language model of text"):
         heads = config.num_attention_heads
         rope = getattr(config, "rope_parameters", None) or {}
@@ -39,33 +39,36 @@ def foreign_sizes(path: Path) -> Sizes:
         )
 
 
-def _configured(path: Path) -> Any:
-    """The configuration, if it is of a causal language model that transformers has itself."""
+def _configured(path: Path, trust_remote_code: bool) -> Any:
+    """The configuration, if it is of a causal language model that transformers has itself, or that brings its code."""
     from transformers import AutoConfig
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CAUSAL
 
     config = read_json(path / "config.json")
     kind, architectures = config.get("model_type"), config.get("architectures") or []
-    if kind not in CAUSAL or any(a != CAUSAL[kind] for a in architectures):
+    known = kind in CAUSAL and all(a == CAUSAL[kind] for a in architectures)
+    if not known and not (trust_remote_code and "AutoModelForCausalLM" in (config.get("auto_map") or ())):
         raise BadData(
             f"the model in {path} is of an unknown architecture",
             evidence=f"model_type {kind!r}, architectures {architectures}",
             fix="take a causal language model that the installed transformers has itself, or a newer transformers",
         )
     with _quietly(), _told(path, "has a config.json that transformers refuses", "mend it, or fetch the file again"):
-        return AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+        return AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=trust_remote_code)
 
 
-def read_foreign(path: Path, *, dtype: torch.dtype, device: torch.device | str) -> Foreign:
+def read_foreign(
+    path: Path, *, dtype: torch.dtype, device: torch.device | str, trust_remote_code: bool = False
+) -> Foreign:
     """The model in a directory. BadData, naming what is wrong, where it cannot be used as a `Backbone`."""
     import transformers
 
-    sizes = foreign_sizes(path)
+    sizes = foreign_sizes(path, trust_remote_code=trust_remote_code)
     transformers.AttentionInterface.register(NAME, attend)
     with _quietly(), _told(path, "cannot be read by transformers", "fetch the directory again"):
         found: Any = transformers.AutoModelForCausalLM.from_pretrained(
             path, dtype=dtype, attn_implementation=NAME, local_files_only=True, use_safetensors=True,
-            trust_remote_code=False, output_loading_info=True,
+            trust_remote_code=trust_remote_code, output_loading_info=True,
         )  # fmt: skip
     causal, notes = found
     kinds = ("missing", "unexpected", "mismatched")
@@ -84,12 +87,13 @@ def read_foreign(path: Path, *, dtype: torch.dtype, device: torch.device | str) 
     return model
 
 
-def foreign_outline(path: Path) -> nn.Module:
+def foreign_outline(path: Path, *, trust_remote_code: bool = False) -> nn.Module:
     """The modules of the model in a directory by their own names, without weights."""
     import transformers
 
     with _quietly(), _told(path, "cannot be made by transformers", "fetch the directory again"), torch.device("meta"):
-        return transformers.AutoModelForCausalLM.from_config(_configured(path), trust_remote_code=False)
+        config = _configured(path, trust_remote_code)
+        return transformers.AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
 
 
 def write_foreign(model: Foreign, path: Path) -> None:

@@ -10,7 +10,7 @@ from groupwise.data import BadData, Environment, GroupwiseError, Storage
 
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?")
 """`owner/name`, or `owner/name@revision`: a branch, a tag or a commit."""
-WANTED = ("*.json", "*.safetensors", "*.jinja")
+WANTED = ("*.json", "*.safetensors", "*.jinja", "*.py")  # code is kept, and run only where a command line says so
 UNWANTED = ("*/*", "consolidated*")  # the same weights once more, as some owners keep them
 
 

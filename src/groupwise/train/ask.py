@@ -40,6 +40,7 @@ def evaluate(
     data: str | None = None,
     out: str | None = None,
     unsafe_local_exec: bool = False,
+    trust_remote_code: bool = False,
 ) -> int:
     """Held-out accuracy of a model directory or of a run's model: told, and written with the protocol of each number.
 
@@ -51,7 +52,7 @@ def evaluate(
         raise BadData(f"{directory} has no model yet", fix=f"finish it with: groupwise resume {directory}")
     if data and not preset:
         raise Usage("--data says where the problems of a preset are", fix="add --preset NAME, or say --task PATH")
-    loaded = load_use(use, unsafe_local_exec=unsafe_local_exec)
+    loaded = load_use(use, unsafe_local_exec=unsafe_local_exec, trust_remote_code=trust_remote_code)
     source = directory / "recipe.toml" if is_run else Path(recipe_path) if recipe_path else DEFAULT
     said = [("model", model_or_run)]
     if is_run:
@@ -106,16 +107,24 @@ def asked_of(source: Path, overrides: Sequence[tuple[str, str]], use: Use) -> tu
 
 
 def sample(
-    model: str, prompt: str, overrides: Sequence[tuple[str, str]] = (), use: Sequence[str] = (), *, n: int = 1
+    model: str,
+    prompt: str,
+    overrides: Sequence[tuple[str, str]] = (),
+    use: Sequence[str] = (),
+    *,
+    n: int = 1,
+    trust_remote_code: bool = False,
 ) -> int:
     """Answers of a model directory, or of a run's model, to one prompt."""
     directory = Path(model) / "model" if (Path(model) / "recipe.toml").is_file() else model
-    recipe, law = asked_of(DEFAULT, [("model", str(directory)), *overrides], load_use(use))
+    loaded = load_use(use, trust_remote_code=trust_remote_code)
+    recipe, law = asked_of(DEFAULT, [("model", str(directory)), *overrides], loaded)
     prepare(recipe.machine)
     home = find_model(recipe.model)
     tokenizer = read_tokenizer(home)
-    device = torch.device(recipe.machine.device)
-    decoder = read_model(home, dtype=DTYPES[recipe.machine.dtype], device=device, seed=recipe.seed)
+    device, trusted = torch.device(recipe.machine.device), loaded.trust_remote_code
+    dtype = DTYPES[recipe.machine.dtype]
+    decoder = read_model(home, dtype=dtype, device=device, seed=recipe.seed, trust_remote_code=trusted)
     engine = NativeEngine(decoder, tokenizer=tokenizer, seed=recipe.seed)
     context = next(iter(templates(recipe, tokenizer).values()))(prompt)
     if not context:

@@ -109,9 +109,9 @@ def _odd(which: str, what: str) -> Usage:
     return Usage(f"recipe.method fails on a made-up batch: {which}", evidence=what, fix="mend that part")
 
 
-def see_model(recipe: Recipe, directory: Path) -> None:
+def see_model(recipe: Recipe, directory: Path, use: Use) -> None:
     """The shape of the model in a directory, and that the recipe's adapter fits it. Raises what is wrong."""
-    read_shape(directory)
+    read_shape(directory, trust_remote_code=use.trust_remote_code)
     if recipe.lora is None:
         return
     if base_directory(directory) != directory:
@@ -120,7 +120,7 @@ def see_model(recipe: Recipe, directory: Path) -> None:
     if not weight_files(directory):
         what, fix = f"the model {recipe.model} is fresh: an adapter would stand beside noise", "leave lora out"
         raise Usage(what, fix=f"{fix}: all of it is then trained")
-    see_targets(outline(directory), recipe.lora)
+    see_targets(outline(directory, trust_remote_code=use.trust_remote_code), recipe.lora)
     load_peft()
 
 
@@ -141,7 +141,7 @@ def doors(
         directory = find_model(recipe.model)
     except GroupwiseError as error:
         return [*found, error]
-    for look in (partial(see_model, recipe), weight_files):
+    for look in (partial(see_model, recipe, use=use), weight_files):
         try:
             look(directory)
         except GroupwiseError as error:
@@ -163,7 +163,7 @@ def doors(
                 tell(line)
             longest = max([longest, *(len(d.context) + len(d.answer) for d in shown)])
         if not any(isinstance(problem, BadData) for problem in found):
-            read_shape(directory, context=longest)
+            read_shape(directory, context=longest, trust_remote_code=use.trust_remote_code)
         verifier = verifier_of(recipe, task, use)
         judges = verifier.verifiers if isinstance(verifier, Each) else (verifier,)
         for judge, part in zip(judges, task.parts if isinstance(task, Mixture) else (task,), strict=True):

@@ -15,7 +15,7 @@ from typing import Any
 
 from groupwise.data import BadData, GroupwiseError, Storage
 from groupwise.methods import Method, published, reference_of
-from groupwise.models import commit_of
+from groupwise.models import commit_of, find_model, own_code
 from groupwise.tasks import Mixture, Problems
 from groupwise.train.check import doors, rehearse
 from groupwise.train.differences import diff
@@ -47,9 +47,10 @@ def train(
     stop_after: float | None = None,
     command: str = "",
     unsafe_local_exec: bool = False,
+    trust_remote_code: bool = False,
 ) -> int:
     """A new run of a recipe (the packaged one where none is named)."""
-    loaded = load_use(use, unsafe_local_exec=unsafe_local_exec)
+    loaded = load_use(use, unsafe_local_exec=unsafe_local_exec, trust_remote_code=trust_remote_code)
     path = Path(recipe_path) if recipe_path else DEFAULT
     recipe = read_recipe(path, overrides, loaded)
     seen: list[str] = []
@@ -102,12 +103,19 @@ def resume(
     strict: bool = False,
     stop_after: float | None = None,
     unsafe_local_exec: bool = False,
+    trust_remote_code: bool = False,
 ) -> int:
     """Go on with a run from its newest whole checkpoint."""
     directory = existing_run(run)
     with RunLock(directory):
-        loaded = load_use(use, recorded=remembered(directory), unsafe_local_exec=unsafe_local_exec)
+        loaded = load_use(
+            use,
+            recorded=remembered(directory),
+            unsafe_local_exec=unsafe_local_exec,
+            trust_remote_code=trust_remote_code,
+        )
         recipe = read_recipe(directory / "recipe.toml", (), loaded)
+        same_code(directory, recipe, loaded)
         ready = place(recipe, loaded)
         same_data(directory, ready)
         same_base(directory, ready)
@@ -130,6 +138,15 @@ def same_base(run: Path, ready: Place) -> None:
     if then != here:
         what, seen = f"the weights of {ready.recipe.model} are others now", f"sha256 {here[:12]}; then {then[:12]}"
         raise BadData(what, evidence=seen, fix="bring the old weights back, or start a new run on these")
+
+
+def same_code(run: Path, recipe: Recipe, use: Use) -> None:
+    """`BadData` where the code that the model brings is not what the run began with; asked before any of it runs."""
+    then, here = recorded(run, "trust_remote_code") or {}, own_code(find_model(recipe.model))
+    if use.trust_remote_code and then != here:
+        odd = [name for name in sorted(then | here) if then.get(name) != here.get(name)]
+        what, seen = f"the code of {recipe.model} is not what this run was started with", ", ".join(odd[:4])
+        raise BadData(what, evidence=seen, fix="bring the old files back, or start a new run with these")
 
 
 def remembered(run: Path) -> dict[str, str]:
@@ -258,6 +275,7 @@ def about(run: Path, recipe: Recipe, base: str, use: Use, command: str) -> dict[
         "iterations": recipe.iterations,
         "use": use.hashes,
         **({"unsafe_local_exec": True} if use.unsafe_local_exec else {}),
+        **({"trust_remote_code": own_code(find_model(recipe.model))} if use.trust_remote_code else {}),
     }
 
 

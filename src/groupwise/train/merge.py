@@ -5,9 +5,10 @@ from pathlib import Path
 from groupwise.data import Usage
 from groupwise.models import base_directory, find_model, merge, read_model, read_tokenizer, stored_dtype, write_model
 from groupwise.train.store import storing
+from groupwise.train.use import load_use
 
 
-def merged(model_or_run: str, out: str) -> int:
+def merged(model_or_run: str, out: str, *, trust_remote_code: bool = False) -> int:
     """The adapter of a run, or of a directory, added to its base in float32 and written in the base's dtype."""
     run, target = Path(model_or_run), Path(out)
     directory = find_model(run / "model" if (run / "recipe.toml").is_file() else run)
@@ -15,7 +16,8 @@ def merged(model_or_run: str, out: str) -> int:
         raise Usage(f"{model_or_run} holds no adapter", evidence="no adapter_config.json", fix="use it as it is")
     if target.exists():
         raise Usage(f"{out} is there already", fix="name a directory that is not")
-    model = read_model(directory)
+    use = load_use((), trust_remote_code=trust_remote_code)
+    model = read_model(directory, trust_remote_code=use.trust_remote_code)
     merge(model)
     with storing("the model", target.absolute().parent):
         write_model(model.to(stored_dtype(directory)), target, tokenizer=read_tokenizer(directory))

@@ -145,7 +145,8 @@ def place(recipe: Recipe, use: Use) -> Place:
     device = prepare(recipe.machine)
     directory = find_model(recipe.model)
     tokenizer = read_tokenizer(directory)
-    model = read_model(directory, dtype=DTYPES[recipe.machine.dtype], device=device, seed=recipe.seed)
+    dtype, trusted = DTYPES[recipe.machine.dtype], use.trust_remote_code
+    model = read_model(directory, dtype=dtype, device=device, seed=recipe.seed, trust_remote_code=trusted)
     if recipe.lora is not None:
         attach(model, recipe.lora, seed=recipe.seed)
     model.recompute = recipe.machine.recompute

@@ -98,7 +98,9 @@ def versions(packages: Sequence[str]) -> dict[str, str]:
 
 def model_hash(home: Path) -> str:
     """SHA-256 over what answers depend on: configuration, tokenizer and weights, by name and content."""
-    files = [p for p in home.iterdir() if p.suffix in (".json", ".safetensors", ".jinja", ".model") and p.is_file()]
+    files = [
+        p for p in home.iterdir() if p.suffix in (".json", ".safetensors", ".jinja", ".model", ".py") and p.is_file()
+    ]
     return digest([[path.name, file_hash(path)] for path in sorted(files)])
 
 

@@ -14,6 +14,9 @@ from groupwise.train.raw import Typed
 from groupwise.train.recipe import Recipe
 from groupwise.train.use import Use
 
+SWITCHES = ("use", "unsafe_local_exec", "trust_remote_code")
+"""What runs code is said by a person, each time; a file that came from elsewhere cannot say it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Reading:
@@ -131,6 +134,9 @@ class Reading:
         known, hints = {f.name: f for f in fields(cls)}, hints_of(cls)
         values = {n: getattr(current, n) for n in known} if current is not MISSING else {}
         for key, given in data.items():
+            if key in SWITCHES and key not in known:
+                self.wrong(where, f"{key} is no field", f"say it on the command line: --{key.replace('_', '-')}")
+                continue
             if key not in known:
                 self.wrong(where, f"{cls.__name__} has no field {key!r}; {near(key, known)}")
                 continue

@@ -1,4 +1,4 @@
-"""Code that a recipe names: files imported only because the same command line says `--use my_file.py`."""
+"""Code that runs only because the same command line says so: files that a recipe names, a model's own."""
 
 import hashlib
 import sys
@@ -13,17 +13,23 @@ from groupwise.data import Usage
 UNSAFE = """\
 --unsafe-local-exec: code that the model writes runs without a sandbox, as you: it can read, change and delete whatever
 you can. Only its time, memory and output are bounded."""
+TRUST = """\
+--trust-remote-code: Python files of the model's own directory are executed, as you: they can read, change and delete
+whatever you can."""
 PREFIX = "use:"
 """Used files live in `sys.modules` under a name that no import statement can reach or shadow."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Use:
-    """What a command line allows: used files by stem, each with the SHA-256 of what ran; code without a sandbox."""
+    """What a command line allows: used files by stem, each with the SHA-256 of what ran; code without a sandbox; code
+    that a model brings along.
+    """
 
     modules: Mapping[str, ModuleType] = field(default_factory=dict)
     hashes: Mapping[str, str] = field(default_factory=dict)
     unsafe_local_exec: bool = False
+    trust_remote_code: bool = False
 
     @property
     def functions(self) -> dict[str, Callable[..., Any]]:
@@ -48,7 +54,11 @@ class Use:
 
 
 def load_use(
-    paths: Sequence[str | Path], recorded: Mapping[str, str] | None = None, *, unsafe_local_exec: bool = False
+    paths: Sequence[str | Path],
+    recorded: Mapping[str, str] | None = None,
+    *,
+    unsafe_local_exec: bool = False,
+    trust_remote_code: bool = False,
 ) -> Use:
     """Run the files, and print the path and SHA-256 of each before it runs.
 
@@ -71,8 +81,10 @@ def load_use(
         print(f"using {path.resolve()}  sha256 {hashes[stem]}", flush=True)
     if unsafe_local_exec:
         print(UNSAFE, flush=True)
+    if trust_remote_code:
+        print(TRUST, flush=True)
     modules = {stem: _run(stem, path, source) for stem, (path, source) in sources.items()}
-    return Use(modules, hashes, unsafe_local_exec)
+    return Use(modules, hashes, unsafe_local_exec, trust_remote_code)
 
 
 def _same(recorded: Mapping[str, str], hashes: Mapping[str, str]) -> None:

@@ -13,7 +13,7 @@ from groupwise.tasks.calculator import Calculator, calculator_answer
 from groupwise.tasks.code import CodeVerifier, code_verifier
 from groupwise.tasks.countdown import Countdown
 from groupwise.tasks.gym import gym_verifier
-from groupwise.tasks.mathematics import Math, MathDapo, MathVerify
+from groupwise.tasks.mathematics import Math, MathDapo, MathDrGrpo, MathVerify
 from groupwise.tasks.model_judge import ModelJudge
 from groupwise.tasks.names import nearest
 from groupwise.tasks.problems import Problems
@@ -32,6 +32,7 @@ MADE: dict[str, Callable[..., Verifier]] = {
     "judge": ModelJudge,
     "math": Math,
     "math_dapo": MathDapo,
+    "math_dr_grpo": MathDrGrpo,
     "math_verify": MathVerify,
     "regex": Regex,
     "text": Text,

@@ -14,9 +14,9 @@ from groupwise.train.ask import shown
 from groupwise.train.interval import score
 from groupwise.train.use import Use, load_use
 
-BESIDE = {"math": ("math_verify", "math_dapo", "last_number")}
+BESIDE = {"math": ("math_verify", "math_dr_grpo", "math_dapo", "last_number")}
 """Whose rows stand beside a verifier's where nobody names any."""
-OF_MATHS = ("math_verify", "math_dapo", "last_number", "exact")
+OF_MATHS = (*BESIDE["math"], "exact")
 """Verifiers without a table of their own that are asked the one of `math`, as one's own functions are."""
 
 

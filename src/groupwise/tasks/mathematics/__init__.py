@@ -1,6 +1,6 @@
 """The verifier `math`: find the answer in a text, compare it exactly, leave algebra to math-verify; and its peers."""
 
-from groupwise.tasks.mathematics.variants import MathDapo, MathVerify
+from groupwise.tasks.mathematics.variants import MathDapo, MathDrGrpo, MathVerify
 from groupwise.tasks.mathematics.verifier import Math
 
-__all__ = ["Math", "MathDapo", "MathVerify"]
+__all__ = ["Math", "MathDapo", "MathDrGrpo", "MathVerify"]

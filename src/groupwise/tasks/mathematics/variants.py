@@ -2,10 +2,13 @@
 
 import asyncio
 import re
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from groupwise.data import Outcome, Prompt, Sample, Usage, Verdict
 from groupwise.tasks.judge import Order, Pool, unverifiable
+from groupwise.tasks.mathematics.dr_grpo import answer_of
 from groupwise.tasks.mathematics.verifier import MEMORY, is_gold, need_math_verify
 
 _DAPO_LINE = re.compile(r"(?i)Answer\s*:\s*([^\n]+)")
@@ -91,13 +94,8 @@ class MathVerify:
     expects = "text or a number"
 
     def __init__(self, *, deadline: float = 2.0, workers: int = 2) -> None:
-        if deadline <= 0 or workers < 1:
-            raise Usage(
-                f"math_verify(deadline={deadline:g}, workers={workers})", fix="deadline above 0, workers from 1"
-            )
         need_math_verify("math_verify")
-        order = Order(str(Path(__file__).with_name("algebra.py")), "alone", cpu=deadline, memory=MEMORY, bare=True)
-        self.pool = Pool(order, deadline=max(60.0, 20 * deadline), workers=workers, in_a_row=0)
+        self.pool = _pool("math_verify", "algebra.py", "alone", deadline, workers)
         self.close = self.pool.close
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
@@ -106,3 +104,46 @@ class MathVerify:
         return await asyncio.wrap_future(self.pool.ask(sample.text, str(gold)))
 
     fits = staticmethod(is_gold)
+
+
+class MathDrGrpo:
+    r"""What Dr. GRPO's runs compared: the last `\boxed{}`, or with `tag` what stands behind the last `<answer>`.
+
+    Right if it is one of the gold answers by the rules in dr_grpo.py: in the normal form of MATH, in that of PRM800K,
+    by sympy, or, unless `fast`, by math-verify; the 7B run and every evaluation asked math-verify too. Faults are kept:
+    `x+a` is `x+c` and `5 km` is `5 m`, since all that may be a unit vanishes, and to `fast` `2/4` is not `1/2` and
+    `2+2` is not 4. Their second to answer in is `deadline` seconds of the worker's own time here, and unverifiable
+    beyond. arXiv:2503.20783.
+    """
+
+    keeps_time = True
+    packages = (*MathVerify.packages, "pylatexenc")
+    expects = "text, a number or a list of them"
+
+    def __init__(self, *, tag: bool = False, fast: bool = False, deadline: float = 2.0, workers: int = 2) -> None:
+        need_math_verify("math_dr_grpo", also=("pylatexenc",))
+        self.tag, self.fast = tag, fast
+        self.pool = _pool("math_dr_grpo", "dr_grpo.py", "graded", deadline, workers)
+        self.close = self.pool.close
+
+    async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
+        if not self.fits(gold := prompt.given.get("answer")):
+            return unverifiable(f"the gold answer {str(gold)[:80]!r} is not {self.expects}")
+        said = answer_of(sample.text, self.tag)
+        if said is None:
+            return Verdict(Outcome.malformed, feedback="no answer in tags" if self.tag else "no box")
+        golds = [str(one) for one in (gold if isinstance(gold, list) else [gold])]
+        told = await asyncio.wrap_future(self.pool.ask(said, golds, self.fast))
+        return told if told.outcome is Outcome.unverifiable else replace(told, said=said[:200])
+
+    @staticmethod
+    def fits(gold: Any) -> bool:
+        return all(map(is_gold, gold)) and bool(gold) if isinstance(gold, list) else is_gold(gold)
+
+
+def _pool(name: str, file: str, function: str, deadline: float, workers: int) -> Pool:
+    """Workers that run a file of this room; the wall clock only ends what is stuck."""
+    if deadline <= 0 or workers < 1:
+        raise Usage(f"{name}(deadline={deadline:g}, workers={workers})", fix="deadline above 0, workers from 1")
+    order = Order(str(Path(__file__).with_name(file)), function, cpu=deadline, memory=MEMORY, bare=True)
+    return Pool(order, deadline=max(60.0, 20 * deadline), workers=workers, in_a_row=0)

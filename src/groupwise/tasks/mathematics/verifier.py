@@ -149,11 +149,13 @@ def is_gold(gold: Any) -> bool:
     return gold_answer(gold) is not None
 
 
-def need_math_verify(name: str, otherwise: str = "") -> None:
+def need_math_verify(name: str, otherwise: str = "", also: tuple[str, ...] = ()) -> None:
     """`Environment` where the extra is not installed."""
-    if find_spec("math_verify") is None or find_spec("sympy") is None:
+    missing = [package for package in ("math_verify", "sympy", *also) if find_spec(package) is None]
+    if missing:
+        package = "math-verify" if missing[0] == "sympy" else missing[0].replace("_", "-")
         raise Environment(
-            f"the verifier {name} needs the package math-verify",
+            f"the verifier {name} needs the package {package}",
             evidence="it is not installed",
             fix=f"pip install 'groupwise[math]'{otherwise}",
         )

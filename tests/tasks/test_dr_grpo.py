@@ -1,0 +1,194 @@
+r"""Dr. GRPO's grader: every rule of it, and every fault, on an answer that reading the rule decides."""
+
+import asyncio
+import importlib.util
+import os
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from groupwise.data import Environment, Outcome, Prompt, Sample, Usage, Verdict, Verifier
+from groupwise.tasks import find_verifier
+from groupwise.tasks.mathematics.dr_grpo import answer_of, math_form, prm_form, repeats
+
+RIGHT, WRONG, MALFORMED, UNKNOWN = Outcome.correct, Outcome.wrong, Outcome.malformed, Outcome.unverifiable
+needs_extra = pytest.mark.skipif(
+    not all(map(importlib.util.find_spec, ("math_verify", "pylatexenc"))) and "CI" not in os.environ,
+    reason="math-verify or pylatexenc is not installed",
+)
+
+
+@pytest.fixture(scope="module")
+def made() -> Iterator[dict[str, Verifier]]:
+    verifiers = {fields: find_verifier(f"math_dr_grpo(workers=1, {fields})", None) for fields in ("", "fast=True")}
+    yield verifiers
+    for verifier in verifiers.values():
+        verifier.close()  # type: ignore[attr-defined]
+
+
+def ask(verifier: Verifier, text: str, gold: object) -> Verdict:
+    sample = Sample(context=(), stream=(0,), text=text)
+    return asyncio.run(verifier(Prompt("p", (), "p", {"answer": gold}), sample))  # type: ignore[arg-type]
+
+
+FAST = [
+    (r"\boxed{x+a}", "x+c", RIGHT),  # a and c are units
+    (r"\boxed{5\text{ km}}", r"5\text{ m}", RIGHT),
+    (r"\boxed{50\%}", "50", RIGHT),
+    (r"\boxed{50\%}", "0.5", WRONG),
+    (r"\boxed{0.5}", r"\frac12", RIGHT),
+    (r"\boxed{0.25}", r"\frac14", RIGHT),
+    (r"\boxed{2/4}", "1/2", WRONG),
+    (r"\boxed{1/2}", r"\frac{1}{2}", RIGHT),
+    (r"\boxed{1,234}", "1234", RIGHT),
+    (r"\boxed{034}", "34", RIGHT),
+    (r"\boxed{34.0}", "34", RIGHT),
+    (r"\boxed{34.00000001}", "34", RIGHT),
+    (r"\boxed{34.001}", "34", WRONG),
+    (r"\boxed{7 3/4}", "31/4", RIGHT),
+    (r"\boxed{-5 3/4}", "-23/4", WRONG),  # -5+3/4
+    (r"\boxed{(1,2)}", "(1, 2)", RIGHT),
+    (r"\boxed{(1,0.50)}", r"(1,1/2)", RIGHT),
+    (r"\boxed{[1,2]}", "(1,2)", WRONG),
+    (r"\boxed{(2,1)}", "(1,2)", WRONG),
+    (r"\boxed{(1,2,3)}", "(1,2)", WRONG),
+    (r"\boxed{yes}", r"\text{Yes}", RIGHT),
+    (r"\boxed{X}", "x", RIGHT),
+    (r"\boxed{x=5}", "5", RIGHT),
+    (r"\boxed{xyz=5}", "5", WRONG),
+    (r"\boxed{\sqrt{8}}", r"2\sqrt{2}", RIGHT),
+    (r"\boxed{(x-1)(x+1)}", "x^{2}-1", RIGHT),
+    (r"\boxed{x+y+z}", "z+y+x", WRONG),  # three letters are not asked of sympy
+    (r"\boxed{2+2}", "4", WRONG),  # a whole number is only ever itself
+    (r"\boxed{2^{10}}", "1024", WRONG),
+    (r"\boxed{3 million}", "3*10^6", RIGHT),
+    (r"\boxed{3 million}", "3000000", WRONG),
+    (r"\boxed{90^\circ}", "90", RIGHT),
+    (r"\boxed{xy}", "yx", RIGHT),
+    (r"\boxed{xy}", "xy^2", WRONG),
+    (r"\boxed{}", "4", WRONG),
+    (r"\boxed{x^{12}+1}", "1+x^{12}", WRONG),  # an exponent of two digits is not asked of sympy
+    (r"\boxed{3} or \boxed{34}", "34", RIGHT),
+    (r"\boxed{34} and \boxed 5", "34", MALFORMED),
+    (r"\boxed{34", "34", MALFORMED),
+    (r"\fbox{34}", "34", MALFORMED),
+    ("34", "34", MALFORMED),
+    (r"\boxed{34}", r"so \boxed{34}", RIGHT),
+    (r"\boxed{34}", r"so \boxed 34", WRONG),
+    (r"\boxed{34}", ["3", "34"], RIGHT),
+    (r"\boxed{4}", ["3", "34"], WRONG),
+    (r"\boxed{34}", 34, RIGHT),
+]
+SLOW = [
+    (r"\boxed{2/4}", "1/2", RIGHT),
+    (r"\boxed{2+2}", "4", RIGHT),
+    (r"\boxed{x+y+z}", "z+y+x", RIGHT),
+    (r"\boxed{5 or more}", "5", RIGHT),
+    (r"\boxed{5}", "6", WRONG),
+    (r"\boxed{" + "1+" * 100 + "1}", "101", WRONG),  # what repeats itself is not asked
+    (r"\boxed{" + "1+" * 20 + "1}", "21", RIGHT),
+]
+
+
+@needs_extra
+@pytest.mark.parametrize("fields,text,gold,outcome", [*(("fast=True", *c) for c in FAST), *(("", *c) for c in SLOW)])
+def test_it_has_the_rules_and_the_faults_that_its_numbers_were_made_with(made, fields, text, gold, outcome):
+    assert ask(made[fields], text, gold).outcome is outcome
+
+
+TAGS = [
+    ("hm</think> <answer>34</answer>", "34"),
+    ("hm</think> <answer> 34 </answer> done", " 34  done"),
+    (r"hm</think> <answer>it is \boxed{34}</answer>", "34"),
+    (r"hm</think> <answer>it is \boxed 34</answer>", None),
+    ("hm</think> <answer>3</answer> <answer>34</answer>", "34"),
+    ("hm</think><answer>34</answer>", None),
+    ("hm</think> <answer>34", None),
+    (r"\boxed{34}", None),
+]
+
+
+@pytest.mark.parametrize("text,answer", TAGS)
+def test_with_tags_the_answer_stands_behind_the_last(text: str, answer: str | None):
+    assert answer_of(text, tag=True) == answer
+
+
+@pytest.mark.parametrize(
+    "answer,form",
+    [
+        (r"\text{ 12 }", "12"),
+        (r"\tfrac{1}2", r"\frac{1}2"),
+        (r"\frac1{72}", r"\frac{1}{72}"),
+        (r"\frac123", r"\frac{1}{2}3"),
+        (r"\frac1", r"\frac1"),
+        (r"3\frac", r"3\frac"),
+        (r"\sqrt3x", r"\sqrt{3}x"),
+        (r"\left( .5, \right)", "(0.5,)"),
+        (r"12\text{ cm and }3\text{ cm}x", r"12\text{ cm and }3\text{ cm}x"),  # two units: it stands as it is
+        ("-3/6", r"\frac{-3}{6}"),
+        ("3/06", "3/06"),
+        ("k=x=5", "k=x=5"),
+        ("a", "a"),  # an answer never vanishes whole
+        (r"\begin{bmatrix}1\\2\end{bmatrix}", r"\begin{pmatrix}1\2\end{pmatrix}"),
+        ("12 square meters", "12"),
+        ("$18$", "$18$"),
+    ],
+)
+def test_the_normal_form_of_math(answer: str, form: str):
+    assert math_form(answer) == form
+
+
+@pytest.mark.parametrize(
+    "answer,form",
+    [("$1,234,567$", "1234567"), ("1,2", "1,2"), ("2 and 3", "2,3"), ("- 5", "-5"), ("{x}", "x"), ("5 inches^2", "5"),
+     ("1e3", "1000"), ("nan", "nan"), ("inf", "inf"), ("-2.99999999", "-3"), ("2,999.99999999", "2999"), ("", "")],
+)  # fmt: skip
+def test_the_normal_form_of_prm800k(answer: str, form: str):
+    assert prm_form(answer) == form
+
+
+@given(st.text(alphabet="ab", max_size=24))
+@settings(max_examples=60)
+def test_the_share_of_what_stands_before_is_counted_from_all_substrings(text: str):
+    every = [text[i:j] for i in range(len(text)) for j in range(i + 1, len(text) + 1)]
+    assert repeats(text) == pytest.approx(1 - len(set(every)) / len(every) if every else 0.0)
+
+
+@given(st.text(alphabet=st.sampled_from(r"0123456789\{}()[],.^_+-*/=<>$% abcfracsqrtπboxedt" + "\n"), max_size=60))
+@settings(max_examples=60)
+def test_no_text_raises(text: str):
+    assert isinstance(math_form(text), str)
+    assert isinstance(prm_form(text.replace("\\", "")), str)
+    assert answer_of(rf"\boxed{{{text}}}", tag=False) is not None or "}" in text or "{" in text or "\\boxed" in text
+
+
+@needs_extra
+def test_what_takes_for_ever_is_unverifiable_and_the_next_answer_is_judged():
+    verifier = find_verifier("math_dr_grpo(deadline=0.3, workers=1)", None)
+    try:
+        bomb = ask(verifier, r"\boxed{9**9**9**9}", "1/3")
+        assert bomb.outcome is UNKNOWN and "0.3 s" in bomb.cause
+        assert ask(verifier, r"\boxed{1/3}", "1/3").outcome is RIGHT
+        assert ask(verifier, r"\boxed{__import__('os').system('true')}", "1/3").outcome is WRONG
+    finally:
+        verifier.close()  # type: ignore[attr-defined]
+
+
+@needs_extra
+def test_gold_answers_that_it_cannot_compare_with(made):
+    for gold in (None, True, [], ["3", None], {"x": 1}):
+        assert ask(made["fast=True"], r"\boxed{3}", gold).outcome is UNKNOWN
+    with pytest.raises(Usage, match=r"math_dr_grpo\(deadline=0, workers=2\)"):
+        find_verifier("math_dr_grpo(deadline=0)", None)
+
+
+def test_a_package_that_is_missing_is_named(monkeypatch):
+    there = importlib.util.find_spec
+    monkeypatch.setattr(
+        "groupwise.tasks.mathematics.verifier.find_spec", lambda name: None if name == "pylatexenc" else there("json")
+    )
+    with pytest.raises(Environment, match="math_dr_grpo needs the package pylatexenc") as caught:
+        find_verifier("math_dr_grpo", None)
+    assert caught.value.fix == "pip install 'groupwise[math]'"

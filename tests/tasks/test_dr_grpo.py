@@ -127,6 +127,7 @@ def test_with_tags_the_answer_stands_behind_the_last(text: str, answer: str | No
         (r"\sqrt3x", r"\sqrt{3}x"),
         (r"\left( .5, \right)", "(0.5,)"),
         (r"12\text{ cm and }3\text{ cm}x", r"12\text{ cm and }3\text{ cm}x"),  # two units: it stands as it is
+        ("0.5", r"\frac{1}{2}"),
         ("-3/6", r"\frac{-3}{6}"),
         ("3/06", "3/06"),
         ("k=x=5", "k=x=5"),

@@ -26,7 +26,7 @@ PAPERS = {
     ),
     "r1-zero-suite": (  # arXiv:2503.20783 and its evaluate_model.py
         {"aime24": 30, "amc": 83, "math500": 500, "minerva": 272, "olympiadbench": 675}, 1,
-        Sampling(temperature=0.0, top_p=1.0, max_tokens=3000), "qwen_math", "math(place='boxed')",
+        Sampling(temperature=0.0, top_p=1.0, max_tokens=3000), "qwen_math", "math_dr_grpo",
     ),
 }  # fmt: skip
 
@@ -81,7 +81,7 @@ def test_the_graders_of_the_papers_are_here(template: str) -> None:
 def test_the_template_r1_has_its_own_rule_and_its_own_end() -> None:
     for words in find_published("r1-zero-suite").recipes([("template", "r1")]):
         recipe, law = asked_of(DEFAULT, words, Use())
-        assert (sources(recipe)[0].verifier, law.stop) == ("math(place='tag')", ("</answer>",))
+        assert (sources(recipe)[0].verifier, law.stop) == ("math_dr_grpo(tag=True)", ("</answer>",))
     assert find_published("r1-zero-suite").departures([("template", "r1")], []) == ["template r1, not qwen_math"]
 
 
@@ -111,7 +111,7 @@ def test_a_suite_from_disk_is_told_with_its_mean_and_its_departures(data, model,
     assert file.name.startswith("r1-zero-suite-") and told.out.splitlines()[-1] == f"written: evaluations/{file.name}"
     written = json.loads(file.read_text())
     assert written["departures"][:2] == [
-        "verifier math(place='boxed', symbolic=False), not math(place='boxed')",
+        "verifier math(place='boxed', symbolic=False), not math_dr_grpo",
         "sampling.max_tokens 3, not 3000",
     ]
     assert "olympiadbench: 2 problems, not 675" in written["departures"] and len(written["departures"]) == 7

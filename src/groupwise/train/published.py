@@ -87,8 +87,8 @@ PUBLISHED = {
         paper="Dr. GRPO, arXiv:2503.20783, evaluate_model.py",
         tasks=(("aime24", 30), ("amc", 83), ("math500", 500), ("minerva", 272), ("olympiadbench", 675)),
         samples=1,
-        says=(("template", "qwen_math"), ("verifier", "math(place='boxed')"), *_law(0.0, 1.0, 3000)),
-        by_template=(("r1", (("verifier", "math(place='tag')"), ("sampling.stop", "['</answer>']"))),),
+        says=(("template", "qwen_math"), ("verifier", "math_dr_grpo"), *_law(0.0, 1.0, 3000)),
+        by_template=(("r1", (("verifier", "math_dr_grpo(tag=True)"), ("sampling.stop", "['</answer>']"))),),
     ),
 }
 

@@ -46,6 +46,8 @@ class Batch:
     """Where each token stands among its sample's tokens."""
 
     # per sample
+    routes: tuple[tuple[bytes, ...], ...]
+    """The experts of a mixture that its context and tokens went to before the update, as far as they are known."""
     outcome: Int[Tensor, " s"]
     score: Float[Tensor, " s"]
     parts: Mapping[str, Float[Tensor, " s"]] = field(default_factory=dict)
@@ -107,6 +109,7 @@ class Batch:
         return replace(
             self,
             samples=tuple(self.samples[i] for i in chosen.tolist()),
+            routes=tuple(self.routes[i] for i in chosen.tolist()),
             sequences=sequences,
             groups=groups,
             families=families,
@@ -130,6 +133,7 @@ class Batch:
         return replace(
             first,
             samples=tuple(s for b in batches for s in b.samples),
+            routes=tuple(r for b in batches for r in b.routes),
             sequences=both("sequences"),
             groups=both("groups"),
             families=both("families"),
@@ -182,6 +186,7 @@ def pack(families: Sequence[Family], *, version: int = 0) -> Batch:
         groups=Segments(torch.tensor(group_of, dtype=torch.long), len(family_of_group)),
         families=Segments(torch.tensor(family_of_group, dtype=torch.long), len(families)),
         place=torch.tensor([i for t in trained for i in t], dtype=torch.long),
+        routes=tuple(s.routes for s in samples),
         outcome=torch.tensor([int(v.outcome) for v in verdicts if v], dtype=torch.long),
         score=torch.tensor([v.value for v in verdicts if v], dtype=torch.float64),
         parts={n: torch.tensor([v.parts.get(n, 0.0) for v in verdicts if v], dtype=torch.float64) for n in names},

@@ -79,7 +79,8 @@ class Sample:
     """One generated answer. Token in, token out: `text` is only ever read off `tokens`, never the other way.
 
     `stream` names its random numbers; `origin` and `logp` have one entry a token, `logp` (under the law that the token
-    was sampled from) is NaN where nothing was sampled. `ends[i]` is where token i ends in `text`.
+    was sampled from) is NaN where nothing was sampled. `ends[i]` is where token i ends in `text`. `routes` are the
+    experts of a mixture that context and tokens went to when they were sampled, as far as an engine wrote that down.
 
     >>> s = Sample(context=(5, 6), stream=(0,), tokens=(7, 8), origin=(0, 0), logp=(-0.5, -0.1))
     >>> s.insert((9,), ENVIRONMENT).tokens, s.fork(1, 3).stream
@@ -92,6 +93,7 @@ class Sample:
     tokens: Ids = ()
     origin: Ids = ()
     logp: tuple[float, ...] = ()
+    routes: tuple[bytes, ...] = ()
     finish: Finish | None = None
     text: str = ""
     ends: Ids = ()
@@ -144,8 +146,12 @@ class Sample:
         """The sample with tokens that nobody sampled behind its own."""
         return self.extended(ids, (origin,) * len(ids), (math.nan,) * len(ids))
 
-    def extended(self, tokens: Ids, origin: Ids, logp: tuple[float, ...]) -> "Sample":
-        return replace(self, tokens=self.tokens + tokens, origin=self.origin + origin, logp=self.logp + logp)
+    def extended(self, tokens: Ids, origin: Ids, logp: tuple[float, ...], routes: tuple[bytes, ...] = ()) -> "Sample":
+        """The sample with more tokens; `routes` are of all that stands before them, and of them."""
+        return replace(
+            self, tokens=self.tokens + tokens, origin=self.origin + origin, logp=self.logp + logp,
+            routes=self.routes + routes[len(self.routes) :],
+        )  # fmt: skip
 
     def ended(self, finish: Finish | None) -> "Sample":
         return replace(self, finish=finish)
@@ -166,7 +172,7 @@ class Sample:
         """Its first `at` tokens, open again, under random numbers of its own."""
         return replace(
             self, tokens=self.tokens[:at], origin=self.origin[:at], logp=self.logp[:at], stream=(*self.stream, at, i),
-            finish=None, text="", ends=(), verdict=None, counts={},
+            routes=self.routes[: len(self.context) + at - 1], finish=None, text="", ends=(), verdict=None, counts={},
         )  # fmt: skip
 
 
@@ -247,9 +253,14 @@ class Ask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """The engine's answer to an ask. `logp` is under the law that was sampled from; an interrupted span is `cut`."""
+    """The engine's answer to an ask. `logp` is under the law that was sampled from; an interrupted span is `cut`.
+
+    `routes` are the experts of a mixture, where the engine writes them down: of the ask's context and of the tokens but
+    the last, which went nowhere.
+    """
 
     tokens: Ids
     logp: tuple[float, ...]
     versions: Ids
     finish: Finish
+    routes: tuple[bytes, ...] = ()

@@ -4,6 +4,19 @@ from groupwise.learner.followers import Start
 from groupwise.learner.forward import forward
 from groupwise.learner.optimizer import AdamW
 from groupwise.learner.plan import Step, cut
+from groupwise.learner.routing import Routing, mixture, see_routing
 from groupwise.learner.update import NO_TOKEN, Learner, StepTaken
 
-__all__ = ["NO_TOKEN", "AdamW", "Learner", "Start", "Step", "StepTaken", "cut", "forward"]
+__all__ = [
+    "NO_TOKEN",
+    "AdamW",
+    "Learner",
+    "Routing",
+    "Start",
+    "Step",
+    "StepTaken",
+    "cut",
+    "forward",
+    "mixture",
+    "see_routing",
+]

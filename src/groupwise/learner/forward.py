@@ -16,11 +16,17 @@ LOGITS_AT_ONCE = 1 << 22
 
 
 def forward(
-    model: Backbone, batch: Batch, *, temperature: float, logits_at_once: int = LOGITS_AT_ONCE
+    model: Backbone,
+    batch: Batch,
+    *,
+    temperature: float,
+    logits_at_once: int = LOGITS_AT_ONCE,
+    through: Callable[[Backbone, Batch, Shared], Tensor] | None = None,
 ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
     """`logp` (in the graph) and entropy in nats (outside it) of every trainable token of the batch, at the temperature.
 
-    The law is the full softmax of `logits / temperature`: the one that the engine samples from in training.
+    The law is the full softmax of `logits / temperature`: the one that the engine samples from in training. `through`
+    says how hidden states come about where that is not the model's plain forward.
     """
     device = batch.place.device
     layout = Shared.of([s.context for s in batch.samples], [s.tokens for s in batch.samples], device=device)
@@ -30,7 +36,8 @@ def forward(
     many = len(layout.tokens)
     pairs, back = (layout.target[rows] * many + layout.source[rows]).unique(return_inverse=True)
     source, target = pairs % many, pairs // many
-    hidden = model(layout.tokens, layout).index_select(0, source)  # whose gradient has one order
+    hidden = model(layout.tokens, layout) if through is None else through(model, batch, layout)
+    hidden = hidden.index_select(0, source)  # whose gradient has one order
     bound = {"temperature": temperature, "logits_at_once": logits_at_once}
     if isinstance(model, LinearHead) and len(rows):
         logp, entropy = linear_law(hidden, model.unembedding, target, **bound)

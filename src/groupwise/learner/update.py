@@ -4,6 +4,7 @@ import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
@@ -15,9 +16,11 @@ from groupwise.learner.followers import Start
 from groupwise.learner.forward import forward
 from groupwise.learner.optimizer import AdamW, Optimizer
 from groupwise.learner.plan import Step
+from groupwise.learner.routing import Routing, Traffic, Trip, mixture
 from groupwise.models import law_dtype
 
 M = TypeVar("M", bound=torch.nn.Module)
+PLAIN = Routing()
 OLD = Logp("policy")
 NO_TOKEN = "no token is trained"
 """Why a step was skipped whose tokens were all masked."""
@@ -36,7 +39,8 @@ class Loss(Protocol):
 class StepTaken:
     """One optimizer step as it happened. `batch` is the whole step with the log-probs it was taken at, without graph.
 
-    `skipped` says why the weights were left alone: empty where they moved.
+    `skipped` says why the weights were left alone: empty where they moved. Of `choices` of experts `changed` are
+    not the old policy's; `balance` is the load-balancing loss, without its coefficient.
     """
 
     batch: Batch
@@ -45,6 +49,9 @@ class StepTaken:
     grad_norm_clipped: float
     learning_rate: float
     skipped: str = ""
+    changed: int = 0
+    choices: int = 0
+    balance: float = 0.0
 
 
 class Learner:
@@ -88,34 +95,40 @@ class Learner:
         return dict(self.model.state_dict())
 
     @torch.no_grad()
-    def read(self, batch: Batch, plan: Sequence[Step], measures: frozenset[Measure]) -> Batch:
+    def read(self, batch: Batch, plan: Sequence[Step], measures: frozenset[Measure], routing: Routing = PLAIN) -> Batch:
         """The batch with old log-probs and measures, on the pieces that training will use, so that a first ratio is 1.
 
-        `measures` without `Logp("policy")` and `Entropy()` leaves the policy's own forward out.
+        `measures` without `Logp("policy")` and `Entropy()` leaves the policy's own forward out. With it goes a
+        mixture's choice of experts, which is written down unless the engine's is followed.
         """
         batch = batch.to(self.device).having(memory=dict(self.memories))
         own = bool(measures & {OLD, Entropy()})
         models = sorted(m.model for m in measures if isinstance(m, Logp) and m.model != "policy")
         order = [i for step in plan for i in step.samples]
         columns: dict[Measure, list[Tensor]] = {measure: [] for measure in (OLD, Entropy(), *map(Logp, models))}
+        experts, routes = mixture(self.model), list(batch.routes)
         for piece in (piece for step in plan for piece in step.pieces):
             part = batch.take(piece)
             if own:
-                logp, entropy = forward(self.model, part, temperature=self.temperature)
+                trip = Trip(experts, follow=routing.replay == "engine") if experts else None
+                logp, entropy = forward(self.model, part, temperature=self.temperature, through=trip)
                 columns[OLD].append(logp)
                 columns[Entropy()].append(entropy)
+                if trip is not None and routing.replay != "engine":
+                    for i, lines in zip(piece, trip.written()):
+                        routes[i] = lines
             for name in models:
                 columns[Logp(name)].append(forward(self.beside[name], part, temperature=self.temperature)[0])
         back = _places(batch, order)
         found = {measure: torch.cat(parts)[back] for measure, parts in columns.items() if parts}
-        return batch.having(logp_old=found.pop(OLD, batch.logp_old), measures=found)
+        return batch.having(logp_old=found.pop(OLD, batch.logp_old), measures=found, routes=tuple(routes))
 
-    def step(self, batch: Batch, step: Step, objective: Loss) -> StepTaken:
+    def step(self, batch: Batch, step: Step, objective: Loss, routing: Routing = PLAIN) -> StepTaken:
         """One optimizer step on these samples. A gradient that is not finite leaves the weights alone."""
         whole = objective.fix(batch.take(step.samples))
         settings = self.optimizer.settings
         rate = settings.rate(self.taken, self.steps)
-        loss, seen = self._backward(whole, step, objective)
+        loss, seen, traffic = self._backward(whole, step, objective, routing)
         norm = float(torch.nn.utils.get_total_norm(self.optimizer.gradients))
         skipped = ""
         if not math.isfinite(loss) or not math.isfinite(norm):
@@ -133,22 +146,33 @@ class Learner:
             grad_norm_clipped=min(norm, settings.clip),
             learning_rate=rate,
             skipped=skipped,
+            changed=traffic.changed,
+            choices=traffic.choices,
+            balance=traffic.balance,
         )
 
-    def _backward(self, whole: Batch, step: Step, objective: Loss) -> tuple[float, Batch]:
-        """Gradients of the whole step, piece by piece; the loss, and the step with its log-probs."""
-        loss, logps, entropies, first = 0.0, [], [], 0
-        for piece in step.pieces:
-            part = whole.take(range(first, first + len(piece))) if len(step.pieces) > 1 else whole
-            first += len(piece)
-            logp, entropy = forward(self.model, part, temperature=self.temperature)
+    def _backward(
+        self, whole: Batch, step: Step, objective: Loss, routing: Routing = PLAIN
+    ) -> tuple[float, Batch, Traffic]:
+        """Gradients of the whole step, piece by piece; the loss, the step with its log-probs, and its experts."""
+        parts = _cut(whole, step)
+        traffic = Traffic(self.model, routing, parts)
+        loss, logps, entropies = 0.0, [], []
+        for part in parts:
+            trip = traffic.trip()
+            logp, entropy = forward(self.model, part, temperature=self.temperature, through=trip)
             old = part.logp_old if part.logp_old is not None else logp.detach()
             leaf = logp.detach().requires_grad_()
             scalar = objective(part.having(logp=leaf, logp_old=old))
             scalar.backward()
             assert leaf.grad is not None, "a loss depends on its log-probs"
+            beside = traffic.see(trip)
             # Answers that were all right, or all wrong, often pull at nothing: then there is no way back to go.
-            if leaf.grad.count_nonzero():
+            if beside is not None:
+                torch.autograd.backward([logp, beside], [leaf.grad, None])
+                self.optimizer.gather()
+                loss += float(beside.detach())
+            elif leaf.grad.count_nonzero():
                 logp.backward(leaf.grad)
                 self.optimizer.gather()
             loss += float(scalar.detach())
@@ -157,7 +181,7 @@ class Learner:
         self.optimizer.settle()
         logp = torch.cat(logps)
         old = whole.logp_old if whole.logp_old is not None else logp
-        return loss, whole.having(logp=logp, logp_old=old, measures={Entropy(): torch.cat(entropies)})
+        return loss, whole.having(logp=logp, logp_old=old, measures={Entropy(): torch.cat(entropies)}), traffic
 
     def _own(self, model: torch.nn.Module) -> dict[str, Tensor]:
         """The tensors of the policy, or of a model beside it, that a run may change."""
@@ -199,6 +223,14 @@ def _frozen(model: M) -> M:
     """The model as it stands, never to change. Weights that are not trained are shared, not copied."""
     shared = {id(weight): weight for weight in model.parameters() if not weight.requires_grad}
     return copy.deepcopy(model, shared).requires_grad_(False)
+
+
+def _cut(whole: Batch, step: Step) -> list[Batch]:
+    """The pieces of a step's own batch."""
+    if len(step.pieces) == 1:
+        return [whole]
+    ends = list(accumulate(map(len, step.pieces)))
+    return [whole.take(range(end - len(piece), end)) for piece, end in zip(step.pieces, ends)]
 
 
 def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

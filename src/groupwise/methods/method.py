@@ -5,7 +5,7 @@ from typing import Literal
 
 from groupwise.advantages import every_token
 from groupwise.data import Advantage, Credit, Curriculum, Keep, Logp, Mask, Measure, Memory, Shaping, Strategy, needs
-from groupwise.learner import Start
+from groupwise.learner import Routing, Start
 from groupwise.methods.schedules import Schedule
 from groupwise.objective import Objective
 from groupwise.rewards import Correctness, everything
@@ -19,6 +19,7 @@ class Method:
     An iteration is cut into `minibatches` steps and swept `passes` times, shuffled by `prompts` or by `samples`.
     `proximal` says whose log-probs are the old ones: `recomputed` by the learner, or as `sampled` by the engine.
     `unverifiable` answers are excluded from statistics, sums and divisors, count as wrong, or drop their group.
+    `routing` says what is done about the experts of a mixture: nothing, unless a paper does.
     `schedules` change constants over the iterations: pairs of a dotted path and a `Schedule`.
     """
 
@@ -37,6 +38,7 @@ class Method:
     shuffle: Literal["prompts", "samples"] = "prompts"
     passes: int = 1
     proximal: Literal["recomputed", "sampled"] = "recomputed"
+    routing: Routing = Routing()  # noqa: RUF009
     models: tuple[tuple[str, Start], ...] = ()
     memory: tuple[tuple[str, Memory], ...] = ()
     schedules: tuple[tuple[str, Schedule], ...] = ()
@@ -63,6 +65,9 @@ class Method:
         if self.proximal == "sampled" and self.objective.weights:
             why = "proximal is sampled, so ratios answer for the engine's gap already: weights would count it twice"
             raise ValueError(f"{why}\ndrop objective.weights, or say proximal = recomputed")
+        if self.proximal == "sampled" and self.routing.replay == "learner":
+            why = "proximal is sampled, so the learner reads no old log-probs, and routing.replay has nothing to replay"
+            raise ValueError(f'{why}\nsay routing.replay = "engine", or proximal = "recomputed"')
 
     @property
     def needs(self) -> frozenset[Measure]:

@@ -21,17 +21,20 @@ if TYPE_CHECKING:
     from groupwise.models.files import base_directory, base_name, commit_of, find_model, own_code
     from groupwise.models.layout import Shared, attention
     from groupwise.models.lora import Lora, adapted, attach, load_peft, merge, see_targets, write_adapter
+    from groupwise.models.routing import Experts, Routes, experts_of
     from groupwise.models.sampling import choose, law_dtype, log_law, truncated
     from groupwise.models.templates import Messages, Template, closed, find_template, heard
     from groupwise.models.tokenizer import Tokenizer, read_tokenizer
 
 __all__ = [
     "Decoder",
+    "Experts",
     "Key",
     "Lora",
     "Messages",
     "Model",
     "Purpose",
+    "Routes",
     "Shape",
     "Shared",
     "Template",
@@ -44,6 +47,7 @@ __all__ = [
     "choose",
     "closed",
     "commit_of",
+    "experts_of",
     "find_model",
     "find_template",
     "fingerprint",
@@ -73,10 +77,13 @@ __all__ = [
 ]
 
 
+FILES = ("checkpoint", "decoder", "files", "layout", "lora", "routing", "sampling", "templates", "tokenizer")
+
+
 def __getattr__(name: str) -> Any:
     """All but random numbers when it is asked for: it brings torch, which what only reads files does without."""
     if name in __all__:
-        for file in ("checkpoint", "decoder", "files", "layout", "lora", "sampling", "templates", "tokenizer"):
+        for file in FILES:
             if name in (found := vars(import_module(f"{__name__}.{file}"))):
                 return found[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

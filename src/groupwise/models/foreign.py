@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from groupwise.data import Layout, Usage
 from groupwise.models.decoder import Sizes
+from groupwise.models.routing import Routes, attended
 
 
 class Foreign(nn.Module):
@@ -27,12 +28,18 @@ class Foreign(nn.Module):
         self.causal, self.shape = causal.eval(), shape
         inner = causal.get_decoder()  # pyright: ignore[reportCallIssue]
         self._trunk = next(name for name, module in causal.named_modules() if module is inner)
+        self.experts = attended(causal)
 
-    def forward(self, tokens: Int[Tensor, " n"], layout: Layout) -> Float[Tensor, "n width"]:
-        """Hidden states after the final norm."""
+    def forward(
+        self, tokens: Int[Tensor, " n"], layout: Layout, routes: Routes | None = None
+    ) -> Float[Tensor, "n width"]:
+        """Hidden states after the final norm. A mixture's experts are written in `routes`, and taken from there."""
         trunk = self.causal.get_submodule(self._trunk)
         position = layout.position.clamp(max=self.shape.positions - 1)  # only padding stands further on
-        said = trunk(input_ids=tokens[None], position_ids=position[None], use_cache=False, layout=layout)
+        if not len(tokens):  # of which attention would not know what shape it has
+            return self.causal.get_input_embeddings()(tokens)  # pyright: ignore[reportCallIssue]
+        more = {} if routes is None else {"routes": routes}
+        said = trunk(input_ids=tokens[None], position_ids=position[None], use_cache=False, layout=layout, **more)
         return said.last_hidden_state[0]
 
     def head(self, hidden: Float[Tensor, "n width"]) -> Float[Tensor, "n vocabulary"]:

@@ -15,6 +15,8 @@ class Prefixes:
     def __init__(self) -> None:
         self.tokens = 0
         self._held: OrderedDict[Ids, KeysValues] = OrderedDict()
+        self.routes: dict[Ids, tuple[bytes, ...]] = {}
+        """The experts that a context's tokens went to, where that is written down."""
 
     def __contains__(self, context: Ids) -> bool:
         return context in self._held
@@ -32,10 +34,12 @@ class Prefixes:
         """Forget until at most `bound` tokens are held."""
         while self.tokens > bound:
             context, _ = self._held.popitem(last=False)
+            self.routes.pop(context, None)
             self.tokens -= len(context)
 
     def clear(self) -> None:
         self._held.clear()
+        self.routes.clear()
         self.tokens = 0
 
 

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from groupwise.data import Ask, Finish, Ids, Span, Usage
-from groupwise.models import Model, Tokenizer, log_law
+from groupwise.models import Experts, Model, Routes, Tokenizer, log_law
 from groupwise.rollout.cache import Prefixes
 from groupwise.rollout.layouts import ROWS, Prefill, padded, shareable
+from groupwise.rollout.routes import prompts
 from groupwise.rollout.rows import Job, Rows
 
 PACK = 8192
@@ -24,15 +25,18 @@ class NativeEngine:
 
     At most `rows` rows live at once, and live rows and remembered contexts hold at most `cache_tokens` tokens; asks
     beyond that wait in the order in which they came. The numbers of a sample do not depend on its mates: random ones
-    are keyed, and on one thread the others are equal to the last bit (see `layouts`).
+    are keyed, and on one thread the others are equal to the last bit (see `layouts`). Given the `experts` of its model,
+    it writes down which of them tokens go to.
     """
 
     def __init__(
-        self, decoder: Model, tokenizer: Tokenizer, *, seed: int, rows: int = 256, cache_tokens: int = 1 << 20
-    ) -> None:
+        self, decoder: Model, tokenizer: Tokenizer, *, seed: int, rows: int = 256, cache_tokens: int = 1 << 20,
+        experts: Experts | None = None,
+    ) -> None:  # fmt: skip
         self.version = 0
         self._decoder, self._bound, self._most = decoder, cache_tokens, rows
-        self._rows = Rows(decoder, tokenizer, seed=seed, rows=rows, cache_tokens=cache_tokens)
+        self._experts = experts
+        self._rows = Rows(decoder, tokenizer, seed=seed, rows=rows, cache_tokens=cache_tokens, experts=experts)
         self._prefixes = Prefixes()
         self._waiting: deque[Job] = deque()
         self._ticker: asyncio.Task[None] | None = None
@@ -123,7 +127,9 @@ class NativeEngine:
         with torch.inference_mode():
             self._rows.stems.grow(live + len(chosen), longest)
             for context, jobs in groupby(chosen, key=lambda job: job.ask.context):
-                self._rows.enter(list(jobs), self._prefixes[context[:-1]] if len(context) > 1 else None)
+                routes = self._prefixes.routes.get(context[:-1], ())
+                begun = [replace(job, routes=routes) for job in jobs]
+                self._rows.enter(begun, self._prefixes[context[:-1]] if len(context) > 1 else None)
         for _ in chosen:
             self._waiting.popleft()
         self._prefixes.trim(max(self._bound - self._held(), 0))
@@ -145,14 +151,17 @@ class NativeEngine:
             pack.append(context)
             if i + 1 == len(fresh) or sum(map(len, pack)) + len(fresh[i + 1]) > PACK:
                 with torch.inference_mode():
-                    layout, _ = self._read(pack)
+                    routes = Routes(self._experts) if self._experts else None
+                    layout, _ = self._read(pack, routes)
                     for known, (keys, values) in zip(pack, layout.cut()):
                         self._prefixes.put(known, keys, values)
+                    if routes is not None:
+                        self._prefixes.routes |= prompts(routes, pack, layout.widths)
                 pack = []
 
-    def _read(self, contexts: Sequence[Ids]) -> tuple[Prefill, Tensor]:
+    def _read(self, contexts: Sequence[Ids], routes: Routes | None = None) -> tuple[Prefill, Tensor]:
         layout = Prefill.of(contexts, next(self._decoder.parameters()).device)
-        return layout, self._decoder(layout.tokens, layout)
+        return layout, self._decoder(layout.tokens, layout, **({"routes": routes} if routes else {}))
 
     def _answer(self, done: Sequence[tuple[Job, Span]]) -> None:
         for job, span in done:

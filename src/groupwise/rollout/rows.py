@@ -10,8 +10,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from groupwise.data import Ask, Finish, Sampling, Span
-from groupwise.models import Model, Tokenizer, choose, law_dtype, lineage, truncated, uniform
+from groupwise.models import Experts, Model, Routes, Tokenizer, choose, law_dtype, lineage, truncated, uniform
 from groupwise.rollout.layouts import ROWS, KeysValues, padded, room, shareable
+from groupwise.rollout.routes import Written
 from groupwise.rollout.stems import Stems
 
 Law = tuple[float, float, int, float, int]
@@ -23,6 +24,8 @@ class Job:
 
     ask: Ask
     answer: asyncio.Future[Span]
+    routes: tuple[bytes, ...] = ()
+    """Experts that the context but its last token went to, once it is read."""
 
     @property
     def reach(self) -> int:
@@ -33,7 +36,10 @@ class Job:
 class Rows:
     """Live rows are 0 to n; a row that leaves is replaced by the last, so no product is spent on holes."""
 
-    def __init__(self, decoder: Model, tokenizer: Tokenizer, *, seed: int, rows: int, cache_tokens: int) -> None:
+    def __init__(
+        self, decoder: Model, tokenizer: Tokenizer, *, seed: int, rows: int, cache_tokens: int,
+        experts: Experts | None = None,
+    ) -> None:  # fmt: skip
         self.decoder, self.tokenizer, self.seed = decoder, tokenizer, seed
         shape, weight = decoder.shape, next(decoder.parameters())
         self.stems = Stems(decoder, most=rows, cache_tokens=cache_tokens)
@@ -45,6 +51,7 @@ class Rows:
         self.stem, self.newest, self.made, self.limit = (torch.zeros(rows, **on) for _ in range(4))
         self.tokens = torch.zeros(rows, 64, **on)
         self.logp = torch.zeros(rows, 64, dtype=torch.float64, device=weight.device)
+        self.written = Written(experts, rows, weight.device) if experts else None
         self.ends = torch.zeros(shape.vocabulary, dtype=torch.bool, device=weight.device)
         self.ends[[t for t in tokenizer.eos if t < shape.vocabulary]] = True
         # What random numbers are keyed by stays beside the generator, on the host.
@@ -75,7 +82,10 @@ class Rows:
         """One more token for every row; the jobs that are done with it leave. Versions are the caller's to write."""
         n = len(self.jobs)
         self.stems.grow(n, self.stems.longest + 1)
-        token, logp = self._drawn(self.stems.forward(), n)
+        routes = Routes(self.written.experts) if self.written else None
+        token, logp = self._drawn(self.stems.forward(routes), n)
+        if self.written is not None and routes is not None:
+            self.written.write(routes, self.stem[:n], self.made[:n])
         self._write(token[:n], logp[:n])
         ended = self.ends[token[:n]]
         if self.stopping:
@@ -90,7 +100,7 @@ class Rows:
         gone = [
             (self.jobs[r], Span(
                 tokens=tuple(self.tokens[r, :m].tolist()), logp=tuple(self.logp[r, :m].tolist()), versions=(),
-                finish=finish,
+                finish=finish, routes=self.jobs[r].routes + self.written.of(r, m) if self.written and m else (),
             ))
             for r, m, finish in zip(rows, made, finishes)
         ]  # fmt: skip
@@ -109,6 +119,8 @@ class Rows:
                 x[to] = x[source]
             for x in (self.draw, self.stream, self.at, self.law):
                 x[to] = x[source]
+            if self.written is not None:
+                self.written.move(to, source)
             for r, s in zip(to, source):
                 self.jobs[r] = self.jobs[s]
         del self.jobs[left:]

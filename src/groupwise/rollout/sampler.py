@@ -85,7 +85,7 @@ class DrawSampler:
             )  # fmt: skip
             with self._awaiting("the engine"):
                 span = await self.engine.sample(ask)
-            sample = sample.extended(span.tokens, span.versions, span.logp)
+            sample = sample.extended(span.tokens, span.versions, span.logp, span.routes)
             more, finish = more - len(span.tokens), span.finish
             if finish is not Finish.cut:
                 break

@@ -6,7 +6,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from groupwise.data import Ids
-from groupwise.models import Model
+from groupwise.models import Model, Routes
 from groupwise.rollout.cache import RowCache
 from groupwise.rollout.layouts import ROWS, Common, Decode, KeysValues, padded, shareable
 
@@ -62,14 +62,15 @@ class Stems:
         self._common = None
         return new
 
-    def forward(self) -> Float[Tensor, "padded v"]:
-        """Logits after each stem's newest token, which now belongs to what it remembers."""
+    def forward(self, routes: Routes | None = None) -> Float[Tensor, "padded v"]:
+        """Logits after each stem's newest token, which now belongs to what it remembers; `routes` are written there."""
         n, longest = len(self), self.longest
         full = padded(n, ROWS)
         layout = Decode.of(
             self.cache.keys, self.cache.values, self.position[:full], self.place[:n], longest, self.common
         )
-        logits = self.decoder.head(self.decoder(self.token[:full], layout))
+        told = {"routes": routes} if routes else {}
+        logits = self.decoder.head(self.decoder(self.token[:full], layout, **told))
         self.position[:n] += 1
         self.place[:n] += 1
         return logits

@@ -7,9 +7,11 @@ from pathlib import Path
 import torch
 
 from groupwise.data import BadData, Finish, GroupwiseError, Prompt, Task, Usage, family_of, pack
+from groupwise.learner import Routing, see_routing
 from groupwise.models import (
     Tokenizer,
     base_directory,
+    experts_of,
     find_model,
     load_peft,
     outline,
@@ -112,6 +114,9 @@ def _odd(which: str, what: str) -> Usage:
 def see_model(recipe: Recipe, directory: Path, use: Use) -> None:
     """The shape of the model in a directory, and that the recipe's adapter fits it. Raises what is wrong."""
     read_shape(directory, trust_remote_code=use.trust_remote_code)
+    if recipe.method.routing != Routing():
+        outlined = outline(directory, trust_remote_code=use.trust_remote_code)
+        see_routing(recipe.method.routing, experts_of(outlined))
     if recipe.lora is None:
         return
     if base_directory(directory) != directory:

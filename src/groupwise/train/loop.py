@@ -67,12 +67,13 @@ def learn(
     """An iteration's optimizer steps, and the batch with all that was computed on the way."""
     plans = [plan(recipe, method, batch, iteration, sweep) for sweep in range(method.passes)]
     written = method.proximal == "sampled" and bool(batch.logp_engine.isnan().any())  # by no engine
-    batch = learner.read(batch, plans[0], measures(method, plans) | ({OLD} if written else frozenset()))
+    wanted = measures(method, plans) | ({OLD} if written else frozenset())
+    batch = learner.read(batch, plans[0], wanted, method.routing)
     if method.proximal == "sampled":
         sampled = batch.logp_engine.to(learner.dtype)
         batch = batch.having(logp_old=torch.where(sampled.isnan(), batch.logp_old, sampled) if written else sampled)
     batch = credited(batch, method)
-    return batch, [learner.step(batch, step, method.objective) for steps in plans for step in steps]
+    return batch, [learner.step(batch, step, method.objective, method.routing) for steps in plans for step in steps]
 
 
 def plan(recipe: Recipe, method: Method, batch: Batch, iteration: int, sweep: int) -> tuple[Step, ...]:

@@ -23,6 +23,10 @@ def numbers(batch: Batch, taken: Sequence[StepTaken], objective: Objective) -> d
         mean = [sum(getattr(t, x) for t in steps) / len(steps) for x in ("loss", "grad_norm", "grad_norm_clipped")]
         line |= dict(zip(("loss", "grad_norm", "grad_norm_clipped"), mean))
         line["learning_rate"] = steps[-1].learning_rate
+        if choices := sum(t.choices for t in steps):
+            line["routing/changed"] = sum(t.changed for t in steps) / choices
+        if any(t.balance for t in steps):
+            line["routing/balance"] = sum(t.balance for t in steps) / len(steps)
     line["steps_skipped"] = sum(bool(t.skipped) for t in taken)
     line["loss_zero_by_construction"] = len(taken) == 1 and _zero_by_construction(taken[0])
     return line
@@ -58,7 +62,10 @@ def sample_lines(families: Sequence[Family], batch: Batch) -> list[dict[str, Any
 
 
 def token_numbers(families: Sequence[Family], taken: Sequence[StepTaken]) -> dict[str, Tensor]:
-    """Per token of every sample, in the order of `sample_lines`; NaN where a token was not trained."""
+    """Per token of every sample, in the order of `sample_lines`; NaN where a token was not trained.
+
+    `routes` are there if the engine wrote them down: the experts that the token before this one went to.
+    """
     samples = [s for f in families for s in f.samples]
     lengths = torch.tensor([len(s.tokens) for s in samples], dtype=torch.long)
     start = dict(zip(map(id, samples), (lengths.cumsum(0) - lengths).tolist()))
@@ -77,6 +84,7 @@ def token_numbers(families: Sequence[Family], taken: Sequence[StepTaken]) -> dic
         "origin": torch.tensor([i for s in samples for i in s.origin], dtype=torch.int32),
         "logp_engine": torch.tensor([x for s in samples for x in s.logp], dtype=torch.float32),
         **columns,
+        **_routes([(s.routes[len(s.context) - 1 :], len(s.tokens)) for s in samples]),
     }
 
 
@@ -87,7 +95,17 @@ def batch_dump(batch: Batch) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
     columns = {name: getattr(batch, name) for name in names}
     columns |= {f"logp/{m.model}" if isinstance(m, Logp) else "entropy": x for m, x in batch.measures.items()}
     tensors = {name: x.contiguous().cpu() for name, x in columns.items() if x is not None}
-    return lines, {**tensors, "lengths": batch.sequences.lengths.cpu()}
+    routes = [(r, len(s.context) + len(s.tokens) - 1 if s.tokens else 0) for r, s in zip(batch.routes, batch.samples)]
+    return lines, {**tensors, "lengths": batch.sequences.lengths.cpu(), **_routes(routes)}
+
+
+def _routes(lines: Sequence[tuple[Sequence[bytes], int]]) -> dict[str, Tensor]:
+    """Experts as numbers, of each sample so many lines, -1 where they are not known; nothing if all are not."""
+    size = max((len(line) for known, _ in lines for line in known), default=0)
+    if not size:
+        return {}
+    whole = [line or b"\xff" * size for known, n in lines for line in (*known[:n], *(b"",) * (n - len(known)))]
+    return {"routes": torch.frombuffer(bytearray(b"".join(whole)), dtype=torch.int16).view(len(whole), -1)}
 
 
 def _ends(sample: Sample) -> list[int]:

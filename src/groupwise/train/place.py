@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from groupwise.data import Environment, Family, Prompt, Sampling, Task, Usage, Verifier
-from groupwise.learner import Learner
+from groupwise.learner import Learner, mixture, see_routing
 from groupwise.models import (
     Model,
     Purpose,
@@ -149,12 +149,18 @@ def place(recipe: Recipe, use: Use) -> Place:
     model = read_model(directory, dtype=dtype, device=device, seed=recipe.seed, trust_remote_code=trusted)
     if recipe.lora is not None:
         attach(model, recipe.lora, seed=recipe.seed)
+    see_routing(recipe.method.routing, mixture(model))
     model.recompute = recipe.machine.recompute
     task = task_of(recipe, tokenizer)
     verifier = verifier_of(recipe, task, use)
     method = recipe.method
     engine = NativeEngine(
-        model, tokenizer=tokenizer, seed=recipe.seed, rows=recipe.engine.rows, cache_tokens=recipe.engine.cache_tokens
+        model,
+        tokenizer=tokenizer,
+        seed=recipe.seed,
+        rows=recipe.engine.rows,
+        cache_tokens=recipe.engine.cache_tokens,
+        experts=mixture(model) if method.routing.replay == "engine" else None,
     )
     buffer = Buffer(
         task,

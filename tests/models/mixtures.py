@@ -1,0 +1,60 @@
+"""A small random mixture of experts, and what its routers do by themselves."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from groupwise.data import Batch
+from groupwise.models import find_model, read_model, read_tokenizer
+from groupwise.models.foreign import Foreign
+from tests.models.plain import made
+
+FIELDS: dict[str, Any] = {
+    "head_dim": 12, "moe_intermediate_size": 16, "num_experts": 8, "num_experts_per_tok": 2, "norm_topk_prob": True,
+}  # fmt: skip
+
+
+def mixture(path: Path, dtype: torch.dtype = torch.float64, **changes: Any) -> Foreign:
+    """Qwen3-MoE with two layers of eight experts, of which each token meets two."""
+    path.mkdir(exist_ok=True)
+    made(path, "Qwen3Moe", **{**FIELDS, **changes})
+    model = read_model(path, dtype=dtype)
+    assert isinstance(model, Foreign)
+    return model
+
+
+def routers(model: nn.Module) -> list[Any]:
+    return [m for m in model.modules() if type(m).__name__ == "Qwen3MoeTopKRouter"]
+
+
+def alone(model: nn.Module, batch: Batch) -> list[list[tuple[Tensor, Tensor]]]:
+    """For each sample, router by router, its logits and choices of context and tokens but the last: each read alone.
+
+    By the plain forward of transformers, which hooks of ours hear but do not change.
+    """
+    said: list[tuple[Tensor, Tensor]] = []
+    hooks = [r.register_forward_hook(lambda _, __, out: said.append((out[0], out[2]))) for r in routers(model)]
+    causal: Any = getattr(model, "causal", model)
+    own, found = causal.config._attn_implementation, []
+    causal.set_attn_implementation("eager")
+    for sample in batch.samples:
+        said.clear()
+        if sample.tokens:
+            causal(torch.tensor([[*sample.context, *sample.tokens[:-1]]]), use_cache=False)
+        found.append(list(said))
+    causal.set_attn_implementation(own)
+    for hook in hooks:
+        hook.remove()
+    return found
+
+
+def trainable(path: Path, **changes: Any) -> Path:
+    """A directory whose model reads the packaged task and knows nothing of it."""
+    tokenizer = read_tokenizer(find_model("calculator"))
+    path.mkdir(exist_ok=True)
+    words = {"vocab_size": tokenizer.fast.get_vocab_size(), "eos_token_id": min(tokenizer.eos)}
+    made(path, "Qwen3Moe", **{**FIELDS, **words, **changes})
+    tokenizer.save(path)
+    return path

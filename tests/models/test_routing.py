@@ -1,0 +1,148 @@
+"""The experts of one forward: written down as they are, followed where they are given, with weights that learn."""
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+
+from groupwise.models import Experts, Routes, Shared, experts_of, outline
+from groupwise.models.foreign import Foreign
+from tests.models.directories import directory
+from tests.models.mixtures import mixture, routers
+from tests.models.plain import PROMPT, made
+
+TEXT = Shared.of([PROMPT[:20], PROMPT[:20]], [PROMPT[20:40], PROMPT[50:60]])
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Foreign:
+    return mixture(tmp_path_factory.mktemp("mixture"))
+
+
+def read(model: Foreign, routes: Routes | None = None) -> torch.Tensor:
+    return model(TEXT.tokens, TEXT, routes)
+
+
+def elsewhere(experts: Experts, seed: int = 5) -> torch.Tensor:
+    """Experts for every token, distinct within a router and drawn at random."""
+    draws = torch.Generator().manual_seed(seed)
+    law = torch.rand(len(TEXT.tokens), experts.routers, experts.count, generator=draws)
+    return law.topk(experts.each).indices.to(torch.int16)
+
+
+def written(model: Foreign) -> Routes:
+    assert model.experts is not None
+    read(model, routes := Routes(model.experts))
+    return routes
+
+
+def test_its_own_choice_changes_nothing_to_the_bit(model: Foreign) -> None:
+    experts = Experts(routers=2, each=2, count=8)
+    assert model.experts == experts
+    own = written(model).ids
+    assert len({tuple(ids.tolist()) for ids in own.flatten(0, 1)}) > 10  # it has a choice, and makes it
+    again = Routes(experts, own, follow=True)
+    assert torch.equal(read(model, again), read(model)) and torch.equal(again.ids, own)
+
+
+@pytest.mark.parametrize("normalised", [True, False])
+def test_the_weights_of_given_experts_are_the_softmax_at_them(tmp_path: Path, normalised: bool) -> None:
+    it = mixture(tmp_path, norm_topk_prob=normalised)
+    assert it.experts is not None
+    said: list[tuple[torch.Tensor, ...]] = []
+    for router in routers(it):
+        router.register_forward_hook(lambda _, __, out: said.append(out))
+    given = elsewhere(it.experts)
+    read(it, Routes(it.experts, given, follow=True))
+    for number, (logits, weights, chosen) in enumerate(said):
+        assert torch.equal(chosen, given[:, number].long())
+        mask = torch.zeros_like(logits).scatter_(1, chosen, 1.0)
+        if normalised:  # I_j exp(s_j) / sum of I_k exp(s_k)
+            expected = mask * logits.exp() / (mask * logits.exp()).sum(-1, keepdim=True)
+        else:
+            expected = mask * logits.softmax(-1)
+        assert torch.allclose(expected.gather(1, chosen), weights.double(), rtol=0, atol=1e-6)
+
+
+def test_routers_learn_while_they_are_told(model: Foreign) -> None:
+    assert model.experts is not None
+    read(model, Routes(model.experts, elsewhere(model.experts), follow=True)).pow(2).sum().backward()
+    slopes = [router.weight.grad for router in routers(model)]
+    assert all(slope is not None and slope.norm() > 1e-3 for slope in slopes)
+    model.zero_grad()
+
+
+def test_told_twice_is_told_once(model: Foreign) -> None:
+    assert model.experts is not None
+    first = Routes(model.experts, elsewhere(model.experts), follow=True)
+    once = read(model, first)
+    second = Routes(model.experts, first.ids, follow=True)
+    assert torch.equal(first.ids, elsewhere(model.experts))
+    assert torch.equal(read(model, second), once) and not torch.allclose(once, read(model))
+
+
+def test_tokens_that_nobody_wrote_down_go_where_they_would(model: Foreign) -> None:
+    assert model.experts is not None
+    own, given = written(model).ids, elsewhere(model.experts)
+    given[:20] = -1
+    routes = Routes(model.experts, given, follow=True)
+    hidden = read(model, routes)
+    assert torch.equal(routes.ids[:20], own[:20]) and torch.equal(routes.ids[20:], given[20:])
+    assert torch.equal(hidden[:20], read(model)[:20])  # the prompt sees nothing of its answers
+
+
+def test_layers_forwarded_again_are_told_again(model: Foreign) -> None:
+    assert model.experts is not None
+    slopes = []
+    for recompute in (False, True):
+        it = copy.deepcopy(model)
+        it.recompute = recompute
+        routes = Routes(it.experts or Experts(0, 0, 0), elsewhere(model.experts), follow=True, weigh=True)
+        hidden = read(it, routes)
+        beside = sum((x.softmax(-1)[:, 0].sum() for x in routes.logits.values()), start=torch.zeros(()))
+        torch.autograd.backward([hidden.pow(2).sum(), beside])
+        slopes.append([p.grad for p in it.parameters()])
+    assert all(a is not None and torch.equal(a, b) for a, b in zip(*slopes) if b is not None)
+
+
+def test_a_copy_hears_for_itself(model: Foreign) -> None:
+    """The reference is a copy; what it is told is not told to the policy."""
+    assert model.experts is not None
+    twin = copy.deepcopy(model)
+    routes = Routes(model.experts)
+    read(twin, routes)
+    assert torch.equal(routes.ids, written(model).ids)
+    with torch.no_grad():
+        routers(twin)[0].weight.neg_()
+    assert not torch.equal(written(twin).ids, written(model).ids)
+
+
+def test_lines_of_bytes() -> None:
+    experts = Experts(routers=2, each=3, count=300)
+    ids = torch.randint(0, 300, (5, 2, 3), generator=torch.Generator().manual_seed(0)).to(torch.int16)
+    lines = experts.written(ids)
+    assert len(lines) == 5 and all(len(line) == 12 for line in lines)
+    assert torch.equal(torch.from_numpy(experts.read(lines)), ids)
+    assert experts.read((b"", lines[3])).tolist() == [[[-1] * 3] * 2, ids[3].tolist()]
+
+
+@pytest.mark.parametrize("kind", ["Mixtral", "Qwen2Moe", "Olmoe"])
+def test_other_mixtures_with_such_routers(tmp_path: Path, kind: str) -> None:
+    size = "num_local_experts" if kind == "Mixtral" else "num_experts"
+    made(tmp_path, kind, **{size: 6, "num_experts_per_tok": 3, "moe_intermediate_size": 16})
+    assert experts_of(outline(tmp_path)) == Experts(routers=2, each=3, count=6)
+
+
+def test_models_without_experts(tmp_path: Path) -> None:
+    directory(tmp_path / "native")
+    made(tmp_path / "dense", "GPT2", n_embd=32, n_head=4, n_layer=1, n_positions=64)
+    assert experts_of(outline(tmp_path / "native")) is None and experts_of(outline(tmp_path / "dense")) is None
+
+
+def test_routers_of_another_kind_are_not_told(tmp_path: Path) -> None:
+    """Whose weights are a sigmoid, say: what they would be for other experts is not known."""
+    it = mixture(tmp_path)
+    for router in routers(it):
+        router.forward = lambda x, r=router: (x @ r.weight.T, (x @ r.weight.T)[:, :2].sigmoid(), x[:, :2].long() * 0)
+    assert Foreign(it.causal, it.shape).experts is None

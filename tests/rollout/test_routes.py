@@ -1,0 +1,113 @@
+"""The experts that an engine's tokens went to are those that they would go to in the learner, at the same weights."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from groupwise.data import ENVIRONMENT, Ask, Batch, Draw, Family, Finish, Outcome, Prompt, Sample, Span, Verdict, pack
+from groupwise.learner import forward
+from groupwise.models.foreign import Foreign
+from groupwise.rollout import NativeEngine
+from tests.models import mixtures
+from tests.models.plain import PROMPT
+from tests.rollout.worlds import answered, endless
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Foreign:
+    return mixtures.mixture(tmp_path_factory.mktemp("mixture"))
+
+
+def engine(model: Foreign, rows: int = 256, cache_tokens: int = 1 << 20) -> NativeEngine:
+    return NativeEngine(model, endless(), seed=3, experts=model.experts, rows=rows, cache_tokens=cache_tokens)
+
+
+def asks() -> list[Ask]:
+    """Prompts of 1, 20 and 140 tokens, answers of 3 to 66: rows leave in any order."""
+    lengths = [(1, 9), (20, 3), (140, 66), (20, 11), (140, 5)]
+    return [Ask(context=PROMPT[:c], limit=n, draw=c, stream=(i,)) for i, (c, n) in enumerate(lengths)]
+
+
+def batch(asked: list[Ask], spans: list[Span]) -> Batch:
+    samples = [
+        Sample(context=a.context, stream=a.stream, verdict=Verdict(Outcome.wrong)).extended(
+            s.tokens, s.versions, s.logp, s.routes
+        )
+        for a, s in zip(asked, spans)
+    ]
+    return pack([Family(Draw(0, Prompt("p", PROMPT), len(samples)), tuple(samples))])
+
+
+def right(model: Foreign, b: Batch) -> bool:
+    """Whether all tokens but each sample's last are written down, as each sample alone would have it."""
+    assert model.experts is not None
+    for sample, lines, said in zip(b.samples, b.routes, mixtures.alone(model, b)):
+        assert len(lines) == len(sample.context) + len(sample.tokens) - 1
+        for number, (_, chosen) in enumerate(said):
+            if model.experts.read(lines)[:, number].tolist() != chosen.tolist():
+                return False
+    return True
+
+
+@pytest.mark.parametrize("sizes", [{}, {"rows": 3}, {"cache_tokens": 260}])
+def test_they_are_what_the_learner_would_choose(model: Foreign, sizes: dict[str, int]) -> None:
+    b = batch(asks(), answered(engine(model, **sizes), asks()))
+    assert right(model, b)
+    assert len({line for lines in b.routes for line in lines}) > 50
+    logp, _ = forward(model, b, temperature=1.0)
+    assert (logp - b.logp_engine).abs().max() < 1e-12
+
+
+def test_a_remembered_prompt_has_not_forgotten_them(model: Foreign) -> None:
+    it, asked = engine(model), asks()[1:2]
+    first = answered(it, asked)
+    calls: list[int] = []
+    hook = mixtures.routers(model)[0].register_forward_pre_hook(lambda _, args: calls.append(args[0].shape[0]))
+    again = answered(it, [replace(a, stream=(90 + i,)) for i, a in enumerate(asked)])
+    hook.remove()
+    assert set(calls) == {16}  # rows alone: no prompt was read
+    for a, one, other in zip(asked, first, again):
+        assert one.routes[: len(a.context)] == other.routes[: len(a.context)] and one.tokens != other.tokens
+    assert right(model, batch(asked, again))
+
+
+def test_an_interrupted_answer_goes_on_where_it_was(model: Foreign) -> None:
+    """The first weights chose for the tokens before the cut; what is sampled later is chosen for later."""
+    it, (ask,) = engine(model), asks()[3:4]
+
+    async def go() -> tuple[Span, Span]:
+        task = asyncio.create_task(it.sample(ask))
+        while not it._rows.jobs or int(it._rows.made[0]) < 5:
+            await asyncio.sleep(0)
+        await it.load(1, model.state_dict())
+        cut = await task
+        more = replace(ask, context=ask.context + cut.tokens, limit=11 - len(cut.tokens), at=len(cut.tokens))
+        return cut, await it.sample(more)
+
+    cut, rest = asyncio.run(go())
+    assert cut.finish is Finish.cut and len(cut.routes) == len(ask.context) + len(cut.tokens) - 1
+    sample = Sample(context=ask.context, stream=(3,)).extended(cut.tokens, cut.versions, cut.logp, cut.routes)
+    sample = sample.extended(rest.tokens, rest.versions, rest.logp, rest.routes)
+    assert sample.tokens == answered(it, [ask])[0].tokens and sample.routes[: len(cut.routes)] == cut.routes
+    b = pack([Family(Draw(0, Prompt("p", PROMPT), 1), (sample.judged(Verdict(Outcome.wrong)),))])
+    assert right(model, b)
+
+
+def test_nothing_is_written_down_unasked(model: Foreign) -> None:
+    spans = answered(NativeEngine(model, endless(), seed=3), asks())
+    assert not any(span.routes for span in spans)
+    assert [s.tokens for s in spans] == [s.tokens for s in answered(engine(model), asks())]
+
+
+def test_a_samples_verbs_keep_them_in_their_places() -> None:
+    lines = tuple(bytes([i]) for i in range(9))
+    sample = Sample(context=(1, 2, 3), stream=(0,)).extended((4, 5), (0, 0), (-1.0, -1.0), lines[:4])
+    told = sample.insert((6, 7), ENVIRONMENT)
+    assert told.routes == lines[:4]  # of neither 5 nor 6 and 7
+    other = (b"x",) * 4 + lines[4:8]
+    whole = told.extended((8, 9), (1, 1), (-1.0, -1.0), other)
+    assert whole.routes == lines[:8] and len(whole.routes) == 3 + 6 - 1
+    assert whole.fork(1, 0).routes == lines[:3] and whole.fork(0, 0).routes == lines[:2]
+    turn = whole.read("abcdef", tuple(range(1, 7))).last_turn
+    assert turn.routes == whole.routes and turn.context == (*range(1, 8),)

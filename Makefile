@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: train test test-slow lint docs model blank seeds bench bench-full clean
+.PHONY: train test test-slow lint docs model blank seeds laptop bench bench-full clean
 
 train: $(VENV)/base
 	$(BIN)/groupwise train
@@ -33,6 +33,9 @@ blank: $(VENV)/base  ## the packaged directory of a model without weights
 
 seeds: $(VENV)/base  ## the table and the curve of the README: ten seeds of the packaged recipe
 	$(BIN)/python benchmarks/seeds.py
+
+laptop: $(VENV)/base  ## the tables and curves of docs/laptop.md: three seeds a recipe
+	$(BIN)/python benchmarks/seeds.py recipes/programs.toml
 
 bench: $(VENV)/bench  ## Groupwise and TRL on the same work, (a) to (e), in twenty minutes on an idle machine
 	$(BIN)/python -m benchmarks.beside --write

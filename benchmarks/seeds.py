@@ -1,6 +1,7 @@
 """Run the packaged recipe once a seed, and write down what came out: the table and the curve of the README.
 
-`make seeds` runs all ten. A try, which leaves the README alone:
+`make seeds` runs all ten. `make laptop` names other recipes: three seeds each, for docs/laptop.md. A try, which leaves
+pages alone:
 
     python benchmarks/seeds.py --only 0 1 --iterations 3 --out runs/try
 """
@@ -19,11 +20,10 @@ from typing import Any
 from curve import draw, evaluations
 
 HOME = Path(__file__).resolve().parents[1]
-SEEDS, SHOWN = range(10), range(5)
-"""All that are run, and those that the README shows. Both were named before any was run."""
+SEEDS, SHOWN, FEW = range(10), range(5), range(3)
+"""All that are run, those that the README shows, and those of other recipes. They were named before any was run."""
 ENOUGH = 0.85
 """The greedy held-out accuracy that every seed should reach."""
-OPEN, CLOSE = "<!-- seeds -->", "<!-- /seeds -->"
 HEAD = ("seed", "greedy before", "greedy after", "sampled before", "sampled after", "length before", "length after",
         "seconds")  # fmt: skip
 
@@ -49,9 +49,10 @@ class Run:
         return self.last["eval/accuracy_greedy"]
 
 
-def train(seed: int, out: Path, iterations: int | None) -> Run:
+def train(seed: int, out: Path, iterations: int | None, recipe: Path | None = None) -> Run:
     """The run of one seed, by the command that anybody would type, timed from its start to its end."""
-    command = ["groupwise", "train", "--seed", str(seed), "--name", f"seed-{seed}", "--evaluate.every", "10"]
+    named = ["--evaluate.every", "10"] if recipe is None else [str(recipe)]
+    command = ["groupwise", "train", "--seed", str(seed), "--name", f"seed-{seed}", *named]
     command += ["--out", str(out)] + (["--iterations", str(iterations)] if iterations is not None else [])
     before = set(out.glob(f"seed-{seed}-*"))
     start = time.perf_counter()
@@ -94,25 +95,30 @@ def summary(runs: Sequence[Run]) -> list[tuple[str, tuple[float, ...]]]:
     ]
 
 
-def page(runs: Sequence[Run], about: dict[str, Any], iterations: int) -> str:
+def taken(about: dict[str, Any]) -> str:
+    """When and on what runs were made, of what their run.json says."""
+    versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
+    return f"{time.strftime('%Y-%m-%d')}, {os.cpu_count()} cores, 1 thread, {versions}."
+
+
+def page(runs: Sequence[Run], about: dict[str, Any]) -> str:
     """`SEEDS.md`: every seed, what they have in common, and on what they ran."""
     low = [f"{run.seed} ({run.reached:.3f})" for run in runs if run.reached < ENOUGH]
     verdict = f"seeds that end below {ENOUGH} greedy: {', '.join(low) or 'none'}"
-    versions = ", ".join(f"{name} {version}" for name, version in about.items())
     return "\n".join(
         [
             "# Seeds of the packaged recipe",
             "",
             "Written by `make seeds`, which types `groupwise train --seed N --name seed-N --evaluate.every 10` for a",
-            f"seed after the other; {iterations} iterations each. Accuracies are of held-out problems; lengths are",
-            "mean tokens of sampled answers; seconds are those of the whole command, start and evaluations included.",
-            "Spread is the largest less the smallest.",
+            f"seed after the other; {about['iterations']} iterations each. Accuracies are of held-out problems;",
+            "lengths are mean tokens of sampled answers; seconds are those of the whole command, start and evaluations",
+            "included. Spread is the largest less the smallest.",
             "",
             *table(runs, summary(runs)),
             "",
             f"Of {len(runs)}, {verdict}.",
             "",
-            f"{time.strftime('%Y-%m-%d')}, {os.cpu_count()} cores, 1 thread, {versions}.",
+            taken(about),
             "",
         ]
     )
@@ -127,36 +133,61 @@ def excerpt(runs: Sequence[Run]) -> str:
     return "\n".join([*table(shown, more), "", "From `make seeds`; all in [benchmarks/SEEDS.md](benchmarks/SEEDS.md)."])
 
 
-def between(text: str, part: str) -> str:
-    """The text with what stands between the two marks replaced.
+def between(text: str, part: str, name: str = "seeds") -> str:
+    """The text with what stands between the two marks of that name replaced.
 
     >>> between("a <!-- seeds -->old<!-- /seeds --> b", "new")
     'a <!-- seeds -->\\nnew\\n<!-- /seeds --> b'
     """
-    head, rest = text.split(OPEN)
-    _, tail = rest.split(CLOSE)
-    return f"{head}{OPEN}\n{part}\n{CLOSE}{tail}"
+    begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
+    head, rest = text.split(begin)
+    _, tail = rest.split(end)
+    return f"{head}{begin}\n{part}\n{end}{tail}"
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Run the packaged recipe once a seed and write its table and curve.")
-    parser.add_argument("--only", type=int, nargs="+", metavar="SEED", help="these seeds; README is left alone")
-    parser.add_argument("--iterations", type=int, help="other than the recipe's; README is left alone")
-    parser.add_argument("--out", type=Path, default=HOME / "runs" / "seeds", help="where the runs go")
-    a = parser.parse_args(argv)
-    trying = a.only is not None or a.iterations is not None
-    runs = []
-    for seed in a.only or SEEDS:
-        runs.append(train(seed, a.out, a.iterations))
-        print(line(str(seed), runs[-1].numbers), flush=True)
-    pages, picture = (a.out, a.out / "curve.svg") if trying else (HOME / "benchmarks", HOME / "docs" / "curve.svg")
+def other(recipe: Path, only: Sequence[int] | None, iterations: int | None, out: Path) -> None:
+    """Another recipe's runs: its table and its curve for docs/laptop.md, or beside the runs where it is a try."""
+    runs = [train(seed, out / recipe.stem, iterations, recipe) for seed in only or FEW]
     about = json.loads((runs[0].directory / "run.json").read_text())
-    (pages / "SEEDS.md").write_text(page(runs, about["versions"], about["iterations"]))
+    mean, _, spread = summary(runs)
+    part = "\n".join([*table(runs, [mean, spread]), "", f"From `make laptop`: {taken(about)}"])
+    trying = only is not None or iterations is not None
+    docs = HOME / "docs"
+    picture = (out if trying else docs) / f"{recipe.stem}.svg"
+    picture.write_text(draw([evaluations(run.directory) for run in runs]))
+    if not trying:
+        (docs / "laptop.md").write_text(between((docs / "laptop.md").read_text(), part, recipe.stem))
+    print(f"{part}\n{picture}", flush=True)
+
+
+def packaged(only: Sequence[int] | None, iterations: int | None, out: Path) -> None:
+    """The packaged recipe's runs: SEEDS.md, the README's table and curve; beside the runs where it is a try."""
+    trying = only is not None or iterations is not None
+    runs = []
+    for seed in only or SEEDS:
+        runs.append(train(seed, out, iterations))
+        print(line(str(seed), runs[-1].numbers), flush=True)
+    pages, picture = (out, out / "curve.svg") if trying else (HOME / "benchmarks", HOME / "docs" / "curve.svg")
+    about = json.loads((runs[0].directory / "run.json").read_text())
+    (pages / "SEEDS.md").write_text(page(runs, about))
     picture.write_text(draw([evaluations(run.directory) for run in runs if trying or run.seed in SHOWN]))
     if not trying:
         readme = HOME / "README.md"
         readme.write_text(between(readme.read_text(), excerpt(runs)))
     print(f"{pages / 'SEEDS.md'}\n{picture}")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Run a recipe once a seed and write its table and curve.")
+    parser.add_argument("recipe", type=Path, nargs="*", help="others than the packaged one, for docs/laptop.md")
+    parser.add_argument("--only", type=int, nargs="+", metavar="SEED", help="these seeds; pages are left alone")
+    parser.add_argument("--iterations", type=int, help="other than the recipe's; pages are left alone")
+    parser.add_argument("--out", type=Path, default=HOME / "runs" / "seeds", help="where the runs go")
+    a = parser.parse_args(argv)
+    for recipe in a.recipe:
+        other(recipe, a.only, a.iterations, a.out)
+    if not a.recipe:
+        packaged(a.only, a.iterations, a.out)
     return 0
 
 

@@ -10,6 +10,8 @@ from xml.etree import ElementTree
 import pytest
 
 HOME = Path(__file__).parents[2]
+OPEN, CLOSE = "<!-- seeds -->", "<!-- /seeds -->"
+ABOUT = {"versions": {"torch": "2.9.9"}, "iterations": 20}
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -28,7 +30,7 @@ def written(directory: Path, greedy: list[float]) -> Path:
              for i, g in enumerate(greedy)]  # fmt: skip
     lines.insert(1, {"iteration": 5, "reward": 0.5})
     (directory / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (directory / "run.json").write_text(json.dumps({"versions": {"torch": "2.9.9"}, "iterations": 20}))
+    (directory / "run.json").write_text(json.dumps(ABOUT))
     return directory
 
 
@@ -42,11 +44,11 @@ LAST = [0.875, 0.9, 0.84, 0.95, 0.9, 0.9, 0.8, 0.9, 0.9, 0.9]
 
 def test_a_row_is_the_first_and_the_last_evaluation(seeds: ModuleType, tmp_path: Path) -> None:
     runs = runs_of(seeds, tmp_path, LAST)
-    assert "| 2 | 0.250 | 0.840 | 0.125 | 0.420 | 10.0 | 12.0 | 62 |" in seeds.page(runs, {"torch": "2.9.9"}, 20)
+    assert "| 2 | 0.250 | 0.840 | 0.125 | 0.420 | 10.0 | 12.0 | 62 |" in seeds.page(runs, ABOUT)
 
 
 def test_the_page_tells_mean_least_spread_and_who_fell_short(seeds: ModuleType, tmp_path: Path) -> None:
-    page = seeds.page(runs_of(seeds, tmp_path, LAST), {"torch": "2.9.9"}, 20)
+    page = seeds.page(runs_of(seeds, tmp_path, LAST), ABOUT)
     assert "| mean | 0.250 | 0.887 | 0.125 | 0.443 | 10.0 | 12.0 | 64 |" in page
     assert "| least | 0.250 | 0.800 |" in page and "| spread | 0.000 | 0.150 |" in page
     assert "Of 10, seeds that end below 0.85 greedy: 2 (0.840), 6 (0.800)." in page
@@ -64,8 +66,8 @@ def test_only_what_stands_between_the_marks_is_replaced(seeds: ModuleType) -> No
     readme = (HOME / "README.md").read_text()
     once = seeds.between(readme, "| x |")
     assert once.count("| x |") == 1 and seeds.between(once, "| x |") == once
-    assert once.partition(seeds.OPEN)[0] == readme.partition(seeds.OPEN)[0]
-    assert once.partition(seeds.CLOSE)[2] == readme.partition(seeds.CLOSE)[2]
+    assert once.partition(OPEN)[0] == readme.partition(OPEN)[0]
+    assert once.partition(CLOSE)[2] == readme.partition(CLOSE)[2]
 
 
 def test_a_try_leaves_the_readme_alone(
@@ -86,6 +88,33 @@ def test_a_try_leaves_the_readme_alone(
         "--out", str(tmp_path), "--iterations", "2",
     ]  # fmt: skip
     assert "| 3 |" in (tmp_path / "SEEDS.md").read_text() and (tmp_path / "curve.svg").is_file()
+
+
+def test_another_recipe_has_its_own_marks_and_curve(
+    seeds: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    typed, out = [], tmp_path / "runs"
+
+    def fake(command: list[str], check: bool) -> object:
+        typed.append(command[2:])
+        written(out / "mine" / f"seed-{command[5]}-0", [0.0, 0.5, 1.0])
+        return type("Done", (), {"returncode": 0})
+
+    monkeypatch.setattr(seeds.subprocess, "run", fake)
+    monkeypatch.setattr(seeds, "HOME", tmp_path)
+    (tmp_path / "docs").mkdir()
+    page, recipe = tmp_path / "docs" / "laptop.md", tmp_path / "mine.toml"
+    page.write_text("a <!-- mine -->old<!-- /mine --> b <!-- yours -->kept<!-- /yours -->")
+    assert seeds.main([str(recipe), "--out", str(out)]) == 0
+    assert [command[3] for command in typed] == ["0", "1", "2"]
+    assert typed[0] == [
+        "groupwise", "train", "--seed", "0", "--name", "seed-0", str(recipe), "--out", str(out / "mine")
+    ]  # fmt: skip
+    told = page.read_text()
+    assert "old" not in told and "kept" in told and "| spread | 0.000 |" in told and "torch 2.9.9" in told
+    assert (tmp_path / "docs" / "mine.svg").is_file()
+    assert seeds.main([str(recipe), "--only", "4", "--out", str(out)]) == 0
+    assert page.read_text() == told and (out / "mine.svg").is_file()
 
 
 def test_a_seed_that_fails_ends_it(seeds: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

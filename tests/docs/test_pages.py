@@ -12,6 +12,7 @@ import pytest
 
 from groupwise.data import sockets
 from groupwise.train.names import HOMES, fitting_names
+from tests.tasks.boxes import needed
 
 ROOMS_OF_PARTS = ("rewards", "advantages", "objective")
 HOME = Path(__file__).parents[2]
@@ -146,3 +147,12 @@ def test_lora_as_written(tmp_path: Path) -> None:
     typed = follow("docs/lora.md", tmp_path)
     assert [line.split()[1] for line in typed] == ["train", "eval", "sample", "merge", "eval"]
     assert (tmp_path / "merged" / "model.safetensors").is_file()
+
+
+def test_laptop_as_written(tmp_path: Path) -> None:
+    """The recipe is checked as typed; its run takes minutes, and a short one is in tests/tasks/test_programs.py."""
+    needed()
+    (check, train) = [line for b in blocks("docs/laptop.md") if b.language == "sh" for line in b.text.splitlines()]
+    (tmp_path / "recipes").symlink_to(HOME / "recipes")
+    assert "recipes/programs.toml: ok" in run(check, tmp_path)
+    assert train == check.replace("check", "train")

@@ -5,10 +5,11 @@ import json
 
 import pytest
 
+import groupwise.tasks.code as code_room
 from groupwise.data import BadData, Outcome, Prompt, Sample, Verdict
 from groupwise.tasks import Bounds, CodeVerifier, Problems, Sandbox, find_verifier
 from groupwise.tasks.code import CodeTests, code_of, same
-from groupwise.tasks.sandbox import Ran
+from groupwise.tasks.sandbox import Program, Ran
 from tests.tasks.boxes import needed
 
 ADD = {"function": "add", "cases": [{"args": [1, 2], "expected": 3}, {"args": [-1, 5], "expected": 4}]}
@@ -16,6 +17,7 @@ REFERENCE = "def add(a, b): return a + b"
 GENERATOR = (
     "import random\ndef generate(seed):\n  r = random.Random(seed)\n  return [r.randint(-99, 99), r.randint(-99, 99)]"
 )
+UNSEEN = {**ADD, "unseen": [{"args": [40, 2], "expected": 42}]}
 HIDDEN = {**ADD, "reference": REFERENCE, "generator": GENERATOR}
 DOUBLE = {"cases": [{"stdin": "3\n", "stdout": "6\n"}, {"stdin": "0\n", "stdout": "0"}]}
 
@@ -26,6 +28,11 @@ def verifier():
     made = CodeVerifier(Sandbox(Bounds(cpu=0.5, wall=60), boxes=2))
     yield made
     made.sandbox.close()
+
+
+def forget(verifier: CodeVerifier) -> None:
+    verifier._hidden.clear()
+    verifier._judged.clear()
 
 
 def ask(verifier: CodeVerifier, code: str, gold: object) -> Verdict:
@@ -60,6 +67,9 @@ def test_the_last_closed_python_block_is_the_code(text, code):
         ("def plus(a, b): return a + b", ADD, "wrong", 0, "case 1: NameError: there is no add"),
         ("def add(a, b): return {(1, 2): 3, (-1, 5): 4}.get((a, b))", HIDDEN, "wrong", 1,
          "a hidden case: another value"),
+        (REFERENCE, UNSEEN, "correct", 1, ""),
+        ("def add(a, b): return {(1, 2): 3, (-1, 5): 4}[a, b]", UNSEEN, "wrong", 1,
+         "an unseen case: KeyError: (40, 2)"),
         ("def add(a, b):\n  while True: pass", ADD, "wrong", 0, "case 1: too much CPU time"),
         ("print(int(input()) * 2)", DOUBLE, "correct", 1, ""),
         ("print(6)", DOUBLE, "wrong", 0, "case 2: another value"),
@@ -83,7 +93,7 @@ def test_without_code_an_answer_is_malformed(verifier):
      ({"reference": "def add(a, b): 1 / 0"}, "the reference fails on generate")],
 )  # fmt: skip
 def test_a_hidden_case_that_cannot_be_made_is_unverifiable(verifier, change, cause):
-    verifier._hidden.clear()
+    forget(verifier)
     said = ask(verifier, REFERENCE, {**HIDDEN, **change})
     assert said.outcome is Outcome.unverifiable and cause in said.cause
 
@@ -92,14 +102,88 @@ def test_a_sandbox_that_fails_is_unverifiable(verifier, monkeypatch):
     async def lost(program):
         return Ran("lost", trouble="gone")
 
+    forget(verifier)
     monkeypatch.setattr(verifier.sandbox, "ran", lost)
     said = ask(verifier, REFERENCE, ADD)
     assert said.outcome is Outcome.unverifiable and said.cause == "gone"
 
 
+def counted(monkeypatch, sandbox: Sandbox, end: str = "done") -> list[Program]:
+    """The programs that a sandbox is asked to run from now on; each gives 3."""
+    asked = []
+
+    async def ran(program):
+        asked.append(program)
+        await asyncio.sleep(0.01)
+        return Ran(end, 3, "gone" if end == "lost" else "")
+
+    monkeypatch.setattr(sandbox, "ran", ran)
+    return asked
+
+
+async def at_once(verifier: CodeVerifier, codes: list[str]) -> list[Verdict]:
+    gold = {"function": "f", "cases": [{"args": [1], "expected": 3}]}
+    return await asyncio.gather(*[call(verifier, f"```python\n{code}\n```", gold) for code in codes])
+
+
+def test_a_group_that_agrees_is_judged_once(verifier, monkeypatch):
+    forget(verifier)
+    asked = counted(monkeypatch, verifier.sandbox)
+    said = asyncio.run(at_once(verifier, ["a", "b", "a", "a", "b"]))
+    assert [p.code.strip() for p in asked] == ["a", "b"] and said == [said[0]] * 5
+    assert asyncio.run(at_once(verifier, ["a", "c"])) == said[:2] and len(asked) == 3  # in another loop too
+    assert not verifier._judging
+
+
+def test_the_same_code_for_another_problem_is_judged_anew(verifier):
+    forget(verifier)
+    sample = Sample(context=(), stream=(0,), text="```python\ndef f(): return 1\n```")
+
+    async def both() -> list[Verdict]:
+        prompts = [Prompt(f"p/{n}", (), "", {"answer": returns(n)}) for n in (1, 2)]
+        return [await verifier(prompt, sample) for prompt in prompts]
+
+    assert [v.outcome.name for v in asyncio.run(both())] == ["correct", "wrong"]
+
+
+def returns(n: int) -> dict:
+    return {"function": "f", "cases": [{"args": [], "expected": n}]}
+
+
+def test_what_could_not_be_judged_is_not_remembered(verifier, monkeypatch):
+    forget(verifier)
+    asked = counted(monkeypatch, verifier.sandbox, end="lost")
+    assert {v.outcome for v in asyncio.run(at_once(verifier, ["a", "a"]))} == {Outcome.unverifiable}
+    assert len(asked) == 2 and not verifier._judged
+
+
+def test_a_judgement_that_is_cancelled_is_taken_up_by_who_waits(verifier, monkeypatch):
+    forget(verifier)
+    asked = counted(monkeypatch, verifier.sandbox)
+
+    async def first_gives_up() -> Verdict:
+        first, second = (asyncio.ensure_future(at_once(verifier, ["a"])) for _ in range(2))
+        await asyncio.sleep(0.001)
+        first.cancel()
+        return (await second)[0]
+
+    assert asyncio.run(first_gives_up()).outcome is Outcome.correct and len(asked) == 2
+
+
+def test_verdicts_are_remembered_up_to_a_bound(verifier, monkeypatch):
+    forget(verifier)
+    counted(monkeypatch, verifier.sandbox)
+    monkeypatch.setattr(code_room, "REMEMBERED", 2)
+    asyncio.run(at_once(verifier, ["a", "b", "c"]))
+    assert [code.strip() for _, code in verifier._judged] == ["b", "c"]
+
+
 def test_hidden_inputs_are_generated_once_and_the_same_again(verifier):
-    verifier._hidden.clear()
-    said = [ask(verifier, REFERENCE, HIDDEN) for _ in range(3)]
+    forget(verifier)
+    said = []
+    for _ in range(3):
+        said.append(ask(verifier, REFERENCE, HIDDEN))
+        verifier._judged.clear()
     assert said == [said[0]] * 3 and len(verifier._hidden) == 4
     ask(verifier, REFERENCE + "  # another", HIDDEN)
     assert 4 < len(verifier._hidden) <= 8
@@ -136,6 +220,7 @@ def task_of(tmp_path, *golds) -> Problems:
         ({"function": "f", "cases": DOUBLE["cases"]}, "args and expected"), ({"cases": [3]}, "stdin and stdout"),
         ({"function": "f", "cases": [{"args": 1, "expected": 2}]}, "args is not a list"),
         ({"cases": [{"stdin": 1, "stdout": "2"}]}, "stdin is not text"),
+        ({**ADD, "unseen": 3}, "no list of cases"), ({**ADD, "unseen": [{"args": [1]}]}, "case 3 does not have"),
         ({**ADD, "generator": "x"}, "needs a reference"),
         ({**ADD, "reference": 3}, "so text"), ({**HIDDEN, "hidden": 0}, "from 1 to 64"),
         ({**HIDDEN, "hidden": True}, "from 1 to 64"),
@@ -173,6 +258,6 @@ def test_the_gate_names_rows_that_would_teach_something_else(verifier, tmp_path,
 
 
 def test_read_keeps_what_a_row_says():
-    tests = CodeTests.read({**HIDDEN, "hidden": 7})
-    assert (tests.function, len(tests.cases), tests.hidden) == ("add", 2, 7)
+    tests = CodeTests.read({**HIDDEN, "unseen": UNSEEN["unseen"], "hidden": 7})
+    assert (tests.function, len(tests.cases), len(tests.unseen), tests.hidden) == ("add", 2, 1, 7)
     assert tests.reference == REFERENCE and tests.generator == GENERATOR

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
+from weakref import WeakValueDictionary
 
 from groupwise.data import BadData, Outcome, Prompt, Sample, Verdict
 from groupwise.tasks.problems import Problems
@@ -19,6 +20,8 @@ CLOSE = 1e-6
 SEEDS = 64
 """Different hidden inputs of a problem at most."""
 SHOWN = 5
+REMEMBERED = 4096
+"""Verdicts that are kept: a group that agrees writes the same code many times over."""
 FORM = """\
 write them as {"function": "add", "cases": [{"args": [1, 2], "expected": 3}]}
 or {"cases": [{"stdin": "1 2", "stdout": "3"}]} (docs/sandbox.md)"""
@@ -52,12 +55,14 @@ class Case:
 class CodeTests:
     """What a problem's `answer` says: cases for a `function`, or, without one, for a program.
 
-    `reference` is code that is right. `generator` is code with `generate(seed)`, which gives the arguments (a list) or
+    `unseen` are cases of the same kind that the problem does not show, tried after those that it does. `reference` is
+    code that is right. `generator` is code with `generate(seed)`, which gives the arguments (a list) or
     the input (text) of a `hidden` case; the reference says what is expected of it.
     """
 
     function: str | None
     cases: tuple[Case, ...]
+    unseen: tuple[Case, ...] = ()
     reference: str = ""
     generator: str = ""
     hidden: int = 4
@@ -67,16 +72,18 @@ class CodeTests:
         """From the JSON of a row; ValueError says what is wrong with it."""
         if not isinstance(gold, dict):
             raise ValueError("the tests are not an object")
-        if unknown := gold.keys() - {"function", "cases", "reference", "generator", "hidden"}:
+        if unknown := gold.keys() - {"function", "cases", "unseen", "reference", "generator", "hidden"}:
             raise ValueError(f"the tests have an unknown field {min(unknown)!r}")
-        function, cases = gold.get("function"), gold.get("cases")
+        function, cases, unseen = gold.get("function"), gold.get("cases"), gold.get("unseen", [])
         if function is not None and not (isinstance(function, str) and function.isidentifier()):
             raise ValueError(f"function is {function!r}, not the name of one")
         if not isinstance(cases, list) or not cases:
             raise ValueError("the tests have no cases")
+        if not isinstance(unseen, list):
+            raise ValueError("unseen is no list of cases")
         names = ("stdin", "stdout") if function is None else ("args", "expected")
         kind = str if function is None else list
-        for number, case in enumerate(cases, 1):
+        for number, case in enumerate([*cases, *unseen], 1):
             if not isinstance(case, dict) or case.keys() != set(names):
                 raise ValueError(f"case {number} does not have {names[0]} and {names[1]}, and nothing else")
             if not isinstance(case[names[0]], kind) or (function is None and not isinstance(case["stdout"], str)):
@@ -89,7 +96,8 @@ class CodeTests:
             raise ValueError(f"hidden is {hidden!r}, not a number of cases from 1 to {SEEDS}")
         if code["generator"] and not code["reference"]:
             raise ValueError("a generator needs a reference: it says what is expected")
-        return cls(function, tuple(Case(*(case[name] for name in names)) for case in cases), **code, hidden=hidden)
+        shown, kept = (tuple(Case(*(case[name] for name in names)) for case in some) for some in (cases, unseen))
+        return cls(function, shown, kept, **code, hidden=hidden)
 
     def program(self, code: str, given: Any) -> Program:
         if self.function is None:
@@ -130,6 +138,7 @@ class CodeVerifier:
     An answer without code is malformed. Too much time, memory or output is wrong. What the sandbox itself could not do
     is unverifiable, as is a hidden case that the generator or the reference fails. The part `visible` is 1 where all
     cases that the problem lists are passed: right there and wrong in hidden ones is what a memorised table looks like.
+    The same code for the same problem is judged once, and its verdict remembered for a while.
     """
 
     keeps_time = True
@@ -137,18 +146,33 @@ class CodeVerifier:
     def __init__(self, sandbox: Sandbox) -> None:
         self.sandbox = sandbox
         self._hidden: dict[tuple[str, int], Case] = {}
+        self._judged: dict[tuple[str, str], Verdict] = {}
+        self._judging: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
         code = code_of(sample.text)
         if code is None:
             return Verdict(Outcome.malformed, parts={"visible": 0.0})
-        return await self.judge(prompt.id, CodeTests.read(prompt.given["answer"]), code)
+        key = (prompt.id, code)
+        async with self._judging.setdefault(key, asyncio.Lock()):  # who waits here mostly finds the verdict there
+            if key not in self._judged:
+                verdict = await self.judge(prompt.id, CodeTests.read(prompt.given["answer"]), code)
+                if verdict.outcome is Outcome.unverifiable:
+                    return verdict
+                self._judged[key] = verdict
+                if len(self._judged) > REMEMBERED:
+                    del self._judged[next(iter(self._judged))]
+            return self._judged[key]
 
     async def judge(self, name: str, tests: CodeTests, code: str) -> Verdict:
         """The verdict on some code. Hidden inputs are chosen by what it is, so no answer can know them before."""
         for number, case in enumerate(tests.cases, 1):
             ran = await self.sandbox.ran(tests.program(code, case.given))
             if verdict := told(tests, ran, case, f"case {number}", visible=0.0):
+                return verdict
+        for case in tests.unseen:
+            ran = await self.sandbox.ran(tests.program(code, case.given))
+            if verdict := told(tests, ran, case, "an unseen case", visible=1.0):
                 return verdict
         digest = sha256(f"{name}\0{code}".encode("utf-8", "surrogatepass")).digest()
         for i in range(tests.hidden if tests.generator else 0):
@@ -237,7 +261,7 @@ def code_verifier(task: Any, sandbox: Callable[[], Sandbox] = Sandbox) -> CodeVe
         count += 1
         try:
             tests = CodeTests.read(prompt.given.get("answer"))
-            json.dumps([[case.given, case.expected] for case in tests.cases], allow_nan=False)
+            json.dumps([[case.given, case.expected] for case in (*tests.cases, *tests.unseen)], allow_nan=False)
         except (ValueError, RecursionError) as error:
             faults.append(f"{prompt.id}: {error}")
     if faults:

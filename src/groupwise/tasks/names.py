@@ -10,15 +10,19 @@ from groupwise.tasks.calculator import Calculator
 from groupwise.tasks.gym import GYM, gym_task
 from groupwise.tasks.presets import PRESETS
 from groupwise.tasks.problems import Problems
+from groupwise.tasks.programs import Programs
 from groupwise.tasks.rows import is_source
+
+PACKAGED: dict[str, Callable[[Callable[[Any], Ids]], Task]] = {"calculator": Calculator, "programs": Programs}
+"""Tasks that make their own problems."""
 
 
 def find_task(name: str, encode: Callable[[Any], Ids], **options: Any) -> Task:
     """A task by its name, in the ids that `encode` makes of a text or of messages.
 
-    `calculator`; a preset such as `gsm8k`, from the hub, or `gsm8k:PATH` from disk; `reasoning_gym:NAME`; else a source
-    of rows (`.jsonl`, `.parquet`, a directory, `datasets:NAME`) with the options `prompt` and `answer` (columns), and
-    `held_out`.
+    A packaged one (`calculator`, `programs`); a preset such as `gsm8k`, from the hub, or `gsm8k:PATH` from disk;
+    `reasoning_gym:NAME`; else a source of rows (`.jsonl`, `.parquet`, a directory, `datasets:NAME`) with the options
+    `prompt` and `answer` (columns), and `held_out`.
     """
     kind, _, rest = name.partition(":")
     if kind in PRESETS:
@@ -30,10 +34,10 @@ def find_task(name: str, encode: Callable[[Any], Ids], **options: Any) -> Task:
     if is_source(name):
         _known_options(name, options, ("prompt", "answer", "held_out"))
         return Problems.read(name, encode, **options)
-    if name == "calculator":
+    if name in PACKAGED:
         _known_options(name, options, ())
-        return Calculator(encode)
-    known = ["calculator", *PRESETS]
+        return PACKAGED[name](encode)
+    known = [*PACKAGED, *PRESETS]
     hint = f"write {name}.jsonl" if Path(f"{name}.jsonl").is_file() else nearest(name, known)
     raise Usage(f"no task is called {name!r}", fix=f"{hint}, or give the path of a .jsonl or .parquet file")
 
@@ -48,7 +52,8 @@ def usual_verifier(task: str) -> str:
     kind = task.partition(":")[0]
     if kind in PRESETS:
         return PRESETS[kind].verifier
-    return {"calculator": "calculator_answer", "reasoning_gym": "reasoning_gym"}.get(kind, "")
+    own = {"calculator": "calculator_answer", "programs": "code", "reasoning_gym": "reasoning_gym"}
+    return own.get(kind, "")
 
 
 def usual_template(task: str) -> str:

@@ -3,7 +3,7 @@
 In a conversation with an environment, what it says stands in messages of the role `tool`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from groupwise.data import ENVIRONMENT, TEMPLATE, WRITTEN, BadData, Ids, Usage
 from groupwise.tasks.facts import Facts, Reckoning
 from groupwise.tasks.fields import Asked, Fields, is_conversation
+from groupwise.tasks.programs import program_demonstrations
 from groupwise.tasks.rows import SHOWN, Fault, Row, kind_of, rows_of
 
 T = TypeVar("T")
@@ -19,6 +20,9 @@ EXAMPLE = (
     'write one JSON object a row, such as {"prompt": "7*5=", "answer": "35"} or\n'
     '{"messages": [{"role": "user", "content": "7*5="}, {"role": "assistant", "content": "35"}]}'
 )
+
+OWN: dict[str, Callable[[], Iterator[Row]]] = {"programs": program_demonstrations}
+"""Tasks that make their own demonstrations, as the rows of a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +51,7 @@ def read_demonstrations(
     answer: str,
     tell: Tell | None = None,
 ) -> tuple[list[Demonstration], Facts]:
-    """The demonstrations of a file, a directory or `datasets:NAME`, in order, and what is known of them.
+    """The demonstrations of a file, a directory, `datasets:NAME` or a task's own, in order, and what is known of them.
 
     A row with `messages` ends with the assistant's, which is the answer, together with the tool's messages right before
     it and the assistant's that they answer. `ask` makes ids of a text or of messages, `write` of an answer, and `tell`
@@ -57,7 +61,7 @@ def read_demonstrations(
     found: list[Demonstration] = []
     faults: list[str] = []
     content, rows = Reckoning(), 0
-    for rows, row in rows_of(source):
+    for rows, row in enumerate(OWN[source](), 1) if source in OWN else rows_of(source):
         try:
             asked, turns = _told(row, Fields(prompt, answer))
             content.add(asked, turns[0][1] if len(turns) == 1 else turns)

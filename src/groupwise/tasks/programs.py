@@ -1,0 +1,122 @@
+"""The task `programs`: a Python function from two of its values, judged in the sandbox by values that nobody showed.
+
+A problem such as `f(3)=11 f(5)=15` asks for the straight line through both. A table of the two values is right where it
+was shown and nowhere else; who lets Python work out slope and shift is right everywhere.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from random import Random
+from typing import NamedTuple
+
+from groupwise.data import Ids, Prompt
+from groupwise.tasks.calculator import is_held_out
+
+TRAINING, HELD_OUT = 4096, 128
+LARGEST = 99
+"""Shown values lie between 0 and this."""
+SHOWN_AT, BELOW, ABOVE = range(1, 13), range(-20, 0), range(20, 100)
+"""Inputs that problems show, and where the unseen ones of a problem are drawn from, one below and one above."""
+DEMONSTRATIONS, TABLES = 8192, 0.7
+"""How many demonstrations there are, and the share of them that write a table."""
+
+
+class Line(NamedTuple):
+    """`slope * x + shift`, seen at two inputs.
+
+    >>> line = Line(slope=2, shift=5, first=3, second=5)
+    >>> line.problem, line.table, line.worked
+    ('f(3)=11 f(5)=15\\n', '{3:11,5:15}[x]', '11+(15-11)//(5-3)*(x-3)')
+    """
+
+    slope: int
+    shift: int
+    first: int
+    second: int
+
+    def at(self, x: int) -> int:
+        return self.slope * x + self.shift
+
+    @property
+    def shown(self) -> tuple[int, int]:
+        return self.at(self.first), self.at(self.second)
+
+    @property
+    def problem(self) -> str:
+        (a, b), (low, high) = self[2:], self.shown
+        return f"f({a})={low} f({b})={high}\n"
+
+    @property
+    def table(self) -> str:
+        (a, b), (low, high) = self[2:], self.shown
+        return f"{{{a}:{low},{b}:{high}}}[x]"
+
+    @property
+    def worked(self) -> str:
+        (a, b), (low, high) = self[2:], self.shown
+        return f"{low}+({high}-{low})//({b}-{a})*(x-{a})"
+
+    @property
+    def unseen(self) -> tuple[int, int]:
+        """Inputs that the problem does not show, the same whenever it is asked."""
+        random = Random(self.problem)
+        return random.choice(BELOW), random.choice(ABOVE)
+
+
+def program(expression: str) -> str:
+    """An answer that returns an expression of `x`."""
+    return f"```python\ndef f(x): return {expression}\n```"
+
+
+@cache
+def lines() -> tuple[tuple[Line, ...], tuple[Line, ...]]:
+    """All of them in a fixed shuffled order: those to train on, and the held-out tenth."""
+    pairs = [(a, b) for a in SHOWN_AT for b in SHOWN_AT if a < b]
+    every = [Line(slope, shift, *pair) for slope in range(2, 10) for shift in range(-19, 20) for pair in pairs]
+    every = [line for line in every if min(line.shown) >= 0 and max(line.shown) <= LARGEST]
+    Random("programs").shuffle(every)
+    split: tuple[list[Line], list[Line]] = [], []
+    for line in every:
+        split[is_held_out(line.problem)].append(line)
+    return tuple(split[0]), tuple(split[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Programs:
+    """4,096 different functions to train on, and 128 of the held-out tenth.
+
+    >>> task = Programs(encode=lambda text: tuple(map(ord, text)))
+    >>> task[0].text, task[0].given["answer"]["cases"][0], len(task), len(task.held_out)
+    ('f(7)=25 f(11)=33\\n', {'args': [7], 'expected': 25}, 4096, 128)
+    """
+
+    encode: Callable[[str], Ids]
+    held_out: tuple[Prompt, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "held_out", tuple(map(self._prompt, lines()[1][:HELD_OUT])))
+
+    def __len__(self) -> int:
+        return TRAINING
+
+    def __getitem__(self, index: int) -> Prompt:
+        if not 0 <= index < TRAINING:
+            raise IndexError(f"problem {index} of {TRAINING}")
+        return self._prompt(lines()[0][index])
+
+    def _prompt(self, line: Line) -> Prompt:
+        def cases(inputs: tuple[int, int]) -> list[dict[str, object]]:
+            return [{"args": [x], "expected": line.at(x)} for x in inputs]
+
+        tests = {"function": "f", "cases": cases((line.first, line.second)), "unseen": cases(line.unseen)}
+        tests["reference"] = f"def f(x): return {line.worked}"
+        return Prompt(line.problem, self.encode(line.problem), line.problem, {"answer": tests})
+
+
+def program_demonstrations() -> Iterator[dict[str, str]]:
+    """Rows for a supervised phase, none of a held-out problem: most of them write a table, the others work it out."""
+    random = Random("program demonstrations")
+    for _ in range(DEMONSTRATIONS):
+        line = random.choice(lines()[0])
+        yield {"prompt": line.problem, "answer": program(line.table if random.random() < TABLES else line.worked)}

@@ -1,0 +1,179 @@
+"""The task `programs`: its problems against Python's own arithmetic, its split, its demonstrations, and what passes."""
+
+import asyncio
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from groupwise.__main__ import main
+from groupwise.data import Outcome, Prompt, Sample, Task
+from groupwise.tasks import CodeVerifier, Sandbox, blank_tokenizer, find_task, find_verifier, read_demonstrations
+from groupwise.tasks.code import CodeTests, code_of
+from groupwise.tasks.programs import DEMONSTRATIONS, TABLES, Programs, lines, program, program_demonstrations
+from tests.tasks.boxes import needed
+
+RECIPE = str(Path(__file__).parents[2] / "recipes" / "programs.toml")
+TASK = Programs(lambda text: tuple(map(ord, text)))
+ALL = [TASK[i] for i in range(len(TASK))]
+SHOWN = [(row["prompt"], row["answer"]) for row in program_demonstrations()]
+
+
+def through(problem: str) -> tuple[tuple[int, int], tuple[int, int]]:
+    """The two points that a problem shows."""
+    found = re.fullmatch(r"f\((\d+)\)=(\d+) f\((\d+)\)=(\d+)\n", problem)
+    assert found, problem
+    a, low, b, high = map(int, found.groups())
+    return (a, low), (b, high)
+
+
+def called(answer: str, x: int) -> object:
+    """What an answer gives for an input, by this interpreter: the text is of our own making."""
+    code = code_of(answer)
+    assert code is not None
+    names: dict = {}
+    exec(code, names)
+    return names["f"](x)
+
+
+def test_is_a_task_by_its_name():
+    assert isinstance(TASK, Task)
+    assert [p.id for p in find_task("programs", TASK.encode).held_out] == [p.id for p in TASK.held_out]
+
+
+@pytest.mark.parametrize("prompts", [ALL, TASK.held_out], ids=["training", "held out"])
+def test_every_problem_shows_a_line_with_a_whole_slope_and_is_tried_elsewhere(prompts):
+    for prompt in prompts:
+        (a, low), (b, high) = through(prompt.text)
+        slope, rest = divmod(high - low, b - a)
+        assert a < b and rest == 0 and 2 <= slope <= 9 and 0 <= low <= high <= 99
+        tests = CodeTests.read(prompt.given["answer"])
+        assert [(c.given, c.expected) for c in tests.cases] == [([a], low), ([b], high)]
+        (below,), (above,) = (case.given for case in tests.unseen)
+        assert below < 0 and above > 12
+        assert [c.expected for c in tests.unseen] == [low + slope * (x - a) for x in (below, above)]
+
+
+def test_training_and_held_out_never_meet():
+    training, held_out = {p.text for p in ALL}, {p.text for p in TASK.held_out}
+    assert len(training) == len(TASK) == 4096 and len(held_out) == 128
+    assert not training & held_out
+    assert not {asked for asked, _ in SHOWN} & {line.problem for line in lines()[1]}
+
+
+def test_an_index_always_names_the_same_problem():
+    # Published results hang on these: a change of the order is a change of the task.
+    assert [TASK[i].text for i in (0, 4095)] == ["f(7)=25 f(11)=33\n", "f(6)=20 f(7)=23\n"]
+    assert TASK.held_out[0].text == "f(7)=37 f(11)=65\n"
+    assert TASK[0].given["answer"]["unseen"] == [{"args": [-4], "expected": 3}, {"args": [89], "expected": 189}]
+
+
+@pytest.mark.parametrize("index", [-1, 4096])
+def test_no_problem_outside(index: int):
+    with pytest.raises(IndexError):
+        TASK[index]
+
+
+# Demonstrations
+
+
+@given(st.integers(0, DEMONSTRATIONS - 1), st.integers(-99, 99))
+def test_demonstrations_are_right_where_they_were_shown_and_some_everywhere(i: int, x: int):
+    asked, told = SHOWN[i]
+    (a, low), (b, high) = through(asked)
+    assert (called(told, a), called(told, b)) == (low, high)
+    if "{" not in told:
+        assert called(told, x) == low + (high - low) // (b - a) * (x - a)
+    elif x not in (a, b):
+        with pytest.raises(KeyError):
+            called(told, x)
+
+
+def test_most_demonstrations_are_tables():
+    assert len(SHOWN) == DEMONSTRATIONS
+    assert abs(sum("{" in told for _, told in SHOWN) / len(SHOWN) - TABLES) < 0.02
+    assert [(row["prompt"], row["answer"]) for row in program_demonstrations()] == SHOWN
+
+
+def test_they_are_read_by_the_tasks_name(monkeypatch):
+    few(monkeypatch)
+    fast = blank_tokenizer()
+    encode = lambda text: tuple(fast.encode(text).ids)  # noqa: E731
+    found, facts = read_demonstrations("programs", encode, encode, prompt="prompt", answer="answer")
+    assert len(found) == 32 == facts.rows
+    assert (fast.decode(list(found[5].context)), fast.decode(list(found[5].answer))) == SHOWN[5]
+
+
+# What passes
+
+
+@pytest.fixture(scope="module")
+def verifier():
+    needed()
+    made = CodeVerifier(Sandbox())
+    yield made
+    made.sandbox.close()
+
+
+def judged(verifier: CodeVerifier, prompt: Prompt, answer: str) -> tuple[Outcome, float]:
+    verdict = asyncio.run(verifier(prompt, Sample(context=(), stream=(0,), text=answer)))
+    return verdict.outcome, verdict.parts["visible"]
+
+
+def test_only_what_is_right_everywhere_passes(verifier):
+    held = {prompt.text: prompt for prompt in TASK.held_out}
+    for line in [line for line in lines()[1] if line.problem in held][:4]:
+        prompt = held[line.problem]
+        plain = f"x*{line.slope}{line.shift:+d}"
+        assert judged(verifier, prompt, program(line.worked)) == (Outcome.correct, 1)
+        assert judged(verifier, prompt, program(plain)) == (Outcome.correct, 1)
+        assert judged(verifier, prompt, program(line.table)) == (Outcome.wrong, 1)
+        assert judged(verifier, prompt, program(f"{plain}+1")) == (Outcome.wrong, 0)
+        assert judged(verifier, prompt, program(f"({plain})/1")) == (Outcome.wrong, 0)
+        assert judged(verifier, prompt, program(f"{plain} if x>0 else 0")) == (Outcome.wrong, 1)
+        assert judged(verifier, prompt, program(line.worked)[:-4]) == (Outcome.malformed, 0)
+        assert judged(verifier, prompt, line.worked) == (Outcome.malformed, 0)
+
+
+def test_the_gate_lets_its_problems_through(verifier):
+    verifier.gate(TASK.held_out[:8])
+    assert isinstance(find_verifier("code", TASK, lambda: verifier.sandbox), CodeVerifier)
+
+
+# The recipe
+
+SHORT = ["--warm_start.steps", "2", "--warm_start.per_step", "4", "--prompts", "4", "--method.group_size", "4"]
+SHORT += ["--iterations", "2", "--evaluate.problems", "4", "--evaluate.every", "0"]
+
+
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Less of everything, for the time that it takes."""
+    monkeypatch.setattr("groupwise.tasks.programs.HELD_OUT", 8)
+    monkeypatch.setattr("groupwise.tasks.programs.DEMONSTRATIONS", 32)
+
+
+def test_a_short_run_of_the_recipe(tmp_path, monkeypatch, capsys):
+    needed()
+    monkeypatch.chdir(tmp_path)
+    few(monkeypatch)
+    assert main(["train", RECIPE, *SHORT]) == 0
+    (run,) = Path("runs").iterdir()
+    told = [json.loads(text) for text in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [line["iteration"] for line in told] == [0, 1, 2] and "eval/accuracy_greedy" in told[2]
+    assert told[1]["rollout/answers"] == 16 and told[1]["outcome/unverifiable"] == 0
+    assert [d["source"] for d in json.loads((run / "run.json").read_text())["data"]] == ["programs"]
+    assert "programs: 32 rows" in capsys.readouterr().err
+
+
+def test_without_a_sandbox_it_is_refused_with_the_way_out(tmp_path, monkeypatch, capsys):
+    few(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", os.fspath(tmp_path))
+    assert main(["train", RECIPE, *SHORT]) == 4
+    told = capsys.readouterr().err
+    assert "apt-get install bubblewrap" in told and "--unsafe-local-exec" in told and "Traceback" not in told
+    assert not Path("runs").exists()

@@ -138,7 +138,9 @@ def run(words: list[str]) -> int:
                                 unsafe_local_exec=a.unsafe_local_exec,
                                 trust_remote_code=a.trust_remote_code)  # fmt: skip
         case "sample":
-            return ask.sample(a.model, a.prompt, overrides, a.use, n=a.n, trust_remote_code=a.trust_remote_code)
+            return ask.sample(a.model, a.prompt, overrides, a.use, n=a.n, answer=a.answer,
+                              unsafe_local_exec=a.unsafe_local_exec,
+                              trust_remote_code=a.trust_remote_code)  # fmt: skip
     raise AssertionError(a.command)
 
 
@@ -255,11 +257,13 @@ def parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser
     unsafe(evaluate)
     trust(evaluate)
 
-    sample = add("sample", "a model's answers to a prompt", RECIPE)
-    sample.add_argument("model", metavar="MODEL")
+    sample = add("sample", "a model's answers to a prompt, or conversations that begin with it", RECIPE)
+    sample.add_argument("model", metavar="MODEL_OR_RUN")
     sample.add_argument("prompt", metavar="PROMPT")
     sample.add_argument("-n", type=count, default=1, metavar="N", help="how many (default: 1)")
+    sample.add_argument("--answer", metavar="TEXT", help="the gold answer, for an environment that asks for it")
     sample.add_argument("--use", **use)
+    unsafe(sample)
     trust(sample)
 
     report = add("report", "write the report of a run, or of several laid over each other")

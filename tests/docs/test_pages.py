@@ -93,9 +93,13 @@ def test_evaluation_as_written(tmp_path: Path) -> None:
 
 
 def test_turns_as_written(tmp_path: Path) -> None:
-    (typed,) = follow("docs/turns.md", tmp_path)
+    train, sample = follow("docs/turns.md", tmp_path)
     (run,) = tmp_path.glob("runs/*")
-    assert typed.startswith("groupwise train") and (run / "report.html").is_file()
+    assert (
+        train.startswith("groupwise train")
+        and sample.startswith("groupwise sample")
+        and (run / "report.html").is_file()
+    )
     (last, *_) = sorted(run.glob("samples/*.jsonl"), reverse=True)
     texts = [json.loads(line)["text"] for line in last.read_text().splitlines()]
     assert any("#" in text for text in texts) and list((run / "journal").iterdir())

@@ -6,20 +6,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from groupwise.data import Ask, BadData, Family, Sampling, Span, Usage
-from groupwise.models import find_model, read_model, read_tokenizer
-from groupwise.rollout import NativeEngine
+from groupwise.data import BadData, Family, Outcome, Prompt, Sample, Sampling, Usage, Verdict
+from groupwise.models import Purpose, find_model, read_model, read_tokenizer
+from groupwise.rollout import NativeEngine, answers
 from groupwise.train.check import doors
 from groupwise.train.commands import DEFAULT, refuse, tell
+from groupwise.train.environments import environment_of, frame_of
 from groupwise.train.numbers import FOLDER, file_name, mean_of, number, shown_evaluation, write
 from groupwise.train.place import DTYPES, place, prepare
 from groupwise.train.protocol import protocol
 from groupwise.train.published import find_published
+from groupwise.train.reading import together
 from groupwise.train.recipe import Recipe
 from groupwise.train.sources import templates
-from groupwise.train.text import read_over, read_recipe
+from groupwise.train.spoken import told_sample
+from groupwise.train.text import attempt, read_over
 from groupwise.train.use import Use, load_use
 
 Take = tuple[Recipe, list[tuple[int, Sampling]]]
@@ -46,17 +47,12 @@ def evaluate(
 
     Greedily once and `samples` times at the recipe's law; with a `preset` as its paper did, on the problems in `data`.
     """
-    directory = Path(model_or_run)
-    is_run = (directory / "recipe.toml").is_file()
-    if is_run and not (directory / "model").is_dir():
-        raise BadData(f"{directory} has no model yet", fix=f"finish it with: groupwise resume {directory}")
+    directory = run_of(model_or_run)
     if data and not preset:
         raise Usage("--data says where the problems of a preset are", fix="add --preset NAME, or say --task PATH")
     loaded = load_use(use, unsafe_local_exec=unsafe_local_exec, trust_remote_code=trust_remote_code)
-    source = directory / "recipe.toml" if is_run else Path(recipe_path) if recipe_path else DEFAULT
-    said = [("model", model_or_run)]
-    if is_run:
-        said = [("model", str(directory / "model")), ("lora", "none")]  # its model has the adapter already
+    source = directory / "recipe.toml" if directory else Path(recipe_path) if recipe_path else DEFAULT
+    said = model_of(model_or_run, directory)
     published = find_published(preset) if preset else None
     n = samples or (published.samples if published else SAMPLES)
     takes: list[Take] = []
@@ -76,7 +72,7 @@ def evaluate(
     if len(takes) > 1:
         evaluation["mean"] = mean_of(numbers)
     print(shown_evaluation(evaluation))
-    path = Path(out) if out else (directory if is_run else Path()) / FOLDER / file_name(evaluation)
+    path = Path(out) if out else (directory or Path()) / FOLDER / file_name(evaluation)
     write(path, evaluation)
     print(f"written: {path}")
     return 0
@@ -98,48 +94,83 @@ def taken(recipe: Recipe, laws: Sequence[tuple[int, Sampling]], use: Use) -> lis
     return [number(families, protocol(ready, law, n, use)) for families, (n, law) in zip(answered, laws)]
 
 
-def asked_of(source: Path, overrides: Sequence[tuple[str, str]], use: Use) -> tuple[Recipe, Sampling]:
-    """A recipe, and the law to answer by: `--sampling.*` may say here what a recipe may not, truncation and greed."""
+def run_of(model_or_run: str) -> Path | None:
+    """The directory of a run that has its model; None where this is no run."""
+    directory = Path(model_or_run)
+    if not (directory / "recipe.toml").is_file():
+        return None
+    if not (directory / "model").is_dir():
+        raise BadData(f"{directory} has no model yet", fix=f"finish it with: groupwise resume {directory}")
+    return directory
+
+
+def model_of(name: str, run: Path | None) -> list[tuple[str, str]]:
+    """The model that is asked, as a recipe says it. That of a run has the adapter already."""
+    return [("model", str(run / "model")), ("lora", "none")] if run else [("model", name)]
+
+
+def asked_of(source: Path, overrides: Sequence[tuple[str, str]], use: Use | None) -> tuple[Recipe, Sampling]:
+    """A recipe, and the law to answer by: `--sampling.*` may say here what a recipe may not, truncation and greed.
+
+    Without `use`, code of one's own that it names is not asked for until it is needed.
+    """
     laws = [(path, value) for path, value in overrides if path.startswith("sampling.")]
-    recipe = read_recipe(source, [pair for pair in overrides if pair not in laws], use)
+    recipe, problems = attempt(source, [pair for pair in overrides if pair not in laws], use)
+    if problems or recipe is None:
+        raise together(problems)
     law = read_over(recipe.sampling, "recipe.sampling", [(p.partition(".")[2], v) for p, v in laws])
     return replace(recipe, sampling=replace(recipe.sampling, max_tokens=law.max_tokens, stop=law.stop)), law
 
 
 def sample(
-    model: str,
+    model_or_run: str,
     prompt: str,
     overrides: Sequence[tuple[str, str]] = (),
     use: Sequence[str] = (),
     *,
     n: int = 1,
+    answer: str | None = None,
+    unsafe_local_exec: bool = False,
     trust_remote_code: bool = False,
 ) -> int:
-    """Answers of a model directory, or of a run's model, to one prompt."""
-    directory = Path(model) / "model" if (Path(model) / "recipe.toml").is_file() else model
-    loaded = load_use(use, trust_remote_code=trust_remote_code)
-    recipe, law = asked_of(DEFAULT, [("model", str(directory)), *overrides], loaded)
-    prepare(recipe.machine)
+    """Answers of a model directory, or of a run's model as its recipe asks it, to one prompt; nobody judges them.
+
+    With an environment they are conversations; `answer` is what it finds as the prompt's gold answer.
+    """
+    run = run_of(model_or_run)
+    loaded = load_use(use, unsafe_local_exec=unsafe_local_exec, trust_remote_code=trust_remote_code)
+    said = [*model_of(model_or_run, run), *overrides]
+    recipe, law = asked_of(run / "recipe.toml" if run else DEFAULT, said, loaded if use else None)
+    device = prepare(recipe.machine)
     home = find_model(recipe.model)
     tokenizer = read_tokenizer(home)
-    device, trusted = torch.device(recipe.machine.device), loaded.trust_remote_code
-    dtype = DTYPES[recipe.machine.dtype]
+    trusted, dtype = loaded.trust_remote_code, DTYPES[recipe.machine.dtype]
     decoder = read_model(home, dtype=dtype, device=device, seed=recipe.seed, trust_remote_code=trusted)
     engine = NativeEngine(decoder, tokenizer=tokenizer, seed=recipe.seed)
     context = next(iter(templates(recipe, tokenizer).values()))(prompt)
     if not context:
         raise Usage("the prompt is empty in this model's alphabet", evidence=repr(prompt), fix="say something else")
+    asked = Prompt("asked", context, prompt, {} if answer is None else {"answer": answer})
 
-    async def ask() -> list[Span]:
+    async def ask() -> list[Family]:
         await engine.load(0, dict(decoder.state_dict()))
-        asks = [Ask(context=context, limit=law.max_tokens, draw=0, stream=(i,), sampling=law) for i in range(n)]
-        return await asyncio.gather(*map(engine.sample, asks))
+        return await answers(
+            [asked], n, engine, unjudged, law, tokenizer, seed=recipe.seed, purpose=Purpose.SAMPLE,
+            strategy=recipe.evaluate.strategy, deadline=recipe.machine.deadline,
+            world=environment_of(recipe, loaded), frame=frame_of(recipe, tokenizer),
+        )  # fmt: skip
 
-    for span in asyncio.run(ask()):
-        print(shown(tokenizer.decode(span.tokens)))
+    (family,) = asyncio.run(ask())
+    for i, one in enumerate(family.samples, 1):
+        if one.counts and n > 1:
+            print(f"-- {i} of {n}")
+        print(told_sample(replace(one, verdict=None) if one.verdict is UNJUDGED else one))
     return 0
 
 
-def shown(text: str) -> str:
-    """Model text made harmless for a terminal: control characters are written out, line ends and tabs stay."""
-    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
+UNJUDGED = Verdict(Outcome.unverifiable, cause="nobody judges what is only looked at")
+
+
+async def unjudged(prompt: Prompt, sample: Sample) -> Verdict:
+    """No verdict: there is no gold answer to a prompt that somebody typed."""
+    return UNJUDGED

@@ -10,8 +10,8 @@ import numpy as np
 from groupwise.data import Environment, Outcome, Usage, Verdict, Verifier
 from groupwise.tasks import Sandbox, find_verifier, judged_by
 from groupwise.tasks.audit import Case, Judged, changed, judge, packaged_cases, read_cases
-from groupwise.train.ask import shown
 from groupwise.train.interval import score
+from groupwise.train.spoken import shown
 from groupwise.train.use import Use, load_use
 
 BESIDE = {"math": ("math_verify", "math_dr_grpo", "math_dapo", "last_number")}

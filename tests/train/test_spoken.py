@@ -76,5 +76,7 @@ def test_conversations_of_a_model_with_one_s_own_environment(tmp_path: Path, mon
     assert [line for line in lines if line.startswith("wrong")] == [r"wrong: it was 3\x1b5"] * 2
     assert main(words) == 0  # nobody said what the answer is
     assert capsys.readouterr().out.splitlines()[-1] == "broken off: Guess.reset: KeyError: 'answer'"
+    assert main(["sample", "calculator", "7*5=", "--environment", "calculator_tools", *TURNS[2:]]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("ended by stop: 1 turn, ")  # and nobody judged it
     assert main(words[:-2]) == 2
     assert "add --use game.py to the command" in capsys.readouterr().err

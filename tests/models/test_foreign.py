@@ -126,7 +126,8 @@ def test_layers_forwarded_again_give_equal_gradients(tmp_path: Path) -> None:
 
 def test_padding_may_stand_where_no_position_is(tmp_path: Path) -> None:
     """Contexts are padded to a multiple of 16; learned positions end at 250."""
-    made(tmp_path, *CASES["gpt2"][:1], **CASES["gpt2"][1])
+    made(tmp_path, *CASES["gpt2"][:1], **CASES["gpt2"][1], max_position_embeddings=250)
+    assert read_shape(tmp_path).positions == 250
     assert len(greedy(read_model(tmp_path), PROMPT + PROMPT[:98], most=2)) > 0
 
 
@@ -134,7 +135,8 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "no attention": ("Mamba", {"num_hidden_layers": 1}, "no attention that can be replaced"),
     "attention of its own": ("Bloom", {"n_layer": 2, "n_head": 4}, "no attention that can be replaced"),
     "sinks": ("GptOss", {"head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2}, "attention sinks"),
-    "a state beside attention": ("Lfm2", {"layer_types": ["conv", "full_attention"]}, "outside attention|layers"),
+    "a layer without attention": ("Lfm2", {"layer_types": ["conv", "full_attention"]}, "one after the other"),
+    "a convolution after attention": ("Lfm2", {"layer_types": ["full_attention", "conv"]}, "meet outside attention"),
 }
 
 

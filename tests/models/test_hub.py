@@ -93,6 +93,7 @@ def hub(tmp_path: Path) -> Iterator[Hub]:
     made = directory(tmp_path / "made")
     files = {path.name: path.read_bytes() for path in made.iterdir()}
     files |= {"original/model.safetensors": b"again", "pytorch_model.bin": b"pickle", "README.md": b"words"}
+    files["modeling_tiny.py"] = b"raise SystemExit('executed')"
     server = Hub(files)
     Thread(target=server.serve_forever, daemon=True).start()
     yield server
@@ -100,11 +101,15 @@ def hub(tmp_path: Path) -> Iterator[Hub]:
     server.server_close()
 
 
+def settings(cache: Path, endpoint: str, *, offline: bool = False) -> dict[str, str]:
+    """The environment of a process that knows this hub only."""
+    ours = {"HF_HOME": str(cache), "HF_ENDPOINT": endpoint, "HF_HUB_OFFLINE": str(int(offline)), "HF_TOKEN": ""}
+    return {**os.environ, **ours, "HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+
+
 def asked(cache: Path, endpoint: str, *names: str, offline: bool = False) -> list[dict[str, str]]:
     """What a process of its own, with this cache, finds under each name."""
-    ours = {"HF_HOME": str(cache), "HF_ENDPOINT": endpoint, "HF_HUB_OFFLINE": str(int(offline)), "HF_TOKEN": ""}
-    env = {**os.environ, **ours, "HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
-    words = [sys.executable, "-c", ASK, *names]
+    words, env = [sys.executable, "-c", ASK, *names], settings(cache, endpoint, offline=offline)
     done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
@@ -117,7 +122,7 @@ def test_a_model_is_fetched_once_and_then_there_without_a_hub(hub: Hub, tmp_path
     assert found["vocabulary"] == 40 and COMMIT in found["path"] and found["base"] == "tiny/model"
     assert found["commit"] == COMMIT
     assert pinned["path"] == found["path"] and pinned["base"] == f"tiny/model@{COMMIT}"
-    assert sorted(os.listdir(found["path"])) == sorted(p.name for p in (tmp_path / "made").iterdir())
+    assert sorted(os.listdir(found["path"])) == sorted([*os.listdir(tmp_path / "made"), "modeling_tiny.py"])
     assert not any("pytorch_model.bin" in line or "original" in line for line in hub.asked)
     assert gated["kind"] == "Environment" and "is gated" in gated["what"] and "hf auth login" in gated["fix"]
     assert misspelt["kind"] == "BadData" and "there is no model at tiny/modle" in misspelt["what"]
@@ -132,6 +137,20 @@ def test_a_model_is_fetched_once_and_then_there_without_a_hub(hub: Hub, tmp_path
     hub.server_close()
     silent, gone = asked(cache, endpoint, "tiny/model", "tiny/other")
     assert silent == found and "the hub cannot be reached" in gone["what"]
+
+
+def test_check_fetches_no_weights(hub: Hub, tmp_path: Path) -> None:
+    endpoint, recipe = f"http://127.0.0.1:{hub.server_port}", tmp_path / "r.toml"
+    recipe.write_text('model = "tiny/model"\nmethod = "grpo"\nsampling.max_tokens = 16\n')
+    words = [sys.executable, "-m", "groupwise", "check", str(recipe)]
+    done = subprocess.run(
+        words, env=settings(tmp_path / "cache", endpoint), capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "only configuration and tokenizer were looked at: train fetches its weights" in done.stdout
+    assert any("/config.json" in line for line in hub.asked) and not any("safetensors" in line for line in hub.asked)
+    (found,) = asked(tmp_path / "cache", endpoint, "tiny/model")
+    assert found["vocabulary"] == 40 and any("model.safetensors" in line for line in hub.asked)
 
 
 def test_a_directory_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ How many tokens come to an expert depends on the mates, and a matrix product's l
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 

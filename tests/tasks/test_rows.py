@@ -3,6 +3,7 @@
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -141,6 +142,36 @@ def test_a_name_that_is_not_here_while_offline(tmp_path: Path, datasets: Any) ->
     error = refused("datasets:nobody/nothing-of-this-name")
     assert isinstance(error, Environment) and error.code == 4
     assert "hub cannot be reached" in error.what and "hf download --repo-type dataset nobody/nothing" in error.fix
+
+
+def test_a_hub_that_does_not_answer_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its clients ask again and again, for half a minute, unless they are offline."""
+    calls: list[object] = []
+    config = SimpleNamespace(HF_HUB_OFFLINE=False, HF_ENDPOINT="http://127.0.0.1:9")
+
+    class Api:
+        def __init__(self, endpoint: str) -> None:
+            calls.append(endpoint)
+
+        def dataset_info(self, name: str, timeout: float) -> None:
+            calls.append((name, timeout <= 5))
+            if name == "a/b":
+                raise ConnectError("refused")
+
+    def load_dataset(name: str, config_name: str | None) -> list[dict[str, int]]:
+        calls.append(config.HF_HUB_OFFLINE)
+        return [{"row": 1}]
+
+    library = SimpleNamespace(config=config, load_dataset=load_dataset, disable_progress_bars=lambda: None)
+    found = {"datasets": library, "huggingface_hub": SimpleNamespace(HfApi=Api)}
+    monkeypatch.setattr("groupwise.tasks.rows.import_module", found.__getitem__)
+    assert list(rows_of("datasets:a/b")) == list(rows_of("datasets:here/too")) == [(1, {"row": 1})]
+    assert calls == [config.HF_ENDPOINT, ("a/b", True), True, config.HF_ENDPOINT, ("here/too", True), False]
+    assert config.HF_HUB_OFFLINE is False
+
+
+class ConnectError(Exception):
+    """As the hub's client raises it."""
 
 
 RAISED = [

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         write_model,
     )
     from groupwise.models.decoder import Decoder, Shape
-    from groupwise.models.files import base_directory, base_name, commit_of, find_model, own_code
+    from groupwise.models.files import base_directory, base_name, commit_of, find_model, of_hub, own_code
     from groupwise.models.layout import Shared, attention
     from groupwise.models.lora import Lora, adapted, attach, load_peft, merge, see_targets, write_adapter
     from groupwise.models.routing import Experts, Routes, experts_of
@@ -58,6 +58,7 @@ __all__ = [
     "load_peft",
     "log_law",
     "merge",
+    "of_hub",
     "outline",
     "own_code",
     "permutation",

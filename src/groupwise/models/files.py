@@ -13,18 +13,18 @@ ADAPTER = "adapter_config.json"
 """What a directory holds that is not a model but an adapter (LoRA) for one."""
 
 
-def find_model(name: str | Path) -> Path:
+def find_model(name: str | Path, *, weights: bool = True) -> Path:
     """The directory of a model: a packaged one by its bare name, a path, or `owner/name` of the Hugging Face hub.
 
-    BadData or Environment if it is not to be had.
+    Of the hub, all but the weights is fetched where they are not wanted. BadData or Environment if it is not to be had.
     """
     if str(name) in PACKAGED:
         return Path(__file__).parent / str(name)
     path = Path(name)
     if path.is_dir():
         return path
-    if not path.exists() and is_hub_name(name):
-        return fetched(str(name))
+    if of_hub(name):
+        return fetched(str(name), weights=weights)
     fix = f"give the path of a directory, owner/name of the Hugging Face hub, or one of: {', '.join(PACKAGED)}"
     raise BadData(f"there is no model at {name}", evidence="a file" if path.is_file() else "no such directory", fix=fix)
 
@@ -60,7 +60,12 @@ def base_name(name: str | Path) -> str:
 
 def commit_of(name: str | Path) -> str:
     """The commit at which a model of the hub was fetched; empty for one that is not of the hub."""
-    return find_model(name).name if is_hub_name(name) and not Path(name).is_dir() else ""
+    return find_model(name).name if of_hub(name) else ""
+
+
+def of_hub(name: str | Path) -> bool:
+    """Whether a name means a model of the hub: nothing of that name is here."""
+    return is_hub_name(name) and not Path(name).exists()
 
 
 def own_code(path: Path) -> dict[str, str]:

@@ -10,22 +10,23 @@ from groupwise.data import BadData, Environment, GroupwiseError, Storage
 
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?")
 """`owner/name`, or `owner/name@revision`: a branch, a tag or a commit."""
-WANTED = ("*.json", "*.safetensors", "*.jinja", "*.py")  # code is kept, and run only where a command line says so
+WEIGHTS = "*.safetensors"
+WANTED = ("*.json", "*.jinja", "*.py")  # code is kept, and run only where a command line says so
 UNWANTED = ("*/*", "consolidated*")  # the same weights once more, as some owners keep them
 
 
 @cache
-def fetched(name: str) -> Path:
+def fetched(name: str, *, weights: bool = True) -> Path:
     """The directory of a model of the hub, in the cache that all its tools share. Asked once a process.
 
     Where the hub cannot be reached, what the cache holds is used. `BadData` for a model or a revision that is not
     there, `Environment` for a gated one, and for one that is not in the cache while the hub cannot be reached.
     """
     model, _, revision = name.partition("@")
-    hub = import_module("huggingface_hub")
+    hub, wanted = import_module("huggingface_hub"), [*WANTED, *([WEIGHTS] if weights else [])]
     try:
         found = hub.snapshot_download(
-            model, revision=revision or None, allow_patterns=list(WANTED), ignore_patterns=list(UNWANTED)
+            model, revision=revision or None, allow_patterns=wanted, ignore_patterns=list(UNWANTED)
         )
     except Exception as error:  # the library and its transports raise of all kinds
         raise unfetched(model, revision, error) from error

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
@@ -13,6 +14,10 @@ SHOWN = 5
 """Rows, or names, that a message lists before it only counts."""
 ENDINGS = (".jsonl", ".parquet")
 HUB = "datasets:"
+ANSWER = 5.0
+"""Seconds in which the hub has to answer; after that its cache alone is asked, instead of the hub again and again."""
+UNREACHED = {"ConnectionError", "OfflineModeIsEnabled", "ConnectError", "TimeoutException", "TimeoutError"}
+"""What it is called, by the libraries in between, that nobody answers."""
 
 Row = dict[str, Any]
 
@@ -144,7 +149,8 @@ def _data_set(source: str, split: str) -> Iterator[Row]:
     datasets.disable_progress_bars()
     saved = any((Path(name) / mark).is_file() for mark in ("dataset_dict.json", "state.json"))
     try:
-        found: Any = datasets.load_from_disk(name) if saved else datasets.load_dataset(name, config or None)
+        with _offline_if_nobody_answers(name, datasets):
+            found: Any = datasets.load_from_disk(name) if saved else datasets.load_dataset(name, config or None)
     except Exception as error:  # the library, the hub's client and their transports raise of all kinds
         raise _unread(name, error) from error
     if isinstance(found, dict):
@@ -155,6 +161,25 @@ def _data_set(source: str, split: str) -> Iterator[Row]:
     return iter(found)
 
 
+@contextmanager
+def _offline_if_nobody_answers(name: str, datasets: Any) -> Iterator[None]:
+    """The library goes offline, as its own switch has it, where the hub does not answer a first question in time."""
+    was = datasets.config.HF_HUB_OFFLINE
+    try:
+        if not was and not Path(name).exists():
+            import_module("huggingface_hub").HfApi(datasets.config.HF_ENDPOINT).dataset_info(name, timeout=ANSWER)
+    except Exception as error:  # what else is wrong, the library finds out by itself
+        datasets.config.HF_HUB_OFFLINE = bool(_kinds(error) & UNREACHED)
+    try:
+        yield
+    finally:
+        datasets.config.HF_HUB_OFFLINE = was
+
+
+def _kinds(error: Exception) -> set[str]:
+    return {kind.__name__ for kind in type(error).__mro__}
+
+
 def _unread(name: str, error: Exception) -> BadData | Environment:
     """Why a data set could not be had, and the way to it."""
     seen = f"{type(error).__name__}: {str(error).strip()[:300]}"
@@ -162,8 +187,7 @@ def _unread(name: str, error: Exception) -> BadData | Environment:
     if "gated" in told or "401" in told or "403" in told:
         fix = "accept its terms on its page on the hub, then log in: hf auth login"
         return Environment(f"the data set {name} is gated", evidence=seen, fix=fix)
-    kinds = {k.__name__ for k in type(error).__mro__}
-    if kinds & {"ConnectionError", "OfflineModeIsEnabled", "ConnectError", "TimeoutException", "TimeoutError"}:
+    if _kinds(error) & UNREACHED:
         fix = f"where there is a network: hf download --repo-type dataset {name} --local-dir DIR\n"
         fix += "then name DIR, or PRESET:DIR, instead"
         return Environment(f"the data set {name} is not here, and the hub cannot be reached", evidence=seen, fix=fix)

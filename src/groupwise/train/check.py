@@ -14,6 +14,7 @@ from groupwise.models import (
     experts_of,
     find_model,
     load_peft,
+    of_hub,
     outline,
     read_shape,
     read_tokenizer,
@@ -63,7 +64,7 @@ def check(
     else:
         found += rehearse(recipe)
     if recipe is not None:
-        met = doors(recipe, use, tell)
+        met = doors(recipe, use, tell, fetch=False)
         found += [problem for problem in met if not any(f.what.endswith(problem.what) for f in found)]
     return found
 
@@ -111,7 +112,7 @@ def _odd(which: str, what: str) -> Usage:
     return Usage(f"recipe.method fails on a made-up batch: {which}", evidence=what, fix="mend that part")
 
 
-def see_model(recipe: Recipe, directory: Path, use: Use) -> None:
+def see_model(recipe: Recipe, directory: Path, use: Use, *, weights: bool) -> None:
     """The shape of the model in a directory, and that the recipe's adapter fits it. Raises what is wrong."""
     read_shape(directory, trust_remote_code=use.trust_remote_code)
     if recipe.method.routing != Routing():
@@ -122,7 +123,7 @@ def see_model(recipe: Recipe, directory: Path, use: Use) -> None:
     if base_directory(directory) != directory:
         what, fix = f"the model in {directory} is itself an adapter", "leave lora out: then this adapter is trained"
         raise Usage(what, fix=f"{fix}\nor merge it first: groupwise merge {directory} A_NEW_DIRECTORY")
-    if not weight_files(directory):
+    if weights and not weight_files(directory):
         what, fix = f"the model {recipe.model} is fresh: an adapter would stand beside noise", "leave lora out"
         raise Usage(what, fix=f"{fix}: all of it is then trained")
     see_targets(outline(directory, trust_remote_code=use.trust_remote_code), recipe.lora)
@@ -130,9 +131,18 @@ def see_model(recipe: Recipe, directory: Path, use: Use) -> None:
 
 
 def doors(
-    recipe: Recipe, use: Use, tell: Callable[[str], None] = lambda line: None, *, train: bool = True
+    recipe: Recipe,
+    use: Use,
+    tell: Callable[[str], None] = lambda line: None,
+    *,
+    train: bool = True,
+    fetch: bool = True,
 ) -> list[GroupwiseError]:
-    """What stands on the disk: model directory, tokenizer, task and verifier; and problems to `train` on."""
+    """What stands on the disk: model directory, tokenizer, task and verifier; and problems to `train` on.
+
+    Weights of a model of the hub are looked at only where they may be fetched.
+    """
+    weights = fetch or not of_hub(recipe.model)
     found: list[GroupwiseError] = [
         Usage(f"no sink is called {name!r}", fix="the sinks are " + ", ".join(OPENERS))
         for name in recipe.sinks
@@ -143,10 +153,13 @@ def doors(
     except GroupwiseError as error:
         found.append(error)
     try:
-        directory = find_model(recipe.model)
+        directory = find_model(recipe.model, weights=weights)
     except GroupwiseError as error:
         return [*found, error]
-    for look in (partial(see_model, recipe, use=use), weight_files):
+    if not weights:
+        tell(f"of {recipe.model} only configuration and tokenizer were looked at: train fetches its weights")
+    looks = (partial(see_model, recipe, use=use, weights=weights), *([weight_files] if weights else []))
+    for look in looks:
         try:
             look(directory)
         except GroupwiseError as error:

@@ -51,16 +51,16 @@ class RowCache:
         self.keys = torch.zeros(layers, 0, kv, 0, d, dtype=dtype, device=device)
         self.values = self.keys.clone()
 
-    def grow(self, rows: int, positions: int, live: int) -> None:
+    def grow(self, rows: int, positions: int, live: int, reach: int) -> None:
         """Make room for `rows` rows of `positions`, of which the first `live` are carried over.
 
-        Positions double while that keeps within `bound` tokens. Fresh room is zero: what attention ignores has weight
-        zero, which must not meet a NaN.
+        Positions double, but never beyond `reach`, which no row comes to need more than, while that keeps within
+        `bound` tokens. Fresh room is zero: what attention ignores has weight zero, which must not meet a NaN.
         """
         layers, tall, kv, wide, d = self.keys.shape
         if rows <= tall and positions <= wide:
             return
-        size = max(rows, tall), wide if positions <= wide else max(room(positions), 2 * wide)
+        size = (rows, wide) if positions <= wide else (rows, min(max(room(positions), 2 * wide), reach))
         if size[0] * size[1] > self.bound:
             size = rows, room(positions)
         kept = slice(min(wide, size[1]))

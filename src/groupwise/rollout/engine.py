@@ -110,7 +110,7 @@ class NativeEngine:
         """Those who wait become rows, first come first served, while there is room; equal contexts are read once."""
         if not self._waiting:
             return
-        live, width = len(self._rows), self._width()
+        live, width = len(self._rows), self._rows.reach
         chosen: list[Job] = []
         common = {job.ask.context for job in self._rows.jobs}
         for job in islice(self._waiting, self._most - live):
@@ -125,7 +125,7 @@ class NativeEngine:
         begins = (len(job.ask.context) - shareable(len(job.ask.context)) for job in chosen)
         longest = max(self._rows.stems.longest + 1, *begins)
         with torch.inference_mode():
-            self._rows.stems.grow(live + len(chosen), longest)
+            self._rows.stems.grow(live + len(chosen), longest, width)
             for context, jobs in groupby(chosen, key=lambda job: job.ask.context):
                 routes = self._prefixes.routes.get(context[:-1], ())
                 begun = [replace(job, routes=routes) for job in jobs]
@@ -134,14 +134,10 @@ class NativeEngine:
             self._waiting.popleft()
         self._prefixes.trim(max(self._bound - self._held(), 0))
 
-    def _width(self) -> int:
-        """Places that the longest live row may come to fill with its own."""
-        return max((job.reach for job in self._rows.jobs), default=0)
-
     def _held(self) -> int:
         """Tokens that the live rows may come to hold."""
         common = {job.ask.context for job in self._rows.jobs}
-        return padded(len(self._rows), ROWS) * self._width() + sum(shareable(len(c)) for c in common)
+        return padded(len(self._rows), ROWS) * self._rows.reach + sum(shareable(len(c)) for c in common)
 
     def _remember(self, contexts: Sequence[Ids]) -> None:
         """Read the contexts that are not remembered yet, those of one width side by side."""

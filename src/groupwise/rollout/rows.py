@@ -61,6 +61,11 @@ class Rows:
     def __len__(self) -> int:
         return len(self.jobs)
 
+    @property
+    def reach(self) -> int:
+        """Places of its own that the longest row may come to fill."""
+        return max((job.reach for job in self.jobs), default=0)
+
     def enter(self, jobs: Sequence[Job], known: KeysValues | None) -> None:
         """Asks with one context become rows; `known` is all of that but its last token, which is read next."""
         asks = [job.ask for job in jobs]
@@ -81,7 +86,8 @@ class Rows:
     def tick(self) -> list[tuple[Job, Span]]:
         """One more token for every row; the jobs that are done with it leave. Versions are the caller's to write."""
         n = len(self.jobs)
-        self.stems.grow(n, self.stems.longest + 1)
+        if self.stems.longest >= self.stems.cache.keys.shape[3]:
+            self.stems.grow(n, self.stems.longest + 1, self.reach)
         routes = Routes(self.written.experts) if self.written else None
         token, logp = self._drawn(self.stems.forward(routes), n)
         if self.written is not None and routes is not None:

@@ -48,9 +48,9 @@ class Stems:
             self._common = [Common.of(known, rows, self.token.device) for known, rows in alike.values()]
         return self._common
 
-    def grow(self, rows: int, positions: int) -> None:
-        """Make room for as many stems as there are rows, of so many positions."""
-        self.cache.grow(padded(rows, ROWS), positions, len(self))
+    def grow(self, rows: int, positions: int, reach: int) -> None:
+        """Make room for as many stems as there are rows, of so many positions; they come to need at most `reach`."""
+        self.cache.grow(padded(rows, ROWS), positions, len(self), reach)
 
     def enter(self, context: Ids, known: KeysValues | None) -> int:
         """The number of a new text. `known` is all of it but its last token, which is read next."""

@@ -17,7 +17,7 @@ import torch
 from safetensors import safe_open
 
 from groupwise.data import Prompt, Sample, Verdict
-from groupwise.learner import AdamW, Learner
+from groupwise.learner import AdamW, Learner, Routing
 from groupwise.models import Lora, find_model, read_model, read_tokenizer, write_model
 from groupwise.rollout.rows import Rows
 from groupwise.tasks import demonstrations
@@ -26,7 +26,8 @@ from groupwise.train.commands import carry_on
 from groupwise.train.logbook import Logbook
 from groupwise.train.place import Place
 from groupwise.train.recipe import Recipe, WarmStart
-from tests.faults.small_runs import ADAPTER, EVERY, HALF, SECOND, Quick, alive, begun, forked, left, ready
+from tests.faults.small_runs import ADAPTER, EVERY, HALF, SECOND, Quick, alive, begun, forked, left, lines, ready
+from tests.models.mixtures import trainable
 from tests.models.plain import made
 
 Point = tuple[str, int]
@@ -258,6 +259,25 @@ def holds_adapters_alone(run: Path) -> None:
     kept = {name for name in names if not name.startswith("optimizer.")}
     assert kept and all("lora_" in name for name in kept)
     assert {name.partition(".")[0] for name in kept} == {"policy", "beside"}
+
+
+@pytest.mark.t(49)
+def test_with_the_engines_experts_too(tmp_path: Path) -> None:
+    routing = Routing(replay="engine", balance=0.1)
+    recipe = replace(
+        EVERY, model=str(trainable(tmp_path / "tiny")), method=replace(EVERY.method, routing=routing), iterations=2,
+        optimizer=AdamW(lr=0.01),
+    )  # fmt: skip
+    straight = undisturbed(recipe, tmp_path)
+    assert all(line["routing/changed"] > 0 for line in lines(tmp_path / "undisturbed")[1:])
+    for number, death in enumerate((("after sample", 2), ("after step", 3), ("half of tensors.safetensors", 2))):
+        directory = begun(tmp_path / str(number), recipe)
+        assert go_on(directory, straight, death), death
+        assert not go_on(directory, straight)
+        assert left(directory) == straight.left, death
+    for shard in (directory / "samples").glob("*.safetensors"):
+        routes = safe_open(shard, "pt").get_tensor("routes")
+        assert routes.dtype == torch.int16 and len(routes.unique()) == 8  # every expert was met
 
 
 @pytest.mark.t(49)

@@ -34,6 +34,12 @@ A_i = (R_i - mean(R)) / std(R)""",
         Difference("std of a group", "not said which", "verl and TRL: ddof 1", "ddof 1, plus 1e-6"),
         Difference("KL", "none", "not released; TRL 0", "none"),
         Difference(
+            "experts of a mixture",
+            "no replay; GRPO beside it has R2",
+            "not released; ms-swift: R2 and R3",
+            'as chosen; routing.replay = "learner" or "engine"',
+        ),
+        Difference(
             "old policy", "could be the engine's", "not released; verl: recomputed", 'recomputed; proximal = "sampled"'
         ),
     ),

@@ -91,9 +91,7 @@ class Stems:
         if len(to) or count < n:
             self.cache.move(to, moved, self.longest)
             self.position[to], self.place[to] = self.position[moved], self.place[moved]
-            self.position[count:n] = self.token[count:n] = (
-                0  # behind they are inert, and alike: a mixture sorts all rows
-            )
+            self.position[count:n] = self.token[count:n] = 0  # what stands behind is inert, and always the same
             begins = dict(zip(number.tolist(), source.tolist()))
             self.begins = [self.begins[begins[i]] for i in range(count)]
             self._common = None

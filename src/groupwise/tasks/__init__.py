@@ -1,6 +1,7 @@
 """Where problems come from, and what counts as right."""
 
 from groupwise.tasks.alphabet import END, blank_tokenizer, calculator_tokenizer
+from groupwise.tasks.big_sums import BigSums
 from groupwise.tasks.calculator import Calculator, calculator_answer, demonstrations
 from groupwise.tasks.code import CodeVerifier
 from groupwise.tasks.countdown import Countdown
@@ -19,6 +20,7 @@ from groupwise.tasks.verifiers import exact, last_number
 
 __all__ = [
     "END",
+    "BigSums",
     "Bounds",
     "Calculator",
     "Call",

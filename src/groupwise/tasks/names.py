@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.data import Ids, Task, Usage
+from groupwise.tasks.big_sums import BigSums
 from groupwise.tasks.calculator import Calculator
 from groupwise.tasks.gym import GYM, gym_task
 from groupwise.tasks.presets import PRESETS
@@ -13,14 +14,18 @@ from groupwise.tasks.problems import Problems
 from groupwise.tasks.programs import Programs
 from groupwise.tasks.rows import is_source
 
-PACKAGED: dict[str, Callable[[Callable[[Any], Ids]], Task]] = {"calculator": Calculator, "programs": Programs}
+PACKAGED: dict[str, Callable[[Callable[[Any], Ids]], Task]] = {
+    "calculator": Calculator,
+    "big_sums": BigSums,
+    "programs": Programs,
+}
 """Tasks that make their own problems."""
 
 
 def find_task(name: str, encode: Callable[[Any], Ids], **options: Any) -> Task:
     """A task by its name, in the ids that `encode` makes of a text or of messages.
 
-    A packaged one (`calculator`, `programs`); a preset such as `gsm8k`, from the hub, or `gsm8k:PATH` from disk;
+    A packaged one (such as `calculator`); a preset such as `gsm8k`, from the hub, or `gsm8k:PATH` from disk;
     `reasoning_gym:NAME`; else a source of rows (`.jsonl`, `.parquet`, a directory, `datasets:NAME`) with the options
     `prompt` and `answer` (columns), and `held_out`.
     """
@@ -52,7 +57,12 @@ def usual_verifier(task: str) -> str:
     kind = task.partition(":")[0]
     if kind in PRESETS:
         return PRESETS[kind].verifier
-    own = {"calculator": "calculator_answer", "programs": "code", "reasoning_gym": "reasoning_gym"}
+    own = {
+        "big_sums": "last_number",
+        "calculator": "calculator_answer",
+        "programs": "code",
+        "reasoning_gym": "reasoning_gym",
+    }
     return own.get(kind, "")
 
 

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from groupwise.data import ENVIRONMENT, TEMPLATE, WRITTEN, BadData, Ids, Usage
+from groupwise.tasks.big_sums import sum_demonstrations
 from groupwise.tasks.facts import Facts, Reckoning
 from groupwise.tasks.fields import Asked, Fields, is_conversation
 from groupwise.tasks.programs import program_demonstrations
@@ -21,7 +22,7 @@ EXAMPLE = (
     '{"messages": [{"role": "user", "content": "7*5="}, {"role": "assistant", "content": "35"}]}'
 )
 
-OWN: dict[str, Callable[[], Iterator[Row]]] = {"programs": program_demonstrations}
+OWN: dict[str, Callable[[], Iterator[Row]]] = {"big_sums": sum_demonstrations, "programs": program_demonstrations}
 """Tasks that make their own demonstrations, as the rows of a file."""
 
 

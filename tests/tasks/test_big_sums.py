@@ -1,0 +1,172 @@
+"""Sums for a tool: the problems, their split, and conversations to begin from, held against the real environment."""
+
+import asyncio
+from collections import Counter
+from hashlib import sha256
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from groupwise.data import Draw, Outcome, Prompt, Sample, Sampling, Task, Words
+from groupwise.models import find_model, read_tokenizer
+from groupwise.rollout import DrawSampler, Turns
+from groupwise.tasks import BigSums, calculator_tools, last_number, played_by
+from groupwise.tasks.big_sums import KINDS, PROBLEMS, call, numbered, slipped, sum_demonstrations
+from tests.rollout.worlds import Scripted
+
+TASK = BigSums(lambda text: tuple(map(ord, text)))
+ALL = [TASK[i] for i in range(len(TASK))]
+SHOWN = [row["messages"] for row in sum_demonstrations()]
+
+
+def split(problem: str) -> tuple[list[int], str]:
+    """The three numbers of a problem, and the two signs between them."""
+    first, *_ = (problem[:2],)
+    assert len(problem) == 9 and problem[8] == "="
+    return [int(first), int(problem[3:5]), int(problem[6:8])], problem[2] + problem[5]
+
+
+def worth(*turns: str, problem: str = "34*58+91=") -> Sample:
+    """The conversation in which a model says these, with the environment and the verifier of the recipe."""
+    tokenizer, said = read_tokenizer(find_model("blank")), iter(turns)
+    prompt = Prompt(problem, tokenizer.encode(problem), problem, {"answer": str(eval(problem[:-1]))})
+    sampler = DrawSampler(
+        draw=Draw(0, prompt, 1),
+        engine=Scripted(lambda ask: (*tokenizer.encode(next(said)), *tokenizer.eos)),
+        verifier=last_number,
+        tokenizer=tokenizer,
+        sampling=Sampling(max_tokens=96),
+        seed=0,
+        world=played_by(calculator_tools),
+    )
+    return asyncio.run(Turns()(sampler.draw, sampler)).samples[0]
+
+
+# Problems
+
+
+def test_is_a_task() -> None:
+    assert isinstance(TASK, Task)
+
+
+@given(st.integers(0, PROBLEMS - 1))
+def test_every_number_names_a_problem_of_its_own(number: int) -> None:
+    values, signs = split(numbered(number))
+    assert all(10 <= value <= 99 for value in values)
+    again = 0
+    for value, sign in zip(values, ("", *signs)):
+        again = (again * 3 + "+-*".index(sign) if sign else again) * 90 + value - 10
+    assert again == number
+
+
+def test_every_prompt_is_legal_and_knows_its_answer() -> None:
+    for prompt in (*ALL, *TASK.held_out):
+        split(prompt.text)
+        assert prompt.given == {"answer": str(eval(prompt.text[:-1]))}
+        assert prompt.id == prompt.text and prompt.context == tuple(map(ord, prompt.text))
+
+
+def test_training_and_held_out_never_meet() -> None:
+    training, held_out = {p.id for p in ALL}, {p.id for p in TASK.held_out}
+    assert len(ALL) == len(TASK) == len(training) == 16_384
+    assert len(TASK.held_out) == len(held_out) == 512
+    for problems, held in ((training, False), (held_out, True)):
+        assert all((int(sha256(p.encode()).hexdigest()[:16], 16) % 10 == 0) == held for p in problems)
+
+
+def test_an_index_always_names_the_same_problem() -> None:
+    # Published results hang on these: a change of the order is a change of the task.
+    assert [TASK[i].text for i in (0, 1, 16_383)] == ["10+10+10=", "94*95*48=", "10-82*34="]
+    assert [p.text for p in TASK.held_out[:3]] == ["39-17-77=", "84*87-34=", "19+90*49="]
+
+
+@pytest.mark.parametrize("index", [-1, 16_384])
+def test_no_problem_outside(index: int) -> None:
+    with pytest.raises(IndexError):
+        TASK[index]
+
+
+# Demonstrations
+
+
+def test_what_the_tool_says_in_them_is_what_the_environment_says() -> None:
+    tools = calculator_tools()
+    for talk in SHOWN[:400]:
+        for said, heard in zip(talk[1::2], [*talk[2::2], None]):
+            assert said["role"] == "assistant" and (heard is None or heard["role"] == "tool")
+            assert asyncio.run(tools.step(said["content"])) == (heard and heard["content"])
+
+
+def test_none_is_about_a_held_out_problem_and_each_ends_in_a_true_number() -> None:
+    for user, *_, last in SHOWN:
+        assert int(sha256(user["content"].encode()).hexdigest()[:16], 16) % 10 != 0
+        assert last["content"].removeprefix("#").lstrip("-").isdecimal()
+
+
+def kind(talk: list[dict[str, str]]) -> str:
+    problem, turns = talk[0]["content"][:-1], [m["content"] for m in talk[1::2]]
+    if len(turns) == 1:
+        return "guess"
+    if not turns[0].endswith("</tool_call>"):
+        return "mended" if len(turns) == 3 else "given up"
+    return "call" if turns[0] == call(problem) else "slip"
+
+
+def test_kinds_are_as_frequent_as_they_say_and_all_but_slips_are_right() -> None:
+    seen = Counter(map(kind, SHOWN))
+    assert len(SHOWN) == 8_192 and seen.keys() == KINDS.keys()
+    for name, often in KINDS.items():
+        assert seen[name] / len(SHOWN) == pytest.approx(often / 10, abs=0.015)
+    for talk in SHOWN[:1000]:
+        right = talk[-1]["content"] == f"#{eval(talk[0]['content'][:-1])}"
+        assert right or kind(talk) == "slip"
+
+
+def test_they_are_always_the_same() -> None:
+    assert [row["messages"] for row in sum_demonstrations()] == SHOWN
+
+
+@given(st.integers(0, 2**31))
+def test_a_slip_changes_one_digit_and_leaves_a_legal_sum(seed: int) -> None:
+    before = numbered(Random(seed).randrange(PROBLEMS))
+    after = slipped(before[:-1], Random(seed)) + "="
+    split(after)
+    assert sum(a != b for a, b in zip(before, after)) == 1
+
+
+# What a conversation is worth
+
+
+def test_a_call_and_the_tools_answer_are_right() -> None:
+    had = worth(call("34*58+91"), "#2063")
+    assert had.verdict is not None and had.verdict.outcome is Outcome.correct
+    assert had.text == f"{call('34*58+91')}<tool_response>\n2063\n</tool_response>#2063"
+    assert had.counts == {"calls": 1, "malformed": 0, "errors": 0, "failed": 0}
+
+
+@pytest.mark.parametrize(
+    ("turns", "outcome"),
+    [
+        (("#2063",), Outcome.correct),  # the number alone is graded
+        (("#2064",), Outcome.wrong),
+        (("#",), Outcome.malformed),
+        ((call("34*58+92"), "#2064"), Outcome.wrong),
+        ((call("34*58+91"), "#2064"), Outcome.wrong),
+        ((call("34*58+91")[:-12], call("34*58+91"), "#2063"), Outcome.correct),
+        ((call("34*58+91")[:-12], "#5"), Outcome.wrong),
+        ((call("34*58+"), "#5"), Outcome.wrong),
+        ((call("34*58+91"),) * 9, Outcome.wrong),  # never an answer, whatever the tool said
+    ],
+)
+def test_what_other_conversations_are_worth(turns: tuple[str, ...], outcome: Outcome) -> None:
+    verdict = worth(*turns).verdict
+    assert verdict is not None and verdict.outcome is outcome
+
+
+def test_all_that_the_environment_can_say_has_tokens() -> None:
+    tokenizer = read_tokenizer(find_model("blank"))
+    for said in (call("1/0"), call('"'), "<tool_call>{", call("é"), "<tool_call>[]</tool_call>", call("1/3")):
+        words = asyncio.run(calculator_tools().step(said))
+        assert isinstance(words, Words) and tokenizer.decode(tokenizer.encode(words)) == words

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 from collections import Counter
 from dataclasses import replace
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from groupwise.__main__ import main
 from groupwise.data import ENVIRONMENT, TEMPLATE, WRITTEN, BadData, Draw, Prompt
@@ -279,3 +281,24 @@ def test_a_tied_model_is_taught_as_it_is_read() -> None:
     it = Learner(decoder, optimizer=AdamW(lr=3e-3), steps=30)
     losses = [t.loss for t in supervised(it, shown, per_step=2, order=lambda sweep: range(2), piece_tokens=999)]
     assert losses[0] > 1 and losses[-1] < 0.05
+
+
+def test_the_recipe_of_a_tool_runs_and_only_the_models_words_are_trained(home: Path) -> None:
+    """`recipes/big_sums.toml`, a few steps of it: on the record an environment's token has no log-prob, no advantage."""
+    recipe = Path(__file__).parents[2] / "recipes" / "big_sums.toml"
+    few = ["--iterations", "1", "--prompts", "4", "--method.group_size", "4", "--evaluate.problems", "4"]
+    assert main(["train", str(recipe), "--warm_start.steps", "40", "--warm_start.per_step", "32", *few]) == 0
+    (run,) = (home / "runs").iterdir()
+    lines = [json.loads(line) for line in (run / "samples" / "000001.jsonl").read_text().splitlines()]
+    numbers = load_file(run / "samples" / "000001.safetensors")
+    columns = [numbers[name].split(numbers["lengths"].tolist()) for name in ("tokens", "origin", "logp", "advantage")]
+    reader, heard = read_tokenizer(find_model("blank")), ""
+    for line, tokens, origin, logp, advantage in zip(lines, *columns, strict=True):
+        told = origin == ENVIRONMENT
+        heard += (words := reader.decode(tokens[told].tolist()))
+        assert words == "".join(re.findall(r"<tool_response>\n.*?\n</tool_response>", line["text"], re.DOTALL))
+        assert set(origin.tolist()) <= {ENVIRONMENT, 0}
+        assert torch.equal(logp.isnan(), told) and torch.equal(advantage.isnan(), told)
+    assert "<tool_response>" in heard
+    (metrics,) = [m for m in map(json.loads, (run / "metrics.jsonl").read_text().splitlines()) if m["iteration"] == 1]
+    assert metrics["turns/mean"] > 1 and metrics["counts/calls"] > 0 and "eval/counts/malformed" in metrics

@@ -9,8 +9,8 @@ A conversation goes
     </tool_response>
     #2063                               the answer: a turn without a call
 
-Only the number at the end is graded: an answer without a call is right where the model can guess it. There are 6,561,000
-problems, numbered and not listed.
+Only the number at the end is graded: an answer without a call is right where the model can guess it. There are
+6,561,000 problems, numbered and not listed.
 """
 
 from collections.abc import Callable, Iterator
@@ -88,13 +88,13 @@ def _problem(i: int) -> str:
 # Demonstrations
 
 DEMONSTRATIONS = 8_192
-KINDS = {"guess": 5, "call": 2, "slip": 1, "mended": 1, "given up": 1}
-"""How often each kind of demonstration is shown, of ten: the answer at once; a call; a call with a wrong digit; a call
+KINDS = {"guess": 12, "call": 4, "slip": 2, "mended": 1, "given up": 1}
+"""How often each kind of demonstration is shown, of twenty: the answer at once; a call; a call with a wrong digit; a call
 that is not closed, mended after the error, or after the error the answer at once."""
 
 
 def sum_demonstrations() -> Iterator[dict[str, Any]]:
-    """8,192 conversations to begin from, none about a held-out problem: half of them never ask, and few ask well."""
+    """8,192 conversations to begin from, none about a held-out problem: most never ask, and few ask well."""
     random = Random("demonstrations of big_sums")
     problems = (numbered(random.randrange(PROBLEMS)) for _ in count())
     for problem in islice((p for p in problems if not is_held_out(p)), DEMONSTRATIONS):

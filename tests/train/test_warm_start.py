@@ -284,7 +284,7 @@ def test_a_tied_model_is_taught_as_it_is_read() -> None:
 
 
 def test_the_recipe_of_a_tool_runs_and_only_the_models_words_are_trained(home: Path) -> None:
-    """`recipes/big_sums.toml`, a few steps of it: on the record an environment's token has no log-prob, no advantage."""
+    """`recipes/big_sums.toml`, a few steps of it: on the record an environment's token has no numbers of its own."""
     recipe = Path(__file__).parents[2] / "recipes" / "big_sums.toml"
     few = ["--iterations", "1", "--prompts", "4", "--method.group_size", "4", "--evaluate.problems", "4"]
     assert main(["train", str(recipe), "--warm_start.steps", "40", "--warm_start.per_step", "32", *few]) == 0

@@ -89,8 +89,8 @@ def _problem(i: int) -> str:
 
 DEMONSTRATIONS = 8_192
 KINDS = {"guess": 12, "call": 4, "slip": 2, "mended": 1, "given up": 1}
-"""How often each kind of demonstration is shown, of twenty: the answer at once; a call; a call with a wrong digit; a call
-that is not closed, mended after the error, or after the error the answer at once."""
+"""How often each kind of demonstration is shown, of twenty: the answer at once; a call; a call with a wrong digit; a
+call that is not closed, mended after the error, or after the error the answer at once."""
 
 
 def sum_demonstrations() -> Iterator[dict[str, Any]]:

@@ -8,6 +8,7 @@ import signal
 from collections import Counter
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from groupwise.data import ENVIRONMENT, TEMPLATE, WRITTEN, BadData, Draw, Prompt
 from groupwise.learner import AdamW, Learner
 from groupwise.models import Shared, Tokenizer, closed, find_model, find_template, heard, read_model, read_tokenizer
 from groupwise.tasks import Demonstration, demonstrations, read_demonstrations
+from groupwise.tasks.big_sums import sum_demonstrations
 from groupwise.train.commands import carry_on
 from groupwise.train.place import place
 from groupwise.train.progress import Progress
@@ -286,8 +288,10 @@ def test_a_tied_model_is_taught_as_it_is_read() -> None:
 def test_the_recipe_of_a_tool_runs_and_only_the_models_words_are_trained(home: Path) -> None:
     """`recipes/big_sums.toml`, a few steps of it: on the record an environment's token has no numbers of its own."""
     recipe = Path(__file__).parents[2] / "recipes" / "big_sums.toml"
+    calls = rows("calls.jsonl", *(row for row in islice(sum_demonstrations(), 100) if len(row["messages"]) > 2))
     few = ["--iterations", "1", "--prompts", "4", "--method.group_size", "4", "--evaluate.problems", "4"]
-    assert main(["train", str(recipe), "--warm_start.steps", "40", "--warm_start.per_step", "32", *few]) == 0
+    few += ["--warm_start.steps", "30", "--warm_start.per_step", "8", "--warm_start.optimizer.warmup", "5"]
+    assert main(["train", str(recipe), "--warm_start.demonstrations", calls, *few]) == 0
     (run,) = (home / "runs").iterdir()
     lines = [json.loads(line) for line in (run / "samples" / "000001.jsonl").read_text().splitlines()]
     numbers = load_file(run / "samples" / "000001.safetensors")

@@ -35,7 +35,7 @@ seeds: $(VENV)/base  ## the table and the curve of the README: ten seeds of the 
 	$(BIN)/python benchmarks/seeds.py
 
 laptop: $(VENV)/base  ## the tables and curves of docs/laptop.md: three seeds a recipe
-	$(BIN)/python benchmarks/seeds.py recipes/programs.toml
+	$(BIN)/python benchmarks/seeds.py recipes/programs.toml recipes/big_sums.toml
 
 bench: $(VENV)/bench  ## Groupwise and TRL on the same work, (a) to (e), in twenty minutes on an idle machine
 	$(BIN)/python -m benchmarks.beside --write

@@ -142,7 +142,7 @@ def test_files_that_are_named_exist(page: str) -> None:
 
 def test_warm_start_as_written(tmp_path: Path) -> None:
     typed = follow("docs/warm_start.md", tmp_path)
-    assert [line.split()[1] for line in typed] == ["check", "train", "report"]
+    assert [line.split()[1] for line in typed] == ["check", "train", "report", "check"]
     assert len(list(tmp_path.glob("runs/*/warm_start/metrics.jsonl"))) == 1
 
 
@@ -154,9 +154,10 @@ def test_lora_as_written(tmp_path: Path) -> None:
 
 
 def test_laptop_as_written(tmp_path: Path) -> None:
-    """The recipe is checked as typed; its run takes minutes, and a short one is in tests/tasks/test_programs.py."""
+    """Recipes are checked as typed; their runs take minutes, and short ones are tests of their own."""
     needed()
-    (check, train) = [line for b in blocks("docs/laptop.md") if b.language == "sh" for line in b.text.splitlines()]
+    typed = [line for b in blocks("docs/laptop.md") if b.language == "sh" for line in b.text.splitlines()]
     (tmp_path / "recipes").symlink_to(HOME / "recipes")
-    assert "recipes/programs.toml: ok" in run(check, tmp_path)
-    assert train == check.replace("check", "train")
+    for name, check, train in zip(("programs", "big_sums"), typed[::2], typed[1::2], strict=True):
+        assert f"recipes/{name}.toml: ok" in run(check, tmp_path)
+        assert train == check.replace("check", "train")

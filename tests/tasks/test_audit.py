@@ -1,14 +1,27 @@
 """The audit counts what it is told, and its table of cases is sound."""
 
 import asyncio
+import importlib.util
 import json
+import os
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from groupwise.data import BadData, Outcome, Prompt, Sample, Verdict
-from groupwise.tasks.audit import CHANGES, Case, changed, judge, packaged_cases, read_cases
+from groupwise.tasks import find_verifier
+from groupwise.tasks.audit import (
+    AROUND,
+    CHANGES,
+    OF_WHOLE_TEXTS,
+    Case,
+    Judged,
+    changed,
+    judge,
+    packaged_cases,
+    read_cases,
+)
 
 CASES = (
     Case("yes 1", "1", True),
@@ -70,6 +83,26 @@ def test_the_packaged_table_has_more_than_400_cases_each_once_and_both_kinds():
     assert max(Counter((c.answer, str(c.gold)) for c in cases).values()) == 1
     assert 0.3 < sum(c.right for c in cases) / len(cases) < 0.7
     assert packaged_cases("nothing") is None
+
+
+@pytest.mark.parametrize("name", ["text", "choice", "format", "regex", "json_schema"])
+def test_the_packaged_tables_of_what_is_exact_find_no_error(name: str):
+    """Each verdict was decided by reading what the verifier promises, before it was asked."""
+    if name == "json_schema" and importlib.util.find_spec("jsonschema") is None and "CI" not in os.environ:
+        pytest.skip("jsonschema is not installed")
+    cases = packaged_cases(name) or ()
+    assert 30 <= len(cases) <= 60 and len({c.family for c in cases}) >= 3 and len({c.right for c in cases}) == 2
+    assert max(Counter((c.answer, repr(c.gold)) for c in cases).values()) == 1
+    verifier = find_verifier(name, None)
+
+    async def both() -> tuple[Judged, dict[str, tuple[int, int]]]:
+        judged = await judge(verifier, cases)
+        return judged, await changed(verifier, judged, OF_WHOLE_TEXTS.get(name, AROUND))
+
+    judged, flips = asyncio.run(both())
+    getattr(verifier, "close", lambda: None)()
+    assert judged.false_accepts == [] and judged.false_rejects == []
+    assert [flipped for _, flipped in flips.values()] == [0] * len(flips) and (flips or name == "regex")
 
 
 @pytest.mark.parametrize(

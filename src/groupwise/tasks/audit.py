@@ -161,10 +161,18 @@ CHANGES: Mapping[str, Callable[[str], str]] = {
 """Changes of the writing that change no answer. One that leaves every text as it is, is not asked."""
 
 
-async def changed(verifier: Verifier, judged: Judged) -> dict[str, tuple[int, int]]:
-    """For every change: of how many answers it changes the text, and of how many of these the verdict."""
+AROUND = ("blank lines around it", "Windows line ends")
+OF_WHOLE_TEXTS = {"text": AROUND, "format": AROUND, "json_schema": AROUND, "regex": ()}
+"""What changes no answer where the whole text is the answer; to a pattern every character counts."""
+
+
+async def changed(
+    verifier: Verifier, judged: Judged, names: Sequence[str] = tuple(CHANGES)
+) -> dict[str, tuple[int, int]]:
+    """For each of these changes: of how many answers it changes the text, and of how many of these the verdict."""
     found = {}
-    for name, change in CHANGES.items():
+    for name in names:
+        change = CHANGES[name]
         both = [(c, v, change(c.answer)) for c, v in zip(judged.cases, judged.verdicts, strict=True)]
         both = [(c, v, text) for c, v, text in both if text != c.answer]
         verdicts = [await _asked(verifier, Case(text, c.gold, c.right, c.family, c.prompt)) for c, _, text in both]

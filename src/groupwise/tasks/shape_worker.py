@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 WRONG, CORRECT, MALFORMED = 0, 1, 2
-_BLOCK = re.compile(r"^[ \t]*```json[ \t]*\n(.*?)^[ \t]*```[ \t]*$", re.MULTILINE | re.DOTALL | re.IGNORECASE)
+_BLOCK = re.compile(r"^[ \t]*```json[ \t]*\r?\n(.*?)^[ \t]*```[ \t\r]*$", re.MULTILINE | re.DOTALL | re.IGNORECASE)
 
 
 @dataclass

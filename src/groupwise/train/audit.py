@@ -9,7 +9,16 @@ import numpy as np
 
 from groupwise.data import Environment, Outcome, Usage, Verdict, Verifier
 from groupwise.tasks import Sandbox, find_verifier, judged_by
-from groupwise.tasks.audit import Case, Judged, changed, judge, packaged_cases, read_cases
+from groupwise.tasks.audit import (
+    CHANGES,
+    OF_WHOLE_TEXTS,
+    Case,
+    Judged,
+    changed,
+    judge,
+    packaged_cases,
+    read_cases,
+)
 from groupwise.train.interval import score
 from groupwise.train.spoken import shown
 from groupwise.train.use import Use, load_use
@@ -51,8 +60,7 @@ def cases_for(name: str, path: str | None) -> tuple[tuple[Case, ...], str]:
     """The cases to ask, and what they are called."""
     if path is not None:
         return read_cases(path), path
-    head = re.split(r"\W", name)[0]
-    table = "math" if head in OF_MATHS or ":" in name.partition("(")[0] else head
+    table = "math" if head(name) in OF_MATHS or ":" in name.partition("(")[0] else head(name)
     if (cases := packaged_cases(table)) is None:
         raise Usage(f"there is no table of cases for {name}", fix="bring your own: --cases FILE.jsonl")
     return cases, f"the packaged cases of {table}"
@@ -69,7 +77,12 @@ async def judge_all(
     """What each says of the cases, and how often another writing changes what the first says."""
     judged = {name: await judge(verifier, cases) for name, verifier in verifiers.items()}
     name, first = next(iter(verifiers.items()))
-    return judged, await changed(first, judged[name])
+    return judged, await changed(first, judged[name], OF_WHOLE_TEXTS.get(head(name), tuple(CHANGES)))
+
+
+def head(name: str) -> str:
+    """A verifier's name without its fields."""
+    return re.split(r"\W", name)[0]
 
 
 def rates(judged: Mapping[str, Judged], source: str) -> list[str]:
@@ -100,6 +113,8 @@ def share(count: int, of: int) -> str:
 
 def rewritten(flips: Mapping[str, tuple[int, int]]) -> list[str]:
     """What writing the same answer otherwise changes."""
+    if not flips:
+        return []
     lines = ["", "the same answers written otherwise, and how many verdicts that changes:"]
     return [*lines, *(f"  {name:<24} {flipped:>4} of {asked}" for name, (asked, flipped) in flips.items())]
 

@@ -25,7 +25,7 @@ def engine(model: Foreign, rows: int = 256, cache_tokens: int = 1 << 20) -> Nati
 
 def asks() -> list[Ask]:
     """Prompts of 1, 20 and 140 tokens, answers of 3 to 66: rows leave in any order."""
-    lengths = [(1, 9), (20, 3), (140, 66), (20, 11), (140, 5)]
+    lengths = [(1, 9), (140, 66), (140, 5), (20, 11), (20, 3)]
     return [Ask(context=PROMPT[:c], limit=n, draw=c, stream=(i,)) for i, (c, n) in enumerate(lengths)]
 
 

@@ -53,7 +53,7 @@ def test_every_replay_trains(home: Path) -> None:
     for one, other in ((0, 1), (0, 2)):  # replay is another method
         assert any(not torch.equal(x, weights[other][name]) for name, x in weights[one].items())
     assert 'replay = "engine"' in (runs["engine"][0] / "recipe.toml").read_text()
-    assert "routing/changed" in (runs["engine"][0] / "report.html").read_text()
+    assert "<th scope=row>routing/changed</th>" in (runs["engine"][0] / "report.html").read_text()
     shards = {replay: load_file(run / "samples" / "000001.safetensors") for replay, (run, _) in runs.items()}
     assert "routes" not in shards["none"] and "routes" not in shards["learner"]
     routes, tokens = shards["engine"]["routes"], shards["engine"]["tokens"]

@@ -16,6 +16,8 @@ const QUESTIONS = [
     { title: "Clipped tokens", names: ["clip_ratio/low_mean", "clip_ratio/high_mean"], words: ["low side", "high side"], hint: "share" },
     { title: "Ratio", names: ["ratio/max", "ratio/p99", "ratio/p50", "ratio/p01", "ratio/mean", "ratio/min"], words: ["max", "99 %", "50 %", "1 %", "mean", "min"] },
     { title: "Advantage", names: ["advantage/max", "advantage/mean", "advantage/min"], hint: "over tokens" },
+    { title: "Changed experts", names: ["routing/changed"], hint: "share of choices" },
+    { title: "Load of experts", names: ["routing/balance"], hint: "even: experts a token meets" },
     { title: "Learning rate", names: ["learning_rate"] },
     { title: "Skipped steps", names: ["steps_skipped"] }]],
   ["Is it collapsing?", [

@@ -19,8 +19,9 @@ what a recipe says, and `--dotted.field value` changes:
   warm_start.optimizer lr betas eps weight_decay clip warmup decay
   columns           prompt answer
   method            base group_size curriculum strategy keep refill unverifiable shaping advantage credit mask objective
-                    minibatches shuffle passes proximal models memory schedules
+                    minibatches shuffle passes proximal routing models memory schedules
   method.objective  surrogate weights penalties aggregate
+  method.routing    replay balance
   sampling          temperature max_tokens top_p top_k min_p stop
   engine            rows cache_tokens max_gap
   optimizer         lr betas eps weight_decay clip warmup decay

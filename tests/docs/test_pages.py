@@ -108,8 +108,9 @@ def test_turns_as_written(tmp_path: Path) -> None:
 
 
 def test_families_as_written(tmp_path: Path) -> None:
-    assert len(follow("docs/families.md", tmp_path)) == 3
-    assert json.loads(next(tmp_path.glob("runs/*/model/config.json")).read_text())["model_type"] == "gemma2"
+    assert len(follow("docs/families.md", tmp_path)) == 5
+    trained = [json.loads(path.read_text()) for path in tmp_path.glob("runs/*/model/config.json")]
+    assert sorted(config["model_type"] for config in trained) == ["gemma2", "qwen3_moe"]
 
 
 def test_the_clip_has_twelve_lines() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from groupwise.data import Outcome, Prompt, Sample, Usage, Verdict
 from groupwise.tasks.judge import Order, Pool, unverifiable
-from groupwise.tasks.mathematics.dr_grpo import answer_of
+from groupwise.tasks.mathematics.r1_zero import answer_of
 from groupwise.tasks.mathematics.verifier import MEMORY, is_gold, need_math_verify
 
 _DAPO_LINE = re.compile(r"(?i)Answer\s*:\s*([^\n]+)")
@@ -109,7 +109,7 @@ class MathVerify:
 class MathDrGrpo:
     r"""What Dr. GRPO's runs compared: the last `\boxed{}`, or with `tag` what stands behind the last `<answer>`.
 
-    Right if it is one of the gold answers by the rules in dr_grpo.py: in the normal form of MATH, in that of PRM800K,
+    Right if it is one of the gold answers by the rules in r1_zero.py: in the normal form of MATH, in that of PRM800K,
     by sympy, or, unless `fast`, by math-verify; the 7B run and every evaluation asked math-verify too. Faults are kept:
     `x+a` is `x+c` and `5 km` is `5 m`, since all that may be a unit vanishes, and to `fast` `2/4` is not `1/2` and
     `2+2` is not 4. Their second to answer in is `deadline` seconds of the worker's own time here, and unverifiable
@@ -123,7 +123,7 @@ class MathDrGrpo:
     def __init__(self, *, tag: bool = False, fast: bool = False, deadline: float = 2.0, workers: int = 2) -> None:
         need_math_verify("math_dr_grpo", also=("pylatexenc",))
         self.tag, self.fast = tag, fast
-        self.pool = _pool("math_dr_grpo", "dr_grpo.py", "graded", deadline, workers)
+        self.pool = _pool("math_dr_grpo", "r1_zero.py", "graded", deadline, workers)
         self.close = self.pool.close
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:

@@ -332,6 +332,6 @@ def _is_fraction(s: str) -> bool:
     return re.search(r"^-?[0-9]+.?/0*[1-9][0-9]*.?$", s) is not None
 
 
-if __name__ == "dr_grpo":  # run by path: what every call needs is loaded before its time begins to count
+if __name__ == "r1_zero":  # run by path: what every call needs is loaded before its time begins to count
     logging.disable(logging.CRITICAL)  # advice about timeouts: this process has its own
     graded(r"\frac{x}{1+x}", ["1"], fast=False)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from groupwise.data import Environment, Outcome, Prompt, Sample, Usage, Verdict, Verifier
 from groupwise.tasks import find_verifier
-from groupwise.tasks.mathematics.dr_grpo import answer_of, math_form, prm_form, repeats
+from groupwise.tasks.mathematics.r1_zero import answer_of, math_form, prm_form, repeats
 
 RIGHT, WRONG, MALFORMED, UNKNOWN = Outcome.correct, Outcome.wrong, Outcome.malformed, Outcome.unverifiable
 needs_extra = pytest.mark.skipif(

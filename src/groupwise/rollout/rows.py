@@ -40,7 +40,7 @@ class Rows:
         self, decoder: Model, tokenizer: Tokenizer, *, seed: int, rows: int, cache_tokens: int,
         experts: Experts | None = None,
     ) -> None:  # fmt: skip
-        self.decoder, self.tokenizer, self.seed = decoder, tokenizer, seed
+        self.tokenizer, self.seed = tokenizer, seed
         shape, weight = decoder.shape, next(decoder.parameters())
         self.stems = Stems(decoder, most=rows, cache_tokens=cache_tokens)
         self.jobs: list[Job] = []

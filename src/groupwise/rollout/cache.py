@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from groupwise.data import Ids
-from groupwise.rollout.layouts import KeysValues, room
+from groupwise.rollout.layouts import KeysValues, RowsKeysValues, chunks
 
 
 class Prefixes:
@@ -44,42 +44,54 @@ class Prefixes:
 
 
 class RowCache:
-    """Keys and values of live rows, in two rectangles that grow with the rows and with the longest of them."""
+    """Keys and values of live rows in chunks of positions, each as tall as the rows that have come to reach it."""
 
     def __init__(self, layers: int, kv: int, d: int, *, bound: int, dtype: torch.dtype, device: torch.device) -> None:
         self.bound = bound
-        self.keys = torch.zeros(layers, 0, kv, 0, d, dtype=dtype, device=device)
-        self.values = self.keys.clone()
+        self.chunks: list[RowsKeysValues] = []
+        self._none = torch.zeros(layers, 0, kv, 0, d, dtype=dtype, device=device)
 
-    def grow(self, rows: int, positions: int, live: int, reach: int) -> None:
+    @property
+    def tokens(self) -> int:
+        """How many tokens there is room for."""
+        return sum(keys.shape[1] * keys.shape[3] for keys, _ in self.chunks)
+
+    def grow(self, rows: int, positions: int, live: int) -> None:
         """Make room for `rows` rows of `positions`, of which the first `live` are carried over.
 
-        Positions double, but never beyond `reach`, which no row comes to need more than, while that keeps within
-        `bound` tokens. Fresh room is zero: what attention ignores has weight zero, which must not meet a NaN.
+        What is there stays, for rows to come, while the whole keeps within `bound` tokens. Fresh room is zero: what
+        attention ignores has weight zero, which must not meet a NaN.
         """
-        layers, tall, kv, wide, d = self.keys.shape
-        if rows <= tall and positions <= wide:
-            return
-        size = (rows, wide) if positions <= wide else (rows, min(max(room(positions), 2 * wide), reach))
-        if size[0] * size[1] > self.bound:
-            size = rows, room(positions)
-        kept = slice(min(wide, size[1]))
-        for name in ("keys", "values"):
-            old = getattr(self, name)
-            new = old.new_zeros(layers, size[0], kv, size[1], d)
-            new[:, :live, :, kept] = old[:, :live, :, kept]
-            setattr(self, name, new)
+        wanted = chunks(positions)
+        for at, chunk in enumerate(wanted):
+            if at == len(self.chunks):
+                self.chunks.append((self._none, self._none))
+            if self.chunks[at][0].shape[1] < rows:
+                self._resize(at, rows, chunk.stop - chunk.start, live)
+        if self.tokens > self.bound:
+            del self.chunks[len(wanted) :]
+            for at, chunk in enumerate(wanted):
+                self._resize(at, rows, chunk.stop - chunk.start, live)
+
+    def _resize(self, at: int, rows: int, width: int, live: int) -> None:
+        layers, tall, kv, wide, d = self.chunks[at][0].shape
+        kept = min(tall, live)
+        keys, values = self._none.new_zeros(2, layers, rows, kv, width, d)
+        for new, old in zip((keys, values), self.chunks[at]):
+            new[:, :kept, :, :wide] = old[:, :kept]
+        self.chunks[at] = keys, values
 
     def enter(self, row: int, keys: Tensor, values: Tensor) -> None:
         """A row begins with these keys and values."""
-        self.keys[:, row, :, : keys.shape[2]] = keys
-        self.values[:, row, :, : keys.shape[2]] = values
+        for own, chunk in zip(self.chunks, chunks(keys.shape[2])):
+            for x, known in zip(own, (keys[:, :, chunk], values[:, :, chunk])):
+                x[:, row, :, : known.shape[2]] = known
 
     def move(self, to: Tensor, source: Tensor, positions: int) -> None:
         """What rows `source` hold stands in the places `to` as well."""
-        for x in (self.keys, self.values):
-            x[:, to, :, :positions] = x[:, source, :, :positions]
+        for own, chunk in zip(self.chunks, chunks(positions)):
+            for x in own:
+                x[:, to, :, : positions - chunk.start] = x[:, source, :, : positions - chunk.start]
 
     def clear(self) -> None:
-        self.keys = self.keys.new_zeros(*self.keys.shape[:1], 0, self.keys.shape[2], 0, self.keys.shape[4])
-        self.values = self.keys.clone()
+        self.chunks = []

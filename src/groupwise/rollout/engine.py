@@ -125,7 +125,7 @@ class NativeEngine:
         begins = (len(job.ask.context) - shareable(len(job.ask.context)) for job in chosen)
         longest = max(self._rows.stems.longest + 1, *begins)
         with torch.inference_mode():
-            self._rows.stems.grow(live + len(chosen), longest, width)
+            self._rows.stems.grow(live + len(chosen), longest)
             for context, jobs in groupby(chosen, key=lambda job: job.ask.context):
                 routes = self._prefixes.routes.get(context[:-1], ())
                 begun = [replace(job, routes=routes) for job in jobs]

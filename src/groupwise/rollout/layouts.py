@@ -22,6 +22,7 @@ ROWS = 16
 KEYS = 64
 
 KeysValues = tuple[Float[Tensor, "layers kv w d"], Float[Tensor, "layers kv w d"]]
+RowsKeysValues = tuple[Float[Tensor, "layers _ kv _ d"], Float[Tensor, "layers _ kv _ d"]]
 
 
 def padded(n: int, to: int) -> int:
@@ -111,19 +112,19 @@ class Decode:
     Rows beyond the `mask` are padding for the products: they see nothing.
     """
 
-    keys: Float[Tensor, "layers rows kv capacity d"]
-    values: Float[Tensor, "layers rows kv capacity d"]
+    own: Sequence[RowsKeysValues]
+    """By chunks of positions: products read memory that is in one piece several times as fast."""
     position: Int[Tensor, " n"]
     place: Int[Tensor, " live"]
-    row: Int[Tensor, " live"]
+    writes: Sequence[tuple[int, Int[Tensor, " _"], Int[Tensor, " _"]]]
+    """By chunk: which rows write their token there, and at which of its places."""
     mask: Float[Tensor, "live 1 1 seen"]
     common: Sequence[Common]
 
     @classmethod
     def of(
         cls,
-        keys: Tensor,
-        values: Tensor,
+        own: Sequence[RowsKeysValues],
         position: Int[Tensor, " n"],
         place: Int[Tensor, " live"],
         longest: int,
@@ -131,9 +132,14 @@ class Decode:
     ) -> "Decode":
         """Rows stand at `position` of their text, the live ones at `place` of their room; none beyond `longest`."""
         at = torch.arange(room(longest + 1), device=place.device)
-        mask = torch.zeros(len(place), len(at), dtype=keys.dtype, device=keys.device)
+        mask = torch.zeros(len(place), len(at), dtype=own[0][0].dtype, device=place.device)
         mask = mask.masked_fill_(at > place[:, None], -torch.inf)[:, None, None]
-        return cls(keys, values, position, place, torch.arange(len(place), device=place.device), mask, common)
+        writes = []
+        for number, c in enumerate(chunks(longest + 1)):
+            rows = ((place >= c.start) & (place < c.stop)).nonzero().squeeze(1)
+            if len(rows):
+                writes.append((number, rows, place[rows] - c.start))
+        return cls(own, position, place, writes, mask, common)
 
     def attend(
         self,
@@ -146,21 +152,24 @@ class Decode:
         softcap: float | None = None,
     ) -> Float[Tensor, "n heads d"]:
         n, (kv, d) = len(self.place), k.shape[1:]
-        self.keys[layer][self.row, :, self.place] = k[:n]
-        self.values[layer][self.row, :, self.place] = v[:n]
+        for chunk, rows, at in self.writes:
+            keys, values = self.own[chunk]
+            keys[layer][rows, :, at], values[layer][rows, :, at] = k[rows], v[rows]
         padding = len(q) - n
         q = (q[:n] * d**-0.5).view(n, kv, -1, d)
         pieces = chunks(self.mask.shape[-1])
         mask, first = self._within(window)
-        score = [_capped(q @ self.keys[layer][:n, :, c].mT, softcap) + mask[..., c] for c in pieces]
+        score = [
+            _capped(q @ keys[layer][:n].mT, softcap) + mask[..., c] for (keys, _), c in zip(self.own, pieces)
+        ]
         top = torch.stack([s.amax(-1, keepdim=True) for s in score]).amax(0)
         before = [(one.rows, *one.look(layer, q, first, softcap)) for one in self.common]
         for rows, high, _, _ in before:
             top[rows] = torch.maximum(top[rows], high)
         weight = [(s - top).exp_() for s in score]
         seen, total = q.new_zeros(()), q.new_zeros(())
-        for w, c in zip(weight, pieces):
-            seen = seen + w @ self.values[layer][:n, :, c]
+        for w, (_, values) in zip(weight, self.own):
+            seen = seen + w @ values[layer][:n]
             total = total + w.sum(-1, keepdim=True)
         for rows, high, values, mass in before:
             share = (high - top[rows]).exp()

@@ -86,8 +86,7 @@ class Rows:
     def tick(self) -> list[tuple[Job, Span]]:
         """One more token for every row; the jobs that are done with it leave. Versions are the caller's to write."""
         n = len(self.jobs)
-        if self.stems.longest >= self.stems.cache.keys.shape[3]:
-            self.stems.grow(n, self.stems.longest + 1, self.reach)
+        self.stems.grow(n, self.stems.longest + 1)
         routes = Routes(self.written.experts) if self.written else None
         token, logp = self._drawn(self.stems.forward(routes), n)
         if self.written is not None and routes is not None:

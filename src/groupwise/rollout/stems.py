@@ -48,9 +48,9 @@ class Stems:
             self._common = [Common.of(known, rows, self.token.device) for known, rows in alike.values()]
         return self._common
 
-    def grow(self, rows: int, positions: int, reach: int) -> None:
-        """Make room for as many stems as there are rows, of so many positions; they come to need at most `reach`."""
-        self.cache.grow(padded(rows, ROWS), positions, len(self), reach)
+    def grow(self, rows: int, positions: int) -> None:
+        """Make room for as many stems as there are rows, of so many positions."""
+        self.cache.grow(padded(rows, ROWS), positions, len(self))
 
     def enter(self, context: Ids, known: KeysValues | None) -> int:
         """The number of a new text. `known` is all of it but its last token, which is read next."""
@@ -66,9 +66,7 @@ class Stems:
         """Logits after each stem's newest token, which now belongs to what it remembers; `routes` are written there."""
         n, longest = len(self), self.longest
         full = padded(n, ROWS)
-        layout = Decode.of(
-            self.cache.keys, self.cache.values, self.position[:full], self.place[:n], longest, self.common
-        )
+        layout = Decode.of(self.cache.chunks, self.position[:full], self.place[:n], longest, self.common)
         told = {"routes": routes} if routes else {}
         logits = self.decoder.head(self.decoder(self.token[:full], layout, **told))
         self.position[:n] += 1

@@ -15,6 +15,7 @@ SIZES = {
     "wide": {"width": 128, "head_dim": 32, "inner": 352},
     "odd": {"width": 96, "head_dim": 24, "inner": 256, "kv_heads": 1},
     "each": {"width": 80, "head_dim": 20, "inner": 200, "kv_heads": 4, "vocabulary": 23},
+    "blocked": {"width": 256, "head_dim": 64, "inner": 400, "vocabulary": 300, "layers": 2},
 }
 CASES = [*((size, torch.float32) for size in SIZES), ("odd", torch.float64)]
 
@@ -94,7 +95,7 @@ def test_the_committed_model_says_the_same_bits_alone_and_among_others() -> None
 
 
 def test_rows_read_what_they_have_in_common_from_one_copy() -> None:
-    """A row's own room holds what goes beyond 256 tokens of a prompt of 300, and its answer."""
+    """A row's own room holds its answer and the last token of its prompt."""
     one = engine(model("narrow", torch.float32))
     asks = [ask(0, context=prompt_of(0, 300), limit=20, stream=(i,)) for i in range(16)]
     spans = answered(one, asks)

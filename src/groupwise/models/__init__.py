@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from groupwise.models.keyed import Key, Purpose, keyed_random, lineage, permutation, philox, picks, uniform
 
 if TYPE_CHECKING:
+    from groupwise.models.blocks import blocked, forget
     from groupwise.models.checkpoint import (
         Model,
         fingerprint,
@@ -44,6 +45,7 @@ __all__ = [
     "attention",
     "base_directory",
     "base_name",
+    "blocked",
     "choose",
     "closed",
     "commit_of",
@@ -51,6 +53,7 @@ __all__ = [
     "find_model",
     "find_template",
     "fingerprint",
+    "forget",
     "heard",
     "keyed_random",
     "law_dtype",
@@ -78,7 +81,7 @@ __all__ = [
 ]
 
 
-FILES = ("checkpoint", "decoder", "files", "layout", "lora", "routing", "sampling", "templates", "tokenizer")
+FILES = ("blocks", "checkpoint", "decoder", "files", "layout", "lora", "routing", "sampling", "templates", "tokenizer")
 
 
 def __getattr__(name: str) -> Any:

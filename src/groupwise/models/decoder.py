@@ -184,7 +184,8 @@ class Decoder(nn.Module):
         self.shape = shape
         with torch.device("meta"):
             self.model = Trunk(shape)
-            self.lm_head = None if shape.tied else nn.Linear(shape.width, shape.vocabulary, bias=False)
+            head = None if shape.tied else nn.Linear(shape.width, shape.vocabulary, bias=False)
+            self.lm_head: nn.Module | None = head
 
     @classmethod
     def new(
@@ -222,9 +223,9 @@ class Decoder(nn.Module):
 
     def head(self, hidden: Float[Tensor, "n width"]) -> Float[Tensor, "n vocabulary"]:
         """Logits, in the weights' dtype."""
-        return F.linear(hidden, self.unembedding)
+        return F.linear(hidden, self.unembedding) if self.lm_head is None else self.lm_head(hidden)
 
     @property
-    def unembedding(self) -> Float[Tensor, "vocabulary width"]:
-        """All that the head is made of."""
-        return (self.model.embed_tokens if self.lm_head is None else self.lm_head).weight
+    def unembedding(self) -> nn.Parameter:
+        """All that the head is made of: (vocabulary, width)."""
+        return (self.model.embed_tokens if self.lm_head is None else self.lm_head).get_parameter("weight")

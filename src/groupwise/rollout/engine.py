@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from groupwise.data import Ask, Finish, Ids, Span, Usage
-from groupwise.models import Experts, Model, Routes, Tokenizer, log_law
+from groupwise.models import Experts, Model, Routes, Tokenizer, blocked, forget, log_law
 from groupwise.rollout.cache import Prefixes
 from groupwise.rollout.layouts import ROWS, Prefill, padded, shareable
 from groupwise.rollout.routes import prompts
@@ -35,8 +35,9 @@ class NativeEngine:
     ) -> None:  # fmt: skip
         self.version = 0
         self._decoder, self._bound, self._most = decoder, cache_tokens, rows
+        self._quick = decoder if experts else blocked(decoder)  # routes are written by the modules themselves
         self._experts = experts
-        self._rows = Rows(decoder, tokenizer, seed=seed, rows=rows, cache_tokens=cache_tokens, experts=experts)
+        self._rows = Rows(self._quick, tokenizer, seed=seed, rows=rows, cache_tokens=cache_tokens, experts=experts)
         self._prefixes = Prefixes()
         self._waiting: deque[Job] = deque()
         self._ticker: asyncio.Task[None] | None = None
@@ -62,7 +63,7 @@ class NativeEngine:
         self._fits(context, len(tokens))
         with torch.inference_mode():
             hidden = self._read([context + tokens[:-1]])[1][len(context) - 1 :][: len(tokens)]
-            law = log_law(self._decoder.head(hidden))
+            law = log_law(self._quick.head(hidden))
             return tuple(law[range(len(tokens)), list(tokens)].tolist())
 
     async def load(self, version: int, weights: Mapping[str, Tensor]) -> None:
@@ -79,6 +80,7 @@ class NativeEngine:
             for name, x in own.items():
                 if x.data_ptr() != weights[name].data_ptr():
                     x.copy_(weights[name])
+        forget(self._quick)
         self._prefixes.clear()
         self._rows.stems.cache.clear()
         self.version = version
@@ -98,6 +100,7 @@ class NativeEngine:
                 self._dismiss()
                 self._admit()
                 if not self._rows.jobs:
+                    forget(self._quick)  # memory that others need while nobody asks
                     return
                 self._answer(self._rows.tick())
         except asyncio.CancelledError:
@@ -157,7 +160,7 @@ class NativeEngine:
 
     def _read(self, contexts: Sequence[Ids], routes: Routes | None = None) -> tuple[Prefill, Tensor]:
         layout = Prefill.of(contexts, next(self._decoder.parameters()).device)
-        return layout, self._decoder(layout.tokens, layout, **({"routes": routes} if routes else {}))
+        return layout, self._quick(layout.tokens, layout, **({"routes": routes} if routes else {}))
 
     def _answer(self, done: Sequence[tuple[Job, Span]]) -> None:
         for job, span in done:

@@ -58,12 +58,14 @@ def chunks(n: int) -> list[slice]:
 
 
 def shareable(context: int) -> int:
-    """How many of a context's tokens rows may read where they are, instead of in a copy of their own: whole chunks.
+    """How many of a context's tokens rows read in one copy of them: all but the last, which is a row's own to forward.
+
+    Short ones are not worth products of their own.
 
     >>> shareable(64), shareable(65), shareable(200)
-    (0, 64, 192)
+    (0, 64, 199)
     """
-    return (context - 1) // KEYS * KEYS
+    return context - 1 if context > KEYS else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,9 +161,7 @@ class Decode:
         q = (q[:n] * d**-0.5).view(n, kv, -1, d)
         pieces = chunks(self.mask.shape[-1])
         mask, first = self._within(window)
-        score = [
-            _capped(q @ keys[layer][:n].mT, softcap) + mask[..., c] for (keys, _), c in zip(self.own, pieces)
-        ]
+        score = [_capped(q @ keys[layer][:n].mT, softcap) + mask[..., c] for (keys, _), c in zip(self.own, pieces)]
         top = torch.stack([s.amax(-1, keepdim=True) for s in score]).amax(0)
         before = [(one.rows, *one.look(layer, q, first, softcap)) for one in self.common]
         for rows, high, _, _ in before:

@@ -2,10 +2,15 @@
 
 import copy
 import platform
+from typing import TypeVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+
+from groupwise.models.decoder import Decoder
+
+M = TypeVar("M", bound=nn.Module)
 
 LEAST = 1 << 16
 """A weight of fewer numbers is multiplied as fast where it lies."""
@@ -17,7 +22,7 @@ FEW = 16
 class Blocked(nn.Module):
     """What a linear layer computes, from a copy of its weight that is made when it is first asked and not held."""
 
-    def __init__(self, weight: nn.Parameter, bias: nn.Parameter | None) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()
         self.weight, self.bias = weight, bias
         self.blocks: Tensor | None = None
@@ -28,21 +33,22 @@ class Blocked(nn.Module):
         return torch.ops.mkldnn._linear_pointwise(x, self.blocks, self.bias, "none", [], "")
 
 
-def blocked[M: nn.Module](model: M) -> M:
+def blocked(model: M) -> M:
     """The same model for inference: its parameters themselves, but large float32 matrices are read from blocks.
 
-    With oneDNN on x86, 16 rows times such a matrix take half the time. Elsewhere nothing is different. `forget` must be
-    called before the parameters change.
+    With oneDNN on x86, 16 rows times such a matrix take half the time; a model without any is returned as it is, and so
+    is every model elsewhere. Who changes the parameters calls `forget` before the next forward.
     """
     own = [*model.parameters(), *model.buffers()]
+    if not any(map(_gains, own)):
+        return model
     twin = copy.deepcopy(model, {id(x): x for x in own})
     for module in twin.modules():
         for name, part in module._modules.items():
             if type(part) is nn.Linear and _gains(part.weight):
                 module._modules[name] = Blocked(part.weight, part.bias)
-    tied = getattr(twin, "lm_head", ...) is None
-    if tied and _gains(twin.unembedding):
-        twin.lm_head = Blocked(twin.unembedding, None)
+    if isinstance(twin, Decoder) and twin.lm_head is None and _gains(twin.unembedding):
+        twin.lm_head = Blocked(twin.unembedding, None)  # and the tied one is a matrix of its own to the products
     return twin
 
 

@@ -1,0 +1,86 @@
+"""Weights read from blocks: the same products, never those of weights that have changed."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from groupwise.data import Span
+from groupwise.models import Decoder, Shared, blocked, forget, read_model
+from groupwise.models.blocks import Blocked
+from tests.models.plain import made
+from tests.rollout.worlds import answered, ask, decoder, engine
+
+LARGE = {"width": 256, "head_dim": 64, "inner": 300, "layers": 2, "vocabulary": 300}
+LAYOUT = Shared.of([(1, 2, 3)] * 3, [(4, 5), tuple(range(6, 40)), (7, 8, 9)])
+
+
+def large(tied: bool, dtype: torch.dtype = torch.float32) -> Decoder:
+    return decoder(dtype, spread=0.08, tied=tied, **LARGE)
+
+
+def parts(model: nn.Module) -> list[Blocked]:
+    return [module for module in model.modules() if isinstance(module, Blocked)]
+
+
+@torch.inference_mode()
+def said(model: Decoder) -> torch.Tensor:
+    return model.head(model(LAYOUT.tokens, LAYOUT))
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_blocks_say_what_the_weights_say(tied: bool) -> None:
+    model = large(tied)
+    quick = blocked(model)
+    assert {part.weight.shape for part in parts(quick)} == {(256, 256), (300, 256), (256, 300)}
+    assert len(parts(quick)) == 2 * 5 + 1  # the narrow keys and values lie where they lay
+    assert {id(p) for p in quick.parameters()} == {id(p) for p in model.parameters()}
+    torch.testing.assert_close(said(quick), said(model), rtol=1e-4, atol=1e-4)
+    assert not parts(model)
+
+
+def test_a_model_that_gains_nothing_is_itself() -> None:
+    for model in (decoder(torch.float32), large(True, torch.float64), large(True, torch.bfloat16)):
+        assert blocked(model) is model
+
+
+def test_changed_weights_are_seen_once_blocks_are_forgotten() -> None:
+    model = large(True)
+    quick = blocked(model)
+    said(quick)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.mul_(1.5)
+    assert not torch.allclose(said(quick), said(model), atol=1e-2)
+    forget(quick)
+    torch.testing.assert_close(said(quick), said(model), rtol=1e-4, atol=1e-4)
+
+
+def test_models_of_transformers_are_read_from_blocks(tmp_path: Path) -> None:
+    made(tmp_path, "Gemma", hidden_size=256, intermediate_size=300, head_dim=64)
+    model = read_model(tmp_path, dtype=torch.float32)
+    quick = blocked(model)
+    assert len(parts(quick)) > 4
+    torch.testing.assert_close(said(quick), said(model), rtol=1e-4, atol=1e-4)
+
+
+def test_an_engine_reads_new_weights_at_once_and_holds_no_blocks_while_nobody_asks() -> None:
+    model = large(True)
+    e = engine(model, rows=2)
+
+    async def go() -> list[Span]:
+        running = [asyncio.create_task(e.sample(ask(i, limit=30, stream=(i,)))) for i in range(3)]
+        for _ in range(9):
+            await asyncio.sleep(0)
+        with torch.no_grad():
+            for p in model.parameters():
+                p.mul_(1.1)
+        await e.load(7, model.state_dict())
+        return list(await asyncio.gather(*running))
+
+    waiting = asyncio.run(go())[2]
+    assert waiting.logp == answered(engine(model), [ask(2, limit=30, stream=(2,))])[0].logp
+    assert len(parts(e._quick)) > 10
+    assert all(part.blocks is None for part in parts(e._quick))

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from groupwise.data import Entropy, Logp, pack
-from groupwise.learner import AdamW, Learner, Start, Step, cut
+from groupwise.learner import AdamW, Learner, Start, Step, ahead, cut
 from tests.learner.small import families, model, ragged
 from tests.learner.test_gradients import OBJECTIVES, credited, learner
 
@@ -18,7 +18,7 @@ PLAN = (Step((tuple(range(6)), tuple(range(6, 12)))), Step((tuple(range(12, 24))
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_the_first_ratio_is_exactly_one(name, dtype):
     it, batch = learner(dtype), credited(dtype=dtype).having(logp_old=None)
-    batch = it.read(batch, PLAN, frozenset({Logp("policy")}))
+    batch = it.read(batch, ahead(PLAN, batch, piece_tokens=10_000), frozenset({Logp("policy")}))
     taken = it.step(batch, PLAN[0], OBJECTIVES[name])
     assert taken.batch.logp is not None
     assert torch.equal(taken.batch.logp, taken.batch.logp_old)
@@ -191,6 +191,16 @@ class TestCut:
         batch = pack(families([[3] * 4] * 15 + [[3] * 3]))
         steps = cut(batch, size=size, shuffle="samples", permutation=range, piece_tokens=999)
         assert len(steps) <= 16 // size and sorted(i for s in steps for i in s.samples) == list(range(63))
+
+    def test_all_but_the_first_step_are_read_in_as_few_pieces_as_fit(self):
+        batch = self.batch()
+        steps = cut(batch, size=2, shuffle="prompts", permutation=lambda n: list(range(n))[::-1], piece_tokens=20)
+        first, rest = ahead(steps, batch, piece_tokens=999)
+        assert first == steps[0] and len(first.pieces) > 1
+        assert rest.pieces == (tuple(range(18)),)
+        assert len(ahead(steps, batch, piece_tokens=50)[1].pieces) == 3
+        assert ahead(steps[:1], batch, piece_tokens=999) == steps[:1]
+        assert ahead((), batch, piece_tokens=999) == ()
 
     def test_groups_that_stand_among_each_other_stay_whole_too(self):
         (family,) = families([[3] * 6])

@@ -1,5 +1,6 @@
 """A sample's tokens and log-probs are the same bits, whatever is generated beside it. On one thread."""
 
+import asyncio
 from functools import cache
 
 import pytest
@@ -62,6 +63,23 @@ def test_neither_room_nor_waiting_changes_a_bit(size: str, dtype: torch.dtype) -
     asks = [mate(i) for i in range(20)] + [chosen(i) for i in range(5)]
     spans = answered(engine(model(size, dtype), rows=7, cache_tokens=3000), asks)
     assert tuple(spans[20:]) == alone(size, dtype)
+
+
+def test_many_who_come_beside_a_long_one_change_no_bit() -> None:
+    """The long one stands in its second chunk when the room of the first must grow."""
+    first = ask(7, context=prompt_of(7, 20), limit=150)
+    late = [mate(i) for i in range(40)]
+    e = engine(model("narrow", torch.float32))
+
+    async def go() -> list[Span]:
+        one = asyncio.create_task(e.sample(first))
+        while e._rows.stems.longest < 80:
+            await asyncio.sleep(0)
+        return [*await asyncio.gather(*(e.sample(a) for a in late)), await one]
+
+    spans = asyncio.run(asyncio.wait_for(go(), 60))
+    assert spans[-1] == answered(engine(model("narrow", torch.float32)), [first])[0]
+    assert spans[:-1] == answered(engine(model("narrow", torch.float32)), late)
 
 
 @pytest.mark.parametrize(("size", "dtype"), CASES)

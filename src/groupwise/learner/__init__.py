@@ -3,7 +3,7 @@
 from groupwise.learner.followers import Start
 from groupwise.learner.forward import forward
 from groupwise.learner.optimizer import AdamW
-from groupwise.learner.plan import Step, cut
+from groupwise.learner.plan import Step, ahead, cut
 from groupwise.learner.routing import Routing, mixture, see_routing
 from groupwise.learner.update import NO_TOKEN, Learner, StepTaken
 
@@ -15,6 +15,7 @@ __all__ = [
     "Start",
     "Step",
     "StepTaken",
+    "ahead",
     "cut",
     "forward",
     "mixture",

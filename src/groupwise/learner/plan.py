@@ -55,6 +55,16 @@ def cut(
     return tuple(Step(_pieces(batch, samples, whole, piece_tokens)) for samples in steps)
 
 
+def ahead(steps: Sequence[Step], batch: Batch, *, piece_tokens: int) -> tuple[Step, ...]:
+    """A sweep's samples as they are read before it: the first step as it stands, all others in as few pieces as fit.
+
+    Only the first step meets the weights that were read, and there a ratio must be 1 to the bit.
+    """
+    later = sorted(i for step in steps[1:] for i in step.samples)
+    rest = _pieces(batch, later, list(range(len(batch))), piece_tokens)
+    return (*steps[:1], *([Step(rest)] if rest else []))
+
+
 def _pieces(batch: Batch, samples: list[int], whole: list[int], piece_tokens: int) -> tuple[Piece, ...]:
     """The samples of a step dealt into pieces in order, so that those with equal contexts stay side by side."""
     pieces: list[list[int]] = []

@@ -96,7 +96,7 @@ class Learner:
 
     @torch.no_grad()
     def read(self, batch: Batch, plan: Sequence[Step], measures: frozenset[Measure], routing: Routing = PLAIN) -> Batch:
-        """The batch with old log-probs and measures, on the pieces that training will use, so that a first ratio is 1.
+        """The batch with old log-probs and measures, computed on the pieces of `plan` (see `ahead`).
 
         `measures` without `Logp("policy")` and `Entropy()` leaves the policy's own forward out. With it goes a
         mixture's choice of experts, which is written down unless the engine's is followed.

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, pairwise
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
@@ -155,22 +156,22 @@ def _packed(texts: Sequence[tuple[Text, Text]]) -> tuple[list[int], list[list[in
 
 
 def _blocks(rows: Sequence[Row]) -> tuple[list[Block], Int[Tensor, " n"]]:
-    """Rectangles for rows, and where in their output each packed token stands."""
-    slot = torch.zeros(sum(own for _, own in rows), dtype=torch.long)
+    """Rectangles for rows, and where in their output each packed token stands. By NumPy, quicker with small arrays."""
+    slot = np.zeros(sum(own for _, own in rows), np.int64)
     blocks, at = [], 0
     for members in _alike(rows):
         wide = max(len(path) for path, _ in members)
-        keys = torch.tensor([path + path[-1:] * (wide - len(path)) for path, _ in members])
-        size = torch.tensor([[len(path), own] for path, own in members])
+        keys = np.array([path + path[-1:] * (wide - len(path)) for path, _ in members])
+        size = np.array([[len(path), own] for path, own in members])
         first, own = size[:, :1] - size[:, 1:], size[:, 1:]
-        ask = torch.arange(int(own.max())).minimum(own - 1)  # a padded slot repeats the last of its row
-        mask = torch.arange(wide) <= (first + ask)[:, None, :, None]  # key j of a row stands at position j
-        queries = keys.gather(1, first + ask)
-        blocks.append(Block(queries=queries, keys=keys, mask=mask))
-        real = torch.arange(ask.shape[1]) < own
-        slot[queries[real]] = at + real.flatten().nonzero().squeeze(1)
-        at += real.numel()
-    return blocks, slot
+        ask = np.minimum(np.arange(own.max()), own - 1)  # a padded slot repeats the last of its row
+        mask = np.arange(wide) <= (first + ask)[:, None, :, None]  # key j of a row stands at position j
+        queries = np.take_along_axis(keys, first + ask, 1)
+        blocks.append(Block(*map(torch.from_numpy, (queries, keys, mask))))
+        real = np.arange(ask.shape[1]) < own
+        slot[queries[real]] = at + np.flatnonzero(real)
+        at += real.size
+    return blocks, torch.from_numpy(slot)
 
 
 def _alike(rows: Sequence[Row]) -> list[list[Row]]:

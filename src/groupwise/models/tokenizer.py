@@ -18,6 +18,9 @@ BESIDE = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json
 # Texts of runs so short are remembered, so many of them: `read` asks for the same ones over and over.
 WINDOW, REMEMBERED = 4, 1 << 14
 
+READINGS = 64
+"""Whole readings that are remembered: answers of a group that are the same end at the same moment."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tokenizer:
@@ -32,6 +35,7 @@ class Tokenizer:
     beside: tuple[tuple[str, bytes], ...] = field(default=(), repr=False)
     fast: tokenizers.Tokenizer = field(init=False, repr=False, compare=False)
     _text: Callable[[tuple[int, ...]], str] = field(init=False, repr=False, compare=False)
+    _read: Callable[[tuple[int, ...]], tuple[str, tuple[int, ...]]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         fast = tokenizers.Tokenizer.from_str(self.source.decode())
@@ -40,6 +44,7 @@ class Tokenizer:
         fast.encode_special_tokens = True
         object.__setattr__(self, "fast", fast)
         object.__setattr__(self, "_text", lru_cache(REMEMBERED)(self._decoded))
+        object.__setattr__(self, "_read", lru_cache(READINGS)(self._ends))
 
     @classmethod
     def of(cls, fast: tokenizers.Tokenizer, eos: Iterable[int]) -> "Tokenizer":
@@ -87,6 +92,9 @@ class Tokenizer:
 
         A token that ends within a character (byte-level BPE) settles nothing; the one that completes it does.
         """
+        return self._read(tuple(ids))
+
+    def _ends(self, ids: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
         text = self.decode(ids)
         ends, begin, settled, shown, at = [], 0, 0, "", 0
         for i in range(1, len(ids) + 1):

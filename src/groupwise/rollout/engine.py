@@ -177,15 +177,14 @@ class NativeEngine:
 
     def _fail(self, error: Exception | None) -> None:
         """Nobody waits for an engine that has stopped: each asker hears why."""
-        jobs = [*self._rows.jobs, *self._waiting]
-        self._rows.leave(range(len(self._rows)), [Finish.cut] * len(self._rows))
-        self._waiting.clear()
-        for job in jobs:
+        for job in (*self._rows.jobs, *self._waiting):
             if not job.answer.done():
                 if error is None:
                     job.answer.cancel()
                 else:
                     job.answer.set_exception(error)
+        self._waiting.clear()
+        self._rows.leave(range(len(self._rows)), [Finish.cut] * len(self._rows))
 
     def _refuse(self, ask: Ask) -> None:
         if ask.limit < 1:

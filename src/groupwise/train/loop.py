@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import torch
 
 from groupwise.data import Batch, Engine, Logp, Measure, couples, pack
-from groupwise.learner import Learner, Step, StepTaken, cut
+from groupwise.learner import Learner, Step, StepTaken, ahead, cut
 from groupwise.methods import Method
 from groupwise.models import Purpose, permutation
 from groupwise.rollout import Buffer
@@ -68,7 +68,8 @@ def learn(
     plans = [plan(recipe, method, batch, iteration, sweep) for sweep in range(method.passes)]
     written = method.proximal == "sampled" and bool(batch.logp_engine.isnan().any())  # by no engine
     wanted = measures(method, plans) | ({OLD} if written else frozenset())
-    batch = learner.read(batch, plans[0], wanted, method.routing)
+    first = ahead(plans[0], batch, piece_tokens=recipe.machine.piece_tokens)
+    batch = learner.read(batch, first, wanted, method.routing)
     if method.proximal == "sampled":
         sampled = batch.logp_engine.to(learner.dtype)
         batch = batch.having(logp_old=torch.where(sampled.isnan(), batch.logp_old, sampled) if written else sampled)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     )
     from groupwise.models.decoder import Decoder, Shape
     from groupwise.models.files import base_directory, base_name, commit_of, find_model, of_hub, own_code
-    from groupwise.models.layout import Shared, attention
+    from groupwise.models.layout import Shared, attention, past
     from groupwise.models.lora import Lora, adapted, attach, load_peft, merge, see_targets, write_adapter
     from groupwise.models.routing import Experts, Routes, experts_of
     from groupwise.models.sampling import choose, law_dtype, log_law, truncated
@@ -64,6 +64,7 @@ __all__ = [
     "of_hub",
     "outline",
     "own_code",
+    "past",
     "permutation",
     "philox",
     "picks",

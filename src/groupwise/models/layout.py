@@ -19,11 +19,16 @@ class Block:
     """Rows of similar size, padded to one rectangle: packed indices of what asks, of what is asked, and who sees whom.
 
     A padded slot repeats its own row's last index, so that nothing foreign can come in through it, not even NaN.
+    Without a mask rows are whole texts: each token sees itself and what stands before it.
     """
 
     queries: Int[Tensor, "rows asks"]
     keys: Int[Tensor, "rows sees"]
-    mask: Bool[Tensor, "rows 1 asks sees"]
+    mask: Bool[Tensor, "rows 1 asks sees"] | None
+
+    def to(self, device: torch.device | str) -> "Block":
+        mask = None if self.mask is None else self.mask.to(device)
+        return Block(self.queries.to(device), self.keys.to(device), mask)
 
     def attend(
         self,
@@ -35,10 +40,10 @@ class Block:
     ) -> Float[Tensor, "slots heads d"]:
         """Attention of every slot, rows one after the other, padding included."""
         q, k, v = (_gather(x, at).transpose(1, 2) for x, at in ((q, self.queries), (k, self.keys), (v, self.keys)))
-        mask = self.mask
-        if window is not None and window < mask.shape[-1]:  # who sees m keys sees those at 0 to m - 1
-            at = torch.arange(mask.shape[-1], device=mask.device)
-            mask = mask & (at >= mask.sum(-1, keepdim=True) - window)
+        mask, wide = self.mask, k.shape[2]
+        if window is not None and window < wide:  # who sees m keys sees those at 0 to m - 1
+            mask = past(wide, q.device) if mask is None else mask
+            mask = mask & (torch.arange(wide, device=q.device) >= mask.sum(-1, keepdim=True) - window)
         return attention(q, k, v, mask, softcap).transpose(1, 2).flatten(0, 1)
 
 
@@ -88,7 +93,7 @@ class Shared:
             position=torch.tensor(list(position), dtype=torch.long, device=device),
             source=torch.tensor(list(source), dtype=torch.long, device=device),
             target=torch.tensor(list(target), dtype=torch.long, device=device),
-            blocks=tuple(Block(b.queries.to(device), b.keys.to(device), b.mask.to(device)) for b in blocks),
+            blocks=tuple(b.to(device) for b in blocks),
             slot=slots.to(device),
         )
 
@@ -111,16 +116,25 @@ def attention(
     q: Float[Tensor, "rows heads asks d"],
     k: Float[Tensor, "rows kv sees d"],
     v: Float[Tensor, "rows kv sees d"],
-    mask: Bool[Tensor, "*rows asks sees"],
+    mask: Bool[Tensor, "*rows asks sees"] | None,
     softcap: float | None = None,
 ) -> Float[Tensor, "rows heads asks d"]:
-    """`softmax(q k' / sqrt(d)) v` over what the mask lets each see; with a soft cap c, a score x is `c tanh(x / c)`."""
+    """`softmax(q k' / sqrt(d)) v` over what the mask lets each see; with a soft cap c, a score x is `c tanh(x / c)`.
+
+    Without a mask asks and keys are the same tokens, and each sees itself and those before it.
+    """
     grouped = q.shape[1] // k.shape[1]
     if softcap is None:
-        return F.scaled_dot_product_attention(q, k, v, mask, enable_gqa=grouped > 1)
+        return F.scaled_dot_product_attention(q, k, v, mask, is_causal=mask is None, enable_gqa=grouped > 1)
+    mask = past(k.shape[2], q.device) if mask is None else mask
     k, v = (x.repeat_interleave(grouped, 1) for x in (k, v))
     score = softcap * torch.tanh(q @ k.mT * (q.shape[-1] ** -0.5 / softcap))
     return score.masked_fill(~mask, -torch.inf).softmax(-1) @ v
+
+
+def past(n: int, device: torch.device) -> Bool[Tensor, "n n"]:
+    """Each of n tokens sees itself and those before it."""
+    return torch.ones(n, n, dtype=torch.bool, device=device).tril()
 
 
 def _gather(x: Float[Tensor, "n heads d"], at: Int[Tensor, " *shape"]) -> Float[Tensor, "*shape heads d"]:
@@ -165,9 +179,11 @@ def _blocks(rows: Sequence[Row]) -> tuple[list[Block], Int[Tensor, " n"]]:
         size = np.array([[len(path), own] for path, own in members])
         first, own = size[:, :1] - size[:, 1:], size[:, 1:]
         ask = np.minimum(np.arange(own.max()), own - 1)  # a padded slot repeats the last of its row
-        mask = np.arange(wide) <= (first + ask)[:, None, :, None]  # key j of a row stands at position j
         queries = np.take_along_axis(keys, first + ask, 1)
-        blocks.append(Block(*map(torch.from_numpy, (queries, keys, mask))))
+        mask = None
+        if first.any():
+            mask = torch.from_numpy(np.arange(wide) <= (first + ask)[:, None, :, None])  # key j stands at position j
+        blocks.append(Block(torch.from_numpy(queries), torch.from_numpy(keys), mask))
         real = np.arange(ask.shape[1]) < own
         slot[queries[real]] = at + np.flatnonzero(real)
         at += real.size

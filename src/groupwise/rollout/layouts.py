@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from groupwise.data import Ids
-from groupwise.models import attention
+from groupwise.models import attention, past
 
 ROWS = 16
 KEYS = 64
@@ -220,12 +220,8 @@ class Prefill:
         for width, alike in groupby(self.widths):
             own = slice(at, at := at + width * len(list(alike)))
             a, b, c = (x[own].unflatten(0, (-1, width)).transpose(1, 2) for x in (q, k, v))
-            if softcap is None and (window is None or window >= width):
-                asked = F.scaled_dot_product_attention(a, b, c, is_causal=True, enable_gqa=q.shape[1] != k.shape[1])
-            else:
-                see = torch.ones(width, width, dtype=torch.bool, device=q.device).tril()
-                asked = attention(a, b, c, see if window is None else see.triu(1 - window), softcap)
-            out[own] = asked.transpose(1, 2).flatten(0, 1)
+            see = None if window is None or window >= width else past(width, q.device).triu(1 - window)
+            out[own] = attention(a, b, c, see, softcap).transpose(1, 2).flatten(0, 1)
         return out
 
     def cut(self) -> list[KeysValues]:

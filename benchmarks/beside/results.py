@@ -10,7 +10,9 @@ from typing import Any
 
 from benchmarks.beside.files import HOME
 
-RESULTS = HOME / "benchmarks" / "results.json"
+OWN = ("results.json", "RESULTS.md")
+"""What a measurement writes itself."""
+RESULTS = HOME / "benchmarks" / OWN[0]
 
 Results = dict[str, dict[str, Any]]
 
@@ -28,10 +30,20 @@ def keep(name: str, data: Any, path: Path = RESULTS) -> None:
 
 
 def stamp() -> dict[str, Any]:
-    """Which commit, when, and on what."""
-    asked = ["git", "-C", str(HOME), "describe", "--always", "--dirty", "--abbrev=10"]
-    commit = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
-    return {"commit": commit or "unknown", "date": time.strftime("%Y-%m-%d"), "cpu": cpu(), "cores": os.cpu_count()}
+    """Which commit, whether other files than the figures were changed since, when, and on what."""
+    commit = git("rev-parse", "--short=10", "HEAD") or "unknown"
+    changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", *(f":!benchmarks/{name}" for name in OWN))
+    return {
+        "commit": commit + "-dirty" * bool(changed),
+        "date": time.strftime("%Y-%m-%d"),
+        "cpu": cpu(),
+        "cores": os.cpu_count(),
+    }
+
+
+def git(*words: str) -> str:
+    asked = ["git", "-C", str(HOME), *words]
+    return subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def cpu() -> str:

@@ -10,9 +10,7 @@ from typing import Any
 
 from benchmarks.beside.files import HOME
 
-OWN = ("results.json", "RESULTS.md")
-"""What a measurement writes itself."""
-RESULTS = HOME / "benchmarks" / OWN[0]
+RESULTS = HOME / "benchmarks" / "results.json"
 
 Results = dict[str, dict[str, Any]]
 
@@ -30,9 +28,9 @@ def keep(name: str, data: Any, path: Path = RESULTS) -> None:
 
 
 def stamp() -> dict[str, Any]:
-    """Which commit, whether other files than the figures were changed since, when, and on what."""
+    """Which commit, whether it has changed but for the figures that earlier sections kept, when, and on what."""
     commit = git("rev-parse", "--short=10", "HEAD") or "unknown"
-    changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", *(f":!benchmarks/{name}" for name in OWN))
+    changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", f":!{RESULTS.relative_to(HOME)}")
     return {
         "commit": commit + "-dirty" * bool(changed),
         "date": time.strftime("%Y-%m-%d"),

@@ -9,10 +9,11 @@ from torch import nn
 
 from groupwise.data import Span
 from groupwise.models import Decoder, Shared, blocked, forget, read_model
-from groupwise.models.blocks import Blocked
+from groupwise.models.blocks import LEAST, Blocked, gains
 from tests.models.plain import made
 from tests.rollout.worlds import answered, ask, decoder, engine
 
+pytestmark = pytest.mark.skipif(not gains(torch.zeros(LEAST)), reason="oneDNN's blocks are used on x86 alone")
 LARGE = {"width": 256, "head_dim": 64, "inner": 300, "layers": 2, "vocabulary": 300}
 LAYOUT = Shared.of([(1, 2, 3)] * 3, [(4, 5), tuple(range(6, 40)), (7, 8, 9)])
 

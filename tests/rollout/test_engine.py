@@ -388,6 +388,21 @@ def test_a_failure_of_the_model_reaches_everyone_who_waits() -> None:
     assert len(answered(e, [ask(0)])[0].tokens) == 12
 
 
+def test_who_waits_hears_of_a_failure_even_if_no_row_can_be_freed() -> None:
+    model = decoder()
+    e = NativeEngine(model, endless(), seed=0, rows=1)
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("no more memory")
+
+    e._rows.tick = e._rows.leave = fail  # pyright: ignore[reportAttributeAccessIssue]
+
+    async def go() -> list[object]:
+        return list(await asyncio.gather(e.sample(ask(0)), e.sample(ask(1)), return_exceptions=True))
+
+    assert [str(x) for x in asyncio.run(asyncio.wait_for(go(), 20))] == ["no more memory"] * 2
+
+
 @pytest.mark.parametrize("windows", [(), (20, None), (70, 7)])
 def test_long_prompts_are_read_in_common_and_say_what_a_plain_forward_says(windows: tuple[int | None, ...]) -> None:
     """Prompts around whole chunks of 64 tokens, several answers each, in any order, rows entering when others leave."""

@@ -40,14 +40,14 @@ def blocked(model: M) -> M:
     is every model elsewhere. Who changes the parameters calls `forget` before the next forward.
     """
     own = [*model.parameters(), *model.buffers()]
-    if not any(map(_gains, own)):
+    if not any(map(gains, own)):
         return model
     twin = copy.deepcopy(model, {id(x): x for x in own})
     for module in twin.modules():
         for name, part in module._modules.items():
-            if type(part) is nn.Linear and _gains(part.weight):
+            if type(part) is nn.Linear and gains(part.weight):
                 module._modules[name] = Blocked(part.weight, part.bias)
-    if isinstance(twin, Decoder) and twin.lm_head is None and _gains(twin.unembedding):
+    if isinstance(twin, Decoder) and twin.lm_head is None and gains(twin.unembedding):
         twin.lm_head = Blocked(twin.unembedding, None)  # and the tied one is a matrix of its own to the products
     return twin
 
@@ -59,7 +59,8 @@ def forget(model: nn.Module) -> None:
             module.blocks = None
 
 
-def _gains(weight: Tensor) -> bool:
+def gains(weight: Tensor) -> bool:
+    """Whether products with it are quicker from blocks, on this machine."""
     x86 = platform.machine().lower() in ("x86_64", "amd64")
     here = x86 and torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
     return here and weight.device.type == "cpu" and weight.dtype == torch.float32 and weight.numel() >= LEAST

@@ -71,7 +71,8 @@ class RowCache:
         if self.tokens > self.bound:
             del self.chunks[len(wanted) :]
             for at, chunk in enumerate(wanted):
-                self._resize(at, rows, chunk.stop - chunk.start, live)
+                if self.chunks[at][0].shape[1] > rows:  # one row alone may need more than the bound, at every token
+                    self._resize(at, rows, chunk.stop - chunk.start, live)
 
     def _resize(self, at: int, rows: int, width: int, live: int) -> None:
         layers, tall, kv, wide, d = self.chunks[at][0].shape

@@ -100,7 +100,6 @@ class NativeEngine:
                 self._dismiss()
                 self._admit()
                 if not self._rows.jobs:
-                    forget(self._quick)  # memory that others need while nobody asks
                     return
                 self._answer(self._rows.tick())
         except asyncio.CancelledError:
@@ -108,6 +107,8 @@ class NativeEngine:
             raise
         except Exception as error:
             self._fail(error)
+        finally:
+            forget(self._quick)  # memory that others need while nobody asks
 
     def _admit(self) -> None:
         """Those who wait become rows, first come first served, while there is room; equal contexts are read once."""

@@ -68,8 +68,8 @@ def learn(
     plans = [plan(recipe, method, batch, iteration, sweep) for sweep in range(method.passes)]
     written = method.proximal == "sampled" and bool(batch.logp_engine.isnan().any())  # by no engine
     wanted = measures(method, plans) | ({OLD} if written else frozenset())
-    first = ahead(plans[0], batch, piece_tokens=recipe.machine.piece_tokens)
-    batch = learner.read(batch, first, wanted, method.routing)
+    read = ahead(plans[0], batch, piece_tokens=recipe.machine.piece_tokens)
+    batch = learner.read(batch, read, wanted, method.routing)
     if method.proximal == "sampled":
         sampled = batch.logp_engine.to(learner.dtype)
         batch = batch.having(logp_old=torch.where(sampled.isnan(), batch.logp_old, sampled) if written else sampled)

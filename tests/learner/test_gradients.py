@@ -74,8 +74,10 @@ def close(a: torch.Tensor, b: torch.Tensor, relative: float) -> bool:
 
 @pytest.mark.t(1)
 @pytest.mark.t(5)  # the packed, shared, chunked forward is our fused path
+@pytest.mark.parametrize("long", (64, 5))  # contexts of more tokens are asked once for all answers: none, two thirds
 @pytest.mark.parametrize("name", OBJECTIVES)
-def test_any_partition_has_the_plain_gradient(name):
+def test_any_partition_has_the_plain_gradient(name, long, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("groupwise.models.layout.LONG", long)
     batch, objective = credited(), OBJECTIVES[name]
     wanted = plain_gradient(batch, objective)
     assert wanted.norm() > 1e-3
@@ -114,8 +116,10 @@ def test_float32_gradients_are_near_the_plain_ones():
 
 @pytest.mark.t(13)
 @pytest.mark.t(15)
-def test_what_surrounds_a_sample_changes_nothing():
+@pytest.mark.parametrize("long", (64, 5))
+def test_what_surrounds_a_sample_changes_nothing(long, monkeypatch: pytest.MonkeyPatch):
     """The learner pads inside attention only: mates of any length, or none, give each sample the same log-probs."""
+    monkeypatch.setattr("groupwise.models.layout.LONG", long)
     batch, decoder = pack(ragged()), model()
     together, _ = forward(decoder, batch, temperature=1.0)
     alone = [forward(decoder, batch.take([i]), temperature=1.0)[0] for i in range(24)]

@@ -1,6 +1,7 @@
 """The prefix-shared layout gives what each sample alone would give: hidden states, logits and gradients."""
 
 from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -98,21 +99,65 @@ def pieces(draw: st.DrawFn) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]
 
 @pytest.mark.t(1)
 @pytest.mark.parametrize(
-    ("dtype", "close", "shape"),
-    [(torch.float64, 1e-12, TINY), (torch.float32, 5e-6, TINY), (torch.float64, 1e-12, SLIDING)],
+    ("dtype", "close", "shape", "long"),
+    [
+        (torch.float64, 1e-12, TINY, 64),
+        (torch.float32, 5e-6, TINY, 64),
+        (torch.float64, 1e-12, SLIDING, 64),
+        (torch.float64, 1e-12, TINY, 4),
+        (torch.float32, 5e-6, TINY, 4),
+        (torch.float64, 1e-12, SLIDING, 4),
+    ],
 )
 @settings(max_examples=25)
 @given(piece=pieces())
 def test_shared_forward_and_gradients_equal_each_sample_alone(
-    piece: tuple[list[tuple[int, ...]], list[tuple[int, ...]]], dtype: torch.dtype, close: float, shape: Shape
+    piece: tuple[list[tuple[int, ...]], list[tuple[int, ...]]],
+    dtype: torch.dtype,
+    close: float,
+    shape: Shape,
+    long: int,
 ) -> None:
+    """Contexts of more than `long` tokens are asked once for all answers; in a layer with a window by each alone."""
     contexts, tokens = piece
     model = decoder(dtype, shape)
-    got, expected = shared(model, contexts, tokens), plain(model, contexts, tokens)
-    assert got.shape == expected.shape
-    assert apart(got.detach(), expected.detach()) <= close
-    if any(tokens):
-        assert apart(gradients(model, got, tokens), gradients(model, expected, tokens)) <= close
+    with patch("groupwise.models.layout.LONG", long):
+        got, expected = shared(model, contexts, tokens), plain(model, contexts, tokens)
+        assert got.shape == expected.shape
+        assert apart(got.detach(), expected.detach()) <= close
+        if any(tokens):
+            assert apart(gradients(model, got, tokens), gradients(model, expected, tokens)) <= close
+
+
+@pytest.mark.t(1)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_a_long_context_asked_once_gives_what_each_row_alone_would_find(dtype: torch.dtype) -> None:
+    """Each output and each gradient by itself, against float64; and no copy of the context is kept for the way back."""
+    contexts = [(1,) * 90, (2,) * 70, (1,) * 90, (1,) * 90, (3,) * 20]
+    layout = Shared.of(contexts, [(1,) * 30, (2, 2), (1, 2, 4, 5), (7,) * 60, (7, 8)])
+    draw = torch.Generator().manual_seed(0)
+    exact = [torch.randn(len(layout.tokens), h, 8, generator=draw, dtype=torch.float64) for h in (4, 2, 2, 4)]
+    exact = [x.to(dtype).double() for x in exact]
+
+    def run(dtype: torch.dtype, softcap: float | None) -> list[Tensor]:
+        q, k, v, pull = (x.to(dtype).requires_grad_() for x in exact)
+        kept = 0
+
+        def count(x: Tensor) -> Tensor:
+            nonlocal kept
+            kept += x.numel()
+            return x
+
+        with torch.autograd.graph.saved_tensors_hooks(count, lambda x: x):
+            out = layout.attend(0, q, k, v, softcap=softcap)
+        if softcap is None:
+            assert kept <= 8 * 4 * 3 * len(layout.tokens) + 4 * len(layout.tokens)
+        return [out, *torch.autograd.grad((out * pull).sum(), (q, k, v))]
+
+    close = {torch.float64: 1e-12, torch.float32: 5e-6, torch.bfloat16: 1e-2}[dtype]
+    for found, wanted in zip(run(dtype, None), run(torch.float64, 1e9)):  # so high a cap is none, and has its own way
+        assert found.dtype == dtype
+        assert apart(found.double(), wanted) <= close
 
 
 def test_equal_contexts_are_forwarded_once_and_last_tokens_never() -> None:
@@ -155,8 +200,10 @@ def test_an_empty_context_is_refused() -> None:
 
 @pytest.mark.t(13)
 @pytest.mark.t(15)
-def test_nothing_foreign_comes_in_through_padding() -> None:
+@pytest.mark.parametrize("long", [64, 2])
+def test_nothing_foreign_comes_in_through_padding(long: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every row but one context's family is NaN and Inf: that family's output and gradients do not change."""
+    monkeypatch.setattr("groupwise.models.layout.LONG", long)
     contexts = [(1, 2, 3), (4,) * 9, (1, 2, 3), (5,) * 30, (1, 2, 3)]
     tokens = [(1,) * 3, (2,) * 25, (3,) * 14, (4,) * 40, (5,)]
     layout = Shared.of(contexts, tokens)
@@ -181,9 +228,10 @@ def test_nothing_foreign_comes_in_through_padding() -> None:
         assert torch.equal(a, b)
 
 
-def test_gradients_are_the_same_bits_on_several_threads() -> None:
+@pytest.mark.parametrize("long", [30, 90])
+def test_gradients_are_the_same_bits_on_several_threads(long: int) -> None:
     """A shared context gathers gradients from many rows at once, which may not depend on who comes first."""
-    layout = Shared.of([(1,) * 30] * 64, [(2,) * 20] * 64)
+    layout = Shared.of([(1,) * long] * 64, [(i, *(2,) * 20) for i in range(64)])
     draw = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(len(layout.tokens), h, 16, generator=draw, requires_grad=True) for h in (4, 2, 2))
     threads = torch.get_num_threads()

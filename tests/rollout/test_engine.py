@@ -13,7 +13,7 @@ from torch import Tensor
 from groupwise.data import Ask, Engine, Finish, Ids, Sampling, Span, Usage
 from groupwise.models import Decoder, Purpose, lineage, uniform
 from groupwise.rollout import NativeEngine
-from groupwise.rollout.layouts import padded
+from groupwise.rollout.layouts import ROWS, padded
 from tests.models.directories import bytes_
 from tests.rollout.worlds import VOCABULARY, answered, ask, decoder, endless, engine, logits, prompt_of, tokenizer
 
@@ -205,13 +205,13 @@ def test_equal_contexts_are_read_once_and_remembered_until_other_weights_come() 
     context = prompt_of(0, 40)
     asks = [ask(0, context=context, stream=(i,), limit=2) for i in range(20)]
     first = answered(e, asks)
-    widths = [48, 16, padded(len({span.tokens[0] for span in first}), 16)]
+    widths = [40, ROWS, padded(len({span.tokens[0] for span in first}), ROWS)]
     assert [len(x) for x in seen] == widths
     assert answered(e, asks) == first
     assert [len(x) for x in seen[3:]] == widths[1:]
     asyncio.run(e.load(1, model.state_dict()))
     e.foresee([context, context])
-    assert [len(x) for x in seen[5:]] == [48]
+    assert [len(x) for x in seen[5:]] == widths[:1]
     answered(e, asks)
     assert [len(x) for x in seen[6:]] == widths[1:]
 

@@ -9,6 +9,7 @@ from groupwise.data import ENVIRONMENT, Ask, Batch, Draw, Family, Finish, Outcom
 from groupwise.learner import forward
 from groupwise.models.foreign import Foreign
 from groupwise.rollout import NativeEngine
+from groupwise.rollout.layouts import ROWS
 from tests.models import mixtures
 from tests.models.plain import PROMPT
 from tests.rollout.worlds import answered, endless
@@ -66,7 +67,7 @@ def test_a_remembered_prompt_has_not_forgotten_them(model: Foreign) -> None:
     hook = mixtures.routers(model)[0].register_forward_pre_hook(lambda _, args: calls.append(args[0].shape[0]))
     again = answered(it, [replace(a, stream=(90 + i,)) for i, a in enumerate(asked)])
     hook.remove()
-    assert set(calls) == {16}  # rows alone: no prompt was read
+    assert set(calls) == {ROWS}  # rows alone: no prompt was read
     for a, one, other in zip(asked, first, again):
         assert one.routes[: len(a.context)] == other.routes[: len(a.context)] and one.tokens != other.tokens
     assert right(model, batch(asked, again))

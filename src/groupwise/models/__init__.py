@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     )
     from groupwise.models.decoder import Decoder, Shape
     from groupwise.models.files import base_directory, base_name, commit_of, find_model, of_hub, own_code
-    from groupwise.models.layout import Shared, attention, past
+    from groupwise.models.layout import Shared
     from groupwise.models.lora import Lora, adapted, attach, load_peft, merge, see_targets, write_adapter
+    from groupwise.models.packed_attention import attention, past
     from groupwise.models.routing import Experts, Routes, experts_of
     from groupwise.models.sampling import choose, law_dtype, log_law, truncated
     from groupwise.models.templates import Messages, Template, closed, find_template, heard
@@ -82,7 +83,10 @@ __all__ = [
 ]
 
 
-FILES = ("blocks", "checkpoint", "decoder", "files", "layout", "lora", "routing", "sampling", "templates", "tokenizer")
+FILES = (
+    "blocks", "checkpoint", "decoder", "files", "layout", "lora", "packed_attention", "routing", "sampling",
+    "templates", "tokenizer",
+)  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

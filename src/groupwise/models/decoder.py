@@ -69,24 +69,25 @@ Turn = tuple[Float[Tensor, "n 1 d"], Float[Tensor, "n 1 d"]]
 
 
 def rotary(position: Int[Tensor, " n"], shape: Shape, dtype: torch.dtype) -> Turn:
-    """Cosine and sine of each position's angles, taken in float64. RoPE, arXiv:2104.09864."""
+    """What multiplies a token, and what its halves changed over: cosine, and sine with its sign, taken in float64.
+
+    RoPE, arXiv:2104.09864.
+    """
     steps = torch.arange(0, shape.head_dim, 2, dtype=torch.float64, device=position.device) / shape.head_dim
     frequency, scaling = shape.rope_theta**-steps, shape.rope_scaling
     if scaling:
         frequency = scaling(frequency, shape.rope_theta)
-    angle = position[:, None].double() * frequency
-    angle = torch.cat([angle, angle], -1)[:, None, :]
+    angle = position[:, None, None].double() * frequency
     cos, sin = angle.cos(), angle.sin()
     if scaling:
         cos, sin = cos * scaling.stretch, sin * scaling.stretch
-    return cos.to(dtype), sin.to(dtype)
+    return torch.cat([cos, cos], -1).to(dtype), torch.cat([-sin, sin], -1).to(dtype)
 
 
 def turned(x: Float[Tensor, "n heads d"], turn: Turn) -> Float[Tensor, "n heads d"]:
     """`x` with each pair (i, i + d/2) turned by its position's angle."""
     cos, sin = turn
-    first, second = x.chunk(2, -1)
-    return x * cos + torch.cat([-second, first], -1) * sin
+    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)
 
 
 class Attention(nn.Module):

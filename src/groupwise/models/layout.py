@@ -2,52 +2,30 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate, chain, pairwise
 
 import numpy as np
 import torch
-import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
+
+from groupwise.models.packed_attention import Block, Merged
 
 LEAST = 16
 """Rows of no more tokens than this are all of one size."""
 
+LONG = 64
+"""A context of more tokens than this is asked once for all answers: for shorter ones that does not pay."""
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Block:
-    """Rows of similar size, padded to one rectangle: packed indices of what asks, of what is asked, and who sees whom.
-
-    A padded slot repeats its own row's last index, so that nothing foreign can come in through it, not even NaN.
-    Without a mask rows are whole texts: each token sees itself and what stands before it.
-    """
-
-    queries: Int[Tensor, "rows asks"]
-    keys: Int[Tensor, "rows sees"]
-    mask: Bool[Tensor, "rows 1 asks sees"] | None
-
-    def to(self, device: torch.device | str) -> "Block":
-        mask = None if self.mask is None else self.mask.to(device)
-        return Block(self.queries.to(device), self.keys.to(device), mask)
-
-    def attend(
-        self,
-        q: Float[Tensor, "n heads d"],
-        k: Float[Tensor, "n kv d"],
-        v: Float[Tensor, "n kv d"],
-        window: int | None,
-        softcap: float | None,
-    ) -> Float[Tensor, "slots heads d"]:
-        """Attention of every slot, rows one after the other, padding included."""
-        q, k, v = (_gather(x, at).transpose(1, 2) for x, at in ((q, self.queries), (k, self.keys), (v, self.keys)))
-        mask, wide = self.mask, k.shape[2]
-        if window is not None and window < wide:  # who sees m keys sees those at 0 to m - 1
-            mask = past(wide, q.device) if mask is None else mask
-            mask = mask & (torch.arange(wide, device=q.device) >= mask.sum(-1, keepdim=True) - window)
-        return attention(q, k, v, mask, softcap).transpose(1, 2).flatten(0, 1)
+Text = tuple[int, ...]
+Row = tuple[list[int], int]
+"""Packed places of a text from its first token on, and how many of the last of them are the row's own."""
+Blocks = tuple[list[Block], Int[Tensor, " n"]]
+"""Rectangles for rows, and where in their output each packed token stands."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Shared:
     """Samples packed in one dimension, what they begin with in common once: whole contexts, then answers as a tree.
 
@@ -66,8 +44,7 @@ class Shared:
     position: Int[Tensor, " n"]
     source: Int[Tensor, " m"]
     target: Int[Tensor, " m"]
-    blocks: tuple[Block, ...]
-    slot: Int[Tensor, " n"]  # where the blocks' output holds each packed token
+    rows: Sequence[Row]
 
     @classmethod
     def of(
@@ -84,7 +61,6 @@ class Shared:
             raise ValueError("a context is empty: the first token of an answer needs one that it follows")
         live = [(tuple(c), tuple(t)) for c, t in zip(contexts, tokens) if len(t)]
         packed, paths, rows = _packed([(c, t[:-1]) for c, t in live])
-        blocks, slots = _blocks(rows)
         position = chain(*(range(len(path) - own, len(path)) for path, own in rows))
         source = chain(*(path[len(c) - 1 :] for (c, _), path in zip(live, paths)))
         target = chain(*(t for _, t in live))
@@ -93,8 +69,7 @@ class Shared:
             position=torch.tensor(list(position), dtype=torch.long, device=device),
             source=torch.tensor(list(source), dtype=torch.long, device=device),
             target=torch.tensor(list(target), dtype=torch.long, device=device),
-            blocks=tuple(b.to(device) for b in blocks),
-            slot=slots.to(device),
+            rows=rows,
         )
 
     def attend(
@@ -108,43 +83,25 @@ class Shared:
         softcap: float | None = None,
     ) -> Float[Tensor, "n heads d"]:
         """Scaled dot-product attention of every packed token over what it may see."""
-        found = [block.attend(q, k, v, window, softcap) for block in self.blocks]
-        return _gather(torch.cat([q[:0], *found]), self.slot)
+        fused = q.device.type == "cpu" and window is None and softcap is None
+        if fused and self._parts:
+            (blocks, slot), common = self._parts
+            return Merged.apply(q, k, v, blocks, slot, common)
+        blocks, slot = self._whole
+        found = [block.attend(q, k, v, window, softcap) for block in blocks]
+        return torch.cat([q[:0], *found]).index_select(0, slot)
 
+    @cached_property
+    def _whole(self) -> Blocks:
+        """Each row with all that it sees."""
+        return _blocks(self.rows, self.position.device)
 
-def attention(
-    q: Float[Tensor, "rows heads asks d"],
-    k: Float[Tensor, "rows kv sees d"],
-    v: Float[Tensor, "rows kv sees d"],
-    mask: Bool[Tensor, "*rows asks sees"] | None,
-    softcap: float | None = None,
-) -> Float[Tensor, "rows heads asks d"]:
-    """`softmax(q k' / sqrt(d)) v` over what the mask lets each see; with a soft cap c, a score x is `c tanh(x / c)`.
-
-    Without a mask asks and keys are the same tokens, and each sees itself and those before it.
-    """
-    grouped = q.shape[1] // k.shape[1]
-    if softcap is None:
-        return F.scaled_dot_product_attention(q, k, v, mask, is_causal=mask is None, enable_gqa=grouped > 1)
-    mask = past(k.shape[2], q.device) if mask is None else mask
-    k, v = (x.repeat_interleave(grouped, 1) for x in (k, v))
-    score = softcap * torch.tanh(q @ k.mT * (q.shape[-1] ** -0.5 / softcap))
-    return score.masked_fill(~mask, -torch.inf).softmax(-1) @ v
-
-
-def past(n: int, device: torch.device) -> Bool[Tensor, "n n"]:
-    """Each of n tokens sees itself and those before it."""
-    return torch.ones(n, n, dtype=torch.bool, device=device).tril()
-
-
-def _gather(x: Float[Tensor, "n heads d"], at: Int[Tensor, " *shape"]) -> Float[Tensor, "*shape heads d"]:
-    """`x[at]`; but the gradient of that adds in whatever order threads come, and this one's in order."""
-    return x.index_select(0, at.flatten()).unflatten(0, at.shape)
-
-
-Text = tuple[int, ...]
-Row = tuple[list[int], int]
-"""Packed places of a text from its first token on, and how many of the last of them are the row's own."""
+    @cached_property
+    def _parts(self) -> tuple[Blocks, list[Block]] | None:
+        """Rows without the long contexts before them, and who asks each of these. None: no context is long."""
+        rows, asked = _split(self.rows)
+        common = [Block(torch.tensor([asks]), torch.tensor([keys])) for asks, keys in asked]
+        return (_blocks(rows, self.position.device), common) if common else None
 
 
 def _packed(texts: Sequence[tuple[Text, Text]]) -> tuple[list[int], list[list[int]], list[Row]]:
@@ -169,8 +126,22 @@ def _packed(texts: Sequence[tuple[Text, Text]]) -> tuple[list[int], list[list[in
     return list(chain(*own)), paths, rows
 
 
-def _blocks(rows: Sequence[Row]) -> tuple[list[Block], Int[Tensor, " n"]]:
-    """Rectangles for rows, and where in their output each packed token stands. By NumPy, quicker with small arrays."""
+def _split(rows: Sequence[Row]) -> tuple[list[Row], list[tuple[list[int], list[int]]]]:
+    """Rows cut behind long contexts, and for each of these who asks it, and its places."""
+    contexts = {path[0]: path for path, own in rows if own == len(path)}  # which alone are all their own
+    asks: dict[int, list[int]] = {}
+    short = []
+    for path, own in rows:
+        known = len(contexts[path[0]])
+        if own < len(path) and known > LONG:
+            asks.setdefault(path[0], []).extend(path[-own:])
+            path = path[known:]
+        short.append((path, own))
+    return short, [(who, contexts[first]) for first, who in asks.items()]
+
+
+def _blocks(rows: Sequence[Row], device: torch.device) -> Blocks:
+    """Rows of similar size in one block each. By NumPy, quicker with small arrays."""
     slot = np.zeros(sum(own for _, own in rows), np.int64)
     blocks, at = [], 0
     for members in _alike(rows):
@@ -183,11 +154,11 @@ def _blocks(rows: Sequence[Row]) -> tuple[list[Block], Int[Tensor, " n"]]:
         mask = None
         if first.any():
             mask = torch.from_numpy(np.arange(wide) <= (first + ask)[:, None, :, None])  # key j stands at position j
-        blocks.append(Block(torch.from_numpy(queries), torch.from_numpy(keys), mask))
+        blocks.append(Block(torch.from_numpy(queries), torch.from_numpy(keys), mask, causal=mask is None).to(device))
         real = np.arange(ask.shape[1]) < own
         slot[queries[real]] = at + np.flatnonzero(real)
         at += real.size
-    return blocks, torch.from_numpy(slot)
+    return blocks, torch.from_numpy(slot).to(device)
 
 
 def _alike(rows: Sequence[Row]) -> list[list[Row]]:

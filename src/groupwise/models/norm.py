@@ -20,17 +20,25 @@ class Norm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Float[Tensor, "*any size"]) -> Float[Tensor, "*any size"]:
-        return _Norm.apply(x, self.weight, self.eps)  # type: ignore[return-value]
+        if torch.is_grad_enabled():
+            return _Norm.apply(x, self.weight, self.eps)  # type: ignore[return-value]
+        return _normed(x, self.weight, self.eps)[0]
+
+
+def _normed(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """The norm, before that what the weight multiplies, and before that what makes x a unit."""
+    exact = x if x.dtype in (torch.float32, torch.float64) else x.float()
+    scale = exact.square().mean(-1, keepdim=True).add_(eps).rsqrt_()
+    unit = exact * scale
+    return weight * unit.to(x.dtype), unit, scale
 
 
 class _Norm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        exact = x if x.dtype in (torch.float32, torch.float64) else x.float()
-        scale = exact.square().mean(-1, keepdim=True).add_(eps).rsqrt_()
-        unit = exact * scale
+        out, unit, scale = _normed(x, weight, eps)
         ctx.save_for_backward(unit, scale, weight)
-        return weight * unit.to(x.dtype)
+        return out
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:

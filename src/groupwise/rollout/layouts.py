@@ -18,11 +18,12 @@ from torch import Tensor
 from groupwise.data import Ids
 from groupwise.models import attention, past
 
-ROWS = 16
+ROWS = 8
 KEYS = 64
 
 KeysValues = tuple[Float[Tensor, "layers kv w d"], Float[Tensor, "layers kv w d"]]
 RowsKeysValues = tuple[Float[Tensor, "layers _ kv _ d"], Float[Tensor, "layers _ kv _ d"]]
+Side = slice | Int[Tensor, " _"]
 
 
 def padded(n: int, to: int) -> int:
@@ -68,6 +69,13 @@ def shareable(context: int) -> int:
     return context - 1 if context > KEYS else 0
 
 
+def side(rows: Sequence[int], device: torch.device) -> Side:
+    """Rows as an index: those that stand side by side are read where they lie, not copied."""
+    if list(rows) == list(range(rows[0], rows[0] + len(rows))):
+        return slice(rows[0], rows[0] + len(rows))
+    return torch.tensor(rows, device=device)
+
+
 @dataclass(frozen=True, slots=True)
 class Common:
     """Rows that begin with the same tokens, and the one copy of the keys and values of these.
@@ -77,13 +85,14 @@ class Common:
 
     keys: Float[Tensor, "layers kv w d"]
     values: Float[Tensor, "layers kv w d"]
-    rows: Int[Tensor, " many"]
-    asks: Int[Tensor, " padded"]
+    many: int
+    rows: Side
+    asks: Side
 
     @classmethod
     def of(cls, known: KeysValues, rows: Sequence[int], device: torch.device) -> "Common":
         filled = [*rows, *[rows[-1]] * (padded(len(rows), ROWS) - len(rows))]
-        return cls(*known, torch.tensor(rows, device=device), torch.tensor(filled, device=device))
+        return cls(*known, len(rows), side(rows, device), side(filled, device))
 
     def look(
         self, layer: int, q: Float[Tensor, "n kv queries d"], first: Int[Tensor, " n"] | None, softcap: float | None
@@ -103,7 +112,7 @@ class Common:
             top = top.clamp(min=torch.finfo(top.dtype).min)  # of a row that sees nothing here
         weight = (score - top).exp_()
         found = (top, weight @ self.values[layer], weight.sum(-1, keepdim=True))
-        top, seen, total = (x.view(kv, -1, queries, x.shape[-1]).transpose(0, 1)[: len(self.rows)] for x in found)
+        top, seen, total = (x.view(kv, -1, queries, x.shape[-1]).transpose(0, 1)[: self.many] for x in found)
         return top, seen, total
 
 
@@ -156,21 +165,23 @@ class Decode:
         n, (kv, d) = len(self.place), k.shape[1:]
         for chunk, rows, at in self.writes:
             keys, values = self.own[chunk]
-            keys[layer][rows, :, at], values[layer][rows, :, at] = k[rows], v[rows]
+            own = slice(n) if len(rows) == n else rows
+            keys[layer][rows, :, at], values[layer][rows, :, at] = k[own], v[own]
         padding = len(q) - n
         q = (q[:n] * d**-0.5).view(n, kv, -1, d)
         pieces = chunks(self.mask.shape[-1])
         mask, first = self._within(window)
-        score = [_capped(q @ keys[layer][:n].mT, softcap) + mask[..., c] for (keys, _), c in zip(self.own, pieces)]
-        top = torch.stack([s.amax(-1, keepdim=True) for s in score]).amax(0)
+        score = torch.cat([q @ keys[layer][:n].mT for _, (keys, _) in zip(pieces, self.own)], -1)
+        score = _capped(score, softcap) + mask
+        top = score.amax(-1, keepdim=True)
         before = [(one.rows, *one.look(layer, q, first, softcap)) for one in self.common]
         for rows, high, _, _ in before:
             top[rows] = torch.maximum(top[rows], high)
-        weight = [(s - top).exp_() for s in score]
+        weight = score.sub_(top).exp_()
         seen, total = q.new_zeros(()), q.new_zeros(())
-        for w, (_, values) in zip(weight, self.own):
-            seen = seen + w @ values[layer][:n]
-            total = total + w.sum(-1, keepdim=True)
+        for c, (_, values) in zip(pieces, self.own):
+            seen = seen + weight[..., c] @ values[layer][:n]
+            total = total + weight[..., c].sum(-1, keepdim=True)
         for rows, high, values, mass in before:
             share = (high - top[rows]).exp()
             seen[rows] += share * values

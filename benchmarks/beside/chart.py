@@ -36,8 +36,13 @@ class Axis:
         return (x - self.low) / (self.high - self.low)
 
 
-def chart(title: str, across: Axis, up: Axis, lines: Sequence[tuple[str, Line]], key: Mapping[str, str]) -> str:
-    """The SVG. Each line has a class: `ours`, `theirs`, `even`, and `thin` beside one of them; `key` names classes."""
+def chart(
+    title: str, across: Axis, up: Axis, lines: Sequence[tuple[str, Line]], key: Mapping[str, str], *, low: bool = False
+) -> str:
+    """The SVG. Each line has a class: `ours`, `theirs`, `even`, and `thin` beside one of them.
+
+    `key` names classes, at the top of the left end or, where lines begin there, `low`.
+    """
 
     def at(x: float, y: float) -> tuple[float, float]:
         wide, high = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
@@ -58,7 +63,7 @@ def chart(title: str, across: Axis, up: Axis, lines: Sequence[tuple[str, Line]],
         width = 1.2 if "thin" in kind or kind == "even" else 2.5
         parts.append(f'<polyline class="{kind}" points="{points}" fill="none" stroke-width="{width}"/>')
     for i, (kind, name) in enumerate(key.items()):
-        x, y = LEFT + 16, TOP + 14 + 18 * i
+        x, y = LEFT + 16, (floor + 4 - 18 * len(key) if low else TOP + 14) + 18 * i
         parts.append(f'<line class="{kind}" x1="{x}" y1="{y}" x2="{x + 24}" y2="{y}" stroke-width="2.5"/>')
         parts.append(f'<text x="{x + 32}" y="{y + 4}">{escape(name)}</text>')
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img"'

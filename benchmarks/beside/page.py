@@ -167,6 +167,5 @@ def reward_picture(letter: str, data: dict[str, list[list[float]]]) -> str:
     drawn = [(f"{kinds[who]} thin", line(seed)) for who, seeds in data.items() for seed in seeds]
     mean: Callable[[Sequence[float]], float] = lambda x: sum(x) / len(x)  # noqa: E731
     drawn += [(kinds[who], line(map(mean, zip(*seeds)))) for who, seeds in data.items()]
-    return chart(
-        f"({letter}): mean reward over iterations", across, up, drawn, {kinds[who]: appendix.NAMES[who] for who in data}
-    )
+    names = {kinds[who]: appendix.NAMES[who] for who in data}
+    return chart(f"({letter}): mean reward over iterations", across, up, drawn, names, low=True)

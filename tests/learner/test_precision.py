@@ -133,9 +133,11 @@ def noted(held: list[int], x: torch.Tensor) -> torch.Tensor:
     return x
 
 
+@pytest.mark.parametrize("long", (64, 5))
 @pytest.mark.parametrize("dtype", (torch.float32, torch.float64, torch.bfloat16))
-def test_layers_forwarded_again_have_the_same_gradient_to_the_bit(dtype):
+def test_layers_forwarded_again_have_the_same_gradient_to_the_bit(dtype, long, monkeypatch: pytest.MonkeyPatch):
     """On one thread. What a layer computed is gone until it is forwarded again: fewer bytes wait for the way back."""
+    monkeypatch.setattr("groupwise.models.layout.LONG", long)
     found, kept = [], []
     for recompute in (False, True):
         it = Learner(model(dtype), optimizer=AdamW(lr=1e-2), steps=10, temperature=0.7)

@@ -28,9 +28,10 @@ def keep(name: str, data: Any, path: Path = RESULTS) -> None:
 
 
 def stamp() -> dict[str, Any]:
-    """Which commit, whether it has changed but for the figures that earlier sections kept, when, and on what."""
+    """Which commit, whether anything but figures, pages and pictures has changed since, when, and on what."""
     commit = git("rev-parse", "--short=10", "HEAD") or "unknown"
-    changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", f":!{RESULTS.relative_to(HOME)}")
+    still = (f":!{x}" for x in (RESULTS.relative_to(HOME), "*.md", "*.svg"))
+    changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", *still)
     return {
         "commit": commit + "-dirty" * bool(changed),
         "date": time.strftime("%Y-%m-%d"),

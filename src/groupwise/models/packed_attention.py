@@ -45,7 +45,7 @@ class Block:
         window: int | None,
         softcap: float | None,
     ) -> Float[Tensor, "slots heads d"]:
-        """Attention of every slot, rows one after the other, padding included."""
+        """Attention of every slot, rows one after the other, padding included. Not where everything is seen."""
         mask, wide = self.mask, self.keys.shape[1]
         if window is not None and window < wide:  # who sees m keys sees those at 0 to m - 1
             mask = past(wide, q.device) if mask is None else mask
@@ -78,7 +78,7 @@ class Merged(torch.autograd.Function):
             share, rest = ((x - both).exp()[..., None] for x in (weight, mass[asks]))
             found[asks] = (rest * found[asks] + share * there).to(q.dtype)
             mass[asks] = both
-        ctx.blocks, ctx.slot, ctx.own = (*own, *common), slot, len(own)
+        ctx.own, ctx.slot, ctx.common = own, slot, common
         ctx.save_for_backward(q, k, v, found, mass)
         return found
 
@@ -86,7 +86,9 @@ class Merged(torch.autograd.Function):
     def backward(ctx: Any, *pulls: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, found, mass = ctx.saved_tensors
         back = [torch.zeros_like(x) for x in (q, k, v)]
-        for block, pull in zip(ctx.blocks, _pulls(pulls[0], ctx.blocks, ctx.slot, ctx.own)):
+        slots = _slots(pulls[0], ctx.own, ctx.slot)
+        asked = (gathered(pulls[0], block.queries) for block in ctx.common)
+        for block, pull in zip((*ctx.own, *ctx.common), (*slots, *asked)):
             out, total = gathered(found, block.queries), gathered(mass, block.queries)
             mask = _added(block.mask, q.dtype)
             parts = FLASH_BACK(pull, *block.of(q, k, v), out, total, 0.0, block.causal, attn_mask=mask)
@@ -102,12 +104,11 @@ def _look(block: Block, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor
     return found.transpose(1, 2).flatten(0, 1), mass.transpose(1, 2).flatten(0, 1)
 
 
-def _pulls(pull: Tensor, blocks: Sequence[Block], slot: Tensor, own: int) -> list[Tensor]:
+def _slots(pull: Tensor, blocks: Sequence[Block], slot: Tensor) -> list[Tensor]:
     """What pulls at the slots of each block: at padding nothing."""
-    sizes = [block.queries.numel() for block in blocks[:own]]
+    sizes = [block.queries.numel() for block in blocks]
     slots = pull.new_zeros(sum(sizes), *pull.shape[1:]).index_copy_(0, slot, pull).split(sizes)
-    mine = [x.unflatten(0, block.queries.shape).transpose(1, 2) for x, block in zip(slots, blocks)]
-    return mine + [gathered(pull, block.queries) for block in blocks[own:]]
+    return [x.unflatten(0, block.queries.shape).transpose(1, 2) for x, block in zip(slots, blocks)]
 
 
 def _added(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:

@@ -79,9 +79,6 @@ class Stems:
         The first of those who part keeps the place, others copy it; a stem that no row is on makes room.
         """
         n, vocabulary = len(self), self.decoder.shape.vocabulary
-        if len(stem) == n and stem.bincount(minlength=n).all():  # each row is alone
-            self.token[stem] = token
-            return stem
         pairs, of = (stem * vocabulary + token).unique(return_inverse=True)
         source, count = pairs // vocabulary, len(pairs)
         stays = (source < count) & (source != F.pad(source, (1, 0), value=-1)[:count])

@@ -123,7 +123,7 @@ def test_displayed_numbers_are_those_of_the_run(visit, run, report):
     assert {k for r in rows for k in r} - shown == {"iteration", "step", "eval/low_greedy", "eval/high_greedy"}
     chart = page.locator("figure.chart", has=page.locator("b", has_text="Reward").first).first
     chart.locator("summary").click()
-    chart.locator("tbody tr").first.wait_for()  # the table is made when the browser tells of the opening, after the click
+    chart.locator("tbody tr").first.wait_for()  # the table is made after the click, once it is open
     cells = chart.locator("tbody tr").all_inner_texts()
     assert [tuple(map(float, c.split())) for c in cells] == [
         (r["iteration"], r["reward"]) for r in rows if "reward" in r

@@ -75,24 +75,27 @@ class RowCache:
                     self._resize(at, rows, chunk.stop - chunk.start, live)
 
     def _resize(self, at: int, rows: int, width: int, live: int) -> None:
-        layers, tall, kv, wide, d = self.chunks[at][0].shape
+        layers, tall, kv, _, d = self.chunks[at][0].shape
         kept = min(tall, live)
-        keys, values = self._none.new_zeros(2, layers, rows, kv, width, d)
+        keys = self._none.new_zeros(layers, rows, kv, width, d)
+        values = self._none.new_zeros(layers, rows, kv, d, width)
         for new, old in zip((keys, values), self.chunks[at]):
-            new[:, :kept, :, :wide] = old[:, :kept]
+            if kept:
+                new[:, :kept] = old[:, :kept]
         self.chunks[at] = keys, values
 
     def enter(self, row: int, keys: Tensor, values: Tensor) -> None:
         """A row begins with these keys and values."""
-        for own, chunk in zip(self.chunks, chunks(keys.shape[2])):
-            for x, known in zip(own, (keys[:, :, chunk], values[:, :, chunk])):
-                x[:, row, :, : known.shape[2]] = known
+        for (k, v), chunk in zip(self.chunks, chunks(keys.shape[2])):
+            end = min(chunk.stop, keys.shape[2]) - chunk.start
+            k[:, row, :, :end] = keys[:, :, chunk]
+            v[:, row, :, :, :end] = values[:, :, chunk].mT
 
     def move(self, to: Tensor, source: Tensor, positions: int) -> None:
         """What rows `source` hold stands in the places `to` as well."""
-        for own, chunk in zip(self.chunks, chunks(positions)):
+        for own, _ in zip(self.chunks, chunks(positions)):
             for x in own:
-                x[:, to, :, : positions - chunk.start] = x[:, source, :, : positions - chunk.start]
+                x[:, to] = x[:, source]
 
     def clear(self) -> None:
         self.chunks = []

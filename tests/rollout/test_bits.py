@@ -16,6 +16,7 @@ SIZES = {
     "wide": {"width": 128, "head_dim": 32, "inner": 352},
     "odd": {"width": 96, "head_dim": 24, "inner": 256, "kv_heads": 1},
     "each": {"width": 80, "head_dim": 20, "inner": 200, "kv_heads": 4, "vocabulary": 23},
+    "broad": {"width": 96, "head_dim": 96, "inner": 200, "layers": 2},
     "blocked": {"width": 256, "head_dim": 64, "inner": 400, "vocabulary": 300, "layers": 2},
 }
 CASES = [*((size, torch.float32) for size in SIZES), ("odd", torch.float64)]

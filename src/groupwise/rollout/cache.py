@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from groupwise.data import Ids
-from groupwise.rollout.layouts import KeysValues, RowsKeysValues, chunks
+from groupwise.rollout.layouts import WIDE, KeysValues, RowsKeysValues, chunks
 
 
 class Prefixes:
@@ -75,27 +75,25 @@ class RowCache:
                     self._resize(at, rows, chunk.stop - chunk.start, live)
 
     def _resize(self, at: int, rows: int, width: int, live: int) -> None:
-        layers, tall, kv, _, d = self.chunks[at][0].shape
+        layers, tall, kv, wide, d = self.chunks[at][0].shape
         kept = min(tall, live)
         keys = self._none.new_zeros(layers, rows, kv, width, d)
-        values = self._none.new_zeros(layers, rows, kv, d, width)
+        values = self._none.new_zeros(layers, rows, kv, d, width).mT if d >= WIDE else torch.zeros_like(keys)
         for new, old in zip((keys, values), self.chunks[at]):
-            if kept:
-                new[:, :kept] = old[:, :kept]
+            new[:, :kept, :, :wide] = old[:, :kept]
         self.chunks[at] = keys, values
 
     def enter(self, row: int, keys: Tensor, values: Tensor) -> None:
         """A row begins with these keys and values."""
-        for (k, v), chunk in zip(self.chunks, chunks(keys.shape[2])):
-            end = min(chunk.stop, keys.shape[2]) - chunk.start
-            k[:, row, :, :end] = keys[:, :, chunk]
-            v[:, row, :, :, :end] = values[:, :, chunk].mT
+        for own, chunk in zip(self.chunks, chunks(keys.shape[2])):
+            for x, known in zip(own, (keys[:, :, chunk], values[:, :, chunk])):
+                x[:, row, :, : known.shape[2]] = known
 
     def move(self, to: Tensor, source: Tensor, positions: int) -> None:
         """What rows `source` hold stands in the places `to` as well."""
-        for own, _ in zip(self.chunks, chunks(positions)):
+        for own, chunk in zip(self.chunks, chunks(positions)):
             for x in own:
-                x[:, to] = x[:, source]
+                x[:, to, :, : positions - chunk.start] = x[:, source, :, : positions - chunk.start]
 
     def clear(self) -> None:
         self.chunks = []

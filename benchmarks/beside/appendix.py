@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from statistics import mean, median
 
+import numpy as np
 from benchmarks.beside import work
 from benchmarks.beside.chart import exponent
 from benchmarks.beside.pairs import Run, above, per_token
@@ -68,14 +69,36 @@ def grown(axis: str, runs: Sequence[Run]) -> tuple[list[float], list[float]]:
     return [min(i["seconds"] for i in timed(one, run)) for one, run in zip(GROWTH[axis], runs)], list(map(above, runs))
 
 
+def apart(seconds: Sequence[float], linear: Sequence[float], attention: Sequence[float]) -> tuple[float, float, float]:
+    """FLOPs a second of products and of attention, and the largest error of a share: what explains the times best.
+
+    Least squares of relative errors over a constant and both kinds of FLOPs.
+
+    >>> linear, attention = [1, 2, 4, 8], [1, 4, 16, 64]
+    >>> [round(x, 6) for x in apart([3 + a / 5 + b / 2 for a, b in zip(linear, attention)], linear, attention)]
+    [5.0, 2.0, 0.0]
+    """
+    share = np.stack([np.ones(len(seconds)), linear, attention], 1) / np.asarray(seconds)[:, None]
+    found = np.linalg.lstsq(share, np.ones(len(seconds)), rcond=None)[0]
+    return float(1 / found[1]), float(1 / found[2]), float(abs(share @ found - 1).max())
+
+
 def growth(data: dict[str, list[Run]]) -> str:
     """Exponents of time and memory, beside those of the FLOPs that were asked for."""
-    rows = []
+    rows, said = [], []
     for axis, runs in data.items():
         seconds, memory = grown(axis, runs)
         asked = [(work.learner(one), work.engine(one)) for one in GROWTH[axis]]
         attention = [sum(f.attention for f in pair) / sum(f.all for f in pair) for pair in asked]
         flops = exponent(DOUBLINGS, [sum(f.all for f in pair) for pair in asked])
+        if axis in ("prompt", "answer"):
+            linear = [sum(f.linear for f in pair) for pair in asked]
+            square = [sum(f.attention for f in pair) for pair in asked]
+            products, looks, worst = apart(seconds, linear, square)
+            said.append(
+                f"Times of the {axis} are a constant, products at {products / 1e9:.0f} GFLOP/s and attention at "
+                f"{looks / 1e9:.1f}, to within {worst:.0%} of each.\n"
+            )
         rows.append(
             (
                 axis, " / ".join(f"{s:.2f}" for s in seconds), f"**{exponent(DOUBLINGS, seconds):.2f}**",
@@ -84,7 +107,7 @@ def growth(data: dict[str, list[Run]]) -> str:
             )
         )  # fmt: skip
     head = ("size", "s an iteration", "exponent", "of the FLOPs", "attention's share", "MiB above imports", "exponent")
-    return table(head, rows)
+    return "\n".join([table(head, rows), *said])
 
 
 def curves(data: dict[str, dict[str, list[list[float]]]]) -> str:

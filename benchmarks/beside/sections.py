@@ -9,7 +9,7 @@ from benchmarks.beside.regimes import GROWTH, REGIMES
 
 Say = Callable[[str], None]
 TWO = (0, 1)
-ROUNDS = 1
+ROUNDS = 2
 """Runs of each way on two cores."""
 SEEDS = (0, 1, 2)
 CURVE = 60
@@ -64,6 +64,7 @@ def two(machine: Machine, say: Say, n: int) -> dict[str, dict[str, list[Run]]]:
         machine.prepare(one)
         half = max(m for m in (1, 2, 4, 8, 16, 32) if m <= one.micro_batch and one.minibatch % (2 * m) == 0)
         ways: dict[str, Callable[[], Run]] = {
+            "groupwise, 1 thread": lambda one=one: apart.ours(one),
             "groupwise, 2 threads": lambda one=one: both.ours(one),
             "trl, 2 threads": lambda one=one: both.theirs(one),
             "trl, 2 processes": lambda one=one, half=half: apart.theirs(one, "--micro-batch", str(half), processes=2),

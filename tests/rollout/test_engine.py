@@ -403,7 +403,7 @@ def test_who_waits_hears_of_a_failure_even_if_no_row_can_be_freed() -> None:
     assert [str(x) for x in asyncio.run(asyncio.wait_for(go(), 20))] == ["no more memory"] * 2
 
 
-@pytest.mark.parametrize(("windows", "head_dim"), [((), 8), ((20, None), 8), ((70, 7), 8), ((), 80), ((70, 7), 80)])
+@pytest.mark.parametrize(("windows", "head_dim"), [((), 8), ((20, None), 8), ((70, 7), 8), ((), 64), ((70, 7), 64)])
 def test_long_prompts_are_read_in_common_and_say_what_a_plain_forward_says(
     windows: tuple[int | None, ...], head_dim: int
 ) -> None:

@@ -20,9 +20,9 @@ from groupwise.models import attention, past
 
 ROWS = 8
 KEYS = 64
-WIDE = 80
-"""Heads from this width on are read two to three times as fast where a product has them first, and where values stand
-in memory along the positions that it sums over."""
+WIDE = 64
+"""Heads from this width on are read from memory up to three times as fast where a product has them first, and where
+values stand along the positions that it sums over."""
 
 KeysValues = tuple[Float[Tensor, "layers kv w d"], Float[Tensor, "layers kv w d"]]
 RowsKeysValues = tuple[Float[Tensor, "layers _ kv _ d"], Float[Tensor, "layers _ kv _ d"]]

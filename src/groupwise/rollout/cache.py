@@ -77,7 +77,7 @@ class RowCache:
     def _resize(self, at: int, rows: int, width: int, live: int) -> None:
         layers, tall, kv, wide, d = self.chunks[at][0].shape
         kept = min(tall, live)
-        keys = self._none.new_zeros(layers, rows, kv, width, d)
+        keys = self._none.new_zeros(layers, rows, kv, width, d)  # for the values see `WIDE`
         values = self._none.new_zeros(layers, rows, kv, d, width).mT if d >= WIDE else torch.zeros_like(keys)
         for new, old in zip((keys, values), self.chunks[at]):
             new[:, :kept, :, :wide] = old[:, :kept]

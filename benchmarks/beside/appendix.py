@@ -69,13 +69,13 @@ def grown(axis: str, runs: Sequence[Run]) -> tuple[list[float], list[float]]:
     return [min(i["seconds"] for i in timed(one, run)) for one, run in zip(GROWTH[axis], runs)], list(map(above, runs))
 
 
-def apart(seconds: Sequence[float], linear: Sequence[float], attention: Sequence[float]) -> tuple[float, float, float]:
-    """FLOPs a second of products and of attention, and the largest error of a share: what explains the times best.
+def rates(seconds: Sequence[float], linear: Sequence[float], attention: Sequence[float]) -> tuple[float, float, float]:
+    """FLOPs a second of products and of attention that explain the times best, and the largest relative error.
 
     Least squares of relative errors over a constant and both kinds of FLOPs.
 
     >>> linear, attention = [1, 2, 4, 8], [1, 4, 16, 64]
-    >>> [round(x, 6) for x in apart([3 + a / 5 + b / 2 for a, b in zip(linear, attention)], linear, attention)]
+    >>> [round(x, 6) for x in rates([3 + a / 5 + b / 2 for a, b in zip(linear, attention)], linear, attention)]
     [5.0, 2.0, 0.0]
     """
     share = np.stack([np.ones(len(seconds)), linear, attention], 1) / np.asarray(seconds)[:, None]
@@ -89,12 +89,12 @@ def growth(data: dict[str, list[Run]]) -> str:
     for axis, runs in data.items():
         seconds, memory = grown(axis, runs)
         asked = [(work.learner(one), work.engine(one)) for one in GROWTH[axis]]
-        attention = [sum(f.attention for f in pair) / sum(f.all for f in pair) for pair in asked]
-        flops = exponent(DOUBLINGS, [sum(f.all for f in pair) for pair in asked])
+        linear = [sum(f.linear for f in pair) for pair in asked]
+        attention = [sum(f.attention for f in pair) for pair in asked]
+        share = [a / (a + b) for a, b in zip(attention, linear)]
+        flops = exponent(DOUBLINGS, [a + b for a, b in zip(attention, linear)])
         if axis in ("prompt", "answer"):
-            linear = [sum(f.linear for f in pair) for pair in asked]
-            square = [sum(f.attention for f in pair) for pair in asked]
-            products, looks, worst = apart(seconds, linear, square)
+            products, looks, worst = rates(seconds, linear, attention)
             said.append(
                 f"Times of the {axis} are a constant, products at {products / 1e9:.0f} GFLOP/s and attention at "
                 f"{looks / 1e9:.1f}, to within {worst:.0%} of each.\n"
@@ -102,7 +102,7 @@ def growth(data: dict[str, list[Run]]) -> str:
         rows.append(
             (
                 axis, " / ".join(f"{s:.2f}" for s in seconds), f"**{exponent(DOUBLINGS, seconds):.2f}**",
-                f"{flops:.2f}", f"{attention[0]:.0%} to {attention[-1]:.0%}", " / ".join(f"{m:.0f}" for m in memory),
+                f"{flops:.2f}", f"{share[0]:.0%} to {share[-1]:.0%}", " / ".join(f"{m:.0f}" for m in memory),
                 f"{exponent(DOUBLINGS, memory):.2f}",
             )
         )  # fmt: skip

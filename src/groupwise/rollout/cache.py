@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from groupwise.data import Ids
-from groupwise.rollout.layouts import WIDE, KeysValues, RowsKeysValues, chunks
+from groupwise.rollout.layouts import KeysValues, RowsKeysValues, chunks, swapped
 
 
 class Prefixes:
@@ -77,8 +77,8 @@ class RowCache:
     def _resize(self, at: int, rows: int, width: int, live: int) -> None:
         layers, tall, kv, wide, d = self.chunks[at][0].shape
         kept = min(tall, live)
-        keys = self._none.new_zeros(layers, rows, kv, width, d)  # for the values see `WIDE`
-        values = self._none.new_zeros(layers, rows, kv, d, width).mT if d >= WIDE else torch.zeros_like(keys)
+        keys = self._none.new_zeros(layers, rows, kv, width, d)
+        values = self._none.new_zeros(layers, rows, kv, d, width).mT if swapped(keys) else torch.zeros_like(keys)
         for new, old in zip((keys, values), self.chunks[at]):
             new[:, :kept, :, :wide] = old[:, :kept]
         self.chunks[at] = keys, values

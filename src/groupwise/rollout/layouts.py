@@ -6,7 +6,7 @@ those beyond a row's own end add exactly zero. A library's fused attention does 
 lengths.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 
@@ -21,8 +21,6 @@ from groupwise.models import attention, past
 ROWS = 8
 KEYS = 64
 WIDE = 64
-"""Heads from this width on are read from memory up to three times as fast where a product has them first, and where
-values stand along the positions that it sums over."""
 
 KeysValues = tuple[Float[Tensor, "layers kv w d"], Float[Tensor, "layers kv w d"]]
 RowsKeysValues = tuple[Float[Tensor, "layers _ kv _ d"], Float[Tensor, "layers _ kv _ d"]]
@@ -70,6 +68,17 @@ def shareable(context: int) -> int:
     (0, 64, 199)
     """
     return context - 1 if context > KEYS else 0
+
+
+def swapped(x: Float[Tensor, "*_ d"]) -> bool:
+    """Whether a product has such keys or values first, and values stand along the positions that it sums over.
+
+    Wide heads are read from memory up to three times as fast that way on a CPU; bfloat16 is read more slowly.
+
+    >>> swapped(torch.zeros(3, 128)), swapped(torch.zeros(3, 32)), swapped(torch.zeros(3, 128, dtype=torch.bfloat16))
+    (True, False, False)
+    """
+    return x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64) and x.shape[-1] >= WIDE
 
 
 def side(rows: Sequence[int], device: torch.device) -> Side:
@@ -165,7 +174,7 @@ class Decode:
         window: int | None = None,
         softcap: float | None = None,
     ) -> Float[Tensor, "n heads d"]:
-        n, (kv, d) = len(self.place), k.shape[1:]
+        n, (kv, d), swap = len(self.place), k.shape[1:], swapped(k)
         for chunk, rows, at in self.writes:
             keys, values = self.own[chunk]
             own = slice(n) if len(rows) == n else rows
@@ -174,8 +183,7 @@ class Decode:
         q = (q[:n] * d**-0.5).view(n, kv, -1, d)
         pieces = chunks(self.mask.shape[-1])
         mask, first = self._within(window)
-        product = times(d)
-        score = torch.cat([product(q, keys[layer][:n].mT) for _, (keys, _) in zip(pieces, self.own)], -1)
+        score = torch.cat([_times(q, keys[layer][:n].mT, swap) for _, (keys, _) in zip(pieces, self.own)], -1)
         score = _capped(score, softcap) + mask
         top = score.amax(-1, keepdim=True)
         before = [(one.rows, *one.look(layer, q, first, softcap)) for one in self.common]
@@ -184,7 +192,7 @@ class Decode:
         weight = score.sub_(top).exp_()
         seen, total = q.new_zeros(()), q.new_zeros(())
         for c, (_, values) in zip(pieces, self.own):
-            seen = seen + product(weight[..., c], values[layer][:n])
+            seen = seen + _times(weight[..., c], values[layer][:n], swap)
             total = total + weight[..., c].sum(-1, keepdim=True)
         for rows, high, values, mass in before:
             share = (high - top[rows]).exp()
@@ -245,9 +253,9 @@ class Prefill:
         return list(zip(keys, values))
 
 
-def times(d: int) -> Callable[[Tensor, Tensor], Tensor]:
-    """The product of a row's few queries, or of their weights, with keys or values of width d."""
-    return (lambda few, many: (many.mT @ few.mT).mT) if d >= WIDE else torch.matmul
+def _times(few: Tensor, many: Tensor, swap: bool) -> Tensor:
+    """`few @ many`: a row's few queries, or their weights, with its many keys or values."""
+    return (many.mT @ few.mT).mT if swap else few @ many
 
 
 def _capped(score: Tensor, softcap: float | None) -> Tensor:

@@ -1,5 +1,5 @@
-"""A device that is not the processor's, for machines without one: its tensors lie in ordinary memory, and refuse to meet
-what has not been moved to them, as a GPU's do.
+"""A device that is not the processor's, for machines without one: its tensors lie in ordinary memory, and refuse to
+meet what has not been moved to them, as a GPU's do.
 
 It goes by the name of `meta`, which torch allows any machine to have. Numbers come back by `cpu`, `tolist`, `item`.
 """

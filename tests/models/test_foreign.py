@@ -182,3 +182,12 @@ def test_a_model_without_checkpointing_says_so(tmp_path: Path) -> None:
     model._layers = list  # pyright: ignore[reportAttributeAccessIssue]
     with pytest.raises(Usage, match="cannot forward its layers again"):
         model.recompute = True
+
+
+def test_modules_that_are_not_ours_are_not_compiled(tmp_path: Path) -> None:
+    made(tmp_path, *CASES["gpt2"][:1], **CASES["gpt2"][1])
+    model = read_model(tmp_path)
+    model.compiled = False
+    with pytest.raises(Usage, match="is not compiled here"):
+        model.compiled = True
+    assert not model.compiled

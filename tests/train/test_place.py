@@ -1,14 +1,18 @@
 """What a recipe's machine decides, seen in whole runs."""
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
-from groupwise.train.place import place
+from groupwise.data import Environment
+from groupwise.train.place import place, prepare
 from groupwise.train.recipe import Machine, Native
 from groupwise.train.use import Use
-from tests.faults.small_runs import EVERY, left, ran
+from tests.faults.small_runs import EVERY, left, lines, ran
 
 
 def test_layers_forwarded_again_change_no_bit_of_a_run(tmp_path: Path) -> None:
@@ -22,3 +26,32 @@ def test_the_gap_that_rounding_explains_depends_on_the_dtype(dtype, bound) -> No
     recipe = replace(EVERY, machine=Machine(dtype=dtype))
     assert place(recipe, Use()).guards.max_gap == bound
     assert place(replace(recipe, engine=Native(max_gap=0.25)), Use()).guards.max_gap == 0.25
+
+
+def test_a_machine_without_a_compiler_says_so_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(act: object, **how: object) -> object:
+        def fails(x: torch.Tensor) -> torch.Tensor:
+            raise RuntimeError("InvalidCxxCompiler: No working C++ compiler found\nmore")
+
+        return fails
+
+    monkeypatch.setattr(torch, "compile", broken)
+    prepare(Machine())
+    with pytest.raises(Environment, match="nothing can be compiled for cpu") as error:
+        prepare(Machine(compile=True))
+    assert "No working C++ compiler" in str(error.value) and "more" not in str(error.value)
+
+
+@pytest.mark.slow  # half a minute of building kernels
+def test_compiled_runs_are_equal_and_near_the_plain_one(tmp_path: Path) -> None:
+    """In processes of their own: the checks of annotations that tests make cannot be compiled."""
+    base = [sys.executable, "-m", "groupwise", "train", "--iterations", "3", "--evaluate.problems", "32"]
+    wanted = {"plain": [], "compiled": ["--machine.compile", "true"], "again": ["--machine.compile", "true"]}
+    for name, words in wanted.items():
+        subprocess.run([*base, "--out", str(tmp_path / name), *words], check=True, capture_output=True, timeout=300)
+    runs = [next((tmp_path / name).iterdir()) for name in wanted]
+    plain, compiled, again = map(lines, runs)
+    assert compiled == again
+    assert compiled[1]["entropy"] == pytest.approx(plain[1]["entropy"], rel=1e-4)
+    weights = [(run / "model" / "model.safetensors").read_bytes() for run in runs]
+    assert weights[0] != weights[1] == weights[2]  # other kernels: something was compiled

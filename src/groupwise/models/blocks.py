@@ -37,10 +37,10 @@ def blocked(model: M) -> M:
     """The same model for inference: its parameters themselves, but large float32 matrices are read from blocks.
 
     With oneDNN on x86, 16 rows times such a matrix take half the time; a model without any is returned as it is, and so
-    is every model elsewhere. Who changes the parameters calls `forget` before the next forward.
+    is every model elsewhere, and a compiled one. Who changes the parameters calls `forget` before the next forward.
     """
     own = [*model.parameters(), *model.buffers()]
-    if not any(map(gains, own)):
+    if not any(map(gains, own)) or (isinstance(model, Decoder) and model.compiled):
         return model
     twin = copy.deepcopy(model, {id(x): x for x in own})
     for module in twin.modules():

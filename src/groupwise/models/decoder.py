@@ -5,7 +5,10 @@ weights' dtype: a float64 model is float64 throughout, norms and rotary position
 norms in float32.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -66,6 +69,7 @@ class Shape(Sizes):
 
 
 Turn = tuple[Float[Tensor, "n 1 d"], Float[Tensor, "n 1 d"]]
+QueriesKeysValues = tuple[Float[Tensor, "n heads d"], Float[Tensor, "n kv d"], Float[Tensor, "n kv d"]]
 
 
 def rotary(position: Int[Tensor, " n"], shape: Shape, dtype: torch.dtype) -> Turn:
@@ -91,7 +95,7 @@ def turned(x: Float[Tensor, "n heads d"], turn: Turn) -> Float[Tensor, "n heads 
 
 
 class Attention(nn.Module):
-    """Grouped-query attention; what sees what is the layout's business."""
+    """Grouped-query attention before and after the layout, whose business it is what sees what."""
 
     def __init__(self, shape: Shape, layer: int) -> None:
         super().__init__()
@@ -105,10 +109,12 @@ class Attention(nn.Module):
         self.q_norm = Norm(shape.head_dim, shape.eps) if shape.qk_norm else nn.Identity()
         self.k_norm = Norm(shape.head_dim, shape.eps) if shape.qk_norm else nn.Identity()
 
-    def forward(self, x: Float[Tensor, "n width"], turn: Turn, layout: Layout) -> Float[Tensor, "n width"]:
+    def asked(self, x: Float[Tensor, "n width"], turn: Turn) -> QueriesKeysValues:
         q, k, v = (proj(x).unflatten(-1, (-1, self.head_dim)) for proj in (self.q_proj, self.k_proj, self.v_proj))
-        q, k = turned(self.q_norm(q), turn), turned(self.k_norm(k), turn)
-        return self.o_proj(layout.attend(self.layer, q, k, v, window=self.window).flatten(1))
+        return turned(self.q_norm(q), turn), turned(self.k_norm(k), turn), v
+
+    def forward(self, seen: Float[Tensor, "n heads d"]) -> Float[Tensor, "n width"]:
+        return self.o_proj(seen.flatten(1))
 
 
 class MLP(nn.Module):
@@ -125,7 +131,10 @@ class MLP(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention, then MLP, each on a norm of the stream and added to it."""
+    """Attention, then MLP, each on a norm of the stream and added to it.
+
+    When `compiled`, what comes before attention and what comes after it are each one kernel between two products.
+    """
 
     def __init__(self, shape: Shape, layer: int) -> None:
         super().__init__()
@@ -133,10 +142,25 @@ class Layer(nn.Module):
         self.mlp = MLP(shape)
         self.input_layernorm = Norm(shape.width, shape.eps)
         self.post_attention_layernorm = Norm(shape.width, shape.eps)
+        self.compiled = False
 
     def forward(self, x: Float[Tensor, "n width"], turn: Turn, layout: Layout) -> Float[Tensor, "n width"]:
-        x = x + self.self_attn(self.input_layernorm(x), turn, layout)
+        before, after = map(_compiled, (Layer.before, Layer.after)) if self.compiled else (Layer.before, Layer.after)
+        q, k, v = before(self, x, turn)
+        return after(self, x, layout.attend(self.self_attn.layer, q, k, v, window=self.self_attn.window))
+
+    def before(self, x: Float[Tensor, "n width"], turn: Turn) -> QueriesKeysValues:
+        return self.self_attn.asked(self.input_layernorm(x), turn)
+
+    def after(self, x: Float[Tensor, "n width"], seen: Float[Tensor, "n heads d"]) -> Float[Tensor, "n width"]:
+        x = x + self.self_attn(seen)
         return x + self.mlp(self.post_attention_layernorm(x))
+
+
+@cache
+def _compiled(half: Callable[..., Any]) -> Callable[..., Any]:
+    """Half a layer for any number of tokens, once for all layers. Made when first asked: torch imports its compiler."""
+    return torch.compile(half, dynamic=True)
 
 
 class Trunk(nn.Module):
@@ -217,6 +241,19 @@ class Decoder(nn.Module):
     @recompute.setter
     def recompute(self, wanted: bool) -> None:
         self.model.recompute = wanted
+
+    @property
+    def compiled(self) -> bool:
+        """Whether the work around attention and products is done by kernels made for it."""
+        return any(layer.compiled for layer in self._layers())
+
+    @compiled.setter
+    def compiled(self, wanted: bool) -> None:
+        for layer in self._layers():
+            layer.compiled = wanted
+
+    def _layers(self) -> list[Layer]:
+        return [m for m in self.model.layers if isinstance(m, Layer)]
 
     def forward(self, tokens: Int[Tensor, " n"], layout: Layout) -> Float[Tensor, "n width"]:
         """Hidden states after the final norm."""

@@ -68,6 +68,20 @@ class Foreign(nn.Module):
                 if "drop" in name and isinstance(rate, float):
                     setattr(layer, name, 0.0)
 
+    @property
+    def compiled(self) -> bool:
+        """Never: what transformers' modules do is theirs."""
+        return False
+
+    @compiled.setter
+    def compiled(self, wanted: bool) -> None:
+        if wanted:
+            raise Usage(
+                f"{type(self.causal).__name__} is not compiled here",
+                evidence="it is forwarded by the modules of transformers",
+                fix="leave --machine.compile out, or take a Llama, Mistral or Qwen model",
+            )
+
     def _layers(self) -> list[Any]:
         from transformers.modeling_layers import GradientCheckpointingLayer
 

@@ -137,7 +137,21 @@ def prepare(machine: Machine) -> torch.device:
             evidence=f"machine.device = {machine.device!r}, devices {count}",
             fix=f"say a number below {count}, such as --machine.device cuda:0" if count else "say --machine.device cpu",
         )
+    if machine.compile:
+        see_compiler(device)
     return device
+
+
+def see_compiler(device: torch.device) -> None:
+    """`Environment` where no kernel can be built for the device."""
+    try:
+        torch.compile(torch.nn.functional.silu)(torch.ones(16, device=device))
+    except RuntimeError as error:  # which all of the compiler's are
+        raise Environment(
+            f"nothing can be compiled for {device} here",
+            evidence=str(error).partition("\n")[0],
+            fix="install a C++ compiler, such as g++ (for CUDA triton too), or leave --machine.compile out",
+        ) from None
 
 
 def place(recipe: Recipe, use: Use) -> Place:
@@ -150,7 +164,7 @@ def place(recipe: Recipe, use: Use) -> Place:
     if recipe.lora is not None:
         attach(model, recipe.lora, seed=recipe.seed)
     see_routing(recipe.method.routing, mixture(model))
-    model.recompute = recipe.machine.recompute
+    model.recompute, model.compiled = recipe.machine.recompute, recipe.machine.compile
     task = task_of(recipe, tokenizer)
     verifier = verifier_of(recipe, task, use)
     method = recipe.method

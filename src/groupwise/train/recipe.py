@@ -90,6 +90,8 @@ class Machine:
     `bfloat16` is the dtype of the weights and of all that is computed with them; log-probs are float32, and so is the
     optimizer's own copy of each weight, which the weight is rounded from. `recompute` forwards each layer again on the
     way back instead of keeping all that it computed: equal gradients, less memory, about a third more time to learn.
+    `compile` makes kernels for what a layer does beside its products and attention, where a GPU is to wait for fewer of
+    them; the first iterations wait for the compiler.
 
     One thread is the measured best for models under a million parameters, and the only setting with bits equal
     whatever the batch mates.
@@ -100,6 +102,7 @@ class Machine:
     threads: int = 1
     piece_tokens: int = 16384
     recompute: bool = False
+    compile: bool = False
     deadline: float = 600.0
     verdict_deadline: float = 10.0
 

@@ -8,10 +8,9 @@ parity of its ids: the engine, the learner and the loop are those of any run.
 
 import argparse
 import asyncio
-import json
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 from benchmarks.beside.files import model_of, problems_of
 from benchmarks.beside.regimes import WORKS, Regime
 from benchmarks.beside.rewards import parity
+from benchmarks.beside.turns import Over, said
 from benchmarks.beside.watch import Watch, versions
 
 import groupwise.train.place as placing
@@ -104,9 +104,11 @@ def recipe_of(regime: Regime, *, iterations: int, seed: int, machine: Machine) -
     )
 
 
-def measure(regime: Regime, *, iterations: int, seed: int, machine: Machine) -> dict[str, Any]:
-    """The run, timed."""
-    watch = Watch()
+def measure(regime: Regime, *, iterations: int, seed: int, machine: Machine, turns: bool = False) -> dict[str, Any]:
+    """The run, timed; in turns of the regime's timed iterations after its warm-up."""
+    about = {"system": "groupwise", "regime": regime.letter, "threads": machine.threads}
+    used = versions("groupwise", "torch", "transformers", "numpy")
+    watch = Watch(regime.turns if turns else (), {**about, "versions": used})
     recipe = recipe_of(regime, iterations=iterations, seed=seed, machine=machine)
     if regime.lengths is not None:
         placing.read_tokenizer = lambda path: replace(read_tokenizer(path), eos=frozenset())
@@ -121,9 +123,10 @@ def measure(regime: Regime, *, iterations: int, seed: int, machine: Machine) -> 
         logbook = Timed(Path(directory), Record(Path(directory)), keep=1)
         logbook.watch = watch
         logbook.done = 0  # neither the first evaluation nor the checkpoint before it
-        asyncio.run(loop(recipe, ready.buffer, ready.engine, ready.learner, logbook, ready.guards, nothing))
+        with suppress(Over):
+            asyncio.run(loop(recipe, ready.buffer, ready.engine, ready.learner, logbook, ready.guards, nothing))
     forced = [regime.lengths_of(i) for i in range(iterations)]
-    for iteration, lengths in zip(watch.iterations, forced, strict=True):
+    for iteration, lengths in zip(watch.iterations, forced, strict=not turns):
         assert lengths is None or iteration["tokens"] == sum(lengths), "lengths are not those that were forced"
     return watch.told()
 
@@ -134,12 +137,11 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--iterations", type=int, help="other than the regime's warm-up and timed ones")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--turns", action="store_true", help="after the warm-up, wait for a line before each turn")
     a = parser.parse_args(argv)
     regime = WORKS[a.regime]
     iterations = a.iterations or regime.warmup + regime.timed
-    told = measure(regime, iterations=iterations, seed=a.seed, machine=Machine(threads=a.threads))
-    about = {"system": "groupwise", "regime": regime.letter, "threads": a.threads}
-    print(json.dumps({**about, "versions": versions("groupwise", "torch", "transformers", "numpy"), **told}))
+    said(measure(regime, iterations=iterations, seed=a.seed, machine=Machine(threads=a.threads), turns=a.turns))
 
 
 if __name__ == "__main__":

@@ -30,9 +30,10 @@ record of samples and metrics included; TRL logs and saves nothing. Memory is th
 iteration, above what the imports hold. Both run with glibc told to keep freed memory: without that TRL loses a third
 of (d) to page faults, and Groupwise a tenth.
 
-One process pinned to one core, one thread, the two in turn; a GEMM probe before and after each pair, and a pair whose
-probes differ by more than 15 % is repeated, at most three times a regime. A ratio is TRL's time over Groupwise's: the
-median of the pairs, with least and most.
+Two processes of one thread each, pinned to one core, take turns: each starts and warms up once, and waits while the
+other computes. In (a) and (e), where what has learned for longer answers otherwise, each pair of turns is of two new
+processes. A GEMM probe stands before and after each pair, and a pair whose probes differ by more than 15 % is repeated,
+at most three times a regime. A ratio is TRL's time over Groupwise's: the median of the pairs, with least and most.
 """
 LEARN = """\
 Mean reward of each iteration's samples over 60 iterations, three seeds a system, above for (a) and below for (e).

@@ -1,17 +1,18 @@
-"""Interleaved pairs of runs, Groupwise then TRL, each a process of its own on a core of its own, and their ratios."""
+"""Interleaved pairs of turns, Groupwise's then TRL's, on one core that each has to itself, and their ratios."""
 
-import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import mean, median
 from typing import Any
 
 from benchmarks.beside.files import HOME
 from benchmarks.beside.regimes import Regime
+from benchmarks.beside.turns import Player, told
 
 CORE = 0
 APART = 0.15
@@ -19,7 +20,7 @@ APART = 0.15
 REPEATS = 3
 """Pairs of one regime that are repeated at most; after that they count as they are, and the page says how many."""
 PROBE = """
-import time, torch
+import json, sys, time, torch
 torch.set_num_threads(1)
 a, b = torch.randn(1024, 1024), torch.randn(1024, 1024)
 def once():
@@ -27,9 +28,10 @@ def once():
     for _ in range(4): a @ b
     return 4 * 2 * 1024**3 / (time.perf_counter() - began) / 1e9
 once()
-print(sorted(once() for _ in range(9))[4])
+for line in sys.stdin:
+    print(json.dumps({"gflops": sorted(once() for _ in range(9))[4]}), flush=True)
 """
-"""Median GFLOP/s of a float32 product of 1024 x 1024."""
+"""At every line, the median GFLOP/s of a float32 product of 1024 x 1024."""
 
 KEEP = dict.fromkeys(("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"), str(1 << 34)) | {
     "MALLOC_TOP_PAD_": str(1 << 26)
@@ -48,15 +50,17 @@ class Machine:
     threads: int = 1
     trl: str = sys.executable
 
-    def run(self, python: str, code: Sequence[str]) -> str:
-        """The standard output of one pinned process. SystemExit with its errors where it fails."""
+    @property
+    def how(self) -> dict[str, Any]:
+        """Where and with what environment a process runs."""
         keep = {k: v for k, v in os.environ.items() if not k.startswith(("OMP_", "MKL_", "GROUPWISE_"))}
         paths = os.pathsep.join([str(HOME / "src"), str(HOME)])
         environment = keep | KEEP | {"OMP_NUM_THREADS": str(self.threads), "PYTHONPATH": paths}
-        done = subprocess.run(
-            [python, *code], cwd=HOME, env=environment, capture_output=True, text=True, check=False,
-            preexec_fn=lambda: os.sched_setaffinity(0, self.cores),
-        )  # fmt: skip
+        return {"cwd": HOME, "env": environment, "preexec_fn": lambda: os.sched_setaffinity(0, self.cores)}
+
+    def run(self, python: str, code: Sequence[str]) -> str:
+        """The standard output of one pinned process. SystemExit with its errors where it fails."""
+        done = subprocess.run([python, *code], capture_output=True, text=True, check=False, **self.how)
         if done.returncode:
             raise SystemExit(f"{' '.join(code)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
         return done.stdout
@@ -69,20 +73,40 @@ class Machine:
         if subprocess.run([self.trl, "-c", look], check=False).returncode:
             raise SystemExit(f"{self.trl} has no TRL: pip install -c constraints.txt -e '.[bench]', or --trl PYTHON")
 
-    def probe(self) -> float:
-        """GFLOP/s of one core at this moment."""
-        return float(self.run(sys.executable, ["-c", PROBE]))
+    @contextmanager
+    def probe(self) -> Iterator[Callable[[], float]]:
+        """What tells GFLOP/s of one core at each moment that it is asked."""
+        with Player([sys.executable, "-c", PROBE], **self.how) as player:
+            yield lambda: player.turn()["gflops"]
+
+    @contextmanager
+    def both(self, regime: Regime, turns: int) -> Iterator[tuple[Callable[[], Run], Callable[[], Run]]]:
+        """Both systems, started and warmed up one after the other, to take so many turns. Neither comes to its end by
+        itself, which would be work while the other is timed."""
+        more = ("--turns", "--iterations", str(regime.warmup + turns * regime.timed + 1))
+        with Player(self._ours(regime, more), **self.how) as ours:
+            ours.hear()
+            with Player(self._theirs(regime, more), **self.how) as theirs:
+                theirs.hear()
+                yield (lambda: newest(regime, ours.turn())), (lambda: newest(regime, theirs.turn()))
 
     def ours(self, regime: Regime, *more: str) -> Run:
         """One run of Groupwise."""
-        code = ["-m", "benchmarks.beside.ours", regime.letter, "--threads", str(self.threads), *more]
-        return told(self.run(sys.executable, code))
+        python, *code = self._ours(regime, more)
+        return told(self.run(python, code))
 
     def theirs(self, regime: Regime, *more: str, processes: int = 1) -> Run:
         """One run of TRL, in several processes that share its work where `processes` says so."""
+        python, *code = self._theirs(regime, more, processes)
+        return told(self.run(python, code))
+
+    def _ours(self, regime: Regime, more: Sequence[str]) -> list[str]:
+        return [sys.executable, "-m", "benchmarks.beside.ours", regime.letter, "--threads", str(self.threads), *more]
+
+    def _theirs(self, regime: Regime, more: Sequence[str], processes: int = 1) -> list[str]:
         several = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
         code = ["-m", "benchmarks.beside.theirs", regime.letter, "--threads", str(self.threads), *more]
-        return told(self.run(self.trl, code if processes == 1 else [*several, *code]))
+        return [self.trl, *([] if processes == 1 else several), *code]
 
     def prepare(self, regime: Regime, seed: int = 0) -> None:
         """The files that both sides read."""
@@ -93,36 +117,52 @@ class Machine:
         return told(self.run(sys.executable, ["-m", "benchmarks.beside.limits", regime.letter]))
 
 
-def told(output: str) -> Run:
-    """What a run said of itself: its last line of JSON.
+def newest(regime: Regime, run: Run) -> Run:
+    """A run as if its newest turn were its only one.
 
-    >>> told('{"a": 1}\\nTRL says more')
-    {'a': 1}
+    >>> from benchmarks.beside.regimes import REGIMES
+    >>> newest(REGIMES["b"], {"iterations": ["warm-up", 1, 2, 3]})
+    {'iterations': ['warm-up', 3]}
     """
-    return json.loads([line for line in output.splitlines() if line.startswith('{"')][-1])
+    made = run["iterations"]
+    return run | {"iterations": [*made[: regime.warmup], *made[-regime.timed :]]}
 
 
 def pairs(regime: Regime, n: int, machine: Machine, say: Callable[[str], None]) -> list[dict[str, Any]]:
-    """`n` pairs that count, those that were repeated among them."""
+    """`n` pairs that count, those that were repeated among them.
+
+    Where answers have forced lengths, all pairs are turns of the same two processes. Where they end by themselves,
+    each pair is of two new ones: what has learned for longer answers otherwise.
+    """
     found: list[dict[str, Any]] = []
-    probe = machine.probe()
-    while len(counted(found)) < n:
-        began, before = time.perf_counter(), probe
-        pair: dict[str, Any] = {"groupwise": machine.ours(regime), "trl": machine.theirs(regime)}
-        probe = machine.probe()
-        pair["probes"] = [before, probe]
-        pair["counts"] = close(pair) or len(found) - len(counted(found)) >= REPEATS
-        found.append(pair)
-        ours, theirs = (
-            f"{per_iteration(regime, pair[system]):.2f} s ({phase(regime, 'sample', pair[system]):.2f} to sample)"
-            for system in ("groupwise", "trl")
-        )
-        say(
-            f"pair {len(found)}: {ratio(regime, found[-1]):.2f}x ({ratio(regime, found[-1], 'cpu'):.2f}x by CPU); an "
-            f"iteration {ours} and {theirs}; probes {before:.0f} and {probe:.0f} GFLOP/s"
-            f"{'' if pair['counts'] else ', repeated'}; {time.perf_counter() - began:.0f} s"
-        )
+    turns = 1 if regime.lengths is None else n + REPEATS
+    with machine.probe() as probe:
+        while len(counted(found)) < n:
+            with machine.both(regime, turns) as sides:
+                before = probe()
+                for _ in range(turns):
+                    began = time.perf_counter()
+                    pair: dict[str, Any] = dict(zip(("groupwise", "trl"), (turn() for turn in sides), strict=True))
+                    pair["probes"] = [before, before := probe()]
+                    pair["counts"] = close(pair) or len(found) - len(counted(found)) >= REPEATS
+                    found.append(pair)
+                    say(f"pair {len(found)}: {line(regime, pair)}; {time.perf_counter() - began:.0f} s")
+                    if len(counted(found)) == n:
+                        break
     return found
+
+
+def line(regime: Regime, pair: dict[str, Any]) -> str:
+    """A pair for who waits."""
+    ours, theirs = (
+        f"{per_iteration(regime, pair[system]):.2f} s ({phase(regime, 'sample', pair[system]):.2f} to sample)"
+        for system in ("groupwise", "trl")
+    )
+    before, after = pair["probes"]
+    return (
+        f"{ratio(regime, pair):.2f}x ({ratio(regime, pair, 'cpu'):.2f}x by CPU); an iteration {ours} and {theirs}; "
+        f"probes {before:.0f} and {after:.0f} GFLOP/s{'' if pair['counts'] else ', repeated'}"
+    )
 
 
 def close(pair: dict[str, Any]) -> bool:

@@ -103,6 +103,11 @@ class Regime:
         return self.prompts * self.group
 
     @property
+    def turns(self) -> range:
+        """The iterations that a turn begins with."""
+        return range(self.warmup, 1 << 20, self.timed)
+
+    @property
     def minibatch(self) -> int:
         """Answers an optimizer step."""
         return self.rows // self.minibatches

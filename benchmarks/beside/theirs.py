@@ -14,6 +14,7 @@ import json
 import os
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "TRL_EXPERIMENTAL_SILENCE": "1"}
@@ -24,6 +25,7 @@ from benchmarks.beside.files import model_of, prompts_of
 from benchmarks.beside.regimes import WORKS, Regime
 from benchmarks.beside.rewards import calculator, parity
 from benchmarks.beside.settings import settings
+from benchmarks.beside.turns import Over, said
 from benchmarks.beside.watch import Watch, versions
 from datasets import Dataset
 from transformers import (
@@ -105,9 +107,9 @@ def reward_of(regime: Regime) -> Any:
     return graded if regime.net is None else even
 
 
-def measure(regime: Regime, *, iterations: int, seed: int, told: dict[str, Any]) -> dict[str, Any]:
+def measure(regime: Regime, *, iterations: int, seed: int, told: dict[str, Any], watch: Watch) -> dict[str, Any]:
     """The run, timed."""
-    watch, model = Watch(), model_of(regime)
+    model = model_of(regime)
     rows = [json.loads(line) for line in prompts_of(regime, seed).read_text().splitlines()]
     with tempfile.TemporaryDirectory() as directory:
         trainer = Timed(
@@ -121,10 +123,11 @@ def measure(regime: Regime, *, iterations: int, seed: int, told: dict[str, Any])
         trainer.watch, trainer.regime = watch, regime
         if regime.lengths is not None:
             trainer.eos_token_ids = [NO_TOKEN]
-        trainer.train()
+        with suppress(Over):
+            trainer.train()
         memory = torch.tensor([watch.floor, watch.peak], dtype=torch.float64)
         floor, most = trainer.accelerator.gather(memory).view(-1, 2).sum(0).tolist()  # of all processes
-    return {**watch.told(), "floor_mib": floor, "peak_mib": most, "settings": told}
+    return {**watch.told(), "floor_mib": floor, "peak_mib": most}
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -136,6 +139,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--micro-batch", type=int, help="other than the regime's")
     parser.add_argument("--frugal", action="store_true", help="with gradient checkpointing")
     parser.add_argument("--continuous", action="store_true", help="with transformers' continuous batching")
+    parser.add_argument("--turns", action="store_true", help="after the warm-up, wait for a line before each turn")
     a = parser.parse_args(argv)
     torch.set_num_threads(a.threads)
     transformers.utils.logging.set_verbosity_error()
@@ -144,11 +148,13 @@ def main(argv: list[str] | None = None) -> None:
     best = settings(regime, iterations=iterations, micro_batch=a.micro_batch or regime.micro_batch, processes=processes)
     asked = {"gradient_checkpointing": a.frugal, "use_transformers_continuous_batching": a.continuous}
     several = {"ddp_backend": "gloo"} if processes > 1 else {}
-    told = measure(regime, iterations=iterations, seed=a.seed, told=best | asked | several)
+    told = best | asked | several
     about = {"system": "trl", "regime": regime.letter, "threads": a.threads, "processes": processes}
     used = versions("trl", "transformers", "accelerate", "datasets", "torch", "numpy")
+    watch = Watch(regime.turns if a.turns else (), {**about, "versions": used, "settings": told})
+    found = measure(regime, iterations=iterations, seed=a.seed, told=told, watch=watch)
     if int(os.environ.get("RANK", 0)) == 0:
-        print(json.dumps({**about, "versions": used, **told}))
+        said(found)
 
 
 if __name__ == "__main__":

@@ -3,20 +3,23 @@
 import os
 import platform
 import time
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+from benchmarks.beside.turns import wait
 
 MIB = 1 << 20
 
 
 class Watch:
     """Iterations as they pass, each with wall and CPU seconds, in all and by phase. A phase inside another counts once,
-    under its own name."""
+    under its own name. Before each of the iterations `turns` it says what it saw and waits. `about` is said with it."""
 
-    def __init__(self) -> None:
+    def __init__(self, turns: Container[int] = (), about: Mapping[str, Any] | None = None) -> None:
+        self.turns, self.about = turns, about or {}
         self.iterations: list[dict[str, Any]] = []
         self.floor = resident()
         """MiB held once everything is imported, before there is a model."""
@@ -31,6 +34,8 @@ class Watch:
     def begin(self) -> None:
         """An iteration begins; one that is under way has ended."""
         self.end()
+        if len(self.iterations) in self.turns:
+            wait(self.told())
         self.start = self.start or age()
         self._now = {"phases": {}}
         self._mark = self._began = clocks()
@@ -69,6 +74,7 @@ class Watch:
     def told(self) -> dict[str, Any]:
         """All of it, as JSON takes it."""
         return {
+            **self.about,
             "iterations": self.iterations,
             "floor_mib": self.floor,
             "peak_mib": self.peak,

@@ -4,8 +4,11 @@ import asyncio
 import doctest
 import json
 import math
+import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -25,6 +28,7 @@ from benchmarks.beside import (
     rewards,
     sections,
     tables,
+    turns,
     watch,
     work,
 )
@@ -200,18 +204,21 @@ class Fake:
     """A machine that answers from lists."""
 
     def __init__(self, probes: list[float]) -> None:
-        self.probes, self.asked = iter(probes), []
+        self.probes = iter(probes)
+        self.asked: list[str | int] = []
 
-    def probe(self) -> float:
-        return next(self.probes)
+    @contextmanager
+    def probe(self) -> Iterator[Callable[[], float]]:
+        yield lambda: next(self.probes)
 
-    def ours(self, one: Regime, *more: str) -> Any:
-        self.asked.append("ours")
-        return run_of(1.0)
+    @contextmanager
+    def both(self, one: Regime, turns: int) -> Iterator[tuple[Callable[[], Any], Callable[[], Any]]]:
+        self.asked.append(turns)
+        yield lambda: self.turn("ours", 1.0), lambda: self.turn("theirs", 3.0)
 
-    def theirs(self, one: Regime, *more: str) -> Any:
-        self.asked.append("theirs")
-        return run_of(3.0)
+    def turn(self, who: str, seconds: float) -> Any:
+        self.asked.append(who)
+        return run_of(seconds)
 
 
 def test_a_pair_between_unequal_probes_is_repeated(capsys: pytest.CaptureFixture[str]) -> None:
@@ -219,7 +226,18 @@ def test_a_pair_between_unequal_probes_is_repeated(capsys: pytest.CaptureFixture
     said: list[str] = []
     found = pairs.pairs(TINY, 3, fake, said.append)  # type: ignore[arg-type]
     assert [pair["counts"] for pair in found] == [True, False, True, True]
-    assert fake.asked == ["ours", "theirs"] * 4 and "repeated" in said[1] and "repeated" not in said[2]
+    assert (
+        fake.asked == [3 + pairs.REPEATS, *["ours", "theirs"] * 4]
+        and "repeated" in said[1]
+        and "repeated" not in said[2]
+    )
+
+
+def test_where_answers_end_by_themselves_each_pair_has_processes_of_its_own() -> None:
+    fake = Fake([100, 98, 80, 81, 80, 60, 60, 60])
+    found = pairs.pairs(replace(TINY, lengths=None), 3, fake, lambda line: None)  # type: ignore[arg-type]
+    assert [pair["probes"] for pair in found] == [[100, 98], [80, 81], [80, 60], [60, 60]]
+    assert fake.asked == [1, "ours", "theirs"] * 4
 
 
 def test_repeats_have_an_end() -> None:
@@ -231,6 +249,53 @@ def test_a_ratio_is_by_trained_token_and_without_warm_up() -> None:
     pair = {"groupwise": run_of(1.0, tokens=200), "trl": run_of(3.0, tokens=100)}
     assert pairs.ratio(TINY, pair) == pytest.approx(6.0)
     assert pairs.per_iteration(TINY, pair["trl"]) == 3.0
+
+
+# Turns
+
+
+def test_our_side_takes_turns_and_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real process, on a regime of another name's files; what it says of a turn is that turn's alone."""
+    code = [
+        "import sys",
+        "from pathlib import Path",
+        "from benchmarks.beside import files, ours, prepare, regimes",
+        "from tests.benchmarks.test_beside import TINY",
+        f"files.ROOT = prepare.ROOT = Path({str(tmp_path / 'beside')!r})",
+        "prepare.prepare(TINY)",
+        "regimes.WORKS['tiny'] = TINY",
+        "ours.main(['tiny', '--turns', '--iterations', '9'])",
+    ]
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    how: dict[str, Any] = {"cwd": HOME, "env": os.environ | {"TMPDIR": str(temporary), "OMP_NUM_THREADS": "1"}}
+    with turns.Player([sys.executable, "-c", "\n".join(code)], **how) as player:
+        warm = player.hear()
+        assert len(warm["iterations"]) == TINY.warmup and list(temporary.iterdir())
+        told = [pairs.newest(TINY, player.turn()) for _ in range(3)]
+    assert [len(run["iterations"]) for run in told] == [TINY.warmup + TINY.timed] * 3
+    assert len({run["iterations"][-1]["seconds"] for run in told}) == 3
+    assert {run["start_seconds"] for run in told} == {warm["start_seconds"]} and told[0]["system"] == "groupwise"
+    assert not list(temporary.iterdir())
+
+
+def test_a_player_that_fails_is_told_of() -> None:
+    code = "import sys; print('noise'); print('{\"a\": 1}', flush=True); sys.stdin.readline(); sys.exit('no more')"
+    with (
+        pytest.raises(SystemExit, match="ended with 1:\nno more"),
+        turns.Player([sys.executable, "-c", code]) as player,
+    ):
+        assert player.hear() == {"a": 1}
+        player.turn()
+
+
+def test_a_player_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "DEADLINE", 0.2)
+    with (
+        pytest.raises(SystemExit, match="ended with -9"),
+        turns.Player([sys.executable, "-c", "import time; time.sleep(60)"]) as player,
+    ):
+        player.hear()
 
 
 # Pages
@@ -341,7 +406,7 @@ def test_a_line_in_proportion_is_straight_on_logarithms() -> None:
     assert math.isclose(chart.exponent([1, 2, 4, 8], [5, 10, 20, 40]), 1.0)
 
 
-@pytest.mark.parametrize("module", [chart, page, pairs, regimes, results, rewards, tables])
+@pytest.mark.parametrize("module", [chart, page, pairs, regimes, results, rewards, tables, turns])
 def test_examples_in_docstrings(module: ModuleType) -> None:
     found = doctest.testmod(module)
     assert found.attempted and not found.failed

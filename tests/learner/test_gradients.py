@@ -1,5 +1,8 @@
 """Gradients of the learner on a real model: those of one plain forward a sample, for any cut, rank and objective."""
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 import torch
 
@@ -19,7 +22,7 @@ from groupwise.objective import (
     token_mean,
 )
 from groupwise.rewards import Correctness
-from tests.learner.small import model, ragged
+from tests.learner.small import SHAPE, model, ragged
 
 OBJECTIVES = {
     "sequences": Objective(surrogate=Clip(), aggregate=sequence_mean),
@@ -90,6 +93,35 @@ def test_any_partition_has_the_plain_gradient(name, long, monkeypatch: pytest.Mo
         for pieces in (1, 2, 3, 8):
             step = Step(tuple(tuple(samples[i::pieces]) for i in range(pieces)))
             assert close(gradient(batch, step, objective), wanted, 1e-12), (name, pieces)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_tokens_looked_up_add_to_the_embeddings_gradient_in_place(tied: bool) -> None:
+    """The same sums, and no gradient of the matrix's size beside the one that is there."""
+    batch, objective = credited(), OBJECTIVES["tokens"]
+    found, graphs = [], []
+    for in_place in (False, True):
+        it = Learner(model(shape=replace(SHAPE, tied=tied)), optimizer=AdamW(), steps=1, temperature=0.7)
+        assert it.model.model.adds_in_place
+        it.model.model.adds_in_place = in_place
+        it._backward(objective.fix(batch), Step((tuple(range(9)), tuple(range(9, 24)))), objective)
+        found.append([p.grad for p in it.model.parameters()])
+        layout = Shared.of([(1, 2)], [(3, 4)])
+        graphs.append(nodes(it.model(layout.tokens, layout).grad_fn))
+    for plain, ours in zip(*found, strict=True):
+        torch.testing.assert_close(ours, plain, rtol=1e-12, atol=1e-15)
+    assert found[0][0].abs().sum(1).gt(0).sum() > 5
+    assert [any("Embedding" in name for name in graph) for graph in graphs] == [True, False]
+
+
+def nodes(root: Any) -> set[str]:
+    """Names of all functions that a tensor came from."""
+    seen, open_ = {root}, [root]
+    while open_:
+        new = {f for f, _ in open_.pop().next_functions if f is not None} - seen
+        seen |= new
+        open_ += new
+    return {f.name() for f in seen}
 
 
 @pytest.mark.t(52)

@@ -1,6 +1,7 @@
 """A device that is not the processor's: nothing is computed from tensors of two devices, and the numbers are those of
 the processor, though neither engine nor learner has its fused ways there."""
 
+import shutil
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ from groupwise.models import Lora
 from groupwise.train import place as placing
 from groupwise.train.loop import learn
 from groupwise.train.recipe import Machine, Recipe
+from groupwise.train.store import newest_checkpoint
 from tests.elsewhere import AWAY, elsewhere
 from tests.faults.small_runs import EVERY, left, lines, ran
 from tests.learner.small import families, model
@@ -43,9 +45,12 @@ def test_a_run_elsewhere_goes_on_as_if_it_had_not_stopped(tmp_path: Path, monkey
     monkeypatch.setattr(placing, "prepare", lambda machine: AWAY)
     with elsewhere():
         whole = ran(tmp_path / "whole", EVERY)
-        halves = ran(tmp_path / "halves", EVERY, stop_after=2)
-        assert len(lines(halves)) == 2
-        assert left(ran(halves, EVERY)) == left(whole)
+        again = Path(shutil.copytree(whole, tmp_path / "again"))
+        shutil.rmtree(again / "model")
+        shutil.rmtree(again / "checkpoints" / "000003")
+        kept = newest_checkpoint(again, strict=True)
+        assert kept and kept.state["done"] == 2 and len(lines(whole)) == 4
+        assert left(ran(again, EVERY)) == left(whole)
 
 
 @pytest.mark.parametrize("method", published)

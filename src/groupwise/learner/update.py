@@ -17,7 +17,7 @@ from groupwise.learner.forward import forward
 from groupwise.learner.optimizer import AdamW, Optimizer
 from groupwise.learner.plan import Step
 from groupwise.learner.routing import Routing, Traffic, Trip, mixture
-from groupwise.models import law_dtype
+from groupwise.models import Decoder, law_dtype
 
 M = TypeVar("M", bound=torch.nn.Module)
 PLAIN = Routing()
@@ -71,6 +71,8 @@ class Learner:
         memory: Sequence[tuple[str, Memory]] = (),
     ) -> None:
         assert isinstance(model, Backbone), "a model is a torch module with a head"
+        if isinstance(model, Decoder):
+            model.model.adds_in_place = True
         self.model = model
         self.steps = steps
         self.temperature = temperature

@@ -166,7 +166,10 @@ def _compiled(half: Callable[..., Any]) -> Callable[..., Any]:
 class Trunk(nn.Module):
     """Embedding, layers and the final norm: everything but the head.
 
-    With `recompute`, only what enters a layer is kept for the way back, and the layer is forwarded again there.
+    With `recompute`, only what enters a layer is kept for the way back, and the layer is forwarded again there. With
+    `adds_in_place`, tokens that were looked up add to `embed_tokens.weight.grad` on the way back, instead of making a
+    second gradient of the matrix's size and a third that is the sum: then `torch.autograd.grad` does not see them. Not
+    in half precision, where what is added to a larger sum token by token would be lost.
     """
 
     def __init__(self, shape: Shape) -> None:
@@ -178,10 +181,10 @@ class Trunk(nn.Module):
         )
         self.layers = nn.ModuleList(Layer(shape, layer) for layer in range(shape.layers))
         self.norm = Norm(shape.width, shape.eps)
-        self.recompute = False
+        self.recompute = self.adds_in_place = False
 
     def forward(self, tokens: Int[Tensor, " n"], layout: Layout) -> Float[Tensor, "n width"]:
-        x = self.embed_tokens(tokens)
+        x = self._looked_up(tokens)
         turn = rotary(layout.position, self.shape, x.dtype)
         for layer in self.layers:
             if self.recompute and torch.is_grad_enabled():
@@ -189,6 +192,20 @@ class Trunk(nn.Module):
             else:
                 x = layer(x, turn, layout)
         return self.norm(x)
+
+    def _looked_up(self, tokens: Int[Tensor, " n"]) -> Float[Tensor, "n width"]:
+        weight = self.embed_tokens.weight
+        exact = torch.finfo(weight.dtype).bits >= 32
+        if not (self.adds_in_place and exact and torch.is_grad_enabled() and weight.requires_grad):
+            return self.embed_tokens(tokens)
+        x = F.embedding(tokens, weight.detach()).requires_grad_()
+
+        def add(pull: Tensor) -> None:
+            weight.grad = torch.zeros_like(weight) if weight.grad is None else weight.grad
+            weight.grad.index_add_(0, tokens, pull)
+
+        x.register_hook(add)
+        return x
 
 
 class Decoder(nn.Module):

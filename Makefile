@@ -37,7 +37,7 @@ seeds: $(VENV)/base  ## the table and the curve of the README: ten seeds of the 
 laptop: $(VENV)/base  ## the tables and curves of docs/laptop.md: three seeds a recipe
 	$(BIN)/python benchmarks/seeds.py recipes/programs.toml recipes/big_sums.toml
 
-bench: $(VENV)/bench  ## Groupwise and TRL on the same work, (a) to (e), in about 25 minutes
+bench: $(VENV)/bench  ## Groupwise and TRL on the same work, (a) to (e), in about 13 minutes
 	$(BIN)/python -m benchmarks.beside --write
 
 bench-full: $(VENV)/bench  ## all of benchmarks/RESULTS.md

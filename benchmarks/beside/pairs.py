@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.beside.files import HOME
 from benchmarks.beside.regimes import Regime
-from benchmarks.beside.turns import Player, told
+from benchmarks.beside.turns import DEADLINE, Player, told
 
 CORE = 0
 APART = 0.15
@@ -60,7 +60,11 @@ class Machine:
 
     def run(self, python: str, code: Sequence[str]) -> str:
         """The standard output of one pinned process. SystemExit with its errors where it fails."""
-        done = subprocess.run([python, *code], capture_output=True, text=True, check=False, **self.how)
+        how = {"capture_output": True, "text": True, "check": False, "timeout": DEADLINE}
+        try:
+            done = subprocess.run([python, *code], **how, **self.how)
+        except subprocess.TimeoutExpired:
+            raise SystemExit(f"{' '.join(code)} took longer than {DEADLINE:.0f} seconds") from None
         if done.returncode:
             raise SystemExit(f"{' '.join(code)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
         return done.stdout

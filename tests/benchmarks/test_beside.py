@@ -289,6 +289,12 @@ def test_a_player_that_fails_is_told_of() -> None:
         player.turn()
 
 
+def test_a_run_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pairs, "DEADLINE", 0.2)
+    with pytest.raises(SystemExit, match="took longer than 0 seconds"):
+        pairs.Machine().run(sys.executable, ["-c", "import time; time.sleep(60)"])
+
+
 def test_a_player_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "DEADLINE", 0.2)
     with (

@@ -25,7 +25,7 @@ what a recipe says, and `--dotted.field value` changes:
   sampling          temperature max_tokens top_p top_k min_p stop
   engine            rows cache_tokens max_gap
   optimizer         lr betas eps weight_decay clip warmup decay
-  machine           device dtype threads piece_tokens recompute deadline verdict_deadline
+  machine           device dtype threads piece_tokens recompute compile deadline verdict_deadline
   evaluate          every problems samples strategy
   save              every keep
 

@@ -58,15 +58,15 @@ class Machine:
         environment = keep | KEEP | {"OMP_NUM_THREADS": str(self.threads), "PYTHONPATH": paths}
         return {"cwd": HOME, "env": environment, "preexec_fn": lambda: os.sched_setaffinity(0, self.cores)}
 
-    def run(self, python: str, code: Sequence[str]) -> str:
+    def run(self, command: Sequence[str]) -> str:
         """The standard output of one pinned process. SystemExit with its errors where it fails."""
         how = {"capture_output": True, "text": True, "check": False, "timeout": DEADLINE}
         try:
-            done = subprocess.run([python, *code], **how, **self.how)
+            done = subprocess.run(command, **how, **self.how)
         except subprocess.TimeoutExpired:
-            raise SystemExit(f"{' '.join(code)} took longer than {DEADLINE:.0f} seconds") from None
+            raise SystemExit(f"{' '.join(command)} took longer than {DEADLINE:.0f} seconds") from None
         if done.returncode:
-            raise SystemExit(f"{' '.join(code)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
+            raise SystemExit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
         return done.stdout
 
     def trial(self) -> None:
@@ -96,13 +96,11 @@ class Machine:
 
     def ours(self, regime: Regime, *more: str) -> Run:
         """One run of Groupwise."""
-        python, *code = self._ours(regime, more)
-        return told(self.run(python, code))
+        return told(self.run(self._ours(regime, more)))
 
     def theirs(self, regime: Regime, *more: str, processes: int = 1) -> Run:
         """One run of TRL, in several processes that share its work where `processes` says so."""
-        python, *code = self._theirs(regime, more, processes)
-        return told(self.run(python, code))
+        return told(self.run(self._theirs(regime, more, processes)))
 
     def _ours(self, regime: Regime, more: Sequence[str]) -> list[str]:
         return [sys.executable, "-m", "benchmarks.beside.ours", regime.letter, "--threads", str(self.threads), *more]
@@ -114,11 +112,11 @@ class Machine:
 
     def prepare(self, regime: Regime, seed: int = 0) -> None:
         """The files that both sides read."""
-        self.run(sys.executable, ["-m", "benchmarks.beside.prepare", regime.letter, "--seed", str(seed)])
+        self.run([sys.executable, "-m", "benchmarks.beside.prepare", regime.letter, "--seed", str(seed)])
 
     def limits(self, regime: Regime) -> dict[str, float]:
         """What the core can do at most at the regime's shapes."""
-        return told(self.run(sys.executable, ["-m", "benchmarks.beside.limits", regime.letter]))
+        return told(self.run([sys.executable, "-m", "benchmarks.beside.limits", regime.letter]))
 
 
 def newest(regime: Regime, run: Run) -> Run:

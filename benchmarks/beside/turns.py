@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
@@ -58,8 +59,9 @@ class Player:
     def turn(self) -> dict[str, Any]:
         """One turn, and what it says of it."""
         assert self._process.stdin
-        self._process.stdin.write(b"\n")
-        self._process.stdin.flush()
+        with suppress(BrokenPipeError):  # of one that has ended: its errors are told of below
+            self._process.stdin.write(b"\n")
+            self._process.stdin.flush()
         return self.hear()
 
     def hear(self) -> dict[str, Any]:

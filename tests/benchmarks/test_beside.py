@@ -254,10 +254,9 @@ def test_a_ratio_is_by_trained_token_and_without_warm_up() -> None:
 # Turns
 
 
-def test_our_side_takes_turns_and_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_our_side_takes_turns_and_leaves_nothing_behind(tmp_path: Path) -> None:
     """The real process, on a regime of another name's files; what it says of a turn is that turn's alone."""
     code = [
-        "import sys",
         "from pathlib import Path",
         "from benchmarks.beside import files, ours, prepare, regimes",
         "from tests.benchmarks.test_beside import TINY",
@@ -289,10 +288,19 @@ def test_a_player_that_fails_is_told_of() -> None:
         player.turn()
 
 
+def test_a_player_that_has_ended_is_told_of() -> None:
+    with (
+        pytest.raises(SystemExit, match="ended with 1:\nno more"),
+        turns.Player([sys.executable, "-c", "import sys; sys.exit('no more')"]) as player,
+    ):
+        player._process.wait(60)
+        player.turn()
+
+
 def test_a_run_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pairs, "DEADLINE", 0.2)
     with pytest.raises(SystemExit, match="took longer than 0 seconds"):
-        pairs.Machine().run(sys.executable, ["-c", "import time; time.sleep(60)"])
+        pairs.Machine().run([sys.executable, "-c", "import time; time.sleep(60)"])
 
 
 def test_a_player_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:

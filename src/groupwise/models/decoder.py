@@ -133,7 +133,7 @@ class MLP(nn.Module):
 class Layer(nn.Module):
     """Attention, then MLP, each on a norm of the stream and added to it.
 
-    When `compiled`, what comes before attention and what comes after it are each one kernel between two products.
+    When `compiled`, torch makes kernels for what comes before attention and for what comes after it.
     """
 
     def __init__(self, shape: Shape, layer: int) -> None:

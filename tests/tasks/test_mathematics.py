@@ -114,6 +114,13 @@ def test_which_of_several_answers_counts_is_a_rule(text, which, place, answer):
     assert find_answer(text, which, place).text == answer
 
 
+def test_a_run_of_blanks_is_read_once():
+    """Three overlapping runs took cubic time: a thousand blanks, minutes."""
+    for blank in (" ", "\t"):
+        assert find_answer("answer" + blank * 50_000 + "x").rule == "no box, no answer line"
+        assert find_answer("The answer" + blank * 50_000 + "is 5").text == "5"
+
+
 @given(st.integers(0, 99), st.lists(st.integers(100, 999), min_size=1, max_size=300))
 @settings(max_examples=15)
 def test_appended_guesses_never_score(gold, guesses):

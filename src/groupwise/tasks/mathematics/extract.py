@@ -16,9 +16,10 @@ MOST = 64
 """Answers that are compared with each other at most, where all must agree."""
 
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
+# Runs of blanks are possessive (`++`): each is read once, so a long one costs linear time.
 _LINE = re.compile(
-    r"####[ \t]*|\b(?:final[ \t]+)?answers?\b(?:[ \t]+[^\n.:=*]{0,60}?)?"
-    r"[ \t]*(?:\*\*|__)?[ \t]*(?::|=|\b(?:is|are)\b:?)"
+    r"####[ \t]*|\b(?:final[ \t]+)?answers?\b(?:[ \t]++[^\n.:=*]{0,60}?)?"
+    r"[ \t]*+(?:\*\*|__)?[ \t]*+(?::|=|\b(?:is|are)\b:?)"
     r"[ \t]*(?:\*\*(?=[ \t]))?",
     re.IGNORECASE,
 )

@@ -84,13 +84,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def bug(words: list[str]) -> int:
-    """The error that is being handled is none that we know."""
-    traceback.print_exc()
-    print(
-        "this is a bug of groupwise: please open an issue with the lines above and the command\n"
-        f"  groupwise {shlex.join(words)}",
-        file=sys.stderr,
-    )
+    """Print the exception that is being handled, which no error class names, and how to report it."""
+    from groupwise.data import visible
+
+    request = "this is a bug of groupwise: please open an issue with the lines above and the command"
+    print(visible(traceback.format_exc(), lines=True) + request, file=sys.stderr)
+    print(visible(f"  groupwise {shlex.join(words)}"), file=sys.stderr)
     return 1
 
 
@@ -155,20 +154,21 @@ def look(a: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
         from groupwise.train.compare import compare
 
         return compare(a.a, a.b, a.allow)
+    from groupwise.data import visible
     from groupwise.train import views
 
     match a.command:
         case "methods":
-            print(views.list_methods())
+            print(visible(views.list_methods(), lines=True))
         case "show":
-            print(views.show(a.what))
+            print(visible(views.show(a.what), lines=True))
         case "diff":
-            print(views.show_diff(a.a, a.b))
+            print(visible(views.show_diff(a.a, a.b), lines=True))
         case "doctor":
             from groupwise.train import doctor
 
             findings = doctor.examine()
-            print(doctor.as_json(findings) if a.json else doctor.as_text(findings))
+            print(visible(doctor.as_json(findings) if a.json else doctor.as_text(findings), lines=True))
         case "check":
             from pathlib import Path
 
@@ -176,8 +176,8 @@ def look(a: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
             from groupwise.train.use import load_use
 
             loaded = load_use(a.use, unsafe_local_exec=a.unsafe_local_exec, trust_remote_code=a.trust_remote_code)
-            problems = check(Path(a.file), overrides, loaded, print)
-            print(views.show_check(a.file, problems))
+            problems = check(Path(a.file), overrides, loaded, lambda line: print(visible(line)))
+            print(visible(views.show_check(a.file, problems), lines=True))
             return problems[0].code if problems else 0
     return 0
 

@@ -33,6 +33,7 @@ from groupwise.data.sample import (
     Verdict,
     Words,
 )
+from groupwise.data.visible import visible
 
 if TYPE_CHECKING:
     from groupwise.data.batch import Batch, family_of, pack
@@ -130,6 +131,7 @@ __all__ = [
     "needs",
     "pack",
     "scope",
+    "visible",
 ]
 
 

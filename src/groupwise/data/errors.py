@@ -1,5 +1,10 @@
 """Every failure that a user can meet: what happened, the evidence, and what to do next."""
 
+from groupwise.data.visible import visible
+
+LONGEST = 1000
+"""Characters of one line of an error's text; a longer line is cut in its middle."""
+
 
 class GroupwiseError(Exception):
     """A failure with a way out. `code` is the exit code of the command line.
@@ -17,12 +22,17 @@ class GroupwiseError(Exception):
         self.what, self.evidence, self.fix = what, evidence, fix
 
     def __str__(self) -> str:
-        lines = [self.what]
-        if self.evidence:
-            lines.append("  seen: " + self.evidence.replace("\n", "\n        "))
-        if self.fix:
-            lines.append("  do:   " + self.fix.replace("\n", "\n        "))
+        """The text for a terminal: `visible`, `what` on one line, the lines of evidence and fix indented."""
+        lines = [_short(visible(self.what))]
+        for name, text in (("  seen: ", self.evidence), ("  do:   ", self.fix)):
+            if text:
+                lines.append(name + "\n        ".join(map(_short, visible(text, lines=True).split("\n"))))
         return "\n".join(lines)
+
+
+def _short(line: str) -> str:
+    half = LONGEST // 2
+    return line if len(line) <= LONGEST else f"{line[:half]} ... {line[-half:]}"
 
 
 class Usage(GroupwiseError):

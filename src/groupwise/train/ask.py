@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from groupwise.data import BadData, Family, Outcome, Prompt, Sample, Sampling, Usage, Verdict
+from groupwise.data import BadData, Family, Outcome, Prompt, Sample, Sampling, Usage, Verdict, visible
 from groupwise.models import Purpose, find_model, read_model, read_tokenizer
 from groupwise.rollout import NativeEngine, answers
 from groupwise.train.check import doors
@@ -71,10 +71,10 @@ def evaluate(
         tell([f"not as published: {line}" for line in evaluation["departures"]])
     if len(takes) > 1:
         evaluation["mean"] = mean_of(numbers)
-    print(shown_evaluation(evaluation))
+    print(visible(shown_evaluation(evaluation), lines=True))
     path = Path(out) if out else (directory or Path()) / FOLDER / file_name(evaluation)
     write(path, evaluation)
-    print(f"written: {path}")
+    print(visible(f"written: {path}"))
     return 0
 
 
@@ -163,8 +163,9 @@ def sample(
     (family,) = asyncio.run(ask())
     for i, one in enumerate(family.samples, 1):
         if one.counts and n > 1:
-            print(f"-- {i} of {n}")
-        print(told_sample(replace(one, verdict=None) if one.verdict is UNJUDGED else one))
+            print(visible(f"-- {i} of {n}"))
+        judged = replace(one, verdict=None) if one.verdict is UNJUDGED else one
+        print(visible(told_sample(judged), lines=True))
     return 0
 
 

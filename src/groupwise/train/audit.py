@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from groupwise.data import Environment, Outcome, Usage, Verdict, Verifier
+from groupwise.data import Environment, Outcome, Usage, Verdict, Verifier, visible
 from groupwise.tasks import Sandbox, find_verifier, judged_by
 from groupwise.tasks.audit import (
     CHANGES,
@@ -20,7 +20,6 @@ from groupwise.tasks.audit import (
     read_cases,
 )
 from groupwise.train.interval import score
-from groupwise.train.spoken import shown
 from groupwise.train.use import Use, load_use
 
 BESIDE = {"math": ("math_verify", "math_dr_grpo", "math_dapo", "last_number")}
@@ -45,14 +44,14 @@ def audit(
         try:
             verifiers[peer] = verifier_named(peer, loaded)
         except Environment as absent:
-            print(f"{peer} is left out: {absent.evidence}")
+            print(visible(f"{peer} is left out: {absent.evidence}"))
     try:
         judged, flips = asyncio.run(judge_all(verifiers, cases))
     finally:
         for verifier in verifiers.values():
             getattr(verifier, "close", lambda: None)()
     first = next(iter(judged.values()))
-    print("\n".join([*rates(judged, source), *rewritten(flips), *errors(names[0], first, listed)]))
+    print(visible("\n".join([*rates(judged, source), *rewritten(flips), *errors(names[0], first, listed)]), lines=True))
     return 0
 
 
@@ -133,4 +132,4 @@ def errors(name: str, judged: Judged, listed: int) -> list[str]:
 def line(case: Case, verdict: Verdict) -> str:
     why = verdict.cause or verdict.feedback
     said = f"{case.answer[:100]!r}  gold {str(case.gold)[:60]!r}  {verdict.outcome.name}"
-    return shown(f"{said}: {why[:120]}" if why else said)
+    return visible(f"{said}: {why[:120]}" if why else said)

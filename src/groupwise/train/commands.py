@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from groupwise.data import BadData, GroupwiseError, Storage
+from groupwise.data import BadData, GroupwiseError, Storage, visible
 from groupwise.methods import Method, published, reference_of
 from groupwise.models import commit_of, find_model, own_code
 from groupwise.tasks import Mixture, Problems
@@ -85,7 +85,7 @@ def plain_name(task: str) -> str:
 def tell(lines: Sequence[str]) -> None:
     """Lines for the person who watches, where the run's progress goes too."""
     for line in lines:
-        print(line, file=sys.stderr, flush=True)
+        print(visible(line), file=sys.stderr, flush=True)
 
 
 def refuse(problems: Sequence[GroupwiseError]) -> None:
@@ -203,7 +203,7 @@ def carry_on(
             ready.write(run / "model")
     with storing("the report", run):
         report = write_report([run])
-    print(ending(run, report, logbook, recipe))
+    print(visible(ending(run, report, logbook, recipe), lines=True))
     return {"interrupted": INTERRUPTED, "terminated": TERMINATED}.get(logbook.stopping, 0)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from groupwise.data import BadData, Usage
+from groupwise.data import BadData, Usage, visible
 from groupwise.train.evaluate import columns
 from groupwise.train.interval import averaged, paired
 from groupwise.train.numbers import FOLDER, KS, MAY_DIFFER, kind, named, read, tallies
@@ -15,7 +15,7 @@ from groupwise.train.numbers import FOLDER, KS, MAY_DIFFER, kind, named, read, t
 def compare(a: str, b: str, allow: Sequence[str] = ()) -> int:
     """Print the paired difference of every number of two evaluations. `Usage` where they may not be compared."""
     for left, right in pairs(Path(a), Path(b)):
-        print("\n".join(table(left, right, allow)))
+        print(visible("\n".join(table(left, right, allow)), lines=True))
     return 0
 
 
@@ -63,7 +63,7 @@ def table(a: Path, b: Path, allow: Sequence[str] = ()) -> list[str]:
             seen = f"{len(x['problems'])} in A, {len(y['problems'])} in B"
             raise Usage("problems that are not the same can never be paired", evidence=seen, fix="evaluate one again")
     whose = [named(one["numbers"][0]["protocol"]) for one in (left, right)]
-    lines = [f"A: {a}  {whose[0]}", f"B: {b}  {whose[1]}"]
+    lines = [visible(f"A: {a}  {whose[0]}"), visible(f"B: {b}  {whose[1]}")]
     averages = []
     for x, y in matched:
         lines += ["", *rows(x, y)]

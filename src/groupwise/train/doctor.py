@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from groupwise.data import GroupwiseError
+from groupwise.data import GroupwiseError, visible
 from groupwise.tasks import sandbox_trial
 
 GIB = 1 << 30
@@ -118,7 +118,7 @@ def as_text(findings: list[Finding]) -> str:
     wide = max(len(finding.name) for finding in findings)
     lines = []
     for finding in findings:
-        lines.append(f"{'ok' if finding.ok else '--'}  {finding.name:<{wide}}  {finding.seen}")
+        lines.append(f"{'ok' if finding.ok else '--'}  {finding.name:<{wide}}  {visible(finding.seen)}")
         if not finding.ok:
             lines += [f"{'':>{wide + 6}}do: {line}" for line in finding.fix.splitlines()]
     missing = sum(not finding.ok for finding in findings)

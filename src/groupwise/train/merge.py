@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from groupwise.data import Usage
+from groupwise.data import Usage, visible
 from groupwise.models import base_directory, find_model, merge, read_model, read_tokenizer, stored_dtype, write_model
 from groupwise.train.store import storing
 from groupwise.train.use import load_use
@@ -21,5 +21,5 @@ def merged(model_or_run: str, out: str, *, trust_remote_code: bool = False) -> i
     merge(model)
     with storing("the model", target.absolute().parent):
         write_model(model.to(stored_dtype(directory)), target, tokenizer=read_tokenizer(directory))
-    print(f"model: {target}")
+    print(visible(f"model: {target}"))
     return 0

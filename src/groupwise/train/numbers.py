@@ -8,7 +8,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from groupwise.data import BadData, Family, Storage
+from groupwise.data import BadData, Family, Storage, visible
 from groupwise.train.conversations import describe_conversations
 from groupwise.train.evaluate import MOST_VOTES, NO_VOTE, Tally, causes, counts, figures, lengths, tally
 from groupwise.train.interval import averaged
@@ -48,12 +48,12 @@ def kind(protocol: Mapping[str, Any]) -> str:
     law = protocol["sampling"]
     cuts = [f"{name} {law[name]:g}" for name, off in (("top_p", 1), ("top_k", 0), ("min_p", 0)) if law[name] != off]
     drawn = ", ".join([f"temperature {law['temperature']:g}", *cuts]) if law["temperature"] else "greedy"
-    return f"{protocol['task']['name']}, {drawn}"
+    return visible(f"{protocol['task']['name']}, {drawn}")
 
 
 def named(protocol: Mapping[str, Any]) -> str:
     """Whose number it is."""
-    return f"model {protocol['model']['name']}, sha256 {protocol['model']['sha256'][:12]}"
+    return visible(f"model {protocol['model']['name']}, sha256 {protocol['model']['sha256'][:12]}")
 
 
 def told(number: Mapping[str, Any]) -> list[str]:
@@ -69,7 +69,7 @@ def told(number: Mapping[str, Any]) -> list[str]:
         size = number["lengths"].get(name)
         more = f"  {size['mean']:.1f} tokens on average, {size['longest']} at most" if size else ""
         lines.append(f"{name:<13} {count:>6} of {answers}{more}")
-    lines += [f"{name:<24} {x:.3f}" for name, x in number.get("conversations", {}).items()]
+    lines += [f"{visible(name):<24} {x:.3f}" for name, x in number.get("conversations", {}).items()]
     return lines
 
 

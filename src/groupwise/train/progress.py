@@ -6,6 +6,8 @@ import time
 from contextlib import suppress
 from typing import Any, TextIO
 
+from groupwise.data import visible
+
 
 class Progress:
     """Tells of each iteration: number, reward, held-out accuracy, speed and the time left.
@@ -39,9 +41,9 @@ class Progress:
             self._write(text + "\n")
 
     def say(self, text: str) -> None:
-        """A message of its own, without tearing the live line."""
+        """A message of its own, `visible`, without tearing the live line."""
         self.end()
-        self._write(text + "\n")
+        self._write(visible(text, lines=True) + "\n")
 
     def end(self) -> None:
         if self.live and self._wide:

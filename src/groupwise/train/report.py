@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from groupwise.data import BadData, Storage, Usage
+from groupwise.data import BadData, Storage, Usage, visible
 from groupwise.train.page.read import Curve, Run, flat, lines, number, read, thin
 from groupwise.train.page.rollouts import as_json, choose, packed, prompt_map, scan, steps
 from groupwise.train.page.signs import RULES, Sign, signs, verdict
@@ -33,7 +33,7 @@ def report(runs: Sequence[str], out: str | None = None) -> int:
     """The report of one run, or of several laid over each other."""
     found = [existing_run(r) for r in runs]
     try:
-        print(write_report(found, Path(out) if out else None))
+        print(visible(str(write_report(found, Path(out) if out else None))))
     except OSError as error:
         if isinstance(error, BrokenPipeError):
             raise

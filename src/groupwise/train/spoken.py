@@ -1,13 +1,8 @@
-"""What a model said, for a terminal: text made harmless, and conversations with who said what."""
+"""Answers and conversations for a terminal."""
 
 from itertools import groupby
 
-from groupwise.data import ENVIRONMENT, TEMPLATE, Outcome, Sample, Verdict
-
-
-def shown(text: str) -> str:
-    """Model text made harmless for a terminal: control characters are written out, line ends and tabs stay."""
-    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
+from groupwise.data import ENVIRONMENT, TEMPLATE, Outcome, Sample, Verdict, visible
 
 
 def told_sample(sample: Sample) -> str:
@@ -16,12 +11,12 @@ def told_sample(sample: Sample) -> str:
     Names begin their line and what was said does not, so that nobody can speak in another's name.
     """
     if not sample.counts:
-        return shown(sample.text)
+        return visible(sample.text, lines=True)
     lines: list[str] = []
     for who, said in spoken(sample):
-        lines += [f"{who}:", *(f"  {line}" for line in shown(said).split("\n"))]
+        lines += [f"{who}:", *(f"  {line}" for line in visible(said, lines=True).split("\n"))]
     turns = len(sample.turns)
-    counts = "".join(f", {shown(name)} {count:g}" for name, count in sample.counts.items())
+    counts = "".join(f", {visible(name)} {count:g}" for name, count in sample.counts.items())
     finish = sample.finish.name if sample.finish is not None else "the environment"
     lines.append(f"ended by {finish}: {turns} turn{'s'[: turns != 1]}, {len(sample.tokens)} tokens{counts}")
     return "\n".join(lines + _verdict(sample.verdict))
@@ -51,4 +46,4 @@ def _verdict(verdict: Verdict | None) -> list[str]:
     why = verdict.cause or verdict.feedback
     score = f", score {verdict.score:g}" if verdict.score is not None else ""
     what = "broken off" if verdict.outcome is Outcome.unverifiable else verdict.outcome.name
-    return [f"{what}{score}{': ' + shown(why) if why else ''}"]
+    return [f"{what}{score}{': ' + visible(why) if why else ''}"]

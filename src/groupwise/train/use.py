@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from groupwise.data import Usage
+from groupwise.data import Usage, visible
 
 UNSAFE = """\
 --unsafe-local-exec: code that the model writes runs without a sandbox, as you: it can read, change and delete whatever
@@ -78,7 +78,7 @@ def load_use(
     if recorded is not None:
         _same(recorded, hashes)
     for stem, (path, _) in sources.items():
-        print(f"using {path.resolve()}  sha256 {hashes[stem]}", flush=True)
+        print(visible(f"using {path.resolve()}  sha256 {hashes[stem]}"), flush=True)
     if unsafe_local_exec:
         print(UNSAFE, flush=True)
     if trust_remote_code:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from groupwise.data import GroupwiseError, Usage
+from groupwise.data import GroupwiseError, Usage, visible
 from groupwise.methods import Method, Reference, reference_of
 from groupwise.train import names, text
 from groupwise.train.differences import diff
@@ -56,8 +56,8 @@ def show_diff(a: str, b: str) -> str:
 def show_check(name: str, problems: Sequence[GroupwiseError]) -> str:
     """The errors of `check`, or that there are none."""
     if not problems:
-        return f"{name}: ok"
-    return "\n".join(map(str, problems)) + f"\n{name}: {len(problems)} error{'s'[: len(problems) > 1]}"
+        return f"{visible(name)}: ok"
+    return "\n".join(map(str, problems)) + f"\n{visible(name)}: {len(problems)} error{'s'[: len(problems) > 1]}"
 
 
 def read(what: str) -> Any:

@@ -8,18 +8,20 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from time import monotonic
+from types import MappingProxyType
 from typing import Any, Literal
 
 from groupwise.data import Environment
 from groupwise.tasks.child import Child, Crew
+from groupwise.tasks.sandbox_view import LIBRARIES, PACKAGES, PYTHON, hidden, package, python, view
 
-START = 20.0
-"""Seconds that a sandbox may take to start; 0.1 is usual."""
+START = 60.0
+"""Seconds that a sandbox may take to start; 0.2 is usual, and some seconds where it imports packages first."""
 GRACE = 5.0
 """Seconds beyond the wall time of an execution after which its sandbox counts as harmed."""
 HERE = Path(__file__).parent
@@ -73,13 +75,36 @@ class Sandbox:
     It works from any thread and any event loop; the threads that wait are its own. What happens inside cannot reach the
     network, files of the host, its processes or its environment, and nothing outlives an execution (docs/sandbox.md).
     `Environment` with the way out where this machine has no sandbox; with `unsafe` code runs without one, see there.
+
+    Executions find the standard library. Three arguments add trusted code of ours, loaded once per box and shared by
+    all of its executions, to which a model's text can be passed as an argument:
+
+    - `packages`: installed distributions of pure Python, by the names that pip knows, each named itself (none that it
+      requires is added): `("math-verify", "sympy", "mpmath")`. They are shown read-only; all others stay hidden.
+    - `warm`: modules of them that each box imports when it starts, before the first execution: `("sympy",)`. A module
+      that is first imported by an execution is imported again by each one, on its CPU time.
+    - `preload`: source text by module name, run after `warm`, in this order; a later text may import an earlier one,
+      also by a dotted name: `{"rules": "def twice(x): return 2 * x"}`. Then
+      `Program("from rules import twice", "twice", (21,))` calls it without compiling it.
+
+    A box whose warm or preloaded code raises does not start: `Environment`, with the traceback.
     """
 
-    def __init__(self, bounds: Bounds = Bounds(), *, boxes: int | None = None, unsafe: bool = False) -> None:
+    def __init__(
+        self,
+        bounds: Bounds = Bounds(),
+        *,
+        boxes: int | None = None,
+        unsafe: bool = False,
+        packages: Sequence[str] = (),
+        warm: Sequence[str] = (),
+        preload: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         if (why := None if unsafe else missing()) is not None:
             raise why
         self.bounds = bounds
-        self._crew = Crew([Box(unsafe) for _ in range(boxes or len(os.sched_getaffinity(0)))], "sandbox")
+        stock = Stock(tuple(packages), tuple(warm), dict(preload))
+        self._crew = Crew([Box(unsafe, stock) for _ in range(boxes or len(os.sched_getaffinity(0)))], "sandbox")
 
     def run(self, programs: Iterable[Program]) -> list[Ran]:
         """What each program gave, in their order; as many at once as there are boxes. Blocks."""
@@ -106,12 +131,28 @@ class Sandbox:
         return box.about
 
 
+@dataclass(frozen=True, slots=True)
+class Stock:
+    """Trusted code that a box loads before its first execution, see `Sandbox`."""
+
+    packages: tuple[str, ...]
+    warm: tuple[str, ...]
+    preload: dict[str, str]
+
+    def order(self, unsafe: bool) -> dict[str, Any]:
+        """The message to the server; without a sandbox it imports packages from their own directories."""
+        path = [PACKAGES] if self.packages else []
+        if unsafe:
+            path = list(dict.fromkeys(os.path.dirname(one.source) for name in self.packages for one in package(name)))
+        return {"path": path, "warm": self.warm, "preload": self.preload}
+
+
 class Box(Child):
     """One sandbox with its server, replaced when it dies."""
 
-    def __init__(self, unsafe: bool) -> None:
+    def __init__(self, unsafe: bool, stock: Stock) -> None:
         super().__init__()
-        self.unsafe = unsafe
+        self.unsafe, self.stock = unsafe, stock
         self.about: dict[str, Any] = {}
 
     def start(self) -> None:
@@ -124,7 +165,7 @@ class Box(Child):
         try:
             with theirs:
                 self.process = subprocess.Popen(
-                    bare(server) if self.unsafe else wrapped(server),
+                    bare(server) if self.unsafe else wrapped(server, self.stock.packages),
                     stdin=theirs.fileno(),
                     stdout=subprocess.DEVNULL,
                     stderr=said,
@@ -133,15 +174,22 @@ class Box(Child):
                     cwd="/",
                     start_new_session=True,
                 )
+            setup = json.dumps(self.stock.order(self.unsafe)).encode()
+            self.socket.settimeout(START)
+            self.socket.sendall(len(setup).to_bytes(8) + setup)
             self.about, _ = self.hear(monotonic() + START, 1 << 16)
         except (OSError, EOFError, ValueError) as error:
             how = self.end()
             said.seek(0)
-            seen = said.read(2000).decode(errors="replace").strip() or f"{error} ({how})"
+            seen = said.read().decode(errors="replace").strip()[-2000:] or f"{error} ({how})"
             raise refused(seen) from error
         finally:
             os.close(server)
             said.close()
+        if trouble := self.about.get("trouble"):
+            self.end()
+            fix = "correct the arguments `packages`, `warm` and `preload` of Sandbox: they name this code"
+            raise Environment("the code that a sandbox loads at its start does not run", evidence=trouble, fix=fix)
 
     def run(self, program: Program, bounds: Bounds) -> Ran:
         """What the program gave; `lost`, and this box ended, where its server did not do as it should."""
@@ -227,60 +275,47 @@ QUIET = {"PYTHONHASHSEED": "0", "MALLOC_ARENA_MAX": "1", "LC_ALL": "C.UTF-8"}
 FLAGS = ("-S", "-P", "-B", "-X", "utf8")
 
 
-def python() -> tuple[str, str]:
-    """The interpreter behind a virtual environment, and the directory that it lives in."""
-    own = getattr(sys, "_base_executable", None) or sys.executable
-    return os.path.realpath(own), os.path.realpath(sys.base_prefix)
-
-
 def bare(server: int) -> list[str]:
     """The server without a sandbox."""
     return [python()[0], *FLAGS, f"/proc/self/fd/{server}"]
 
 
-def wrapped(server: int) -> list[str]:
-    """The server in namespaces of its own: Python's and the system's libraries, an empty /tmp, and nothing else."""
+def wrapped(server: int, packages: tuple[str, ...]) -> list[str]:
+    """The server in namespaces of its own: Python, its libraries, the packages, an empty /tmp, and nothing else."""
     bwrap = shutil.which("bwrap")
     assert bwrap is not None, "looked for before"
-    executable, prefix = python()
+    shown = view(packages)
     as_root = os.geteuid() == 0
-    shown = "/tmp/python" if as_root else prefix
-    view: list[str] = []
-    for path in ("/usr/lib", "/usr/lib64", "/lib", "/lib64", "/nix/store", "/etc/ld.so.cache"):
-        if os.path.islink(path):
-            view += ["--symlink", os.readlink(path), path]
-        elif os.path.exists(path):
-            view += ["--ro-bind", path, path]
-    for path in (executable, f"{prefix}/lib", f"{prefix}/lib64"):
-        if os.path.exists(path) and not path.startswith("/usr/lib"):
-            source = shown + path.removeprefix(prefix) if path.startswith(prefix + "/") else path
-            view += ["--ro-bind", source, path]
-    for path in ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom"):
-        view += ["--dev-bind", path, path]
-    quiet = [word for name, value in QUIET.items() for word in ("--setenv", name, value)]
+    environment = QUIET | {"LD_LIBRARY_PATH": LIBRARIES}
     # The server alone keeps a capability, and only in its own user namespace: each execution gets namespaces from it.
     arguments = [
         *("--unshare-all", "--uid", "1000", "--gid", "1000", "--hostname", "sandbox"),
-        *("--die-with-parent", "--new-session", "--clearenv", *quiet),
+        *("--die-with-parent", "--new-session", "--clearenv"),
+        *(word for name, value in environment.items() for word in ("--setenv", name, value)),
         *("--cap-drop", "ALL", "--cap-add", "CAP_SYS_ADMIN"),
-        *(
-            *view,
-            "--tmpfs",
-            "/tmp",
-            "--ro-bind-data",
-            str(server),
-            "/server.py",
-            "--remount-ro",
-            "/",
-            "--chdir",
-            "/tmp",
-        ),
-        *(executable, *FLAGS, "/server.py", "isolated"),
     ]
+    for number, (source, target) in enumerate(shown, 1):
+        arguments += ["--ro-bind", f"/tmp/{number}" if as_root else source, target]
+    for path in hidden():
+        arguments += ["--tmpfs", path, "--remount-ro", path]
+    for path in ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom"):
+        arguments += ["--dev-bind", path, path]
+    arguments += [
+        "--tmpfs",
+        "/tmp",
+        "--ro-bind-data",
+        str(server),
+        "/server.py",
+        "--remount-ro",
+        "/",
+        "--chdir",
+        "/tmp",
+    ]
+    arguments += [PYTHON, *FLAGS, "/server.py", "isolated"]
     if not as_root:
         return [bwrap, *arguments]
-    launch = str(HERE / "sandbox_launch.py")
-    return [executable, "-I", "-S", launch, os.path.realpath(bwrap), prefix, *arguments]
+    sources = [os.path.realpath(bwrap), *(one.source for one in shown)]
+    return [python()[0], "-I", "-S", str(HERE / "sandbox_launch.py"), *sources, "--", *arguments]
 
 
 def missing() -> Environment | None:
@@ -303,10 +338,12 @@ def sandbox_trial() -> dict[str, Any]:
 
 
 def refused(seen: str) -> Environment:
-    fix = "allow user namespaces: sysctl -w kernel.unprivileged_userns_clone=1 user.max_user_namespaces=10000"
-    fix += "\non Ubuntu also: sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
-    fix += f"\nin a container: start it with --security-opt seccomp=unconfined{_UNSAFE}"
-    return Environment("the sandbox does not start on this machine", evidence=seen, fix=fix)
+    fix = "remove the cause that bubblewrap or Python name above"
+    if any(word in seen.lower() for word in ("namespace", "permi", "uid map")):
+        fix = "allow user namespaces: sysctl -w kernel.unprivileged_userns_clone=1 user.max_user_namespaces=10000"
+        fix += "\non Ubuntu also: sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
+        fix += "\nin a container: start it with --security-opt seccomp=unconfined"
+    return Environment("the sandbox does not start on this machine", evidence=seen, fix=fix + _UNSAFE)
 
 
 _NONE = "code answers run in a sandbox, and there is none on this machine"

@@ -106,12 +106,33 @@ RULES = [
     (r"a</think> <answer>so \boxed{5}</answer>", "last", "tag", "5"),
     ("a</think><answer>5</answer>", "last", "tag", ""),
     ("a</think> <answer>5", "last", "tag", ""),
+    (r"\boxed 17", "last", "either", "17"),
+    ("Answer： 17", "last", "either", "17"),
+    ("Answer: 17. " + "And so on. " * 200, "last", "either", "17"),
+]
+NO_ANSWERS = [
+    r"\boxed{17" + " " * 1000 + "or 18}",
+    r"\boxed{17" + r"\," * 500 + "or 18}",
+    r"\boxed{17" + " " * 1200,
+    "Answer: 17" + " " * 1000 + "or 18",
+    "<think>a</think> <answer>17" + " " * 1000 + "or 18</answer>",
+    "The answer is 17? No. It is 18.",
+    "The answer is 17. No, wait: it is 18.",
+    r"So $\boxed{17}$? No, it is 18.",
+    "The answer cannot be: 17",
+    "A wrong answer is 17.",
 ]
 
 
 @pytest.mark.parametrize("text,which,place,answer", RULES)
 def test_which_of_several_answers_counts_is_a_rule(text, which, place, answer):
     assert find_answer(text, which, place).text == answer
+
+
+@pytest.mark.parametrize("text", NO_ANSWERS, ids=lambda text: text[:30])
+def test_what_is_cut_asked_taken_back_or_denied_is_no_answer(text: str):
+    for which in ("first", "last", "only"):
+        assert find_answer(text, which, "tag" if "<answer>" in text else "either").text == ""
 
 
 def test_a_run_of_blanks_is_read_once():

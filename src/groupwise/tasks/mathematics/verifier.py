@@ -12,7 +12,7 @@ from typing import Any, cast, get_args
 from groupwise.data import Environment, Outcome, Prompt, Sample, Usage, Verdict
 from groupwise.tasks.judge import Order, Pool, unverifiable
 from groupwise.tasks.mathematics.equal import same
-from groupwise.tasks.mathematics.extract import LONGEST, Place, Which, find_answer
+from groupwise.tasks.mathematics.extract import Place, Which, find_answer
 from groupwise.tasks.mathematics.limits import is_algebra, too_much
 from groupwise.tasks.mathematics.rational import rational
 from groupwise.tasks.mathematics.tidy import tidy
@@ -70,7 +70,7 @@ class Math:
         found = find_answer(sample.text, self.answer, self.place)
         if not found.text:
             return Verdict(Outcome.malformed, feedback=f"no answer: {found.rule}")
-        if (why := too_much(found.text)) and tidy(found.text[:LONGEST]) != tidy(gold):
+        if (why := too_much(found.text)) and tidy(found.text) != tidy(gold):
             return _said(False, found.text, f"{found.rule}; {why}")
         known: dict[tuple[str, str], bool] = {}
         how = "exact"
@@ -119,7 +119,7 @@ Pairs = tuple[tuple[str, str], ...]
 
 
 def _said(right: bool, answer: str, how: str) -> Verdict:
-    read = tidy(answer[:LONGEST])
+    read = tidy(answer)
     number = rational(split_unit(read)[0])
     said = read[:200] if number is None else str(number)
     return Verdict(Outcome.correct if right else Outcome.wrong, feedback=f"read {answer[:200]!r} by {how}", said=said)

@@ -91,7 +91,7 @@ def test_the_packaged_tables_of_what_is_exact_find_no_error(name: str):
     if name == "json_schema" and importlib.util.find_spec("jsonschema") is None and "CI" not in os.environ:
         pytest.skip("jsonschema is not installed")
     cases = packaged_cases(name) or ()
-    assert 30 <= len(cases) <= 60 and len({c.family for c in cases}) >= 3 and len({c.right for c in cases}) == 2
+    assert len(cases) >= 60 and len({c.family for c in cases}) >= 3 and len({c.right for c in cases}) == 2
     assert max(Counter((c.answer, repr(c.gold)) for c in cases).values()) == 1
     verifier = find_verifier(name, None)
 

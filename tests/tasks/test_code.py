@@ -19,6 +19,13 @@ GENERATOR = (
 )
 UNSEEN = {**ADD, "unseen": [{"args": [40, 2], "expected": 42}]}
 HIDDEN = {**ADD, "reference": REFERENCE, "generator": GENERATOR}
+EVEN = {
+    "function": "even",
+    "cases": [{"args": [2], "expected": True}],
+    "reference": "def even(n): return n % 2 == 0",
+    "generator": "def generate(seed): return [seed]",
+    "hidden": 2,
+}
 DOUBLE = {"cases": [{"stdin": "3\n", "stdout": "6\n"}, {"stdin": "0\n", "stdout": "0"}]}
 
 
@@ -194,6 +201,8 @@ def test_hidden_inputs_are_generated_once_and_the_same_again(verifier):
     [
         (1, 1, True), (1, True, False), (True, 1, False), (1.0, 1, False), (1, 1.0, False), (None, None, True),
         (1.0000001, 1.0, True), (1.0001, 1.0, False), (1e12 + 1, 1e12, True), ([], [], True), ([1], [1, 1], False),
+        (0.0, 3.313e-19, False), (6.626e-34, 6.6260001e-34, True), (0.0, 5e-324, False), (1e-13, 0.0, True),
+        (1e-9, 0.0, False), (-0.0, 0.0, True), (-1e-300, 1e-300, False), (1.7e308, -1.7e308, False),
         ([1, [2.0]], [1, [2.0000001]], True), ({"a": 1}, {"a": 1}, True), ({"a": 1}, {"b": 1}, False),
         ({"a": 1, "b": 2}, {"b": 2, "a": 1}, True), ("1", 1, False), ([], {}, False), ("", None, False),
     ],
@@ -234,7 +243,10 @@ def test_rows_that_are_no_tests_are_named(tmp_path, gold, why):
 
 
 def test_the_gate_lets_good_tests_through(verifier, tmp_path):
-    task = task_of(tmp_path, ADD, HIDDEN, {**DOUBLE, "reference": "print(int(input()) * 2)"})
+    forget(verifier)
+    case, other = {"args": [0.0], "expected": 0.0}, {"args": [1.0], "expected": 1e-13}
+    tiny = {"function": "f", "cases": [case], "unseen": [other]}
+    task = task_of(tmp_path, ADD, HIDDEN, {**DOUBLE, "reference": "print(int(input()) * 2)"}, EVEN, tiny)
     verifier.gate([*task.training, *task.held_out])
 
 
@@ -247,6 +259,13 @@ def test_the_gate_lets_good_tests_through(verifier, tmp_path):
         ({"function": "f", "cases": [{"args": [1], "expected": 1}]}, "an answer that returns its input passes"),
         ({"cases": [{"stdin": "1", "stdout": ""}]}, "a program without code passes"),
         ({"cases": [{"stdin": "1", "stdout": "1"}]}, "a program that prints its input passes"),
+        ({"function": "f", "cases": [{"args": [2], "expected": True}, {"args": [4], "expected": True}]},
+         "an answer that always gives True passes"),
+        *(({"function": "f", "cases": [{"args": [2], "expected": value}] * 2},
+           f"an answer that always gives {value!r} passes")
+          for value in (0, 0.0, False, [], "", {}, 3)),
+        ({"cases": [{"stdin": "1", "stdout": "2"}]}, "an answer that always gives '2' passes"),
+        ({**EVEN, "reference": "def even(n): return n % 2 == 0 or n > 9"}, "an answer that always gives True passes"),
     ],
 )  # fmt: skip
 def test_the_gate_names_rows_that_would_teach_something_else(verifier, tmp_path, gold, why):

@@ -52,7 +52,8 @@ def gold(prompt: Prompt) -> str:
 
 
 def adds(i: int) -> dict[str, Any]:
-    return {"prompt": f"add {i}", "answer": {"function": "add", "cases": [{"args": [i, 2], "expected": i + 2}]}}
+    cases = [{"args": [i, n], "expected": i + n} for n in (2, 3)]
+    return {"prompt": f"add {i}", "answer": {"function": "add", "cases": cases}}
 
 
 KINDS = {

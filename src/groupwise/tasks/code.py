@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,15 +15,18 @@ from groupwise.tasks.problems import Problems
 from groupwise.tasks.sandbox import Program, Ran, Sandbox
 
 CLOSE = 1e-6
-"""How far a float may be from the expected one: so much of it, and so much in any case."""
+"""How far a float may be from the expected one, as a share of it."""
+ZERO = 1e-12
+"""How far a float may be from an expected 0."""
 SEEDS = 64
 """Different hidden inputs of a problem at most."""
 SHOWN = 5
 REMEMBERED = 4096
 """Verdicts that are kept: a group that agrees writes the same code many times over."""
 FORM = """\
-write them as {"function": "add", "cases": [{"args": [1, 2], "expected": 3}]}
-or {"cases": [{"stdin": "1 2", "stdout": "3"}]} (docs/sandbox.md)"""
+write them as {"function": "add", "cases": [{"args": [1, 2], "expected": 3}, {"args": [2, 2], "expected": 4}]}
+or {"cases": [{"stdin": "1 2", "stdout": "3"}, {"stdin": "2 2", "stdout": "4"}]} (docs/sandbox.md)"""
+MEND = "mend or remove these rows; against a constant answer, add a case that expects another value"
 
 _OPENS = re.compile(r"^[ \t]*```[ \t]*(?:python3?|py)[ \t]*\r?$", re.IGNORECASE | re.MULTILINE)
 _CLOSES = re.compile(r"^[ \t]*```[ \t]*\r?$", re.MULTILINE)
@@ -112,15 +114,15 @@ class CodeTests:
 
 
 def same(got: Any, expected: Any) -> bool:
-    """Equal in value and in exact type, all the way down; floats within a millionth.
+    """Equal in value and in exact type, all the way down; floats within a millionth of the expected one.
 
-    >>> same([1, 0.1 + 0.2], [1, 0.3]), same(True, 1), same(1, 1.0)
-    (True, False, False)
+    >>> same([1, 0.1 + 0.2], [1, 0.3]), same(True, 1), same(1, 1.0), same(0.0, 6.6e-34)
+    (True, False, False, False)
     """
     if type(got) is not type(expected):
         return False
     if type(expected) is float:
-        return math.isclose(got, expected, rel_tol=CLOSE, abs_tol=CLOSE)
+        return abs(got - expected) <= (CLOSE * abs(expected) if expected else ZERO)
     if type(expected) is list:
         return len(got) == len(expected) and all(map(same, got, expected))
     if type(expected) is dict:
@@ -198,16 +200,17 @@ class CodeVerifier:
         return self._hidden[name, seed]
 
     def gate(self, prompts: Sequence[Prompt]) -> None:
-        """`BadData` with the rows whose tests would teach something else: the reference fails, or nothing passes.
+        """`BadData` with the rows whose tests teach something else: the reference fails, or an empty answer passes.
 
-        Nothing: code without anything in it, a stub that returns or prints nothing, and one that gives back its input.
+        Empty answers: code without anything in it, a stub that returns or prints nothing, one that gives back its
+        input, and one that always returns the same value.
         """
         with ThreadPoolExecutor(1) as thread:  # there may be a running loop in this one
             faults = thread.submit(lambda: asyncio.run(self._faults(prompts))).result()
         if faults:
             seen = [*faults[:SHOWN], *[f"and {len(faults) - SHOWN} more"] * (len(faults) > SHOWN)]
             what = f"the tests of {len(faults)} of {len(prompts)} problems cannot tell right from wrong"
-            raise BadData(what, evidence="\n".join(seen), fix="mend or remove these rows")
+            raise BadData(what, evidence="\n".join(seen), fix=MEND)
 
     async def _faults(self, prompts: Sequence[Prompt]) -> list[str]:
         at_once = asyncio.Semaphore(16)
@@ -230,7 +233,26 @@ class CodeVerifier:
                 return f"{what} passes"
             if verdict.outcome is Outcome.unverifiable:
                 return verdict.cause
-        return ""
+        return await self._constant(name, tests)
+
+    async def _constant(self, name: str, tests: CodeTests) -> str:
+        """Why an answer that always gives the same value may pass; empty where none can.
+
+        It has to pass the first case, so the value expected there is the only one to try. Hidden cases are `hidden`
+        successive ones of a ring, from a place that depends on the answer's code: no such stretch may fit.
+        """
+        constant = Ran("done", tests.cases[0].expected)
+        if not all(tests.passed(constant, case.expected) for case in (*tests.cases, *tests.unseen)):
+            return ""
+        if tests.generator:
+            try:
+                ring = await asyncio.gather(*(self.hidden(name, tests, seed) for seed in range(SEEDS)))
+            except ValueError as error:
+                return str(error)
+            fits = [tests.passed(constant, case.expected) for case in ring]
+            if not any(all((fits + fits)[at : at + tests.hidden]) for at in range(SEEDS)):
+                return ""
+        return f"an answer that always gives {repr(constant.value)[:40]} passes"
 
 
 def nothing(function: str | None) -> Mapping[str, str]:

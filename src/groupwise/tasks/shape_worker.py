@@ -44,12 +44,20 @@ def json_schema(schema: Any, text: str) -> Verdict:
 
     blocks = _BLOCK.findall(text)
     try:
-        value = json.loads(blocks[-1] if blocks else text, parse_constant=_refuse)
+        value = json.loads(blocks[-1] if blocks else text, parse_constant=_refuse, object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
         return Verdict(MALFORMED, feedback=f"no JSON: {str(error)[:200]}")
     validator = validator_for(schema)(schema, registry=Registry())  # an empty registry loads nothing from anywhere
     fault = next(iter(validator.iter_errors(value)), None)
     return Verdict(CORRECT) if fault is None else Verdict(WRONG, feedback=f"{fault.json_path}: {fault.message}"[:300])
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object; ValueError if it has a name twice, since readers of JSON differ in which of the values they take."""
+    read = dict(pairs)
+    if len(read) < len(pairs):
+        raise ValueError("an object has a name twice")
+    return read
 
 
 def _refuse(name: str) -> None:

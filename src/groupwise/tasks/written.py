@@ -7,12 +7,13 @@ from typing import Any, cast, get_args
 
 from groupwise.data import Outcome, Prompt, Sample, Usage, Verdict
 from groupwise.tasks.judge import unverifiable
-from groupwise.tasks.mathematics.extract import Place, Which, find_answer
-from groupwise.tasks.mathematics.tidy import bare
+from groupwise.tasks.mathematics.extract import LONGEST, Found, Place, Which, find_answer
+from groupwise.tasks.option_letter import OptionLetter
 
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
-_FONT = re.compile(r"\\(?:text|textbf|textrm|mathrm|mathbf)\s*\{([^{}]*)\}")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
+SHORT = 100
+"""Characters of a text that may be an answer as a whole: it has fewer."""
 
 
 class Text:
@@ -62,10 +63,11 @@ class Text:
 
 
 class Choice:
-    """Right if the letter that the answer names is the gold one: `B`, `(b)`, `B. because`, `option B`.
+    """Right if the letter that the answer names is the gold one: `B`, `(b)`, `B. because it floats`, `option B`.
 
-    `options` are the letters; a gold number counts them from 0. `answer` and `place` find the answer as in `math`;
-    a text that is nothing but such a letter is an answer too. One that names no letter is malformed.
+    `options` are the letters; a gold number counts them from 0. `answer` and `place` find the answer as in `math`, but
+    an answer line is read to its end. A text without a box or an answer line may be such a letter itself, up to `SHORT`
+    characters. An answer that names no letter, or several, is malformed.
     """
 
     expects = "one of the options' letters, or its number from 0"
@@ -76,38 +78,32 @@ class Choice:
         one_of("choice", "answer", answer, get_args(Which))
         one_of("choice", "place", place, get_args(Place))
         self.options, self.answer, self.place = options.upper(), answer, place
-        letter = f"[{self.options}]"
-        # Behind the letter anything may stand, but another one.
-        self._letter = re.compile(
-            rf"(?:(?:option|choice|answer)\s*)?(?:\(\s*({letter})\s*\)|({letter})(?=[.:)]|$)[.:)]?)"
-            r"(?!\s*(?:(?:or|and)\b|[,/&(]))(?!\w).*",
-            re.IGNORECASE | re.DOTALL,
-        )
+        self._letter = OptionLetter(self.options)
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
         if not self.fits(gold := prompt.given.get("answer")):
             return unverifiable(f"the gold answer {str(gold)[:80]!r} is not {self.expects}")
         found = find_answer(sample.text, cast(Which, self.answer), cast(Place, self.place))
-        said = self.letter(found.text) or (self.letter(sample.text) if len(sample.text) < 100 else "")
-        if not said:
-            why = f"no letter in {found.text[:80]!r}" if found.text else found.rule
+        letter = self._found(sample.text, found)
+        if not letter:
+            why = f"not one letter in {found.text[:80]!r}" if found.text else found.rule
             return Verdict(Outcome.malformed, feedback=f"no answer: {why}")
-        return Verdict(Outcome(said == self.wanted(gold)), said=said)
+        return Verdict(Outcome(letter == self.wanted(gold)), said=letter)
 
-    def letter(self, text: str) -> str:
-        """The letter that a text names; empty where it names none.
-
-        >>> [Choice().letter(x) for x in ("(b)", r"\\textbf{B.} 12", "option c", "A dog", "A or B", "E")]
-        ['B', 'B', 'C', '', '', '']
-        """
-        found = self._letter.fullmatch(bare(_FONT.sub(r"\1", text).replace("\\ ", " ")))
-        return (found[1] or found[2]).upper() if found else ""
+    def _found(self, text: str, found: Found) -> str:
+        """The letter of an answer; of the whole text where no answer was found in it."""
+        if found.text and found.paragraph:
+            line, _, below = found.paragraph.partition("\n")
+            return self._letter.named(line, below)
+        if found.text:
+            return self._letter.named(found.text) if len(found.text) <= LONGEST else ""
+        return self._letter.named(text) if found.rule.startswith("no ") and len(text) < SHORT else ""
 
     def wanted(self, gold: Any) -> str:
         """The letter of a gold answer; empty where it is none."""
         if isinstance(gold, int) and not isinstance(gold, bool):
             return self.options[gold] if 0 <= gold < len(self.options) else ""
-        return self.letter(gold) if isinstance(gold, str) else ""
+        return self._letter.named(gold) if isinstance(gold, str) else ""
 
     def fits(self, gold: Any) -> bool:
         """Whether this gold answer names an option."""

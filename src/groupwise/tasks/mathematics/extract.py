@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from groupwise.tasks.mathematics.tidy import closing, tidy
@@ -38,14 +38,19 @@ _TAKEN_BACK = re.compile(
     r"|(?:that|this|it)(?:\s+is|'s|\s+was)\s+(?:wrong|incorrect|not\s+(?:right|correct|it))))",
     re.IGNORECASE,
 )
+_EMPTY_LINE = re.compile(r"\n[ \t\r]*+\n")
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """An answer as it stands in the text, and which rule found it; without a text, why there is none."""
+    """An answer as it stands in the text, and which rule found it; without a text, why there is none.
+
+    Of an answer line, `paragraph` is all that follows its mark, up to an empty line.
+    """
 
     text: str
     rule: str
+    paragraph: str = field(default="", repr=False)
 
 
 def find_answer(text: str, which: Which = "last", place: Place = "either") -> Found:
@@ -68,7 +73,8 @@ def find_answer(text: str, which: Which = "last", place: Place = "either") -> Fo
     if place != "line" and (boxes := [m.end() for m in _BOX.finditer(body)]):
         return _chosen(boxes, which, "box", "boxes", lambda at: _in_box(body, at))
     if place != "boxed" and (lines := [m.end() for m in _LINE.finditer(body) if not _denied(body, m)]):
-        return _chosen(lines, which, "answer line", "answer lines", lambda at: _on_line(body, at))
+        found = _chosen(lines, which, "answer line", "answer lines", lambda at: _on_line(body, at))
+        return replace(found, paragraph=_paragraph(body, lines[0] if which == "first" else lines[-1]))
     return Found(
         "", "no box" if place == "boxed" else "no answer line" if place == "line" else "no box, no answer line"
     )
@@ -127,8 +133,7 @@ def _in_box(text: str, at: int) -> str:
 
 def _on_line(text: str, at: int) -> str:
     """The rest of the line, or the next line that is not empty, up to the end of its first sentence."""
-    blank = _BLANK_LINES.match(text, at)
-    start = blank.end() if blank else at
+    start = _first_line(text, at)
     line = text[start : start + LONGEST + 1].split("\n")[0]
     end = _SENTENCE_END.search(line)
     length = end.start() if end else len(line)
@@ -137,3 +142,13 @@ def _on_line(text: str, at: int) -> str:
     if _TAKEN_BACK.match(text, start + length, start + length + LONGEST):
         raise _NoAnswer("is taken back")
     return line[:length].strip()
+
+
+def _paragraph(text: str, at: int) -> str:
+    return _EMPTY_LINE.split(text[_first_line(text, at) :], maxsplit=1)[0]
+
+
+def _first_line(text: str, at: int) -> int:
+    """Where the first line that is not empty begins."""
+    blank = _BLANK_LINES.match(text, at)
+    return blank.end() if blank else at

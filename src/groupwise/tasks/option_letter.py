@@ -1,0 +1,79 @@
+"""Which option of a multiple-choice question a text names: exactly one letter, or none."""
+
+import re
+import unicodedata
+
+_LOOKALIKES = str.maketrans("АВСЕНІЈКМОРТХΑΒΕΗΙΚΜΝΟΡΤΧΥΖ", "ABCEHIJKMOPTXABEHIKMNOPTXYZ")
+"""Cyrillic and Greek capitals that look like Latin ones."""
+_LAYOUT = re.compile(
+    r"\\(?:(?:text[a-z]*|math[a-z]*|boxed|fbox|mbox|left|right|bf|rm|quad|qquad)(?![A-Za-z])|[\s,;:!()\[\]\\])"
+    r"|[$*_`{}\[\]]"
+)
+_COMMAND = re.compile(r"\\[A-Za-z]{2,}")
+_NAMES = r"\\(?:d?frac|sqrt|cdot|times|triangle|angle|pi)(?![A-Za-z])"
+_FORMULA = re.compile(
+    rf"(?:\$|\\\()(?=[^$\\+^=<>-]*+(?:[+^=<>-]|{_NAMES}))"
+    rf"(?:[\d\s()+^/=<>.,{{}}-]|[A-Z]++|[a-z](?![A-Za-z])|{_NAMES})*+(?:\$|\\\))"
+)
+_OTHERS = re.compile(r"\W*(?:(?:or|and|nor|vs|versus)\b)|\s*[?&/]", re.IGNORECASE)
+"""What follows a letter where more than that letter is meant."""
+_VERB = "(?:is|was|does|can|could|may|must|seems|looks|appears)"
+_NOT = "(?:not|never|wrong|incorrect|false|impossible|excluded|eliminated|ruled|invalid|unlikely|out)"
+_DENIED = re.compile(
+    rf"\W*(?:(?:it|this|that|which)\s+)?(?:cannot\b|can['’]t\b|{_VERB}(?:n['’]t\b|(?:\s+\w+){{0,3}}?\s+{_NOT}\b))",
+    re.IGNORECASE,
+)
+_TURN = r"(?:or|and|nor|also|but|then|no|nope|not|wait|actually|rather|sorry|maybe|perhaps|it['’]s|it|is)"
+"""A word with which a line takes back, or adds to, the line above."""
+
+
+class OptionLetter:
+    """Finds the letter that a text names: `B`, `(b)`, `B. because it floats`, `option B`.
+
+    The text begins with the letter. It names none if another option's letter stands alone behind it, if it goes on with
+    `or` and the like, or if it says that the letter is wrong. An article `a`, the pronoun `I` and the variables of a
+    formula are no letters.
+    """
+
+    def __init__(self, options: str) -> None:
+        option = f"[{options}]"
+        word = r"(?!(?-i:[aI])\s+(?!(?:is|are|or|and|was|as|too|also|if|but|may|might|could|can|would)\b)[a-z]{2})"
+        alone = rf"(?<![A-Za-z0-9]){word}({option})(?![A-Za-z0-9])"
+        self._head = re.compile(
+            rf"[\s:]*(?:(?:option|choice|answer)\s*)?"
+            rf"(?:\(\s*({option})\s*\)|({option})(?=\s*(?:[.:)]|$))(?:\s*[.:)])?+)(?!\w)",
+            re.IGNORECASE,
+        )
+        self._alone = re.compile(alone, re.IGNORECASE)
+        letters = "".join(filter(str.isalpha, options))
+        self._run = re.compile(rf"(?<![A-Za-z0-9])(?<!\d )[{letters}]{{2,}}(?![A-Za-z0-9])" if letters else "(?!)")
+        self._below = re.compile(
+            rf"(?:\W*{_TURN}\b)++\W*{alone}|\W*(?:(?:option|choice)\s+)?({option})\s*(?:[.:)]|$)", re.IGNORECASE
+        )
+
+    def named(self, text: str, below: str = "") -> str:
+        """The one letter, as a capital; empty if the text names none, or several.
+
+        The lines `below` explain it: they may mention other letters, but must not begin with one.
+
+        >>> [OptionLetter("ABCD").named(x) for x in ("(b)", r"\\textbf{B.} 12", "option c", "A dog", "A or B", "A. B")]
+        ['B', 'B', 'C', '', '', '']
+        """
+        text = _plain(text)
+        head = self._head.match(text)
+        if head is None:
+            return ""
+        letter, rest = (head[1] or head[2]).upper(), text[head.end() :]
+        others = {found[1].upper() for found in self._alone.finditer(rest)} - {letter}
+        if others or self._run.search(rest) or _OTHERS.match(rest) or _DENIED.match(rest):
+            return ""
+        starts = (found for line in _plain(below).split("\n") if (found := self._below.match(line)))
+        return "" if any((found[1] or found[2]).upper() != letter for found in starts) else letter
+
+
+def _plain(text: str) -> str:
+    """The text without layout, and with 0 for the small letters and the names of points in a formula."""
+    if not text.isascii():  # character by character: a run of combining marks takes quadratic time to sort
+        text = "".join(unicodedata.normalize("NFKC", c) for c in text).translate(_LOOKALIKES)
+    text = _FORMULA.sub(lambda formula: re.sub("[a-z]|[A-Z]{2,}", "0", formula[0]), text)
+    return _COMMAND.sub(r"\\ ", _LAYOUT.sub(" ", text)).strip()

@@ -140,13 +140,14 @@ class CodeVerifier:
     An answer without code is malformed. Too much time, memory or output is wrong. What the sandbox itself could not do
     is unverifiable, as is a hidden case that the generator or the reference fails. The part `visible` is 1 where all
     cases that the problem lists are passed: right there and wrong in hidden ones is what a memorised table looks like.
-    The same code for the same problem is judged once, and its verdict remembered for a while.
+    The same code for the same problem is judged once, and its verdict remembered for a while. Reference and generator
+    run in boxes that no answer enters.
     """
 
     keeps_time = True
 
     def __init__(self, sandbox: Sandbox) -> None:
-        self.sandbox = sandbox
+        self.sandbox, self.references = sandbox, sandbox.separate()
         self._hidden: dict[tuple[str, int], Case] = {}
         self._judged: dict[tuple[str, str], Verdict] = {}
         self._judging: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
@@ -166,14 +167,16 @@ class CodeVerifier:
                     del self._judged[next(iter(self._judged))]
             return self._judged[key]
 
-    async def judge(self, name: str, tests: CodeTests, code: str) -> Verdict:
-        """The verdict on some code. Hidden inputs are chosen by what it is, so no answer can know them before."""
+    async def judge(self, name: str, tests: CodeTests, code: str, sandbox: Sandbox | None = None) -> Verdict:
+        """The verdict on some code, run in `sandbox` (the answers' own). Hidden inputs are chosen by its text, so no
+        answer can know them before."""
+        sandbox = sandbox or self.sandbox
         for number, case in enumerate(tests.cases, 1):
-            ran = await self.sandbox.ran(tests.program(code, case.given))
+            ran = await sandbox.ran(tests.program(code, case.given))
             if verdict := told(tests, ran, case, f"case {number}", visible=0.0):
                 return verdict
         for case in tests.unseen:
-            ran = await self.sandbox.ran(tests.program(code, case.given))
+            ran = await sandbox.ran(tests.program(code, case.given))
             if verdict := told(tests, ran, case, "an unseen case", visible=1.0):
                 return verdict
         digest = sha256(f"{name}\0{code}".encode("utf-8", "surrogatepass")).digest()
@@ -182,7 +185,7 @@ class CodeVerifier:
                 case = await self.hidden(name, tests, (digest[0] + i) % SEEDS)
             except ValueError as error:
                 return Verdict(Outcome.unverifiable, cause=str(error))
-            ran = await self.sandbox.ran(tests.program(code, case.given))
+            ran = await sandbox.ran(tests.program(code, case.given))
             if verdict := told(tests, ran, case, "a hidden case", visible=1.0):
                 return verdict
         return Verdict(Outcome.correct, parts={"visible": 1.0})
@@ -190,10 +193,10 @@ class CodeVerifier:
     async def hidden(self, name: str, tests: CodeTests, seed: int) -> Case:
         """A generated case, made once; ValueError where generator or reference fail."""
         if (name, seed) not in self._hidden:
-            made = await self.sandbox.ran(Program(tests.generator, "generate", (seed,)))
+            made = await self.references.ran(Program(tests.generator, "generate", (seed,)))
             if made.end != "done" or type(made.value) is not (str if tests.function is None else list):
                 raise ValueError(f"generate({seed}) gives no input: {made.trouble or type(made.value).__name__}")
-            right = await self.sandbox.ran(tests.program(tests.reference, made.value))
+            right = await self.references.ran(tests.program(tests.reference, made.value))
             if right.end != "done":
                 raise ValueError(f"the reference fails on generate({seed}): {right.trouble}")
             self._hidden[name, seed] = Case(made.value, right.value)
@@ -224,7 +227,7 @@ class CodeVerifier:
 
     async def _fault(self, name: str, tests: CodeTests) -> str:
         if tests.reference:
-            verdict = await self.judge(name, tests, tests.reference)
+            verdict = await self.judge(name, tests, tests.reference, self.references)
             if verdict.outcome is not Outcome.correct:
                 return f"the reference does not pass: {verdict.feedback or verdict.cause}"
         for what, code in nothing(tests.function).items():

@@ -3,18 +3,21 @@
 import asyncio
 import json
 import os
+import select
 import shutil
 import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from io import FileIO
 from math import isfinite
 from pathlib import Path
 from time import monotonic
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from groupwise.data import Environment
 from groupwise.tasks.child import Child, Crew
@@ -22,6 +25,8 @@ from groupwise.tasks.sandbox_view import LIBRARIES, PACKAGES, PYTHON, hidden, pa
 
 START = 60.0
 """Seconds that a sandbox may take to start; 0.2 is usual, and some seconds where it imports packages first."""
+READY, STOP = b"+", b"stop"
+"""As sandbox_server.py has them: the first byte of what an answer gives, and the word for one that gives too much."""
 GRACE = 5.0
 """Seconds beyond the wall time of an execution after which its sandbox counts as harmed."""
 HERE = Path(__file__).parent
@@ -105,6 +110,7 @@ class Sandbox:
         self.bounds = bounds
         stock = Stock(tuple(packages), tuple(warm), dict(preload))
         self._crew = Crew([Box(unsafe, stock) for _ in range(boxes or len(os.sched_getaffinity(0)))], "sandbox")
+        self._separate: list[Sandbox] = []
 
     def run(self, programs: Iterable[Program]) -> list[Ran]:
         """What each program gave, in their order; as many at once as there are boxes. Blocks."""
@@ -114,13 +120,22 @@ class Sandbox:
         """What one program gave, awaited."""
         return await asyncio.wrap_future(self._crew.submit(self._run, program))
 
+    def separate(self) -> "Sandbox":
+        """A sandbox like this one with boxes of its own, as many again; closed with this one."""
+        boxes = self._crew.children
+        stock = boxes[0].stock
+        more = Sandbox(self.bounds, boxes=len(boxes), unsafe=boxes[0].unsafe, **stock._asdict())
+        self._separate.append(more)
+        return more
+
     def about(self) -> dict[str, Any]:
         """What a started box says of itself: `python`, its version, and `calls`, whether system calls are filtered."""
         return self._crew.submit(self._about).result()
 
     def close(self) -> None:
         """Ends the boxes. Those of a host that is gone end by themselves."""
-        self._crew.close()
+        for sandbox in (self, *self._separate):
+            sandbox._crew.close()
 
     def _run(self, box: "Box", program: Program) -> Ran:
         ran = box.run(program, self.bounds)
@@ -131,8 +146,7 @@ class Sandbox:
         return box.about
 
 
-@dataclass(frozen=True, slots=True)
-class Stock:
+class Stock(NamedTuple):
     """Trusted code that a box loads before its first execution, see `Sandbox`."""
 
     packages: tuple[str, ...]
@@ -160,7 +174,7 @@ class Box(Child):
         if self.process is not None:
             return
         said = tempfile.TemporaryFile()  # noqa: SIM115
-        self.socket, theirs = socket.socketpair()
+        self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         server = os.open(HERE / "sandbox_server.py", os.O_RDONLY)
         try:
             with theirs:
@@ -174,10 +188,10 @@ class Box(Child):
                     cwd="/",
                     start_new_session=True,
                 )
-            setup = json.dumps(self.stock.order(self.unsafe)).encode()
+            with filed(json.dumps(self.stock.order(self.unsafe)).encode()) as setup:
+                socket.send_fds(self.socket, [b"load"], [setup])
             self.socket.settimeout(START)
-            self.socket.sendall(len(setup).to_bytes(8) + setup)
-            self.about, _ = self.hear(monotonic() + START, 1 << 16)
+            self.about = self.hear()
         except (OSError, EOFError, ValueError) as error:
             how = self.end()
             said.seek(0)
@@ -194,47 +208,93 @@ class Box(Child):
     def run(self, program: Program, bounds: Bounds) -> Ran:
         """What the program gave; `lost`, and this box ended, where its server did not do as it should."""
         self.start()
-        order = {"code": program.code, "stdin": program.stdin, "cpu": bounds.cpu, "wall": bounds.wall}
-        order |= {"memory": bounds.memory, "output": bounds.output}
+        order: dict[str, Any] = {"code": program.code}
         if program.function is not None:
-            order |= {"function": program.function, "args": list(program.args)}
-        data = json.dumps(order).encode()
-        until = monotonic() + bounds.wall + GRACE
+            order |= {"function": program.function, "args": program.args}
+        stdin = program.stdin.encode("utf-8", "surrogatepass")
+        message = {"cpu": bounds.cpu, "wall": bounds.wall, "memory": bounds.memory}
+        message |= {"result": 1 if program.function is None else 3}
         try:
             assert self.socket is not None, "a box that has started has a socket"
-            self.socket.settimeout(bounds.wall + GRACE)
-            self.socket.sendall(len(data).to_bytes(8) + data)
-            head, body = self.hear(until, bounds.output)
+            with filed(json.dumps(order).encode()) as code, filed(stdin) as given:
+                result, theirs = os.pipe()
+                with open(result, "rb", buffering=0) as result:
+                    try:
+                        socket.send_fds(self.socket, [json.dumps(message).encode()], [code, given, theirs])
+                    finally:
+                        os.close(theirs)
+                    reply, data = self.follow(result, bounds)
         except (OSError, EOFError, ValueError, KeyError) as error:
             return Ran("lost", trouble=f"the sandbox failed: {error or type(error).__name__} ({self.end()})")
-        return read(head, body, program)
+        return read(reply, data, program)
 
-    def hear(self, until: float, most: int) -> tuple[dict[str, Any], bytes]:
-        """One reply: its head and its bytes. OSError (TimeoutError too), EOFError or ValueError where there is none."""
+    def follow(self, result: FileIO, bounds: Bounds) -> tuple[dict[str, Any], bytes]:
+        """How the answer ended, and what it gave; OSError (TimeoutError too), EOFError or ValueError for a lost one."""
         assert self.socket is not None, "a box that has started has a socket"
-        data, head = bytearray(), None
-        while head is None or len(data) < head["size"]:
-            self.socket.settimeout(max(until - monotonic(), 1e-3))
-            if not (got := self.socket.recv(1 << 16)):
-                raise EOFError("it ended")
-            data += got
-            if head is None and b"\n" in data:
-                line, _, data = data.partition(b"\n")
-                head = json.loads(line)
-            if len(data) > most or (head is None and len(data) > 4096):
-                raise ValueError("a reply that is too long")
-        return head, bytes(data)
+        os.set_blocking(result.fileno(), False)
+        data, until = bytearray(), monotonic() + bounds.wall + GRACE
+        most = bounds.output + len(READY)
+        poll = select.poll()
+        poll.register(self.socket, select.POLLIN)
+        poll.register(result, select.POLLIN)
+        while True:
+            ready = [file for file, _ in poll.poll(max(until - monotonic(), 0) * 1000)]
+            if not ready:
+                raise TimeoutError("no reply in time")
+            if result.fileno() in ready and not more(result, data, most):
+                poll.unregister(result)
+                if len(data) > most:
+                    self.socket.send(STOP)
+            if self.socket.fileno() in ready:
+                reply = self.hear()
+                break
+        more(result, data, most)
+        if not data.startswith(READY):
+            raise ValueError("the answer's process could not be confined")
+        return reply | ({"end": "output"} if len(data) > most else {}), bytes(data[len(READY) :])
+
+    def hear(self) -> dict[str, Any]:
+        """A message of the server; EOFError where it has ended."""
+        assert self.socket is not None, "a box that has started has a socket"
+        if not (message := self.socket.recv(1 << 16)):
+            raise EOFError("it ended")
+        return json.loads(message)
 
     def end(self) -> str:
         self.about = {}
         return super().end()
 
 
+@contextmanager
+def filed(data: bytes) -> Iterator[int]:
+    """A file in memory, at its beginning: no reader can make its writer wait."""
+    file = os.memfd_create("groupwise")
+    try:
+        with open(file, "wb", closefd=False) as opened:
+            opened.write(data)
+        os.lseek(file, 0, os.SEEK_SET)
+        yield file
+    finally:
+        os.close(file)
+
+
+def more(result: FileIO, data: bytearray, most: int) -> bool:
+    """Adds what there is to `data`, up to a little more than `most`; whether more may come."""
+    while len(data) <= most:
+        chunk = result.read(1 << 16)
+        if chunk is None:
+            return True
+        if not chunk:
+            return False
+        data += chunk
+    return False
+
+
 # What came back
 
 
 def read(head: dict[str, Any], body: bytes, program: Program) -> Ran:
-    """What the server's word and the program's bytes mean. Nothing that the program says can be more than a value."""
+    """What the server's reply and the program's bytes mean. Nothing that the program says can be more than a value."""
     end, cpu = head["end"], head["cpu"]
     if end != "exit":
         return Ran(end, trouble=_BOUND[end], cpu=cpu)

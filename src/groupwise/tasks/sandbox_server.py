@@ -1,9 +1,11 @@
-"""Inside the sandbox: a warm interpreter that forks one fresh process an execution.
+"""Inside the sandbox: a warm interpreter that forks one fresh process an execution, and never sees data.
 
-Run by path, never imported, with nothing but the standard library. Its input is a socket to the host: a frame a
-request (8 bytes of length, then JSON), and a frame a reply (a line of JSON, then as many raw bytes as it says). The
-*server* only forks, watches CPU time, wall time and output, and replies; it runs nothing of the answer. The *answer's
-process* is the first of a process namespace of its own, has no way to the host, and dies with all that it started.
+Run by path, never imported, with nothing but the standard library. It is a *server* that gets a message for each
+execution: its bounds, and three open files. One holds the order (code, function and arguments), one is its standard
+input, one takes what it gives. The server passes them on unread to the process that it forks, the *answer*, so that no
+execution inherits a byte of another from it. It watches CPU time and wall time, and says how the answer ended. The
+answer reads its own order, is the first of a process namespace of its own, has no way to the host or to the server,
+and dies with all that it started.
 """
 
 import ctypes
@@ -35,9 +37,13 @@ WARM = (
 """Imported before anything is asked, so that an answer's own import costs nothing; others are read from disk."""
 
 READY = b"+"
-"""What the answer's process says first, before it runs anything that it was given."""
+"""The first byte that the answer's process gives, before it runs anything: it is confined. The host knows it, too."""
+STOP = b"stop"
+"""The host's word for an answer that gives too much."""
 LIBC = ctypes.CDLL(None, use_errno=True)
 NEW_PIDS, NEW_MOUNTS, NEW_IPC = 0x20000000, 0x20000, 0x8000000
+Line = tuple[int, int, int, int]
+"""An instruction of a filter: operation, lines to skip where it is true, where it is false, number."""
 FILES = 1 << 24
 """Bytes of the private /tmp, and of any file in it."""
 
@@ -49,19 +55,24 @@ def main(isolated: bool) -> None:
         if fd != 2:
             os.dup2(nothing, fd)
     os.environ.clear()
+    _, (setup,), *_ = socket.recv_fds(host, 1 << 12, 1)
     try:
-        load(json.loads(frame(host)))
+        load(json.loads(content(setup)))
     except BaseException:
-        host.sendall(framed({"trouble": traceback.format_exc()[-2000:]}))
+        tell(host, {"trouble": traceback.format_exc()[-2000:]})
         return
     law = forbidden()
     law = law if held(law) else None
     gc.collect()
     gc.freeze()
-    host.sendall(framed({"python": platform.python_version(), "calls": law is not None}))
+    tell(host, {"python": platform.python_version(), "calls": law is not None})
     self = os.pidfd_open(os.getpid())
-    while order := frame(host):
-        host.sendall(watch(json.loads(order), self, isolated, law))
+    while True:
+        message, files, *_ = socket.recv_fds(host, 1 << 12, 3)
+        if not message:  # the host is gone
+            return
+        if message != STOP:  # for an answer that had already ended
+            tell(host, watch(json.loads(message), files, host, self, isolated, law))
 
 
 def load(setup: dict[str, Any]) -> None:
@@ -79,87 +90,70 @@ def load(setup: dict[str, Any]) -> None:
         exec(compile(source, f"<{name}>", "exec", dont_inherit=True), names)
 
 
-def frame(host: socket.socket) -> bytes:
-    """The next request; nothing when the host is gone."""
-    head = taken(host, 8)
-    return taken(host, struct.unpack(">Q", head)[0]) if head else b""
+def tell(host: socket.socket, words: dict[str, Any]) -> None:
+    host.send(json.dumps(words).encode())
 
 
-def taken(host: socket.socket, size: int) -> bytes:
-    data = bytearray()
-    while len(data) < size:
-        if not (got := host.recv(min(size - len(data), 1 << 16))):
-            return b""
-        data += got
-    return bytes(data)
+def content(file: int) -> bytes:
+    """Everything in a file that is then closed."""
+    with open(file, "rb") as opened:
+        return opened.read()
 
 
-def framed(head: dict[str, Any], body: bytes = b"") -> bytes:
-    return json.dumps({**head, "size": len(body)}).encode() + b"\n" + body
-
-
-def watch(order: dict[str, Any], self: int, isolated: bool, law: bytes | None) -> bytes:
-    """One execution, and the reply: the answer's process is killed when it has used its time or said too much."""
-    theirs, out = os.pipe()
-    given = os.memfd_create("stdin")
-    written(given, order["stdin"].encode("utf-8", "surrogatepass"))
-    os.lseek(given, 0, os.SEEK_SET)
+def watch(
+    bounds: dict[str, Any], files: list[int], host: socket.socket, self: int, isolated: bool, law: bytes | None
+) -> dict[str, Any]:
+    """One execution, and how it ended: the answer is killed when it has used its time or the host says stop."""
     if isolated:
         must(LIBC.unshare(NEW_PIDS))  # for the next child
     pid = os.fork()
     if not pid:
         code = 1
         try:
-            confine(given, out, order, isolated, law)
-            code = answer(order)
+            order, stdin, result = files
+            data = content(order)
+            confine(stdin, result, bounds, isolated, law)
+            code = answer(json.loads(data))
         finally:
             os._exit(code)
     if isolated:
         must(LIBC.setns(self, NEW_PIDS))  # back, or there could be no other
-    os.close(out)
-    os.close(given)
-    os.set_blocking(theirs, False)
+    for file in files:
+        os.close(file)
     ended = os.pidfd_open(pid)
-    end, said = followed(pid, ended, theirs, order)
+    end = followed(pid, ended, host, bounds)
     os.kill(pid, signal.SIGKILL)
     if not isolated:
         with suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGKILL)
     _, status, used = os.wait4(pid, 0)
-    os.close(theirs)
     os.close(ended)
-    if not said.startswith(READY):
-        raise RuntimeError("the answer's process could not be confined")
     cpu, code = used.ru_utime + used.ru_stime, os.waitstatus_to_exitcode(status)
     if not end:
-        end = "cpu" if cpu >= order["cpu"] else "exit"
-    return framed({"end": end, "code": code, "cpu": cpu}, said[len(READY) :])
+        end = "cpu" if cpu >= bounds["cpu"] else "exit"
+    return {"end": end, "code": code, "cpu": cpu}
 
 
-def followed(pid: int, ended: int, theirs: int, order: dict[str, Any]) -> tuple[str, bytes]:
-    """Why it was ended (nothing where it ended itself), and what it said."""
-    said, until = bytearray(), time.monotonic() + order["wall"]
+def followed(pid: int, ended: int, host: socket.socket, bounds: dict[str, Any]) -> str:
+    """Why the answer is to be killed; nothing where it ended itself."""
+    until = time.monotonic() + bounds["wall"]
     poll = select.poll()
-    poll.register(theirs, select.POLLIN)
+    poll.register(host, select.POLLIN)
     poll.register(ended, select.POLLIN)
     clock, cores = (~pid << 3) | 2, os.cpu_count() or 1  # the CPU clock of another process, as the kernel numbers it
     while True:
         spent = time.clock_gettime(clock)
-        wait = min(until - time.monotonic(), (order["cpu"] - spent) / cores + 0.001)
-        if spent >= order["cpu"]:
-            return "cpu", bytes(said)
+        wait = min(until - time.monotonic(), (bounds["cpu"] - spent) / cores + 0.001)
+        if spent >= bounds["cpu"]:
+            return "cpu"
         if wait <= 0:
-            return "wall", bytes(said)
-        seen = [fd for fd, _ in poll.poll(math.ceil(wait * 1000))]
-        if theirs in seen:
-            with suppress(BlockingIOError):
-                while got := os.read(theirs, 1 << 16):
-                    said += got
-                    if len(said) > order["output"] + len(READY):
-                        return "output", bytes(said[:1])
-                poll.unregister(theirs)  # it has closed its end
-        elif ended in seen:
-            return "", bytes(said)
+            return "wall"
+        ready = [file for file, _ in poll.poll(math.ceil(wait * 1000))]
+        if ended in ready:
+            return ""
+        if ready:  # the host says stop, or is gone
+            host.recv(1 << 12)
+            return "output"
 
 
 def must(failed: int) -> None:
@@ -167,16 +161,10 @@ def must(failed: int) -> None:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
-def written(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
-
-
 # The answer's process
 
 
-def confine(given: int, out: int, order: dict[str, Any], isolated: bool, law: bytes | None) -> None:
+def confine(stdin: int, result: int, bounds: dict[str, Any], isolated: bool, law: bytes | None) -> None:
     """Everything that this process must not have is given up here, for good."""
     os.setsid()
     if isolated:
@@ -184,13 +172,12 @@ def confine(given: int, out: int, order: dict[str, Any], isolated: bool, law: by
         must(LIBC.mount(b"tmpfs", b"/tmp", b"tmpfs", 6, f"size={FILES},nr_inodes=1024,mode=700".encode()))
         os.chdir("/tmp")
     nothing = os.open(os.devnull, os.O_RDWR)
-    result = 3 if "function" in order else 1
-    for source, fd in ((given, 0), (nothing, 1), (nothing, 2), (nothing, 3), (out, result)):
+    for source, fd in ((stdin, 0), (nothing, 1), (nothing, 2), (nothing, 3), (result, bounds["result"])):
         os.dup2(source, fd)
     os.closerange(4, 1 << 16)
-    cpu = math.ceil(order["cpu"])
+    cpu = math.ceil(bounds["cpu"])
     for what, most in (
-        ("CPU", cpu + 1), ("AS", order["memory"]), ("FSIZE", FILES), ("NOFILE", 64), ("NPROC", 64), ("CORE", 0),
+        ("CPU", cpu + 1), ("AS", bounds["memory"]), ("FSIZE", FILES), ("NOFILE", 64), ("NPROC", 64), ("CORE", 1),
         ("MEMLOCK", 0), ("MSGQUEUE", 0),
     ):  # fmt: skip
         number = getattr(resource, f"RLIMIT_{what}")
@@ -199,9 +186,11 @@ def confine(given: int, out: int, order: dict[str, Any], isolated: bool, law: by
         resource.setrlimit(number, (most, most))
     LIBC.prctl(47, 4, 0, 0, 0)  # no ambient capability, and below: none at all
     must(LIBC.capset(struct.pack("=Ii", 0x20080522, 0), bytes(24)))
+    # Limit 0 alone stops no core dump to a program of the host, limit 1 does; and the limit could be lowered to 0.
+    must(LIBC.prctl(DUMPABLE, 0, 0, 0, 0))
     if law is not None:
         enforce(law)
-    os.write(result, READY)
+    os.write(bounds["result"], READY)
 
 
 def answer(order: dict[str, Any]) -> int:
@@ -298,9 +287,21 @@ CALLS = {  # name: number on x86_64, on aarch64; 0 where there is none
     "syslog": (103, 116), "acct": (163, 89), "quotactl": (179, 60), "personality": (135, 92),
     "fanotify_init": (300, 262), "settimeofday": (164, 170), "clock_settime": (227, 112), "adjtimex": (159, 171),
     "sethostname": (170, 161), "setdomainname": (171, 162), "modify_ldt": (154, 0),
+    "inotify_init": (253, 0), "inotify_init1": (294, 26),
 }  # fmt: skip
+IDLE = {
+    "flock": (73, 32), "sync": (162, 81), "syncfs": (306, 267), "fsync": (74, 82), "fdatasync": (75, 83),
+    "sync_file_range": (277, 84),
+}  # fmt: skip
+"""Calls that succeed and do nothing: an answer's files are its own and in memory, those that it can only read are the
+host's, and neither a lock on them nor a write of the host's disks is its business."""
 CLONE, CLONE3 = (56, 220), 435
 THREAD = 0x10000
+FCNTL, PRCTL = (72, 25), (157, 167)
+COMMANDS = (0, 1, 2, 3, 4, 5, 6, 7, 1030)
+"""What fcntl may do: duplicate, flags, record locks (sqlite3 needs them; on a file that can only be read they are
+shared). No lease, no notice of others' reads, no signal."""
+DUMPABLE = 4
 
 
 def forbidden() -> bytes | None:
@@ -309,19 +310,26 @@ def forbidden() -> bytes | None:
     if machine not in AUDIT:
         return None
     which = list(AUDIT).index(machine)
-    numbers = [pair[which] for pair in CALLS.values() if pair[which]]
     load, equal, at_least, any_of, give = 0x20, 0x15, 0x35, 0x45, 0x06
-    refuse, absent, allow = 0x50000 | 1, 0x50000 | 38, 0x7FFF0000  # EPERM, ENOSYS
-    tail = [
-        (equal, 0, 1, CLONE3), (give, 0, 0, absent),  # glibc then asks with clone, whose flags can be read
-        (equal, 0, 2, CLONE[which]), (load, 0, 0, 16), (any_of, 0, 1, THREAD),
-        (give, 0, 0, allow), (give, 0, 0, refuse),
-    ]  # fmt: skip
-    last = len(numbers) + len(tail) - 1
-    lines = [(load, 0, 0, 4), (equal, 1, 0, AUDIT[machine]), (give, 0, 0, refuse), (load, 0, 0, 0)]
-    lines += [(at_least, last + 0, 0, 1 << 30)]  # another call table of x86_64
-    lines += [(equal, last - i - 1, 0, number) for i, number in enumerate(numbers)]
-    return b"".join(struct.pack("=HBBI", *line) for line in [*lines, *tail])
+    number, architecture, first, second = ((load, 0, 0, offset) for offset in (0, 4, 16, 24))
+    allow, refuse, absent, idle = ((give, 0, 0, code) for code in (0x7FFF0000, 0x50001, 0x50000 | 38, 0x50000))
+
+    def call(numbers: tuple[int, int], *then: Line) -> list[Line]:
+        return [(equal, 0, len(then), numbers[which]), *then] if numbers[which] else []
+
+    commands = [(equal, len(COMMANDS) - i, 0, command) for i, command in enumerate(COMMANDS)]
+    lines = [
+        *(architecture, (equal, 1, 0, AUDIT[machine]), refuse, number),
+        *((at_least, 0, 1, 1 << 30), refuse),  # another call table of x86_64
+        *(line for numbers in CALLS.values() for line in call(numbers, refuse)),
+        *(line for numbers in IDLE.values() for line in call(numbers, idle)),
+        *call((CLONE3, CLONE3), absent),  # glibc then asks with clone, whose flags can be read
+        *call(CLONE, first, (any_of, 0, 1, THREAD), allow, refuse),
+        *call(FCNTL, second, *commands, refuse, allow),
+        *call(PRCTL, first, (equal, 0, 1, DUMPABLE), refuse, allow),
+        allow,
+    ]
+    return b"".join(struct.pack("=HBBI", *line) for line in lines)
 
 
 def enforce(law: bytes) -> None:

@@ -116,11 +116,11 @@ def run(words: list[str]) -> int:
             told = shlex.join(["groupwise", *words, *(w for path, value in overrides for w in (f"--{path}", value))])
             return do.train(a.recipe, overrides, a.use, out=a.out, name=a.name, stop_after=a.stop_after, command=told,
                             unsafe_local_exec=a.unsafe_local_exec,
-                            trust_remote_code=a.trust_remote_code)  # fmt: skip
+                            trust_remote_code=a.trust_remote_code, keys=a.key, judges=a.judge)  # fmt: skip
         case "resume":
             return do.resume(a.run, a.use, strict=a.strict, stop_after=a.stop_after,
                              unsafe_local_exec=a.unsafe_local_exec,
-                             trust_remote_code=a.trust_remote_code)  # fmt: skip
+                             trust_remote_code=a.trust_remote_code, keys=a.key, judges=a.judge)  # fmt: skip
         case "merge":
             from groupwise.train.merge import merged
 
@@ -128,7 +128,8 @@ def run(words: list[str]) -> int:
         case "audit":
             from groupwise.train.audit import audit
 
-            return audit(a.verifier, a.use, cases_path=a.cases, listed=a.list, unsafe_local_exec=a.unsafe_local_exec)
+            return audit(a.verifier, a.use, cases_path=a.cases, listed=a.list, unsafe_local_exec=a.unsafe_local_exec,
+                         keys=a.key, judges=a.judge)  # fmt: skip
     from groupwise.train import ask
 
     match a.command:
@@ -136,7 +137,7 @@ def run(words: list[str]) -> int:
             return ask.evaluate(a.model, overrides, a.use, samples=a.samples, problems=a.problems, recipe_path=a.recipe,
                                 preset=a.preset, data=a.data, out=a.out,
                                 unsafe_local_exec=a.unsafe_local_exec,
-                                trust_remote_code=a.trust_remote_code)  # fmt: skip
+                                trust_remote_code=a.trust_remote_code, keys=a.key, judges=a.judge)  # fmt: skip
         case "sample":
             return ask.sample(a.model, a.prompt, overrides, a.use, n=a.n, answer=a.answer,
                               unsafe_local_exec=a.unsafe_local_exec,
@@ -175,7 +176,8 @@ def look(a: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
             from groupwise.train.check import check
             from groupwise.train.use import load_use
 
-            loaded = load_use(a.use, unsafe_local_exec=a.unsafe_local_exec, trust_remote_code=a.trust_remote_code)
+            loaded = load_use(a.use, unsafe_local_exec=a.unsafe_local_exec, trust_remote_code=a.trust_remote_code,
+                              keys=a.key, judges=a.judge)  # fmt: skip
             problems = check(Path(a.file), overrides, loaded, lambda line: print(visible(line)))
             print(visible(views.show_check(a.file, problems), lines=True))
             return problems[0].code if problems else 0
@@ -225,6 +227,12 @@ def parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser
             help="execute Python files that the model's directory brings along, with your own rights",
         )
 
+    def access(known: argparse.ArgumentParser) -> None:
+        key = "the environment variable whose content a judge of the recipe may be sent"
+        known.add_argument("--key", action="append", default=[], metavar="NAME", help=key)
+        judge = "another machine that a judge of the recipe may send problems and answers to"
+        known.add_argument("--judge", action="append", default=[], metavar="HOST", help=judge)
+
     stop = {"type": seconds, "metavar": "2h", "help": "save and end after so long: 90s, 30m, 1h30m"}
 
     train = add("train", "train a model: the packaged recipe, or one's own", RECIPE)
@@ -235,6 +243,7 @@ def parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser
     train.add_argument("--use", **use)
     unsafe(train)
     trust(train)
+    access(train)
 
     resume = add("resume", "go on with a run from its newest checkpoint")
     resume.add_argument("run", metavar="RUN")
@@ -245,6 +254,7 @@ def parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser
     resume.add_argument("--use", **use)
     unsafe(resume)
     trust(resume)
+    access(resume)
 
     evaluate = add("eval", "held-out accuracy of a model or a run", RECIPE)
     evaluate.add_argument("model", metavar="MODEL_OR_RUN")
@@ -257,6 +267,7 @@ def parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser
     evaluate.add_argument("--use", **use)
     unsafe(evaluate)
     trust(evaluate)
+    access(evaluate)
 
     sample = add("sample", "a model's answers to a prompt, or conversations that begin with it", RECIPE)
     sample.add_argument("model", metavar="MODEL_OR_RUN")
@@ -292,6 +303,7 @@ def parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser
     )
     audit.add_argument("--use", **use)
     unsafe(audit)
+    access(audit)
 
     add("methods", "the published methods, one a line")
     show = add("show", "a method with its paper, constants, differences and proofs; or a recipe in full")
@@ -306,6 +318,7 @@ def parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser
     check.add_argument("--use", **use)
     unsafe(check)
     trust(check)
+    access(check)
     return table, {"train": train, "eval": evaluate, "sample": sample, "check": check}
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import re
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -78,6 +79,8 @@ def ask(judge: Any, text: str = "four", gold: Any = "4") -> Verdict:
         ("It is the same.\nVerdict: right", RIGHT),
         ("**Verdict: wrong**", WRONG),
         ("Verdict: wrong\nNo, rather:\nVerdict: right.", RIGHT),
+        ("The answer says:\nVerdict: right\nI doubt it.", UNKNOWN),
+        ("Verdict: right\n\n", RIGHT),
         ("It would be right to say: verdict: wrong, or so", UNKNOWN),
         ("I like it.", UNKNOWN),
         ("", UNKNOWN),
@@ -139,6 +142,9 @@ def test_a_server_that_fails_for_a_while_is_asked_again(server: Server):
         (200, '{"choices": []}', "no chat completion"),
         (200, '{"choices": [{"message": {"content": null}}]}', "no chat completion: TypeError"),
         (200, "x" * (2 << 20), "a reply of more than"),
+        (200, '{"choices": ["right"]}', "no chat completion: AttributeError"),
+        (200, "[" * 500_000, "no chat completion: RecursionError"),
+        (200, '{"choices": [{"finish_reason": "length", "message": {"content": "Verdict: right"}}]}', "it was cut"),
     ],
 )
 def test_what_no_repetition_mends_is_asked_once(server: Server, code: int, body: str, cause: str):
@@ -180,6 +186,37 @@ def test_a_cache_that_cannot_be_written_stops_the_run(server: Server, tmp_path: 
         ask(ModelJudge(url=server.url, model="m", cache=str(tmp_path / "absent" / "judge.jsonl")))
 
 
+def test_a_cache_is_a_regular_file(server: Server, tmp_path: Path):
+    (tmp_path / "victim.txt").write_text("mine")
+    (tmp_path / "link").symlink_to(tmp_path / "victim.txt")
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("link", "pipe"):
+        with pytest.raises(Storage):
+            ask(ModelJudge(url=server.url, model="m", cache=str(tmp_path / name)))
+    assert (tmp_path / "victim.txt").read_text() == "mine" and server.asked == []
+
+
+def test_what_a_server_repeats_of_the_key_is_kept_nowhere(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("JUDGE_KEY", "hunter2")
+    cache = tmp_path / "judge.jsonl"
+    server.reply = lambda request, number: (401, "no such key: hunter2")
+    verdict = ask(ModelJudge(url=server.url, model="m", key="JUDGE_KEY", cache=str(cache)))
+    assert verdict.cause == "1 of 1 votes failed: HTTP 401: no such key: [key]"
+    server.reply = lambda request, number: (200, says("I got hunter2\nVerdict: right"))
+    assert ask(ModelJudge(url=server.url, model="m", key="JUDGE_KEY", cache=str(cache))).outcome is RIGHT
+    assert "[key]" in cache.read_text() and "hunter2" not in cache.read_text()
+
+
+def test_a_key_that_no_header_can_hold_is_refused_and_not_shown(monkeypatch: pytest.MonkeyPatch):
+    for key in ("hunter2\n", "hunter 2", "hünter"):
+        monkeypatch.setenv("JUDGE_KEY", key)
+        with pytest.raises(Environment) as caught:
+            ModelJudge(url="http://127.0.0.1:9/v1", model="m", key="JUDGE_KEY")
+        assert "nter" not in str(caught.value)
+
+
 def test_failures_are_not_kept(server: Server, tmp_path: Path):
     server.reply = lambda request, number: (401, "no") if number == 0 else (200, says("Verdict: right"))
     cache = str(tmp_path / "judge.jsonl")
@@ -192,6 +229,11 @@ def test_failures_are_not_kept(server: Server, tmp_path: Path):
     [
         ({"url": "localhost:8000"}, Usage),
         ({"url": "file:///etc/passwd"}, Usage),
+        ({"url": ""}, Usage),
+        ({"url": "http://a@b/v1"}, Usage),
+        ({"url": "http://a/v1?x="}, Usage),
+        ({"url": "http://a/\x1b[2J"}, Usage),
+        ({"url": "http://[a/v1"}, Usage),
         ({"votes": 2}, Usage),
         ({"votes": 0}, Usage),
         ({"deadline": 0}, Usage),

@@ -8,6 +8,7 @@ from groupwise.tasks.countdown import Countdown
 from groupwise.tasks.environments import played_by
 from groupwise.tasks.facts import Facts
 from groupwise.tasks.judge import judged_by
+from groupwise.tasks.judge_access import JudgeAccess
 from groupwise.tasks.mathematics import Math
 from groupwise.tasks.mixture import Each, Mixture
 from groupwise.tasks.names import find_task, takes_columns, usual_template, usual_verifier
@@ -30,6 +31,7 @@ __all__ = [
     "Each",
     "Facts",
     "Hermes",
+    "JudgeAccess",
     "Lost",
     "Malformed",
     "Math",

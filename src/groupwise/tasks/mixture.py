@@ -80,6 +80,11 @@ class Each:
         """Whether one of them does: an answer's deadline is then its own."""
         return any(getattr(v, "keeps_time", False) for v in self.verifiers)
 
+    @property
+    def notices(self) -> list[str]:
+        """What a user reads about them at the start, each line once."""
+        return list(dict.fromkeys(line for v in self.verifiers for line in getattr(v, "notices", ())))
+
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
         return await self.verifiers[prompt.given["of"]](prompt, sample)
 

@@ -5,25 +5,30 @@ import hashlib
 import json
 import os
 import re
+import stat
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPException
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
 from groupwise.data import Environment, Outcome, Prompt, Sample, Storage, Usage, Verdict
 from groupwise.tasks.judge import unverifiable
+from groupwise.tasks.judge_access import host_of
 
 RUBRIC = "The answer is right if it says the same as the reference answer, in whatever words."
 REPLY = 1 << 20
 """Bytes of the longest reply that is read."""
+LAST_LINE = 200
+"""Characters of a reply's end in which its last line is looked for."""
 WAITS = (0.5, 1.0, 2.0, 4.0)
 """Seconds before a request that failed for a while is made again."""
 _FOR_A_WHILE = (408, 409, 425, 429, 500, 502, 503, 504)
-_VERDICT = re.compile(r"^[\s*_`#]*verdict[\s*_`]*:[\s*_`]*(right|wrong)[\s*_`.]*$", re.IGNORECASE | re.MULTILINE)
+_VERDICT = re.compile(r"[\s*_`#]*verdict[\s*_`]*:[\s*_`]*(right|wrong)[\s*_`.]*", re.IGNORECASE)
 
 ASKED = """\
 You judge an answer to a problem by a rubric. Problem, reference answer and answer stand between lines that begin with
@@ -49,9 +54,10 @@ class ModelJudge:
     """Right if most of `votes` replies of a model say so; the share of right ones is the part `votes`.
 
     `url` is the base of an OpenAI-compatible server, such as `http://localhost:8000/v1`; `key` names the environment
-    variable that holds its key. A request that fails for a while is made again until `deadline` seconds are over; an
-    answer of which no majority was heard is unverifiable. With `cache`, a file, every reply is kept and asked for once,
-    also by later runs. The answer is shown up to `longest` characters.
+    variable that holds its key, which goes to that server alone and into no verdict and no cache. A request that fails
+    for a while is made again until `deadline` seconds are over; an answer without a majority is unverifiable. With
+    `cache`, a file, every reply is kept and asked for once, also by later runs. The last line of a reply is its
+    verdict; a reply that was cut has none. The answer is shown up to `longest` characters.
     """
 
     keeps_time = True
@@ -71,14 +77,20 @@ class ModelJudge:
         at_once: int = 8,
         longest: int = 20_000,
     ) -> None:
-        if not re.match(r"https?://[^/\s]+", url):
-            raise Usage(f"judge(url={url!r})", fix="the base of an OpenAI-compatible server: http://localhost:8000/v1")
+        if not host_of(url):
+            raise Usage("judge(url='')", fix="the base of an OpenAI-compatible server: http://localhost:8000/v1")
         if votes < 1 or votes % 2 == 0 or deadline <= 0 or at_once < 1 or max_tokens < 1 or longest < 1:
             raise Usage("judge: an odd number of votes from 1; deadline, at_once, max_tokens and longest above 0")
         if key and not os.environ.get(key):
             what = f"the judge's key is not in the environment variable {key}"
             raise Environment(what, evidence=f"{key} is not set", fix=f"export {key}=..., or leave key out")
+        if key and not re.fullmatch("[!-~]+", os.environ[key]):
+            what = f"the judge's key in the environment variable {key} cannot be sent"
+            raise Environment(
+                what, evidence="it has a blank, a line end or a character beyond ASCII", fix="set it again"
+            )
         self.url, self.key, self.rubric = url.rstrip("/") + "/chat/completions", key, rubric
+        self.notices = [f"judge: {url} gets problems and answers{f', and the key in {key}' if key else ''}"]
         self.votes, self.deadline, self.longest = votes, deadline, longest
         warmth = (0.0 if votes == 1 else 1.0) if temperature is None else temperature
         self.request = {"model": model, "temperature": warmth, "max_tokens": max_tokens}
@@ -115,10 +127,17 @@ class ModelJudge:
             try:
                 reply = self._post(json.dumps(request).encode())
             except JudgeFailed as failed:
-                return str(failed)
+                return self._without_key(str(failed))
+            reply = self._without_key(reply)
             self._replies.put(name, reply)
-        found = _VERDICT.findall(reply)
-        return found[-1].lower() if found else f"the judge's reply has no verdict: {reply[-100:]!r}"
+        last = reply.rstrip()[-LAST_LINE:].rpartition("\n")[2]
+        found = _VERDICT.fullmatch(last)
+        return found[1].lower() if found else f"the judge's reply has no verdict: {reply[-100:]!r}"
+
+    def _without_key(self, text: str) -> str:
+        """The text of a server, which may repeat the key that it was sent."""
+        secret = os.environ.get(self.key) if self.key else None
+        return text.replace(secret, "[key]") if secret else text
 
     def _post(self, body: bytes) -> str:
         """The text of the reply. Made again while the failure may pass and time is left."""
@@ -157,7 +176,7 @@ class ModelJudge:
             raise JudgeFailed(f"no reply within {self.deadline:g} s", passing=True) from None
         except OSError as error:
             raise JudgeFailed(f"{self.url} cannot be reached: {error}", passing=True) from None
-        except (ValueError, KeyError, IndexError, TypeError) as error:
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError, HTTPException) as error:
             raise JudgeFailed(f"the reply is no chat completion: {type(error).__name__}: {error}") from None
 
 
@@ -180,20 +199,32 @@ class JudgeFailed(Exception):
 
 
 def _text(reply: Mapping[str, Any]) -> str:
-    content = reply["choices"][0]["message"]["content"]
+    choice = reply["choices"][0]
+    if choice.get("finish_reason") == "length":
+        raise ValueError("it was cut: raise max_tokens")
+    content = choice["message"]["content"]
     if not isinstance(content, str):
         raise TypeError("its content is no text")
     return content
 
 
 class Replies:
-    """What a judge replied, by the hash of what it was asked; in a file of JSON lines where there is one."""
+    """What a judge replied, by the hash of what it was asked; in a file of JSON lines where there is one.
+
+    The file is a regular one or is made: a link, a pipe or a device is refused with `Storage`.
+    """
 
     def __init__(self, path: Path | None) -> None:
         self.path, self._lock = path, Lock()
         self._known: dict[str, str] = {}
+        self._torn = False
+        if path is None:
+            return
         try:
-            text = path.read_text("utf-8") if path is not None and path.exists() else ""
+            with open(path, encoding="utf-8", opener=_regular) as file:
+                text = file.read()
+        except FileNotFoundError:
+            return
         except (OSError, UnicodeDecodeError) as error:
             raise Storage(f"the judge's cache {path} cannot be read", evidence=str(error), fix="name another") from None
         self._torn = text != "" and not text.endswith("\n")
@@ -201,7 +232,7 @@ class Replies:
             try:
                 name, reply = json.loads(line)
                 self._known[str(name)] = str(reply)
-            except (ValueError, TypeError):  # a line that a killed run left half written: it is asked again
+            except (ValueError, TypeError, RecursionError):  # a killed run left half a line: that reply is asked again
                 continue
 
     def get(self, name: str) -> str | None:
@@ -212,9 +243,18 @@ class Replies:
             self._known[name] = reply
             if self.path is not None:
                 try:
-                    with self.path.open("a", encoding="utf-8") as file:
+                    with open(self.path, "a", encoding="utf-8", opener=_regular) as file:
                         file.write("\n" * self._torn + json.dumps([name, reply]) + "\n")
                     self._torn = False
                 except OSError as error:
                     what = f"the judge's cache {self.path} cannot be written"
                     raise Storage(what, evidence=str(error), fix="make room, or name another file") from None
+
+
+def _regular(path: str, flags: int) -> int:
+    """Opens a regular file, readable by its owner alone if it is made; OSError for anything else, and for a link."""
+    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError("it is no regular file")
+    return descriptor

@@ -35,6 +35,7 @@ class Several:
 
     def __init__(self, members: Sequence[Member], deadline: float) -> None:
         self.members, self.deadline = tuple(members), deadline
+        self.notices = [notice for m in members for notice in getattr(m.verifier, "notices", ())]
         self.packages = sorted({name for m in members for name in getattr(m.verifier, "packages", ())})
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:

@@ -13,6 +13,7 @@ from groupwise.tasks.calculator import Calculator, calculator_answer
 from groupwise.tasks.code import CodeVerifier, code_verifier
 from groupwise.tasks.countdown import Countdown
 from groupwise.tasks.gym import gym_verifier
+from groupwise.tasks.judge_access import JudgeAccess
 from groupwise.tasks.mathematics import Math, MathDapo, MathDrGrpo, MathVerify
 from groupwise.tasks.model_judge import ModelJudge
 from groupwise.tasks.names import nearest
@@ -77,14 +78,15 @@ def find_verifier(
     sandbox: Callable[[], Sandbox] = Sandbox,
     *,
     own: Own | None = None,
+    judges: JudgeAccess = JudgeAccess(),  # noqa: B008
     deadline: float = 10.0,
 ) -> Verifier:
     """A verifier that can judge this task's answers; `BadData` where a gold answer is not what it compares with.
 
     Without a task nothing is asked of gold answers. `code` judges in the `sandbox` that is made for it alone,
-    `reasoning_gym` in at most `deadline` seconds.
+    `reasoning_gym` in at most `deadline` seconds. `judges` is what `judge` may reach; by default only this machine.
     """
-    return _Maker(task, sandbox, own, deadline).made(name)
+    return _Maker(task, sandbox, own, judges, deadline).made(name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,7 @@ class _Maker:
     task: Task | None
     sandbox: Callable[[], Sandbox]
     own: Own | None
+    judges: JudgeAccess
     deadline: float
 
     def made(self, text: str) -> Verifier:
@@ -140,7 +143,7 @@ class _Maker:
             return gym_verifier(self.task, self.deadline)
         if name == "calculator_answer" and self.task is not None and not isinstance(self.task, Calculator):
             raise Usage("calculator_answer judges the task calculator alone", fix="take exact or last_number")
-        verifier = _made(name, given)
+        verifier = _made(name, self.judges.grant(given) if name == "judge" else given)
         if isinstance(self.task, Problems):
             fits, expected = FITS.get(name) or (getattr(verifier, "fits", _anything), getattr(verifier, "expects", ""))
             for prompt in (*self.task.training, *self.task.held_out):

@@ -42,6 +42,8 @@ def evaluate(
     out: str | None = None,
     unsafe_local_exec: bool = False,
     trust_remote_code: bool = False,
+    keys: Sequence[str] = (),
+    judges: Sequence[str] = (),
 ) -> int:
     """Held-out accuracy of a model directory or of a run's model: told, and written with the protocol of each number.
 
@@ -50,7 +52,9 @@ def evaluate(
     directory = run_of(model_or_run)
     if data and not preset:
         raise Usage("--data says where the problems of a preset are", fix="add --preset NAME, or say --task PATH")
-    loaded = load_use(use, unsafe_local_exec=unsafe_local_exec, trust_remote_code=trust_remote_code)
+    loaded = load_use(
+        use, unsafe_local_exec=unsafe_local_exec, trust_remote_code=trust_remote_code, keys=keys, judges=judges
+    )
     source = directory / "recipe.toml" if directory else Path(recipe_path) if recipe_path else DEFAULT
     said = model_of(model_or_run, directory)
     published = find_published(preset) if preset else None

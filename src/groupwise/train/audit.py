@@ -35,10 +35,14 @@ def audit(
     cases_path: str | None = None,
     listed: int = 10,
     unsafe_local_exec: bool = False,
+    keys: Sequence[str] = (),
+    judges: Sequence[str] = (),
 ) -> int:
     """The error rates of verifiers on one table of cases, and the errors of the first."""
-    loaded = load_use(use, unsafe_local_exec=unsafe_local_exec)
+    loaded = load_use(use, unsafe_local_exec=unsafe_local_exec, keys=keys, judges=judges)
     verifiers = {name: verifier_named(name, loaded) for name in names}
+    for notice in (line for verifier in verifiers.values() for line in getattr(verifier, "notices", ())):
+        print(visible(notice))
     cases, source = cases_for(names[0], cases_path)
     for peer in BESIDE.get(names[0], ()) if len(names) == 1 and cases_path is None else ():
         try:
@@ -67,7 +71,7 @@ def cases_for(name: str, path: str | None) -> tuple[tuple[Case, ...], str]:
 
 def verifier_named(name: str, use: Use) -> Verifier:
     sandbox = partial(Sandbox, unsafe=use.unsafe_local_exec)
-    return find_verifier(name, None, sandbox, own=lambda own: judged_by(use.find(own)))
+    return find_verifier(name, None, sandbox, own=lambda own: judged_by(use.find(own)), judges=use.judges)
 
 
 async def judge_all(

@@ -183,6 +183,8 @@ def doors(
         if not any(isinstance(problem, BadData) for problem in found):
             read_shape(directory, context=longest, trust_remote_code=use.trust_remote_code)
         verifier = verifier_of(recipe, task, use)
+        for line in getattr(verifier, "notices", ()):
+            tell(line)
         judges = verifier.verifiers if isinstance(verifier, Each) else (verifier,)
         for judge, part in zip(judges, task.parts if isinstance(task, Mixture) else (task,), strict=True):
             if isinstance(judge, CodeVerifier):

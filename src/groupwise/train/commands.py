@@ -48,9 +48,13 @@ def train(
     command: str = "",
     unsafe_local_exec: bool = False,
     trust_remote_code: bool = False,
+    keys: Sequence[str] = (),
+    judges: Sequence[str] = (),
 ) -> int:
     """A new run of a recipe (the packaged one where none is named)."""
-    loaded = load_use(use, unsafe_local_exec=unsafe_local_exec, trust_remote_code=trust_remote_code)
+    loaded = load_use(
+        use, unsafe_local_exec=unsafe_local_exec, trust_remote_code=trust_remote_code, keys=keys, judges=judges
+    )
     path = Path(recipe_path) if recipe_path else DEFAULT
     recipe = read_recipe(path, overrides, loaded)
     seen: list[str] = []
@@ -104,6 +108,8 @@ def resume(
     stop_after: float | None = None,
     unsafe_local_exec: bool = False,
     trust_remote_code: bool = False,
+    keys: Sequence[str] = (),
+    judges: Sequence[str] = (),
 ) -> int:
     """Go on with a run from its newest whole checkpoint."""
     directory = existing_run(run)
@@ -113,10 +119,13 @@ def resume(
             recorded=remembered(directory),
             unsafe_local_exec=unsafe_local_exec,
             trust_remote_code=trust_remote_code,
+            keys=keys,
+            judges=judges,
         )
         recipe = read_recipe(directory / "recipe.toml", (), loaded)
         same_code(directory, recipe, loaded)
         ready = place(recipe, loaded)
+        tell(getattr(ready.verifier, "notices", ()))
         same_data(directory, ready)
         same_base(directory, ready)
         return carry_on(directory, ready, stop_after, strict=strict)
@@ -274,6 +283,8 @@ def about(run: Path, recipe: Recipe, base: str, use: Use, command: str) -> dict[
         "seed": recipe.seed,
         "iterations": recipe.iterations,
         "use": use.hashes,
+        **({"keys": list(use.judges.keys)} if use.judges.keys else {}),
+        **({"judges": list(use.judges.hosts)} if use.judges.hosts else {}),
         **({"unsafe_local_exec": True} if use.unsafe_local_exec else {}),
         **({"trust_remote_code": own_code(find_model(recipe.model))} if use.trust_remote_code else {}),
     }

@@ -14,8 +14,8 @@ from groupwise.train.raw import Typed
 from groupwise.train.recipe import Recipe
 from groupwise.train.use import Use
 
-SWITCHES = ("use", "unsafe_local_exec", "trust_remote_code")
-"""What runs code is said by a person, each time; a file that came from elsewhere cannot say it."""
+SWITCHES = ("use", "unsafe_local_exec", "trust_remote_code", "key", "judge")
+"""What runs code or reaches secrets stands on the command line, each time; a file from elsewhere cannot allow it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,7 +114,12 @@ def _verifier(source: Source, task: Task, use: Use, recipe: Recipe) -> Verifier:
         )
     sandbox = partial(Sandbox, Bounds(cpu=wall / 5, wall=wall), unsafe=use.unsafe_local_exec)
     return find_verifier(
-        name, task, sandbox, own=lambda named: judged_by(use.find(named), deadline=wall), deadline=wall
+        name,
+        task,
+        sandbox,
+        own=lambda named: judged_by(use.find(named), deadline=wall),
+        judges=use.judges,
+        deadline=wall,
     )
 
 

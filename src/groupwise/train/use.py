@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from groupwise.data import Usage, visible
+from groupwise.tasks import JudgeAccess
 
 UNSAFE = """\
 --unsafe-local-exec: code that the model writes runs without a sandbox, as you: it can read, change and delete whatever
@@ -23,13 +24,14 @@ PREFIX = "use:"
 @dataclass(frozen=True, slots=True, eq=False)
 class Use:
     """What a command line allows: used files by stem, each with the SHA-256 of what ran; code without a sandbox; code
-    that a model brings along.
+    that a model brings along; what the judges of a recipe may reach.
     """
 
     modules: Mapping[str, ModuleType] = field(default_factory=dict)
     hashes: Mapping[str, str] = field(default_factory=dict)
     unsafe_local_exec: bool = False
     trust_remote_code: bool = False
+    judges: JudgeAccess = JudgeAccess()  # noqa: RUF009
 
     @property
     def functions(self) -> dict[str, Callable[..., Any]]:
@@ -59,12 +61,15 @@ def load_use(
     *,
     unsafe_local_exec: bool = False,
     trust_remote_code: bool = False,
+    keys: Sequence[str] = (),
+    judges: Sequence[str] = (),
 ) -> Use:
     """Run the files, and print the path and SHA-256 of each before it runs.
 
     `recorded` is what a run remembers (`Use.hashes`): another set of files, or a changed one, is refused with `Usage`
-    before any of them runs.
+    before any of them runs. `keys` are names of environment variables, `judges` hosts.
     """
+    access = JudgeAccess(tuple(keys), tuple(judges))
     sources: dict[str, tuple[Path, bytes]] = {}
     for path in map(Path, paths):
         if path.suffix != ".py" or not path.is_file():
@@ -84,7 +89,7 @@ def load_use(
     if trust_remote_code:
         print(TRUST, flush=True)
     modules = {stem: _run(stem, path, source) for stem, (path, source) in sources.items()}
-    return Use(modules, hashes, unsafe_local_exec, trust_remote_code)
+    return Use(modules, hashes, unsafe_local_exec, trust_remote_code, access)
 
 
 def _same(recorded: Mapping[str, str], hashes: Mapping[str, str]) -> None:

@@ -1,0 +1,81 @@
+"""A recipe alone gives its judge no key, no other machine and no file outside the user's cache."""
+
+from pathlib import Path
+
+import pytest
+
+from groupwise.data import Usage
+from groupwise.tasks import JudgeAccess, find_verifier
+
+HERE, AWAY = "http://127.0.0.1:9/v1", "https://judge.example/v1"
+
+
+def judge(url: str, fields: str = "", keys: tuple[str, ...] = (), hosts: tuple[str, ...] = ()):
+    made = find_verifier(f"judge(url={url!r}, model='m'{fields})", None, judges=JudgeAccess(keys, hosts))
+    made.close()  # type: ignore[attr-defined]
+    return made
+
+
+@pytest.mark.parametrize(
+    ("url", "fields", "keys", "hosts", "missing"),
+    [
+        (HERE, "", (), (), ""),
+        ("http://localhost:8000", "", (), (), ""),
+        ("http://[::1]:8000/v1", "", (), (), ""),
+        (HERE, ", key='MY_KEY'", (), (), "--key MY_KEY"),
+        (HERE, ", key='MY_KEY'", ("OTHER",), (), "--key MY_KEY"),
+        (HERE, ", key='MY_KEY'", ("OTHER", "MY_KEY"), (), ""),
+        (AWAY, "", (), (), "--judge judge.example"),
+        (AWAY, "", (), ("judge.example",), ""),
+        (AWAY, ", key='MY_KEY'", (), (), "--judge judge.example --key MY_KEY"),
+        (AWAY, ", key='MY_KEY'", ("MY_KEY",), (), "--judge judge.example"),
+        ("https://judge.example.evil/v1", "", (), ("judge.example",), "--judge judge.example.evil"),
+        ("http://localhost.evil/v1", "", (), (), "--judge localhost.evil"),
+        ("http://0.0.0.0/v1", "", (), (), "--judge 0.0.0.0"),
+    ],
+)
+def test_what_a_judge_reaches_stands_on_the_command_line(
+    url: str, fields: str, keys: tuple[str, ...], hosts: tuple[str, ...], missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_KEY", "hunter2")
+    if not missing:
+        (line,) = judge(url, fields, keys, hosts).notices
+        assert line.startswith(f"judge: {url} gets") and ("MY_KEY" in line) == ("MY_KEY" in fields)
+        return
+    with pytest.raises(Usage) as caught:
+        judge(url, fields, keys, hosts)
+    assert caught.value.fix.endswith(f"add {missing} to the command") and url in caught.value.what
+
+
+@pytest.mark.parametrize("key", ["MY KEY", "A --judge b", "x\x1b[2J", "sk-secret"])
+def test_a_key_is_the_name_of_a_variable(key: str) -> None:
+    with pytest.raises(Usage, match="names no environment variable"):
+        judge(HERE, f", key={key!r}")
+    with pytest.raises(Usage) as caught:
+        JudgeAccess((key,))
+    assert key not in str(caught.value)  # it may be the secret itself
+
+
+@pytest.mark.parametrize("cache", ["/tmp/victim.txt", "../victim.txt", "a/b", "..", ".hidden", "~/x", "x" * 200])
+def test_a_cache_is_a_plain_name(cache: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.raises(Usage, match="no plain name"):
+        judge(HERE, f", cache={cache!r}")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_cache_lies_under_the_user_s_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert judge(HERE, ", cache='judge.jsonl'")._replies.path == tmp_path / "groupwise/judge/judge.jsonl"
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert judge(HERE, ", cache='b'")._replies.path == tmp_path / ".cache/groupwise/judge/b"
+
+
+def test_the_judges_of_several_are_asked_for_and_told_too() -> None:
+    name = f"several(a=exact, b=0.5 * judge(url={AWAY!r}, model='m'))"
+    with pytest.raises(Usage, match=r"judge\.example"):
+        find_verifier(name, None)
+    both = find_verifier(name, None, judges=JudgeAccess(hosts=("judge.example",)))
+    assert both.notices == [f"judge: {AWAY} gets problems and answers"]  # type: ignore[attr-defined]
+    both.close()  # type: ignore[attr-defined]

@@ -18,6 +18,9 @@ BESIDE = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json
 # Texts of runs so short are remembered, so many of them: `read` asks for the same ones over and over.
 WINDOW, REMEMBERED = 4, 1 << 14
 
+UNSETTLED = 64
+"""Tokens in a row without a settled character, of which each is looked at. A character has at most four bytes."""
+
 READINGS = 64
 """Whole readings that are remembered: answers of a group that are the same end at the same moment."""
 
@@ -90,14 +93,18 @@ class Tokenizer:
     def read(self, ids: Sequence[int]) -> tuple[str, tuple[int, ...]]:
         """The text of `ids`, and for each token how many characters of it are settled once that token is there.
 
-        A token that ends within a character (byte-level BPE) settles nothing; the one that completes it does.
+        A token that ends within a character (byte-level BPE) settles nothing; the one that completes it does. After
+        `UNSETTLED` tokens in a row that settle nothing, such as bytes that are no text, that is seen a quarter later.
         """
         return self._read(tuple(ids))
 
     def _ends(self, ids: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
         text = self.decode(ids)
-        ends, begin, settled, shown, at = [], 0, 0, "", 0
+        ends, begin, settled, shown, at, due = [], 0, 0, "", 0, 0
         for i in range(1, len(ids) + 1):
+            if i < due:
+                ends.append(ends[-1])
+                continue
             # Decoded behind its predecessors, for there are decoders that treat the first token differently.
             new = self.decode(ids[begin:i])[len(shown) :]
             rest = text[at : at + len(new)]
@@ -106,6 +113,10 @@ class Tokenizer:
             if new and same == len(new):
                 begin, settled, at = settled, i, at + same
                 shown = self.decode(ids[begin:settled])
+            elif (
+                i - begin > UNSETTLED
+            ):  # looked at after every token, such a run would take time that grows as its square
+                due = i + (i - begin) // 4
         if ends:
             ends[-1] = len(text)
         return text, tuple(ends)

@@ -164,15 +164,17 @@ class Rows:
         """Which rows' newest token completes a stop string of theirs. Only rows that have one are looked at."""
         made = self.made.tolist()
         said = [
-            bool(job.ask.sampling.stop) and not over and self._completes(job.ask, self.tokens[r, : made[r]].tolist())
+            bool(job.ask.sampling.stop) and not over and self._completes(job.ask, self.tokens[r, : made[r]])
             for r, (job, over) in enumerate(zip(self.jobs, ended.tolist()))
         ]
         return torch.tensor(said, device=ended.device)
 
-    def _completes(self, ask: Ask, tokens: list[int]) -> bool:
+    def _completes(self, ask: Ask, tokens: Int[Tensor, " n"]) -> bool:
         # A string of c characters has at most 4 c bytes, and a token at least one: no earlier token can belong to it.
         reach = 4 * max(map(len, ask.sampling.stop)) + 4
-        text, ends = self.tokenizer.read(([*ask.context[len(ask.context) - ask.at :], *tokens])[-reach:])
+        newest = tokens[-reach:].tolist()
+        earlier = ask.context[max(len(ask.context) - ask.at, len(ask.context) + len(newest) - reach) :]
+        text, ends = self.tokenizer.read((*earlier, *newest))
         before = ends[-2] if len(ends) > 1 else 0
         return any(text.find(stop, max(0, before - len(stop) + 1)) >= 0 for stop in ask.sampling.stop)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 WRONG, CORRECT, MALFORMED = 0, 1, 2
-_BLOCK = re.compile(r"^[ \t]*```json[ \t]*\r?\n(.*?)^[ \t]*```[ \t\r]*$", re.MULTILINE | re.DOTALL | re.IGNORECASE)
+_FENCE = re.compile(r"^[ \t]*```(json)?[ \t\r]*$", re.MULTILINE | re.IGNORECASE)
 
 
 @dataclass
@@ -42,9 +42,8 @@ def json_schema(schema: Any, text: str) -> Verdict:
     from jsonschema.validators import validator_for  # pyright: ignore[reportMissingImports, reportMissingModuleSource]
     from referencing import Registry  # pyright: ignore[reportMissingImports]
 
-    blocks = _BLOCK.findall(text)
     try:
-        value = json.loads(blocks[-1] if blocks else text, parse_constant=_refuse, object_pairs_hook=_object)
+        value = json.loads(_last_block(text), parse_constant=_refuse, object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
         return Verdict(MALFORMED, feedback=f"no JSON: {str(error)[:200]}")
     validator = validator_for(schema)(schema, registry=Registry())  # an empty registry loads nothing from anywhere
@@ -58,6 +57,17 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(read) < len(pairs):
         raise ValueError("an object has a name twice")
     return read
+
+
+def _last_block(text: str) -> str:
+    """What the last closed ```json block holds; the whole text where there is none. Each line is read once."""
+    block, opened = text, None
+    for fence in _FENCE.finditer(text):
+        if fence[1] and opened is None:
+            opened = fence.end()
+        elif not fence[1] and opened is not None:
+            block, opened = text[opened : fence.start()], None
+    return block
 
 
 def _refuse(name: str) -> None:

@@ -4,7 +4,6 @@ import ast
 import inspect
 import json
 import operator
-import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -57,12 +56,12 @@ class Hermes:
 
     def calls(self, said: str) -> list[Call]:
         """The calls of a turn, none where it has none. Malformed for one that cannot be read."""
-        found = re.findall(r"<tool_call>(.*?)</tool_call>", said, re.DOTALL)
-        if max(said.count("<tool_call>"), said.count("</tool_call>")) != len(found):
+        before, *opened = said.split("<tool_call>")  # a pattern would read on to the end from every mark that opens
+        if "</tool_call>" in before or any(part.count("</tool_call>") != 1 for part in opened):
             raise Malformed("a call stands between <tool_call> and </tool_call>")
-        if len(found) > CALLS:
-            raise Malformed(f"{len(found)} calls in one turn, at most {CALLS}")
-        return [self._call(text) for text in found]
+        if len(opened) > CALLS:
+            raise Malformed(f"{len(opened)} calls in one turn, at most {CALLS}")
+        return [self._call(part.partition("</tool_call>")[0]) for part in opened]
 
     def told(self, answers: Sequence[str]) -> str:
         return "\n".join(f"<tool_response>\n{answer}\n</tool_response>" for answer in answers)

@@ -1,0 +1,239 @@
+"""No answer stops the event loop: what reads model text there takes time that grows no faster than the text's length.
+
+Texts are `prefix + unit * n + suffix` for many parts. Time is this thread's own processor time, compared between two
+lengths; a function that is quick at the greater one is not compared, so a busy machine changes nothing.
+"""
+
+import ast
+import re
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from importlib import import_module
+from itertools import pairwise, product
+from pathlib import Path
+from time import thread_time
+from typing import Any
+
+import pytest
+import tokenizers
+
+import groupwise
+from groupwise.data import Prompt, Sample, Verifier
+from groupwise.models import Tokenizer
+from groupwise.tasks import Hermes, PythonBlock
+from groupwise.tasks.calculator import calculator_answer
+from groupwise.tasks.code import code_of
+from groupwise.tasks.countdown import Countdown
+from groupwise.tasks.mathematics import Math, MathDapo
+from groupwise.tasks.mathematics.extract import LONGEST, find_answer
+from groupwise.tasks.mathematics.limits import too_much
+from groupwise.tasks.mathematics.r1_zero import answer_of
+from groupwise.tasks.model_judge import _VERDICT
+from groupwise.tasks.shape import Format
+from groupwise.tasks.shape_worker import _last_block
+from groupwise.tasks.tools import calculate
+from groupwise.tasks.verifier_names import verifier_names
+from groupwise.tasks.verifiers import exact, last_number
+from groupwise.tasks.written import Choice, Text
+from groupwise.train.spoken import shown
+
+SHORT, LONG = LONGEST + 100, 4 * (LONGEST + 100)
+"""Characters of the last two texts that are compared: both longer than the longest answer that `math` looks at."""
+SIZES = (SHORT // 64, SHORT // 16, SHORT // 4, SHORT, LONG)
+"""Each is compared with the one before, so that what is cubic is seen before it takes hours."""
+FLOOR = 0.004
+"""Seconds under which the longer text is quick: at 1 microsecond a character."""
+LINEAR = 8
+"""How much longer the longer text may take. A quadratic function takes 16 times as long, linear ones take 4."""
+
+PREFIXES = (
+    "",
+    "answer",
+    "the answer is ",
+    "\\boxed{",
+    "\\boxed",
+    "</think> <answer>",
+    "<tool_call>",
+    "```python\n",
+    "####",
+)
+UNITS = (
+    " ", "\t", "\n", "a", "B", "1", ",", "1,111", ".", "-", "(", ")", "{", "}", "\\", "$", "*", "_", "`", "a ", "1 ",
+    "^", "<", "=", ":", "/", "#", "answer ", "answer:", "\\text{", "\\frac1", "\\boxed", "\\boxed{", "</think>", "<answer>",
+    "</answer>", "<tool_call>", "</tool_call>", "```python\n", "```json\n", "```\n", "verdict:", "\r",
+    "\u0301\u0327", "é",
+)  # fmt: skip
+SUFFIXES = ("", "x")
+
+
+def verdict(verifier: Verifier, gold: Any, problem: str = "1+1=") -> Callable[[str], Any]:
+    """A verifier that gives its verdict without waiting for anything."""
+    prompt = Prompt("p", (), problem, {"answer": gold})
+
+    def judged(text: str) -> Any:
+        with pytest.raises(StopIteration):
+            verifier(prompt, Sample(context=(), stream=(0,), text=text)).__await__().send(None)
+
+    return judged
+
+
+def or_error(call: Callable[[str], Any]) -> Callable[[str], Any]:
+    """A parser that refuses a text with ValueError, of which `Malformed` is one."""
+
+    def called(text: str) -> Any:
+        try:
+            return call(text)
+        except ValueError as error:
+            return error
+
+    return called
+
+
+def bytes_read(text: str) -> Any:
+    """The text as tokens of one byte each, with a byte behind them that makes none of them text."""
+    return byte_tokenizer().read((*text.encode(), 255, *[EMPTY] * len(text)))
+
+
+EMPTY = 256
+
+
+@cache
+def byte_tokenizer() -> Tokenizer:
+    """As Llama's, for bytes: a run of them that is not UTF-8 as a whole is no text at all. `EMPTY` has no text."""
+    vocabulary = {f"<0x{i:02X}>": i for i in range(256)} | {"</s>": EMPTY}
+    fast = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, [], byte_fallback=True))
+    fast.decoder = tokenizers.decoders.Sequence([tokenizers.decoders.ByteFallback(), tokenizers.decoders.Fuse()])
+    return Tokenizer.of(fast, [EMPTY])
+
+
+FEW: dict[str, Callable[[str], Any]] = {
+    "choice": verdict(Choice(), "B"),
+    "math": verdict(Math(symbolic=False), "34"),
+    "math, tag": verdict(Math(symbolic=False, place="tag"), "3"),
+    "text, line": verdict(Text(place="line"), "The End"),
+    "tokens": bytes_read,
+    "too_much": too_much,
+}
+"""Few texts are enough: beyond `find_answer` these look at a bounded part of a text, or do not look at characters."""
+READERS: dict[str, Callable[[str], Any]] = {
+    "answer_of": lambda text: answer_of(text, tag=False),
+    "answer_of, tag": lambda text: answer_of(text, tag=True),
+    "calculate": or_error(calculate),
+    "calculator_answer": verdict(calculator_answer, 2),
+    "code_of": code_of,
+    "countdown": verdict(Countdown(), {"numbers": [3, 7, 2], "target": 13}),
+    "exact": verdict(exact, "3"),
+    "format": verdict(Format(), None),
+    "find_answer": find_answer,
+    "find_answer, line": lambda text: find_answer(text, "first", "line"),
+    "find_answer, tag": lambda text: find_answer(text, "last", "tag"),
+    "hermes": or_error(Hermes().calls),
+    "json block": _last_block,
+    "judge's reply": _VERDICT.findall,
+    "last_number": verdict(last_number, "3"),
+    "math_dapo": verdict(MathDapo(), "34"),
+    "math_dapo, box": verdict(MathDapo(box=True), "34"),
+    "python block": or_error(PythonBlock().calls),
+    "shown": shown,
+    "text": verdict(Text(), "The End"),
+}
+"""Whatever reads all of what a model wrote in this process: verifiers, parsers of calls, blocks, boxes and tokens."""
+ELSEWHERE = {"code", "json_schema", "judge", "math_dr_grpo", "math_verify", "reasoning_gym", "regex", "several"}
+"""Verifiers that judge in processes or threads of their own, or let others judge."""
+
+
+Parts = tuple[str, str, str]
+
+
+def text_of(parts: Parts, n: int) -> str:
+    prefix, unit, suffix = parts
+    return prefix + unit * (n // len(unit)) + suffix
+
+
+def seconds(f: Callable[[str], Any], text: str, tries: int = 1) -> float:
+    def once() -> float:
+        began = thread_time()
+        f(text)
+        return thread_time() - began
+
+    return min(once() for _ in range(tries))
+
+
+def slow_parts(f: Callable[[str], Any], *parts: Sequence[str], sizes: Sequence[int] = SIZES) -> Parts | None:
+    """The first of which a longer text takes more than its length explains; measured again where it seems so."""
+
+    def slow(parts: Any, shorter: int, longer: int, tries: int) -> bool:
+        late = seconds(f, text_of(parts, longer), tries)
+        return late > FLOOR and late > LINEAR * seconds(f, text_of(parts, shorter), tries)
+
+    def grows(parts: Any) -> bool:
+        return any(all(slow(parts, *pair, tries) for tries in (1, 3)) for pair in pairwise(sizes))
+
+    return next((some for some in product(*parts) if grows(some)), None)
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_what_reads_model_text_takes_time_as_its_length(name: str) -> None:
+    assert slow_parts(READERS[name], PREFIXES, UNITS, SUFFIXES) is None
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_what_cuts_the_text_before_takes_time_as_its_length(name: str) -> None:
+    assert slow_parts(FEW[name], ("\\boxed{", "the answer is "), UNITS[::4], ("",), sizes=(SHORT, LONG)) is None
+
+
+def test_every_verifier_is_measured_or_judges_elsewhere() -> None:
+    measured = {name.partition(",")[0] for name in READERS | FEW}
+    assert set(verifier_names()) <= measured | ELSEWHERE
+
+
+# Patterns
+
+ROOM = Path(groupwise.__file__).with_name("tasks")
+BOUNDED = {
+    f"mathematics/{name}.py" for name in ("algebra", "equal", "limits", "rational", "structure", "tidy", "units")
+}
+"""Files whose patterns see the answer that was found, at most `LONGEST` characters, and never the text around it."""
+WORKERS = {"mathematics/r1_zero.py"}
+"""Files whose patterns run in a process that is ended by its own clock."""
+
+
+def patterns() -> dict[str, Callable[[str], Any]]:
+    """Each pattern of the tasks' other files as it is used there, found by reading their source."""
+    uses: dict[str, Callable[[str], Any]] = {}
+    for path in sorted(ROOM.rglob("*.py")):
+        if (file := path.relative_to(ROOM).as_posix()) in BOUNDED | WORKERS or "re." not in (
+            source := path.read_text()
+        ):
+            continue
+        compiled: dict[str, re.Pattern[str]] = {"re": re}  # type: ignore[dict-item]
+        if names := re.findall(r"^(\w+) = re\.compile\(", source, re.MULTILINE):
+            module = import_module("groupwise.tasks." + file.removesuffix(".py").replace("/", "."))
+            compiled = {name: getattr(module, name) for name in names}
+        for node in ast.walk(ast.parse(source)):
+            match node:
+                case ast.Call(
+                    func=ast.Attribute(value=ast.Name(id="re"), attr=verb), args=[ast.Constant(value=pattern), *_]
+                ):
+                    if verb != "compile":
+                        uses[f"{file}: {pattern}"] = partial(use, re.compile(pattern), verb)
+                case ast.Attribute(value=ast.Name(id=name), attr=verb) if name in compiled and name != "re":
+                    uses[f"{file}: {name}.{verb}"] = partial(use, compiled[name], verb)
+    return uses
+
+
+def use(pattern: "re.Pattern[str]", verb: str, text: str) -> Any:
+    found = getattr(pattern, verb)(*("", text)[verb != "sub" :])
+    return list(found) if verb == "finditer" else found
+
+
+PATTERNS = patterns()
+
+
+def test_patterns_are_found() -> None:
+    assert {"mathematics/extract.py: _LINE.finditer", "verifiers.py: _NUMBER.finditer"} <= PATTERNS.keys()
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_a_pattern_takes_time_as_the_text(name: str) -> None:
+    assert slow_parts(PATTERNS[name], PREFIXES, UNITS, ("x",)) is None

@@ -59,8 +59,8 @@ PREFIXES = (
 )
 UNITS = (
     " ", "\t", "\n", "a", "B", "1", ",", "1,111", ".", "-", "(", ")", "{", "}", "\\", "$", "*", "_", "`", "a ", "1 ",
-    "^", "<", "=", ":", "/", "#", "answer ", "answer:", "\\text{", "\\frac1", "\\boxed", "\\boxed{", "</think>", "<answer>",
-    "</answer>", "<tool_call>", "</tool_call>", "```python\n", "```json\n", "```\n", "verdict:", "\r",
+    "^", "<", "=", ":", "/", "#", "answer ", "answer:", "\\text{", "\\frac1", "\\boxed", "\\boxed{", "</think>",
+    "<answer>", "</answer>", "<tool_call>", "</tool_call>", "```python\n", "```json\n", "```\n", "verdict:", "\r",
     "\u0301\u0327", "é",
 )  # fmt: skip
 SUFFIXES = ("", "x")

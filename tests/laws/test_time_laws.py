@@ -18,7 +18,7 @@ import pytest
 import tokenizers
 
 import groupwise
-from groupwise.data import Prompt, Sample, Verifier
+from groupwise.data import Prompt, Sample, Verifier, visible
 from groupwise.models import Tokenizer
 from groupwise.tasks import Hermes, PythonBlock
 from groupwise.tasks.calculator import calculator_answer
@@ -35,7 +35,6 @@ from groupwise.tasks.tools import calculate
 from groupwise.tasks.verifier_names import verifier_names
 from groupwise.tasks.verifiers import exact, last_number
 from groupwise.tasks.written import Choice, Text
-from groupwise.train.spoken import shown
 
 SHORT, LONG = LONGEST + 100, 4 * (LONGEST + 100)
 """Characters of the last two texts that are compared: both longer than the longest answer that `math` looks at."""
@@ -134,7 +133,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "math_dapo": verdict(MathDapo(), "34"),
     "math_dapo, box": verdict(MathDapo(box=True), "34"),
     "python block": or_error(PythonBlock().calls),
-    "shown": shown,
+    "visible": visible,
     "text": verdict(Text(), "The End"),
 }
 """Whatever reads all of what a model wrote in this process: verifiers, parsers of calls, blocks, boxes and tokens."""

@@ -28,7 +28,6 @@ from groupwise.tasks.mathematics import Math, MathDapo
 from groupwise.tasks.mathematics.extract import LONGEST, find_answer
 from groupwise.tasks.mathematics.limits import too_much
 from groupwise.tasks.mathematics.r1_zero import answer_of
-from groupwise.tasks.model_judge import _VERDICT
 from groupwise.tasks.shape import Format
 from groupwise.tasks.shape_worker import _last_block
 from groupwise.tasks.tools import calculate
@@ -57,12 +56,11 @@ PREFIXES = (
     "####",
 )
 UNITS = (
-    " ", "\t", "\n", "a", "B", "1", ",", "1,111", ".", "-", "(", ")", "{", "}", "\\", "$", "*", "_", "`", "a ", "1 ",
-    "^", "<", "=", ":", "/", "#", "answer ", "answer:", "\\text{", "\\frac1", "\\boxed", "\\boxed{", "</think>",
-    "<answer>", "</answer>", "<tool_call>", "</tool_call>", "```python\n", "```json\n", "```\n", "verdict:", "\r",
-    "\u0301\u0327", "é",
+    " ", "\t", "\n", "a", "1,111", ".", "-", "(", "{", "}", "\\", "$", "*", "`", "a ", "1 ", "^", "<", "=", "/", "#",
+    "answer ", "answer:", "\\text{", "\\boxed", "\\boxed{", "</think>", "<answer>", "</answer>", "<tool_call>",
+    "</tool_call>", "```python\n", "```json\n", "```\n", "\u0301\u0327", "é",
 )  # fmt: skip
-SUFFIXES = ("", "x")
+SUFFIXES = ("x",)
 
 
 def verdict(verifier: Verifier, gold: Any, problem: str = "1+1=") -> Callable[[str], Any]:
@@ -112,6 +110,7 @@ FEW: dict[str, Callable[[str], Any]] = {
     "text, line": verdict(Text(place="line"), "The End"),
     "tokens": bytes_read,
     "too_much": too_much,
+    "visible": visible,
 }
 """Few texts are enough: beyond `find_answer` these look at a bounded part of a text, or do not look at characters."""
 READERS: dict[str, Callable[[str], Any]] = {
@@ -128,12 +127,10 @@ READERS: dict[str, Callable[[str], Any]] = {
     "find_answer, tag": lambda text: find_answer(text, "last", "tag"),
     "hermes": or_error(Hermes().calls),
     "json block": _last_block,
-    "judge's reply": _VERDICT.findall,
     "last_number": verdict(last_number, "3"),
     "math_dapo": verdict(MathDapo(), "34"),
     "math_dapo, box": verdict(MathDapo(box=True), "34"),
     "python block": or_error(PythonBlock().calls),
-    "visible": visible,
     "text": verdict(Text(), "The End"),
 }
 """Whatever reads all of what a model wrote in this process: verifiers, parsers of calls, blocks, boxes and tokens."""
@@ -193,6 +190,8 @@ BOUNDED = {
     f"mathematics/{name}.py" for name in ("algebra", "equal", "limits", "rational", "structure", "tidy", "units")
 }
 """Files whose patterns see the answer that was found, at most `LONGEST` characters, and never the text around it."""
+ON_A_LINE = {"mathematics/extract.py: _DENIED.search"}
+"""Patterns that see one answer line and never the text around it."""
 WORKERS = {"mathematics/r1_zero.py"}
 """Files whose patterns run in a process that is ended by its own clock."""
 
@@ -218,7 +217,7 @@ def patterns() -> dict[str, Callable[[str], Any]]:
                         uses[f"{file}: {pattern}"] = partial(use, re.compile(pattern), verb)
                 case ast.Attribute(value=ast.Name(id=name), attr=verb) if name in compiled and name != "re":
                     uses[f"{file}: {name}.{verb}"] = partial(use, compiled[name], verb)
-    return uses
+    return {use: f for use, f in uses.items() if use not in ON_A_LINE}
 
 
 def use(pattern: "re.Pattern[str]", verb: str, text: str) -> Any:
@@ -235,4 +234,4 @@ def test_patterns_are_found() -> None:
 
 @pytest.mark.parametrize("name", PATTERNS)
 def test_a_pattern_takes_time_as_the_text(name: str) -> None:
-    assert slow_parts(PATTERNS[name], PREFIXES, UNITS, ("x",)) is None
+    assert slow_parts(PATTERNS[name], PREFIXES, UNITS, SUFFIXES) is None

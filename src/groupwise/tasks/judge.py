@@ -107,7 +107,8 @@ _NEEDED = ("PATH", "PYTHONPATH", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "OMP_NUM_THRE
 class Pool:
     """A constant number of worker processes that run one function; each starts when first needed.
 
-    `in_a_row` deadlines missed one after the other, by all workers together, end it with `WorkerLost`; 0 is never.
+    `in_a_row` deadlines missed one after the other, by all workers together, end it with `WorkerLost`; 0 is never. A
+    call that uses up its order's `cpu` seconds raises `OwnTime`.
     """
 
     def __init__(self, order: Order, deadline: float, workers: int, in_a_row: int = IN_A_ROW) -> None:
@@ -133,7 +134,7 @@ class Pool:
             self._missed = 0
             return _read(reply)
         except OwnTime:
-            return unverifiable(f"no verdict within {self.order.cpu:g} s of its own time")
+            raise OwnTime(f"no verdict within {self.order.cpu:g} s of its own time") from None
         except TimeoutError:
             time = f"{self.deadline:g} s"
             with self._counting:

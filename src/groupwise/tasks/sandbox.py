@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import FileIO
@@ -118,7 +119,11 @@ class Sandbox:
 
     async def ran(self, program: Program) -> Ran:
         """What one program gave, awaited."""
-        return await asyncio.wrap_future(self._crew.submit(self._run, program))
+        return await asyncio.wrap_future(self.submit(program))
+
+    def submit(self, program: Program) -> Future[Ran]:
+        """What one program gives, for any thread or loop to wait for."""
+        return self._crew.submit(self._run, program)
 
     def separate(self) -> "Sandbox":
         """A sandbox like this one with boxes of its own, as many again; closed with this one."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.data import BadData, Environment, Outcome, Prompt, Sample, Usage, Verdict
-from groupwise.tasks.judge import Order, Pool, unverifiable
+from groupwise.tasks.judge import Order, OwnTime, Pool, unverifiable
 
 MEMORY = 1 << 30
 """Bytes that a worker may address."""
@@ -56,8 +56,8 @@ class Regex:
     """Right if a pattern (Python's `re`) is found in the text; with `whole`, if it is all of the text.
 
     Without `pattern` the gold answer is the pattern. A pattern with a group finds the answer instead: the group's last
-    match must be the gold answer, up to white space around it, and without a match the answer is malformed. A search of
-    more than `deadline` seconds of its process's own time is unverifiable.
+    match must be the gold answer, up to white space around it, and without a match the answer is malformed. An answer
+    on which the search takes more than `deadline` seconds of its process's own time is wrong.
     """
 
     keeps_time = True
@@ -77,8 +77,8 @@ class Regex:
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
         if not self.fits(gold := prompt.given.get("answer")):
             return unverifiable(f"the gold answer {str(gold)[:80]!r} is not {self.expects}")
-        asked = (self.pattern or str(gold), sample.text, self.whole, str(gold).strip() if self.group else None)
-        return await asyncio.wrap_future(self._pool.ask(*asked))
+        pattern, value = self.pattern or str(gold), str(gold).strip() if self.group else None
+        return await bounded(self._pool, (pattern, sample.text, self.whole, value), (pattern, "", self.whole, value))
 
     def fits(self, gold: Any) -> bool:
         """Whether this is a pattern, or, where the recipe has one, what its group may be compared with."""
@@ -94,7 +94,8 @@ class JsonSchema:
     """Right if the answer is JSON that conforms to a JSON schema; malformed where it is no JSON.
 
     The answer is the last ```json block, or the whole text where there is none. `schema` is a file's path or an object;
-    without it the gold answer is the schema. No other document is loaded: a reference to one is unverifiable.
+    without it the gold answer is the schema. No other document is loaded: a reference to one is unverifiable. An answer
+    whose check takes more than `deadline` seconds of its process's own time is wrong.
     """
 
     keeps_time = True
@@ -115,7 +116,7 @@ class JsonSchema:
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
         schema = self.schema if self.schema is not None else prompt.given.get("answer")
-        return await asyncio.wrap_future(self._pool.ask(schema, sample.text))
+        return await bounded(self._pool, (schema, sample.text), (schema, "null"))
 
     def fits(self, gold: Any) -> bool:
         """Whether the gold answer is a schema, where it has to be one."""
@@ -141,6 +142,18 @@ def schema_fault(schema: Any) -> str:
     except SchemaError as error:
         return error.message[:200]
     return ""
+
+
+async def bounded(pool: Pool, answer: Sequence[Any], alone: Sequence[Any]) -> Verdict:
+    """The verdict on an answer. One that uses up the time of its call is wrong, unless the call `alone` does, too."""
+    try:
+        return await asyncio.wrap_future(pool.ask(*answer))
+    except OwnTime as stall:
+        try:
+            await asyncio.wrap_future(pool.ask(*alone))
+        except OwnTime:
+            return unverifiable(f"also without the answer: {stall}")
+        return Verdict(Outcome.wrong, feedback=f"too slow to judge: {stall}")
 
 
 def worker_pool(verifier: str, function: str, deadline: float, workers: int) -> Pool:

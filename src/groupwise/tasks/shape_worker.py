@@ -47,7 +47,10 @@ def json_schema(schema: Any, text: str) -> Verdict:
     except (ValueError, RecursionError) as error:
         return Verdict(MALFORMED, feedback=f"no JSON: {str(error)[:200]}")
     validator = validator_for(schema)(schema, registry=Registry())  # an empty registry loads nothing from anywhere
-    fault = next(iter(validator.iter_errors(value)), None)
+    try:
+        fault = next(iter(validator.iter_errors(value)), None)
+    except RecursionError:
+        return Verdict(WRONG, feedback="nested too deeply to check")
     return Verdict(CORRECT) if fault is None else Verdict(WRONG, feedback=f"{fault.json_path}: {fault.message}"[:300])
 
 

@@ -75,7 +75,7 @@ def own_names(text: str) -> list[str]:
 def find_verifier(
     name: str,
     task: Task | None,
-    sandbox: Callable[[], Sandbox] = Sandbox,
+    sandbox: Callable[..., Sandbox] = Sandbox,
     *,
     own: Own | None = None,
     judges: JudgeAccess = JudgeAccess(),  # noqa: B008
@@ -83,8 +83,9 @@ def find_verifier(
 ) -> Verifier:
     """A verifier that can judge this task's answers; `BadData` where a gold answer is not what it compares with.
 
-    Without a task nothing is asked of gold answers. `code` judges in the `sandbox` that is made for it alone,
-    `reasoning_gym` in at most `deadline` seconds. `judges` is what `judge` may reach; by default only this machine.
+    Without a task nothing is asked of gold answers. `sandbox` makes the boxes that `code` and the verifiers of
+    mathematics judge in, each its own: it is called with keywords of `Sandbox`. `reasoning_gym` judges in at most
+    `deadline` seconds. `judges` is what `judge` may reach; by default only this machine.
     """
     return _Maker(task, sandbox, own, judges, deadline).made(name)
 
@@ -94,7 +95,7 @@ class _Maker:
     """Makes verifiers for one task."""
 
     task: Task | None
-    sandbox: Callable[[], Sandbox]
+    sandbox: Callable[..., Sandbox]
     own: Own | None
     judges: JudgeAccess
     deadline: float
@@ -143,7 +144,8 @@ class _Maker:
             return gym_verifier(self.task, self.deadline)
         if name == "calculator_answer" and self.task is not None and not isinstance(self.task, Calculator):
             raise Usage("calculator_answer judges the task calculator alone", fix="take exact or last_number")
-        verifier = _made(name, self.judges.grant(given) if name == "judge" else given)
+        fields = self.judges.grant(given) if name == "judge" else given
+        verifier = _made(name, fields, self.sandbox)
         if isinstance(self.task, Problems):
             fits, expected = FITS.get(name) or (getattr(verifier, "fits", _anything), getattr(verifier, "expects", ""))
             for prompt in (*self.task.training, *self.task.held_out):
@@ -193,20 +195,21 @@ def _field(keyword: ast.keyword, name: str) -> tuple[str, Any]:
         raise Usage(f"{name}: a field is a plain value", evidence=seen, fix="write text in quotation marks") from None
 
 
-def _made(name: str, given: Mapping[str, Any]) -> Verifier:
+def _made(name: str, given: Mapping[str, Any], sandbox: Callable[..., Sandbox]) -> Verifier:
     if name in PLAIN and not given:
         return PLAIN[name]
     if name not in MADE:
         if name in verifier_names():
             raise Usage(f"the verifier {name} has no field {next(iter(given), '')!r}", fix=f"write {name} alone")
         raise _unknown(name)
-    known = inspect.signature(MADE[name]).parameters
+    known = dict(inspect.signature(MADE[name]).parameters)
+    inside = {"sandbox": sandbox} if known.pop("sandbox", None) else {}
     for field in given:
         if field not in known:
             raise Usage(f"the verifier {name} has no field {field!r}", fix=nearest(field, list(known)))
     if missing := [p.name for p in known.values() if p.default is p.empty and p.name not in given]:
         raise Usage(f"the verifier {name} needs {' and '.join(missing)}", fix=f"write {name}({missing[0]}=..., ...)")
     try:
-        return MADE[name](**given)
+        return MADE[name](**given, **inside)
     except (TypeError, ValueError, AttributeError) as error:
         raise Usage(f"the verifier {name} cannot be made", evidence=str(error), fix="mend its fields") from None

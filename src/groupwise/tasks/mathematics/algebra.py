@@ -1,4 +1,4 @@
-"""What is asked of math-verify, in a process that is killed when a call takes too long. Run by path, never imported.
+"""What `math` asks of math-verify. Run in the sandbox, never imported.
 
 From `math` only plain expressions and equations come here, without prose and without what would be too large to
 compute; lists, intervals, units and exact numbers were dealt with before. Decimals are written as fractions first:
@@ -7,31 +7,12 @@ math-verify rounds floating numbers, and near is not equal.
 
 import logging
 import re
-from dataclasses import dataclass, field
 from typing import Any
 
 
-@dataclass
-class Verdict:
-    """One part for each pair, by its place: 1 where its two sides are equal."""
-
-    outcome: int = 0
-    score: float | None = None
-    parts: dict[str, float] = field(default_factory=dict)
-    feedback: str = ""
-    cause: str = ""
-
-
-def equal(pairs: list[list[str]]) -> Verdict:
-    return Verdict(parts={str(i): float(same(gold, answer)) for i, (gold, answer) in enumerate(pairs)})
-
-
-def alone(answer: str, gold: str) -> bool:
-    """What math-verify says by its own defaults."""
-    from math_verify import parse, verify  # pyright: ignore[reportMissingImports]
-
-    own: Any = {"parsing_timeout": None}  # it is outside that the clock runs; math-verify's types do not know None
-    return bool(verify(parse(f"${gold}$", **own), parse(answer, **own), timeout_seconds=None))  # type: ignore[arg-type]
+def equal(pairs: list[list[str]]) -> list[bool]:
+    """For each pair of a gold answer and an answer, whether the two are equal."""
+    return [same(gold, answer) for gold, answer in pairs]
 
 
 def same(gold: str, answer: str) -> bool:
@@ -69,6 +50,17 @@ def fraction(found: "re.Match[str]") -> str:
     return rf"\frac{{{int(whole + digits)}}}{{{10 ** len(digits)}}}"
 
 
-if __name__ == "algebra":  # run by path: what every call needs is loaded before its time begins to count
-    logging.disable(logging.CRITICAL)  # advice about timeouts: this process has its own
-    equal([["x+1", "1+x"], [r"\sqrt{8}", r"2\sqrt{2}"], ["x=1", "2x=2"]])
+WARM = [
+    ["x+1", "1+x"],
+    [r"\sqrt{8}", r"2\sqrt{2}"],
+    ["x=1", "2x=2"],
+    [r"\frac{x^2-1}{x-1}", "(x+1)^{2}"],
+    [r"\sin\frac{\pi}{3}", r"\frac{\sqrt{3}}{2}"],
+    [r"\ln 8+e^{2x}", r"3\cdot 2^{n-1}"],
+    [r"\binom{8}{5}", "7i"],
+]
+"""Pairs whose grammar and functions every call finds loaded: an execution keeps nothing that it loads."""
+
+if __name__ == "algebra":
+    logging.disable(logging.CRITICAL)  # advice about timeouts
+    equal(WARM)

@@ -1,9 +1,9 @@
-r"""Dr. GRPO's own comparison, faults and all, in a process that is killed when a call takes too long. Run by path.
+r"""Dr. GRPO's own comparison, faults and all. Run in the sandbox, never imported by the package.
 
 The rules of the authors' `math_grader.py` (arXiv:2503.20783, github.com/sail-sg/understand-r1-zero), in their order:
 the same in the normal form of MATH (Hendrycks et al., arXiv:2103.03874) with units taken out; the same in that of
 PRM800K (Lightman et al., arXiv:2305.20050), or a difference that sympy simplifies to 0; and, unless `fast`, what
-math-verify says. What they wait a second for is waited for outside, and unverifiable rather than wrong.
+math-verify says. They give an answer a second and call what takes longer wrong; the sandbox does that here.
 """
 
 import logging
@@ -39,47 +39,29 @@ SCHOOL_UNITS = (
 SIGNS = (("√", "sqrt"), ("π", "pi"), ("∞", "inf"), ("∪", "U"), ("·", "*"), ("×", "*"))
 BRACKETS = "()[]"
 
+LONGEST, DEEPEST = 1000, 32
+"""Characters, and brackets within brackets, of the longest difference that sympy parses."""
+PLAIN = re.compile(
+    r"(?:[0-9A-Za-zΑ-Ωα-ωϑϕϖϱϵ+\-*/^!(), \t\n]|(?<=[0-9A-Za-zα-ω])_(?=[0-9A-Za-z])|\.(?![\s.]*[^\W\d]))*"
+)
+UNBOUNDED = re.compile(r"\^\{|\^\(|\^[0-9]+\^|\^[0-9][0-9]+|[0-9]{401}|[0-9]{4}[\s)]*!|!\s*[!)]+\s*!")
+"""Powers and factorials that are not computed; the powers are the authors' own list."""
+NAMES = (
+    *("Symbol", "Function", "Number", "Integer", "Float", "Rational", "factorial", "factorial2"),
+    *("sqrt", "frac", "pi", "oo", "zoo", "nan", "ln", "li", "re", "im", "ff", "rf", "csc"),
+)
+"""All that a parsed text can name: what the parser writes, and sympy's names of two different letters in lower case."""
+
 
 def graded(answer: str, golds: list[str], fast: bool) -> bool:
-    """Whether the answer is one of the gold ones; of one with a box in it, what the box holds."""
-    return any(_grade(answer, boxed(gold) if "\\boxed" in gold else gold, fast) for gold in golds)
+    """Whether the answer is one of the gold answers."""
+    return any(_grade(answer, gold, fast) for gold in golds)
 
 
-def _grade(answer: str, gold: str | None, fast: bool) -> bool:
-    if gold is None:
-        return False
+def _grade(answer: str, gold: str, fast: bool) -> bool:
     if math_form(answer) == math_form(gold) or _same_in_prm_form(answer, gold):
         return True
     return not fast and _same_to_math_verify(answer, gold)
-
-
-# Which part of the text is the answer
-
-
-def answer_of(text: str, tag: bool) -> str | None:
-    r"""What the last box holds; with `tag` what stands behind the last `<answer>`, or in a box there; None without.
-
-    >>> answer_of(r"\boxed{1} or \boxed{\frac{1}{2}}", tag=False), answer_of("</think> <answer> 4 </answer>", tag=True)
-    ('\\frac{1}{2}', ' 4 ')
-    """
-    if tag:
-        if "</think> <answer>" not in text or "</answer>" not in text:
-            return None
-        text = text.split("<answer>")[-1].replace("</answer>", "")
-        return boxed(text) if "\\boxed" in text else text
-    return boxed(text)
-
-
-def boxed(text: str) -> str | None:
-    r"""What the last `\boxed` holds; None where no brace follows it at once, or none closes it."""
-    start, depth = text.rfind("\\boxed"), 0
-    if not text.startswith("\\boxed{", start) or start < 0:
-        return None
-    for i in range(start, len(text)):
-        depth += (text[i] == "{") - (text[i] == "}")
-        if text[i] == "}" and depth == 0:
-            return text[start + len("\\boxed{") : i]
-    return None
 
 
 # The normal form of MATH
@@ -190,21 +172,39 @@ def _same_element(gold: str, answer: str) -> bool:
 
 
 def _simplifies_to_0(difference: str) -> bool:
-    """Whether sympy says so; not asked of more than two letters, or of what may take for ever.
+    """Whether sympy simplifies it to 0; False for more than two letters and for what may take for ever.
 
-    sympy's parser runs Python that it makes of the text: two letters are no name of anything that could do harm.
+    Their parser evaluates Python that it makes of the text, so text that is not plain arithmetic is never parsed.
     """
+    difference = difference.replace("**", "^")
     letters = {c for c in difference.replace("sqrt", "").replace("frac", "") if c.isalpha()}
-    if len(letters) > 2 or re.search(r"\^\{|\^\(|\^[0-9]+\^|\^[0-9][0-9]+", difference):
+    if len(letters) > 2 or not is_plain(difference):
         return False
-    from sympy import simplify
+    import sympy
     from sympy.parsing import sympy_parser
 
     how = (*sympy_parser.standard_transformations, sympy_parser.implicit_multiplication_application)
+    names = {name: getattr(sympy, name) for name in NAMES} | {"__builtins__": {}}
     try:
-        return bool(simplify(sympy_parser.parse_expr(difference.replace("^", "**"), transformations=how)) == 0)
+        parsed = sympy_parser.parse_expr(difference.replace("^", "**"), transformations=how, global_dict=names)
+        return bool(sympy.simplify(parsed) == 0)
     except Exception:
         return False
+
+
+def is_plain(text: str) -> bool:
+    r"""Whether a text is arithmetic of bounded size: names, numbers, `+ - * / ^ ! ( ) , .`, and nothing else.
+
+    Quotes, backslashes, attributes, dunders and letters that Python reads as other letters are not plain.
+
+    >>> is_plain("(2*x_1)-(sqrt(y))"), is_plain("x.re"), is_plain("__x"), is_plain("ln('2')"), is_plain("9^9^9")
+    (True, False, False, False, False)
+    """
+    depth = deepest = 0
+    for c in text:
+        depth += (c == "(") - (c == ")")
+        deepest = max(deepest, depth)
+    return len(text) <= LONGEST and deepest <= DEEPEST and bool(PLAIN.fullmatch(text)) and not UNBOUNDED.search(text)
 
 
 def _elements(s: str) -> list[str]:
@@ -251,7 +251,7 @@ def _parsed(text: str) -> Any:
         extraction_config=(LatexExtractionConfig(boxed_match_priority=0), ExprExtractionConfig()),
         fallback_mode="no_fallback",
         extraction_mode="any_match",  # they say first_match in a list, which math-verify takes for this
-        parsing_timeout=None,  # type: ignore[arg-type]  # its types do not know None: it is outside that the clock runs
+        parsing_timeout=None,  # type: ignore[arg-type]  # the sandbox keeps the time
     )
 
 
@@ -332,6 +332,6 @@ def _is_fraction(s: str) -> bool:
     return re.search(r"^-?[0-9]+.?/0*[1-9][0-9]*.?$", s) is not None
 
 
-if __name__ == "r1_zero":  # run by path: what every call needs is loaded before its time begins to count
-    logging.disable(logging.CRITICAL)  # advice about timeouts: this process has its own
+if __name__ == "r1_zero":  # what every call needs is loaded before its time begins to count
+    logging.disable(logging.CRITICAL)  # advice about timeouts
     graded(r"\frac{x}{1+x}", ["1"], fast=False)

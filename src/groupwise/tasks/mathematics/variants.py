@@ -1,15 +1,14 @@
 """Graders that published numbers rest on, with their faults: take `math` where no such number is to be met."""
 
-import asyncio
 import re
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from groupwise.data import Outcome, Prompt, Sample, Usage, Verdict
-from groupwise.tasks.judge import Order, Pool, unverifiable
-from groupwise.tasks.mathematics.r1_zero import answer_of
-from groupwise.tasks.mathematics.verifier import MEMORY, is_gold, need_math_verify
+from groupwise.data import Outcome, Prompt, Sample, Verdict
+from groupwise.tasks.judge import unverifiable
+from groupwise.tasks.mathematics.symbolic import MAKE, PACKAGES, Symbolic
+from groupwise.tasks.mathematics.verifier import is_gold
+from groupwise.tasks.sandbox import Sandbox
 
 _DAPO_LINE = re.compile(r"(?i)Answer\s*:\s*([^\n]+)")
 _DAPO_FIRST = (
@@ -60,11 +59,16 @@ class MathDapo:
 def dapo_box(text: str) -> str | None:
     r"""What the last `\boxed{` holds; None without one, or where it never ends. A brace is a brace, escaped or not."""
     start = text.rfind("\\boxed{")
+    return None if start < 0 else _braced(text, start + len("\\boxed"))
+
+
+def _braced(text: str, at: int) -> str | None:
+    """What stands in the braces opened at a place; None where they are never closed."""
     depth = 0
-    for i in range(start, len(text)) if start >= 0 else ():
+    for i in range(at, len(text)):
         depth += (text[i] == "{") - (text[i] == "}")
-        if text[i] == "}" and depth == 0:
-            return text[start + len("\\boxed{") : i]
+        if depth == 0:
+            return text[at + 1 : i]
     return None
 
 
@@ -84,24 +88,27 @@ def dapo_normal(answer: str) -> str:
 
 
 class MathVerify:
-    """math-verify by its own defaults, reading the whole text; in worker processes that are killed and replaced.
+    """math-verify by its own defaults, reading the whole text in the sandbox.
 
-    `deadline` is seconds of the worker's own time. What it accepts wrongly is on the page of verifiers.
+    `deadline` is CPU seconds of a call. An answer that uses them up is wrong, as in `math`. What math-verify accepts
+    wrongly is on the page of verifiers.
     """
 
     keeps_time = True
-    packages = ("math-verify", "latex2sympy2_extended", "sympy")
+    packages = PACKAGES
     expects = "text or a number"
 
-    def __init__(self, *, deadline: float = 2.0, workers: int = 2) -> None:
-        need_math_verify("math_verify")
-        self.pool = _pool("math_verify", "algebra.py", "alone", deadline, workers)
-        self.close = self.pool.close
+    def __init__(self, *, deadline: float = 2.0, workers: int = 2, sandbox: MAKE = Sandbox) -> None:
+        self._ask = Symbolic(
+            "math_verify", "by_default.py", "accepted", make=sandbox, deadline=deadline, workers=workers
+        )
+        self.close = self._ask.close
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
         if not is_gold(gold := prompt.given.get("answer")):
             return unverifiable(f"the gold answer {str(gold)[:80]!r} is not text or a number")
-        return await asyncio.wrap_future(self.pool.ask(sample.text, str(gold)))
+        value = await self._ask([sample.text, str(gold)], ["$1$", str(gold)])
+        return value if isinstance(value, Verdict) else Verdict(Outcome(value is True))
 
     fits = staticmethod(is_gold)
 
@@ -112,38 +119,66 @@ class MathDrGrpo:
     Right if it is one of the gold answers by the rules in r1_zero.py: in the normal form of MATH, in that of PRM800K,
     by sympy, or, unless `fast`, by math-verify; the 7B run and every evaluation asked math-verify too. Faults are kept:
     `x+a` is `x+c` and `5 km` is `5 m`, since all that may be a unit vanishes, and to `fast` `2/4` is not `1/2` and
-    `2+2` is not 4. Their second to answer in is `deadline` seconds of the worker's own time here, and unverifiable
-    beyond. arXiv:2503.20783.
+    `2+2` is not 4. Their second to answer in is `deadline` CPU seconds of a call in the sandbox here. arXiv:2503.20783.
     """
 
     keeps_time = True
-    packages = (*MathVerify.packages, "pylatexenc")
+    packages = (*PACKAGES, "pylatexenc")
     expects = "text, a number or a list of them"
 
-    def __init__(self, *, tag: bool = False, fast: bool = False, deadline: float = 2.0, workers: int = 2) -> None:
-        need_math_verify("math_dr_grpo", also=("pylatexenc",))
+    def __init__(
+        self,
+        *,
+        tag: bool = False,
+        fast: bool = False,
+        deadline: float = 2.0,
+        workers: int = 2,
+        sandbox: MAKE = Sandbox,
+    ) -> None:
         self.tag, self.fast = tag, fast
-        self.pool = _pool("math_dr_grpo", "r1_zero.py", "graded", deadline, workers)
-        self.close = self.pool.close
+        self._ask = Symbolic(
+            "math_dr_grpo",
+            "r1_zero.py",
+            "graded",
+            make=sandbox,
+            deadline=deadline,
+            workers=workers,
+            packages=("pylatexenc",),
+        )
+        self.close = self._ask.close
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
         if not self.fits(gold := prompt.given.get("answer")):
             return unverifiable(f"the gold answer {str(gold)[:80]!r} is not {self.expects}")
-        said = answer_of(sample.text, self.tag)
-        if said is None:
+        answer = answer_of(sample.text, self.tag)
+        if answer is None:
             return Verdict(Outcome.malformed, feedback="no answer in tags" if self.tag else "no box")
-        golds = [str(one) for one in (gold if isinstance(gold, list) else [gold])]
-        told = await asyncio.wrap_future(self.pool.ask(said, golds, self.fast))
-        return told if told.outcome is Outcome.unverifiable else replace(told, said=said[:200])
+        texts = [str(one) for one in (gold if isinstance(gold, list) else [gold])]
+        golds = [text for text in (boxed(text) if "\\boxed" in text else text for text in texts) if text is not None]
+        value = await self._ask([answer, golds, self.fast], ["1", golds, self.fast])
+        verdict = value if isinstance(value, Verdict) else Verdict(Outcome(value is True))
+        return verdict if verdict.outcome is Outcome.unverifiable else replace(verdict, said=answer[:200])
 
     @staticmethod
     def fits(gold: Any) -> bool:
         return all(map(is_gold, gold)) and bool(gold) if isinstance(gold, list) else is_gold(gold)
 
 
-def _pool(name: str, file: str, function: str, deadline: float, workers: int) -> Pool:
-    """Workers that run a file of this room; the wall clock only ends what is stuck."""
-    if deadline <= 0 or workers < 1:
-        raise Usage(f"{name}(deadline={deadline:g}, workers={workers})", fix="deadline above 0, workers from 1")
-    order = Order(str(Path(__file__).with_name(file)), function, cpu=deadline, memory=MEMORY, bare=True)
-    return Pool(order, deadline=max(60.0, 20 * deadline), workers=workers, in_a_row=0)
+def answer_of(text: str, tag: bool) -> str | None:
+    r"""What the last box holds; with `tag` what stands behind the last `<answer>`, or in a box there; None without.
+
+    >>> answer_of(r"\boxed{1} or \boxed{\frac{1}{2}}", tag=False), answer_of("</think> <answer> 4 </answer>", tag=True)
+    ('\\frac{1}{2}', ' 4 ')
+    """
+    if tag:
+        if "</think> <answer>" not in text or "</answer>" not in text:
+            return None
+        text = text.split("<answer>")[-1].replace("</answer>", "")
+        return boxed(text) if "\\boxed" in text else text
+    return boxed(text)
+
+
+def boxed(text: str) -> str | None:
+    r"""What the last `\boxed` holds; None where no brace follows it at once, or none closes it."""
+    start = text.rfind("\\boxed")
+    return _braced(text, start + len("\\boxed")) if start >= 0 and text.startswith("\\boxed{", start) else None

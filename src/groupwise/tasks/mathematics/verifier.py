@@ -1,27 +1,22 @@
 """The verifier `math`: find the answer, compare exactly, and ask math-verify where exact numbers do not tell."""
 
-import asyncio
-from collections import OrderedDict
-from concurrent.futures import Future
+from collections.abc import Sequence
 from functools import cache
-from importlib.util import find_spec
-from pathlib import Path
-from threading import Lock
 from typing import Any, cast, get_args
 
-from groupwise.data import Environment, Outcome, Prompt, Sample, Usage, Verdict
-from groupwise.tasks.judge import Order, Pool, unverifiable
+from groupwise.data import Outcome, Prompt, Sample, Usage, Verdict
+from groupwise.tasks.judge import unverifiable
 from groupwise.tasks.mathematics.equal import same
 from groupwise.tasks.mathematics.extract import Place, Which, find_answer
 from groupwise.tasks.mathematics.limits import is_algebra, too_much
 from groupwise.tasks.mathematics.rational import rational
+from groupwise.tasks.mathematics.symbolic import MAKE, PACKAGES, Symbolic
 from groupwise.tasks.mathematics.tidy import tidy
 from groupwise.tasks.mathematics.units import split_unit
+from groupwise.tasks.sandbox import Sandbox
 
-MEMORY = 2 << 30
-"""Bytes that a worker may address."""
-REMEMBERED = 4096
-"""Comparisons whose outcome is kept: a group writes the same answer many times."""
+AT_ONCE = 16
+"""Pairs of expressions compared in one call, so that a long list of answers has time for each."""
 
 
 class Math:
@@ -29,13 +24,14 @@ class Math:
 
     `answer` says which of several boxes or answer lines counts (`last`, `first`, `only`: all alike), `place` where it
     may stand (`either`, `boxed`, `line`). Exact text, numbers, units, lists, intervals and matrices are compared here;
-    what needs algebra goes to math-verify in `workers` processes, each call bounded by `deadline` seconds of the
-    process's own time: beyond it the answer is unverifiable. With `symbolic=False` such an answer is wrong unless it is
-    written as the gold one is, and no extra package is needed.
+    what needs algebra goes to math-verify in the sandbox, in `workers` boxes, with `deadline` CPU seconds a call.
+    An answer that uses them up is wrong, "too large to compare"; it is unverifiable where the gold answer alone does.
+    With `symbolic=False` what needs algebra is wrong unless it is written as the gold answer is, and neither a sandbox
+    nor an extra package is needed.
     """
 
     keeps_time = True
-    packages = ("math-verify", "latex2sympy2_extended", "sympy")
+    packages = PACKAGES
     expects = "text or a number"
 
     def __init__(
@@ -46,22 +42,18 @@ class Math:
         symbolic: bool = True,
         deadline: float = 2.0,
         workers: int = 2,
+        sandbox: MAKE = Sandbox,
     ) -> None:
         for name, value, known in (("answer", answer, get_args(Which)), ("place", place, get_args(Place))):
             if value not in known:
                 raise Usage(f"math({name}={value!r})", fix=f"take {', '.join(map(repr, known))}")
         if deadline <= 0 or workers < 1:
             raise Usage(f"math(deadline={deadline:g}, workers={workers})", fix="deadline above 0, workers from 1")
-        if symbolic:
-            need_math_verify("math", "; or --verifier 'math(symbolic=False)', which compares text, exact numbers,\n"
-                             "units, lists and intervals, and calls what needs algebra wrong")  # fmt: skip
         self.answer: Which = cast(Which, answer)
         self.place: Place = cast(Place, place)
-        order = Order(str(Path(__file__).with_name("algebra.py")), "equal", cpu=deadline, memory=MEMORY, bare=True)
-        # The wall clock only ends what is stuck: how busy a machine is must change no verdict.
-        self._pool = Pool(order, deadline=max(60.0, 20 * deadline), workers=workers, in_a_row=0) if symbolic else None
-        self._known: OrderedDict[Pairs, Future[Verdict]] = OrderedDict()
-        self._lock = Lock()
+        self._algebra: Symbolic | None = None
+        if symbolic:
+            self._algebra = Symbolic("math", "algebra.py", "equal", make=sandbox, deadline=deadline, workers=workers)
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
         gold = gold_answer(prompt.given.get("answer"))
@@ -78,7 +70,7 @@ class Math:
             missing: dict[tuple[str, str], None] = {}
 
             def algebra(g: str, a: str, missing: Any = missing, known: Any = known) -> bool | None:
-                if not (is_algebra(g) and is_algebra(a)) or self._pool is None:
+                if not (is_algebra(g) and is_algebra(a)) or self._algebra is None:
                     return False
                 if (g, a) not in known:
                     missing[g, a] = None
@@ -87,10 +79,11 @@ class Math:
             decision = same(gold, found.text, algebra)
             if decision is not None:
                 return _said(decision, found.text, f"{found.rule}; {how}")
-            told = await asyncio.shield(asyncio.wrap_future(self._ask(tuple(missing))))
-            if told.outcome is Outcome.unverifiable:
-                return told
-            known |= {pair: told.parts[str(i)] == 1 for i, pair in enumerate(missing)}
+            equal = await self._equal(list(missing))
+            if isinstance(equal, Verdict):
+                stalled = equal.outcome is Outcome.wrong
+                return _said(False, found.text, f"{found.rule}; {equal.feedback}") if stalled else equal
+            known |= zip(missing, equal, strict=True)
             how = "math-verify"
 
     @staticmethod
@@ -99,23 +92,23 @@ class Math:
         return is_gold(gold)
 
     def close(self) -> None:
-        """Ends the worker processes."""
-        if self._pool is not None:
-            self._pool.close()
+        """Ends the boxes."""
+        if self._algebra is not None:
+            self._algebra.close()
 
-    def _ask(self, pairs: "Pairs") -> Future[Verdict]:
-        """What math-verify says of these pairs: asked once, however many answers wait for it."""
-        assert self._pool is not None, "without algebra nothing is left open"
-        with self._lock:
-            if pairs not in self._known:
-                self._known[pairs] = self._pool.ask(pairs)
-            self._known.move_to_end(pairs)
-            if len(self._known) > REMEMBERED:
-                self._known.popitem(last=False)
-            return self._known[pairs]
-
-
-Pairs = tuple[tuple[str, str], ...]
+    async def _equal(self, pairs: Sequence[tuple[str, str]]) -> list[bool] | Verdict:
+        """Whether the two sides of each pair are equal; a Verdict where a call gives no value."""
+        assert self._algebra is not None, "without algebra nothing is left open"
+        equal: list[bool] = []
+        for start in range(0, len(pairs), AT_ONCE):
+            some = pairs[start : start + AT_ONCE]
+            alone = [pair for gold in dict.fromkeys(gold for gold, _ in some) for pair in ((gold, gold), (gold, "1"))]
+            value = await self._algebra([some], [alone])
+            if isinstance(value, Verdict):
+                return value
+            values = value if isinstance(value, list) else []
+            equal += [i < len(values) and values[i] is True for i in range(len(some))]
+        return equal
 
 
 def _said(right: bool, answer: str, how: str) -> Verdict:
@@ -147,15 +140,3 @@ def gold_answer(gold: Any) -> str | None:
 def is_gold(gold: Any) -> bool:
     """Whether answers can be compared with this gold answer."""
     return gold_answer(gold) is not None
-
-
-def need_math_verify(name: str, otherwise: str = "", also: tuple[str, ...] = ()) -> None:
-    """`Environment` where the extra is not installed."""
-    missing = [package for package in ("math_verify", "sympy", *also) if find_spec(package) is None]
-    if missing:
-        package = "math-verify" if missing[0] == "sympy" else missing[0].replace("_", "-")
-        raise Environment(
-            f"the verifier {name} needs the package {package}",
-            evidence="it is not installed",
-            fix=f"pip install 'groupwise[math]'{otherwise}",
-        )

@@ -49,6 +49,15 @@ def grade(prompt, answer, gold):
         child = subprocess.Popen(["sleep", "600"])
         open(prompt, "w").write(str(child.pid))
         time.sleep(600)
+    if answer.startswith("daemon"):  # a session of its own, and a parent that has ended
+        if os.fork():
+            while not os.path.exists(prompt): time.sleep(0.01)
+            return {"daemon": lambda: time.sleep(600), "daemon, exit": lambda: os._exit(3)}.get(answer, lambda: True)()
+        os.setsid()
+        if os.fork(): os._exit(0)
+        open(prompt + "~", "w").write(str(os.getpid()))
+        os.rename(prompt + "~", prompt)
+        time.sleep(600)
     if answer == "print":
         print("to stdout"); sys.stdout.flush(); os.write(1, b"more"); return sys.stdin.read() == ""
     if answer.startswith("sleep "): time.sleep(float(answer.split()[1])); return float(answer.split()[2])
@@ -234,6 +243,17 @@ def test_a_hang_takes_what_it_started_with_it(user, judged, tmp_path):
     assert gone(int(note.read_text()))
 
 
+@pytest.mark.parametrize("answer", ["daemon", "daemon, exit", "daemon, return"])
+def test_a_process_with_a_session_of_its_own_ends_with_the_grader(user, judged, tmp_path, answer: str):
+    note = tmp_path / "pid"
+    verifier = judged(user.grade, deadline=1.0 if answer == "daemon" else 60.0, workers=1)
+    outcome = ask(verifier, answer, prompt=str(note)).outcome
+    if answer == "daemon, return":
+        assert outcome is RIGHT and alive(int(note.read_text()))  # it may serve further calls
+        verifier.close()
+    assert gone(int(note.read_text()))
+
+
 def test_eight_hangs_in_a_row_are_the_end_and_a_verdict_begins_again(user, judged):
     verifier = judged(user.grade, deadline=1.0, workers=8)
 
@@ -324,7 +344,7 @@ def test_close_ends_a_question_in_flight(user, judged):
 
 def test_a_worker_leaves_with_its_host_even_in_the_middle_of_a_grade(user, tmp_path):
     """The host is killed, so nothing of its own can clean up."""
-    script = tmp_path / "host.py"
+    script, note = tmp_path / "host.py", tmp_path / "daemon"
     script.write_text(
         "import asyncio, sys\n"
         f"sys.path.insert(0, {str(tmp_path)!r})\n"
@@ -334,14 +354,18 @@ def test_a_worker_leaves_with_its_host_even_in_the_middle_of_a_grade(user, tmp_p
         "v = judged_by(my_file.grade, workers=1)\n"
         "ask = lambda a: asyncio.run(v(Prompt('p', (), 'p', {'answer': 1}), Sample(context=(), stream=(0,), text=a)))\n"
         "print(int(ask('pid').parts['pid']), flush=True)\n"
+        f"daemon = Prompt('p', (), {str(note)!r}, {{}})\n"
+        "asyncio.run(v(daemon, Sample(context=(), stream=(0,), text='daemon, return')))\n"
+        "print(flush=True)\n"
         "ask('spin')\n"
     )
     with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE) as host:
         assert host.stdout is not None
         pid = int(host.stdout.readline())
-        assert alive(pid)
+        host.stdout.readline()
+        assert alive(pid) and alive(int(note.read_text()))
         host.kill()
-    assert gone(pid)
+    assert gone(pid) and gone(int(note.read_text()))
 
 
 def test_the_code_is_that_of_the_start_whatever_becomes_of_the_file(user, judged, tmp_path):

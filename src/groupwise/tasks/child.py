@@ -1,4 +1,4 @@
-"""Processes of our own behind a socket: a constant number of them, each killed with all that it started."""
+"""Processes of our own behind a socket: a constant number of them, each killed with its process group."""
 
 import os
 import signal
@@ -22,7 +22,7 @@ class Child:
         self.socket: socket.socket | None = None
 
     def end(self) -> str:
-        """Kills the process and all that it started; says how it ended."""
+        """Kills the process with its group; says how it ended."""
         self.kill()
         process, self.process = self.process, None
         if self.socket is not None:

@@ -2,8 +2,14 @@
 
 Run by path, never imported, with nothing but the standard library: a killed one is soon replaced. Its input is a
 socket; what the user's code prints goes to standard error, and standard input is empty for it.
+
+The process forks. The child runs the function; the parent, the attendant, runs nothing of the user's. On Linux every
+process that the child starts stays below the attendant, also one with a session of its own whose parent has ended.
+The attendant ends with its child, on SIGTERM, or with the host, and kills all of them before.
 """
 
+import contextlib
+import ctypes
 import json
 import os
 import resource
@@ -11,10 +17,12 @@ import select
 import signal
 import socket
 import sys
-import threading
 import types
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, NoReturn
+
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
 
 
 def main() -> None:
@@ -22,7 +30,25 @@ def main() -> None:
     empty = os.open(os.devnull, os.O_RDONLY)
     os.dup2(empty, 0)
     os.dup2(2, 1)
-    threading.Thread(target=leave_with, args=(host,), daemon=True).start()
+    wake, waker = socket.socketpair()
+    waker.setblocking(False)
+    signal.set_wakeup_fd(waker.fileno())
+    for number in (signal.SIGCHLD, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)
+    control(PR_SET_CHILD_SUBREAPER, 1)
+    if child := os.fork():
+        attend(child, host, wake)
+    control(PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGCHLD, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    wake.close()
+    waker.close()
+    serve(host)
+
+
+def serve(host: socket.socket) -> None:
+    """Loads the function and answers each call, line by line."""
     lines = host.makefile("rb")
     order = json.loads(lines.readline())
     if order["memory"]:
@@ -82,12 +108,70 @@ def send(host: socket.socket, reply: dict[str, Any]) -> None:
     host.sendall(json.dumps(reply).encode() + b"\n")
 
 
-def leave_with(host: socket.socket) -> None:
-    """Ends this process and all that it started when the host is gone, also in the middle of a grade."""
+# The attendant
+
+
+def attend(child: int, host: socket.socket, wake: socket.socket) -> NoReturn:
+    """Waits for the child, for the host's end of the socket, or for SIGTERM; then ends in the way the child did."""
     poll = select.poll()
     poll.register(host, 0)
-    poll.poll()
-    os.killpg(os.getpid(), signal.SIGKILL)
+    poll.register(wake, select.POLLIN)
+    status = None
+    while status is None:
+        events = dict(poll.poll())
+        if host.fileno() in events or signal.SIGTERM in wake.recv(64):
+            break
+        status = reaped(child)
+    end_all()
+    code = 0 if status is None else os.waitstatus_to_exitcode(status)
+    if code < 0:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        control(PR_SET_DUMPABLE, 0)
+        with contextlib.suppress(OSError):  # SIGKILL has no handler to reset
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code)
+
+
+def reaped(child: int) -> int | None:
+    """The child's status if it has ended; takes up every other process that has."""
+    status = None
+    with contextlib.suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            status = ended[1] if ended[0] == child else status
+    return status
+
+
+def end_all() -> None:
+    """Kills the processes below this one, until none is left: those of a killed one are then this one's."""
+    while killed := [pid for pid in children() if kill(pid)]:
+        for pid in killed:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, 0)
+
+
+def children() -> list[int]:
+    """The processes whose parent this one is; none where there is no `/proc`."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            if int(stat.read_bytes().rpartition(b")")[2].split()[1]) == os.getpid():
+                found.append(int(stat.parent.name))
+    return found
+
+
+def kill(pid: int) -> bool:
+    """Whether a process could be killed; one with another user's rights cannot."""
+    with contextlib.suppress(OSError):
+        os.kill(pid, signal.SIGKILL)
+        return True
+    return False
+
+
+def control(option: int, value: int) -> None:
+    """prctl(2) where there is one."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from math import isfinite
 from pathlib import Path
 from threading import Lock
@@ -21,6 +22,8 @@ from groupwise.tasks.child import Child, Crew
 
 START = 60.0
 """Seconds that a user's file may take to load."""
+LEAVE = 5.0
+"""Seconds in which a process has to end when asked."""
 REPLY = 1 << 20
 """Bytes of the longest reply."""
 IN_A_ROW = 8
@@ -156,7 +159,7 @@ class OwnTime(Exception):
 
 
 class Worker(Child):
-    """One process, replaced when it dies."""
+    """One process, replaced when it dies. Its attendant (`grader.py`) kills all that a user's code started."""
 
     def __init__(self, order: Order) -> None:
         super().__init__()
@@ -200,6 +203,25 @@ class Worker(Child):
         except BaseException:
             self.end()
             raise
+
+    def kill(self) -> None:
+        """Asks the attendant to end, with all that it watches over; safe from any thread."""
+        process = self.process
+        if process is not None:
+            process.terminate()
+
+    def end(self) -> str:
+        """Ends all of it; an attendant that does not end in time is killed with its process group."""
+        self.kill()
+        if self.socket is not None:
+            until = monotonic() + LEAVE
+            with suppress(OSError):  # the attendant holds the socket until it has ended
+                while (left := until - monotonic()) > 0:
+                    self.socket.settimeout(left)
+                    if not self.socket.recv(1 << 16):
+                        break
+        super().kill()
+        return super().end()
 
     def gone(self) -> Exception:
         """Why it answers no more: it has used up its time, or something ended it."""

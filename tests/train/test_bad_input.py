@@ -88,6 +88,8 @@ def test_the_way_out_is_one() -> None:
 def test_a_recipe_file_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
     Path("empty.toml").write_text("")
     Path("folder.toml").mkdir()
+    Path("deep.toml").write_text("x = " + "[" * 50_000)
+    assert "is nested too deeply" in refused(capsys, 2, "train", "deep.toml")
     assert 'say method = "grpo"' in refused(capsys, 2, "train", "empty.toml")
     assert "Is a directory" in refused(capsys, 2, "train", "folder.toml")
     assert "No such file" in refused(capsys, 2, "train", "none.toml")

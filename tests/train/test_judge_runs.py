@@ -12,18 +12,13 @@ from tests.train import test_bad_input
 from tests.train.test_bad_input import refused
 
 server, home = test_model_judge.server, test_bad_input.home
-SMALL = [
-    "--prompts",
-    "1",
-    "--method.group_size",
-    "2",
-    "--method.minibatches",
-    "1",
-    "--iterations",
-    "1",
-    "--evaluate.problems",
-    "1",
-]
+SMALL = """\
+prompts = 1
+iterations = 1
+sampling.max_tokens = 8
+evaluate.problems = 1
+method = { base = "gspo", group_size = 2, minibatches = 1 }
+"""
 KEY = ["--key", "MY_CLOUD_SECRET"]
 
 
@@ -33,7 +28,7 @@ def recipe(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> s
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     server.reply = lambda request, number: (200, says(f"Verdict: {'right' if number % 2 else 'wrong'}"))
     judge = f'judge(url="{server.url}", model="m", key="MY_CLOUD_SECRET", cache="replies")'
-    Path("r.toml").write_text(f"method = 'gspo'\nverifier = '{judge}'\nsampling.max_tokens = 8\n")
+    Path("r.toml").write_text(SMALL + f"verifier = '{judge}'\n")
     return "r.toml"
 
 
@@ -42,10 +37,10 @@ def test_a_recipe_alone_sends_no_secret_and_a_run_names_it(
     server: Server,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    for words in (["train", recipe, *SMALL], ["eval", "calculator", "--recipe", recipe]):
+    for words in (["train", recipe], ["eval", "calculator", "--recipe", recipe]):
         assert "add --key MY_CLOUD_SECRET to the command" in refused(capsys, 2, *words)
     assert main(["check", recipe]) == 2 and server.asked == []
-    assert main(["train", recipe, *SMALL, *KEY]) == 0
+    assert main(["train", recipe, *KEY]) == 0
     line = f"judge: {server.url} gets problems and answers, and the key in MY_CLOUD_SECRET\n"
     assert line in capsys.readouterr().err
     assert {h["Authorization"] for h in server.headers} == {"Bearer hunter2"}

@@ -34,6 +34,10 @@ def raw(source: str | Path) -> dict[str, Any]:
         raise Usage(f"{where} cannot be read", evidence=error.strerror or str(error), fix="name a TOML file") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise Usage(f"{where} is not TOML", evidence=str(error), fix="mend that line") from error
+    except RecursionError:
+        raise Usage(
+            f"{where} is nested too deeply", fix="look at its brackets: no field of a recipe needs so many"
+        ) from None
 
 
 def put(data: dict[str, Any], path: str, value: Any) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -296,16 +297,24 @@ def test_without_bubblewrap_it_refuses_and_says_what_to_do(monkeypatch, tmp_path
     assert "bwrap" in caught.value.evidence and "apt-get install bubblewrap" in caught.value.fix
 
 
-def test_a_bubblewrap_that_may_not_make_namespaces_is_told(monkeypatch, tmp_path):
+@pytest.mark.parametrize(
+    ("words", "namespaces"),
+    [
+        ("bwrap: No permissions to create new namespace", True),
+        ("bwrap: Can't find source path /x: No such file", False),
+    ],
+)
+def test_what_bubblewrap_says_is_the_evidence(monkeypatch, tmp_path, words, namespaces):
+    """It may lie under /tmp, where its own directory lets nobody else in; user namespaces are named if they lack."""
     fake = tmp_path / "bwrap"
-    fake.write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n")
-    for path in (fake, tmp_path, *(p for p in tmp_path.parents if p.stat().st_uid == os.getuid() and p != Path("/"))):
-        path.chmod(0o755) if path != Path("/tmp") else None
+    fake.write_text(f"#!/bin/sh\necho {shlex.quote(words)} >&2\nexit 1\n")
+    fake.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     assert missing() is None
     with pytest.raises(Environment) as caught:
         sandbox_trial()
-    assert "does not start" in caught.value.what and "user namespaces" in caught.value.fix
+    assert "does not start" in caught.value.what and caught.value.evidence == words
+    assert ("user namespaces" in caught.value.fix) == namespaces
 
 
 def test_a_machine_that_is_not_linux_is_told(monkeypatch):

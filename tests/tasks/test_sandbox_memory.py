@@ -92,7 +92,7 @@ def test_the_processes_of_a_box_hold_nothing_of_what_they_ran(sandbox):
 
 GOLD = {
     "function": "f",
-    "cases": [{"args": [3], "expected": 11}],
+    "cases": [{"args": [3], "expected": 11}, {"args": [4], "expected": 14}],
     "reference": "# planted:reference\ndef f(x): return 3 * x + 2",
     "generator": "# planted:generator\nimport random\ndef generate(seed): return [random.Random(seed).randint(9, 99)]",
 }

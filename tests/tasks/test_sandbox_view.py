@@ -116,6 +116,19 @@ def test_python_may_lie_under_a_temporary_directory(monkeypatch, tmp_path):
         sandbox.close()
 
 
+def test_an_interpreter_that_does_not_start_is_named(monkeypatch, tmp_path):
+    needed()
+    broken = tmp_path / "python"
+    broken.write_text("#!/bin/sh\necho no such library >&2\nexit 1\n")
+    broken.chmod(0o755)
+    library = sandbox_view.python()[1]
+    for executable, words in ((broken, "no such library"), (tmp_path / "absent", "No such file")):
+        monkeypatch.setattr(sandbox_view, "python", lambda: (str(executable), library))  # noqa: B023
+        with pytest.raises(Environment) as caught:
+            Sandbox(boxes=1).about()
+        assert words in caught.value.evidence and str(executable) in caught.value.fix
+
+
 # Trusted code that every box loads once
 
 RULES = """

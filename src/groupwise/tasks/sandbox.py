@@ -4,10 +4,8 @@ import asyncio
 import json
 import os
 import select
-import shutil
 import socket
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -15,14 +13,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from io import FileIO
 from math import isfinite
-from pathlib import Path
 from time import monotonic
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from groupwise.data import Environment
 from groupwise.tasks.child import Child, Crew
-from groupwise.tasks.sandbox_view import LIBRARIES, PACKAGES, PYTHON, hidden, package, python, view
+from groupwise.tasks.sandbox_command import QUIET, SERVER, bare, missing, refused, wrapped
+from groupwise.tasks.sandbox_view import PACKAGES, package
 
 START = 60.0
 """Seconds that a sandbox may take to start; 0.2 is usual, and some seconds where it imports packages first."""
@@ -30,7 +28,6 @@ READY, STOP = b"+", b"stop"
 """As sandbox_server.py has them: the first byte of what an answer gives, and the word for one that gives too much."""
 GRACE = 5.0
 """Seconds beyond the wall time of an execution after which its sandbox counts as harmed."""
-HERE = Path(__file__).parent
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,40 +172,41 @@ class Box(Child):
         self.about: dict[str, Any] = {}
 
     def start(self) -> None:
-        """`Environment` where nothing can be started, with what was said."""
+        """`Environment` where nothing can be started, with the cause."""
         if self.process is not None:
             return
-        said = tempfile.TemporaryFile()  # noqa: SIM115
-        self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        server = os.open(HERE / "sandbox_server.py", os.O_RDONLY)
-        try:
-            with theirs:
-                self.process = subprocess.Popen(
-                    bare(server) if self.unsafe else wrapped(server, self.stock.packages),
-                    stdin=theirs.fileno(),
-                    stdout=subprocess.DEVNULL,
-                    stderr=said,
-                    pass_fds=(server,),
-                    env=QUIET,
-                    cwd="/",
-                    start_new_session=True,
-                )
-            with filed(json.dumps(self.stock.order(self.unsafe)).encode()) as setup:
-                socket.send_fds(self.socket, [b"load"], [setup])
-            self.socket.settimeout(START)
-            self.about = self.hear()
-        except (OSError, EOFError, ValueError) as error:
-            how = self.end()
-            said.seek(0)
-            seen = said.read().decode(errors="replace").strip()[-2000:] or f"{error} ({how})"
-            raise refused(seen) from error
-        finally:
-            os.close(server)
-            said.close()
+        with open(SERVER, "rb") as server, tempfile.TemporaryFile() as errors:
+            command = bare(server.fileno()) if self.unsafe else wrapped(server.fileno(), self.stock.packages)
+            try:
+                self.about = self.launch(command, server.fileno(), errors.fileno())
+            except (OSError, EOFError, ValueError) as error:
+                how = self.end()
+                errors.seek(0)
+                evidence = errors.read().decode(errors="replace").strip()[-2000:]
+                raise refused(evidence or f"{error} ({how})") from error
         if trouble := self.about.get("trouble"):
             self.end()
             fix = "correct the arguments `packages`, `warm` and `preload` of Sandbox: they name this code"
             raise Environment("the code that a sandbox loads at its start does not run", evidence=trouble, fix=fix)
+
+    def launch(self, command: list[str], server: int, errors: int) -> dict[str, Any]:
+        """Starts the server, has it load the stock, and returns its first message."""
+        self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self.process = subprocess.Popen(
+                command,
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                pass_fds=(server,),
+                env=QUIET,
+                cwd="/",
+                start_new_session=True,
+            )
+        with filed(json.dumps(self.stock.order(self.unsafe)).encode()) as setup:
+            socket.send_fds(self.socket, [b"load"], [setup])
+        self.socket.settimeout(START)
+        return self.hear()
 
     def run(self, program: Program, bounds: Bounds) -> Ran:
         """What the program gave; `lost`, and this box ended, where its server did not do as it should."""
@@ -333,66 +331,6 @@ def _finite(text: str) -> float:
     return number
 
 
-# Starting
-
-QUIET = {"PYTHONHASHSEED": "0", "MALLOC_ARENA_MAX": "1", "LC_ALL": "C.UTF-8"}
-"""The whole environment of a box; an answer finds it empty."""
-FLAGS = ("-S", "-P", "-B", "-X", "utf8")
-
-
-def bare(server: int) -> list[str]:
-    """The server without a sandbox."""
-    return [python()[0], *FLAGS, f"/proc/self/fd/{server}"]
-
-
-def wrapped(server: int, packages: tuple[str, ...]) -> list[str]:
-    """The server in namespaces of its own: Python, its libraries, the packages, an empty /tmp, and nothing else."""
-    bwrap = shutil.which("bwrap")
-    assert bwrap is not None, "looked for before"
-    shown = view(packages)
-    as_root = os.geteuid() == 0
-    environment = QUIET | {"LD_LIBRARY_PATH": LIBRARIES}
-    # The server alone keeps a capability, and only in its own user namespace: each execution gets namespaces from it.
-    arguments = [
-        *("--unshare-all", "--uid", "1000", "--gid", "1000", "--hostname", "sandbox"),
-        *("--die-with-parent", "--new-session", "--clearenv"),
-        *(word for name, value in environment.items() for word in ("--setenv", name, value)),
-        *("--cap-drop", "ALL", "--cap-add", "CAP_SYS_ADMIN"),
-    ]
-    for number, (source, target) in enumerate(shown, 1):
-        arguments += ["--ro-bind", f"/tmp/{number}" if as_root else source, target]
-    for path in hidden():
-        arguments += ["--tmpfs", path, "--remount-ro", path]
-    for path in ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom"):
-        arguments += ["--dev-bind", path, path]
-    arguments += [
-        "--tmpfs",
-        "/tmp",
-        "--ro-bind-data",
-        str(server),
-        "/server.py",
-        "--remount-ro",
-        "/",
-        "--chdir",
-        "/tmp",
-    ]
-    arguments += [PYTHON, *FLAGS, "/server.py", "isolated"]
-    if not as_root:
-        return [bwrap, *arguments]
-    sources = [os.path.realpath(bwrap), *(one.source for one in shown)]
-    return [python()[0], "-I", "-S", str(HERE / "sandbox_launch.py"), *sources, "--", *arguments]
-
-
-def missing() -> Environment | None:
-    """What this machine lacks for a sandbox, as far as it can be told without starting one."""
-    if sys.platform != "linux":
-        return Environment(_NONE, evidence=f"this is {sys.platform}", fix="run it on Linux")
-    if shutil.which("bwrap") is None:
-        fix = f"apt-get install bubblewrap (Debian, Ubuntu), dnf install bubblewrap (Fedora){_UNSAFE}"
-        return Environment(_NONE, evidence="bubblewrap is not installed: no bwrap on PATH", fix=fix)
-    return None
-
-
 def sandbox_trial() -> dict[str, Any]:
     """Starts a sandbox and tells about it; `Environment` where there is none."""
     box = Sandbox(boxes=1)
@@ -400,16 +338,3 @@ def sandbox_trial() -> dict[str, Any]:
         return box.about()
     finally:
         box.close()
-
-
-def refused(seen: str) -> Environment:
-    fix = "remove the cause that bubblewrap or Python name above"
-    if any(word in seen.lower() for word in ("namespace", "permi", "uid map")):
-        fix = "allow user namespaces: sysctl -w kernel.unprivileged_userns_clone=1 user.max_user_namespaces=10000"
-        fix += "\non Ubuntu also: sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
-        fix += "\nin a container: start it with --security-opt seccomp=unconfined"
-    return Environment("the sandbox does not start on this machine", evidence=seen, fix=fix + _UNSAFE)
-
-
-_NONE = "code answers run in a sandbox, and there is none on this machine"
-_UNSAFE = "\nor run what the model writes without one, with your own rights: --unsafe-local-exec"

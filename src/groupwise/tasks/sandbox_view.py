@@ -84,7 +84,13 @@ def libraries(executable: str, library: str) -> tuple[Shown, ...]:
 
     All are shown in one directory; the loader itself keeps its path, which the kernel reads from the executable.
     """
-    loaded = subprocess.run([executable, "-I", "-S", "-B", "-c", _LOADED], capture_output=True, text=True, check=True)
+    command = [executable, "-I", "-S", "-B", "-c", _LOADED]
+    try:
+        loaded = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        evidence = f"{error}\n{getattr(error, 'stderr', None) or ''}".strip()[-2000:]
+        what = "the interpreter behind this Python does not start, and a sandbox needs it"
+        raise Environment(what, evidence=evidence, fix=f"install Python again, or repair {executable}") from error
     names = [name for name in json.loads(loaded.stdout) if "/" in name and not name.startswith(library)]
     shown = {}
     for name in map(os.path.normpath, names):

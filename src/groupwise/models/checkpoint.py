@@ -1,26 +1,30 @@
 """Decoders in the Hugging Face layout: config.json, generation_config.json, model.safetensors."""
 
 import json
+import os
 from collections.abc import Mapping
 from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from groupwise.data import BadData
+from groupwise.data import BadData, visible
 from groupwise.models.decoder import Decoder, Shape, Sizes
 from groupwise.models.families import beyond, config_of, shape_of
+from groupwise.models.fields import short
 from groupwise.models.files import base_directory, listing, read_json
 from groupwise.models.foreign import Foreign
 from groupwise.models.foreign_files import foreign_outline, foreign_sizes, read_foreign, write_foreign
 from groupwise.models.lora import read_adapter
 from groupwise.models.tokenizer import Tokenizer
+from groupwise.models.weights import Stored, header, refuse_types, tensors
 
 Model = Decoder | Foreign
+DTYPES = {name: getattr(torch, name) for name in ("float64", "float32", "float16", "bfloat16")}
+HEAD = "lm_head.weight"
 FRESH = "fresh_weights"
 """In a config.json, says that the directory holds no weights: a run draws its own, from its seed."""
 
@@ -32,7 +36,7 @@ def read_shape(path: Path | str, *, context: int = 0, trust_remote_code: bool = 
     brings its own. BadData for a model that cannot be used exactly.
     """
     path = base_directory(Path(path))
-    if not path.is_dir():
+    if not os.path.isdir(path):
         raise BadData(f"there is no model at {path}", evidence=listing(path), fix="give the path of a model directory")
     config = read_json(path / "config.json")
     _refuse(path, config, trust_remote_code)
@@ -43,7 +47,7 @@ def read_shape(path: Path | str, *, context: int = 0, trust_remote_code: bool = 
             shape = shape_of(config)
     except KeyError as error:
         raise BadData(f"{path / 'config.json'} lacks {error.args[0]}", fix="fetch the file again") from error
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise BadData(
             f"{path / 'config.json'} describes no decoder", evidence=str(error), fix="fetch the file again"
         ) from error
@@ -96,13 +100,27 @@ def outline(path: Path | str, *, trust_remote_code: bool = False) -> nn.Module:
 def _read_decoder(path: Path, shape: Shape, dtype: torch.dtype, device: torch.device | str, seed: int) -> Decoder:
     if not weight_files(path):
         return Decoder.new(shape, seed, dtype=dtype, device=device)
+    files = {file: _described(file) for file in weight_files(path)}
+    stored = {name: x for described in files.values() for name, x in described.items()}
+    if shape.layers > len(stored):
+        raise _differs(path, f"num_hidden_layers is {shape.layers}, and there are {len(stored)} tensors")
     decoder = Decoder(shape)
-    weights = {name: weight.to(device, dtype) for name, weight in _tensors(path).items()}
-    if decoder.shape.tied:
+    if shape.tied:
+        stored.pop(HEAD, None)
+    _compare(path, {name: tuple(p.shape) for name, p in decoder.named_parameters()}, stored)
+    weights: dict[str, Tensor] = {}
+    for file, described in files.items():
+        refuse_types(file, described)
+        weights |= tensors(file, described, lambda tensor: tensor.to(device, dtype))
+    if shape.tied:
         _drop_tied_head(path, weights)
-    _compare(path, {name: p.shape for name, p in decoder.named_parameters()}, weights)
     decoder.load_state_dict(weights, assign=True)
     return decoder.requires_grad_(True)
+
+
+def _described(file: Path) -> dict[str, Stored]:
+    """The header of a file, without frequencies: they follow from the configuration."""
+    return {name: x for name, x in header(file).items() if not name.endswith("rotary_emb.inv_freq")}
 
 
 def write_fresh(shape: Shape, path: Path, *, tokenizer: Tokenizer) -> None:
@@ -137,20 +155,20 @@ def _refuse(path: Path, config: Mapping[str, Any], trust_remote_code: bool) -> N
     if config.get("auto_map") and not trust_remote_code:
         raise BadData(
             f"the model in {path} brings its own code",
-            evidence=f"auto_map in config.json: {config['auto_map']}",
+            evidence=f"auto_map in config.json: {short(config['auto_map'])}",
             fix="if you trust it, say --trust-remote-code: Python of that directory is then executed, with your own "
             "rights\nif transformers has this model_type itself, remove auto_map instead",
         )
     if "--" in str(config.get("auto_map")):
         raise BadData(
             f"the model in {path} has its code elsewhere",
-            evidence=f"auto_map in config.json: {config['auto_map']}",
+            evidence=f"auto_map in config.json: {short(config['auto_map'])}",
             fix="bring the Python files into the directory and take what ends in -- out: no other code is executed",
         )
     if config.get("quantization_config") is not None:
         raise BadData(
             f"the model in {path} is quantised",
-            evidence=f"quantization_config: {config['quantization_config']}",
+            evidence=f"quantization_config: {short(config['quantization_config'])}",
             fix="take the model that it was quantised from: quantised weights cannot be trained",
         )
 
@@ -165,29 +183,38 @@ def weight_files(path: Path | str) -> list[Path]:
     if (path / "model.safetensors").is_file():
         names = ["model.safetensors"]
     elif index.is_file():
-        names = sorted(set(read_json(index).get("weight_map", {}).values()))
+        names = _shards(index)
     elif (path / "config.json").is_file() and read_json(path / "config.json").get(FRESH) is True:
         names = []
     else:
         pickled = sorted(p.name for pattern in ("*.bin", "*.pt", "*.pth") for p in path.glob(pattern))
         raise BadData(
             f"{path} has no model.safetensors" + (", only a pickle checkpoint" if pickled else ""),
-            evidence=", ".join(pickled) or listing(path),
+            evidence=", ".join(map(visible, pickled)) or listing(path),
             fix="loading a pickle can run code; convert it where you trust it: load with transformers, save_pretrained"
             if pickled
             else "fetch the directory again",
         )
+    present = set(os.listdir(path))  # a name is looked up, not opened: it may be none that a file system takes
     for name in names:
-        if Path(name).name != name or not (path / name).is_file():
+        if name not in present or not (path / name).is_file():
             raise BadData(f"{path} lacks the shard {name}", evidence=listing(path), fix="fetch the directory again")
     return [path / name for name in names]
+
+
+def _shards(index: Path) -> list[str]:
+    """The names of the files that an index gives its tensors. BadData for an index of anything else."""
+    files = read_json(index).get("weight_map")
+    if not isinstance(files, dict) or not files or not all(isinstance(file, str) for file in files.values()):
+        seen, fix = f"weight_map: {short(files)}", "fetch the directory again"
+        raise BadData(f"{index} does not give each tensor the name of its file", evidence=seen, fix=fix)
+    return sorted(set(files.values()))
 
 
 def stored_dtype(path: Path | str) -> torch.dtype:
     """The dtype that a directory's weights are said to have; float32 where nothing is said."""
     config = read_json(base_directory(Path(path)) / "config.json")
-    named = getattr(torch, str(config.get("dtype") or config.get("torch_dtype")), None)
-    return named if isinstance(named, torch.dtype) else torch.float32
+    return DTYPES.get(str(config.get("dtype") or config.get("torch_dtype")), torch.float32)
 
 
 def fingerprint(path: Path | str) -> str:
@@ -199,21 +226,9 @@ def fingerprint(path: Path | str) -> str:
     return whole.hexdigest()
 
 
-def _tensors(path: Path) -> dict[str, Tensor]:
-    """All tensors of a directory."""
-    tensors: dict[str, Tensor] = {}
-    for file in weight_files(path):
-        try:
-            with safe_open(file, framework="pt") as shard:
-                tensors |= {key: shard.get_tensor(key) for key in shard.keys()}  # noqa: SIM118
-        except SafetensorError as error:
-            raise BadData(f"{file} is damaged", evidence=str(error), fix="fetch the file again") from error
-    return {name: t for name, t in tensors.items() if not name.endswith("rotary_emb.inv_freq")}
-
-
 def _drop_tied_head(path: Path, weights: dict[str, Tensor]) -> None:
     """A tied head may be stored, if it is the embedding."""
-    head, embedding = weights.pop("lm_head.weight", None), weights.get("model.embed_tokens.weight")
+    head, embedding = weights.pop(HEAD, None), weights.get("model.embed_tokens.weight")
     if head is not None and (embedding is None or not torch.equal(head, embedding)):
         raise BadData(
             f"the head in {path} is not the embedding, but config.json ties them",
@@ -222,18 +237,22 @@ def _drop_tied_head(path: Path, weights: dict[str, Tensor]) -> None:
         )
 
 
-def _compare(path: Path, shapes: Mapping[str, torch.Size], weights: Mapping[str, Tensor]) -> None:
+def _compare(path: Path, shapes: Mapping[str, tuple[int, ...]], stored: Mapping[str, Stored]) -> None:
     """BadData that names every kind of difference between what config.json promises and what is stored."""
-    misshapen = [n for n in shapes if n in weights and weights[n].shape != shapes[n]]
+    misshapen = [n for n in shapes if n in stored and stored[n].shape != shapes[n]]
     kinds = {
-        "missing": [n for n in shapes if n not in weights],
-        "superfluous": [n for n in weights if n not in shapes],
-        "misshapen": [f"{n} {tuple(weights[n].shape)}, expected {tuple(shapes[n])}" for n in misshapen],
+        "missing": [n for n in shapes if n not in stored],
+        "superfluous": [visible(n) for n in stored if n not in shapes],
+        "misshapen": [f"{n} {stored[n].shape}, expected {shapes[n]}" for n in misshapen],
     }
     lines = [f"{k} ({len(v)}): " + ", ".join(v[:4]) + (", ..." if len(v) > 4 else "") for k, v in kinds.items() if v]
     if lines:
-        raise BadData(
-            f"the tensors in {path} are not those that its config.json describes",
-            evidence="\n".join(lines),
-            fix="fetch the directory again; adapters and quantised weights are merged before they are used here",
-        )
+        raise _differs(path, "\n".join(lines))
+
+
+def _differs(path: Path, evidence: str) -> BadData:
+    return BadData(
+        f"the tensors in {path} are not those that its config.json describes",
+        evidence=evidence,
+        fix="fetch the directory again; adapters and quantised weights are merged before they are used here",
+    )

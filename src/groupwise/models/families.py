@@ -5,7 +5,12 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from groupwise.models.decoder import Shape
+from groupwise.models.fields import flag, mapping, real, short, whole
 from groupwise.models.rope import SCALINGS, Yarn, parameters_of, scaling_of
+
+LAYERS, SIZE, POSITIONS = 1 << 10, 1 << 24, 1 << 40
+"""The most layers, the largest width of any kind, and the longest text that a configuration may describe."""
+SLIDING = {"sliding_attention": True, "full_attention": False}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,51 +44,59 @@ FAMILIES: dict[str, Kind] = {
 
 def beyond(config: Mapping[str, Any]) -> str:
     """What a configuration asks for that the decoder does not compute; empty if there is nothing."""
-    family, rope = config.get("model_type"), rope_of(config)
-    if family not in FAMILIES:
-        return f"model_type {family!r}"
-    if any(a != FAMILIES[str(family)].architecture for a in config.get("architectures") or []):
-        return f"architectures {config['architectures']}"
+    family = config.get("model_type")
+    if not isinstance(family, str) or family not in FAMILIES:
+        return f"model_type {short(family)}"
+    if any(a != FAMILIES[family].architecture for a in config.get("architectures") or []):
+        return f"architectures {short(config['architectures'])}"
     if config.get("hidden_act", "silu") != "silu":
-        return f"hidden_act {config['hidden_act']!r}"
+        return f"hidden_act {short(config['hidden_act'])}"
+    rope = rope_of(config)
     kind = rope.get("rope_type") or rope.get("type") or "default"
     if kind not in ("default", *SCALINGS):
-        return f"rope_type {kind!r}"
+        return f"rope_type {short(kind)}"
     if rope.get("partial_rotary_factor", 1) != 1:
-        return f"partial_rotary_factor {rope['partial_rotary_factor']}"
+        return f"partial_rotary_factor {short(rope['partial_rotary_factor'])}"
     return ""
 
 
 def shape_of(config: Mapping[str, Any]) -> Shape:
-    """The shape that a configuration describes. KeyError, TypeError or ValueError where it describes none."""
+    """The shape that a configuration describes. KeyError, TypeError or ValueError where it describes none.
+
+    No size is beyond `LAYERS`, `SIZE` or `POSITIONS`, so that what is built of it is bounded.
+    """
     family = str(config["model_type"])
     kind = FAMILIES[family]
     config = dict(kind.silent) | dict(config)
-    switched = {name: name in kind.biases and bool(config.get(name)) for name in ("attention_bias", "mlp_bias")}
+    switched = {name: name in kind.biases and flag(config, name) for name in ("attention_bias", "mlp_bias")}
     rope = rope_of(config)
-    positions = config["max_position_embeddings"]
+    positions = whole(config, "max_position_embeddings", low=1, high=POSITIONS)
     scaling = scaling_of(rope, positions)
     if isinstance(scaling, Yarn):  # often switched on beside the length of pretraining
         positions = max(positions, int(scaling.factor * scaling.original_max_position_embeddings))
+    width, heads = (whole(config, name, low=1, high=SIZE) for name in ("hidden_size", "num_attention_heads"))
+    head_dim = whole(config, "head_dim", low=1, high=SIZE, default=width // heads)
+    if heads * head_dim > SIZE:
+        raise ValueError(f"{heads} heads of {head_dim} are wider than {SIZE}")
     return Shape(
         family=family,
-        vocabulary=config["vocab_size"],
-        width=config["hidden_size"],
-        layers=config["num_hidden_layers"],
-        heads=config["num_attention_heads"],
-        kv_heads=config.get("num_key_value_heads") or config["num_attention_heads"],
-        head_dim=config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"],
-        inner=config["intermediate_size"],
+        vocabulary=whole(config, "vocab_size", low=1, high=SIZE),
+        width=width,
+        layers=whole(config, "num_hidden_layers", low=1, high=LAYERS),
+        heads=heads,
+        kv_heads=whole(config, "num_key_value_heads", low=1, high=SIZE, default=heads),
+        head_dim=head_dim,
+        inner=whole(config, "intermediate_size", low=1, high=SIZE),
         positions=positions,
-        rope_theta=float(rope.get("rope_theta", 10_000.0)),
+        rope_theta=real(rope, "rope_theta", low=1 + 1e-9, default=10_000.0),
         rope_scaling=scaling,
         windows=_windows(kind, config, positions),
-        eps=float(config.get("rms_norm_eps", 1e-6)),
+        eps=real(config, "rms_norm_eps", low=0, high=1, default=1e-6),
         qk_norm=kind.qk_norm,
         qkv_bias=kind.qkv_bias or switched["attention_bias"],
         out_bias=switched["attention_bias"],
         mlp_bias=switched["mlp_bias"],
-        tied=bool(config.get("tie_word_embeddings", False)),
+        tied=flag(config, "tie_word_embeddings"),
     )
 
 
@@ -128,7 +141,7 @@ def config_of(shape: Shape) -> dict[str, Any]:
 
 def rope_of(config: Mapping[str, Any]) -> dict[str, Any]:
     """Rotary parameters: transformers 5 keeps them together, before they lay open."""
-    given = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    given = mapping(config, "rope_parameters") or mapping(config, "rope_scaling")
     names = ("rope_theta", "partial_rotary_factor")
     found = {k: config[k] for k in names if config.get(k) is not None} | dict(given)
     if config.get("original_max_position_embeddings") is not None:
@@ -138,14 +151,20 @@ def rope_of(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _windows(kind: Kind, config: Mapping[str, Any], positions: int) -> tuple[int | None, ...]:
     """How many tokens each layer sees back, itself included; empty where no layer sees less than all."""
-    window, layers = config.get("sliding_window"), config["num_hidden_layers"]
-    if not kind.windows or window is None or window >= positions:
+    layers = config["num_hidden_layers"]
+    if not kind.windows or config.get("sliding_window") is None:
+        return ()
+    window = whole(config, "sliding_window", low=1, high=POSITIONS)
+    if window >= positions:
         return ()
     if kind.always:
         return (window,) * layers
-    if not config.get("use_sliding_window", False):
+    if not flag(config, "use_sliding_window"):
         return ()
-    types = config.get("layer_types") or [
-        "sliding_attention" if i >= config.get("max_window_layers", 28) else "full_attention" for i in range(layers)
-    ]
-    return tuple(window if t == "sliding_attention" else None for t in types)
+    types = config.get("layer_types")
+    if not types:
+        full = whole(config, "max_window_layers", low=0, high=POSITIONS, default=28)
+        return tuple(window if i >= full else None for i in range(layers))
+    if not isinstance(types, list) or any(not isinstance(t, str) or t not in SLIDING for t in types):
+        raise ValueError(f"layer_types is {short(types)}: it must be a list of {' and '.join(SLIDING)}")
+    return tuple(window if SLIDING[t] else None for t in types)

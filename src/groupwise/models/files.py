@@ -1,11 +1,12 @@
 """Model directories: finding them, and reading their JSON."""
 
-import json
+import os
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from groupwise.data import BadData
+from groupwise.data import BadData, visible
+from groupwise.models.fields import MOST_BYTES, json_object, text
 from groupwise.models.hub import fetched, is_hub_name
 
 PACKAGED = ("calculator", "blank")
@@ -21,30 +22,32 @@ def find_model(name: str | Path, *, weights: bool = True) -> Path:
     if str(name) in PACKAGED:
         return Path(__file__).parent / str(name)
     path = Path(name)
-    if path.is_dir():
+    if os.path.isdir(path):  # unlike Path's, false for a name that no file system takes
         return path
     if of_hub(name):
         return fetched(str(name), weights=weights)
     fix = f"give the path of a directory, owner/name of the Hugging Face hub, or one of: {', '.join(PACKAGED)}"
-    raise BadData(f"there is no model at {name}", evidence="a file" if path.is_file() else "no such directory", fix=fix)
+    raise BadData(
+        f"there is no model at {name}", evidence="a file" if os.path.isfile(path) else "no such directory", fix=fix
+    )
 
 
 def base_directory(path: Path) -> Path:
     """The directory with the weights: of an adapter its base, else its own. BadData if that base is not there."""
-    if not (path / ADAPTER).is_file():
+    if not os.path.isfile(path / ADAPTER):
         return path
     base = base_name(path)
     try:
         found = find_model(base)
     except BadData as error:
         fix = f"set base_model_name_or_path in {path / ADAPTER} to where the model lies that it was trained on"
-        raise BadData(f"the base of the adapter in {path} is not there", evidence=base, fix=fix) from error
+        raise BadData(f"the base of the adapter in {path} is not there", evidence=visible(base), fix=fix) from error
     if (found / ADAPTER).is_file():
         what, fix = (
             f"the base of the adapter in {path} is itself an adapter",
             f"groupwise merge {found} A_NEW_DIRECTORY",
         )
-        raise BadData(what, evidence=base, fix=fix)
+        raise BadData(what, evidence=visible(base), fix=fix)
     return found
 
 
@@ -52,8 +55,14 @@ def base_name(name: str | Path) -> str:
     """The name by which a model's weights are found from anywhere: an adapter's own word, a hub name, or a path."""
     found = find_model(name)
     if (found / ADAPTER).is_file():
-        told = read_json(found / ADAPTER)
-        base, revision = str(told.get("base_model_name_or_path")), told.get("revision")
+        config = read_json(found / ADAPTER)
+        try:
+            base, revision = text(config, "base_model_name_or_path"), text(config, "revision")
+            if not base:
+                raise ValueError("base_model_name_or_path is missing or empty")
+        except ValueError as error:
+            fix = "write the name or the path of the model that the adapter was trained on"
+            raise BadData(f"{found / ADAPTER} names no base", evidence=str(error), fix=fix) from error
         return f"{base}@{revision}" if revision and is_hub_name(base) else base
     return str(name) if commit_of(name) else str(found.resolve())
 
@@ -65,7 +74,7 @@ def commit_of(name: str | Path) -> str:
 
 def of_hub(name: str | Path) -> bool:
     """Whether a name means a model of the hub: nothing of that name is here."""
-    return is_hub_name(name) and not Path(name).exists()
+    return is_hub_name(name) and not os.path.exists(name)
 
 
 def own_code(path: Path) -> dict[str, str]:
@@ -77,7 +86,7 @@ def own_code(path: Path) -> dict[str, str]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object that a JSON file holds. BadData if there is none."""
+    """The object in a JSON file. BadData if there is none, or none within the bounds of `json_object`."""
     if not path.is_file():
         raise BadData(
             f"{path.parent} has no {path.name}",
@@ -85,16 +94,15 @@ def read_json(path: Path) -> dict[str, Any]:
             fix="give a directory in the Hugging Face layout: config.json, tokenizer.json, model.safetensors",
         )
     try:
-        value = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise BadData(f"{path} is not JSON", evidence=str(error), fix="fetch the file again") from error
-    if not isinstance(value, dict):
-        raise BadData(f"{path} holds no JSON object", evidence=type(value).__name__, fix="fetch the file again")
-    return value
+        with path.open("rb") as file:
+            content = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise BadData(f"{path} cannot be read", evidence=str(error.strerror), fix="fetch the file again") from error
+    return json_object(content, path)
 
 
 def listing(path: Path) -> str:
-    """What a directory holds, as evidence."""
-    if not path.is_dir():
+    """The first names in a directory, as evidence on one line."""
+    if not os.path.isdir(path):
         return "no such directory"
-    return "it holds " + (", ".join(sorted(p.name for p in path.iterdir())[:8]) or "nothing")
+    return "it holds " + (", ".join(visible(p.name) for p in sorted(path.iterdir())[:8]) or "nothing")

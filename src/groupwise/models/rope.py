@@ -13,6 +13,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from groupwise.models.fields import flag, real
+
+LENGTH = "original_max_position_embeddings"
+LEAST, MOST, MAY_BE_0 = 1e-6, 1e6, ("mscale", "mscale_all_dim")
+"""The smallest and the largest number of a scaling. Its numbers are divisors or have a logarithm taken."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Linear:
@@ -114,12 +120,18 @@ def scaling_of(rope: Mapping[str, Any], positions: int) -> Scaling | None:
     if kind == "default":
         return None
     part = SCALINGS[kind]
-    given = {f.name: rope[f.name] for f in fields(part) if rope.get(f.name) is not None}
-    if "original_max_position_embeddings" in {f.name for f in fields(part)}:
-        given = {"original_max_position_embeddings": positions} | given
-        given.setdefault("factor", positions / given["original_max_position_embeddings"])
-    whole = {"original_max_position_embeddings": int, "truncate": bool}
-    return part(**{name: whole.get(name, float)(value) for name, value in given.items()})
+    names = {f.name for f in fields(part)}
+    numbers = [n for n in names - {LENGTH, "truncate"} if rope.get(n) is not None]
+    given: dict[str, Any] = {n: real(rope, n, low=0 if n in MAY_BE_0 else LEAST, high=MOST) for n in numbers}
+    if "truncate" in names:
+        given["truncate"] = flag(rope, "truncate", default=True)
+    if LENGTH in names:
+        given[LENGTH] = int(real(rope, LENGTH, low=1, high=1 << 40, default=positions))
+        given.setdefault("factor", positions / given[LENGTH])
+    scaling = part(**given)
+    if isinstance(scaling, Llama3) and scaling.low_freq_factor >= scaling.high_freq_factor:
+        raise ValueError(f"low_freq_factor {scaling.low_freq_factor:g} is not below {scaling.high_freq_factor:g}")
+    return scaling
 
 
 def parameters_of(scaling: Scaling) -> dict[str, Any]:

@@ -11,6 +11,8 @@ from typing import Any
 import tokenizers
 
 from groupwise.data import BadData, Ids, Usage
+from groupwise.models.fields import json_object
+from groupwise.models.rendering import render
 from groupwise.models.tokenizer import Tokenizer
 
 Messages = Sequence[Mapping[str, Any]]
@@ -83,7 +85,7 @@ class Template:
             whole = self.source.replace(_PLACE, self._escape(_alone(asked), mark))
         opens = self.name != "chat"  # a chat template writes what opens a text itself
         if mark not in whole:
-            return tuple(self._parsing.encode(whole, add_special_tokens=opens).ids)
+            return self.tokenizer.encode_by(self._parsing, whole, opens=opens)
         return self._pieces(whole, mark, opens)
 
     def between(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -173,10 +175,13 @@ def chat_template(tokenizer: Tokenizer) -> str:
     """The Jinja source in chat_template.jinja or tokenizer_config.json; `BadData` where there is none."""
     beside = dict(tokenizer.beside)
     if "chat_template.jinja" in beside:
-        return beside["chat_template.jinja"].decode()
+        try:
+            return beside["chat_template.jinja"].decode()
+        except UnicodeDecodeError as error:
+            raise BadData("chat_template.jinja is no UTF-8", evidence=str(error), fix="fetch it again") from error
     found = _config(tokenizer).get("chat_template")
     if isinstance(found, list):  # several by name
-        found = {t.get("name"): t.get("template") for t in found if isinstance(t, dict)}.get("default")
+        found = next((t.get("template") for t in found if isinstance(t, dict) and t.get("name") == "default"), None)
     if not isinstance(found, str):
         fix = "say --template no, r1 or qwen_math, or take a model that was trained to chat"
         what = "this model's tokenizer has no chat template"
@@ -185,12 +190,7 @@ def chat_template(tokenizer: Tokenizer) -> str:
 
 
 def _config(tokenizer: Tokenizer) -> dict[str, Any]:
-    try:
-        config = json.loads(dict(tokenizer.beside).get("tokenizer_config.json", b"{}"))
-    except ValueError as error:
-        what = "tokenizer_config.json of this model is not JSON"
-        raise BadData(what, evidence=str(error), fix="fetch the file again") from None
-    return config if isinstance(config, dict) else {}
+    return json_object(dict(tokenizer.beside).get("tokenizer_config.json", b"{}"), "tokenizer_config.json")
 
 
 def _alone(asked: str | Messages) -> str:
@@ -218,40 +218,9 @@ def _rendered(source: str, messages: list[Any], tokenizer: Tokenizer) -> str:
     As transformers renders it, but for the clock (`strftime_now`), which would make equal runs differ: templates that
     ask for it have a fixed date for its absence.
     """
-    from jinja2 import TemplateError, nodes
-    from jinja2.ext import Extension
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    class Generation(Extension):
-        """`{% generation %}` marks an assistant's turn for those who train on conversations; here it says nothing."""
-
-        tags = {"generation"}  # noqa: RUF012
-
-        def parse(self, parser: Any) -> Any:
-            line = next(parser.stream).lineno
-            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-            return nodes.Scope(body, lineno=line)
-
-    def refuse(message: str) -> None:
-        raise TemplateError(message)
-
-    def as_json(x: Any, *, ensure_ascii: bool = False, **how: Any) -> str:
-        return json.dumps(x, ensure_ascii=ensure_ascii, **how)
-
-    world = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"]
-    )
-    world.filters["tojson"] = as_json
-    world.globals["raise_exception"] = refuse
     config = _config(tokenizer)
     names = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
-    found = {n: v.get("content") if isinstance(v := config.get(n), dict) else v for n in names}
-    said = {n: v for n, v in found.items() if isinstance(v, str)}
-    try:
-        return world.from_string(source).render(
-            messages=messages, tools=None, documents=None, add_generation_prompt=True, **said
-        )
-    except Exception as error:  # a template may raise anything, also what Python raises
-        fix = "look at the roles of the messages, or say --template no"
-        why = f"{type(error).__name__}: {error}"[:300]
-        raise BadData(f"the chat template cannot write this prompt: {why}", fix=fix) from error
+    values = {n: v.get("content") if isinstance(v := config.get(n), dict) else v for n in names}
+    tokens = {n: v for n, v in values.items() if isinstance(v, str)}
+    asked = {"messages": messages, "tools": None, "documents": None, "add_generation_prompt": True}
+    return render(source, asked | tokens)

@@ -10,6 +10,7 @@ from pathlib import Path
 import tokenizers
 
 from groupwise.data import BadData
+from groupwise.models.fields import whole
 from groupwise.models.files import base_directory, listing, read_json
 
 # What else a directory may hold that belongs to its tokenizer; carried along so that the written model is complete.
@@ -68,8 +69,12 @@ class Tokenizer:
 
         BadData names the first character that the tokenizer has no token for.
         """
+        return self.encode_by(self.fast, text, opens=opens)
+
+    def encode_by(self, fast: tokenizers.Tokenizer, text: str, *, opens: bool) -> tuple[int, ...]:
+        """As `encode`, by another setting of the same tokenizer, such as one that searches for special tokens."""
         try:
-            return tuple(self.fast.encode(text, add_special_tokens=opens).ids)
+            return tuple(fast.encode(text, add_special_tokens=opens).ids)
         except Exception as error:  # the library raises nothing narrower
             strange = next((c for c in text if not self._knows(c)), None)
             what = "this text" if strange is None else f"the character {strange!r}"
@@ -146,7 +151,11 @@ def read_tokenizer(path: Path | str) -> Tokenizer:
         raise BadData(
             f"{path / 'tokenizer.json'} is no tokenizer", evidence=str(error), fix="fetch the file again"
         ) from error
-    size = read_json(path / "config.json").get("vocab_size", 0)
+    try:
+        size = whole(read_json(path / "config.json"), "vocab_size", low=1, high=1 << 24, default=0)
+    except ValueError as error:
+        what = f"{path / 'config.json'} describes no vocabulary"
+        raise BadData(what, evidence=str(error), fix="fetch the file again") from error
     needs = max(tokenizer.fast.get_vocab_size(with_added_tokens=True), *(e + 1 for e in eos))
     if needs > size:
         raise BadData(
@@ -162,9 +171,18 @@ def end_tokens(path: Path) -> frozenset[int]:
     for name in ("generation_config.json", "config.json"):
         ends = read_json(path / name).get("eos_token_id") if (path / name).is_file() else None
         if ends is not None and ends != []:
-            return frozenset(ends if isinstance(ends, list) else [ends])
+            return _ids(path / name, ends if isinstance(ends, list) else [ends])
     raise BadData(
         f"{path} names no end token",
         evidence="no eos_token_id in generation_config.json or config.json",
         fix='write {"eos_token_id": [...]} into generation_config.json',
     )
+
+
+def _ids(file: Path, ends: list[object]) -> frozenset[int]:
+    """End tokens as token ids. BadData for any other value."""
+    try:
+        return frozenset(whole({"eos_token_id": end}, "eos_token_id", low=0, high=(1 << 24) - 1) for end in ends)
+    except ValueError as error:
+        fix = 'write the ids of the tokens that end an answer: {"eos_token_id": [...]}'
+        raise BadData(f"{file} names an end token that is no token id", evidence=str(error), fix=fix) from error

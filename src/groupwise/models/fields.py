@@ -1,0 +1,108 @@
+"""JSON that comes with a model: read within bounds, and its fields by their types."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from reprlib import Repr
+from typing import Any
+
+from groupwise.data import BadData
+
+MOST_BYTES = 64 << 20
+"""Size of the largest JSON file that is read. The index of a trillion parameters has some 10 MB."""
+DEPTH = 64
+"""How deep its lists and objects may lie in each other."""
+LARGEST = 1e30
+"""The largest number of a configuration."""
+
+_REPR = Repr()
+_REPR.maxstring = _REPR.maxother = _REPR.maxlong = 80
+short = _REPR.repr
+"""A value of a file as evidence: its `repr`, cut where it is long or deep."""
+
+
+def json_object(content: bytes, name: str | Path) -> dict[str, Any]:
+    """The object in the bytes of the file `name`. BadData for anything else, and beyond `MOST_BYTES` or `DEPTH`."""
+    fix = "fetch the file again"
+    if len(content) > MOST_BYTES:
+        raise BadData(f"{name} is too large", evidence=f"more than {MOST_BYTES} bytes", fix=fix)
+    try:
+        value = json.loads(content)
+    except ValueError as error:
+        raise BadData(f"{name} is not JSON", evidence=str(error), fix=fix) from error
+    except RecursionError as error:
+        raise BadData(f"{name} is nested too deep", evidence=f"more than {DEPTH} levels", fix=fix) from error
+    if not isinstance(value, dict):
+        raise BadData(f"{name} holds no JSON object", evidence=type(value).__name__, fix=fix)
+    if _deep(value):
+        raise BadData(f"{name} is nested too deep", evidence=f"more than {DEPTH} levels", fix=fix)
+    return value
+
+
+def _deep(value: Any) -> bool:
+    """Whether lists and objects lie in each other more than `DEPTH` levels deep."""
+    level = [value]
+    for _ in range(DEPTH):
+        inner = (x.values() if isinstance(x, dict) else x for x in level)
+        level = [x for values in inner for x in values if isinstance(x, dict | list)]
+        if not level:
+            return False
+    return True
+
+
+def whole(fields: Mapping[str, Any], name: str, *, low: int, high: int, default: int | None = None) -> int:
+    """A whole number from `low` to `high`; `default` where it is absent or null.
+
+    KeyError for one that is absent and has no default, ValueError for any other value.
+
+    >>> whole({"heads": 4}, "heads", low=1, high=8)
+    4
+    """
+    value = fields.get(name)
+    if value is None and default is not None:
+        return default
+    if value is None and name not in fields:
+        raise KeyError(name)
+    if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high:
+        return value
+    raise ValueError(f"{name} is {short(value)}: it must be a whole number from {low} to {high}")
+
+
+def real(
+    fields: Mapping[str, Any], name: str, *, low: float, high: float = LARGEST, default: float | None = None
+) -> float:
+    """A finite number from `low` to `high`; `default` where it is absent or null. Raises as `whole` does."""
+    value = fields.get(name)
+    if value is None and default is not None:
+        return default
+    if value is None and name not in fields:
+        raise KeyError(name)
+    if isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high:
+        return float(value)
+    raise ValueError(f"{name} is {short(value)}: it must be a number from {low:g} to {high:g}")
+
+
+def flag(fields: Mapping[str, Any], name: str, *, default: bool = False) -> bool:
+    """True or false; `default` where it is absent or null. ValueError for any other value."""
+    value = fields.get(name)
+    if value is None:
+        return default
+    if isinstance(value, bool):
+        return value
+    raise ValueError(f"{name} is {short(value)}: it must be true or false")
+
+
+def text(fields: Mapping[str, Any], name: str) -> str:
+    """A text, empty where it is absent or null. ValueError for any other value."""
+    value = fields.get(name)
+    if value is None or isinstance(value, str):
+        return value or ""
+    raise ValueError(f"{name} is {short(value)}: it must be a text")
+
+
+def mapping(fields: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """An object, empty where it is absent or null. ValueError for any other value."""
+    value = fields.get(name)
+    if value is None or isinstance(value, Mapping):
+        return value or {}
+    raise ValueError(f"{name} is {short(value)}: it must be an object")

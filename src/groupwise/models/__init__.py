@@ -9,12 +9,10 @@ if TYPE_CHECKING:
     from groupwise.models.blocks import blocked, forget
     from groupwise.models.checkpoint import (
         Model,
-        fingerprint,
         outline,
         read_model,
         read_shape,
         stored_dtype,
-        weight_files,
         write_fresh,
         write_model,
     )
@@ -27,6 +25,7 @@ if TYPE_CHECKING:
     from groupwise.models.sampling import choose, law_dtype, log_law, truncated
     from groupwise.models.templates import Messages, Template, closed, find_template, heard
     from groupwise.models.tokenizer import Tokenizer, read_tokenizer
+    from groupwise.models.weights import fingerprint, weight_files
 
 __all__ = [
     "Decoder",
@@ -85,7 +84,7 @@ __all__ = [
 
 FILES = (
     "blocks", "checkpoint", "decoder", "files", "layout", "lora", "packed_attention", "routing", "sampling",
-    "templates", "tokenizer",
+    "templates", "tokenizer", "weights",
 )  # fmt: skip
 
 

@@ -3,7 +3,6 @@
 import json
 import os
 from collections.abc import Mapping
-from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +19,11 @@ from groupwise.models.foreign import Foreign
 from groupwise.models.foreign_files import foreign_outline, foreign_sizes, read_foreign, write_foreign
 from groupwise.models.lora import read_adapter
 from groupwise.models.tokenizer import Tokenizer
-from groupwise.models.weights import Stored, header, refuse_types, tensors
+from groupwise.models.weights import FRESH, Stored, fingerprint, header, refuse_types, tensors, weight_files
 
 Model = Decoder | Foreign
 DTYPES = {name: getattr(torch, name) for name in ("float64", "float32", "float16", "bfloat16")}
 HEAD = "lm_head.weight"
-FRESH = "fresh_weights"
-"""In a config.json, says that the directory holds no weights: a run draws its own, from its seed."""
 
 
 def read_shape(path: Path | str, *, context: int = 0, trust_remote_code: bool = False) -> Sizes:
@@ -173,57 +170,10 @@ def _refuse(path: Path, config: Mapping[str, Any], trust_remote_code: bool) -> N
         )
 
 
-def weight_files(path: Path | str) -> list[Path]:
-    """model.safetensors, or the shards that model.safetensors.index.json names. BadData if one is not there.
-
-    A fresh model has none.
-    """
-    path = base_directory(Path(path))
-    index = path / "model.safetensors.index.json"
-    if (path / "model.safetensors").is_file():
-        names = ["model.safetensors"]
-    elif index.is_file():
-        names = _shards(index)
-    elif (path / "config.json").is_file() and read_json(path / "config.json").get(FRESH) is True:
-        names = []
-    else:
-        pickled = sorted(p.name for pattern in ("*.bin", "*.pt", "*.pth") for p in path.glob(pattern))
-        raise BadData(
-            f"{path} has no model.safetensors" + (", only a pickle checkpoint" if pickled else ""),
-            evidence=", ".join(map(visible, pickled)) or listing(path),
-            fix="loading a pickle can run code; convert it where you trust it: load with transformers, save_pretrained"
-            if pickled
-            else "fetch the directory again",
-        )
-    present = set(os.listdir(path))  # a name is looked up, not opened: it may be none that a file system takes
-    for name in names:
-        if name not in present or not (path / name).is_file():
-            raise BadData(f"{path} lacks the shard {name}", evidence=listing(path), fix="fetch the directory again")
-    return [path / name for name in names]
-
-
-def _shards(index: Path) -> list[str]:
-    """The names of the files that an index gives its tensors. BadData for an index of anything else."""
-    files = read_json(index).get("weight_map")
-    if not isinstance(files, dict) or not files or not all(isinstance(file, str) for file in files.values()):
-        seen, fix = f"weight_map: {short(files)}", "fetch the directory again"
-        raise BadData(f"{index} does not give each tensor the name of its file", evidence=seen, fix=fix)
-    return sorted(set(files.values()))
-
-
 def stored_dtype(path: Path | str) -> torch.dtype:
     """The dtype that a directory's weights are said to have; float32 where nothing is said."""
     config = read_json(base_directory(Path(path)) / "config.json")
     return DTYPES.get(str(config.get("dtype") or config.get("torch_dtype")), torch.float32)
-
-
-def fingerprint(path: Path | str) -> str:
-    """SHA-256 over the weights of a directory, file by file: what tells a base from another of its shape."""
-    whole = sha256()
-    for file in weight_files(path):
-        with file.open("rb") as content:
-            whole.update(file_digest(content, "sha256").digest())
-    return whole.hexdigest()
 
 
 def _drop_tied_head(path: Path, weights: dict[str, Tensor]) -> None:

@@ -1,5 +1,6 @@
 """Directories of transformers' models: read if what they hold can be used as it is, and written as it writes them."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,12 +12,17 @@ from torch import Tensor, nn
 
 from groupwise.data import BadData
 from groupwise.models.decoder import Sizes
+from groupwise.models.families import LAYERS, POSITIONS, SIZE
+from groupwise.models.fields import short, whole
 from groupwise.models.files import read_json
 from groupwise.models.foreign import Foreign, attend
 from groupwise.models.layout import Shared
+from groupwise.models.weights import FLOATS, header, refuse_nonsense, refuse_types, weight_files
 
 NAME = "groupwise"
 """What our attention is called among those of transformers."""
+COUNTS = re.compile(r"(layers?|blocks?|experts|depth)$")
+MOST_PARTS = LAYERS
 TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-3}
 """How far packed may be from alone, relative to the largest logit. Half precisions: 0.1."""
 
@@ -30,13 +36,17 @@ def foreign_sizes(path: Path, *, trust_remote_code: bool = False) -> Sizes:
         ropes = [rope, *(r for r in rope.values() if isinstance(r, dict))]
         # Beyond this length other frequencies would hold for a whole text at once.
         lengths = [r.get("original_max_position_embeddings") for r in ropes if r.get("rope_type") == "longrope"]
-        return Sizes(
-            vocabulary=config.vocab_size,
-            layers=config.num_hidden_layers,
-            kv_heads=getattr(config, "num_key_value_heads", None) or heads,
-            head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
-            positions=min([config.max_position_embeddings, *filter(None, lengths)]),
-        )
+        sizes = {
+            "vocab_size": config.vocab_size,
+            "num_hidden_layers": config.num_hidden_layers,
+            "num_key_value_heads": getattr(config, "num_key_value_heads", None) or heads,
+            "head_dim": getattr(config, "head_dim", None) or config.hidden_size // heads,
+            "max_position_embeddings": min([config.max_position_embeddings, *filter(None, lengths)]),
+        }
+        highest = {"num_hidden_layers": LAYERS, "max_position_embeddings": POSITIONS}
+        found = (whole(sizes, name, low=1, high=highest.get(name, SIZE)) for name in sizes)
+        vocabulary, layers, kv_heads, head_dim, positions = found
+        return Sizes(vocabulary=vocabulary, layers=layers, kv_heads=kv_heads, head_dim=head_dim, positions=positions)
 
 
 def _configured(path: Path, trust_remote_code: bool) -> Any:
@@ -45,16 +55,29 @@ def _configured(path: Path, trust_remote_code: bool) -> Any:
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CAUSAL
 
     config = read_json(path / "config.json")
+    _refuse_counts(path, config)
     kind, architectures = config.get("model_type"), config.get("architectures") or []
-    known = kind in CAUSAL and all(a == CAUSAL[kind] for a in architectures)
+    if not isinstance(architectures, list):
+        raise ValueError(f"architectures is {short(architectures)}: it must be a list")
+    known = isinstance(kind, str) and kind in CAUSAL and all(a == CAUSAL[kind] for a in architectures)
     if not known and not (trust_remote_code and "AutoModelForCausalLM" in (config.get("auto_map") or ())):
         raise BadData(
             f"the model in {path} is of an unknown architecture",
-            evidence=f"model_type {kind!r}, architectures {architectures}",
+            evidence=f"model_type {short(kind)}, architectures {short(architectures)}",
             fix="take a causal language model that the installed transformers has itself, or a newer transformers",
         )
     with _quietly(), _told(path, "has a config.json that transformers refuses", "mend it, or fetch the file again"):
         return AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=trust_remote_code)
+
+
+def _refuse_counts(path: Path, config: Any) -> None:
+    """BadData for a number of layers or experts that no model has: transformers builds a module for each."""
+    for name, value in config.items():
+        if isinstance(value, dict):
+            _refuse_counts(path, value)
+        elif isinstance(value, int | float) and COUNTS.search(name) and not -1 <= value <= MOST_PARTS:
+            seen, fix = f"{name}: {value:g}, at most {MOST_PARTS}", "fetch the file again"
+            raise BadData(f"the model in {path} has more parts than can be built", evidence=seen, fix=fix)
 
 
 def read_foreign(
@@ -81,10 +104,21 @@ def read_foreign(
         )
     if dtype == torch.float64 and causal._can_set_experts_implementation():
         causal.set_experts_implementation("eager")  # its grouped product knows no float64
+    _refuse_weights(path, causal)
     model = Foreign(causal.to(device), sizes).requires_grad_(True)
     with _told(path, "cannot be driven by our layouts", "take one whose tokens meet in plain attention only"):
         model.shape = _proved(model)
     return model
+
+
+def _refuse_weights(path: Path, causal: nn.Module) -> None:
+    """BadData for parameters that are stored as integers, and for those that are NaN or infinite."""
+    parameters = dict(causal.named_parameters())
+    for file in weight_files(path):
+        odd = {name: x for name, x in header(file).items() if x.dtype not in FLOATS}
+        refuse_types(file, {n: x for n, x in odd.items() if any(f".{p}".endswith(f".{n}") for p in parameters)})
+    for name, parameter in parameters.items():
+        refuse_nonsense(path, name, parameter)
 
 
 def foreign_outline(path: Path, *, trust_remote_code: bool = False) -> nn.Module:

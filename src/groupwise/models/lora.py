@@ -5,23 +5,29 @@ LoRA, arXiv:2106.09685: `W x + alpha / rank * B A x` with W frozen. B begins at 
 
 import importlib
 import json
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import nn
 
-from groupwise.data import BadData, Environment, Usage
+from groupwise.data import BadData, Environment, GroupwiseError, Usage, visible
+from groupwise.models.fields import mapping, real, short, whole
 from groupwise.models.files import ADAPTER, listing, read_json
 from groupwise.models.foreign import Foreign
 from groupwise.models.hub import is_hub_name
+from groupwise.models.weights import header, metadata, refuse_types, tensors
 
 WEIGHTS = "adapter_model.safetensors"
 PREFIX = "base_model.model."  # what peft's own wrapper puts before the names of a model's parameters
 HEADS = ("lm_head", "embed_tokens")
+PLAIN = re.compile(r"(\^|\.\*)?[\w.\\-]+\$?")
+"""A name of a layer as a pattern, perhaps behind any other: nothing else that repeats."""
+MOST_PATTERNS = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,30 +137,62 @@ def write_adapter(model: nn.Module, path: Path, *, base: str, base_sha256: str) 
 
 def read_adapter(model: nn.Module, path: Path, *, base_sha256: str) -> None:
     """Put the adapter of a directory beside its base. `BadData` for another base, or for what is no plain LoRA."""
-    _refuse(path, read_json(path / ADAPTER))
+    config = read_json(path / ADAPTER)
+    _refuse(path, config)
+    weights, written_for = _tensors(path)
+    try:
+        _bounded(config, weights)
+    except ValueError as error:
+        raise _other_base(path, str(error)) from error
     peft, host = load_peft(), _host(model)
-    tensors, written_for = _tensors(path)
     if written_for not in ("", base_sha256):
         raise BadData(
             f"the adapter in {path} was made for another base",
             evidence=f"SHA-256 of its base {written_for[:12]}…, of the weights found {base_sha256[:12]}…",
             fix=f"set base_model_name_or_path in {path / ADAPTER} to the model that it was trained on",
         )
-    if any(set(name.split(".")) & _heads(host) for name in tensors):
-        what, seen = f"the adapter in {path} stands beside the head or the embedding", ", ".join(tensors)[:200]
+    if any(set(name.split(".")) & _heads(host) for name in weights):
+        what = f"the adapter in {path} stands beside the head or the embedding"
+        seen = visible(", ".join(weights)[:200])
         raise BadData(what, evidence=seen, fix="merge it where it was made, and take the merged directory")
     try:
-        config = peft.LoraConfig.from_pretrained(str(path))
-        config.inference_mode = False  # as it is written; its matrices would then not be trained
-        peft.inject_adapter_in_model(config, host)
-        _refuse(path, config.to_dict())  # once more: peft takes what names experts for what it now calls them
-    except (ValueError, TypeError, KeyError) as error:
-        raise _other_base(path, str(error)) from error
+        adapter = peft.LoraConfig.from_pretrained(str(path))
+        adapter.inference_mode = False  # as it is written; its matrices would then not be trained
+        _name_layers(adapter, weights)
+        peft.inject_adapter_in_model(adapter, host)
+        _refuse(path, adapter.to_dict())  # once more: peft takes what names experts for what it now calls them
+    except GroupwiseError:
+        raise
+    except Exception as error:  # peft raises nothing narrower
+        raise _other_base(path, visible(str(error))) from error
     own = {name: x.shape for name, x in _own(host).items()}
-    if own != (given := {name: x.shape for name, x in tensors.items()}):
-        odd = sorted(name for name in own.keys() | given.keys() if own.get(name) != given.get(name))
+    if own != (given := {name: x.shape for name, x in weights.items()}):
+        odd = sorted(visible(name) for name in own.keys() | given.keys() if own.get(name) != given.get(name))
         raise _other_base(path, f"missing, superfluous or of another shape ({len(odd)}): {', '.join(odd[:3])}")
-    peft.set_peft_model_state_dict(host, {name.removeprefix(PREFIX): x for name, x in tensors.items()})
+    peft.set_peft_model_state_dict(host, {name.removeprefix(PREFIX): x for name, x in weights.items()})
+
+
+def _bounded(config: Mapping[str, Any], weights: Mapping[str, torch.Tensor]) -> None:
+    """ValueError for ranks beyond all that is stored, and for patterns that could take long to match."""
+    largest = max((max(x.shape, default=0) for x in weights.values()), default=0)
+    ranks, alphas = mapping(config, "rank_pattern"), mapping(config, "alpha_pattern")
+    for name, fields in (("r", config), *((pattern, ranks) for pattern in ranks)):
+        whole(fields, name, low=1, high=max(largest, 1), default=8)
+    for name, fields in (("lora_alpha", config), ("lora_dropout", config), *((pattern, alphas) for pattern in alphas)):
+        real(fields, name, low=0, default=0)
+    patterns = [*ranks, *alphas]
+    odd = [pattern for pattern in patterns if not PLAIN.fullmatch(pattern)]
+    if odd or len(patterns) > MOST_PATTERNS:
+        seen = f"{short(odd[0])} repeats or chooses" if odd else f"{len(patterns)} patterns"
+        raise ValueError(f"rank_pattern, alpha_pattern: {seen}; {MOST_PATTERNS} plain names of layers are the most")
+
+
+def _name_layers(adapter: Any, weights: Mapping[str, torch.Tensor]) -> None:
+    """Replace regular expressions of layers by the names of the layers that have matrices: none is ever matched."""
+    if isinstance(adapter.target_modules, str) or isinstance(adapter.exclude_modules, str) or adapter.layers_pattern:
+        matrices = (name.removeprefix(PREFIX).rpartition(".lora_")[0] for name in weights)
+        adapter.target_modules = {layer for layer in matrices if layer}
+        adapter.exclude_modules = adapter.layers_pattern = adapter.layers_to_transform = None
 
 
 def merge(model: nn.Module) -> None:
@@ -196,7 +234,9 @@ def _refuse(path: Path, config: dict[str, Any]) -> None:
         "layer_replication": (None, []),
         "megatron_config": (None,),  # with it, peft would import a module that the file names
     }
-    odd = [f"{name} = {config[name]}" for name, known in plain.items() if config.get(name, known[0]) not in known]
+    odd = [
+        f"{name} = {short(config[name])}" for name, known in plain.items() if config.get(name, known[0]) not in known
+    ]
     if odd:
         fix = "merge it with peft where it was made (merge_and_unload, save_pretrained), and take the merged directory"
         raise BadData(f"the adapter in {path} is no plain LoRA", evidence=", ".join(odd), fix=fix)
@@ -207,12 +247,9 @@ def _tensors(path: Path) -> tuple[dict[str, torch.Tensor], str]:
     if not (path / WEIGHTS).is_file():
         fix = "a pickle is never loaded: save the adapter again with save_pretrained, which writes safetensors"
         raise BadData(f"{path} has no {WEIGHTS}", evidence=listing(path), fix=fix)
-    try:
-        with safe_open(path / WEIGHTS, framework="pt") as file:
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-            return tensors, (file.metadata() or {}).get("base_sha256", "")
-    except SafetensorError as error:
-        raise BadData(f"{path / WEIGHTS} is damaged", evidence=str(error), fix="fetch the file again") from error
+    stored = header(path / WEIGHTS)
+    refuse_types(path / WEIGHTS, stored)
+    return tensors(path / WEIGHTS, stored), metadata(path / WEIGHTS).get("base_sha256", "")
 
 
 def _other_base(path: Path, evidence: str) -> BadData:

@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from groupwise.data import BadData
+from groupwise.data import BadData, Environment
 
 WORKER = Path(__file__).with_name("template_worker.py")
 
@@ -56,12 +56,15 @@ class Renderer:
 
     def _started(self) -> subprocess.Popen[bytes]:
         """A new worker that has loaded what it needs."""
-        words = [sys.executable, "-I", str(WORKER)]
+        words = [sys.executable, "-P", str(WORKER)]  # -P: files beside the worker are no modules of it
         pipe = subprocess.PIPE
         process = subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
         assert process.stdout
-        process.stdout.readline()
         self._process, self._owner = process, os.getpid()
+        if process.stdout.readline() != b"\n":
+            self.close()
+            seen = f"{WORKER.name} ended with exit code {process.returncode}"
+            raise Environment("chat templates cannot be rendered", evidence=seen, fix="pip install jinja2")
         return process
 
     def close(self) -> None:

@@ -8,6 +8,7 @@ import json
 import resource
 import signal
 import sys
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
@@ -61,7 +62,8 @@ def reply(request: dict[str, Any]) -> dict[str, str]:
 
 def serve() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asks
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    with suppress(ValueError, OSError):  # not every system has this limit
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     print(flush=True)
     for line in sys.stdin:

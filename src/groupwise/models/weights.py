@@ -1,8 +1,10 @@
-"""Safetensors files: the header first, within bounds, then floating-point tensors without NaN or infinity."""
+"""The weights of a directory: safetensors files with headers within bounds, and tensors without NaN or infinity."""
 
+import os
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +13,62 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from groupwise.data import BadData, visible
+from groupwise.models.fields import short
+from groupwise.models.files import base_directory, listing, read_json
 
+FRESH = "fresh_weights"
+"""In a config.json, says that the directory holds no weights: a run draws its own, from its seed."""
 MOST_HEADER = 16 << 20
 """Bytes of the largest header that is parsed: some 100,000 tensors. Larger models are split into several files."""
 FLOATS = ("F64", "F32", "F16", "BF16")
 """Types of numbers that are weights as they stand. Integers, truth values and eight bits need scales."""
+
+
+def weight_files(path: Path | str) -> list[Path]:
+    """model.safetensors, or the shards that model.safetensors.index.json names. BadData if one is not there.
+
+    A fresh model has none.
+    """
+    path = base_directory(Path(path))
+    index = path / "model.safetensors.index.json"
+    if (path / "model.safetensors").is_file():
+        names = ["model.safetensors"]
+    elif index.is_file():
+        names = _shards(index)
+    elif (path / "config.json").is_file() and read_json(path / "config.json").get(FRESH) is True:
+        names = []
+    else:
+        pickled = sorted(p.name for pattern in ("*.bin", "*.pt", "*.pth") for p in path.glob(pattern))
+        raise BadData(
+            f"{path} has no model.safetensors" + (", only a pickle checkpoint" if pickled else ""),
+            evidence=", ".join(map(visible, pickled)) or listing(path),
+            fix="loading a pickle can run code; convert it where you trust it: load with transformers, save_pretrained"
+            if pickled
+            else "fetch the directory again",
+        )
+    present = set(os.listdir(path))  # a name is looked up, not opened: it may be none that a file system takes
+    for name in names:
+        if name not in present or not (path / name).is_file():
+            raise BadData(f"{path} lacks the shard {name}", evidence=listing(path), fix="fetch the directory again")
+    return [path / name for name in names]
+
+
+def _shards(index: Path) -> list[str]:
+    """The names of the files that an index gives its tensors. BadData for an index of anything else."""
+    files = read_json(index).get("weight_map")
+    if not isinstance(files, dict) or not files or not all(isinstance(file, str) for file in files.values()):
+        seen, fix = f"weight_map: {short(files)}", "fetch the directory again"
+        raise BadData(f"{index} does not give each tensor the name of its file", evidence=seen, fix=fix)
+    return sorted(set(files.values()))
+
+
+def fingerprint(path: Path | str) -> str:
+    """SHA-256 over the weights of a directory, file by file: what tells a base from another of its shape."""
+    whole = sha256()
+    for file in weight_files(path):
+        with file.open("rb") as content:
+            whole.update(file_digest(content, "sha256").digest())
+    return whole.hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

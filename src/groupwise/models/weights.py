@@ -112,9 +112,9 @@ def refuse_types(file: Path, stored: dict[str, Stored]) -> None:
 
 
 def refuse_nonsense(file: Path, name: str, tensor: Tensor) -> None:
-    """BadData for a tensor with a NaN or an infinity."""
-    finite = torch.isfinite(tensor)
-    if not finite.all():
+    """BadData for a tensor with a NaN or an infinity. One pass without copies: the extremes of a NaN are NaN."""
+    if tensor.numel() and not torch.stack(torch.aminmax(tensor.detach())).isfinite().all():
+        finite = torch.isfinite(tensor)
         count = f"{int((~finite).sum())} of {tensor.numel()} numbers of {visible(name)} as {tensor.dtype}"
         fix = "fetch the file again, or take an earlier checkpoint; a dtype of wider range where they overflow"
         raise BadData(f"{file} has weights that are NaN or infinite", evidence=count, fix=fix)

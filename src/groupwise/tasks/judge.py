@@ -36,7 +36,8 @@ def judged_by(function: Callable[..., Any], *, deadline: float = 10.0, workers: 
     A score counts as right at 1. An exception, NaN, a score out of range, any other value, and a call that takes more
     than `deadline` seconds are unverifiable, with their cause. A plain function runs in worker processes that are
     killed at the deadline and replaced, so it must stand at the top of a file; an `async` one runs in the event loop
-    and must not block. `WorkerLost` when a file does not load in a minute, or eight deadlines in a row are missed.
+    and must not block (docs/runs.md says what happens then). `WorkerLost` when a file does not load in a minute, or
+    eight deadlines in a row are missed.
     """
     if inspect.iscoroutinefunction(function):
         return Awaited(function, deadline)
@@ -60,7 +61,8 @@ class Awaited:
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
         call = self.function(prompt.text, sample.text, prompt.given.get("answer"))
         try:
-            return ruled(await asyncio.wait_for(call, self.deadline))
+            async with asyncio.timeout(self.deadline):  # in the same task, so that a call which blocks can be ended
+                return ruled(await call)
         except TimeoutError:
             return unverifiable(f"no verdict within {self.deadline:g} s")
         except Exception as error:

@@ -55,7 +55,8 @@ class Several:
     async def _asked(self, verifier: Verifier, prompt: Prompt, sample: Sample) -> Verdict:
         wait = None if getattr(verifier, "keeps_time", False) else self.deadline
         try:
-            return await asyncio.wait_for(verifier(prompt, sample), wait)
+            async with asyncio.timeout(wait):  # in the same task, so that a call which blocks can be ended
+                return await verifier(prompt, sample)
         except GroupwiseError:
             raise
         except TimeoutError:

@@ -6,7 +6,6 @@ import json
 import platform
 import re
 import shlex
-import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -32,8 +31,8 @@ from groupwise.train.store import DISK, Disk, RunLock, newest_checkpoint, run_di
 from groupwise.train.text import base_of, read_recipe, write
 from groupwise.train.use import Use, load_use
 from groupwise.train.warm_start import forget, warm_start
+from groupwise.train.watchdog import CODES, Stuck, Watchdog
 
-INTERRUPTED, TERMINATED = 130, 143
 DEFAULT = Path(__file__).with_name("default.toml")
 
 
@@ -192,13 +191,17 @@ def carry_on(
             progress.say(f"nothing is left to do: {logbook.done} of {recipe.iterations} iterations are done")
     try:
         begin = partial(warm_start, run, ready, lambda: logbook.stopping, progress.say, disk=disk)
-        asyncio.run(guided(logbook, ready, stop_after, begin))
+        asyncio.run(guided(logbook, ready, stop_after, begin, progress.say))
     except (GroupwiseError, KeyboardInterrupt) as error:
+        if isinstance(error, Stuck) and error.phase == "sample":  # a take that was given up has changed nothing
+            logbook.save(ready.learner, ready.buffer, ready.guards, last=True)
         if not isinstance(error, Storage):
             with contextlib.suppress(OSError):
                 progress.say(f"report: {write_report([run])}")
             if logbook.done >= 0:
                 progress.say(f"go on from the last checkpoint: groupwise resume {run}")
+        if isinstance(error, Stuck):
+            return CODES[error.why]
         raise
     finally:
         progress.end()
@@ -213,33 +216,24 @@ def carry_on(
     with storing("the report", run):
         report = write_report([run])
     print(visible(ending(run, report, logbook, recipe), lines=True))
-    return {"interrupted": INTERRUPTED, "terminated": TERMINATED}.get(logbook.stopping, 0)
+    return CODES.get(logbook.stopping, 0)
 
 
 async def guided(
-    logbook: Logbook, ready: Place, stop_after: float | None, begin: Callable[[], Awaitable[bool]]
+    logbook: Logbook,
+    ready: Place,
+    stop_after: float | None,
+    begin: Callable[[], Awaitable[bool]],
+    say: Callable[[str], None],
 ) -> None:
     """The loop after what it begins with, ended early by a signal or by the clock; a second signal ends it at once."""
-    events = asyncio.get_running_loop()
-
-    asked = False
-
-    def ask(why: str) -> None:
-        nonlocal asked
-        if asked:
-            raise KeyboardInterrupt
-        asked = True
-        logbook.stop(why)
-
-    for number, why in ((signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated")):
-        with contextlib.suppress(ValueError, RuntimeError):  # only the main thread may listen
-            events.add_signal_handler(number, ask, why)
     if stop_after is not None:
-        events.call_later(stop_after, logbook.stop, "out of time")
-    if logbook.done < 0 and not await begin():
-        return
-    await loop(ready.recipe, ready.buffer, ready.engine, ready.learner, logbook, ready.guards, ready.evaluate)
-    logbook.save(ready.learner, ready.buffer, ready.guards, last=True)
+        asyncio.get_running_loop().call_later(stop_after, logbook.stop, "out of time")
+    with Watchdog(logbook.stop, say, lambda: logbook.doing, ready.recipe.machine.verdict_deadline):
+        if logbook.done < 0 and not await begin():
+            return
+        await loop(ready.recipe, ready.buffer, ready.engine, ready.learner, logbook, ready.guards, ready.evaluate)
+        logbook.save(ready.learner, ready.buffer, ready.guards, last=True)
 
 
 def ending(run: Path, report: Path, logbook: Logbook, recipe: Recipe) -> str:

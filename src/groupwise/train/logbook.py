@@ -42,7 +42,7 @@ class Logbook:
     ) -> None:
         self.done = -1
         self.steps = 0
-        self.stopping = ""
+        self.stopping = self.doing = ""
         self.dumps = run / "skipped"
         self._run, self._record, self._keep, self._told, self._warn, self._disk = run, record, keep, told, warn, disk
         self._saved = -1
@@ -57,11 +57,12 @@ class Logbook:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Seconds spent inside count under this name in timings.jsonl."""
-        began = time.monotonic()
+        """Seconds spent inside count under this name in timings.jsonl; `doing` has the name meanwhile."""
+        began, self.doing = time.monotonic(), name
         try:
             yield
         finally:
+            self.doing = ""
             self._seconds[name] = self._seconds.get(name, 0.0) + time.monotonic() - began
 
     async def unless_stopped(self, work: Awaitable[T]) -> T | None:

@@ -1,0 +1,97 @@
+"""A verifier that holds the event loop: its answer gets a verdict, and a signal ends the run even then."""
+
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from groupwise.tasks import judged_by
+from groupwise.train import watchdog
+from groupwise.train.commands import carry_on
+from groupwise.train.record import read_lines
+from groupwise.train.store import RunLock, newest_checkpoint
+from tests.faults.small_runs import EVERY, Quick, begun, forked, left, ready
+
+SHORT = replace(EVERY, machine=replace(EVERY.machine, verdict_deadline=1.0))
+
+
+def judged(run: Path, recipe: Any, at: int, held: Callable[[], Any]) -> Callable[[], int]:
+    """The run with an `async` grader that does what it must not, at one of its calls."""
+
+    def act() -> int:
+        place, calls = ready(recipe), []
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the tests' own timer ends in this fork
+        watchdog.PATIENCE = watchdog.AGAIN = 0.3
+
+        async def grade(prompt: str, answer: str, gold: Any) -> bool:
+            calls.append(answer)
+            if len(calls) == at:
+                held()
+            return answer.endswith(str(gold))
+
+        place.buffer.verifier = judged_by(grade, deadline=60.0)
+        return carry_on(run, place, disk=Quick())
+
+    return act
+
+
+def explode() -> None:
+    """A pattern that takes years and does not let another thread run."""
+    re.match(r"(a|a)*b", "a" * 60)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = begun(tmp_path_factory.mktemp("stalls") / "undisturbed", EVERY)
+    assert forked(judged(run, EVERY, 0, explode), run.parent / "log") == 0
+    return run
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_a_run_whose_loop_stands_still(
+    number: signal.Signals, code: int, undisturbed: Path, tmp_path: Path
+) -> None:
+    def held() -> None:
+        subprocess.Popen(["sh", "-c", f"sleep 0.2; kill -{number.value} {os.getpid()}"])
+        explode()
+
+    run = begun(tmp_path / "run", EVERY)
+    assert forked(judged(run, EVERY, 20, held), tmp_path / "log") == code
+    told = (tmp_path / "log").read_text()
+    assert "the event loop has stood still for" in told and "test_stalls.py" in told and "explode (sample)" in told
+    assert f"groupwise resume {run}" in told
+    with RunLock(run):
+        pass
+    assert forked(judged(run, EVERY, 0, explode), tmp_path / "again") == 0
+    assert left(run) == left(undisturbed)
+
+
+def test_what_breaks_off_nothing_is_left_to_itself(tmp_path: Path) -> None:
+    """A grader that catches everything: the process ends, and the checkpoint stands."""
+
+    def held() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        while True:
+            try:
+                explode()
+            except BaseException:
+                continue
+
+    run = begun(tmp_path / "run", EVERY)
+    assert forked(judged(run, EVERY, 20, held), tmp_path / "log") == 143
+    assert "explode" in (tmp_path / "log").read_text()
+    assert newest_checkpoint(run, strict=True)
+
+
+def test_a_grader_that_blocks_is_a_verdict_on_the_answer(tmp_path: Path) -> None:
+    run = begun(tmp_path / "run", SHORT)
+    assert forked(judged(run, SHORT, 20, explode), tmp_path / "log") == 0, (tmp_path / "log").read_text()
+    told = [line for line in read_lines(run / "metrics.jsonl") if line["iteration"]]
+    assert sum(line["rollout/unverifiable"] for line in told) == 1
+    assert "explode (sample)" in (tmp_path / "log").read_text()

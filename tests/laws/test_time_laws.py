@@ -27,7 +27,7 @@ from groupwise.tasks.countdown import Countdown
 from groupwise.tasks.mathematics import Math, MathDapo
 from groupwise.tasks.mathematics.extract import LONGEST, find_answer
 from groupwise.tasks.mathematics.limits import too_much
-from groupwise.tasks.mathematics.r1_zero import answer_of
+from groupwise.tasks.mathematics.variants import answer_of
 from groupwise.tasks.shape import Format
 from groupwise.tasks.shape_worker import _last_block
 from groupwise.tasks.tools import calculate

@@ -4,6 +4,7 @@ import ast
 import inspect
 import json
 import operator
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -160,14 +161,21 @@ def calculate(expression: Any) -> str:
     if not isinstance(expression, str) or len(expression) > 200:
         raise ValueError("expression is a text of at most 200 characters")
     try:
+        if not _ARITHMETIC.fullmatch(expression):
+            raise ValueError("other characters")
         value = _value(ast.parse(expression.strip(), mode="eval").body)
     except ZeroDivisionError:
         raise ValueError("division by zero") from None
     except (SyntaxError, ValueError, ArithmeticError, MemoryError, RecursionError):
         raise ValueError("not an expression of numbers with + - * / and brackets") from None
-    return str(value.numerator) if value.denominator == 1 else repr(float(value))
+    try:
+        return str(value.numerator) if value.denominator == 1 else repr(float(value))
+    except (ValueError, OverflowError):  # more digits than Python writes, or than a decimal holds
+        raise ValueError("the value is too large") from None
 
 
+_ARITHMETIC = re.compile(r"(?:[0-9.()+\-*/ \t\n]|(?<=[0-9.])[eE](?=[-+0-9])|(?<=[0-9])_(?=[0-9]))*")
+"""All that Python's parser is given: it warns on the terminal of what it finds strange in other text."""
 _OPERATORS: dict[type, Callable[[Fraction, Fraction], Fraction]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
 }  # fmt: skip

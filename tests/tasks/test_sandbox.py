@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from groupwise.data import Environment
-from groupwise.tasks import Bounds, Program, Ran, Sandbox
+from groupwise.tasks import Bounds, Program, Ran, Sandbox, sandbox_command
+from groupwise.tasks import sandbox as sandbox_room
 from groupwise.tasks.sandbox import missing, sandbox_trial
 from tests.tasks.boxes import children, needed, servers
 
@@ -121,6 +122,26 @@ def test_programs(sandbox, code, stdin, wanted):
 def test_a_large_input_and_a_large_value_cross(sandbox):
     assert call(sandbox, "def f(x): return len(x)", "é" * 3_000_000).value == 3_000_000
     assert len(call(sandbox, "def f(n): return 'a' * n", 65_000).value) == 65_000
+
+
+def test_an_input_that_does_not_fit_into_memory_is_a_failure_and_not_a_lost_box():
+    needed()
+    tight = Sandbox(Bounds(memory=1 << 23), boxes=1)
+    ran = call(tight, "def f(x): return len(x)", "a" * (1 << 23))
+    tight.close()
+    assert ran.end == "failed"
+
+
+def test_an_answer_that_could_not_be_confined_is_lost_and_does_not_run(monkeypatch, tmp_path):
+    needed()
+    server = tmp_path / "server.py"
+    source = sandbox_command.SERVER.read_text()
+    server.write_text(source.replace("    os.setsid()\n", "    raise OSError('no session')\n"))
+    monkeypatch.setattr(sandbox_room, "SERVER", server)
+    box = Sandbox(boxes=1)
+    ran = call(box, "def f(): return 1")
+    box.close()
+    assert ran.end == "lost" and ran.value is None and "could not be confined" in ran.trouble
 
 
 # Bounds

@@ -24,8 +24,8 @@ from groupwise.tasks.sandbox_view import PACKAGES, package
 
 START = 60.0
 """Seconds that a sandbox may take to start; 0.2 is usual, and some seconds where it imports packages first."""
-READY, STOP = b"+", b"stop"
-"""As sandbox_server.py has them: the first byte of what an answer gives, and the word for one that gives too much."""
+STOP = b"stop"
+"""The word to the server for an answer that gives too much."""
 GRACE = 5.0
 """Seconds beyond the wall time of an execution after which its sandbox counts as harmed."""
 
@@ -227,6 +227,8 @@ class Box(Child):
                     finally:
                         os.close(theirs)
                     reply, data = self.follow(result, bounds)
+                if os.lseek(code, 0, os.SEEK_CUR) == 0:  # it was never read
+                    raise ValueError("the answer's process could not be confined")
         except (OSError, EOFError, ValueError, KeyError) as error:
             return Ran("lost", trouble=f"the sandbox failed: {error or type(error).__name__} ({self.end()})")
         return read(reply, data, program)
@@ -236,7 +238,6 @@ class Box(Child):
         assert self.socket is not None, "a box that has started has a socket"
         os.set_blocking(result.fileno(), False)
         data, until = bytearray(), monotonic() + bounds.wall + GRACE
-        most = bounds.output + len(READY)
         poll = select.poll()
         poll.register(self.socket, select.POLLIN)
         poll.register(result, select.POLLIN)
@@ -244,17 +245,15 @@ class Box(Child):
             ready = [file for file, _ in poll.poll(max(until - monotonic(), 0) * 1000)]
             if not ready:
                 raise TimeoutError("no reply in time")
-            if result.fileno() in ready and not more(result, data, most):
+            if result.fileno() in ready and not more(result, data, bounds.output):
                 poll.unregister(result)
-                if len(data) > most:
+                if len(data) > bounds.output:
                     self.socket.send(STOP)
             if self.socket.fileno() in ready:
                 reply = self.hear()
                 break
-        more(result, data, most)
-        if not data.startswith(READY):
-            raise ValueError("the answer's process could not be confined")
-        return reply | ({"end": "output"} if len(data) > most else {}), bytes(data[len(READY) :])
+        more(result, data, bounds.output)
+        return reply | ({"end": "output"} if len(data) > bounds.output else {}), bytes(data)
 
     def hear(self) -> dict[str, Any]:
         """A message of the server; EOFError where it has ended."""

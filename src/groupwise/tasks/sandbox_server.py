@@ -36,10 +36,10 @@ WARM = (
 )  # fmt: skip
 """Imported before anything is asked, so that an answer's own import costs nothing; others are read from disk."""
 
-READY = b"+"
-"""The first byte that the answer's process gives, before it runs anything: it is confined. The host knows it, too."""
 STOP = b"stop"
 """The host's word for an answer that gives too much."""
+ORDER = 4
+"""Where the answer's process finds its order; it reads it when it is confined, and before it runs anything."""
 LIBC = ctypes.CDLL(None, use_errno=True)
 NEW_PIDS, NEW_MOUNTS, NEW_IPC = 0x20000000, 0x20000, 0x8000000
 Line = tuple[int, int, int, int]
@@ -57,7 +57,7 @@ def main(isolated: bool) -> None:
     os.environ.clear()
     _, (setup,), *_ = socket.recv_fds(host, 1 << 12, 1)
     try:
-        load(json.loads(content(setup)))
+        load(json.loads(taken(setup)))
     except BaseException:
         tell(host, {"trouble": traceback.format_exc()[-2000:]})
         return
@@ -94,10 +94,10 @@ def tell(host: socket.socket, words: dict[str, Any]) -> None:
     host.send(json.dumps(words).encode())
 
 
-def content(file: int) -> bytes:
-    """Everything in a file that is then closed."""
+def taken(file: int) -> bytes:
+    """Everything in a file, which is then closed. The host sees by its position that reading has begun."""
     with open(file, "rb") as opened:
-        return opened.read()
+        return opened.read(1) + opened.read()
 
 
 def watch(
@@ -110,10 +110,8 @@ def watch(
     if not pid:
         code = 1
         try:
-            order, stdin, result = files
-            data = content(order)
-            confine(stdin, result, bounds, isolated, law)
-            code = answer(json.loads(data))
+            confine(files, bounds, isolated, law)
+            code = answer(json.loads(taken(ORDER)))
         finally:
             os._exit(code)
     if isolated:
@@ -164,17 +162,20 @@ def must(failed: int) -> None:
 # The answer's process
 
 
-def confine(stdin: int, result: int, bounds: dict[str, Any], isolated: bool, law: bytes | None) -> None:
+def confine(files: list[int], bounds: dict[str, Any], isolated: bool, law: bytes | None) -> None:
     """Everything that this process must not have is given up here, for good."""
+    order, stdin, result = files
     os.setsid()
     if isolated:
         must(LIBC.unshare(NEW_MOUNTS | NEW_IPC))
         must(LIBC.mount(b"tmpfs", b"/tmp", b"tmpfs", 6, f"size={FILES},nr_inodes=1024,mode=700".encode()))
         os.chdir("/tmp")
     nothing = os.open(os.devnull, os.O_RDWR)
-    for source, fd in ((stdin, 0), (nothing, 1), (nothing, 2), (nothing, 3), (result, bounds["result"])):
+    for source, fd in (
+        (stdin, 0), (nothing, 1), (nothing, 2), (nothing, 3), (result, bounds["result"]), (order, ORDER)
+    ):  # fmt: skip
         os.dup2(source, fd)
-    os.closerange(4, 1 << 16)
+    os.closerange(ORDER + 1, 1 << 16)
     cpu = math.ceil(bounds["cpu"])
     for what, most in (
         ("CPU", cpu + 1), ("AS", bounds["memory"]), ("FSIZE", FILES), ("NOFILE", 64), ("NPROC", 64), ("CORE", 1),
@@ -190,7 +191,6 @@ def confine(stdin: int, result: int, bounds: dict[str, Any], isolated: bool, law
     must(LIBC.prctl(DUMPABLE, 0, 0, 0, 0))
     if law is not None:
         enforce(law)
-    os.write(bounds["result"], READY)
 
 
 def answer(order: dict[str, Any]) -> int:

@@ -118,7 +118,7 @@ def run(words: list[str]) -> int:
                             unsafe_local_exec=a.unsafe_local_exec,
                             trust_remote_code=a.trust_remote_code, keys=a.key, judges=a.judge)  # fmt: skip
         case "resume":
-            return do.resume(a.run, a.use, strict=a.strict, stop_after=a.stop_after,
+            return do.resume(a.run, a.use, strict=a.strict, changed=a.changed, stop_after=a.stop_after,
                              unsafe_local_exec=a.unsafe_local_exec,
                              trust_remote_code=a.trust_remote_code, keys=a.key, judges=a.judge)  # fmt: skip
         case "merge":
@@ -249,6 +249,9 @@ def parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser
     resume.add_argument("run", metavar="RUN")
     resume.add_argument(
         "--strict", action="store_true", help="refuse to fall back when the newest checkpoint is damaged"
+    )
+    resume.add_argument(
+        "--changed", action="store_true", help="go on although recipe, tokenizer, template or logs were changed"
     )
     resume.add_argument("--stop-after", **stop)
     resume.add_argument("--use", **use)

@@ -15,10 +15,12 @@ from groupwise.learner import AdamW
 from groupwise.methods import grpo
 from groupwise.models import Lora
 from groupwise.rewards import mixed_outcomes
-from groupwise.train.commands import about, carry_on
+from groupwise.train.about import about, begin
+from groupwise.train.commands import carry_on
+from groupwise.train.disk import Disk
 from groupwise.train.place import Place, place
 from groupwise.train.recipe import Evaluate, Machine, Recipe, Save
-from groupwise.train.store import Disk, newest_checkpoint
+from groupwise.train.store import newest_checkpoint
 from groupwise.train.text import write
 from groupwise.train.use import Use
 
@@ -61,8 +63,7 @@ class Quick(Disk):
 def begun(run: Path, recipe: Recipe) -> Path:
     """A run's directory as `train` makes it before the first number."""
     run.mkdir(parents=True)
-    (run / "run.json").write_text(json.dumps(about(run, recipe, "", Use(), "")))
-    (run / "recipe.toml").write_text(write(recipe))
+    begin(run, about(run, recipe, "", Use(), ""), write(recipe), disk=Quick())
     return run
 
 

@@ -164,7 +164,11 @@ def test_a_disk_that_stays_full_ends_the_run_with_its_last_checkpoint_whole(
 def test_the_last_checkpoint_is_not_missed_in_silence(tmp_path: Path) -> None:
     """Only one save fails, and after it there would be no other."""
     with pytest.raises(Storage):
-        carry_on(begun(tmp_path / "run", EVERY), ready(EVERY), disk=Full("checkpoints/.writing-000003", first=1))
+        carry_on(
+            begun(tmp_path / "run", EVERY),
+            ready(EVERY),
+            disk=Full(f"checkpoints/.writing-{os.getpid()}-000003", first=1),
+        )
 
 
 # Signals and clocks

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-from groupwise.train.record import Record
-from groupwise.train.store import Disk, newest_checkpoint, save_checkpoint
+from groupwise.train.about import begin
+from groupwise.train.disk import PARKED, RECIPE, Disk, sweep, write_directory, write_file
+from groupwise.train.record import LOGS, Record
+from groupwise.train.store import newest_checkpoint, save_checkpoint
 
 OPERATIONS = ("mkdir", "write", "append", "truncate", "sync", "replace", "remove")
 
@@ -73,19 +75,25 @@ class Dying(Meddled):
 
 def train(run: Path, iterations: int, disk: Disk, saved: list[int] | None = None) -> None:
     """From where the newest checkpoint stands to `iterations`, as the loop does it; `saved` when a save returned."""
+    if not (run / RECIPE).exists():
+        begin(run, {"name": "small"}, f"iterations = {iterations}\n", disk=disk)
     found = newest_checkpoint(run)
     start = found.iteration if found else 0
     weight = found.tensors()["weight"] if found else torch.arange(12.0, dtype=torch.float64)
-    record = Record.resume(run, found.state["sizes"] if found else {}, start, disk=disk)
+    record = Record.resume(run, found.state if found else {}, start, disk=disk)
     for iteration in range(start + 1, iterations + 1):
         weight = (weight * 1.1 + iteration).sin()
         record.samples(iteration, [{"iteration": iteration, "sum": float(weight.sum())}], {"weight": weight})
         record.metrics({"iteration": iteration, "mean": float(weight.mean())})
         record.timings({"iteration": iteration})
         if iteration % 2 == 0 or iteration == iterations:
-            save_checkpoint(run, iteration, {"weight": weight}, {"sizes": record.sizes()}, keep=2, disk=disk)
+            save_checkpoint(run, iteration, {"weight": weight}, record.state(), keep=2, disk=disk)
             if saved is not None:
                 saved.append(iteration)
+    sweep(run, [run / f"model{PARKED}"], disk)
+    with write_directory(run / "model", disk) as draft:
+        (draft / "weights").write_bytes(weight.numpy().tobytes())
+    write_file(run / "report.html", b"<p>done", disk)
 
 
 def outcome(run: Path) -> dict[str, bytes]:
@@ -246,12 +254,18 @@ class Powered(Meddled):
             inner = folder.live[parent]
             assert isinstance(inner, Folder)
             folder = inner
+        if name not in folder.live and path.is_file():  # written by a library, such as the weights of a model
+            folder.live[name] = file = File()
+            file.live = path.read_bytes()
         return folder, name
 
     def meddle(self, name: str, act: Callable[..., None], *args: Any) -> None:
         if self.left == 0:
             raise PowerCut
         self.left -= 1
+        if name == "replace":
+            for inner in args[0].rglob("*"):
+                self.at(inner)
         act(*args)
         path: Path = args[0]
         if path == self.root:
@@ -338,8 +352,8 @@ def test_the_sizes_that_a_checkpoint_remembers_are_of_bytes_that_no_cut_can_take
         record.metrics({"iteration": iteration})
         record.timings({"iteration": iteration})
         record.samples(iteration, [{}], {})
-        sizes = record.sizes()
+        sizes = record.state()["sizes"]
     record.metrics({"iteration": 3})
     restore(disk.top, tmp_path / "after", least, "safe")
-    assert {name: (tmp_path / "after" / f"{name}.jsonl").stat().st_size for name in sizes} == sizes
+    assert {name: (tmp_path / "after" / LOGS[name]).stat().st_size for name in sizes} == sizes
     assert len(list((tmp_path / "after/samples").iterdir())) == 4

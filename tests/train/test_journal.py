@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from groupwise.data import Journal, Outcome, Reply, Verdict, Words
+from groupwise.train.disk import Disk
 from groupwise.train.journal import Answers
-from groupwise.train.store import Disk, save_checkpoint
+from groupwise.train.store import save_checkpoint
 
 REPLIES: list[Reply] = [
     "35;",

@@ -11,8 +11,8 @@ import torch
 from safetensors.torch import load_file
 
 from groupwise.data import Storage
+from groupwise.train.disk import Disk
 from groupwise.train.record import Record, read_lines
-from groupwise.train.store import Disk
 
 
 def iterate(record: Record, iteration: int) -> None:
@@ -83,7 +83,7 @@ def test_a_damaged_line_further_up_is_named(tmp_path: Path, text: bytes) -> None
 
 def test_resume_goes_back_to_the_checkpoint_without_a_seam(tmp_path: Path) -> None:
     run = run_of(tmp_path / "a", 2)
-    sizes = Record(run).sizes()
+    state = Record(run).state()
     straight = contents(run_of(tmp_path / "b", 4))
     record = Record(run)
     iterate(record, 3)
@@ -91,7 +91,7 @@ def test_resume_goes_back_to_the_checkpoint_without_a_seam(tmp_path: Path) -> No
         with (run / "metrics.jsonl").open("ab") as file:
             file.write(extra)
         (run / "samples/.writing-000004.jsonl").write_text("half")
-        record = Record.resume(run, sizes, 2)
+        record = Record.resume(run, state, 2)
         assert [line["iteration"] for line in read_lines(run / "metrics.jsonl")] == [1, 2]
         assert len(list((run / "samples").iterdir())) == 4
         iterate(record, 3)
@@ -105,16 +105,16 @@ def test_resume_without_a_checkpoint_begins_anew_and_leaves_foreign_files(tmp_pa
         (run / "samples" / name).write_text("mine")
     record = Record.resume(run, {}, 0)
     assert sorted(path.name for path in (run / "samples").iterdir()) == ["000009.txt", "12.jsonl", "notes.txt"]
-    assert record.sizes() == {"metrics": 0, "timings": 0}
+    assert record.state()["sizes"] == {"metrics": 0, "timings": 0, "samples": 0}
 
 
 def test_a_log_shorter_than_its_checkpoint_is_refused(tmp_path: Path) -> None:
     run = run_of(tmp_path / "a", 2)
-    sizes = Record(run).sizes()
-    os.truncate(run / "metrics.jsonl", sizes["metrics"] - 1)
-    with pytest.raises(Storage, match="shorter than when checkpoint 2 was saved") as caught:
-        Record.resume(run, sizes, 2)
-    assert str(sizes["metrics"]) in caught.value.evidence
+    state = Record(run).state()
+    os.truncate(run / "metrics.jsonl", state["sizes"]["metrics"] - 1)
+    with pytest.raises(Storage, match=r"metrics\.jsonl is not what it was when checkpoint 2 was saved") as caught:
+        Record.resume(run, state, 2)
+    assert str(state["sizes"]["metrics"]) in caught.value.evidence
 
 
 class Full(Disk):
@@ -148,11 +148,11 @@ def test_a_full_disk_loses_no_line_and_stops_only_the_checkpoint(tmp_path: Path)
     assert [line["iteration"] for line in read_lines(run / "metrics.jsonl")] in ([1], [1, 2])
     assert not list((run / "samples").glob(".writing-*"))
     with pytest.raises(Storage, match="the record could not be written") as caught:
-        record.sizes()
+        record.state()
     assert "free space" in caught.value.fix
     disk.full = False
     iterate(record, 4)
-    failures, sizes = record.failures, record.sizes()
+    failures, sizes = record.failures, record.state()["sizes"]
     straight = contents(run_of(tmp_path / "b", 4))
     assert contents(run) == straight and sizes["metrics"] == len(straight["metrics.jsonl"])
     record.close()

@@ -22,7 +22,8 @@ from hypothesis import strategies as st
 
 from groupwise.data import Locked, Storage
 from groupwise.train import store
-from groupwise.train.store import Disk, RunLock, newest_checkpoint, run_directory, save_checkpoint
+from groupwise.train.disk import DISK, Disk
+from groupwise.train.store import RunLock, newest_checkpoint, run_directory, save_checkpoint
 
 SECOND = 1_700_000_000.0
 FILES = ("tensors.safetensors", "state.json", "manifest.json")
@@ -32,7 +33,7 @@ def tensors(iteration: int) -> dict[str, torch.Tensor]:
     return {"weight": torch.arange(60.0).reshape(5, 12) * math.pi ** (iteration % 7), "step": torch.tensor(iteration)}
 
 
-def save(run: Path, *iterations: int, keep: int = 2, disk: Disk = store.DISK) -> None:
+def save(run: Path, *iterations: int, keep: int = 2, disk: Disk = DISK) -> None:
     for iteration in iterations:
         save_checkpoint(run, iteration, tensors(iteration), {"done": iteration, "x": 0.1}, keep=keep, disk=disk)
 

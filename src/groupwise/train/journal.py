@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.data import Outcome, Reply, Verdict, Words
-from groupwise.train.store import DISK, Disk, stored
+from groupwise.train.disk import DISK, Disk
+from groupwise.train.store import stored
 
 
 class Answers:

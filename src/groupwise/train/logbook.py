@@ -3,9 +3,10 @@
 import asyncio
 import resource
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from groupwise.data import Batch, Storage
@@ -13,10 +14,11 @@ from groupwise.learner import Learner, StepTaken
 from groupwise.objective import Objective
 from groupwise.rollout import Buffer, Harvest
 from groupwise.train.conversations import describe_conversations
+from groupwise.train.disk import DISK, Disk, write_file
 from groupwise.train.guards import Guards
 from groupwise.train.observe import batch_dump, numbers, sample_lines, token_numbers
 from groupwise.train.record import Record, json_line
-from groupwise.train.store import DISK, Checkpoint, Disk, packed, save_checkpoint
+from groupwise.train.store import Checkpoint, packed, save_checkpoint
 
 T = TypeVar("T")
 MISSES = 3
@@ -27,7 +29,7 @@ class Logbook:
     """Writes what a run leaves behind. `done` iterations stand in it; -1 before the first evaluation.
 
     `stopping` says why the run was asked to stop, and is empty as long as it was not. `told` receives each line of
-    metrics for the person who watches.
+    metrics for the person who watches. `beside` is stored in every checkpoint.
     """
 
     def __init__(
@@ -36,6 +38,7 @@ class Logbook:
         record: Record,
         *,
         keep: int,
+        beside: Mapping[str, Any] = MappingProxyType({}),
         told: Callable[[dict[str, Any], dict[str, Any]], None] = lambda line, timing: None,
         warn: Callable[[str], None] = lambda text: None,
         disk: Disk = DISK,
@@ -45,6 +48,7 @@ class Logbook:
         self.stopping = self.doing = ""
         self.dumps = run / "skipped"
         self._run, self._record, self._keep, self._told, self._warn, self._disk = run, record, keep, told, warn, disk
+        self._beside = dict(beside)
         self._saved = -1
         self._misses = 0
         self._unwritten = 0
@@ -141,7 +145,8 @@ class Logbook:
                 "learner": state,
                 "buffer": buffer.state(),
                 "guards": guards.state(),
-                "sizes": self._record.sizes(),
+                **self._beside,
+                **self._record.state(),
             }
             save_checkpoint(self._run, self.done, tensors, whole, keep=self._keep, disk=self._disk)
         except Storage as error:
@@ -189,8 +194,8 @@ class Logbook:
         try:
             if not self.dumps.is_dir():
                 self._disk.mkdir(self.dumps)
-            self._disk.write(stem.with_suffix(".jsonl"), b"".join(map(json_line, lines)))
-            self._disk.write(stem.with_suffix(".safetensors"), packed(tensors))
+            write_file(stem.with_suffix(".jsonl"), b"".join(map(json_line, lines)), self._disk)
+            write_file(stem.with_suffix(".safetensors"), packed(tensors), self._disk)
         except OSError as error:
             where = f"its batch could not be written: {error.strerror}"
         self._warn(f"iteration {self.done}, step {number}: {step.skipped}; weights untouched, {where}")

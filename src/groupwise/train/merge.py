@@ -4,7 +4,7 @@ from pathlib import Path
 
 from groupwise.data import Usage, visible
 from groupwise.models import base_directory, find_model, merge, read_model, read_tokenizer, stored_dtype, write_model
-from groupwise.train.store import storing
+from groupwise.train.disk import storing
 from groupwise.train.use import load_use
 
 

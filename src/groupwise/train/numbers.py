@@ -1,7 +1,6 @@
 """An evaluation as a file: numbers, each with its protocol and what every problem came to; written, read, told."""
 
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
@@ -10,6 +9,7 @@ from typing import Any
 
 from groupwise.data import BadData, Family, Storage, visible
 from groupwise.train.conversations import describe_conversations
+from groupwise.train.disk import write_file
 from groupwise.train.evaluate import MOST_VOTES, NO_VOTE, Tally, causes, counts, figures, lengths, tally
 from groupwise.train.interval import averaged
 
@@ -103,16 +103,12 @@ def file_name(evaluation: Mapping[str, Any]) -> str:
 
 def write(path: Path, evaluation: Mapping[str, Any]) -> None:
     """The file, whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps({"format": FORMAT, **evaluation}, indent=1) + "\n", encoding="utf-8")
-        os.replace(temporary, path)
+        write_file(path, json.dumps({"format": FORMAT, **evaluation}, indent=1).encode() + b"\n")
     except OSError as error:
         seen = f"{error.strerror} ({error.filename or path})"
         raise Storage("the numbers could not be written", evidence=seen, fix="say where to: --out FILE.json") from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -1,62 +1,87 @@
 """What a run writes down as it goes: metrics, timings and samples. A resumed run continues them without a seam."""
 
+import hashlib
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from groupwise.data import Storage
+from groupwise.train.disk import DISK, DRAFT, Disk, storing, write_file
 from groupwise.train.sinks import Sinks
-from groupwise.train.store import DISK, Disk, packed, storing
+from groupwise.train.store import packed
+from groupwise.train.sums import changed_since, check_files, sum_line
 
-LOGS: tuple[str, ...] = ("metrics", "timings")
+LOGS = {"metrics": "metrics.jsonl", "timings": "timings.jsonl", "samples": "samples.sha256"}
+"""The files that grow line by line. The last has the SHA-256 of each file of samples/, as `sha256sum` writes it."""
+HASHED = ("metrics", "samples")
+"""The logs whose content a checkpoint vouches for. Timings are never needed."""
 
 
 class Record:
     """The logs and samples of one run directory.
 
     A full disk does not stop training: `failures` counts the writes that failed, what they should have written stays
-    in memory and is tried again with the next one. `sizes`, asked before each checkpoint, raises if any still waits.
+    in memory and is tried again with the next one. `state`, asked before each checkpoint, raises if any still waits.
     """
 
-    def __init__(self, run: Path, *, sinks: Iterable[str] = (), disk: Disk = DISK) -> None:
+    def __init__(self, run: Path, *, sinks: Iterable[str] = (), changes: Sequence[str] = (), disk: Disk = DISK) -> None:
         self.failures = 0
+        self.changes = tuple(changes)  # what was accepted although it is not what a checkpoint remembers
         self._run, self._disk, self._sinks = run, disk, Sinks(sinks, run)
-        self._sizes = {name: length(run / f"{name}.jsonl") for name in LOGS}
+        logs = {name: content(run / file) for name, file in LOGS.items()}
+        self._sizes = {name: len(data) for name, data in logs.items()}
+        self._hashes = {name: hashlib.sha256(logs[name]) for name in HASHED}
         self._lines = dict.fromkeys(LOGS, b"")  # not yet written
         self._samples: dict[str, bytes] = {}  # not yet written
         self._torn: set[str] = set()  # logs that may end in half a line
 
     @classmethod
     def resume(
-        cls, run: Path, sizes: Mapping[str, int], iteration: int, *, sinks: Iterable[str] = (), disk: Disk = DISK
+        cls,
+        run: Path,
+        state: Mapping[str, Any],
+        iteration: int,
+        *,
+        sinks: Iterable[str] = (),
+        changed: bool = False,
+        warn: Callable[[str], None] = lambda text: None,
+        disk: Disk = DISK,
     ) -> "Record":
         """The record as it stood at the checkpoint of `iteration`: what came later is cut off and will come again.
 
-        `sizes` is what `sizes()` gave to that checkpoint; `{}` and 0 begin anew.
+        `state` is what `state()` gave to that checkpoint; `{}` and 0 begin anew. Raises `Storage`, before anything is
+        altered, for metrics or samples that are not those of the checkpoint. With `changed`, logs are taken as they
+        are, and `changes` says so. Missing samples are passed to `warn`.
         """
+        sizes, hashes = state.get("sizes", {}), state.get("hashes", {})
+        changes: list[str] = []
         with storing("the record", run):
-            for name in LOGS:
-                path, wanted, size = run / f"{name}.jsonl", sizes.get(name, 0), length(run / f"{name}.jsonl")
-                if size < wanted:
-                    raise Storage(
-                        f"{path} is shorter than when checkpoint {iteration} was saved",
-                        evidence=f"{size} bytes; the checkpoint remembers {wanted}",
-                        fix=f"bring the file back from a copy, or remove checkpoint {iteration} to use the one before",
-                    )
-                if size > wanted:
-                    disk.truncate(path, wanted)
-                    disk.sync(path)
+            logs = {name: content(run / file) for name, file in LOGS.items()}
+            kept = {name: data[: sizes.get(name, 0)].rfind(b"\n") + 1 for name, data in logs.items()}
+            parsed(run / LOGS["metrics"], logs["metrics"][: kept["metrics"]])  # names a line that is damaged
+            for name in HASHED:
+                if not (difference := changed_since(logs[name], sizes.get(name, 0), hashes.get(name))):
+                    continue
+                if not changed:
+                    what = f"{run / LOGS[name]} is not what it was when checkpoint {iteration} was saved"
+                    fix = "bring the file back from a copy, or go on with it as it is: groupwise resume RUN --changed"
+                    raise Storage(what, evidence=difference, fix=fix)
+                changes.append(f"{LOGS[name]}: {difference}")
+            check_files(run, logs["samples"][: kept["samples"]], warn)
+            for name, data in logs.items():
+                if len(data) > kept[name]:
+                    disk.truncate(run / LOGS[name], kept[name])
+                    disk.sync(run / LOGS[name])
             for path in sorted((run / "samples").glob("*")):
                 name = re.fullmatch(r"(\d{6,})\.(jsonl|safetensors)", path.name)
-                if path.name.startswith(".writing-") or (name and int(name[1]) > iteration):
+                if path.name.startswith(DRAFT) or (name and int(name[1]) > iteration):
                     disk.remove(path)
-        return cls(run, sinks=sinks, disk=disk)
+        return cls(run, sinks=sinks, changes=changes, disk=disk)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -66,50 +91,51 @@ class Record:
     def metrics(self, line: Mapping[str, Any]) -> None:
         """One iteration's numbers. Those that are not finite become null; equal runs write equal bytes."""
         self._sinks.write(line)
-        self._append("metrics", line)
+        self._append("metrics", json_line(line))
 
     def timings(self, line: Mapping[str, Any]) -> None:
         """What depends on the machine and the hour: clock, speed, memory."""
-        self._append("timings", line)
+        self._append("timings", json_line(line))
 
     def samples(self, iteration: int, lines: Iterable[Mapping[str, Any]], tensors: Mapping[str, Tensor]) -> None:
         """`samples/<iteration>.jsonl`, a line a sample, and `.safetensors`, the numbers of tokens; whole or absent."""
-        self._samples[f"{iteration:06d}.jsonl"] = b"".join(json_line(line) for line in lines)
-        self._samples[f"{iteration:06d}.safetensors"] = packed(tensors)
-        self._flush()
+        files = {
+            f"{iteration:06d}.jsonl": b"".join(json_line(line) for line in lines),
+            f"{iteration:06d}.safetensors": packed(tensors),
+        }
+        self._samples |= files
+        self._append("samples", b"".join(sum_line(f"samples/{name}", data) for name, data in files.items()))
 
-    def sizes(self) -> dict[str, int]:
-        """Bytes of the logs, for the checkpoint to remember, all of them on the platter. Raises `Storage`."""
+    def state(self) -> dict[str, dict[str, Any]]:
+        """Bytes and hashes of the logs, for the checkpoint to remember, all on the platter. Raises `Storage`."""
         waiting = sum(map(len, [*self._lines.values(), *self._samples.values()]))
         with storing("the record", self._run, waiting):
-            for name in (*LOGS, "samples"):
+            self._write_samples()
+            for name in LOGS:
                 self._write(name)
-            for path in (*(self._run / f"{name}.jsonl" for name in LOGS), self._run / "samples", self._run):
+            for path in (*(self._run / file for file in LOGS.values()), self._run):
                 if path.exists():
                     self._disk.sync(path)
-        return dict(self._sizes)
+        return {"sizes": dict(self._sizes), "hashes": {name: h.hexdigest() for name, h in self._hashes.items()}}
 
     def close(self) -> None:
         """Try what waits once more, and end the sinks."""
         self._flush()
         self._sinks.close()
 
-    def _append(self, name: str, line: Mapping[str, Any]) -> None:
-        self._lines[name] += json_line(line)
+    def _append(self, name: str, data: bytes) -> None:
+        self._lines[name] += data
         self._flush()
 
     def _flush(self) -> None:
-        for name in (*LOGS, "samples"):
+        for write in (self._write_samples, *(lambda name=name: self._write(name) for name in LOGS)):
             try:
-                self._write(name)
+                write()
             except OSError:
                 self.failures += 1
 
     def _write(self, name: str) -> None:
-        if name == "samples":
-            self._write_samples()
-            return
-        path, lines = self._run / f"{name}.jsonl", self._lines[name]
+        path, lines = self._run / LOGS[name], self._lines[name]
         if name in self._torn:
             if path.exists():
                 self._disk.truncate(path, self._sizes[name])
@@ -119,6 +145,8 @@ class Record:
             self._disk.append(path, lines)
             self._torn.remove(name)
             self._sizes[name] += len(lines)
+            if name in self._hashes:
+                self._hashes[name].update(lines)
             self._lines[name] = b""
 
     def _write_samples(self) -> None:
@@ -126,15 +154,7 @@ class Record:
         if self._samples and not home.is_dir():
             self._disk.mkdir(home)
         for name, data in list(self._samples.items()):
-            draft = home / f".writing-{name}"
-            try:
-                self._disk.write(draft, data)
-                self._disk.sync(draft)
-                self._disk.replace(draft, home / name)
-            except OSError:
-                with suppress(OSError):  # the first refusal is the one to tell
-                    self._disk.remove(draft)
-                raise
+            write_file(home / name, data, self._disk)
             del self._samples[name]
 
 
@@ -143,9 +163,12 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
     A line counts once its newline is there. Raises `Storage` for a damaged line further up.
     """
-    if not path.exists():
-        return []
-    whole = path.read_bytes().split(b"\n")[:-1]
+    return parsed(path, content(path))
+
+
+def parsed(path: Path, data: bytes) -> list[dict[str, Any]]:
+    """The objects in the whole lines of `data`, which is content of the file `path`."""
+    whole = data.split(b"\n")[:-1]
     lines: list[dict[str, Any]] = []
     for number, text in enumerate(whole, start=1):
         try:
@@ -159,8 +182,9 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return lines
 
 
-def length(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0
+def content(path: Path) -> bytes:
+    """All of a file; nothing if it is missing."""
+    return path.read_bytes() if path.exists() else b""
 
 
 def json_line(line: Mapping[str, Any]) -> bytes:

@@ -2,7 +2,6 @@
 
 import hashlib
 import html
-import os
 import re
 import shlex
 from base64 import b64encode
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.data import BadData, Storage, Usage, visible
+from groupwise.train.disk import ABOUT, DRAFT, RECIPE, write_file
 from groupwise.train.page.read import Curve, Run, flat, lines, number, read, thin
 from groupwise.train.page.rollouts import as_json, choose, packed, prompt_map, scan, steps
 from groupwise.train.page.signs import RULES, Sign, signs, verdict
@@ -43,14 +43,21 @@ def report(runs: Sequence[str], out: str | None = None) -> int:
 
 
 def existing_run(run: str) -> Path:
+    """The directory of a run. `BadData` for another, and for a run that was ended before its recipe was written."""
     directory = Path(run)
-    if not (directory / "recipe.toml").is_file():
+    if (directory / RECIPE).is_file():
+        return directory
+    if directory.is_dir() and all(p.name in ("lock", ABOUT) or p.name.startswith(DRAFT) for p in directory.iterdir()):
         raise BadData(
-            f"{run} is not a run",
-            evidence="it holds no recipe.toml",
-            fix="name a directory under runs/, as train printed it",
+            f"the run in {run} is empty: it was ended before its first number",
+            evidence=f"it holds no {RECIPE}, and nothing that was computed",
+            fix="remove the directory and start the run again",
         )
-    return directory
+    raise BadData(
+        f"{run} is not a run",
+        evidence=f"it holds no {RECIPE}",
+        fix="name a directory under runs/, as train printed it",
+    )
 
 
 def write_report(runs: Sequence[Path], out: Path | None = None) -> Path:
@@ -66,12 +73,7 @@ def write_report(runs: Sequence[Path], out: Path | None = None) -> Path:
             fix="name a directory of runs/",
         )
     out = Path(out) if out is not None else Path(runs[0]) / "report.html"
-    temporary = out.with_name(f".{out.name}.{os.getpid()}")
-    try:
-        temporary.write_text(page([read(Path(path)) for path in runs]), encoding="utf-8", newline="\n")
-        os.replace(temporary, out)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_file(out, page([read(Path(path)) for path in runs]).encode())
     return out
 
 
@@ -129,7 +131,7 @@ def describe(run: Run, xs: list[Any]) -> dict[str, Any]:
 
     method = run.about.get("method")
     command = run.about.get("command", "")
-    left = {k: v for k, v in run.about.items() if k not in ("name", "command", "method")}
+    left = {k: v for k, v in run.about.items() if k not in ("name", "command", "method", "recipe", "files")}
     return {
         "metrics": curves(dict(run.metrics)),
         "timings": curves(dict(run.timings)),

@@ -1,18 +1,15 @@
-"""What must survive a kill, a power cut and a full disk: the run's directory, its lock and its checkpoints."""
+"""A run's directory, its lock and its checkpoints."""
 
-import errno
 import fcntl
 import hashlib
 import json
 import os
 import re
-import shutil
 import socket
 import stat
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,64 +19,10 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from groupwise.data import Locked, Storage
+from groupwise.train.disk import DISK, PARKED, Disk, drop, storing, sweep, write_directory
 
 FORMAT = 1
 TENSORS, STATE, MANIFEST = "tensors.safetensors", "state.json", "manifest.json"
-
-
-class Disk:
-    """The few operations that change the file system. Tests pass one that dies, forgets or is full."""
-
-    def mkdir(self, path: Path) -> None:
-        path.mkdir()
-
-    def write(self, path: Path, data: bytes) -> None:
-        path.write_bytes(data)
-
-    def append(self, path: Path, data: bytes) -> None:
-        with path.open("ab") as file:
-            file.write(data)
-
-    def truncate(self, path: Path, size: int) -> None:
-        os.truncate(path, size)
-
-    def sync(self, path: Path) -> None:
-        """Content of a file, or the names in a directory, reach the platter."""
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-
-    def replace(self, source: Path, target: Path) -> None:
-        source.replace(target)
-
-    def remove(self, path: Path) -> None:
-        """A file, or an empty directory."""
-        if path.is_dir() and not path.is_symlink():
-            path.rmdir()
-        else:
-            path.unlink()
-
-
-DISK = Disk()
-
-
-@contextmanager
-def storing(what: str, where: Path, needed: int = 0) -> Iterator[None]:
-    """The system's refusals as a `Storage` error that says how to go on."""
-    try:
-        yield
-    except OSError as error:
-        evidence = f"{error.strerror or error} ({error.filename or where})"
-        fix = f"see that {where} can be written, then go on with: groupwise resume {where}"
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            evidence += f"; {shutil.disk_usage(where).free / 1e6:.0f} MB free, {needed / 1e6:.1f} MB needed"
-            fix = (
-                f"free space on the disk of {where}, or raise its quota (df -h {where}; ulimit -f), "
-                f"or keep fewer checkpoints, then go on with: groupwise resume {where}"
-            )
-        raise Storage(f"{what} could not be written", evidence=evidence, fix=fix) from error
 
 
 def run_directory(root: Path, name: str, clock: Callable[[], float] = time.time, *, disk: Disk = DISK) -> Path:
@@ -87,7 +30,10 @@ def run_directory(root: Path, name: str, clock: Callable[[], float] = time.time,
     word = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-") or "run"
     stem = f"{word}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(clock()))}"
     with storing("a run directory", root if root.is_dir() else Path()):
-        root.mkdir(parents=True, exist_ok=True)
+        for path in (*reversed(root.parents), root):
+            if not path.is_dir():
+                path.mkdir(exist_ok=True)
+                disk.sync(path.parent)
         for number in range(1, 10_000):
             run = root / (stem if number == 1 else f"{stem}-{number}")
             try:
@@ -100,16 +46,22 @@ def run_directory(root: Path, name: str, clock: Callable[[], float] = time.time,
 
 
 class RunLock:
-    """One process a run: `flock` on `<run>/lock`, held until `close` or the end of the process, however it ends."""
+    """One process a run: `flock` on `<run>/lock`, held until `close` or the end of the process, however it ends.
+
+    The directory itself is locked as well, so that a lock file deleted by hand lets no second process in. A file
+    system that locks no directories (NFS) leaves it at the file.
+    """
 
     def __init__(self, run: Path) -> None:
-        path = run / "lock"
+        self._handles: list[int] = []
         with storing("the run's lock", run):
-            self._handle: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+            file = self._open(run / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
+            directory = self._open(run, os.O_RDONLY)
         try:
-            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock_directory(directory)
         except BlockingIOError:
-            holder = os.pread(self._handle, 400, 0).decode(errors="replace").strip()
+            holder = os.pread(file, 400, 0).decode(errors="replace").strip()
             self.close()
             raise Locked(
                 f"another process works in {run}",
@@ -117,22 +69,34 @@ class RunLock:
                 fix="wait for it or stop it; to train beside it start a new run",
             ) from None
         with storing("the run's lock", run):
-            os.ftruncate(self._handle, 0)
-            os.pwrite(self._handle, f"pid {os.getpid()} on host {socket.gethostname()}\n".encode(), 0)
+            os.ftruncate(file, 0)
+            os.pwrite(file, f"pid {os.getpid()} on host {socket.gethostname()}\n".encode(), 0)
         # A forked worker that outlives us would hold the lock in our name.
         mine = weakref.ref(self)
         os.register_at_fork(after_in_child=lambda: (lock := mine()) and lock.close())
 
     def close(self) -> None:
-        if self._handle is not None:
-            os.close(self._handle)
-            self._handle = None
+        while self._handles:
+            os.close(self._handles.pop())
+
+    def _open(self, path: Path, flags: int) -> int:
+        self._handles.append(os.open(path, flags | os.O_CLOEXEC, 0o644))
+        return self._handles[-1]
 
     def __enter__(self) -> "RunLock":
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _lock_directory(handle: int) -> None:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError:  # this file system locks no directories
+        pass
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -165,29 +129,18 @@ def save_checkpoint(
     sums = {name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in files.items()}
     files[MANIFEST] = plain_json({"format": FORMAT, "iteration": iteration, "files": sums})
     home, needed = run / "checkpoints", sum(len(data) for data in files.values())
-    target, draft = home / f"{iteration:06d}", home / f".writing-{iteration:06d}"
+    target = home / f"{iteration:06d}"
     with storing(f"checkpoint {iteration}", run, needed):
         if not home.is_dir():
             disk.mkdir(home)
             disk.sync(run)
-        sweep(home, disk)
-        try:
-            disk.mkdir(draft)
-            for name, data in files.items():  # the manifest is the last
+        sweep(home, [path for _, parked, path in stored(home) if parked], disk)
+        with write_directory(target, disk) as draft:
+            for name, data in files.items():
                 disk.write(draft / name, data)
-                disk.sync(draft / name)
-            disk.sync(draft)
-            if target.exists():
-                disk.replace(target, home / f"{target.name}.replaced")  # readers know this name until the next line
-            disk.replace(draft, target)
-            disk.sync(home)
-        except OSError:
-            with suppress(OSError):  # the first refusal is the one to tell
-                sweep(home, disk)
-            raise
         before = sorted({i for i, _, _ in stored(home) if i <= iteration})
-        for i, parked, path in stored(home):
-            if parked or i not in before[-keep:]:
+        for i, _, path in stored(home):
+            if i not in before[-keep:]:
                 drop(path, disk)
     return target
 
@@ -259,36 +212,9 @@ def stored(home: Path) -> list[tuple[int, bool, Path]]:
 
     Only a kill between two renames leaves a parked one; it ranks below the one that replaces it.
     """
-    names = [(re.fullmatch(r"(\d{6,})(\.replaced)?", path.name), path) for path in home.glob("*")]
+    names = [(re.fullmatch(rf"(\d{{6,}})({re.escape(PARKED)})?", path.name), path) for path in home.glob("*")]
     found = [(int(name[1]), bool(name[2]), path) for name, path in names if name and not path.is_symlink()]
     return sorted(found, key=lambda one: (one[0], not one[1]))
-
-
-def sweep(home: Path, disk: Disk) -> None:
-    """Clear away what a killed save left: drafts, half-deleted ones, and a parked one that has its successor."""
-    for path in [*home.glob(".writing-*"), *home.glob(".deleting-*")]:
-        clear(path, disk)
-    for _, parked, path in stored(home):
-        if parked:
-            whole = path.with_suffix("")
-            if whole.exists():
-                drop(path, disk)
-            else:
-                disk.replace(path, whole)
-
-
-def drop(path: Path, disk: Disk) -> None:
-    """Take a checkpoint out of sight in one operation, then delete it."""
-    away = path.with_name(f".deleting-{path.name}")
-    disk.replace(path, away)
-    clear(away, disk)
-
-
-def clear(path: Path, disk: Disk) -> None:
-    if path.is_dir() and not path.is_symlink():
-        for child in sorted(path.iterdir()):
-            clear(child, disk)
-    disk.remove(path)
 
 
 def packed(tensors: Mapping[str, Tensor]) -> bytes:

@@ -12,10 +12,11 @@ from groupwise.learner import Learner, StepTaken, cut
 from groupwise.models import Purpose, permutation
 from groupwise.objective import Objective, reinforce, token_mean
 from groupwise.tasks import Demonstration
+from groupwise.train.disk import DISK, Disk, clear, storing
 from groupwise.train.guards import Guards
 from groupwise.train.place import Place
 from groupwise.train.record import Record
-from groupwise.train.store import DISK, Disk, clear, newest_checkpoint, save_checkpoint, storing
+from groupwise.train.store import newest_checkpoint, save_checkpoint
 
 NEXT_TOKEN = Objective(surrogate=reinforce, aggregate=token_mean)
 """With an advantage of 1 on every written token, the surrogate is its log-prob."""
@@ -58,7 +59,13 @@ def written(demonstrations: Sequence[Demonstration]) -> Batch:
 
 
 async def warm_start(
-    run: Path, place: Place, stopping: Callable[[], str], say: Callable[[str], None], *, disk: Disk = DISK
+    run: Path,
+    place: Place,
+    stopping: Callable[[], str],
+    say: Callable[[str], None],
+    *,
+    changed: bool = False,
+    disk: Disk = DISK,
 ) -> bool:
     """The phase of a run, if it has one, from where it stands. False if it was asked to stop before its end, and saved.
 
@@ -69,20 +76,22 @@ async def warm_start(
         return True
     home, steps = run / HOME, settings.steps
     with storing("the warm start", run):
-        home.mkdir(exist_ok=True)
+        if not home.is_dir():
+            disk.mkdir(home)
+            disk.sync(run)
     demonstrations, _ = place.demonstrations
     learner = Learner(place.model, optimizer=settings.optimizer, steps=steps)
     guards = Guards(max_unverifiable=1.0, max_gap=math.inf)
     checkpoint = newest_checkpoint(home)
-    sizes, saved = (checkpoint.state["sizes"], checkpoint.iteration) if checkpoint else ({}, 0)
-    record = Record.resume(home, sizes, saved, disk=disk)
+    state, saved = (checkpoint.state, checkpoint.iteration) if checkpoint else ({}, 0)
+    record = Record.resume(home, state, saved, changed=changed, disk=disk)
     if checkpoint:
         learner.restore(checkpoint.tensors(), checkpoint.state["learner"])
         guards.restore(checkpoint.state["guards"])
 
     def save() -> None:
         tensors, state = learner.state()
-        whole = {"learner": state, "guards": guards.state(), "sizes": record.sizes()}
+        whole = {"learner": state, "guards": guards.state(), **record.state()}
         save_checkpoint(home, learner.taken, tensors, whole, keep=1, disk=disk)
 
     def order(sweep: int) -> list[int]:

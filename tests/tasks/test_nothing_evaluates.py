@@ -27,7 +27,7 @@ ALLOWED = {
     ("models/decoder.py", "torch.compile(half, dynamic=True)"): "a function of our own",
     ("train/place.py", "torch.compile(torch.nn.functional.silu)"): "a function of torch",
     ("models/foreign.py", "causal.eval()"): "a module's mode",
-    ("models/templates.py", "world.from_string(source)"): "a model directory's chat template, in a Jinja sandbox",
+    ("models/template_worker.py", "world.from_string(source)"): "a model directory's template, in Jinja's sandbox",
     ("data/__init__.py", "import_module(f'{__name__}.{file}')"): "files of the package",
     ("models/__init__.py", "import_module(f'{__name__}.{file}')"): "files of the package",
     ("train/__init__.py", "import_module(f'{__name__}.recipe')"): "a file of the package",

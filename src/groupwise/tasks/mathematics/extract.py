@@ -31,6 +31,14 @@ _DENIED = re.compile(
 """An answer line that gives no answer, such as `the answer cannot be:` or `a wrong answer is`."""
 _BLANK_LINES = re.compile(r"[\s*_]*\n|")
 _SENTENCE_END = re.compile(r"(?<=[\w)}\]$%*])(?:[.!]\**\s+(?=[A-Z\"'(])|\?\**(?:\s|$))")
+_LEADING = re.compile(
+    r"(?:(?:therefore|thus|hence|so|indeed|then|exactly|simply|just|clearly|given by)\b[,:]?\s*)+", re.I
+)
+_REASON = re.compile(
+    r",?\s(?:because|since)\s.*|,?\sas\s(?:required|desired|expected|needed|claimed|was to be (?:shown|found))\W*$",
+    re.IGNORECASE | re.DOTALL,
+)
+"""What surrounds an answer in prose and is no part of it."""
 _NUMBER = re.compile(r"[-+]?\d+(?:[.,]\d+)*")
 _TAKEN_BACK = re.compile(
     r"[\s$*_.!,;:)}\]\\]*(?:\?|(?:but\s+)?(?:no[,.:;!]|no\s+wait|wait\b|oops|sorry\b|correction\b|scratch\s+that|hmm"
@@ -141,7 +149,8 @@ def _on_line(text: str, at: int) -> str:
         raise _NoAnswer(_TOO_LONG)
     if _TAKEN_BACK.match(text, start + length, start + length + LONGEST):
         raise _NoAnswer("is taken back")
-    return line[:length].strip()
+    answer = _REASON.sub("", line[:length].strip())
+    return answer[leading.end() :] if (leading := _LEADING.match(answer)) else answer
 
 
 def _paragraph(text: str, at: int) -> str:

@@ -3,11 +3,12 @@
 import re
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TypeGuard
+from typing import Literal, TypeGuard
 
+from groupwise.tasks.mathematics.number_words import spelled
 from groupwise.tasks.mathematics.rational import rational
-from groupwise.tasks.mathematics.tidy import split_top
-from groupwise.tasks.mathematics.units import split_unit
+from groupwise.tasks.mathematics.tidy import GREEK, split_top
+from groupwise.tasks.mathematics.units import CHANGES_A_NUMBER, split_unit, words
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,16 +22,21 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A name or a statement, letters alone; in lower case unless it is one letter."""
+    """A name or a statement, letters alone."""
 
     text: str
 
 
+Joined = Literal["list", "set", "and", "or", "union", "mixed"]
+"""By commas, in braces, by one of the words, by `\\cup`, or by both words."""
+
+
 @dataclass(frozen=True, slots=True)
 class Several:
-    """A list, a set, a union, both signs: elements in any order."""
+    """A list, a set, a union, both signs: elements in any order, and how they are joined."""
 
     items: tuple[str, ...]
+    joined: Joined = "list"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,67 +56,122 @@ class Equation:
     """Two sides or more."""
 
     sides: tuple[str, ...]
+    named: bool
+    """Whether the first is a name, which claims no value."""
 
     @property
     def of_interest(self) -> tuple[str, ...]:
-        """The sides that claim a value: a name in front is no claim."""
-        return self.sides[1:] if is_name(self.sides[0]) else self.sides
+        """The sides that claim a value."""
+        return self.sides[1:] if self.named else self.sides
 
 
 Read = Value | Word | Several | Row | Equation
 
-_OR = re.compile(r"\s*(?:,\s*(?:and|or)\b|;|,|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])|\\(?:lor|vee|cup)(?![A-Za-z]))\s*")
+_JOINT = re.compile(
+    r"\s*(?:,\s*(?:and|or)(?![A-Za-z])|;|,|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])|\\(?:land|wedge|lor|vee|cup)(?![A-Za-z]))\s*"
+)
 _IS = re.compile(r"(?<![<>!])=(?!=)")
 _IN = re.compile(r"^\\?[A-Za-z]+\s*\\in(?![A-Za-z])\s*(?=[(\[\\])")
-_ABOUT = re.compile(r"\\(?:approx|simeq|sim|cong)(?![A-Za-z])")
+_ABOUT = re.compile(r"\\(?:approx|simeq)(?![A-Za-z])")
 _ORDER = re.compile(r"\\le(?![A-Za-z])|\\ge(?![A-Za-z])|<|>")
-_MATRIX = re.compile(r"\\begin\{(\w?matrix|smallmatrix|array)\}(?:\{[lcr|]*\})?(.*)\\end\{\1\}", re.DOTALL)
-_NAME = re.compile(
-    r"(?:\\[A-Za-z]+|[A-Za-z]+(?: [A-Za-z]+){0,2})(?:_(?:\w|\{[^{}]*\}))?'*(?:\([A-Za-z](?:,[A-Za-z])*\))?"
+_MATRIX = re.compile(
+    r"([(\[|]?)\\begin\{(\w?matrix|smallmatrix|array)\}(?:\{[lcr|]*\})?(.*)\\end\{\2\}([)\]|]?)", re.DOTALL
 )
-_VALUE_NAMES = re.compile(r"\\(?:pi|infty|emptyset|reals|frac|sqrt)\b|(?:e|i)$")
-_WORDS = re.compile(r"[A-Za-z][A-Za-z' -]*[A-Za-z]")
+_NAME = re.compile(
+    rf"(?:[A-Za-z]|\\(?:{'|'.join(GREEK.values())}|ell)(?![A-Za-z])|\\(?:hat|bar|vec|overline)\{{[A-Za-z]{{1,2}}\}})"
+    r"(?:_(?:\w|\{[^{}]*\}))?'*|[fghFGHPQTE](?:_\w)?'*\([^()=]{1,20}\)|[a-z]\([a-z](?:,[a-z])*\)"
+    r"|(?:m ?)?\\angle ?[A-Z]{1,3}|\\overline\{[A-Z]{2}\}|[A-Z]{2,4}"
+)
+_WORDS_OF_A_NAME = re.compile(r"[A-Za-z]{2,}(?: [A-Za-z]+){0,4}")
+_LABELS = words(
+    "area perimeter volume total sum difference product probability ways cost price distance length width height "
+    "radius diameter speed time age answer result value solution solutions mean median mode range "
+    "average slope angle surface "
+    "remainder quotient gcd lcm max min det maximum minimum final expected greatest smallest largest number amount of "
+    "the profit rate term degree order count coefficient constant"
+)
+_NO_LETTERS = words("no is or if on of to in by as at an it be so do up we us not non and but")
+_VALUE_NAMES = words("e i")
+_WORDS = re.compile(r"[A-Za-z](?:(?:[A-Za-z' ]|(?<=[A-Za-z]{3})-(?=[A-Za-z]{3}))*[A-Za-z])?")
 
 
-def read(text: str) -> Read:
-    """A tidy answer as one of the kinds above."""
-    text = _IN.sub("", text)
-    if matrix := _MATRIX.fullmatch(text):
-        return _matrix(*matrix.groups())
+def read(text: str, nouns: frozenset[str] = frozenset()) -> Read:
+    """A tidy answer as one of the kinds above; `nouns` may stand behind a number as its unit."""
+    text = _without_spelling(_IN.sub("", text))
+    if matrix := _matrix(text):
+        return matrix
     if (inner := _inside(text)) is not None:
         left, right = _edges(text)
         items = tuple(part.strip() for part in split_top(inner, re.compile("[,;]")))
         if left == r"\{":
-            return Several(() if not inner.strip() else tuple(part.strip() for part in split_top(inner, _OR)))
+            several = _several(inner, nouns)
+            return Several((several.items if several else (inner.strip(),)) if inner.strip() else (), "set")
         if len(items) > 1:
             return Row(left + right, items)
-        if left == "(" and right == ")":
-            return read(inner)
+        if (left == "(" and right == ")") or re.fullmatch(r"\[-?\d+\]", text):
+            return read(inner, nouns)
     if text == r"\emptyset":
-        return Several(())
-    parts = tuple(part.strip() for part in split_top(text, _OR) if part.strip())
-    if len(parts) > 1:
-        return Several(parts)
+        return Several((), "set")
+    if text == r"\reals" or re.fullmatch("all real numbers?|all reals", text):
+        return Row("()", (r"-\infty", r"\infty"))
+    if several := _several(text, nouns):
+        both = [_inequality(part, nouns) for part in several.items] if several.joined == "and" else []
+        return _interval(both) or several
     sides = tuple(side.strip() for side in split_top(text, _IS))
     about = _ABOUT.split(sides[-1])
     if len(about) > 1:
-        named = len(sides) == 1 and is_name(about[0].strip())
+        named = len(sides) == 1 and (is_name(about[0].strip(), nouns) or not about[0].strip())
         sides = (about[0].strip(), about[1].strip()) if named else (*sides[:-1], about[0].strip())
+        sides = sides if sides[0] else sides[1:]
         text = "=".join(sides)
     if len(sides) > 1 and all(sides):
-        return Equation(sides)
-    if interval := _inequality(text):
+        return Equation(sides, is_name(sides[0], nouns))
+    if interval := _inequality(text, nouns):
         return interval
-    if (signs := text.count(r"\pm")) == 1:
-        left, right = (part.strip() for part in text.split(r"\pm"))
-        return Several((f"{left}+{right}" if left else right, f"{left}-({right})"))
-    value, unit = split_unit(text) if signs == 0 else (text, "")
+    if len(re.findall(r"\\(?:pm|mp)(?![A-Za-z])", text)) == 1:
+        signs = (re.sub(r"^\+", "", re.sub(r"\\(?:pm|mp)(?![A-Za-z])", sign, text)) for sign in "+-")
+        return Several(tuple(signs))
+    value, unit = (text, "") if r"\pm" in text else split_unit(text, nouns)
     if value != text and (inner := _inside(value)) is not None and value.startswith("("):
         value = inner
     number = rational(value)
-    if number is None and len(value) > 1 and _WORDS.fullmatch(value):
-        return Word(value.lower())
-    return Word(value) if re.fullmatch("[A-Za-z]", value) and not unit else Value(value, number, unit)
+    number = spelled(value) if number is None else number
+    if number is None and not unit and _WORDS.fullmatch(value):
+        return Word(value)
+    return Value(value, number, unit)
+
+
+def _several(text: str, nouns: frozenset[str]) -> Several | None:
+    """Two parts or more that commas, words or signs join outside of brackets."""
+    parts = tuple(part.strip() for part in split_top(text, _JOINT))
+    if len(kept := tuple(filter(None, parts))) < 2:
+        return None
+    top = re.sub(r"\([^()]*\)|\[[^\[\]]*\]|\{[^{}]*\}", " ", text)
+    signs = set(re.findall(r"\\(?:land|wedge|lor|vee|cup)(?![A-Za-z])|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])", top))
+    kinds = {"and" if sign in ("and", r"\land", r"\wedge") else "union" if sign == r"\cup" else "or" for sign in signs}
+    joined: Joined = "list" if not kinds else kinds.pop() if len(kinds) == 1 else "mixed"  # type: ignore[assignment]
+    return Several(kept, joined)
+
+
+def _interval(both: "list[Row | None]") -> Row | None:
+    """`x > 1 and x < 3` as one interval of x."""
+    if len(both) != 2 or both[0] is None or both[1] is None or both[0].of != both[1].of:
+        return None
+    low, high = sorted(both, key=lambda row: row is not None and row.items[0] == r"-\infty")
+    assert low is not None and high is not None, "both are there"
+    if (low.items[0], high.items[1]).count(r"-\infty") or low.items[1] != r"\infty" or high.items[0] != r"-\infty":
+        return None
+    return Row(low.kind[0] + high.kind[1], (low.items[0], high.items[1]), low.of)
+
+
+def _without_spelling(text: str) -> str:
+    """`17` for `17 (seventeen)`, where both are the same number."""
+    twice = re.fullmatch(r"(\S{1,20}) ?\(([A-Za-z -]+)\)|([A-Za-z -]+?) ?\((\S{1,20})\)", text)
+    if twice is None:
+        return text
+    number, spelling = (twice[1], twice[2]) if twice[1] else (twice[4], twice[3])
+    value = rational(number)
+    return number if value is not None and value == spelled(spelling) else text
 
 
 def _inside(text: str) -> str | None:
@@ -137,15 +198,23 @@ def _edges(text: str) -> tuple[str, str]:
     return (left, right) if (left == r"\{") == (right == r"\}") else ("", "")
 
 
-def _matrix(kind: str, body: str) -> Row:
+def _matrix(text: str) -> Row | None:
     """Rows of a matrix one after the other; only bars (a determinant, a norm) make another kind of the same numbers."""
+    matrix = _MATRIX.fullmatch(text)
+    if matrix is None:
+        return None
+    left, kind, body, right = matrix.groups()
+    if (left, right) not in (("", ""), ("(", ")"), ("[", "]"), ("|", "|")) or (
+        left and kind not in ("array", "matrix")
+    ):
+        return None
     rows = [row.split("&") for row in re.split(r"\\\\", body.strip().removesuffix(r"\\"))]
     shape = "x".join(str(len(row)) for row in rows)
-    bars = kind[0] if kind in ("vmatrix", "Vmatrix") else ""
+    bars = kind[0] if kind in ("vmatrix", "Vmatrix") else "v" * (left == "|")
     return Row(f"{bars}matrix {shape}", tuple(x.strip() for row in rows for x in row))
 
 
-def _inequality(text: str) -> Row | None:
+def _inequality(text: str, nouns: frozenset[str]) -> Row | None:
     """`x < 3`, `3 > x`, `1 < x <= 3` as intervals of x."""
     signs, parts = _ORDER.findall(text), [p.strip() for p in _ORDER.split(text)]
     if not signs or len(signs) > 2 or not all(parts):
@@ -156,23 +225,36 @@ def _inequality(text: str) -> Row | None:
         if any(upward):
             return None
         parts, closed = parts[::-1], closed[::-1]
-    if len(parts) == 3 and is_name(parts[1]):
+    if len(parts) == 3 and is_name(parts[1], nouns):
         left, right = "[" if closed[0] else "(", "]" if closed[1] else ")"
         return Row(left + right, (parts[0], parts[2]), parts[1])
-    if len(parts) == 2 and is_name(parts[0]):
+    if len(parts) == 2 and is_name(parts[0], nouns):
         return Row("(]" if closed[0] else "()", (r"-\infty", parts[1]), parts[0])
-    if len(parts) == 2 and is_name(parts[1]):
+    if len(parts) == 2 and is_name(parts[1], nouns):
         return Row("[)" if closed[0] else "()", (parts[0], r"\infty"), parts[1])
     return None
 
 
-def is_name(text: str) -> bool:
-    """Whether this is what something is called, such as `x`, `f(x)`, `a_1`, `\\theta`, `m+n` or `(x,y)`."""
+def is_name(text: str, nouns: frozenset[str] = frozenset()) -> bool:
+    """Whether this is a name, such as `x`, `f(x)`, `a_1`, `\\theta`, `m+n`, `(x,y)` or `total area`."""
     inner = text[1:-1] if text.startswith("(") and text.endswith(")") else text
     names = re.split("," if inner != text else "[-+]", inner)
-    return len(names) <= 6 and all(_NAME.fullmatch(name) and not _VALUE_NAMES.match(name) for name in names)
+    return len(names) <= 6 and all(_is_one_name(name.strip(), nouns) for name in names)
+
+
+def _is_one_name(text: str, nouns: frozenset[str]) -> bool:
+    if text in _VALUE_NAMES:
+        return False
+    if _NAME.fullmatch(text):
+        return True
+    if not _WORDS_OF_A_NAME.fullmatch(text):
+        return False
+    if len(text) == 2 and text.lower() not in _NO_LETTERS:
+        return True
+    parts = text.lower().split()
+    return all(part in _LABELS or (part in nouns and part not in CHANGES_A_NUMBER) for part in parts)
 
 
 def is_definition(read: Read) -> TypeGuard[Equation]:
     """Whether this gives a value a name: `x = 3`."""
-    return isinstance(read, Equation) and len(read.sides) == 2 and is_name(read.sides[0])
+    return isinstance(read, Equation) and len(read.sides) == 2 and read.named

@@ -6,12 +6,23 @@ _UNICODE = {
     "−": "-", "–": "-", "—": "-", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": "/", "∕": "/", "π": r"\pi ",
     "∞": r"\infty ", "°": r"^\circ ", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "∪": r"\cup ", "∩": r"\cap ",
     "∈": r"\in ", "∅": r"\emptyset ", "±": r"\pm ", "≈": r"\approx ", "½": r"\frac{1}{2}", "¼": r"\frac{1}{4}",
-    "¾": r"\frac{3}{4}", "⅓": r"\frac{1}{3}", "⅔": r"\frac{2}{3}", "²": "^2", "³": "^3", "θ": r"\theta ",
+    "¾": r"\frac{3}{4}", "⅓": r"\frac{1}{3}", "⅔": r"\frac{2}{3}", "º": r"^\circ ", "˚": r"^\circ ",
+    "′": "'", "″": "''", "∧": r"\wedge ", "∨": r"\vee ", "…": "...", "：": ":", "（": "(", "）": ")",
     "\u00a0": " ", "\u2009": " ", "\u202f": " ", "\u200b": "", "’": "'", "，": ",", "。": ".",
 }  # fmt: skip
-_UNICODE_TABLE = str.maketrans(_UNICODE)
+GREEK = {
+    "α": "alpha", "β": "beta", "γ": "gamma", "δ": "delta", "ε": "epsilon", "ζ": "zeta", "η": "eta", "θ": "theta",
+    "ι": "iota", "κ": "kappa", "λ": "lambda", "μ": "mu", "ν": "nu", "ξ": "xi", "ρ": "rho", "σ": "sigma", "τ": "tau",
+    "υ": "upsilon", "φ": "phi", "χ": "chi", "ψ": "psi", "ω": "omega", "Γ": "Gamma", "Δ": "Delta", "Θ": "Theta",
+    "Λ": "Lambda", "Ξ": "Xi", "Π": "Pi", "Σ": "Sigma", "Φ": "Phi", "Ψ": "Psi", "Ω": "Omega",
+}  # fmt: skip
+_UNICODE_TABLE = str.maketrans(_UNICODE | {letter: rf"\{name} " for letter, name in GREEK.items()})
+_RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺ⁿ"
+_LOWERED = "₀₁₂₃₄₅₆₇₈₉"
+_SMALL = re.compile(f"([{_RAISED}]+)|([{_LOWERED}]+)")
+_PLAIN = str.maketrans(_RAISED + _LOWERED, "0123456789-+n0123456789")
 
-_WORDING = r"text|textbf|textit|textrm|texttt|mathrm|mathbf|mathit|mathsf|mathbb|mbox|hbox|operatorname|bold|boldsymbol"
+_WORDING = r"text|textbf|textit|textrm|texttt|mathrm|mathbf|mathit|mathsf|mbox|hbox|operatorname|bold|boldsymbol"
 _REWRITES = [
     (r"\\(?:dfrac|tfrac|cfrac)(?![A-Za-z])", r"\\frac"),
     (r"\\(?:left|right|bigl|bigr|Bigl|Bigr|big|Big|bigg|Bigg|displaystyle|textstyle|limits)(?![A-Za-z])\.?", ""),
@@ -21,7 +32,8 @@ _REWRITES = [
     (r"\\lt(?![A-Za-z])", "<"),
     (r"\\gt(?![A-Za-z])", ">"),
     (r"\\(?:varnothing|empty)(?![A-Za-z])", r"\\emptyset "),
-    (r"\\mathbb\s*\{?R\}?|\\R(?![A-Za-z])|\bR\b(?=$)", r"\\reals "),
+    (r"\\(?:textcolor|colorbox)\s*\{[^{}]*\}|\\color\s*\{[^{}]*\}|\\(?:underline|therefore)(?![A-Za-z])", ""),
+    (r"\\mathbb\s*(?:\{\s*R\s*\}|R)|\\R(?![A-Za-z])|ℝ", r"\\reals "),
     (r"\\div(?![A-Za-z])", "/"),
     (r"\\(?:degree|textdegree)(?![A-Za-z])|\^\s*\{?\s*\\circ\s*\}?", " degrees "),
     (r"\\%|\\?\bpercent\b|\bper cent\b", "%"),
@@ -37,7 +49,7 @@ _REWRITES = [
     (r"\\frac\s*(\d)\s*\{", r"\\frac{\1}{"),
     (r"\\frac\s*(\{[^{}]*\})\s*(\d|[a-z])", r"\\frac\1{\2}"),
     (r"\\sqrt\s*(\d|[a-z])(?![A-Za-z])", r"\\sqrt{\1}"),
-    (r"\^\s*\{(\w)\}", r"^\1"),
+    (r"([\^_])\s*\{(\w)\}", r"\1\2"),
 ]
 _COMPILED = [(re.compile(pattern), to) for pattern, to in _REWRITES]
 _TEXT = re.compile(rf"\\(?:{_WORDING})\s*\{{([^{{}}]*)\}}")
@@ -51,7 +63,7 @@ def tidy(text: str) -> str:
     >>> tidy(r"$\\dfrac{1}{2}$."), tidy(r"\\$1{,}234.50"), tidy(r"\\left( 1,\\, 2 \\right)"), tidy("**34**")
     ('\\\\frac{1}{2}', '¤1234.50', '(1,2)', '34')
     """
-    text = bare(text.translate(_UNICODE_TABLE))
+    text = bare(_SMALL.sub(_level_script, text).translate(_UNICODE_TABLE))
     text = re.sub(r"\\\$|\$(?=\s*[-\d.])|(?<=\d)\s*\$$", "¤", text).replace("$", " ")
     while (worded := _TEXT.sub(r" \1 ", text)) != text:
         text = worded
@@ -60,6 +72,10 @@ def tidy(text: str) -> str:
     text = _thousands(bare(text))
     text = re.sub(r"\s+", " ", text).strip()
     return re.sub(r"(?<![A-Za-z0-9_.%])\s|\s(?![A-Za-z0-9\\¤.])|(?<=[0-9%}])\s(?=\\)", "", text)
+
+
+def _level_script(script: "re.Match[str]") -> str:
+    return ("^" if script[1] else "_") + "{" + script[0].translate(_PLAIN) + "}"
 
 
 def bare(text: str) -> str:

@@ -1,21 +1,41 @@
-"""Units at the end of an answer, under one name each."""
+"""Units at the end of an answer, under one name each: those known here, and the nouns of the problem's own text."""
 
 import re
+from functools import lru_cache
 
-_KNOWN = {
-    "dollars": "dollar dollars usd bucks", "euros": "euro euros eur €", "pounds sterling": "£", "cents": "cent cents ¢",
-    "degrees": "degree degrees deg", "radians": "radian radians rad", "percent": "%",
-    "mm": "mm millimeter millimeters millimetre millimetres", "cm": "cm centimeter centimeters centimetre centimetres",
-    "m": "m meter meters metre metres", "km": "km kilometer kilometers kilometre kilometres",
-    "in": "in inch inches", "ft": "ft foot feet", "yd": "yd yard yards", "mi": "mi mile miles",
-    "mg": "mg milligram milligrams", "g": "g gram grams", "kg": "kg kilogram kilograms", "lb": "lb lbs pound pounds",
-    "oz": "oz ounce ounces", "ml": "ml mL milliliter milliliters", "l": "l L liter liters litre litres",
-    "ms": "ms millisecond milliseconds", "s": "s sec secs second seconds", "min": "min mins minute minutes",
-    "h": "h hr hrs hour hours", "days": "day days", "weeks": "week weeks", "months": "month months",
-    "years": "year years yr yrs", "mi/h": "mph", "units": "unit units", "people": "person people", "Hz": "Hz hertz",
-    "N": "N newton newtons", "J": "J joule joules", "W": "W watt watts", "K": "K kelvin", "km/h": "kmh kph",
+_BASES = {
+    "m": "meter metre", "g": "gram gramme", "s": "second", "W": "watt", "J": "joule", "N": "newton", "V": "volt",
+    "A": "ampere amp", "Hz": "hertz", "Pa": "pascal", "L": "liter litre", "B": "byte", "mol": "mole", "cal": "calorie",
+    "eV": "electronvolt", "Wh": "watt-hour",
 }  # fmt: skip
-KNOWN = {word: name for name, words in _KNOWN.items() for word in words.split()}
+_PREFIXES = {"": "", "k": "kilo", "M": "mega", "G": "giga", "c": "centi", "d": "deci", "m": "milli", "n": "nano"}
+_OTHERS = {
+    "dollars": "dollar dollars usd USD bucks", "euros": "euro euros eur EUR €",
+    "pounds sterling": "£", "cents": "cent cents ¢",
+    "degrees": "degree degrees deg", "radians": "radian radians rad", "percent": "%",
+    "in": "in inch inches", "ft": "ft foot feet", "yd": "yd yard yards", "mi": "mi mile miles",
+    "kg": "Kg KG", "km": "Km KM", "cm": "CM", "lb": "lb lbs", "pounds": "pound pounds",
+    "oz": "oz ounce ounces", "ton": "ton tons tonne tonnes",
+    "L": "l", "mL": "ml", "cL": "cl", "dL": "dl", "gal": "gallon gallons gal", "qt": "quart quarts", "pt": "pint pints",
+    "s": "sec secs", "min": "min mins minute minutes", "h": "h hr hrs hour hours", "days": "day days",
+    "weeks": "week weeks", "months": "month months", "years": "year years yr yrs", "mi/h": "mph", "km/h": "kmh kph",
+    "units": "unit units", "people": "person people", "K": "K kelvin kelvins",
+    "am": "am a.m AM A.M", "pm": "pm p.m PM P.M",
+    "degrees celsius": "celsius", "degrees fahrenheit": "fahrenheit",
+}  # fmt: skip
+
+
+def _known() -> dict[str, str]:
+    """Each writing of a unit and its name; `mW` and `MW` are two."""
+    known = {word: name for name, words in _OTHERS.items() for word in words.split()}
+    for prefix, long in _PREFIXES.items():
+        for symbol, words in _BASES.items():
+            known.setdefault(prefix + symbol, prefix + symbol)
+            known |= {f"{long}{word}{end}": prefix + symbol for word in words.split() for end in ("", "s")}
+    return known
+
+
+KNOWN = _known()
 
 
 def words(text: str) -> frozenset[str]:
@@ -23,60 +43,148 @@ def words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_NO_UNIT = words(
-    "or and not no nor but is are isn't if for either neither plus minus times to from less more over under any all "
-    "none except unless maybe than least most about approximately around million billion trillion thousand hundred "
-    "dozen half quarter third double twice pi mod wait possibly actually between where when otherwise then so because "
-    "since given as with without the a an of by in on x y z n k i e"
-) - {"in", "by", "of", "per", "a"}
+_NOUNS = words(
+    "apple ball bag bead bean bird block boat book bottle bowl box boy bracelet brick bus button cake candy card car "
+    "cat "
+    "chair chicken child choice class clip coin combination cookie cow cup customer diagonal digit dog donut duck "
+    "edge egg element employee face factor fish flower friend game girl goal grape guest horse house integer item jar "
+    "kid lap leaf lemon lesson letter line lollipop man marble match member message mug muffin orange outcome "
+    "page part pear pen pencil penny permutation piece pizza plate player point pot present problem question "
+    "rabbit rectangle ring rose row seat sheep shell shirt shoe side slice solution stamp step sticker "
+    "stone story student subset table task teacher term ticket tile time toy tree triangle trip vertex video visitor "
+    "vote water milk juice paint flour sugar rice way widget window woman word worker "
+)
+"""Things that answers count. Nothing that changes a number: no `tenth`, `dozen`, `square root`."""
+_PLURALS = {
+    "children": "child",
+    "men": "man",
+    "women": "woman",
+    "leaves": "leaf",
+    "vertices": "vertex",
+    "mice": "mouse",
+}
+CHANGES_A_NUMBER = words(
+    "or and not no nor but is are isn aren if for either neither plus minus times to from less more fewer over under "
+    "any "
+    "all none except unless maybe perhaps than least most about approximately around nearly almost million billion "
+    "trillion thousand hundred ten dozen score gross half halve quarter third fourth fifth sixth seventh eighth ninth "
+    "tenth hundredth thousandth millionth double twice triple thrice pair couple fold one two three four five six "
+    "seven "
+    "eight nine pi mod modulo base choose factorial squared cubed square-root root power divided multiplied added lakh "
+    "crore wait possibly actually between where when otherwise then so because since given as with without the an "
+    "by on "
+    "x y z n k i e wrong false incorrect never impossible invalid undefined negative positive opposite inverse "
+    "reciprocal percent percentage ratio other another up down minute's non cannot can't rather instead until"
+)
+"""Words that change the value in front of them, wherever they come from."""
+_OPERATIONS = words("square cube prime root point times")
+"""Words that do so in the singular alone: `5 squares` are five."""
 _TAIL = re.compile(
     r"(?P<value>.*[\d)}\]!]|.*(?<![A-Za-z])\\(?:pi|infty)|.*(?<![A-Za-z\\])[a-z])(?P<space>\s*)"
     r"(?P<unit>(?:[A-Za-z€¢][A-Za-z'.]*(?: |-|(?=$|\^|/|%)))+(?:\^\{?[23]\}?)?(?:/[A-Za-z]+(?:\^\{?[23]\}?)?)?)",
 )
+_UNSPACED = words("cm mm km kg ft yd lb lbs oz mi mph kmh hr hrs ml mL kW kHz Hz in min pm am")
+"""Units that may stand right behind a number; `3mg` may be a product."""
+_MONEY = {"¤": "dollars", "€": "euros", "£": "pounds sterling"}
+_ANGLES = re.compile(r"\\(?:sin|cos|tan|sec|csc|cot)(?![A-Za-z])")
+_ASIDE = re.compile(r" (?:in (?:total|all)|altogether|total|each|left|remaining)$")
 
 
-def split_unit(text: str) -> tuple[str, str]:
+@lru_cache(64)
+def nouns_of(problem: str) -> frozenset[str]:
+    """The words of a problem that may stand behind a number as its unit."""
+    return frozenset(map(_singular, re.findall(r"[A-Za-z]{3,}", problem[:20_000]))) - CHANGES_A_NUMBER
+
+
+def split_unit(text: str, nouns: frozenset[str] = frozenset()) -> tuple[str, str]:
     """An answer without its unit, and the unit; the text itself and "" where there is none.
 
-    Known units by one name; unknown words in the singular. Words that say something (`or`, `million`) are no unit.
+    A unit is one that is known here, by its own writing (`mW` is not `MW`), or made of nouns: of common ones and of
+    `nouns`. Any other word is a part of the answer.
 
-    >>> split_unit("12 square inches"), split_unit("¤5"), split_unit("50%"), split_unit("3 or 4"), split_unit("2x")
-    (('12', 'in^2'), ('5', 'dollars'), ('50', '%'), ('3 or 4', ''), ('2x', ''))
+    >>> split_unit("12 square inches"), split_unit("¤5"), split_unit("50%"), split_unit("7 tenths"), split_unit("2x")
+    (('12', 'in^2'), ('5', 'dollars'), ('50', '%'), ('7 tenths', ''), ('2x', ''))
     """
     if money := re.fullmatch(r"([-+]?)([¤€£])([-+]?)\s*(.*[^¤])", text):
         sign, mark, other, rest = money.groups()
-        value, unit = split_unit(rest)
-        named = {"¤": "dollars", "€": "euros", "£": "pounds sterling"}[mark]
-        return (f"{sign or other}{value}", named) if unit in ("", named) else (text, "")
+        value, unit = split_unit(rest.replace(" per ", " dollars per ", 1) if mark == "¤" else rest, nouns)
+        whole = fitting(_MONEY[mark], unit.partition("/")[0])
+        return (f"{sign or other}{value}", unit or _MONEY[mark]) if whole else (text, "")
     if text.endswith("%") and len(text) > 1:
         return text[:-1].strip(), "%"
-    if text.endswith("¤"):
-        return text[:-1].strip(), "dollars"
-    found = _TAIL.fullmatch(text)
-    if found is None:
+    if text[-1:] in _MONEY and len(text) > 1:
+        return text[:-1].strip(), _MONEY[text[-1]]
+    if large := re.fullmatch(r"(\d[\d.]* (?:hundred|thousand|million|billion|trillion)) ([A-Za-z -]+)", text):
+        name = _name(large[2], nouns)
+        return (large[1], name) if name else (text, "")
+    tail = _TAIL.fullmatch(text)
+    if tail is None:
         return text, ""
-    value, unit = found["value"], found["unit"].strip().rstrip(".")
-    parts = re.findall(r"[A-Za-z']+", unit)
-    if not found["space"] and (unit not in KNOWN or len(unit) == 1 or value[-1].isalpha()):
+    value, unit = tail["value"], tail["unit"].strip().rstrip(".")
+    behind_bracket = value[-1] in "})" and len(unit) > 3
+    if not tail["space"] and (value[-1].isalpha() or not (unit in _UNSPACED or behind_bracket)):
         return text, ""
-    if any(word.lower() in _NO_UNIT for word in parts) or (len(unit) == 1 and unit not in "mgsNJWKhlL"):
+    if unit.startswith("deg") and _ANGLES.search(value):
         return text, ""
-    return value, _name(unit)
+    if len(unit) == 1 and unit not in "mgsNJWKVhlL":
+        return text, ""
+    counted = _ASIDE.sub("", f" {unit}").strip()
+    name = _name(counted, nouns) if counted else ""
+    return (value, name) if name or not counted else (text, "")
 
 
-def _name(unit: str) -> str:
+def fitting(gold: str, answer: str) -> bool:
+    """Whether two units may be one: equal, or one left out; pounds are weight or money."""
+    return not gold or not answer or gold == answer or {gold, answer} in ({"pounds", "lb"}, {"pounds", _MONEY["£"]})
+
+
+def _name(unit: str, nouns: frozenset[str]) -> str:
+    """One name for a unit; "" where a word of it is not known."""
+    top, _, bottom = unit.replace(" per ", "/").removeprefix("per ").partition("/")
+    if bottom:
+        both = _name(top, nouns), _name(bottom, nouns)
+        return "/".join(both) if all(both) else ""
+    for pattern, power in (
+        (r"(?:square|sq\.?) (.+)|(.+) squared|(.+)\^\{?2\}?", "^2"),
+        (r"(?:cubic|cu\.?) (.+)|(.+) cubed|(.+)\^\{?3\}?", "^3"),
+    ):
+        if raised := re.fullmatch(pattern, unit):
+            inner = KNOWN.get(next(filter(None, raised.groups())), "")
+            return inner and inner + power
     if unit in KNOWN:
         return KNOWN[unit]
-    top, _, bottom = unit.partition("/")
-    if bottom:
-        return f"{_name(top)}/{_name(bottom)}"
-    if per := re.fullmatch(r"(.+?) per (.+)", unit):
-        return f"{_name(per[1])}/{_name(per[2])}"
-    power = {"square ": "^2", "sq ": "^2", "cubic ": "^3", "cu ": "^3"}
-    for word, raised in power.items():
-        if unit.startswith(word):
-            return _name(unit.removeprefix(word)) + raised
-    if raised := re.fullmatch(r"(.+?)\^\{?([23])\}?", unit):
-        return f"{_name(raised[1])}^{raised[2]}"
-    lower = unit.lower()
-    return KNOWN.get(lower, lower.removesuffix("s"))
+    if re.fullmatch("degrees (?:C|F|[Cc]elsius|[Ff]ahrenheit)", unit):
+        return "degrees celsius" if unit[8] in "Cc" else "degrees fahrenheit"
+    head = unit.split(" of ")[0] if " of " in unit else unit
+    parts = re.split("[ -]", unit.replace(" of ", " "))
+    if len(parts) > 4 or not all(_is_noun(part, nouns) for part in parts):
+        return ""
+    return " ".join(KNOWN.get(part.lower(), "") or _singular(part) for part in re.split("[ -]", head))
+
+
+def _is_noun(word: str, nouns: frozenset[str]) -> bool:
+    plain = _singular(word)
+    if plain in CHANGES_A_NUMBER or word.lower() in _OPERATIONS:
+        return False
+    return (
+        word in KNOWN
+        or (len(word) > 3 and word.lower() in KNOWN)
+        or plain in _NOUNS
+        or plain in nouns
+        or plain in _PLAIN
+    )
+
+
+_PLAIN = words("different distinct possible whole total ordered real positive-integer")
+"""Adjectives that change no number."""
+
+
+def _singular(word: str) -> str:
+    lower = word.lower()
+    if lower in _PLURALS:
+        return _PLURALS[lower]
+    if lower.endswith("ies") and len(lower) > 4:
+        return lower[:-3] + "y"
+    if re.search("(?:s|x|ch|sh)es$", lower):
+        return lower[:-2]
+    return lower[:-1] if lower.endswith("s") and not lower.endswith("ss") else lower

@@ -76,7 +76,7 @@ class Math:
                     missing[g, a] = None
                 return known.get((g, a))
 
-            decision = same(gold, found.text, algebra)
+            decision = same(gold, found.text, algebra, prompt.text)
             if decision is not None:
                 return _said(decision, found.text, f"{found.rule}; {how}")
             equal = await self._equal(list(missing))
@@ -84,7 +84,7 @@ class Math:
                 stalled = equal.outcome is Outcome.wrong
                 return _said(False, found.text, f"{found.rule}; {equal.feedback}") if stalled else equal
             known |= zip(missing, equal, strict=True)
-            how = "math-verify"
+            how = "algebra"
 
     @staticmethod
     def fits(gold: Any) -> bool:

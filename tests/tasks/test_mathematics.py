@@ -9,6 +9,7 @@ import shutil
 from importlib.resources import files
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -20,33 +21,24 @@ from groupwise.tasks.mathematics.equal import same
 from groupwise.tasks.mathematics.extract import find_answer
 from groupwise.tasks.mathematics.limits import too_much
 
+SOURCE = Path(str(files("groupwise.tasks"))) / "mathematics"
 RIGHT, WRONG, MALFORMED, UNKNOWN = Outcome.correct, Outcome.wrong, Outcome.malformed, Outcome.unverifiable
 CASES = [json.loads(line) for line in (files("groupwise.tasks") / "cases/math.jsonl").read_text("utf-8").splitlines()]
-KNOWN_REJECTS = {
-    (r"\frac{\sqrt{3}}{2}", r"\boxed{\sin 60^\circ}"),
-    ("-1", r"\boxed{i^2}"),
-    ("ab", r"\boxed{ba}"),
-    ("42", r"\boxed{\approx 42}"),
-    ("(3,-2)", r"\boxed{x=3, y=-2}"),
-    ("1000000", r"\boxed{1 million}"),
-    ("3+4i", r"\boxed{5e^{i\arctan(4/3)}}"),
-}
-
 there = importlib.util.find_spec("math_verify") is not None and shutil.which("bwrap") is not None
-needs_extra = pytest.mark.skipif(not there and "CI" not in os.environ, reason="needs math-verify and bubblewrap")
+needs_extra = pytest.mark.skipif(not there and "CI" not in os.environ, reason="needs mpmath and bubblewrap")
 
 
-async def call(verifier: Verifier, text: str, gold: object) -> Verdict:
-    return await verifier(Prompt("p", (), "p", {"answer": gold}), Sample(context=(), stream=(0,), text=text))
+async def call(verifier: Verifier, text: str, gold: object, problem: str = "p") -> Verdict:
+    return await verifier(Prompt("p", (), problem, {"answer": gold}), Sample(context=(), stream=(0,), text=text))
 
 
 def ask(verifier: Verifier, text: str, gold: object) -> Verdict:
     return asyncio.run(call(verifier, text, gold))
 
 
-def all_of(verifier: Verifier, pairs: list[tuple[str, object]]) -> list[Verdict]:
+def all_of(verifier: Verifier, asked: list[tuple[str, object]] | list[tuple[str, object, str]]) -> list[Verdict]:
     async def every() -> list[Verdict]:
-        return list(await asyncio.gather(*(call(verifier, text, gold) for text, gold in pairs)))
+        return list(await asyncio.gather(*(call(verifier, *one) for one in asked)))
 
     return asyncio.run(every())
 
@@ -65,20 +57,66 @@ def full():
 
 @pytest.mark.t(39)
 def test_no_wrong_answer_of_the_table_is_accepted_by_exact_means(exact):
-    verdicts = all_of(exact, [(c["answer"], c["gold"]) for c in CASES])
+    verdicts = all_of(exact, [(c["answer"], c["gold"], c.get("prompt", "")) for c in CASES])
     right = [v.outcome is RIGHT for v in verdicts]
     assert not [c for c, r in zip(CASES, right) if r and not c["right"]]
-    assert sum(c["right"] and not r for c, r in zip(CASES, right)) < 90
+    assert sum(c["right"] and not r for c, r in zip(CASES, right)) < 230
     assert len(CASES) >= 400 and len({c["family"] for c in CASES}) >= 20
+
+
+def algebra_here() -> Any:
+    """algebra.py in this process: hundreds of calls without a sandbox. The tables are our own text."""
+    spec = importlib.util.spec_from_file_location("algebra_here", SOURCE / "algebra.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def unboxed(full, monkeypatch):
+    """The verifier with algebra, without the sandbox."""
+    algebra = algebra_here()
+
+    async def equal(pairs: list[tuple[str, str]]) -> list[bool]:
+        return algebra.equal(pairs)
+
+    monkeypatch.setattr(full, "_equal", equal)
+    return full
 
 
 @needs_extra
 @pytest.mark.t(39)
-def test_the_table(full):
-    verdicts = all_of(full, [(c["answer"], c["gold"]) for c in CASES])
+def test_the_table(unboxed):
+    verdicts = all_of(unboxed, [(c["answer"], c["gold"], c.get("prompt", "")) for c in CASES])
     assert UNKNOWN not in {v.outcome for v in verdicts}
-    other = {(c["gold"], c["answer"]) for c, v in zip(CASES, verdicts) if (v.outcome is RIGHT) != c["right"]}
-    assert other == KNOWN_REJECTS
+    assert not [(c["gold"], c["answer"]) for c, v in zip(CASES, verdicts) if (v.outcome is RIGHT) != c["right"]]
+
+
+UNREAD = [
+    ("x+1", "[x]+1"),
+    (r"\frac{y}{x}", r"\frac{dy}{dx}"),
+    ("xt", "x(t)"),
+    ("f(x)^{-1}", "f^{-1}(x)"),
+    (r"\frac{1}{2x}", "1/2x"),
+    (r"\frac{\sin x}{2}", r"\sin x/2"),
+    ("x^3", "x3"),
+    ("7s+e+v+e+n", "7s+e+v+e+n seven"),
+]
+
+
+@needs_extra
+@pytest.mark.t(39)
+def test_what_has_two_readings_or_none_is_not_equal(unboxed):
+    verdicts = all_of(unboxed, [(rf"\boxed{{{a}}}", g) for pair in UNREAD for g, a in (pair, pair[::-1])])
+    assert {v.outcome for v in verdicts} == {WRONG}
+
+
+def test_nouns_of_the_problem_are_units_and_words_that_change_a_number_never_are():
+    problem = "Half of the goblins leave, twice squared. How many goblins stay?"
+    assert same("8", "8 goblins", problem=problem) is True and same("8", "8 goblins") is not True
+    for words in ("8 squared", "8 half goblins", "8 twice", "8 goblins squared"):
+        assert same("8", words, lambda gold, answer: False, problem) is False
 
 
 @pytest.mark.t(40)
@@ -187,18 +225,19 @@ def test_bombs_are_wrong_before_anything_is_computed(exact, bomb: str):
         assert ask(exact, text, 34).outcome in (WRONG, MALFORMED)
 
 
-HEAVY = [rf"(a+b+c+d+e)^{{{n}}}" for n in (97, 98, 99)]
+HEAVY = [rf"x+\ln(|y|+2^{{{n}}})" for n in (300, 301, 302)]
+"""Some seconds each: a thousand digits at each of seventy points."""
 
 
 @needs_extra
 @pytest.mark.t(41)
 def test_an_answer_that_takes_too_long_is_wrong_and_a_gold_answer_that_does_is_unverifiable():
-    """Answers that math-verify needs minutes for; the next one is judged as ever."""
+    """The next answer is judged as ever."""
     verifier = Math(deadline=0.5, workers=1)
     try:
-        for verdict in all_of(verifier, [(rf"\boxed{{{h}}}", "x+1") for h in HEAVY]):
+        for verdict in all_of(verifier, [(rf"\boxed{{{h}-{h[2:]}}}", "x") for h in HEAVY]):
             assert verdict.outcome is WRONG and verdict.feedback.endswith("too large to compare: too much CPU time")
-        verdict = ask(verifier, rf"\boxed{{{HEAVY[0]}}}", HEAVY[1] + "+1")
+        verdict = ask(verifier, rf"\boxed{{{HEAVY[0]}}}", r"\ln(2^{300}+|y|)+x")
         assert verdict.outcome is UNKNOWN and verdict.cause.startswith("the gold answer alone is too large to compare")
         assert ask(verifier, r"\boxed{2\sqrt{2}}", r"\sqrt{8}").outcome is RIGHT
     finally:

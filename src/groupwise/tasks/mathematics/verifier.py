@@ -1,4 +1,4 @@
-"""The verifier `math`: find the answer, compare exactly, and ask math-verify where exact numbers do not tell."""
+"""The verifier `math`: find the answer, compare exactly, and by algebra in the sandbox where numbers do not tell."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -24,7 +24,7 @@ class Math:
 
     `answer` says which of several boxes or answer lines counts (`last`, `first`, `only`: all alike), `place` where it
     may stand (`either`, `boxed`, `line`). Exact text, numbers, units, lists, intervals and matrices are compared here;
-    what needs algebra goes to math-verify in the sandbox, in `workers` boxes, with `deadline` CPU seconds a call.
+    what needs algebra goes to algebra.py in the sandbox, in `workers` boxes, with `deadline` CPU seconds a call.
     An answer that uses them up is wrong, "too large to compare"; it is unverifiable where the gold answer alone does.
     With `symbolic=False` what needs algebra is wrong unless it is written as the gold answer is, and neither a sandbox
     nor an extra package is needed.

@@ -86,14 +86,17 @@ class _Comparison:
         units = [value.unit if isinstance(value, Value) else "" for value in (gold, answer)]
         if not fitting(*units):
             return False
-        if gold.text == answer.text:
+        percent = "%" in units and units[0] != units[1]
+        if gold.text == answer.text and not percent:
             return True
         numbers = [value.number if isinstance(value, Value) else None for value in (gold, answer)]
         if numbers[0] is not None and numbers[1] is not None:
             g, a = numbers[0], numbers[1]
-            if g != a and "%" in units and units[0] != units[1]:
+            if percent and (g != a or abs(g) <= 1):  # `0.5%` is not `0.5`
                 g, a = (g / 100 if units[0] else g), (a / 100 if units[1] else a)
             return g == a
+        if percent:
+            return False
         for one, other, unit in ((gold, answer, units[0]), (answer, gold, units[1])):
             if len(unit) == 1 and other.text == one.text + unit:  # `5m` for `5 m`
                 return True

@@ -121,7 +121,7 @@ def split_unit(text: str, nouns: frozenset[str] = frozenset()) -> tuple[str, str
     if tail is None:
         return text, ""
     value, unit = tail["value"], tail["unit"].strip().rstrip(".")
-    behind_bracket = value[-1] in "})" and len(unit) > 3
+    behind_bracket = value[-1] in "})" and len(unit) > 2
     if not tail["space"] and (value[-1].isalpha() or not (unit in _UNSPACED or behind_bracket)):
         return text, ""
     if unit.startswith("deg") and _ANGLES.search(value):

@@ -104,9 +104,8 @@ class Symbolic:
 
     def _refused(self, lack: Environment) -> Environment:
         fix = f"{lack.fix}\n{WITHOUT}"
-        return Environment(
-            f"the verifier {self.verifier} compares in the sandbox: {lack.what}", evidence=lack.evidence, fix=fix
-        )
+        what = f"the verifier {self.verifier} compares in the sandbox, and none starts on this machine"
+        return Environment(what, evidence=lack.evidence, fix=fix)
 
 
 def need_packages(verifier: str, packages: Sequence[str] = ()) -> None:

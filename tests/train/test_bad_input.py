@@ -215,8 +215,8 @@ def test_precision(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_directory_that_is_no_run(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (home / "none").mkdir()
     for command in ("resume", "report"):
-        for name in ("none", "missing"):
-            assert f"{name} is not a run" in refused(capsys, 3, command, name)
+        assert "the run in none is empty" in refused(capsys, 3, command, "none")
+        assert "missing is not a run" in refused(capsys, 3, command, "missing")
     assert "there is no model at missing" in refused(capsys, 3, "eval", "missing")
     (home / "file").write_text("")
     assert "could not be written" in refused(capsys, 6, "train", *SMALL, "--out", "file/runs")

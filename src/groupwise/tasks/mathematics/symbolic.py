@@ -17,7 +17,8 @@ from groupwise.tasks.sandbox import Bounds, Program, Ran, Sandbox
 
 MAKE = Callable[..., Sandbox]
 """`Sandbox`, or what makes one with the same keywords."""
-PACKAGES = ("math-verify", "latex2sympy2_extended", "sympy", "mpmath", "antlr4-python3-runtime")
+MATH_VERIFY = ("math-verify", "latex2sympy2_extended", "sympy", "mpmath", "antlr4-python3-runtime")
+"""math-verify and all that it imports."""
 MEMORY = 2 << 30
 """Bytes that a call may address."""
 WITHOUT = """\
@@ -44,7 +45,7 @@ class Symbolic:
         make: MAKE,
         deadline: float,
         workers: int,
-        packages: Sequence[str] = (),
+        packages: Sequence[str],
     ) -> None:
         if deadline <= 0 or workers < 1:
             raise Usage(f"{verifier}(deadline={deadline:g}, workers={workers})", fix="deadline above 0, workers from 1")
@@ -56,7 +57,7 @@ class Symbolic:
             self._sandbox = make(
                 bounds=Bounds(cpu=deadline, wall=max(60.0, 20 * deadline), memory=MEMORY),
                 boxes=workers,
-                packages=(*PACKAGES, *packages),
+                packages=packages,
                 preload={self.module: source},
             )
         except Environment as lack:
@@ -108,9 +109,9 @@ class Symbolic:
         return Environment(what, evidence=lack.evidence, fix=fix)
 
 
-def need_packages(verifier: str, packages: Sequence[str] = ()) -> None:
+def need_packages(verifier: str, packages: Sequence[str]) -> None:
     """`Environment` where the extra `math` is not installed."""
-    for package in (*PACKAGES, *packages):
+    for package in packages:
         if find_spec(_MODULES.get(package, package)) is None:
             raise Environment(
                 f"the verifier {verifier} needs the package {package}",

@@ -6,7 +6,7 @@ from typing import Any
 
 from groupwise.data import Outcome, Prompt, Sample, Verdict
 from groupwise.tasks.judge import unverifiable
-from groupwise.tasks.mathematics.symbolic import MAKE, PACKAGES, Symbolic
+from groupwise.tasks.mathematics.symbolic import MAKE, MATH_VERIFY, Symbolic
 from groupwise.tasks.mathematics.verifier import is_gold
 from groupwise.tasks.sandbox import Sandbox
 
@@ -95,12 +95,18 @@ class MathVerify:
     """
 
     keeps_time = True
-    packages = PACKAGES
+    packages = MATH_VERIFY
     expects = "text or a number"
 
     def __init__(self, *, deadline: float = 2.0, workers: int = 2, sandbox: MAKE = Sandbox) -> None:
         self._ask = Symbolic(
-            "math_verify", "by_default.py", "accepted", make=sandbox, deadline=deadline, workers=workers
+            "math_verify",
+            "by_default.py",
+            "accepted",
+            make=sandbox,
+            deadline=deadline,
+            workers=workers,
+            packages=self.packages,
         )
         self.close = self._ask.close
 
@@ -123,7 +129,7 @@ class MathDrGrpo:
     """
 
     keeps_time = True
-    packages = (*PACKAGES, "pylatexenc")
+    packages = (*MATH_VERIFY, "pylatexenc")
     expects = "text, a number or a list of them"
 
     def __init__(
@@ -143,7 +149,7 @@ class MathDrGrpo:
             make=sandbox,
             deadline=deadline,
             workers=workers,
-            packages=("pylatexenc",),
+            packages=self.packages,
         )
         self.close = self._ask.close
 

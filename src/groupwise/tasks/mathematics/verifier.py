@@ -10,7 +10,7 @@ from groupwise.tasks.mathematics.equal import same
 from groupwise.tasks.mathematics.extract import Place, Which, find_answer
 from groupwise.tasks.mathematics.limits import is_algebra, too_much
 from groupwise.tasks.mathematics.rational import rational
-from groupwise.tasks.mathematics.symbolic import MAKE, PACKAGES, Symbolic
+from groupwise.tasks.mathematics.symbolic import MAKE, Symbolic
 from groupwise.tasks.mathematics.tidy import tidy
 from groupwise.tasks.mathematics.units import split_unit
 from groupwise.tasks.sandbox import Sandbox
@@ -31,7 +31,7 @@ class Math:
     """
 
     keeps_time = True
-    packages = PACKAGES
+    packages = ("mpmath",)
     expects = "text or a number"
 
     def __init__(
@@ -53,7 +53,9 @@ class Math:
         self.place: Place = cast(Place, place)
         self._algebra: Symbolic | None = None
         if symbolic:
-            self._algebra = Symbolic("math", "algebra.py", "equal", make=sandbox, deadline=deadline, workers=workers)
+            self._algebra = Symbolic(
+                "math", "algebra.py", "equal", make=sandbox, deadline=deadline, workers=workers, packages=self.packages
+            )
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
         gold = gold_answer(prompt.given.get("answer"))

@@ -149,10 +149,7 @@ class _Comparison:
         one_of = several.joined in ("or", "union")
         if several.joined == "union" or _any(reads, lambda r: isinstance(r, Row) and bool(r.of)):
             return "one" if one_of else "all"
-        if (
-            _any(reads, lambda r: isinstance(r, Word) and not _is_name(r.text))
-            or len(set(self.labels(several)) - {""}) > 1
-        ):
+        if _any(reads, lambda r: isinstance(r, Word)) or len(set(self.labels(several)) - {""}) > 1:
             return "one" if one_of else "all"
         return "any"
 
@@ -185,10 +182,6 @@ def _is_word(text: str) -> bool:
     if len(text) < 3 or pairs or set(lower) <= _VARIABLES or not set(lower) & set("aeiouy"):
         return False
     return text == lower or text == text.capitalize() or (len(text) >= 5 and text.isupper())
-
-
-def _is_name(text: str) -> bool:
-    return len(text) == 1 and text.islower()
 
 
 def _is_product(text: str) -> bool:

@@ -129,7 +129,7 @@ def read(text: str, nouns: frozenset[str] = frozenset()) -> Read:
     if interval := _inequality(text, nouns):
         return interval
     if len(re.findall(r"\\(?:pm|mp)(?![A-Za-z])", text)) == 1:
-        signs = (re.sub(r"^\+", "", re.sub(r"\\(?:pm|mp)(?![A-Za-z])", sign, text)) for sign in "+-")
+        signs = (re.sub(r"^\+ ?", "", re.sub(r"\\(?:pm|mp)(?![A-Za-z])", sign, text)) for sign in "+-")
         return Several(tuple(signs))
     value, unit = (text, "") if r"\pm" in text else split_unit(text, nouns)
     if value != text and (inner := _inside(value)) is not None and value.startswith("("):

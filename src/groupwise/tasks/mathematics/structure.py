@@ -110,7 +110,7 @@ def read(text: str, nouns: frozenset[str] = frozenset()) -> Read:
             return Row(left + right, items)
         if (left == "(" and right == ")") or re.fullmatch(r"\[-?\d+\]", text):
             return read(inner, nouns)
-    if text == r"\emptyset":
+    if text == r"\emptyset" or re.fullmatch("(?:there (?:is|are) )?no solutions?", text, re.IGNORECASE):
         return Several((), "set")
     if text == r"\reals" or re.fullmatch("all real numbers?|all reals", text):
         return Row("()", (r"-\infty", r"\infty"))

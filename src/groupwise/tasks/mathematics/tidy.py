@@ -49,7 +49,7 @@ _REWRITES = [
     (r"\\frac\s*(\d)\s*\{", r"\\frac{\1}{"),
     (r"\\frac\s*(\{[^{}]*\})\s*(\d|[a-z])", r"\\frac\1{\2}"),
     (r"\\sqrt\s*(\d|[a-z])(?![A-Za-z])", r"\\sqrt{\1}"),
-    (r"([\^_])\s*\{(\w)\}", r"\1\2"),
+    (r"([\^_])\s*\{(\w)\}(?!\d)", r"\1\2"),  # not `x^{1}0`, which is no `x^{10}`
 ]
 _COMPILED = [(re.compile(pattern), to) for pattern, to in _REWRITES]
 _TEXT = re.compile(rf"\\(?:{_WORDING})\s*\{{([^{{}}]*)\}}")

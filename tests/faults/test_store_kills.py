@@ -266,13 +266,14 @@ class Powered(Meddled):
         if name == "replace":
             for inner in args[0].rglob("*"):
                 self.at(inner)
-        act(*args)
         path: Path = args[0]
         if path == self.root:
             assert name == "sync"
+            act(path)
             self.top.safe = dict(self.top.live)
             return
-        folder, key = self.at(path)
+        folder, key = self.at(path)  # a library's file is read before the act: what the act appends counts once
+        act(*args)
         if name == "mkdir":
             folder.live[key] = Folder()
         elif name == "remove":

@@ -72,10 +72,13 @@ def test_resume_wants_the_same_base(home: Path, capsys: pytest.CaptureFixture[st
     run = trained("--model", "base", "--task", "problems.jsonl", "--verifier", "exact", *LORA)
     assert main(["resume", str(run)]) == 0
     directory(home / "base", vocabulary=40, rope_theta=3.0)
-    assert main(["resume", str(run)]) == 0  # the weights are what counts
-    directory(home / "base", vocabulary=40, tied=True)
-    assert main(["resume", str(run)]) == 3
-    assert "the weights of base are others now" in capsys.readouterr().err
+    assert main(["resume", str(run)]) == 3  # the same weights compute other numbers
+    assert "files.config.json: " in capsys.readouterr().err
+    assert main(["resume", str(run), "--changed"]) == 0
+    directory(home / "base", vocabulary=40, rope_theta=3.0, tied=True)
+    for words in ([], ["--changed"]):
+        assert main(["resume", str(run), *words]) == 3
+        assert "the weights of base are others now" in capsys.readouterr().err
 
 
 def test_what_cannot_be(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

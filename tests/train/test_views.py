@@ -117,7 +117,7 @@ def no_doors(monkeypatch):
 def no_weights(monkeypatch):
     """`check` loads none."""
     monkeypatch.setattr("safetensors.safe_open", None)
-    monkeypatch.setattr("groupwise.models.checkpoint.safe_open", None)
+    monkeypatch.setattr("groupwise.models.weights.safe_open", None)
 
 
 @pytest.mark.parametrize("method", published, ids=NAMES)

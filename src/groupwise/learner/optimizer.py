@@ -72,12 +72,6 @@ class Optimizer:
                 master.grad = more if master.grad is None else master.grad.add_(more)
                 weight.grad = None
 
-    def settle(self) -> None:
-        """After the last piece of a step: where none had a gradient to give, that is a gradient of zero."""
-        if not self.gradients:
-            for master in self.masters:
-                master.grad = torch.zeros_like(master)
-
     @torch.no_grad()
     def step(self, rate: float, norm: float) -> None:
         """New weights from the gathered gradients, whose global norm is `norm`."""

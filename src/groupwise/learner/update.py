@@ -159,7 +159,8 @@ class Learner:
         """Gradients of the whole step, piece by piece; the loss, the step with its log-probs, and its experts."""
         parts = _cut(whole, step)
         traffic = Traffic(self.model, routing, parts)
-        loss, logps, entropies = 0.0, [], []
+        losses: list[Tensor] = []
+        logps, entropies = [], []
         for part in parts:
             trip = traffic.trip()
             logp, entropy = forward(self.model, part, temperature=self.temperature, through=trip)
@@ -169,18 +170,15 @@ class Learner:
             scalar.backward()
             assert leaf.grad is not None, "a loss depends on its log-probs"
             beside = traffic.see(trip)
-            # Answers that were all right, or all wrong, often pull at nothing: then there is no way back to go.
-            if beside is not None:
-                torch.autograd.backward([logp, beside], [leaf.grad, None])
-                self.optimizer.gather()
-                loss += float(beside.detach())
-            elif leaf.grad.count_nonzero():
-                logp.backward(leaf.grad)
-                self.optimizer.gather()
-            loss += float(scalar.detach())
+            # Every piece runs its backward pass, also where the gradient is zero: under FSDP a backward pass gathers
+            # and reduces weights, so ranks that decide by their own gradients would wait for each other for ever.
+            roots = [(logp, leaf.grad)] if beside is None else [(logp, leaf.grad), (beside, None)]
+            torch.autograd.backward(*zip(*roots))
+            self.optimizer.gather()
+            losses += [scalar.detach()] if beside is None else [beside.detach(), scalar.detach()]
             logps.append(logp.detach())
             entropies.append(entropy)
-        self.optimizer.settle()
+        loss = sum(map(float, losses), start=0.0)  # once a step: on a GPU each reading waits for all that was launched
         logp = torch.cat(logps)
         old = whole.logp_old if whole.logp_old is not None else logp
         return loss, whole.having(logp=logp, logp_old=old, measures={Entropy(): torch.cat(entropies)}), traffic

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from groupwise.data import name_of
 from groupwise.objective import (
     KL,
     Clip,
@@ -181,7 +182,7 @@ def test_closed_form_of_rows_of_1_2_and_5_tokens(aggregate: str) -> None:
             "budget_mean": [1 / 30] * 8,
         }[aggregate]
         gain = [2.2, -0.9, -1.3, *[0.5] * 5]
-        objective = Objective(aggregate={f.__name__: f for f in (sequence_mean, token_mean, budget_mean)}[aggregate])
+        objective = Objective(aggregate={name_of(f): f for f in (sequence_mean, token_mean, budget_mean)}[aggregate])
         loss = -sum(w * g for w, g in zip(share, gain))
         slope = [-w * g for w, g in zip(share, gain)]
     found = objective(objective.fix(step))

@@ -1,7 +1,7 @@
 """What every objective obeys, whatever its parts: it equals a loop over tokens, and a step's pieces add up to it."""
 
-from dataclasses import fields, is_dataclass, replace
-from typing import Any
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from groupwise.data import ENVIRONMENT, TEMPLATE, Batch, Family, Logp, pack
+from groupwise.data import ENVIRONMENT, TEMPLATE, Batch, Family, Logp, couples, pack
 from groupwise.objective import (
     KL,
     Clip,
@@ -318,6 +318,42 @@ def test_a_ratio_of_a_whole_sequence_refuses_an_aggregate_that_counts_length(
 ) -> None:
     with pytest.raises(ValueError, match=r"(?s)sequence's length.*sequence_mean or group_mean"):
         Objective(surrogate=wrap(ratio), aggregate=aggregate)
+
+
+@dataclass(frozen=True)
+class ByLength:
+    """A user's aggregate: each sequence weighs its group's number of tokens."""
+
+    weighs: ClassVar[str] = "sequences"
+
+    def __call__(self, step: Batch) -> Tensor:
+        return sequence_mean(step)
+
+
+def test_a_users_aggregate_that_weighs_sequences_takes_a_ratio_of_a_sequence() -> None:
+    Objective(surrogate=Clip(ratio=sequence_ratio), aggregate=ByLength())
+
+    def mine(step: Batch) -> Tensor:
+        return sequence_mean(step)
+
+    with pytest.raises(ValueError, match="mine would weigh"):
+        Objective(surrogate=Clip(ratio=sequence_ratio), aggregate=mine)
+    mine.weighs = "sequences"  # type: ignore[attr-defined]
+    Objective(surrogate=Clip(ratio=sequence_ratio), aggregate=mine)
+
+
+@dataclass(frozen=True)
+class Gate:
+    """A user's surrogate that must not be cut within a sequence and has one ratio a token."""
+
+    couples: ClassVar[str] = "sequence"
+
+    def __call__(self, piece: Batch) -> Tensor:
+        return piece.logp * piece.sequences.spread(piece.sequences.mean(piece.advantage))
+
+
+def test_what_may_not_be_cut_is_no_ratio_of_a_sequence() -> None:
+    assert couples(Objective(surrogate=Gate(), aggregate=token_mean)) == "sequence"
 
 
 def test_a_part_that_gives_another_shape_is_named() -> None:

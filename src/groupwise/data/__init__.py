@@ -38,7 +38,7 @@ from groupwise.data.visible import visible
 if TYPE_CHECKING:
     from groupwise.data.batch import Batch, family_of, pack
     from groupwise.data.measures import Entropy, Logp, Measure
-    from groupwise.data.parts import couples, name_of, needs, scope
+    from groupwise.data.parts import couples, name_of, needs, one_per_sequence, scope, weighs
     from groupwise.data.segments import Segments
     from groupwise.data.sockets import (
         Advantage,
@@ -64,6 +64,7 @@ if TYPE_CHECKING:
         Surrogate,
         Task,
         Verifier,
+        Weighs,
         Weight,
         World,
     )
@@ -121,6 +122,7 @@ __all__ = [
     "Usage",
     "Verdict",
     "Verifier",
+    "Weighs",
     "Weight",
     "Words",
     "WorkerLost",
@@ -129,9 +131,11 @@ __all__ = [
     "family_of",
     "name_of",
     "needs",
+    "one_per_sequence",
     "pack",
     "scope",
     "visible",
+    "weighs",
 ]
 
 

@@ -4,7 +4,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from groupwise.data.measures import Measure
-from groupwise.data.sockets import Couples, Scope
+from groupwise.data.sockets import Couples, Scope, Weighs
 
 _COUPLES: tuple[Couples, ...] = ("token", "sequence", "group")
 _SCOPES: tuple[Scope, ...] = ("group", "iteration")
@@ -20,6 +20,16 @@ def scope(part: Any) -> Scope:
     """Whether a part's statistics run over groups or over the whole iteration."""
     said: list[Scope] = [getattr(p, "scope", "group") for p in _with_fields(part)]
     return max(said, key=_SCOPES.index)
+
+
+def one_per_sequence(part: Any) -> bool:
+    """Whether a part, or a part in its fields, gives all tokens of a sequence the same ratio."""
+    return any(getattr(p, "one_per_sequence", False) for p in _with_fields(part))
+
+
+def weighs(aggregate: Any) -> Weighs:
+    """Which unit has the same total share: each token, or each sequence of a group."""
+    return getattr(aggregate, "weighs", "tokens")
 
 
 def needs(part: Any) -> frozenset[Measure]:

@@ -12,6 +12,7 @@ from groupwise.data.sample import Ask, Draw, Family, Ids, Prompt, Sample, Span, 
 
 Couples = Literal["token", "sequence", "group"]
 Scope = Literal["group", "iteration"]
+Weighs = Literal["tokens", "sequences"]
 
 State = TypeVar("State")
 
@@ -170,7 +171,10 @@ class Mask(Protocol):
 
 @runtime_checkable
 class Aggregate(Protocol):
-    """The share of every token in the step: constants, and the only place where anything is divided by a count."""
+    """The share of every token in the step: constants, and the only place where anything is divided by a count.
+
+    `weighs = "sequences"` on an aggregate: a sequence's total share does not grow with its length.
+    """
 
     def __call__(self, step: Batch, /) -> Float[Tensor, " n"]: ...
 
@@ -184,7 +188,10 @@ class Weight(Protocol):
 
 @runtime_checkable
 class Ratio(Protocol):
-    """How far the policy has moved, in the graph. `couples` says what may not be cut in two."""
+    """How far the policy has moved, in the graph. `couples` is the unit that may not be cut in two.
+
+    `one_per_sequence = True` on a ratio: all tokens of a sequence have the same number.
+    """
 
     def __call__(self, piece: Batch, /) -> Float[Tensor, " n"]: ...
 

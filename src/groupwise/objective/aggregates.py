@@ -1,14 +1,18 @@
 """The share of every token in the step: constants, and the only place where anything is divided by a count.
 
 Each says what it counts: *drawn* samples (an answer left without a token counts) or *live* ones (it does not). Sizes
-come in the dtype of the advantage, which they multiply; an empty step has an empty share.
+come in the dtype of the advantage, which they multiply; an empty step has an empty share. An aggregate with
+`weighs = "sequences"` gives a sequence a total share that does not grow with its length.
 """
+
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch
+from groupwise.data import Batch, Weighs
 
 
 def token_mean(step: Batch) -> Float[Tensor, " n"]:
@@ -16,22 +20,38 @@ def token_mean(step: Batch) -> Float[Tensor, " n"]:
     return torch.full_like(step.advantage, 1 / max(step.tokens, 1))
 
 
-def sequence_mean(step: Batch) -> Float[Tensor, " n"]:
+@dataclass(frozen=True, slots=True)
+class SequenceMean:
     """Every live sequence weighs the same, every token the same within it. GRPO, arXiv:2402.03300, equation 3.
 
     Where groups have unequally many live members this is not the paper's mean over groups: see `group_mean`.
     """
-    s = step.sequences
-    return s.spread(1 / s.size(step.advantage).clamp(min=1)) / max(s.live, 1)
+
+    name: ClassVar[str] = "sequence_mean"
+    weighs: ClassVar[Weighs] = "sequences"
+
+    def __call__(self, step: Batch) -> Float[Tensor, " n"]:
+        s = step.sequences
+        return s.spread(1 / s.size(step.advantage).clamp(min=1)) / max(s.live, 1)
 
 
-def group_mean(step: Batch) -> Float[Tensor, " n"]:
+@dataclass(frozen=True, slots=True)
+class GroupMean:
     """Every live group weighs the same, in it every live sequence, in that every token. GRPO's equation 3 as it is."""
-    s, g = step.sequences, step.groups
-    size = s.size(step.advantage)
-    members = g.total((size > 0).to(size.dtype))
-    live_groups = max(int((members > 0).sum()), 1)
-    return s.spread(1 / (size * g.spread(members)).clamp(min=1)) / live_groups
+
+    name: ClassVar[str] = "group_mean"
+    weighs: ClassVar[Weighs] = "sequences"
+
+    def __call__(self, step: Batch) -> Float[Tensor, " n"]:
+        s, g = step.sequences, step.groups
+        size = s.size(step.advantage)
+        members = g.total((size > 0).to(size.dtype))
+        live_groups = max(int((members > 0).sum()), 1)
+        return s.spread(1 / (size * g.spread(members)).clamp(min=1)) / live_groups
+
+
+sequence_mean = SequenceMean()
+group_mean = GroupMean()
 
 
 def sequence_sum(step: Batch) -> Float[Tensor, " n"]:

@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Aggregate, Batch, Penalty, Surrogate, Weight, couples, name_of
-from groupwise.objective.aggregates import group_mean, sequence_mean, token_mean
+from groupwise.data import Aggregate, Batch, Penalty, Surrogate, Weight, name_of, one_per_sequence, weighs
+from groupwise.objective.aggregates import token_mean
 from groupwise.objective.surrogates import Clip
 
 
@@ -20,6 +20,7 @@ class Objective:
     A step is fixed whole, then forwarded in pieces whose losses add up: `sum(objective(piece) for piece in pieces)`.
 
     >>> from groupwise.data import family_of, pack
+    >>> from groupwise.objective import sequence_mean
     >>> step = pack([family_of([1.0, 0.0], lengths=[3, 1])]).having(advantage=torch.tensor([1.0, 1.0, 1.0, -1.0]))
     >>> Objective(aggregate=sequence_mean).fix(step).share
     tensor([0.1667, 0.1667, 0.1667, 0.5000])
@@ -31,11 +32,12 @@ class Objective:
     aggregate: Aggregate = token_mean
 
     def __post_init__(self) -> None:
-        if couples(self.surrogate) == "sequence" and self.aggregate not in (sequence_mean, group_mean):
+        if one_per_sequence(self.surrogate) and weighs(self.aggregate) != "sequences":
             ratio = name_of(getattr(self.surrogate, "ratio", self.surrogate))
             raise ValueError(
                 f"{ratio} gives a sequence one ratio, and {name_of(self.aggregate)} would weigh that ratio by the "
-                "sequence's length, which no paper means\nuse sequence_mean or group_mean, or token_ratio"
+                "sequence's length, which no paper means\n"
+                "use sequence_mean or group_mean, or token_ratio; your own aggregate: weighs = 'sequences'"
             )
 
     @torch.no_grad()

@@ -25,6 +25,7 @@ class SequenceRatio:
 
     name: ClassVar[str] = "sequence_ratio"
     couples: ClassVar[Couples] = "sequence"
+    one_per_sequence: ClassVar[bool] = True
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
         s = b.sequences
@@ -40,6 +41,7 @@ class SequenceRatioPerToken:
 
     name: ClassVar[str] = "sequence_ratio_per_token"
     couples: ClassVar[Couples] = "sequence"
+    one_per_sequence: ClassVar[bool] = True
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
         return sequence_ratio(b).detach() * (b.logp - b.logp.detach()).exp()
@@ -51,6 +53,7 @@ class SequenceProduct:
 
     name: ClassVar[str] = "sequence_product"
     couples: ClassVar[Couples] = "sequence"
+    one_per_sequence: ClassVar[bool] = True
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
         s = b.sequences
@@ -72,6 +75,7 @@ class PowerMean:
     """
 
     couples: ClassVar[Couples] = "sequence"
+    one_per_sequence: ClassVar[bool] = True
 
     p: float = 0.0
     log_low: float = math.inf

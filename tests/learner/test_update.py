@@ -76,7 +76,7 @@ def test_every_parameter_moves():
 
 
 def test_every_piece_runs_its_backward_pass_also_where_the_gradient_is_zero():
-    """Ranks that decide by their own gradients would wait for each other: each piece is a backward pass, on any data."""
+    """Ranks that decide by their own gradients would wait for each other for ever."""
     flat, backs = credited().having(advantage=torch.zeros_like(credited().advantage)), []
     it = learner()
     it.step(credited(), PLAN[0], OBJECTIVES["tokens"])

@@ -1,6 +1,9 @@
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from groupwise import methods
 from groupwise.data import Batch
 from groupwise.objective import budget_mean, group_mean, sequence_mean, sequence_sum, token_mean
 from tests.laws.batches import step_of
@@ -44,3 +47,22 @@ def test_shares_come_in_the_precision_of_what_they_multiply(aggregate: object, d
 def test_an_empty_step_has_an_empty_share(aggregate: object) -> None:
     for b in (step_of([[0, 0], [0]]), step().take([])):
         assert aggregate(b).tolist() == []  # type: ignore[operator]
+
+
+@settings(max_examples=60)
+@given(groups=st.integers(1, 40), members=st.integers(1, 40), longest=st.integers(1, 50), single=st.booleans())
+def test_equal_groups_make_the_group_mean_the_sequence_mean_to_the_bit(
+    groups: int, members: int, longest: int, single: bool
+) -> None:
+    b = step_of([[1 + (7 * g + 3 * i) % longest for i in range(members)] for g in range(groups)])
+    b = b.having(advantage=torch.zeros(b.tokens, dtype=torch.float32 if single else torch.float64))
+    assert torch.equal(group_mean(b), sequence_mean(b))
+
+
+@pytest.mark.parametrize("method", ["grpo", "gspo", "gspo_token", "sapo"])
+def test_an_excluded_answer_leaves_its_group_its_weight(method: str) -> None:
+    """Papers average over groups of members: three live answers of one group weigh as much as four of another."""
+    aggregate = getattr(methods, method)().objective.aggregate
+    b = step_of([[2, 1, 3, 0], [3, 2, 2, 4]])
+    by_group = b.groups.total(b.sequences.total(aggregate(b)))
+    assert by_group.tolist() == pytest.approx([0.5, 0.5], rel=1e-15)

@@ -271,7 +271,7 @@ def test_the_difference_of_grpo_and_dapo_is_dapos_abstract():
         "shaping: Correctness(right=1, wrong=0) -> Correctness(right=1, wrong=-1), Overlong(buffer=4096, factor=1)",
         "objective.surrogate.high: 0.2 -> 0.28",
         "objective.penalties: KL(coefficient=0.04, form=k3, model=reference) -> none",
-        "objective.aggregate: sequence_mean -> token_mean",
+        "objective.aggregate: group_mean -> token_mean",
         "minibatches: 1 -> 16",
         "models: reference -> none",
     ]

@@ -36,6 +36,12 @@ A_i = (R_i - mean(R)) / std(R)""",
         ),
         Difference("group size", "8", "8", "8"),
         Difference("minibatches", "8 of 128 responses", "8 of 128 responses, shuffled", "8, shuffled by samples"),
+        Difference(
+            "aggregate",
+            "sequences, then groups",
+            "sequences of a minibatch, groups ignored",
+            "sequence_mean: shuffled minibatches hold parts of groups, which group_mean would take for wholes",
+        ),
         Difference("std of a group", "not said which", "ddof 1, plus 1e-8", "ddof 1, plus 1e-6"),
         Difference(
             "advantages that vary within an answer", "not defined", "one answer at a time; verl: their mean", "refused"

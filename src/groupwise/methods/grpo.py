@@ -4,16 +4,16 @@ from groupwise.advantages import Standardised
 from groupwise.learner import Start
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Reference
-from groupwise.objective import KL, Clip, Objective, sequence_mean
+from groupwise.objective import KL, Clip, Objective, group_mean
 
 
 def grpo(*, group_size: int = 64, clip: float = 0.2, kl: float = 0.04) -> Method:
-    """Group z-scores as advantage, PPO's clip, k3 KL to the start in the loss, mean over sequences (equation 3)."""
+    """Group z-scores as advantage, PPO's clip, k3 KL to the start in the loss, mean over each group (equation 3)."""
     return Method(
         group_size=group_size,
         advantage=(Standardised(),),
         models=(("reference", Start()),),
-        objective=Objective(surrogate=Clip(clip, clip), penalties=(KL(kl, form="k3"),), aggregate=sequence_mean),
+        objective=Objective(surrogate=Clip(clip, clip), penalties=(KL(kl, form="k3"),), aggregate=group_mean),
     )
 
 
@@ -40,7 +40,10 @@ D_it = pi_ref / pi - log(pi_ref / pi) - 1""",
             "added to the std", "nothing", "verl 1e-6, oat 1e-8, TRL 1e-4", "1e-6; equal rewards give exactly 0"
         ),
         Difference(
-            "aggregate", "tokens, then sequences", "verl and TRL now default to the token mean", "sequence_mean"
+            "aggregate",
+            "tokens, then sequences, then groups",
+            'verl and TRL now default to the token mean; before: over sequences, groups ignored ("sequence_mean")',
+            "group_mean; the same bits where groups have equally many live members",
         ),
         Difference("updates per sampling", "1 (recalled)", "verl and TRL: several", "1"),
         Difference("reference", "the policy at the start of each outer round", "fixed", "the start of the run"),

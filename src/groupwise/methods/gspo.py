@@ -3,7 +3,7 @@
 from groupwise.advantages import Standardised
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Reference
-from groupwise.objective import Clip, Objective, sequence_mean, sequence_ratio
+from groupwise.objective import Clip, Objective, group_mean, sequence_ratio
 
 
 def gspo(*, group_size: int = 16, low: float = 3e-4, high: float = 4e-4, minibatches: int = 4) -> Method:
@@ -11,7 +11,7 @@ def gspo(*, group_size: int = 16, low: float = 3e-4, high: float = 4e-4, minibat
     return Method(
         group_size=group_size,
         advantage=(Standardised(),),
-        objective=Objective(surrogate=Clip(low, high, ratio=sequence_ratio), aggregate=sequence_mean),
+        objective=Objective(surrogate=Clip(low, high, ratio=sequence_ratio), aggregate=group_mean),
         minibatches=minibatches,
     )
 
@@ -29,7 +29,10 @@ A_i = (R_i - mean(R)) / std(R)""",
         Difference("group size", "not said", "not released; verl examples 16", "16 (inferred)"),
         Difference("exponent's clamp", "none", "verl: at most 10", "within -20 and 20"),
         Difference(
-            "aggregate", "mean over sequences", "verl: forced to sequences", "sequence_mean; a token mean is refused"
+            "aggregate",
+            "sequences, then groups",
+            "verl: forced to sequences, groups ignored",
+            "group_mean; a token mean is refused",
         ),
         Difference("std of a group", "not said which", "verl and TRL: ddof 1", "ddof 1, plus 1e-6"),
         Difference("KL", "none", "not released; TRL 0", "none"),

@@ -3,7 +3,7 @@
 from groupwise.advantages import Standardised
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Reference
-from groupwise.objective import Clip, Objective, sequence_mean, sequence_ratio_per_token
+from groupwise.objective import Clip, Objective, group_mean, sequence_ratio_per_token
 
 
 def gspo_token(*, group_size: int = 16, low: float = 3e-4, high: float = 4e-4, minibatches: int = 4) -> Method:
@@ -11,7 +11,7 @@ def gspo_token(*, group_size: int = 16, low: float = 3e-4, high: float = 4e-4, m
     return Method(
         group_size=group_size,
         advantage=(Standardised(),),
-        objective=Objective(surrogate=Clip(low, high, ratio=sequence_ratio_per_token), aggregate=sequence_mean),
+        objective=Objective(surrogate=Clip(low, high, ratio=sequence_ratio_per_token), aggregate=group_mean),
         minibatches=minibatches,
     )
 
@@ -36,7 +36,12 @@ s_i = exp( 1/|y_i| sum_t log(pi(y_it) / pi_old(y_it)) )""",
             "the group's; credit gives others",
         ),
         Difference("exponent's clamp", "none", "verl: at most 10", "within -20 and 20"),
-        Difference("aggregate", "tokens, then sequences", "verl: forced", "sequence_mean; a token mean is refused"),
+        Difference(
+            "aggregate",
+            "tokens, sequences, groups",
+            "verl: forced to sequences, groups ignored",
+            "group_mean; a token mean is refused",
+        ),
     ),
     proofs=(
         "tests/golden/test_methods.py::test_whole_path[gspo_token]",

@@ -3,7 +3,7 @@
 from groupwise.advantages import Standardised
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Reference
-from groupwise.objective import Objective, SoftGate, sequence_mean
+from groupwise.objective import Objective, SoftGate, group_mean
 
 
 def sapo(*, group_size: int = 16, positive: float = 1.0, negative: float = 1.05, minibatches: int = 4) -> Method:
@@ -11,7 +11,7 @@ def sapo(*, group_size: int = 16, positive: float = 1.0, negative: float = 1.05,
     return Method(
         group_size=group_size,
         advantage=(Standardised(),),
-        objective=Objective(surrogate=SoftGate(positive, negative), aggregate=sequence_mean),
+        objective=Objective(surrogate=SoftGate(positive, negative), aggregate=group_mean),
         minibatches=minibatches,
     )
 
@@ -27,7 +27,7 @@ A_i = (R_i - mean(R)) / std(R)""",
         Difference("temperatures", "1.0 and 1.05", "not released; verl, TRL and ms-swift the same", "1.0 and 1.05"),
         Difference("minibatches", "4 (recalled)", "not released; verl 4 and 8", "4"),
         Difference("group size", "not said", "not released; verl examples 16", "16 (inferred)"),
-        Difference("aggregate", "tokens, then sequences", "verl: forced", "sequence_mean"),
+        Difference("aggregate", "tokens, sequences, groups", "verl: forced to sequences, groups ignored", "group_mean"),
         Difference("std of a group", "not said which", "verl and TRL: ddof 1", "ddof 1, plus 1e-6"),
         Difference("KL", "none", "not released; none", "none"),
     ),

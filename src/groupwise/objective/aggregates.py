@@ -37,7 +37,10 @@ class SequenceMean:
 
 @dataclass(frozen=True, slots=True)
 class GroupMean:
-    """Every live group weighs the same, in it every live sequence, in that every token. GRPO's equation 3 as it is."""
+    """Every live group weighs the same, in it every live sequence, in that every token. GRPO's equation 3 as it is.
+
+    Where all groups have equally many live members it equals `sequence_mean` to the bit.
+    """
 
     name: ClassVar[str] = "group_mean"
     weighs: ClassVar[Weighs] = "sequences"
@@ -46,8 +49,9 @@ class GroupMean:
         s, g = step.sequences, step.groups
         size = s.size(step.advantage)
         members = g.total((size > 0).to(size.dtype))
-        live_groups = max(int((members > 0).sum()), 1)
-        return s.spread(1 / (size * g.spread(members)).clamp(min=1)) / live_groups
+        # With equal groups members * groups is the number of live sequences, divided by where sequence_mean divides.
+        divisor = g.spread(members) * (members > 0).sum()
+        return s.spread(1 / size.clamp(min=1) / divisor.clamp(min=1))
 
 
 sequence_mean = SequenceMean()

@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Annotated, Any, Optional, TypeVar
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -22,6 +23,9 @@ else:
     Later = Optional
 UNWRITTEN: Any = None
 
+# What each field of a batch has one of: `take`, `keep`, `joined` and `to` follow from it.
+PER_SAMPLE, PER_TOKEN, SEGMENTS, PER_RUN = ({"per": unit} for unit in ("sample", "token", "segments", "run"))
+
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Batch:
@@ -35,41 +39,39 @@ class Batch:
     ([0, 0, 1], 1, [1.0, 0.0])
     """
 
-    samples: tuple[Sample, ...]
-    sequences: Segments
+    samples: tuple[Sample, ...] = field(metadata=PER_SAMPLE)
+    sequences: Segments = field(metadata=SEGMENTS)
     """Tokens in samples."""
-    groups: Segments
+    groups: Segments = field(metadata=SEGMENTS)
     """Samples in groups."""
-    families: Segments
+    families: Segments = field(metadata=SEGMENTS)
     """Groups in families."""
-    place: Int[Tensor, " n"]
+    place: Int[Tensor, " n"] = field(metadata=PER_TOKEN)
     """Where each token stands among its sample's tokens."""
 
-    # per sample
-    routes: tuple[tuple[bytes, ...], ...]
+    routes: tuple[tuple[bytes, ...], ...] = field(metadata=PER_SAMPLE)
     """The experts of a mixture that its context and tokens went to before the update, as far as they are known."""
-    outcome: Int[Tensor, " s"]
-    score: Float[Tensor, " s"]
-    parts: Mapping[str, Float[Tensor, " s"]] = field(default_factory=dict)
-    length: Int[Tensor, " s"]
+    outcome: Int[Tensor, " s"] = field(metadata=PER_SAMPLE)
+    score: Float[Tensor, " s"] = field(metadata=PER_SAMPLE)
+    parts: Mapping[str, Float[Tensor, " s"]] = field(default_factory=dict, metadata=PER_SAMPLE)
+    length: Int[Tensor, " s"] = field(metadata=PER_SAMPLE)
     """Tokens of the answer, trained or not, also after a mask."""
-    finish: Int[Tensor, " s"]
-    limit: Int[Tensor, " s"]
+    finish: Int[Tensor, " s"] = field(metadata=PER_SAMPLE)
+    limit: Int[Tensor, " s"] = field(metadata=PER_SAMPLE)
     """The generation budget in tokens: the only place where parts read it."""
-    age: Int[Tensor, " s"]
+    age: Int[Tensor, " s"] = field(metadata=PER_SAMPLE)
     """Versions between the oldest weights that sampled a token and the policy now."""
-    reward: Later[Float[Tensor, " s"]] = UNWRITTEN
+    reward: Later[Float[Tensor, " s"]] = field(default=UNWRITTEN, metadata=PER_SAMPLE)
 
-    # per token
-    logp_engine: Float[Tensor, " n"]
-    logp_old: Later[Float[Tensor, " n"]] = UNWRITTEN
-    advantage: Later[Float[Tensor, " n"]] = UNWRITTEN
-    share: Later[Float[Tensor, " n"]] = UNWRITTEN
-    weight: Later[Float[Tensor, " n"]] = UNWRITTEN
-    logp: Later[Float[Tensor, " n"]] = UNWRITTEN
-    measures: Mapping[Measure, Float[Tensor, " n"]] = field(default_factory=dict)
+    logp_engine: Float[Tensor, " n"] = field(metadata=PER_TOKEN)
+    logp_old: Later[Float[Tensor, " n"]] = field(default=UNWRITTEN, metadata=PER_TOKEN)
+    advantage: Later[Float[Tensor, " n"]] = field(default=UNWRITTEN, metadata=PER_TOKEN)
+    share: Later[Float[Tensor, " n"]] = field(default=UNWRITTEN, metadata=PER_TOKEN)
+    weight: Later[Float[Tensor, " n"]] = field(default=UNWRITTEN, metadata=PER_TOKEN)
+    logp: Later[Float[Tensor, " n"]] = field(default=UNWRITTEN, metadata=PER_TOKEN)
+    measures: Mapping[Measure, Float[Tensor, " n"]] = field(default_factory=dict, metadata=PER_TOKEN)
 
-    memory: Memories = field(default_factory=dict)
+    memory: Memories = field(default_factory=dict, metadata=PER_RUN)
 
     def __getitem__(self, measure: Measure) -> Float[Tensor, " n"]:
         return self.measures[measure]
@@ -104,19 +106,13 @@ class Batch:
         chosen = torch.as_tensor(samples, dtype=torch.long, device=self.place.device)
         tokens, sequences = _tokens_of(self.sequences, chosen)
         groups, families = _regroup(self.groups, self.families, chosen)
-        per_sample = {name: getattr(self, name)[chosen] for name in _PER_SAMPLE if getattr(self, name) is not None}
-        per_token = {name: getattr(self, name)[tokens] for name in _PER_TOKEN if getattr(self, name) is not None}
         return replace(
             self,
-            samples=tuple(self.samples[i] for i in chosen.tolist()),
-            routes=tuple(self.routes[i] for i in chosen.tolist()),
             sequences=sequences,
             groups=groups,
             families=families,
-            parts={name: x[chosen] for name, x in self.parts.items()},
-            measures={name: x[tokens] for name, x in self.measures.items()},
-            **per_sample,
-            **per_token,
+            **{name: _rows(getattr(self, name), chosen) for name in columns("sample")},
+            **{name: _rows(getattr(self, name), tokens) for name in columns("token")},
         )
 
     @staticmethod
@@ -129,33 +125,35 @@ class Batch:
             starts = [sum(p.count for p in parts[:i]) for i in range(len(parts))]
             return Segments(torch.cat([p.index + s for p, s in zip(parts, starts)]), sum(p.count for p in parts))
 
-        columns = {n: [getattr(b, n) for b in batches] for n in (*_PER_SAMPLE, *_PER_TOKEN)}
+        rows = (*columns("sample"), *columns("token"))
         return replace(
             first,
-            samples=tuple(s for b in batches for s in b.samples),
-            routes=tuple(r for b in batches for r in b.routes),
             sequences=both("sequences"),
             groups=both("groups"),
             families=both("families"),
-            parts={name: torch.cat([b.parts[name] for b in batches]) for name in first.parts},
-            measures={m: torch.cat([b.measures[m] for b in batches]) for m in first.measures},
-            **{name: torch.cat(xs) for name, xs in columns.items() if xs[0] is not None},
+            **{name: _concatenated([getattr(b, name) for b in batches]) for name in rows},
         )
 
     def keep(self, which: Bool[Tensor, " n"]) -> "Batch":
         """The same samples without some tokens: they leave ratios and divisors; a sample may be left empty."""
-        per_token = {name: getattr(self, name)[which] for name in _PER_TOKEN if getattr(self, name) is not None}
-        measures = {name: x[which] for name, x in self.measures.items()}
-        return replace(self, sequences=self.sequences.keep(which), measures=measures, **per_token)
+        chosen = which.nonzero().squeeze(1)
+        per_token = {name: _rows(getattr(self, name), chosen) for name in columns("token")}
+        return replace(self, sequences=self.sequences.keep(which), **per_token)
 
     def to(self, device: torch.device | str) -> "Batch":
         """The same batch on another device."""
-        columns = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "samples"}
-        return replace(self, **{name: _moved(x, device) for name, x in columns.items()})
+        names = (f.name for f in fields(self) if f.name != "samples")
+        return replace(self, **{name: _moved(getattr(self, name), device) for name in names})
 
 
-_PER_SAMPLE = ("outcome", "score", "length", "finish", "limit", "age", "reward")
-_PER_TOKEN = ("place", "logp_engine", "logp_old", "advantage", "share", "weight", "logp")
+@cache
+def columns(per: Literal["sample", "token", "segments", "run"]) -> tuple[str, ...]:
+    """The fields of a batch that have one entry per sample, per token, and so on.
+
+    >>> "reward" in columns("sample"), "logp" in columns("token")
+    (True, True)
+    """
+    return tuple(f.name for f in fields(Batch) if f.metadata["per"] == per)
 
 
 def pack(families: Sequence[Family], *, version: int = 0) -> Batch:
@@ -232,6 +230,25 @@ def _regroup(groups: Segments, families: Segments, chosen: Int[Tensor, " t"]) ->
     old_groups, index = torch.unique(groups.index[chosen], return_inverse=True)
     old_families, family = torch.unique(families.index[old_groups], return_inverse=True)
     return Segments(index, len(old_groups)), Segments(family, len(old_families))
+
+
+def _rows(x: Any, chosen: Int[Tensor, " t"]) -> Any:
+    """The chosen rows of a column: of a tensor, of each tensor of a mapping, or of a tuple. None stays None."""
+    if isinstance(x, Mapping):
+        return {name: _rows(column, chosen) for name, column in x.items()}
+    if isinstance(x, tuple):
+        return tuple(x[i] for i in chosen.tolist())
+    return None if x is None else x[chosen]
+
+
+def _concatenated(xs: Sequence[Any]) -> Any:
+    """Columns of several batches as one; the first batch decides which columns there are."""
+    first = xs[0]
+    if isinstance(first, Mapping):
+        return {name: _concatenated([x[name] for x in xs]) for name in first}
+    if isinstance(first, tuple):
+        return tuple(row for x in xs for row in x)
+    return None if first is None else torch.cat(list(xs))
 
 
 def _moved(x: Any, device: torch.device | str) -> Any:

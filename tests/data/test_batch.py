@@ -1,0 +1,68 @@
+"""Every column of a batch is cut, masked, joined and moved: a law over its fields, so that no new one is forgotten."""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+import pytest
+import torch
+
+from groupwise.data import Batch, Segments
+from tests.laws.batches import step_of
+
+UNITS = {f.name: f.metadata["per"] for f in fields(Batch)}
+LATER = ("share", "weight")
+
+
+def whole(seed: int = 0) -> Batch:
+    """A batch in which no column is empty or unwritten."""
+    b = step_of([[2, 0, 3], [1, 4]], seed=seed)
+    b = b.having(logp=b.logp.detach(), parts={"style": b.score + 0.5}, memory={"ema": torch.ones(2)})
+    b = b.having(routes=tuple((bytes([i]),) for i in range(len(b))))
+    return b.having(**{name: torch.rand(b.tokens, dtype=torch.float64) for name in LATER})
+
+
+def rows(x: Any) -> list[Any]:
+    """The entries of a column as a list; of a mapping, of all its columns."""
+    if isinstance(x, Mapping):
+        return [row for name in x for row in rows(x[name])]
+    return x.tolist() if isinstance(x, torch.Tensor) else list(x)
+
+
+def test_every_field_has_a_unit_and_no_column_of_the_example_is_empty() -> None:
+    assert set(UNITS.values()) == {"sample", "token", "segments", "run"}
+    for name, unit in UNITS.items():
+        assert unit in ("segments", "run") or rows(getattr(whole(), name)), name
+
+
+@pytest.mark.parametrize("name", [name for name, unit in UNITS.items() if unit in ("sample", "token")])
+def test_take_keep_and_joined_cut_and_join_the_column(name: str) -> None:
+    b, other = whole(), whole(seed=1)
+    at_sample, at_token = [3, 0], [*range(5, 6), *range(2)]  # samples hold 2, 0, 3, 1 and 4 tokens
+    chosen = at_sample if UNITS[name] == "sample" else at_token
+    column = getattr(b, name)
+    columns = column if isinstance(column, Mapping) else {"": column}
+    expected = [rows(x)[i] for x in columns.values() for i in chosen]
+    assert rows(getattr(b.take(at_sample), name)) == expected
+    left = [i % 2 == 0 for i in range(b.tokens)]
+    masked = getattr(b.keep(torch.tensor(left)), name)
+    if UNITS[name] == "sample":
+        assert rows(masked) == rows(column)
+    else:
+        assert rows(masked) == [rows(x)[i] for x in columns.values() for i in range(b.tokens) if left[i]]
+    both = getattr(Batch.joined([b, other]), name)
+    more = getattr(other, name)
+    pairs = [(column, more)] if not isinstance(column, Mapping) else [(column[key], more[key]) for key in column]
+    assert rows(both) == [row for pair in pairs for x in pair for row in rows(x)]
+
+
+def test_to_moves_every_tensor() -> None:
+    def devices(x: Any) -> set[str]:
+        if isinstance(x, Mapping):
+            return {device for column in x.values() for device in devices(column)}
+        x = x.index if isinstance(x, Segments) else x
+        return {x.device.type} if isinstance(x, torch.Tensor) else set()
+
+    moved = whole().to("meta")
+    assert all(devices(getattr(moved, name)) <= {"meta"} for name in UNITS)
+    assert sum(devices(getattr(moved, name)) == {"meta"} for name in UNITS) == len(UNITS) - 2  # samples and routes

@@ -65,4 +65,6 @@ def test_to_moves_every_tensor() -> None:
 
     moved = whole().to("meta")
     assert all(devices(getattr(moved, name)) <= {"meta"} for name in UNITS)
-    assert sum(devices(getattr(moved, name)) == {"meta"} for name in UNITS) == len(UNITS) - 2  # samples and routes
+    assert (
+        sum(devices(getattr(moved, name)) == {"meta"} for name in UNITS) == len(UNITS) - 3
+    )  # samples, keys and routes

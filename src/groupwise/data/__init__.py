@@ -36,7 +36,7 @@ from groupwise.data.sample import (
 from groupwise.data.visible import visible
 
 if TYPE_CHECKING:
-    from groupwise.data.batch import Batch, family_of, pack
+    from groupwise.data.batch import Batch, family_of, key_of, pack
     from groupwise.data.measures import Entropy, Logp, Measure
     from groupwise.data.parts import couples, name_of, needs, one_per_sequence, scope, weighs
     from groupwise.data.segments import Segments
@@ -129,6 +129,7 @@ __all__ = [
     "World",
     "couples",
     "family_of",
+    "key_of",
     "name_of",
     "needs",
     "one_per_sequence",

@@ -10,10 +10,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from groupwise.data.measures import Measure
-from groupwise.data.sample import Family, Outcome, Sample
+from groupwise.data.sample import Family, Ids, Outcome, Sample
 from groupwise.data.segments import Segments
 
 Memories = Mapping[str, Any]
+Key = tuple[int, Ids]
 
 # To a type checker a column is a tensor, so that formulas read as formulas; at run time it is None until written.
 Column = TypeVar("Column")
@@ -40,6 +41,8 @@ class Batch:
     """
 
     samples: tuple[Sample, ...] = field(metadata=PER_SAMPLE)
+    keys: tuple[Key, ...] = field(metadata=PER_SAMPLE)
+    """Draw and stream of each sample, by which it is found again in its family, also in another process."""
     sequences: Segments = field(metadata=SEGMENTS)
     """Tokens in samples."""
     groups: Segments = field(metadata=SEGMENTS)
@@ -142,7 +145,7 @@ class Batch:
 
     def to(self, device: torch.device | str) -> "Batch":
         """The same batch on another device."""
-        names = (f.name for f in fields(self) if f.name != "samples")
+        names = (f.name for f in fields(self) if f.name not in ("samples", "keys"))
         return replace(self, **{name: _moved(getattr(self, name), device) for name in names})
 
 
@@ -162,6 +165,7 @@ def pack(families: Sequence[Family], *, version: int = 0) -> Batch:
     `version` is the policy's now; a family counts its groups by the `group` of its samples.
     """
     samples: list[Sample] = []
+    keys: list[Key] = []
     group_of: list[int] = []
     family_of_group: list[int] = []
     for f, family in enumerate(families):
@@ -173,6 +177,7 @@ def pack(families: Sequence[Family], *, version: int = 0) -> Batch:
                 numbers[sample.group] = len(family_of_group)
                 family_of_group.append(f)
             samples.append(sample)
+            keys.append(key_of(family, sample))
             group_of.append(numbers[sample.group])
     trained = [[i for i, t in enumerate(s.trained) if t] for s in samples]
     verdicts = [s.verdict for s in samples]
@@ -180,6 +185,7 @@ def pack(families: Sequence[Family], *, version: int = 0) -> Batch:
     names = sorted({name for v in verdicts if v is not None for name in v.parts})
     return Batch(
         samples=tuple(samples),
+        keys=tuple(keys),
         sequences=Segments.of([len(t) for t in trained]),
         groups=Segments(torch.tensor(group_of, dtype=torch.long), len(family_of_group)),
         families=Segments(torch.tensor(family_of_group, dtype=torch.long), len(families)),
@@ -194,6 +200,11 @@ def pack(families: Sequence[Family], *, version: int = 0) -> Batch:
         age=torch.tensor([version - (version if s.oldest is None else s.oldest) for s in samples], dtype=torch.long),
         logp_engine=torch.tensor([s.logp[i] for s, t in zip(samples, trained) for i in t], dtype=torch.float64),
     )
+
+
+def key_of(family: Family, sample: Sample) -> Key:
+    """The run's number of the sample's draw, and its stream, which no other sample of the draw has."""
+    return family.draw.id, sample.stream
 
 
 def family_of(scores: Sequence[float], *, lengths: Sequence[int] | None = None, limit: int = 16) -> Family:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from groupwise.data import Batch, Family, Logp, Outcome, Sample
+from groupwise.data import Batch, Family, Logp, Outcome, Sample, key_of
 from groupwise.learner import StepTaken
 from groupwise.objective import Objective, describe_gap, describe_samples, describe_step
 
@@ -34,10 +34,10 @@ def numbers(batch: Batch, taken: Sequence[StepTaken], objective: Objective) -> d
 
 def sample_lines(families: Sequence[Family], batch: Batch) -> list[dict[str, Any]]:
     """Every sample of every family, kept or not, with what became of it."""
-    reward = dict(zip(map(id, batch.samples), batch.reward.tolist())) if batch.reward is not None else {}
-    advantage: dict[int, float] = {}
+    reward = dict(zip(batch.keys, batch.reward.tolist())) if batch.reward is not None else {}
+    advantage = {}
     if batch.advantage is not None:
-        advantage = dict(zip(map(id, batch.samples), batch.sequences.mean(batch.advantage).tolist()))
+        advantage = dict(zip(batch.keys, batch.sequences.mean(batch.advantage).tolist()))
     return [
         {
             "draw": family.draw.id,
@@ -49,8 +49,8 @@ def sample_lines(families: Sequence[Family], batch: Batch) -> list[dict[str, Any
             "text": sample.text,
             "finish": sample.finish.name if sample.finish is not None else None,
             **_said(sample),
-            "reward": reward.get(id(sample)),
-            "advantage": advantage.get(id(sample)),
+            "reward": reward.get(key_of(family, sample)),
+            "advantage": advantage.get(key_of(family, sample)),
             "length": len(sample.tokens),
             **({"turns": len(sample.turns), "counts": dict(sample.counts)} if sample.counts else {}),
             "kept": family.kept is None or family.kept[i],
@@ -68,11 +68,12 @@ def token_numbers(families: Sequence[Family], taken: Sequence[StepTaken]) -> dic
     """
     samples = [s for f in families for s in f.samples]
     lengths = torch.tensor([len(s.tokens) for s in samples], dtype=torch.long)
-    start = dict(zip(map(id, samples), (lengths.cumsum(0) - lengths).tolist()))
+    keys = [key_of(f, s) for f in families for s in f.samples]
+    start = dict(zip(keys, (lengths.cumsum(0) - lengths).tolist()))
     columns = {name: torch.full((int(lengths.sum()),), torch.nan) for name in ("logp", "ratio", "advantage")}
     for batch in (t.batch.to("cpu") for t in taken):
         assert batch.logp is not None and batch.logp_old is not None and batch.advantage is not None
-        first = torch.tensor([start[id(s)] for s in batch.samples], dtype=torch.long)
+        first = torch.tensor([start[key] for key in batch.keys], dtype=torch.long)
         rows = batch.sequences.spread(first) + batch.place
         columns["logp"][rows] = batch.logp.float()
         columns["ratio"][rows] = (batch.logp - batch.logp_old).exp().float()

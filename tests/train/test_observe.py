@@ -1,0 +1,31 @@
+"""What an iteration leaves, also where its batch came back from another process."""
+
+import pickle
+from dataclasses import replace
+
+import torch
+
+from groupwise.data import pack
+from groupwise.learner import StepTaken
+from groupwise.train.observe import sample_lines, token_numbers
+from tests.laws.batches import families, step_of
+
+
+def test_samples_are_found_by_their_keys_after_a_pickle_round_trip() -> None:
+    drawn = [replace(f, draw=replace(f.draw, id=7 + i)) for i, f in enumerate(families([[2, 3], [1, 0, 4]]))]
+    columns = step_of([[2, 3], [1, 0, 4]])
+    names = ("logp", "logp_old", "advantage", "reward")
+    batch = pack(drawn).having(**{name: getattr(columns, name).detach() for name in names})
+    batch = batch.take([4, 2, 0, 3, 1])
+
+    def taken(b):  # type: ignore[no-untyped-def]
+        return StepTaken(batch=b, loss=0.0, grad_norm=0.0, grad_norm_clipped=0.0, learning_rate=0.0)
+
+    here = sample_lines(drawn, batch), token_numbers(drawn, [taken(batch)])
+    copy = pickle.loads(pickle.dumps(batch))
+    there = sample_lines(drawn, copy), token_numbers(drawn, [taken(copy)])
+    assert repr(there[0]) == repr(here[0]) and all(line["reward"] is not None for line in there[0])
+    assert [line["reward"] for line in there[0]] == columns.reward.tolist()
+    assert there[1].keys() == here[1].keys()
+    assert all(torch.equal(there[1][name].nan_to_num(9), here[1][name].nan_to_num(9)) for name in here[1])
+    torch.testing.assert_close(there[1]["logp"], columns.logp.detach().float())

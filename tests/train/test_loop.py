@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from groupwise.data import (
+    LARGEST_GAP,
     WRITTEN,
     Ask,
     Batch,
@@ -352,6 +353,13 @@ def test_engine_and_learner_that_differ_are_seen_also_where_the_engine_has_the_o
     world.guards.max_gap = 1e-3
     with pytest.raises(Mismatch):
         world.go()
+
+
+def test_a_run_whose_gap_has_no_metric_does_not_go_on_unguarded(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("groupwise.objective.stats.describe_gap", lambda logp, step: {})
+    monkeypatch.setattr("groupwise.train.observe.describe_gap", lambda logp, step: {})
+    with pytest.raises(KeyError, match=LARGEST_GAP):
+        World(small("gspo", minibatches=2), tmp_path, iterations=1).go()
 
 
 async def dictated(draw: Draw, sampler: Sampler) -> Family:

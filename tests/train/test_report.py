@@ -336,6 +336,25 @@ def test_each_rule_warns_where_it_happened_and_only_there(tmp_path, rule, change
 
 
 @pytest.mark.parametrize(
+    "recipe, bound",
+    [
+        ('[machine]\ndtype = "bfloat16"\n', 2.0),
+        ("[engine]\nmax_gap = 0.25\n", 0.25),
+        ("[engine]\nmax_gap = 0.25\n[machine]\ndtype = 'bfloat16'\n", 0.25),
+    ],
+)
+def test_the_gap_is_warned_of_beyond_the_bound_of_the_run_itself(tmp_path, recipe, bound):
+    rows = [{"iteration": i} | QUIET | {"sampling/sampling_logp_difference/max": bound} for i in range(3)]
+    run = run_with(tmp_path / "run", rows)
+    (run / "recipe.toml").write_text(recipe)
+    assert rules_of(run) == {}
+    rows[2]["sampling/sampling_logp_difference/max"] = 1.01 * bound
+    loud = run_with(tmp_path / "loud", rows)
+    (loud / "recipe.toml").write_text(recipe)
+    assert rules_of(loud) == {"engines": 2}
+
+
+@pytest.mark.parametrize(
     "change",
     [
         lambda i: {"entropy": 0.5 - 0.0135 * i},  # slow: 80 % in thirty iterations, not in twenty

@@ -16,6 +16,7 @@ from groupwise.data.errors import (
     Usage,
     WorkerLost,
 )
+from groupwise.data.gap import GAP, GAPS, LARGEST_GAP, gap_bound
 from groupwise.data.sample import (
     ENVIRONMENT,
     TEMPLATE,
@@ -71,6 +72,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ENVIRONMENT",
+    "GAP",
+    "GAPS",
+    "LARGEST_GAP",
     "TEMPLATE",
     "WRITTEN",
     "Advantage",
@@ -129,6 +133,7 @@ __all__ = [
     "World",
     "couples",
     "family_of",
+    "gap_bound",
     "key_of",
     "name_of",
     "needs",

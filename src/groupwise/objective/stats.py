@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch, Entropy, Finish, Logp, Outcome
+from groupwise.data import GAP, LARGEST_GAP, Batch, Entropy, Finish, Logp, Outcome
 from groupwise.objective.objective import Objective
 from groupwise.objective.penalties import kl_k1, kl_k3
 from groupwise.objective.ratios import token_ratio
@@ -86,8 +86,7 @@ def describe_gap(logp: Float[Tensor, " n"], step: Batch) -> dict[str, float]:
     """How far the learner's log-probs, at the weights that sampled, are from the engine's."""
     gap = (logp - step.logp_engine).abs()
     gap = gap[~gap.isnan()]  # a token that was written has no engine log-prob
-    name = "sampling/sampling_logp_difference"
-    return {f"{name}/mean": float(gap.mean()), f"{name}/max": float(gap.max())} if len(gap) else {}
+    return {f"{GAP}/mean": float(gap.mean()), LARGEST_GAP: float(gap.max())} if len(gap) else {}
 
 
 def _quantiles(name: str, x: Float[Tensor, " n"], percents: tuple[int, ...]) -> dict[str, Tensor]:

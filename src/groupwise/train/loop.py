@@ -4,13 +4,14 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import torch
 
-from groupwise.data import Batch, Engine, Logp, Measure, couples, pack
+from groupwise.data import LARGEST_GAP, Batch, Engine, Logp, Measure, couples, pack
 from groupwise.learner import Learner, Step, StepTaken, ahead, cut
 from groupwise.methods import Method
 from groupwise.models import Purpose, permutation
 from groupwise.rollout import Buffer
 from groupwise.train.guards import Guards
 from groupwise.train.logbook import Logbook
+from groupwise.train.observe import engine_sampled
 from groupwise.train.recipe import Recipe
 from groupwise.train.text import at
 
@@ -49,7 +50,8 @@ async def run(
                 batch, taken = learn(recipe, method, learner, batch, iteration)
         line = logbook.iteration(harvest, batch, taken, method.objective)
         guards.see_steps([t.skipped for t in taken], str(logbook.dumps))
-        guards.see_gap(line.get("sampling/sampling_logp_difference/max", 0.0))
+        if engine_sampled(taken):
+            guards.see_gap(line[LARGEST_GAP])
         if taken:
             learner.remember(batch, line)
         await engine.load(learner.publish(), learner.weights())

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from groupwise.data import Batch, Family, Logp, Outcome, Sample, key_of
+from groupwise.data import LARGEST_GAP, Batch, Family, Logp, Outcome, Sample, key_of
 from groupwise.learner import StepTaken
 from groupwise.objective import Objective, describe_gap, describe_samples, describe_step
 
@@ -14,10 +14,9 @@ from groupwise.objective import Objective, describe_gap, describe_samples, descr
 def numbers(batch: Batch, taken: Sequence[StepTaken], objective: Objective) -> dict[str, Any]:
     """An iteration's metrics: samples once each, tokens as often as a step saw them, over all steps at once."""
     line: dict[str, Any] = describe_samples(batch)
-    steps = [t for t in taken if not t.skipped] or list(taken)
-    if steps:
+    if steps := _counted(taken):
         line |= describe_step(Batch.joined([t.batch for t in steps]), objective)
-        if line.get("sampling/sampling_logp_difference/max") == 0 and taken[0].batch.logp is not None:
+        if line.get(LARGEST_GAP) == 0 and taken[0].batch.logp is not None:
             # The old log-probs are the engine's own; the first step was taken at the weights that sampled.
             line |= describe_gap(taken[0].batch.logp, taken[0].batch)
         mean = [sum(getattr(t, x) for t in steps) / len(steps) for x in ("loss", "grad_norm", "grad_norm_clipped")]
@@ -30,6 +29,11 @@ def numbers(batch: Batch, taken: Sequence[StepTaken], objective: Objective) -> d
     line["steps_skipped"] = sum(bool(t.skipped) for t in taken)
     line["loss_zero_by_construction"] = len(taken) == 1 and _zero_by_construction(taken[0])
     return line
+
+
+def engine_sampled(taken: Sequence[StepTaken]) -> bool:
+    """Whether an engine sampled a token of these steps, so that `numbers` has its gap to the learner."""
+    return any(not bool(t.batch.logp_engine.isnan().all()) for t in _counted(taken))
 
 
 def sample_lines(families: Sequence[Family], batch: Batch) -> list[dict[str, Any]]:
@@ -126,6 +130,11 @@ def _said(sample: Sample) -> dict[str, Any]:
         "feedback": verdict.feedback,
         "cause": verdict.cause,
     }
+
+
+def _counted(taken: Sequence[StepTaken]) -> list[StepTaken]:
+    """The steps whose numbers count: those that moved the weights, or all where none did."""
+    return [t for t in taken if not t.skipped] or list(taken)
 
 
 def _zero_by_construction(taken: StepTaken) -> bool:

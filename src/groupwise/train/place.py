@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from groupwise.data import Environment, Family, Prompt, Sampling, Task, Usage, Verifier
+from groupwise.data import Environment, Family, Prompt, Sampling, Task, Usage, Verifier, gap_bound
 from groupwise.learner import Learner, mixture, see_routing
 from groupwise.models import (
     Model,
@@ -28,7 +28,7 @@ from groupwise.tasks import Demonstration, Facts
 from groupwise.train.environments import environment_of, frame_of
 from groupwise.train.evaluate import scores
 from groupwise.train.guards import Guards
-from groupwise.train.recipe import GAPS, Machine, Recipe
+from groupwise.train.recipe import Machine, Recipe
 from groupwise.train.sources import demonstrations_of, task_of, verdict_wait, verifier_of
 from groupwise.train.use import Use
 
@@ -190,7 +190,6 @@ def place(recipe: Recipe, use: Use) -> Place:
         world=environment_of(recipe, use),
         frame=frame_of(recipe, tokenizer),
     )
-    gap = recipe.engine.max_gap
-    gap = GAPS[recipe.machine.dtype] if gap == "by_dtype" else gap
+    gap = gap_bound(recipe.engine.max_gap, recipe.machine.dtype)
     guards = Guards(max_unverifiable=recipe.max_unverifiable, max_gap=gap)
     return Place(model, tokenizer, task, verifier, engine, buffer, guards, recipe)

@@ -17,10 +17,6 @@ def at_least(value: object, **least: float) -> None:
             raise ValueError(f"{name} is {seen}\ntake at least {bound}")
 
 
-GAPS = {"float32": 1e-3, "float64": 1e-3, "bfloat16": 2.0}
-"""How far apart engine and learner may be, by dtype. The largest seen: 3e-5 in float32, 0.5 in bfloat16."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
     """Where the rows of a source keep the prompt and the answer: columns, or dotted paths into them."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from groupwise.data import GAPS, LARGEST_GAP, gap_bound
 from groupwise.train.page.read import Curve, Run
 
 Curves = Mapping[str, Curve]
@@ -26,31 +27,32 @@ class Rule:
 
     says: str
     needs: tuple[str, ...]
-    find: Callable[[Curves], tuple[str, int] | None]
+    find: Callable[[Run], tuple[str, int] | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Above:
-    """Any value of a series over a bound."""
+    """Any value of a series over a bound, which may depend on the run."""
 
     series: str
-    bound: float
+    bound: float | Callable[[Run], float]
     what: str
 
-    def __call__(self, curves: Curves) -> tuple[str, int] | None:
-        c = curves[self.series].finite
-        over = c.value > self.bound
+    def __call__(self, run: Run) -> tuple[str, int] | None:
+        c = run.metrics[self.series].finite
+        bound = self.bound(run) if callable(self.bound) else self.bound
+        over = c.value > bound
         if not over.any():
             return None
         top = int(c.value.argmax())
         first = int(c.at[over][0])
-        when = f"over {self.bound:g} in {over.sum()} of {len(over)} iterations, first at {first}"
+        when = f"over {bound:g} in {over.sum()} of {len(over)} iterations, first at {first}"
         return f"{self.what}: {when}, highest {c.value[top]:.4g} at {c.at[top]}", first
 
 
-def entropy_fell(curves: Curves, *, window: int = 20, left: float = 0.2) -> tuple[str, int] | None:
+def entropy_fell(run: Run, *, window: int = 20, left: float = 0.2) -> tuple[str, int] | None:
     """Entropy at most `left` of what it was within the last `window` iterations."""
-    c = curves["entropy"].finite
+    c = run.metrics["entropy"].finite
     for i in range(1, len(c.at)):
         before = c.at[:i] >= c.at[i] - window
         if before.any() and c.value[i] <= left * (high := c.value[:i][before].max()) and high > 0:
@@ -60,9 +62,9 @@ def entropy_fell(curves: Curves, *, window: int = 20, left: float = 0.2) -> tupl
     return None
 
 
-def gradient_spike(curves: Curves, *, times: float = 10, window: int = 20) -> tuple[str, int] | None:
+def gradient_spike(run: Run, *, times: float = 10, window: int = 20) -> tuple[str, int] | None:
     """A gradient norm over `times` the median of the up to `window` norms before it (at least five)."""
-    c = curves["grad_norm"].finite
+    c = run.metrics["grad_norm"].finite
     spikes = [
         (c.value[i] / middle, i)
         for i in range(5, len(c.at))
@@ -75,8 +77,9 @@ def gradient_spike(curves: Curves, *, times: float = 10, window: int = 20) -> tu
     return f"gradient norm spiked in {count(len(spikes), 'iteration')}: {where}", int(c.at[i])
 
 
-def unverified(curves: Curves, *, bound: float = 0.01) -> tuple[str, int] | None:
+def unverified(run: Run, *, bound: float = 0.01) -> tuple[str, int] | None:
     """More than `bound` of the answers could not be verified, whether outcomes come as counts or as shares."""
+    curves = run.metrics
     bad = curves["outcome/unverifiable"]
     total = np.zeros(len(bad.at))
     for name, curve in curves.items():
@@ -92,8 +95,9 @@ def unverified(curves: Curves, *, bound: float = 0.01) -> tuple[str, int] | None
     return f"unverifiable answers: {when}, highest {share[top]:.1%} at {bad.at[top]}", first
 
 
-def reward_alone(curves: Curves, *, near: int = 5) -> tuple[str, int] | None:
+def reward_alone(run: Run, *, near: int = 5) -> tuple[str, int] | None:
     """Reward clearly up between two evaluations while held-out accuracy is not: hacking, or learning by heart."""
+    curves = run.metrics
     reward, (word, heldout) = curves["reward"].finite, held_out(curves)
     heldout = heldout.finite
     if len(heldout.at) < 2 or len(reward.at) < 2 * near:
@@ -118,8 +122,9 @@ def reward_alone(curves: Curves, *, near: int = 5) -> tuple[str, int] | None:
     return None
 
 
-def not_finite(curves: Curves) -> tuple[str, int] | None:
+def not_finite(run: Run) -> tuple[str, int] | None:
     """A value that was NaN or infinite where a loss or a gradient is reported."""
+    curves = run.metrics
     found = []
     for name in ("loss", "grad_norm"):
         if name in curves and (bad := ~np.isfinite(curves[name].value)).any():
@@ -128,6 +133,12 @@ def not_finite(curves: Curves) -> tuple[str, int] | None:
         return None
     first, name, times = min(found)
     return f"{name} was not finite in {count(times, 'iteration')}, first at {first}", first
+
+
+def max_gap(run: Run) -> float:
+    """The run's own bound of the gap between engine and learner: `engine.max_gap` of its recipe."""
+    bound, dtype = run.fields.get("engine.max_gap", "by_dtype"), run.fields.get("machine.dtype", "float32")
+    return gap_bound(bound, dtype if dtype in GAPS else "float32")
 
 
 def count(n: int, word: str) -> str:
@@ -152,9 +163,9 @@ RULES = {
         Above("completions/clipped_ratio", 0.3, "share of truncated answers"),
     ),
     "engines": Rule(
-        "engine and learner log-probs differ by more than 1e-3",
-        ("sampling/sampling_logp_difference/max",),
-        Above("sampling/sampling_logp_difference/max", 1e-3, "largest engine-learner log-prob gap"),
+        "engine and learner log-probs differ by more than engine.max_gap",
+        (LARGEST_GAP,),
+        Above(LARGEST_GAP, max_gap, "largest engine-learner log-prob gap"),
     ),
     "gradient": Rule("gradient norm over ten times its running median", ("grad_norm",), gradient_spike),
     "unverifiable": Rule("over 1 % of the answers could not be verified", ("outcome/unverifiable",), unverified),
@@ -180,7 +191,7 @@ def signs(run: Run) -> tuple[list[Sign], list[str]]:
     for name, rule in RULES.items():
         if not set(rule.needs) <= have:
             unchecked.append(name)
-        elif (evidence := rule.find(run.metrics)) is not None:
+        elif (evidence := rule.find(run)) is not None:
             found.append(Sign(name, *evidence, series=rule.needs[0]))
     return found, unchecked
 

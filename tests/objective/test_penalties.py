@@ -174,6 +174,36 @@ def test_an_impossible_token_keeps_its_pull_and_an_odd_one_overflows_nothing() -
     assert slope[0].item() == pytest.approx(1.0) and slope[1].item() == 0
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    "logp, old, reference",
+    [
+        (-15.0, -15.0, -0.5),  # x = 14.5: float32 loses the sum of exp(x) and -exp(x)
+        (-20.9, -20.9, -1.0),  # x = 19.9
+        (-21.1, -21.1, -1.0),  # x = 20.1
+        (-21.5, -6.0, -1.0),  # off the policy
+        (-31.0, -6.0, -1.0),  # the log-ratio is below -20
+        (-1.0, -26.0, -3.0),  # it is above 20
+    ],
+)
+def test_far_from_the_reference_the_gradient_is_exact(
+    logp: float, old: float, reference: float, dtype: torch.dtype
+) -> None:
+    """corrected: -r x, with r clamped to exp(+-20). The entropy bonus: r log pi."""
+
+    def slope(penalty: Any) -> float:
+        leaf = torch.tensor([logp], dtype=dtype, requires_grad=True)
+        b = pack([family_of([0.0], lengths=[1])])
+        measures = {Logp("reference"): torch.tensor([reference], dtype=dtype)}
+        b = b.having(logp=leaf, logp_old=torch.tensor([old], dtype=dtype), measures=measures)
+        return torch.autograd.grad(penalty(b).sum(), leaf)[0].item()
+
+    r = math.exp(min(max(logp - old, -20), 20))
+    near = 1e-5 if dtype == torch.float32 else 1e-9
+    assert slope(KL(1.0, form="corrected")) == pytest.approx(-r * (reference - logp), rel=near)
+    assert slope(EntropyBonus(1.0)) == pytest.approx(r * logp, rel=near)
+
+
 def test_k3_is_never_negative_however_near() -> None:
     b = pack([family_of([0.0] * 101, lengths=[1] * 101)])
     x = torch.logspace(-18, 1, 101, dtype=torch.float64)

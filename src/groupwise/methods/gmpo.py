@@ -28,6 +28,7 @@ J = 1/G sum_i { prod_t min[ r_it^sgn(A_i), clip(r_it^sgn(A_i), eps_1, eps_2) ]^s
 A_i = (R_i - mean(R)) / std(R)""",
     differences=(
         Difference("window", "(e^-0.4, e^0.4)", "-0.4 and 0.4 in log space", "log_low = log_high = 0.4"),
+        Difference("clamp of a token's log-ratio", "none", "not read again", "within -20 and 20, before the mean"),
         Difference(
             "unequal bounds for A < 0",
             "the two change places",

@@ -34,6 +34,12 @@ D_it = pi_ref / pi - log(pi_ref / pi) - 1""",
             "verl: k3 (low_var_kl)",
             'k3; form = "corrected" is better: k3\'s gradient is not that of KL(pi || ref), arXiv:2506.09477',
         ),
+        Difference(
+            "KL of a token beyond log(ref / pi) = 20",
+            "grows on",
+            "verl: x within +-20, k3 within +-10 (recalled)",
+            "x at most 20: no gradient",
+        ),
         Difference("clip range", "eps, no value", "verl and TRL 0.2", "0.2 (inferred)"),
         Difference("std of a group", "not said which", "verl, TRL, oat, OpenRLHF: ddof 1", "ddof 1"),
         Difference(

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from groupwise.data import Batch, Logp, Measure
-from groupwise.objective.ratios import MAX_LOG_RATIO, token_ratio
+from groupwise.objective.ratios import MAX_LOG_RATIO, bounded
 
 Form = Literal["k2", "k3", "corrected"]
 
@@ -29,6 +29,8 @@ class KL:
 
     k3 is GRPO's, arXiv:2402.03300, equation 4; corrected is arXiv:2506.09477, with `r` the token ratio. (k1 has no
     expected gradient at all, so it is a metric here and no form.) A coefficient of 0 reads no reference.
+    Where x is above 20, k3 is clamped and has no gradient: a token that the policy has all but given up, and the
+    reference has not, is not pulled back. The other forms pull at any distance.
     """
 
     coefficient: float
@@ -54,7 +56,10 @@ class KL:
             case "k3":
                 return self.coefficient * kl_k3(b, self.model)
             case "corrected":
-                return self.coefficient * token_ratio(b) * kl_k3(b, self.model)
+                # r exp(x) = reference / pi_old is a constant: the gradient is -r x, however far x goes.
+                reference = b[Logp(self.model)]
+                constant = bounded(reference - b.logp_old).exp().detach()
+                return self.coefficient * (constant - _ratio(b) * (1 + reference - b.logp))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +76,13 @@ class EntropyBonus:
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
         if self.coefficient == 0:
             return torch.zeros_like(b.logp)
-        return -self.coefficient * (token_ratio(b) * (1 - b.logp) - 1)
+        return -self.coefficient * (_ratio(b) * (1 - b.logp) - 1)
+
+
+def _ratio(b: Batch) -> Float[Tensor, " n"]:
+    """`token_ratio` in value. Beyond the clamp it keeps a gradient, so that the other factor's does not stand alone."""
+    gap = b.logp - b.logp_old
+    return (gap + (bounded(gap) - gap).detach()).exp()
 
 
 def kl_k1(b: Batch, model: str = "reference") -> Float[Tensor, " n"]:

@@ -71,7 +71,8 @@ class PowerMean:
 
     `p = 0` is the geometric mean: GMPO, arXiv:2507.20673, whose window is `log_low = log_high = 0.4`. Both are
     distances from 0 in log space: a positive advantage stops `log r` at `log_high`, a negative one at `-log_low`. The
-    sign is the sequence's, so advantages that vary within a sequence are refused with ValueError.
+    sign is the sequence's, so advantages that vary within a sequence are refused with ValueError. A token's
+    log-ratio is clamped to plus or minus 20 before the mean, also on the side that the window leaves open.
     """
 
     couples: ClassVar[Couples] = "sequence"
@@ -89,7 +90,7 @@ class PowerMean:
         s, a = b.sequences, b.advantage
         if not torch.equal(s.spread(s.largest(a)), -s.spread(s.largest(-a))):
             raise ValueError("PowerMean needs one advantage a sequence; for one a token use sequence_ratio_per_token")
-        gap = (b.logp - b.logp_old).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+        gap = bounded(b.logp - b.logp_old)
         near = torch.where(a < 0, gap.clamp(min=-self.log_low), gap.clamp(max=self.log_high))
         return s.spread(_log_power_mean(near, s, self.p).exp())
 
@@ -98,8 +99,13 @@ class PowerMean:
         return (b.advantage < 0) & (gap < -self.log_low), (b.advantage > 0) & (gap > self.log_high)
 
 
+def bounded(log_ratio: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """The log-ratio within plus or minus `MAX_LOG_RATIO`."""
+    return log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+
+
 def _exp(log_ratio: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-    return log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+    return bounded(log_ratio).exp()
 
 
 def _log_power_mean(x: Float[Tensor, " n"], s: Segments, p: float) -> Float[Tensor, " s"]:

@@ -14,6 +14,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from groupwise.data import Batch, Draw, Family, Outcome, Prompt, Sample, Task, Verdict, WorkerLost
+from groupwise.objective import describe_samples
 from groupwise.rollout import Buffer, Harvest, Independent, Shuffled, answers
 from tests.rollout.worlds import Listed, Scripted, decoder, engine, right, sampling, tokenizer, verdict
 
@@ -147,12 +148,15 @@ NAN = float("nan")
 def test_what_cannot_be_judged(policy: Any, kept: dict[int, tuple[bool, ...]]) -> None:
     """Alone with right answers, an unjudged one makes a mixed group only if it counts as wrong."""
     scores = {0: [1.0, 0.0, 0.0], 1: [NAN, 0.0, 1.0], 2: [1.0, NAN, 1.0], 3: [NAN, NAN, NAN]}
-    harvest = take(buffer(scripted(scores, []), unverifiable=policy), 4, mixed, group=3)
+    it = buffer(scripted(scores, []), unverifiable=policy)
+    harvest = take(it, 4, mixed, group=3)
     assert {f.draw.id: f.kept if any(f.kept or ()) else () for f in harvest.all} == kept
     assert [f.cause for f in harvest.dropped if f.draw.id == 3] == ["mixed" if policy == "wrong" else "unverifiable"]
     assert [f.cause for f in harvest.dropped if f.draw.id == 1] == (["unverifiable"] if policy == "drop_group" else [])
     assert harvest.unjudged == (5, 12, "ValueError: cannot be judged")
     assert harvest.metrics["rollout/unverifiable"] == 5
+    packed = it.pack(harvest.families)
+    assert Outcome.unverifiable not in packed.outcome and describe_samples(packed)["groups/all_right"] == 0
 
 
 def test_roles_that_are_not_trained_are_recorded_and_not_kept() -> None:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import torch
 
 from groupwise.data import (
+    Batch,
     Curriculum,
     Draw,
     Engine,
@@ -127,6 +128,15 @@ class Buffer:
         self._state = state
         return Harvest(tuple(taken), rounds, missing)
 
+    def pack(self, families: Sequence[Family], *, version: int = 0) -> Batch:
+        """The kept samples as one batch. With `unverifiable = "wrong"`, unverifiable outcomes are wrong in it."""
+        batch = pack(families, version=version)
+        if self.unverifiable != "wrong":
+            return batch
+        return batch.having(
+            outcome=batch.outcome.masked_fill(batch.outcome == Outcome.unverifiable, int(Outcome.wrong))
+        )
+
     def state(self) -> Any:
         """The curriculum's state: JSON, and all that a resumed run needs of the rollout side."""
         return self._state
@@ -144,11 +154,8 @@ class Buffer:
 
     def _marked(self, family: Family, keep: Keep) -> Family:
         """The family with `kept` for each sample. Keep sees what the method's statistics will see."""
-        batch = pack([family])
+        batch = self.pack([family])
         unjudged = batch.outcome == Outcome.unverifiable
-        if self.unverifiable == "wrong":
-            batch = batch.having(outcome=batch.outcome.masked_fill(unjudged, int(Outcome.wrong)))
-            unjudged = torch.zeros_like(unjudged)
         stays = torch.zeros_like(unjudged)
         judged = (~unjudged).nonzero().squeeze(1)
         cause = ""

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import torch
 
-from groupwise.data import LARGEST_GAP, Batch, Engine, Logp, Measure, couples, pack
+from groupwise.data import LARGEST_GAP, Batch, Engine, Logp, Measure, couples
 from groupwise.learner import Learner, Step, StepTaken, ahead, cut
 from groupwise.methods import Method
 from groupwise.models import Purpose, permutation
@@ -43,7 +43,7 @@ async def run(
             break
         guards.see_verdicts(*harvest.unjudged)
         guards.see_signal(len(harvest.families), harvest.causes)
-        batch = pack(harvest.families, version=learner.version)
+        batch = buffer.pack(harvest.families, version=learner.version)
         taken: list[StepTaken] = []
         with logbook.phase("learn"):
             if len(batch):

@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from groupwise.data import Environment
+from groupwise.methods import Ramp
+from groupwise.objective import KL
 from groupwise.train.place import place, prepare
 from groupwise.train.recipe import Machine, Native
 from groupwise.train.use import Use
@@ -27,6 +29,14 @@ def test_the_gap_that_rounding_explains_depends_on_the_dtype(dtype, bound) -> No
     recipe = replace(EVERY, machine=Machine(dtype=dtype))
     assert place(recipe, Use()).guards.max_gap == bound
     assert place(replace(recipe, engine=Native(max_gap=0.25)), Use()).guards.max_gap == 0.25
+
+
+def test_only_the_models_that_a_part_reads_are_built() -> None:
+    method = EVERY.method
+    off = replace(method, objective=replace(method.objective, penalties=(KL(0.0),)))
+    rising = replace(off, schedules=(("objective.penalties.0.coefficient", Ramp(0.0, 0.1, 5)),))
+    for it, names in ((method, ["reference"]), (off, []), (rising, ["reference"])):
+        assert list(place(replace(EVERY, method=it), Use()).learner.beside) == names
 
 
 def test_a_machine_without_a_compiler_says_so_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,6 +70,14 @@ class Method:
             raise ValueError(f'{why}\nsay routing.replay = "engine", or proximal = "recomputed"')
 
     @property
+    def models_in_use(self) -> tuple[tuple[str, Start], ...]:
+        """The models beside the policy that a part reads; all of them where a schedule may change a coefficient."""
+        if self.schedules:
+            return self.models
+        read = {m.model for m in self.needs if isinstance(m, Logp)}
+        return tuple((name, start) for name, start in self.models if name in read)
+
+    @property
     def needs(self) -> frozenset[Measure]:
         """All the measures that the parts read."""
         return needs((*self.shaping, *self.advantage, self.credit, *self.mask, self.objective))

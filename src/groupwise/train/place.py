@@ -57,7 +57,7 @@ class Place:
             optimizer=self.recipe.optimizer,
             steps=self.recipe.iterations * method.minibatches * method.passes,
             temperature=self.recipe.sampling.temperature,
-            followers=method.models,
+            followers=method.models_in_use,
             memory=method.memory,
         )
 

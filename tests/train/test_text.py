@@ -20,7 +20,7 @@ from groupwise.learner import Start
 from groupwise.methods import Method, Ramp, dapo, grpo, gspo, published, reinforce_pp
 from groupwise.objective import Clip, Objective, SoftGate, complete, sequence_mean
 from groupwise.train.differences import diff, label
-from groupwise.train.names import HOMES, Named, fitting_names, parts, public_name
+from groupwise.train.names import Named, fitting_names, parts, public_name, sockets
 from groupwise.train.raw import keys_of
 from groupwise.train.reading import hints_of
 from groupwise.train.recipe import Recipe
@@ -64,7 +64,7 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
         return st.lists(values(args[0]), max_size=3).map(tuple)
     if is_dataclass(hint):
         return built(hint)
-    names = fitting_names(hint) if hint.__name__ in HOMES else []
+    names = fitting_names(hint) if hint.__name__ in sockets() else []
     return st.sampled_from(names).flatmap(named) if names else st.nothing()
 
 
@@ -156,7 +156,7 @@ def test_public_names_are_unique_across_rooms():
 
 def test_every_part_is_found_by_its_name_and_fits_one_socket():
     homes: dict[str, str] = {}
-    for socket in HOMES:
+    for socket in sockets():
         protocol = getattr(data, socket, None) or getattr(methods, socket)
         names = fitting_names(protocol)
         assert names, socket

@@ -9,6 +9,9 @@ from torch import Tensor
 
 from groupwise.data import Batch, Credit, Logp, Measure, Scope, Segments
 
+SOCKET = "Credit"
+__all__ = ["ReturnsToGo", "WhitenedTokens", "every_token"]
+
 
 def every_token(x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " n"]:
     """Every token receives its sample's number."""

@@ -13,6 +13,9 @@ from torch import Tensor
 
 from groupwise.data import Batch, Scope, Segments
 
+SOCKET = "Advantage"
+__all__ = ["Standardised", "Whitened", "centred", "leave_one_out"]
+
 
 @dataclass(frozen=True, slots=True)
 class Standardised:

@@ -13,6 +13,8 @@ from groupwise.data.measures import Measure
 from groupwise.data.sample import Family, Ids, Outcome, Sample
 from groupwise.data.segments import Segments
 
+__all__ = ["Batch", "family_of", "key_of", "pack"]
+
 Memories = Mapping[str, Any]
 Key = tuple[int, Ids]
 

@@ -2,6 +2,20 @@
 
 from groupwise.data.visible import visible
 
+__all__ = [
+    "BadData",
+    "Diverged",
+    "Environment",
+    "GroupwiseError",
+    "Locked",
+    "Mismatch",
+    "NoSignal",
+    "Storage",
+    "Unverifiable",
+    "Usage",
+    "WorkerLost",
+]
+
 LONGEST = 1000
 """Characters of one line of an error's text; a longer line is cut in its middle."""
 

@@ -2,6 +2,8 @@
 
 from typing import Literal
 
+__all__ = ["GAP", "GAPS", "LARGEST_GAP", "gap_bound"]
+
 GAP = "sampling/sampling_logp_difference"
 """The metric of the difference between two log-probs of a token, the engine's and the learner's. TRL's name."""
 LARGEST_GAP = f"{GAP}/max"

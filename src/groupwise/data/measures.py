@@ -5,6 +5,8 @@ A measure is a frozen value and its own column name: `batch[Logp("reference")]`.
 
 from dataclasses import dataclass
 
+__all__ = ["Entropy", "Logp", "Measure"]
+
 
 @dataclass(frozen=True, slots=True)
 class Logp:

@@ -6,6 +6,8 @@ from typing import Any
 from groupwise.data.measures import Measure
 from groupwise.data.sockets import Couples, Scope, Weighs
 
+__all__ = ["couples", "name_of", "needs", "one_per_sequence", "scope", "weighs"]
+
 _COUPLES: tuple[Couples, ...] = ("token", "sequence", "group")
 _SCOPES: tuple[Scope, ...] = ("group", "iteration")
 

@@ -7,6 +7,24 @@ from enum import IntEnum
 from itertools import pairwise
 from typing import Any
 
+__all__ = [
+    "ENVIRONMENT",
+    "TEMPLATE",
+    "WRITTEN",
+    "Ask",
+    "Draw",
+    "Family",
+    "Finish",
+    "Ids",
+    "Outcome",
+    "Prompt",
+    "Sample",
+    "Sampling",
+    "Span",
+    "Verdict",
+    "Words",
+]
+
 Ids = tuple[int, ...]
 
 ENVIRONMENT, TEMPLATE, WRITTEN = -1, -2, -3

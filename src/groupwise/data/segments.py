@@ -7,6 +7,8 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
+__all__ = ["Segments"]
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Segments:

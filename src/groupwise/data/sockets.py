@@ -10,6 +10,35 @@ from torch import Tensor
 from groupwise.data.batch import Batch
 from groupwise.data.sample import Ask, Draw, Family, Ids, Prompt, Sample, Span, Verdict
 
+__all__ = [
+    "Advantage",
+    "Aggregate",
+    "Backbone",
+    "Couples",
+    "Credit",
+    "Curriculum",
+    "Engine",
+    "Journal",
+    "Keep",
+    "Layout",
+    "LinearHead",
+    "Mask",
+    "Memory",
+    "Penalty",
+    "Ratio",
+    "Reply",
+    "Sampler",
+    "Scope",
+    "Shaping",
+    "Strategy",
+    "Surrogate",
+    "Task",
+    "Verifier",
+    "Weighs",
+    "Weight",
+    "World",
+]
+
 Couples = Literal["token", "sequence", "group"]
 Scope = Literal["group", "iteration"]
 Weighs = Literal["tokens", "sequences"]

@@ -2,6 +2,8 @@
 
 from unicodedata import category
 
+__all__ = ["visible"]
+
 
 def visible(text: str, *, lines: bool = False) -> str:
     r"""The text with every character escaped that a terminal obeys or does not draw; `lines` keeps line ends and tabs.

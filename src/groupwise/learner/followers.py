@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+__all__ = ["Start"]
+
 
 @dataclass(frozen=True, slots=True)
 class Start:

@@ -11,6 +11,8 @@ from groupwise.data import Backbone, Batch, LinearHead
 from groupwise.learner.linear_law import linear_law
 from groupwise.models import Shared, log_law
 
+__all__ = ["forward"]
+
 LOGITS_AT_ONCE = 1 << 22
 """Logits alive at the same time: 16 MiB in float32. Beyond it the head runs in parts, recomputed on the way back."""
 

@@ -8,6 +8,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+__all__ = ["AdamW"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdamW:

@@ -6,6 +6,8 @@ from typing import Literal
 
 from groupwise.data import Batch, Couples
 
+__all__ = ["Step", "ahead", "cut"]
+
 Piece = tuple[int, ...]
 """Numbers of samples, in the batch that was cut."""
 

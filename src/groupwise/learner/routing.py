@@ -12,6 +12,8 @@ from torch import Tensor
 from groupwise.data import Batch, Usage
 from groupwise.models import Experts, Routes, Shared
 
+__all__ = ["Routing", "mixture", "see_routing"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routing:

@@ -19,6 +19,8 @@ from groupwise.learner.plan import Step
 from groupwise.learner.routing import Routing, Traffic, Trip, mixture
 from groupwise.models import Decoder, law_dtype
 
+__all__ = ["NO_TOKEN", "Learner", "StepTaken"]
+
 M = TypeVar("M", bound=torch.nn.Module)
 PLAIN = Routing()
 OLD = Logp("policy")

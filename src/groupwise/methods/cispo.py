@@ -6,6 +6,8 @@ from groupwise.methods.reference import Difference, Reference
 from groupwise.objective import ClippedWeight, Objective, token_mean
 from groupwise.rewards import mixed_outcomes
 
+__all__ = ["cispo"]
+
 
 def cispo(*, group_size: int = 16, floor: float = 0.0, cap: float = 5.0, minibatches: int = 16) -> Method:
     """Clips the importance weight instead of the objective: no token loses its gradient. Mixed groups only."""

@@ -6,6 +6,8 @@ from groupwise.methods.reference import Difference, Reference
 from groupwise.objective import Clip, Objective, token_mean
 from groupwise.rewards import Correctness, Overlong, mixed_outcomes
 
+__all__ = ["dapo"]
+
 
 def dapo(
     *, group_size: int = 16, low: float = 0.2, high: float = 0.28, buffer: int = 4096, minibatches: int = 16

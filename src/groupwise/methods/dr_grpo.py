@@ -6,6 +6,8 @@ from groupwise.methods.reference import Difference, Reference
 from groupwise.objective import Clip, Objective, budget_mean
 from groupwise.rewards import Correctness, TruncatedIs
 
+__all__ = ["dr_grpo"]
+
 
 def dr_grpo(*, group_size: int = 8, clip: float = 0.2, minibatches: int = 8) -> Method:
     """GRPO without its two divisions: by the group's std, and by each answer's length. No KL."""

@@ -5,6 +5,8 @@ from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Reference
 from groupwise.objective import Objective, PowerMean, Unclipped, sequence_mean
 
+__all__ = ["gmpo"]
+
 
 def gmpo(*, group_size: int = 8, log_low: float = 0.4, log_high: float = 0.4, minibatches: int = 8) -> Method:
     """The geometric mean of token ratios, each clipped first and in a wide window; the sequence's is not clipped."""

@@ -6,6 +6,8 @@ from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Reference
 from groupwise.objective import KL, Clip, Objective, group_mean
 
+__all__ = ["grpo"]
+
 
 def grpo(*, group_size: int = 64, clip: float = 0.2, kl: float = 0.04) -> Method:
     """Group z-scores as advantage, PPO's clip, k3 KL to the start in the loss, mean over each group (equation 3)."""

@@ -5,6 +5,8 @@ from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Reference
 from groupwise.objective import Clip, Objective, group_mean, sequence_ratio
 
+__all__ = ["gspo"]
+
 
 def gspo(*, group_size: int = 16, low: float = 3e-4, high: float = 4e-4, minibatches: int = 4) -> Method:
     """GRPO with one ratio per sequence (equation 5) and no KL; the clip range shrinks to match."""

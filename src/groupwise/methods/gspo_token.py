@@ -5,6 +5,8 @@ from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Reference
 from groupwise.objective import Clip, Objective, group_mean, sequence_ratio_per_token
 
+__all__ = ["gspo_token"]
+
 
 def gspo_token(*, group_size: int = 16, low: float = 3e-4, high: float = 4e-4, minibatches: int = 4) -> Method:
     """GSPO whose gradient reaches each token through itself alone; equal to GSPO where a sequence has one advantage."""

@@ -11,6 +11,8 @@ from groupwise.objective import Objective
 from groupwise.rewards import Correctness, everything
 from groupwise.rollout import Independent, Shuffled
 
+__all__ = ["Method"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:

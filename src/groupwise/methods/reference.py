@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from groupwise.methods.method import Method
 
+__all__ = ["Difference", "Reference", "reference_of"]
+
 
 @dataclass(frozen=True, slots=True)
 class Difference:

@@ -6,6 +6,8 @@ from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Reference
 from groupwise.objective import Clip, Objective, token_mean
 
+__all__ = ["reinforce_pp"]
+
 
 def reinforce_pp(*, group_size: int = 1, clip: float = 0.2, kl: float = 0.01, minibatches: int = 8) -> Method:
     """One answer a prompt; per-token KL inside the returns, whitened over all tokens of the iteration; PPO's clip."""

@@ -7,6 +7,8 @@ from groupwise.methods.reference import Difference, Reference
 from groupwise.objective import Objective, reinforce, sequence_sum
 from groupwise.rewards import Correctness, KLInReward
 
+__all__ = ["rloo"]
+
 
 def rloo(*, group_size: int = 4, kl: float = 0.03) -> Method:
     """The whole answer as one action, the others' mean as its baseline, KL inside the reward; one step, no ratio."""

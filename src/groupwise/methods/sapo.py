@@ -5,6 +5,8 @@ from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Reference
 from groupwise.objective import Objective, SoftGate, group_mean
 
+__all__ = ["sapo"]
+
 
 def sapo(*, group_size: int = 16, positive: float = 1.0, negative: float = 1.05, minibatches: int = 4) -> Method:
     """A smooth gate on the token ratio instead of a clip; it closes faster for negative advantages."""

@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+SOCKET = "Schedule"
+__all__ = ["Ramp", "Schedule"]
+
 
 @runtime_checkable
 class Schedule(Protocol):

@@ -14,6 +14,9 @@ from torch import Tensor
 
 from groupwise.data import Batch, Weighs
 
+SOCKET = "Aggregate"
+__all__ = ["budget_mean", "group_mean", "sequence_mean", "sequence_sum", "token_mean"]
+
 
 def token_mean(step: Batch) -> Float[Tensor, " n"]:
     """Every token of the step weighs the same, so long answers weigh more. DAPO, arXiv:2503.14476, equation 8."""

@@ -5,6 +5,9 @@ from torch import Tensor
 
 from groupwise.data import Batch, Finish
 
+SOCKET = "Mask"
+__all__ = ["complete"]
+
 
 def complete(b: Batch) -> Bool[Tensor, " n"]:
     """The tokens of answers that ended by themselves. Overlong filtering, DAPO, arXiv:2503.14476, section 3.4.

@@ -12,6 +12,8 @@ from groupwise.data import Aggregate, Batch, Penalty, Surrogate, Weight, name_of
 from groupwise.objective.aggregates import token_mean
 from groupwise.objective.surrogates import Clip
 
+__all__ = ["Objective"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:

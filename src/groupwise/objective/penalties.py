@@ -14,6 +14,9 @@ from torch import Tensor
 from groupwise.data import Batch, Logp, Measure
 from groupwise.objective.ratios import MAX_LOG_RATIO, bounded
 
+SOCKET = "Penalty"
+__all__ = ["KL", "EntropyBonus", "kl_k1", "kl_k3"]
+
 Form = Literal["k2", "k3", "corrected"]
 
 

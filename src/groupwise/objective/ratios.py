@@ -10,6 +10,16 @@ from torch import Tensor
 
 from groupwise.data import Batch, Couples, Segments
 
+SOCKET = "Ratio"
+__all__ = [
+    "MAX_LOG_RATIO",
+    "PowerMean",
+    "sequence_product",
+    "sequence_ratio",
+    "sequence_ratio_per_token",
+    "token_ratio",
+]
+
 MAX_LOG_RATIO = 20.0
 """Log-ratios are clamped to plus or minus this before `exp`: an overflow would end a run that one odd token began."""
 

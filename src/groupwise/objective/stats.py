@@ -14,6 +14,8 @@ from groupwise.objective.penalties import kl_k1, kl_k3
 from groupwise.objective.ratios import token_ratio
 from groupwise.objective.surrogates import Clips
 
+__all__ = ["describe_gap", "describe_samples", "describe_step"]
+
 
 @torch.no_grad()
 def describe_samples(batch: Batch) -> dict[str, float]:

@@ -14,6 +14,9 @@ from torch import Tensor
 from groupwise.data import Batch, Ratio
 from groupwise.objective.ratios import token_ratio
 
+SOCKET = "Surrogate"
+__all__ = ["Clip", "ClippedWeight", "Clips", "SoftGate", "Unclipped", "reinforce"]
+
 Clipped = tuple[Bool[Tensor, " n"], Bool[Tensor, " n"]]
 
 

@@ -15,6 +15,9 @@ from torch import Tensor
 from groupwise.data import Batch, Logp, Measure
 from groupwise.objective.ratios import MAX_LOG_RATIO
 
+SOCKET = "Weight"
+__all__ = ["MaskedImportance", "SequenceTruncatedImportance", "TruncatedImportance"]
+
 _READS: frozenset[Measure] = frozenset({Logp("policy")})
 
 

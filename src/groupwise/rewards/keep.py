@@ -6,6 +6,9 @@ from torch import Tensor
 
 from groupwise.data import Batch, Outcome
 
+SOCKET = "Keep"
+__all__ = ["everything", "mixed_outcomes"]
+
 
 def everything(family: Batch) -> Bool[Tensor, " s"]:
     """Every sample."""

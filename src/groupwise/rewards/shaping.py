@@ -8,6 +8,9 @@ from torch import Tensor
 
 from groupwise.data import Batch, Finish, Logp, Measure, Usage
 
+SOCKET = "Shaping"
+__all__ = ["Correctness", "KLInReward", "Overlong", "TruncatedIs"]
+
 
 @dataclass(frozen=True, slots=True)
 class Correctness:

@@ -1,9 +1,5 @@
 """Draws to families: curricula, strategies, the sampler that strategies meet, the engine, and the buffer."""
 
-from groupwise.rollout.buffer import Buffer, Harvest, answers
-from groupwise.rollout.curriculum import Shuffled
-from groupwise.rollout.engine import NativeEngine
-from groupwise.rollout.sampler import DrawSampler
-from groupwise.rollout.strategy import Independent, Turns
+from groupwise.data.rooms import open_room
 
-__all__ = ["Buffer", "DrawSampler", "Harvest", "Independent", "NativeEngine", "Shuffled", "Turns", "answers"]
+open_room(__name__)

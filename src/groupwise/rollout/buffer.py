@@ -33,6 +33,8 @@ from groupwise.rollout.sampler import DrawSampler
 from groupwise.rollout.strategy import Independent
 from groupwise.rollout.together import together
 
+__all__ = ["Buffer", "Harvest", "answers"]
+
 Policy = Literal["exclude", "wrong", "drop_group"]
 
 

@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 from groupwise.data import BadData, Draw, Family, Task
 from groupwise.models import Purpose, permutation
 
+SOCKET = "Curriculum"
+__all__ = ["Shuffled"]
+
 
 class Drawn(TypedDict):
     """All that `Shuffled` remembers: what names its orders, and how many draws the run has made."""

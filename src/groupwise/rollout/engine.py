@@ -16,6 +16,8 @@ from groupwise.rollout.layouts import ROWS, Prefill, padded, shareable
 from groupwise.rollout.routes import prompts
 from groupwise.rollout.rows import Job, Rows
 
+__all__ = ["NativeEngine"]
+
 PACK = 8192
 """Tokens of contexts that are read in one forward, at most (a longer context alone)."""
 

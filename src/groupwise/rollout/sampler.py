@@ -33,6 +33,8 @@ from groupwise.models import Purpose, Tokenizer, heard, keyed_random
 from groupwise.rollout.talk import Drifted, Talk
 from groupwise.rollout.together import together
 
+__all__ = ["DrawSampler"]
+
 T = TypeVar("T")
 
 

@@ -7,6 +7,9 @@ from groupwise.data import BadData, Draw, Family, Finish, Outcome, Sample, Sampl
 from groupwise.rollout.talk import Drifted
 from groupwise.rollout.together import together
 
+SOCKET = "Strategy"
+__all__ = ["Independent", "Turns"]
+
 
 @dataclass(frozen=True, slots=True)
 class Independent:

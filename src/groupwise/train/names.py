@@ -8,7 +8,9 @@ from difflib import get_close_matches
 from functools import cache
 from typing import Any
 
-from groupwise.data import Usage, name_of
+from torch import Tensor
+
+from groupwise.data import Usage, files_of, name_of
 from groupwise.methods import published
 from groupwise.train.use import PREFIX
 
@@ -33,7 +35,7 @@ class Named:
 
 @cache
 def parts() -> Mapping[str, Any]:
-    """Everything that a room shows at its front door, by name."""
+    """Every public name of the rooms, with what it names."""
     rooms = [importlib.import_module(f"groupwise.{room}") for room in ROOMS]
     return {name: getattr(room, name) for room in rooms for name in room.__all__}
 
@@ -43,41 +45,41 @@ def methods() -> dict[str, Any]:
     return {method.__name__: method for method in published}
 
 
-HOMES = {
-    "Curriculum": "rollout.curriculum",
-    "Strategy": "rollout.strategy",
-    "Keep": "rewards.keep",
-    "Shaping": "rewards.shaping",
-    "Advantage": "advantages.group",
-    "Credit": "advantages.credit",
-    "Mask": "objective.masks",
-    "Aggregate": "objective.aggregates",
-    "Weight": "objective.weights",
-    "Ratio": "objective.ratios",
-    "Surrogate": "objective.surrogates",
-    "Penalty": "objective.penalties",
-    "Schedule": "methods.schedules",
-}
-"""Where the parts for a socket are written. Many sockets are called alike, so a signature alone would let them mix."""
+@cache
+def sockets() -> Mapping[str, tuple[str, ...]]:
+    """The files in which the parts for a socket are written, by the socket's name.
+
+    Many sockets are called alike, so a signature alone would let their parts mix: a file says its `SOCKET`.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    for room in ROOMS:
+        for module, lists in files_of(f"groupwise.{room}").items():
+            if "SOCKET" in lists:
+                found[lists["SOCKET"]] = (*found.get(lists["SOCKET"], ()), module)
+    return found
 
 
 def fits(part: Any, socket: Any) -> bool:
-    """Whether a part goes into a socket: one of ours by where it is written, another by its methods and arity."""
+    """Whether a part goes into a socket: by the socket that its file names, else by its methods and arity."""
     if isinstance(part, Named):
         return True
-    if socket.__name__ not in HOMES:
+    if socket.__name__ not in sockets():
         return isinstance(part, socket)
-    if maker(part).__module__.startswith("groupwise."):
-        return maker(part).__module__ == f"groupwise.{HOMES[socket.__name__]}" and is_part(part, socket)
-    return isinstance(part, socket) and not isinstance(part, type) and _same_arity(part, socket)
+    home = maker(part).__module__
+    if any(home in modules for modules in sockets().values()):
+        return home in sockets()[socket.__name__] and is_part(part, socket)
+    ours = home.startswith("groupwise.")
+    if not isinstance(part, socket) or (isinstance(part, type) and not (ours and is_dataclass(part))):
+        return False
+    return _same_arity(part, socket) and (not ours or _same_result(part, socket))
 
 
 def fitting_names(socket: Any) -> list[str]:
     """The public names of what fits a socket."""
-    if socket.__name__ not in HOMES:
+    homes = sockets().get(socket.__name__)
+    if homes is None:
         return [socket.__name__]
-    home = f"groupwise.{HOMES[socket.__name__]}"
-    return [name for name, part in parts().items() if maker(part).__module__ == home and is_part(part, socket)]
+    return [name for name, part in parts().items() if maker(part).__module__ in homes and is_part(part, socket)]
 
 
 def maker(part: Any) -> Any:
@@ -99,13 +101,26 @@ def _arity(socket: Any) -> int:
 def _same_arity(part: Any, socket: Any) -> bool:
     if "__call__" not in vars(socket):
         return True
+    call = _call_of(part)
     try:
-        inspect.signature(part).bind(*range(_arity(socket)))
+        inspect.signature(call).bind(*range(_arity(socket) + (call is not part)))
     except TypeError:
         return False
-    body = part if inspect.isfunction(part) else type(part).__call__
     wanted = inspect.unwrap(socket.__call__)
-    return inspect.iscoroutinefunction(inspect.unwrap(body)) == inspect.iscoroutinefunction(wanted)
+    return inspect.iscoroutinefunction(inspect.unwrap(call)) == inspect.iscoroutinefunction(wanted)
+
+
+def _same_result(part: Any, socket: Any) -> bool:
+    """Whether the part is annotated with the shape that the socket returns, or with none at all."""
+    given, wanted = (_call_of(x).__annotations__.get("return", Tensor) for x in (part, socket))
+    return given is Tensor or getattr(given, "dim_str", given) == getattr(wanted, "dim_str", wanted)
+
+
+def _call_of(part: Any) -> Any:
+    """A function itself, or what makes the instances of a class callable, which takes the instance first."""
+    if inspect.isfunction(part):
+        return part
+    return next((vars(c)["__call__"] for c in maker(part).__mro__ if "__call__" in vars(c)), object.__init__)
 
 
 def public_name(part: Any) -> str:

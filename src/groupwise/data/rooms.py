@@ -1,0 +1,64 @@
+"""Rooms: a package's public names are those that its files list in `__all__`, and are imported when they are used."""
+
+import ast
+import re
+import sys
+from collections.abc import Mapping
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+__all__ = ["files_of", "names_of", "open_room"]
+
+_LISTS = re.compile(r"^(__all__|SOCKET) = (\[.*?\]|\".*?\")$", re.MULTILINE | re.DOTALL)
+
+
+@cache
+def files_of(room: str) -> Mapping[str, Mapping[str, Any]]:
+    """`__all__` and `SOCKET` of each file of a room, by the file's module name; read from the source, nothing is run.
+
+    `SOCKET` names the Protocol that the parts of a file fit.
+    """
+    spec = find_spec(room)
+    assert spec is not None and spec.origin is not None, f"there is no room {room}"
+    sources = sorted(path for path in Path(spec.origin).parent.glob("*.py") if path.name != "__init__.py")
+    found = ((path.stem, _LISTS.findall(path.read_text(encoding="utf-8"))) for path in sources)
+    return {f"{room}.{stem}": {name: ast.literal_eval(text) for name, text in lists} for stem, lists in found}
+
+
+@cache
+def names_of(room: str) -> Mapping[str, str]:
+    """The module of each public name of a room.
+
+    >>> names_of("groupwise.data")["Segments"]
+    'groupwise.data.segments'
+    """
+    return {name: module for module, lists in files_of(room).items() for name in lists.get("__all__", ())}
+
+
+class Room(ModuleType):
+    """A package whose public names are resolved on first use."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "__all__":
+            return sorted(names_of(self.__name__))
+        if name not in names_of(self.__name__):
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        value = vars(self)[name] = getattr(import_module(names_of(self.__name__)[name]), name)
+        return value
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """An imported file does not take the place of the public name that it is called by: `methods.grpo`."""
+        if not (isinstance(value, ModuleType) and name in names_of(self.__name__)):
+            super().__setattr__(name, value)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*vars(self), *names_of(self.__name__)})
+
+
+def open_room(name: str) -> None:
+    """Make the package a room; each `__init__` calls it with its `__name__`."""
+    sys.modules[name].__class__ = Room

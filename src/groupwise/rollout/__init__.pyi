@@ -1,0 +1,9 @@
+# Made by tools/front_doors.py from the `__all__` of each file.
+from groupwise.rollout.buffer import Buffer as Buffer
+from groupwise.rollout.buffer import Harvest as Harvest
+from groupwise.rollout.buffer import answers as answers
+from groupwise.rollout.curriculum import Shuffled as Shuffled
+from groupwise.rollout.engine import NativeEngine as NativeEngine
+from groupwise.rollout.sampler import DrawSampler as DrawSampler
+from groupwise.rollout.strategy import Independent as Independent
+from groupwise.rollout.strategy import Turns as Turns

@@ -1,0 +1,120 @@
+"""Rooms: what a file lists is found, without any other list."""
+
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tools.front_doors import ROOMS, SOURCE, stub
+
+from groupwise.data.rooms import files_of, names_of
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_shows_what_its_files_list_and_no_name_twice(room: str) -> None:
+    package = importlib.import_module(f"groupwise.{room}")
+    lists = {module: names["__all__"] for module, names in files_of(package.__name__).items() if "__all__" in names}
+    assert sorted(name for names in lists.values() for name in names) == package.__all__ == sorted(set(package.__all__))
+    for module, names in lists.items():
+        assert importlib.import_module(module).__all__ == names
+        for name in names:
+            assert getattr(package, name) is getattr(sys.modules[module], name)
+    with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
+        _ = package.Nothing
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_the_stub_of_a_room_is_fresh(room: str) -> None:
+    assert (SOURCE / room / "__init__.pyi").read_text() == stub(room), "run python tools/front_doors.py"
+
+
+def test_names_are_unique_over_rooms() -> None:
+    names = [name for room in ROOMS for name in names_of(f"groupwise.{room}")]
+    assert sorted(names) == sorted(set(names))
+
+
+NEW = {
+    "advantages/quantile.py": '''"""A part in a new file."""
+
+from dataclasses import dataclass
+
+from jaxtyping import Float
+from torch import Tensor
+
+from groupwise.data import Batch
+
+__all__ = ["Quantile"]
+
+
+@dataclass(frozen=True, slots=True)
+class Quantile:
+    """The reward less the group's largest."""
+
+    share: float = 0.5
+
+    def __call__(self, x: Float[Tensor, " s"], batch: Batch) -> Float[Tensor, " s"]:
+        return x - batch.groups.spread(batch.groups.largest(x)) * self.share
+''',
+    "objective/halves.py": '''"""An aggregate in a new file that names its socket."""
+
+import torch
+
+SOCKET = "Aggregate"
+__all__ = ["half_mean"]
+
+
+def half_mean(step):
+    """Half of the token mean."""
+    return torch.full_like(step.advantage, 0.5 / max(step.tokens, 1))
+''',
+    "methods/mine.py": '''"""A method in a new file."""
+
+from groupwise.methods.method import Method
+from groupwise.methods.reference import Reference
+
+__all__ = ["mine"]
+
+
+def mine() -> Method:
+    """The plain thing."""
+    return Method()
+
+
+REFERENCE = Reference(paper="Mine", arxiv="2601.00001", formula="J", differences=(), proofs=())
+''',
+}
+
+TRY = """
+import sys
+import groupwise
+groupwise.__path__.insert(0, sys.argv[1])
+from groupwise.data import Usage
+from groupwise.methods import mine, published
+from groupwise.train.text import read_recipe, write
+assert "groupwise.train" in sys.modules and published[-1] is mine
+parts = 'advantage = [{kind = "Quantile", share = 0.25}], objective = {aggregate = "half_mean"}'
+recipe = read_recipe('method = {base = "mine", %s}' % parts)
+assert read_recipe(write(recipe)) == recipe and 'kind = "Quantile"' in write(recipe)
+wrongs = 'objective = {surrogate = "half_mean"}', 'credit = "Quantile"', 'objective = {aggregate = "describe_samples"}'
+for wrong in wrongs:
+    try:
+        read_recipe('method = {base = "mine", %s}' % wrong)
+    except Usage as error:
+        print(error)
+    else:
+        raise AssertionError(wrong)
+"""
+
+
+def test_a_part_or_a_method_is_one_new_file(tmp_path: Path) -> None:
+    """Found by name, written back by name, refused in another socket; nothing else is edited."""
+    for room in ROOMS:
+        (tmp_path / room).mkdir()
+        for path in (SOURCE / room).glob("*.py*"):
+            (tmp_path / room / path.name).symlink_to(path)
+    for name, text in NEW.items():
+        (tmp_path / name).write_text(text)
+    done = subprocess.run([sys.executable, "-c", TRY, str(tmp_path)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "half_mean is no Surrogate" in done.stdout and "describe_samples is no Aggregate" in done.stdout

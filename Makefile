@@ -26,7 +26,7 @@ docs: $(VENV)/dev  ## pages that are generated from the values
 	$(BIN)/python -m groupwise.train.methods_page docs/methods.md
 
 model: $(VENV)/base  ## the packaged model, from demonstrations
-	$(BIN)/python -m groupwise.train.packaged_model recipes/calculator-model.toml src/groupwise/models/calculator
+	$(BIN)/python -m groupwise.train.packaged_model tools/calculator_model.toml src/groupwise/models/calculator
 
 blank: $(VENV)/base  ## the packaged directory of a model without weights
 	$(BIN)/python -m groupwise.train.blank_model src/groupwise/models/blank

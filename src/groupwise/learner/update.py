@@ -174,8 +174,8 @@ class Learner:
             beside = traffic.see(trip)
             # Every piece runs its backward pass, also where the gradient is zero: under FSDP a backward pass gathers
             # and reduces weights, so ranks that decide by their own gradients would wait for each other for ever.
-            roots = [(logp, leaf.grad)] if beside is None else [(logp, leaf.grad), (beside, None)]
-            torch.autograd.backward(*zip(*roots))
+            roots, slopes = ([logp], [leaf.grad]) if beside is None else ([logp, beside], [leaf.grad, None])
+            torch.autograd.backward(roots, slopes)
             self.optimizer.gather()
             losses += [scalar.detach()] if beside is None else [beside.detach(), scalar.detach()]
             logps.append(logp.detach())

@@ -1,6 +1,6 @@
 """How the packaged model is made: a fresh decoder, taught by the same supervised phase that a recipe's warm start is.
 
-`python -m groupwise.train.packaged_model recipes/calculator-model.toml DIRECTORY` is what `make model` runs.
+`python -m groupwise.train.packaged_model tools/calculator_model.toml DIRECTORY` is what `make model` runs.
 """
 
 import sys

@@ -6,7 +6,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from groupwise.advantages import ReturnsToGo, WhitenedTokens, every_token
-from groupwise.data import Batch, Logp, family_of, needs, pack, scope
+from groupwise.data import Batch, Logp, family_of, needs, pack
 from tests.laws.batches import step_of, steps
 
 
@@ -87,4 +87,3 @@ def test_whitening_depends_on_the_whole_iteration_and_says_so() -> None:
     part = WhitenedTokens()
     half = batch.take([0, 1])
     assert not torch.allclose(part(half.reward, half), part(batch.reward, batch)[:5])
-    assert scope(part) == "iteration" and scope(every_token) == "group"

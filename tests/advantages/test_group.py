@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from groupwise.advantages import Standardised, Whitened, centred, leave_one_out
-from groupwise.data import Batch, Outcome, couples, family_of, name_of, pack, scope
+from groupwise.data import Batch, Outcome, couples, family_of, name_of, pack
 from tests.laws.batches import step_of, steps
 
 Part = Callable[[Tensor, Batch], Tensor]
@@ -177,7 +177,7 @@ def test_what_parts_say_of_themselves() -> None:
         "Whitened",
     ]
     assert all(p.compares for p in GROUPED.values()) and not hasattr(Whitened(), "compares")
-    assert scope(Whitened()) == "iteration" and scope(centred) == "group" and couples(centred) == "token"
+    assert couples(centred) == "token"
     assert len({centred, leave_one_out, Standardised(), Standardised(1, 1e-6)}) == 3
 
 

@@ -1,13 +1,12 @@
 """A number a sample to one a token, over the whole iteration."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from groupwise.data import Batch, Credit, Logp, Measure, Scope, Segments
+from groupwise.data import Batch, Credit, Logp, Measure, Segments
 
 SOCKET = "Credit"
 __all__ = ["ReturnsToGo", "WhitenedTokens", "every_token"]
@@ -59,8 +58,6 @@ class WhitenedTokens:
     Behind a group's baseline it moves groups that are all right: their 0 is no longer the mean where length goes with
     reward.
     """
-
-    scope: ClassVar[Scope] = "iteration"
 
     credit: Credit = every_token
     ddof: int = 0

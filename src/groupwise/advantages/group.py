@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch, Scope, Segments
+from groupwise.data import Batch, Segments
 
 SOCKET = "Advantage"
 __all__ = ["Standardised", "Whitened", "centred", "leave_one_out"]
@@ -71,8 +71,6 @@ class Whitened:
 
     Batch standardisation of rewards, or of what a group's baseline left: REINFORCE++, arXiv:2501.03262, per sample.
     """
-
-    scope: ClassVar[Scope] = "iteration"
 
     ddof: int = 1
     eps: float = 1e-8

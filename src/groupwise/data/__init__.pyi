@@ -25,7 +25,6 @@ from groupwise.data.parts import couples as couples
 from groupwise.data.parts import name_of as name_of
 from groupwise.data.parts import needs as needs
 from groupwise.data.parts import one_per_sequence as one_per_sequence
-from groupwise.data.parts import scope as scope
 from groupwise.data.parts import weighs as weighs
 from groupwise.data.rooms import files_of as files_of
 from groupwise.data.rooms import names_of as names_of
@@ -53,6 +52,7 @@ from groupwise.data.sockets import Couples as Couples
 from groupwise.data.sockets import Credit as Credit
 from groupwise.data.sockets import Curriculum as Curriculum
 from groupwise.data.sockets import Engine as Engine
+from groupwise.data.sockets import EngineKind as EngineKind
 from groupwise.data.sockets import Journal as Journal
 from groupwise.data.sockets import Keep as Keep
 from groupwise.data.sockets import Layout as Layout
@@ -63,7 +63,6 @@ from groupwise.data.sockets import Penalty as Penalty
 from groupwise.data.sockets import Ratio as Ratio
 from groupwise.data.sockets import Reply as Reply
 from groupwise.data.sockets import Sampler as Sampler
-from groupwise.data.sockets import Scope as Scope
 from groupwise.data.sockets import Shaping as Shaping
 from groupwise.data.sockets import Strategy as Strategy
 from groupwise.data.sockets import Surrogate as Surrogate

@@ -4,24 +4,17 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from groupwise.data.measures import Measure
-from groupwise.data.sockets import Couples, Scope, Weighs
+from groupwise.data.sockets import Couples, Weighs
 
-__all__ = ["couples", "name_of", "needs", "one_per_sequence", "scope", "weighs"]
+__all__ = ["couples", "name_of", "needs", "one_per_sequence", "weighs"]
 
 _COUPLES: tuple[Couples, ...] = ("token", "sequence", "group")
-_SCOPES: tuple[Scope, ...] = ("group", "iteration")
 
 
 def couples(part: Any) -> Couples:
     """The widest thing that may not be cut in two, of a part and of the parts in its fields."""
     said: list[Couples] = [getattr(p, "couples", "token") for p in _with_fields(part)]
     return max(said, key=_COUPLES.index)
-
-
-def scope(part: Any) -> Scope:
-    """Whether a part's statistics run over groups or over the whole iteration."""
-    said: list[Scope] = [getattr(p, "scope", "group") for p in _with_fields(part)]
-    return max(said, key=_SCOPES.index)
 
 
 def one_per_sequence(part: Any) -> bool:

@@ -18,6 +18,7 @@ __all__ = [
     "Credit",
     "Curriculum",
     "Engine",
+    "EngineKind",
     "Journal",
     "Keep",
     "Layout",
@@ -28,7 +29,6 @@ __all__ = [
     "Ratio",
     "Reply",
     "Sampler",
-    "Scope",
     "Shaping",
     "Strategy",
     "Surrogate",
@@ -40,7 +40,6 @@ __all__ = [
 ]
 
 Couples = Literal["token", "sequence", "group"]
-Scope = Literal["group", "iteration"]
 Weighs = Literal["tokens", "sequences"]
 
 State = TypeVar("State")
@@ -155,6 +154,19 @@ class Engine(Protocol):
     async def load(self, version: int, weights: Mapping[str, Tensor]) -> None: ...
 
     def foresee(self, contexts: Sequence[Ids]) -> None: ...
+
+
+@runtime_checkable
+class EngineKind(Protocol):
+    """A kind of engine in a recipe: a part whose fields are the settings of that kind alone.
+
+    `max_gap` bounds the difference between the engine's and the learner's log-prob of a token.
+    """
+
+    @property
+    def max_gap(self) -> float | Literal["by_dtype"]: ...
+
+    def build(self, model: Any, tokenizer: Any, *, seed: int, experts: Any) -> Engine: ...
 
 
 @runtime_checkable

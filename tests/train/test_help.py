@@ -10,7 +10,8 @@ import pytest
 
 import groupwise.train
 from groupwise.__main__ import RECIPE, main, parser, seconds, split
-from groupwise.data import Storage, Usage
+from groupwise.data import EngineKind, Storage, Usage
+from groupwise.rollout import Native
 from groupwise.train.reading import hints_of
 from groupwise.train.recipe import Recipe
 
@@ -49,8 +50,10 @@ def test_the_table_of_fields_is_fresh():
         return [f.name for f in fields(cls) if not (cls is Recipe and section(cls, f.name) and f.name != "method")]
 
     def kind(cls: type, name: str) -> Any:
-        """The type of a field; of one that may be none, what it is otherwise."""
+        """The type of a field; of one that may be none, what it is otherwise; of an engine, the kind by default."""
         hint = hints_of(cls)[name]
+        if hint is EngineKind:
+            return Native
         arms = [arm for arm in get_args(hint) if arm is not NoneType]
         return arms[0] if len(arms) == 1 else hint
 

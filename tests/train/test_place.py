@@ -11,8 +11,9 @@ import torch
 from groupwise.data import Environment
 from groupwise.methods import Ramp
 from groupwise.objective import KL
+from groupwise.rollout import Native
 from groupwise.train.place import place, prepare
-from groupwise.train.recipe import Machine, Native
+from groupwise.train.recipe import Machine
 from groupwise.train.use import Use
 from tests.faults.small_runs import EVERY, left, lines, ran
 

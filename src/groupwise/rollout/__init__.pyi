@@ -4,6 +4,7 @@ from groupwise.rollout.buffer import Harvest as Harvest
 from groupwise.rollout.buffer import answers as answers
 from groupwise.rollout.curriculum import Shuffled as Shuffled
 from groupwise.rollout.engine import NativeEngine as NativeEngine
+from groupwise.rollout.native import Native as Native
 from groupwise.rollout.sampler import DrawSampler as DrawSampler
 from groupwise.rollout.strategy import Independent as Independent
 from groupwise.rollout.strategy import Turns as Turns

@@ -4,7 +4,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from groupwise.train.recipe import Columns, Evaluate, Machine, Native, Recipe, Save
+    from groupwise.rollout import Native
+    from groupwise.train.recipe import Columns, Evaluate, Machine, Recipe, Save
 
 __all__ = ["Columns", "Evaluate", "Machine", "Native", "Recipe", "Save"]
 

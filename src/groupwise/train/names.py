@@ -102,6 +102,8 @@ def _same_arity(part: Any, socket: Any) -> bool:
     if "__call__" not in vars(socket):
         return True
     call = _call_of(part)
+    if call is None:
+        return False
     try:
         inspect.signature(call).bind(*range(_arity(socket) + (call is not part)))
     except TypeError:
@@ -112,15 +114,17 @@ def _same_arity(part: Any, socket: Any) -> bool:
 
 def _same_result(part: Any, socket: Any) -> bool:
     """Whether the part is annotated with the shape that the socket returns, or with none at all."""
+    if "__call__" not in vars(socket):
+        return True
     given, wanted = (_call_of(x).__annotations__.get("return", Tensor) for x in (part, socket))
     return given is Tensor or getattr(given, "dim_str", given) == getattr(wanted, "dim_str", wanted)
 
 
 def _call_of(part: Any) -> Any:
-    """A function itself, or what makes the instances of a class callable, which takes the instance first."""
+    """A function itself, or `__call__` of a class, which takes the instance first; None where there is none."""
     if inspect.isfunction(part):
         return part
-    return next((vars(c)["__call__"] for c in maker(part).__mro__ if "__call__" in vars(c)), object.__init__)
+    return next((vars(c)["__call__"] for c in maker(part).__mro__ if "__call__" in vars(c)), None)
 
 
 def public_name(part: Any) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from groupwise.data import Environment, Family, Prompt, Sampling, Task, Usage, Verifier, gap_bound
+from groupwise.data import Engine, Environment, Family, Prompt, Sampling, Task, Usage, Verifier, gap_bound
 from groupwise.learner import Learner, mixture, see_routing
 from groupwise.models import (
     Model,
@@ -23,7 +23,7 @@ from groupwise.models import (
     write_adapter,
     write_model,
 )
-from groupwise.rollout import Buffer, NativeEngine, answers
+from groupwise.rollout import Buffer, answers
 from groupwise.tasks import Demonstration, Facts
 from groupwise.train.environments import environment_of, frame_of
 from groupwise.train.evaluate import scores
@@ -43,7 +43,7 @@ class Place:
     tokenizer: Tokenizer
     task: Task
     verifier: Verifier
-    engine: NativeEngine
+    engine: Engine
     buffer: Buffer
     guards: Guards
     recipe: Recipe
@@ -168,14 +168,8 @@ def place(recipe: Recipe, use: Use) -> Place:
     task = task_of(recipe, tokenizer)
     verifier = verifier_of(recipe, task, use)
     method = recipe.method
-    engine = NativeEngine(
-        model,
-        tokenizer=tokenizer,
-        seed=recipe.seed,
-        rows=recipe.engine.rows,
-        cache_tokens=recipe.engine.cache_tokens,
-        experts=mixture(model) if method.routing.replay == "engine" else None,
-    )
+    experts = mixture(model) if method.routing.replay == "engine" else None
+    engine = recipe.engine.build(model, tokenizer, seed=recipe.seed, experts=experts)
     buffer = Buffer(
         task,
         method.curriculum,

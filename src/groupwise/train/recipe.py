@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from groupwise.data import Sampling, Strategy
+from groupwise.data import EngineKind, Sampling, Strategy
 from groupwise.learner import AdamW
 from groupwise.methods import Method
 from groupwise.models import Lora
-from groupwise.rollout import Independent
+from groupwise.rollout import Independent, Native
 
 
 def at_least(value: object, **least: float) -> None:
@@ -57,24 +57,6 @@ class WarmStart:
 
     def __post_init__(self) -> None:
         at_least(self, steps=1, per_step=1, save_every=1)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Native:
-    """The engine inside this process: live rows at most, cached tokens at most, and how far it may be from the learner.
-
-    `max_gap` bounds the difference between engine's and learner's log-prob of any token; beyond it the run stops.
-    `by_dtype` is what rounding alone comes to, with room to spare: 0.001, or 2 for bfloat16 weights (`GAPS`).
-    """
-
-    rows: int = 256
-    cache_tokens: int = 1 << 20
-    max_gap: float | Literal["by_dtype"] = "by_dtype"
-
-    def __post_init__(self) -> None:
-        at_least(self, rows=1, cache_tokens=1)
-        if self.max_gap != "by_dtype":
-            at_least(self, max_gap=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +146,7 @@ class Recipe:
     seed: int = 0
     max_unverifiable: float = 0.1
     sampling: Sampling = Sampling()  # noqa: RUF009
-    engine: Native = Native()
+    engine: EngineKind = Native()  # noqa: RUF009
     optimizer: AdamW = AdamW()  # noqa: RUF009
     machine: Machine = Machine()
     evaluate: Evaluate = Evaluate()

@@ -1,0 +1,35 @@
+"""The settings of the engine inside this process."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from groupwise.models import Experts, Model, Tokenizer
+from groupwise.rollout.engine import NativeEngine
+
+SOCKET = "EngineKind"
+__all__ = ["Native"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Native:
+    """The engine inside this process: live rows at most, cached tokens at most, and how far it may be from the learner.
+
+    `max_gap` bounds the difference between engine's and learner's log-prob of any token; beyond it the run stops.
+    `by_dtype` is what rounding alone comes to, with room to spare: 0.001, or 2 for bfloat16 weights (`GAPS`).
+    """
+
+    rows: int = 256
+    cache_tokens: int = 1 << 20
+    max_gap: float | Literal["by_dtype"] = "by_dtype"
+
+    def __post_init__(self) -> None:
+        bounds = {"rows": 1, "cache_tokens": 1} | ({"max_gap": 0} if self.max_gap != "by_dtype" else {})
+        for name, bound in bounds.items():
+            if not getattr(self, name) >= bound:
+                raise ValueError(f"{name} is {getattr(self, name)}\ntake at least {bound}")
+
+    def build(self, model: Model, tokenizer: Tokenizer, *, seed: int, experts: Experts | None) -> NativeEngine:
+        """The engine over the learner's own model; `experts` are recorded where they are given."""
+        return NativeEngine(
+            model, tokenizer, seed=seed, rows=self.rows, cache_tokens=self.cache_tokens, experts=experts
+        )

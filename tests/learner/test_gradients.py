@@ -225,7 +225,7 @@ def test_a_step_divides_by_its_own_tokens_and_logs_what_it_optimised():
         torch.testing.assert_close(mine.share.sum(), torch.tensor(1.0, dtype=torch.float64))
         decoder = model()
         logp, _ = forward(decoder, mine, temperature=0.7)
-        assert taken.loss == pytest.approx(float(objective(mine.having(logp=logp))), abs=1e-12)
+        assert taken.loss == pytest.approx(objective(mine.having(logp=logp)).item(), abs=1e-12)
 
 
 @pytest.mark.t(6)

@@ -12,6 +12,7 @@ from groupwise.data import BadData, Sampling, Usage
 from groupwise.methods import grpo
 from groupwise.models import find_model, read_tokenizer
 from groupwise.tasks import CodeVerifier, Each, Mixture, Problems, exact, last_number
+from groupwise.train import sources as sources_module
 from groupwise.train.check import doors
 from groupwise.train.differences import diff
 from groupwise.train.recipe import Also, Columns, Recipe
@@ -221,3 +222,13 @@ def test_tests_of_code_are_tried_in_a_mixture_too(monkeypatch: pytest.MonkeyPatc
     said = recipe(also=(Also(task="e.jsonl", verifier="code"),), sampling=Sampling(max_tokens=8))
     assert doors(said, Use(unsafe_local_exec=True)) == []
     assert sorted(tried) == ["1+1=", "1+2="]
+
+
+def test_a_run_reads_its_task_and_builds_its_verifier_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    for name in ("_found", "_verifier"):
+        act = getattr(sources_module, name)
+        monkeypatch.setattr(sources_module, name, lambda *args, name=name, act=act: calls.append(name) or act(*args))
+    words = ["--prompts", "2", "--method.group_size", "2", "--method.minibatches", "1", "--evaluate.problems", "2"]
+    assert main(["train", "--out", str(tmp_path), "--iterations", "1", *words]) == 0
+    assert calls == ["_found", "_verifier"]

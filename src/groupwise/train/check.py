@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from groupwise.data import BadData, Finish, GroupwiseError, Prompt, Task, Usage, family_of, pack
+from groupwise.data import BadData, Finish, GroupwiseError, Prompt, Task, Usage, Verifier, family_of, pack
 from groupwise.learner import Routing, see_routing
 from groupwise.models import (
     Tokenizer,
@@ -137,10 +137,12 @@ def doors(
     *,
     train: bool = True,
     fetch: bool = True,
+    hand: Callable[[Task, Verifier], None] = lambda task, verifier: None,
 ) -> list[GroupwiseError]:
     """What stands on the disk: model directory, tokenizer, task and verifier; and problems to `train` on.
 
-    Weights of a model of the hub are looked at only where they may be fetched.
+    Weights of a model of the hub are looked at only where they may be fetched. `hand` receives task and verifier,
+    so that a run need not build them again.
     """
     weights = fetch or not of_hub(recipe.model)
     found: list[GroupwiseError] = [
@@ -189,6 +191,7 @@ def doors(
         for judge, part in zip(judges, task.parts if isinstance(task, Mixture) else (task,), strict=True):
             if isinstance(judge, CodeVerifier):
                 judge.gate(every(part))
+        hand(task, verifier)
     except GroupwiseError as error:
         found.append(error)
     return found

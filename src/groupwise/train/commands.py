@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from groupwise.data import BadData, GroupwiseError, Storage, visible
+from groupwise.data import BadData, GroupwiseError, Storage, Task, Verifier, visible
 from groupwise.train.about import about, begin, recorded
 from groupwise.train.check import doors, rehearse
 from groupwise.train.disk import DISK, PARKED, Disk, storing, sweep, write_directory
@@ -52,9 +52,10 @@ def train(
     path = Path(recipe_path) if recipe_path else DEFAULT
     recipe = read_recipe(path, overrides, loaded)
     seen: list[str] = []
-    refuse([*rehearse(recipe), *doors(recipe, loaded, seen.append)])
+    built: list[tuple[Task, Verifier]] = []
+    refuse([*rehearse(recipe), *doors(recipe, loaded, seen.append, hand=lambda *both: built.append(both))])
     tell(seen)
-    ready = place(recipe, loaded)
+    ready = place(recipe, loaded, *built)
     run = run_directory(Path(out), name or (path.stem if recipe_path else plain_name(recipe.task)))
     with RunLock(run):
         description = about(run, recipe, base_of(path, overrides), loaded, command)

@@ -154,8 +154,8 @@ def see_compiler(device: torch.device) -> None:
         ) from None
 
 
-def place(recipe: Recipe, use: Use) -> Place:
-    """Engine, learner and what they need, over one set of weights."""
+def place(recipe: Recipe, use: Use, built: tuple[Task, Verifier] | None = None) -> Place:
+    """Engine, learner and what they need, over one set of weights. Task and verifier may be `built` already."""
     device = prepare(recipe.machine)
     directory = find_model(recipe.model)
     tokenizer = read_tokenizer(directory)
@@ -165,8 +165,10 @@ def place(recipe: Recipe, use: Use) -> Place:
         attach(model, recipe.lora, seed=recipe.seed)
     see_routing(recipe.method.routing, mixture(model))
     model.recompute, model.compiled = recipe.machine.recompute, recipe.machine.compile
-    task = task_of(recipe, tokenizer)
-    verifier = verifier_of(recipe, task, use)
+    if built is None:
+        task = task_of(recipe, tokenizer)
+        built = task, verifier_of(recipe, task, use)
+    task, verifier = built
     method = recipe.method
     experts = mixture(model) if method.routing.replay == "engine" else None
     engine = recipe.engine.build(model, tokenizer, seed=recipe.seed, experts=experts)

@@ -81,7 +81,7 @@ def gradients(model: Decoder, logits: Tensor, tokens: list[tuple[int, ...]]) -> 
 
 
 def apart(a: Tensor, b: Tensor) -> float:
-    return float((a - b).norm() / b.norm().clamp(min=1e-30))
+    return float(((a - b).norm() / b.norm().clamp(min=1e-30)).detach())
 
 
 TOKENS = st.integers(0, TINY.vocabulary - 1)

@@ -57,10 +57,11 @@ def full():
 
 @pytest.mark.t(39)
 def test_no_wrong_answer_of_the_table_is_accepted_by_exact_means(exact):
-    verdicts = all_of(exact, [(c["answer"], c["gold"], c.get("prompt", "")) for c in CASES])
+    cases = CASES[::3]
+    verdicts = all_of(exact, [(c["answer"], c["gold"], c.get("prompt", "")) for c in cases])
     right = [v.outcome is RIGHT for v in verdicts]
-    assert not [c for c, r in zip(CASES, right) if r and not c["right"]]
-    assert sum(c["right"] and not r for c, r in zip(CASES, right)) < 230
+    assert not [c for c, r in zip(cases, right) if r and not c["right"]]
+    assert sum(c["right"] and not r for c, r in zip(cases, right)) < 80
     assert len(CASES) >= 400 and len({c["family"] for c in CASES}) >= 20
 
 
@@ -87,10 +88,12 @@ def unboxed(full, monkeypatch):
 
 @needs_extra
 @pytest.mark.t(39)
-def test_the_table(unboxed):
-    verdicts = all_of(unboxed, [(c["answer"], c["gold"], c.get("prompt", "")) for c in CASES])
+@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.slow)])
+def test_the_table(unboxed, every: int):
+    cases = CASES[::every]
+    verdicts = all_of(unboxed, [(c["answer"], c["gold"], c.get("prompt", "")) for c in cases])
     assert UNKNOWN not in {v.outcome for v in verdicts}
-    assert not [(c["gold"], c["answer"]) for c, v in zip(CASES, verdicts) if (v.outcome is RIGHT) != c["right"]]
+    assert not [(c["gold"], c["answer"]) for c, v in zip(cases, verdicts) if (v.outcome is RIGHT) != c["right"]]
 
 
 UNREAD = [

@@ -12,7 +12,7 @@ import asyncio
 import torch
 
 from groupwise.advantages import Standardised, every_token
-from groupwise.data import Batch, Draw, Family, Finish, Prompt, Sample, pack
+from groupwise.data import Batch, Draw, Rollout, Finish, Prompt, Sample, pack
 from groupwise.models import (
     Decoder,
     Purpose,
@@ -20,7 +20,7 @@ from groupwise.models import (
     Tokenizer,
     choose,
     find_model,
-    log_law,
+    logprobs,
     permutation,
     read_model,
     read_tokenizer,
@@ -38,7 +38,7 @@ OBJECTIVE = Objective(surrogate=Clip(low=0.2, high=0.28), aggregate=token_mean)
 
 
 @torch.no_grad()
-def sample(model: Decoder, tokenizer: Tokenizer, draws: list[Draw]) -> list[Family]:
+def sample(model: Decoder, tokenizer: Tokenizer, draws: list[Draw]) -> list[Rollout]:
     """`GROUP` answers to every drawn prompt, token by token, each from the whole text before it.
 
     A token is the inverse CDF at a number named by the seed, the draw, the sample and the place: no generator is
@@ -52,13 +52,13 @@ def sample(model: Decoder, tokenizer: Tokenizer, draws: list[Draw]) -> list[Fami
         now = [answers[d][i] for d, i in live]
         layout = Shared.of([s.context for s in now], [(*s.tokens, 0) for s in now])  # 0: the token to be chosen
         last = layout.source[torch.arange(t, (t + 1) * len(now), t + 1)]
-        law = log_law(model.head(model(layout.tokens, layout)[last]))
+        law = logprobs(model.head(model(layout.tokens, layout)[last]))
         u = uniform((SEED, Purpose.SAMPLE), [draws[d].id for d, _ in live], [i for _, i in live], t)
         for (d, i), token, logp in zip(live, choose(law, torch.from_numpy(u)).tolist(), law):
             finish = Finish.stop if token in tokenizer.eos else Finish.length if t + 1 == MAX_TOKENS else None
             answers[d][i] = answers[d][i].extended((token,), (0,), (float(logp[token]),)).ended(finish)
     finished = [tuple(judged(d.prompt, s, tokenizer) for s in group) for d, group in zip(draws, answers)]
-    return [Family(draw, group) for draw, group in zip(draws, finished)]
+    return [Rollout(draw, group) for draw, group in zip(draws, finished)]
 
 
 def judged(prompt: Prompt, answer: Sample, tokenizer: Tokenizer) -> Sample:
@@ -70,7 +70,7 @@ def judged(prompt: Prompt, answer: Sample, tokenizer: Tokenizer) -> Sample:
 def forward(model: Decoder, batch: Batch) -> torch.Tensor:
     """Log-prob of every token of the batch, in the graph. Equal contexts are forwarded once."""
     layout = Shared.of([s.context for s in batch.samples], [s.tokens for s in batch.samples])
-    law = log_law(model.head(model(layout.tokens, layout)[layout.source]))
+    law = logprobs(model.head(model(layout.tokens, layout)[layout.source]))
     return law.gather(-1, layout.target[:, None])[:, 0]
 
 
@@ -108,7 +108,7 @@ def main(iterations: int = ITERATIONS, lr: float = 1e-4) -> list[float]:
         for first in range(0, PROMPTS, size):
             prompts = set(deal[first : first + size])
             mine = [i for i, group in enumerate(batch.groups.index.tolist()) if group in prompts]
-            step = OBJECTIVE.fix(batch.take(mine))  # every divisor, from the whole step
+            step = OBJECTIVE.prepare(batch.take(mine))  # every divisor, from the whole step
             loss = OBJECTIVE(step.having(logp=forward(model, step)))
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -23,16 +23,16 @@ from benchmarks.beside.watch import Watch, versions
 
 import groupwise.train.place as placing
 from groupwise.advantages import Standardised
-from groupwise.data import Batch, Draw, Family, Outcome, Prompt, Sample, Sampler, Sampling, Verdict
+from groupwise.data import Batch, Draw, Rollout, Outcome, Prompt, Sample, Sampler, Sampling, Verdict
 from groupwise.learner import AdamW
 from groupwise.methods import Method
 from groupwise.models import read_tokenizer
 from groupwise.objective import Clip, Objective, sequence_mean, sequence_ratio, token_mean
-from groupwise.rollout import Harvest, Independent
-from groupwise.train.logbook import Logbook
+from groupwise.rollout import Rollouts, Independent
+from groupwise.train.logbook import Recorder
 from groupwise.train.loop import run as loop
 from groupwise.train.recipe import Evaluate, Machine, Recipe, Save
-from groupwise.train.record import Record
+from groupwise.train.record import RunLogs
 from groupwise.train.use import Use
 
 
@@ -42,12 +42,12 @@ class Forced:
 
     regime: Regime
 
-    async def __call__(self, draw: Draw, sampler: Sampler) -> Family:
+    async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         iteration, place = divmod(draw.id, self.regime.prompts)
         lengths = self.regime.lengths_of(iteration) or []
         own = lengths[place * draw.n : (place + 1) * draw.n]
         opened = [replace(s, limit=n) for s, n in zip(sampler.start(draw.prompt.context, draw.n), own, strict=True)]
-        return Family(draw, tuple(await sampler.verify(await asyncio.gather(*map(sampler.extend, opened)))))
+        return Rollout(draw, tuple(await sampler.verify(await asyncio.gather(*map(sampler.extend, opened)))))
 
 
 async def even(prompt: Prompt, sample: Sample) -> Verdict:
@@ -55,7 +55,7 @@ async def even(prompt: Prompt, sample: Sample) -> Verdict:
     return Verdict(Outcome.correct if parity(sample.tokens) else Outcome.wrong)
 
 
-class Timed(Logbook):
+class Timed(Recorder):
     """A logbook that also keeps a watch."""
 
     watch: Watch
@@ -67,7 +67,7 @@ class Timed(Logbook):
         with super().phase(name), self.watch.phase(name):
             yield
 
-    def iteration(self, harvest: Harvest, batch: Batch, *rest: Any) -> dict[str, Any]:
+    def iteration(self, harvest: Rollouts, batch: Batch, *rest: Any) -> dict[str, Any]:
         self.watch.note(tokens=batch.tokens, reward=float(batch.reward.mean()))
         return super().iteration(harvest, batch, *rest)
 
@@ -91,7 +91,7 @@ def recipe_of(regime: Regime, *, iterations: int, seed: int, machine: Machine) -
             advantage=(Standardised(),),
             objective=Objective(surrogate=surrogate, aggregate=token_mean if regime.loss == "dapo" else sequence_mean),
             minibatches=regime.minibatches,
-            passes=regime.passes,
+            epochs=regime.passes,
         ),
         prompts=regime.prompts,
         iterations=iterations,
@@ -112,7 +112,7 @@ def measure(regime: Regime, *, iterations: int, seed: int, machine: Machine, tur
     recipe = recipe_of(regime, iterations=iterations, seed=seed, machine=machine)
     if regime.lengths is not None:
         placing.read_tokenizer = lambda path: replace(read_tokenizer(path), eos=frozenset())
-    ready = placing.place(recipe, Use())
+    ready = placing.build(recipe, Use())
     if regime.lengths is not None:
         ready.buffer.verifier = even
 
@@ -120,7 +120,7 @@ def measure(regime: Regime, *, iterations: int, seed: int, machine: Machine, tur
         return {}
 
     with tempfile.TemporaryDirectory() as directory:
-        logbook = Timed(Path(directory), Record(Path(directory)), keep=1)
+        logbook = Timed(Path(directory), RunLogs(Path(directory)), keep=1)
         logbook.watch = watch
         logbook.done = 0  # neither the first evaluation nor the checkpoint before it
         with suppress(Over):

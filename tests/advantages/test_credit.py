@@ -6,7 +6,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from groupwise.advantages import ReturnsToGo, WhitenedTokens, every_token
-from groupwise.data import Batch, Logp, family_of, needs, pack
+from groupwise.data import Batch, Logp, rollout_of, needs, pack
 from tests.laws.batches import step_of, steps
 
 
@@ -78,7 +78,7 @@ def test_whitened_tokens_have_mean_0_and_deviation_1(ddof: int, batch: Batch) ->
 
 
 def test_whitened_tokens_of_equal_credit_are_0() -> None:
-    batch = pack([family_of([0.1] * 3, lengths=[3, 2, 7])])
+    batch = pack([rollout_of([0.1] * 3, lengths=[3, 2, 7])])
     assert WhitenedTokens()(batch.score, batch).tolist() == [0.0] * 12
 
 

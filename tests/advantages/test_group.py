@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from groupwise.advantages import Standardised, Whitened, centred, leave_one_out
-from groupwise.data import Batch, Outcome, couples, family_of, name_of, pack
+from groupwise.data import Batch, Outcome, couples, rollout_of, name_of, pack
 from tests.laws.batches import step_of, steps
 
 Part = Callable[[Tensor, Batch], Tensor]
@@ -25,7 +25,7 @@ ALL: dict[str, Part] = {**GROUPED, "whitened": Whitened()}
 
 def over(part: Part, *groups: list[float]) -> list[float]:
     """Advantages of these rewards; NaN stands for an answer that could not be judged, and leaves before."""
-    batch = pack([family_of(group) for group in groups])
+    batch = pack([rollout_of(group) for group in groups])
     batch = batch.take((batch.outcome != Outcome.unverifiable).nonzero().squeeze(1))
     return part(batch.score, batch).tolist()
 
@@ -87,7 +87,7 @@ def test_what_cannot_be_judged_in_one_group_leaves_the_others_alone(part: Part) 
 
 @pytest.mark.t(9)
 def test_a_nan_that_got_through_stays_in_its_group() -> None:
-    batch = pack([family_of([1, 0]), family_of([1, 0])])
+    batch = pack([rollout_of([1, 0]), rollout_of([1, 0])])
     reward = torch.tensor([NAN, 0, 1, 0], dtype=torch.float64)
     for part in GROUPED.values():
         assert part(reward, batch)[2:].tolist() == over(part, [1, 0])
@@ -156,7 +156,7 @@ def test_whitened_has_mean_0_and_deviation_1_over_the_iteration(batch: Batch) ->
 
 @pytest.mark.t(12)
 def test_two_equal_prompts_stay_two_groups() -> None:
-    first, second = family_of([1, 0]), family_of([1, 1])
+    first, second = rollout_of([1, 0]), rollout_of([1, 1])
     assert first.draw.prompt == second.draw.prompt
     batch = pack([first, second])
     assert batch.groups.count == 2
@@ -164,7 +164,7 @@ def test_two_equal_prompts_stay_two_groups() -> None:
 
 
 def test_samples_of_a_group_need_not_stand_together() -> None:
-    batch = pack([family_of([1, 0]), family_of([1, 1, 0])]).take([3, 0, 4, 2, 1])
+    batch = pack([rollout_of([1, 0]), rollout_of([1, 1, 0])]).take([3, 0, 4, 2, 1])
     assert centred(batch.score, batch).tolist() == pytest.approx([1 / 3, 0.5, -2 / 3, 1 / 3, -0.5])
 
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from groupwise.data import Batch, Segments, family_of, pack
+from groupwise.data import Batch, Segments, rollout_of, pack
 
 at = torch.tensor([2, 0, 2, 4, 0, 2])  # not in order; 1 and 3 are empty
 x_of = torch.tensor([3.0, 1.0, 7.0, 5.0, 1.0, -4.0], dtype=torch.float64)
@@ -30,13 +30,13 @@ def described(b: Batch) -> list[tuple[int, float, list[int]]]:
 
 
 def test_taking_masking_and_joining_move_whole_rows() -> None:
-    b = pack([family_of([1.0, 0.0], lengths=[2, 0]), family_of([1.0, 1.0, 0.0], lengths=[1, 3, 2])])
+    b = pack([rollout_of([1.0, 0.0], lengths=[2, 0]), rollout_of([1.0, 1.0, 0.0], lengths=[1, 3, 2])])
     rows = described(b)
     order = [4, 1, 2]
     taken = b.take(order)
     assert described(taken) == [rows[i] for i in order]
-    assert taken.groups.index.tolist() == [1, 0, 1] and taken.families.count == 2
-    assert b.take([3]).groups.count == b.take([3]).families.count == 1
+    assert taken.groups.index.tolist() == [1, 0, 1] and taken.rollouts.count == 2
+    assert b.take([3]).groups.count == b.take([3]).rollouts.count == 1
     again = Batch.joined([b.take([0, 1]), b.take([2, 3, 4])])
     assert described(again) == rows and again.groups.index.tolist() == b.groups.index.tolist()
     masked = b.keep(b.place != 1)

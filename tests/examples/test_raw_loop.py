@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from groupwise.train.loop import learn
-from groupwise.train.place import place
+from groupwise.train.place import build
 from groupwise.train.text import read_recipe
 from groupwise.train.use import Use
 
@@ -37,15 +37,15 @@ def library_losses(iterations: int) -> tuple[list[float], list[tuple[int, ...]]]
     from groupwise.data import pack
 
     recipe = read_recipe(RECIPE)
-    ready = place(recipe, Use())
+    ready = build(recipe, Use())
     losses, tokens = [], []
 
     async def run() -> None:
         await ready.engine.load(0, ready.learner.weights())
         for iteration in range(iterations):
             m = recipe.method
-            harvest = await ready.buffer.take(recipe.prompts, m.group_size, m.strategy, m.keep, m.refill)
-            batch = pack(harvest.families)
+            harvest = await ready.buffer.take(recipe.prompts, m.group_size, m.strategy, m.filter, m.refill)
+            batch = pack(harvest.selected)
             tokens.extend(s.tokens for s in batch.samples)
             _, taken = learn(recipe, m, ready.learner, batch, iteration)
             losses.extend(t.loss for t in taken)

@@ -16,9 +16,9 @@ from groupwise.methods import grpo
 from groupwise.models import Lora
 from groupwise.rewards import mixed_outcomes
 from groupwise.train.about import about, begin
-from groupwise.train.commands import carry_on
+from groupwise.train.commands import run_from
 from groupwise.train.disk import Disk
-from groupwise.train.place import Place, place
+from groupwise.train.place import Runtime, build
 from groupwise.train.recipe import Evaluate, Machine, Recipe, Save
 from groupwise.train.store import newest_checkpoint
 from groupwise.train.text import write
@@ -69,7 +69,7 @@ def begun(run: Path, recipe: Recipe) -> Path:
 
 def ran(run: Path, recipe: Recipe, **how: Any) -> Path:
     """The same directory once the run is at its end, computed in this process."""
-    code = carry_on(run if run.exists() else begun(run, recipe), place(recipe, Use()), **{"disk": Quick()} | how)
+    code = run_from(run if run.exists() else begun(run, recipe), build(recipe, Use()), **{"disk": Quick()} | how)
     assert code == 0
     return run
 
@@ -114,6 +114,6 @@ def forked(act: Callable[[], object], log: Path) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def ready(recipe: Recipe) -> Place:
+def ready(recipe: Recipe) -> Runtime:
     """Engine, learner and buffer before the first iteration. A fork that uses them leaves its parent's untouched."""
-    return place(recipe, Use())
+    return build(recipe, Use())

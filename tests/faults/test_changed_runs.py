@@ -17,7 +17,7 @@ from groupwise.models import find_model
 from groupwise.train.about import begin, description
 from groupwise.train.commands import resume
 from groupwise.train.disk import RECIPE
-from groupwise.train.place import Place
+from groupwise.train.place import Runtime
 from groupwise.train.report import existing_run
 from groupwise.train.store import RunLock, newest_checkpoint, run_directory, save_checkpoint
 from tests.faults.small_runs import EVERY, Quick, begun, forked, left, lines, ran
@@ -211,14 +211,14 @@ def test_a_model_whose_writing_is_killed_is_never_seen_half(again: bool, run: Pa
         shutil.rmtree(run / "model")
 
     def die() -> int:
-        write = Place.write
+        write = Runtime.write
 
-        def half(place: Place, path: Path) -> None:
+        def half(place: Runtime, path: Path) -> None:
             write(place, path)
             (path / "model.safetensors").write_bytes(b"half")
             os.kill(os.getpid(), signal.SIGKILL)
 
-        Place.write = half  # type: ignore[method-assign]
+        Runtime.write = half  # type: ignore[method-assign]
         return resume(str(run))
 
     assert forked(die, run.with_suffix(".log")) == -signal.SIGKILL

@@ -38,7 +38,7 @@ from groupwise.data import (
 from groupwise.objective import Objective, sequence_mean
 from groupwise.rewards import mixed_outcomes
 from groupwise.train import commands
-from groupwise.train.commands import carry_on, resume
+from groupwise.train.commands import run_from, resume
 from groupwise.train.record import read_lines
 from groupwise.train.store import RunLock, newest_checkpoint
 from tests.faults.small_runs import EVERY, Quick, alive, begun, forked, left, lines, ran, ready
@@ -154,7 +154,7 @@ def test_a_disk_that_stays_full_ends_the_run_with_its_last_checkpoint_whole(
     """Three checkpoints in a row fail; a checkpoint without its log is none."""
     run = begun(tmp_path / "run", EVERY)
     with pytest.raises(Storage, match="could not be written") as refusal:
-        carry_on(run, ready(EVERY), disk=Full(where, first=4 if where == "checkpoints" else 2))
+        run_from(run, ready(EVERY), disk=Full(where, first=4 if where == "checkpoints" else 2))
     assert "free space" in refusal.value.fix and str(run) in refusal.value.fix
     newest = newest_checkpoint(run, strict=True)
     assert newest and newest.iteration == 0
@@ -164,7 +164,7 @@ def test_a_disk_that_stays_full_ends_the_run_with_its_last_checkpoint_whole(
 def test_the_last_checkpoint_is_not_missed_in_silence(tmp_path: Path) -> None:
     """Only one save fails, and after it there would be no other."""
     with pytest.raises(Storage):
-        carry_on(
+        run_from(
             begun(tmp_path / "run", EVERY),
             ready(EVERY),
             disk=Full(f"checkpoints/.writing-{os.getpid()}-000003", first=1),
@@ -221,7 +221,7 @@ def test_a_signal_ends_a_wait_for_a_verdict(undisturbed: Path, tmp_path: Path) -
             return await judge(prompt, sample)
 
         place.buffer.verifier = hangs
-        return carry_on(run, place, disk=Quick())
+        return run_from(run, place, disk=Quick())
 
     assert forked(act, tmp_path / "log") == 143
     assert "terminated after 1 of 3 iterations; saved" in (tmp_path / "log").read_text()
@@ -245,7 +245,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
 
         place.learner.step = slow  # type: ignore[method-assign]
         try:
-            return carry_on(run, place, disk=Quick())
+            return run_from(run, place, disk=Quick())
         except KeyboardInterrupt:
             return 99
 
@@ -267,7 +267,7 @@ def test_a_second_signal_is_the_second_also_when_time_is_up(tmp_path: Path) -> N
 
         commands.loop = stuck
         try:
-            return carry_on(run, ready(EVERY), disk=Quick())
+            return run_from(run, ready(EVERY), disk=Quick())
         except KeyboardInterrupt:
             return 99
 
@@ -278,7 +278,7 @@ def test_stop_after_saves_and_says_how_to_go_on(
     undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = begun(tmp_path / "run", EVERY)
-    assert carry_on(run, ready(EVERY), stop_after=0.0, disk=Quick()) == 0
+    assert run_from(run, ready(EVERY), stop_after=0.0, disk=Quick()) == 0
     assert "out of time after 0 of 3 iterations; saved" in (said := capsys.readouterr().out)
     assert f"groupwise resume {run}" in said and not (run / "model").exists()
     assert left(ran(run, EVERY)) == left(undisturbed)
@@ -335,7 +335,7 @@ def test_a_verdict_that_fails_is_counted_and_left_out(what: str, cause: str, tmp
     recipe = replace(EVERY, machine=replace(EVERY.machine, verdict_deadline=0.1))
     run, place = begun(tmp_path / "run", recipe), ready(recipe)
     failed = wrong_every_seventh(place, what)
-    assert carry_on(run, place, disk=Quick()) == 0
+    assert run_from(run, place, disk=Quick()) == 0
     told = lines(run)[1:]
     assert sum(line["rollout/unverifiable"] for line in told) == len(failed) == 6
     assert [line["outcome/unverifiable"] * 16 for line in told] == [line["rollout/unverifiable"] for line in told]
@@ -357,7 +357,7 @@ def test_a_first_batch_that_nobody_could_judge_ends_the_run_at_once(tmp_path: Pa
 
     place.buffer.verifier = broken
     with pytest.raises(Unverifiable, match="16 of 16 answers") as error:
-        carry_on(run, place, disk=Quick())
+        run_from(run, place, disk=Quick())
     assert "no sympy" in error.value.evidence and error.value.code == 5
     assert [line["iteration"] for line in lines(run)] == [0]
 
@@ -368,7 +368,7 @@ def test_too_many_unverifiable_answers_over_twenty_iterations(tmp_path: Path) ->
     run, place = begun(tmp_path / "run", recipe), ready(recipe)
     wrong_every_seventh(place, "raises")
     with pytest.raises(Unverifiable, match="22 of 160 answers could not be judged over 20 iterations"):
-        carry_on(run, place, disk=Quick())
+        run_from(run, place, disk=Quick())
     assert len(lines(run)) == 1 + 19
 
 
@@ -382,7 +382,7 @@ def test_three_iterations_without_a_group_to_learn_from(tmp_path: Path) -> None:
 
     place.buffer.verifier = wrong
     with pytest.raises(NoSignal, match="3 iterations in a row") as error:
-        carry_on(run, place, disk=Quick())
+        run_from(run, place, disk=Quick())
     assert error.value.evidence == "8 groups mixed_outcomes" and error.value.code == 5
     told = lines(run)
     assert [line["iteration"] for line in told] == [0, 1, 2]
@@ -433,7 +433,7 @@ def test_a_gradient_that_is_not_finite_leaves_the_weights_alone(
         return taken
 
     place.learner.step = watched
-    assert carry_on(run, place, disk=Quick()) == 0
+    assert run_from(run, place, disk=Quick()) == 0
     assert moved[2] == (False, False, True) and moved[-1] == (True, True, False)
     assert [skipped for _, _, skipped in moved] == [False, False, True, False, False, False]
     assert [line["steps_skipped"] for line in lines(run)[1:]] == [0, 1, 0]
@@ -459,7 +459,7 @@ def test_a_gradient_that_is_not_finite_leaves_the_weights_alone(
 def test_three_steps_in_a_row_without_a_gradient(tmp_path: Path) -> None:
     place = poisoned(run := tmp_path / "run", lambda call: call >= 2)
     with pytest.raises(Diverged, match="3 optimizer steps in a row had to be skipped") as error:
-        carry_on(run, place, disk=Quick())
+        run_from(run, place, disk=Quick())
     assert str(run / "skipped") in error.value.evidence and error.value.code == 5
     assert not isinstance(error.value, NoSignal | Unverifiable | Mismatch)
     assert len(list((run / "skipped").glob("*.jsonl"))) == 3
@@ -469,5 +469,5 @@ def test_three_steps_in_a_row_without_a_gradient(tmp_path: Path) -> None:
 
 def test_a_dump_that_finds_no_space_does_not_end_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     place = poisoned(run := tmp_path / "run", lambda call: call == 3)
-    assert carry_on(run, place, disk=Full("skipped", first=1)) == 0
+    assert run_from(run, place, disk=Full("skipped", first=1)) == 0
     assert "its batch could not be written: No space left" in capsys.readouterr().err

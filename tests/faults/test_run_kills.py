@@ -22,9 +22,9 @@ from groupwise.models import Lora, find_model, read_model, read_tokenizer, write
 from groupwise.rollout.rows import Rows
 from groupwise.tasks import demonstrations
 from groupwise.train import commands
-from groupwise.train.commands import carry_on
-from groupwise.train.logbook import Logbook
-from groupwise.train.place import Place
+from groupwise.train.commands import run_from
+from groupwise.train.logbook import Recorder
+from groupwise.train.place import Runtime
 from groupwise.train.recipe import Recipe, WarmStart
 from tests.faults.small_runs import ADAPTER, EVERY, HALF, SECOND, Quick, alive, begun, forked, left, lines, ready
 from tests.models.mixtures import trainable
@@ -96,26 +96,26 @@ class Rung(Quick):
         self.bell.ring("remove")
 
 
-def run(directory: Path, place: Place, death: Point | None = None) -> list[str]:
+def run(directory: Path, place: Runtime, death: Point | None = None) -> list[str]:
     """In a fork: the run from where it stands to its end, or to its death. What happened on the way."""
     bell = Bell(death)
     for name in ("write", "save", "iteration", "restore"):
-        bell.around(Logbook, name)
+        bell.around(Recorder, name)
     bell.around(Learner, "step")
     bell.around(Learner, "read")
     bell.around(Rows, "tick", "a token")
-    bell.around(Place, "write", "writing the model")
+    bell.around(Runtime, "write", "writing the model")
     bell.around(commands, "write_report")
-    phase, evaluate, verifier = Logbook.phase, Place.evaluate, place.buffer.verifier
+    phase, evaluate, verifier = Recorder.phase, Runtime.evaluate, place.buffer.verifier
 
     @contextmanager
-    def rung(self: Logbook, name: str) -> Iterator[None]:
+    def rung(self: Recorder, name: str) -> Iterator[None]:
         bell.ring(f"before {name}")
         with phase(self, name):
             yield
         bell.ring(f"after {name}")
 
-    async def evaluated(self: Place) -> dict[str, float]:
+    async def evaluated(self: Runtime) -> dict[str, float]:
         bell.ring("before evaluate")
         numbers = await evaluate(self)
         bell.ring("after evaluate")
@@ -125,15 +125,15 @@ def run(directory: Path, place: Place, death: Point | None = None) -> list[str]:
         bell.ring("a verdict")
         return await verifier(prompt, sample)
 
-    Logbook.phase, Place.evaluate, place.buffer.verifier = rung, evaluated, judged
-    assert carry_on(directory, place, disk=Rung(bell)) == 0
+    Recorder.phase, Runtime.evaluate, place.buffer.verifier = rung, evaluated, judged
+    assert run_from(directory, place, disk=Rung(bell)) == 0
     return bell.seen
 
 
 @dataclass
 class Undisturbed:
     recipe: Recipe
-    place: Place
+    place: Runtime
     seen: list[str]
     left: dict[str, Any]
     seconds: float
@@ -308,7 +308,7 @@ def test_a_run_killed_at_any_time(second: Undisturbed, tmp_path: Path) -> None:
             try:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
                 os.dup2(2, 1)
-                carry_on(directory, second.place, disk=Quick())
+                run_from(directory, second.place, disk=Quick())
                 os._exit(0)
             finally:
                 os._exit(1)

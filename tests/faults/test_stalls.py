@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from groupwise.tasks import judged_by
+from groupwise.tasks import grade_function
 from groupwise.train import watchdog
-from groupwise.train.commands import carry_on
+from groupwise.train.commands import run_from
 from groupwise.train.record import read_lines
 from groupwise.train.store import RunLock, newest_checkpoint
 from tests.faults.small_runs import EVERY, Quick, begun, forked, left, ready
@@ -35,8 +35,8 @@ def judged(run: Path, recipe: Any, at: int, held: Callable[[], Any]) -> Callable
                 held()
             return answer.endswith(str(gold))
 
-        place.buffer.verifier = judged_by(grade, deadline=60.0)
-        return carry_on(run, place, disk=Quick())
+        place.buffer.verifier = grade_function(grade, deadline=60.0)
+        return run_from(run, place, disk=Quick())
 
     return act
 

@@ -13,7 +13,7 @@ import torch
 
 from groupwise.train.about import begin
 from groupwise.train.disk import PARKED, RECIPE, Disk, sweep, write_directory, write_file
-from groupwise.train.record import LOGS, Record
+from groupwise.train.record import LOGS, RunLogs
 from groupwise.train.store import newest_checkpoint, save_checkpoint
 
 OPERATIONS = ("mkdir", "write", "append", "truncate", "sync", "replace", "remove")
@@ -80,7 +80,7 @@ def train(run: Path, iterations: int, disk: Disk, saved: list[int] | None = None
     found = newest_checkpoint(run)
     start = found.iteration if found else 0
     weight = found.tensors()["weight"] if found else torch.arange(12.0, dtype=torch.float64)
-    record = Record.resume(run, found.state if found else {}, start, disk=disk)
+    record = RunLogs.resume(run, found.state if found else {}, start, disk=disk)
     for iteration in range(start + 1, iterations + 1):
         weight = (weight * 1.1 + iteration).sin()
         record.samples(iteration, [{"iteration": iteration, "sum": float(weight.sum())}], {"weight": weight})
@@ -348,7 +348,7 @@ def test_a_run_cut_from_power_at_any_operation_ends_as_one_never_cut(
 def test_the_sizes_that_a_checkpoint_remembers_are_of_bytes_that_no_cut_can_take(tmp_path: Path) -> None:
     run = tmp_path / "run"
     run.mkdir()
-    record = Record(run, disk=(disk := Powered(run, 100)))
+    record = RunLogs(run, disk=(disk := Powered(run, 100)))
     for iteration in (1, 2):
         record.metrics({"iteration": iteration})
         record.timings({"iteration": iteration})

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from groupwise.data import Prompt, Reply, Sampling, Words
+from groupwise.data import Prompt, Observation, Sampling, CountedText
 from groupwise.rollout import Turns
-from groupwise.train.commands import carry_on
-from groupwise.train.place import Place
+from groupwise.train.commands import run_from
+from groupwise.train.place import Runtime
 from groupwise.train.recipe import Evaluate, Save
 from tests.faults.small_runs import EVERY, Quick, alive, begun, forked, left, ready
 
@@ -38,17 +38,17 @@ class Sums:
     asked: Callable[[], None]
     total: int = 0
 
-    async def reset(self, prompt: Prompt, random: Random) -> Reply:
+    async def reset(self, prompt: Prompt, random: Random) -> Observation:
         self.asked()
         self.total = random.randrange(10)
         return None
 
-    async def step(self, said: str) -> Reply:
+    async def step(self, said: str) -> Observation:
         self.asked()
         self.total += sum(map(int, filter(REMEMBERED.__contains__, said)))
-        return Words(f"{self.total};", total=self.total)
+        return CountedText(f"{self.total};", total=self.total)
 
-    async def recall(self, said: str, reply: Reply) -> Reply:
+    async def recall(self, said: str, reply: Observation) -> Observation:
         self.total += sum(map(int, filter(REMEMBERED.__contains__, said)))
         return f"{self.total};"
 
@@ -59,17 +59,17 @@ class Live:
 
     asked: Callable[[], int]
 
-    async def reset(self, prompt: Prompt, random: Random) -> Reply:
+    async def reset(self, prompt: Prompt, random: Random) -> Observation:
         return None
 
-    async def step(self, said: str) -> Reply:
+    async def step(self, said: str) -> Observation:
         return f"{self.asked() % 10};"
 
-    async def recall(self, said: str, reply: Reply) -> Reply:
+    async def recall(self, said: str, reply: Observation) -> Observation:
         return reply
 
 
-def run(directory: Path, place: Place, world: Any, death: int = 0) -> int:
+def run(directory: Path, place: Runtime, world: Any, death: int = 0) -> int:
     """In a fork: the run to its end, or to its death before the n-th question. Every question leaves a byte."""
     questions = 0
 
@@ -82,20 +82,20 @@ def run(directory: Path, place: Place, world: Any, death: int = 0) -> int:
             file.write(b".")
             return file.tell()
 
-    place.buffer.world = lambda: world(asked)
-    return carry_on(directory, place, disk=Quick())
+    place.buffer.environment = lambda: world(asked)
+    return run_from(directory, place, disk=Quick())
 
 
-def go_on(directory: Path, place: Place, world: Any, death: int = 0) -> int:
+def go_on(directory: Path, place: Runtime, world: Any, death: int = 0) -> int:
     return forked(lambda: run(directory, place, world, death), directory.with_suffix(".log"))
 
 
 @pytest.fixture(scope="module")
-def place() -> Place:
+def place() -> Runtime:
     return ready(replace(TALKS, environment="", method=EVERY.method, evaluate=EVERY.evaluate))
 
 
-def talking(place: Place) -> Place:
+def talking(place: Runtime) -> Runtime:
     return replace(place, recipe=TALKS)
 
 
@@ -105,7 +105,7 @@ def questions(run: Path) -> list[tuple[str, str]]:
     return [(p.stem, json.loads(line)["question"]) for p in files for line in p.read_text().splitlines()]
 
 
-def test_a_run_killed_at_any_question_ends_with_the_bits_of_one_never_killed(place: Place, tmp_path: Path) -> None:
+def test_a_run_killed_at_any_question_ends_with_the_bits_of_one_never_killed(place: Runtime, tmp_path: Path) -> None:
     place = talking(place)
     straight = begun(tmp_path / "straight", TALKS)
     assert go_on(straight, place, Sums) == 0
@@ -124,7 +124,7 @@ def test_a_run_killed_at_any_question_ends_with_the_bits_of_one_never_killed(pla
         assert left(directory) == whole, death
 
 
-def test_what_a_live_environment_said_before_a_kill_is_not_asked_again(place: Place, tmp_path: Path) -> None:
+def test_what_a_live_environment_said_before_a_kill_is_not_asked_again(place: Runtime, tmp_path: Path) -> None:
     recipe = replace(TALKS, save=Save(every=1, keep=9))  # so that the whole journal stays
     place = replace(place, recipe=recipe)
     directory = begun(tmp_path / "run", recipe)

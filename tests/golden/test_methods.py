@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from groupwise.data import Batch, Family, Finish, Logp, family_of, pack
+from groupwise.data import Batch, Rollout, Finish, Logp, rollout_of, pack
 from groupwise.methods import (
     Method,
     cispo,
@@ -208,11 +208,11 @@ def batch_of(groups: Groups) -> Batch:
     """The same answers as the library packs them; `logp` is a leaf."""
     families = []
     for group in groups:
-        family = family_of([o.score for o in group], lengths=[len(o.l) for o in group], limit=BUDGET)
+        family = rollout_of([o.score for o in group], lengths=[len(o.l) for o in group], limit=BUDGET)
         samples = tuple(
             replace(s, finish=Finish.length if o.cut else Finish.stop) for s, o in zip(family.samples, group)
         )
-        families.append(Family(family.draw, samples))
+        families.append(Rollout(family.draw, samples))
 
     def column(name: str) -> torch.Tensor:
         return torch.from_numpy(np.concatenate([np.real(getattr(o, name)) for group in groups for o in group]))
@@ -246,7 +246,7 @@ def test_whole_path(name: str):
     for seed in range(4):
         groups = answers_of(seed, spread)
         step = credited(batch_of(groups), method)
-        loss = method.objective(method.objective.fix(step))
+        loss = method.objective(method.objective.prepare(step))
         loss.backward()
         slopes = complex_step(paper, groups)
         assert float(loss.detach()) == pytest.approx(-np.real(paper(groups)), rel=1e-12, abs=1e-12)
@@ -261,7 +261,7 @@ def fixture() -> Batch:
     """F0: two answers of three and two tokens with advantages 1 and -1."""
     l = torch.tensor([-0.5, -1.0, -0.2, -1.2, -0.3], dtype=torch.float64)
     r = torch.tensor([1.5, 0.9, 1.0, 0.5, 1.1], dtype=torch.float64)
-    batch = pack([family_of([1.0, 0.0], lengths=[3, 2], limit=4)])
+    batch = pack([rollout_of([1.0, 0.0], lengths=[3, 2], limit=4)])
     a = torch.tensor([1.0, 1.0, 1.0, -1.0, -1.0], dtype=torch.float64)
     return batch.having(logp=l.clone().requires_grad_(), logp_old=l - r.log(), advantage=a)
 
@@ -299,7 +299,7 @@ def test_worked_numbers(name: str):
 )
 def test_worked_advantages(name: str, one_right: list[float], one_wrong: list[float]):
     method = {"grpo": grpo, "dr_grpo": dr_grpo, "rloo": rloo}[name]()
-    batch = pack([family_of(x, lengths=[1] * 4) for x in ([1.0, 0, 0, 0], [1.0, 1, 1, 0], [1.0] * 4)])
+    batch = pack([rollout_of(x, lengths=[1] * 4) for x in ([1.0, 0, 0, 0], [1.0, 1, 1, 0], [1.0] * 4)])
     same = torch.zeros(batch.tokens, dtype=torch.float64)
     got = credited(batch.having(logp_old=same, measures={Logp("reference"): same}), method).advantage
     assert got.tolist() == pytest.approx([*one_right, *one_wrong, 0, 0, 0, 0], abs=5e-6)
@@ -307,7 +307,7 @@ def test_worked_advantages(name: str, one_right: list[float], one_wrong: list[fl
 
 def test_overlong_table():
     table = {16384: 0.0, 16385: -0.000244, 18432: -0.5, 20480: -1.0, 20481: -1.0}
-    batch = pack([family_of([0.0] * len(table), lengths=list(table), limit=20480)])
+    batch = pack([rollout_of([0.0] * len(table), lengths=list(table), limit=20480)])
     (overlong,) = (part for part in dapo().shaping if isinstance(part, Overlong))
     assert overlong(batch.score, batch).tolist() == pytest.approx(list(table.values()), abs=1e-6)
 
@@ -315,7 +315,7 @@ def test_overlong_table():
 def test_paper_window_clips_both():
     """The paper's window on F0: both answers are clipped, above for the good one, below for the bad."""
     step, objective = fixture(), gspo().objective
-    loss = objective(objective.fix(step))
+    loss = objective(objective.prepare(step))
     loss.backward()
     assert -float(loss.detach()) == pytest.approx(0.00035, abs=1e-12)
     assert not step.logp.grad.any()
@@ -324,15 +324,15 @@ def test_paper_window_clips_both():
 def test_rloo_gradient_forgets_length():
     """Every token's slope is A / answers, in an answer of one token and in one of eight."""
     method = rloo(kl=0.0)
-    step = credited(pack([family_of([1.0, 0.0, 0.0, 0.0], lengths=[1, 8, 2, 3])]), method)
+    step = credited(pack([rollout_of([1.0, 0.0, 0.0, 0.0], lengths=[1, 8, 2, 3])]), method)
     step = step.having(logp=torch.full((14,), -1.0, dtype=torch.float64, requires_grad=True))
-    method.objective(method.objective.fix(step)).backward()
+    method.objective(method.objective.prepare(step)).backward()
     wanted = [1 / 4] + [-1 / 12] * 13
     assert (-step.logp.grad).tolist() == pytest.approx(wanted)
 
 
 def test_reinforce_pp_worked_credit():
-    batch = pack([family_of([1.0], lengths=[3]), family_of([0.0], lengths=[2])])
+    batch = pack([rollout_of([1.0], lengths=[3]), rollout_of([0.0], lengths=[2])])
     k = torch.tensor([0.1, 0, 0.2, 0.05, -0.05], dtype=torch.float64)
     batch = batch.having(logp_old=k, measures={Logp("reference"): torch.zeros_like(k)})
     got = credited(batch, reinforce_pp(kl=0.1)).advantage
@@ -345,7 +345,7 @@ def test_reinforce_pp_worked_credit():
 )
 def test_soft_gate_table(tau: float, table: list[float]):
     r = torch.tensor([1e-12, 0.5, 1, 1.5, 3], dtype=torch.float64)
-    batch = pack([family_of([1.0] * 5, lengths=[1] * 5)])
+    batch = pack([rollout_of([1.0] * 5, lengths=[1] * 5)])
     batch = batch.having(logp=r.log(), logp_old=torch.zeros_like(r), advantage=torch.ones_like(r))
     batch = batch.having(logp=r.log().clamp(min=-20))
     gate = replace(sapo().objective.surrogate, positive=tau)

@@ -125,7 +125,7 @@ CASES: dict[str, tuple[Objective, Callable[[Rows], float], list[list[int]]]] = {
 def test_value(name: str, seed: int) -> None:
     objective, paper, layout = CASES[name]
     step = step_of(layout, seed=seed)
-    assert -objective(objective.fix(step)).item() == pytest.approx(paper(Rows(step)), rel=1e-12, abs=1e-12)
+    assert -objective(objective.prepare(step)).item() == pytest.approx(paper(Rows(step)), rel=1e-12, abs=1e-12)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -133,7 +133,7 @@ def test_slope(name: str) -> None:
     """The gradient is the slope of the paper's equation, by central differences."""
     objective, paper, layout = CASES[name]
     step = step_of(layout, seed=7)
-    found = torch.autograd.grad(objective(objective.fix(step)), step.logp)[0].numpy()
+    found = torch.autograd.grad(objective(objective.prepare(step)), step.logp)[0].numpy()
     frozen = Rows(step).r
 
     def at(logp: torch.Tensor) -> float:
@@ -154,7 +154,7 @@ def test_cispo_has_no_gradient_through_its_weight() -> None:
     objective, _, layout = CASES["cispo"]
     step = step_of(layout, seed=7)
     inside = int((Rows(step).r[Rows(step).mask] < 1.28).argmax())  # the first token whose weight moves with log pi
-    found = -torch.autograd.grad(objective(objective.fix(step)), step.logp)[0][inside].item()
+    found = -torch.autograd.grad(objective(objective.prepare(step)), step.logp)[0][inside].item()
     nudge = torch.zeros(step.tokens, dtype=torch.float64)
     nudge[inside] = 1e-6
     up, down = (papers.cispo(Rows(step.having(logp=step.logp.detach() + s * nudge)), 1.0, 0.28) for s in (1, -1))
@@ -185,7 +185,7 @@ def test_closed_form_of_rows_of_1_2_and_5_tokens(aggregate: str) -> None:
         objective = Objective(aggregate={name_of(f): f for f in (sequence_mean, token_mean, budget_mean)}[aggregate])
         loss = -sum(w * g for w, g in zip(share, gain))
         slope = [-w * g for w, g in zip(share, gain)]
-    found = objective(objective.fix(step))
+    found = objective(objective.prepare(step))
     assert found.item() == pytest.approx(loss, abs=1e-14)
     np.testing.assert_allclose(torch.autograd.grad(found, step.logp)[0].numpy(), slope, atol=1e-14)
 
@@ -200,5 +200,5 @@ def test_dr_grpo_divides_by_the_budget_and_not_by_a_width(width: int) -> None:
     wide = wide.having(**{c: torch.cat([getattr(short, c).detach(), getattr(wide, c)[14:].detach()]) for c in columns})
     wide = replace(wide, logp=wide.logp.requires_grad_())
     objective = Objective(aggregate=budget_mean)
-    alone, mixed = (torch.autograd.grad(objective(objective.fix(s)), s.logp)[0] for s in (short, wide))
+    alone, mixed = (torch.autograd.grad(objective(objective.prepare(s)), s.logp)[0] for s in (short, wide))
     torch.testing.assert_close(mixed[:14] * 5, alone * 4, rtol=1e-13, atol=0)

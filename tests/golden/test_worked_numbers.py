@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from groupwise.advantages import ReturnsToGo, Standardised, WhitenedTokens, centred, leave_one_out
-from groupwise.data import Batch, Logp, family_of, pack
+from groupwise.data import Batch, Logp, rollout_of, pack
 from groupwise.objective import (
     Clip,
     ClippedWeight,
@@ -50,7 +50,7 @@ def rows(
 ) -> Batch:
     """One group of these answers; `advantages` has one a token."""
     new = f64(logp or [-0.7] * len(ratios)).requires_grad_()
-    batch = pack([family_of([0.0] * len(lengths), lengths=lengths, limit=limit)])
+    batch = pack([rollout_of([0.0] * len(lengths), lengths=lengths, limit=limit)])
     return batch.having(logp=new, logp_old=new.detach() - f64(ratios).log(), advantage=f64(advantages))
 
 
@@ -60,7 +60,7 @@ def f0(limit: int = 4) -> Batch:
 
 
 def j_and_slope(objective: Objective, step: Batch) -> tuple[float, list[float]]:
-    j = -objective(objective.fix(step))
+    j = -objective(objective.prepare(step))
     return j.item(), torch.autograd.grad(j, step.logp)[0].tolist()
 
 
@@ -137,7 +137,7 @@ def test_k3() -> None:
     ],
 )
 def test_advantages(part: object, rewards: list[float], expected: list[float]) -> None:
-    b = pack([family_of(rewards)])
+    b = pack([rollout_of(rewards)])
     assert part(b.score, b).tolist() == pytest.approx(expected, abs=1e-7)  # type: ignore[operator]
 
 
@@ -174,16 +174,16 @@ def test_a_token_of_a_long_answer_counts_as_one_of_a_short_answer_in_dr_grpo_alo
 
 def test_token_mean_is_not_a_mean_of_means() -> None:
     objective = Objective(surrogate=Clip(0.2, 0.28))
-    step = objective.fix(f0())
+    step = objective.prepare(f0())
     assert -sum(objective(step.take([i])) for i in (0, 1)).item() == pytest.approx(0.256, abs=1e-12)
-    apart = [-objective(objective.fix(f0().take([i]))).item() for i in (0, 1)]
+    apart = [-objective(objective.prepare(f0().take([i]))).item() for i in (0, 1)]
     assert sum(apart) / 2 == pytest.approx(0.055, abs=1e-12)
 
 
 def test_two_copies_of_a_batch_have_its_loss() -> None:
     objective = Objective(surrogate=Clip(0.2, 0.28))
     both = Batch.joined([f0(), f0()])
-    assert objective(objective.fix(both)).item() == pytest.approx(-0.256, abs=1e-15)
+    assert objective(objective.prepare(both)).item() == pytest.approx(-0.256, abs=1e-15)
 
 
 @pytest.mark.t(31)
@@ -191,7 +191,7 @@ def test_two_copies_of_a_batch_have_its_loss() -> None:
     "length, expected", [(0, 0), (16384, 0), (16385, -0.000244), (18432, -0.5), (20480, -1), (20481, -1), (40960, -1)]
 )
 def test_soft_overlong_punishment(length: int, expected: float) -> None:
-    b = pack([family_of([1.0], lengths=[1], limit=20480)]).having(length=torch.tensor([length]))
+    b = pack([rollout_of([1.0], lengths=[1], limit=20480)]).having(length=torch.tensor([length]))
     assert Overlong(4096)(b.score, b).item() - 1 == pytest.approx(expected, abs=6e-7)
 
 
@@ -235,7 +235,7 @@ def test_gspo_token_without_advantage_on_a_token_has_no_gradient_there() -> None
 
 
 def with_k1(k: Sequence[float], lengths: Sequence[int]) -> Batch:
-    b = pack([family_of([x], lengths=[n]) for x, n in zip((1.0, 0.0), lengths)])
+    b = pack([rollout_of([x], lengths=[n]) for x, n in zip((1.0, 0.0), lengths)])
     old = f64([-1.0] * sum(lengths))
     return b.having(logp_old=old, measures={Logp("reference"): old - f64(k)})
 
@@ -251,7 +251,7 @@ def test_reinforce_pp() -> None:
 
 
 def test_whitened_tokens_push_down_a_group_that_is_all_right() -> None:
-    b = pack([family_of([1.0, 0.0], lengths=[3, 1]), family_of([1.0, 1.0], lengths=[2, 2])])
+    b = pack([rollout_of([1.0, 0.0], lengths=[3, 1]), rollout_of([1.0, 1.0], lengths=[2, 2])])
     x = centred(b.score, b)
     assert x.tolist() == [0.5, -0.5, 0, 0]
     found = WhitenedTokens(ddof=1)(x, b).tolist()
@@ -259,7 +259,7 @@ def test_whitened_tokens_push_down_a_group_that_is_all_right() -> None:
 
 
 def test_reinforce_pp_of_equal_lengths_without_kl_is_batch_standardisation() -> None:
-    b = pack([family_of([x], lengths=[3]) for x in (1.0, 0.0, 0.25)])
+    b = pack([rollout_of([x], lengths=[3]) for x in (1.0, 0.0, 0.25)])
     found = WhitenedTokens(ReturnsToGo())(b.score, b)
     expected = (b.score - b.score.mean()) / b.score.std(correction=0)
     torch.testing.assert_close(found, expected.repeat_interleave(3), rtol=1e-7, atol=0)

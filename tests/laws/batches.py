@@ -9,21 +9,21 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from groupwise.data import Batch, Entropy, Family, Finish, Logp, family_of, pack
+from groupwise.data import Batch, Entropy, Rollout, Finish, Logp, rollout_of, pack
 
 
-def families(layout: Sequence[Sequence[int]], *, seed: int = 0, limit: int = 16) -> list[Family]:
+def families(layout: Sequence[Sequence[int]], *, seed: int = 0, limit: int = 16) -> list[Rollout]:
     """A family a group: `layout[g][i]` is the length of answer i of group g. Every outcome and finish occurs."""
     chance = np.random.default_rng(seed)
     made = []
     for lengths in layout:
         scores = chance.choice([0.0, 0.25, 1.0], size=len(lengths)).tolist()
-        family = family_of(scores, lengths=list(lengths), limit=limit)
+        family = rollout_of(scores, lengths=list(lengths), limit=limit)
         samples = tuple(
             replace(s, finish=Finish.length if chance.random() < 0.25 else Finish.stop, logp=tuple(-chance.random(n)))
             for s, n in zip(family.samples, lengths)
         )
-        made.append(Family(family.draw, samples))
+        made.append(Rollout(family.draw, samples))
     return made
 
 

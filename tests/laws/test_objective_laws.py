@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from groupwise.data import ENVIRONMENT, TEMPLATE, Batch, Family, Logp, couples, pack
+from groupwise.data import ENVIRONMENT, TEMPLATE, Batch, Rollout, Logp, couples, pack
 from groupwise.objective import (
     KL,
     Clip,
@@ -49,7 +49,7 @@ def close(a: Tensor, b: Any, at: float = 1e-12) -> None:
 def test_equals_a_loop_over_tokens(objective: Objective, data: st.DataObject) -> None:
     per_token = objective not in [OBJECTIVES[name] for name in ONE_ADVANTAGE] and data.draw(st.booleans())
     step = data.draw(steps(per_token=per_token))
-    loss = objective(objective.fix(step))
+    loss = objective(objective.prepare(step))
     value, slope = oracle(objective, step)
     close(loss.detach(), value)
     close(gradient(loss, step.logp), slope)
@@ -61,7 +61,7 @@ def test_equals_a_loop_over_tokens(objective: Objective, data: st.DataObject) ->
 @settings(max_examples=30)
 @given(data=st.data())
 def test_pieces_on_any_ranks_add_up_to_the_step(objective: Objective, data: st.DataObject) -> None:
-    step = objective.fix(data.draw(steps()))
+    step = objective.prepare(data.draw(steps()))
     whole = objective(step)
     dealt = data.draw(cuts(len(step)))
     ranks = [sum(objective(step.take(piece)) for piece in pieces) for pieces in dealt]
@@ -84,7 +84,7 @@ def test_24_rows_5_of_them_masked_in_any_cut(objective: Objective, seed: int) ->
     step = full.keep(~full.sequences.spread(masked))
     assert step.sequences.live == 19
     value, slope = oracle(objective, step)
-    fixed = objective.fix(step)
+    fixed = objective.prepare(step)
     for ranks in (1, 2, 4):
         for pieces in (1, 2, 3, 8):
             order = np.random.default_rng(seed).permutation(24)
@@ -110,7 +110,7 @@ def test_divisors_are_those_of_the_step_and_not_of_the_iteration(aggregate: Any,
 @pytest.mark.t(6)
 @ALL
 def test_a_piece_without_a_token_gives_0_and_changes_nothing(objective: Objective) -> None:
-    step = objective.fix(step_of([[2, 0, 3], [0, 0]]))
+    step = objective.prepare(step_of([[2, 0, 3], [0, 0]]))
     for nothing in ([], [1], [3, 4]):
         loss = objective(step.take(nothing))
         assert loss.item() == 0
@@ -122,7 +122,7 @@ def test_a_piece_without_a_token_gives_0_and_changes_nothing(objective: Objectiv
 @ALL
 @pytest.mark.parametrize("layout", [[[0]], [[0, 0], [0]]])
 def test_a_step_without_a_token_gives_0(objective: Objective, layout: list[list[int]]) -> None:
-    step = objective.fix(step_of(layout))
+    step = objective.prepare(step_of(layout))
     assert objective(step).item() == 0
     assert step.share.shape == step.weight.shape == (0,)
 
@@ -140,7 +140,7 @@ def test_poison_under_a_mask_reaches_neither_loss_nor_gradient(objective: Object
         leaf = torch.where(stays, step.logp.detach(), poison).requires_grad_()
         reference = {Logp("reference"): torch.where(stays, step[Logp("reference")], poison)}
         dirty = step.having(logp=leaf, measures=reference, **columns).keep(stays)
-        loss = objective(objective.fix(dirty))
+        loss = objective(objective.prepare(dirty))
         value, slope = oracle(objective, step.keep(stays))
         close(loss.detach(), value)
         found = gradient(loss, leaf)
@@ -148,7 +148,7 @@ def test_poison_under_a_mask_reaches_neither_loss_nor_gradient(objective: Object
         assert (found[~stays] == 0).all()
 
 
-def padded(family: Family, *, left: int, right: int, poison: float) -> Family:
+def padded(family: Rollout, *, left: int, right: int, poison: float) -> Rollout:
     """The family as rows that arrive padded: foreign ids and log-probs around what the policy sampled."""
 
     def pad(sample: Any) -> Any:
@@ -173,8 +173,8 @@ def test_rows_that_arrive_padded_are_the_rows_that_do_not(objective: Objective, 
         assert torch.equal(door.logp_engine, pack(made).logp_engine)
         assert torch.equal(door.sequences.index, plain.sequences.index)
         columns = {c: getattr(plain, c) for c in ("logp", "logp_old", "logp_engine", "advantage", "measures")}
-        loss = objective(objective.fix(door.having(**columns)))
-        expected = objective(objective.fix(plain))
+        loss = objective(objective.prepare(door.having(**columns)))
+        expected = objective(objective.prepare(plain))
         assert torch.equal(loss, expected)
         assert torch.equal(gradient(loss, plain.logp), gradient(expected, plain.logp))
 
@@ -186,7 +186,7 @@ def test_rows_that_arrive_padded_are_the_rows_that_do_not(objective: Objective, 
 def test_the_order_of_samples_means_nothing(objective: Objective, data: st.DataObject) -> None:
     step = data.draw(steps())
     turned = step.take(data.draw(st.permutations(range(len(step)))))
-    first, second = objective(objective.fix(step)), objective(objective.fix(turned))
+    first, second = objective(objective.prepare(step)), objective(objective.prepare(turned))
     close(second.detach(), first.detach())
     close(gradient(second, step.logp), gradient(first, step.logp))
 
@@ -225,7 +225,7 @@ def test_on_the_policy_itself_every_method_is_reinforce(name: str, data: st.Data
         assert not any(side.any() for side in objective.surrogate.clipped(step))
     plain = Objective(surrogate=reinforce, aggregate=aggregate)
     found = gradient(objective(objective.fix(step)), step.logp)
-    close(found, gradient(plain(plain.fix(step)), step.logp))
+    close(found, gradient(plain(plain.prepare(step)), step.logp))
 
 
 @pytest.mark.t(16)
@@ -236,7 +236,7 @@ def test_the_value_on_the_policy_itself_is_the_mean_advantage(step: Batch) -> No
     objective = Objective(surrogate=Clip(), aggregate=sequence_mean)
     step = step.having(logp_old=step.logp.detach())
     mean = (sequence_mean(step) * step.advantage).sum()
-    close(objective(objective.fix(step)).detach(), -mean)
+    close(objective(objective.prepare(step)).detach(), -mean)
 
 
 @pytest.mark.t(18)
@@ -247,7 +247,7 @@ def test_gspo_token_with_one_advantage_a_sequence_is_gspo(step: Batch) -> None:
         Objective(surrogate=Clip(0.03, 0.04, ratio=r), aggregate=sequence_mean)
         for r in (sequence_ratio, sequence_ratio_per_token)
     )
-    first, second = one(one.fix(step)), other(other.fix(step))
+    first, second = one(one.prepare(step)), other(other.prepare(step))
     close(second.detach(), first.detach())
     close(gradient(second, step.logp), gradient(first, step.logp))
 
@@ -280,7 +280,7 @@ def test_every_constant_changes_the_gradient(name: str, path: tuple[str, ...], x
     before = OBJECTIVES[name]
     to = 0.1 if x == float("inf") else 0.3 if x == 0 else x / 2 if x < 1 else x * 1.3
     changed = with_constant(before, path, to)
-    first, second = (gradient(o(o.fix(step)), step.logp) for o in (before, changed))
+    first, second = (gradient(o(o.prepare(step)), step.logp) for o in (before, changed))
     assert not torch.allclose(first, second, rtol=1e-6, atol=1e-9)
 
 
@@ -296,13 +296,13 @@ def test_budget_mean_counts_a_row_twice_when_it_is_twice_as_long(step: Batch) ->
     def by_row(batch: Batch) -> Tensor:
         return batch.sequences.total(batch.share * objective.surrogate(batch))
 
-    once = by_row(objective.fix(step))
+    once = by_row(objective.prepare(step))
     both = [i for i, s in enumerate(step.sequences.index.tolist()) for _ in range(2 if s == row else 1)]
     columns = {c: getattr(step, c)[both] for c in ("place", "logp", "logp_old", "logp_engine", "advantage")}
     longer = replace(
         step, sequences=type(step.sequences)(step.sequences.index[both], len(step)), measures={}, **columns
     )
-    twice = by_row(objective.fix(longer))
+    twice = by_row(objective.prepare(longer))
     factor = torch.ones(len(step), dtype=torch.float64)
     factor[row] = 2
     close(twice.detach(), (once * factor).detach())
@@ -363,10 +363,10 @@ def test_a_part_that_gives_another_shape_is_named() -> None:
     step = step_of([[1, 1, 3]])
     for objective in (Objective(surrogate=per_sample), Objective(penalties=(per_sample,))):
         with pytest.raises(ValueError, match="per_sample gave the shape"):
-            objective(objective.fix(step))
+            objective(objective.prepare(step))
     for objective in (Objective(weights=(per_sample,)), Objective(aggregate=per_sample)):
         with pytest.raises(ValueError, match="per_sample gave the shape"):
-            objective.fix(step)
+            objective.prepare(step)
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
@@ -379,6 +379,6 @@ def test_float32_log_probs_meet_float64_constants() -> None:
     step = step_of([[3, 2]])
     half = step.having(logp=step.logp.detach().float().requires_grad_(), logp_old=step.logp_old.float())
     objective = Objective(penalties=(KL(0),), aggregate=sequence_mean)
-    loss = objective(objective.fix(half))
+    loss = objective(objective.prepare(half))
     assert loss.dtype == torch.float64 and gradient(loss, half.logp).dtype == torch.float32
-    torch.testing.assert_close(loss, objective(objective.fix(step)), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(loss, objective(objective.prepare(step)), rtol=1e-5, atol=1e-6)

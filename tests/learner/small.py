@@ -2,7 +2,7 @@
 
 import torch
 
-from groupwise.data import Draw, Family, Finish, Outcome, Prompt, Sample, Verdict
+from groupwise.data import Draw, Rollout, Finish, Outcome, Prompt, Sample, Verdict
 from groupwise.models import Decoder, Shape
 
 SHAPE = Shape(
@@ -16,7 +16,7 @@ def model(dtype: torch.dtype = torch.float64, seed: int = 0, shape: Shape = SHAP
 
 def families(
     lengths: list[list[int]], seed: int = 0, context: int = 5, limit: int = 40, written: bool = False
-) -> list[Family]:
+) -> list[Rollout]:
     """One family a list of lengths; outcomes alternate, so that every group of two or more is mixed."""
     draws = torch.Generator().manual_seed(seed)
 
@@ -34,11 +34,11 @@ def families(
             )
             for i, n in enumerate(group)
         )  # fmt: skip
-        out.append(Family(Draw(d, prompt, len(group)), samples))
+        out.append(Rollout(Draw(d, prompt, len(group)), samples))
     return out
 
 
-def ragged(seed: int = 0) -> list[Family]:
+def ragged(seed: int = 0) -> list[Rollout]:
     """24 rows of lengths 1 to 40 in six groups, five of the rows without a token to train on."""
     draws = torch.Generator().manual_seed(seed)
     lengths = torch.randint(1, 41, (24,), generator=draws)

@@ -4,14 +4,14 @@ import pytest
 import torch
 
 from groupwise.data import Logp
-from groupwise.learner import AdamW, Learner, Start, Step
+from groupwise.learner import AdamW, Learner, InitialPolicy, StepPlan
 from groupwise.models import Decoder, Lora, attach, merge
 from tests.learner.small import model
 from tests.learner.test_gradients import OBJECTIVES, credited
 
 pytest.importorskip("peft", reason="adapters need peft: pip install 'groupwise[lora]'")
 LORA = Lora(rank=3, alpha=6.0, targets=("q_proj", "o_proj", "up_proj"))
-PLAN = Step((tuple(range(6)), tuple(range(6, 12)), tuple(range(12, 24))))
+PLAN = StepPlan((tuple(range(6)), tuple(range(6, 12)), tuple(range(12, 24))))
 
 
 def adapted(dtype: torch.dtype = torch.float64, *, taught: bool = True) -> Decoder:
@@ -26,15 +26,15 @@ def adapted(dtype: torch.dtype = torch.float64, *, taught: bool = True) -> Decod
 
 
 def learner(it: Decoder) -> Learner:
-    followers = (("reference", Start()),)
-    return Learner(it, optimizer=AdamW(lr=1e-2), steps=10, temperature=0.7, followers=followers)
+    followers = (("reference", InitialPolicy()),)
+    return Learner(it, optimizer=AdamW(lr=1e-2), steps=10, temperature=0.7, side_models=followers)
 
 
 def gradients(it: Decoder) -> dict[str, torch.Tensor]:
     """Of a whole step, by the learner's own way from a batch to them."""
     mine = learner(it)
     batch = credited()
-    mine._backward(OBJECTIVES["tokens"].fix(batch.take(PLAN.samples)), PLAN, OBJECTIVES["tokens"])
+    mine._backward(OBJECTIVES["tokens"].prepare(batch.take(PLAN.samples)), PLAN, OBJECTIVES["tokens"])
     return {name: w.grad for name, w in it.named_parameters() if w.grad is not None}
 
 
@@ -59,16 +59,16 @@ def test_the_reference_is_where_the_run_began_and_copies_nothing_of_the_base(tau
     plain, it = model(), adapted(taught=taught)
     mine, batch = learner(it), credited()
     reference = frozenset({Logp("reference")})
-    before = mine.read(batch, [PLAN], reference).measures[Logp("reference")]
+    before = mine.compute_measures(batch, [PLAN], reference).measures[Logp("reference")]
     if not taught:  # a fresh adapter: the base itself, to the bit
-        other = learner(plain).read(batch, [PLAN], reference).measures[Logp("reference")]
+        other = learner(plain).compute_measures(batch, [PLAN], reference).measures[Logp("reference")]
         assert torch.equal(before, other)
     for _ in range(2):
         assert not mine.step(batch, PLAN, OBJECTIVES["tokens"]).skipped
-    after = mine.read(batch, [PLAN], reference | {Logp("policy")})
+    after = mine.compute_measures(batch, [PLAN], reference | {Logp("policy")})
     assert torch.equal(after.measures[Logp("reference")], before)
     assert after.logp_old is not None and (after.logp_old - before).abs().max() > 1e-4
-    own = {w.data_ptr(): w.numel() for w in mine.beside["reference"].parameters()}
+    own = {w.data_ptr(): w.numel() for w in mine.models["reference"].parameters()}
     for weight in it.parameters():
         own.pop(weight.data_ptr(), None)
     assert sum(own.values()) == sum(w.numel() for w in it.parameters() if w.requires_grad)

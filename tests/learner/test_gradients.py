@@ -8,7 +8,7 @@ import torch
 
 from groupwise.advantages import Standardised, every_token
 from groupwise.data import Batch, pack
-from groupwise.learner import AdamW, Learner, Step, cut, forward
+from groupwise.learner import AdamW, Learner, StepPlan, make_plan, forward
 from groupwise.models import Decoder, Shared
 from groupwise.objective import (
     Clip,
@@ -49,16 +49,16 @@ def learner(dtype: torch.dtype = torch.float64) -> Learner:
     return Learner(model(dtype), optimizer=AdamW(lr=1e-2), steps=10, temperature=0.7)
 
 
-def gradient(batch: Batch, step: Step, objective: Objective, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+def gradient(batch: Batch, step: StepPlan, objective: Objective, dtype: torch.dtype = torch.float64) -> torch.Tensor:
     it = learner(dtype)
-    it._backward(objective.fix(batch.take(step.samples)), step, objective)
+    it._backward(objective.prepare(batch.take(step.samples)), step, objective)
     return torch.cat([p.grad.flatten() for p in it.model.parameters() if p.grad is not None])
 
 
 def plain_gradient(batch: Batch, objective: Objective, dtype: torch.dtype = torch.float64) -> torch.Tensor:
     """One padded row a sample, a full causal forward each, all logits, one backward."""
     decoder = model(dtype)
-    step = objective.fix(batch)
+    step = objective.prepare(batch)
     logps = []
     for sample in batch.samples:
         if not sample.tokens:
@@ -91,7 +91,7 @@ def test_any_partition_has_the_plain_gradient(name, long, monkeypatch: pytest.Mo
     ):
         samples = tuple(order)
         for pieces in (1, 2, 3, 8):
-            step = Step(tuple(tuple(samples[i::pieces]) for i in range(pieces)))
+            step = StepPlan(tuple(tuple(samples[i::pieces]) for i in range(pieces)))
             assert close(gradient(batch, step, objective), wanted, 1e-12), (name, pieces)
 
 
@@ -104,7 +104,7 @@ def test_tokens_looked_up_add_to_the_embeddings_gradient_in_place(tied: bool) ->
         it = Learner(model(shape=replace(SHAPE, tied=tied)), optimizer=AdamW(), steps=1, temperature=0.7)
         assert it.model.model.adds_in_place
         it.model.model.adds_in_place = in_place
-        it._backward(objective.fix(batch), Step((tuple(range(9)), tuple(range(9, 24)))), objective)
+        it._backward(objective.prepare(batch), StepPlan((tuple(range(9)), tuple(range(9, 24)))), objective)
         found.append([p.grad for p in it.model.parameters()])
         layout = Shared.of([(1, 2)], [(3, 4)])
         graphs.append(nodes(it.model(layout.tokens, layout).grad_fn))
@@ -129,19 +129,19 @@ def nodes(root: Any) -> set[str]:
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_simulated_ranks_add_up(name, ranks):
     batch, objective = credited(), OBJECTIVES[name]
-    fixed = objective.fix(batch)
+    fixed = objective.prepare(batch)
     total = torch.zeros(())
     for rank in range(ranks):
         it = learner()
         mine = tuple(range(rank, 24, ranks))
-        it._backward(fixed.take(mine), Step((mine[:3], mine[3:])), objective)
+        it._backward(fixed.take(mine), StepPlan((mine[:3], mine[3:])), objective)
         total = total + torch.cat([p.grad.flatten() for p in it.model.parameters() if p.grad is not None])
     assert close(total, plain_gradient(batch, objective), 1e-12)
 
 
 def test_float32_gradients_are_near_the_plain_ones():
     batch, objective = credited(dtype=torch.float32), OBJECTIVES["sequences"]
-    step = Step((tuple(range(12)), tuple(range(12, 24))))
+    step = StepPlan((tuple(range(12)), tuple(range(12, 24))))
     got, wanted = gradient(batch, step, objective, torch.float32), plain_gradient(batch, objective, torch.float32)
     assert close(got, wanted, 5e-6)
 
@@ -192,7 +192,7 @@ class AnyHead(torch.nn.Module):
 @pytest.mark.parametrize("logits", [17 * 5, 1 << 22])
 def test_a_head_of_any_kind_has_the_same_gradient(name: str, logits: int):
     batch, objective = credited(), OBJECTIVES[name]
-    step, decoder = objective.fix(batch), model()
+    step, decoder = objective.prepare(batch), model()
     logp, entropy = forward(AnyHead(decoder), batch, temperature=0.7, logits_at_once=logits)
     objective(step.having(logp=logp)).backward()
     got = torch.cat([p.grad.flatten() for p in decoder.parameters() if p.grad is not None])
@@ -214,13 +214,13 @@ def test_entropy_is_that_of_the_law():
 @pytest.mark.t(4)
 def test_a_step_divides_by_its_own_tokens_and_logs_what_it_optimised():
     batch, objective = credited(), OBJECTIVES["tokens"]
-    steps = cut(
-        batch, size=3, shuffle="prompts", permutation=lambda n: list(range(n)), piece_tokens=60, couples="token"
+    steps = make_plan(
+        batch, size=3, shuffle="prompts", permutation=lambda n: list(range(n)), microbatch_tokens=60, couples="token"
     )
-    assert len(steps) == 2 and all(len(s.pieces) > 1 for s in steps)
+    assert len(steps) == 2 and all(len(s.microbatches) > 1 for s in steps)
     for step in steps:
         taken = learner().step(batch, step, objective)
-        mine = objective.fix(batch.take(step.samples))
+        mine = objective.prepare(batch.take(step.samples))
         assert mine.share is not None
         torch.testing.assert_close(mine.share.sum(), torch.tensor(1.0, dtype=torch.float64))
         decoder = model()
@@ -233,6 +233,6 @@ def test_a_piece_without_a_token_gives_zero():
     batch, objective = credited(), OBJECTIVES["sequences"]
     empty = (1, 7, 8)
     rest = tuple(i for i in range(24) if i not in empty)
-    assert close(gradient(batch, Step((empty, rest)), objective), plain_gradient(batch, objective), 1e-12)
-    taken = learner().step(batch, Step((empty,)), objective)
+    assert close(gradient(batch, StepPlan((empty, rest)), objective), plain_gradient(batch, objective), 1e-12)
+    taken = learner().step(batch, StepPlan((empty,)), objective)
     assert taken.loss == 0 and taken.skipped == "no token is trained"

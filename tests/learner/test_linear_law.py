@@ -5,7 +5,7 @@ import torch
 
 from groupwise.learner import linear_law as room
 from groupwise.learner.forward import chosen
-from groupwise.learner.linear_law import linear_law
+from groupwise.learner.linear_law import linear_logprobs
 
 
 def world(dtype: torch.dtype = torch.float64, v: int = 700) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -28,14 +28,14 @@ def test_equals_the_plain_softmax(logits: int, temperature: float) -> None:
     along = torch.randn(23, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     pairs = []
     for law in (
-        linear_law(hidden, weight, target, temperature=temperature, logits_at_once=logits),
+        linear_logprobs(hidden, weight, target, temperature=temperature, logits_at_once=logits),
         chosen(lambda x: x @ weight.T, hidden, target, temperature=temperature, logits_at_once=10**9),
     ):
         gradients = torch.autograd.grad((law[0] * along).sum(), (hidden, weight))
         pairs.append([*law, *gradients])
     for fast, plain in zip(*pairs):
         torch.testing.assert_close(fast, plain, rtol=1e-12, atol=1e-12)
-    assert not linear_law(hidden, weight, target, temperature=1.0, logits_at_once=logits)[1].requires_grad
+    assert not linear_logprobs(hidden, weight, target, temperature=1.0, logits_at_once=logits)[1].requires_grad
 
 
 @pytest.mark.parametrize("logits", [1, 10**9])
@@ -43,14 +43,14 @@ def test_its_gradient_is_its_slope(logits: int) -> None:
     hidden, weight, target = world(v=11)
 
     def logp(h: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        return linear_law(h, w, target, temperature=0.7, logits_at_once=logits)[0]
+        return linear_logprobs(h, w, target, temperature=0.7, logits_at_once=logits)[0]
 
     assert torch.autograd.gradcheck(logp, (hidden, weight))
 
 
 def test_large_logits_and_certain_tokens_stay_finite() -> None:
     hidden, weight, target = world(torch.float32)
-    logp, entropy = linear_law(hidden * 100, weight, target, temperature=1.0, logits_at_once=23 * 256)
+    logp, entropy = linear_logprobs(hidden * 100, weight, target, temperature=1.0, logits_at_once=23 * 256)
     assert logp.isfinite().all() and entropy.isfinite().all() and (entropy >= -1e-4).all()
     logp.sum().backward()
     assert hidden.grad is not None and hidden.grad.isfinite().all()
@@ -58,7 +58,7 @@ def test_large_logits_and_certain_tokens_stay_finite() -> None:
 
 def test_a_frozen_head_gets_no_gradient() -> None:
     hidden, weight, target = world()
-    logp, _ = linear_law(hidden, weight.detach(), target, temperature=1.0, logits_at_once=1)
+    logp, _ = linear_logprobs(hidden, weight.detach(), target, temperature=1.0, logits_at_once=1)
     logp.sum().backward()
     assert hidden.grad is not None
 
@@ -77,5 +77,5 @@ def test_memory_is_flat_in_the_vocabulary() -> None:
 
     hidden, weight, target = world(v=5000)
     with Watch():
-        linear_law(hidden, weight, target, temperature=1.0, logits_at_once=23 * 300)[0].sum().backward()
+        linear_logprobs(hidden, weight, target, temperature=1.0, logits_at_once=23 * 300)[0].sum().backward()
     assert 0 < largest <= 23 * 300

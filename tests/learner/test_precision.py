@@ -7,12 +7,12 @@ from functools import partial
 import pytest
 import torch
 
-from groupwise.learner import AdamW, Learner, Step
+from groupwise.learner import AdamW, Learner, StepPlan
 from groupwise.learner.optimizer import Optimizer
 from tests.learner.small import model
 from tests.learner.test_gradients import OBJECTIVES, credited, learner
 
-PLAN = Step((tuple(range(6)), tuple(range(6, 12)), tuple(range(12, 24))))
+PLAN = StepPlan((tuple(range(6)), tuple(range(6, 12)), tuple(range(12, 24))))
 
 
 def half(lr: float = 1e-2) -> Learner:
@@ -145,7 +145,7 @@ def test_layers_forwarded_again_have_the_same_gradient_to_the_bit(dtype, long, m
         batch = credited(dtype=torch.float32 if dtype == torch.bfloat16 else dtype)
         held: list[int] = []
         with torch.autograd.graph.saved_tensors_hooks(partial(noted, held), lambda x: x):
-            it._backward(OBJECTIVES["groups"].fix(batch.take(PLAN.samples)), PLAN, OBJECTIVES["groups"])
+            it._backward(OBJECTIVES["groups"].prepare(batch.take(PLAN.samples)), PLAN, OBJECTIVES["groups"])
         found.append([g.clone() for g in it.optimizer.gradients])
         kept.append(sum(held))
     assert found[0] and all(torch.equal(a, b) for a, b in zip(*found))

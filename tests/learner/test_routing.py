@@ -10,22 +10,22 @@ from transformers.models.qwen3_moe.modeling_qwen3_moe import load_balancing_loss
 
 from groupwise.advantages import centred, every_token
 from groupwise.data import Batch, Logp, Usage, pack
-from groupwise.learner import AdamW, Learner, Routing, Step, mixture, see_routing
+from groupwise.learner import AdamW, Learner, Routing, StepPlan, mixture, check_routing
 from groupwise.methods import Method
-from groupwise.models.foreign import Foreign
+from groupwise.models.foreign import TransformersModel
 from groupwise.objective import Clip, Objective, token_mean
 from tests.learner.small import families
 from tests.learner.small import model as dense
 from tests.models import mixtures
 
 OBJECTIVE = Objective(surrogate=Clip(), aggregate=token_mean)
-FIRST, SECOND = Step(((0, 1, 2, 3), (4, 5))), Step(((6, 7, 8, 9, 10, 11),))
+FIRST, SECOND = StepPlan(((0, 1, 2, 3), (4, 5))), StepPlan(((6, 7, 8, 9, 10, 11),))
 R2, R3, EVEN = Routing(replay="learner"), Routing(replay="engine"), Routing(balance=0.5)
 OLD = frozenset({Logp("policy")})
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Foreign:
+def model(tmp_path_factory: pytest.TempPathFactory) -> TransformersModel:
     return mixtures.mixture(tmp_path_factory.mktemp("mixture"))
 
 
@@ -35,19 +35,19 @@ def batch() -> Batch:
     return b.having(advantage=every_token(centred(b.score, b), b))
 
 
-def learner(model: Foreign, lr: float = 0.05) -> Learner:
+def learner(model: TransformersModel, lr: float = 0.05) -> Learner:
     return Learner(copy.deepcopy(model), optimizer=AdamW(lr=lr), steps=10, temperature=0.7)
 
 
-def gradient(model: Foreign, step: Step, routing: Routing, b: Batch | None = None) -> torch.Tensor:
+def gradient(model: TransformersModel, step: StepPlan, routing: Routing, b: Batch | None = None) -> torch.Tensor:
     it, b = learner(model), b or batch()
-    it._backward(OBJECTIVE.fix(b.take(step.samples)), step, OBJECTIVE, routing)
+    it._backward(OBJECTIVE.prepare(b.take(step.samples)), step, OBJECTIVE, routing)
     return torch.cat([p.grad.flatten() for p in it.model.parameters() if p.grad is not None])
 
 
 @pytest.mark.parametrize("routing", [Routing(), R2])
-def test_reading_writes_down_where_every_token_went(model: Foreign, routing: Routing) -> None:
-    b = learner(model).read(batch(), (FIRST, SECOND), OLD, routing)
+def test_reading_writes_down_where_every_token_went(model: TransformersModel, routing: Routing) -> None:
+    b = learner(model).compute_measures(batch(), (FIRST, SECOND), OLD, routing)
     experts = mixture(model)
     assert experts is not None
     for sample, lines, said in zip(b.samples, b.routes, mixtures.alone(model, b)):
@@ -57,9 +57,9 @@ def test_reading_writes_down_where_every_token_went(model: Foreign, routing: Rou
 
 
 @pytest.mark.parametrize("routing", [Routing(), R2, R3])
-def test_the_first_step_is_on_the_policy_and_later_ones_are_not(model: Foreign, routing: Routing) -> None:
+def test_the_first_step_is_on_the_policy_and_later_ones_are_not(model: TransformersModel, routing: Routing) -> None:
     it = learner(model)
-    b = it.read(batch(), (FIRST, SECOND), OLD, routing)
+    b = it.compute_measures(batch(), (FIRST, SECOND), OLD, routing)
     first = it.step(b, FIRST, OBJECTIVE, routing)
     assert torch.equal(first.batch.logp, first.batch.logp_old)
     second = it.step(b, SECOND, OBJECTIVE, routing)
@@ -71,9 +71,9 @@ def test_the_first_step_is_on_the_policy_and_later_ones_are_not(model: Foreign, 
         assert (first.changed, first.choices) == (0, tokens * 2 * 2) and second.changed > 0
 
 
-def test_changed_experts_are_counted_as_in_a_loop(model: Foreign) -> None:
+def test_changed_experts_are_counted_as_in_a_loop(model: TransformersModel) -> None:
     it = learner(model)
-    b = it.read(batch(), (FIRST, SECOND), OLD)
+    b = it.compute_measures(batch(), (FIRST, SECOND), OLD)
     before = mixtures.alone(model, b.take(SECOND.samples))
     it.step(b, FIRST, OBJECTIVE)
     after, counted = mixtures.alone(it.model, b.take(SECOND.samples)), it.step(b, SECOND, OBJECTIVE)
@@ -85,12 +85,12 @@ def test_changed_experts_are_counted_as_in_a_loop(model: Foreign) -> None:
     assert (counted.changed, counted.choices) == (changed, choices) and 0 < changed < choices
 
 
-def test_replay_holds_tokens_where_they_were(model: Foreign) -> None:
+def test_replay_holds_tokens_where_they_were(model: TransformersModel) -> None:
     """After a step that changes experts, replayed log-probs are others; where experts are held, they are the same."""
     found = {}
     for routing in (Routing(), R2):
         it = learner(model)
-        b = it.read(batch(), (FIRST, SECOND), OLD, routing)
+        b = it.compute_measures(batch(), (FIRST, SECOND), OLD, routing)
         it.step(b, FIRST, OBJECTIVE, routing)
         found[routing] = it.step(b, SECOND, OBJECTIVE, routing), it.state()[0]
     (free, moved), (held, other) = found[Routing()], found[R2]
@@ -98,15 +98,15 @@ def test_replay_holds_tokens_where_they_were(model: Foreign) -> None:
     assert not all(torch.equal(moved[name], other[name]) for name in moved)
 
 
-def test_routers_learn_under_replay(model: Foreign) -> None:
+def test_routers_learn_under_replay(model: TransformersModel) -> None:
     it = learner(model)
-    b = it.read(batch(), (FIRST, SECOND), OLD, R2)
+    b = it.compute_measures(batch(), (FIRST, SECOND), OLD, R2)
     before = [r.weight.detach().clone() for r in mixtures.routers(it.model)]
     it.step(b, FIRST, OBJECTIVE, R2)
     assert all(not torch.equal(a, r.weight) for a, r in zip(before, mixtures.routers(it.model)))
 
 
-def test_what_the_engine_chose_counts_for_the_old_log_probs_too(model: Foreign) -> None:
+def test_what_the_engine_chose_counts_for_the_old_log_probs_too(model: TransformersModel) -> None:
     """Experts that the learner would not have chosen: its old log-probs come of them, and its first ratio is 1."""
     it, experts = learner(model), mixture(model)
     assert experts is not None
@@ -120,14 +120,14 @@ def test_what_the_engine_chose_counts_for_the_old_log_probs_too(model: Foreign) 
     b = batch()
     texts = [(*s.context, *s.tokens) for s in b.samples]
     b = b.having(routes=tuple(tuple(drawn(t[: i + 1]) for i in range(len(t) - 1)) for t in texts))
-    followed, own = it.read(b, (FIRST, SECOND), OLD, R3), it.read(b, (FIRST, SECOND), OLD, R2)
+    followed, own = it.compute_measures(b, (FIRST, SECOND), OLD, R3), it.compute_measures(b, (FIRST, SECOND), OLD, R2)
     assert followed.routes == b.routes != own.routes
     assert not torch.allclose(followed.logp_old, own.logp_old)
     taken = it.step(followed, FIRST, OBJECTIVE, R3)
     assert torch.equal(taken.batch.logp, taken.batch.logp_old) and taken.changed > 0
 
 
-def balance(model: Foreign, b: Batch) -> float:
+def balance(model: TransformersModel, b: Batch) -> float:
     """Switch Transformers, equations 4 to 6, a router at a time, over every token of every sample; their mean."""
     found = []
     for number in range(2):
@@ -139,7 +139,7 @@ def balance(model: Foreign, b: Batch) -> float:
     return float(np.mean(found))
 
 
-def test_the_load_balancing_loss_is_its_equation(model: Foreign) -> None:
+def test_the_load_balancing_loss_is_its_equation(model: TransformersModel) -> None:
     for routing in (EVEN, Routing(balance=2.0)):
         it = learner(model)
         plain = it.step(batch(), SECOND, OBJECTIVE)
@@ -166,11 +166,11 @@ def test_with_one_router_it_is_that_of_transformers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("routing", [EVEN, Routing(balance=0.5, replay="learner")])
-def test_pieces_are_only_a_matter_of_memory(model: Foreign, routing: Routing) -> None:
+def test_pieces_are_only_a_matter_of_memory(model: TransformersModel, routing: Routing) -> None:
     """Also where they part a group from its prompt, which is then forwarded in each of them."""
     everyone = tuple(range(12))
-    cuts = [Step((everyone,)), Step((everyone[:2], everyone[2:9], everyone[9:])), Step(tuple((i,) for i in everyone))]
-    b = learner(model).read(batch(), cuts[:1], OLD, routing)
+    cuts = [StepPlan((everyone,)), StepPlan((everyone[:2], everyone[2:9], everyone[9:])), StepPlan(tuple((i,) for i in everyone))]
+    b = learner(model).compute_measures(batch(), cuts[:1], OLD, routing)
     whole, *others = (gradient(model, cut, routing, b) for cut in cuts)
     assert (whole - gradient(model, cuts[0], Routing(), b)).norm() > 1e-2
     for pieces in others:
@@ -180,17 +180,17 @@ def test_pieces_are_only_a_matter_of_memory(model: Foreign, routing: Routing) ->
     assert {(v.changed, v.choices) for v in values} == {(0, values[0].choices)}
 
 
-def test_answers_that_pull_at_nothing_are_still_evened_out(model: Foreign) -> None:
+def test_answers_that_pull_at_nothing_are_still_evened_out(model: TransformersModel) -> None:
     flat = batch().having(advantage=torch.zeros_like(batch().advantage))
     assert learner(model).step(flat, SECOND, OBJECTIVE).grad_norm == 0
     assert learner(model).step(flat, SECOND, OBJECTIVE, EVEN).grad_norm > 0
 
 
-def test_layers_forwarded_again_are_evened_out_alike(model: Foreign) -> None:
+def test_layers_forwarded_again_are_evened_out_alike(model: TransformersModel) -> None:
     kept, again = learner(model), learner(model)
     again.model.recompute = True  # pyright: ignore[reportArgumentType]
     for it in (kept, again):
-        b = it.read(batch(), (FIRST, SECOND), OLD, R2)
+        b = it.compute_measures(batch(), (FIRST, SECOND), OLD, R2)
         it.step(b, FIRST, OBJECTIVE, Routing(replay="learner", balance=0.5))
         it.step(b, SECOND, OBJECTIVE, Routing(replay="learner", balance=0.5))
     assert all(torch.equal(x, again.state()[0][name]) for name, x in kept.state()[0].items())
@@ -198,12 +198,12 @@ def test_layers_forwarded_again_are_evened_out_alike(model: Foreign) -> None:
 
 def test_a_dense_model_has_nothing_of_it() -> None:
     it = Learner(dense(), optimizer=AdamW(), steps=1)
-    b = it.read(batch(), (FIRST, SECOND), OLD)
+    b = it.compute_measures(batch(), (FIRST, SECOND), OLD)
     assert not any(b.routes) and it.step(b, FIRST, OBJECTIVE).choices == 0
-    see_routing(Routing(), None)
+    check_routing(Routing(), None)
     for routing in (R2, R3, EVEN):
         with pytest.raises(Usage, match="for mixtures of experts"):
-            see_routing(routing, mixture(it.model))
+            check_routing(routing, mixture(it.model))
 
 
 def test_what_cannot_be() -> None:

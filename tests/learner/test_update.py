@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from groupwise.data import Entropy, Logp, pack
-from groupwise.learner import AdamW, Learner, Start, Step, ahead, cut
+from groupwise.learner import AdamW, Learner, InitialPolicy, StepPlan, measure_plan, make_plan
 from tests.learner.small import families, model, ragged
 from tests.learner.test_gradients import OBJECTIVES, credited, learner
 
-PLAN = (Step((tuple(range(6)), tuple(range(6, 12)))), Step((tuple(range(12, 24)),)))
+PLAN = (StepPlan((tuple(range(6)), tuple(range(6, 12)))), StepPlan((tuple(range(12, 24)),)))
 
 
 @pytest.mark.t(16)
@@ -18,7 +18,7 @@ PLAN = (Step((tuple(range(6)), tuple(range(6, 12)))), Step((tuple(range(12, 24))
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_the_first_ratio_is_exactly_one(name, dtype):
     it, batch = learner(dtype), credited(dtype=dtype).having(logp_old=None)
-    batch = it.read(batch, ahead(PLAN, batch, piece_tokens=10_000), frozenset({Logp("policy")}))
+    batch = it.compute_measures(batch, measure_plan(PLAN, batch, microbatch_tokens=10_000), frozenset({Logp("policy")}))
     taken = it.step(batch, PLAN[0], OBJECTIVES[name])
     assert taken.batch.logp is not None
     assert torch.equal(taken.batch.logp, taken.batch.logp_old)
@@ -26,11 +26,11 @@ def test_the_first_ratio_is_exactly_one(name, dtype):
 
 @pytest.mark.t(16)
 def test_reading_or_not_a_single_step_is_the_same_to_the_bit():
-    step = Step((tuple(range(24)),))
+    step = StepPlan((tuple(range(24)),))
     states = []
     for measures in (frozenset(), frozenset({Logp("policy")})):
         it = learner(torch.float32)
-        batch = it.read(credited(dtype=torch.float32).having(logp_old=None), (step,), measures)
+        batch = it.compute_measures(credited(dtype=torch.float32).having(logp_old=None), (step,), measures)
         assert (batch.logp_old is None) == (not measures)
         it.step(batch, step, OBJECTIVES["tokens"])
         states.append(it.state()[0])
@@ -38,10 +38,10 @@ def test_reading_or_not_a_single_step_is_the_same_to_the_bit():
 
 
 def test_measures_come_back_in_the_order_of_the_batch():
-    it = Learner(model(), optimizer=AdamW(), steps=1, followers=(("reference", Start()),))
-    plan = (Step(((3, 1), (20, 5))), Step((tuple(i for i in range(24) if i not in (3, 1, 20, 5)),)))
-    batch = it.read(pack(ragged()), plan, frozenset({Logp("policy"), Logp("reference"), Entropy()}))
-    plain = it.read(pack(ragged()), (Step((tuple(range(24)),)),), frozenset({Logp("policy"), Logp("reference")}))
+    it = Learner(model(), optimizer=AdamW(), steps=1, side_models=(("reference", InitialPolicy()),))
+    plan = (StepPlan(((3, 1), (20, 5))), StepPlan((tuple(i for i in range(24) if i not in (3, 1, 20, 5)),)))
+    batch = it.compute_measures(pack(ragged()), plan, frozenset({Logp("policy"), Logp("reference"), Entropy()}))
+    plain = it.compute_measures(pack(ragged()), (StepPlan((tuple(range(24)),)),), frozenset({Logp("policy"), Logp("reference")}))
     torch.testing.assert_close(batch.logp_old, plain.logp_old, rtol=0, atol=1e-13)
     torch.testing.assert_close(batch[Logp("reference")], batch.logp_old, rtol=0, atol=1e-13)
 
@@ -49,22 +49,22 @@ def test_measures_come_back_in_the_order_of_the_batch():
 @pytest.mark.parametrize("name", ("reference", "old", "entropy"))
 def test_a_model_beside_may_have_any_name(name):
     other, batch = model(seed=1), pack(ragged())
-    it = Learner(model(), optimizer=AdamW(), steps=1, followers=((name, Start()),))
-    it.beside[name] = other
-    read = it.read(batch, PLAN, frozenset({Logp("policy"), Logp(name)}))
-    alone = Learner(other, optimizer=AdamW(), steps=1).read(batch, PLAN, frozenset({Logp("policy")}))
-    own = Learner(model(), optimizer=AdamW(), steps=1).read(batch, PLAN, frozenset({Logp("policy")}))
+    it = Learner(model(), optimizer=AdamW(), steps=1, side_models=((name, InitialPolicy()),))
+    it.models[name] = other
+    read = it.compute_measures(batch, PLAN, frozenset({Logp("policy"), Logp(name)}))
+    alone = Learner(other, optimizer=AdamW(), steps=1).compute_measures(batch, PLAN, frozenset({Logp("policy")}))
+    own = Learner(model(), optimizer=AdamW(), steps=1).compute_measures(batch, PLAN, frozenset({Logp("policy")}))
     assert torch.equal(read.logp_old, own.logp_old) and torch.equal(read[Logp(name)], alone.logp_old)
 
 
 @pytest.mark.t(24)
 def test_a_frozen_reference_stays_and_costs_nothing_unless_needed():
-    it = Learner(model(), optimizer=AdamW(lr=0.1), steps=1, followers=(("reference", Start()),), temperature=0.7)
-    before = {name: x.clone() for name, x in it.beside["reference"].state_dict().items()}
-    batch = it.read(credited(), PLAN, frozenset())
+    it = Learner(model(), optimizer=AdamW(lr=0.1), steps=1, side_models=(("reference", InitialPolicy()),), temperature=0.7)
+    before = {name: x.clone() for name, x in it.models["reference"].state_dict().items()}
+    batch = it.compute_measures(credited(), PLAN, frozenset())
     assert not batch.measures and batch.logp_old is not None  # its own column stands, nothing was forwarded
     it.step(batch, PLAN[0], OBJECTIVES["tokens"])
-    assert all(torch.equal(x, before[name]) for name, x in it.beside["reference"].state_dict().items())
+    assert all(torch.equal(x, before[name]) for name, x in it.models["reference"].state_dict().items())
 
 
 @pytest.mark.t(51)
@@ -83,13 +83,13 @@ def test_every_piece_runs_its_backward_pass_also_where_the_gradient_is_zero():
     before = [p.detach().clone() for p in it.model.parameters()]
     it.model.get_submodule("model.norm").register_full_backward_hook(lambda *_: backs.append(1))
     taken = it.step(flat, PLAN[0], OBJECTIVES["tokens"])
-    assert len(backs) == len(PLAN[0].pieces) and not taken.skipped and taken.grad_norm == 0
+    assert len(backs) == len(PLAN[0].microbatches) and not taken.skipped and taken.grad_norm == 0
     # A step of zero is a step: momentum moves the weights.
     assert all(not torch.equal(a, b) for a, b in zip(before, it.model.parameters()))
     half = credited()
     half = half.having(advantage=torch.where(half.sequences.index < 6, 0.0, half.advantage))
     it.step(half, PLAN[0], OBJECTIVES["tokens"])
-    assert len(backs) == 2 * len(PLAN[0].pieces)
+    assert len(backs) == 2 * len(PLAN[0].microbatches)
 
 
 @pytest.mark.parametrize("column", ("advantage", "logp_old"))
@@ -100,7 +100,7 @@ def test_a_gradient_that_is_not_finite_leaves_everything_alone(column):
     before, _ = it.state()
     before = {name: x.clone() for name, x in before.items()}
     taken = it.step(batch.having(**{column: poisoned}), PLAN[0], OBJECTIVES["tokens"])
-    assert taken.skipped == "loss or gradient is not finite" and it.taken == 0
+    assert taken.skipped == "loss or gradient is not finite" and it.steps_taken == 0
     after, _ = it.state()
     assert after.keys() == before.keys() and all(torch.equal(after[n], before[n]) for n in before)
     assert it.step(batch, PLAN[0], OBJECTIVES["tokens"]).skipped == ""
@@ -127,7 +127,7 @@ def test_state_and_restore_go_on_to_the_bit():
     steps(second, 2)
     a, b = whole.state()[0], second.state()[0]
     assert a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
-    assert whole.taken == second.taken == 4
+    assert whole.steps_taken == second.steps_taken == 4
 
 
 def test_memories_are_written_after_the_steps_and_read_in_the_next_batch():
@@ -139,10 +139,10 @@ def test_memories_are_written_after_the_steps_and_read_in_the_next_batch():
             return state + len(batch)
 
     it = Learner(model(), optimizer=AdamW(), steps=1, memory=(("seen", Count()),))
-    batch = it.read(pack(ragged()), PLAN, frozenset())
+    batch = it.compute_measures(pack(ragged()), PLAN, frozenset())
     assert batch.memory["seen"] == 0
     it.remember(batch, {})
-    assert it.read(pack(ragged()), PLAN, frozenset()).memory["seen"] == 24
+    assert it.compute_measures(pack(ragged()), PLAN, frozenset()).memory["seen"] == 24
 
 
 def test_written_tokens_are_learned():
@@ -152,7 +152,7 @@ def test_written_tokens_are_learned():
     it = Learner(model(torch.float32), optimizer=AdamW(lr=1e-2), steps=60)
     batch = pack(families([[9]], written=True))
     batch = batch.having(advantage=torch.ones(batch.tokens, dtype=torch.float64))
-    step = Step(((0,),))
+    step = StepPlan(((0,),))
     losses = [it.step(batch, step, Objective(surrogate=reinforce, aggregate=token_mean)).loss for _ in range(60)]
     assert losses[0] > 2.5 and losses[-1] < 0.1
 
@@ -163,12 +163,12 @@ class TestCut:
 
     def test_steps_have_a_fixed_size_and_hold_every_sample_once(self):
         batch = self.batch()
-        steps = cut(
+        steps = make_plan(
             batch,
             size=2,
             shuffle="prompts",
             permutation=lambda n: list(range(n))[::-1],
-            piece_tokens=20,
+            microbatch_tokens=20,
             couples="token",
         )
         assert [len(s.samples) for s in steps] == [6, 6, 6, 6]
@@ -177,12 +177,12 @@ class TestCut:
 
     def test_a_short_iteration_has_fewer_steps_the_last_smaller(self):
         batch = self.batch().take(range(15))
-        steps = cut(batch, size=2, shuffle="prompts", permutation=range, piece_tokens=999, couples="token")
+        steps = make_plan(batch, size=2, shuffle="prompts", permutation=range, microbatch_tokens=999, couples="token")
         assert [len(s.samples) for s in steps] == [6, 6, 3]
 
     def test_samples_are_dealt_singly_when_asked(self):
-        steps = cut(
-            self.batch(), size=2, shuffle="samples", permutation=lambda n: list(range(n))[::-1], piece_tokens=999
+        steps = make_plan(
+            self.batch(), size=2, shuffle="samples", permutation=lambda n: list(range(n))[::-1], microbatch_tokens=999
         )
         assert steps[0].samples == tuple(range(18, 24)) and len(steps) == 4
 
@@ -190,40 +190,40 @@ class TestCut:
     def test_samples_of_unequal_prompts_make_no_more_steps(self, size):
         """One answer of 64 could not be judged: still at most one step for `size` of the 16 prompts."""
         batch = pack(families([[3] * 4] * 15 + [[3] * 3]))
-        steps = cut(batch, size=size, shuffle="samples", permutation=range, piece_tokens=999)
+        steps = make_plan(batch, size=size, shuffle="samples", permutation=range, microbatch_tokens=999)
         assert len(steps) <= 16 // size and sorted(i for s in steps for i in s.samples) == list(range(63))
 
     def test_all_but_the_first_step_are_read_in_as_few_pieces_as_fit(self):
         batch = self.batch()
-        steps = cut(batch, size=2, shuffle="prompts", permutation=lambda n: list(range(n))[::-1], piece_tokens=20)
-        first, rest = ahead(steps, batch, piece_tokens=999)
-        assert first == steps[0] and len(first.pieces) > 1
-        assert rest.pieces == (tuple(range(18)),)
-        assert len(ahead(steps, batch, piece_tokens=50)[1].pieces) == 3
-        assert ahead(steps[:1], batch, piece_tokens=999) == steps[:1]
-        assert ahead((), batch, piece_tokens=999) == ()
+        steps = make_plan(batch, size=2, shuffle="prompts", permutation=lambda n: list(range(n))[::-1], microbatch_tokens=20)
+        first, rest = measure_plan(steps, batch, microbatch_tokens=999)
+        assert first == steps[0] and len(first.microbatches) > 1
+        assert rest.microbatches == (tuple(range(18)),)
+        assert len(measure_plan(steps, batch, microbatch_tokens=50)[1].microbatches) == 3
+        assert measure_plan(steps[:1], batch, microbatch_tokens=999) == steps[:1]
+        assert measure_plan((), batch, microbatch_tokens=999) == ()
 
     def test_groups_that_stand_among_each_other_stay_whole_too(self):
         (family,) = families([[3] * 6])
         samples = tuple(replace(s, group=i % 2) for i, s in enumerate(family.samples))
         batch = pack([replace(family, samples=samples)])
-        (step,) = cut(batch, size=1, shuffle="prompts", permutation=range, piece_tokens=10, couples="group")
-        assert step.pieces == ((0, 2, 4), (1, 3, 5))
+        (step,) = make_plan(batch, size=1, shuffle="prompts", permutation=range, microbatch_tokens=10, couples="group")
+        assert step.microbatches == ((0, 2, 4), (1, 3, 5))
 
     def test_groups_stay_whole_where_the_objective_couples_them(self):
         batch = self.batch()
-        steps = cut(batch, size=4, shuffle="prompts", permutation=range, piece_tokens=10, couples="group")
+        steps = make_plan(batch, size=4, shuffle="prompts", permutation=range, microbatch_tokens=10, couples="group")
         groups = batch.groups.index.tolist()
-        assert all({groups[i] for i in p}.isdisjoint({groups[i] for q in s.pieces if q != p for i in q})
-                   for s in steps for p in s.pieces)  # fmt: skip
+        assert all({groups[i] for i in p}.isdisjoint({groups[i] for q in s.microbatches if q != p for i in q})
+                   for s in steps for p in s.microbatches)  # fmt: skip
         with pytest.raises(ValueError, match="shuffle prompts"):
-            cut(batch, size=4, shuffle="samples", permutation=range, piece_tokens=10, couples="group")
+            make_plan(batch, size=4, shuffle="samples", permutation=range, microbatch_tokens=10, couples="group")
 
     def test_pieces_are_bounded_in_tokens_with_equal_contexts_counted_once(self):
         batch = self.batch()
-        steps = cut(batch, size=8, shuffle="prompts", permutation=range, piece_tokens=24, couples="token")
-        for piece in steps[0].pieces:
+        steps = make_plan(batch, size=8, shuffle="prompts", permutation=range, microbatch_tokens=24, couples="token")
+        for piece in steps[0].microbatches:
             contexts = {batch.samples[i].context for i in piece}
             tokens = sum(len(batch.samples[i].tokens) for i in piece) + sum(map(len, contexts))
             assert tokens <= 24
-        assert len(steps[0].pieces) > 1
+        assert len(steps[0].microbatches) > 1

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from groupwise import methods
-from groupwise.learner import Start
+from groupwise.learner import InitialPolicy
 from groupwise.methods import Method, Ramp, Reference, Schedule, grpo, published, reference_of
 from groupwise.methods.method import Method as MethodItself
 from groupwise.objective import Objective, TruncatedImportance
@@ -25,7 +25,7 @@ each = pytest.mark.parametrize("method", published, ids=NAMES)
 
 def test_the_policy_is_no_model_beside_itself():
     with pytest.raises(ValueError, match="under training"):
-        Method(models=(("policy", Start()),))
+        Method(models=(("policy", InitialPolicy()),))
 
 
 @each

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from groupwise.data import Batch
 from groupwise.models import find_model, read_model, read_tokenizer
-from groupwise.models.foreign import Foreign
+from groupwise.models.foreign import TransformersModel
 from tests.models.plain import made
 
 FIELDS: dict[str, Any] = {
@@ -16,12 +16,12 @@ FIELDS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def mixture(path: Path, dtype: torch.dtype = torch.float64, **changes: Any) -> Foreign:
+def mixture(path: Path, dtype: torch.dtype = torch.float64, **changes: Any) -> TransformersModel:
     """Qwen3-MoE with two layers of eight experts, of which each token meets two."""
     path.mkdir(exist_ok=True)
     made(path, "Qwen3Moe", **{**FIELDS, **changes})
     model = read_model(path, dtype=dtype)
-    assert isinstance(model, Foreign)
+    assert isinstance(model, TransformersModel)
     return model
 
 

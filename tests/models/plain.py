@@ -8,7 +8,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from groupwise.data import Ask, Batch, Ids, Sampling, pack
+from groupwise.data import GenerationRequest, Batch, Ids, Sampling, pack
 from groupwise.learner import forward
 from groupwise.rollout import NativeEngine
 from tests.learner.small import families
@@ -85,8 +85,8 @@ def greedy(model: Any, prompt: Ids, most: int = 24) -> Ids:
     """What the engine answers to three equal asks and a shorter one beside them."""
     engine = NativeEngine(model, tokenizer(), seed=0)
     law = Sampling(temperature=0.0, max_tokens=most)
-    asks = [Ask(context=prompt, limit=most, draw=i, stream=(0,), sampling=law) for i in range(3)]
-    asks.append(Ask(context=prompt[:5], limit=most, draw=3, stream=(0,), sampling=law))
+    asks = [GenerationRequest(context=prompt, limit=most, draw=i, stream=(0,), sampling=law) for i in range(3)]
+    asks.append(GenerationRequest(context=prompt[:5], limit=most, draw=3, stream=(0,), sampling=law))
 
     async def go() -> list[Ids]:
         return [span.tokens for span in await asyncio.gather(*map(engine.sample, asks))]

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from groupwise.data import Span
+from groupwise.data import Generation
 from groupwise.models import Decoder, Shared, blocked, forget, read_model
 from groupwise.models.blocks import LEAST, Blocked, gains
 from tests.models.plain import made
@@ -71,7 +71,7 @@ def test_an_engine_reads_new_weights_at_once_and_holds_no_blocks_while_nobody_as
     model = large(True)
     e = engine(model, rows=2)
 
-    async def go() -> list[Span]:
+    async def go() -> list[Generation]:
         running = [asyncio.create_task(e.sample(ask(i, limit=30, stream=(i,)))) for i in range(3)]
         for _ in range(9):
             await asyncio.sleep(0)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from jaxtyping import config
 
-from groupwise.learner import AdamW, Learner, Step
+from groupwise.learner import AdamW, Learner, StepPlan
 from groupwise.models import Lora, attach
 from groupwise.models import decoder as decoders
 from tests.learner.small import model
@@ -56,7 +56,7 @@ def test_the_learner_has_the_same_gradient(halves, recompute: bool, adapter: boo
             attach(it, Lora(rank=2, targets=("q_proj", "down_proj")), seed=0)
         it.recompute, it.compiled = recompute and compiled, compiled
         learner = Learner(it, optimizer=AdamW(lr=1e-2), steps=10, temperature=0.7)
-        learner._backward(objective.fix(batch), Step((tuple(range(12)), tuple(range(12, 24)))), objective)
+        learner._backward(objective.prepare(batch), StepPlan((tuple(range(12)), tuple(range(12, 24)))), objective)
         return torch.cat([p.grad.flatten() for p in it.parameters() if p.grad is not None])
 
     plain = gradient(compiled=False)

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from groupwise.data import BadData, Usage
 from groupwise.models import read_model, read_shape, write_model
-from groupwise.models.foreign import Foreign
+from groupwise.models.foreign import TransformersModel
 from tests.models.directories import characters, directory
 from tests.models.plain import PROMPT, generated, greedy, load, made, ours, theirs, written
 from tests.models.test_checkpoint import change
@@ -79,7 +79,7 @@ def case(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Any]:
 def test_log_probs_and_gradients_equal_the_plain_forward(case: tuple[Path, Any]) -> None:
     path, _ = case
     model = read_model(path, dtype=torch.float64)
-    assert isinstance(model, Foreign)
+    assert isinstance(model, TransformersModel)
     (logp, ours_by), (expected, by) = ours(model, written()), theirs(load(path, torch.float64), written())
     assert expected.std() > 0.1
     assert torch.allclose(logp, expected, rtol=0, atol=2e-5)
@@ -178,7 +178,7 @@ def test_other_rope_types_are_for_transformers_to_refuse(tmp_path: Path) -> None
 def test_a_model_without_checkpointing_says_so(tmp_path: Path) -> None:
     made(tmp_path, *CASES["gpt2"][:1], **CASES["gpt2"][1])
     model = read_model(tmp_path)
-    assert isinstance(model, Foreign)
+    assert isinstance(model, TransformersModel)
     model._layers = list  # pyright: ignore[reportAttributeAccessIssue]
     with pytest.raises(Usage, match="cannot forward its layers again"):
         model.recompute = True

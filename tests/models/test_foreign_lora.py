@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from groupwise.data import BadData, Batch, Usage
 from groupwise.learner import forward
 from groupwise.models import Lora, attach, fingerprint, merge, outline, read_model, write_adapter, write_model
-from groupwise.models.foreign import Foreign
-from groupwise.models.lora import see_targets
+from groupwise.models.foreign import TransformersModel
+from groupwise.models.lora import check_targets
 from tests.models.directories import characters
 from tests.models.plain import load, made, weighed, written
 from tests.models.plain import theirs as plainly
@@ -34,11 +34,11 @@ def base(home: Path, name: str) -> Path:
     return home / "base"
 
 
-def adapter(home: Path, name: str, dtype: torch.dtype = torch.float32) -> tuple[Foreign, Path, Path]:
+def adapter(home: Path, name: str, dtype: torch.dtype = torch.float32) -> tuple[TransformersModel, Path, Path]:
     """A random model that wears a taught adapter, its directory, and the adapter's."""
     path = base(home, name)
     model = read_model(path, dtype=dtype)
-    assert isinstance(model, Foreign)
+    assert isinstance(model, TransformersModel)
     attach(model, Lora(rank=3, alpha=12.0, targets=TARGETS[name]), seed=1)
     taught(model)
     write_adapter(model, home / "adapter", base=str(path), base_sha256=fingerprint(path))
@@ -115,15 +115,15 @@ def test_we_find_the_same_model_in_what_peft_writes(tmp_path: Path) -> None:
 def test_targets_that_are_none(name: str, targets: tuple[str, ...], told: str, fix: str, tmp_path: Path) -> None:
     """Known from the configuration alone, before weights are read."""
     with pytest.raises(Usage) as error:
-        see_targets(outline(base(tmp_path, name)), Lora(targets=targets))
+        check_targets(outline(base(tmp_path, name)), Lora(targets=targets))
     assert told in str(error.value) and fix in error.value.fix
 
 
 def test_a_name_that_some_other_kind_of_layer_bears_too(tmp_path: Path) -> None:
     odd = nn.ModuleDict({"a": nn.ModuleDict({"x": nn.Linear(2, 2)}), "b": nn.ModuleDict({"x": nn.LayerNorm(2)})})
     with pytest.raises(Usage, match="no linear layer is called 'x'"):
-        see_targets(odd, Lora(targets=("x",)))
-    see_targets(odd, Lora(targets=("a.x",)))
+        check_targets(odd, Lora(targets=("x",)))
+    check_targets(odd, Lora(targets=("a.x",)))
 
 
 @pytest.mark.parametrize("targets", (["gate_proj", "up_proj", "down_proj"], "all-linear"))

@@ -11,7 +11,7 @@ from groupwise.data import BadData
 from groupwise.models import Decoder, find_model, read_model, read_shape, weight_files, write_fresh, write_model
 from groupwise.train.blank_model import write_blank
 from groupwise.train.commands import DEFAULT
-from groupwise.train.place import place
+from groupwise.train.place import build
 from groupwise.train.text import read_recipe
 from groupwise.train.use import Use
 from tests.models.directories import characters, directory, shape
@@ -68,7 +68,7 @@ def test_the_packaged_one_is_what_its_command_writes(tmp_path: Path) -> None:
 def test_runs_of_other_seeds_begin_elsewhere() -> None:
     def weights(seed: str) -> torch.Tensor:
         recipe = read_recipe(DEFAULT, [("model", "blank"), ("seed", seed)], Use())
-        return place(recipe, Use()).model.state_dict()["model.embed_tokens.weight"]
+        return build(recipe, Use()).model.state_dict()["model.embed_tokens.weight"]
 
     assert torch.equal(weights("1"), weights("1")) and not torch.equal(weights("1"), weights("2"))
 

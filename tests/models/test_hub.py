@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from groupwise.data import Environment, Storage
+from groupwise.data import MissingRequirement, Storage
 from groupwise.models import base_name, commit_of, find_model
 from groupwise.models.hub import fetched, is_hub_name, unfetched
 from tests.models.directories import directory
@@ -162,7 +162,7 @@ def test_a_directory_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_offline_as_these_tests_are() -> None:
     fetched.cache_clear()
-    with pytest.raises(Environment, match="neither a directory nor in the cache") as error:
+    with pytest.raises(MissingRequirement, match="neither a directory nor in the cache") as error:
         find_model("nobody/nothing")
     assert "hf download nobody/nothing" in error.value.fix
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from groupwise.models import Experts, Routes, Shared, experts_of, outline
-from groupwise.models.foreign import Foreign
+from groupwise.models.foreign import TransformersModel
 from tests.models.directories import directory
 from tests.models.mixtures import mixture, routers
 from tests.models.plain import PROMPT, made
@@ -16,11 +16,11 @@ TEXT = Shared.of([PROMPT[:20], PROMPT[:20]], [PROMPT[20:40], PROMPT[50:60]])
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Foreign:
+def model(tmp_path_factory: pytest.TempPathFactory) -> TransformersModel:
     return mixture(tmp_path_factory.mktemp("mixture"))
 
 
-def read(model: Foreign, routes: Routes | None = None) -> torch.Tensor:
+def read(model: TransformersModel, routes: Routes | None = None) -> torch.Tensor:
     return model(TEXT.tokens, TEXT, routes)
 
 
@@ -31,13 +31,13 @@ def elsewhere(experts: Experts, seed: int = 5) -> torch.Tensor:
     return law.topk(experts.each).indices.to(torch.int16)
 
 
-def written(model: Foreign) -> Routes:
+def written(model: TransformersModel) -> Routes:
     assert model.experts is not None
     read(model, routes := Routes(model.experts))
     return routes
 
 
-def test_its_own_choice_changes_nothing_to_the_bit(model: Foreign) -> None:
+def test_its_own_choice_changes_nothing_to_the_bit(model: TransformersModel) -> None:
     experts = Experts(routers=2, each=2, count=8)
     assert model.experts == experts
     own = written(model).ids
@@ -65,7 +65,7 @@ def test_the_weights_of_given_experts_are_the_softmax_at_them(tmp_path: Path, no
         assert torch.allclose(expected.gather(1, chosen), weights.double(), rtol=0, atol=1e-6)
 
 
-def test_routers_learn_while_they_are_told(model: Foreign) -> None:
+def test_routers_learn_while_they_are_told(model: TransformersModel) -> None:
     assert model.experts is not None
     read(model, Routes(model.experts, elsewhere(model.experts), follow=True)).pow(2).sum().backward()
     slopes = [router.weight.grad for router in routers(model)]
@@ -73,7 +73,7 @@ def test_routers_learn_while_they_are_told(model: Foreign) -> None:
     model.zero_grad()
 
 
-def test_told_twice_is_told_once(model: Foreign) -> None:
+def test_told_twice_is_told_once(model: TransformersModel) -> None:
     assert model.experts is not None
     first = Routes(model.experts, elsewhere(model.experts), follow=True)
     once = read(model, first)
@@ -82,7 +82,7 @@ def test_told_twice_is_told_once(model: Foreign) -> None:
     assert torch.equal(read(model, second), once) and not torch.allclose(once, read(model))
 
 
-def test_tokens_that_nobody_wrote_down_go_where_they_would(model: Foreign) -> None:
+def test_tokens_that_nobody_wrote_down_go_where_they_would(model: TransformersModel) -> None:
     assert model.experts is not None
     own, given = written(model).ids, elsewhere(model.experts)
     given[:20] = -1
@@ -92,7 +92,7 @@ def test_tokens_that_nobody_wrote_down_go_where_they_would(model: Foreign) -> No
     assert torch.equal(hidden[:20], read(model)[:20])  # the prompt sees nothing of its answers
 
 
-def test_layers_forwarded_again_are_told_again(model: Foreign) -> None:
+def test_layers_forwarded_again_are_told_again(model: TransformersModel) -> None:
     assert model.experts is not None
     slopes = []
     for recompute in (False, True):
@@ -106,7 +106,7 @@ def test_layers_forwarded_again_are_told_again(model: Foreign) -> None:
     assert all(a is not None and torch.equal(a, b) for a, b in zip(*slopes) if b is not None)
 
 
-def test_a_copy_hears_for_itself(model: Foreign) -> None:
+def test_a_copy_hears_for_itself(model: TransformersModel) -> None:
     """The reference is a copy; what it is told is not told to the policy."""
     assert model.experts is not None
     twin = copy.deepcopy(model)
@@ -145,4 +145,4 @@ def test_routers_of_another_kind_are_not_told(tmp_path: Path) -> None:
     it = mixture(tmp_path)
     for router in routers(it):
         router.forward = lambda x, r=router: (x @ r.weight.T, (x @ r.weight.T)[:, :2].sigmoid(), x[:, :2].long() * 0)
-    assert Foreign(it.causal, it.shape).experts is None
+    assert TransformersModel(it.causal, it.shape).experts is None

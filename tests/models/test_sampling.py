@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from groupwise.data import Sampling
-from groupwise.models import choose, log_law, truncated
+from groupwise.models import choose, logprobs, truncated
 
 # Few distinct values, so that ties are frequent.
 LOGITS = st.lists(st.integers(-6, 6).map(lambda x: x / 2), min_size=1, max_size=9)
@@ -48,8 +48,8 @@ def test_truncated_law_equals_the_enumerating_oracle(
 @given(LOGITS, TEMPERATURE)
 def test_without_truncation_the_law_is_the_full_softmax(logits: list[float], temperature: float) -> None:
     x = torch.tensor([logits], dtype=torch.float64)
-    assert torch.equal(truncated(x, Sampling(temperature=temperature)), log_law(x, temperature))
-    assert log_law(x, temperature).exp().sum().item() == pytest.approx(1, abs=1e-12)
+    assert torch.equal(truncated(x, Sampling(temperature=temperature)), logprobs(x, temperature))
+    assert logprobs(x, temperature).exp().sum().item() == pytest.approx(1, abs=1e-12)
 
 
 def test_truncations_act_in_their_order() -> None:
@@ -68,7 +68,7 @@ def test_equals_are_cut_in_the_order_of_the_vocabulary_and_top_p_stops_when_reac
 
 @given(LOGITS)
 def test_temperature_zero_is_the_first_of_the_largest(logits: list[float]) -> None:
-    law = log_law(torch.tensor([logits]), 0.0)
+    law = logprobs(torch.tensor([logits]), 0.0)
     assert choose(law, torch.tensor([0.999])).item() == logits.index(max(logits))
     assert law.max() == 0
 
@@ -105,8 +105,8 @@ def test_the_sum_is_taken_in_float64() -> None:
 def test_rows_do_not_depend_on_each_other() -> None:
     draw = torch.Generator().manual_seed(0)
     logits, u = torch.randn(50, 13, generator=draw), torch.rand(50, generator=draw, dtype=torch.float64)
-    together = choose(log_law(logits, 0.8), u)
-    alone = [choose(log_law(logits[i : i + 1], 0.8), u[i : i + 1]).item() for i in range(50)]
+    together = choose(logprobs(logits, 0.8), u)
+    alone = [choose(logprobs(logits[i : i + 1], 0.8), u[i : i + 1]).item() for i in range(50)]
     assert together.tolist() == alone
     assert len(set(alone)) > 5
 
@@ -119,7 +119,7 @@ def test_draws_follow_the_law() -> None:
 
 
 def test_half_precision_logits_are_normalised_in_float32() -> None:
-    assert log_law(torch.zeros(1, 3, dtype=torch.bfloat16)).dtype == torch.float32
+    assert logprobs(torch.zeros(1, 3, dtype=torch.bfloat16)).dtype == torch.float32
 
 
 @pytest.mark.t(20)
@@ -130,7 +130,7 @@ def test_a_large_vocabulary_is_chosen_from_as_a_small_one(v: int) -> None:
     logits = 4 * torch.randn(64, v, generator=draw, dtype=torch.float64)
     logits[:, 400:1020] = -torch.inf  # a whole block and parts of its neighbours
     logits[0, :-1], logits[1, 1:] = -torch.inf, -torch.inf
-    law = log_law(logits)
+    law = logprobs(logits)
     for u in (torch.rand(64, generator=draw, dtype=torch.float64), torch.zeros(64), torch.full((64,), 1 - 2**-53)):
         at, p = choose(law, u), law.exp()
         wanted = torch.searchsorted(p.cumsum(-1), u.double()[:, None], right=True)[:, 0]

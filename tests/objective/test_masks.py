@@ -19,8 +19,8 @@ def test_an_overlong_answer_leaves_numerator_and_divisor(aggregate: object) -> N
     assert filtered.sequences.lengths.tolist() == [3, 0, 2, 0, 1] and filtered.length.tolist() == [3, 5, 2, 4, 1]
     objective = Objective(aggregate=aggregate)  # type: ignore[arg-type]
     without = step.take([0, 2, 4])
-    assert objective(objective.fix(filtered)).item() == pytest.approx(
-        objective(objective.fix(without)).item(), rel=1e-14
+    assert objective(objective.prepare(filtered)).item() == pytest.approx(
+        objective(objective.prepare(without)).item(), rel=1e-14
     )
     assert torch.equal(filtered.advantage[:3], advantage[:3])
     alone = Standardised()(without.reward, without)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from groupwise.data import Batch, Logp, couples, family_of, needs, pack
+from groupwise.data import Batch, Logp, couples, rollout_of, needs, pack
 from groupwise.objective import KL, EntropyBonus, Objective, kl_k1, kl_k3, token_mean
 
 V = 17
@@ -22,7 +22,7 @@ def laws(seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
 
 def every_token(policy: Tensor, old: Tensor, reference: Tensor) -> Batch:
     """One answer a token of the vocabulary, whose share is its probability under the law that samples."""
-    b = pack([family_of([0.0] * V, lengths=[1] * V)])
+    b = pack([rollout_of([0.0] * V, lengths=[1] * V)])
     nothing = torch.zeros(V, dtype=torch.float64)
     return b.having(
         logp=policy.log_softmax(0),
@@ -118,7 +118,7 @@ def test_the_entropy_bonus_is_exact_in_value_and_gradient_on_and_off_the_policy(
 
 def test_a_sure_token_feels_no_entropy_bonus() -> None:
     leaf = torch.tensor([-1e-9], dtype=torch.float64, requires_grad=True)
-    b = pack([family_of([0.0], lengths=[1])]).having(logp=leaf, logp_old=leaf.detach())
+    b = pack([rollout_of([0.0], lengths=[1])]).having(logp=leaf, logp_old=leaf.detach())
     assert abs(torch.autograd.grad(EntropyBonus(1.0)(b).sum(), leaf)[0].item()) < 1e-8
 
 
@@ -146,7 +146,7 @@ def test_a_policy_settles_on_the_tilt_of_its_reference(form: Any, coefficient: f
     a, ref = torch.randn(2, 5, generator=chance, dtype=torch.float64)
     policy = torch.zeros(5, dtype=torch.float64, requires_grad=True)
     penalty = KL(1.0, form=form)
-    blank = pack([family_of([0.0] * 5, lengths=[1] * 5)]).having(measures={Logp("reference"): ref.log_softmax(0)})
+    blank = pack([rollout_of([0.0] * 5, lengths=[1] * 5)]).having(measures={Logp("reference"): ref.log_softmax(0)})
     for _ in range(400):
         logp = policy.log_softmax(0)
         b = blank.having(logp=logp, logp_old=logp.detach())
@@ -165,7 +165,7 @@ def test_a_policy_settles_on_the_tilt_of_its_reference(form: Any, coefficient: f
 
 def test_an_impossible_token_keeps_its_pull_and_an_odd_one_overflows_nothing() -> None:
     """Only exp(x) can overflow: x far below 0 is a straight line, and clamping it would free the policy."""
-    b = pack([family_of([0.0] * 2, lengths=[1, 1])])
+    b = pack([rollout_of([0.0] * 2, lengths=[1, 1])])
     leaf = torch.tensor([-0.1, -800.0], dtype=torch.float64, requires_grad=True)
     b = b.having(logp=leaf, logp_old=leaf.detach(), measures={Logp("reference"): torch.tensor([-60.0, -0.1]).double()})
     k3 = KL(1.0)(b)
@@ -193,7 +193,7 @@ def test_far_from_the_reference_the_gradient_is_exact(
 
     def slope(penalty: Any) -> float:
         leaf = torch.tensor([logp], dtype=dtype, requires_grad=True)
-        b = pack([family_of([0.0], lengths=[1])])
+        b = pack([rollout_of([0.0], lengths=[1])])
         measures = {Logp("reference"): torch.tensor([reference], dtype=dtype)}
         b = b.having(logp=leaf, logp_old=torch.tensor([old], dtype=dtype), measures=measures)
         return torch.autograd.grad(penalty(b).sum(), leaf)[0].item()
@@ -205,7 +205,7 @@ def test_far_from_the_reference_the_gradient_is_exact(
 
 
 def test_k3_is_never_negative_however_near() -> None:
-    b = pack([family_of([0.0] * 101, lengths=[1] * 101)])
+    b = pack([rollout_of([0.0] * 101, lengths=[1] * 101)])
     x = torch.logspace(-18, 1, 101, dtype=torch.float64)
     for sign in (1, -1):
         ref = torch.full((101,), -12.0, dtype=torch.float64)

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from groupwise.data import Batch, Entropy, Finish, Logp, Outcome, family_of, pack
+from groupwise.data import Batch, Entropy, Finish, Logp, Outcome, rollout_of, pack
 from groupwise.objective import (
     Clip,
     ClippedWeight,
@@ -148,7 +148,7 @@ def test_what_was_not_measured_is_missing() -> None:
     assert not {"reward", "reward_std"} & describe_samples(bare).keys()
     empty = bare.take([])
     assert describe_step(empty, Objective()) == describe_samples(empty) == {}
-    assert "completions/mean_length_correct" not in describe_samples(pack([family_of([0, 0])]))
+    assert "completions/mean_length_correct" not in describe_samples(pack([rollout_of([0, 0])]))
 
 
 def test_another_model_has_its_own_divergence_and_the_old_policy_none() -> None:

@@ -4,14 +4,14 @@ from typing import Any
 import pytest
 import torch
 
-from groupwise.data import Batch, Segments, family_of, pack
+from groupwise.data import Batch, Segments, rollout_of, pack
 from groupwise.objective import Clip, ClippedWeight, Clips, SoftGate, Unclipped, reinforce
 
 
 def at(surrogate: Any, r: float, a: float) -> tuple[float, float]:
     """Value and derivative by the ratio, where the ratio is exactly r."""
     leaf = torch.tensor([r], dtype=torch.float64, requires_grad=True)
-    b: Batch = pack([family_of([0.0], lengths=[1])])
+    b: Batch = pack([rollout_of([0.0], lengths=[1])])
     b = b.having(logp=leaf, advantage=torch.tensor([a], dtype=torch.float64))
     value = surrogate(b)
     return value.item(), torch.autograd.grad(value.sum(), leaf)[0].item()
@@ -38,7 +38,7 @@ def test_clip_at_every_corner(r: float, a: float, bound: float | None) -> None:
     value, slope = at(Clip(0.2, 0.28, ratio=as_it_is), r, a)
     assert value == (r if bound is None else bound) * a
     assert slope == (a if bound is None else 0.0)
-    b = pack([family_of([0.0], lengths=[1])])
+    b = pack([rollout_of([0.0], lengths=[1])])
     b = b.having(logp=torch.tensor([r], dtype=torch.float64), advantage=torch.tensor([a], dtype=torch.float64))
     low, high = Clip(0.2, 0.28, ratio=as_it_is).clipped(b)
     assert (low.item(), high.item()) == (bound is not None and a < 0, bound is not None and a > 0)
@@ -48,7 +48,7 @@ def test_clip_at_every_corner(r: float, a: float, bound: float | None) -> None:
 @pytest.mark.parametrize("r", [0.0, 0.5, 0.8, 1.0, 1.28, 3.0])
 @pytest.mark.parametrize("part", [Clip(0.2, 0.28), ClippedWeight(0.0, 1.28), Unclipped(), SoftGate(), reinforce])
 def test_no_advantage_no_gradient(part: Any, r: float) -> None:
-    b = pack([family_of([0.0], lengths=[1])])
+    b = pack([rollout_of([0.0], lengths=[1])])
     leaf = torch.tensor([-1.0], dtype=torch.float64, requires_grad=True)
     b = b.having(logp=leaf, logp_old=leaf.detach() - math.log(r or 1e-9), advantage=torch.zeros(1, dtype=torch.float64))
     value = part(b)
@@ -67,7 +67,7 @@ def test_a_wide_window_clips_nothing_below() -> None:
 @pytest.mark.parametrize("r, weight", [(0.1, 0.5), (0.5, 0.5), (0.7, 0.7), (1.28, 1.28), (1.3, 1.28), (9.0, 1.28)])
 def test_a_clipped_weight_keeps_every_gradient(r: float, weight: float, a: float) -> None:
     leaf = torch.tensor([-1.5], dtype=torch.float64, requires_grad=True)
-    b = pack([family_of([0.0], lengths=[1])])
+    b = pack([rollout_of([0.0], lengths=[1])])
     b = b.having(logp=leaf, advantage=torch.tensor([a], dtype=torch.float64))
     part = ClippedWeight(0.5, 1.28, ratio=lambda b: torch.full_like(b.logp, r))
     value = part(b)
@@ -110,7 +110,7 @@ def test_only_surrogates_with_bounds_speak_of_clipping() -> None:
 
 
 def test_an_empty_batch_has_no_tokens_to_clip() -> None:
-    b = pack([family_of([0.0], lengths=[0])])
+    b = pack([rollout_of([0.0], lengths=[0])])
     empty = torch.zeros(0, dtype=torch.float64)
     b = b.having(logp=empty, logp_old=empty, advantage=empty)
     assert isinstance(b.sequences, Segments)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from groupwise.data import Batch, Logp, family_of, needs, pack
+from groupwise.data import Batch, Logp, rollout_of, needs, pack
 from groupwise.objective import MaskedImportance, Objective, SequenceTruncatedImportance, TruncatedImportance
 from tests.laws.batches import step_of, steps
 
@@ -52,7 +52,7 @@ def sequences_of_two(vocabulary: int) -> tuple[Batch, torch.Tensor, torch.Tensor
     def logp(law: torch.Tensor) -> torch.Tensor:
         return torch.stack([x for a, b in answers for x in (law[0, a], law[1 + a, b])])
 
-    b = pack([family_of([0.0] * len(answers), lengths=[2] * len(answers))])
+    b = pack([rollout_of([0.0] * len(answers), lengths=[2] * len(answers))])
     b = b.having(logp_old=logp(old), logp_engine=logp(engine))
     return b, b.sequences.total(b.logp_old).exp(), b.sequences.total(b.logp_engine).exp()
 
@@ -88,7 +88,7 @@ def test_weights_are_constants(part: Any) -> None:
     step = step_of([[3, 2]])
     step = step.having(logp_old=step.logp * 1.1)
     assert not part(step).requires_grad
-    assert not Objective(weights=(part,)).fix(step).weight.requires_grad
+    assert not Objective(weights=(part,)).prepare(step).weight.requires_grad
 
 
 @pytest.mark.parametrize("part", ALL)

@@ -1,14 +1,14 @@
 import pytest
 import torch
 
-from groupwise.data import Batch, Outcome, family_of, pack
+from groupwise.data import Batch, Outcome, rollout_of, pack
 from groupwise.rewards import Overlong, everything, mixed_outcomes
 
 NAN = float("nan")
 
 
 def kept(scores: list[float]) -> list[bool]:
-    return mixed_outcomes(pack([family_of(scores)])).tolist()
+    return mixed_outcomes(pack([rollout_of(scores)])).tolist()
 
 
 @pytest.mark.t(28)
@@ -40,7 +40,7 @@ def test_exactly_the_live_families_of_a_scripted_round_are_kept_in_order() -> No
 
 
 def test_malformed_answers_are_wrong() -> None:
-    b = pack([family_of([1, 0])]).having(outcome=torch.tensor([Outcome.correct, Outcome.malformed]))
+    b = pack([rollout_of([1, 0])]).having(outcome=torch.tensor([Outcome.correct, Outcome.malformed]))
     assert mixed_outcomes(b).all()
     b = b.having(outcome=torch.tensor([Outcome.wrong, Outcome.malformed]))
     assert not mixed_outcomes(b).any()
@@ -49,7 +49,7 @@ def test_malformed_answers_are_wrong() -> None:
 @pytest.mark.t(30)
 def test_a_length_penalty_makes_no_group_mixed() -> None:
     """Keep sees outcomes: rewards that differ only by shaping carry no signal, and a graded 0.999 is not correct."""
-    b: Batch = pack([family_of([1, 1, 1], lengths=[2, 9, 16], limit=16)])
+    b: Batch = pack([rollout_of([1, 1, 1], lengths=[2, 9, 16], limit=16)])
     b = b.having(reward=Overlong(8)(b.score, b))
     assert len(set(b.reward.tolist())) == 3
     assert not mixed_outcomes(b).any()
@@ -57,4 +57,4 @@ def test_a_length_penalty_makes_no_group_mixed() -> None:
 
 
 def test_everything_is_kept() -> None:
-    assert everything(pack([family_of([0, 0, NAN])])).tolist() == [True] * 3
+    assert everything(pack([rollout_of([0, 0, NAN])])).tolist() == [True] * 3

@@ -1,13 +1,13 @@
 import pytest
 import torch
 
-from groupwise.data import Batch, Finish, Logp, Usage, family_of, needs, pack
+from groupwise.data import Batch, Finish, Logp, Usage, rollout_of, needs, pack
 from groupwise.rewards import Correctness, KLInReward, Overlong, TruncatedIs
 from tests.laws.batches import step_of
 
 
 def batch_of(scores: list[float], lengths: list[int] | None = None, limit: int = 16) -> Batch:
-    return pack([family_of(scores, lengths=lengths, limit=limit)])
+    return pack([rollout_of(scores, lengths=lengths, limit=limit)])
 
 
 def test_correctness_makes_the_reward_from_the_score() -> None:

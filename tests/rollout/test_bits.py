@@ -6,7 +6,7 @@ from functools import cache
 import pytest
 import torch
 
-from groupwise.data import Ask, Sampling, Span
+from groupwise.data import GenerationRequest, Sampling, Generation
 from groupwise.models import Decoder, find_model, read_model, read_tokenizer
 from groupwise.tasks import find_task
 from tests.rollout.worlds import answered, ask, decoder, engine, prompt_of
@@ -27,17 +27,17 @@ def model(size: str, dtype: torch.dtype) -> Decoder:
     return decoder(dtype, spread=0.08, **SIZES[size])
 
 
-def chosen(i: int) -> Ask:
+def chosen(i: int) -> GenerationRequest:
     return ask(i, context=prompt_of(i, 5 + 11 * i), limit=14 + 7 * i, stream=(i % 2,))
 
 
-def mate(i: int) -> Ask:
+def mate(i: int) -> GenerationRequest:
     """Prompts of 1 to 140 tokens, some shared by several; answers of 1 to 50."""
     return ask(100 + i, context=prompt_of(i // 3, 1 + (i // 3) * 37 % 140), limit=1 + i * 23 % 50, stream=(i,))
 
 
 @cache
-def alone(size: str, dtype: torch.dtype) -> tuple[Span, ...]:
+def alone(size: str, dtype: torch.dtype) -> tuple[Generation, ...]:
     """Each of the chosen in an engine of its own."""
     return tuple(answered(engine(model(size, dtype)), [chosen(i)])[0] for i in range(5))
 
@@ -72,9 +72,9 @@ def test_many_who_come_beside_a_long_one_change_no_bit() -> None:
     late = [mate(i) for i in range(40)]
     e = engine(model("narrow", torch.float32))
 
-    async def go() -> list[Span]:
+    async def go() -> list[Generation]:
         one = asyncio.create_task(e.sample(first))
-        while e._rows.stems.longest < 80:
+        while e._rows.sequences.longest < 80:
             await asyncio.sleep(0)
         return [*await asyncio.gather(*(e.sample(a) for a in late)), await one]
 
@@ -86,7 +86,7 @@ def test_many_who_come_beside_a_long_one_change_no_bit() -> None:
 @pytest.mark.parametrize(("size", "dtype"), CASES)
 def test_a_remembered_context_changes_no_bit(size: str, dtype: torch.dtype) -> None:
     e = engine(model(size, dtype))
-    e.foresee([chosen(i).context for i in range(5)] + [mate(i).context for i in range(30)])
+    e.prefill([chosen(i).context for i in range(5)] + [mate(i).context for i in range(30)])
     assert tuple(answered(e, [chosen(i) for i in range(5)])) == alone(size, dtype)
     assert tuple(answered(e, [chosen(i) for i in range(5)])) == alone(size, dtype)
 
@@ -118,5 +118,5 @@ def test_rows_read_what_they_have_in_common_from_one_copy() -> None:
     one = engine(model("narrow", torch.float32))
     asks = [ask(0, context=prompt_of(0, 300), limit=20, stream=(i,)) for i in range(16)]
     spans = answered(one, asks)
-    assert [keys.shape[3] for keys, _ in one._rows.stems.cache.chunks] == [64]
+    assert [keys.shape[3] for keys, _ in one._rows.sequences.cache.chunks] == [64]
     assert spans[3] == answered(engine(model("narrow", torch.float32)), [asks[3]])[0]

@@ -13,9 +13,9 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from groupwise.data import Batch, Draw, Family, Outcome, Prompt, Sample, Task, Verdict, WorkerLost
+from groupwise.data import Batch, Draw, Rollout, Outcome, Prompt, Sample, Task, Verdict, WorkerLost
 from groupwise.objective import describe_samples
-from groupwise.rollout import Buffer, Harvest, Independent, Shuffled, answers
+from groupwise.rollout import Buffer, Rollouts, Independent, Shuffled, answers
 from tests.rollout.worlds import Listed, Scripted, decoder, engine, right, sampling, tokenizer, verdict
 
 
@@ -44,8 +44,8 @@ class InOrder:
         last = min(first + n, len(task))
         return {**state, "next": last}, [Draw(i, task[i], group_size) for i in range(first, last)]
 
-    def observe(self, state: dict[str, Any], families: Sequence[Family]) -> dict[str, Any]:
-        return {**state, "seen": state["seen"] + [[f.draw.id, any(f.kept or ())] for f in families]}
+    def observe(self, state: dict[str, Any], families: Sequence[Rollout]) -> dict[str, Any]:
+        return {**state, "seen": state["seen"] + [[f.draw.id, any(f.selected or ())] for f in families]}
 
 
 def scripted(scores: dict[int, list[float]], default: list[float]) -> Callable[[Prompt, Sample], Any]:
@@ -70,11 +70,11 @@ def buffer(verifier: Any = right, task: Task | None = None, curriculum: Any = No
 
 def take(
     b: Buffer, n: int = 4, keep: Any = everything, refill: int = 0, strategy: Any = None, group: int = 2
-) -> Harvest:
+) -> Rollouts:
     return asyncio.run(b.take(n, group, strategy or Independent(), keep, refill))
 
 
-def ids(families: Sequence[Family]) -> list[int]:
+def ids(families: Sequence[Rollout]) -> list[int]:
     return [f.draw.id for f in families]
 
 
@@ -84,38 +84,38 @@ def test_exactly_so_many_live_groups_in_draw_order_and_every_other_accounted_for
     b = buffer(scripted({i: [1, 0] for i in live}, [1, 1]))
     harvest = take(b, 4, mixed, refill=10)
     # Rounds of 4, 2 and 1: draws 0-3 bring two, 4-5 one, 6 none, 7 the last.
-    assert (ids(harvest.families), ids(harvest.dropped), harvest.rounds) == ([1, 2, 5, 7], [0, 3, 4, 6], 4)
+    assert (ids(harvest.selected), ids(harvest.dropped), harvest.rounds) == ([1, 2, 5, 7], [0, 3, 4, 6], 4)
     assert ids(harvest.all) == list(range(8))
     assert harvest.causes == {"mixed": 4}
-    assert all(f.kept == (True, True) and not f.cause for f in harvest.families)
-    assert all(f.kept == (False, False) and f.cause == "mixed" for f in harvest.dropped)
+    assert all(f.selected == (True, True) and not f.cause for f in harvest.selected)
+    assert all(f.selected == (False, False) and f.cause == "mixed" for f in harvest.dropped)
     assert b.state()["seen"] == [[i, i in live] for i in range(8)]
     line = harvest.metrics
     assert (line["rollout/kept"], line["rollout/dropped"], line["rollout/dropped/mixed"]) == (4, 4, 4)
     assert (line["rollout/families"], line["rollout/rounds"]) == (8, 4)
-    assert ids(take(b, 1, mixed, refill=10).families) == [8]
+    assert ids(take(b, 1, mixed, refill=10).selected) == [8]
 
 
 @pytest.mark.t(28)
 def test_refill_rounds_are_bounded_and_what_is_live_is_brought() -> None:
     b = buffer(scripted({2: [1, 0]}, [0, 0]))
-    assert ids(take(b, 4, mixed, refill=1).families) == [2]
+    assert ids(take(b, 4, mixed, refill=1).selected) == [2]
     empty = take(b, 4, mixed, refill=2)
-    assert (empty.families, len(empty.dropped), empty.rounds) == ([], 12, 3)
+    assert (empty.selected, len(empty.dropped), empty.rounds) == ([], 12, 3)
 
 
 @pytest.mark.t(29)
 def test_the_end_of_the_data_keeps_what_was_accepted() -> None:
     b = buffer(scripted({1: [1, 0], 4: [1, 0]}, [0, 0]), Listed(6))
     harvest = take(b, 4, mixed, refill=10)
-    assert (ids(harvest.families), ids(harvest.all), harvest.rounds) == ([1, 4], list(range(6)), 2)
-    assert harvest.missing == 2 and take(b, 4, mixed, refill=10) == Harvest((), 0, missing=4)
+    assert (ids(harvest.selected), ids(harvest.all), harvest.rounds) == ([1, 4], list(range(6)), 2)
+    assert harvest.missing == 2 and take(b, 4, mixed, refill=10) == Rollouts((), 0, missing=4)
 
 
 @pytest.mark.t(44)
 def test_every_prompt_of_an_epoch_brings_exactly_its_group() -> None:
     b = buffer(task=Listed(10), curriculum=Shuffled())
-    families = [f for n in (3, 4, 3, 7, 3) for f in take(b, n, group=3).families]
+    families = [f for n in (3, 4, 3, 7, 3) for f in take(b, n, group=3).selected]
     assert ids(families) == list(range(20))
     for epoch in (families[:10], families[10:]):
         assert sorted(s.context[0] for f in epoch for s in f.samples) == sorted(list(range(1, 11)) * 3)
@@ -130,8 +130,8 @@ def test_keep_sees_outcomes_of_verdicts() -> None:
         return torch.tensor([True, False])
 
     harvest = take(buffer(scripted({}, [1, 0.25])), 1, watch)
-    assert (seen[0].score.tolist(), seen[0].reward, harvest.all[0].kept) == ([1.0, 0.25], None, (True, False))
-    assert ids(harvest.families) == [0]
+    assert (seen[0].score.tolist(), seen[0].reward, harvest.all[0].selected) == ([1.0, 0.25], None, (True, False))
+    assert ids(harvest.selected) == [0]
 
 
 NAN = float("nan")
@@ -150,24 +150,24 @@ def test_what_cannot_be_judged(policy: Any, kept: dict[int, tuple[bool, ...]]) -
     scores = {0: [1.0, 0.0, 0.0], 1: [NAN, 0.0, 1.0], 2: [1.0, NAN, 1.0], 3: [NAN, NAN, NAN]}
     it = buffer(scripted(scores, []), unverifiable=policy)
     harvest = take(it, 4, mixed, group=3)
-    assert {f.draw.id: f.kept if any(f.kept or ()) else () for f in harvest.all} == kept
+    assert {f.draw.id: f.selected if any(f.selected or ()) else () for f in harvest.all} == kept
     assert [f.cause for f in harvest.dropped if f.draw.id == 3] == ["mixed" if policy == "wrong" else "unverifiable"]
     assert [f.cause for f in harvest.dropped if f.draw.id == 1] == (["unverifiable"] if policy == "drop_group" else [])
-    assert harvest.unjudged == (5, 12, "ValueError: cannot be judged")
+    assert harvest.unverifiable == (5, 12, "ValueError: cannot be judged")
     assert harvest.metrics["rollout/unverifiable"] == 5
-    packed = it.pack(harvest.families)
+    packed = it.pack(harvest.selected)
     assert Outcome.unverifiable not in packed.outcome and describe_samples(packed)["groups/all_right"] == 0
 
 
 def test_roles_that_are_not_trained_are_recorded_and_not_kept() -> None:
-    async def hinted(draw: Draw, sampler: Any) -> Family:
+    async def hinted(draw: Draw, sampler: Any) -> Rollout:
         hints = await sampler.sample(draw.prompt.context, 1, role="hint")
-        return Family(draw, (*hints, *await sampler.verify(await sampler.sample(draw.prompt.context, 2))))
+        return Rollout(draw, (*hints, *await sampler.verify(await sampler.sample(draw.prompt.context, 2))))
 
-    async def only_hints(draw: Draw, sampler: Any) -> Family:
-        return Family(draw, tuple(await sampler.sample(draw.prompt.context, 1, role="hint")))
+    async def only_hints(draw: Draw, sampler: Any) -> Rollout:
+        return Rollout(draw, tuple(await sampler.sample(draw.prompt.context, 1, role="hint")))
 
-    assert take(buffer(), 1, strategy=hinted).all[0].kept == (False, True, True)
+    assert take(buffer(), 1, strategy=hinted).all[0].selected == (False, True, True)
     assert take(buffer(), 1, strategy=only_hints).causes == {"empty": 1}
 
 
@@ -182,11 +182,11 @@ def test_families_are_sampled_together_and_come_in_draw_order() -> None:
             last.set()
         return (1, 0)
 
-    assert ids(take(buffer(engine=Scripted(wait), deadline=20.0)).families) == [0, 1, 2, 3]
+    assert ids(take(buffer(engine=Scripted(wait), deadline=20.0)).selected) == [0, 1, 2, 3]
 
 
 def test_state_is_json_and_a_take_can_be_done_again() -> None:
-    def run(b: Buffer, n: int) -> list[Harvest]:
+    def run(b: Buffer, n: int) -> list[Rollouts]:
         return [take(b, 3, mixed, refill=2) for _ in range(n)]
 
     def fresh() -> Buffer:
@@ -199,7 +199,7 @@ def test_state_is_json_and_a_take_can_be_done_again() -> None:
     second = fresh()
     second.restore(json.loads(json.dumps(first.state())))
     assert begun + run(second, 2) == whole
-    assert sum(len(h.families) for h in whole) > 2
+    assert sum(len(h.selected) for h in whole) > 2
     assert len({s.tokens for h in whole for f in h.all for s in f.samples}) > 40
 
 
@@ -218,7 +218,7 @@ def test_a_take_that_fails_or_is_given_up_leaves_the_state() -> None:
     with pytest.raises(RuntimeError, match="gone"):
         take(b)
     assert b.state() == before
-    assert ids(take(b).families) == [0, 1, 2, 3]
+    assert ids(take(b).selected) == [0, 1, 2, 3]
 
 
 def test_a_family_that_never_comes_names_what_it_waits_for() -> None:
@@ -248,7 +248,7 @@ def test_a_family_that_never_comes_names_what_it_waits_for() -> None:
 def test_evaluation_touches_no_state_and_repeats_itself() -> None:
     native, task = engine(decoder()), Listed(5)
 
-    def evaluated() -> list[Family]:
+    def evaluated() -> list[Rollout]:
         prompts = [task[i] for i in range(5)]
         return asyncio.run(answers(prompts, 3, native, right, sampling(), tokenizer(), seed=3))
 
@@ -258,10 +258,10 @@ def test_evaluation_touches_no_state_and_repeats_itself() -> None:
     first = evaluated()
     assert b.state() == state
     assert torch.equal(torch.random.get_rng_state(), seed) and np.random.get_state()[1].tolist() == number
-    taken = take(b, 5, group=3).families
+    taken = take(b, 5, group=3).selected
     assert evaluated() == first
     fresh = buffer(engine=engine(decoder()), task=task)
-    assert take(fresh, 5, group=3).families == taken
+    assert take(fresh, 5, group=3).selected == taken
     assert [f.draw.prompt.id for f in first] == [f"p{i}" for i in range(5)]
     assert all(len(f.samples) == 3 and f.samples[0].verdict == verdict(1.0) for f in first)
     # Equal draws of equal prompts and equal streams, but for another purpose: other numbers.
@@ -280,4 +280,4 @@ def test_evaluation_that_hangs_is_a_lost_worker() -> None:
 
 
 def test_nothing_is_wanted_nothing_is_drawn() -> None:
-    assert take(buffer(), 0) == Harvest((), 0)
+    assert take(buffer(), 0) == Rollouts((), 0)

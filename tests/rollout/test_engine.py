@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from groupwise.data import Ask, Engine, Finish, Ids, Sampling, Span, Usage
+from groupwise.data import GenerationRequest, Engine, Finish, Ids, Sampling, Generation, Usage
 from groupwise.models import Decoder, Purpose, lineage, uniform
 from groupwise.rollout import NativeEngine
 from groupwise.rollout.layouts import ROWS, padded
@@ -210,7 +210,7 @@ def test_equal_contexts_are_read_once_and_remembered_until_other_weights_come() 
     assert answered(e, asks) == first
     assert [len(x) for x in seen[3:]] == widths[1:]
     asyncio.run(e.load(1, model.state_dict()))
-    e.foresee([context, context])
+    e.prefill([context, context])
     assert [len(x) for x in seen[5:]] == widths[:1]
     answered(e, asks)
     assert [len(x) for x in seen[6:]] == widths[1:]
@@ -222,7 +222,7 @@ def test_what_rows_have_said_alike_is_forwarded_once() -> None:
     asks = [ask(i // 30, stream=(i,), draw=i // 30, limit=3 + i % 9) for i in range(60)]
     alone = [answered(engine(model), [a])[0] for a in asks]
     e = engine(model)
-    stems = e._rows.stems
+    stems = e._rows.sequences
     forward, wide = stems.forward, []
 
     def watched(*told: Any) -> Tensor:
@@ -259,15 +259,15 @@ def test_rows_and_cache_are_bounded_and_nobody_overtakes() -> None:
     bounded = engine(model, cache_tokens=64 * 32)
     asks = [ask(i, context=prompt_of(i, 20 + i), limit=9, stream=(i,)) for i in range(70)]
     asks[40] = replace(asks[40], limit=300)
-    most, tick = [0], bounded._rows.tick
+    most, tick = [0], bounded._rows.advance
 
     def watched() -> list:
         answers = tick()
-        most.append(bounded._rows.stems.cache.tokens)
+        most.append(bounded._rows.sequences.cache.tokens)
         assert len(bounded._rows) <= 32
         return answers
 
-    bounded._rows.tick = watched  # pyright: ignore[reportAttributeAccessIssue]
+    bounded._rows.advance = watched  # pyright: ignore[reportAttributeAccessIssue]
     assert answered(bounded, asks) == answered(engine(model), asks)
     assert 64 * 16 < max(most[:-300]) <= 64 * 32
     assert max(most) <= 16 * 384  # one ask alone may need more than its share
@@ -277,7 +277,7 @@ def test_rows_and_cache_are_bounded_and_nobody_overtakes() -> None:
 def test_a_cancelled_asker_frees_its_row() -> None:
     e = engine(MODEL, rows=2)
 
-    async def go() -> list[Span]:
+    async def go() -> list[Generation]:
         given_up = [asyncio.create_task(e.sample(ask(i, limit=400))) for i in range(3)]
         for _ in range(6):
             await asyncio.sleep(0)
@@ -312,7 +312,7 @@ def test_new_weights_cut_what_runs_and_each_token_knows_its_version() -> None:
     weights = {name: x.clone() for name, x in after.state_dict().items()}
     e = engine(before, rows=2)
 
-    async def go() -> tuple[list[Span], list[int]]:
+    async def go() -> tuple[list[Generation], list[int]]:
         running = [asyncio.create_task(e.sample(ask(i, limit=30, stream=(i,)))) for i in range(3)]
         for _ in range(9):
             await asyncio.sleep(0)
@@ -379,7 +379,7 @@ def test_a_failure_of_the_model_reaches_everyone_who_waits() -> None:
     async def go() -> list[object]:
         broken = model.register_forward_pre_hook(lambda *_: (_ for _ in ()).throw(RuntimeError("no more memory")))
         try:
-            asks: list[Ask] = [ask(0), ask(1)]
+            asks: list[GenerationRequest] = [ask(0), ask(1)]
             return list(await asyncio.gather(*(e.sample(a) for a in asks), return_exceptions=True))
         finally:
             broken.remove()
@@ -395,7 +395,7 @@ def test_who_waits_hears_of_a_failure_even_if_no_row_can_be_freed() -> None:
     def fail(*_: object) -> None:
         raise RuntimeError("no more memory")
 
-    e._rows.tick = e._rows.leave = fail  # pyright: ignore[reportAttributeAccessIssue]
+    e._rows.advance = e._rows.leave = fail  # pyright: ignore[reportAttributeAccessIssue]
 
     async def go() -> list[object]:
         return list(await asyncio.gather(e.sample(ask(0)), e.sample(ask(1)), return_exceptions=True))

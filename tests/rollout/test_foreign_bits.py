@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from groupwise.data import Ask, Span
+from groupwise.data import GenerationRequest, Generation
 from groupwise.models import Model, read_model
 from tests.models.plain import made
 from tests.models.test_foreign import CASES
@@ -20,7 +20,7 @@ CHOSEN = [chosen(i) for i in range(5)]
 
 
 @pytest.fixture(scope="module", params=NAMES)
-def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Model, list[Span], float]:
+def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Model, list[Generation], float]:
     """A random model, and what it says to each of the chosen in an engine of its own."""
     kind, changes = CASES[request.param]
     path = tmp_path_factory.mktemp("made")
@@ -29,7 +29,7 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return model, [answered(engine(model), [ask])[0] for ask in CHOSEN], NAMES[request.param]
 
 
-def same(found: Sequence[Span], alone: Sequence[Span], apart: float) -> bool:
+def same(found: Sequence[Generation], alone: Sequence[Generation], apart: float) -> bool:
     if not apart:
         return list(found) == list(alone)
     pairs = list(zip(found, alone, strict=True))
@@ -38,24 +38,24 @@ def same(found: Sequence[Span], alone: Sequence[Span], apart: float) -> bool:
     )
 
 
-def test_the_law_has_entropy(world: tuple[Model, list[Span], float]) -> None:
+def test_the_law_has_entropy(world: tuple[Model, list[Generation], float]) -> None:
     _, alone, _ = world
     assert all(len(set(span.tokens)) > 3 for span in alone)
     assert sum(x for span in alone for x in span.logp) / sum(len(span.logp) for span in alone) < -1
 
 
 @pytest.mark.parametrize("backwards", (False, True))
-def test_mates_change_nothing(backwards: bool, world: tuple[Model, list[Span], float]) -> None:
+def test_mates_change_nothing(backwards: bool, world: tuple[Model, list[Generation], float]) -> None:
     model, alone, apart = world
-    asks: list[Ask] = [*CHOSEN, *map(mate, range(20))]
+    asks: list[GenerationRequest] = [*CHOSEN, *map(mate, range(20))]
     spans = answered(engine(model), asks[::-1] if backwards else asks)
     assert same((spans[::-1] if backwards else spans)[:5], alone, apart)
 
 
-def test_neither_room_nor_waiting_nor_memory_changes_anything(world: tuple[Model, list[Span], float]) -> None:
+def test_neither_room_nor_waiting_nor_memory_changes_anything(world: tuple[Model, list[Generation], float]) -> None:
     model, alone, apart = world
     small = engine(model, rows=7, cache_tokens=3000)
     assert same(answered(small, [*map(mate, range(12)), *CHOSEN])[12:], alone, apart)
     reminded = engine(model)
-    reminded.foresee([ask.context for ask in (*CHOSEN, *map(mate, range(12)))])
+    reminded.prefill([ask.context for ask in (*CHOSEN, *map(mate, range(12)))])
     assert same(answered(reminded, CHOSEN), alone, apart)

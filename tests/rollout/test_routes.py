@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from groupwise.data import ENVIRONMENT, Ask, Batch, Draw, Family, Finish, Outcome, Prompt, Sample, Span, Verdict, pack
+from groupwise.data import ENVIRONMENT, GenerationRequest, Batch, Draw, Rollout, Finish, Outcome, Prompt, Sample, Generation, Verdict, pack
 from groupwise.learner import forward
-from groupwise.models.foreign import Foreign
+from groupwise.models.foreign import TransformersModel
 from groupwise.rollout import NativeEngine
 from groupwise.rollout.layouts import ROWS
 from tests.models import mixtures
@@ -16,31 +16,31 @@ from tests.rollout.worlds import answered, endless
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Foreign:
+def model(tmp_path_factory: pytest.TempPathFactory) -> TransformersModel:
     return mixtures.mixture(tmp_path_factory.mktemp("mixture"))
 
 
-def engine(model: Foreign, rows: int = 256, cache_tokens: int = 1 << 20) -> NativeEngine:
+def engine(model: TransformersModel, rows: int = 256, cache_tokens: int = 1 << 20) -> NativeEngine:
     return NativeEngine(model, endless(), seed=3, experts=model.experts, rows=rows, cache_tokens=cache_tokens)
 
 
-def asks() -> list[Ask]:
+def asks() -> list[GenerationRequest]:
     """Prompts of 1, 20 and 140 tokens, answers of 3 to 66: rows leave in any order."""
     lengths = [(1, 9), (140, 66), (140, 5), (20, 11), (20, 3)]
-    return [Ask(context=PROMPT[:c], limit=n, draw=c, stream=(i,)) for i, (c, n) in enumerate(lengths)]
+    return [GenerationRequest(context=PROMPT[:c], limit=n, draw=c, stream=(i,)) for i, (c, n) in enumerate(lengths)]
 
 
-def batch(asked: list[Ask], spans: list[Span]) -> Batch:
+def batch(asked: list[GenerationRequest], spans: list[Generation]) -> Batch:
     samples = [
         Sample(context=a.context, stream=a.stream, verdict=Verdict(Outcome.wrong)).extended(
             s.tokens, s.versions, s.logp, s.routes
         )
         for a, s in zip(asked, spans)
     ]
-    return pack([Family(Draw(0, Prompt("p", PROMPT), len(samples)), tuple(samples))])
+    return pack([Rollout(Draw(0, Prompt("p", PROMPT), len(samples)), tuple(samples))])
 
 
-def right(model: Foreign, b: Batch) -> bool:
+def right(model: TransformersModel, b: Batch) -> bool:
     """Whether all tokens but each sample's last are written down, as each sample alone would have it."""
     assert model.experts is not None
     for sample, lines, said in zip(b.samples, b.routes, mixtures.alone(model, b)):
@@ -52,7 +52,7 @@ def right(model: Foreign, b: Batch) -> bool:
 
 
 @pytest.mark.parametrize("sizes", [{}, {"rows": 3}, {"cache_tokens": 260}])
-def test_they_are_what_the_learner_would_choose(model: Foreign, sizes: dict[str, int]) -> None:
+def test_they_are_what_the_learner_would_choose(model: TransformersModel, sizes: dict[str, int]) -> None:
     b = batch(asks(), answered(engine(model, **sizes), asks()))
     assert right(model, b)
     assert len({line for lines in b.routes for line in lines}) > 50
@@ -60,7 +60,7 @@ def test_they_are_what_the_learner_would_choose(model: Foreign, sizes: dict[str,
     assert (logp - b.logp_engine).abs().max() < 1e-12
 
 
-def test_a_remembered_prompt_has_not_forgotten_them(model: Foreign) -> None:
+def test_a_remembered_prompt_has_not_forgotten_them(model: TransformersModel) -> None:
     it, asked = engine(model), asks()[1:2]
     first = answered(it, asked)
     calls: list[int] = []
@@ -73,11 +73,11 @@ def test_a_remembered_prompt_has_not_forgotten_them(model: Foreign) -> None:
     assert right(model, batch(asked, again))
 
 
-def test_an_interrupted_answer_goes_on_where_it_was(model: Foreign) -> None:
+def test_an_interrupted_answer_goes_on_where_it_was(model: TransformersModel) -> None:
     """The first weights chose for the tokens before the cut; what is sampled later is chosen for later."""
     it, (ask,) = engine(model), asks()[3:4]
 
-    async def go() -> tuple[Span, Span]:
+    async def go() -> tuple[Generation, Generation]:
         task = asyncio.create_task(it.sample(ask))
         while not it._rows.jobs or int(it._rows.made[0]) < 5:
             await asyncio.sleep(0)
@@ -91,11 +91,11 @@ def test_an_interrupted_answer_goes_on_where_it_was(model: Foreign) -> None:
     sample = Sample(context=ask.context, stream=(3,)).extended(cut.tokens, cut.versions, cut.logp, cut.routes)
     sample = sample.extended(rest.tokens, rest.versions, rest.logp, rest.routes)
     assert sample.tokens == answered(it, [ask])[0].tokens and sample.routes[: len(cut.routes)] == cut.routes
-    b = pack([Family(Draw(0, Prompt("p", PROMPT), 1), (sample.judged(Verdict(Outcome.wrong)),))])
+    b = pack([Rollout(Draw(0, Prompt("p", PROMPT), 1), (sample.judged(Verdict(Outcome.wrong)),))])
     assert right(model, b)
 
 
-def test_nothing_is_written_down_unasked(model: Foreign) -> None:
+def test_nothing_is_written_down_unasked(model: TransformersModel) -> None:
     spans = answered(NativeEngine(model, endless(), seed=3), asks())
     assert not any(span.routes for span in spans)
     assert [s.tokens for s in spans] == [s.tokens for s in answered(engine(model), asks())]

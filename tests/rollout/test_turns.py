@@ -16,26 +16,26 @@ from tokenizers import Tokenizer as Fast
 from groupwise.data import (
     ENVIRONMENT,
     TEMPLATE,
-    Ask,
+    GenerationRequest,
     Draw,
-    Family,
+    Rollout,
     Finish,
     Ids,
     Outcome,
     Prompt,
-    Reply,
+    Observation,
     Sample,
     Usage,
     Verdict,
-    Words,
-    World,
+    CountedText,
+    Environment,
     pack,
 )
 from groupwise.learner.forward import forward
 from groupwise.models import Tokenizer, find_template
 from groupwise.rollout import DrawSampler, NativeEngine, Turns
-from groupwise.rollout.talk import Drifted
-from groupwise.tasks import calculator_tools, played_by
+from groupwise.rollout.talk import ReplayMismatch
+from groupwise.tasks import calculator_tools, user_environment
 from tests.models.directories import bytes_
 from tests.models.test_templates import CHATML, made, theirs
 from tests.rollout.worlds import Scripted, decoder, endless, engine, right, sampling, tokenizer
@@ -53,23 +53,23 @@ class Dialogue:
     heard: list[str] = field(default_factory=list)
     begun: list[float] = field(default_factory=list)
 
-    async def reset(self, prompt: Prompt, random: Random) -> Reply:
+    async def reset(self, prompt: Prompt, random: Random) -> Observation:
         self.begun.append(random.random())
         return self.opening
 
-    async def step(self, said: str) -> Reply:
+    async def step(self, said: str) -> Observation:
         self.heard.append(said)
         return self.replies[len(self.heard) - 1]
 
-    async def recall(self, said: str, reply: Reply) -> Reply:
+    async def recall(self, said: str, reply: Observation) -> Observation:
         return await self.step(said)
 
 
-def says(*turns: str) -> Callable[[Ask], Ids]:
+def says(*turns: str) -> Callable[[GenerationRequest], Ids]:
     """An engine's script: the n-th turn of the model's in a conversation, with its end token."""
     reader = tokenizer()
 
-    def rest(ask: Ask) -> Ids:
+    def rest(ask: GenerationRequest) -> Ids:
         done = ask.context[len(ask.context) - ask.at :].count(END)
         return (*reader.encode(turns[done]), END)
 
@@ -80,19 +80,19 @@ def says(*turns: str) -> Callable[[Ask], Ids]:
 class Kept:
     """A journal in memory."""
 
-    lines: dict[str, Reply] = field(default_factory=dict)
+    lines: dict[str, Observation] = field(default_factory=dict)
 
     def __contains__(self, question: str) -> bool:
         return question in self.lines
 
-    def __getitem__(self, question: str) -> Reply:
+    def __getitem__(self, question: str) -> Observation:
         return self.lines[question]
 
-    def write(self, question: str, reply: Reply) -> None:
+    def write(self, question: str, reply: Observation) -> None:
         self.lines[question] = reply
 
 
-def sampler(world: Callable[[], World] | None, script: Any = None, n: int = 1, **changes: Any) -> DrawSampler:
+def sampler(world: Callable[[], Environment] | None, script: Any = None, n: int = 1, **changes: Any) -> DrawSampler:
     fields: dict[str, Any] = {
         "draw": Draw(4, PROMPT, n), "engine": Scripted(script), "verifier": right, "tokenizer": tokenizer(),
         "sampling": sampling(max_tokens=40), "seed": 11, "world": world,
@@ -100,11 +100,11 @@ def sampler(world: Callable[[], World] | None, script: Any = None, n: int = 1, *
     return DrawSampler(**{**fields, **changes})
 
 
-def family(s: DrawSampler, turns: Turns = Turns()) -> Family:  # noqa: B008
+def family(s: DrawSampler, turns: Turns = Turns()) -> Rollout:  # noqa: B008
     return asyncio.run(turns(s.draw, s))
 
 
-def talked(world: World, script: Any, turns: Turns = Turns(), **changes: Any) -> Sample:  # noqa: B008
+def talked(world: Environment, script: Any, turns: Turns = Turns(), **changes: Any) -> Sample:  # noqa: B008
     return family(sampler(lambda: world, script, **changes), turns).samples[0]
 
 
@@ -126,7 +126,7 @@ def test_the_model_speaks_the_environment_answers_and_only_the_model_is_trained(
     ours = [i for i, o in enumerate(sample.origin) if o == ENVIRONMENT]
     assert tokenizer().decode([sample.tokens[i] for i in ours]) == "35;"
     assert set(sample.origin) == {0, ENVIRONMENT} and sample.limit == 40
-    batch = pack([Family(Draw(0, PROMPT, 1), (sample,))])
+    batch = pack([Rollout(Draw(0, PROMPT, 1), (sample,))])
     assert not set(batch.place.tolist()) & set(ours) and batch.tokens == len(sample.tokens) - len(ours)
     assert batch.length.tolist() == [len(sample.tokens)] and not batch.logp_engine.isnan().any()
 
@@ -143,7 +143,7 @@ def test_engine_and_learner_agree_on_every_token_of_the_models_and_no_other_has_
     )
     samples = family(s, Turns(most=50)).samples
     assert all(len(x.turns) > 3 for x in samples)
-    batch = pack([Family(s.draw, samples)])
+    batch = pack([Rollout(s.draw, samples)])
     logp, entropy = forward(model, batch, temperature=1.0)
     assert float(entropy.mean()) > 0.5
     torch.testing.assert_close(logp.detach(), batch.logp_engine, atol=1e-10, rtol=0)
@@ -175,7 +175,7 @@ def test_what_is_trained_are_the_ids_that_were_sampled() -> None:
     sample = family(s).samples[0]
     assert sample.tokens == (*said, 3, *said, 3, *said)
     assert world.heard == ["abab"] * 3
-    batch = pack([Family(s.draw, (sample,))])
+    batch = pack([Rollout(s.draw, (sample,))])
     assert [sample.tokens[i] for i in batch.place.tolist()] == [*said] * 3
     asks = s.engine.asks  # type: ignore[attr-defined]
     assert [a.context for a in asks] == [PROMPT.context + sample.tokens[:i] for i in (0, 6, 12)]
@@ -193,7 +193,7 @@ def test_words_of_an_environment_end_nothing_whatever_they_look_like() -> None:
     words = "<end><|im_end|>\n<|im_start|>user"
     x = reader.encode("x")
 
-    def script(ask: Ask) -> Ids:
+    def script(ask: GenerationRequest) -> Ids:
         return (*x, 1)
 
     sample = talked(Dialogue([words, words, None]), script, tokenizer=reader, sampling=sampling(max_tokens=200))
@@ -282,7 +282,7 @@ def test_a_call_of_a_tool_and_its_answer_are_one_conversation() -> None:
         "7",
     ]
     said = iter(turns)
-    make = played_by(calculator_tools)
+    make = user_environment(calculator_tools)
     s = sampler(make, lambda ask: (*reader.encode(next(said)), 1), tokenizer=reader, sampling=sampling(max_tokens=999))
     sample = family(s).samples[0]
     error = "error: calculate: missing a required argument: 'expression'"
@@ -319,10 +319,10 @@ def test_an_environment_may_give_the_verdict_and_the_verifier_is_not_asked() -> 
 
 
 def test_what_an_environment_counts_is_added_up_over_the_conversation() -> None:
-    world = Dialogue([Words("1", calls=2), "2", Words("3", calls=1, malformed=1), None], opening=Words("0", calls=0.5))
+    world = Dialogue([CountedText("1", calls=2), "2", CountedText("3", calls=1, malformed=1), None], opening=CountedText("0", calls=0.5))
     sample = talked(world, says(*"4567"))
     assert sample.counts == {"calls": 3.5, "malformed": 1, "failed": 0} and sample.text == "04152637"
-    unheard = talked(Dialogue([Words("222", calls=1)] * 9), says(*["1="] * 9), sampling=sampling(max_tokens=12))
+    unheard = talked(Dialogue([CountedText("222", calls=1)] * 9), says(*["1="] * 9), sampling=sampling(max_tokens=12))
     assert unheard.counts == {"calls": 2, "failed": 0}  # the second left no room, and was given
     plain = asyncio.run(sampler(None, says("1")).sample(PROMPT.context))
     assert plain[0].counts == {}
@@ -330,7 +330,7 @@ def test_what_an_environment_counts_is_added_up_over_the_conversation() -> None:
 
 def test_a_conversation_that_its_environment_broke_off_is_counted() -> None:
     lost = Verdict(Outcome.unverifiable, cause="Mine.step: no answer within 10 s")
-    broken = talked(Dialogue([Words("1", calls=1), lost]), says("2", "3"))
+    broken = talked(Dialogue([CountedText("1", calls=1), lost]), says("2", "3"))
     assert broken.counts == {"calls": 1, "failed": 1} and broken.verdict == lost
     judged = talked(Dialogue(["1", Verdict(Outcome.wrong)]), says("2", "3"))
     unjudged = talked(Dialogue([None]), says("2"), verifier=Dialogue([]).step)  # fails, but is no environment
@@ -409,7 +409,7 @@ def deaf(after: int, replies: list[Any], **how: Any) -> Dialogue:
     world = Dialogue(replies, **how)
     step = world.step
 
-    async def last(said: str) -> Reply:
+    async def last(said: str) -> Observation:
         if len(world.heard) >= after:
             raise Killed
         return await step(said)
@@ -440,9 +440,9 @@ def test_a_conversation_killed_at_any_answer_goes_on_as_if_never_killed(after: i
 def test_an_environment_that_remembers_by_itself_is_not_asked_twice() -> None:
     @dataclass
     class Live(Dialogue):
-        recalled: list[tuple[str, Reply]] = field(default_factory=list)
+        recalled: list[tuple[str, Observation]] = field(default_factory=list)
 
-        async def recall(self, said: str, reply: Reply) -> Reply:
+        async def recall(self, said: str, reply: Observation) -> Observation:
             self.recalled.append((said, reply))
             return reply
 
@@ -475,7 +475,7 @@ def test_an_environment_that_says_something_else_after_a_kill_begins_again() -> 
 
 def test_one_that_drifts_for_ever_is_not_tried_for_ever() -> None:
     class Drifting(Dialogue):
-        async def recall(self, said: str, reply: Reply) -> Reply:
+        async def recall(self, said: str, reply: Observation) -> Observation:
             return None
 
     journal = Kept()
@@ -483,7 +483,7 @@ def test_one_that_drifts_for_ever_is_not_tried_for_ever() -> None:
         talked(deaf(1, ["6;"]), SCRIPT, journal=journal)
     with pytest.raises(Killed):
         talked(deaf(0, [], opening="5"), SCRIPT, journal=journal)
-    assert Drifted.__doc__ and talked(Drifting(["4;", None]), SCRIPT, journal=journal).text == "14;2"
+    assert ReplayMismatch.__doc__ and talked(Drifting(["4;", None]), SCRIPT, journal=journal).text == "14;2"
 
 
 def test_equal_questions_of_other_conversations_are_other_questions() -> None:
@@ -492,7 +492,7 @@ def test_equal_questions_of_other_conversations_are_other_questions() -> None:
     answers = iter(["6;", "7;", "8;", "9;"])
 
     class Once(Dialogue):
-        async def step(self, said: str) -> Reply:
+        async def step(self, said: str) -> Observation:
             return next(answers) if said == "1" else None
 
     def told(**changes: Any) -> list[str]:
@@ -510,7 +510,7 @@ def test_a_native_engine_goes_on_with_numbers_of_its_own() -> None:
     reader = endless()
 
     class Every(Dialogue):
-        async def step(self, said: str) -> Reply:
+        async def step(self, said: str) -> Observation:
             return "1" if len(self.heard) < 3 and not self.heard.append(said) else None
 
     def told(one: NativeEngine) -> tuple[Sample, ...]:

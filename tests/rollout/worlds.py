@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from groupwise.data import Ask, Draw, Finish, Ids, Outcome, Prompt, Sample, Sampling, Span, Verdict
+from groupwise.data import GenerationRequest, Draw, Finish, Ids, Outcome, Prompt, Sample, Sampling, Generation, Verdict
 from groupwise.models import Decoder, Shape, Shared, Tokenizer
 from groupwise.rollout import NativeEngine
 from tests.models.directories import characters
@@ -42,13 +42,13 @@ def prompt_of(i: int, length: int = 9) -> Ids:
     return tuple(1 + (7 * i + 3 * j * j + i * j) % (VOCABULARY - 1) for j in range(length))
 
 
-def ask(i: int = 0, **changes: Any) -> Ask:
+def ask(i: int = 0, **changes: Any) -> GenerationRequest:
     fields: dict[str, Any] = {"context": prompt_of(i), "limit": 12, "draw": i, "stream": (0,)}
-    return Ask(**{**fields, **changes})
+    return GenerationRequest(**{**fields, **changes})
 
 
-def answered(e: NativeEngine, asks: Sequence[Ask]) -> list[Span]:
-    async def go() -> list[Span]:
+def answered(e: NativeEngine, asks: Sequence[GenerationRequest]) -> list[Generation]:
+    async def go() -> list[Generation]:
         return list(await asyncio.gather(*(e.sample(a) for a in asks)))
 
     return asyncio.run(go())
@@ -69,9 +69,9 @@ class Scripted:
     version: int = 0
     pieces: int = 1 << 30
     """At most so many tokens before an interruption."""
-    asks: list[Ask] = field(default_factory=list)
+    asks: list[GenerationRequest] = field(default_factory=list)
 
-    async def sample(self, ask: Ask) -> Span:
+    async def sample(self, ask: GenerationRequest) -> Generation:
         self.asks.append(ask)
         told = self.says(ask)
         rest = tuple(await told if asyncio.iscoroutine(told) else told)
@@ -81,10 +81,10 @@ class Scripted:
         if len(tokens) > self.pieces:
             tokens, finish = tokens[: self.pieces], Finish.cut
             self.version += 1
-            return Span(
+            return Generation(
                 tokens=tokens, logp=(-1.0,) * len(tokens), versions=(self.version - 1,) * len(tokens), finish=finish
             )
-        return Span(tokens=tokens, logp=(-1.0,) * len(tokens), versions=(self.version,) * len(tokens), finish=finish)
+        return Generation(tokens=tokens, logp=(-1.0,) * len(tokens), versions=(self.version,) * len(tokens), finish=finish)
 
     async def score(self, context: Ids, tokens: Ids) -> tuple[float, ...]:
         return tuple(-float(len(context) + i) for i in range(len(tokens)))

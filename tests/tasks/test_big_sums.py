@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from groupwise.data import Draw, Outcome, Prompt, Sample, Sampling, Task, Words
+from groupwise.data import Draw, Outcome, Prompt, Sample, Sampling, Task, CountedText
 from groupwise.models import find_model, read_tokenizer
 from groupwise.rollout import DrawSampler, Turns
-from groupwise.tasks import BigSums, calculator_tools, last_number, played_by
+from groupwise.tasks import BigSums, calculator_tools, last_number, user_environment
 from groupwise.tasks.big_sums import KINDS, PROBLEMS, call, numbered, slipped, sum_demonstrations
 from tests.rollout.worlds import Scripted
 
@@ -39,7 +39,7 @@ def worth(*turns: str, problem: str = "34*58+91=") -> Sample:
         tokenizer=tokenizer,
         sampling=Sampling(max_tokens=96),
         seed=0,
-        world=played_by(calculator_tools),
+        environment=user_environment(calculator_tools),
     )
     return asyncio.run(Turns()(sampler.draw, sampler)).samples[0]
 
@@ -170,4 +170,4 @@ def test_all_that_the_environment_can_say_has_tokens() -> None:
     tokenizer = read_tokenizer(find_model("blank"))
     for said in (call("1/0"), call('"'), "<tool_call>{", call("é"), "<tool_call>[]</tool_call>", call("1/3")):
         words = asyncio.run(calculator_tools().step(said))
-        assert isinstance(words, Words) and tokenizer.decode(tokenizer.encode(words)) == words
+        assert isinstance(words, CountedText) and tokenizer.decode(tokenizer.encode(words)) == words

@@ -7,13 +7,13 @@ from threading import Event
 
 import pytest
 
-from groupwise.tasks.child import Child, Crew
+from groupwise.tasks.child import WorkerProcess, WorkerPool
 
 PATIENCE = 30
 """Seconds after which a test that hangs gives up: never waited for where all is well."""
 
 
-def begun(child: Child) -> subprocess.Popen[bytes]:
+def begun(child: WorkerProcess) -> subprocess.Popen[bytes]:
     """A process that would sleep for ever, beside one that it started and named."""
     line = ["sh", "-c", "sleep 1000 & echo $!; wait"]
     child.process = process = subprocess.Popen(line, start_new_session=True, stdout=subprocess.PIPE)
@@ -28,14 +28,14 @@ def ended(process: subprocess.Popen[bytes]) -> int:
     return process.wait()
 
 
-def works(child: Child, started: Event) -> int:
+def works(child: WorkerProcess, started: Event) -> int:
     process = begun(child)
     started.set()
     return ended(process)
 
 
 def test_close_ends_a_busy_child_with_all_that_it_started() -> None:
-    crew = Crew([Child()], "test")
+    crew = WorkerPool([WorkerProcess()], "test")
     started = Event()
     working, waiting = crew.submit(works, started), crew.submit(works, started)
     try:
@@ -49,7 +49,7 @@ def test_close_ends_a_busy_child_with_all_that_it_started() -> None:
 
 
 def test_close_ends_an_idle_child_and_closing_again_is_nothing() -> None:
-    crew = Crew([Child()], "test")
+    crew = WorkerPool([WorkerProcess()], "test")
     process = crew.submit(begun).result(PATIENCE)
     crew.close()
     assert process.returncode == -9 and crew.children[0].process is None

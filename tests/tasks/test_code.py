@@ -7,9 +7,9 @@ import pytest
 
 import groupwise.tasks.code as code_room
 from groupwise.data import BadData, Outcome, Prompt, Sample, Verdict
-from groupwise.tasks import Bounds, CodeVerifier, Problems, Sandbox, find_verifier
+from groupwise.tasks import Limits, CodeVerifier, Problems, Sandbox, find_verifier
 from groupwise.tasks.code import CodeTests, code_of, same
-from groupwise.tasks.sandbox import Program, Ran
+from groupwise.tasks.sandbox import Program, Execution
 from tests.tasks.boxes import needed
 
 ADD = {"function": "add", "cases": [{"args": [1, 2], "expected": 3}, {"args": [-1, 5], "expected": 4}]}
@@ -32,7 +32,7 @@ DOUBLE = {"cases": [{"stdin": "3\n", "stdout": "6\n"}, {"stdin": "0\n", "stdout"
 @pytest.fixture(scope="module")
 def verifier():
     needed()
-    made = CodeVerifier(Sandbox(Bounds(cpu=0.5, wall=60), boxes=2))
+    made = CodeVerifier(Sandbox(Limits(cpu=0.5, wall=60), boxes=2))
     yield made
     made.sandbox.close()
 
@@ -107,7 +107,7 @@ def test_a_hidden_case_that_cannot_be_made_is_unverifiable(verifier, change, cau
 
 def test_a_sandbox_that_fails_is_unverifiable(verifier, monkeypatch):
     async def lost(program):
-        return Ran("lost", trouble="gone")
+        return Execution("lost", error="gone")
 
     forget(verifier)
     monkeypatch.setattr(verifier.sandbox, "ran", lost)
@@ -122,7 +122,7 @@ def counted(monkeypatch, sandbox: Sandbox, end: str = "done") -> list[Program]:
     async def ran(program):
         asked.append(program)
         await asyncio.sleep(0.01)
-        return Ran(end, 3, "gone" if end == "lost" else "")
+        return Execution(end, 3, "gone" if end == "lost" else "")
 
     monkeypatch.setattr(sandbox, "ran", ran)
     return asked

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from groupwise.data import Outcome, Prompt, Reply, Usage, Verdict, WorkerLost, World
-from groupwise.tasks import played_by
+from groupwise.data import Outcome, Prompt, Observation, Usage, Verdict, WorkerLost, Environment
+from groupwise.tasks import user_environment
 from groupwise.tasks.environments import AT_ONCE, LEFT, LONGEST
 
 PROMPT = Prompt("p", (1,), text="2+3=", given={"answer": 5})
@@ -43,10 +43,10 @@ def having(kind: type, **attributes: Any) -> type:
     return type("Mine", (kind,), attributes)
 
 
-def told(made: Any, *, said: str = "5", deadline: float = 5.0) -> tuple[Reply, Reply]:
-    async def go() -> tuple[Reply, Reply]:
-        world = played_by(made, deadline=deadline)()
-        assert isinstance(world, World)
+def told(made: Any, *, said: str = "5", deadline: float = 5.0) -> tuple[Observation, Observation]:
+    async def go() -> tuple[Observation, Observation]:
+        world = user_environment(made, deadline=deadline)()
+        assert isinstance(world, Environment)
         return await world.reset(PROMPT, Random(3)), await world.step(said)
 
     return asyncio.run(go())
@@ -71,8 +71,8 @@ def test_each_conversation_has_an_environment_of_its_own_which_knows_its_prompt(
             self.turn += 1
             return f"{self.number} {self.turn} {said}"
 
-    async def go() -> list[Reply]:
-        make = played_by(Guess)
+    async def go() -> list[Observation]:
+        make = user_environment(Guess)
         a, b = make(), make()
         first = [await a.reset(PROMPT, Random(3)), await b.reset(PROMPT, Random(3))]
         return [*first, await a.step("x"), await b.step("y"), await a.step("z")]
@@ -134,7 +134,7 @@ def test_after_eight_calls_that_never_came_back_it_is_given_up() -> None:
     gate = threading.Event()
 
     async def go(kind: type, says: Any) -> list[Any]:
-        make = played_by(having(kind, says=says), deadline=0.25)
+        make = user_environment(having(kind, says=says), deadline=0.25)
         worlds = [make() for _ in range(LEFT + 1)]
         for world in worlds:
             await world.reset(PROMPT, Random(3))
@@ -169,8 +169,8 @@ def test_plain_calls_do_not_wait_for_each_other_and_are_not_too_many() -> None:
             now -= 1
         return said
 
-    async def go() -> list[Reply]:
-        make = played_by(having(Plain, step=step), deadline=60.0)
+    async def go() -> list[Observation]:
+        make = user_environment(having(Plain, step=step), deadline=60.0)
         worlds = [make() for _ in range(2 * AT_ONCE)]
         await asyncio.gather(*(world.reset(PROMPT, Random(3)) for world in worlds))
         return await asyncio.gather(*(world.step(str(i)) for i, world in enumerate(worlds)))
@@ -180,15 +180,15 @@ def test_plain_calls_do_not_wait_for_each_other_and_are_not_too_many() -> None:
 
 
 def test_what_it_hears_again_after_a_kill() -> None:
-    heard: list[tuple[str, Reply]] = []
+    heard: list[tuple[str, Observation]] = []
 
-    def recall(self: Any, said: str, reply: Reply) -> None:
+    def recall(self: Any, said: str, reply: Observation) -> None:
         heard.append((said, reply))
 
-    async def go(made: Any) -> Reply:
-        world = played_by(made)()
+    async def go(made: Any) -> Observation:
+        world = user_environment(made)()
         await world.reset(PROMPT, Random(3))
-        return await world.recall("5", "6")
+        return await world.restore("5", "6")
 
     assert asyncio.run(go(having(Plain, says="7"))) == "7"  # asked again
     assert asyncio.run(go(having(Plain, says="7", recall=recall))) == "6" and heard == [("5", "6")]
@@ -206,7 +206,7 @@ def test_what_it_hears_again_after_a_kill() -> None:
 )
 def test_what_is_no_environment_is_refused_before_a_run(made: Any, says: str) -> None:
     with pytest.raises(Usage, match=f"the environment .*{says}"):
-        played_by(made)
+        user_environment(made)
 
 
 def test_a_function_may_make_them() -> None:

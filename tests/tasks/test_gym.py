@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from groupwise.data import Environment, Prompt, Sample, Usage
+from groupwise.data import MissingRequirement, Prompt, Sample, Usage
 from groupwise.tasks import Problems, exact, find_task, find_verifier, usual_verifier
 from groupwise.tasks.gym import gym_task, runs_answers
 
@@ -114,6 +114,6 @@ def test_the_package_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [m for m in sys.modules if m.partition(".")[0] == "reasoning_gym"]:
         monkeypatch.setitem(sys.modules, name, None)  # type: ignore[arg-type]
     assert not isinstance(sys.modules["reasoning_gym"], ModuleType)
-    with pytest.raises(Environment) as caught:
+    with pytest.raises(MissingRequirement) as caught:
         gym_task("reasoning_gym:leg_counting", encode)
     assert caught.value.fix == "pip install 'groupwise[reasoning-gym]'"

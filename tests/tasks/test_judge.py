@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from groupwise.data import Outcome, Prompt, Sample, Usage, Verdict, Verifier, WorkerLost
-from groupwise.tasks import judged_by
+from groupwise.tasks import grade_function
 
 GRADER = """
 import os, subprocess, sys, time
@@ -110,7 +110,7 @@ def judged():
     made = []
 
     def make(function, **options):
-        made.append(judged_by(function, **options))
+        made.append(grade_function(function, **options))
         return made[-1]
 
     yield make
@@ -200,14 +200,14 @@ def test_what_a_function_returns(user, judged):
 
 
 def test_what_an_async_function_returns(user, judged):
-    verifier = judged_by(user.later, deadline=0.2)
+    verifier = grade_function(user.later, deadline=0.2)
     assert isinstance(verifier, Verifier)
     assert ask(verifier, "True").outcome is RIGHT
     assert ask(verifier, "0.5").value == 0.5
     for answer in ("float('nan')", "None", "1/0", "2", "hang"):
         assert ask(verifier, answer).outcome is UNKNOWN
     assert ask(verifier, "hang").cause == "no verdict within 0.2 s"
-    own = judged_by(returns_verdict)
+    own = grade_function(returns_verdict)
     assert ask(own, "x").feedback == "well done"
 
 
@@ -322,7 +322,7 @@ def test_prints_do_not_reach_our_output_and_input_is_empty(user, judged, capfd):
 
 
 def test_a_dropped_verifier_ends_its_processes(user):
-    verifier = judged_by(user.grade, workers=1)
+    verifier = grade_function(user.grade, workers=1)
     pid = int(ask(verifier, "pid").parts["pid"])
     del verifier
     gc.collect()
@@ -383,7 +383,7 @@ def test_a_static_method_is_at_the_top_of_a_file_too(user, judged):
 def test_what_no_process_can_be_given_is_refused(user):
     for function in (user.make(), user.nameless, len, print, user.Item):
         with pytest.raises(Usage) as caught:
-            judged_by(function)
+            grade_function(function)
         assert "def grade(prompt, answer, gold)" in caught.value.fix
 
 

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from groupwise.data import BadData, Environment, Outcome, Prompt, Sample, Usage, Verdict, Verifier
+from groupwise.data import BadData, MissingRequirement, Outcome, Prompt, Sample, Usage, Verdict, Verifier
 from groupwise.tasks import Math, Problems, find_verifier
 from groupwise.tasks.mathematics.equal import same
 from groupwise.tasks.mathematics.extract import find_answer
@@ -392,7 +392,7 @@ def test_whole_solutions_are_gold_answers_too(exact):
 
 def test_without_its_extra_it_says_what_to_install(monkeypatch):
     monkeypatch.setattr("groupwise.tasks.mathematics.symbolic.find_spec", lambda name: None)
-    with pytest.raises(Environment) as caught:
+    with pytest.raises(MissingRequirement) as caught:
         find_verifier("math", None)
     assert "pip install 'groupwise[math]'" in caught.value.fix and "math(symbolic=False)" in caught.value.fix
     assert isinstance(find_verifier("math(symbolic=False)", None), Math)
@@ -402,7 +402,7 @@ def test_without_its_extra_it_says_what_to_install(monkeypatch):
 @pytest.mark.parametrize("name", ["math", "math_verify", "math_dr_grpo", "several(a=math, b=exact)"])
 def test_without_bubblewrap_it_says_what_to_install(monkeypatch, name: str):
     monkeypatch.setattr("shutil.which", lambda name: None)
-    with pytest.raises(Environment) as caught:
+    with pytest.raises(MissingRequirement) as caught:
         find_verifier(name, None)
     assert "apt-get install bubblewrap" in caught.value.fix and "math(symbolic=False)" in caught.value.fix
     assert isinstance(find_verifier("math(symbolic=False)", None), Math)
@@ -412,7 +412,7 @@ def test_without_bubblewrap_it_says_what_to_install(monkeypatch, name: str):
 def test_a_sandbox_that_does_not_start_is_told_with_the_verifier_that_needs_none(monkeypatch):
     monkeypatch.setattr("groupwise.tasks.sandbox.wrapped", lambda *given: ["/bin/false"])
     verifier = Math(workers=1)
-    with pytest.raises(Environment) as caught:
+    with pytest.raises(MissingRequirement) as caught:
         ask(verifier, r"\boxed{\sqrt{8}}", r"2\sqrt{2}")
     assert "none starts" in caught.value.what and "math(symbolic=False)" in caught.value.fix
     verifier.close()

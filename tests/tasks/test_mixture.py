@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from groupwise.data import BadData, Outcome, Prompt, Sample, Task, Usage, Verdict
 from groupwise.rollout import Shuffled
-from groupwise.tasks import Calculator, Each, Facts, Mixture, Problems
+from groupwise.tasks import Calculator, Each, SourceStats, Mixture, Problems
 
 
 def problems(name: str, n: int, held: int = 0) -> Problems:
     every = tuple(Prompt(f"{name}/{i}", (i,), f"{name} {i}", {"answer": i}) for i in range(1, n + held + 1))
-    facts = Facts(source=name, sha256=name, rows=n + held, training=n, held_out=held)
+    facts = SourceStats(source=name, sha256=name, rows=n + held, training=n, held_out=held)
     return Problems(every[:n], every[n:], (facts,))
 
 

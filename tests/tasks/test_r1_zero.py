@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from groupwise.data import Environment, Outcome, Prompt, Sample, Usage, Verdict, Verifier
+from groupwise.data import MissingRequirement, Outcome, Prompt, Sample, Usage, Verdict, Verifier
 from groupwise.tasks import find_verifier
 from groupwise.tasks.mathematics.r1_zero import is_plain, math_form, prm_form, repeats
 from groupwise.tasks.mathematics.variants import answer_of
@@ -239,6 +239,6 @@ def test_a_package_that_is_missing_is_named(monkeypatch):
     monkeypatch.setattr(
         "groupwise.tasks.mathematics.symbolic.find_spec", lambda name: None if name == "pylatexenc" else there("json")
     )
-    with pytest.raises(Environment, match="math_dr_grpo needs the package pylatexenc") as caught:
+    with pytest.raises(MissingRequirement, match="math_dr_grpo needs the package pylatexenc") as caught:
         find_verifier("math_dr_grpo", None)
     assert caught.value.fix.startswith("pip install 'groupwise[math]'")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from groupwise.data import BadData, Environment, GroupwiseError
+from groupwise.data import BadData, MissingRequirement, GroupwiseError
 from groupwise.tasks import Problems
 from groupwise.tasks.rows import Fault, files_of, is_source, rows_of
 from tests.tasks.published import PUBLISHED, dapo, gsm8k
@@ -140,7 +140,7 @@ def test_a_directory_of_files_through_the_library(
 
 def test_a_name_that_is_not_here_while_offline(tmp_path: Path, datasets: Any) -> None:
     error = refused("datasets:nobody/nothing-of-this-name")
-    assert isinstance(error, Environment) and error.code == 4
+    assert isinstance(error, MissingRequirement) and error.code == 4
     assert "hub cannot be reached" in error.what and "hf download --repo-type dataset nobody/nothing" in error.fix
 
 
@@ -175,9 +175,9 @@ class ConnectError(Exception):
 
 
 RAISED = [
-    ("DatasetNotFoundError", "Dataset 'a/b' is a gated dataset on the Hub.", Environment, "hf auth login"),
+    ("DatasetNotFoundError", "Dataset 'a/b' is a gated dataset on the Hub.", MissingRequirement, "hf auth login"),
     ("DatasetNotFoundError", "Dataset 'a/b' doesn't exist on the Hub.", BadData, "look at its name"),
-    ("ConnectionError", "Couldn't reach 'a/b' on the Hub", Environment, "hf download"),
+    ("ConnectionError", "Couldn't reach 'a/b' on the Hub", MissingRequirement, "hf download"),
     ("ValueError", "Config name is missing. Please pick one among: ['x', 'y']", BadData, "datasets:a/b:CONFIG"),
     ("RuntimeError", "Dataset scripts are no longer supported", BadData, "fetch its files"),
 ]
@@ -207,7 +207,7 @@ def test_a_package_that_is_not_installed(
     for name in [package, *(m for m in sys.modules if m.startswith(f"{package}."))]:
         monkeypatch.setitem(sys.modules, name, None)
     error = refused(source)
-    assert isinstance(error, Environment) and error.fix == f"pip install 'groupwise[{extra}]'"
+    assert isinstance(error, MissingRequirement) and error.fix == f"pip install 'groupwise[{extra}]'"
 
 
 def test_no_name_at_all() -> None:

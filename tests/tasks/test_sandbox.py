@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from groupwise.data import Environment
-from groupwise.tasks import Bounds, Program, Ran, Sandbox, sandbox_command
+from groupwise.data import MissingRequirement
+from groupwise.tasks import Limits, Program, Execution, Sandbox, sandbox_command
 from groupwise.tasks import sandbox as sandbox_room
 from groupwise.tasks.sandbox import missing, sandbox_trial
 from tests.tasks.boxes import children, needed, servers
@@ -23,16 +23,16 @@ from tests.tasks.boxes import children, needed, servers
 @pytest.fixture(scope="module")
 def sandbox():
     needed()
-    made = Sandbox(Bounds(cpu=0.5, wall=60.0, memory=1 << 28, output=1 << 16), boxes=2)
+    made = Sandbox(Limits(cpu=0.5, wall=60.0, memory=1 << 28, output=1 << 16), boxes=2)
     yield made
     made.close()
 
 
-def call(sandbox: Sandbox, code: str, *args: object) -> Ran:
+def call(sandbox: Sandbox, code: str, *args: object) -> Execution:
     return sandbox.run([Program(code, "f", args)])[0]
 
 
-def typed(sandbox: Sandbox, code: str, stdin: str = "") -> Ran:
+def typed(sandbox: Sandbox, code: str, stdin: str = "") -> Execution:
     return sandbox.run([Program(code, stdin=stdin)])[0]
 
 
@@ -76,7 +76,7 @@ def test_plain_values_cross_unchanged(sandbox, value):
 )  # fmt: skip
 def test_what_is_not_plain_is_no_value(sandbox, returned, trouble):
     ran = call(sandbox, f"def f(): return {returned}")
-    assert ran.end == "failed" and ran.value is None and trouble in ran.trouble
+    assert ran.end == "failed" and ran.value is None and trouble in ran.error
 
 
 def test_a_tuple_is_a_list(sandbox):
@@ -90,25 +90,25 @@ def test_a_tuple_is_a_list(sandbox):
 )  # fmt: skip
 def test_code_that_does_not_answer(sandbox, code, trouble):
     ran = call(sandbox, code)
-    assert ran.end == "failed" and trouble in ran.trouble and len(ran.trouble) <= 200
+    assert ran.end == "failed" and trouble in ran.error and len(ran.error) <= 200
 
 
 @pytest.mark.parametrize(
     ("code", "stdin", "wanted"),
     [
-        ("print(sum(map(int, input().split())))", "1 2 3\n", Ran("done", "6\n")),
+        ("print(sum(map(int, input().split())))", "1 2 3\n", Execution("done", "6\n")),
         ("import sys\nsys.stdout.write(sys.stdin.read())", "é\ud800\n\n", None),
-        ("if __name__ == '__main__': print(1)", "", Ran("done", "1\n")),
-        ("import sys\nprint(1)\nsys.exit()", "", Ran("done", "1\n")),
-        ("import sys\nprint(1)\nsys.exit(3)", "", Ran("failed", "1\n", "exit code 3")),
-        ("import sys\nsys.exit('no')", "", Ran("failed", "", "exit code 1")),
-        ("print(1)\nraise ValueError", "", Ran("failed", "1\n", "exit code 1")),
-        ("input()", "", Ran("failed", "", "exit code 1")),
+        ("if __name__ == '__main__': print(1)", "", Execution("done", "1\n")),
+        ("import sys\nprint(1)\nsys.exit()", "", Execution("done", "1\n")),
+        ("import sys\nprint(1)\nsys.exit(3)", "", Execution("failed", "1\n", "exit code 3")),
+        ("import sys\nsys.exit('no')", "", Execution("failed", "", "exit code 1")),
+        ("print(1)\nraise ValueError", "", Execution("failed", "1\n", "exit code 1")),
+        ("input()", "", Execution("failed", "", "exit code 1")),
         ("import threading, time\nthreading.Thread(target=lambda: (time.sleep(.05), print(2))).start()\nprint(1)", "",
-         Ran("done", "1\n2\n")),
-        ("import os\nos.write(1, b'\\xff')", "", Ran("done", "\ufffd")),
+         Execution("done", "1\n2\n")),
+        ("import os\nos.write(1, b'\\xff')", "", Execution("done", "\ufffd")),
         ("import dataclasses\n@dataclasses.dataclass\nclass A:\n  x: 'int' = 1\nprint(A())", "",
-         Ran("done", "A(x=1)\n")),
+         Execution("done", "A(x=1)\n")),
     ],
 )  # fmt: skip
 def test_programs(sandbox, code, stdin, wanted):
@@ -116,7 +116,7 @@ def test_programs(sandbox, code, stdin, wanted):
     if wanted is None:  # half a surrogate pair goes in and comes out as three bytes that are no text
         assert ran.end == "done" and ran.value == "é\ufffd\ufffd\ufffd\n\n"
     else:
-        assert (ran.end, ran.value, ran.trouble) == (wanted.end, wanted.value, wanted.trouble)
+        assert (ran.end, ran.value, ran.error) == (wanted.end, wanted.value, wanted.trouble)
 
 
 def test_a_large_input_and_a_large_value_cross(sandbox):
@@ -126,7 +126,7 @@ def test_a_large_input_and_a_large_value_cross(sandbox):
 
 def test_an_input_that_does_not_fit_into_memory_is_a_failure_and_not_a_lost_box():
     needed()
-    tight = Sandbox(Bounds(memory=1 << 23), boxes=1)
+    tight = Sandbox(Limits(memory=1 << 23), boxes=1)
     ran = call(tight, "def f(x): return len(x)", "a" * (1 << 23))
     tight.close()
     assert ran.end == "failed"
@@ -141,7 +141,7 @@ def test_an_answer_that_could_not_be_confined_is_lost_and_does_not_run(monkeypat
     box = Sandbox(boxes=1)
     ran = call(box, "def f(): return 1")
     box.close()
-    assert ran.end == "lost" and ran.value is None and "could not be confined" in ran.trouble
+    assert ran.end == "lost" and ran.value is None and "could not be confined" in ran.error
 
 
 # Bounds
@@ -175,7 +175,7 @@ def test_bounds(sandbox, code, end):
 
 def test_time_spent_asleep_is_bounded_too():
     needed()
-    hasty = Sandbox(Bounds(cpu=1.0, wall=1.0), boxes=2)
+    hasty = Sandbox(Limits(cpu=1.0, wall=1.0), boxes=2)
     asleep = "import time\nwhile True: time.sleep(1)"
     thread = "import threading, time\nthreading.Thread(target=lambda: time.sleep(99)).start()"
     assert [ran.end for ran in hasty.run([Program(asleep), Program(thread)])] == ["wall", "wall"]
@@ -185,7 +185,7 @@ def test_time_spent_asleep_is_bounded_too():
 def test_a_bound_that_cannot_be_is_refused():
     for wrong in ({"cpu": 0}, {"cpu": 3, "wall": 2}, {"wall": float("inf")}, {"memory": 0}, {"output": -1}):
         with pytest.raises(ValueError, match="cpu <= wall"):
-            Bounds(**wrong)
+            Limits(**wrong)
 
 
 # Fresh state
@@ -255,7 +255,7 @@ def test_a_box_that_dies_is_replaced_and_its_program_run_again(sandbox):
 
 def test_two_boxes_lost_in_a_row_say_that_nothing_is_known():
     needed()
-    sandbox = Sandbox(Bounds(cpu=0.5, wall=60), boxes=1)
+    sandbox = Sandbox(Limits(cpu=0.5, wall=60), boxes=1)
     sandbox.run([Program("print(1)")])
     with ThreadPoolExecutor(1) as threads:
         running = threads.submit(sandbox.run, [Program("import time\ntime.sleep(50)")])
@@ -268,7 +268,7 @@ def test_two_boxes_lost_in_a_row_say_that_nothing_is_known():
                 killed = first
             time.sleep(0.01)
     (ran,) = running.result()
-    assert ran.end == "lost" and ran.value is None and "exit code -9" in ran.trouble
+    assert ran.end == "lost" and ran.value is None and "exit code -9" in ran.error
     assert sandbox.run([Program("print(1)")])[0].value == "1\n"
     sandbox.close()
 
@@ -312,7 +312,7 @@ def wait_for_the_end_of(pids: list[int]) -> None:
 
 def test_without_bubblewrap_it_refuses_and_says_what_to_do(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(Environment) as caught:
+    with pytest.raises(MissingRequirement) as caught:
         Sandbox()
     assert caught.value.code == 4
     assert "bwrap" in caught.value.evidence and "apt-get install bubblewrap" in caught.value.fix
@@ -332,7 +332,7 @@ def test_what_bubblewrap_says_is_the_evidence(monkeypatch, tmp_path, words, name
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     assert missing() is None
-    with pytest.raises(Environment) as caught:
+    with pytest.raises(MissingRequirement) as caught:
         sandbox_trial()
     assert "does not start" in caught.value.what and caught.value.evidence == words
     assert ("user namespaces" in caught.value.fix) == namespaces
@@ -346,7 +346,7 @@ def test_a_machine_that_is_not_linux_is_told(monkeypatch):
 
 def test_unsafe_runs_without_bubblewrap_within_the_same_bounds(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    sandbox = Sandbox(Bounds(cpu=0.3, wall=60.0), boxes=1, unsafe=True)
+    sandbox = Sandbox(Limits(cpu=0.3, wall=60.0), boxes=1, unsafe=True)
     try:
         assert call(sandbox, "def f(x): return x + 1", 1).value == 2
         assert typed(sandbox, "while True: pass").end == "cpu"

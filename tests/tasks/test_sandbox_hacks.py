@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from groupwise.data import Outcome, Prompt, Sample
-from groupwise.tasks import Bounds, CodeVerifier, Program, Sandbox
+from groupwise.tasks import Limits, CodeVerifier, Program, Sandbox
 from tests.tasks.boxes import children, needed, servers
 
 REFERENCE = "def add(a, b): return a + b"
@@ -29,7 +29,7 @@ HACKS = {name: code for name, _, code in (section.partition("\n") for section in
 @pytest.fixture(scope="module")
 def verifier():
     needed()
-    made = CodeVerifier(Sandbox(Bounds(cpu=0.4, wall=3.0, memory=1 << 28, output=1 << 16), boxes=2))
+    made = CodeVerifier(Sandbox(Limits(cpu=0.4, wall=3.0, memory=1 << 28, output=1 << 16), boxes=2))
     for sandbox in (made.sandbox, made.references):
         sandbox.run([Program("import time\ntime.sleep(0.1)")] * 4)  # all boxes have started
     yield made
@@ -120,7 +120,7 @@ def test_every_wall_stands_by_itself(verifier):
 async def looked_at(verifier: CodeVerifier) -> tuple[dict[str, str], list[dict[str, str]]]:
     """The kernel's word on an answer that sleeps, and the namespaces of its server and of itself."""
     before = {pid for box in servers(verifier.sandbox) for pid in children(box)}
-    running = asyncio.create_task(verifier.sandbox.ran(Program("import time\ntime.sleep(2)")))
+    running = asyncio.create_task(verifier.sandbox.execute(Program("import time\ntime.sleep(2)")))
     while True:
         await asyncio.sleep(0.02)
         found = {pid for box in servers(verifier.sandbox) for pid in children(box)} - before

@@ -102,7 +102,7 @@ def test_a_reference_and_a_generator_share_no_box_with_an_answer(monkeypatch):
     needed()
     verifier = CodeVerifier(Sandbox(boxes=1))
     programs: list[Program] = []
-    ran = verifier.sandbox.ran
+    ran = verifier.sandbox.execute
 
     async def recorded(program: Program):
         programs.append(program)

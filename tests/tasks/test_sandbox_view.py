@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from groupwise.data import Environment
+from groupwise.data import MissingRequirement
 from groupwise.tasks import Program, Sandbox, sandbox_view
 from tests.tasks.boxes import needed
 
@@ -124,7 +124,7 @@ def test_an_interpreter_that_does_not_start_is_named(monkeypatch, tmp_path):
     library = sandbox_view.python()[1]
     for executable, words in ((broken, "no such library"), (tmp_path / "absent", "No such file")):
         monkeypatch.setattr(sandbox_view, "python", lambda: (str(executable), library))  # noqa: B023
-        with pytest.raises(Environment) as caught:
+        with pytest.raises(MissingRequirement) as caught:
             Sandbox(boxes=1).about()
         assert words in caught.value.evidence and str(executable) in caught.value.fix
 
@@ -196,7 +196,7 @@ def test_a_package_that_is_missing_and_code_that_raises_are_named():
         ({"warm": ("absent_module",)}, "absent_module", "`preload`"),
     ):
         sandbox = Sandbox(boxes=1, **words)
-        with pytest.raises(Environment) as caught:
+        with pytest.raises(MissingRequirement) as caught:
             sandbox.about()
         assert evidence in caught.value.evidence and fix in caught.value.fix
         assert "user namespaces" not in caught.value.fix

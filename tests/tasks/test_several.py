@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from groupwise.data import Draw, Family, Outcome, Prompt, Sample, Usage, Verdict, pack
+from groupwise.data import Draw, Rollout, Outcome, Prompt, Sample, Usage, Verdict, pack
 from groupwise.objective import describe_samples
 from groupwise.tasks import find_verifier, own_names
 from groupwise.tasks.several import Member, Several
@@ -34,7 +34,7 @@ def test_the_first_decides_and_all_weigh(text: str, outcome: Outcome, score: flo
 def test_each_is_a_column_and_a_metric():
     verdict = ask(find_verifier(SHAPED, None), "<a>5</a>")
     sample = Sample(context=(0,), stream=(0,), text="<a>5</a>", verdict=verdict)
-    batch = pack([Family(Draw(0, Prompt("p", (0,)), 1), (sample,))])
+    batch = pack([Rollout(Draw(0, Prompt("p", (0,)), 1), (sample,))])
     assert {name: x.tolist() for name, x in batch.parts.items()} == {"right": [0.0], "shape": [1.0]}
     told = describe_samples(batch)
     assert (told["parts/right"], told["parts/shape"]) == (0.0, 1.0)

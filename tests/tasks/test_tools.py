@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from groupwise.data import Outcome, Prompt, Reply, Verdict, Words
-from groupwise.tasks import Hermes, Lost, PythonBlock, Sandbox, Tools, calculator_tools, played_by, python_tools
+from groupwise.data import Outcome, Prompt, Observation, Verdict, CountedText
+from groupwise.tasks import Hermes, Lost, PythonBlock, Sandbox, Tools, calculator_tools, user_environment, python_tools
 from groupwise.tasks.tools import CALLS, SHOWN, calculate
 from tests.tasks.boxes import needed
 
 PROMPT = Prompt("p", (1,))
 
 
-def hear(tools: Any, *turns: str) -> list[Reply]:
-    async def go() -> list[Reply]:
-        world = played_by(lambda: tools)()
+def hear(tools: Any, *turns: str) -> list[Observation]:
+    async def go() -> list[Observation]:
+        world = user_environment(lambda: tools)()
         await world.reset(PROMPT, Random(0))
         return [await world.step(said) for said in turns]
 
@@ -113,8 +113,8 @@ def test_an_own_tool_may_await_raise_and_talk_too_long() -> None:
     assert isinstance(d, Verdict) and d.outcome is Outcome.unverifiable and "Lost: the server is gone" in d.cause
 
 
-def counted(reply: Reply) -> tuple[float, ...]:
-    assert isinstance(reply, Words)
+def counted(reply: Observation) -> tuple[float, ...]:
+    assert isinstance(reply, CountedText)
     return tuple(reply.counts[name] for name in ("calls", "malformed", "errors"))
 
 
@@ -123,9 +123,9 @@ def test_calls_are_counted_and_of_them_the_malformed_and_those_whose_tool_failed
     turns = [sums("1+1") + sums("2+2"), call("37"), sums("1") + unknown + wrong + sums("1/0"), "no call"]
     *told, last = hear(calculator_tools(), *turns)
     assert [counted(reply) for reply in told] == [(2, 0, 0), (1, 1, 0), (4, 2, 1)] and last is None
-    own = Tools(Hermes(), {"calculate": lambda expression: Words("?", errors=1, looked=3)})
+    own = Tools(Hermes(), {"calculate": lambda expression: CountedText("?", errors=1, looked=3)})
     (reply,) = hear(own, sums("1"))
-    assert counted(reply) == (1, 0, 1) and isinstance(reply, Words) and reply.counts["looked"] == 3
+    assert counted(reply) == (1, 0, 1) and isinstance(reply, CountedText) and reply.counts["looked"] == 3
 
 
 def test_a_block_is_the_call_of_python() -> None:

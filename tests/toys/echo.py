@@ -17,10 +17,10 @@ from groupwise.methods import Method, dapo, published
 from groupwise.models import Decoder, Shape, Tokenizer
 from groupwise.rollout import Buffer, NativeEngine
 from groupwise.train.guards import Guards
-from groupwise.train.logbook import Logbook
+from groupwise.train.logbook import Recorder
 from groupwise.train.loop import run
 from groupwise.train.recipe import Evaluate, Recipe, Save
-from groupwise.train.record import Record, read_lines
+from groupwise.train.record import RunLogs, read_lines
 from tests.faults.small_runs import Quick
 
 LETTERS = "abcdefghijklmno"
@@ -110,9 +110,9 @@ class World:
         self.learner = Learner(
             decoder,
             optimizer=self.recipe.optimizer,
-            steps=self.iterations * self.method.minibatches * self.method.passes,
+            steps=self.iterations * self.method.minibatches * self.method.epochs,
             temperature=self.temperature,
-            followers=self.method.models,
+            side_models=self.method.models,
             memory=self.method.memory,
         )
         self.engine = self.engine or NativeEngine(decoder, reader, seed=self.seed)
@@ -135,8 +135,8 @@ class World:
             return {}
 
         self.directory.mkdir(parents=True, exist_ok=True)
-        record = Record(self.directory, disk=self.disk)
-        self.logbook = Logbook(self.directory, record, keep=1, warn=self.warnings.append, disk=self.disk)
+        record = RunLogs(self.directory, disk=self.disk)
+        self.logbook = Recorder(self.directory, record, keep=1, warn=self.warnings.append, disk=self.disk)
         assert self.engine is not None
         asyncio.run(
             run(self.recipe, self.buffer, self.engine, self.learner, self.logbook, self.guards, evaluate or nothing)

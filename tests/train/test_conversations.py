@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from groupwise.data import ENVIRONMENT, TEMPLATE, Draw, Family, Prompt, Sample, Words
+from groupwise.data import ENVIRONMENT, TEMPLATE, Draw, Rollout, Prompt, Sample, CountedText
 from groupwise.train.conversations import describe_conversations
 
 
@@ -19,8 +19,8 @@ def conversation(*lengths: int, counts: Mapping[str, float], role: str = "answer
     return sample.counted(counts)
 
 
-def family(*samples: Sample, kept: bool = True) -> Family:
-    return Family(Draw(0, Prompt("p", (1,)), len(samples)), samples, kept=(kept,) * len(samples))
+def family(*samples: Sample, kept: bool = True) -> Rollout:
+    return Rollout(Draw(0, Prompt("p", (1,)), len(samples)), samples, selected=(kept,) * len(samples))
 
 
 def test_means_are_over_conversations_and_shares_over_tokens() -> None:
@@ -45,7 +45,7 @@ def test_where_nobody_converses_nothing_is_told() -> None:
 @pytest.mark.parametrize("count", [math.nan, math.inf, "1", True, None])
 def test_a_count_is_a_finite_number(count: object) -> None:
     with pytest.raises(ValueError, match="the count calls is"):
-        Words("x", calls=count)  # type: ignore[arg-type]
+        CountedText("x", calls=count)  # type: ignore[arg-type]
 
 
 def test_a_fork_has_counted_nothing_yet() -> None:

@@ -55,12 +55,12 @@ def test_a_run_elsewhere_goes_on_as_if_it_had_not_stopped(tmp_path: Path, monkey
 
 @pytest.mark.parametrize("method", published)
 def test_every_method_learns_elsewhere_what_it_learns_here(method) -> None:
-    recipe = Recipe(method=replace(method(), minibatches=2), prompts=6, machine=Machine(piece_tokens=100))
+    recipe = Recipe(method=replace(method(), minibatches=2), prompts=6, machine=Machine(microbatch_tokens=100))
 
     def learnt(device: torch.device) -> tuple[Batch, list[float], list[float]]:
         it = Learner(
             model().to(device), optimizer=AdamW(lr=1e-2), steps=4, temperature=0.7,
-            followers=recipe.method.models, memory=recipe.method.memory,
+            side_models=recipe.method.models, memory=recipe.method.memory,
         )  # fmt: skip
         batch, taken = learn(recipe, recipe.method, it, pack(families(LENGTHS, limit=8192)), 0)
         return batch, [t.grad_norm for t in taken], torch.cat([p.flatten() for p in it.weights().values()]).tolist()

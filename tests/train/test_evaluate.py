@@ -16,7 +16,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from groupwise.data import Draw, Family, Finish, Outcome, Prompt, Sample, Verdict
+from groupwise.data import Draw, Rollout, Finish, Outcome, Prompt, Sample, Verdict
 from groupwise.models import Purpose
 from groupwise.rollout import NativeEngine
 from groupwise.train.evaluate import MOST_VOTES, Tally, average, counts, figures, lengths, majority, scores, tally
@@ -25,7 +25,7 @@ from tests.faults.small_runs import EVERY, left, lines, ran, ready
 
 def family(
     outcomes: Sequence[Outcome], finish: Finish = Finish.stop, parts: float = 0.0, i: int = 0, said: Sequence[str] = ()
-) -> Family:
+) -> Rollout:
     samples = tuple(
         Sample(
             context=(1,), stream=(k,), tokens=(2, 3), origin=(0, 0), logp=(-1.0, -1.0), finish=finish,
@@ -33,15 +33,15 @@ def family(
         )
         for k, o in enumerate(outcomes)
     )  # fmt: skip
-    return Family(Draw(i, Prompt(f"p{i}", (1,)), len(samples)), samples)
+    return Rollout(Draw(i, Prompt(f"p{i}", (1,)), len(samples)), samples)
 
 
-def answered(right: Sequence[int], n: int) -> list[Family]:
+def answered(right: Sequence[int], n: int) -> list[Rollout]:
     """Problems of which so many of `n` answers are right."""
     return [family([Outcome.correct] * c + [Outcome.wrong] * (n - c), i=i) for i, c in enumerate(right)]
 
 
-def pass_at(families: Sequence[Family], k: int) -> float:
+def pass_at(families: Sequence[Rollout], k: int) -> float:
     return figures([tally(f) for f in families], 1, [k])[f"pass@{k}"].value
 
 

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from groupwise.data import Ask, Family, Prompt, Sampling
+from groupwise.data import GenerationRequest, Rollout, Prompt, Sampling
 from groupwise.methods import grpo
 from groupwise.models import Decoder, write_model
 from groupwise.rollout import answers
 from groupwise.train.evaluate import average, counts, figures, tally
 from groupwise.train.interval import interval
-from groupwise.train.place import Place, place
+from groupwise.train.place import Runtime, build
 from groupwise.train.recipe import Evaluate, Recipe
 from groupwise.train.use import load_use
 from tests.models.directories import shape
@@ -74,7 +74,7 @@ KINDS = {
 }  # fmt: skip
 
 
-def ready(kind: Kind, home: Path) -> Place:
+def ready(kind: Kind, home: Path) -> Runtime:
     """A random model that reads bytes, and a task that is all held out."""
     os.chdir(home)
     Path("rows.jsonl").write_text("".join(json.dumps(kind.row(i)) + "\n" for i in range(1, kind.problems + 1)))
@@ -88,15 +88,15 @@ def ready(kind: Kind, home: Path) -> Place:
         model="m", task=task, held_out=kind.source, verifier=kind.verifier, method=grpo(), template="no",
         evaluate=Evaluate(problems=kind.problems), sampling=Sampling(max_tokens=200),
     )  # fmt: skip
-    return place(recipe, load_use(["mine.py"] if ":" in kind.verifier else []))
+    return build(recipe, load_use(["mine.py"] if ":" in kind.verifier else []))
 
 
-def asked(kind: Kind, home: Path) -> tuple[list[Family], list[int]]:
+def asked(kind: Kind, home: Path) -> tuple[list[Rollout], list[int]]:
     """The families that an engine brings which answers each problem right so many times of 32, in turn."""
     at = ready(kind, home)
     c = [round(x * kind.answers / 32) for x in RIGHT[: kind.problems]]
 
-    def says(ask: Ask) -> tuple[int, ...]:
+    def says(ask: GenerationRequest) -> tuple[int, ...]:
         prompt = at.asked[ask.draw]
         text = kind.right(prompt) if ask.stream[0] < c[ask.draw] else kind.wrong
         text = "" if c[ask.draw] <= ask.stream[0] == kind.answers - 1 else text

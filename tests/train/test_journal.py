@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from groupwise.data import Journal, Outcome, Reply, Verdict, Words
+from groupwise.data import Replay, Outcome, Observation, Verdict, CountedText
 from groupwise.train.disk import Disk
-from groupwise.train.journal import Answers
+from groupwise.train.journal import ReplayLog
 from groupwise.train.store import save_checkpoint
 
-REPLIES: list[Reply] = [
+REPLIES: list[Observation] = [
     "35;",
     "",
     "two\nlines \u2028 é\ud800",
@@ -18,23 +18,23 @@ REPLIES: list[Reply] = [
     Verdict(Outcome.correct),
     Verdict(Outcome.wrong, 0.25, {"style": 0.5}, "nearly", said="7"),
     Verdict(Outcome.unverifiable, cause="Mine.step: no answer within 10 s"),
-    Words("error: no call\n", calls=2, malformed=0.5),
+    CountedText("error: no call\n", calls=2, malformed=0.5),
 ]
 
 
-def journal(run: Path, done: int = 0, **how: object) -> Answers:
-    return Answers(run, lambda: done, **how)  # type: ignore[arg-type]
+def journal(run: Path, done: int = 0, **how: object) -> ReplayLog:
+    return ReplayLog(run, lambda: done, **how)  # type: ignore[arg-type]
 
 
 def test_every_kind_of_answer_comes_back(tmp_path: Path) -> None:
     first = journal(tmp_path)
-    assert isinstance(first, Journal) and "0" not in first and not (tmp_path / "journal").exists()
+    assert isinstance(first, Replay) and "0" not in first and not (tmp_path / "journal").exists()
     for i, reply in enumerate(REPLIES):
         first.write(str(i), reply)
     again = journal(tmp_path)
     assert [again[str(i)] for i in range(len(REPLIES)) if str(i) in again] == REPLIES
     told = again["7"]
-    assert isinstance(told, Words) and told.counts == {"calls": 2, "malformed": 0.5}
+    assert isinstance(told, CountedText) and told.counts == {"calls": 2, "malformed": 0.5}
     assert "8" not in again and "0" not in journal(tmp_path, 1)
 
 
@@ -46,7 +46,7 @@ def test_the_last_answer_to_a_question_counts(tmp_path: Path) -> None:
 
 def test_each_iteration_has_its_file(tmp_path: Path) -> None:
     done = -1
-    one = Answers(tmp_path, lambda: done)
+    one = ReplayLog(tmp_path, lambda: done)
     for done in (-1, 0, 1, 2):
         one.write("q", str(done))
     assert sorted(p.name for p in (tmp_path / "journal").iterdir()) == ["000000.jsonl", "000001.jsonl", "000002.jsonl"]
@@ -103,7 +103,7 @@ class Full(Disk):
 def test_a_full_disk_ends_nothing_and_what_waits_is_written_later(tmp_path: Path) -> None:
     disk = Full()
     warned: list[str] = []
-    one = Answers(tmp_path, lambda: 0, warned.append, disk=disk)
+    one = ReplayLog(tmp_path, lambda: 0, warned.append, disk=disk)
     one.write("a", "1")
     one.write("b", "2")
     assert len(warned) == 1 and "No space left on device" in warned[0]
@@ -116,7 +116,7 @@ def test_a_full_disk_ends_nothing_and_what_waits_is_written_later(tmp_path: Path
 
 def test_what_no_checkpoint_can_go_back_to_is_removed(tmp_path: Path) -> None:
     done = 0
-    one = Answers(tmp_path, lambda: done)
+    one = ReplayLog(tmp_path, lambda: done)
     for done in range(6):
         if done:
             save_checkpoint(tmp_path, done, {}, {}, keep=2)

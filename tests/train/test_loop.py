@@ -16,11 +16,11 @@ from torch import Tensor
 from groupwise.data import (
     LARGEST_GAP,
     WRITTEN,
-    Ask,
+    GenerationRequest,
     Batch,
     Diverged,
     Draw,
-    Family,
+    Rollout,
     Finish,
     Ids,
     Mismatch,
@@ -28,11 +28,11 @@ from groupwise.data import (
     Prompt,
     Sample,
     Sampler,
-    Span,
+    Generation,
     Verdict,
     pack,
 )
-from groupwise.learner import Step
+from groupwise.learner import StepPlan
 from groupwise.methods import Method, Ramp
 from groupwise.models import Decoder
 from groupwise.objective import KL, complete
@@ -54,11 +54,11 @@ class Scripted:
     heard: list[Any] = field(default_factory=list)
     version: int = 0
 
-    async def sample(self, ask: Ask) -> Span:
+    async def sample(self, ask: GenerationRequest) -> Generation:
         self.heard.append(("sample", ask.draw, ask.stream))
         await asyncio.sleep(0.002 * ((7 * ask.draw + 3 * ask.stream[0]) % 4))  # answers come in any order
         own = (ask.context[-1], 2 + ask.stream[0])
-        return Span(tokens=own, logp=(-1.0, -2.0), versions=(self.version,) * 2, finish=self.finish)
+        return Generation(tokens=own, logp=(-1.0, -2.0), versions=(self.version,) * 2, finish=self.finish)
 
     async def score(self, context: Ids, tokens: Ids) -> tuple[float, ...]:
         raise NotImplementedError
@@ -121,7 +121,7 @@ class Only:
 
     mixed: frozenset[int]
 
-    async def __call__(self, draw: Draw, sampler: Sampler) -> Family:
+    async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         family = await Independent()(draw, sampler)
         wrong = Verdict(Outcome.wrong)
         return (
@@ -191,17 +191,17 @@ def test_engine_and_learner_give_a_token_one_log_prob(
         small("grpo"), tmp_path, prompts=4, temperature=temperature, max_tokens=9, dtype=dtype, spread=0.5, letters=15
     )
     assert isinstance(world.engine, NativeEngine)
-    take = world.buffer.take(6, 8, Independent(), world.method.keep, 0)
-    batch = pack(asyncio.run(take).families)
+    take = world.buffer.take(6, 8, Independent(), world.method.filter, 0)
+    batch = pack(asyncio.run(take).selected)
     plans = plan(world.recipe, replace(world.method, minibatches=4), batch, 0, 0)
-    read = world.learner.read(batch, plans, frozenset({OLD}))
+    read = world.learner.compute_measures(batch, plans, frozenset({OLD}))
     assert read.logp_old is not None and read.logp_old.dtype == dtype and read.tokens > 100
     assert float((read.logp_old.double() - batch.logp_engine).abs().max()) <= bound
     assert float(batch.logp_engine.std()) > 0.5  # there is something to agree on
     law = replace(world.recipe.sampling, temperature=1.0)
     if temperature != 1.0:
         world.learner.temperature = law.temperature
-        other = world.learner.read(batch, plans, frozenset({OLD})).logp_old
+        other = world.learner.compute_measures(batch, plans, frozenset({OLD})).logp_old
         assert other is not None and float((other.double() - batch.logp_engine).abs().max()) > 0.1
 
 
@@ -225,7 +225,7 @@ def test_an_update_that_the_engine_does_not_hear_is_noticed_within_one_step(drop
     with pytest.raises(Mismatch, match="differ by") as error:
         world.go()
     assert error.value.code == 5
-    assert world.learner.taken == 2  # the first step is sampled from right weights, the second is the one
+    assert world.learner.steps_taken == 2  # the first step is sampled from right weights, the second is the one
     sound = World(small("grpo"), tmp_path / "sound", iterations=4, lr=0.01, max_tokens=4, engine=Deaf("none", 0))
     assert len(sound.go()) == 5
 
@@ -237,7 +237,7 @@ def test_a_temperature_one_percent_off_is_noticed_at_once(factor: float, tmp_pat
     world.buffer.sampling = replace(world.buffer.sampling, temperature=factor)
     with pytest.raises(Mismatch):
         world.go()
-    assert world.learner.taken == 1
+    assert world.learner.steps_taken == 1
 
 
 @pytest.mark.t(22)
@@ -310,7 +310,7 @@ def test_minibatches_are_cut_alike_and_the_samples_are_those_of_the_plain_run(sh
 @pytest.mark.parametrize("shuffle", ["prompts", "samples"])
 def test_every_sweep_deals_all_samples_in_an_order_of_its_own(shuffle: Any, tmp_path: Path) -> None:
     world = scripted(tmp_path, prompts=8, letters=15)
-    batch = pack(asyncio.run(world.buffer.take(8, 4, Independent(), world.method.keep, 0)).families)
+    batch = pack(asyncio.run(world.buffer.take(8, 4, Independent(), world.method.filter, 0)).selected)
     method = replace(world.method, minibatches=4, shuffle=shuffle)
     places = ((0, 0), (0, 1), (1, 0))  # iteration and sweep
     dealt = {at: tuple(step.samples for step in plan(world.recipe, method, batch, *at)) for at in places}
@@ -337,9 +337,9 @@ def test_a_mask_that_leaves_no_token(tmp_path: Path) -> None:
 def test_old_log_probs_as_sampled(tmp_path: Path) -> None:
     """The engine's own are the old ones: the gap becomes part of the ratio, and no reading is needed."""
     method = small("gspo", minibatches=2, proximal="sampled")
-    assert measures(method, [(Step(()), Step(()))]) == frozenset()
-    assert measures(replace(method, proximal="recomputed"), [(Step(()), Step(()))]) == {OLD}
-    assert measures(replace(method, proximal="recomputed"), [(Step(()),)]) == frozenset()
+    assert measures(method, [(StepPlan(()), StepPlan(()))]) == frozenset()
+    assert measures(replace(method, proximal="recomputed"), [(StepPlan(()), StepPlan(()))]) == {OLD}
+    assert measures(replace(method, proximal="recomputed"), [(StepPlan(()),)]) == frozenset()
     world = World(method, tmp_path, iterations=2)
     lines = world.go()
     assert all(0 < line["sampling/sampling_logp_difference/max"] < 1e-4 for line in lines[1:])  # of the first step
@@ -362,10 +362,10 @@ def test_a_run_whose_gap_has_no_metric_does_not_go_on_unguarded(tmp_path: Path, 
         World(small("gspo", minibatches=2), tmp_path, iterations=1).go()
 
 
-async def dictated(draw: Draw, sampler: Sampler) -> Family:
+async def dictated(draw: Draw, sampler: Sampler) -> Rollout:
     """Each answer is ended by a token that was written for it."""
     answers = [s.insert((3,), WRITTEN) for s in await sampler.sample(draw.prompt.context, draw.n)]
-    return Family(draw, tuple(await sampler.verify(answers)))
+    return Rollout(draw, tuple(await sampler.verify(answers)))
 
 
 def test_tokens_behind_what_was_read_end_where_the_text_ends(tmp_path: Path) -> None:
@@ -406,10 +406,10 @@ def test_an_iteration_without_a_step_is_not_remembered(tmp_path: Path) -> None:
     assert world.learner.memories == {"mean": -1.0}
 
 
-async def choosy(draw: Draw, sampler: Sampler) -> Family:
+async def choosy(draw: Draw, sampler: Sampler) -> Rollout:
     """The second answer is recorded and left out."""
     answers = await sampler.sample(draw.prompt.context, draw.n)
-    return Family(draw, tuple(await sampler.verify(answers)), kept=(True, False, True, True))
+    return Rollout(draw, tuple(await sampler.verify(answers)), selected=(True, False, True, True))
 
 
 def test_a_strategy_may_leave_answers_out_itself(tmp_path: Path) -> None:
@@ -432,6 +432,6 @@ def test_weights_of_a_reference_stay_what_they_were(tmp_path: Path) -> None:
     world = World(small("rloo"), tmp_path, iterations=3)
     before = world.weights()
     lines = world.go()
-    beside = world.learner.beside["reference"].state_dict()
+    beside = world.learner.models["reference"].state_dict()
     assert all(torch.equal(x, beside[name]) for name, x in before.items())
     assert lines[1]["kl/k1"] == 0 and lines[3]["kl"] > 0

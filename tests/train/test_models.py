@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from groupwise.__main__ import main
 from groupwise.learner import AdamW, Learner
 from groupwise.models import read_model, write_model
-from groupwise.models.foreign import Foreign
+from groupwise.models.foreign import TransformersModel
 from tests.models.directories import characters
 from tests.models.plain import load, made, ours, weighed, written
 from tests.models.test_families import rope
@@ -31,7 +31,7 @@ def test_a_run_from_a_directory_to_a_directory(
     kind, changes = KINDS[name]
     made(tmp_path / "made", kind, **changes)
     model = read_model(tmp_path / "made")
-    assert isinstance(model, Foreign) == (name == "foreign")
+    assert isinstance(model, TransformersModel) == (name == "foreign")
     write_model(model, tmp_path / "tiny", tokenizer=characters())
     capsys.readouterr()
     Path("mine.py").write_text("def grade(prompt, answer, gold):\n    return len(answer) % 2 == 0\n")

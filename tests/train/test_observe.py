@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 
 from groupwise.data import pack
-from groupwise.learner import StepTaken
+from groupwise.learner import StepResult
 from groupwise.train.observe import sample_lines, token_numbers
 from tests.laws.batches import families, step_of
 
@@ -19,7 +19,7 @@ def test_samples_are_found_by_their_keys_after_a_pickle_round_trip() -> None:
     batch = batch.take([4, 2, 0, 3, 1])
 
     def taken(b):  # type: ignore[no-untyped-def]
-        return StepTaken(batch=b, loss=0.0, grad_norm=0.0, grad_norm_clipped=0.0, learning_rate=0.0)
+        return StepResult(batch=b, loss=0.0, grad_norm=0.0, grad_norm_clipped=0.0, learning_rate=0.0)
 
     here = sample_lines(drawn, batch), token_numbers(drawn, [taken(batch)])
     copy = pickle.loads(pickle.dumps(batch))

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from groupwise.data import Environment
+from groupwise.data import MissingRequirement
 from groupwise.methods import Ramp
 from groupwise.objective import KL
 from groupwise.rollout import Native
-from groupwise.train.place import place, prepare
+from groupwise.train.place import build, prepare
 from groupwise.train.recipe import Machine
 from groupwise.train.use import Use
 from tests.faults.small_runs import EVERY, left, lines, ran
@@ -22,14 +22,14 @@ def test_layers_forwarded_again_change_no_bit_of_a_run(tmp_path: Path) -> None:
     plain, again = (left(ran(tmp_path / str(r), replace(EVERY, machine=Machine(recompute=r)))) for r in (False, True))
     assert plain["state"].pop("recipe") != again["state"].pop("recipe")  # a checkpoint holds the text of its recipe
     assert plain == again
-    assert place(replace(EVERY, machine=Machine(recompute=True)), Use()).model.model.recompute
+    assert build(replace(EVERY, machine=Machine(recompute=True)), Use()).model.model.recompute
 
 
 @pytest.mark.parametrize(("dtype", "bound"), [("float32", 1e-3), ("float64", 1e-3), ("bfloat16", 2.0)])
 def test_the_gap_that_rounding_explains_depends_on_the_dtype(dtype, bound) -> None:
     recipe = replace(EVERY, machine=Machine(dtype=dtype))
-    assert place(recipe, Use()).guards.max_gap == bound
-    assert place(replace(recipe, engine=Native(max_gap=0.25)), Use()).guards.max_gap == 0.25
+    assert build(recipe, Use()).guards.max_gap == bound
+    assert build(replace(recipe, engine=Native(max_gap=0.25)), Use()).guards.max_gap == 0.25
 
 
 def test_only_the_models_that_a_part_reads_are_built() -> None:
@@ -37,7 +37,7 @@ def test_only_the_models_that_a_part_reads_are_built() -> None:
     off = replace(method, objective=replace(method.objective, penalties=(KL(0.0),)))
     rising = replace(off, schedules=(("objective.penalties.0.coefficient", Ramp(0.0, 0.1, 5)),))
     for it, names in ((method, ["reference"]), (off, []), (rising, ["reference"])):
-        assert list(place(replace(EVERY, method=it), Use()).learner.beside) == names
+        assert list(build(replace(EVERY, method=it), Use()).learner.models) == names
 
 
 def test_a_machine_without_a_compiler_says_so_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,7 +49,7 @@ def test_a_machine_without_a_compiler_says_so_before_the_run(monkeypatch: pytest
 
     monkeypatch.setattr(torch, "compile", broken)
     prepare(Machine())
-    with pytest.raises(Environment, match="nothing can be compiled for cpu") as error:
+    with pytest.raises(MissingRequirement, match="nothing can be compiled for cpu") as error:
         prepare(Machine(compile=True))
     assert "No working C++ compiler" in str(error.value) and "more" not in str(error.value)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from groupwise.__main__ import main
-from groupwise.data import BadData, Environment, Sampling, Usage
+from groupwise.data import BadData, MissingRequirement, Sampling, Usage
 from groupwise.models import Decoder, write_model
 from groupwise.tasks import find_verifier
 from groupwise.tasks.presets import PRESETS
@@ -74,7 +74,7 @@ def test_the_graders_of_the_papers_are_here(template: str) -> None:
     for published in PUBLISHED.values():
         try:
             assert find_verifier(dict(published.words(template))["verifier"], None)
-        except Environment as error:  # known, and its package is not installed
+        except MissingRequirement as error:  # known, and its package is not installed
             assert "groupwise[math]" in error.fix
 
 

@@ -12,10 +12,10 @@ from safetensors.torch import load_file
 
 from groupwise.data import Storage
 from groupwise.train.disk import Disk
-from groupwise.train.record import Record, read_lines
+from groupwise.train.record import RunLogs, read_lines
 
 
-def iterate(record: Record, iteration: int) -> None:
+def iterate(record: RunLogs, iteration: int) -> None:
     record.metrics({"iteration": iteration, "reward": 1 / (iteration + 3), "text": "é\n\u2028\ud800"})
     record.timings({"iteration": iteration, "seconds": 0.5})
     record.samples(iteration, [{"text": "a"}, {"text": "b"}], {"advantage": torch.tensor([0.1, iteration])})
@@ -27,7 +27,7 @@ def contents(run: Path) -> dict[str, bytes]:
 
 def run_of(path: Path, iterations: int) -> Path:
     path.mkdir()
-    record = Record(path)
+    record = RunLogs(path)
     for iteration in range(1, iterations + 1):
         iterate(record, iteration)
     record.close()
@@ -35,7 +35,7 @@ def run_of(path: Path, iterations: int) -> Path:
 
 
 def test_lines_come_back_in_order_and_equal(tmp_path: Path) -> None:
-    record = Record(tmp_path)
+    record = RunLogs(tmp_path)
     line = {"z": 0.1 + 0.2, "a": 5e-324, "n": -0.0, "big": 2**70, "list": [1.5, {"x": None}], "text": "é\n\u2028\ud800"}
     record.metrics(line)
     record.metrics({"nan": math.nan, "deep": {"inf": [math.inf, -math.inf, 1.0]}})
@@ -83,15 +83,15 @@ def test_a_damaged_line_further_up_is_named(tmp_path: Path, text: bytes) -> None
 
 def test_resume_goes_back_to_the_checkpoint_without_a_seam(tmp_path: Path) -> None:
     run = run_of(tmp_path / "a", 2)
-    state = Record(run).state()
+    state = RunLogs(run).state()
     straight = contents(run_of(tmp_path / "b", 4))
-    record = Record(run)
+    record = RunLogs(run)
     iterate(record, 3)
     for extra in (b"", b'{"iteration": 4', b"\n\n"):
         with (run / "metrics.jsonl").open("ab") as file:
             file.write(extra)
         (run / "samples/.writing-000004.jsonl").write_text("half")
-        record = Record.resume(run, state, 2)
+        record = RunLogs.resume(run, state, 2)
         assert [line["iteration"] for line in read_lines(run / "metrics.jsonl")] == [1, 2]
         assert len(list((run / "samples").iterdir())) == 4
         iterate(record, 3)
@@ -103,17 +103,17 @@ def test_resume_without_a_checkpoint_begins_anew_and_leaves_foreign_files(tmp_pa
     run = run_of(tmp_path / "a", 2)
     for name in ("notes.txt", "12.jsonl", "000009.txt"):
         (run / "samples" / name).write_text("mine")
-    record = Record.resume(run, {}, 0)
+    record = RunLogs.resume(run, {}, 0)
     assert sorted(path.name for path in (run / "samples").iterdir()) == ["000009.txt", "12.jsonl", "notes.txt"]
     assert record.state()["sizes"] == {"metrics": 0, "timings": 0, "samples": 0}
 
 
 def test_a_log_shorter_than_its_checkpoint_is_refused(tmp_path: Path) -> None:
     run = run_of(tmp_path / "a", 2)
-    state = Record(run).state()
+    state = RunLogs(run).state()
     os.truncate(run / "metrics.jsonl", state["sizes"]["metrics"] - 1)
     with pytest.raises(Storage, match=r"metrics\.jsonl is not what it was when checkpoint 2 was saved") as caught:
-        Record.resume(run, state, 2)
+        RunLogs.resume(run, state, 2)
     assert str(state["sizes"]["metrics"]) in caught.value.evidence
 
 
@@ -138,7 +138,7 @@ class Full(Disk):
 def test_a_full_disk_loses_no_line_and_stops_only_the_checkpoint(tmp_path: Path) -> None:
     run, disk = tmp_path / "a", Full()
     run.mkdir()
-    record = Record(run, disk=disk)
+    record = RunLogs(run, disk=disk)
     iterate(record, 1)
     assert record.failures == 0
     disk.full = True
@@ -160,7 +160,7 @@ def test_a_full_disk_loses_no_line_and_stops_only_the_checkpoint(tmp_path: Path)
 
 
 def test_a_line_that_json_cannot_write_is_refused_at_once(tmp_path: Path) -> None:
-    record = Record(tmp_path)
+    record = RunLogs(tmp_path)
     with pytest.raises(TypeError):
         record.metrics({"tensor": torch.zeros(1)})
     record.metrics({"iteration": 1})

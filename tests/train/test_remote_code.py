@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from groupwise.__main__ import main
 from groupwise.data import BadData
 from groupwise.models import Lora, attach, fingerprint, merge, outline, read_model, write_adapter, write_model
-from groupwise.models.foreign import Foreign
+from groupwise.models.foreign import TransformersModel
 from groupwise.train.protocol import model_hash
 from tests.models.directories import characters
 from tests.models.plain import SMALL as SIZES
@@ -113,7 +113,7 @@ def test_by_default_nothing_of_it_runs(model: Path, capsys: pytest.CaptureFixtur
 
 def test_trusted_it_is_a_model_like_any_other(model: Path, tmp_path: Path) -> None:
     read, batch = read_model(model, trust_remote_code=True), written()
-    assert isinstance(read, Foreign) and type(read.causal).__name__ == "XForCausalLM"
+    assert isinstance(read, TransformersModel) and type(read.causal).__name__ == "XForCausalLM"
     (logp, by), (expected, own) = ours(read, batch), theirs(plain(model), batch)
     assert torch.allclose(logp, expected, rtol=0, atol=2e-5) and expected.std() > 0.1
     assert by.keys() == own.keys() and any("widen" in name for name in by)

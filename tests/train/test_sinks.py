@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from groupwise.data import Environment, Usage
-from groupwise.train.record import Record, read_lines
+from groupwise.data import MissingRequirement, Usage
+from groupwise.train.record import RunLogs, read_lines
 from groupwise.train.sinks import Sinks
 
 LINE = {"iteration": 4, "step": 8, "loss": 0.5, "reward": math.nan, "key": "SECRET", "nested": {"a": 1}, "none": None}
@@ -42,7 +42,7 @@ def test_a_sink_gets_the_finite_numbers_under_their_iteration(
 ) -> None:
     package = Calls()
     monkeypatch.setitem(sys.modules, module, package)
-    record = Record(tmp_path, sinks=(name,))
+    record = RunLogs(tmp_path, sinks=(name,))
     record.metrics(LINE)
     record.close()
     written = [(args, options) for call, args, options in package.calls if call == write]
@@ -62,7 +62,7 @@ def test_a_missing_package_names_its_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, module: str
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(Environment) as caught:
+    with pytest.raises(MissingRequirement) as caught:
         Sinks((name,), tmp_path)
     assert caught.value.fix == f"pip install 'groupwise[{name}]'" and caught.value.code == 4
 
@@ -77,7 +77,7 @@ def test_a_sink_that_fails_is_given_up_and_the_run_goes_on(tmp_path: Path, monke
     failing, working = Calls(fails="log"), Calls()
     monkeypatch.setitem(sys.modules, "wandb", failing)
     monkeypatch.setitem(sys.modules, "trackio", working)
-    record = Record(tmp_path, sinks=("wandb", "trackio"))
+    record = RunLogs(tmp_path, sinks=("wandb", "trackio"))
     record.metrics(LINE)
     record.metrics(LINE)
     assert [call for call, _, _ in failing.calls].count("log") == 1
@@ -89,7 +89,7 @@ def test_a_sink_that_fails_is_given_up_and_the_run_goes_on(tmp_path: Path, monke
 
 def test_a_sink_that_does_not_open_keeps_its_message_to_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", Calls(fails="init"))
-    with pytest.raises(Environment, match="the sink wandb does not open") as caught:
+    with pytest.raises(MissingRequirement, match="the sink wandb does not open") as caught:
         Sinks(("wandb",), tmp_path)
     assert "SECRET" not in str(caught.value)
 

@@ -13,7 +13,7 @@ from groupwise.methods import grpo
 from groupwise.models import find_model, read_tokenizer
 from groupwise.tasks import CodeVerifier, Each, Mixture, Problems, exact, last_number
 from groupwise.train import sources as sources_module
-from groupwise.train.check import doors
+from groupwise.train.check import check_inputs
 from groupwise.train.differences import diff
 from groupwise.train.recipe import Also, Columns, Recipe
 from groupwise.train.sources import sources, task_of, templates, verdict_wait, verifier_of
@@ -134,7 +134,7 @@ def test_check_shows_the_data(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_hints_about_templates() -> None:
     seen: list[str] = []
-    doors(recipe(template="r1"), Use(), seen.append)
+    check_inputs(recipe(template="r1"), Use(), seen.append)
     assert not any("</answer>" in line for line in seen)  # this model has no such characters: refused
     from groupwise.train.check import notes
 
@@ -210,8 +210,8 @@ def test_what_is_held_out_instead_may_know_its_columns() -> None:
 def test_a_part_without_problems_to_train_on_is_refused() -> None:
     rows("e.jsonl", [{"problem": "7*7=", "answer": "49"}])
     said = recipe(also=(Also(task="aime24:e.jsonl"),), template="no", sampling=Sampling(max_tokens=8))
-    assert [problem.what for problem in doors(said, Use())] == ["aime24:e.jsonl has no problems to train on"]
-    assert doors(recipe(sampling=Sampling(max_tokens=8)), Use()) == []
+    assert [problem.what for problem in check_inputs(said, Use())] == ["aime24:e.jsonl has no problems to train on"]
+    assert check_inputs(recipe(sampling=Sampling(max_tokens=8)), Use()) == []
 
 
 def test_tests_of_code_are_tried_in_a_mixture_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,7 +220,7 @@ def test_tests_of_code_are_tried_in_a_mixture_too(monkeypatch: pytest.MonkeyPatc
     tried: list[str] = []
     monkeypatch.setattr(CodeVerifier, "gate", lambda self, prompts: tried.extend(p.text for p in prompts))
     said = recipe(also=(Also(task="e.jsonl", verifier="code"),), sampling=Sampling(max_tokens=8))
-    assert doors(said, Use(unsafe_local_exec=True)) == []
+    assert check_inputs(said, Use(unsafe_local_exec=True)) == []
     assert sorted(tried) == ["1+1=", "1+2="]
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from groupwise import advantages, data, learner, methods, models, objective, rewards, rollout, tasks
 from groupwise.advantages import centred, leave_one_out
 from groupwise.data import Usage
-from groupwise.learner import Start
+from groupwise.learner import InitialPolicy
 from groupwise.methods import Method, Ramp, dapo, grpo, gspo, published, reinforce_pp
 from groupwise.objective import Clip, Objective, SoftGate, complete, sequence_mean
 from groupwise.rollout import Native
@@ -30,7 +30,7 @@ from groupwise.train.text import at, attempt, override, read_recipe, write
 from groupwise.train.use import Use, load_use
 
 NAMES = [method.__name__ for method in published]
-REFERENCE = (("reference", Start()),)
+REFERENCE = (("reference", InitialPolicy()),)
 
 
 def method_from(text: str, use: Use | None = None) -> Method:
@@ -90,7 +90,7 @@ def built(draw: st.DrawFn, cls: type) -> Any:
         given["aggregate"] = draw(st.sampled_from([sequence_mean, objective.group_mean]))
     if cls is Method:
         given |= {"models": REFERENCE, "schedules": (), "shaping": given.get("shaping") or (rewards.Correctness(),)}
-        given["models"] += tuple((name, Start()) for name in sorted({m.model for m in wants(given)} - {"reference"}))
+        given["models"] += tuple((name, InitialPolicy()) for name in sorted({m.model for m in wants(given)} - {"reference"}))
         given["group_size"] = max(2, given.get("group_size", 2))
         given |= {name: max(1, given.get(name, 1)) for name in ("minibatches", "passes")}
     if cls is Recipe:

@@ -14,7 +14,7 @@ import groupwise.train.text as text
 from groupwise.data import BadData, Logp, Usage
 from groupwise.methods import gspo, published, reference_of
 from groupwise.models import find_model
-from groupwise.train.check import check, rehearse
+from groupwise.train.check import check, dry_run
 from groupwise.train.names import methods
 from groupwise.train.text import read_recipe, write
 from groupwise.train.use import load_use
@@ -205,8 +205,8 @@ def test_nothing_is_told_twice():
 
 def test_rehearsal_sees_every_need():
     recipe = read_recipe(SMALL + "method = { base = 'reinforce_pp' }")
-    assert rehearse(recipe) == []
-    assert rehearse(replace(recipe, method=replace(recipe.method, group_size=3))) == []
+    assert dry_run(recipe) == []
+    assert dry_run(replace(recipe, method=replace(recipe.method, group_size=3))) == []
 
 
 def test_rehearsal_sees_a_need_that_was_not_said():
@@ -216,10 +216,10 @@ def test_rehearsal_sees_a_need_that_was_not_said():
         return b.logp_old > -9
 
     recipe = read_recipe(SMALL + "method = { base = 'grpo' }")
-    (told,) = rehearse(replace(recipe, method=replace(recipe.method, mask=(reads,))))
+    (told,) = dry_run(replace(recipe, method=replace(recipe.method, mask=(reads,))))
     assert "NoneType" in told.evidence
     says = Reads()
-    assert rehearse(replace(recipe, method=replace(recipe.method, mask=(says,)))) == []
+    assert dry_run(replace(recipe, method=replace(recipe.method, mask=(says,)))) == []
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,11 @@ from safetensors.torch import load_file
 from groupwise.__main__ import main
 from groupwise.data import ENVIRONMENT, TEMPLATE, WRITTEN, BadData, Draw, Prompt
 from groupwise.learner import AdamW, Learner
-from groupwise.models import Shared, Tokenizer, closed, find_model, find_template, heard, read_model, read_tokenizer
+from groupwise.models import Shared, Tokenizer, closed, find_model, find_template, conversation_turn, read_model, read_tokenizer
 from groupwise.tasks import Demonstration, demonstrations, read_demonstrations
 from groupwise.tasks.big_sums import sum_demonstrations
-from groupwise.train.commands import carry_on
-from groupwise.train.place import place
+from groupwise.train.commands import run_from
+from groupwise.train.place import build
 from groupwise.train.progress import Progress
 from groupwise.train.recipe import WarmStart
 from groupwise.train.use import Use
@@ -113,10 +113,10 @@ def test_a_run_begins_where_the_phase_ended(capsys: pytest.CaptureFixture[str]) 
 
 def test_the_reference_and_the_masters_are_those_after_the_phase(home: Path) -> None:
     recipe = replace(EVERY, warm_start=phase(steps=3), machine=replace(EVERY.machine, dtype="bfloat16"))
-    ready = place(recipe, Use())
+    ready = build(recipe, Use())
     before = {name: x.clone() for name, x in ready.model.state_dict().items()}
     assert asyncio.run(warm_start(begun(home / "run", recipe), ready, lambda: "", print))
-    policy, reference = ready.model.state_dict(), ready.learner.beside["reference"].state_dict()
+    policy, reference = ready.model.state_dict(), ready.learner.models["reference"].state_dict()
     assert any(not torch.equal(x, before[name]) for name, x in policy.items())
     assert all(torch.equal(x, reference[name]) for name, x in policy.items())
     optimizer = ready.learner.optimizer
@@ -134,9 +134,9 @@ def test_stopped_within_the_phase_it_goes_on_to_the_same_model(home: Path) -> No
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Progress, "say", lambda self, text: said(text))
-        assert carry_on(run, place(recipe, Use())) == 143
+        assert run_from(run, build(recipe, Use())) == 143
     assert not (run / "checkpoints").exists() and list((run / "warm_start" / "checkpoints").glob("00000[2-7]"))
-    assert carry_on(run, place(recipe, Use())) == 0
+    assert run_from(run, build(recipe, Use())) == 0
     for name in ("metrics.jsonl", "warm_start/metrics.jsonl", "model/model.safetensors"):
         assert (run / name).read_bytes() == (straight / name).read_bytes(), name
 
@@ -152,7 +152,7 @@ def test_an_adapter_is_taught_too() -> None:
 
 def read(path: str, tokenizer: Tokenizer | None = None) -> list[Demonstration]:
     it = tokenizer or characters()
-    ask, tell = find_template("no", it), partial(heard, it, ((), ()))
+    ask, tell = find_template("no", it), partial(conversation_turn, it, ((), ()))
     return read_demonstrations(path, ask, partial(closed, it), prompt="prompt", answer="answer", tell=tell)[0]
 
 
@@ -200,7 +200,7 @@ def test_a_conversation_is_shown_in_the_tokens_in_which_it_is_had() -> None:
         frame=template.between(),
     )  # fmt: skip
     had = family(s).samples[0]
-    tell = partial(heard, reader, template.between())
+    tell = partial(conversation_turn, reader, template.between())
     path, columns = rows("a.jsonl", messages(*TURNS)), {"prompt": "prompt", "answer": "answer"}
     (shown,), _ = read_demonstrations(path, template, partial(closed, reader), tell=tell, **columns)
     assert (shown.context, shown.answer) == (had.context, had.tokens)
@@ -211,7 +211,7 @@ def test_words_that_open_a_conversation_are_read() -> None:
     it = characters()
     talk = [("user", "1+1="), ("tool", "9"), ("assistant", "2")]
     path, columns = rows("a.jsonl", messages(*talk)), {"prompt": "prompt", "answer": "answer"}
-    tell = partial(heard, it, ((7,), (8,)))
+    tell = partial(conversation_turn, it, ((7,), (8,)))
     (shown,), _ = read_demonstrations(path, lambda asked: (1,), partial(closed, it), tell=tell, **columns)
     assert shown.answer == (*it.encode("92"), 0) and shown.origin == (ENVIRONMENT, WRITTEN, WRITTEN)
 

@@ -10,10 +10,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from groupwise.data.measures import Measure
-from groupwise.data.sample import Family, Ids, Outcome, Sample
+from groupwise.data.sample import Rollout, Ids, Outcome, Sample
 from groupwise.data.segments import Segments
 
-__all__ = ["Batch", "family_of", "key_of", "pack"]
+__all__ = ["Batch", "rollout_of", "key_of", "pack"]
 
 Memories = Mapping[str, Any]
 Key = tuple[int, Ids]
@@ -49,7 +49,7 @@ class Batch:
     """Tokens in samples."""
     groups: Segments = field(metadata=SEGMENTS)
     """Samples in groups."""
-    families: Segments = field(metadata=SEGMENTS)
+    rollouts: Segments = field(metadata=SEGMENTS)
     """Groups in families."""
     place: Int[Tensor, " n"] = field(metadata=PER_TOKEN)
     """Where each token stands among its sample's tokens."""
@@ -110,7 +110,7 @@ class Batch:
         """These samples in this order with all their columns; groups and families left without a sample are gone."""
         chosen = torch.as_tensor(samples, dtype=torch.long, device=self.place.device)
         tokens, sequences = _tokens_of(self.sequences, chosen)
-        groups, families = _regroup(self.groups, self.families, chosen)
+        groups, families = _regroup(self.groups, self.rollouts, chosen)
         return replace(
             self,
             sequences=sequences,
@@ -161,7 +161,7 @@ def columns(per: Literal["sample", "token", "segments", "run"]) -> tuple[str, ..
     return tuple(f.name for f in fields(Batch) if f.metadata["per"] == per)
 
 
-def pack(families: Sequence[Family], *, version: int = 0) -> Batch:
+def pack(families: Sequence[Rollout], *, version: int = 0) -> Batch:
     """The kept samples as one batch on the CPU. Roles that no update names stay in the record.
 
     `version` is the policy's now; a family counts its groups by the `group` of its samples.
@@ -173,7 +173,7 @@ def pack(families: Sequence[Family], *, version: int = 0) -> Batch:
     for f, family in enumerate(families):
         numbers: dict[int, int] = {}
         for i, sample in enumerate(family.samples):
-            if sample.role != "answer" or (family.kept is not None and not family.kept[i]):
+            if sample.role != "answer" or (family.selected is not None and not family.selected[i]):
                 continue
             if sample.group not in numbers:
                 numbers[sample.group] = len(family_of_group)
@@ -190,7 +190,7 @@ def pack(families: Sequence[Family], *, version: int = 0) -> Batch:
         keys=tuple(keys),
         sequences=Segments.of([len(t) for t in trained]),
         groups=Segments(torch.tensor(group_of, dtype=torch.long), len(family_of_group)),
-        families=Segments(torch.tensor(family_of_group, dtype=torch.long), len(families)),
+        rollouts=Segments(torch.tensor(family_of_group, dtype=torch.long), len(families)),
         place=torch.tensor([i for t in trained for i in t], dtype=torch.long),
         routes=tuple(s.routes for s in samples),
         outcome=torch.tensor([int(v.outcome) for v in verdicts if v], dtype=torch.long),
@@ -204,12 +204,12 @@ def pack(families: Sequence[Family], *, version: int = 0) -> Batch:
     )
 
 
-def key_of(family: Family, sample: Sample) -> Key:
+def key_of(family: Rollout, sample: Sample) -> Key:
     """The run's number of the sample's draw, and its stream, which no other sample of the draw has."""
     return family.draw.id, sample.stream
 
 
-def family_of(scores: Sequence[float], *, lengths: Sequence[int] | None = None, limit: int = 16) -> Family:
+def rollout_of(scores: Sequence[float], *, lengths: Sequence[int] | None = None, limit: int = 16) -> Rollout:
     """A family with these scores and lengths whose token ids and log-probs are arbitrary: for examples and tests.
 
     A score of 1 is correct, one of NaN unverifiable, any other wrong.
@@ -225,7 +225,7 @@ def family_of(scores: Sequence[float], *, lengths: Sequence[int] | None = None, 
 
     lengths = [2] * len(scores) if lengths is None else lengths
     draw = Draw(0, Prompt("p", (1, 2)), len(scores))
-    return Family(draw, tuple(sample(i, x, n) for i, (x, n) in enumerate(zip(scores, lengths))))
+    return Rollout(draw, tuple(sample(i, x, n) for i, (x, n) in enumerate(zip(scores, lengths))))
 
 
 def _tokens_of(sequences: Segments, chosen: Int[Tensor, " t"]) -> tuple[Int[Tensor, " m"], Segments]:

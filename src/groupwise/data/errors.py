@@ -5,7 +5,7 @@ from groupwise.data.visible import visible
 __all__ = [
     "BadData",
     "Diverged",
-    "Environment",
+    "MissingRequirement",
     "GroupwiseError",
     "Locked",
     "Mismatch",
@@ -61,7 +61,7 @@ class BadData(GroupwiseError):
     code = 3
 
 
-class Environment(GroupwiseError):
+class MissingRequirement(GroupwiseError):
     """This machine lacks something that the command needs."""
 
     code = 4

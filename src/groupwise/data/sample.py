@@ -11,18 +11,18 @@ __all__ = [
     "ENVIRONMENT",
     "TEMPLATE",
     "WRITTEN",
-    "Ask",
+    "GenerationRequest",
     "Draw",
-    "Family",
+    "Rollout",
     "Finish",
     "Ids",
     "Outcome",
     "Prompt",
     "Sample",
     "Sampling",
-    "Span",
+    "Generation",
     "Verdict",
-    "Words",
+    "CountedText",
 ]
 
 Ids = tuple[int, ...]
@@ -194,7 +194,7 @@ class Sample:
         )  # fmt: skip
 
 
-class Words(str):
+class CountedText(str):
     """What an environment says, and what is to be counted of it: text with numbers by name, each of which is a metric.
 
     >>> said = Words("error: no such tool", calls=1, malformed=1)
@@ -205,7 +205,7 @@ class Words(str):
     __slots__ = ("counts",)
     counts: Mapping[str, float]
 
-    def __new__(cls, text: str, **counts: Any) -> "Words":
+    def __new__(cls, text: str, **counts: Any) -> "CountedText":
         """ValueError for a count that is no finite number."""
         for name, count in counts.items():
             if isinstance(count, bool) or not isinstance(count, int | float) or not math.isfinite(count):
@@ -216,12 +216,12 @@ class Words(str):
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class Rollout:
     """All that one draw brought back, one group or several. `kept` only marks; `cause` says why not."""
 
     draw: Draw
     samples: tuple[Sample, ...]
-    kept: tuple[bool, ...] | None = None
+    selected: tuple[bool, ...] | None = None
     cause: str = ""
 
 
@@ -254,7 +254,7 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class GenerationRequest:
     """A request for one sample's next tokens. `at` of them stand already at the end of `context`; `limit` more may.
 
     The random number of the token at position t is keyed by (seed, purpose, draw, stream, t): mates change nothing.
@@ -270,7 +270,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class Generation:
     """The engine's answer to an ask. `logp` is under the law that was sampled from; an interrupted span is `cut`.
 
     `routes` are the experts of a mixture, where the engine writes them down: of the ask's context and of the tokens but

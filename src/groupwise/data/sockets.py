@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from groupwise.data.batch import Batch
-from groupwise.data.sample import Ask, Draw, Family, Ids, Prompt, Sample, Span, Verdict
+from groupwise.data.sample import GenerationRequest, Draw, Rollout, Ids, Prompt, Sample, Generation, Verdict
 
 __all__ = [
     "Advantage",
@@ -19,15 +19,15 @@ __all__ = [
     "Curriculum",
     "Engine",
     "EngineKind",
-    "Journal",
-    "Keep",
+    "Replay",
+    "Filter",
     "Layout",
     "LinearHead",
     "Mask",
     "Memory",
     "Penalty",
     "Ratio",
-    "Reply",
+    "Observation",
     "Sampler",
     "Shaping",
     "Strategy",
@@ -36,7 +36,7 @@ __all__ = [
     "Verifier",
     "Weighs",
     "Weight",
-    "World",
+    "Environment",
 ]
 
 Couples = Literal["token", "sequence", "group"]
@@ -67,13 +67,13 @@ class Verifier(Protocol):
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict: ...
 
 
-Reply = str | Verdict | None
+Observation = str | Verdict | None
 """What an environment answers: words (`Words` where something is to be counted), and the model goes on; a verdict, or
 None for the verifier's: the end."""
 
 
 @runtime_checkable
-class World(Protocol):
+class Environment(Protocol):
     """An environment: the other side of one conversation, made anew for each sample.
 
     `reset` may open it with words; `step` answers what the model said in its last turn. Both are functions of the
@@ -81,22 +81,22 @@ class World(Protocol):
     was said and answered before a run was killed, and says what it answers now.
     """
 
-    async def reset(self, prompt: Prompt, random: Random) -> Reply: ...
+    async def reset(self, prompt: Prompt, random: Random) -> Observation: ...
 
-    async def step(self, said: str) -> Reply: ...
+    async def step(self, said: str) -> Observation: ...
 
-    async def recall(self, said: str, reply: Reply) -> Reply: ...
+    async def restore(self, said: str, reply: Observation) -> Observation: ...
 
 
 @runtime_checkable
-class Journal(Protocol):
+class Replay(Protocol):
     """What environments answered, by the name of the question, so that none is asked twice after a kill."""
 
     def __contains__(self, question: str) -> bool: ...
 
-    def __getitem__(self, question: str) -> Reply: ...
+    def __getitem__(self, question: str) -> Observation: ...
 
-    def write(self, question: str, reply: Reply) -> None: ...
+    def write(self, question: str, reply: Observation) -> None: ...
 
 
 @runtime_checkable
@@ -107,7 +107,7 @@ class Curriculum(Protocol[State]):
 
     def draw(self, state: State, task: Task, n: int, group_size: int) -> tuple[State, list[Draw]]: ...
 
-    def observe(self, state: State, families: Sequence[Family]) -> State: ...
+    def observe(self, state: State, families: Sequence[Rollout]) -> State: ...
 
 
 # From draws to families
@@ -125,9 +125,9 @@ class Sampler(Protocol):
 
     async def verify(self, samples: Sequence[Sample]) -> list[Sample]: ...
 
-    async def hear(self, sample: Sample) -> Reply: ...
+    async def reply(self, sample: Sample) -> Observation: ...
 
-    def tell(self, sample: Sample, words: str) -> Sample: ...
+    def append(self, sample: Sample, words: str) -> Sample: ...
 
     async def score(self, context: Ids, sample: Sample) -> tuple[float, ...]: ...
 
@@ -140,20 +140,20 @@ class Sampler(Protocol):
 class Strategy(Protocol):
     """How a draw becomes a family: an ordinary coroutine in which rounds, trees and turns are await, if and for."""
 
-    async def __call__(self, draw: Draw, sampler: Sampler) -> Family: ...
+    async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout: ...
 
 
 @runtime_checkable
 class Engine(Protocol):
     """Generates. One ask is one sample's next tokens; equal prefixes are computed once."""
 
-    async def sample(self, ask: Ask) -> Span: ...
+    async def sample(self, ask: GenerationRequest) -> Generation: ...
 
     async def score(self, context: Ids, tokens: Ids) -> tuple[float, ...]: ...
 
     async def load(self, version: int, weights: Mapping[str, Tensor]) -> None: ...
 
-    def foresee(self, contexts: Sequence[Ids]) -> None: ...
+    def prefill(self, contexts: Sequence[Ids]) -> None: ...
 
 
 @runtime_checkable
@@ -170,7 +170,7 @@ class EngineKind(Protocol):
 
 
 @runtime_checkable
-class Keep(Protocol):
+class Filter(Protocol):
     """Marks the samples of one family that are worth training on. It sees outcomes, never a shaped reward."""
 
     def __call__(self, family: Batch, /) -> Bool[Tensor, " s"]: ...

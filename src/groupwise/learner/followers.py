@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-__all__ = ["Start"]
+__all__ = ["InitialPolicy"]
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class InitialPolicy:
     """The policy as it stood when the run began, never changed: the usual reference."""

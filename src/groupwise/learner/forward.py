@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from groupwise.data import Backbone, Batch, LinearHead
-from groupwise.learner.linear_law import linear_law
-from groupwise.models import Shared, log_law
+from groupwise.learner.linear_law import linear_logprobs
+from groupwise.models import Shared, logprobs
 
 __all__ = ["forward"]
 
@@ -42,7 +42,7 @@ def forward(
     hidden = hidden.index_select(0, source)  # whose gradient has one order
     bound = {"temperature": temperature, "logits_at_once": logits_at_once}
     if isinstance(model, LinearHead) and len(rows):
-        logp, entropy = linear_law(hidden, model.unembedding, target, **bound)
+        logp, entropy = linear_logprobs(hidden, model.unembedding, target, **bound)
     else:
         logp, entropy = chosen(model.head, hidden, target, **bound)
     return logp.index_select(0, back), entropy.index_select(0, back)
@@ -59,7 +59,7 @@ def chosen(
     """Log-probs and entropies of the targets under any head, by chunks of rows that bound the logits alive."""
 
     def part(rows: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
-        law = log_law(head(rows), temperature)
+        law = logprobs(head(rows), temperature)
         with torch.no_grad():
             entropy = -(law.exp() * law.clamp(min=torch.finfo(law.dtype).min)).sum(-1)
         return law.gather(-1, ids[:, None])[:, 0], entropy

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from groupwise.models import law_dtype
+from groupwise.models import logprob_dtype
 
 NARROWEST = 256
 """Entries of the vocabulary in a block, at least: below that a matrix product is slow."""
@@ -14,7 +14,7 @@ NARROWEST = 256
 Pair = tuple[Float[Tensor, " n"], Float[Tensor, " n"]]
 
 
-def linear_law(
+def linear_logprobs(
     hidden: Float[Tensor, "n width"],
     weight: Float[Tensor, "v width"],
     target: Int[Tensor, " n"],
@@ -43,7 +43,7 @@ class _LinearLaw(torch.autograd.Function):
         vocabulary = len(weight)
         size = max(NARROWEST, logits_at_once // len(hidden))
         blocks = [slice(at, min(at + size, vocabulary)) for at in range(0, vocabulary, size)]
-        top = torch.full_like(target, -torch.inf, dtype=law_dtype(hidden.dtype))
+        top = torch.full_like(target, -torch.inf, dtype=logprob_dtype(hidden.dtype))
         total, weighted, said, kept = torch.zeros_like(top), torch.zeros_like(top), torch.zeros_like(top), None
         for block in blocks:
             x = _logits(hidden, weight[block], temperature)
@@ -92,7 +92,7 @@ class _LinearLaw(torch.autograd.Function):
 
 def _logits(hidden: Tensor, weight: Tensor, temperature: float) -> Tensor:
     """Logits over the temperature, at least in float32."""
-    x = (hidden @ weight.T).to(law_dtype(hidden.dtype))
+    x = (hidden @ weight.T).to(logprob_dtype(hidden.dtype))
     return x if temperature == 1 else x.div_(temperature)
 
 

@@ -6,39 +6,39 @@ from typing import Literal
 
 from groupwise.data import Batch, Couples
 
-__all__ = ["Step", "ahead", "cut"]
+__all__ = ["StepPlan", "measure_plan", "make_plan"]
 
-Piece = tuple[int, ...]
+Microbatch = tuple[int, ...]
 """Numbers of samples, in the batch that was cut."""
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class StepPlan:
     """One optimizer step: its pieces together hold each of its samples once."""
 
-    pieces: tuple[Piece, ...]
+    microbatches: tuple[Microbatch, ...]
 
     @property
     def samples(self) -> tuple[int, ...]:
-        return tuple(i for piece in self.pieces for i in piece)
+        return tuple(i for piece in self.microbatches for i in piece)
 
 
-def cut(
+def make_plan(
     batch: Batch,
     *,
     size: int,
     shuffle: Literal["prompts", "samples"],
     permutation: Callable[[int], Sequence[int]],
-    piece_tokens: int,
+    microbatch_tokens: int,
     couples: Couples = "token",
-) -> tuple[Step, ...]:
+) -> tuple[StepPlan, ...]:
     """An iteration in steps of `size` prompts (or as many samples as `size` prompts of it have), and those in pieces.
 
     A short iteration has fewer steps, the last possibly smaller. `permutation(n)` is the keyed order in which prompts
     or samples are dealt. A piece holds at most `piece_tokens` tokens, equal contexts counted once; a sample longer than
     that is a piece of its own. Where the objective couples a group, a group is never split between pieces or steps.
     """
-    family = batch.families.index[batch.groups.index].tolist()
+    family = batch.rollouts.index[batch.groups.index].tolist()
     members: dict[int, list[int]] = {}
     for sample, number in enumerate(family):
         members.setdefault(number, []).append(sample)
@@ -49,25 +49,25 @@ def cut(
         if couples == "group":
             raise ValueError("the objective couples whole groups: shuffle prompts, not samples")
         units = [[i] for i in range(len(batch))]
-        per_step = max(1, -(-size * len(batch) // max(1, batch.families.count)))  # up: unequal prompts add no step
+        per_step = max(1, -(-size * len(batch) // max(1, batch.rollouts.count)))  # up: unequal prompts add no step
     order = permutation(len(units))
     dealt = [[i for u in order[k : k + per_step] for i in units[u]] for k in range(0, len(units), per_step)]
     whole = batch.groups.index.tolist() if couples == "group" else list(range(len(batch)))
     steps = [sorted(samples, key=lambda i: (whole[i], i)) for samples in dealt]
-    return tuple(Step(_pieces(batch, samples, whole, piece_tokens)) for samples in steps)
+    return tuple(StepPlan(_microbatches(batch, samples, whole, microbatch_tokens)) for samples in steps)
 
 
-def ahead(steps: Sequence[Step], batch: Batch, *, piece_tokens: int) -> tuple[Step, ...]:
+def measure_plan(steps: Sequence[StepPlan], batch: Batch, *, microbatch_tokens: int) -> tuple[StepPlan, ...]:
     """A sweep's samples as they are read before it: the first step as it stands, all others in as few pieces as fit.
 
     Only the first step meets the weights that were read, and there a ratio must be 1 to the bit.
     """
     later = sorted(i for step in steps[1:] for i in step.samples)
-    rest = _pieces(batch, later, list(range(len(batch))), piece_tokens)
-    return (*steps[:1], *([Step(rest)] if rest else []))
+    rest = _microbatches(batch, later, list(range(len(batch))), microbatch_tokens)
+    return (*steps[:1], *([StepPlan(rest)] if rest else []))
 
 
-def _pieces(batch: Batch, samples: list[int], whole: list[int], piece_tokens: int) -> tuple[Piece, ...]:
+def _microbatches(batch: Batch, samples: list[int], whole: list[int], piece_tokens: int) -> tuple[Microbatch, ...]:
     """The samples of a step dealt into pieces in order, so that those with equal contexts stay side by side."""
     pieces: list[list[int]] = []
     contexts: set[tuple[int, ...]] = set()

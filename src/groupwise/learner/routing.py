@@ -12,7 +12,7 @@ from torch import Tensor
 from groupwise.data import Batch, Usage
 from groupwise.models import Experts, Routes, Shared
 
-__all__ = ["Routing", "mixture", "see_routing"]
+__all__ = ["Routing", "mixture", "check_routing"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ class Routing:
             raise ValueError(f"balance is {self.balance}\ntake a coefficient from 0 on, such as 0.001")
 
 
-class Trip:
+class RoutedForward:
     """One piece's way through the experts: pass it to `forward`, then ask it."""
 
     def __init__(self, experts: Experts, *, follow: bool = False, weigh: bool = False) -> None:
@@ -94,7 +94,7 @@ class Trip:
         return total * (self.experts.count / (tokens * self.experts.routers))
 
 
-class Traffic:
+class StepRouting:
     """All trips of one step: what its routers chose, and the loss that evens out their load.
 
     Every token that a sample's log-probs depend on counts once for that sample, its prompt's tokens, too.
@@ -109,13 +109,13 @@ class Traffic:
         if self.experts is not None and routing.balance and len(pieces) > 1:
             self._load = sum(self._counted(model, piece) for piece in pieces)  # type: ignore[assignment]
 
-    def trip(self) -> Trip | None:
+    def forward_pass(self) -> RoutedForward | None:
         """For the next piece; None where there are no experts."""
         if self.experts is None:
             return None
-        return Trip(self.experts, follow=self.routing.replay != "none", weigh=self.routing.balance > 0)
+        return RoutedForward(self.experts, follow=self.routing.replay != "none", weigh=self.routing.balance > 0)
 
-    def see(self, trip: Trip | None) -> Float[Tensor, ""] | None:
+    def add(self, trip: RoutedForward | None) -> Float[Tensor, ""] | None:
         """What a piece that was forwarded adds to the loss beside its objective; None if nothing."""
         if trip is None:
             return None
@@ -131,14 +131,14 @@ class Traffic:
     @torch.no_grad()
     def _counted(self, model: Any, piece: Batch) -> Tensor:
         """Where a piece's tokens go: the whole step's load must be known before its first piece has a gradient."""
-        trip = self.trip()
+        trip = self.forward_pass()
         assert trip is not None
         contexts, tokens = zip(*((s.context, s.tokens) for s in piece.samples))
         trip(model, piece, Shared.of(contexts, tokens, device=piece.place.device))
         return trip.load()
 
 
-def see_routing(routing: Routing, experts: Experts | None) -> None:
+def check_routing(routing: Routing, experts: Experts | None) -> None:
     """That a model has the experts that a method speaks of. Raises `Usage`."""
     if routing == Routing() or experts is not None:
         return

@@ -12,14 +12,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from groupwise.data import Backbone, Batch, Entropy, Logp, Measure, Memory
-from groupwise.learner.followers import Start
+from groupwise.learner.followers import InitialPolicy
 from groupwise.learner.forward import forward
 from groupwise.learner.optimizer import AdamW, Optimizer
-from groupwise.learner.plan import Step
-from groupwise.learner.routing import Routing, Traffic, Trip, mixture
-from groupwise.models import Decoder, law_dtype
+from groupwise.learner.plan import StepPlan
+from groupwise.learner.routing import Routing, StepRouting, RoutedForward, mixture
+from groupwise.models import Decoder, logprob_dtype
 
-__all__ = ["NO_TOKEN", "Learner", "StepTaken"]
+__all__ = ["NO_TOKEN", "Learner", "StepResult"]
 
 M = TypeVar("M", bound=torch.nn.Module)
 PLAIN = Routing()
@@ -32,13 +32,13 @@ NO_TOKEN = "no token is trained"
 class Loss(Protocol):
     """What the learner knows of an objective: constants of the whole step, then a scalar a piece."""
 
-    def fix(self, step: Batch) -> Batch: ...
+    def prepare(self, step: Batch) -> Batch: ...
 
     def __call__(self, piece: Batch) -> Float[Tensor, ""]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepTaken:
+class StepResult:
     """One optimizer step as it happened. `batch` is the whole step with the log-probs it was taken at, without graph.
 
     `skipped` says why the weights were left alone: empty where they moved. Of `choices` of experts `changed` are
@@ -69,7 +69,7 @@ class Learner:
         optimizer: AdamW,
         steps: int,
         temperature: float = 1.0,
-        followers: Sequence[tuple[str, Start]] = (),
+        side_models: Sequence[tuple[str, InitialPolicy]] = (),
         memory: Sequence[tuple[str, Memory]] = (),
     ) -> None:
         assert isinstance(model, Backbone), "a model is a torch module with a head"
@@ -79,10 +79,10 @@ class Learner:
         self.steps = steps
         self.temperature = temperature
         self.optimizer = Optimizer((p for p in model.parameters() if p.requires_grad), optimizer)
-        self.beside = {name: _frozen(model) for name, _ in followers}
+        self.models = {name: _frozen(model) for name, _ in side_models}
         self.memory = tuple(memory)
         self.memories: dict[str, Any] = {name: part.init() for name, part in self.memory}
-        self.taken = 0
+        self.steps_taken = 0
         self.version = 0
 
     @property
@@ -92,14 +92,14 @@ class Learner:
     @property
     def dtype(self) -> torch.dtype:
         """The dtype of its log-probs: at least float32, whatever the weights have."""
-        return law_dtype(next(self.model.parameters()).dtype)
+        return logprob_dtype(next(self.model.parameters()).dtype)
 
     def weights(self) -> dict[str, Tensor]:
         """The policy's tensors themselves, not copies."""
         return dict(self.model.state_dict())
 
     @torch.no_grad()
-    def read(self, batch: Batch, plan: Sequence[Step], measures: frozenset[Measure], routing: Routing = PLAIN) -> Batch:
+    def compute_measures(self, batch: Batch, plan: Sequence[StepPlan], measures: frozenset[Measure], routing: Routing = PLAIN) -> Batch:
         """The batch with old log-probs and measures, computed on the pieces of `plan` (see `ahead`).
 
         `measures` without `Logp("policy")` and `Entropy()` leaves the policy's own forward out. With it goes a
@@ -111,10 +111,10 @@ class Learner:
         order = [i for step in plan for i in step.samples]
         columns: dict[Measure, list[Tensor]] = {measure: [] for measure in (OLD, Entropy(), *map(Logp, models))}
         experts, routes = mixture(self.model), list(batch.routes)
-        for piece in (piece for step in plan for piece in step.pieces):
+        for piece in (piece for step in plan for piece in step.microbatches):
             part = batch.take(piece)
             if own:
-                trip = Trip(experts, follow=routing.replay == "engine") if experts else None
+                trip = RoutedForward(experts, follow=routing.replay == "engine") if experts else None
                 logp, entropy = forward(self.model, part, temperature=self.temperature, through=trip)
                 columns[OLD].append(logp)
                 columns[Entropy()].append(entropy)
@@ -122,16 +122,16 @@ class Learner:
                     for i, lines in zip(piece, trip.written()):
                         routes[i] = lines
             for name in models:
-                columns[Logp(name)].append(forward(self.beside[name], part, temperature=self.temperature)[0])
+                columns[Logp(name)].append(forward(self.models[name], part, temperature=self.temperature)[0])
         back = _places(batch, order)
         found = {measure: torch.cat(parts)[back] for measure, parts in columns.items() if parts}
         return batch.having(logp_old=found.pop(OLD, batch.logp_old), measures=found, routes=tuple(routes))
 
-    def step(self, batch: Batch, step: Step, objective: Loss, routing: Routing = PLAIN) -> StepTaken:
+    def step(self, batch: Batch, step: StepPlan, objective: Loss, routing: Routing = PLAIN) -> StepResult:
         """One optimizer step on these samples. A gradient that is not finite leaves the weights alone."""
-        whole = objective.fix(batch.take(step.samples))
+        whole = objective.prepare(batch.take(step.samples))
         settings = self.optimizer.settings
-        rate = settings.rate(self.taken, self.steps)
+        rate = settings.rate(self.steps_taken, self.steps)
         loss, seen, traffic = self._backward(whole, step, objective, routing)
         norm = float(torch.nn.utils.get_total_norm(self.optimizer.gradients))
         skipped = ""
@@ -141,9 +141,9 @@ class Learner:
             skipped = NO_TOKEN
         else:
             self.optimizer.step(rate, norm)
-            self.taken += 1
+            self.steps_taken += 1
         self.optimizer.forget()
-        return StepTaken(
+        return StepResult(
             batch=seen,
             loss=loss,
             grad_norm=norm,
@@ -156,22 +156,22 @@ class Learner:
         )
 
     def _backward(
-        self, whole: Batch, step: Step, objective: Loss, routing: Routing = PLAIN
-    ) -> tuple[float, Batch, Traffic]:
+        self, whole: Batch, step: StepPlan, objective: Loss, routing: Routing = PLAIN
+    ) -> tuple[float, Batch, StepRouting]:
         """Gradients of the whole step, piece by piece; the loss, the step with its log-probs, and its experts."""
-        parts = _cut(whole, step)
-        traffic = Traffic(self.model, routing, parts)
+        parts = _microbatches(whole, step)
+        traffic = StepRouting(self.model, routing, parts)
         losses: list[Tensor] = []
         logps, entropies = [], []
         for part in parts:
-            trip = traffic.trip()
+            trip = traffic.forward_pass()
             logp, entropy = forward(self.model, part, temperature=self.temperature, through=trip)
             old = part.logp_old if part.logp_old is not None else logp.detach()
             leaf = logp.detach().requires_grad_()
             scalar = objective(part.having(logp=leaf, logp_old=old))
             scalar.backward()
             assert leaf.grad is not None, "a loss depends on its log-probs"
-            beside = traffic.see(trip)
+            beside = traffic.add(trip)
             # Every piece runs its backward pass, also where the gradient is zero: under FSDP a backward pass gathers
             # and reduces weights, so ranks that decide by their own gradients would wait for each other for ever.
             roots, slopes = ([logp], [leaf.grad]) if beside is None else ([logp, beside], [leaf.grad, None])
@@ -203,21 +203,21 @@ class Learner:
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and JSON from which `restore` goes on to the bit. What is frozen stays where it was read from."""
         tensors = {f"policy.{name}": x for name, x in self._own(self.model).items()}
-        for name, model in self.beside.items():
+        for name, model in self.models.items():
             tensors |= {f"beside.{name}.{key}": x for key, x in self._own(model).items()}
         tensors |= {f"optimizer.{name}": x for name, x in self.optimizer.state().items()}
-        return tensors, {"taken": self.taken, "version": self.version, "memories": self.memories}
+        return tensors, {"taken": self.steps_taken, "version": self.version, "memories": self.memories}
 
     @torch.no_grad()
     def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-        places = [("policy.", self.model), *((f"beside.{name}.", model) for name, model in self.beside.items())]
+        places = [("policy.", self.model), *((f"beside.{name}.", model) for name, model in self.models.items())]
         for prefix, model in places:
             given, own = _under(prefix, tensors), self._own(model)
             assert given.keys() == own.keys(), "a checkpoint of another model"
             for name, x in own.items():
                 x.copy_(given[name])
         self.optimizer.restore(_under("optimizer.", tensors))
-        self.taken, self.version = state["taken"], state["version"]
+        self.steps_taken, self.version = state["taken"], state["version"]
         self.memories = dict(state["memories"])
 
 
@@ -227,12 +227,12 @@ def _frozen(model: M) -> M:
     return copy.deepcopy(model, shared).requires_grad_(False)
 
 
-def _cut(whole: Batch, step: Step) -> list[Batch]:
+def _microbatches(whole: Batch, step: StepPlan) -> list[Batch]:
     """The pieces of a step's own batch."""
-    if len(step.pieces) == 1:
+    if len(step.microbatches) == 1:
         return [whole]
-    ends = list(accumulate(map(len, step.pieces)))
-    return [whole.take(range(end - len(piece), end)) for piece, end in zip(step.pieces, ends)]
+    ends = list(accumulate(map(len, step.microbatches)))
+    return [whole.take(range(end - len(piece), end)) for piece, end in zip(step.microbatches, ends)]
 
 
 def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -13,7 +13,7 @@ def cispo(*, group_size: int = 16, floor: float = 0.0, cap: float = 5.0, minibat
     """Clips the importance weight instead of the objective: no token loses its gradient. Mixed groups only."""
     return Method(
         group_size=group_size,
-        keep=mixed_outcomes,
+        filter=mixed_outcomes,
         refill=10,
         advantage=(Standardised(),),
         objective=Objective(surrogate=ClippedWeight(floor, cap), aggregate=token_mean),

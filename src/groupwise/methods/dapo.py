@@ -15,7 +15,7 @@ def dapo(
     """GRPO without KL, with clip-higher, token mean, overlong shaping and mixed groups only."""
     return Method(
         group_size=group_size,
-        keep=mixed_outcomes,
+        filter=mixed_outcomes,
         refill=10,
         shaping=(Correctness(right=1.0, wrong=-1.0), Overlong(buffer)),
         advantage=(Standardised(),),

@@ -1,7 +1,7 @@
 """GRPO: Group Relative Policy Optimization."""
 
 from groupwise.advantages import Standardised
-from groupwise.learner import Start
+from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Reference
 from groupwise.objective import KL, Clip, Objective, group_mean
@@ -14,7 +14,7 @@ def grpo(*, group_size: int = 64, clip: float = 0.2, kl: float = 0.04) -> Method
     return Method(
         group_size=group_size,
         advantage=(Standardised(),),
-        models=(("reference", Start()),),
+        models=(("reference", InitialPolicy()),),
         objective=Objective(surrogate=Clip(clip, clip), penalties=(KL(kl, form="k3"),), aggregate=group_mean),
     )
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from groupwise.advantages import every_token
-from groupwise.data import Advantage, Credit, Curriculum, Keep, Logp, Mask, Measure, Memory, Shaping, Strategy, needs
-from groupwise.learner import Routing, Start
+from groupwise.data import Advantage, Credit, Curriculum, Filter, Logp, Mask, Measure, Memory, Shaping, Strategy, needs
+from groupwise.learner import Routing, InitialPolicy
 from groupwise.methods.schedules import Schedule
 from groupwise.objective import Objective
 from groupwise.rewards import Correctness, everything
@@ -28,7 +28,7 @@ class Method:
     group_size: int = 8
     curriculum: Curriculum = Shuffled()  # noqa: RUF009
     strategy: Strategy = Independent()  # noqa: RUF009
-    keep: Keep = everything
+    filter: Filter = everything
     refill: int = field(default=0, metadata={"beside": "keep"})
     unverifiable: Literal["exclude", "wrong", "drop_group"] = "exclude"
     shaping: tuple[Shaping, ...] = (Correctness(),)
@@ -38,10 +38,10 @@ class Method:
     objective: Objective = Objective()  # noqa: RUF009
     minibatches: int = 1
     shuffle: Literal["prompts", "samples"] = "prompts"
-    passes: int = 1
+    epochs: int = 1
     proximal: Literal["recomputed", "sampled"] = "recomputed"
     routing: Routing = Routing()  # noqa: RUF009
-    models: tuple[tuple[str, Start], ...] = ()
+    models: tuple[tuple[str, InitialPolicy], ...] = ()
     memory: tuple[tuple[str, Memory], ...] = ()
     schedules: tuple[tuple[str, Schedule], ...] = ()
 
@@ -72,7 +72,7 @@ class Method:
             raise ValueError(f'{why}\nsay routing.replay = "engine", or proximal = "recomputed"')
 
     @property
-    def models_in_use(self) -> tuple[tuple[str, Start], ...]:
+    def models_in_use(self) -> tuple[tuple[str, InitialPolicy], ...]:
         """The models beside the policy that a part reads; all of them where a schedule may change a coefficient."""
         if self.schedules:
             return self.models

@@ -1,7 +1,7 @@
 """REINFORCE++: a global baseline instead of a critic."""
 
 from groupwise.advantages import ReturnsToGo, WhitenedTokens
-from groupwise.learner import Start
+from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Reference
 from groupwise.objective import Clip, Objective, token_mean
@@ -14,7 +14,7 @@ def reinforce_pp(*, group_size: int = 1, clip: float = 0.2, kl: float = 0.01, mi
     return Method(
         group_size=group_size,
         credit=WhitenedTokens(ReturnsToGo(kl=kl), ddof=0),
-        models=(("reference", Start()),),
+        models=(("reference", InitialPolicy()),),
         objective=Objective(surrogate=Clip(clip, clip), aggregate=token_mean),
         minibatches=minibatches,
     )

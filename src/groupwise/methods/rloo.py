@@ -1,7 +1,7 @@
 """RLOO: REINFORCE with a leave-one-out baseline."""
 
 from groupwise.advantages import leave_one_out
-from groupwise.learner import Start
+from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Reference
 from groupwise.objective import Objective, reinforce, sequence_sum
@@ -16,7 +16,7 @@ def rloo(*, group_size: int = 4, kl: float = 0.03) -> Method:
         group_size=group_size,
         shaping=(Correctness(), KLInReward(kl)),
         advantage=(leave_one_out,),
-        models=(("reference", Start()),),
+        models=(("reference", InitialPolicy()),),
         objective=Objective(surrogate=reinforce, aggregate=sequence_sum),
     )
 

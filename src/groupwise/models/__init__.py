@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from groupwise.models.decoder import Decoder, Shape
     from groupwise.models.files import base_directory, base_name, commit_of, find_model, of_hub, own_code
     from groupwise.models.layout import Shared
-    from groupwise.models.lora import Lora, adapted, attach, load_peft, merge, see_targets, write_adapter
+    from groupwise.models.lora import Lora, adapted, attach, load_peft, merge, check_targets, write_adapter
     from groupwise.models.packed_attention import attention, past
     from groupwise.models.routing import Experts, Routes, experts_of
-    from groupwise.models.sampling import choose, law_dtype, log_law, truncated
-    from groupwise.models.templates import Messages, Template, closed, find_template, heard
+    from groupwise.models.sampling import choose, logprob_dtype, logprobs, truncated
+    from groupwise.models.templates import Messages, Template, closed, find_template, conversation_turn
     from groupwise.models.tokenizer import Tokenizer, read_tokenizer
     from groupwise.models.weights import fingerprint, weight_files
 
@@ -54,12 +54,12 @@ __all__ = [
     "find_template",
     "fingerprint",
     "forget",
-    "heard",
+    "conversation_turn",
     "keyed_random",
-    "law_dtype",
+    "logprob_dtype",
     "lineage",
     "load_peft",
-    "log_law",
+    "logprobs",
     "merge",
     "of_hub",
     "outline",
@@ -71,7 +71,7 @@ __all__ = [
     "read_model",
     "read_shape",
     "read_tokenizer",
-    "see_targets",
+    "check_targets",
     "stored_dtype",
     "truncated",
     "uniform",

@@ -15,13 +15,13 @@ from groupwise.models.decoder import Decoder, Shape, Sizes
 from groupwise.models.families import beyond, config_of, shape_of
 from groupwise.models.fields import short
 from groupwise.models.files import base_directory, listing, read_json
-from groupwise.models.foreign import Foreign
-from groupwise.models.foreign_files import foreign_outline, foreign_sizes, read_foreign, write_foreign
+from groupwise.models.foreign import TransformersModel
+from groupwise.models.foreign_files import transformers_outline, transformers_sizes, read_transformers, write_transformers
 from groupwise.models.lora import read_adapter
 from groupwise.models.tokenizer import Tokenizer
 from groupwise.models.weights import FRESH, Stored, fingerprint, header, refuse_types, tensors, weight_files
 
-Model = Decoder | Foreign
+Model = Decoder | TransformersModel
 DTYPES = {name: getattr(torch, name) for name in ("float64", "float32", "float16", "bfloat16")}
 HEAD = "lm_head.weight"
 
@@ -39,7 +39,7 @@ def read_shape(path: Path | str, *, context: int = 0, trust_remote_code: bool = 
     _refuse(path, config, trust_remote_code)
     try:
         if config.get("auto_map") or beyond(config):
-            shape: Sizes = foreign_sizes(path, trust_remote_code=trust_remote_code)
+            shape: Sizes = transformers_sizes(path, trust_remote_code=trust_remote_code)
         else:
             shape = shape_of(config)
     except KeyError as error:
@@ -80,7 +80,7 @@ def read_model(
         if not weight_files(path):
             what, fix = f"the model in {path} is fresh, and not a native one", "describe a Llama, Mistral or Qwen"
             raise BadData(what, evidence=beyond(read_json(path / "config.json")), fix=fix)
-        model = read_foreign(path, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
+        model = read_transformers(path, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
     if given != path:
         read_adapter(model, given, base_sha256=fingerprint(path))
     return model
@@ -91,7 +91,7 @@ def outline(path: Path | str, *, trust_remote_code: bool = False) -> nn.Module:
     shape = read_shape(path, trust_remote_code=trust_remote_code)
     if isinstance(shape, Shape):
         return Decoder(shape)
-    return foreign_outline(base_directory(Path(path)), trust_remote_code=trust_remote_code)
+    return transformers_outline(base_directory(Path(path)), trust_remote_code=trust_remote_code)
 
 
 def _read_decoder(path: Path, shape: Shape, dtype: torch.dtype, device: torch.device | str, seed: int) -> Decoder:
@@ -133,8 +133,8 @@ def write_model(model: Model, path: Path | str, *, tokenizer: Tokenizer) -> None
     config = config_of(model.shape) if isinstance(model, Decoder) else {}
     generation = {"eos_token_id": ends, "pad_token_id": ends[0]}
     tokenizer.save(path)
-    if isinstance(model, Foreign):
-        write_foreign(model, path)
+    if isinstance(model, TransformersModel):
+        write_transformers(model, path)
     else:
         weights = {name: p.detach().cpu().contiguous() for name, p in model.named_parameters()}
         save_file(weights, path / "model.safetensors", metadata={"format": "pt"})

@@ -20,7 +20,7 @@ from groupwise.models.decoder import Sizes
 from groupwise.models.routing import Routes, attended
 
 
-class Foreign(nn.Module):
+class TransformersModel(nn.Module):
     """A `Backbone` over a causal language model of transformers, with the scales, caps and biases of its own head."""
 
     def __init__(self, causal: nn.Module, shape: Sizes) -> None:
@@ -44,7 +44,7 @@ class Foreign(nn.Module):
 
     def head(self, hidden: Float[Tensor, "n width"]) -> Float[Tensor, "n vocabulary"]:
         """Logits as the model's own `forward` makes them of these hidden states."""
-        tail = _with(self.causal, self._trunk, _Given())
+        tail = _with(self.causal, self._trunk, _EmbeddingsGiven())
         return tail(inputs_embeds=hidden[None], use_cache=False).logits[0]
 
     @property
@@ -88,14 +88,14 @@ class Foreign(nn.Module):
         return [m for m in self.causal.modules() if isinstance(m, GradientCheckpointingLayer)]
 
 
-class _Given(nn.Module):
+class _EmbeddingsGiven(nn.Module):
     """Stands where the trunk was, and says what it is given."""
 
     def forward(self, *_: Any, inputs_embeds: Tensor, **__: Any) -> Any:
-        return _Said(inputs_embeds)
+        return _HiddenStates(inputs_embeds)
 
 
-class _Said:
+class _HiddenStates:
     """Hidden states and nothing else, whatever else a head would like to pass on."""
 
     def __init__(self, hidden: Tensor) -> None:

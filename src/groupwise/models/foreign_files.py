@@ -15,7 +15,7 @@ from groupwise.models.decoder import Sizes
 from groupwise.models.families import LAYERS, POSITIONS, SIZE
 from groupwise.models.fields import short, whole
 from groupwise.models.files import read_json
-from groupwise.models.foreign import Foreign, attend
+from groupwise.models.foreign import TransformersModel, attend
 from groupwise.models.layout import Shared
 from groupwise.models.weights import FLOATS, header, refuse_nonsense, refuse_types, weight_files
 
@@ -27,7 +27,7 @@ TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-3}
 """How far packed may be from alone, relative to the largest logit. Half precisions: 0.1."""
 
 
-def foreign_sizes(path: Path, *, trust_remote_code: bool = False) -> Sizes:
+def transformers_sizes(path: Path, *, trust_remote_code: bool = False) -> Sizes:
     """What a directory's configuration says of a model of transformers. BadData for what cannot be used."""
     config = _configured(path, trust_remote_code)
     with _told(path, "lacks in its config.json what every model has", "take a causal language model of text"):
@@ -80,13 +80,13 @@ def _refuse_counts(path: Path, config: Any) -> None:
             raise BadData(f"the model in {path} has more parts than can be built", evidence=seen, fix=fix)
 
 
-def read_foreign(
+def read_transformers(
     path: Path, *, dtype: torch.dtype, device: torch.device | str, trust_remote_code: bool = False
-) -> Foreign:
+) -> TransformersModel:
     """The model in a directory. BadData, naming what is wrong, where it cannot be used as a `Backbone`."""
     import transformers
 
-    sizes = foreign_sizes(path, trust_remote_code=trust_remote_code)
+    sizes = transformers_sizes(path, trust_remote_code=trust_remote_code)
     transformers.AttentionInterface.register(NAME, attend)
     with _quietly(), _told(path, "cannot be read by transformers", "fetch the directory again"):
         found: Any = transformers.AutoModelForCausalLM.from_pretrained(
@@ -105,7 +105,7 @@ def read_foreign(
     if dtype == torch.float64 and causal._can_set_experts_implementation():
         causal.set_experts_implementation("eager")  # its grouped product knows no float64
     _refuse_weights(path, causal)
-    model = Foreign(causal.to(device), sizes).requires_grad_(True)
+    model = TransformersModel(causal.to(device), sizes).requires_grad_(True)
     with _told(path, "cannot be driven by our layouts", "take one whose tokens meet in plain attention only"):
         model.shape = _proved(model)
     return model
@@ -121,7 +121,7 @@ def _refuse_weights(path: Path, causal: nn.Module) -> None:
         refuse_nonsense(path, name, parameter)
 
 
-def foreign_outline(path: Path, *, trust_remote_code: bool = False) -> nn.Module:
+def transformers_outline(path: Path, *, trust_remote_code: bool = False) -> nn.Module:
     """The modules of the model in a directory by their own names, without weights."""
     import transformers
 
@@ -130,7 +130,7 @@ def foreign_outline(path: Path, *, trust_remote_code: bool = False) -> nn.Module
         return transformers.AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
 
 
-def write_foreign(model: Foreign, path: Path) -> None:
+def write_transformers(model: TransformersModel, path: Path) -> None:
     """Configuration and weights as transformers writes them; tokenizer and end tokens are the caller's."""
     with _quietly():
         model.causal.save_pretrained(path)  # pyright: ignore[reportCallIssue]
@@ -148,7 +148,7 @@ class _Watch:
 
 
 @torch.no_grad()
-def _proved(model: Foreign) -> Sizes:
+def _proved(model: TransformersModel) -> Sizes:
     """The sizes as its attention shows them. ValueError unless it says of packed texts what it says of each alone."""
     device = next(model.parameters()).device
     context, answers = (3, 1, 4, 1, 5), ((9, 2, 6), (5, 3, 5, 8))

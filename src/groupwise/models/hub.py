@@ -6,7 +6,7 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 
-from groupwise.data import BadData, Environment, GroupwiseError, Storage
+from groupwise.data import BadData, MissingRequirement, GroupwiseError, Storage
 
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?")
 """`owner/name`, or `owner/name@revision`: a branch, a tag or a commit."""
@@ -45,7 +45,7 @@ def unfetched(model: str, revision: str, error: Exception) -> GroupwiseError:
         return Storage(f"the model {model} could not be stored", evidence=seen, fix=fix)
     if "GatedRepoError" in kinds:
         fix = f"accept its terms on its page on the hub ({model}), then log in: hf auth login"
-        return Environment(f"the model {model} is gated", evidence=seen, fix=fix)
+        return MissingRequirement(f"the model {model} is gated", evidence=seen, fix=fix)
     if "RevisionNotFoundError" in kinds:
         fix = f"look at its branches and tags, or leave @{revision} out"
         return BadData(f"the model {model} has no revision {revision!r}", evidence=seen, fix=fix)
@@ -57,7 +57,7 @@ def unfetched(model: str, revision: str, error: Exception) -> GroupwiseError:
     what = f"the model {model} is neither a directory nor in the cache of the hub, and the hub cannot be reached"
     fix = f"where there is a network: hf download {model}\nwithout one: hf download {model} --local-dir DIR "
     fix += "elsewhere, bring DIR here, and name it instead"
-    return Environment(what, evidence=seen, fix=fix)
+    return MissingRequirement(what, evidence=seen, fix=fix)
 
 
 def is_hub_name(name: object) -> bool:

@@ -15,10 +15,10 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from groupwise.data import BadData, Environment, GroupwiseError, Usage, visible
+from groupwise.data import BadData, MissingRequirement, GroupwiseError, Usage, visible
 from groupwise.models.fields import mapping, real, short, whole
 from groupwise.models.files import ADAPTER, listing, read_json
-from groupwise.models.foreign import Foreign
+from groupwise.models.foreign import TransformersModel
 from groupwise.models.hub import is_hub_name
 from groupwise.models.weights import header, metadata, refuse_types, tensors
 
@@ -54,7 +54,7 @@ def attach(model: nn.Module, lora: Lora, *, seed: int) -> None:
 
     `Usage` for a target that is no linear layer of the model, `Environment` without peft.
     """
-    see_targets(model, lora)
+    check_targets(model, lora)
     peft, host = load_peft(), _host(model)
     config = peft.LoraConfig(
         r=lora.rank,
@@ -68,7 +68,7 @@ def attach(model: nn.Module, lora: Lora, *, seed: int) -> None:
         peft.inject_adapter_in_model(config, host)
 
 
-def see_targets(model: nn.Module, lora: Lora) -> None:
+def check_targets(model: nn.Module, lora: Lora) -> None:
     """`Usage` that names the first target which no linear layer of the model bears. Needs no weights and no peft."""
     host = _host(model)
     linear, mixtures, heads = _linear(host), _mixtures(host), _heads(host)
@@ -93,7 +93,7 @@ def adapted(model: nn.Module) -> bool:
 
 def _host(model: nn.Module) -> Any:
     """What bears the adapter, and by whose names it is written: of a model of transformers, that itself."""
-    return model.causal if isinstance(model, Foreign) else model
+    return model.causal if isinstance(model, TransformersModel) else model
 
 
 def _turned(module: nn.Module) -> bool:
@@ -220,7 +220,7 @@ def load_peft() -> Any:
     try:
         return importlib.import_module("peft")
     except ImportError as error:
-        raise Environment("LoRA needs peft", evidence=str(error), fix="pip install 'groupwise[lora]'") from error
+        raise MissingRequirement("LoRA needs peft", evidence=str(error), fix="pip install 'groupwise[lora]'") from error
 
 
 def _refuse(path: Path, config: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from groupwise.data import BadData, Environment
+from groupwise.data import BadData, MissingRequirement
 
 WORKER = Path(__file__).with_name("template_worker.py")
 
@@ -64,7 +64,7 @@ class Renderer:
         if process.stdout.readline() != b"\n":
             self.close()
             seen = f"{WORKER.name} ended with exit code {process.returncode}"
-            raise Environment("chat templates cannot be rendered", evidence=seen, fix="pip install jinja2")
+            raise MissingRequirement("chat templates cannot be rendered", evidence=seen, fix="pip install jinja2")
         return process
 
     def close(self) -> None:

@@ -92,7 +92,7 @@ def gates(logits: Float[Tensor, "n count"], chosen: Int[Tensor, "n each"], norma
     return weights / weights.sum(-1, keepdim=True) if normalised else weights
 
 
-class _Post:
+class _RouterHooks:
     """Stands at one router: the layer's attention is told by a keyword what the routes are, and they hear the router.
 
     Attention is called with it each time that a layer is forwarded, also when that is done again on the way back.
@@ -102,10 +102,10 @@ class _Post:
         self.number, self.normalised = number, normalised
         self.routes: Routes | None = None
 
-    def meet(self, attention: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+    def before_attention(self, attention: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
         self.routes = kwargs.get("routes")
 
-    def hear(self, router: nn.Module, args: Any, said: tuple[Tensor, Tensor, Tensor]) -> Any:
+    def after_router(self, router: nn.Module, args: Any, said: tuple[Tensor, Tensor, Tensor]) -> Any:
         routes, self.routes = self.routes, None
         return None if routes is None else routes.turn(self.number, self.normalised, said)
 
@@ -138,9 +138,9 @@ def attended(causal: nn.Module) -> Experts | None:
     if experts is None or not all(_plain(router) for _, router in routers_of(causal)):
         return None
     for number, (attention, router) in enumerate(routers_of(causal)):
-        post = _Post(number, _normalised(router))
-        attention.register_forward_pre_hook(post.meet, with_kwargs=True)
-        router.register_forward_hook(post.hear)
+        post = _RouterHooks(number, _normalised(router))
+        attention.register_forward_pre_hook(post.before_attention, with_kwargs=True)
+        router.register_forward_hook(post.after_router)
     return experts
 
 

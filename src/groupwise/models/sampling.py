@@ -10,7 +10,7 @@ BLOCK = 512
 """Entries of the vocabulary whose mass is summed as one."""
 
 
-def law_dtype(dtype: torch.dtype) -> torch.dtype:
+def logprob_dtype(dtype: torch.dtype) -> torch.dtype:
     """The dtype of log-probs under weights of this one: at least float32.
 
     >>> law_dtype(torch.bfloat16), law_dtype(torch.float64)
@@ -19,13 +19,13 @@ def law_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def log_law(logits: Float[Tensor, "rows v"], temperature: float = 1.0) -> Float[Tensor, "rows v"]:
+def logprobs(logits: Float[Tensor, "rows v"], temperature: float = 1.0) -> Float[Tensor, "rows v"]:
     """`log_softmax(logits / T)`, at least in float32. T = 0 is certainty of the largest logit, the first of equals.
 
     >>> log_law(torch.tensor([[1.0, 3.0, 3.0]]), 0.0).exp()
     tensor([[0., 1., 0.]])
     """
-    logits = logits.to(law_dtype(logits.dtype))
+    logits = logits.to(logprob_dtype(logits.dtype))
     if temperature == 0:
         certain = torch.full_like(logits, -torch.inf)
         return certain.scatter(-1, logits.argmax(-1, keepdim=True), 0.0)
@@ -41,7 +41,7 @@ def truncated(logits: Float[Tensor, "rows v"], sampling: Sampling) -> Float[Tens
     >>> truncated(torch.tensor([[0.1, 0.6, 0.3]]).log(), Sampling(top_p=0.7)).exp()
     tensor([[0.0000, 0.6667, 0.3333]])
     """
-    logp = log_law(logits, sampling.temperature)
+    logp = logprobs(logits, sampling.temperature)
     if not sampling.truncated:
         return logp
     falling, order = logp.double().sort(dim=-1, descending=True, stable=True)

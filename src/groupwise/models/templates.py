@@ -157,7 +157,7 @@ def closed(tokenizer: Tokenizer, answer: str) -> tuple[int, ...]:
     return (*tokenizer.encode(answer), end if end in tokenizer.eos else min(tokenizer.eos))
 
 
-def heard(tokenizer: Tokenizer, frame: tuple[Ids, Ids], said: Ids, words: str) -> tuple[Ids, Ids, Ids]:
+def conversation_turn(tokenizer: Tokenizer, frame: tuple[Ids, Ids], said: Ids, words: str) -> tuple[Ids, Ids, Ids]:
     """What an environment's words add behind what stands there: the template's ids, the words' own, the template's.
 
     `frame` is the template's `between`. An end token that the model has written is not written again; words that open a

@@ -43,7 +43,7 @@ class Objective:
             )
 
     @torch.no_grad()
-    def fix(self, step: Batch) -> Batch:
+    def prepare(self, step: Batch) -> Batch:
         """`share` and `weight` of every token, from the whole step, before it is cut into pieces."""
         weights = (_per_token(w, step) for w in self.weights)
         weight = math.prod(weights, start=torch.ones_like(step.advantage))

@@ -1,6 +1,6 @@
 # Made by tools/front_doors.py from the `__all__` of each file.
 from groupwise.rollout.buffer import Buffer as Buffer
-from groupwise.rollout.buffer import Harvest as Harvest
+from groupwise.rollout.buffer import Rollouts as Rollouts
 from groupwise.rollout.buffer import answers as answers
 from groupwise.rollout.curriculum import Shuffled as Shuffled
 from groupwise.rollout.engine import NativeEngine as NativeEngine

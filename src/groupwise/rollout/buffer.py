@@ -13,10 +13,10 @@ from groupwise.data import (
     Curriculum,
     Draw,
     Engine,
-    Family,
+    Rollout,
     Ids,
-    Journal,
-    Keep,
+    Replay,
+    Filter,
     Outcome,
     Prompt,
     Sampling,
@@ -24,7 +24,7 @@ from groupwise.data import (
     Task,
     Verifier,
     WorkerLost,
-    World,
+    Environment,
     name_of,
     pack,
 )
@@ -33,28 +33,28 @@ from groupwise.rollout.sampler import DrawSampler
 from groupwise.rollout.strategy import Independent
 from groupwise.rollout.together import together
 
-__all__ = ["Buffer", "Harvest", "answers"]
+__all__ = ["Buffer", "Rollouts", "answers"]
 
-Policy = Literal["exclude", "wrong", "drop_group"]
+UnverifiableRule = Literal["exclude", "wrong", "drop_group"]
 
 
 @dataclass(frozen=True, slots=True)
-class Harvest:
+class Rollouts:
     """All that an iteration drew, in draw order, kept or not, in how many rounds, and how many are `missing` yet."""
 
-    all: tuple[Family, ...]
+    all: tuple[Rollout, ...]
     rounds: int
     missing: int = 0
 
     @property
-    def families(self) -> list[Family]:
+    def selected(self) -> list[Rollout]:
         """The kept ones."""
-        return [f for f in self.all if any(f.kept or ())]
+        return [f for f in self.all if any(f.selected or ())]
 
     @property
-    def dropped(self) -> list[Family]:
+    def dropped(self) -> list[Rollout]:
         """The others; each says why in `cause`."""
-        return [f for f in self.all if not any(f.kept or ())]
+        return [f for f in self.all if not any(f.selected or ())]
 
     @property
     def causes(self) -> Mapping[str, int]:
@@ -62,7 +62,7 @@ class Harvest:
         return Counter(f.cause for f in self.dropped)
 
     @property
-    def unjudged(self) -> tuple[int, int, str]:
+    def unverifiable(self) -> tuple[int, int, str]:
         """How many answers could not be judged, of how many, and the first cause."""
         verdicts = [s.verdict for f in self.all for s in f.samples if s.verdict is not None]
         causes = [v.cause for v in verdicts if v.outcome is Outcome.unverifiable]
@@ -71,11 +71,11 @@ class Harvest:
     @property
     def metrics(self) -> dict[str, int]:
         """What the rounds brought: every family is counted once, among the kept or under the cause of its leaving."""
-        unjudged, answers, _ = self.unjudged
+        unjudged, answers, _ = self.unverifiable
         line = {
             "rollout/rounds": self.rounds,
             "rollout/families": len(self.all),
-            "rollout/kept": len(self.families),
+            "rollout/kept": len(self.selected),
             "rollout/dropped": len(self.dropped),
             "rollout/missing": self.missing,
             "rollout/unverifiable": unjudged,
@@ -100,18 +100,18 @@ class Buffer:
     tokenizer: Tokenizer
     sampling: Sampling = field(kw_only=True)
     seed: int = field(kw_only=True)
-    unverifiable: Policy = field(kw_only=True, default="exclude")
+    unverifiable: UnverifiableRule = field(kw_only=True, default="exclude")
     deadline: float = field(kw_only=True, default=600.0)
     verdict_deadline: float = field(kw_only=True, default=60.0)
-    world: Callable[[], World] | None = field(kw_only=True, default=None)
-    journal: Journal | None = field(kw_only=True, default=None)
+    environment: Callable[[], Environment] | None = field(kw_only=True, default=None)
+    replay: Replay | None = field(kw_only=True, default=None)
     frame: tuple[Ids, Ids] = field(kw_only=True, default=((), ()))
     _state: Any = field(init=False)
 
     def __post_init__(self) -> None:
         self._state = self.curriculum.init(self.task, self.seed)
 
-    async def take(self, n: int, group_size: int, strategy: Strategy, keep: Keep, refill: int) -> Harvest:
+    async def take(self, n: int, group_size: int, strategy: Strategy, keep: Filter, refill: int) -> Rollouts:
         """Families until `n` are kept: at most `refill` further rounds, each for exactly those still missing.
 
         Nothing is remembered of a take that fails: it can be done again. WorkerLost for a family beyond its deadline.
@@ -122,15 +122,15 @@ class Buffer:
             state, draws = self.curriculum.draw(state, self.task, missing, group_size)
             if not draws:
                 break
-            families = [self._marked(f, keep) for f in await together(self._family(d, strategy) for d in draws)]
+            families = [self._filtered(f, keep) for f in await together(self._rollout(d, strategy) for d in draws)]
             state = self.curriculum.observe(state, families)
             taken += families
-            missing -= sum(any(f.kept or ()) for f in families)
+            missing -= sum(any(f.selected or ()) for f in families)
             rounds += 1
         self._state = state
-        return Harvest(tuple(taken), rounds, missing)
+        return Rollouts(tuple(taken), rounds, missing)
 
-    def pack(self, families: Sequence[Family], *, version: int = 0) -> Batch:
+    def pack(self, families: Sequence[Rollout], *, version: int = 0) -> Batch:
         """The kept samples as one batch. With `unverifiable = "wrong"`, unverifiable outcomes are wrong in it."""
         batch = pack(families, version=version)
         if self.unverifiable != "wrong":
@@ -146,15 +146,15 @@ class Buffer:
     def restore(self, state: Any) -> None:
         self._state = state
 
-    async def _family(self, draw: Draw, strategy: Strategy) -> Family:
+    async def _rollout(self, draw: Draw, strategy: Strategy) -> Rollout:
         sampler = DrawSampler(
             draw=draw, engine=self.engine, verifier=self.verifier, tokenizer=self.tokenizer, sampling=self.sampling,
-            seed=self.seed, deadline=self.verdict_deadline, world=self.world, journal=self.journal,
+            seed=self.seed, deadline=self.verdict_deadline, environment=self.environment, replay=self.replay,
             frame=self.frame,
         )  # fmt: skip
         return await _in_time(strategy, sampler, self.deadline)
 
-    def _marked(self, family: Family, keep: Keep) -> Family:
+    def _filtered(self, family: Rollout, keep: Filter) -> Rollout:
         """The family with `kept` for each sample. Keep sees what the method's statistics will see."""
         batch = self.pack([family])
         unjudged = batch.outcome == Outcome.unverifiable
@@ -169,7 +169,7 @@ class Buffer:
             stays[judged] = keep(batch.take(judged))
             cause = "" if bool(stays.any()) else name_of(keep)
         marks = iter(stays.tolist())  # of what was packed: answers that the strategy itself did not leave out
-        before = family.kept or (True,) * len(family.samples)
+        before = family.selected or (True,) * len(family.samples)
         kept = tuple(s.role == "answer" and b and next(marks) for s, b in zip(family.samples, before))
         return replace(family, kept=kept, cause=cause)
 
@@ -187,10 +187,10 @@ async def answers(
     strategy: Strategy = Independent(),  # noqa: B008
     deadline: float = 600.0,
     verdict_deadline: float = 60.0,
-    world: Callable[[], World] | None = None,
-    journal: Journal | None = None,
+    world: Callable[[], Environment] | None = None,
+    journal: Replay | None = None,
     frame: tuple[Ids, Ids] = ((), ()),
-) -> list[Family]:
+) -> list[Rollout]:
     """`n` answers to each prompt with their verdicts, beside any run: no state is read or written.
 
     Prompt i is draw i under `purpose`, so the same question is asked with the same random numbers whenever it is asked.
@@ -198,7 +198,7 @@ async def answers(
     samplers = [
         DrawSampler(
             draw=Draw(i, prompt, n), engine=engine, verifier=verifier, tokenizer=tokenizer, sampling=sampling,
-            seed=seed, purpose=purpose, deadline=verdict_deadline, world=world, journal=journal,
+            seed=seed, purpose=purpose, deadline=verdict_deadline, environment=world, replay=journal,
             frame=frame,
         )
         for i, prompt in enumerate(prompts)
@@ -206,7 +206,7 @@ async def answers(
     return await together(_in_time(strategy, s, deadline) for s in samplers)
 
 
-async def _in_time(strategy: Strategy, sampler: DrawSampler, deadline: float) -> Family:
+async def _in_time(strategy: Strategy, sampler: DrawSampler, deadline: float) -> Rollout:
     waited: list[str] = []
 
     def look() -> None:

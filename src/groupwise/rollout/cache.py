@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from groupwise.data import Ids
-from groupwise.rollout.layouts import KeysValues, RowsKeysValues, chunks, swapped
+from groupwise.rollout.layouts import KeysValues, RowsKeysValues, chunks, transposed
 
 
-class Prefixes:
+class PrefixCache:
     """Keys and values of contexts, found by equality of tokens; those longest unused leave first."""
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class RowCache:
         layers, tall, kv, wide, d = self.chunks[at][0].shape
         kept = min(tall, live)
         keys = self._none.new_zeros(layers, rows, kv, width, d)
-        values = self._none.new_zeros(layers, rows, kv, d, width).mT if swapped(keys) else torch.zeros_like(keys)
+        values = self._none.new_zeros(layers, rows, kv, d, width).mT if transposed(keys) else torch.zeros_like(keys)
         for new, old in zip((keys, values), self.chunks[at]):
             new[:, :kept, :, :wide] = old[:, :kept]
         self.chunks[at] = keys, values

@@ -8,7 +8,7 @@ from typing import TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from groupwise.data import BadData, Draw, Family, Task
+from groupwise.data import BadData, Draw, Rollout, Task
 from groupwise.models import Purpose, permutation
 
 SOCKET = "Curriculum"
@@ -39,7 +39,7 @@ class Shuffled:
             draws.append(Draw(i, task[int(_order(seed, epoch, len(task))[place])], group_size))
         return Drawn(seed=seed, drawn=first + n), draws
 
-    def observe(self, state: Drawn, families: Sequence[Family]) -> Drawn:
+    def observe(self, state: Drawn, families: Sequence[Rollout]) -> Drawn:
         return state
 
 

@@ -9,9 +9,9 @@ from itertools import groupby, islice
 import torch
 from torch import Tensor
 
-from groupwise.data import Ask, Finish, Ids, Span, Usage
-from groupwise.models import Experts, Model, Routes, Tokenizer, blocked, forget, log_law
-from groupwise.rollout.cache import Prefixes
+from groupwise.data import GenerationRequest, Finish, Ids, Generation, Usage
+from groupwise.models import Experts, Model, Routes, Tokenizer, blocked, forget, logprobs
+from groupwise.rollout.cache import PrefixCache
 from groupwise.rollout.layouts import ROWS, Prefill, padded, shareable
 from groupwise.rollout.routes import prompts
 from groupwise.rollout.rows import Job, Rows
@@ -40,12 +40,12 @@ class NativeEngine:
         self._quick = decoder if experts else blocked(decoder)  # routes are written by the modules themselves
         self._experts = experts
         self._rows = Rows(self._quick, tokenizer, seed=seed, rows=rows, cache_tokens=cache_tokens, experts=experts)
-        self._prefixes = Prefixes()
+        self._prefixes = PrefixCache()
         self._waiting: deque[Job] = deque()
         self._ticker: asyncio.Task[None] | None = None
         self._left = False
 
-    async def sample(self, ask: Ask) -> Span:
+    async def sample(self, ask: GenerationRequest) -> Generation:
         """The ask's next tokens. Usage for one that the model or the cache cannot hold; cancelling frees its row."""
         self._refuse(ask)
         job = Job(ask, asyncio.get_running_loop().create_future())
@@ -65,7 +65,7 @@ class NativeEngine:
         self._fits(context, len(tokens))
         with torch.inference_mode():
             hidden = self._read([context + tokens[:-1]])[1][len(context) - 1 :][: len(tokens)]
-            law = log_law(self._quick.head(hidden))
+            law = logprobs(self._quick.head(hidden))
             return tuple(law[range(len(tokens)), list(tokens)].tolist())
 
     async def load(self, version: int, weights: Mapping[str, Tensor]) -> None:
@@ -84,10 +84,10 @@ class NativeEngine:
                     x.copy_(weights[name])
         forget(self._quick)
         self._prefixes.clear()
-        self._rows.stems.cache.clear()
+        self._rows.sequences.cache.clear()
         self.version = version
 
-    def foresee(self, contexts: Sequence[Ids]) -> None:
+    def prefill(self, contexts: Sequence[Ids]) -> None:
         """Read these contexts now."""
         for context in contexts:
             self._fits(context, 1)
@@ -103,7 +103,7 @@ class NativeEngine:
                 self._admit()
                 if not self._rows.jobs:
                     return
-                self._answer(self._rows.tick())
+                self._answer(self._rows.advance())
         except asyncio.CancelledError:
             self._fail(None)
             raise
@@ -129,9 +129,9 @@ class NativeEngine:
             return
         self._remember([job.ask.context[:-1] for job in chosen])
         begins = (len(job.ask.context) - shareable(len(job.ask.context)) for job in chosen)
-        longest = max(self._rows.stems.longest + 1, *begins)
+        longest = max(self._rows.sequences.longest + 1, *begins)
         with torch.inference_mode():
-            self._rows.stems.grow(live + len(chosen), longest)
+            self._rows.sequences.grow(live + len(chosen), longest)
             for context, jobs in groupby(chosen, key=lambda job: job.ask.context):
                 routes = self._prefixes.routes.get(context[:-1], ())
                 begun = [replace(job, routes=routes) for job in jobs]
@@ -165,7 +165,7 @@ class NativeEngine:
         layout = Prefill.of(contexts, next(self._decoder.parameters()).device)
         return layout, self._quick(layout.tokens, layout, **({"routes": routes} if routes else {}))
 
-    def _answer(self, done: Sequence[tuple[Job, Span]]) -> None:
+    def _answer(self, done: Sequence[tuple[Job, Generation]]) -> None:
         for job, span in done:
             if not job.answer.done():
                 job.answer.set_result(replace(span, versions=(self.version,) * len(span.tokens)))
@@ -189,7 +189,7 @@ class NativeEngine:
         self._waiting.clear()
         self._rows.leave(range(len(self._rows)), [Finish.cut] * len(self._rows))
 
-    def _refuse(self, ask: Ask) -> None:
+    def _refuse(self, ask: GenerationRequest) -> None:
         if ask.limit < 1:
             raise ValueError(f"an ask for {ask.limit} tokens")
         self._fits(ask.context, ask.limit)

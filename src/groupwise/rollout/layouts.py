@@ -70,7 +70,7 @@ def shareable(context: int) -> int:
     return context - 1 if context > KEYS else 0
 
 
-def swapped(x: Float[Tensor, "*_ d"]) -> bool:
+def transposed(x: Float[Tensor, "*_ d"]) -> bool:
     """Whether a product has such keys or values first, and values stand along the positions that it sums over.
 
     Wide heads are read from memory up to three times as fast that way on a CPU; bfloat16 is read more slowly.
@@ -174,7 +174,7 @@ class Decode:
         window: int | None = None,
         softcap: float | None = None,
     ) -> Float[Tensor, "n heads d"]:
-        n, (kv, d), swap = len(self.place), k.shape[1:], swapped(k)
+        n, (kv, d), swap = len(self.place), k.shape[1:], transposed(k)
         for chunk, rows, at in self.writes:
             keys, values = self.own[chunk]
             own = slice(n) if len(rows) == n else rows

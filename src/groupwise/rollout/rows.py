@@ -9,21 +9,21 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from groupwise.data import Ask, Finish, Sampling, Span
-from groupwise.models import Experts, Model, Routes, Tokenizer, choose, law_dtype, lineage, truncated, uniform
+from groupwise.data import GenerationRequest, Finish, Sampling, Generation
+from groupwise.models import Experts, Model, Routes, Tokenizer, choose, logprob_dtype, lineage, truncated, uniform
 from groupwise.rollout.layouts import ROWS, KeysValues, padded, room, shareable
 from groupwise.rollout.routes import Written
-from groupwise.rollout.stems import Stems
+from groupwise.rollout.stems import UniqueSequences
 
-Law = tuple[float, float, int, float, int]
+Distribution = tuple[float, float, int, float, int]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Job:
     """An ask on its way, and the future that its asker awaits."""
 
-    ask: Ask
-    answer: asyncio.Future[Span]
+    ask: GenerationRequest
+    answer: asyncio.Future[Generation]
     routes: tuple[bytes, ...] = ()
     """Experts that the context but its last token went to, once it is read."""
 
@@ -42,13 +42,13 @@ class Rows:
     ) -> None:  # fmt: skip
         self.tokenizer, self.seed = tokenizer, seed
         shape, weight = decoder.shape, next(decoder.parameters())
-        self.stems = Stems(decoder, most=rows, cache_tokens=cache_tokens)
+        self.sequences = UniqueSequences(decoder, most=rows, cache_tokens=cache_tokens)
         self.jobs: list[Job] = []
-        self.laws: list[Law] = []
+        self.distributions: list[Distribution] = []
         self.stopping = 0
         rows = padded(rows, ROWS)
         on = {"dtype": torch.long, "device": weight.device}
-        self.stem, self.newest, self.made, self.limit = (torch.zeros(rows, **on) for _ in range(4))
+        self.sequence, self.newest, self.made, self.limit = (torch.zeros(rows, **on) for _ in range(4))
         self.tokens = torch.zeros(rows, 64, **on)
         self.logp = torch.zeros(rows, 64, dtype=torch.float64, device=weight.device)
         self.written = Written(experts, rows, weight.device) if experts else None
@@ -56,7 +56,7 @@ class Rows:
         self.ends[[t for t in tokenizer.eos if t < shape.vocabulary]] = True
         # What random numbers are keyed by stays beside the generator, on the host.
         self.draw, self.stream = np.zeros(rows, np.uint64), np.zeros(rows, np.uint64)
-        self.at, self.law = np.zeros(rows, np.uint64), np.zeros(rows, np.int64)
+        self.at, self.distribution = np.zeros(rows, np.uint64), np.zeros(rows, np.int64)
 
     def __len__(self) -> int:
         return len(self.jobs)
@@ -71,26 +71,26 @@ class Rows:
         asks = [job.ask for job in jobs]
         n = len(self.jobs)
         own = slice(n, n + len(asks))
-        self.stem[own] = self.stems.enter(asks[0].context, known)
+        self.sequence[own] = self.sequences.enter(asks[0].context, known)
         self.newest[own] = asks[0].context[-1]
         self.made[own] = 0
         self.limit[own] = torch.tensor([ask.limit for ask in asks], device=self.limit.device)
         self.draw[own] = [ask.draw for ask in asks]
         self.stream[own] = [lineage(ask.stream) for ask in asks]
         self.at[own] = [ask.at for ask in asks]
-        self.law[own] = [self._law_of(ask) for ask in asks]
+        self.distribution[own] = [self._distribution_of(ask) for ask in asks]
         self.stopping += sum(bool(ask.sampling.stop) for ask in asks)
         self.jobs.extend(jobs)
 
     @torch.inference_mode()
-    def tick(self) -> list[tuple[Job, Span]]:
+    def advance(self) -> list[tuple[Job, Generation]]:
         """One more token for every row; the jobs that are done with it leave. Versions are the caller's to write."""
         n = len(self.jobs)
-        self.stems.grow(n, self.stems.longest + 1)
+        self.sequences.grow(n, self.sequences.longest + 1)
         routes = Routes(self.written.experts) if self.written else None
-        token, logp = self._drawn(self.stems.forward(routes), n)
+        token, logp = self._drawn(self.sequences.forward(routes), n)
         if self.written is not None and routes is not None:
-            self.written.write(routes, self.stem[:n], self.made[:n])
+            self.written.write(routes, self.sequence[:n], self.made[:n])
         self._write(token[:n], logp[:n])
         ended = self.ends[token[:n]]
         if self.stopping:
@@ -99,11 +99,11 @@ class Rows:
         return self.leave(done.tolist(), [Finish.stop if e else Finish.length for e in ended[done].tolist()])
 
     @torch.inference_mode()
-    def leave(self, rows: Sequence[int], finishes: Sequence[Finish]) -> list[tuple[Job, Span]]:
+    def leave(self, rows: Sequence[int], finishes: Sequence[Finish]) -> list[tuple[Job, Generation]]:
         """These rows' answers as they stand; the rows are free again."""
         made = self.made[list(rows)].tolist()
         gone = [
-            (self.jobs[r], Span(
+            (self.jobs[r], Generation(
                 tokens=tuple(self.tokens[r, :m].tolist()), logp=tuple(self.logp[r, :m].tolist()), versions=(),
                 finish=finish, routes=self.jobs[r].routes + self.written.of(r, m) if self.written and m else (),
             ))
@@ -120,24 +120,24 @@ class Rows:
         to = sorted(r for r in holes if r < left)
         source = [r for r in range(left, n) if r not in holes]
         if to:
-            for x in (self.stem, self.newest, self.made, self.limit, self.tokens, self.logp):
+            for x in (self.sequence, self.newest, self.made, self.limit, self.tokens, self.logp):
                 x[to] = x[source]
-            for x in (self.draw, self.stream, self.at, self.law):
+            for x in (self.draw, self.stream, self.at, self.distribution):
                 x[to] = x[source]
             if self.written is not None:
                 self.written.move(to, source)
             for r, s in zip(to, source):
                 self.jobs[r] = self.jobs[s]
         del self.jobs[left:]
-        self.stem[:left] = self.stems.part(self.stem[:left], self.newest[:left])
+        self.sequence[:left] = self.sequences.part(self.sequence[:left], self.newest[:left])
 
     def _drawn(self, logits: Float[Tensor, "stems v"], n: int) -> tuple[Int[Tensor, " n"], Float[Tensor, " n"]]:
         """A token and its log-prob for every row: each row under its own law."""
-        stem = self.stem[:n]
-        token, logp = torch.zeros_like(stem), torch.zeros(n, dtype=law_dtype(logits.dtype), device=logits.device)
-        for number in sorted(set(self.law[:n].tolist())):
-            temperature, top_p, top_k, min_p, purpose = self.laws[number]
-            own = self.law[:n] == number
+        stem = self.sequence[:n]
+        token, logp = torch.zeros_like(stem), torch.zeros(n, dtype=logprob_dtype(logits.dtype), device=logits.device)
+        for number in sorted(set(self.distribution[:n].tolist())):
+            temperature, top_p, top_k, min_p, purpose = self.distributions[number]
+            own = self.distribution[:n] == number
             u = np.zeros(int(own.sum()))
             if temperature > 0:
                 u = uniform((self.seed, purpose), self.draw[:n][own], self.stream[:n][own], self.at[:n][own])
@@ -169,7 +169,7 @@ class Rows:
         ]
         return torch.tensor(said, device=ended.device)
 
-    def _completes(self, ask: Ask, tokens: Int[Tensor, " n"]) -> bool:
+    def _completes(self, ask: GenerationRequest, tokens: Int[Tensor, " n"]) -> bool:
         # A string of c characters has at most 4 c bytes, and a token at least one: no earlier token can belong to it.
         reach = 4 * max(map(len, ask.sampling.stop)) + 4
         newest = tokens[-reach:].tolist()
@@ -178,9 +178,9 @@ class Rows:
         before = ends[-2] if len(ends) > 1 else 0
         return any(text.find(stop, max(0, before - len(stop) + 1)) >= 0 for stop in ask.sampling.stop)
 
-    def _law_of(self, ask: Ask) -> int:
+    def _distribution_of(self, ask: GenerationRequest) -> int:
         s = ask.sampling
         law = (s.temperature, s.top_p, s.top_k, s.min_p, ask.purpose)
-        if law not in self.laws:
-            self.laws.append(law)
-        return self.laws.index(law)
+        if law not in self.distributions:
+            self.distributions.append(law)
+        return self.distributions.index(law)

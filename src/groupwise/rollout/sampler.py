@@ -12,25 +12,25 @@ from typing import Any, TypeVar
 from groupwise.data import (
     ENVIRONMENT,
     TEMPLATE,
-    Ask,
+    GenerationRequest,
     Draw,
     Engine,
     Finish,
     GroupwiseError,
     Ids,
-    Journal,
+    Replay,
     Outcome,
-    Reply,
+    Observation,
     Sample,
     Sampling,
     Usage,
     Verdict,
     Verifier,
-    Words,
-    World,
+    CountedText,
+    Environment,
 )
-from groupwise.models import Purpose, Tokenizer, heard, keyed_random
-from groupwise.rollout.talk import Drifted, Talk
+from groupwise.models import Purpose, Tokenizer, conversation_turn, keyed_random
+from groupwise.rollout.talk import ReplayMismatch, Conversation
 from groupwise.rollout.together import together
 
 __all__ = ["DrawSampler"]
@@ -54,13 +54,13 @@ class DrawSampler:
     seed: int
     purpose: int = Purpose.SAMPLE
     deadline: float = 60.0
-    world: Callable[[], World] | None = None
-    journal: Journal | None = None
+    environment: Callable[[], Environment] | None = None
+    replay: Replay | None = None
     frame: tuple[Ids, Ids] = ((), ())
     started: int = 0
     awaiting: Counter[str] = field(default_factory=Counter)
     """What this draw waits for at the moment, and how often."""
-    talks: dict[Ids, Talk] = field(default_factory=dict)
+    conversations: dict[Ids, Conversation] = field(default_factory=dict)
     """The conversations with environments, by the stream of their sample."""
 
     def start(self, context: Ids, n: int = 1, *, group: int = 0, role: str = "answer") -> list[Sample]:
@@ -81,7 +81,7 @@ class DrawSampler:
         budget = sample.limit - len(sample.tokens)
         more, finish = budget if limit is None else min(limit, budget), None
         while more > 0:
-            ask = Ask(
+            ask = GenerationRequest(
                 context=sample.context + sample.tokens, limit=more, draw=self.draw.id, stream=sample.stream,
                 at=len(sample.tokens), sampling=self.sampling, purpose=self.purpose,
             )  # fmt: skip
@@ -107,34 +107,34 @@ class DrawSampler:
         """
         return await together(self._judged(s) for s in samples)
 
-    async def hear(self, sample: Sample) -> Reply:
+    async def reply(self, sample: Sample) -> Observation:
         """What the sample's environment answers to its last turn; to an empty sample, how it opens the conversation.
 
         `Drifted` where the environment cannot be brought to where it stood before a kill. The conversation must then be
         begun again, from the empty sample: it is with a new environment. Usage where the run has none.
         """
-        if self.world is None:
+        if self.environment is None:
             fix = "say --environment calculator_tools, or my_file:MyEnvironment with --use my_file.py"
             raise Usage("a strategy asks for an environment, and the recipe names none", fix=fix)
-        talk = self.talks.get(sample.stream)
+        talk = self.conversations.get(sample.stream)
         if talk is None:
             name = f"{self.purpose} {self.draw.id} {self.sampling.temperature}"
-            talk = Talk(self.world(), self.journal, name, self.draw.prompt, self.random)
-            self.talks[sample.stream] = talk
+            talk = Conversation(self.environment(), self.replay, name, self.draw.prompt, self.random)
+            self.conversations[sample.stream] = talk
         with self._awaiting("the environment"):
             try:
-                return await talk.hear(sample)
-            except Drifted:
-                self.talks[sample.stream] = replace(talk, world=self.world(), reads=False, past=[])
+                return await talk.reply(sample)
+            except ReplayMismatch:
+                self.conversations[sample.stream] = replace(talk, world=self.environment(), reads=False, past=[])
                 raise
 
-    def tell(self, sample: Sample, words: str) -> Sample:
+    def append(self, sample: Sample, words: str) -> Sample:
         """The sample with an environment's words behind its own, open again, and the template's (`frame`) around them.
 
         What `Words` count is counted. BadData for words that have no tokens.
         """
-        before, ids, after = heard(self.tokenizer, self.frame, sample.tokens, words)
-        if isinstance(words, Words):
+        before, ids, after = conversation_turn(self.tokenizer, self.frame, sample.tokens, words)
+        if isinstance(words, CountedText):
             sample = sample.counted(words.counts)
         return sample.insert(before, TEMPLATE).insert(ids, ENVIRONMENT).insert(after, TEMPLATE).ended(None)
 

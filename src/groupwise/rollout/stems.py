@@ -11,7 +11,7 @@ from groupwise.rollout.cache import RowCache
 from groupwise.rollout.layouts import ROWS, Common, Decode, KeysValues, padded, shareable
 
 
-class Stems:
+class UniqueSequences:
     """Texts that differ, side by side: 0 to n, without holes, so that no product is spent on what rows share.
 
     Each row of the engine knows its stem's number. That a row's numbers do not depend on its mates (see `layouts`)

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, replace
 from itertools import count
 
-from groupwise.data import BadData, Draw, Family, Finish, Outcome, Sample, Sampler, Verdict
-from groupwise.rollout.talk import Drifted
+from groupwise.data import BadData, Draw, Rollout, Finish, Outcome, Sample, Sampler, Verdict
+from groupwise.rollout.talk import ReplayMismatch
 from groupwise.rollout.together import together
 
 SOCKET = "Strategy"
@@ -15,9 +15,9 @@ __all__ = ["Independent", "Turns"]
 class Independent:
     """`draw.n` answers to the prompt, each on its own, as one group."""
 
-    async def __call__(self, draw: Draw, sampler: Sampler) -> Family:
+    async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         answers = await sampler.sample(draw.prompt.context, draw.n)
-        return Family(draw, tuple(await sampler.verify(answers)))
+        return Rollout(draw, tuple(await sampler.verify(answers)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +37,15 @@ class Turns:
         if self.most < 1:
             raise ValueError(f"most is {self.most}: a conversation has at least one turn\ntake 1 or more")
 
-    async def __call__(self, draw: Draw, sampler: Sampler) -> Family:
+    async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         begun = sampler.start(draw.prompt.context, draw.n)
-        return Family(draw, tuple(await together(self._judged(sampler, sample) for sample in begun)))
+        return Rollout(draw, tuple(await together(self._judged(sampler, sample) for sample in begun)))
 
     async def _judged(self, sampler: Sampler, sample: Sample) -> Sample:
         try:
-            sample, verdict = await self._talk(sampler, sample)
-        except Drifted:  # the environment stands elsewhere than before a kill: begin again with it
-            sample, verdict = await self._talk(sampler, sample)
+            sample, verdict = await self._converse(sampler, sample)
+        except ReplayMismatch:  # the environment stands elsewhere than before a kill: begin again with it
+            sample, verdict = await self._converse(sampler, sample)
         failed = verdict is not None and verdict.outcome is Outcome.unverifiable
         if verdict is None:
             (answer,) = await sampler.verify([sample.last_turn])
@@ -53,17 +53,17 @@ class Turns:
             verdict = answer.verdict
         return sample.judged(verdict).counted({"failed": int(failed)})
 
-    async def _talk(self, sampler: Sampler, sample: Sample) -> tuple[Sample, Verdict | None]:
+    async def _converse(self, sampler: Sampler, sample: Sample) -> tuple[Sample, Verdict | None]:
         """The whole conversation, and the verdict if it ended with one."""
         for turn in count():
-            reply = await sampler.hear(sample)
+            reply = await sampler.reply(sample)
             if isinstance(reply, Verdict):
                 return sample, reply
             if reply is None and turn:
                 return sample, None
             if reply is not None:
                 try:
-                    longer = sampler.tell(sample, reply)
+                    longer = sampler.append(sample, reply)
                 except BadData as error:
                     return sample, Verdict(Outcome.unverifiable, cause=f"the environment spoke: {error.what}")
                 if turn == self.most or len(longer.tokens) >= sample.limit:

@@ -5,15 +5,15 @@ from groupwise.tasks.big_sums import BigSums
 from groupwise.tasks.calculator import Calculator, calculator_answer, demonstrations
 from groupwise.tasks.code import CodeVerifier
 from groupwise.tasks.countdown import Countdown
-from groupwise.tasks.environments import played_by
-from groupwise.tasks.facts import Facts
-from groupwise.tasks.judge import judged_by
+from groupwise.tasks.environments import user_environment
+from groupwise.tasks.facts import SourceStats
+from groupwise.tasks.judge import grade_function
 from groupwise.tasks.judge_access import JudgeAccess
 from groupwise.tasks.mathematics import Math
 from groupwise.tasks.mixture import Each, Mixture
 from groupwise.tasks.names import find_task, takes_columns, usual_template, usual_verifier
 from groupwise.tasks.problems import Problems
-from groupwise.tasks.sandbox import Bounds, Program, Ran, Sandbox, sandbox_trial
+from groupwise.tasks.sandbox import Limits, Program, Execution, Sandbox, sandbox_trial
 from groupwise.tasks.shown import Demonstration, read_demonstrations
 from groupwise.tasks.tools import Call, Hermes, Lost, Malformed, PythonBlock, Tools, calculator_tools, python_tools
 from groupwise.tasks.verifier_names import find_verifier, own_names, verifier_names
@@ -22,14 +22,14 @@ from groupwise.tasks.verifiers import exact, last_number
 __all__ = [
     "END",
     "BigSums",
-    "Bounds",
+    "Limits",
     "Calculator",
     "Call",
     "CodeVerifier",
     "Countdown",
     "Demonstration",
     "Each",
-    "Facts",
+    "SourceStats",
     "Hermes",
     "JudgeAccess",
     "Lost",
@@ -39,7 +39,7 @@ __all__ = [
     "Problems",
     "Program",
     "PythonBlock",
-    "Ran",
+    "Execution",
     "Sandbox",
     "Tools",
     "blank_tokenizer",
@@ -50,10 +50,10 @@ __all__ = [
     "exact",
     "find_task",
     "find_verifier",
-    "judged_by",
+    "grade_function",
     "last_number",
     "own_names",
-    "played_by",
+    "user_environment",
     "python_tools",
     "read_demonstrations",
     "sandbox_trial",

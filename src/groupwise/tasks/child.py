@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T")
 
 
-class Child:
+class WorkerProcess:
     """One process and the socket to it, started again after it ended. Used by one thread at a time."""
 
     def __init__(self) -> None:
@@ -43,10 +43,10 @@ class Child:
                     raise
 
 
-C = TypeVar("C", bound=Child)
+C = TypeVar("C", bound=WorkerProcess)
 
 
-class Crew(Generic[C]):
+class WorkerPool(Generic[C]):
     """Children that share the work, and as many threads that wait for them; ended with the last reference to it.
 
     It works from any thread and any event loop.
@@ -76,7 +76,7 @@ class Crew(Generic[C]):
             self._idle.put(child)
 
 
-def _close(threads: ThreadPoolExecutor, children: Sequence[Child], idle: "SimpleQueue[Any]") -> None:
+def _close(threads: ThreadPoolExecutor, children: Sequence[WorkerProcess], idle: "SimpleQueue[Any]") -> None:
     threads.shutdown(wait=False, cancel_futures=True)
     for child in children:
         child.kill()

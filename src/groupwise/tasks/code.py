@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 
 from groupwise.data import BadData, Outcome, Prompt, Sample, Verdict
 from groupwise.tasks.problems import Problems
-from groupwise.tasks.sandbox import Program, Ran, Sandbox
+from groupwise.tasks.sandbox import Program, Execution, Sandbox
 
 CLOSE = 1e-6
 """How far a float may be from the expected one, as a share of it."""
@@ -106,7 +106,7 @@ class CodeTests:
             return Program(code, stdin=given)
         return Program(code, self.function, tuple(given))
 
-    def passed(self, ran: Ran, expected: Any) -> bool:
+    def passed(self, ran: Execution, expected: Any) -> bool:
         """Whether what came back is what is expected; a program's output up to white space at the ends of lines."""
         if ran.end != "done":
             return False
@@ -172,11 +172,11 @@ class CodeVerifier:
         answer can know them before."""
         sandbox = sandbox or self.sandbox
         for number, case in enumerate(tests.cases, 1):
-            ran = await sandbox.ran(tests.program(code, case.given))
+            ran = await sandbox.execute(tests.program(code, case.given))
             if verdict := told(tests, ran, case, f"case {number}", visible=0.0):
                 return verdict
         for case in tests.unseen:
-            ran = await sandbox.ran(tests.program(code, case.given))
+            ran = await sandbox.execute(tests.program(code, case.given))
             if verdict := told(tests, ran, case, "an unseen case", visible=1.0):
                 return verdict
         digest = sha256(f"{name}\0{code}".encode("utf-8", "surrogatepass")).digest()
@@ -185,7 +185,7 @@ class CodeVerifier:
                 case = await self.hidden(name, tests, (digest[0] + i) % SEEDS)
             except ValueError as error:
                 return Verdict(Outcome.unverifiable, cause=str(error))
-            ran = await sandbox.ran(tests.program(code, case.given))
+            ran = await sandbox.execute(tests.program(code, case.given))
             if verdict := told(tests, ran, case, "a hidden case", visible=1.0):
                 return verdict
         return Verdict(Outcome.correct, parts={"visible": 1.0})
@@ -193,12 +193,12 @@ class CodeVerifier:
     async def hidden(self, name: str, tests: CodeTests, seed: int) -> Case:
         """A generated case, made once; ValueError where generator or reference fail."""
         if (name, seed) not in self._hidden:
-            made = await self.references.ran(Program(tests.generator, "generate", (seed,)))
+            made = await self.references.execute(Program(tests.generator, "generate", (seed,)))
             if made.end != "done" or type(made.value) is not (str if tests.function is None else list):
-                raise ValueError(f"generate({seed}) gives no input: {made.trouble or type(made.value).__name__}")
-            right = await self.references.ran(tests.program(tests.reference, made.value))
+                raise ValueError(f"generate({seed}) gives no input: {made.error or type(made.value).__name__}")
+            right = await self.references.execute(tests.program(tests.reference, made.value))
             if right.end != "done":
-                raise ValueError(f"the reference fails on generate({seed}): {right.trouble}")
+                raise ValueError(f"the reference fails on generate({seed}): {right.error}")
             self._hidden[name, seed] = Case(made.value, right.value)
         return self._hidden[name, seed]
 
@@ -244,7 +244,7 @@ class CodeVerifier:
         It has to pass the first case, so the value expected there is the only one to try. Hidden cases are `hidden`
         successive ones of a ring, from a place that depends on the answer's code: no such stretch may fit.
         """
-        constant = Ran("done", tests.cases[0].expected)
+        constant = Execution("done", tests.cases[0].expected)
         if not all(tests.passed(constant, case.expected) for case in (*tests.cases, *tests.unseen)):
             return ""
         if tests.generator:
@@ -270,13 +270,13 @@ def nothing(function: str | None) -> Mapping[str, str]:
     }
 
 
-def told(tests: CodeTests, ran: Ran, case: Case, which: str, visible: float) -> Verdict | None:
+def told(tests: CodeTests, ran: Execution, case: Case, which: str, visible: float) -> Verdict | None:
     """The verdict of a case that was not passed; its feedback names no expected value."""
     if ran.end == "lost":
-        return Verdict(Outcome.unverifiable, cause=ran.trouble)
+        return Verdict(Outcome.unverifiable, cause=ran.error)
     if tests.passed(ran, case.expected):
         return None
-    return Verdict(Outcome.wrong, parts={"visible": visible}, feedback=f"{which}: {ran.trouble or 'another value'}")
+    return Verdict(Outcome.wrong, parts={"visible": visible}, feedback=f"{which}: {ran.error or 'another value'}")
 
 
 def code_verifier(task: Any, sandbox: Callable[[], Sandbox] = Sandbox) -> CodeVerifier:

@@ -7,8 +7,8 @@ from random import Random
 from threading import Thread
 from typing import Any
 
-from groupwise.data import GroupwiseError, Outcome, Prompt, Reply, Usage, Verdict, WorkerLost, World
-from groupwise.tasks.judge import ruled
+from groupwise.data import GroupwiseError, Outcome, Prompt, Observation, Usage, Verdict, WorkerLost, Environment
+from groupwise.tasks.judge import as_verdict
 
 LONGEST = 1 << 20
 """Characters of the longest answer."""
@@ -18,7 +18,7 @@ LEFT = 8
 """Calls that never came back, after which an environment is given up."""
 
 
-def played_by(made: Callable[[], Any], *, deadline: float = 10.0) -> Callable[[], World]:
+def user_environment(made: Callable[[], Any], *, deadline: float = 10.0) -> Callable[[], Environment]:
     """What makes an environment for each conversation, from a class (or any call without arguments) that makes one.
 
     It has `reset(prompt, random)`, which may return opening words, and `step(said)`, which returns words, None (the
@@ -38,11 +38,11 @@ def played_by(made: Callable[[], Any], *, deadline: float = 10.0) -> Callable[[]
         if isinstance(made, type) and not callable(getattr(made, verb, None)):
             fix = "write def reset(self, prompt, random) and def step(self, said)"
             raise Usage(f"the environment {name} has no {verb}", fix=fix)
-    house = House(name, deadline)
-    return lambda: Played(house, made)
+    house = EnvironmentThreads(name, deadline)
+    return lambda: UserEnvironment(house, made)
 
 
-class House:
+class EnvironmentThreads:
     """The threads in which plain methods run, shared by all conversations with one kind of environment."""
 
     def __init__(self, name: str, deadline: float) -> None:
@@ -97,33 +97,33 @@ def _run(answer: asyncio.Future[Any], loop: asyncio.AbstractEventLoop, method: C
         return
 
 
-class Played:
+class UserEnvironment:
     """One environment in one conversation."""
 
-    def __init__(self, house: House, made: Callable[[], Any]) -> None:
+    def __init__(self, house: EnvironmentThreads, made: Callable[[], Any]) -> None:
         self._house, self._made = house, made
         self._inner: Any = None
 
-    async def reset(self, prompt: Prompt, random: Random) -> Reply:
+    async def reset(self, prompt: Prompt, random: Random) -> Observation:
         made = await self._tried("__init__", self._made)
         if isinstance(made, Verdict):
             return made
         self._inner = made
         return await self._asked("reset", prompt, random)
 
-    async def step(self, said: str) -> Reply:
+    async def step(self, said: str) -> Observation:
         return await self._asked("step", said)
 
-    async def recall(self, said: str, reply: Reply) -> Reply:
+    async def recall(self, said: str, reply: Observation) -> Observation:
         if not hasattr(self._inner, "recall"):
             return await self.step(said)
         failed = await self._tried("recall", self._inner.recall, said, reply)
         return failed if isinstance(failed, Verdict) else reply
 
-    async def _asked(self, verb: str, *args: Any) -> Reply:
+    async def _asked(self, verb: str, *args: Any) -> Observation:
         reply = await self._tried(verb, getattr(self._inner, verb, _absent(verb)), *args)
         if isinstance(reply, Verdict):
-            return ruled(reply)
+            return as_verdict(reply)
         if isinstance(reply, str) and len(reply) > LONGEST:
             return self._failed(verb, f"it said {len(reply)} characters")
         if reply is not None and not isinstance(reply, str):

@@ -9,7 +9,7 @@ from groupwise.tasks.rows import SHOWN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class SourceStats:
     """One source of problems. `sha256` is of the problems and answers alone, in order: the same from JSONL and Parquet.
 
     `repeated` are the rows left out because an earlier one asks the same; in `told` the answer stands in the problem.
@@ -50,7 +50,7 @@ class Facts:
         }
 
 
-class Reckoning:
+class ContentHash:
     """The content hash of problems as they come."""
 
     def __init__(self) -> None:

@@ -18,7 +18,7 @@ from time import monotonic
 from typing import Any
 
 from groupwise.data import Outcome, Prompt, Sample, Usage, Verdict, Verifier, WorkerLost
-from groupwise.tasks.child import Child, Crew
+from groupwise.tasks.child import WorkerProcess, WorkerPool
 
 START = 60.0
 """Seconds that a user's file may take to load."""
@@ -30,7 +30,7 @@ IN_A_ROW = 8
 """Deadlines missed in a row, by all workers together, after which a grader is given up."""
 
 
-def judged_by(function: Callable[..., Any], *, deadline: float = 10.0, workers: int = 2) -> Verifier:
+def grade_function(function: Callable[..., Any], *, deadline: float = 10.0, workers: int = 2) -> Verifier:
     """A verifier from `function(prompt: str, answer: str, gold)`: True, False, a score in [0, 1] or a Verdict.
 
     A score counts as right at 1. An exception, NaN, a score out of range, any other value, and a call that takes more
@@ -40,17 +40,17 @@ def judged_by(function: Callable[..., Any], *, deadline: float = 10.0, workers: 
     eight deadlines in a row are missed.
     """
     if inspect.iscoroutinefunction(function):
-        return Awaited(function, deadline)
+        return AsyncFunctionVerifier(function, deadline)
     name = getattr(function, "__qualname__", "<no name>")
     file = inspect.getsourcefile(function) if inspect.isfunction(function) else None
     if "<" in name or file is None or not Path(file).is_file():
         fix = "define it with def at the top level of a file, as def grade(prompt, answer, gold)"
         raise Usage(f"{name} cannot run in a process of its own", evidence=repr(function)[:200], fix=fix)
-    order = Order(os.path.abspath(file), name, beside=True)
-    return Judged(Pool(order, deadline, workers))
+    order = WorkerSpec(os.path.abspath(file), name, beside=True)
+    return FunctionVerifier(FunctionPool(order, deadline, workers))
 
 
-class Awaited:
+class AsyncFunctionVerifier:
     """An `async` grade function under a deadline."""
 
     keeps_time = True
@@ -62,14 +62,14 @@ class Awaited:
         call = self.function(prompt.text, sample.text, prompt.given.get("answer"))
         try:
             async with asyncio.timeout(self.deadline):  # in the same task, so that a call which blocks can be ended
-                return ruled(await call)
+                return as_verdict(await call)
         except TimeoutError:
             return unverifiable(f"no verdict within {self.deadline:g} s")
         except Exception as error:
             return unverifiable(f"{type(error).__name__}: {error}")
 
 
-class Judged:
+class FunctionVerifier:
     """A grade function in a constant number of worker processes; each starts when first needed.
 
     It works from any thread and any event loop: the waiting is done by threads of its own.
@@ -77,14 +77,14 @@ class Judged:
 
     keeps_time = True
 
-    def __init__(self, pool: "Pool") -> None:
+    def __init__(self, pool: "FunctionPool") -> None:
         self.pool, self.close = pool, pool.close
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
         return await asyncio.wrap_future(self.pool.ask(prompt.text, sample.text, prompt.given.get("answer")))
 
 
-class Order:
+class WorkerSpec:
     """What a worker runs: a function of a file, as the file is now. `beside` lets it import what lies beside it.
 
     With `cpu` a call may use so many seconds of its process's own time, whatever else the machine does; `memory` bounds
@@ -109,16 +109,16 @@ class Order:
 _NEEDED = ("PATH", "PYTHONPATH", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "OMP_NUM_THREADS")
 
 
-class Pool:
+class FunctionPool:
     """A constant number of worker processes that run one function; each starts when first needed.
 
     `in_a_row` deadlines missed one after the other, by all workers together, end it with `WorkerLost`; 0 is never. A
     call that uses up its order's `cpu` seconds raises `OwnTime`.
     """
 
-    def __init__(self, order: Order, deadline: float, workers: int, in_a_row: int = IN_A_ROW) -> None:
+    def __init__(self, order: WorkerSpec, deadline: float, workers: int, in_a_row: int = IN_A_ROW) -> None:
         self.order, self.deadline, self.in_a_row = order, deadline, in_a_row
-        self._crew = Crew([Worker(order) for _ in range(workers)], "judge")
+        self._crew = WorkerPool([Worker(order) for _ in range(workers)], "judge")
         self._missed, self._counting = 0, Lock()
         self._lost: WorkerLost | None = None
 
@@ -160,10 +160,10 @@ class OwnTime(Exception):
     """A process has used up the time of its own that a call may take."""
 
 
-class Worker(Child):
+class Worker(WorkerProcess):
     """One process, replaced when it dies. Its attendant (`grader.py`) kills all that a user's code started."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: WorkerSpec) -> None:
         super().__init__()
         self.order = order
 
@@ -235,14 +235,14 @@ def _read(reply: dict[str, Any]) -> Verdict:
     if "error" in reply:
         return unverifiable(reply["error"])
     if "verdict" not in reply:
-        return ruled(reply["value"])
+        return as_verdict(reply["value"])
     said = reply["verdict"]
     try:
         score = None if said["score"] is None else _number(said["score"])
         parts = {name: _number(value) for name, value in said["parts"].items()}
         told = {name: str(said[name]) for name in ("feedback", "cause")}
         read = said["said"] if isinstance(said["said"], str) else None
-        return ruled(Verdict(Outcome(said["outcome"]), score, parts, **told, said=read))
+        return as_verdict(Verdict(Outcome(said["outcome"]), score, parts, **told, said=read))
     except (ArithmeticError, TypeError, ValueError) as error:
         return unverifiable(f"it returned a Verdict that cannot be: {error}")
 
@@ -253,7 +253,7 @@ def _number(value: object) -> float:
     raise TypeError(f"{value!r} is no number")
 
 
-def ruled(said: object) -> Verdict:
+def as_verdict(said: object) -> Verdict:
     """What a grade function returned, as a verdict; unverifiable where it says nothing.
 
     >>> ruled(True).outcome.name, ruled(0.5).value, ruled(float("nan")).cause

@@ -6,7 +6,7 @@ from itertools import accumulate, pairwise
 from math import floor, isfinite
 
 from groupwise.data import Prompt, Sample, Task, Usage, Verdict, Verifier
-from groupwise.tasks.facts import Facts
+from groupwise.tasks.facts import SourceStats
 from groupwise.tasks.problems import Problems, refuse_overlap
 
 
@@ -55,7 +55,7 @@ class Mixture:
         return tuple(_of(i, p) for i, t in enumerate(self.tasks) if isinstance(t, Problems) for p in t.training)
 
     @property
-    def facts(self) -> tuple[Facts, ...]:
+    def facts(self) -> tuple[SourceStats, ...]:
         return tuple(f for t in self.parts if isinstance(t, Problems) for f in t.facts)
 
     def __len__(self) -> int:

@@ -16,7 +16,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from groupwise.data import Environment, Outcome, Prompt, Sample, Storage, Usage, Verdict
+from groupwise.data import MissingRequirement, Outcome, Prompt, Sample, Storage, Usage, Verdict
 from groupwise.tasks.judge import unverifiable
 from groupwise.tasks.judge_access import host_of
 
@@ -50,7 +50,7 @@ or
 Verdict: wrong"""
 
 
-class ModelJudge:
+class LLMJudge:
     """Right if most of `votes` replies of a model say so; the share of right ones is the part `votes`.
 
     `url` is the base of an OpenAI-compatible server, such as `http://localhost:8000/v1`; `key` names the environment
@@ -83,10 +83,10 @@ class ModelJudge:
             raise Usage("judge: an odd number of votes from 1; deadline, at_once, max_tokens and longest above 0")
         if key and not os.environ.get(key):
             what = f"the judge's key is not in the environment variable {key}"
-            raise Environment(what, evidence=f"{key} is not set", fix=f"export {key}=..., or leave key out")
+            raise MissingRequirement(what, evidence=f"{key} is not set", fix=f"export {key}=..., or leave key out")
         if key and not re.fullmatch("[!-~]+", os.environ[key]):
             what = f"the judge's key in the environment variable {key} cannot be sent"
-            raise Environment(
+            raise MissingRequirement(
                 what, evidence="it has a blank, a line end or a character beyond ASCII", fix="set it again"
             )
         self.url, self.key, self.rubric = url.rstrip("/") + "/chat/completions", key, rubric

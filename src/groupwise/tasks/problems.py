@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.data import BadData, Ids, Prompt, Usage
-from groupwise.tasks.facts import Facts, Reckoning, counted, listed, stands_in
+from groupwise.tasks.facts import SourceStats, ContentHash, counted, listed, stands_in
 from groupwise.tasks.fields import Asked, Fields, words
 from groupwise.tasks.rows import SHOWN, Fault, Row, rows_of
 
@@ -22,7 +22,7 @@ class Problems:
 
     training: tuple[Prompt, ...]
     held_out: tuple[Prompt, ...]
-    facts: tuple[Facts, ...] = ()
+    facts: tuple[SourceStats, ...] = ()
 
     def __len__(self) -> int:
         return len(self.training)
@@ -50,7 +50,7 @@ class Problems:
         return cls.split(every, facts, held_out)
 
     @classmethod
-    def split(cls, prompts: list[Prompt], facts: Facts, share: float = 0.1) -> "Problems":
+    def split(cls, prompts: list[Prompt], facts: SourceStats, share: float = 0.1) -> "Problems":
         """One source, a share of it held out."""
         training, held = _split(prompts, share)
         return cls(training, held, (replace(facts, training=len(training), held_out=len(held)),))
@@ -65,7 +65,7 @@ class Problems:
         return Problems((), held, tuple(facts))
 
     @classmethod
-    def apart(cls, training: tuple[list[Prompt], Facts], held_out: tuple[list[Prompt], Facts]) -> "Problems":
+    def apart(cls, training: tuple[list[Prompt], SourceStats], held_out: tuple[list[Prompt], SourceStats]) -> "Problems":
         """Two sources, one to train on and one held out. `BadData` where they share a problem."""
         refuse_overlap(training[0], held_out[0])
         first = replace(training[1], training=len(training[0]), held_out=0)
@@ -75,7 +75,7 @@ class Problems:
 
 def problems_of(
     source: str, encode: Callable[[Any], Ids], shapes: Sequence[Fields], split: str = "train", name: str = ""
-) -> tuple[list[Prompt], Facts]:
+) -> tuple[list[Prompt], SourceStats]:
     """A source's problems in order, each once, and what is known of them.
 
     The first shape that fits the first row reads all of them. A row that asks what an earlier one asked, but for
@@ -86,7 +86,7 @@ def problems_of(
     prompts: list[Prompt] = []
     first_row: dict[str, tuple[int, Any]] = {}
     repeated: list[int] = []
-    content = Reckoning()
+    content = ContentHash()
     shape: Fields | None = None
     rows = 0
     for rows, row in rows_of(source, split):
@@ -115,7 +115,7 @@ def problems_of(
         raise BadData(f"{source} holds no problem", evidence="0 rows", fix=_EXAMPLE)
     told = tuple(row_of(p) for p in prompts if stands_in(p.given["answer"], p.text))
     seen = {"rows": rows, "training": len(prompts), "held_out": 0, "repeated": tuple(repeated), "told": told}
-    return prompts, Facts(source=source, sha256=content.digest, **seen)
+    return prompts, SourceStats(source=source, sha256=content.digest, **seen)
 
 
 def refuse_overlap(training: Sequence[Prompt], held_out: Sequence[Prompt]) -> None:

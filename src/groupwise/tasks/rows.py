@@ -8,7 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from groupwise.data import BadData, Environment
+from groupwise.data import BadData, MissingRequirement
 
 SHOWN = 5
 """Rows, or names, that a message lists before it only counts."""
@@ -129,9 +129,9 @@ def _parquet(path: Path) -> Iterator[Row | Fault]:
         raise BadData(f"{path} is no Parquet file", evidence=first, fix="fetch the file again") from error
 
 
-def _lacks(package: str, doing: str, extra: str) -> Environment:
+def _lacks(package: str, doing: str, extra: str) -> MissingRequirement:
     fix = f"pip install 'groupwise[{extra}]'"
-    return Environment(f"{doing} needs the package {package}", evidence="it is not installed", fix=fix)
+    return MissingRequirement(f"{doing} needs the package {package}", evidence="it is not installed", fix=fix)
 
 
 def _data_set(source: str, split: str) -> Iterator[Row]:
@@ -180,17 +180,17 @@ def _kinds(error: Exception) -> set[str]:
     return {kind.__name__ for kind in type(error).__mro__}
 
 
-def _unread(name: str, error: Exception) -> BadData | Environment:
+def _unread(name: str, error: Exception) -> BadData | MissingRequirement:
     """Why a data set could not be had, and the way to it."""
     seen = f"{type(error).__name__}: {str(error).strip()[:300]}"
     told = str(error).lower()
     if "gated" in told or "401" in told or "403" in told:
         fix = "accept its terms on its page on the hub, then log in: hf auth login"
-        return Environment(f"the data set {name} is gated", evidence=seen, fix=fix)
+        return MissingRequirement(f"the data set {name} is gated", evidence=seen, fix=fix)
     if _kinds(error) & UNREACHED:
         fix = f"where there is a network: hf download --repo-type dataset {name} --local-dir DIR\n"
         fix += "then name DIR, or PRESET:DIR, instead"
-        return Environment(f"the data set {name} is not here, and the hub cannot be reached", evidence=seen, fix=fix)
+        return MissingRequirement(f"the data set {name} is not here, and the hub cannot be reached", evidence=seen, fix=fix)
     if isinstance(error, ValueError) and "config" in told:
         fix = f"name one of its configurations: {HUB}{name}:CONFIG"
         return BadData(f"the data set {name} does not say which part of it", evidence=seen, fix=fix)

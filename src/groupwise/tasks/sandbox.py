@@ -17,8 +17,8 @@ from time import monotonic
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
-from groupwise.data import Environment
-from groupwise.tasks.child import Child, Crew
+from groupwise.data import MissingRequirement
+from groupwise.tasks.child import WorkerProcess, WorkerPool
 from groupwise.tasks.sandbox_command import QUIET, SERVER, bare, missing, refused, wrapped
 from groupwise.tasks.sandbox_view import PACKAGES, package
 
@@ -31,7 +31,7 @@ GRACE = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class Limits:
     """What one execution may use: seconds of CPU and of wall time, bytes of memory and of output.
 
     The CPU time decides about an answer that computes for too long, so that a busy machine changes no verdict; the wall
@@ -59,7 +59,7 @@ class Program:
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class Execution:
     """What an execution gave: the function's value, or the program's output as text; `trouble` where there is none.
 
     `end` says how: `done`; `failed` (an exception, an exit, no value, one that is not plain JSON); `cpu`, `wall` and
@@ -68,7 +68,7 @@ class Ran:
 
     end: Literal["done", "failed", "cpu", "wall", "output", "lost"]
     value: Any = None
-    trouble: str = ""
+    error: str = ""
     cpu: float = 0.0
 
 
@@ -95,7 +95,7 @@ class Sandbox:
 
     def __init__(
         self,
-        bounds: Bounds = Bounds(),
+        bounds: Limits = Limits(),
         *,
         boxes: int | None = None,
         unsafe: bool = False,
@@ -107,18 +107,18 @@ class Sandbox:
             raise why
         self.bounds = bounds
         stock = Stock(tuple(packages), tuple(warm), dict(preload))
-        self._crew = Crew([Box(unsafe, stock) for _ in range(boxes or len(os.sched_getaffinity(0)))], "sandbox")
+        self._crew = WorkerPool([SandboxProcess(unsafe, stock) for _ in range(boxes or len(os.sched_getaffinity(0)))], "sandbox")
         self._separate: list[Sandbox] = []
 
-    def run(self, programs: Iterable[Program]) -> list[Ran]:
+    def run(self, programs: Iterable[Program]) -> list[Execution]:
         """What each program gave, in their order; as many at once as there are boxes. Blocks."""
         return [f.result() for f in [self._crew.submit(self._run, program) for program in programs]]
 
-    async def ran(self, program: Program) -> Ran:
+    async def execute(self, program: Program) -> Execution:
         """What one program gave, awaited."""
         return await asyncio.wrap_future(self.submit(program))
 
-    def submit(self, program: Program) -> Future[Ran]:
+    def submit(self, program: Program) -> Future[Execution]:
         """What one program gives, for any thread or loop to wait for."""
         return self._crew.submit(self._run, program)
 
@@ -139,11 +139,11 @@ class Sandbox:
         for sandbox in (self, *self._separate):
             sandbox._crew.close()
 
-    def _run(self, box: "Box", program: Program) -> Ran:
+    def _run(self, box: "SandboxProcess", program: Program) -> Execution:
         ran = box.run(program, self.bounds)
         return ran if ran.end != "lost" else box.run(program, self.bounds)  # once more, in a new box
 
-    def _about(self, box: "Box") -> dict[str, Any]:
+    def _about(self, box: "SandboxProcess") -> dict[str, Any]:
         box.start()
         return box.about
 
@@ -163,7 +163,7 @@ class Stock(NamedTuple):
         return {"path": path, "warm": self.warm, "preload": self.preload}
 
 
-class Box(Child):
+class SandboxProcess(WorkerProcess):
     """One sandbox with its server, replaced when it dies."""
 
     def __init__(self, unsafe: bool, stock: Stock) -> None:
@@ -187,7 +187,7 @@ class Box(Child):
         if trouble := self.about.get("trouble"):
             self.end()
             fix = "correct the arguments `packages`, `warm` and `preload` of Sandbox: they name this code"
-            raise Environment("the code that a sandbox loads at its start does not run", evidence=trouble, fix=fix)
+            raise MissingRequirement("the code that a sandbox loads at its start does not run", evidence=trouble, fix=fix)
 
     def launch(self, command: list[str], server: int, errors: int) -> dict[str, Any]:
         """Starts the server, has it load the stock, and returns its first message."""
@@ -208,7 +208,7 @@ class Box(Child):
         self.socket.settimeout(START)
         return self.hear()
 
-    def run(self, program: Program, bounds: Bounds) -> Ran:
+    def run(self, program: Program, bounds: Limits) -> Execution:
         """What the program gave; `lost`, and this box ended, where its server did not do as it should."""
         self.start()
         order: dict[str, Any] = {"code": program.code}
@@ -230,10 +230,10 @@ class Box(Child):
                 if os.lseek(code, 0, os.SEEK_CUR) == 0:  # it was never read
                     raise ValueError("the answer's process could not be confined")
         except (OSError, EOFError, ValueError, KeyError) as error:
-            return Ran("lost", trouble=f"the sandbox failed: {error or type(error).__name__} ({self.end()})")
+            return Execution("lost", error=f"the sandbox failed: {error or type(error).__name__} ({self.end()})")
         return read(reply, data, program)
 
-    def follow(self, result: FileIO, bounds: Bounds) -> tuple[dict[str, Any], bytes]:
+    def follow(self, result: FileIO, bounds: Limits) -> tuple[dict[str, Any], bytes]:
         """How the answer ended, and what it gave; OSError (TimeoutError too), EOFError or ValueError for a lost one."""
         assert self.socket is not None, "a box that has started has a socket"
         os.set_blocking(result.fileno(), False)
@@ -295,26 +295,26 @@ def more(result: FileIO, data: bytearray, most: int) -> bool:
 # What came back
 
 
-def read(head: dict[str, Any], body: bytes, program: Program) -> Ran:
+def read(head: dict[str, Any], body: bytes, program: Program) -> Execution:
     """What the server's reply and the program's bytes mean. Nothing that the program says can be more than a value."""
     end, cpu = head["end"], head["cpu"]
     if end != "exit":
-        return Ran(end, trouble=_BOUND[end], cpu=cpu)
+        return Execution(end, error=_BOUND[end], cpu=cpu)
     code = head["code"]
     if code < 0:
-        return Ran("failed", trouble=f"killed by signal {-code}", cpu=cpu)
+        return Execution("failed", error=f"killed by signal {-code}", cpu=cpu)
     if program.function is None:
         text = body.decode("utf-8", "replace")
-        return Ran("failed", text, f"exit code {code}", cpu) if code else Ran("done", text, cpu=cpu)
+        return Execution("failed", text, f"exit code {code}", cpu) if code else Execution("done", text, cpu=cpu)
     try:
         said = json.loads(body, parse_constant=_no_constant, parse_float=_finite)
         if type(said) is not dict or len(said) != 1:
             raise ValueError("not one value")
         if "value" in said:
-            return Ran("done", said["value"], cpu=cpu)
-        return Ran("failed", trouble=str(said["error"])[:200], cpu=cpu)
+            return Execution("done", said["value"], cpu=cpu)
+        return Execution("failed", error=str(said["error"])[:200], cpu=cpu)
     except (ValueError, KeyError, RecursionError):
-        return Ran("failed", trouble="it ended without a value" if not body else "its value cannot be read", cpu=cpu)
+        return Execution("failed", error="it ended without a value" if not body else "its value cannot be read", cpu=cpu)
 
 
 _BOUND = {"cpu": "too much CPU time", "wall": "too much time", "output": "too much output"}

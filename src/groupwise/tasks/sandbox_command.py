@@ -5,7 +5,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from groupwise.data import Environment
+from groupwise.data import MissingRequirement
 from groupwise.tasks.sandbox_view import LIBRARIES, PYTHON, hidden, python, view
 
 SERVER = Path(__file__).with_name("sandbox_server.py")
@@ -59,24 +59,24 @@ def wrapped(server: int, packages: tuple[str, ...]) -> list[str]:
     return [python()[0], "-I", "-S", str(LAUNCH), *sources, "--", *arguments]
 
 
-def missing() -> Environment | None:
+def missing() -> MissingRequirement | None:
     """What this machine lacks for a sandbox, as far as it can be told without starting one."""
     if sys.platform != "linux":
-        return Environment(_NONE, evidence=f"this is {sys.platform}", fix="run it on Linux")
+        return MissingRequirement(_NONE, evidence=f"this is {sys.platform}", fix="run it on Linux")
     if shutil.which("bwrap") is None:
         fix = f"apt-get install bubblewrap (Debian, Ubuntu), dnf install bubblewrap (Fedora){_UNSAFE}"
-        return Environment(_NONE, evidence="bubblewrap is not installed: no bwrap on PATH", fix=fix)
+        return MissingRequirement(_NONE, evidence="bubblewrap is not installed: no bwrap on PATH", fix=fix)
     return None
 
 
-def refused(seen: str) -> Environment:
+def refused(seen: str) -> MissingRequirement:
     """What to do where bubblewrap or Python ended with these words."""
     fix = "correct what bubblewrap or Python reports above"
     if any(word in seen.lower() for word in ("namespace", "permi", "uid map")):
         fix = "allow user namespaces: sysctl -w kernel.unprivileged_userns_clone=1 user.max_user_namespaces=10000"
         fix += "\non Ubuntu also: sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
         fix += "\nin a container: start it with --security-opt seccomp=unconfined"
-    return Environment("the sandbox does not start on this machine", evidence=seen, fix=fix + _UNSAFE)
+    return MissingRequirement("the sandbox does not start on this machine", evidence=seen, fix=fix + _UNSAFE)
 
 
 _NONE = "code answers run in a sandbox, and there is none on this machine"

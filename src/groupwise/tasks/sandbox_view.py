@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from groupwise.data import Environment
+from groupwise.data import MissingRequirement
 
 PYTHON = "/python/bin/python"
 LIBRARIES = "/lib"
@@ -90,7 +90,7 @@ def libraries(executable: str, library: str) -> tuple[Shown, ...]:
     except (OSError, subprocess.CalledProcessError) as error:
         evidence = f"{error}\n{getattr(error, 'stderr', None) or ''}".strip()[-2000:]
         what = "the interpreter behind this Python does not start, and a sandbox needs it"
-        raise Environment(what, evidence=evidence, fix=f"install Python again, or repair {executable}") from error
+        raise MissingRequirement(what, evidence=evidence, fix=f"install Python again, or repair {executable}") from error
     names = [name for name in json.loads(loaded.stdout) if "/" in name and not name.startswith(library)]
     shown = {}
     for name in map(os.path.normpath, names):
@@ -107,7 +107,7 @@ def package(name: str) -> Iterator[Shown]:
         found = distribution(name)
     except PackageNotFoundError:
         fix = f"pip install {name}"
-        raise Environment("a package for the sandbox is not installed", evidence=name, fix=fix) from None
+        raise MissingRequirement("a package for the sandbox is not installed", evidence=name, fix=fix) from None
     tops = {PurePosixPath(file).parts[0] for file in found.files or ()} - {"..", "__pycache__"}
     for top in sorted(tops):
         source = Path(str(found.locate_file(top))).resolve()

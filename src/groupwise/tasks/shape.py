@@ -8,8 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from groupwise.data import BadData, Environment, Outcome, Prompt, Sample, Usage, Verdict
-from groupwise.tasks.judge import Order, OwnTime, Pool, unverifiable
+from groupwise.data import BadData, MissingRequirement, Outcome, Prompt, Sample, Usage, Verdict
+from groupwise.tasks.judge import WorkerSpec, OwnTime, FunctionPool, unverifiable
 
 MEMORY = 1 << 30
 """Bytes that a worker may address."""
@@ -105,7 +105,7 @@ class JsonSchema:
     def __init__(self, *, schema: Any = None, deadline: float = 1.0, workers: int = 2) -> None:
         if find_spec("jsonschema") is None:
             fix = "pip install 'groupwise[json]'"
-            raise Environment(
+            raise MissingRequirement(
                 "the verifier json_schema needs the package jsonschema", evidence="it is not installed", fix=fix
             )
         self.schema = _read_schema(schema) if isinstance(schema, str) else schema
@@ -144,7 +144,7 @@ def schema_fault(schema: Any) -> str:
     return ""
 
 
-async def bounded(pool: Pool, answer: Sequence[Any], alone: Sequence[Any]) -> Verdict:
+async def bounded(pool: FunctionPool, answer: Sequence[Any], alone: Sequence[Any]) -> Verdict:
     """The verdict on an answer. One that uses up the time of its call is wrong, unless the call `alone` does, too."""
     try:
         return await asyncio.wrap_future(pool.ask(*answer))
@@ -156,10 +156,10 @@ async def bounded(pool: Pool, answer: Sequence[Any], alone: Sequence[Any]) -> Ve
         return Verdict(Outcome.wrong, feedback=f"too slow to judge: {stall}")
 
 
-def worker_pool(verifier: str, function: str, deadline: float, workers: int) -> Pool:
+def worker_pool(verifier: str, function: str, deadline: float, workers: int) -> FunctionPool:
     """Processes that run a function of `shape_worker`, ended by their own clocks."""
     if deadline <= 0 or workers < 1:
         raise Usage(f"{verifier}(deadline={deadline:g}, workers={workers})", fix="deadline above 0, workers from 1")
     file = str(Path(__file__).with_name("shape_worker.py"))
-    order = Order(file, function, cpu=deadline, memory=MEMORY, bare=True)
-    return Pool(order, deadline=max(60.0, 20 * deadline), workers=workers, in_a_row=0)
+    order = WorkerSpec(file, function, cpu=deadline, memory=MEMORY, bare=True)
+    return FunctionPool(order, deadline=max(60.0, 20 * deadline), workers=workers, in_a_row=0)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from groupwise.data import ENVIRONMENT, TEMPLATE, WRITTEN, BadData, Ids, Usage
 from groupwise.tasks.big_sums import sum_demonstrations
-from groupwise.tasks.facts import Facts, Reckoning
+from groupwise.tasks.facts import SourceStats, ContentHash
 from groupwise.tasks.fields import Asked, Fields, is_conversation
 from groupwise.tasks.programs import program_demonstrations
 from groupwise.tasks.rows import SHOWN, Fault, Row, kind_of, rows_of
@@ -51,7 +51,7 @@ def read_demonstrations(
     prompt: str,
     answer: str,
     tell: Tell | None = None,
-) -> tuple[list[Demonstration], Facts]:
+) -> tuple[list[Demonstration], SourceStats]:
     """The demonstrations of a file, a directory, `datasets:NAME` or a task's own, in order, and what is known of them.
 
     A row with `messages` ends with the assistant's, which is the answer, together with the tool's messages right before
@@ -61,7 +61,7 @@ def read_demonstrations(
     """
     found: list[Demonstration] = []
     faults: list[str] = []
-    content, rows = Reckoning(), 0
+    content, rows = ContentHash(), 0
     for rows, row in enumerate(OWN[source](), 1) if source in OWN else rows_of(source):
         try:
             asked, turns = _told(row, Fields(prompt, answer))
@@ -75,7 +75,7 @@ def read_demonstrations(
         raise BadData(what, evidence="\n".join(seen), fix=f"mend or remove these rows; {EXAMPLE}")
     if not found:
         raise BadData(f"{source} holds no demonstration", evidence="0 rows", fix=EXAMPLE)
-    return found, Facts(source=source, sha256=content.digest, rows=rows, training=rows, held_out=0)
+    return found, SourceStats(source=source, sha256=content.digest, rows=rows, training=rows, held_out=0)
 
 
 ASSISTANT, TOOL = "assistant", "tool"

@@ -12,7 +12,7 @@ from fractions import Fraction
 from random import Random
 from typing import Any, Protocol, runtime_checkable
 
-from groupwise.data import GroupwiseError, Prompt, Reply, Words
+from groupwise.data import GroupwiseError, Prompt, Observation, CountedText
 from groupwise.tasks.code import code_of
 from groupwise.tasks.sandbox import Program, Sandbox
 
@@ -109,34 +109,34 @@ class Tools:
     def __init__(self, format: Format, tools: Mapping[str, Callable[..., Any]]) -> None:
         self.format, self.tools = format, tools
 
-    async def reset(self, prompt: Prompt, random: Random) -> Reply:
+    async def reset(self, prompt: Prompt, random: Random) -> Observation:
         return None
 
-    async def step(self, said: str) -> Reply:
+    async def step(self, said: str) -> Observation:
         try:
             calls = self.format.calls(said)
         except Malformed as error:
-            return Words(self.format.told([f"error: {error}"]), calls=1, malformed=1, errors=0)
+            return CountedText(self.format.told([f"error: {error}"]), calls=1, malformed=1, errors=0)
         if not calls:
             return None
         answers = [await self._answer(call) for call in calls]
         counts = Counter(calls=len(calls), malformed=0, errors=0)
         for answer in answers:
             counts.update(answer.counts)
-        return Words(self.format.told(answers), **counts)
+        return CountedText(self.format.told(answers), **counts)
 
-    async def recall(self, said: str, reply: Reply) -> None:
+    async def recall(self, said: str, reply: Observation) -> None:
         """A tool that has answered is not called again after a kill."""
 
-    async def _answer(self, call: Call) -> Words:
+    async def _answer(self, call: Call) -> CountedText:
         tool = self.tools.get(call.name)
         if tool is None:
             known = ", ".join(self.tools)
-            return Words(f"error: no tool is called {call.name[:80]!r}; there is {known}", malformed=1)
+            return CountedText(f"error: no tool is called {call.name[:80]!r}; there is {known}", malformed=1)
         try:
             inspect.signature(tool).bind(**call.arguments)
         except TypeError as error:
-            return Words(f"error: {call.name}: {str(error)[:200]}", malformed=1)
+            return CountedText(f"error: {call.name}: {str(error)[:200]}", malformed=1)
         try:
             answer = tool(**call.arguments)
             answer = await answer if inspect.isawaitable(answer) else answer
@@ -144,9 +144,9 @@ class Tools:
         except (GroupwiseError, Lost):
             raise
         except Exception as error:
-            return Words(f"error: {call.name}: {str(error)[:200] or type(error).__name__}", errors=1)
-        counts = answer.counts if isinstance(answer, Words) else {}
-        return Words(text if len(text) <= SHOWN else f"{text[:SHOWN]}... ({len(text)} characters)", **counts)
+            return CountedText(f"error: {call.name}: {str(error)[:200] or type(error).__name__}", errors=1)
+        counts = answer.counts if isinstance(answer, CountedText) else {}
+        return CountedText(text if len(text) <= SHOWN else f"{text[:SHOWN]}... ({len(text)} characters)", **counts)
 
 
 # Two tools
@@ -198,12 +198,12 @@ def python_in(sandbox: Sandbox) -> Callable[[Any], Any]:
     async def python(code: Any) -> str:
         if not isinstance(code, str):
             raise ValueError("code is a text")
-        ran = await sandbox.ran(Program(code))
+        ran = await sandbox.execute(Program(code))
         if ran.end == "lost":
-            raise Lost(ran.trouble)
+            raise Lost(ran.error)
         said = (ran.value or "").rstrip("\n")
-        told = "\n".join(part for part in (said, ran.trouble and f"error: {ran.trouble}") if part)
-        return Words(told, errors=int(bool(ran.trouble)))
+        told = "\n".join(part for part in (said, ran.error and f"error: {ran.error}") if part)
+        return CountedText(told, errors=int(bool(ran.error)))
 
     return python
 

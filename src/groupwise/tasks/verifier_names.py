@@ -15,7 +15,7 @@ from groupwise.tasks.countdown import Countdown
 from groupwise.tasks.gym import gym_verifier
 from groupwise.tasks.judge_access import JudgeAccess
 from groupwise.tasks.mathematics import Math, MathDapo, MathDrGrpo, MathVerify
-from groupwise.tasks.model_judge import ModelJudge
+from groupwise.tasks.model_judge import LLMJudge
 from groupwise.tasks.names import nearest
 from groupwise.tasks.problems import Problems
 from groupwise.tasks.sandbox import Sandbox
@@ -30,7 +30,7 @@ MADE: dict[str, Callable[..., Verifier]] = {
     "countdown": Countdown,
     "format": Format,
     "json_schema": JsonSchema,
-    "judge": ModelJudge,
+    "judge": LLMJudge,
     "math": Math,
     "math_dapo": MathDapo,
     "math_dr_grpo": MathDrGrpo,

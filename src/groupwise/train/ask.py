@@ -6,14 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from groupwise.data import BadData, Family, Outcome, Prompt, Sample, Sampling, Usage, Verdict, visible
+from groupwise.data import BadData, Rollout, Outcome, Prompt, Sample, Sampling, Usage, Verdict, visible
 from groupwise.models import Purpose, find_model, read_model, read_tokenizer
 from groupwise.rollout import NativeEngine, answers
-from groupwise.train.check import doors
-from groupwise.train.commands import DEFAULT, refuse, tell
+from groupwise.train.check import check_inputs
+from groupwise.train.commands import DEFAULT, raise_all, tell
 from groupwise.train.environments import environment_of, frame_of
 from groupwise.train.numbers import FOLDER, file_name, mean_of, number, shown_evaluation, write
-from groupwise.train.place import DTYPES, place, prepare
+from groupwise.train.place import DTYPES, build, prepare
 from groupwise.train.protocol import protocol
 from groupwise.train.published import find_published
 from groupwise.train.reading import together
@@ -66,7 +66,7 @@ def evaluate(
         recipe = replace(recipe, evaluate=replace(recipe.evaluate, samples=n, problems=most))
         takes.append((recipe, [(n, law)] if published else [(1, greedy(law)), (n, law)]))
     seen: list[str] = []
-    refuse([error for recipe, _ in takes for error in doors(recipe, loaded, seen.append, train=False)])
+    raise_all([error for recipe, _ in takes for error in check_inputs(recipe, loaded, seen.append, train=False)])
     tell(seen)
     numbers = [number for take in takes for number in taken(*take, loaded)]
     evaluation: dict[str, Any] = {"preset": preset, "numbers": numbers}
@@ -89,9 +89,9 @@ def greedy(law: Sampling) -> Sampling:
 
 def taken(recipe: Recipe, laws: Sequence[tuple[int, Sampling]], use: Use) -> list[dict[str, Any]]:
     """The numbers of one task: each law's, from so many answers to every problem that the recipe evaluates on."""
-    ready = place(recipe, use)
+    ready = build(recipe, use)
 
-    async def ask() -> list[list[Family]]:
+    async def ask() -> list[list[Rollout]]:
         return [await ready.ask(n, law) for n, law in laws]
 
     answered = asyncio.run(ask())
@@ -156,7 +156,7 @@ def sample(
         raise Usage("the prompt is empty in this model's alphabet", evidence=repr(prompt), fix="say something else")
     asked = Prompt("asked", context, prompt, {} if answer is None else {"answer": answer})
 
-    async def ask() -> list[Family]:
+    async def ask() -> list[Rollout]:
         await engine.load(0, dict(decoder.state_dict()))
         return await answers(
             [asked], n, engine, unjudged, law, tokenizer, seed=recipe.seed, purpose=Purpose.SAMPLE,

@@ -7,8 +7,8 @@ from functools import partial
 
 import numpy as np
 
-from groupwise.data import Environment, Outcome, Usage, Verdict, Verifier, visible
-from groupwise.tasks import Sandbox, find_verifier, judged_by
+from groupwise.data import MissingRequirement, Outcome, Usage, Verdict, Verifier, visible
+from groupwise.tasks import Sandbox, find_verifier, grade_function
 from groupwise.tasks.audit import (
     CHANGES,
     OF_WHOLE_TEXTS,
@@ -47,7 +47,7 @@ def audit(
     for peer in BESIDE.get(names[0], ()) if len(names) == 1 and cases_path is None else ():
         try:
             verifiers[peer] = verifier_named(peer, loaded)
-        except Environment as absent:
+        except MissingRequirement as absent:
             print(visible(f"{peer} is left out: {absent.evidence}"))
     try:
         judged, flips = asyncio.run(judge_all(verifiers, cases))
@@ -71,7 +71,7 @@ def cases_for(name: str, path: str | None) -> tuple[tuple[Case, ...], str]:
 
 def verifier_named(name: str, use: Use) -> Verifier:
     sandbox = partial(Sandbox, unsafe=use.unsafe_local_exec)
-    return find_verifier(name, None, sandbox, own=lambda own: judged_by(use.find(own)), judges=use.judges)
+    return find_verifier(name, None, sandbox, own=lambda own: grade_function(use.find(own)), judges=use.judges)
 
 
 async def judge_all(

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import torch
 
-from groupwise.data import BadData, Finish, GroupwiseError, Prompt, Task, Usage, Verifier, family_of, pack
-from groupwise.learner import Routing, see_routing
+from groupwise.data import BadData, Finish, GroupwiseError, Prompt, Task, Usage, Verifier, rollout_of, pack
+from groupwise.learner import Routing, check_routing
 from groupwise.models import (
     Tokenizer,
     base_directory,
@@ -18,7 +18,7 @@ from groupwise.models import (
     outline,
     read_shape,
     read_tokenizer,
-    see_targets,
+    check_targets,
     weight_files,
 )
 from groupwise.tasks import CodeVerifier, Each, Mixture, Problems
@@ -62,14 +62,14 @@ def check(
     if recipe is None:  # what it says of model and task may still be understood
         recipe, _ = attempt(source, overrides, use, only=TOLD)
     else:
-        found += rehearse(recipe)
+        found += dry_run(recipe)
     if recipe is not None:
-        met = doors(recipe, use, tell, fetch=False)
+        met = check_inputs(recipe, use, tell, fetch=False)
         found += [problem for problem in met if not any(f.what.endswith(problem.what) for f in found)]
     return found
 
 
-def rehearse(recipe: Recipe) -> list[GroupwiseError]:
+def dry_run(recipe: Recipe) -> list[GroupwiseError]:
     """The method's whole way from verdicts to a gradient, on a made-up batch of two groups."""
     try:
         method = at(recipe.method, 0)
@@ -77,7 +77,7 @@ def rehearse(recipe: Recipe) -> list[GroupwiseError]:
         return []
     n, budget = method.group_size, recipe.sampling.max_tokens
     scores = [float(i % 2 == 0) for i in range(n)]
-    families = [family_of(scores, lengths=[min(budget, 1 + i % 3) for i in range(n)], limit=budget) for _ in range(2)]
+    families = [rollout_of(scores, lengths=[min(budget, 1 + i % 3) for i in range(n)], limit=budget) for _ in range(2)]
     batch = pack(families)
     logp = -torch.linspace(0.1, 1.1, batch.tokens, dtype=torch.float64)
     batch = batch.having(
@@ -88,14 +88,14 @@ def rehearse(recipe: Recipe) -> list[GroupwiseError]:
         memory={name: memory.init() for name, memory in method.memory},
     )
     try:
-        kept = method.keep(pack(families[:1]))
+        kept = method.filter(pack(families[:1]))
         if kept.shape != (n,) or kept.dtype != torch.bool:
             return [_odd("keep", f"{tuple(kept.shape)} {kept.dtype}, not one truth value for {n} samples")]
         step = credited(batch, method)
         if step.advantage is None or step.advantage.shape != step.place.shape:
             return [_odd("credit", "not one number a token")]
         logp = -torch.linspace(0.1, 1.1, step.tokens, dtype=torch.float64)
-        step = method.objective.fix(step).having(logp_old=logp, logp=logp.clone().requires_grad_())
+        step = method.objective.prepare(step).having(logp_old=logp, logp=logp.clone().requires_grad_())
         loss = method.objective(step)
         loss.backward()
     except GroupwiseError as error:
@@ -112,12 +112,12 @@ def _odd(which: str, what: str) -> Usage:
     return Usage(f"recipe.method fails on a made-up batch: {which}", evidence=what, fix="mend that part")
 
 
-def see_model(recipe: Recipe, directory: Path, use: Use, *, weights: bool) -> None:
+def check_model(recipe: Recipe, directory: Path, use: Use, *, weights: bool) -> None:
     """The shape of the model in a directory, and that the recipe's adapter fits it. Raises what is wrong."""
     read_shape(directory, trust_remote_code=use.trust_remote_code)
     if recipe.method.routing != Routing():
         outlined = outline(directory, trust_remote_code=use.trust_remote_code)
-        see_routing(recipe.method.routing, experts_of(outlined))
+        check_routing(recipe.method.routing, experts_of(outlined))
     if recipe.lora is None:
         return
     if base_directory(directory) != directory:
@@ -126,11 +126,11 @@ def see_model(recipe: Recipe, directory: Path, use: Use, *, weights: bool) -> No
     if weights and not weight_files(directory):
         what, fix = f"the model {recipe.model} is fresh: an adapter would stand beside noise", "leave lora out"
         raise Usage(what, fix=f"{fix}: all of it is then trained")
-    see_targets(outline(directory, trust_remote_code=use.trust_remote_code), recipe.lora)
+    check_targets(outline(directory, trust_remote_code=use.trust_remote_code), recipe.lora)
     load_peft()
 
 
-def doors(
+def check_inputs(
     recipe: Recipe,
     use: Use,
     tell: Callable[[str], None] = lambda line: None,
@@ -160,7 +160,7 @@ def doors(
         return [*found, error]
     if not weights:
         tell(f"of {recipe.model} only configuration and tokenizer were looked at: train fetches its weights")
-    looks = (partial(see_model, recipe, use=use, weights=weights), *([weight_files] if weights else []))
+    looks = (partial(check_model, recipe, use=use, weights=weights), *([weight_files] if weights else []))
     for look in looks:
         try:
             look(directory)

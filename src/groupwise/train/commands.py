@@ -11,16 +11,16 @@ from pathlib import Path
 
 from groupwise.data import BadData, GroupwiseError, Storage, Task, Verifier, visible
 from groupwise.train.about import about, begin, recorded
-from groupwise.train.check import doors, rehearse
+from groupwise.train.check import check_inputs, dry_run
 from groupwise.train.disk import DISK, PARKED, Disk, storing, sweep, write_directory
 from groupwise.train.identity import asked, identity, note_changes, same_base, same_code, same_data, see_changes
-from groupwise.train.journal import Answers
-from groupwise.train.logbook import Logbook
+from groupwise.train.journal import ReplayLog
+from groupwise.train.logbook import Recorder
 from groupwise.train.loop import run as loop
-from groupwise.train.place import Place, place
+from groupwise.train.place import Runtime, build
 from groupwise.train.progress import Progress
 from groupwise.train.recipe import Recipe
-from groupwise.train.record import Record, read_lines
+from groupwise.train.record import RunLogs, read_lines
 from groupwise.train.report import existing_run, write_report
 from groupwise.train.store import RunLock, newest_checkpoint, run_directory
 from groupwise.train.text import base_of, read_recipe, write
@@ -53,15 +53,15 @@ def train(
     recipe = read_recipe(path, overrides, loaded)
     seen: list[str] = []
     built: list[tuple[Task, Verifier]] = []
-    refuse([*rehearse(recipe), *doors(recipe, loaded, seen.append, hand=lambda *both: built.append(both))])
+    raise_all([*dry_run(recipe), *check_inputs(recipe, loaded, seen.append, hand=lambda *both: built.append(both))])
     tell(seen)
-    ready = place(recipe, loaded, *built)
+    ready = build(recipe, loaded, *built)
     run = run_directory(Path(out), name or (path.stem if recipe_path else plain_name(recipe.task)))
     with RunLock(run):
         description = about(run, recipe, base_of(path, overrides), loaded, command)
         text = write(recipe)
         begin(run, description | asked(ready) | ready.adapter | identity(ready, text) | {"changes": []}, text)
-        return carry_on(run, ready, stop_after)
+        return run_from(run, ready, stop_after)
 
 
 def plain_name(task: str) -> str:
@@ -79,7 +79,7 @@ def tell(lines: Sequence[str]) -> None:
         print(visible(line), file=sys.stderr, flush=True)
 
 
-def refuse(problems: Sequence[GroupwiseError]) -> None:
+def raise_all(problems: Sequence[GroupwiseError]) -> None:
     """Raise what was found, if anything: all of it at once, under the first one's exit code."""
     if len(problems) == 1:
         raise problems[0]
@@ -112,16 +112,16 @@ def resume(
         )
         recipe = read_recipe(directory / "recipe.toml", (), loaded)
         same_code(directory, recipe, loaded)
-        ready = place(recipe, loaded)
+        ready = build(recipe, loaded)
         tell(getattr(ready.verifier, "notices", ()))
         same_data(directory, ready)
         same_base(directory, ready)
-        return carry_on(directory, ready, stop_after, strict=strict, changed=changed)
+        return run_from(directory, ready, stop_after, strict=strict, changed=changed)
 
 
-def carry_on(
+def run_from(
     run: Path,
-    ready: Place,
+    ready: Runtime,
     stop_after: float | None = None,
     *,
     strict: bool = False,
@@ -137,12 +137,12 @@ def carry_on(
     for warning in checkpoint.warnings if checkpoint else ():
         progress.say(f"warning: {warning}")
     lines = see_changes(run, ready, state, accept=changed, warn=progress.say)
-    record = Record.resume(run, state, done, sinks=recipe.sinks, changed=changed, warn=progress.say, disk=disk)
+    record = RunLogs.resume(run, state, done, sinks=recipe.sinks, changed=changed, warn=progress.say, disk=disk)
     beside = note_changes(run, ready, state, [*lines, *record.changes], done, disk)
-    logbook = Logbook(
+    logbook = Recorder(
         run, record, keep=recipe.save.keep, beside=beside, told=progress, warn=progress.say, disk=disk
     )  # fmt: skip
-    ready.buffer.journal = Answers(run, lambda: logbook.done, progress.say, disk=disk)
+    ready.buffer.replay = ReplayLog(run, lambda: logbook.done, progress.say, disk=disk)
     if checkpoint:
         with fitting(run, changed=bool(beside["changes"])):
             logbook.restore(checkpoint, ready.learner, ready.buffer, ready.guards)
@@ -192,7 +192,7 @@ def fitting(run: Path, *, changed: bool) -> Iterator[None]:
         ) from error
 
 
-def write_output(run: Path, ready: Place, disk: Disk) -> None:
+def write_output(run: Path, ready: Runtime, disk: Disk) -> None:
     """The trained model, or adapter, as `<run>/model`: whole or not at all."""
     model = run / "model"
     with storing("the model", run):
@@ -202,8 +202,8 @@ def write_output(run: Path, ready: Place, disk: Disk) -> None:
 
 
 async def guided(
-    logbook: Logbook,
-    ready: Place,
+    logbook: Recorder,
+    ready: Runtime,
     stop_after: float | None,
     begin: Callable[[], Awaitable[bool]],
     say: Callable[[str], None],
@@ -218,7 +218,7 @@ async def guided(
         logbook.save(ready.learner, ready.buffer, ready.guards, last=True)
 
 
-def ending(run: Path, report: Path, logbook: Logbook, recipe: Recipe) -> str:
+def ending(run: Path, report: Path, logbook: Recorder, recipe: Recipe) -> str:
     """The last words of a run: what it reached, where things lie, and how to go on."""
     if logbook.stopping:
         where = f"{logbook.stopping} after {logbook.done} of {recipe.iterations} iterations; saved."

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from groupwise.data import Family, Sample
+from groupwise.data import Rollout, Sample
 
 
-def describe_conversations(families: Sequence[Family]) -> dict[str, float]:
+def describe_conversations(families: Sequence[Rollout]) -> dict[str, float]:
     """Of all answers that are conversations, kept or not, judged or not; nothing where there are none.
 
     `turns/mean` and `turns/max` count the model's turns; `turns/environment_tokens` is the share of all tokens that

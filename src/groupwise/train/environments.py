@@ -2,16 +2,16 @@
 
 from collections.abc import Callable
 
-from groupwise.data import Ids, Usage, World
+from groupwise.data import Ids, Usage, Environment
 from groupwise.models import Tokenizer
 from groupwise.rollout import Independent, Turns
-from groupwise.tasks import Bounds, Sandbox, Tools, calculator_tools, played_by, python_tools
+from groupwise.tasks import Limits, Sandbox, Tools, calculator_tools, user_environment, python_tools
 from groupwise.train.recipe import Recipe
 from groupwise.train.sources import templates
 from groupwise.train.use import Use
 
 
-def environment_of(recipe: Recipe, use: Use) -> Callable[[], World] | None:
+def environment_of(recipe: Recipe, use: Use) -> Callable[[], Environment] | None:
     """What makes the recipe's environments, one's own class among them; None where it names none."""
     name = recipe.environment
     strategies = {"method.strategy": recipe.method.strategy, "evaluate.strategy": recipe.evaluate.strategy}
@@ -26,16 +26,16 @@ def environment_of(recipe: Recipe, use: Use) -> Callable[[], World] | None:
         return None
     wall = recipe.machine.verdict_deadline
     if ":" in name:
-        return played_by(use.find(name), deadline=wall)
+        return user_environment(use.find(name), deadline=wall)
     if name == "calculator_tools":
-        return played_by(calculator_tools, deadline=wall)
+        return user_environment(calculator_tools, deadline=wall)
     if name == "python_tools":
-        sandbox = Sandbox(Bounds(cpu=wall / 5, wall=wall), unsafe=use.unsafe_local_exec)
+        sandbox = Sandbox(Limits(cpu=wall / 5, wall=wall), unsafe=use.unsafe_local_exec)
 
         def python() -> Tools:
             return python_tools(sandbox)
 
-        return played_by(python, deadline=recipe.machine.deadline)  # calls queue for a box, which keeps their time
+        return user_environment(python, deadline=recipe.machine.deadline)  # calls queue for a box, which keeps their time
     fix = "take calculator_tools or python_tools, or name a class of your own: my_file:MyEnvironment with --use"
     raise Usage(f"no environment is called {name!r}", fix=fix)
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from groupwise.data import Family, Finish, Outcome, Sample
+from groupwise.data import Rollout, Finish, Outcome, Sample
 from groupwise.train.conversations import describe_conversations
 from groupwise.train.interval import interval
 
@@ -98,7 +98,7 @@ def majority(right: int, others: tuple[int, ...], silent: int) -> tuple[float, .
     return tuple(float(won[k] / math.comb(n, k)) for k in range(n + 1))
 
 
-def tally(family: Family) -> Tally:
+def tally(family: Rollout) -> Tally:
     """What a family's answers came to."""
     outcomes = [(s.verdict, s.verdict.outcome if s.verdict else Outcome.unverifiable) for s in answered(family)]
     wrong = [verdict.said for verdict, outcome in outcomes if verdict and outcome is Outcome.wrong]
@@ -107,7 +107,7 @@ def tally(family: Family) -> Tally:
     return Tally(family.draw.prompt.id, len(outcomes), right, others)
 
 
-def answered(family: Family) -> list[Sample]:
+def answered(family: Rollout) -> list[Sample]:
     """The samples that are answers: not the notes, hints or judgements that a strategy may bring besides."""
     return [s for s in family.samples if s.role == "answer"]
 
@@ -141,7 +141,7 @@ def figures(tallies: Sequence[Tally], n: int, ks: Sequence[int] = ()) -> dict[st
     return {name: Figure(mean(column), *ends) for name, column, ends in zip(names, found.values(), ends)}
 
 
-def average(families: Sequence[Family]) -> Figure:
+def average(families: Sequence[Rollout]) -> Figure:
     """The mean over problems of the share of right answers."""
     return figures([tally(f) for f in families], 1)["avg@1"]
 
@@ -150,7 +150,7 @@ def mean(values: Sequence[float]) -> float:
     return math.fsum(values) / max(1, len(values))
 
 
-def counts(families: Sequence[Family]) -> dict[str, int]:
+def counts(families: Sequence[Rollout]) -> dict[str, int]:
     """How many answers were correct, wrong, malformed, unverifiable, truncated; how many that were asked for miss."""
     samples = [s for f in families for s in answered(f)]
     by = Counter(s.verdict.outcome if s.verdict else Outcome.unverifiable for s in samples)
@@ -159,13 +159,13 @@ def counts(families: Sequence[Family]) -> dict[str, int]:
             "missing": sum(max(0, f.draw.n - len(answered(f))) for f in families)}  # fmt: skip
 
 
-def causes(families: Sequence[Family]) -> dict[str, int]:
+def causes(families: Sequence[Rollout]) -> dict[str, int]:
     """Why answers could not be judged, and how often, the most frequent first."""
     verdicts = [s.verdict for f in families for s in answered(f) if s.verdict]
     return dict(Counter(v.cause for v in verdicts if v.outcome is Outcome.unverifiable).most_common())
 
 
-def lengths(families: Sequence[Family]) -> dict[str, dict[str, float]]:
+def lengths(families: Sequence[Rollout]) -> dict[str, dict[str, float]]:
     """Of the answers with each outcome: how many there are, and their mean, median and largest number of tokens."""
     by: dict[str, list[int]] = {}
     for family in families:
@@ -181,7 +181,7 @@ def lengths(families: Sequence[Family]) -> dict[str, dict[str, float]]:
     }  # fmt: skip
 
 
-def scores(greedy: Sequence[Family], sampled: Sequence[Family]) -> dict[str, float]:
+def scores(greedy: Sequence[Rollout], sampled: Sequence[Rollout]) -> dict[str, float]:
     """The metrics of an evaluation: sampled at the training law, and greedy, each with its interval over problems."""
     accuracy, best = average(sampled), average(greedy)
     count = counts(sampled)
@@ -201,7 +201,7 @@ def scores(greedy: Sequence[Family], sampled: Sequence[Family]) -> dict[str, flo
     }
 
 
-def parts_of_right(families: Sequence[Family]) -> Mapping[str, float]:
+def parts_of_right(families: Sequence[Rollout]) -> Mapping[str, float]:
     """Means of the verdicts' named parts over right answers: what a task tells besides right and wrong."""
     verdicts = [s.verdict for f in families for s in answered(f) if s.verdict]
     verdicts = [v for v in verdicts if v.outcome is Outcome.correct]

@@ -23,7 +23,7 @@ class Guards:
     skipped: int = 0
     judged: list[tuple[int, int]] = field(default_factory=list)
 
-    def see_verdicts(self, unverifiable: int, answers: int, cause: str) -> None:
+    def check_verdicts(self, unverifiable: int, answers: int, cause: str) -> None:
         """One iteration's answers: how many could not be judged, of how many, and the first cause."""
         self.judged = [*self.judged, (unverifiable, answers)][-WINDOW:]
         bad, total = (sum(x) for x in zip(*self.judged))
@@ -35,7 +35,7 @@ class Guards:
                 fix="mend the verifier, or allow more with --max_unverifiable",
             )
 
-    def see_signal(self, live: int, dropped: Mapping[str, int]) -> None:
+    def check_signal(self, live: int, dropped: Mapping[str, int]) -> None:
         """How many families an iteration has to learn from, and why others were dropped."""
         self.silent = 0 if live else self.silent + 1
         if self.silent >= PATIENCE:
@@ -45,7 +45,7 @@ class Guards:
                 fix="take easier or harder problems, a larger group_size, a higher temperature, or more refill rounds",
             )
 
-    def see_steps(self, skipped: Sequence[str], where: str) -> None:
+    def check_steps(self, skipped: Sequence[str], where: str) -> None:
         """Why each optimizer step of an iteration was skipped; empty where it was taken.
 
         Steps whose tokens were all masked are no fault beside others: an iteration of nothing else counts as one.
@@ -60,7 +60,7 @@ class Guards:
                     "where a mask took every token, raise sampling.max_tokens or leave the mask out",
                 )
 
-    def see_gap(self, gap: float) -> None:
+    def check_gap(self, gap: float) -> None:
         """The largest difference between engine's and learner's log-prob of a token."""
         if not gap <= self.max_gap:
             raise Mismatch(

@@ -12,7 +12,7 @@ from groupwise.tasks import Mixture, Problems
 from groupwise.train.about import describe, description, origin, recorded
 from groupwise.train.differences import diff
 from groupwise.train.disk import DISK, RECIPE, Disk
-from groupwise.train.place import Place
+from groupwise.train.place import Runtime
 from groupwise.train.recipe import Recipe, Save
 from groupwise.train.sources import templates
 from groupwise.train.sums import short
@@ -32,7 +32,7 @@ MODEL_FILES = (
 """The files of a model directory that are read at every start. Weights come from the checkpoint."""
 
 
-def identity(ready: Place, recipe: str) -> dict[str, Any]:
+def identity(ready: Runtime, recipe: str) -> dict[str, Any]:
     """The text of the run's recipe.toml, and the SHA-256 of the model's small files and of the templates.
 
     Stored in run.json and in every checkpoint. Data, used code and the base of an adapter have their own entries.
@@ -49,7 +49,7 @@ def identity(ready: Place, recipe: str) -> dict[str, Any]:
 
 
 def see_changes(
-    run: Path, ready: Place, state: Mapping[str, Any], *, accept: bool, warn: Callable[[str], None]
+    run: Path, ready: Runtime, state: Mapping[str, Any], *, accept: bool, warn: Callable[[str], None]
 ) -> list[str]:
     """What of the run's identity differs from its checkpoint's `state`, or from run.json before the first checkpoint.
 
@@ -71,7 +71,7 @@ def see_changes(
 
 
 def note_changes(
-    run: Path, ready: Place, state: Mapping[str, Any], lines: list[str], iteration: int, disk: Disk = DISK
+    run: Path, ready: Runtime, state: Mapping[str, Any], lines: list[str], iteration: int, disk: Disk = DISK
 ) -> dict[str, Any]:
     """The identity with all accepted changes, for the checkpoints to come; run.json is brought in line with it."""
     told = description(run)
@@ -111,13 +111,13 @@ def _digest(sha256: str | None) -> str:
     return short(sha256) if sha256 else "none"
 
 
-def asked(ready: Place) -> dict[str, Any]:
+def asked(ready: Runtime) -> dict[str, Any]:
     """What exactly a run asks: the content of its data."""
     facts = ready.task.facts if isinstance(ready.task, Problems | Mixture) else ()
     return {"data": [f.record for f in (*facts, *ready.demonstrations[1])]}
 
 
-def same_data(run: Path, ready: Place) -> None:
+def same_data(run: Path, ready: Runtime) -> None:
     """`BadData` where the data are not those that the run began with: it would not end as one never stopped."""
     began, now = recorded(run, "data"), asked(ready)["data"]
     for then, here in zip(began, now):
@@ -127,7 +127,7 @@ def same_data(run: Path, ready: Place) -> None:
             raise BadData(what, evidence=seen, fix="bring the old data back, or start a new run with these")
 
 
-def same_base(run: Path, ready: Place) -> None:
+def same_base(run: Path, ready: Runtime) -> None:
     """`BadData` where the weights beside an adapter are not those that the run began on."""
     then, here = str(recorded(run, "base_sha256") or ""), ready.adapter.get("base_sha256", "")
     if then != here:

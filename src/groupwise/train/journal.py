@@ -7,12 +7,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from groupwise.data import Outcome, Reply, Verdict, Words
+from groupwise.data import Outcome, Observation, Verdict, CountedText
 from groupwise.train.disk import DISK, Disk
 from groupwise.train.store import stored
 
 
-class Answers:
+class ReplayLog:
     """The `Journal` of a run: `journal/<iteration>.jsonl`, a line an answer; the last of those to one question counts.
 
     `now` says how many iterations are done. Files from before the oldest checkpoint are removed. Lines that cannot be
@@ -32,11 +32,11 @@ class Answers:
         self._turn()
         return question in self._heard
 
-    def __getitem__(self, question: str) -> Reply:
+    def __getitem__(self, question: str) -> Observation:
         self._turn()
         return read_reply(self._heard[question])
 
-    def write(self, question: str, reply: Reply) -> None:
+    def write(self, question: str, reply: Observation) -> None:
         """The answer is on the disk, or waits to be, when this returns."""
         self._turn()
         self._waiting += json.dumps({"question": question, "reply": plain_reply(reply)}).encode() + b"\n"
@@ -94,21 +94,21 @@ def _pair(line: bytes) -> tuple[str, Any] | None:
     return str(question), reply
 
 
-def plain_reply(reply: Reply) -> Any:
+def plain_reply(reply: Observation) -> Any:
     """An answer as JSON has it: text, text with its counts, null, or the fields of a verdict.
 
     >>> plain_reply("35"), plain_reply(None), read_reply(plain_reply(Verdict(Outcome.correct))).outcome.name
     ('35', None, 'correct')
     """
-    if isinstance(reply, Words) and reply.counts:
+    if isinstance(reply, CountedText) and reply.counts:
         return {"words": str(reply), "counts": dict(reply.counts)}
     return asdict(reply) if isinstance(reply, Verdict) else reply
 
 
-def read_reply(plain: Any) -> Reply:
+def read_reply(plain: Any) -> Observation:
     """The answer that JSON has; ValueError, TypeError or KeyError for what is none."""
     if plain is None or isinstance(plain, str):
         return plain
     if "words" in plain:
-        return Words(str(plain["words"]), **plain["counts"])
+        return CountedText(str(plain["words"]), **plain["counts"])
     return Verdict(**{**plain, "outcome": Outcome(plain["outcome"])})

@@ -10,14 +10,14 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from groupwise.data import Batch, Storage
-from groupwise.learner import Learner, StepTaken
+from groupwise.learner import Learner, StepResult
 from groupwise.objective import Objective
-from groupwise.rollout import Buffer, Harvest
+from groupwise.rollout import Buffer, Rollouts
 from groupwise.train.conversations import describe_conversations
 from groupwise.train.disk import DISK, Disk, write_file
 from groupwise.train.guards import Guards
 from groupwise.train.observe import batch_dump, numbers, sample_lines, token_numbers
-from groupwise.train.record import Record, json_line
+from groupwise.train.record import RunLogs, json_line
 from groupwise.train.store import Checkpoint, packed, save_checkpoint
 
 T = TypeVar("T")
@@ -25,7 +25,7 @@ MISSES = 3
 """Checkpoints in a row that may fail before the run stops."""
 
 
-class Logbook:
+class Recorder:
     """Writes what a run leaves behind. `done` iterations stand in it; -1 before the first evaluation.
 
     `stopping` says why the run was asked to stop, and is empty as long as it was not. `told` receives each line of
@@ -35,7 +35,7 @@ class Logbook:
     def __init__(
         self,
         run: Path,
-        record: Record,
+        record: RunLogs,
         *,
         keep: int,
         beside: Mapping[str, Any] = MappingProxyType({}),
@@ -93,12 +93,12 @@ class Logbook:
         self.write({"iteration": 0, "step": 0, **line})
 
     def iteration(
-        self, harvest: Harvest, batch: Batch, taken: Sequence[StepTaken], objective: Objective
+        self, harvest: Rollouts, batch: Batch, taken: Sequence[StepResult], objective: Objective
     ) -> dict[str, Any]:
         """One iteration's samples are written, its numbers returned."""
         self.done += 1
         families = harvest.all
-        unjudged, answers, _ = harvest.unjudged
+        unjudged, answers, _ = harvest.unverifiable
         line = {
             "iteration": self.done,
             "step": self._step(taken),
@@ -111,7 +111,7 @@ class Logbook:
         if harvest.missing and not self._short:
             self._short = True
             self._warn(
-                f"iteration {self.done} goes on with {len(harvest.families)} prompts: {harvest.missing} are missing "
+                f"iteration {self.done} goes on with {len(harvest.selected)} prompts: {harvest.missing} are missing "
                 f"after {harvest.rounds} rounds; later ones are counted in rollout/missing"
             )
         for number, step in enumerate(taken):
@@ -168,7 +168,7 @@ class Logbook:
         self.done = self._saved = state["done"]
         self.steps = state["step"]
 
-    def _step(self, taken: Sequence[StepTaken]) -> int:
+    def _step(self, taken: Sequence[StepResult]) -> int:
         self.steps += sum(not t.skipped for t in taken)
         return self.steps
 
@@ -186,7 +186,7 @@ class Logbook:
             "memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         }
 
-    def _dump(self, number: int, step: StepTaken) -> None:
+    def _dump(self, number: int, step: StepResult) -> None:
         """The batch of a skipped step, so that what went wrong can be computed again."""
         lines, tensors = batch_dump(step.batch)
         stem = self.dumps / f"{self.done:06d}-{number}"

@@ -5,12 +5,12 @@ from collections.abc import Awaitable, Callable, Sequence
 import torch
 
 from groupwise.data import LARGEST_GAP, Batch, Engine, Logp, Measure, couples
-from groupwise.learner import Learner, Step, StepTaken, ahead, cut
+from groupwise.learner import Learner, StepPlan, StepResult, measure_plan, make_plan
 from groupwise.methods import Method
 from groupwise.models import Purpose, permutation
 from groupwise.rollout import Buffer
 from groupwise.train.guards import Guards
-from groupwise.train.logbook import Logbook
+from groupwise.train.logbook import Recorder
 from groupwise.train.observe import engine_sampled
 from groupwise.train.recipe import Recipe
 from groupwise.train.text import at
@@ -23,7 +23,7 @@ async def run(
     buffer: Buffer,
     engine: Engine,
     learner: Learner,
-    logbook: Logbook,
+    logbook: Recorder,
     guards: Guards,
     evaluate: Callable[[], Awaitable[dict[str, float]]],
 ) -> None:
@@ -37,21 +37,21 @@ async def run(
         method = at(recipe.method, iteration)
         with logbook.phase("sample"):
             harvest = await logbook.unless_stopped(
-                buffer.take(recipe.prompts, method.group_size, method.strategy, method.keep, method.refill)
+                buffer.take(recipe.prompts, method.group_size, method.strategy, method.filter, method.refill)
             )
         if harvest is None:
             break
-        guards.see_verdicts(*harvest.unjudged)
-        guards.see_signal(len(harvest.families), harvest.causes)
-        batch = buffer.pack(harvest.families, version=learner.version)
-        taken: list[StepTaken] = []
+        guards.check_verdicts(*harvest.unverifiable)
+        guards.check_signal(len(harvest.selected), harvest.causes)
+        batch = buffer.pack(harvest.selected, version=learner.version)
+        taken: list[StepResult] = []
         with logbook.phase("learn"):
             if len(batch):
                 batch, taken = learn(recipe, method, learner, batch, iteration)
         line = logbook.iteration(harvest, batch, taken, method.objective)
-        guards.see_steps([t.skipped for t in taken], str(logbook.dumps))
+        guards.check_steps([t.skipped for t in taken], str(logbook.dumps))
         if engine_sampled(taken):
-            guards.see_gap(line[LARGEST_GAP])
+            guards.check_gap(line[LARGEST_GAP])
         if taken:
             learner.remember(batch, line)
         await engine.load(learner.publish(), learner.weights())
@@ -65,13 +65,13 @@ async def run(
 
 def learn(
     recipe: Recipe, method: Method, learner: Learner, batch: Batch, iteration: int
-) -> tuple[Batch, list[StepTaken]]:
+) -> tuple[Batch, list[StepResult]]:
     """An iteration's optimizer steps, and the batch with all that was computed on the way."""
-    plans = [plan(recipe, method, batch, iteration, sweep) for sweep in range(method.passes)]
+    plans = [plan(recipe, method, batch, iteration, sweep) for sweep in range(method.epochs)]
     written = method.proximal == "sampled" and bool(batch.logp_engine.isnan().any())  # by no engine
     wanted = measures(method, plans) | ({OLD} if written else frozenset())
-    read = ahead(plans[0], batch, piece_tokens=recipe.machine.piece_tokens)
-    batch = learner.read(batch, read, wanted, method.routing)
+    read = measure_plan(plans[0], batch, microbatch_tokens=recipe.machine.microbatch_tokens)
+    batch = learner.compute_measures(batch, read, wanted, method.routing)
     if method.proximal == "sampled":
         sampled = batch.logp_engine.to(learner.dtype)
         batch = batch.having(logp_old=torch.where(sampled.isnan(), batch.logp_old, sampled) if written else sampled)
@@ -79,19 +79,19 @@ def learn(
     return batch, [learner.step(batch, step, method.objective, method.routing) for steps in plans for step in steps]
 
 
-def plan(recipe: Recipe, method: Method, batch: Batch, iteration: int, sweep: int) -> tuple[Step, ...]:
+def plan(recipe: Recipe, method: Method, batch: Batch, iteration: int, sweep: int) -> tuple[StepPlan, ...]:
     """One sweep over the iteration, cut into steps and pieces; its order is keyed by the run's seed."""
-    return cut(
+    return make_plan(
         batch,
         size=recipe.prompts // method.minibatches,
         shuffle=method.shuffle,
         permutation=lambda n: permutation((recipe.seed, Purpose.SHUFFLE), iteration, sweep, n).tolist(),
-        piece_tokens=recipe.machine.piece_tokens,
+        microbatch_tokens=recipe.machine.microbatch_tokens,
         couples=couples(method.objective),
     )
 
 
-def measures(method: Method, plans: Sequence[Sequence[Step]]) -> frozenset[Measure]:
+def measures(method: Method, plans: Sequence[Sequence[StepPlan]]) -> frozenset[Measure]:
     """What must be read before the first step. One step alone sees the old policy in its own forward."""
     several = sum(map(len, plans)) > 1
     if method.proximal == "sampled":

@@ -7,7 +7,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from groupwise.data import BadData, Family, Storage, visible
+from groupwise.data import BadData, Rollout, Storage, visible
 from groupwise.train.conversations import describe_conversations
 from groupwise.train.disk import write_file
 from groupwise.train.evaluate import MOST_VOTES, NO_VOTE, Tally, causes, counts, figures, lengths, tally
@@ -23,7 +23,7 @@ MAY_DIFFER = ("model", "task.name", "n", "seed", "seed_rule", "engine", "interva
 random numbers says how sure a number is, not what it is of; so does the engine."""
 
 
-def number(families: Sequence[Family], protocol: Mapping[str, Any]) -> dict[str, Any]:
+def number(families: Sequence[Rollout], protocol: Mapping[str, Any]) -> dict[str, Any]:
     """What an evaluation's answers came to."""
     tallies, n = [tally(f) for f in families], protocol["n"]
     found = figures(tallies, n, [k for k in KS if k <= n])

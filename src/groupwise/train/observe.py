@@ -6,12 +6,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from groupwise.data import LARGEST_GAP, Batch, Family, Logp, Outcome, Sample, key_of
-from groupwise.learner import StepTaken
+from groupwise.data import LARGEST_GAP, Batch, Rollout, Logp, Outcome, Sample, key_of
+from groupwise.learner import StepResult
 from groupwise.objective import Objective, describe_gap, describe_samples, describe_step
 
 
-def numbers(batch: Batch, taken: Sequence[StepTaken], objective: Objective) -> dict[str, Any]:
+def numbers(batch: Batch, taken: Sequence[StepResult], objective: Objective) -> dict[str, Any]:
     """An iteration's metrics: samples once each, tokens as often as a step saw them, over all steps at once."""
     line: dict[str, Any] = describe_samples(batch)
     if steps := _counted(taken):
@@ -31,12 +31,12 @@ def numbers(batch: Batch, taken: Sequence[StepTaken], objective: Objective) -> d
     return line
 
 
-def engine_sampled(taken: Sequence[StepTaken]) -> bool:
+def engine_sampled(taken: Sequence[StepResult]) -> bool:
     """Whether an engine sampled a token of these steps, so that `numbers` has its gap to the learner."""
     return any(not bool(t.batch.logp_engine.isnan().all()) for t in _counted(taken))
 
 
-def sample_lines(families: Sequence[Family], batch: Batch) -> list[dict[str, Any]]:
+def sample_lines(families: Sequence[Rollout], batch: Batch) -> list[dict[str, Any]]:
     """Every sample of every family, kept or not, with what became of it."""
     reward = dict(zip(batch.keys, batch.reward.tolist())) if batch.reward is not None else {}
     advantage = {}
@@ -57,7 +57,7 @@ def sample_lines(families: Sequence[Family], batch: Batch) -> list[dict[str, Any
             "advantage": advantage.get(key_of(family, sample)),
             "length": len(sample.tokens),
             **({"turns": len(sample.turns), "counts": dict(sample.counts)} if sample.counts else {}),
-            "kept": family.kept is None or family.kept[i],
+            "kept": family.selected is None or family.selected[i],
             "dropped": family.cause,
         }
         for family in families
@@ -65,7 +65,7 @@ def sample_lines(families: Sequence[Family], batch: Batch) -> list[dict[str, Any
     ]
 
 
-def token_numbers(families: Sequence[Family], taken: Sequence[StepTaken]) -> dict[str, Tensor]:
+def token_numbers(families: Sequence[Rollout], taken: Sequence[StepResult]) -> dict[str, Tensor]:
     """Per token of every sample, in the order of `sample_lines`; NaN where a token was not trained.
 
     `routes` are there if the engine wrote them down: the experts that the token before this one went to.
@@ -132,12 +132,12 @@ def _said(sample: Sample) -> dict[str, Any]:
     }
 
 
-def _counted(taken: Sequence[StepTaken]) -> list[StepTaken]:
+def _counted(taken: Sequence[StepResult]) -> list[StepResult]:
     """The steps whose numbers count: those that moved the weights, or all where none did."""
     return [t for t in taken if not t.skipped] or list(taken)
 
 
-def _zero_by_construction(taken: StepTaken) -> bool:
+def _zero_by_construction(taken: StepResult) -> bool:
     """With centred advantages and a ratio of exactly 1 the value of the loss says nothing; its gradient does."""
     step = taken.batch
     assert step.logp is not None and step.logp_old is not None

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
-from groupwise.data import Engine, Environment, Family, Prompt, Sampling, Task, Usage, Verifier, gap_bound
-from groupwise.learner import Learner, mixture, see_routing
+from groupwise.data import Engine, MissingRequirement, Rollout, Prompt, Sampling, Task, Usage, Verifier, gap_bound
+from groupwise.learner import Learner, mixture, check_routing
 from groupwise.models import (
     Model,
     Purpose,
@@ -24,7 +24,7 @@ from groupwise.models import (
     write_model,
 )
 from groupwise.rollout import Buffer, answers
-from groupwise.tasks import Demonstration, Facts
+from groupwise.tasks import Demonstration, SourceStats
 from groupwise.train.environments import environment_of, frame_of
 from groupwise.train.evaluate import scores
 from groupwise.train.guards import Guards
@@ -36,7 +36,7 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
+class Runtime:
     """What a run is made of, ready to go."""
 
     model: Model
@@ -55,14 +55,14 @@ class Place:
         return Learner(
             self.model,
             optimizer=self.recipe.optimizer,
-            steps=self.recipe.iterations * method.minibatches * method.passes,
+            steps=self.recipe.iterations * method.minibatches * method.epochs,
             temperature=self.recipe.sampling.temperature,
-            followers=method.models_in_use,
+            side_models=method.models_in_use,
             memory=method.memory,
         )
 
     @cached_property
-    def demonstrations(self) -> tuple[list[Demonstration], tuple[Facts, ...]]:
+    def demonstrations(self) -> tuple[list[Demonstration], tuple[SourceStats, ...]]:
         """What the warm start teaches, and what is known of it; nothing where there is none."""
         return demonstrations_of(self.recipe, self.tokenizer)
 
@@ -90,7 +90,7 @@ class Place:
         """The held-out numbers of a line of metrics."""
         return scores(*await self.answer())
 
-    async def answer(self, law: Sampling | None = None) -> tuple[list[Family], list[Family]]:
+    async def answer(self, law: Sampling | None = None) -> tuple[list[Rollout], list[Rollout]]:
         """The held-out problems answered: each once greedily, and `samples` times at the training law or another."""
         wanted, law = self.recipe.evaluate, law or self.recipe.sampling
         return await self.ask(1, replace(law, temperature=0.0)), await self.ask(wanted.samples, law)
@@ -100,7 +100,7 @@ class Place:
         """The held-out problems that an evaluation asks."""
         return self.task.held_out[: self.recipe.evaluate.problems]
 
-    async def ask(self, n: int, sampling: Sampling) -> list[Family]:
+    async def ask(self, n: int, sampling: Sampling) -> list[Rollout]:
         """`n` answers to each of the asked problems."""
         return await answers(
             self.asked,
@@ -114,8 +114,8 @@ class Place:
             strategy=self.recipe.evaluate.strategy,
             deadline=self.recipe.machine.deadline,
             verdict_deadline=verdict_wait(self.recipe, self.verifier),
-            world=self.buffer.world,
-            journal=self.buffer.journal,
+            world=self.buffer.environment,
+            journal=self.buffer.replay,
             frame=self.buffer.frame,
         )
 
@@ -132,29 +132,29 @@ def prepare(machine: Machine) -> torch.device:
             f"{machine.device!r} is no device", evidence=str(error).partition("\n")[0], fix="say cpu or cuda"
         ) from None
     if device.type == "cuda" and (device.index or 0) >= (count := torch.cuda.device_count()):
-        raise Environment(
+        raise MissingRequirement(
             "there is no such CUDA device here" if count else "there is no CUDA device here",
             evidence=f"machine.device = {machine.device!r}, devices {count}",
             fix=f"say a number below {count}, such as --machine.device cuda:0" if count else "say --machine.device cpu",
         )
     if machine.compile:
-        see_compiler(device)
+        check_compiler(device)
     return device
 
 
-def see_compiler(device: torch.device) -> None:
+def check_compiler(device: torch.device) -> None:
     """`Environment` where no kernel can be built for the device."""
     try:
         torch.compile(torch.nn.functional.silu)(torch.ones(16, device=device))
     except RuntimeError as error:  # which all of the compiler's are
-        raise Environment(
+        raise MissingRequirement(
             f"nothing can be compiled for {device} here",
             evidence=str(error).partition("\n")[0],
             fix="install a C++ compiler, such as g++ (for CUDA triton too), or leave --machine.compile out",
         ) from None
 
 
-def place(recipe: Recipe, use: Use, built: tuple[Task, Verifier] | None = None) -> Place:
+def build(recipe: Recipe, use: Use, built: tuple[Task, Verifier] | None = None) -> Runtime:
     """Engine, learner and what they need, over one set of weights. Task and verifier may be `built` already."""
     device = prepare(recipe.machine)
     directory = find_model(recipe.model)
@@ -163,7 +163,7 @@ def place(recipe: Recipe, use: Use, built: tuple[Task, Verifier] | None = None) 
     model = read_model(directory, dtype=dtype, device=device, seed=recipe.seed, trust_remote_code=trusted)
     if recipe.lora is not None:
         attach(model, recipe.lora, seed=recipe.seed)
-    see_routing(recipe.method.routing, mixture(model))
+    check_routing(recipe.method.routing, mixture(model))
     model.recompute, model.compiled = recipe.machine.recompute, recipe.machine.compile
     if built is None:
         task = task_of(recipe, tokenizer)
@@ -183,9 +183,9 @@ def place(recipe: Recipe, use: Use, built: tuple[Task, Verifier] | None = None) 
         unverifiable=method.unverifiable,
         deadline=recipe.machine.deadline,
         verdict_deadline=verdict_wait(recipe, verifier),
-        world=environment_of(recipe, use),
+        environment=environment_of(recipe, use),
         frame=frame_of(recipe, tokenizer),
     )
     gap = gap_bound(recipe.engine.max_gap, recipe.machine.dtype)
     guards = Guards(max_unverifiable=recipe.max_unverifiable, max_gap=gap)
-    return Place(model, tokenizer, task, verifier, engine, buffer, guards, recipe)
+    return Runtime(model, tokenizer, task, verifier, engine, buffer, guards, recipe)

@@ -15,7 +15,7 @@ from groupwise.models import Purpose, find_model
 from groupwise.tasks import Each, Mixture, Problems, own_names
 from groupwise.train.interval import LEVEL, RESAMPLES, RULE
 from groupwise.train.names import maker
-from groupwise.train.place import Place
+from groupwise.train.place import Runtime
 from groupwise.train.sources import Source, held_out_sources, sources, templates
 from groupwise.train.use import PREFIX, Use
 
@@ -23,7 +23,7 @@ PACKAGES = ("groupwise", "torch", "transformers", "tokenizers", "numpy", "safete
 SEED_RULE = f"Philox4x32-10: key (seed, {int(Purpose.EVALUATE)}), counter (problem, answer, token)"
 
 
-def protocol(ready: Place, law: Sampling, n: int, use: Use) -> dict[str, Any]:
+def protocol(ready: Runtime, law: Sampling, n: int, use: Use) -> dict[str, Any]:
     """The record of one number: everything that it depends on, as JSON. What may not differ, `compare` says.
 
     The problems are told by a hash of what is asked and what is right, without how it is written to a model: the

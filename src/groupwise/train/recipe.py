@@ -78,7 +78,7 @@ class Machine:
     device: str = "cpu"
     dtype: Literal["float32", "float64", "bfloat16"] = "float32"
     threads: int = 1
-    piece_tokens: int = 16384
+    microbatch_tokens: int = 16384
     recompute: bool = False
     compile: bool = False
     deadline: float = 600.0

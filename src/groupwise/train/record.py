@@ -22,7 +22,7 @@ HASHED = ("metrics", "samples")
 """The logs whose content a checkpoint vouches for. Timings are never needed."""
 
 
-class Record:
+class RunLogs:
     """The logs and samples of one run directory.
 
     A full disk does not stop training: `failures` counts the writes that failed, what they should have written stays
@@ -51,7 +51,7 @@ class Record:
         changed: bool = False,
         warn: Callable[[str], None] = lambda text: None,
         disk: Disk = DISK,
-    ) -> "Record":
+    ) -> "RunLogs":
         """The record as it stood at the checkpoint of `iteration`: what came later is cut off and will come again.
 
         `state` is what `state()` gave to that checkpoint; `{}` and 0 begin anew. Raises `Storage`, before anything is

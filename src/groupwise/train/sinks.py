@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from groupwise.data import Environment, Usage
+from groupwise.data import MissingRequirement, Usage
 
 
 @runtime_checkable
@@ -80,12 +80,12 @@ class Sinks:
                 package = importlib.import_module(module)
             except ImportError as error:
                 fix = f"pip install 'groupwise[{name}]'"
-                raise Environment(f"the sink {name} needs {module}", evidence=str(error), fix=fix) from error
+                raise MissingRequirement(f"the sink {name} needs {module}", evidence=str(error), fix=fix) from error
             try:
                 self._open[name] = opener(package, run)
             except Exception as error:  # a tracker may raise anything; its message may carry a key, its type does not
                 fix = f"log in to {name} or set it to work offline, or leave the sink out"
-                raise Environment(f"the sink {name} does not open", evidence=type(error).__name__, fix=fix) from None
+                raise MissingRequirement(f"the sink {name} does not open", evidence=type(error).__name__, fix=fix) from None
 
     def write(self, line: Mapping[str, Any]) -> None:
         """The finite numbers of a line of metrics, under its `iteration`."""

@@ -6,18 +6,18 @@ from functools import partial
 from typing import Any
 
 from groupwise.data import Task, Usage, Verifier
-from groupwise.models import Template, Tokenizer, closed, find_template, heard
+from groupwise.models import Template, Tokenizer, closed, find_template, conversation_turn
 from groupwise.tasks import (
-    Bounds,
+    Limits,
     Demonstration,
     Each,
-    Facts,
+    SourceStats,
     Mixture,
     Problems,
     Sandbox,
     find_task,
     find_verifier,
-    judged_by,
+    grade_function,
     read_demonstrations,
     takes_columns,
     usual_template,
@@ -78,13 +78,13 @@ def task_of(recipe: Recipe, tokenizer: Tokenizer) -> Task:
     return Mixture(tuple(drawn), weights, tuple(t.entirely_held_out if isinstance(t, Problems) else t for t in held))
 
 
-def demonstrations_of(recipe: Recipe, tokenizer: Tokenizer) -> tuple[list[Demonstration], tuple[Facts, ...]]:
+def demonstrations_of(recipe: Recipe, tokenizer: Tokenizer) -> tuple[list[Demonstration], tuple[SourceStats, ...]]:
     """What the recipe's warm start teaches, each prompt in the template of the recipe's task; nothing without one."""
     if (phase := recipe.warm_start) is None:
         return [], ()
     ask = find_template(sources(recipe)[0].template, tokenizer)
     columns = {"prompt": phase.columns.prompt, "answer": phase.columns.answer}
-    tell = partial(heard, tokenizer, ask.between()) if recipe.environment else None
+    tell = partial(conversation_turn, tokenizer, ask.between()) if recipe.environment else None
     found, facts = read_demonstrations(phase.demonstrations, ask, partial(closed, tokenizer), tell=tell, **columns)
     return found, (facts,)
 
@@ -112,12 +112,12 @@ def _verifier(source: Source, task: Task, use: Use, recipe: Recipe) -> Verifier:
             f"nothing says what is right in {source.task}",
             fix="add --verifier last_number, --verifier math, or --verifier my_file:grade with --use my_file.py",
         )
-    sandbox = partial(Sandbox, bounds=Bounds(cpu=wall / 5, wall=wall), unsafe=use.unsafe_local_exec)
+    sandbox = partial(Sandbox, bounds=Limits(cpu=wall / 5, wall=wall), unsafe=use.unsafe_local_exec)
     return find_verifier(
         name,
         task,
         sandbox,
-        own=lambda named: judged_by(use.find(named), deadline=wall),
+        own=lambda named: grade_function(use.find(named), deadline=wall),
         judges=use.judges,
         deadline=wall,
     )

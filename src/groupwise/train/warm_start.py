@@ -7,15 +7,15 @@ from pathlib import Path
 
 import torch
 
-from groupwise.data import WRITTEN, Batch, Draw, Family, Finish, Outcome, Prompt, Sample, Verdict, pack
-from groupwise.learner import Learner, StepTaken, cut
+from groupwise.data import WRITTEN, Batch, Draw, Rollout, Finish, Outcome, Prompt, Sample, Verdict, pack
+from groupwise.learner import Learner, StepResult, make_plan
 from groupwise.models import Purpose, permutation
 from groupwise.objective import Objective, reinforce, token_mean
 from groupwise.tasks import Demonstration
 from groupwise.train.disk import DISK, Disk, clear, storing
 from groupwise.train.guards import Guards
-from groupwise.train.place import Place
-from groupwise.train.record import Record
+from groupwise.train.place import Runtime
+from groupwise.train.record import RunLogs
 from groupwise.train.store import newest_checkpoint, save_checkpoint
 
 NEXT_TOKEN = Objective(surrogate=reinforce, aggregate=token_mean)
@@ -31,28 +31,28 @@ def supervised(
     per_step: int,
     order: Callable[[int], Sequence[int]],
     piece_tokens: int,
-) -> Iterator[StepTaken]:
+) -> Iterator[StepResult]:
     """The learner's steps from where it stands to its last, each taken when it is asked for.
 
     `order(sweep)` is how the demonstrations are dealt in that sweep over them; a step may reach into the next one.
     """
     n = len(demonstrations)
-    while (step := learner.taken) < learner.steps:
+    while (step := learner.steps_taken) < learner.steps:
         places = range(step * per_step, (step + 1) * per_step)
         sweeps = {sweep: order(sweep) for sweep in range(places[0] // n, places[-1] // n + 1)}
         batch = written([demonstrations[sweeps[i // n][i % n]] for i in places])
-        (plan,) = cut(batch, size=per_step, shuffle="prompts", permutation=range, piece_tokens=piece_tokens)
+        (plan,) = make_plan(batch, size=per_step, shuffle="prompts", permutation=range, microbatch_tokens=piece_tokens)
         yield learner.step(batch, plan, NEXT_TOKEN)
 
 
 def written(demonstrations: Sequence[Demonstration]) -> Batch:
     """Demonstrations as samples of written tokens, which alone are trained, and of an environment's within them."""
 
-    def family(i: int, d: Demonstration) -> Family:
+    def family(i: int, d: Demonstration) -> Rollout:
         n = len(d.answer)
         sample = Sample(context=d.context, stream=(0,), limit=n, finish=Finish.stop)
         sample = sample.extended(d.answer, d.origin or (WRITTEN,) * n, (math.nan,) * n)
-        return Family(Draw(i, Prompt(str(i), d.context), 1), (sample.judged(Verdict(Outcome.correct)),))
+        return Rollout(Draw(i, Prompt(str(i), d.context), 1), (sample.judged(Verdict(Outcome.correct)),))
 
     batch = pack([family(i, d) for i, d in enumerate(demonstrations)])
     return batch.having(advantage=torch.ones(batch.tokens, dtype=torch.float64))
@@ -60,7 +60,7 @@ def written(demonstrations: Sequence[Demonstration]) -> Batch:
 
 async def warm_start(
     run: Path,
-    place: Place,
+    place: Runtime,
     stopping: Callable[[], str],
     say: Callable[[str], None],
     *,
@@ -84,7 +84,7 @@ async def warm_start(
     guards = Guards(max_unverifiable=1.0, max_gap=math.inf)
     checkpoint = newest_checkpoint(home)
     state, saved = (checkpoint.state, checkpoint.iteration) if checkpoint else ({}, 0)
-    record = Record.resume(home, state, saved, changed=changed, disk=disk)
+    record = RunLogs.resume(home, state, saved, changed=changed, disk=disk)
     if checkpoint:
         learner.restore(checkpoint.tensors(), checkpoint.state["learner"])
         guards.restore(checkpoint.state["guards"])
@@ -92,15 +92,15 @@ async def warm_start(
     def save() -> None:
         tensors, state = learner.state()
         whole = {"learner": state, "guards": guards.state(), **record.state()}
-        save_checkpoint(home, learner.taken, tensors, whole, keep=1, disk=disk)
+        save_checkpoint(home, learner.steps_taken, tensors, whole, keep=1, disk=disk)
 
     def order(sweep: int) -> list[int]:
         return permutation((recipe.seed, Purpose.DEMONSTRATE), 0, sweep, len(demonstrations)).tolist()
 
-    size = {"per_step": settings.per_step, "piece_tokens": recipe.machine.piece_tokens}
+    size = {"per_step": settings.per_step, "piece_tokens": recipe.machine.microbatch_tokens}
     for taken in supervised(learner, demonstrations, order=order, **size):
-        guards.see_steps([taken.skipped], "the demonstrations")
-        done = learner.taken
+        guards.check_steps([taken.skipped], "the demonstrations")
+        done = learner.steps_taken
         record.metrics(told := line(done, taken))
         if done == steps or done * 10 // steps > (done - 1) * 10 // steps:
             say(f"warm start {done:>{len(str(steps))}}/{steps}  loss {told['loss']:.4f}")
@@ -110,7 +110,7 @@ async def warm_start(
         if stopping() and done < steps:
             break
     record.close()
-    return learner.taken == steps
+    return learner.steps_taken == steps
 
 
 def forget(run: Path, disk: Disk) -> None:
@@ -120,7 +120,7 @@ def forget(run: Path, disk: Disk) -> None:
             clear(old, disk)
 
 
-def line(step: int, taken: StepTaken) -> dict[str, float]:
+def line(step: int, taken: StepResult) -> dict[str, float]:
     """A step's numbers."""
     return {
         "step": step,

@@ -8,10 +8,10 @@ from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
-from groupwise.data import BadData, Environment, Ids, Prompt, Sample, Task, Usage, Verdict, Verifier
-from groupwise.tasks.facts import Facts, Reckoning, counted
+from groupwise.data import BadData, MissingRequirement, Ids, Prompt, Sample, Task, Usage, Verdict, Verifier
+from groupwise.tasks.facts import SourceStats, ContentHash, counted
 from groupwise.tasks.gym.score import score
-from groupwise.tasks.judge import judged_by
+from groupwise.tasks.judge import grade_function
 from groupwise.tasks.problems import Problems, key_of
 
 GYM = "reasoning_gym:"
@@ -27,7 +27,7 @@ def gym_task(name: str, encode: Callable[[Any], Ids]) -> Problems:
     data_set = name.removeprefix(GYM)
     made = _made(data_set)
     prompts: list[Prompt] = []
-    content, seen = Reckoning(), set()
+    content, seen = ContentHash(), set()
     for index in range(SIZE):
         entry = made[index]
         question, answer = str(entry["question"]), entry["answer"]
@@ -38,7 +38,7 @@ def gym_task(name: str, encode: Callable[[Any], Ids]) -> Problems:
         where = {"data_set": data_set, "seed": SEED, "size": SIZE, "index": index}
         given = {"answer": answer if isinstance(answer, str | int | float) else str(answer), "entry": where}
         prompts.append(Prompt(f"{data_set}/{index + 1}", encode(question), question, given))
-    return Problems.split(prompts, Facts(source=name, sha256=content.digest, rows=len(prompts), training=0, held_out=0))
+    return Problems.split(prompts, SourceStats(source=name, sha256=content.digest, rows=len(prompts), training=0, held_out=0))
 
 
 class GymScore:
@@ -51,7 +51,7 @@ class GymScore:
 
     def __init__(self, deadline: float) -> None:
         # Unwrapped: its file is looked for, and checks may have been put around it.
-        self._judge = judged_by(inspect.unwrap(score), deadline=deadline)
+        self._judge = grade_function(inspect.unwrap(score), deadline=deadline)
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
         return await self._judge(replace(prompt, given={"answer": prompt.given["entry"]}), sample)
@@ -107,7 +107,7 @@ def _made(data_set: str) -> Any:
     except ImportError:
         fix = "pip install 'groupwise[reasoning-gym]'"
         what = f"{GYM}{data_set} needs the package reasoning-gym"
-        raise Environment(what, evidence="it is not installed", fix=fix) from None
+        raise MissingRequirement(what, evidence="it is not installed", fix=fix) from None
     if data_set not in known:
         near = get_close_matches(data_set, known, n=3, cutoff=0.4) or sorted(known)[:5]
         fix = f"it has {counted(len(known), 'generator')}, such as {', '.join(near)}"

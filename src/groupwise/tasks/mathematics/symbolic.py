@@ -11,9 +11,9 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from groupwise.data import Environment, Outcome, Usage, Verdict
+from groupwise.data import MissingRequirement, Outcome, Usage, Verdict
 from groupwise.tasks.judge import unverifiable
-from groupwise.tasks.sandbox import Bounds, Program, Ran, Sandbox
+from groupwise.tasks.sandbox import Limits, Program, Execution, Sandbox
 
 MAKE = Callable[..., Sandbox]
 """`Sandbox`, or what makes one with the same keywords."""
@@ -55,14 +55,14 @@ class Symbolic:
         source = Path(__file__).with_name(file).read_text("utf-8")
         try:
             self._sandbox = make(
-                bounds=Bounds(cpu=deadline, wall=max(60.0, 20 * deadline), memory=MEMORY),
+                bounds=Limits(cpu=deadline, wall=max(60.0, 20 * deadline), memory=MEMORY),
                 boxes=workers,
                 packages=packages,
                 preload={self.module: source},
             )
-        except Environment as lack:
+        except MissingRequirement as lack:
             raise self._refused(lack) from None
-        self._known: OrderedDict[bytes, Future[Ran]] = OrderedDict()
+        self._known: OrderedDict[bytes, Future[Execution]] = OrderedDict()
         self._lock = Lock()
 
     async def __call__(self, answer: Sequence[Any], gold: Sequence[Any]) -> Any:
@@ -74,17 +74,17 @@ class Symbolic:
         if ran.end == "done":
             return ran.value
         if ran.end in ("lost", "wall"):
-            return unverifiable(ran.trouble)
+            return unverifiable(ran.error)
         alone = await self._ran(gold)
         if alone.end == "done" and alone.cpu <= self.deadline / 2:
-            return Verdict(Outcome.wrong, feedback=f"too large to compare: {ran.trouble}")
-        return unverifiable(f"the gold answer alone is too large to compare: {alone.trouble or 'too much CPU time'}")
+            return Verdict(Outcome.wrong, feedback=f"too large to compare: {ran.error}")
+        return unverifiable(f"the gold answer alone is too large to compare: {alone.error or 'too much CPU time'}")
 
     def close(self) -> None:
         """Ends the boxes."""
         self._sandbox.close()
 
-    async def _ran(self, arguments: Sequence[Any]) -> Ran:
+    async def _ran(self, arguments: Sequence[Any]) -> Execution:
         key = sha256(json.dumps(arguments).encode()).digest()
         with self._lock:
             if key not in self._known:
@@ -96,24 +96,24 @@ class Symbolic:
                 self._known.popitem(last=False)
         try:
             ran = await asyncio.shield(asyncio.wrap_future(future))
-        except Environment as lack:
+        except MissingRequirement as lack:
             raise self._refused(lack) from None
         if ran.end in ("lost", "wall"):  # no property of the arguments: the next call asks again
             with self._lock:
                 self._known.pop(key, None)
         return ran
 
-    def _refused(self, lack: Environment) -> Environment:
+    def _refused(self, lack: MissingRequirement) -> MissingRequirement:
         fix = f"{lack.fix}\n{WITHOUT}"
         what = f"the verifier {self.verifier} compares in the sandbox, and none starts on this machine"
-        return Environment(what, evidence=lack.evidence, fix=fix)
+        return MissingRequirement(what, evidence=lack.evidence, fix=fix)
 
 
 def need_packages(verifier: str, packages: Sequence[str]) -> None:
     """`Environment` where the extra `math` is not installed."""
     for package in packages:
         if find_spec(_MODULES.get(package, package)) is None:
-            raise Environment(
+            raise MissingRequirement(
                 f"the verifier {verifier} needs the package {package}",
                 evidence="it is not installed",
                 fix=f"pip install 'groupwise[math]'\n{WITHOUT}",

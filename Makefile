@@ -23,13 +23,13 @@ lint: $(VENV)/dev
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 docs: $(VENV)/dev  ## pages that are generated from the values
-	$(BIN)/python -m groupwise.train.methods_page docs/methods.md
+	$(BIN)/python -m tools.methods_page docs/methods.md
 
 model: $(VENV)/base  ## the packaged model, from demonstrations
-	$(BIN)/python -m groupwise.train.packaged_model tools/calculator_model.toml src/groupwise/models/calculator
+	$(BIN)/python -m tools.packaged_model tools/calculator_model.toml src/groupwise/models/calculator
 
 blank: $(VENV)/base  ## the packaged directory of a model without weights
-	$(BIN)/python -m groupwise.train.blank_model src/groupwise/models/blank
+	$(BIN)/python -m tools.blank_model src/groupwise/models/blank
 
 seeds: $(VENV)/base  ## the table and the curve of the README: ten seeds of the packaged recipe
 	$(BIN)/python benchmarks/seeds.py

@@ -12,7 +12,7 @@ import asyncio
 import torch
 
 from groupwise.advantages import Standardised, every_token
-from groupwise.data import Batch, Draw, Rollout, Finish, Prompt, Sample, pack
+from groupwise.data import Batch, Draw, Finish, Prompt, Rollout, Sample, pack
 from groupwise.models import (
     Decoder,
     Purpose,
@@ -94,10 +94,10 @@ def main(iterations: int = ITERATIONS, lr: float = 1e-4) -> list[float]:
     for iteration in range(iterations):
         # Draw, sample, judge.
         numbers = range(iteration * PROMPTS, (iteration + 1) * PROMPTS)
-        families = sample(model, tokenizer, [Draw(n, task[int(order[n])], GROUP) for n in numbers])
+        rollouts = sample(model, tokenizer, [Draw(n, task[int(order[n])], GROUP) for n in numbers])
 
         # One batch of the trainable tokens, with the log-probs before the update and an advantage a token.
-        batch = pack(families)
+        batch = pack(rollouts)
         with torch.no_grad():
             batch = batch.having(logp_old=forward(model, batch))
         batch = credited(batch)

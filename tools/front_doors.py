@@ -8,7 +8,20 @@ from pathlib import Path
 from groupwise.data.rooms import files_of
 
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "groupwise"
-ROOMS = ("data", "rollout", "rewards", "advantages", "objective", "learner", "methods")
+ROOMS = (
+    "data",
+    "rollout",
+    "rewards",
+    "advantages",
+    "objective",
+    "learner",
+    "methods",
+    "tasks",
+    "sandbox",
+    "environments",
+    "verifiers",
+    "config",
+)
 HEAD = "# Made by tools/front_doors.py from the `__all__` of each file.\n"
 
 

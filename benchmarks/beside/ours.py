@@ -21,19 +21,19 @@ from benchmarks.beside.rewards import parity
 from benchmarks.beside.turns import Over, said
 from benchmarks.beside.watch import Watch, versions
 
-import groupwise.train.place as placing
+import groupwise.training.build as placing
 from groupwise.advantages import Standardised
-from groupwise.data import Batch, Draw, Rollout, Outcome, Prompt, Sample, Sampler, Sampling, Verdict
+from groupwise.config.recipe import Evaluate, Machine, Recipe, Save
+from groupwise.config.user_code import Use
+from groupwise.data import Batch, Draw, Outcome, Prompt, Rollout, Sample, Sampler, Sampling, Verdict
 from groupwise.learner import AdamW
 from groupwise.methods import Method
 from groupwise.models import read_tokenizer
 from groupwise.objective import Clip, Objective, sequence_mean, sequence_ratio, token_mean
-from groupwise.rollout import Rollouts, Independent
-from groupwise.train.logbook import Recorder
-from groupwise.train.loop import run as loop
-from groupwise.train.recipe import Evaluate, Machine, Recipe, Save
-from groupwise.train.record import RunLogs
-from groupwise.train.use import Use
+from groupwise.rollout import Independent, Rollouts
+from groupwise.runs.logs import RunLogs
+from groupwise.training.loop import run as loop
+from groupwise.training.recorder import Recorder
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +67,9 @@ class Timed(Recorder):
         with super().phase(name), self.watch.phase(name):
             yield
 
-    def iteration(self, harvest: Rollouts, batch: Batch, *rest: Any) -> dict[str, Any]:
+    def iteration(self, collected: Rollouts, batch: Batch, *rest: Any) -> dict[str, Any]:
         self.watch.note(tokens=batch.tokens, reward=float(batch.reward.mean()))
-        return super().iteration(harvest, batch, *rest)
+        return super().iteration(collected, batch, *rest)
 
     def write(self, line: dict[str, Any]) -> None:
         super().write(line)

@@ -19,7 +19,7 @@ class Net:
     head_dim: int
     inner: int
     positions: int = 1024
-    family: Literal["llama", "qwen2"] = "llama"
+    rollout: Literal["llama", "qwen2"] = "llama"
 
     @property
     def layer(self) -> int:
@@ -159,7 +159,7 @@ REGIMES = {
             letter="g", title="Qwen2.5-0.5B's shape with 2 layers", target=1.5,
             net=Net(
                 vocabulary=VOCABULARY, width=896, layers=2, heads=14, kv_heads=2, head_dim=64, inner=4864,
-                family="qwen2",
+                rollout="qwen2",
             ),
             prompts=1, group=8, prompt_tokens=128, max_tokens=32, lengths=Fixed(tokens=32), timed=1, micro_batch=8,
             full=True,

@@ -25,7 +25,7 @@ what a recipe says, and `--dotted.field value` changes:
   sampling          temperature max_tokens top_p top_k min_p stop
   engine            rows cache_tokens max_gap
   optimizer         lr betas eps weight_decay clip warmup decay
-  machine           device dtype threads piece_tokens recompute compile deadline verdict_deadline
+  machine           device dtype threads microbatch_tokens recompute compile deadline verdict_deadline
   evaluate          every problems samples strategy
   save              every keep
 
@@ -109,7 +109,7 @@ def run(words: list[str]) -> int:
         return 0
     if a.command in ("report", "compare", "methods", "show", "diff", "check", "doctor"):
         return look(a, overrides)
-    from groupwise.train import commands as do
+    from groupwise.commands import train as do
 
     match a.command:
         case "train":
@@ -122,15 +122,15 @@ def run(words: list[str]) -> int:
                              unsafe_local_exec=a.unsafe_local_exec,
                              trust_remote_code=a.trust_remote_code, keys=a.key, judges=a.judge)  # fmt: skip
         case "merge":
-            from groupwise.train.merge import merged
+            from groupwise.commands.merge import merged
 
             return merged(a.model, a.out, trust_remote_code=a.trust_remote_code)
         case "audit":
-            from groupwise.train.audit import audit
+            from groupwise.commands.audit import audit
 
             return audit(a.verifier, a.use, cases_path=a.cases, listed=a.list, unsafe_local_exec=a.unsafe_local_exec,
                          keys=a.key, judges=a.judge)  # fmt: skip
-    from groupwise.train import ask
+    from groupwise.commands import evaluate as ask
 
     match a.command:
         case "eval":
@@ -148,15 +148,15 @@ def run(words: list[str]) -> int:
 def look(a: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
     """The commands that only look: no weights, no engine. Those that only read files come without torch."""
     if a.command == "report":
-        from groupwise.train.report import report
+        from groupwise.report.report import report
 
         return report(a.run, a.out)
     if a.command == "compare":
-        from groupwise.train.compare import compare
+        from groupwise.commands.compare import compare
 
         return compare(a.a, a.b, a.allow)
+    from groupwise.commands import show as views
     from groupwise.data import visible
-    from groupwise.train import views
 
     match a.command:
         case "methods":
@@ -166,15 +166,15 @@ def look(a: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
         case "diff":
             print(visible(views.show_diff(a.a, a.b), lines=True))
         case "doctor":
-            from groupwise.train import doctor
+            from groupwise.commands import doctor
 
             findings = doctor.examine()
             print(visible(doctor.as_json(findings) if a.json else doctor.as_text(findings), lines=True))
         case "check":
             from pathlib import Path
 
-            from groupwise.train.check import check
-            from groupwise.train.use import load_use
+            from groupwise.commands.check import check
+            from groupwise.config.user_code import load_use
 
             loaded = load_use(a.use, unsafe_local_exec=a.unsafe_local_exec, trust_remote_code=a.trust_remote_code,
                               keys=a.key, judges=a.judge)  # fmt: skip

@@ -6,7 +6,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from groupwise.advantages import ReturnsToGo, WhitenedTokens, every_token
-from groupwise.data import Batch, Logp, rollout_of, needs, pack
+from groupwise.data import Batch, Logp, needs, pack, rollout_of
 from tests.laws.batches import step_of, steps
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from groupwise.advantages import Standardised, Whitened, centred, leave_one_out
-from groupwise.data import Batch, Outcome, couples, rollout_of, name_of, pack
+from groupwise.data import Batch, Outcome, couples, name_of, pack, rollout_of
 from tests.laws.batches import step_of, steps
 
 Part = Callable[[Tensor, Batch], Tensor]

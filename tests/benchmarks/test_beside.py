@@ -35,9 +35,9 @@ from benchmarks.beside import (
 from benchmarks.beside.regimes import GROWTH, REGIMES, Fixed, Net, Ragged, Regime
 from benchmarks.beside.settings import settings
 
+from groupwise.config.recipe import Machine as Place
 from groupwise.data import Outcome, Prompt, Sample
 from groupwise.tasks import calculator_answer
-from groupwise.train.recipe import Machine as Place
 
 HOME = Path(__file__).parents[2]
 TINY = Regime(

@@ -91,7 +91,7 @@ import groupwise
 groupwise.__path__.insert(0, sys.argv[1])
 from groupwise.data import Usage
 from groupwise.methods import mine, published
-from groupwise.train.text import read_recipe, write
+from groupwise.config.text import read_recipe, write
 assert "groupwise.train" in sys.modules and published[-1] is mine
 parts = 'advantage = [{kind = "Quantile", share = 0.25}], objective = {aggregate = "half_mean"}'
 recipe = read_recipe('method = {base = "mine", %s}' % parts)

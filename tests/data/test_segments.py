@@ -2,7 +2,7 @@
 
 import torch
 
-from groupwise.data import Batch, Segments, rollout_of, pack
+from groupwise.data import Batch, Segments, pack, rollout_of
 
 at = torch.tensor([2, 0, 2, 4, 0, 2])  # not in order; 1 and 3 are empty
 x_of = torch.tensor([3.0, 1.0, 7.0, 5.0, 1.0, -4.0], dtype=torch.float64)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from groupwise.train.text import attempt
-from groupwise.train.use import Use
+from groupwise.config.text import attempt
+from groupwise.config.user_code import Use
 
 PAGE = (Path(__file__).parents[2] / "docs" / "coming-from.md").read_text()
 RIGHT = [line.rstrip("|").rsplit(" | ", 1)[1] for line in PAGE.splitlines() if line.startswith("| ")]

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from groupwise.config import registry as registry
+from groupwise.config.registry import fitting_names
 from groupwise.data import sockets
-from groupwise.train import names as registry
-from groupwise.train.names import fitting_names
 from tests.tasks.boxes import needed
 
 ROOMS_OF_PARTS = ("rewards", "advantages", "objective")

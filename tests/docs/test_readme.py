@@ -4,8 +4,8 @@ import inspect
 import re
 from pathlib import Path
 
+from groupwise.commands.show import show_diff
 from groupwise.methods import gspo
-from groupwise.train.views import show_diff
 from tests.docs.test_pages import HOME, blocks, run
 
 PAGE = (HOME / "README.md").read_text()

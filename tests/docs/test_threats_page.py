@@ -3,7 +3,7 @@
 import re
 
 from groupwise.__main__ import parser
-from groupwise.train.reading import SWITCHES
+from groupwise.config.reading import SWITCHES
 from tests.docs.test_pages import HOME
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from groupwise.train.loop import learn
-from groupwise.train.place import build
-from groupwise.train.text import read_recipe
-from groupwise.train.use import Use
+from groupwise.config.text import read_recipe
+from groupwise.config.user_code import Use
+from groupwise.training.build import build
+from groupwise.training.loop import learn
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "raw_loop.py"
 RECIPE = """
@@ -44,8 +44,8 @@ def library_losses(iterations: int) -> tuple[list[float], list[tuple[int, ...]]]
         await ready.engine.load(0, ready.learner.weights())
         for iteration in range(iterations):
             m = recipe.method
-            harvest = await ready.buffer.take(recipe.prompts, m.group_size, m.strategy, m.filter, m.refill)
-            batch = pack(harvest.selected)
+            collected = await ready.buffer.take(recipe.prompts, m.group_size, m.strategy, m.filter, m.refill)
+            batch = pack(collected.selected)
             tokens.extend(s.tokens for s in batch.samples)
             _, taken = learn(recipe, m, ready.learner, batch, iteration)
             losses.extend(t.loss for t in taken)
@@ -62,9 +62,9 @@ def test_losses_and_tokens_are_the_library_s(monkeypatch):
     spec.loader.exec_module(raw)
     seen: list[tuple[int, ...]] = []
 
-    def pack(families):
-        seen.extend(s.tokens for f in families for s in f.samples)
-        return packed(families)
+    def pack(rollouts):
+        seen.extend(s.tokens for f in rollouts for s in f.samples)
+        return packed(rollouts)
 
     packed = raw.pack
     monkeypatch.setattr(raw, "pack", pack)

@@ -10,19 +10,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from groupwise.commands.train import run_from
+from groupwise.config.recipe import Evaluate, Machine, Recipe, Save
+from groupwise.config.text import write
+from groupwise.config.user_code import Use
 from groupwise.data import Sampling
 from groupwise.learner import AdamW
 from groupwise.methods import grpo
 from groupwise.models import Lora
 from groupwise.rewards import mixed_outcomes
-from groupwise.train.about import about, begin
-from groupwise.train.commands import run_from
-from groupwise.train.disk import Disk
-from groupwise.train.place import Runtime, build
-from groupwise.train.recipe import Evaluate, Machine, Recipe, Save
-from groupwise.train.store import newest_checkpoint
-from groupwise.train.text import write
-from groupwise.train.use import Use
+from groupwise.runs.checkpoints import newest_checkpoint
+from groupwise.runs.disk import Disk
+from groupwise.training.about import about, begin
+from groupwise.training.build import Runtime, build
 
 EVERY = Recipe(
     method=replace(grpo(group_size=4), minibatches=2),  # with a reference model
@@ -37,7 +37,7 @@ EVERY = Recipe(
 
 SECOND = replace(
     EVERY,
-    method=replace(EVERY.method, group_size=8, passes=2, keep=mixed_outcomes, refill=2, shuffle="samples"),
+    method=replace(EVERY.method, group_size=8, passes=2, filter=mixed_outcomes, refill=2, shuffle="samples"),
     prompts=2,
     iterations=4,
     evaluate=Evaluate(every=0, problems=2),

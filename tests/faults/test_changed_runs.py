@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from groupwise.__main__ import main
+from groupwise.commands.train import resume
 from groupwise.data import BadData, Locked, Storage
 from groupwise.models import find_model
-from groupwise.train.about import begin, description
-from groupwise.train.commands import resume
-from groupwise.train.disk import RECIPE
-from groupwise.train.place import Runtime
-from groupwise.train.report import existing_run
-from groupwise.train.store import RunLock, newest_checkpoint, run_directory, save_checkpoint
+from groupwise.report.report import existing_run
+from groupwise.runs.checkpoints import RunLock, newest_checkpoint, run_directory, save_checkpoint
+from groupwise.runs.disk import RECIPE
+from groupwise.training.about import begin, description
+from groupwise.training.build import Runtime
 from tests.faults.small_runs import EVERY, Quick, begun, forked, left, lines, ran
 from tests.faults.test_store_kills import Counting, Dying, killed, moments
 

@@ -22,6 +22,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from groupwise.__main__ import main
+from groupwise.commands import train as commands
+from groupwise.commands.train import resume, run_from
 from groupwise.data import (
     Batch,
     Diverged,
@@ -37,10 +39,8 @@ from groupwise.data import (
 )
 from groupwise.objective import Objective, sequence_mean
 from groupwise.rewards import mixed_outcomes
-from groupwise.train import commands
-from groupwise.train.commands import run_from, resume
-from groupwise.train.record import read_lines
-from groupwise.train.store import RunLock, newest_checkpoint
+from groupwise.runs.checkpoints import RunLock, newest_checkpoint
+from groupwise.runs.logs import read_lines
 from tests.faults.small_runs import EVERY, Quick, alive, begun, forked, left, lines, ran, ready
 
 Verifier = Callable[[Prompt, Sample], Any]
@@ -373,7 +373,7 @@ def test_too_many_unverifiable_answers_over_twenty_iterations(tmp_path: Path) ->
 
 
 def test_three_iterations_without_a_group_to_learn_from(tmp_path: Path) -> None:
-    recipe = replace(EVERY, iterations=5, method=replace(EVERY.method, keep=mixed_outcomes, refill=1))
+    recipe = replace(EVERY, iterations=5, method=replace(EVERY.method, filter=mixed_outcomes, refill=1))
     run, place = begun(tmp_path / "run", recipe), ready(recipe)
     weights = {name: x.clone() for name, x in place.learner.weights().items()}
 
@@ -387,7 +387,7 @@ def test_three_iterations_without_a_group_to_learn_from(tmp_path: Path) -> None:
     told = lines(run)
     assert [line["iteration"] for line in told] == [0, 1, 2]
     for line in told[1:]:
-        assert (line["step"], line["rollout/kept"], line["rollout/dropped"], line["rollout/rounds"]) == (0, 0, 8, 2)
+        assert (line["step"], line["rollout/selected"], line["rollout/dropped"], line["rollout/rounds"]) == (0, 0, 8, 2)
     assert all(torch.equal(x, weights[name]) for name, x in place.learner.weights().items())
 
 
@@ -411,7 +411,7 @@ class Poison:
 
 
 def poisoned(run: Path, calls: Callable[[int], bool]) -> Any:
-    """A place whose objective is poisoned; each iteration has two steps of one piece."""
+    """A place whose objective is poisoned; each iteration has two steps of one microbatch."""
     objective = Objective(surrogate=Poison(calls), aggregate=sequence_mean)
     begun(run, EVERY)
     return ready(replace(EVERY, method=replace(EVERY.method, objective=objective)))

@@ -16,16 +16,16 @@ import pytest
 import torch
 from safetensors import safe_open
 
+from groupwise.commands import train as commands
+from groupwise.commands.train import run_from
+from groupwise.config.recipe import Recipe, WarmStart
 from groupwise.data import Prompt, Sample, Verdict
 from groupwise.learner import AdamW, Learner, Routing
 from groupwise.models import Lora, find_model, read_model, read_tokenizer, write_model
 from groupwise.rollout.rows import Rows
 from groupwise.tasks import demonstrations
-from groupwise.train import commands
-from groupwise.train.commands import run_from
-from groupwise.train.logbook import Recorder
-from groupwise.train.place import Runtime
-from groupwise.train.recipe import Recipe, WarmStart
+from groupwise.training.build import Runtime
+from groupwise.training.recorder import Recorder
 from tests.faults.small_runs import ADAPTER, EVERY, HALF, SECOND, Quick, alive, begun, forked, left, lines, ready
 from tests.models.mixtures import trainable
 from tests.models.plain import made

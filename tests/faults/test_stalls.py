@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from groupwise.tasks import grade_function
-from groupwise.train import watchdog
-from groupwise.train.commands import run_from
-from groupwise.train.record import read_lines
-from groupwise.train.store import RunLock, newest_checkpoint
+from groupwise.commands.train import run_from
+from groupwise.runs.checkpoints import RunLock, newest_checkpoint
+from groupwise.runs.logs import read_lines
+from groupwise.training import watchdog
+from groupwise.verifiers import grade_function
 from tests.faults.small_runs import EVERY, Quick, begun, forked, left, ready
 
 SHORT = replace(EVERY, machine=replace(EVERY.machine, verdict_deadline=1.0))

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-from groupwise.train.about import begin
-from groupwise.train.disk import PARKED, RECIPE, Disk, sweep, write_directory, write_file
-from groupwise.train.record import LOGS, RunLogs
-from groupwise.train.store import newest_checkpoint, save_checkpoint
+from groupwise.runs.checkpoints import newest_checkpoint, save_checkpoint
+from groupwise.runs.disk import PARKED, RECIPE, Disk, sweep, write_directory, write_file
+from groupwise.runs.logs import LOGS, RunLogs
+from groupwise.training.about import begin
 
 OPERATIONS = ("mkdir", "write", "append", "truncate", "sync", "replace", "remove")
 

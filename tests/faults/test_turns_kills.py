@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from groupwise.data import Prompt, Observation, Sampling, CountedText
+from groupwise.commands.train import run_from
+from groupwise.config.recipe import Evaluate, Save
+from groupwise.data import CountedText, Observation, Prompt, Sampling
 from groupwise.rollout import Turns
-from groupwise.train.commands import run_from
-from groupwise.train.place import Runtime
-from groupwise.train.recipe import Evaluate, Save
+from groupwise.training.build import Runtime
 from tests.faults.small_runs import EVERY, Quick, alive, begun, forked, left, ready
 
 TALKS = replace(
@@ -69,7 +69,7 @@ class Live:
         return reply
 
 
-def run(directory: Path, place: Runtime, world: Any, death: int = 0) -> int:
+def run(directory: Path, place: Runtime, environment: Any, death: int = 0) -> int:
     """In a fork: the run to its end, or to its death before the n-th question. Every question leaves a byte."""
     questions = 0
 
@@ -82,12 +82,12 @@ def run(directory: Path, place: Runtime, world: Any, death: int = 0) -> int:
             file.write(b".")
             return file.tell()
 
-    place.buffer.environment = lambda: world(asked)
+    place.buffer.environment = lambda: environment(asked)
     return run_from(directory, place, disk=Quick())
 
 
-def go_on(directory: Path, place: Runtime, world: Any, death: int = 0) -> int:
-    return forked(lambda: run(directory, place, world, death), directory.with_suffix(".log"))
+def go_on(directory: Path, place: Runtime, environment: Any, death: int = 0) -> int:
+    return forked(lambda: run(directory, place, environment, death), directory.with_suffix(".log"))
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from groupwise.data import Batch, Rollout, Finish, Logp, rollout_of, pack
+from groupwise.data import Batch, Finish, Logp, Rollout, pack, rollout_of
 from groupwise.methods import (
     Method,
     cispo,
@@ -27,7 +27,7 @@ from groupwise.methods import (
     sapo,
 )
 from groupwise.rewards import Overlong
-from groupwise.train.loop import credited
+from groupwise.training.loop import credited
 
 BUDGET = 8
 
@@ -206,18 +206,18 @@ def answers_of(seed: int, spread: float) -> Groups:
 
 def batch_of(groups: Groups) -> Batch:
     """The same answers as the library packs them; `logp` is a leaf."""
-    families = []
+    rollouts = []
     for group in groups:
-        family = rollout_of([o.score for o in group], lengths=[len(o.l) for o in group], limit=BUDGET)
+        rollout = rollout_of([o.score for o in group], lengths=[len(o.l) for o in group], limit=BUDGET)
         samples = tuple(
-            replace(s, finish=Finish.length if o.cut else Finish.stop) for s, o in zip(family.samples, group)
+            replace(s, finish=Finish.length if o.cut else Finish.stop) for s, o in zip(rollout.samples, group)
         )
-        families.append(Rollout(family.draw, samples))
+        rollouts.append(Rollout(rollout.draw, samples))
 
     def column(name: str) -> torch.Tensor:
         return torch.from_numpy(np.concatenate([np.real(getattr(o, name)) for group in groups for o in group]))
 
-    batch = pack(families)
+    batch = pack(rollouts)
     return batch.having(
         logp=column("l").requires_grad_(), logp_old=column("old"), measures={Logp("reference"): column("ref")}
     )

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from groupwise.advantages import ReturnsToGo, Standardised, WhitenedTokens, centred, leave_one_out
-from groupwise.data import Batch, Logp, rollout_of, pack
+from groupwise.data import Batch, Logp, pack, rollout_of
 from groupwise.objective import (
     Clip,
     ClippedWeight,
@@ -231,7 +231,7 @@ def test_gspo_token_without_advantage_on_a_token_has_no_gradient_there() -> None
     assert slope == pytest.approx([1.105209 / 3, 0, 2 * 1.105209 / 3], abs=6e-7)
 
 
-# REINFORCE family
+# REINFORCE rollout
 
 
 def with_k1(k: Sequence[float], lengths: Sequence[int]) -> Batch:

@@ -9,21 +9,21 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from groupwise.data import Batch, Entropy, Rollout, Finish, Logp, rollout_of, pack
+from groupwise.data import Batch, Entropy, Finish, Logp, Rollout, pack, rollout_of
 
 
-def families(layout: Sequence[Sequence[int]], *, seed: int = 0, limit: int = 16) -> list[Rollout]:
-    """A family a group: `layout[g][i]` is the length of answer i of group g. Every outcome and finish occurs."""
+def rollouts(layout: Sequence[Sequence[int]], *, seed: int = 0, limit: int = 16) -> list[Rollout]:
+    """A rollout a group: `layout[g][i]` is the length of answer i of group g. Every outcome and finish occurs."""
     chance = np.random.default_rng(seed)
     made = []
     for lengths in layout:
         scores = chance.choice([0.0, 0.25, 1.0], size=len(lengths)).tolist()
-        family = rollout_of(scores, lengths=list(lengths), limit=limit)
+        rollout = rollout_of(scores, lengths=list(lengths), limit=limit)
         samples = tuple(
             replace(s, finish=Finish.length if chance.random() < 0.25 else Finish.stop, logp=tuple(-chance.random(n)))
-            for s, n in zip(family.samples, lengths)
+            for s, n in zip(rollout.samples, lengths)
         )
-        made.append(Rollout(family.draw, samples))
+        made.append(Rollout(rollout.draw, samples))
     return made
 
 
@@ -35,7 +35,7 @@ def step_of(
     `spread` is the standard deviation of the log-ratios; `per_token` lets the advantage vary within a sequence.
     """
     chance = np.random.default_rng(seed + 1)
-    batch = pack(families(layout, seed=seed, limit=limit))
+    batch = pack(rollouts(layout, seed=seed, limit=limit))
     n, s = batch.tokens, len(batch)
 
     def normal(size: int, scale: float = 1.0) -> Tensor:
@@ -67,11 +67,11 @@ def steps(draw: st.DrawFn, *, per_token: bool = False) -> Batch:
 
 
 @st.composite
-def cuts(draw: st.DrawFn, samples: int, *, ranks: int = 4, pieces: int = 3) -> list[list[list[int]]]:
-    """Samples dealt to ranks, and each rank's to pieces, in any order; ranks and pieces may be empty."""
+def cuts(draw: st.DrawFn, samples: int, *, ranks: int = 4, microbatches: int = 3) -> list[list[list[int]]]:
+    """Samples dealt to ranks, and each rank's to microbatches, in any order; ranks and microbatches may be empty."""
     order = draw(st.permutations(range(samples)))
-    where = draw(st.lists(st.integers(0, ranks * pieces - 1), min_size=samples, max_size=samples))
-    dealt: list[list[int]] = [[] for _ in range(ranks * pieces)]
+    where = draw(st.lists(st.integers(0, ranks * microbatches - 1), min_size=samples, max_size=samples))
+    dealt: list[list[int]] = [[] for _ in range(ranks * microbatches)]
     for sample, place in zip(order, where):
         dealt[place].append(sample)
-    return [dealt[rank * pieces : (rank + 1) * pieces] for rank in range(ranks)]
+    return [dealt[rank * microbatches : (rank + 1) * microbatches] for rank in range(ranks)]

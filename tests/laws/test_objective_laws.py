@@ -1,4 +1,4 @@
-"""What every objective obeys, whatever its parts: it equals a loop over tokens, and a step's pieces add up to it."""
+"""What every objective obeys, whatever its parts: it equals a loop over tokens, and a step's microbatches add up to it."""
 
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, ClassVar
@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from groupwise.data import ENVIRONMENT, TEMPLATE, Batch, Rollout, Logp, couples, pack
+from groupwise.data import ENVIRONMENT, TEMPLATE, Batch, Logp, Rollout, couples, pack
 from groupwise.objective import (
     KL,
     Clip,
@@ -27,7 +27,7 @@ from groupwise.objective import (
     sequence_sum,
     token_mean,
 )
-from tests.laws.batches import cuts, families, step_of, steps
+from tests.laws.batches import cuts, rollouts, step_of, steps
 from tests.laws.objectives import OBJECTIVES, ONE_ADVANTAGE
 from tests.laws.oracle import oracle
 
@@ -64,7 +64,7 @@ def test_pieces_on_any_ranks_add_up_to_the_step(objective: Objective, data: st.D
     step = objective.prepare(data.draw(steps()))
     whole = objective(step)
     dealt = data.draw(cuts(len(step)))
-    ranks = [sum(objective(step.take(piece)) for piece in pieces) for pieces in dealt]
+    ranks = [sum(objective(step.take(microbatch)) for microbatch in microbatches) for microbatches in dealt]
     total = sum(ranks)
     assert isinstance(total, Tensor)
     close(total.detach(), whole.detach())
@@ -86,9 +86,9 @@ def test_24_rows_5_of_them_masked_in_any_cut(objective: Objective, seed: int) ->
     value, slope = oracle(objective, step)
     fixed = objective.prepare(step)
     for ranks in (1, 2, 4):
-        for pieces in (1, 2, 3, 8):
+        for microbatches in (1, 2, 3, 8):
             order = np.random.default_rng(seed).permutation(24)
-            parts = [part for rank in range(ranks) for part in np.array_split(order[rank::ranks], pieces)]
+            parts = [part for rank in range(ranks) for part in np.array_split(order[rank::ranks], microbatches)]
             total = sum(objective(fixed.take(part.tolist())) for part in parts)
             assert isinstance(total, Tensor)
             close(total.detach(), value)
@@ -148,15 +148,15 @@ def test_poison_under_a_mask_reaches_neither_loss_nor_gradient(objective: Object
         assert (found[~stays] == 0).all()
 
 
-def padded(family: Rollout, *, left: int, right: int, poison: float) -> Rollout:
-    """The family as rows that arrive padded: foreign ids and log-probs around what the policy sampled."""
+def padded(rollout: Rollout, *, left: int, right: int, poison: float) -> Rollout:
+    """The rollout as rows that arrive padded: foreign ids and log-probs around what the policy sampled."""
 
     def pad(sample: Any) -> Any:
         tokens = (99,) * left + sample.tokens + (98,) * right
         origin = (TEMPLATE,) * left + sample.origin + (ENVIRONMENT,) * right
         return replace(sample, tokens=tokens, origin=origin, logp=(poison,) * left + sample.logp + (poison,) * right)
 
-    return replace(family, samples=tuple(pad(s) for s in family.samples))
+    return replace(rollout, samples=tuple(pad(s) for s in rollout.samples))
 
 
 @pytest.mark.t(1)
@@ -166,7 +166,7 @@ def padded(family: Rollout, *, left: int, right: int, poison: float) -> Rollout:
 @ALL
 @pytest.mark.parametrize("left, right", [(4, 0), (0, 4), (2, 3), (50, 0), (0, 500)])
 def test_rows_that_arrive_padded_are_the_rows_that_do_not(objective: Objective, left: int, right: int) -> None:
-    made = families([[3, 5, 0], [4, 1]], seed=5)
+    made = rollouts([[3, 5, 0], [4, 1]], seed=5)
     plain = step_of([[3, 5, 0], [4, 1]], seed=5)
     for poison in (float("nan"), float("inf"), -3.0):
         door = pack([padded(f, left=left, right=right, poison=poison) for f in made])
@@ -348,8 +348,8 @@ class Gate:
 
     couples: ClassVar[str] = "sequence"
 
-    def __call__(self, piece: Batch) -> Tensor:
-        return piece.logp * piece.sequences.spread(piece.sequences.mean(piece.advantage))
+    def __call__(self, microbatch: Batch) -> Tensor:
+        return microbatch.logp * microbatch.sequences.spread(microbatch.sequences.mean(microbatch.advantage))
 
 
 def test_what_may_not_be_cut_is_no_ratio_of_a_sequence() -> None:

@@ -19,21 +19,21 @@ import tokenizers
 
 import groupwise
 from groupwise.data import Prompt, Sample, Verifier, visible
+from groupwise.environments import Hermes, PythonBlock
+from groupwise.environments.tools import calculate
 from groupwise.models import Tokenizer
-from groupwise.tasks import Hermes, PythonBlock
+from groupwise.sandbox.code_block import code_of
 from groupwise.tasks.calculator import calculator_answer
-from groupwise.tasks.code import code_of
-from groupwise.tasks.countdown import Countdown
-from groupwise.tasks.mathematics import Math, MathDapo
-from groupwise.tasks.mathematics.extract import LONGEST, find_answer
-from groupwise.tasks.mathematics.limits import too_much
-from groupwise.tasks.mathematics.variants import answer_of
-from groupwise.tasks.shape import Format
-from groupwise.tasks.shape_worker import _last_block
-from groupwise.tasks.tools import calculate
-from groupwise.tasks.verifier_names import verifier_names
-from groupwise.tasks.verifiers import exact, last_number
-from groupwise.tasks.written import Choice, Text
+from groupwise.verifiers.countdown import Countdown
+from groupwise.verifiers.formats import Format
+from groupwise.verifiers.formats_worker import _last_block
+from groupwise.verifiers.math import Math, MathDapo
+from groupwise.verifiers.math.extract import LONGEST, find_answer
+from groupwise.verifiers.math.limits import too_much
+from groupwise.verifiers.math.variants import answer_of
+from groupwise.verifiers.numbers import exact, last_number
+from groupwise.verifiers.registry import verifier_names
+from groupwise.verifiers.text import Choice, Text
 
 SHORT, LONG = LONGEST + 100, 4 * (LONGEST + 100)
 """Characters of the last two texts that are compared: both longer than the longest answer that `math` looks at."""

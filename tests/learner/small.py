@@ -1,8 +1,8 @@
-"""A two-layer model with a 17-token vocabulary, and ragged families for it."""
+"""A two-layer model with a 17-token vocabulary, and ragged rollouts for it."""
 
 import torch
 
-from groupwise.data import Draw, Rollout, Finish, Outcome, Prompt, Sample, Verdict
+from groupwise.data import Draw, Finish, Outcome, Prompt, Rollout, Sample, Verdict
 from groupwise.models import Decoder, Shape
 
 SHAPE = Shape(
@@ -14,10 +14,10 @@ def model(dtype: torch.dtype = torch.float64, seed: int = 0, shape: Shape = SHAP
     return Decoder.new(shape, seed).to(dtype)
 
 
-def families(
+def rollouts(
     lengths: list[list[int]], seed: int = 0, context: int = 5, limit: int = 40, written: bool = False
 ) -> list[Rollout]:
-    """One family a list of lengths; outcomes alternate, so that every group of two or more is mixed."""
+    """One rollout a list of lengths; outcomes alternate, so that every group of two or more is mixed."""
     draws = torch.Generator().manual_seed(seed)
 
     def ids(n: int) -> tuple[int, ...]:
@@ -43,4 +43,4 @@ def ragged(seed: int = 0) -> list[Rollout]:
     draws = torch.Generator().manual_seed(seed)
     lengths = torch.randint(1, 41, (24,), generator=draws)
     lengths[[1, 7, 8, 15, 22]] = 0
-    return families(lengths.view(6, 4).tolist(), seed)
+    return rollouts(lengths.view(6, 4).tolist(), seed)

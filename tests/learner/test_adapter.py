@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from groupwise.data import Logp
-from groupwise.learner import AdamW, Learner, InitialPolicy, StepPlan
+from groupwise.learner import AdamW, InitialPolicy, Learner, StepPlan
 from groupwise.models import Decoder, Lora, attach, merge
 from tests.learner.small import model
 from tests.learner.test_gradients import OBJECTIVES, credited
@@ -26,8 +26,8 @@ def adapted(dtype: torch.dtype = torch.float64, *, taught: bool = True) -> Decod
 
 
 def learner(it: Decoder) -> Learner:
-    followers = (("reference", InitialPolicy()),)
-    return Learner(it, optimizer=AdamW(lr=1e-2), steps=10, temperature=0.7, side_models=followers)
+    side_models = (("reference", InitialPolicy()),)
+    return Learner(it, optimizer=AdamW(lr=1e-2), steps=10, temperature=0.7, side_models=side_models)
 
 
 def gradients(it: Decoder) -> dict[str, torch.Tensor]:

@@ -8,7 +8,7 @@ import torch
 
 from groupwise.advantages import Standardised, every_token
 from groupwise.data import Batch, pack
-from groupwise.learner import AdamW, Learner, StepPlan, make_plan, forward
+from groupwise.learner import AdamW, Learner, StepPlan, forward, make_plan
 from groupwise.models import Decoder, Shared
 from groupwise.objective import (
     Clip,
@@ -90,9 +90,9 @@ def test_any_partition_has_the_plain_gradient(name, long, monkeypatch: pytest.Mo
         torch.randperm(24, generator=torch.Generator().manual_seed(3)).tolist(),
     ):
         samples = tuple(order)
-        for pieces in (1, 2, 3, 8):
-            step = StepPlan(tuple(tuple(samples[i::pieces]) for i in range(pieces)))
-            assert close(gradient(batch, step, objective), wanted, 1e-12), (name, pieces)
+        for microbatches in (1, 2, 3, 8):
+            step = StepPlan(tuple(tuple(samples[i::microbatches]) for i in range(microbatches)))
+            assert close(gradient(batch, step, objective), wanted, 1e-12), (name, microbatches)
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -159,7 +159,7 @@ def test_what_surrounds_a_sample_changes_nothing(long, monkeypatch: pytest.Monke
 
 
 def test_blocks_of_the_vocabulary_change_nothing(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("groupwise.learner.linear_law.NARROWEST", 1)
+    monkeypatch.setattr("groupwise.learner.linear_logprobs.NARROWEST", 1)
     batch, decoder = pack(ragged()), model()
     whole = forward(decoder, batch, temperature=0.7)
     parts = forward(decoder, batch, temperature=0.7, logits_at_once=5 * batch.tokens)

@@ -5,10 +5,10 @@ import torch
 
 from groupwise.learner import linear_law as room
 from groupwise.learner.forward import chosen
-from groupwise.learner.linear_law import linear_logprobs
+from groupwise.learner.linear_logprobs import linear_logprobs
 
 
-def world(dtype: torch.dtype = torch.float64, v: int = 700) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def environment(dtype: torch.dtype = torch.float64, v: int = 700) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     draw = torch.Generator().manual_seed(0)
     hidden = torch.randn(23, 6, dtype=dtype, generator=draw)
     weight = 3 * torch.randn(v, 6, dtype=dtype, generator=draw)
@@ -24,7 +24,7 @@ def narrowest(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("logits", [1, 23 * 100, 10**9])
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_equals_the_plain_softmax(logits: int, temperature: float) -> None:
-    hidden, weight, target = world(v=97)
+    hidden, weight, target = environment(v=97)
     along = torch.randn(23, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     pairs = []
     for law in (
@@ -40,7 +40,7 @@ def test_equals_the_plain_softmax(logits: int, temperature: float) -> None:
 
 @pytest.mark.parametrize("logits", [1, 10**9])
 def test_its_gradient_is_its_slope(logits: int) -> None:
-    hidden, weight, target = world(v=11)
+    hidden, weight, target = environment(v=11)
 
     def logp(h: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return linear_logprobs(h, w, target, temperature=0.7, logits_at_once=logits)[0]
@@ -49,7 +49,7 @@ def test_its_gradient_is_its_slope(logits: int) -> None:
 
 
 def test_large_logits_and_certain_tokens_stay_finite() -> None:
-    hidden, weight, target = world(torch.float32)
+    hidden, weight, target = environment(torch.float32)
     logp, entropy = linear_logprobs(hidden * 100, weight, target, temperature=1.0, logits_at_once=23 * 256)
     assert logp.isfinite().all() and entropy.isfinite().all() and (entropy >= -1e-4).all()
     logp.sum().backward()
@@ -57,7 +57,7 @@ def test_large_logits_and_certain_tokens_stay_finite() -> None:
 
 
 def test_a_frozen_head_gets_no_gradient() -> None:
-    hidden, weight, target = world()
+    hidden, weight, target = environment()
     logp, _ = linear_logprobs(hidden, weight.detach(), target, temperature=1.0, logits_at_once=1)
     logp.sum().backward()
     assert hidden.grad is not None
@@ -75,7 +75,7 @@ def test_memory_is_flat_in_the_vocabulary() -> None:
                 largest = max(largest, out.numel())
             return out
 
-    hidden, weight, target = world(v=5000)
+    hidden, weight, target = environment(v=5000)
     with Watch():
         linear_logprobs(hidden, weight, target, temperature=1.0, logits_at_once=23 * 300)[0].sum().backward()
     assert 0 < largest <= 23 * 300

@@ -54,9 +54,9 @@ def test_no_compiler_is_imported_to_place_a_run_and_take_a_step():
     code = """
 import sys, torch
 from groupwise.methods import gspo
-from groupwise.train.place import place
-from groupwise.train.recipe import Recipe
-from groupwise.train.use import Use
+from groupwise.training.build import place
+from groupwise.config.recipe import Recipe
+from groupwise.config.user_code import Use
 it = place(Recipe(method=gspo()), Use()).learner
 for p in it.model.parameters():
     p.grad = torch.ones_like(p)

@@ -10,12 +10,12 @@ from transformers.models.qwen3_moe.modeling_qwen3_moe import load_balancing_loss
 
 from groupwise.advantages import centred, every_token
 from groupwise.data import Batch, Logp, Usage, pack
-from groupwise.learner import AdamW, Learner, Routing, StepPlan, mixture, check_routing
+from groupwise.learner import AdamW, Learner, Routing, StepPlan, check_routing, mixture
 from groupwise.methods import Method
-from groupwise.models.foreign import TransformersModel
+from groupwise.models.transformers_model import TransformersModel
 from groupwise.objective import Clip, Objective, token_mean
-from tests.learner.small import families
 from tests.learner.small import model as dense
+from tests.learner.small import rollouts
 from tests.models import mixtures
 
 OBJECTIVE = Objective(surrogate=Clip(), aggregate=token_mean)
@@ -31,7 +31,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> TransformersModel:
 
 def batch() -> Batch:
     """Three prompts with four answers of 0 to 20 tokens."""
-    b = pack(families([[12, 20, 1, 0], [3, 3, 15, 8], [1, 17, 20, 2]]))
+    b = pack(rollouts([[12, 20, 1, 0], [3, 3, 15, 8], [1, 17, 20, 2]]))
     return b.having(advantage=every_token(centred(b.score, b), b))
 
 
@@ -169,12 +169,16 @@ def test_with_one_router_it_is_that_of_transformers(tmp_path: Path) -> None:
 def test_pieces_are_only_a_matter_of_memory(model: TransformersModel, routing: Routing) -> None:
     """Also where they part a group from its prompt, which is then forwarded in each of them."""
     everyone = tuple(range(12))
-    cuts = [StepPlan((everyone,)), StepPlan((everyone[:2], everyone[2:9], everyone[9:])), StepPlan(tuple((i,) for i in everyone))]
+    cuts = [
+        StepPlan((everyone,)),
+        StepPlan((everyone[:2], everyone[2:9], everyone[9:])),
+        StepPlan(tuple((i,) for i in everyone)),
+    ]
     b = learner(model).compute_measures(batch(), cuts[:1], OLD, routing)
     whole, *others = (gradient(model, cut, routing, b) for cut in cuts)
     assert (whole - gradient(model, cuts[0], Routing(), b)).norm() > 1e-2
-    for pieces in others:
-        assert (pieces - whole).norm() < 1e-6 * whole.norm()
+    for microbatches in others:
+        assert (microbatches - whole).norm() < 1e-6 * whole.norm()
     values = [learner(model).step(b, cut, OBJECTIVE, routing) for cut in cuts]
     assert max(abs(v.balance - values[0].balance) for v in values) < 1e-6
     assert {(v.changed, v.choices) for v in values} == {(0, values[0].choices)}

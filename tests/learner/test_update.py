@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from groupwise.data import Entropy, Logp, pack
-from groupwise.learner import AdamW, Learner, InitialPolicy, StepPlan, measure_plan, make_plan
-from tests.learner.small import families, model, ragged
+from groupwise.learner import AdamW, InitialPolicy, Learner, StepPlan, make_plan, measure_plan
+from tests.learner.small import model, ragged, rollouts
 from tests.learner.test_gradients import OBJECTIVES, credited, learner
 
 PLAN = (StepPlan((tuple(range(6)), tuple(range(6, 12)))), StepPlan((tuple(range(12, 24)),)))
@@ -41,7 +41,9 @@ def test_measures_come_back_in_the_order_of_the_batch():
     it = Learner(model(), optimizer=AdamW(), steps=1, side_models=(("reference", InitialPolicy()),))
     plan = (StepPlan(((3, 1), (20, 5))), StepPlan((tuple(i for i in range(24) if i not in (3, 1, 20, 5)),)))
     batch = it.compute_measures(pack(ragged()), plan, frozenset({Logp("policy"), Logp("reference"), Entropy()}))
-    plain = it.compute_measures(pack(ragged()), (StepPlan((tuple(range(24)),)),), frozenset({Logp("policy"), Logp("reference")}))
+    plain = it.compute_measures(
+        pack(ragged()), (StepPlan((tuple(range(24)),)),), frozenset({Logp("policy"), Logp("reference")})
+    )
     torch.testing.assert_close(batch.logp_old, plain.logp_old, rtol=0, atol=1e-13)
     torch.testing.assert_close(batch[Logp("reference")], batch.logp_old, rtol=0, atol=1e-13)
 
@@ -59,7 +61,9 @@ def test_a_model_beside_may_have_any_name(name):
 
 @pytest.mark.t(24)
 def test_a_frozen_reference_stays_and_costs_nothing_unless_needed():
-    it = Learner(model(), optimizer=AdamW(lr=0.1), steps=1, side_models=(("reference", InitialPolicy()),), temperature=0.7)
+    it = Learner(
+        model(), optimizer=AdamW(lr=0.1), steps=1, side_models=(("reference", InitialPolicy()),), temperature=0.7
+    )
     before = {name: x.clone() for name, x in it.models["reference"].state_dict().items()}
     batch = it.compute_measures(credited(), PLAN, frozenset())
     assert not batch.measures and batch.logp_old is not None  # its own column stands, nothing was forwarded
@@ -150,7 +154,7 @@ def test_written_tokens_are_learned():
     from groupwise.objective import Objective, reinforce, token_mean
 
     it = Learner(model(torch.float32), optimizer=AdamW(lr=1e-2), steps=60)
-    batch = pack(families([[9]], written=True))
+    batch = pack(rollouts([[9]], written=True))
     batch = batch.having(advantage=torch.ones(batch.tokens, dtype=torch.float64))
     step = StepPlan(((0,),))
     losses = [it.step(batch, step, Objective(surrogate=reinforce, aggregate=token_mean)).loss for _ in range(60)]
@@ -159,7 +163,7 @@ def test_written_tokens_are_learned():
 
 class TestCut:
     def batch(self):
-        return pack(families([[3, 4, 5]] * 8))
+        return pack(rollouts([[3, 4, 5]] * 8))
 
     def test_steps_have_a_fixed_size_and_hold_every_sample_once(self):
         batch = self.batch()
@@ -189,13 +193,15 @@ class TestCut:
     @pytest.mark.parametrize("size", (1, 2))
     def test_samples_of_unequal_prompts_make_no_more_steps(self, size):
         """One answer of 64 could not be judged: still at most one step for `size` of the 16 prompts."""
-        batch = pack(families([[3] * 4] * 15 + [[3] * 3]))
+        batch = pack(rollouts([[3] * 4] * 15 + [[3] * 3]))
         steps = make_plan(batch, size=size, shuffle="samples", permutation=range, microbatch_tokens=999)
         assert len(steps) <= 16 // size and sorted(i for s in steps for i in s.samples) == list(range(63))
 
     def test_all_but_the_first_step_are_read_in_as_few_pieces_as_fit(self):
         batch = self.batch()
-        steps = make_plan(batch, size=2, shuffle="prompts", permutation=lambda n: list(range(n))[::-1], microbatch_tokens=20)
+        steps = make_plan(
+            batch, size=2, shuffle="prompts", permutation=lambda n: list(range(n))[::-1], microbatch_tokens=20
+        )
         first, rest = measure_plan(steps, batch, microbatch_tokens=999)
         assert first == steps[0] and len(first.microbatches) > 1
         assert rest.microbatches == (tuple(range(18)),)
@@ -204,9 +210,9 @@ class TestCut:
         assert measure_plan((), batch, microbatch_tokens=999) == ()
 
     def test_groups_that_stand_among_each_other_stay_whole_too(self):
-        (family,) = families([[3] * 6])
-        samples = tuple(replace(s, group=i % 2) for i, s in enumerate(family.samples))
-        batch = pack([replace(family, samples=samples)])
+        (rollout,) = rollouts([[3] * 6])
+        samples = tuple(replace(s, group=i % 2) for i, s in enumerate(rollout.samples))
+        batch = pack([replace(rollout, samples=samples)])
         (step,) = make_plan(batch, size=1, shuffle="prompts", permutation=range, microbatch_tokens=10, couples="group")
         assert step.microbatches == ((0, 2, 4), (1, 3, 5))
 
@@ -222,8 +228,8 @@ class TestCut:
     def test_pieces_are_bounded_in_tokens_with_equal_contexts_counted_once(self):
         batch = self.batch()
         steps = make_plan(batch, size=8, shuffle="prompts", permutation=range, microbatch_tokens=24, couples="token")
-        for piece in steps[0].microbatches:
-            contexts = {batch.samples[i].context for i in piece}
-            tokens = sum(len(batch.samples[i].tokens) for i in piece) + sum(map(len, contexts))
+        for microbatch in steps[0].microbatches:
+            contexts = {batch.samples[i].context for i in microbatch}
+            tokens = sum(len(batch.samples[i].tokens) for i in microbatch) + sum(map(len, contexts))
             assert tokens <= 24
         assert len(steps[0].microbatches) > 1

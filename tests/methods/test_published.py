@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from groupwise import methods
+from groupwise.commands.show import show
 from groupwise.learner import InitialPolicy
 from groupwise.methods import Method, Ramp, Reference, Schedule, grpo, published, reference_of
 from groupwise.methods.method import Method as MethodItself
 from groupwise.objective import Objective, TruncatedImportance
-from groupwise.train.views import show
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "groupwise"
@@ -143,7 +143,7 @@ def test_the_room_shows_one_method_type():
 
 
 def test_the_page_is_fresh():
-    from groupwise.train.methods_page import methods_page
+    from tools.methods_page import methods_page
 
     page = ROOT / "docs" / "methods.md"
     assert page.read_text(encoding="utf-8") == methods_page(), "run: make docs"

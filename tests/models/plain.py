@@ -8,7 +8,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from groupwise.data import GenerationRequest, Batch, Ids, Sampling, pack
+from groupwise.data import Batch, GenerationRequest, Ids, Sampling, pack
 from groupwise.learner import forward
 from groupwise.rollout import NativeEngine
 from tests.learner.small import families

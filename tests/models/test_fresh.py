@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from tools.blank_model import write_blank
 
 from groupwise.__main__ import main
+from groupwise.commands.train import DEFAULT
+from groupwise.config.text import read_recipe
+from groupwise.config.user_code import Use
 from groupwise.data import BadData
 from groupwise.models import Decoder, find_model, read_model, read_shape, weight_files, write_fresh, write_model
-from groupwise.train.blank_model import write_blank
-from groupwise.train.commands import DEFAULT
-from groupwise.train.place import build
-from groupwise.train.text import read_recipe
-from groupwise.train.use import Use
+from groupwise.training.build import build
 from tests.models.directories import characters, directory, shape
 from tests.models.test_checkpoint import change
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from groupwise.data import Batch, Logp, couples, rollout_of, needs, pack
+from groupwise.data import Batch, Logp, couples, needs, pack, rollout_of
 from groupwise.objective import KL, EntropyBonus, Objective, kl_k1, kl_k3, token_mean
 
 V = 17

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from groupwise.data import Batch, Entropy, Finish, Logp, Outcome, rollout_of, pack
+from groupwise.data import Batch, Entropy, Finish, Logp, Outcome, pack, rollout_of
 from groupwise.objective import (
     Clip,
     ClippedWeight,
@@ -75,8 +75,8 @@ def test_a_step_under_every_partition(objective: Objective, data: st.DataObject)
     expected = steps_oracle(objective, step)
     found = describe_step(step, objective)
     assert found == pytest.approx(expected, rel=1e-9, abs=1e-12) and found.keys() == expected.keys()
-    dealt = [piece for rank in data.draw(cuts(len(step))) for piece in rank]
-    again = describe_step(Batch.joined([step.take(piece) for piece in dealt]), objective)
+    dealt = [microbatch for rank in data.draw(cuts(len(step))) for microbatch in rank]
+    again = describe_step(Batch.joined([step.take(microbatch) for microbatch in dealt]), objective)
     assert again == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 import torch
 
-from groupwise.data import Batch, Segments, rollout_of, pack
+from groupwise.data import Batch, Segments, pack, rollout_of
 from groupwise.objective import Clip, ClippedWeight, Clips, SoftGate, Unclipped, reinforce
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from groupwise.data import Batch, Logp, rollout_of, needs, pack
+from groupwise.data import Batch, Logp, needs, pack, rollout_of
 from groupwise.objective import MaskedImportance, Objective, SequenceTruncatedImportance, TruncatedImportance
 from tests.laws.batches import step_of, steps
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from groupwise.data import Batch, Outcome, rollout_of, pack
+from groupwise.data import Batch, Outcome, pack, rollout_of
 from groupwise.rewards import Overlong, everything, mixed_outcomes
 
 NAN = float("nan")

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from groupwise.data import Batch, Finish, Logp, Usage, rollout_of, needs, pack
+from groupwise.data import Batch, Finish, Logp, Usage, needs, pack, rollout_of
 from groupwise.rewards import Correctness, KLInReward, Overlong, TruncatedIs
 from tests.laws.batches import step_of
 

@@ -1,4 +1,4 @@
-"""From prompts wanted to families kept: rounds, causes, and a state that only whole takes change."""
+"""From prompts wanted to rollouts kept: rounds, causes, and a state that only whole takes change."""
 
 import asyncio
 import json
@@ -13,19 +13,19 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from groupwise.data import Batch, Draw, Rollout, Outcome, Prompt, Sample, Task, Verdict, WorkerLost
+from groupwise.data import Batch, Draw, Outcome, Prompt, Rollout, Sample, Task, Verdict, WorkerLost
 from groupwise.objective import describe_samples
-from groupwise.rollout import Buffer, Rollouts, Independent, Shuffled, answers
-from tests.rollout.worlds import Listed, Scripted, decoder, engine, right, sampling, tokenizer, verdict
+from groupwise.rollout import Buffer, Independent, Rollouts, Shuffled, answers
+from tests.rollout.environment import Listed, Scripted, decoder, engine, right, sampling, tokenizer, verdict
 
 
-def everything(family: Batch) -> Bool[Tensor, " s"]:
-    return torch.ones(len(family), dtype=torch.bool)
+def everything(rollout: Batch) -> Bool[Tensor, " s"]:
+    return torch.ones(len(rollout), dtype=torch.bool)
 
 
-def mixed(family: Batch) -> Bool[Tensor, " s"]:
-    score = family.outcome == Outcome.correct
-    return torch.full((len(family),), bool(score.any()) and not bool(score.all()))
+def mixed(rollout: Batch) -> Bool[Tensor, " s"]:
+    score = rollout.outcome == Outcome.correct
+    return torch.full((len(rollout),), bool(score.any()) and not bool(score.all()))
 
 
 def plain(ask: Any) -> tuple[int, ...]:
@@ -44,8 +44,8 @@ class InOrder:
         last = min(first + n, len(task))
         return {**state, "next": last}, [Draw(i, task[i], group_size) for i in range(first, last)]
 
-    def observe(self, state: dict[str, Any], families: Sequence[Rollout]) -> dict[str, Any]:
-        return {**state, "seen": state["seen"] + [[f.draw.id, any(f.selected or ())] for f in families]}
+    def observe(self, state: dict[str, Any], rollouts: Sequence[Rollout]) -> dict[str, Any]:
+        return {**state, "seen": state["seen"] + [[f.draw.id, any(f.selected or ())] for f in rollouts]}
 
 
 def scripted(scores: dict[int, list[float]], default: list[float]) -> Callable[[Prompt, Sample], Any]:
@@ -74,25 +74,25 @@ def take(
     return asyncio.run(b.take(n, group, strategy or Independent(), keep, refill))
 
 
-def ids(families: Sequence[Rollout]) -> list[int]:
-    return [f.draw.id for f in families]
+def ids(rollouts: Sequence[Rollout]) -> list[int]:
+    return [f.draw.id for f in rollouts]
 
 
 @pytest.mark.t(28)
 def test_exactly_so_many_live_groups_in_draw_order_and_every_other_accounted_for() -> None:
     live = {1, 2, 5, 7, 8}
     b = buffer(scripted({i: [1, 0] for i in live}, [1, 1]))
-    harvest = take(b, 4, mixed, refill=10)
+    collected = take(b, 4, mixed, refill=10)
     # Rounds of 4, 2 and 1: draws 0-3 bring two, 4-5 one, 6 none, 7 the last.
-    assert (ids(harvest.selected), ids(harvest.dropped), harvest.rounds) == ([1, 2, 5, 7], [0, 3, 4, 6], 4)
-    assert ids(harvest.all) == list(range(8))
-    assert harvest.causes == {"mixed": 4}
-    assert all(f.selected == (True, True) and not f.cause for f in harvest.selected)
-    assert all(f.selected == (False, False) and f.cause == "mixed" for f in harvest.dropped)
+    assert (ids(collected.selected), ids(collected.dropped), collected.rounds) == ([1, 2, 5, 7], [0, 3, 4, 6], 4)
+    assert ids(collected.all) == list(range(8))
+    assert collected.causes == {"mixed": 4}
+    assert all(f.selected == (True, True) and not f.cause for f in collected.selected)
+    assert all(f.selected == (False, False) and f.cause == "mixed" for f in collected.dropped)
     assert b.state()["seen"] == [[i, i in live] for i in range(8)]
-    line = harvest.metrics
-    assert (line["rollout/kept"], line["rollout/dropped"], line["rollout/dropped/mixed"]) == (4, 4, 4)
-    assert (line["rollout/families"], line["rollout/rounds"]) == (8, 4)
+    line = collected.metrics
+    assert (line["rollout/selected"], line["rollout/dropped"], line["rollout/dropped/mixed"]) == (4, 4, 4)
+    assert (line["rollout/rollouts"], line["rollout/rounds"]) == (8, 4)
     assert ids(take(b, 1, mixed, refill=10).selected) == [8]
 
 
@@ -107,17 +107,17 @@ def test_refill_rounds_are_bounded_and_what_is_live_is_brought() -> None:
 @pytest.mark.t(29)
 def test_the_end_of_the_data_keeps_what_was_accepted() -> None:
     b = buffer(scripted({1: [1, 0], 4: [1, 0]}, [0, 0]), Listed(6))
-    harvest = take(b, 4, mixed, refill=10)
-    assert (ids(harvest.selected), ids(harvest.all), harvest.rounds) == ([1, 4], list(range(6)), 2)
-    assert harvest.missing == 2 and take(b, 4, mixed, refill=10) == Rollouts((), 0, missing=4)
+    collected = take(b, 4, mixed, refill=10)
+    assert (ids(collected.selected), ids(collected.all), collected.rounds) == ([1, 4], list(range(6)), 2)
+    assert collected.missing == 2 and take(b, 4, mixed, refill=10) == Rollouts((), 0, missing=4)
 
 
 @pytest.mark.t(44)
 def test_every_prompt_of_an_epoch_brings_exactly_its_group() -> None:
     b = buffer(task=Listed(10), curriculum=Shuffled())
-    families = [f for n in (3, 4, 3, 7, 3) for f in take(b, n, group=3).selected]
-    assert ids(families) == list(range(20))
-    for epoch in (families[:10], families[10:]):
+    rollouts = [f for n in (3, 4, 3, 7, 3) for f in take(b, n, group=3).selected]
+    assert ids(rollouts) == list(range(20))
+    for epoch in (rollouts[:10], rollouts[10:]):
         assert sorted(s.context[0] for f in epoch for s in f.samples) == sorted(list(range(1, 11)) * 3)
 
 
@@ -125,13 +125,13 @@ def test_every_prompt_of_an_epoch_brings_exactly_its_group() -> None:
 def test_keep_sees_outcomes_of_verdicts() -> None:
     seen: list[Batch] = []
 
-    def watch(family: Batch) -> Bool[Tensor, " s"]:
-        seen.append(family)
+    def watch(rollout: Batch) -> Bool[Tensor, " s"]:
+        seen.append(rollout)
         return torch.tensor([True, False])
 
-    harvest = take(buffer(scripted({}, [1, 0.25])), 1, watch)
-    assert (seen[0].score.tolist(), seen[0].reward, harvest.all[0].selected) == ([1.0, 0.25], None, (True, False))
-    assert ids(harvest.selected) == [0]
+    collected = take(buffer(scripted({}, [1, 0.25])), 1, watch)
+    assert (seen[0].score.tolist(), seen[0].reward, collected.all[0].selected) == ([1.0, 0.25], None, (True, False))
+    assert ids(collected.selected) == [0]
 
 
 NAN = float("nan")
@@ -149,13 +149,15 @@ def test_what_cannot_be_judged(policy: Any, kept: dict[int, tuple[bool, ...]]) -
     """Alone with right answers, an unjudged one makes a mixed group only if it counts as wrong."""
     scores = {0: [1.0, 0.0, 0.0], 1: [NAN, 0.0, 1.0], 2: [1.0, NAN, 1.0], 3: [NAN, NAN, NAN]}
     it = buffer(scripted(scores, []), unverifiable=policy)
-    harvest = take(it, 4, mixed, group=3)
-    assert {f.draw.id: f.selected if any(f.selected or ()) else () for f in harvest.all} == kept
-    assert [f.cause for f in harvest.dropped if f.draw.id == 3] == ["mixed" if policy == "wrong" else "unverifiable"]
-    assert [f.cause for f in harvest.dropped if f.draw.id == 1] == (["unverifiable"] if policy == "drop_group" else [])
-    assert harvest.unverifiable == (5, 12, "ValueError: cannot be judged")
-    assert harvest.metrics["rollout/unverifiable"] == 5
-    packed = it.pack(harvest.selected)
+    collected = take(it, 4, mixed, group=3)
+    assert {f.draw.id: f.selected if any(f.selected or ()) else () for f in collected.all} == kept
+    assert [f.cause for f in collected.dropped if f.draw.id == 3] == ["mixed" if policy == "wrong" else "unverifiable"]
+    assert [f.cause for f in collected.dropped if f.draw.id == 1] == (
+        ["unverifiable"] if policy == "drop_group" else []
+    )
+    assert collected.unverifiable == (5, 12, "ValueError: cannot be judged")
+    assert collected.metrics["rollout/unverifiable"] == 5
+    packed = it.pack(collected.selected)
     assert Outcome.unverifiable not in packed.outcome and describe_samples(packed)["groups/all_right"] == 0
 
 
@@ -227,7 +229,7 @@ def test_a_family_that_never_comes_names_what_it_waits_for() -> None:
         return ()
 
     with pytest.raises(
-        WorkerLost, match=r"draw 0 brought no family within 0.05 seconds\n  seen: .*the engine \(2 times\)"
+        WorkerLost, match=r"draw 0 brought no rollout within 0.05 seconds\n  seen: .*the engine \(2 times\)"
     ):
         take(buffer(engine=Scripted(silent), deadline=0.05), 1)
 
@@ -237,8 +239,8 @@ def test_a_family_that_never_comes_names_what_it_waits_for() -> None:
 
     with pytest.raises(WorkerLost, match=r"the verifier \(2 times\)"):
         take(buffer(hangs, deadline=0.05), 1)
-    harvest = take(buffer(hangs, deadline=20.0, verdict_deadline=0.05), 1)
-    assert harvest.causes == {"unverifiable": 1}
+    collected = take(buffer(hangs, deadline=20.0, verdict_deadline=0.05), 1)
+    assert collected.causes == {"unverifiable": 1}
 
 
 # Evaluation

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from groupwise.data import BadData, Curriculum
 from groupwise.rollout import Shuffled
-from tests.rollout.worlds import Listed
+from tests.rollout.environment import Listed
 
 
 def drawn(task: Listed, sizes: list[int], seed: int = 5) -> list[tuple[int, int, int]]:

@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from groupwise.data import GenerationRequest, Engine, Finish, Ids, Sampling, Generation, Usage
+from groupwise.data import Engine, Finish, Generation, GenerationRequest, Ids, Sampling, Usage
 from groupwise.models import Decoder, Purpose, lineage, uniform
 from groupwise.rollout import NativeEngine
 from groupwise.rollout.layouts import ROWS, padded
 from tests.models.directories import bytes_
-from tests.rollout.worlds import VOCABULARY, answered, ask, decoder, endless, engine, logits, prompt_of, tokenizer
+from tests.rollout.environment import VOCABULARY, answered, ask, decoder, endless, engine, logits, prompt_of, tokenizer
 
 MODEL = decoder()
 LAWS = [

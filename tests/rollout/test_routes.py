@@ -5,14 +5,27 @@ from dataclasses import replace
 
 import pytest
 
-from groupwise.data import ENVIRONMENT, GenerationRequest, Batch, Draw, Rollout, Finish, Outcome, Prompt, Sample, Generation, Verdict, pack
+from groupwise.data import (
+    ENVIRONMENT,
+    Batch,
+    Draw,
+    Finish,
+    Generation,
+    GenerationRequest,
+    Outcome,
+    Prompt,
+    Rollout,
+    Sample,
+    Verdict,
+    pack,
+)
 from groupwise.learner import forward
-from groupwise.models.foreign import TransformersModel
+from groupwise.models.transformers_model import TransformersModel
 from groupwise.rollout import NativeEngine
 from groupwise.rollout.layouts import ROWS
 from tests.models import mixtures
 from tests.models.plain import PROMPT
-from tests.rollout.worlds import answered, endless
+from tests.rollout.environment import answered, endless
 
 
 @pytest.fixture(scope="module")

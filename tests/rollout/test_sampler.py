@@ -23,7 +23,7 @@ from groupwise.data import (
 )
 from groupwise.models import Decoder, Purpose
 from groupwise.rollout import DrawSampler, Independent, NativeEngine
-from tests.rollout.worlds import (
+from tests.rollout.environment import (
     Scripted,
     answered,
     ask,
@@ -93,7 +93,7 @@ def test_a_turn_behind_a_stop_opens_the_sample_again() -> None:
 
 
 def test_an_interrupted_sample_goes_on_within_its_budget() -> None:
-    s = sampler(Scripted(counting, pieces=4), sampling=sampling(max_tokens=9))
+    s = sampler(Scripted(counting, microbatches=4), sampling=sampling(max_tokens=9))
     (one,) = run(s.sample(CONTEXT))
     assert (one.tokens, one.finish) == (tuple(range(1, 10)), Finish.length)
     assert one.origin == (0, 0, 0, 0, 1, 1, 1, 1, 2)
@@ -256,9 +256,9 @@ def test_an_engine_that_fails_is_not_data() -> None:
 
 def test_independent_is_one_group_of_judged_answers() -> None:
     s = sampler()
-    family = run(Independent()(s.draw, s))
-    assert (family.draw, len(family.samples), family.kept) == (s.draw, 3, None)
-    assert all(x.verdict == verdict(1.0) and x.context == s.draw.prompt.context for x in family.samples)
+    rollout = run(Independent()(s.draw, s))
+    assert (rollout.draw, len(rollout.samples), rollout.kept) == (s.draw, 3, None)
+    assert all(x.verdict == verdict(1.0) and x.context == s.draw.prompt.context for x in rollout.samples)
 
 
 def test_versions_of_an_engine_are_origins() -> None:

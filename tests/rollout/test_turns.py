@@ -16,29 +16,29 @@ from tokenizers import Tokenizer as Fast
 from groupwise.data import (
     ENVIRONMENT,
     TEMPLATE,
-    GenerationRequest,
+    CountedText,
     Draw,
-    Rollout,
+    Environment,
     Finish,
+    GenerationRequest,
     Ids,
+    Observation,
     Outcome,
     Prompt,
-    Observation,
+    Rollout,
     Sample,
     Usage,
     Verdict,
-    CountedText,
-    Environment,
     pack,
 )
+from groupwise.environments import calculator_tools, user_environment
 from groupwise.learner.forward import forward
 from groupwise.models import Tokenizer, find_template
 from groupwise.rollout import DrawSampler, NativeEngine, Turns
-from groupwise.rollout.talk import ReplayMismatch
-from groupwise.tasks import calculator_tools, user_environment
+from groupwise.rollout.conversation import ReplayMismatch
 from tests.models.directories import bytes_
 from tests.models.test_templates import CHATML, made, theirs
-from tests.rollout.worlds import Scripted, decoder, endless, engine, right, sampling, tokenizer
+from tests.rollout.environment import Scripted, decoder, endless, engine, right, sampling, tokenizer
 
 END = 0
 PROMPT = Prompt("p", (3, 1, 4), given={"answer": "7"})
@@ -92,20 +92,22 @@ class Kept:
         self.lines[question] = reply
 
 
-def sampler(world: Callable[[], Environment] | None, script: Any = None, n: int = 1, **changes: Any) -> DrawSampler:
+def sampler(
+    environment: Callable[[], Environment] | None, script: Any = None, n: int = 1, **changes: Any
+) -> DrawSampler:
     fields: dict[str, Any] = {
         "draw": Draw(4, PROMPT, n), "engine": Scripted(script), "verifier": right, "tokenizer": tokenizer(),
-        "sampling": sampling(max_tokens=40), "seed": 11, "world": world,
+        "sampling": sampling(max_tokens=40), "seed": 11, "world": environment,
     }  # fmt: skip
     return DrawSampler(**{**fields, **changes})
 
 
-def family(s: DrawSampler, turns: Turns = Turns()) -> Rollout:  # noqa: B008
+def rollout(s: DrawSampler, turns: Turns = Turns()) -> Rollout:  # noqa: B008
     return asyncio.run(turns(s.draw, s))
 
 
-def talked(world: Environment, script: Any, turns: Turns = Turns(), **changes: Any) -> Sample:  # noqa: B008
-    return family(sampler(lambda: world, script, **changes), turns).samples[0]
+def talked(environment: Environment, script: Any, turns: Turns = Turns(), **changes: Any) -> Sample:  # noqa: B008
+    return rollout(sampler(lambda: environment, script, **changes), turns).samples[0]
 
 
 def spoken(sample: Sample) -> list[str]:
@@ -118,9 +120,9 @@ def spoken(sample: Sample) -> list[str]:
 
 @pytest.mark.t(35)
 def test_the_model_speaks_the_environment_answers_and_only_the_model_is_trained() -> None:
-    world = Dialogue(["35;", None])
-    sample = talked(world, says("7*5=", "+1=36"))
-    assert world.heard == ["7*5=", "+1=36"]
+    environment = Dialogue(["35;", None])
+    sample = talked(environment, says("7*5=", "+1=36"))
+    assert environment.heard == ["7*5=", "+1=36"]
     assert (sample.text, sample.finish) == ("7*5=35;+1=36", Finish.stop)
     assert spoken(sample) == ["7*5=", "+1=36"]
     ours = [i for i, o in enumerate(sample.origin) if o == ENVIRONMENT]
@@ -136,12 +138,12 @@ def test_engine_and_learner_agree_on_every_token_of_the_models_and_no_other_has_
     """A native engine goes on behind words that it did not say; the learner reads the whole conversation at once."""
     model = decoder(spread=0.6)
     reader = tokenizer(0, 1, 2, 3, 4, 5)
-    worlds = [Dialogue(["12+", "3;", "7"] * 20, opening="1" * i) for i in range(3)]
-    made = iter(worlds)
+    environment = [Dialogue(["12+", "3;", "7"] * 20, opening="1" * i) for i in range(3)]
+    made = iter(environment)
     s = sampler(
         lambda: next(made), n=3, engine=engine(model, reader), tokenizer=reader, sampling=sampling(max_tokens=90)
     )
-    samples = family(s, Turns(most=50)).samples
+    samples = rollout(s, Turns(most=50)).samples
     assert all(len(x.turns) > 3 for x in samples)
     batch = pack([Rollout(s.draw, samples)])
     logp, entropy = forward(model, batch, temperature=1.0)
@@ -170,11 +172,11 @@ def test_what_is_trained_are_the_ids_that_were_sampled() -> None:
     reader = Tokenizer.of(fast, [0])
     said = (1, 2, 1, 2, 0)
     assert reader.encode(reader.decode(said)) == (3, 3)
-    world = Dialogue(["ab", "ab", None])
-    s = sampler(lambda: world, lambda ask: said, tokenizer=reader)
-    sample = family(s).samples[0]
+    environment = Dialogue(["ab", "ab", None])
+    s = sampler(lambda: environment, lambda ask: said, tokenizer=reader)
+    sample = rollout(s).samples[0]
     assert sample.tokens == (*said, 3, *said, 3, *said)
-    assert world.heard == ["abab"] * 3
+    assert environment.heard == ["abab"] * 3
     batch = pack([Rollout(s.draw, (sample,))])
     assert [sample.tokens[i] for i in batch.place.tolist()] == [*said] * 3
     asks = s.engine.asks  # type: ignore[attr-defined]
@@ -223,7 +225,7 @@ def test_a_template_that_forgets_what_was_thought_changes_no_token_of_a_conversa
         lambda: Dialogue(["<|im_end|> 3", "5", None]), lambda ask: (*reader.encode(next(said)), min(reader.eos)),
         draw=Draw(4, prompt, 1), tokenizer=reader, sampling=sampling(max_tokens=400), frame=template.between(),
     )  # fmt: skip
-    sample = family(s).samples[0]
+    sample = rollout(s).samples[0]
     spoken = [reader.decode(sample.tokens[a:b]) for a, b in sample.turns]
     assert spoken == turns
     asks = s.engine.asks  # type: ignore[attr-defined]
@@ -256,7 +258,7 @@ def test_a_chat_goes_on_as_its_template_writes_it(ended: bool, tmp_path: Path) -
         lambda: Dialogue(["see: 3", None]), lambda ask: next(said),
         draw=draw, tokenizer=reader, sampling=sampling(max_tokens=400), frame=template.between(),
     )  # fmt: skip
-    sample = family(s).samples[0]
+    sample = rollout(s).samples[0]
     messages = [{"role": r, "content": c} for r, c in (("user", "7*5="), ("assistant", "call"), ("user", "see: 3"))]
     context = s.engine.asks[-1].context  # type: ignore[attr-defined]
     assert list(context) == theirs(reader, messages, tmp_path)
@@ -271,7 +273,7 @@ def test_words_that_open_a_chat_stand_behind_the_prompt_as_they_are() -> None:
         lambda: Dialogue([None], opening="3"), lambda ask: (*reader.encode("x"), min(reader.eos)),
         tokenizer=reader, frame=frame,
     )  # fmt: skip
-    assert set(family(s).samples[0].origin) == {ENVIRONMENT, 0}
+    assert set(rollout(s).samples[0].origin) == {ENVIRONMENT, 0}
 
 
 def test_a_call_of_a_tool_and_its_answer_are_one_conversation() -> None:
@@ -284,7 +286,7 @@ def test_a_call_of_a_tool_and_its_answer_are_one_conversation() -> None:
     said = iter(turns)
     make = user_environment(calculator_tools)
     s = sampler(make, lambda ask: (*reader.encode(next(said)), 1), tokenizer=reader, sampling=sampling(max_tokens=999))
-    sample = family(s).samples[0]
+    sample = rollout(s).samples[0]
     error = "error: calculate: missing a required argument: 'expression'"
     answers = [f"<tool_response>\n{x}\n</tool_response>" for x in ("1776", error)]
     assert sample.text == turns[0] + answers[0] + turns[1] + answers[1] + turns[2]
@@ -319,8 +321,11 @@ def test_an_environment_may_give_the_verdict_and_the_verifier_is_not_asked() -> 
 
 
 def test_what_an_environment_counts_is_added_up_over_the_conversation() -> None:
-    world = Dialogue([CountedText("1", calls=2), "2", CountedText("3", calls=1, malformed=1), None], opening=CountedText("0", calls=0.5))
-    sample = talked(world, says(*"4567"))
+    environment = Dialogue(
+        [CountedText("1", calls=2), "2", CountedText("3", calls=1, malformed=1), None],
+        opening=CountedText("0", calls=0.5),
+    )
+    sample = talked(environment, says(*"4567"))
     assert sample.counts == {"calls": 3.5, "malformed": 1, "failed": 0} and sample.text == "04152637"
     unheard = talked(Dialogue([CountedText("222", calls=1)] * 9), says(*["1="] * 9), sampling=sampling(max_tokens=12))
     assert unheard.counts == {"calls": 2, "failed": 0}  # the second left no room, and was given
@@ -339,18 +344,18 @@ def test_a_conversation_that_its_environment_broke_off_is_counted() -> None:
 
 
 def test_an_environment_may_speak_first_and_all_of_a_draw_meet_the_same_numbers() -> None:
-    worlds = [Dialogue([None], opening="9="), Dialogue([None], opening="8=")]
-    made = iter(worlds)
+    environment = [Dialogue([None], opening="9="), Dialogue([None], opening="8=")]
+    made = iter(environment)
     s = sampler(lambda: next(made), says("9"), n=2)
-    samples = family(s).samples
+    samples = rollout(s).samples
     assert [x.text for x in samples] == ["9=9", "8=9"] and samples[0].origin[:2] == (ENVIRONMENT,) * 2
     assert worlds[0].begun == worlds[1].begun and len(set(worlds[0].begun)) == 1
 
 
 @pytest.mark.parametrize("most", [1, 2, 3])
 def test_one_that_never_ends_is_cut_after_so_many_turns(most: int) -> None:
-    world = Dialogue(["1"] * 9)
-    sample = talked(world, says(*["2"] * 9), Turns(most=most), sampling=sampling(max_tokens=99))
+    environment = Dialogue(["1"] * 9)
+    sample = talked(environment, says(*["2"] * 9), Turns(most=most), sampling=sampling(max_tokens=99))
     assert len(sample.turns) == most and sample.finish is Finish.length
     assert sample.origin[-1] >= 0 and sample.verdict is not None  # its last turn was judged
     over = talked(Dialogue(["1"] * (most - 1) + [None]), says(*["2"] * 9), Turns(most=most))
@@ -370,9 +375,9 @@ def test_one_budget_holds_the_whole_conversation() -> None:
 
 
 def test_an_answer_that_is_cut_is_no_question() -> None:
-    world = Dialogue([])
-    sample = talked(world, says("1" * 50), sampling=sampling(max_tokens=12))
-    assert sample.finish is Finish.length and world.heard == []
+    environment = Dialogue([])
+    sample = talked(environment, says("1" * 50), sampling=sampling(max_tokens=12))
+    assert sample.finish is Finish.length and environment.heard == []
 
 
 def test_words_without_tokens_make_the_answer_unverifiable() -> None:
@@ -389,7 +394,7 @@ def test_nothing_to_say_is_not_the_end() -> None:
 
 def test_a_recipe_without_an_environment() -> None:
     with pytest.raises(Usage, match="names none"):
-        family(sampler(None, says("1")))
+        rollout(sampler(None, says("1")))
 
 
 def test_at_least_one_turn() -> None:
@@ -406,15 +411,15 @@ class Killed(Exception):
 
 def deaf(after: int, replies: list[Any], **how: Any) -> Dialogue:
     """An environment that takes the process with it when it is asked once more."""
-    world = Dialogue(replies, **how)
-    step = world.step
+    environment = Dialogue(replies, **how)
+    step = environment.step
 
     async def last(said: str) -> Observation:
-        if len(world.heard) >= after:
+        if len(environment.heard) >= after:
             raise Killed
         return await step(said)
 
-    world.step = last  # type: ignore[method-assign]
+    environment.step = last  # type: ignore[method-assign]
     return world
 
 
@@ -461,12 +466,12 @@ def test_an_environment_that_says_something_else_after_a_kill_begins_again() -> 
         talked(deaf(3, ["6;", "7;", "8;"]), SCRIPT, journal=journal)
     made: list[Dialogue] = []
 
-    def world() -> Dialogue:
+    def environment() -> Dialogue:
         made.append(Dialogue(["6;", "0;", "0;", None]))
         return made[-1]
 
-    s = sampler(world, SCRIPT, journal=journal)
-    sample = family(s).samples[0]
+    s = sampler(environment, SCRIPT, journal=journal)
+    sample = rollout(s).samples[0]
     assert sample.text == "16;20;30;4"  # one conversation with one environment, not the old words with a new one
     assert [w.heard for w in made] == [["1", "2"], ["1", "2", "3", "4"]]
     assert made[0].begun == made[1].begun  # and it begins with the same numbers
@@ -496,7 +501,7 @@ def test_equal_questions_of_other_conversations_are_other_questions() -> None:
             return next(answers) if said == "1" else None
 
     def told(**changes: Any) -> list[str]:
-        return [x.text for x in family(sampler(lambda: Once([]), says("1", "2"), journal=journal, **changes)).samples]
+        return [x.text for x in rollout(sampler(lambda: Once([]), says("1", "2"), journal=journal, **changes)).samples]
 
     first = [told(n=2), told(draw=Draw(5, PROMPT, 1)), told(sampling=sampling(max_tokens=40, temperature=0.0))]
     assert first == [["16;2", "17;2"], ["18;2"], ["19;2"]]
@@ -515,7 +520,7 @@ def test_a_native_engine_goes_on_with_numbers_of_its_own() -> None:
 
     def told(one: NativeEngine) -> tuple[Sample, ...]:
         stop = sampling(max_tokens=60, stop=tuple("0123456789"))
-        return family(sampler(lambda: Every([]), n=4, engine=one, tokenizer=reader, sampling=stop)).samples
+        return rollout(sampler(lambda: Every([]), n=4, engine=one, tokenizer=reader, sampling=stop)).samples
 
     samples = told(e)
     assert len({x.tokens for x in samples}) == 4 and all(len(x.turns) > 1 for x in samples)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from groupwise.data import GenerationRequest, Draw, Finish, Ids, Outcome, Prompt, Sample, Sampling, Generation, Verdict
+from groupwise.data import Draw, Finish, Generation, GenerationRequest, Ids, Outcome, Prompt, Sample, Sampling, Verdict
 from groupwise.models import Decoder, Shape, Shared, Tokenizer
 from groupwise.rollout import NativeEngine
 from tests.models.directories import characters
@@ -67,7 +67,7 @@ class Scripted:
 
     says: Any
     version: int = 0
-    pieces: int = 1 << 30
+    microbatches: int = 1 << 30
     """At most so many tokens before an interruption."""
     asks: list[GenerationRequest] = field(default_factory=list)
 
@@ -78,13 +78,15 @@ class Scripted:
         tokens, finish = rest[: ask.limit], Finish.stop
         if len(rest) > ask.limit:
             finish = Finish.length
-        if len(tokens) > self.pieces:
-            tokens, finish = tokens[: self.pieces], Finish.cut
+        if len(tokens) > self.microbatches:
+            tokens, finish = tokens[: self.microbatches], Finish.cut
             self.version += 1
             return Generation(
                 tokens=tokens, logp=(-1.0,) * len(tokens), versions=(self.version - 1,) * len(tokens), finish=finish
             )
-        return Generation(tokens=tokens, logp=(-1.0,) * len(tokens), versions=(self.version,) * len(tokens), finish=finish)
+        return Generation(
+            tokens=tokens, logp=(-1.0,) * len(tokens), versions=(self.version,) * len(tokens), finish=finish
+        )
 
     async def score(self, context: Ids, tokens: Ids) -> tuple[float, ...]:
         return tuple(-float(len(context) + i) for i in range(len(tokens)))

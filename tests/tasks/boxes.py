@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from groupwise.tasks import Sandbox
+from groupwise.sandbox import Sandbox
 
 
 def needed() -> None:

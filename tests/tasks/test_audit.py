@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from groupwise.data import BadData, Outcome, Prompt, Sample, Verdict
-from groupwise.tasks import find_verifier
-from groupwise.tasks.audit import (
+from groupwise.verifiers import find_verifier
+from groupwise.verifiers.audit import (
     AROUND,
     CHANGES,
     OF_WHOLE_TEXTS,

@@ -10,11 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from groupwise.data import Draw, Outcome, Prompt, Sample, Sampling, Task, CountedText
+from groupwise.data import CountedText, Draw, Outcome, Prompt, Sample, Sampling, Task
+from groupwise.environments import calculator_tools, user_environment
 from groupwise.models import find_model, read_tokenizer
 from groupwise.rollout import DrawSampler, Turns
-from groupwise.tasks import BigSums, calculator_tools, last_number, user_environment
+from groupwise.tasks import BigSums
 from groupwise.tasks.big_sums import KINDS, PROBLEMS, call, numbered, slipped, sum_demonstrations
+from groupwise.verifiers import last_number
 from tests.rollout.worlds import Scripted
 
 TASK = BigSums(lambda text: tuple(map(ord, text)))

@@ -7,7 +7,7 @@ from threading import Event
 
 import pytest
 
-from groupwise.tasks.child import WorkerProcess, WorkerPool
+from groupwise.sandbox.processes import WorkerPool, WorkerProcess
 
 PATIENCE = 30
 """Seconds after which a test that hangs gives up: never waited for where all is well."""

@@ -5,11 +5,13 @@ import json
 
 import pytest
 
-import groupwise.tasks.code as code_room
+import groupwise.verifiers.code as code_room
 from groupwise.data import BadData, Outcome, Prompt, Sample, Verdict
-from groupwise.tasks import Limits, CodeVerifier, Problems, Sandbox, find_verifier
-from groupwise.tasks.code import CodeTests, code_of, same
-from groupwise.tasks.sandbox import Program, Execution
+from groupwise.sandbox import Limits, Sandbox
+from groupwise.sandbox.sandbox import Execution, Program
+from groupwise.tasks import Problems
+from groupwise.verifiers import CodeVerifier, find_verifier
+from groupwise.verifiers.code import CodeTests, code_of, same
 from tests.tasks.boxes import needed
 
 ADD = {"function": "add", "cases": [{"args": [1, 2], "expected": 3}, {"args": [-1, 5], "expected": 4}]}

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from groupwise.data import Outcome, Prompt, Sample
-from groupwise.tasks import Countdown
-from groupwise.tasks.countdown import DEEPEST, LONGEST
+from groupwise.verifiers import Countdown
+from groupwise.verifiers.countdown import DEEPEST, LONGEST
 
 GOLD = {"numbers": [3, 7, 2, 2], "target": 15}
 

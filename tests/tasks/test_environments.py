@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from groupwise.data import Outcome, Prompt, Observation, Usage, Verdict, WorkerLost, Environment
-from groupwise.tasks import user_environment
-from groupwise.tasks.environments import AT_ONCE, LEFT, LONGEST
+from groupwise.data import Environment, Observation, Outcome, Prompt, Usage, Verdict, WorkerLost
+from groupwise.environments import user_environment
+from groupwise.environments.user import AT_ONCE, LEFT, LONGEST
 
 PROMPT = Prompt("p", (1,), text="2+3=", given={"answer": 5})
 

@@ -8,8 +8,10 @@ from types import ModuleType
 import pytest
 
 from groupwise.data import MissingRequirement, Prompt, Sample, Usage
-from groupwise.tasks import Problems, exact, find_task, find_verifier, usual_verifier
-from groupwise.tasks.gym import gym_task, runs_answers
+from groupwise.tasks import Problems, find_task, usual_verifier
+from groupwise.tasks.gym import gym_task
+from groupwise.verifiers import exact, find_verifier
+from groupwise.verifiers.gym import runs_answers
 
 pytest.importorskip("reasoning_gym", reason="the extra reasoning-gym is not installed")
 

@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier
-from groupwise.tasks import Sandbox, find_verifier, verifier_names
-from groupwise.tasks.mathematics import MathDrGrpo
-from groupwise.tasks.shape import Regex
-from groupwise.tasks.tools import Hermes, Malformed, PythonBlock, calculate
+from groupwise.environments.tools import Hermes, Malformed, PythonBlock, calculate
+from groupwise.sandbox import Sandbox
+from groupwise.verifiers import find_verifier
+from groupwise.verifiers import registry as verifier_names
+from groupwise.verifiers.formats import Regex
+from groupwise.verifiers.math import MathDrGrpo
 from tests.tasks.hostile import BOMBS, SECRET, attacks, texts
 
 RIGHT, WRONG, MALFORMED, UNKNOWN = Outcome.correct, Outcome.wrong, Outcome.malformed, Outcome.unverifiable

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from groupwise.data import Outcome, Prompt, Sample, Usage, Verdict, Verifier, WorkerLost
-from groupwise.tasks import grade_function
+from groupwise.verifiers import grade_function
 
 GRADER = """
 import os, subprocess, sys, time

@@ -16,14 +16,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from groupwise.data import BadData, MissingRequirement, Outcome, Prompt, Sample, Usage, Verdict, Verifier
-from groupwise.tasks import Math, Problems, find_verifier
-from groupwise.tasks.mathematics.equal import same
-from groupwise.tasks.mathematics.extract import find_answer
-from groupwise.tasks.mathematics.limits import too_much
+from groupwise.tasks import Problems
+from groupwise.verifiers import find_verifier
+from groupwise.verifiers.math import Math
+from groupwise.verifiers.math.equal import same
+from groupwise.verifiers.math.extract import find_answer
+from groupwise.verifiers.math.limits import too_much
 
 SOURCE = Path(str(files("groupwise.tasks"))) / "mathematics"
 RIGHT, WRONG, MALFORMED, UNKNOWN = Outcome.correct, Outcome.wrong, Outcome.malformed, Outcome.unverifiable
-CASES = [json.loads(line) for line in (files("groupwise.tasks") / "cases/math.jsonl").read_text("utf-8").splitlines()]
+CASES = [
+    json.loads(line) for line in (files("groupwise.verifiers") / "cases/math.jsonl").read_text("utf-8").splitlines()
+]
 there = importlib.util.find_spec("math_verify") is not None and shutil.which("bwrap") is not None
 needs_extra = pytest.mark.skipif(not there and "CI" not in os.environ, reason="needs mpmath and bubblewrap")
 
@@ -391,7 +395,7 @@ def test_whole_solutions_are_gold_answers_too(exact):
 
 
 def test_without_its_extra_it_says_what_to_install(monkeypatch):
-    monkeypatch.setattr("groupwise.tasks.mathematics.symbolic.find_spec", lambda name: None)
+    monkeypatch.setattr("groupwise.verifiers.math.symbolic.find_spec", lambda name: None)
     with pytest.raises(MissingRequirement) as caught:
         find_verifier("math", None)
     assert "pip install 'groupwise[math]'" in caught.value.fix and "math(symbolic=False)" in caught.value.fix
@@ -410,7 +414,7 @@ def test_without_bubblewrap_it_says_what_to_install(monkeypatch, name: str):
 
 @needs_extra
 def test_a_sandbox_that_does_not_start_is_told_with_the_verifier_that_needs_none(monkeypatch):
-    monkeypatch.setattr("groupwise.tasks.sandbox.wrapped", lambda *given: ["/bin/false"])
+    monkeypatch.setattr("groupwise.sandbox.sandbox.wrapped", lambda *given: ["/bin/false"])
     verifier = Math(workers=1)
     with pytest.raises(MissingRequirement) as caught:
         ask(verifier, r"\boxed{\sqrt{8}}", r"2\sqrt{2}")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from groupwise.data import BadData, Outcome, Prompt, Sample, Task, Usage, Verdict
 from groupwise.rollout import Shuffled
-from groupwise.tasks import Calculator, Each, SourceStats, Mixture, Problems
+from groupwise.tasks import Calculator, Each, Mixture, Problems, SourceStats
 
 
 def problems(name: str, n: int, held: int = 0) -> Problems:

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from groupwise.data import MissingRequirement, Outcome, Prompt, Sample, Storage, Usage, Verdict
-from groupwise.tasks import find_verifier
-from groupwise.tasks.model_judge import LLMJudge
+from groupwise.verifiers import find_verifier
+from groupwise.verifiers.llm_judge import LLMJudge
 
 RIGHT, WRONG, UNKNOWN = Outcome.correct, Outcome.wrong, Outcome.unverifiable
 Answer = Callable[[dict[str, Any], int], tuple[int, str]]
@@ -58,7 +58,7 @@ def says(text: str) -> str:
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setattr("groupwise.tasks.model_judge.WAITS", (0.01,) * 4)
+    monkeypatch.setattr("groupwise.verifiers.llm_judge.WAITS", (0.01,) * 4)
     made = Server()
     yield made
     made.http.shutdown()

@@ -5,7 +5,8 @@ import json
 import pytest
 
 from groupwise.data import BadData, Usage, Verifier
-from groupwise.tasks import Calculator, Problems, calculator_answer, exact, find_task, find_verifier, last_number
+from groupwise.tasks import Calculator, Problems, calculator_answer, find_task
+from groupwise.verifiers import exact, find_verifier, last_number
 
 
 def encode(text: str) -> tuple[int, ...]:

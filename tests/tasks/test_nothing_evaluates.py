@@ -12,7 +12,7 @@ import pytest
 import groupwise
 
 SOURCE = Path(groupwise.__file__).parent
-INSIDE = ("tasks/sandbox_server.py", *(f"tasks/mathematics/{name}.py" for name in ("algebra", "by_default", "r1_zero")))
+INSIDE = ("sandbox/server.py", *(f"tasks/mathematics/{name}.py" for name in ("algebra", "by_default", "r1_zero")))
 """Run by path inside the sandbox. No file of the package imports them: that is tested, too."""
 ALLOWED = {
     ("data/rooms.py", "ast.literal_eval(text)"): "the lists of names in this package's own files",
@@ -21,24 +21,24 @@ ALLOWED = {
         "import_module(names_of(self.__name__)[name])",
     ): "a file of this package, by the table of its room",
     (
-        "tasks/grader.py",
+        "verifiers/worker.py",
         "exec(compile(order['source'], order['file'], 'exec'), module.__dict__)",
     ): "the user's own file",
-    ("tasks/grader.py", "compile(order['source'], order['file'], 'exec')"): "the user's own file",
-    ("train/use.py", "exec(compile(source, module.__file__, 'exec'), vars(module))"): "a file named by --use",
-    ("train/use.py", "compile(source, module.__file__, 'exec')"): "a file named by --use",
-    ("tasks/verifier_names.py", "compile(tree, 'verifier', 'eval')"): "a recipe's verifier, compiled and never run",
-    ("tasks/verifier_names.py", "ast.literal_eval(keyword.value)"): "a recipe's verifier: literals alone",
+    ("verifiers/worker.py", "compile(order['source'], order['file'], 'exec')"): "the user's own file",
+    ("config/user_code.py", "exec(compile(source, module.__file__, 'exec'), vars(module))"): "a file named by --use",
+    ("config/user_code.py", "compile(source, module.__file__, 'exec')"): "a file named by --use",
+    ("verifiers/registry.py", "compile(tree, 'verifier', 'eval')"): "a recipe's verifier, compiled and never run",
+    ("verifiers/registry.py", "ast.literal_eval(keyword.value)"): "a recipe's verifier: literals alone",
     ("models/decoder.py", "torch.compile(half, dynamic=True)"): "a function of our own",
-    ("train/place.py", "torch.compile(torch.nn.functional.silu)"): "a function of torch",
-    ("models/foreign.py", "causal.eval()"): "a module's mode",
+    ("training/build.py", "torch.compile(torch.nn.functional.silu)"): "a function of torch",
+    ("models/transformers_model.py", "causal.eval()"): "a module's mode",
     ("models/template_worker.py", "world.from_string(source)"): "a model directory's template, in Jinja's sandbox",
     ("methods/published.py", "import_module(module)"): "a file of this package, by the table of its room",
     ("models/__init__.py", "import_module(f'{__name__}.{file}')"): "files of the package",
     ("train/__init__.py", "import_module(f'{__name__}.recipe')"): "a file of the package",
-    ("train/names.py", "importlib.import_module(f'groupwise.{room}')"): "files of the package",
-    ("train/sinks.py", "importlib.import_module(module)"): "the package of a sink",
-    ("tasks/model_judge.py", "ASKED.format(fence=fence, **told)"): "a literal template",
+    ("config/registry.py", "importlib.import_module(f'groupwise.{room}')"): "files of the package",
+    ("runs/trackers.py", "importlib.import_module(module)"): "the package of a sink",
+    ("verifiers/llm_judge.py", "ASKED.format(fence=fence, **told)"): "a literal template",
 }
 CALLS = (
     *("eval", "exec", "compile", "__import__", "literal_eval", "run_path", "run_module", "runsource"),

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from groupwise.data import BadData, Task, Usage
-from groupwise.tasks import Problems, find_task, find_verifier, usual_template, usual_verifier
+from groupwise.tasks import Problems, find_task, usual_template, usual_verifier
 from groupwise.tasks.fields import last_boxed
 from groupwise.tasks.presets import PRESETS
 from groupwise.tasks.rows import Fault
+from groupwise.verifiers import find_verifier
 from tests.tasks.published import OTHER_COPIES, PUBLISHED, gsm8k
 
 EVALUATED = ("aime24", "aime25", "amc", "math500", "minerva", "olympiadbench")

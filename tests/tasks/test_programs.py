@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 
 from groupwise.__main__ import main
 from groupwise.data import Outcome, Prompt, Sample, Task
-from groupwise.tasks import CodeVerifier, Sandbox, blank_tokenizer, find_task, find_verifier, read_demonstrations
-from groupwise.tasks.code import CodeTests, code_of
+from groupwise.sandbox import Sandbox
+from groupwise.tasks import blank_tokenizer, find_task, read_demonstrations
 from groupwise.tasks.programs import DEMONSTRATIONS, TABLES, Programs, lines, program, program_demonstrations
+from groupwise.verifiers import CodeVerifier, find_verifier
+from groupwise.verifiers.code import CodeTests, code_of
 from tests.tasks.boxes import needed
 
 RECIPE = str(Path(__file__).parents[2] / "recipes" / "programs.toml")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from groupwise.data import BadData, MissingRequirement, GroupwiseError
+from groupwise.data import BadData, GroupwiseError, MissingRequirement
 from groupwise.tasks import Problems
 from groupwise.tasks.rows import Fault, files_of, is_source, rows_of
 from tests.tasks.published import PUBLISHED, dapo, gsm8k

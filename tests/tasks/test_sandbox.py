@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from groupwise.data import MissingRequirement
-from groupwise.tasks import Limits, Program, Execution, Sandbox, sandbox_command
-from groupwise.tasks import sandbox as sandbox_room
-from groupwise.tasks.sandbox import missing, sandbox_trial
+from groupwise.sandbox import Execution, Limits, Program, Sandbox
+from groupwise.sandbox import command as sandbox_command
+from groupwise.sandbox import sandbox as sandbox_room
+from groupwise.sandbox.sandbox import missing, sandbox_trial
 from tests.tasks.boxes import children, needed, servers
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from groupwise.data import Outcome, Prompt, Sample
-from groupwise.tasks import Limits, CodeVerifier, Program, Sandbox
+from groupwise.sandbox import Limits, Program, Sandbox
+from groupwise.verifiers import CodeVerifier
 from tests.tasks.boxes import children, needed, servers
 
 REFERENCE = "def add(a, b): return a + b"

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from groupwise.data import Outcome, Prompt, Sample
-from groupwise.tasks import CodeVerifier, Program, Sandbox, python_tools
+from groupwise.environments import python_tools
+from groupwise.sandbox import Program, Sandbox
+from groupwise.verifiers import CodeVerifier
 from tests.tasks.boxes import children, needed, servers
 
 SCAN = r"""

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from groupwise.data import MissingRequirement
-from groupwise.tasks import Program, Sandbox, sandbox_view
+from groupwise.sandbox import Program, Sandbox
+from groupwise.sandbox import view as sandbox_view
 from tests.tasks.boxes import needed
 
 LIGHT = "pylatexenc"

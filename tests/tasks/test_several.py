@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from groupwise.data import Draw, Rollout, Outcome, Prompt, Sample, Usage, Verdict, pack
+from groupwise.data import Draw, Outcome, Prompt, Rollout, Sample, Usage, Verdict, pack
 from groupwise.objective import describe_samples
-from groupwise.tasks import find_verifier, own_names
-from groupwise.tasks.several import Member, Several
+from groupwise.verifiers import find_verifier, own_names
+from groupwise.verifiers.several import Member, Several
 
 SHAPED = "several(right=last_number, shape=0.25 * format(tags=['a']))"
 

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from groupwise.data import Outcome, Prompt, Observation, Verdict, CountedText
-from groupwise.tasks import Hermes, Lost, PythonBlock, Sandbox, Tools, calculator_tools, user_environment, python_tools
-from groupwise.tasks.tools import CALLS, SHOWN, calculate
+from groupwise.data import CountedText, Observation, Outcome, Prompt, Verdict
+from groupwise.environments import Hermes, Lost, PythonBlock, Tools, calculator_tools, python_tools, user_environment
+from groupwise.environments.tools import CALLS, SHOWN, calculate
+from groupwise.sandbox import Sandbox
 from tests.tasks.boxes import needed
 
 PROMPT = Prompt("p", (1,))

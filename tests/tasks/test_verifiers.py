@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from groupwise.data import Outcome, Prompt, Sample, Verifier
-from groupwise.tasks import calculator_answer, exact, last_number
-from groupwise.tasks.verifiers import as_number
+from groupwise.tasks import calculator_answer
+from groupwise.verifiers import exact, last_number
+from groupwise.verifiers.numbers import as_number
 
 RIGHT, WRONG, MALFORMED, UNKNOWN = Outcome.correct, Outcome.wrong, Outcome.malformed, Outcome.unverifiable
 

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from groupwise.data import BadData, MissingRequirement, Outcome, Prompt, Sample, Usage, Verdict, Verifier
-from groupwise.tasks import Problems, find_verifier
+from groupwise.tasks import Problems
+from groupwise.verifiers import find_verifier
 
 RIGHT, WRONG, MALFORMED, UNKNOWN = Outcome.correct, Outcome.wrong, Outcome.malformed, Outcome.unverifiable
 needs_jsonschema = pytest.mark.skipif(find_spec("jsonschema") is None, reason="jsonschema is not installed")
@@ -162,7 +163,7 @@ def test_no_schema_is_fetched(named):
 
 
 def test_without_its_extra_json_schema_says_what_to_install(monkeypatch):
-    monkeypatch.setattr("groupwise.tasks.shape.find_spec", lambda name: None)
+    monkeypatch.setattr("groupwise.verifiers.formats.find_spec", lambda name: None)
     with pytest.raises(MissingRequirement) as caught:
         find_verifier("json_schema", None)
     assert "pip install 'groupwise[json]'" in caught.value.fix

@@ -1,4 +1,4 @@
-"""A world of 17 tokens in which an answer is right if it begins with the prompt's letter: learned in seconds."""
+"""A environment of 17 tokens in which an answer is right if it begins with the prompt's letter: learned in seconds."""
 
 import asyncio
 import math
@@ -11,16 +11,16 @@ import torch
 from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Fast
 
+from groupwise.config.recipe import Evaluate, Recipe, Save
 from groupwise.data import Engine, Outcome, Prompt, Sample, Sampling, Verdict
 from groupwise.learner import AdamW, Learner
 from groupwise.methods import Method, dapo, published
 from groupwise.models import Decoder, Shape, Tokenizer
 from groupwise.rollout import Buffer, NativeEngine
-from groupwise.train.guards import Guards
-from groupwise.train.logbook import Recorder
-from groupwise.train.loop import run
-from groupwise.train.recipe import Evaluate, Recipe, Save
-from groupwise.train.record import RunLogs, read_lines
+from groupwise.runs.logs import RunLogs, read_lines
+from groupwise.training.guards import Guards
+from groupwise.training.loop import run
+from groupwise.training.recorder import Recorder
 from tests.faults.small_runs import Quick
 
 LETTERS = "abcdefghijklmno"

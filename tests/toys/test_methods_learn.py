@@ -14,7 +14,7 @@ SIZES = {"dr_grpo": {"iterations": 50, "max_tokens": 6}}
 """Dr. GRPO gives nothing to an answer that did not end, so ending has to be learned as well."""
 
 
-def world(name: str, directory: Path, **changes: Any) -> World:
+def environment(name: str, directory: Path, **changes: Any) -> World:
     method = small(name)
     prompts = 4 if method.group_size > 1 else 16
     sizes: dict[str, Any] = {"prompts": prompts, "iterations": 20, "lr": 0.02} | SIZES.get(name, {})
@@ -23,7 +23,7 @@ def world(name: str, directory: Path, **changes: Any) -> World:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_it_learns(name: str, tmp_path: Path) -> None:
-    lines = world(name, tmp_path).go()
+    lines = environment(name, tmp_path).go()
     early, late = rate(lines[1:4]), rate(lines[-3:])
     assert early < 0.5 and late > early + 0.3 and late > (0.5 if name in SIZES else 0.75), (early, late)
     assert all(line["entropy"] > 0 for line in lines[1:] if "entropy" in line)
@@ -32,7 +32,7 @@ def test_it_learns(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_it_unlearns_what_is_called_wrong(name: str, tmp_path: Path) -> None:
     """The same method with the sign of its reward turned: a policy does what it is told, not what is easy."""
-    made = world(name, tmp_path / "run", iterations=12)
+    made = environment(name, tmp_path / "run", iterations=12)
     first = made.method.shaping[0]
     assert isinstance(first, Correctness)
     turned = replace(first, right=first.wrong, wrong=first.right)

@@ -199,7 +199,7 @@ def of_groups(groups: list[list[dict[str, Any]]]) -> dict[str, float]:
         "frac_reward_zero_std": float((rewards.std(1) == 0).mean()),
         "groups/all_right": float((rewards.min(1) == 1).mean()),
         "groups/all_wrong": float((rewards.max(1) == 0).mean()),
-        "rollout/kept": len(groups),
+        "rollout/selected": len(groups),
         "rollout/dropped": 0,
         "rollout/missing": 0,
         "num_tokens": float(lengths.sum()),

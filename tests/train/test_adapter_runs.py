@@ -8,8 +8,8 @@ import torch
 from safetensors.torch import load_file
 
 from groupwise.__main__ import main
+from groupwise.config.text import read_recipe, write
 from groupwise.models import find_model
-from groupwise.train.text import read_recipe, write
 from tests.models.directories import directory
 from tests.train.test_bad_input import SMALL, refused
 

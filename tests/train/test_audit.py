@@ -46,7 +46,7 @@ def test_ones_own_function_on_ones_own_cases_beside_a_packaged_one(capsys) -> No
 
 @pytest.mark.t(39)
 def test_no_wrong_answer_is_accepted_by_exact_means_and_the_command_says_so(capsys) -> None:
-    rows = (files("groupwise.tasks") / "cases/math.jsonl").read_text("utf-8").splitlines()[::20]
+    rows = (files("groupwise.verifiers") / "cases/math.jsonl").read_text("utf-8").splitlines()[::20]
     Path("cases.jsonl").write_text("\n".join(rows))
     out = told(capsys, "math(symbolic=False)", "--list", "1", "--cases", "cases.jsonl")
     row = next(line for line in out.splitlines() if line.startswith("math(symbolic=False) "))

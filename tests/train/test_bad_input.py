@@ -45,7 +45,7 @@ def test_a_value_that_no_run_can_have_is_refused_with_a_way_out(capsys: pytest.C
         ("max_unverifiable", "1.5", "max_unverifiable is 1.5", "from 0 to 1"),
         ("max_unverifiable", "nan", "max_unverifiable is nan", "from 0 to 1"),
         ("machine.threads", "0", "threads is 0", "at least 1"),
-        ("machine.piece_tokens", "0", "piece_tokens is 0", "at least 1"),
+        ("machine.microbatch_tokens", "0", "microbatch_tokens is 0", "at least 1"),
         ("machine.device", "meta", "no device is called 'meta'", "cpu or cuda"),
         ("machine.device", "cpu:x", "'cpu:x' is no device", "cpu or cuda"),
         ("engine.rows", "0", "rows is 0", "at least 1"),

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from groupwise.__main__ import main
-from groupwise.train.commands import reached
+from groupwise.commands.train import reached
 
 GROUPWISE = [sys.executable, "-m", "groupwise"]
 SMALL = ["--prompts", "4", "--method.group_size", "4", "--sampling.max_tokens", "12", "--evaluate.problems", "8"]

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from groupwise.__main__ import main
+from groupwise.commands.compare import compare, differences, flat, pooled
 from groupwise.data import BadData, GroupwiseError, Usage
-from groupwise.train.compare import compare, differences, flat, pooled
-from groupwise.train.interval import averaged, paired
-from groupwise.train.numbers import MAY_DIFFER, file_name, mean_of, number, read, write
+from groupwise.evaluation.interval import averaged, paired
+from groupwise.evaluation.result import MAY_DIFFER, file_name, mean_of, number, read, write
 from tests.train.test_evaluate import RIGHT, answered
 
 PROTOCOL: dict[str, Any] = {

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from groupwise.data import ENVIRONMENT, TEMPLATE, Draw, Rollout, Prompt, Sample, CountedText
-from groupwise.train.conversations import describe_conversations
+from groupwise.data import ENVIRONMENT, TEMPLATE, CountedText, Draw, Prompt, Rollout, Sample
+from groupwise.evaluation.conversations import describe_conversations
 
 
 def conversation(*lengths: int, counts: Mapping[str, float], role: str = "answer") -> Sample:
@@ -19,7 +19,7 @@ def conversation(*lengths: int, counts: Mapping[str, float], role: str = "answer
     return sample.counted(counts)
 
 
-def family(*samples: Sample, kept: bool = True) -> Rollout:
+def rollout(*samples: Sample, kept: bool = True) -> Rollout:
     return Rollout(Draw(0, Prompt("p", (1,)), len(samples)), samples, selected=(kept,) * len(samples))
 
 
@@ -27,7 +27,7 @@ def test_means_are_over_conversations_and_shares_over_tokens() -> None:
     one, three = conversation(4, counts={"failed": 0}), conversation(2, 3, 1, counts={"failed": 1, "calls": 4})
     note = conversation(9, 9, 9, 9, counts={"failed": 1, "calls": 9}, role="note")
     plain = conversation(50, counts={})
-    told = describe_conversations([family(one, note, plain), family(three, kept=False)])
+    told = describe_conversations([rollout(one, note, plain), rollout(three, selected=False)])
     assert told == {
         "turns/mean": 2.0,
         "turns/max": 3.0,
@@ -38,8 +38,8 @@ def test_means_are_over_conversations_and_shares_over_tokens() -> None:
 
 
 def test_where_nobody_converses_nothing_is_told() -> None:
-    assert describe_conversations([]) == describe_conversations([family(conversation(3, counts={}))]) == {}
-    assert describe_conversations([family(conversation(counts={"failed": 1}))])["turns/environment_tokens"] == 0
+    assert describe_conversations([]) == describe_conversations([rollout(conversation(3, counts={}))]) == {}
+    assert describe_conversations([rollout(conversation(counts={"failed": 1}))])["turns/environment_tokens"] == 0
 
 
 @pytest.mark.parametrize("count", [math.nan, math.inf, "1", True, None])

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from groupwise.__main__ import main
+from groupwise.commands import doctor
 from groupwise.data import WorkerLost
-from groupwise.train import doctor
 from tests.tasks.boxes import needed
 
 

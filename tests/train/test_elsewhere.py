@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 import torch
 
+from groupwise.config.recipe import Machine, Recipe
 from groupwise.data import Batch, pack
 from groupwise.learner import AdamW, Learner
 from groupwise.methods import published
 from groupwise.models import Lora
-from groupwise.train import place as placing
-from groupwise.train.loop import learn
-from groupwise.train.recipe import Machine, Recipe
-from groupwise.train.store import newest_checkpoint
+from groupwise.runs.checkpoints import newest_checkpoint
+from groupwise.training import build as placing
+from groupwise.training.loop import learn
 from tests.elsewhere import AWAY, elsewhere
 from tests.faults.small_runs import EVERY, left, lines, ran
-from tests.learner.small import families, model
-from tests.rollout.worlds import answered, ask, decoder, engine, prompt_of
+from tests.learner.small import model, rollouts
+from tests.rollout.environment import answered, ask, decoder, engine, prompt_of
 
 LENGTHS = [[1 + 7 * (i + 5 * group) % 33 for i in range(4)] for group in range(6)]
 near = partial(pytest.approx, rel=1e-7, abs=1e-9)
@@ -62,7 +62,7 @@ def test_every_method_learns_elsewhere_what_it_learns_here(method) -> None:
             model().to(device), optimizer=AdamW(lr=1e-2), steps=4, temperature=0.7,
             side_models=recipe.method.models, memory=recipe.method.memory,
         )  # fmt: skip
-        batch, taken = learn(recipe, recipe.method, it, pack(families(LENGTHS, limit=8192)), 0)
+        batch, taken = learn(recipe, recipe.method, it, pack(rollouts(LENGTHS, limit=8192)), 0)
         return batch, [t.grad_norm for t in taken], torch.cat([p.flatten() for p in it.weights().values()]).tolist()
 
     batch, norms, weights = learnt(torch.device("cpu"))

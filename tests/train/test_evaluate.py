@@ -16,14 +16,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from groupwise.data import Draw, Rollout, Finish, Outcome, Prompt, Sample, Verdict
+from groupwise.data import Draw, Finish, Outcome, Prompt, Rollout, Sample, Verdict
+from groupwise.evaluation.evaluate import MOST_VOTES, Tally, average, counts, figures, lengths, majority, scores, tally
 from groupwise.models import Purpose
 from groupwise.rollout import NativeEngine
-from groupwise.train.evaluate import MOST_VOTES, Tally, average, counts, figures, lengths, majority, scores, tally
 from tests.faults.small_runs import EVERY, left, lines, ran, ready
 
 
-def family(
+def rollout(
     outcomes: Sequence[Outcome], finish: Finish = Finish.stop, parts: float = 0.0, i: int = 0, said: Sequence[str] = ()
 ) -> Rollout:
     samples = tuple(
@@ -38,11 +38,11 @@ def family(
 
 def answered(right: Sequence[int], n: int) -> list[Rollout]:
     """Problems of which so many of `n` answers are right."""
-    return [family([Outcome.correct] * c + [Outcome.wrong] * (n - c), i=i) for i, c in enumerate(right)]
+    return [rollout([Outcome.correct] * c + [Outcome.wrong] * (n - c), i=i) for i, c in enumerate(right)]
 
 
-def pass_at(families: Sequence[Rollout], k: int) -> float:
-    return figures([tally(f) for f in families], 1, [k])[f"pass@{k}"].value
+def pass_at(rollouts: Sequence[Rollout], k: int) -> float:
+    return figures([tally(f) for f in rollouts], 1, [k])[f"pass@{k}"].value
 
 
 @pytest.mark.t(46)
@@ -83,7 +83,7 @@ def test_averages_are_exact_and_partial_credit_is_no_pass() -> None:
 @pytest.mark.t(46)
 def test_what_could_not_be_judged_is_a_failure_and_is_told_apart() -> None:
     o = Outcome
-    odd = [family([o.correct, o.unverifiable, o.malformed, o.wrong]), family([o.unverifiable] * 4, Finish.length)]
+    odd = [rollout([o.correct, o.unverifiable, o.malformed, o.wrong]), rollout([o.unverifiable] * 4, Finish.length)]
     assert average(odd).value == 1 / 8
     assert pass_at(odd, 4) == 0.5 and pass_at(odd, 1) == 1 / 8
     assert counts(odd) == {"correct": 1, "wrong": 1, "malformed": 1, "unverifiable": 5, "truncated": 4, "missing": 0}
@@ -92,7 +92,7 @@ def test_what_could_not_be_judged_is_a_failure_and_is_told_apart() -> None:
 
 
 def test_named_parts_are_those_of_right_answers() -> None:
-    line = scores([], [family([Outcome.correct, Outcome.wrong], parts=1.0), family([Outcome.correct], parts=0.0)])
+    line = scores([], [rollout([Outcome.correct, Outcome.wrong], parts=1.0), rollout([Outcome.correct], parts=0.0)])
     assert line["eval/chain_true"] == 0.5
     assert line["eval/mean_length"] == 2.0
     assert (line["eval/accuracy_greedy"], line["eval/low_greedy"], line["eval/high_greedy"]) == (0.0, 0.0, 1.0)
@@ -101,17 +101,17 @@ def test_named_parts_are_those_of_right_answers() -> None:
 @pytest.mark.t(46)
 def test_a_problem_without_an_answer_stays_in_the_mean_and_is_told() -> None:
     """Peers leave failed rollouts out, so that their numbers are over survivors."""
-    silent = replace(family([Outcome.correct]), samples=())
-    short = replace(family([Outcome.correct] * 3), samples=family([Outcome.correct]).samples)
-    assert average([silent, family([Outcome.correct])]).value == 0.5
+    silent = replace(rollout([Outcome.correct]), samples=())
+    short = replace(rollout([Outcome.correct] * 3), samples=rollout([Outcome.correct]).samples)
+    assert average([silent, rollout([Outcome.correct])]).value == 0.5
     assert counts([silent, short])["missing"] == 1 + 2
     assert list(figures([tally(silent), tally(short)], 1, [1])) == ["avg@1", "maj@1"][:1]  # no pass@1 of nothing
 
 
 def test_only_answers_count() -> None:
     """A strategy may bring notes and judgements of its own."""
-    note = replace(family([Outcome.correct]).samples[0], role="note")
-    one = family([Outcome.wrong])
+    note = replace(rollout([Outcome.correct]).samples[0], role="note")
+    one = rollout([Outcome.wrong])
     assert average([replace(one, samples=(note, *one.samples))]).value == 0.0
     assert counts([replace(one, samples=(note, *one.samples))])["correct"] == 0
 
@@ -155,10 +155,10 @@ def test_one_vote_is_one_answer_and_many_votes_are_the_most_frequent() -> None:
 def test_votes_are_what_was_read() -> None:
     o = Outcome
     said = ["7", "1/2", "7", "8", "", ""]
-    one = family([o.wrong, o.correct, o.wrong, o.wrong, o.malformed, o.unverifiable], said=said)
+    one = rollout([o.wrong, o.correct, o.wrong, o.wrong, o.malformed, o.unverifiable], said=said)
     assert tally(one) == Tally("p0", 6, 1, (2, 1))
     assert figures([tally(one)], 6, [6])["maj@6"].value == 0.0  # two votes for 7, one for the right answer
-    unread = replace(one, samples=family([o.correct, o.wrong]).samples)
+    unread = replace(one, samples=rollout([o.correct, o.wrong]).samples)
     assert tally(unread).others is None
     with pytest.raises(ValueError, match="does not tell what it read as the answer"):
         tally(unread).agrees(1)
@@ -167,9 +167,9 @@ def test_votes_are_what_was_read() -> None:
 
 def test_lengths_by_outcome() -> None:
     o = Outcome
-    one = family([o.correct, o.wrong, o.wrong, o.malformed])
+    one = rollout([o.correct, o.wrong, o.wrong, o.malformed])
     longer = [replace(s, tokens=(1,) * n, origin=(0,) * n, logp=(0.0,) * n) for s, n in zip(one.samples, (3, 4, 9, 1))]
-    found = lengths([replace(one, samples=tuple(longer)), family([o.wrong])])
+    found = lengths([replace(one, samples=tuple(longer)), rollout([o.wrong])])
     assert found["correct"] == {"answers": 1, "mean": 3.0, "median": 3.0, "longest": 3}
     assert found["wrong"] == {"answers": 3, "mean": 5.0, "median": 4.0, "longest": 9}
     assert list(found) == ["correct", "wrong", "malformed"]

@@ -15,18 +15,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from groupwise.data import GenerationRequest, Rollout, Prompt, Sampling
+from groupwise.config.recipe import Evaluate, Recipe
+from groupwise.config.user_code import load_use
+from groupwise.data import GenerationRequest, Prompt, Rollout, Sampling
+from groupwise.evaluation.evaluate import average, counts, figures, tally
+from groupwise.evaluation.interval import interval
 from groupwise.methods import grpo
 from groupwise.models import Decoder, write_model
 from groupwise.rollout import answers
-from groupwise.train.evaluate import average, counts, figures, tally
-from groupwise.train.interval import interval
-from groupwise.train.place import Runtime, build
-from groupwise.train.recipe import Evaluate, Recipe
-from groupwise.train.use import load_use
+from groupwise.training.build import Runtime, build
 from tests.models.directories import shape
 from tests.models.test_templates import made
-from tests.rollout.worlds import Scripted
+from tests.rollout.environment import Scripted
 from tests.tasks.boxes import needed
 from tests.train.test_evaluate import GOLDEN, RIGHT
 
@@ -92,7 +92,7 @@ def ready(kind: Kind, home: Path) -> Runtime:
 
 
 def asked(kind: Kind, home: Path) -> tuple[list[Rollout], list[int]]:
-    """The families that an engine brings which answers each problem right so many times of 32, in turn."""
+    """The rollouts that an engine brings which answers each problem right so many times of 32, in turn."""
     at = ready(kind, home)
     c = [round(x * kind.answers / 32) for x in RIGHT[: kind.problems]]
 
@@ -116,19 +116,19 @@ def test_numbers_are_those_of_the_answers(name: str, tmp_path: Path, monkeypatch
         needed()
     monkeypatch.chdir(tmp_path)
     kind = KINDS[name]
-    families, right = asked(kind, tmp_path)
+    rollouts, right = asked(kind, tmp_path)
     n, total = kind.answers, kind.answers * kind.problems
-    assert [len(f.samples) for f in families] == [n] * kind.problems
-    found = counts(families)
+    assert [len(f.samples) for f in rollouts] == [n] * kind.problems
+    found = counts(rollouts)
     assert (found["correct"], found["unverifiable"], found["missing"]) == (sum(right), 0, 0)
     assert found["correct"] + found["wrong"] + found["malformed"] == total
     assert found["malformed"] == (0 if ":" in kind.verifier else sum(c < n for c in right))
-    told = average(families)
+    told = average(rollouts)
     assert told.value == pytest.approx(sum(right) / total, abs=1e-15)
     assert (told.low, told.high) == interval(np.array(right) / n)[0]
     if n == 32:
         assert (told.value, told.low, told.high) == pytest.approx(GOLDEN, abs=1e-12)
-    passes = figures([tally(f) for f in families], n, [2])["pass@2"].value
+    passes = figures([tally(f) for f in rollouts], n, [2])["pass@2"].value
     pairs = [[a or b for a, b in itertools.combinations([True] * c + [False] * (n - c), 2)] for c in right]
     assert passes == pytest.approx(np.mean([np.mean(p) for p in pairs]), abs=1e-12)
 

@@ -6,7 +6,7 @@ import pytest
 
 from groupwise.data import Diverged, Mismatch, NoSignal, Unverifiable
 from groupwise.learner import NO_TOKEN
-from groupwise.train.guards import PATIENCE, WINDOW, Guards
+from groupwise.training.guards import PATIENCE, WINDOW, Guards
 
 
 def guards() -> Guards:

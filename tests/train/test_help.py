@@ -10,10 +10,10 @@ import pytest
 
 import groupwise.train
 from groupwise.__main__ import RECIPE, main, parser, seconds, split
+from groupwise.config.reading import hints_of
+from groupwise.config.recipe import Recipe
 from groupwise.data import EngineKind, Storage, Usage
 from groupwise.rollout import Native
-from groupwise.train.reading import hints_of
-from groupwise.train.recipe import Recipe
 
 COMMANDS = (
     "train", "resume", "eval", "sample", "report", "compare", "merge", "methods", "show", "diff", "check", "doctor",
@@ -111,10 +111,10 @@ def calls(monkeypatch):
     [
         ("train", ("train", (None, [], []), {"out": "runs", "name": None, "stop_after": None})),
         (
-            "train --iterations 50 a.toml --method.passes=-3 --use m.py --use n.py --stop-after 1h30m --out o --name x",
+            "train --iterations 50 a.toml --method.epochs=-3 --use m.py --use n.py --stop-after 1h30m --out o --name x",
             (
                 "train",
-                ("a.toml", [("iterations", "50"), ("method.passes", "-3")], ["m.py", "n.py"]),
+                ("a.toml", [("iterations", "50"), ("method.epochs", "-3")], ["m.py", "n.py"]),
                 {"out": "o", "name": "x", "stop_after": 5400.0},
             ),
         ),
@@ -205,7 +205,7 @@ def test_errors_become_exit_codes(monkeypatch, capsys, error, code, told):
     def fail(*_, **__):
         raise error
 
-    monkeypatch.setattr("groupwise.train.views.show", fail)
+    monkeypatch.setattr("groupwise.commands.show.show", fail)
     assert main(["show", "x"]) == code
     err = capsys.readouterr().err
     assert told in err

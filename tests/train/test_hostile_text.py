@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from groupwise.__main__ import bug, main
+from groupwise.commands import doctor
+from groupwise.commands.audit import errors
+from groupwise.commands.show import show_check
+from groupwise.commands.terminal import told_sample
+from groupwise.commands.train import tell
 from groupwise.data import ENVIRONMENT, BadData, Finish, Outcome, Sample, Verdict
-from groupwise.tasks.audit import Case, Judged
-from groupwise.train import doctor
-from groupwise.train.audit import errors
-from groupwise.train.commands import tell
-from groupwise.train.numbers import shown_evaluation, write
-from groupwise.train.progress import Progress
-from groupwise.train.spoken import told_sample
-from groupwise.train.views import show_check
+from groupwise.evaluation.result import shown_evaluation, write
+from groupwise.training.progress import Progress
+from groupwise.verifiers.audit import Case, Judged
 from tests.train.test_compare import PROTOCOL, RIGHT, evaluation
 
 NAME = "a\x1b[2J\x1b]0;x\x07\x9b31m\x7f\u202e\u200b\u2028\ud800z"

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from groupwise.evaluation.interval import RESAMPLES, interval, paired, score, spread
 from groupwise.models import Purpose, picks
-from groupwise.train.interval import RESAMPLES, interval, paired, score, spread
 from tests.train.test_evaluate import RIGHT
 
 

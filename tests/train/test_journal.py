@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from groupwise.data import Replay, Outcome, Observation, Verdict, CountedText
-from groupwise.train.disk import Disk
-from groupwise.train.journal import ReplayLog
-from groupwise.train.store import save_checkpoint
+from groupwise.data import CountedText, Observation, Outcome, Replay, Verdict
+from groupwise.runs.checkpoints import save_checkpoint
+from groupwise.runs.disk import Disk
+from groupwise.runs.replay import ReplayLog
 
 REPLIES: list[Observation] = [
     "35;",

@@ -16,19 +16,19 @@ from torch import Tensor
 from groupwise.data import (
     LARGEST_GAP,
     WRITTEN,
-    GenerationRequest,
     Batch,
     Diverged,
     Draw,
-    Rollout,
     Finish,
+    Generation,
+    GenerationRequest,
     Ids,
     Mismatch,
     Outcome,
     Prompt,
+    Rollout,
     Sample,
     Sampler,
-    Generation,
     Verdict,
     pack,
 )
@@ -38,9 +38,9 @@ from groupwise.models import Decoder
 from groupwise.objective import KL, complete
 from groupwise.rewards import mixed_outcomes
 from groupwise.rollout import Independent, NativeEngine
-from groupwise.train.loop import OLD, due, measures, plan
-from groupwise.train.record import read_lines
-from groupwise.train.store import newest_checkpoint
+from groupwise.runs.checkpoints import newest_checkpoint
+from groupwise.runs.logs import read_lines
+from groupwise.training.loop import OLD, due, measures, plan
 from tests.toys.echo import NAMES, SHAPE, World, small, tokenizer
 
 # An engine that says what it is told to
@@ -83,26 +83,26 @@ def scripted(directory: Path, **changes: Any) -> World:
 
 
 def test_a_run_from_an_engine_that_says_what_it_is_told(tmp_path: Path) -> None:
-    world = scripted(tmp_path)
-    lines = world.go()
+    environment = scripted(tmp_path)
+    lines = environment.go()
     assert [(line["iteration"], line["step"]) for line in lines] == [(0, 0), (1, 1), (2, 2), (3, 3)]
     assert all(line["reward"] == 0.5 and line["num_tokens"] == 16 for line in lines[1:])
-    samples = world.samples(2)
+    samples = environment.samples(2)
     assert [(s["draw"], s["advantage"] > 0) for s in samples] == [(d, i % 2 == 1) for d in (2, 3) for i in range(4)]
     assert [s["text"] for s in samples[:4]] == [samples[0]["prompt"] + x for x in "abcd"]
 
 
 def test_the_order_of_an_iteration(tmp_path: Path) -> None:
     """Weights, then the first numbers; then answers, weights, numbers, again and again."""
-    world = scripted(tmp_path, iterations=2)
-    engine = world.engine
+    environment = scripted(tmp_path, iterations=2)
+    engine = environment.engine
     assert isinstance(engine, Scripted)
 
     async def evaluate() -> dict[str, float]:
         engine.heard.append("evaluate")
         return {"eval/accuracy": 0.5}
 
-    lines = world.go(evaluate)
+    lines = environment.go(evaluate)
     assert ["eval/accuracy" in line for line in lines] == [True, False, True]  # at the start and at the end, always
     heard = [x if isinstance(x, str) else x[:2] if x[0] == "load" else x[0] for x in engine.heard]
     assert heard == [("load", 0), "evaluate", *["sample"] * 8, ("load", 1), *["sample"] * 8, ("load", 2), "evaluate"]
@@ -122,28 +122,30 @@ class Only:
     mixed: frozenset[int]
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
-        family = await Independent()(draw, sampler)
+        rollout = await Independent()(draw, sampler)
         wrong = Verdict(Outcome.wrong)
         return (
-            family if draw.id in self.mixed else replace(family, samples=tuple(s.judged(wrong) for s in family.samples))
+            rollout
+            if draw.id in self.mixed
+            else replace(rollout, samples=tuple(s.judged(wrong) for s in rollout.samples))
         )
 
 
 def dynamic(*mixed: int, refill: int) -> Method:
-    return small("grpo", group_size=4, keep=mixed_outcomes, refill=refill, strategy=Only(frozenset(mixed)))
+    return small("grpo", group_size=4, filter=mixed_outcomes, refill=refill, strategy=Only(frozenset(mixed)))
 
 
 @pytest.mark.t(28)
 def test_refilled_and_dropped_groups_are_all_accounted_for(tmp_path: Path) -> None:
     """Draws 0 and 2 bring no mixed group: each is drawn again, and told of."""
-    world = scripted(tmp_path, iterations=1, method=dynamic(1, 3, refill=5))
-    line = world.go()[1]
+    environment = scripted(tmp_path, iterations=1, method=dynamic(1, 3, refill=5))
+    line = environment.go()[1]
     told = {name.removeprefix("rollout/"): x for name, x in line.items() if name.startswith("rollout/")}
     assert told == {
-        "rounds": 3, "families": 4, "kept": 2, "dropped": 2, "dropped/mixed_outcomes": 2, "missing": 0,
+        "rounds": 3, "rollouts": 4, "kept": 2, "dropped": 2, "dropped/mixed_outcomes": 2, "missing": 0,
         "unverifiable": 0, "answers": 16,
     }  # fmt: skip
-    samples = world.samples(1)
+    samples = environment.samples(1)
     assert [s["draw"] for s in samples] == [d for d in (0, 1, 2, 3) for _ in range(4)]  # in the order of draws
     assert {s["draw"]: (s["kept"], s["dropped"], s["advantage"] is None) for s in samples} == {
         0: (False, "mixed_outcomes", True), 1: (True, "", False), 2: (False, "mixed_outcomes", True),
@@ -154,14 +156,14 @@ def test_refilled_and_dropped_groups_are_all_accounted_for(tmp_path: Path) -> No
 
 @pytest.mark.t(29)
 def test_what_was_accepted_is_trained_on_when_the_rounds_are_over(tmp_path: Path) -> None:
-    world = scripted(tmp_path, prompts=4, method=dynamic(2, 8, refill=1), iterations=2)
-    lines = world.go()
-    (warning,) = world.warnings  # once; afterwards it is counted
+    environment = scripted(tmp_path, prompts=4, method=dynamic(2, 8, refill=1), iterations=2)
+    lines = environment.go()
+    (warning,) = environment.warnings  # once; afterwards it is counted
     assert warning.startswith("iteration 1 goes on with 1 prompts: 3 are missing after 2 rounds")
     for line in lines[1:]:
         assert line["rollout/missing"] == 3
-        assert (line["rollout/kept"], line["rollout/rounds"], line["step"]) == (1, 2, line["iteration"])
-        assert line["rollout/families"] == 4 + 3 == line["rollout/kept"] + line["rollout/dropped"]
+        assert (line["rollout/selected"], line["rollout/rounds"], line["step"]) == (1, 2, line["iteration"])
+        assert line["rollout/rollouts"] == 4 + 3 == line["rollout/selected"] + line["rollout/dropped"]
 
 
 @pytest.mark.t(38)
@@ -187,21 +189,21 @@ def test_a_loss_of_zero_by_construction_says_so(tmp_path: Path) -> None:
 def test_engine_and_learner_give_a_token_one_log_prob(
     temperature: float, dtype: torch.dtype, bound: float, tmp_path: Path
 ) -> None:
-    world = World(
+    environment = World(
         small("grpo"), tmp_path, prompts=4, temperature=temperature, max_tokens=9, dtype=dtype, spread=0.5, letters=15
     )
-    assert isinstance(world.engine, NativeEngine)
-    take = world.buffer.take(6, 8, Independent(), world.method.filter, 0)
+    assert isinstance(environment.engine, NativeEngine)
+    take = environment.buffer.take(6, 8, Independent(), environment.method.filter, 0)
     batch = pack(asyncio.run(take).selected)
-    plans = plan(world.recipe, replace(world.method, minibatches=4), batch, 0, 0)
-    read = world.learner.compute_measures(batch, plans, frozenset({OLD}))
+    plans = plan(environment.recipe, replace(environment.method, minibatches=4), batch, 0, 0)
+    read = environment.learner.compute_measures(batch, plans, frozenset({OLD}))
     assert read.logp_old is not None and read.logp_old.dtype == dtype and read.tokens > 100
     assert float((read.logp_old.double() - batch.logp_engine).abs().max()) <= bound
     assert float(batch.logp_engine.std()) > 0.5  # there is something to agree on
-    law = replace(world.recipe.sampling, temperature=1.0)
+    law = replace(environment.recipe.sampling, temperature=1.0)
     if temperature != 1.0:
-        world.learner.temperature = law.temperature
-        other = world.learner.compute_measures(batch, plans, frozenset({OLD})).logp_old
+        environment.learner.temperature = law.temperature
+        other = environment.learner.compute_measures(batch, plans, frozenset({OLD})).logp_old
         assert other is not None and float((other.double() - batch.logp_engine).abs().max()) > 0.1
 
 
@@ -221,11 +223,11 @@ class Deaf(NativeEngine):
 @pytest.mark.t(21)
 @pytest.mark.parametrize("drops", ["", "layers.0.self_attn", "layers.0.mlp"])
 def test_an_update_that_the_engine_does_not_hear_is_noticed_within_one_step(drops: str, tmp_path: Path) -> None:
-    world = World(small("grpo"), tmp_path, iterations=4, lr=0.01, max_tokens=4, engine=Deaf(drops, 0))
+    environment = World(small("grpo"), tmp_path, iterations=4, lr=0.01, max_tokens=4, engine=Deaf(drops, 0))
     with pytest.raises(Mismatch, match="differ by") as error:
-        world.go()
+        environment.go()
     assert error.value.code == 5
-    assert world.learner.steps_taken == 2  # the first step is sampled from right weights, the second is the one
+    assert environment.learner.steps_taken == 2  # the first step is sampled from right weights, the second is the one
     sound = World(small("grpo"), tmp_path / "sound", iterations=4, lr=0.01, max_tokens=4, engine=Deaf("none", 0))
     assert len(sound.go()) == 5
 
@@ -233,19 +235,19 @@ def test_an_update_that_the_engine_does_not_hear_is_noticed_within_one_step(drop
 @pytest.mark.t(21)
 @pytest.mark.parametrize("factor", [0.99, 1.01])
 def test_a_temperature_one_percent_off_is_noticed_at_once(factor: float, tmp_path: Path) -> None:
-    world = World(small("grpo"), tmp_path, iterations=4, max_tokens=4)
-    world.buffer.sampling = replace(world.buffer.sampling, temperature=factor)
+    environment = World(small("grpo"), tmp_path, iterations=4, max_tokens=4)
+    environment.buffer.sampling = replace(environment.buffer.sampling, temperature=factor)
     with pytest.raises(Mismatch):
-        world.go()
-    assert world.learner.steps_taken == 1
+        environment.go()
+    assert environment.learner.steps_taken == 1
 
 
 @pytest.mark.t(22)
 def test_at_a_learning_rate_of_zero_nothing_moves_and_the_gap_stays(tmp_path: Path) -> None:
-    world = World(small("grpo"), tmp_path, iterations=8, lr=0.0, max_tokens=4)
-    before = world.weights()
-    lines = world.go()
-    assert all(torch.equal(x, before[name]) for name, x in world.weights().items())
+    environment = World(small("grpo"), tmp_path, iterations=8, lr=0.0, max_tokens=4)
+    before = environment.weights()
+    lines = environment.go()
+    assert all(torch.equal(x, before[name]) for name, x in environment.weights().items())
     gaps = [line["sampling/sampling_logp_difference/max"] for line in lines[1:]]
     assert max(gaps) < 2e-6 and max(gaps[4:]) <= 2 * max(gaps[:4])
     assert all(line["grad_norm"] > 0 and line["kl"] == 0 and line["entropy"] > 1 for line in lines[1:])
@@ -254,11 +256,11 @@ def test_at_a_learning_rate_of_zero_nothing_moves_and_the_gap_stays(tmp_path: Pa
 # Equal runs, and every way through
 
 
-def traces(world: World) -> tuple[bytes, list[bytes], dict[str, list[float]]]:
-    world.go()
-    home = world.directory
+def traces(environment: World) -> tuple[bytes, list[bytes], dict[str, list[float]]]:
+    environment.go()
+    home = environment.directory
     files = [p.read_bytes() for p in sorted((home / "samples").iterdir())]
-    weights = {name: x.double().flatten().tolist() for name, x in world.weights().items()}
+    weights = {name: x.double().flatten().tolist() for name, x in environment.weights().items()}
     return (home / "metrics.jsonl").read_bytes(), files, weights
 
 
@@ -276,23 +278,23 @@ def test_equal_seeds_give_equal_runs_and_others_differ(tmp_path: Path) -> None:
 def test_every_method_runs_in_minibatches_and_passes(name: str, tmp_path: Path) -> None:
     """Two iterations of four steps: two minibatches, swept twice."""
     method = small(name, minibatches=2, passes=2)
-    world = World(method, tmp_path, prompts=4 if method.group_size > 1 else 32, lr=0.01, max_tokens=8, save=1)
-    before = world.weights()
-    lines = world.go()
+    environment = World(method, tmp_path, prompts=4 if method.group_size > 1 else 32, lr=0.01, max_tokens=8, save=1)
+    before = environment.weights()
+    lines = environment.go()
     assert [line["iteration"] for line in lines] == [0, 1, 2] and 2 * sum(
-        math.ceil(line["rollout/kept"] / (world.prompts // 2)) for line in lines[1:]
+        math.ceil(line["rollout/selected"] / (environment.prompts // 2)) for line in lines[1:]
     ) == lines[-1]["step"]
     for line in lines[1:]:
         assert all(math.isfinite(line[x]) for x in ("loss", "grad_norm", "entropy", "reward", "ratio/mean"))
         assert line["sampling/sampling_logp_difference/max"] < 1e-5 and line["steps_skipped"] == 0
         assert line["learning_rate"] == 0.01 and not line["loss_zero_by_construction"]
         assert line["ratio/max"] > 1 > line["ratio/min"]  # later steps see a policy that has moved
-    assert ("kl" in lines[-1]) == bool(world.method.models)
-    assert all(not torch.equal(x, before[n]) for n, x in world.weights().items())  # every tensor is trained
-    newest = newest_checkpoint(world.directory, strict=True)
+    assert ("kl" in lines[-1]) == bool(environment.method.models)
+    assert all(not torch.equal(x, before[n]) for n, x in environment.weights().items())  # every tensor is trained
+    newest = newest_checkpoint(environment.directory, strict=True)
     assert newest and newest.iteration == 2
     beside = {n.split(".")[1] for n in newest.tensors() if n.startswith("beside.")}
-    assert beside == {n for n, _ in world.method.models}
+    assert beside == {n for n, _ in environment.method.models}
 
 
 @pytest.mark.parametrize("shuffle", ["prompts", "samples"])
@@ -309,29 +311,29 @@ def test_minibatches_are_cut_alike_and_the_samples_are_those_of_the_plain_run(sh
 
 @pytest.mark.parametrize("shuffle", ["prompts", "samples"])
 def test_every_sweep_deals_all_samples_in_an_order_of_its_own(shuffle: Any, tmp_path: Path) -> None:
-    world = scripted(tmp_path, prompts=8, letters=15)
-    batch = pack(asyncio.run(world.buffer.take(8, 4, Independent(), world.method.filter, 0)).selected)
-    method = replace(world.method, minibatches=4, shuffle=shuffle)
+    environment = scripted(tmp_path, prompts=8, letters=15)
+    batch = pack(asyncio.run(environment.buffer.take(8, 4, Independent(), environment.method.filter, 0)).selected)
+    method = replace(environment.method, minibatches=4, shuffle=shuffle)
     places = ((0, 0), (0, 1), (1, 0))  # iteration and sweep
-    dealt = {at: tuple(step.samples for step in plan(world.recipe, method, batch, *at)) for at in places}
+    dealt = {at: tuple(step.samples for step in plan(environment.recipe, method, batch, *at)) for at in places}
     assert len(set(dealt.values())) == 3
     assert all(sorted(i for step in steps for i in step) == list(range(32)) for steps in dealt.values())
     assert all([len(step) for step in steps] == [8] * 4 for steps in dealt.values())
-    other = replace(world.recipe, seed=1)
+    other = replace(environment.recipe, seed=1)
     assert tuple(step.samples for step in plan(other, method, batch, 0, 0)) != dealt[0, 0]
 
 
 def test_a_mask_that_leaves_no_token(tmp_path: Path) -> None:
     """Every answer ran into its budget and truncated ones are masked: no step is taken, nothing is divided by 0."""
     method = small("grpo", group_size=4, mask=(complete,))
-    world = scripted(tmp_path, method=method, engine=Scripted(Finish.length))
-    before = world.weights()
+    environment = scripted(tmp_path, method=method, engine=Scripted(Finish.length))
+    before = environment.weights()
     with pytest.raises(Diverged, match="no token is trained") as error:
-        world.go()
-    assert "raise sampling.max_tokens" in error.value.fix and len(world.warnings) == 3
+        environment.go()
+    assert "raise sampling.max_tokens" in error.value.fix and len(environment.warnings) == 3
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [(line["step"], line.get("steps_skipped")) for line in lines] == [(0, None), (0, 1), (0, 1)]
-    assert all(torch.equal(x, before[name]) for name, x in world.weights().items())
+    assert all(torch.equal(x, before[name]) for name, x in environment.weights().items())
 
 
 def test_old_log_probs_as_sampled(tmp_path: Path) -> None:
@@ -340,8 +342,8 @@ def test_old_log_probs_as_sampled(tmp_path: Path) -> None:
     assert measures(method, [(StepPlan(()), StepPlan(()))]) == frozenset()
     assert measures(replace(method, proximal="recomputed"), [(StepPlan(()), StepPlan(()))]) == {OLD}
     assert measures(replace(method, proximal="recomputed"), [(StepPlan(()),)]) == frozenset()
-    world = World(method, tmp_path, iterations=2)
-    lines = world.go()
+    environment = World(method, tmp_path, iterations=2)
+    lines = environment.go()
     assert all(0 < line["sampling/sampling_logp_difference/max"] < 1e-4 for line in lines[1:])  # of the first step
     again = World(replace(method, proximal="recomputed"), tmp_path / "recomputed", iterations=2).go()
     for a, b in zip(lines[1:], again[1:]):
@@ -349,15 +351,15 @@ def test_old_log_probs_as_sampled(tmp_path: Path) -> None:
 
 
 def test_engine_and_learner_that_differ_are_seen_also_where_the_engine_has_the_old_log_probs(tmp_path: Path) -> None:
-    world = scripted(tmp_path, method=small("grpo", group_size=4, proximal="sampled"))
-    world.guards.max_gap = 1e-3
+    environment = scripted(tmp_path, method=small("grpo", group_size=4, proximal="sampled"))
+    environment.guards.max_gap = 1e-3
     with pytest.raises(Mismatch):
-        world.go()
+        environment.go()
 
 
 def test_a_run_whose_gap_has_no_metric_does_not_go_on_unguarded(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr("groupwise.objective.stats.describe_gap", lambda logp, step: {})
-    monkeypatch.setattr("groupwise.train.observe.describe_gap", lambda logp, step: {})
+    monkeypatch.setattr("groupwise.training.observe.describe_gap", lambda logp, step: {})
     with pytest.raises(KeyError, match=LARGEST_GAP):
         World(small("gspo", minibatches=2), tmp_path, iterations=1).go()
 
@@ -400,10 +402,10 @@ def test_an_iteration_without_a_step_is_not_remembered(tmp_path: Path) -> None:
     async def wrong(prompt: Prompt, sample: Sample) -> Verdict:
         return Verdict(Outcome.wrong)
 
-    method = small("grpo", group_size=4, keep=mixed_outcomes, memory=(("mean", MeanReward()),))
-    world = scripted(tmp_path, method=method, verifier=wrong, iterations=2)
-    world.go()
-    assert world.learner.memories == {"mean": -1.0}
+    method = small("grpo", group_size=4, filter=mixed_outcomes, memory=(("mean", MeanReward()),))
+    environment = scripted(tmp_path, method=method, verifier=wrong, iterations=2)
+    environment.go()
+    assert environment.learner.memories == {"mean": -1.0}
 
 
 async def choosy(draw: Draw, sampler: Sampler) -> Rollout:
@@ -413,11 +415,11 @@ async def choosy(draw: Draw, sampler: Sampler) -> Rollout:
 
 
 def test_a_strategy_may_leave_answers_out_itself(tmp_path: Path) -> None:
-    world = World(small("grpo", group_size=4, strategy=choosy), tmp_path, iterations=1)
-    line = world.go()[1]
-    assert [s["kept"] for s in world.samples(1)] == [True, False, True, True] * 4
-    assert line["rollout/kept"] == 4
-    assert line["num_tokens"] == sum(s["length"] for s in world.samples(1) if s["kept"])
+    environment = World(small("grpo", group_size=4, strategy=choosy), tmp_path, iterations=1)
+    line = environment.go()[1]
+    assert [s["kept"] for s in environment.samples(1)] == [True, False, True, True] * 4
+    assert line["rollout/selected"] == 4
+    assert line["num_tokens"] == sum(s["length"] for s in environment.samples(1) if s["kept"])
 
 
 def test_schedules_write_their_numbers_into_the_method(tmp_path: Path) -> None:
@@ -429,9 +431,9 @@ def test_schedules_write_their_numbers_into_the_method(tmp_path: Path) -> None:
 
 
 def test_weights_of_a_reference_stay_what_they_were(tmp_path: Path) -> None:
-    world = World(small("rloo"), tmp_path, iterations=3)
-    before = world.weights()
-    lines = world.go()
-    beside = world.learner.models["reference"].state_dict()
+    environment = World(small("rloo"), tmp_path, iterations=3)
+    before = environment.weights()
+    lines = environment.go()
+    beside = environment.learner.models["reference"].state_dict()
     assert all(torch.equal(x, beside[name]) for name, x in before.items())
     assert lines[1]["kl/k1"] == 0 and lines[3]["kl"] > 0

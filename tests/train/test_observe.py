@@ -7,12 +7,12 @@ import torch
 
 from groupwise.data import pack
 from groupwise.learner import StepResult
-from groupwise.train.observe import sample_lines, token_numbers
-from tests.laws.batches import families, step_of
+from groupwise.training.observe import sample_lines, token_numbers
+from tests.laws.batches import rollouts, step_of
 
 
 def test_samples_are_found_by_their_keys_after_a_pickle_round_trip() -> None:
-    drawn = [replace(f, draw=replace(f.draw, id=7 + i)) for i, f in enumerate(families([[2, 3], [1, 0, 4]]))]
+    drawn = [replace(f, draw=replace(f.draw, id=7 + i)) for i, f in enumerate(rollouts([[2, 3], [1, 0, 4]]))]
     columns = step_of([[2, 3], [1, 0, 4]])
     names = ("logp", "logp_old", "advantage", "reward")
     batch = pack(drawn).having(**{name: getattr(columns, name).detach() for name in names})

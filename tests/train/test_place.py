@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from groupwise.config.recipe import Machine
+from groupwise.config.user_code import Use
 from groupwise.data import MissingRequirement
 from groupwise.methods import Ramp
 from groupwise.objective import KL
 from groupwise.rollout import Native
-from groupwise.train.place import build, prepare
-from groupwise.train.recipe import Machine
-from groupwise.train.use import Use
+from groupwise.training.build import build, prepare
 from tests.faults.small_runs import EVERY, left, lines, ran
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from groupwise.__main__ import main
+from groupwise.commands.compare import differences, flat
 from groupwise.models import find_model, read_model, read_tokenizer, write_model
-from groupwise.train.compare import differences, flat
-from groupwise.train.protocol import digest, model_hash, versions
+from groupwise.training.protocols import digest, model_hash, versions
 
 SMALL = ["--problems", "3", "--samples", "2", "--sampling.max_tokens", "8"]
 GRADE = "def grade(prompt, answer, gold):\n    return answer.strip() == str(gold)\n"

@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 
 from groupwise.__main__ import main
+from groupwise.commands.evaluate import asked_of
+from groupwise.commands.train import DEFAULT
+from groupwise.config.user_code import Use
 from groupwise.data import BadData, MissingRequirement, Sampling, Usage
+from groupwise.evaluation.presets import PUBLISHED, find_published
 from groupwise.models import Decoder, write_model
-from groupwise.tasks import find_verifier
 from groupwise.tasks.presets import PRESETS
-from groupwise.train.ask import asked_of
-from groupwise.train.commands import DEFAULT
-from groupwise.train.published import PUBLISHED, find_published
-from groupwise.train.sources import sources
-from groupwise.train.use import Use
+from groupwise.training.sources import sources
+from groupwise.verifiers import find_verifier
 from tests.models.directories import shape
 from tests.models.test_templates import CHATML, made
 from tests.tasks import published as layouts

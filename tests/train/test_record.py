@@ -11,8 +11,8 @@ import torch
 from safetensors.torch import load_file
 
 from groupwise.data import Storage
-from groupwise.train.disk import Disk
-from groupwise.train.record import RunLogs, read_lines
+from groupwise.runs.disk import Disk
+from groupwise.runs.logs import RunLogs, read_lines
 
 
 def iterate(record: RunLogs, iteration: int) -> None:

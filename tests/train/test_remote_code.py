@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 from groupwise.__main__ import main
 from groupwise.data import BadData
 from groupwise.models import Lora, attach, fingerprint, merge, outline, read_model, write_adapter, write_model
-from groupwise.models.foreign import TransformersModel
-from groupwise.train.protocol import model_hash
+from groupwise.models.transformers_model import TransformersModel
+from groupwise.training.protocols import model_hash
 from tests.models.directories import characters
 from tests.models.plain import SMALL as SIZES
 from tests.models.plain import ours, theirs, written

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from groupwise.train.page.read import Curve, read, thin
-from groupwise.train.page.rollouts import as_json, choose, evenly, most_seen, packed, prompt_map, scan
-from groupwise.train.page.signs import signs, verdict
-from groupwise.train.report import BYTES, PAGE, page, shown, write_report
+from groupwise.report.read import Curve, read, thin
+from groupwise.report.report import BYTES, PAGE, page, shown, write_report
+from groupwise.report.rollouts import as_json, choose, evenly, most_seen, packed, prompt_map, scan
+from groupwise.report.warnings import signs, verdict
 from tests.train.fixture_run import CANARIES, write_lines, write_run
 
 UPLOT = {  # uplot@1.6.32 of the npm registry
@@ -241,7 +241,7 @@ def test_rollouts_are_spread_by_position(tmp_path):
 
 
 def test_ends_count_as_a_browser_counts(tmp_path):
-    from groupwise.train.page.rollouts import _sample
+    from groupwise.report.rollouts import _sample
 
     arrays = {"ends": np.array([1, 2, 3, 3], np.int32)}
     sample = _sample({"text": "a😀b"}, arrays, slice(0, 4), 100)

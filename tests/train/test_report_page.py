@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from groupwise.train.report import write_report
+from groupwise.report.report import write_report
 from tests.train.fixture_run import CANARIES, write_lines, write_run
 
 pytestmark = pytest.mark.browser

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from groupwise.data import MissingRequirement, Usage
-from groupwise.train.record import RunLogs, read_lines
-from groupwise.train.sinks import Sinks
+from groupwise.runs.logs import RunLogs, read_lines
+from groupwise.runs.trackers import Sinks
 
 LINE = {"iteration": 4, "step": 8, "loss": 0.5, "reward": math.nan, "key": "SECRET", "nested": {"a": 1}, "none": None}
 
@@ -95,7 +95,7 @@ def test_a_sink_that_does_not_open_keeps_its_message_to_itself(tmp_path: Path, m
 
 
 def test_no_tracker_is_imported_unless_named(tmp_path: Path) -> None:
-    code = "import sys, groupwise.train.record; print(sorted({'wandb', 'trackio', 'tensorboardX'} & set(sys.modules)))"
+    code = "import sys, groupwise.runs.logs; print(sorted({'wandb', 'trackio', 'tensorboardX'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
 
 

@@ -8,17 +8,18 @@ from typing import Any
 import pytest
 
 from groupwise.__main__ import main
+from groupwise.commands.check import check_inputs
+from groupwise.config.diff import diff
+from groupwise.config.recipe import Also, Columns, Recipe
+from groupwise.config.text import read_recipe, write
+from groupwise.config.user_code import Use, load_use
 from groupwise.data import BadData, Sampling, Usage
 from groupwise.methods import grpo
 from groupwise.models import find_model, read_tokenizer
-from groupwise.tasks import CodeVerifier, Each, Mixture, Problems, exact, last_number
-from groupwise.train import sources as sources_module
-from groupwise.train.check import check_inputs
-from groupwise.train.differences import diff
-from groupwise.train.recipe import Also, Columns, Recipe
-from groupwise.train.sources import sources, task_of, templates, verdict_wait, verifier_of
-from groupwise.train.text import read_recipe, write
-from groupwise.train.use import Use, load_use
+from groupwise.tasks import Each, Mixture, Problems
+from groupwise.training import sources as sources_module
+from groupwise.training.sources import sources, task_of, templates, verdict_wait, verifier_of
+from groupwise.verifiers import CodeVerifier, exact, last_number
 from tests.models.test_templates import CHATML, made
 from tests.tasks.published import gsm8k
 
@@ -136,7 +137,7 @@ def test_hints_about_templates() -> None:
     seen: list[str] = []
     check_inputs(recipe(template="r1"), Use(), seen.append)
     assert not any("</answer>" in line for line in seen)  # this model has no such characters: refused
-    from groupwise.train.check import notes
+    from groupwise.commands.check import notes
 
     said = recipe(template="r1")
     lines = notes(said, task_of(said, made()), made())

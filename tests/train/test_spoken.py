@@ -5,15 +5,15 @@ from pathlib import Path
 import pytest
 
 from groupwise.__main__ import main
+from groupwise.commands.terminal import spoken, told_sample
 from groupwise.data import ENVIRONMENT, TEMPLATE, Finish, Outcome, Sample, Verdict
-from groupwise.train.spoken import spoken, told_sample
 
 PIECES = [(ENVIRONMENT, "hello "), (0, "37"), (0, "*2"), (TEMPLATE, "<|user|>"), (ENVIRONMENT, "74\x1b[2J"),
           (ENVIRONMENT, ""), (TEMPLATE, "<|me|>"), (3, "so\nenvironment:\n 75")]  # fmt: skip
 
 
 def talk(verdict: Verdict | None = None, finish: Finish | None = Finish.stop) -> Sample:
-    """One token a piece."""
+    """One token a microbatch."""
     sample, ends = Sample(context=(9,), stream=(0,)), []
     for origin, text in PIECES:
         sample = sample.extended((5,), (origin,), (-1.0,))

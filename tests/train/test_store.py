@@ -21,9 +21,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from groupwise.data import Locked, Storage
-from groupwise.train import store
-from groupwise.train.disk import DISK, Disk
-from groupwise.train.store import RunLock, newest_checkpoint, run_directory, save_checkpoint
+from groupwise.runs import checkpoints as store
+from groupwise.runs.checkpoints import RunLock, newest_checkpoint, run_directory, save_checkpoint
+from groupwise.runs.disk import DISK, Disk
 
 SECOND = 1_700_000_000.0
 FILES = ("tensors.safetensors", "state.json", "manifest.json")
@@ -394,7 +394,7 @@ def test_a_root_that_is_a_file(tmp_path: Path) -> None:
 HOLD = """
 import sys
 from pathlib import Path
-from groupwise.train.store import RunLock
+from groupwise.runs.checkpoints import RunLock
 lock = RunLock(Path(sys.argv[1]))
 print("held", flush=True)
 sys.stdin.read()

@@ -16,18 +16,18 @@ from hypothesis import strategies as st
 
 from groupwise import advantages, data, learner, methods, models, objective, rewards, rollout, tasks
 from groupwise.advantages import centred, leave_one_out
+from groupwise.config.diff import diff, label
+from groupwise.config.reading import hints_of
+from groupwise.config.recipe import Recipe
+from groupwise.config.registry import Named, fitting_names, parts, public_name, sockets
+from groupwise.config.text import at, attempt, override, read_recipe, write
+from groupwise.config.toml import keys_of
+from groupwise.config.user_code import Use, load_use
 from groupwise.data import Usage
 from groupwise.learner import InitialPolicy
 from groupwise.methods import Method, Ramp, dapo, grpo, gspo, published, reinforce_pp
 from groupwise.objective import Clip, Objective, SoftGate, complete, sequence_mean
 from groupwise.rollout import Native
-from groupwise.train.differences import diff, label
-from groupwise.train.names import Named, fitting_names, parts, public_name, sockets
-from groupwise.train.raw import keys_of
-from groupwise.train.reading import hints_of
-from groupwise.train.recipe import Recipe
-from groupwise.train.text import at, attempt, override, read_recipe, write
-from groupwise.train.use import Use, load_use
 
 NAMES = [method.__name__ for method in published]
 REFERENCE = (("reference", InitialPolicy()),)
@@ -90,7 +90,9 @@ def built(draw: st.DrawFn, cls: type) -> Any:
         given["aggregate"] = draw(st.sampled_from([sequence_mean, objective.group_mean]))
     if cls is Method:
         given |= {"models": REFERENCE, "schedules": (), "shaping": given.get("shaping") or (rewards.Correctness(),)}
-        given["models"] += tuple((name, InitialPolicy()) for name in sorted({m.model for m in wants(given)} - {"reference"}))
+        given["models"] += tuple(
+            (name, InitialPolicy()) for name in sorted({m.model for m in wants(given)} - {"reference"})
+        )
         given["group_size"] = max(2, given.get("group_size", 2))
         given |= {name: max(1, given.get(name, 1)) for name in ("minibatches", "passes")}
     if cls is Recipe:
@@ -137,7 +139,7 @@ def test_any_recipe_reads_back_exactly(recipe):
 
 
 def test_the_packaged_recipe_reads_back_exactly():
-    import groupwise.train.text as text
+    import groupwise.config.text as text
 
     recipe = read_recipe(Path(text.__file__).with_name("default.toml"))
     assert read_recipe(write(recipe)) == recipe and write(read_recipe(write(recipe))) == write(recipe)
@@ -301,7 +303,7 @@ def test_the_difference_of_grpo_and_dapo_is_dapos_abstract():
     lines = diff(grpo(), dapo())
     assert lines == [
         "group_size: 64 -> 16",
-        "keep: everything -> mixed_outcomes (refill 10)",
+        "filter: everything -> mixed_outcomes (refill 10)",
         "shaping: Correctness(right=1, wrong=0) -> Correctness(right=1, wrong=-1), Overlong(buffer=4096, factor=1)",
         "objective.surrogate.high: 0.2 -> 0.28",
         "objective.penalties: KL(coefficient=0.04, form=k3, model=reference) -> none",
@@ -395,8 +397,8 @@ method = 'gspo'; sampling.top_p = 0.9
     recipe: sampling is truncated
 method = 'gspo'; sampling.temperature = 0
     recipe: sampling.temperature is 0
-method.keep = 'my_file:mine'
-    recipe.method.keep: 'my_file:mine' is code in a file
+method.filter = 'my_file:mine'
+    recipe.method.filter: 'my_file:mine' is code in a file
 method = 'gspo'; verifier = 'my_file:grade'
     recipe.verifier: 'my_file:grade' is code in a file
 prompts = 3
@@ -433,7 +435,7 @@ def test_several_errors_come_together():
         ("objective.surrogate.hihg", "1", "method.objective.surrogate: Clip has no field 'hihg'"),
         ("shaping.7.buffer", "1", "method.shaping: there is no element '7'"),
         ("a b", "1", "'a b' is no path to a field"),
-        ("passes", "often", "method.passes: 'often' is a string"),
+        ("passes", "often", "method.epochs: 'often' is a string"),
     ],
 )
 def test_overrides_tell_what_is_wrong(path, text, told):
@@ -460,7 +462,7 @@ def test_a_missing_file_is_told(tmp_path):
 
 def test_what_has_no_name_cannot_be_written():
     with pytest.raises(Usage, match="no name that text could find again"):
-        write(replace(grpo(), keep=lambda family: family))
+        write(replace(grpo(), keep=lambda rollout: rollout))
 
 
 # Code of one's own

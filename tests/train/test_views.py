@@ -9,16 +9,16 @@ from typing import ClassVar
 import pytest
 import torch
 
-import groupwise.train.check as checking
-import groupwise.train.text as text
+import groupwise.commands.check as checking
+import groupwise.config.text as text
+from groupwise.commands.check import check, dry_run
+from groupwise.commands.show import list_methods, read, show, show_check, show_diff, table
+from groupwise.config.registry import methods
+from groupwise.config.text import read_recipe, write
+from groupwise.config.user_code import load_use
 from groupwise.data import BadData, Logp, Usage
 from groupwise.methods import gspo, published, reference_of
 from groupwise.models import find_model
-from groupwise.train.check import check, dry_run
-from groupwise.train.names import methods
-from groupwise.train.text import read_recipe, write
-from groupwise.train.use import load_use
-from groupwise.train.views import list_methods, read, show, show_check, show_diff, table
 
 DEFAULT = Path(text.__file__).with_name("default.toml")
 SMALL = "prompts = 16\nsampling.max_tokens = 40\n"
@@ -73,9 +73,11 @@ def test_code_of_ones_own_is_shown_by_name_and_not_imported(tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my_file.py").write_text("raise SystemExit('imported')")
     path = tmp_path / "mine.toml"
-    path.write_text("method.keep = 'my_file:mine'\nmethod.objective.surrogate = { kind = 'my_file:MyClip', high = 1 }")
+    path.write_text(
+        "method.filter = 'my_file:mine'\nmethod.objective.surrogate = { kind = 'my_file:MyClip', high = 1 }"
+    )
     assert 'keep = "my_file:mine"' in show(str(path)) and "high = 1" in show(str(path))
-    assert "keep: everything -> my_file:mine" in show_diff("gspo", str(path))
+    assert "filter: everything -> my_file:mine" in show_diff("gspo", str(path))
 
 
 def test_diff_fits_in_ten_lines():
@@ -179,7 +181,7 @@ import torch
 def whole(step): return torch.tensor(1.0)
 def lost(step): return torch.full_like(step.advantage, float("nan"))
 def dear(step): return step.advantage.nonsense
-def some(family): return family.score
+def some(rollout): return rollout.score
 def fine(step): return torch.ones_like(step.advantage)
 """
     path = tmp_path / "mine.py"

@@ -16,23 +16,32 @@ import torch
 from safetensors.torch import load_file
 
 from groupwise.__main__ import main
+from groupwise.commands.train import run_from
+from groupwise.config.recipe import WarmStart
+from groupwise.config.user_code import Use
 from groupwise.data import ENVIRONMENT, TEMPLATE, WRITTEN, BadData, Draw, Prompt
 from groupwise.learner import AdamW, Learner
-from groupwise.models import Shared, Tokenizer, closed, find_model, find_template, conversation_turn, read_model, read_tokenizer
+from groupwise.models import (
+    Shared,
+    Tokenizer,
+    closed,
+    conversation_turn,
+    find_model,
+    find_template,
+    read_model,
+    read_tokenizer,
+)
 from groupwise.tasks import Demonstration, demonstrations, read_demonstrations
 from groupwise.tasks.big_sums import sum_demonstrations
-from groupwise.train.commands import run_from
-from groupwise.train.place import build
-from groupwise.train.progress import Progress
-from groupwise.train.recipe import WarmStart
-from groupwise.train.use import Use
-from groupwise.train.warm_start import supervised, warm_start
+from groupwise.training.build import build
+from groupwise.training.progress import Progress
+from groupwise.training.warm_start import supervised, warm_start
 from tests.faults.small_runs import EVERY, begun, ran
 from tests.learner.small import model
 from tests.models.directories import bytes_, characters
 from tests.models.test_templates import made
-from tests.rollout.test_turns import Dialogue, family, sampler
-from tests.rollout.worlds import sampling
+from tests.rollout.environment import sampling
+from tests.rollout.test_turns import Dialogue, rollout, sampler
 from tests.train.test_bad_input import SMALL, refused, rows
 
 SHOWN = [Demonstration((1, 2, 3), (4, 5, 0)), Demonstration((6, 2), (7, 0)), Demonstration((1, 2, 3), (9, 9, 9, 9, 0))]
@@ -59,7 +68,7 @@ def learner(steps: int, dtype: torch.dtype = torch.float64) -> Learner:
 
 def test_the_loss_is_the_mean_over_answer_tokens_of_their_surprise() -> None:
     it, plain = learner(1), model()
-    (taken,) = supervised(it, SHOWN, per_step=3, order=range_of, piece_tokens=9)
+    (taken,) = supervised(it, SHOWN, per_step=3, order=range_of, microbatch_tokens=9)
     surprise = []
     for d in SHOWN:
         for k, token in enumerate(d.answer):
@@ -74,7 +83,7 @@ def test_within_a_conversation_only_the_assistants_words_are_taught() -> None:
     """Each is as surprising as it is behind all that came before it, the environment's words included."""
     origin = (WRITTEN, WRITTEN, TEMPLATE, ENVIRONMENT, ENVIRONMENT, WRITTEN, WRITTEN)
     shown, it, plain = Demonstration((1, 2), (4, 0, 8, 7, 6, 5, 0), origin), learner(1), model()
-    (taken,) = supervised(it, [shown], per_step=1, order=lambda sweep: range(1), piece_tokens=99)
+    (taken,) = supervised(it, [shown], per_step=1, order=lambda sweep: range(1), microbatch_tokens=99)
     layout = Shared.of([shown.context], [shown.answer])
     law = torch.log_softmax(plain.head(plain(layout.tokens, layout))[layout.source].detach(), -1)
     surprise = [-law[i, token] for i, token in enumerate(shown.answer) if origin[i] == WRITTEN]
@@ -93,7 +102,7 @@ def test_every_sweep_deals_each_demonstration_once() -> None:
         asked.append(sweep)
         return [(i + sweep) % 3 for i in range(3)]
 
-    taken = list(supervised(learner(3), SHOWN, per_step=2, order=order, piece_tokens=99))
+    taken = list(supervised(learner(3), SHOWN, per_step=2, order=order, microbatch_tokens=99))
     dealt = [sample.tokens for t in taken for sample in t.batch.samples]
     assert [d.answer for d in SHOWN] == dealt[:3]
     assert [SHOWN[i].answer for i in (1, 2, 0)] == dealt[3:]
@@ -199,7 +208,7 @@ def test_a_conversation_is_shown_in_the_tokens_in_which_it_is_had() -> None:
         draw=Draw(4, Prompt("p", template("7*5=")), 1), tokenizer=reader, sampling=sampling(max_tokens=400),
         frame=template.between(),
     )  # fmt: skip
-    had = family(s).samples[0]
+    had = rollout(s).samples[0]
     tell = partial(conversation_turn, reader, template.between())
     path, columns = rows("a.jsonl", messages(*TURNS)), {"prompt": "prompt", "answer": "answer"}
     (shown,), _ = read_demonstrations(path, template, partial(closed, reader), tell=tell, **columns)
@@ -281,7 +290,7 @@ def test_a_tied_model_is_taught_as_it_is_read() -> None:
     tokenizer, decoder = read_tokenizer(home), read_model(home)
     shown = read(rows("a.jsonl", *({"prompt": p, "answer": "#1"} for p in ("2+3=", "4*5="))), tokenizer)
     it = Learner(decoder, optimizer=AdamW(lr=3e-3), steps=30)
-    losses = [t.loss for t in supervised(it, shown, per_step=2, order=lambda sweep: range(2), piece_tokens=999)]
+    losses = [t.loss for t in supervised(it, shown, per_step=2, order=lambda sweep: range(2), microbatch_tokens=999)]
     assert losses[0] > 1 and losses[-1] < 0.05
 
 

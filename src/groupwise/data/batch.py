@@ -10,10 +10,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from groupwise.data.measures import Measure
-from groupwise.data.sample import Rollout, Ids, Outcome, Sample
+from groupwise.data.sample import Ids, Outcome, Rollout, Sample
 from groupwise.data.segments import Segments
 
-__all__ = ["Batch", "rollout_of", "key_of", "pack"]
+__all__ = ["Batch", "key_of", "pack", "rollout_of"]
 
 Memories = Mapping[str, Any]
 Key = tuple[int, Ids]
@@ -32,7 +32,7 @@ PER_SAMPLE, PER_TOKEN, SEGMENTS, PER_RUN = ({"per": unit} for unit in ("sample",
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Batch:
-    """An iteration, a step or a piece of samples: the same type.
+    """An iteration, a step or a microbatch of samples: the same type.
 
     Numbers per sample are float64, so statistics of rewards are; log-probs come in the learner's dtype. A column that
     no one has written yet is None; reading it before its time is our mistake, not the user's.
@@ -44,13 +44,13 @@ class Batch:
 
     samples: tuple[Sample, ...] = field(metadata=PER_SAMPLE)
     keys: tuple[Key, ...] = field(metadata=PER_SAMPLE)
-    """Draw and stream of each sample, by which it is found again in its family, also in another process."""
+    """Draw and stream of each sample, by which it is found again in its rollout, also in another process."""
     sequences: Segments = field(metadata=SEGMENTS)
     """Tokens in samples."""
     groups: Segments = field(metadata=SEGMENTS)
     """Samples in groups."""
     rollouts: Segments = field(metadata=SEGMENTS)
-    """Groups in families."""
+    """Groups in rollouts."""
     place: Int[Tensor, " n"] = field(metadata=PER_TOKEN)
     """Where each token stands among its sample's tokens."""
 
@@ -107,22 +107,22 @@ class Batch:
         return replace(self, **columns)
 
     def take(self, samples: Sequence[int] | Int[Tensor, " t"]) -> "Batch":
-        """These samples in this order with all their columns; groups and families left without a sample are gone."""
+        """These samples in this order with all their columns; groups and rollouts left without a sample are gone."""
         chosen = torch.as_tensor(samples, dtype=torch.long, device=self.place.device)
         tokens, sequences = _tokens_of(self.sequences, chosen)
-        groups, families = _regroup(self.groups, self.rollouts, chosen)
+        groups, rollouts = _regroup(self.groups, self.rollouts, chosen)
         return replace(
             self,
             sequences=sequences,
             groups=groups,
-            families=families,
+            rollouts=rollouts,
             **{name: _rows(getattr(self, name), chosen) for name in columns("sample")},
             **{name: _rows(getattr(self, name), tokens) for name in columns("token")},
         )
 
     @staticmethod
     def joined(batches: Sequence["Batch"]) -> "Batch":
-        """Several batches as one; no group or family is shared between them."""
+        """Several batches as one; no group or rollout is shared between them."""
         first = batches[0]
 
         def both(name: str) -> Segments:
@@ -135,7 +135,7 @@ class Batch:
             first,
             sequences=both("sequences"),
             groups=both("groups"),
-            families=both("families"),
+            rollouts=both("rollouts"),
             **{name: _concatenated([getattr(b, name) for b in batches]) for name in rows},
         )
 
@@ -161,25 +161,25 @@ def columns(per: Literal["sample", "token", "segments", "run"]) -> tuple[str, ..
     return tuple(f.name for f in fields(Batch) if f.metadata["per"] == per)
 
 
-def pack(families: Sequence[Rollout], *, version: int = 0) -> Batch:
+def pack(rollouts: Sequence[Rollout], *, version: int = 0) -> Batch:
     """The kept samples as one batch on the CPU. Roles that no update names stay in the record.
 
-    `version` is the policy's now; a family counts its groups by the `group` of its samples.
+    `version` is the policy's now; a rollout counts its groups by the `group` of its samples.
     """
     samples: list[Sample] = []
     keys: list[Key] = []
     group_of: list[int] = []
     family_of_group: list[int] = []
-    for f, family in enumerate(families):
+    for f, rollout in enumerate(rollouts):
         numbers: dict[int, int] = {}
-        for i, sample in enumerate(family.samples):
-            if sample.role != "answer" or (family.selected is not None and not family.selected[i]):
+        for i, sample in enumerate(rollout.samples):
+            if sample.role != "answer" or (rollout.selected is not None and not rollout.selected[i]):
                 continue
             if sample.group not in numbers:
                 numbers[sample.group] = len(family_of_group)
                 family_of_group.append(f)
             samples.append(sample)
-            keys.append(key_of(family, sample))
+            keys.append(key_of(rollout, sample))
             group_of.append(numbers[sample.group])
     trained = [[i for i, t in enumerate(s.trained) if t] for s in samples]
     verdicts = [s.verdict for s in samples]
@@ -190,7 +190,7 @@ def pack(families: Sequence[Rollout], *, version: int = 0) -> Batch:
         keys=tuple(keys),
         sequences=Segments.of([len(t) for t in trained]),
         groups=Segments(torch.tensor(group_of, dtype=torch.long), len(family_of_group)),
-        rollouts=Segments(torch.tensor(family_of_group, dtype=torch.long), len(families)),
+        rollouts=Segments(torch.tensor(family_of_group, dtype=torch.long), len(rollouts)),
         place=torch.tensor([i for t in trained for i in t], dtype=torch.long),
         routes=tuple(s.routes for s in samples),
         outcome=torch.tensor([int(v.outcome) for v in verdicts if v], dtype=torch.long),
@@ -204,13 +204,13 @@ def pack(families: Sequence[Rollout], *, version: int = 0) -> Batch:
     )
 
 
-def key_of(family: Rollout, sample: Sample) -> Key:
+def key_of(rollout: Rollout, sample: Sample) -> Key:
     """The run's number of the sample's draw, and its stream, which no other sample of the draw has."""
-    return family.draw.id, sample.stream
+    return rollout.draw.id, sample.stream
 
 
 def rollout_of(scores: Sequence[float], *, lengths: Sequence[int] | None = None, limit: int = 16) -> Rollout:
-    """A family with these scores and lengths whose token ids and log-probs are arbitrary: for examples and tests.
+    """A rollout with these scores and lengths whose token ids and log-probs are arbitrary: for examples and tests.
 
     A score of 1 is correct, one of NaN unverifiable, any other wrong.
     """
@@ -238,11 +238,11 @@ def _tokens_of(sequences: Segments, chosen: Int[Tensor, " t"]) -> tuple[Int[Tens
     return segments.spread(starts[chosen]) + within, segments
 
 
-def _regroup(groups: Segments, families: Segments, chosen: Int[Tensor, " t"]) -> tuple[Segments, Segments]:
-    """Groups and families of the chosen samples, renumbered so that only those that still have a sample count."""
+def _regroup(groups: Segments, rollouts: Segments, chosen: Int[Tensor, " t"]) -> tuple[Segments, Segments]:
+    """Groups and rollouts of the chosen samples, renumbered so that only those that still have a sample count."""
     old_groups, index = torch.unique(groups.index[chosen], return_inverse=True)
-    old_families, family = torch.unique(families.index[old_groups], return_inverse=True)
-    return Segments(index, len(old_groups)), Segments(family, len(old_families))
+    old_families, rollout = torch.unique(rollouts.index[old_groups], return_inverse=True)
+    return Segments(index, len(old_groups)), Segments(rollout, len(old_families))
 
 
 def _rows(x: Any, chosen: Int[Tensor, " t"]) -> Any:

@@ -5,10 +5,10 @@ from groupwise.data.visible import visible
 __all__ = [
     "BadData",
     "Diverged",
-    "MissingRequirement",
     "GroupwiseError",
     "Locked",
     "Mismatch",
+    "MissingRequirement",
     "NoSignal",
     "Storage",
     "Unverifiable",

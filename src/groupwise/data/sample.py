@@ -11,18 +11,18 @@ __all__ = [
     "ENVIRONMENT",
     "TEMPLATE",
     "WRITTEN",
-    "GenerationRequest",
+    "CountedText",
     "Draw",
-    "Rollout",
     "Finish",
+    "Generation",
+    "GenerationRequest",
     "Ids",
     "Outcome",
     "Prompt",
+    "Rollout",
     "Sample",
     "Sampling",
-    "Generation",
     "Verdict",
-    "CountedText",
 ]
 
 Ids = tuple[int, ...]

@@ -14,7 +14,7 @@ __all__ = ["Segments"]
 class Segments:
     """`n` elements in `count` segments. An empty segment gives 0, never NaN.
 
-    The same type serves tokens in samples, samples in groups, groups in families, turns in samples.
+    The same type serves tokens in samples, samples in groups, groups in rollouts, turns in samples.
 
     >>> s = Segments.of([2, 1])
     >>> s.total(torch.tensor([1.0, 2.0, 5.0]))

@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from groupwise.data.batch import Batch
-from groupwise.data.sample import GenerationRequest, Draw, Rollout, Ids, Prompt, Sample, Generation, Verdict
+from groupwise.data.sample import Draw, Generation, GenerationRequest, Ids, Prompt, Rollout, Sample, Verdict
 
 __all__ = [
     "Advantage",
@@ -19,15 +19,16 @@ __all__ = [
     "Curriculum",
     "Engine",
     "EngineKind",
-    "Replay",
+    "Environment",
     "Filter",
     "Layout",
     "LinearHead",
     "Mask",
     "Memory",
+    "Observation",
     "Penalty",
     "Ratio",
-    "Observation",
+    "Replay",
     "Sampler",
     "Shaping",
     "Strategy",
@@ -36,7 +37,6 @@ __all__ = [
     "Verifier",
     "Weighs",
     "Weight",
-    "Environment",
 ]
 
 Couples = Literal["token", "sequence", "group"]
@@ -107,10 +107,10 @@ class Curriculum(Protocol[State]):
 
     def draw(self, state: State, task: Task, n: int, group_size: int) -> tuple[State, list[Draw]]: ...
 
-    def observe(self, state: State, families: Sequence[Rollout]) -> State: ...
+    def observe(self, state: State, rollouts: Sequence[Rollout]) -> State: ...
 
 
-# From draws to families
+# From draws to rollouts
 
 
 @runtime_checkable
@@ -138,7 +138,7 @@ class Sampler(Protocol):
 
 @runtime_checkable
 class Strategy(Protocol):
-    """How a draw becomes a family: an ordinary coroutine in which rounds, trees and turns are await, if and for."""
+    """How a draw becomes a rollout: an ordinary coroutine in which rounds, trees and turns are await, if and for."""
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout: ...
 
@@ -171,9 +171,9 @@ class EngineKind(Protocol):
 
 @runtime_checkable
 class Filter(Protocol):
-    """Marks the samples of one family that are worth training on. It sees outcomes, never a shaped reward."""
+    """Marks the samples of one rollout that are worth training on. It sees outcomes, never a shaped reward."""
 
-    def __call__(self, family: Batch, /) -> Bool[Tensor, " s"]: ...
+    def __call__(self, rollout: Batch, /) -> Bool[Tensor, " s"]: ...
 
 
 # From verdicts to one number a token
@@ -234,21 +234,21 @@ class Ratio(Protocol):
     `one_per_sequence = True` on a ratio: all tokens of a sequence have the same number.
     """
 
-    def __call__(self, piece: Batch, /) -> Float[Tensor, " n"]: ...
+    def __call__(self, microbatch: Batch, /) -> Float[Tensor, " n"]: ...
 
 
 @runtime_checkable
 class Surrogate(Protocol):
     """What is to be made large, token by token, in the graph."""
 
-    def __call__(self, piece: Batch, /) -> Float[Tensor, " n"]: ...
+    def __call__(self, microbatch: Batch, /) -> Float[Tensor, " n"]: ...
 
 
 @runtime_checkable
 class Penalty(Protocol):
     """What is to be kept small, token by token, in the graph; the coefficient is inside."""
 
-    def __call__(self, piece: Batch, /) -> Float[Tensor, " n"]: ...
+    def __call__(self, microbatch: Batch, /) -> Float[Tensor, " n"]: ...
 
 
 # The learner's side

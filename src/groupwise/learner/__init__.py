@@ -1,4 +1,4 @@
-"""From a scalar to new weights: forward, pieces, optimizer, and the models beside the policy."""
+"""From a scalar to new weights: forward, microbatches, optimizer, and the models beside the policy."""
 
 from groupwise.data.rooms import open_room
 

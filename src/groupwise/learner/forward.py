@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from groupwise.data import Backbone, Batch, LinearHead
-from groupwise.learner.linear_law import linear_logprobs
+from groupwise.learner.linear_logprobs import linear_logprobs
 from groupwise.models import Shared, logprobs
 
 __all__ = ["forward"]
@@ -65,16 +65,16 @@ def chosen(
         return law.gather(-1, ids[:, None])[:, 0], entropy
 
     if not len(target):
-        empty = hidden.sum(-1)  # keeps the graph, so that an empty piece has a gradient of zero
+        empty = hidden.sum(-1)  # keeps the graph, so that an empty microbatch has a gradient of zero
         return empty, empty.detach()
     with torch.no_grad():
         vocabulary = head(hidden[:1]).shape[-1]
     size = max(1, logits_at_once // vocabulary)
     if len(target) <= size:
         return part(hidden, target)
-    pieces = [
+    microbatches = [
         checkpoint(part, hidden[i : i + size], target[i : i + size], use_reentrant=False)
         for i in range(0, len(target), size)
     ]
-    logp, entropy = zip(*pieces)
+    logp, entropy = zip(*microbatches)
     return torch.cat(logp), torch.cat(entropy)

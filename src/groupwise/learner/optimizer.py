@@ -67,7 +67,7 @@ class Optimizer:
         return [m.grad for m in self.masters if m.grad is not None]
 
     def gather(self) -> None:
-        """Add the gradients of a piece to those of the pieces before it, in the masters' precision."""
+        """Add the gradients of a microbatch to those of the microbatches before it, in the masters' precision."""
         for weight, master in zip(self.weights, self.masters):
             if master is not weight and weight.grad is not None:
                 more = weight.grad.to(master.dtype)

@@ -1,4 +1,4 @@
-"""Which samples make a step, and which pieces of it fit in memory: decided once, from lengths alone."""
+"""Which samples make a step, and which microbatches of it fit in memory: decided once, from lengths alone."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Literal
 
 from groupwise.data import Batch, Couples
 
-__all__ = ["StepPlan", "measure_plan", "make_plan"]
+__all__ = ["StepPlan", "make_plan", "measure_plan"]
 
 Microbatch = tuple[int, ...]
 """Numbers of samples, in the batch that was cut."""
@@ -14,13 +14,13 @@ Microbatch = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """One optimizer step: its pieces together hold each of its samples once."""
+    """One optimizer step: its microbatches together hold each of its samples once."""
 
     microbatches: tuple[Microbatch, ...]
 
     @property
     def samples(self) -> tuple[int, ...]:
-        return tuple(i for piece in self.microbatches for i in piece)
+        return tuple(i for microbatch in self.microbatches for i in microbatch)
 
 
 def make_plan(
@@ -32,15 +32,15 @@ def make_plan(
     microbatch_tokens: int,
     couples: Couples = "token",
 ) -> tuple[StepPlan, ...]:
-    """An iteration in steps of `size` prompts (or as many samples as `size` prompts of it have), and those in pieces.
+    """An iteration in steps of `size` prompts (or as many samples as `size` prompts of it have), and those in microbatches.
 
     A short iteration has fewer steps, the last possibly smaller. `permutation(n)` is the keyed order in which prompts
-    or samples are dealt. A piece holds at most `piece_tokens` tokens, equal contexts counted once; a sample longer than
-    that is a piece of its own. Where the objective couples a group, a group is never split between pieces or steps.
+    or samples are dealt. A microbatch holds at most `microbatch_tokens` tokens, equal contexts counted once; a sample longer than
+    that is a microbatch of its own. Where the objective couples a group, a group is never split between microbatches or steps.
     """
-    family = batch.rollouts.index[batch.groups.index].tolist()
+    rollout = batch.rollouts.index[batch.groups.index].tolist()
     members: dict[int, list[int]] = {}
-    for sample, number in enumerate(family):
+    for sample, number in enumerate(rollout):
         members.setdefault(number, []).append(sample)
     if shuffle == "prompts":
         units = list(members.values())
@@ -58,7 +58,7 @@ def make_plan(
 
 
 def measure_plan(steps: Sequence[StepPlan], batch: Batch, *, microbatch_tokens: int) -> tuple[StepPlan, ...]:
-    """A sweep's samples as they are read before it: the first step as it stands, all others in as few pieces as fit.
+    """A sweep's samples as they are read before it: the first step as it stands, all others in as few microbatches as fit.
 
     Only the first step meets the weights that were read, and there a ratio must be 1 to the bit.
     """
@@ -67,9 +67,9 @@ def measure_plan(steps: Sequence[StepPlan], batch: Batch, *, microbatch_tokens: 
     return (*steps[:1], *([StepPlan(rest)] if rest else []))
 
 
-def _microbatches(batch: Batch, samples: list[int], whole: list[int], piece_tokens: int) -> tuple[Microbatch, ...]:
-    """The samples of a step dealt into pieces in order, so that those with equal contexts stay side by side."""
-    pieces: list[list[int]] = []
+def _microbatches(batch: Batch, samples: list[int], whole: list[int], microbatch_tokens: int) -> tuple[Microbatch, ...]:
+    """The samples of a step dealt into microbatches in order, so that those with equal contexts stay side by side."""
+    microbatches: list[list[int]] = []
     contexts: set[tuple[int, ...]] = set()
     held = 0
     start = 0
@@ -81,12 +81,12 @@ def _microbatches(batch: Batch, samples: list[int], whole: list[int], piece_toke
         fresh = {batch.samples[i].context for i in block}
         own = sum(len(batch.samples[i].tokens) for i in block)
         cost = own + sum(len(c) for c in fresh - contexts)
-        if not pieces or held + cost > piece_tokens:
-            pieces.append([])
+        if not microbatches or held + cost > microbatch_tokens:
+            microbatches.append([])
             contexts, held = set(), 0
             cost = own + sum(len(c) for c in fresh)
-        pieces[-1].extend(block)
+        microbatches[-1].extend(block)
         contexts |= fresh
         held += cost
         start = end
-    return tuple(tuple(piece) for piece in pieces)
+    return tuple(tuple(microbatch) for microbatch in microbatches)

@@ -12,7 +12,7 @@ from torch import Tensor
 from groupwise.data import Batch, Usage
 from groupwise.models import Experts, Routes, Shared
 
-__all__ = ["Routing", "mixture", "check_routing"]
+__all__ = ["Routing", "check_routing", "mixture"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class Routing:
 
 
 class RoutedForward:
-    """One piece's way through the experts: pass it to `forward`, then ask it."""
+    """One microbatch's way through the experts: pass it to `forward`, then ask it."""
 
     def __init__(self, experts: Experts, *, follow: bool = False, weigh: bool = False) -> None:
         self.experts, self.follow, self.weigh = experts, follow, weigh
@@ -81,10 +81,10 @@ class RoutedForward:
         return load
 
     def balance(self, load: Float[Tensor, "routers count"], tokens: int) -> Float[Tensor, ""]:
-        """This piece's part of `count * sum over experts of (share of tokens) (mean probability)`, meaned over routers.
+        """This microbatch's part of `count * sum over experts of (share of tokens) (mean probability)`, meaned over routers.
 
         In the graph through the probabilities alone, in which it is linear: with `load` and `tokens` of the whole step,
-        pieces add up to the step. transformers pools the routers first, so that one may make up for another.
+        microbatches add up to the step. transformers pools the routers first, so that one may make up for another.
         """
         total = torch.zeros((), device=load.device)
         for number, logits in self.routes.logits.items():
@@ -100,23 +100,23 @@ class StepRouting:
     Every token that a sample's log-probs depend on counts once for that sample, its prompt's tokens, too.
     """
 
-    def __init__(self, model: Any, routing: Routing, pieces: Sequence[Batch]) -> None:
+    def __init__(self, model: Any, routing: Routing, microbatches: Sequence[Batch]) -> None:
         self.experts = mixture(model)
         self.routing = routing
         self.changed, self.choices, self.balance = 0, 0, 0.0
         self._load: Tensor | None = None
-        self._tokens = sum(len(s.context) + len(s.tokens) - 1 for b in pieces for s in b.samples if s.tokens)
-        if self.experts is not None and routing.balance and len(pieces) > 1:
-            self._load = sum(self._counted(model, piece) for piece in pieces)  # type: ignore[assignment]
+        self._tokens = sum(len(s.context) + len(s.tokens) - 1 for b in microbatches for s in b.samples if s.tokens)
+        if self.experts is not None and routing.balance and len(microbatches) > 1:
+            self._load = sum(self._counted(model, microbatch) for microbatch in microbatches)  # type: ignore[assignment]
 
     def forward_pass(self) -> RoutedForward | None:
-        """For the next piece; None where there are no experts."""
+        """For the next microbatch; None where there are no experts."""
         if self.experts is None:
             return None
         return RoutedForward(self.experts, follow=self.routing.replay != "none", weigh=self.routing.balance > 0)
 
     def add(self, trip: RoutedForward | None) -> Float[Tensor, ""] | None:
-        """What a piece that was forwarded adds to the loss beside its objective; None if nothing."""
+        """What a microbatch that was forwarded adds to the loss beside its objective; None if nothing."""
         if trip is None:
             return None
         changed, choices = trip.changed()
@@ -129,12 +129,12 @@ class StepRouting:
         return self.routing.balance * part
 
     @torch.no_grad()
-    def _counted(self, model: Any, piece: Batch) -> Tensor:
-        """Where a piece's tokens go: the whole step's load must be known before its first piece has a gradient."""
+    def _counted(self, model: Any, microbatch: Batch) -> Tensor:
+        """Where a microbatch's tokens go: the whole step's load must be known before its first microbatch has a gradient."""
         trip = self.forward_pass()
         assert trip is not None
-        contexts, tokens = zip(*((s.context, s.tokens) for s in piece.samples))
-        trip(model, piece, Shared.of(contexts, tokens, device=piece.place.device))
+        contexts, tokens = zip(*((s.context, s.tokens) for s in microbatch.samples))
+        trip(model, microbatch, Shared.of(contexts, tokens, device=microbatch.place.device))
         return trip.load()
 
 

@@ -1,4 +1,4 @@
-"""A scalar to new weights: read what formulas need, forward piece by piece, step, remember."""
+"""A scalar to new weights: read what formulas need, forward microbatch by microbatch, step, remember."""
 
 import copy
 import math
@@ -12,11 +12,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from groupwise.data import Backbone, Batch, Entropy, Logp, Measure, Memory
-from groupwise.learner.followers import InitialPolicy
 from groupwise.learner.forward import forward
 from groupwise.learner.optimizer import AdamW, Optimizer
 from groupwise.learner.plan import StepPlan
-from groupwise.learner.routing import Routing, StepRouting, RoutedForward, mixture
+from groupwise.learner.routing import RoutedForward, Routing, StepRouting, mixture
+from groupwise.learner.side_models import InitialPolicy
 from groupwise.models import Decoder, logprob_dtype
 
 __all__ = ["NO_TOKEN", "Learner", "StepResult"]
@@ -30,11 +30,11 @@ NO_TOKEN = "no token is trained"
 
 @runtime_checkable
 class Loss(Protocol):
-    """What the learner knows of an objective: constants of the whole step, then a scalar a piece."""
+    """What the learner knows of an objective: constants of the whole step, then a scalar a microbatch."""
 
     def prepare(self, step: Batch) -> Batch: ...
 
-    def __call__(self, piece: Batch) -> Float[Tensor, ""]: ...
+    def __call__(self, microbatch: Batch) -> Float[Tensor, ""]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ class StepResult:
 
 
 class Learner:
-    """A model under training: the only owner of weights, optimizer and followers. It never sees a method's name.
+    """A model under training: the only owner of weights, optimizer and side_models. It never sees a method's name.
 
     `steps` is how many optimizer steps the run will have, for the schedule of its rate; `version` counts publications.
     """
@@ -99,8 +99,10 @@ class Learner:
         return dict(self.model.state_dict())
 
     @torch.no_grad()
-    def compute_measures(self, batch: Batch, plan: Sequence[StepPlan], measures: frozenset[Measure], routing: Routing = PLAIN) -> Batch:
-        """The batch with old log-probs and measures, computed on the pieces of `plan` (see `ahead`).
+    def compute_measures(
+        self, batch: Batch, plan: Sequence[StepPlan], measures: frozenset[Measure], routing: Routing = PLAIN
+    ) -> Batch:
+        """The batch with old log-probs and measures, computed on the microbatches of `plan` (see `ahead`).
 
         `measures` without `Logp("policy")` and `Entropy()` leaves the policy's own forward out. With it goes a
         mixture's choice of experts, which is written down unless the engine's is followed.
@@ -111,15 +113,15 @@ class Learner:
         order = [i for step in plan for i in step.samples]
         columns: dict[Measure, list[Tensor]] = {measure: [] for measure in (OLD, Entropy(), *map(Logp, models))}
         experts, routes = mixture(self.model), list(batch.routes)
-        for piece in (piece for step in plan for piece in step.microbatches):
-            part = batch.take(piece)
+        for microbatch in (microbatch for step in plan for microbatch in step.microbatches):
+            part = batch.take(microbatch)
             if own:
                 trip = RoutedForward(experts, follow=routing.replay == "engine") if experts else None
                 logp, entropy = forward(self.model, part, temperature=self.temperature, through=trip)
                 columns[OLD].append(logp)
                 columns[Entropy()].append(entropy)
                 if trip is not None and routing.replay != "engine":
-                    for i, lines in zip(piece, trip.written()):
+                    for i, lines in zip(microbatch, trip.written()):
                         routes[i] = lines
             for name in models:
                 columns[Logp(name)].append(forward(self.models[name], part, temperature=self.temperature)[0])
@@ -158,7 +160,7 @@ class Learner:
     def _backward(
         self, whole: Batch, step: StepPlan, objective: Loss, routing: Routing = PLAIN
     ) -> tuple[float, Batch, StepRouting]:
-        """Gradients of the whole step, piece by piece; the loss, the step with its log-probs, and its experts."""
+        """Gradients of the whole step, microbatch by microbatch; the loss, the step with its log-probs, and its experts."""
         parts = _microbatches(whole, step)
         traffic = StepRouting(self.model, routing, parts)
         losses: list[Tensor] = []
@@ -172,7 +174,7 @@ class Learner:
             scalar.backward()
             assert leaf.grad is not None, "a loss depends on its log-probs"
             beside = traffic.add(trip)
-            # Every piece runs its backward pass, also where the gradient is zero: under FSDP a backward pass gathers
+            # Every microbatch runs its backward pass, also where the gradient is zero: under FSDP a backward pass gathers
             # and reduces weights, so ranks that decide by their own gradients would wait for each other for ever.
             roots, slopes = ([logp], [leaf.grad]) if beside is None else ([logp, beside], [leaf.grad, None])
             torch.autograd.backward(roots, slopes)
@@ -228,11 +230,11 @@ def _frozen(model: M) -> M:
 
 
 def _microbatches(whole: Batch, step: StepPlan) -> list[Batch]:
-    """The pieces of a step's own batch."""
+    """The microbatches of a step's own batch."""
     if len(step.microbatches) == 1:
         return [whole]
     ends = list(accumulate(map(len, step.microbatches)))
-    return [whole.take(range(end - len(piece), end)) for piece, end in zip(step.microbatches, ends)]
+    return [whole.take(range(end - len(microbatch), end)) for microbatch, end in zip(step.microbatches, ends)]
 
 
 def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -5,7 +5,7 @@ from typing import Literal
 
 from groupwise.advantages import every_token
 from groupwise.data import Advantage, Credit, Curriculum, Filter, Logp, Mask, Measure, Memory, Shaping, Strategy, needs
-from groupwise.learner import Routing, InitialPolicy
+from groupwise.learner import InitialPolicy, Routing
 from groupwise.methods.schedules import Schedule
 from groupwise.objective import Objective
 from groupwise.rewards import Correctness, everything
@@ -29,7 +29,7 @@ class Method:
     curriculum: Curriculum = Shuffled()  # noqa: RUF009
     strategy: Strategy = Independent()  # noqa: RUF009
     filter: Filter = everything
-    refill: int = field(default=0, metadata={"beside": "keep"})
+    refill: int = field(default=0, metadata={"beside": "filter"})
     unverifiable: Literal["exclude", "wrong", "drop_group"] = "exclude"
     shaping: tuple[Shaping, ...] = (Correctness(),)
     advantage: tuple[Advantage, ...] = ()
@@ -46,7 +46,7 @@ class Method:
     schedules: tuple[tuple[str, Schedule], ...] = ()
 
     def __post_init__(self) -> None:
-        for name, least in (("group_size", 1), ("refill", 0), ("minibatches", 1), ("passes", 1)):
+        for name, least in (("group_size", 1), ("refill", 0), ("minibatches", 1), ("epochs", 1)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} is {getattr(self, name)}: needs at least {least}")
         if not self.shaping:

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from groupwise.models.decoder import Decoder, Shape
     from groupwise.models.files import base_directory, base_name, commit_of, find_model, of_hub, own_code
     from groupwise.models.layout import Shared
-    from groupwise.models.lora import Lora, adapted, attach, load_peft, merge, check_targets, write_adapter
+    from groupwise.models.lora import Lora, adapted, attach, check_targets, load_peft, merge, write_adapter
     from groupwise.models.packed_attention import attention, past
     from groupwise.models.routing import Experts, Routes, experts_of
     from groupwise.models.sampling import choose, logprob_dtype, logprobs, truncated
-    from groupwise.models.templates import Messages, Template, closed, find_template, conversation_turn
+    from groupwise.models.templates import Messages, Template, closed, conversation_turn, find_template
     from groupwise.models.tokenizer import Tokenizer, read_tokenizer
     from groupwise.models.weights import fingerprint, weight_files
 
@@ -46,19 +46,20 @@ __all__ = [
     "base_directory",
     "base_name",
     "blocked",
+    "check_targets",
     "choose",
     "closed",
     "commit_of",
+    "conversation_turn",
     "experts_of",
     "find_model",
     "find_template",
     "fingerprint",
     "forget",
-    "conversation_turn",
     "keyed_random",
-    "logprob_dtype",
     "lineage",
     "load_peft",
+    "logprob_dtype",
     "logprobs",
     "merge",
     "of_hub",
@@ -71,7 +72,6 @@ __all__ = [
     "read_model",
     "read_shape",
     "read_tokenizer",
-    "check_targets",
     "stored_dtype",
     "truncated",
     "uniform",

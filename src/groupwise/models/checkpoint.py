@@ -15,10 +15,15 @@ from groupwise.models.decoder import Decoder, Shape, Sizes
 from groupwise.models.families import beyond, config_of, shape_of
 from groupwise.models.fields import short
 from groupwise.models.files import base_directory, listing, read_json
-from groupwise.models.foreign import TransformersModel
-from groupwise.models.foreign_files import transformers_outline, transformers_sizes, read_transformers, write_transformers
 from groupwise.models.lora import read_adapter
 from groupwise.models.tokenizer import Tokenizer
+from groupwise.models.transformers_files import (
+    read_transformers,
+    transformers_outline,
+    transformers_sizes,
+    write_transformers,
+)
+from groupwise.models.transformers_model import TransformersModel
 from groupwise.models.weights import FRESH, Stored, fingerprint, header, refuse_types, tensors, weight_files
 
 Model = Decoder | TransformersModel

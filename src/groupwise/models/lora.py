@@ -15,11 +15,11 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from groupwise.data import BadData, MissingRequirement, GroupwiseError, Usage, visible
+from groupwise.data import BadData, GroupwiseError, MissingRequirement, Usage, visible
 from groupwise.models.fields import mapping, real, short, whole
 from groupwise.models.files import ADAPTER, listing, read_json
-from groupwise.models.foreign import TransformersModel
 from groupwise.models.hub import is_hub_name
+from groupwise.models.transformers_model import TransformersModel
 from groupwise.models.weights import header, metadata, refuse_types, tensors
 
 WEIGHTS = "adapter_model.safetensors"

@@ -19,7 +19,7 @@ __all__ = ["Objective"]
 class Objective:
     """`sum over tokens of share * (penalties - weights * surrogate)`, to be minimised; every divisor is inside `share`.
 
-    A step is fixed whole, then forwarded in pieces whose losses add up: `sum(objective(piece) for piece in pieces)`.
+    A step is fixed whole, then forwarded in microbatches whose losses add up: `sum(objective(microbatch) for microbatch in microbatches)`.
 
     >>> from groupwise.data import family_of, pack
     >>> from groupwise.objective import sequence_mean
@@ -44,16 +44,16 @@ class Objective:
 
     @torch.no_grad()
     def prepare(self, step: Batch) -> Batch:
-        """`share` and `weight` of every token, from the whole step, before it is cut into pieces."""
+        """`share` and `weight` of every token, from the whole step, before it is cut into microbatches."""
         weights = (_per_token(w, step) for w in self.weights)
         weight = math.prod(weights, start=torch.ones_like(step.advantage))
         return step.having(share=_per_token(self.aggregate, step), weight=weight)
 
-    def __call__(self, piece: Batch) -> Float[Tensor, ""]:
+    def __call__(self, microbatch: Batch) -> Float[Tensor, ""]:
         """Pieces of a fixed step add up to the step."""
-        gain = piece.weight * _per_token(self.surrogate, piece)
-        cost = sum((_per_token(p, piece) for p in self.penalties), start=-gain)
-        return (piece.share * cost).sum()
+        gain = microbatch.weight * _per_token(self.surrogate, microbatch)
+        cost = sum((_per_token(p, microbatch) for p in self.penalties), start=-gain)
+        return (microbatch.share * cost).sum()
 
 
 def _per_token(part: Callable[[Batch], Tensor], batch: Batch) -> Float[Tensor, " n"]:

@@ -1,6 +1,6 @@
 """What people look at, from whole steps and under no grad. Names are TRL's where it has one.
 
-A number is taken over the whole set that it describes, never averaged over pieces, ranks or steps; where there is
+A number is taken over the whole set that it describes, never averaged over microbatches, ranks or steps; where there is
 nothing to describe, its name is missing.
 """
 

@@ -1,4 +1,4 @@
-"""Verdicts to numbers: what shapes a reward, and which families are kept."""
+"""Verdicts to numbers: what shapes a reward, and which rollouts are kept."""
 
 from groupwise.data.rooms import open_room
 

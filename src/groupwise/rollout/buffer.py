@@ -1,4 +1,4 @@
-"""From the number of prompts that an iteration wants to families worth training on."""
+"""From the number of prompts that an iteration wants to rollouts worth training on."""
 
 import asyncio
 from collections import Counter
@@ -13,18 +13,18 @@ from groupwise.data import (
     Curriculum,
     Draw,
     Engine,
-    Rollout,
-    Ids,
-    Replay,
+    Environment,
     Filter,
+    Ids,
     Outcome,
     Prompt,
+    Replay,
+    Rollout,
     Sampling,
     Strategy,
     Task,
     Verifier,
     WorkerLost,
-    Environment,
     name_of,
     pack,
 )
@@ -58,7 +58,7 @@ class Rollouts:
 
     @property
     def causes(self) -> Mapping[str, int]:
-        """Why families were dropped, and how many for each reason."""
+        """Why rollouts were dropped, and how many for each reason."""
         return Counter(f.cause for f in self.dropped)
 
     @property
@@ -70,12 +70,12 @@ class Rollouts:
 
     @property
     def metrics(self) -> dict[str, int]:
-        """What the rounds brought: every family is counted once, among the kept or under the cause of its leaving."""
+        """What the rounds brought: every rollout is counted once, among the kept or under the cause of its leaving."""
         unjudged, answers, _ = self.unverifiable
         line = {
             "rollout/rounds": self.rounds,
-            "rollout/families": len(self.all),
-            "rollout/kept": len(self.selected),
+            "rollout/rollouts": len(self.all),
+            "rollout/selected": len(self.selected),
             "rollout/dropped": len(self.dropped),
             "rollout/missing": self.missing,
             "rollout/unverifiable": unjudged,
@@ -88,7 +88,7 @@ class Rollouts:
 class Buffer:
     """Draws prompts until an iteration has what it wants. All that it remembers is the curriculum's state.
 
-    `deadline` bounds a family, from its launch to its last verdict; `verdict_deadline` each verdict; in seconds.
+    `deadline` bounds a rollout, from its launch to its last verdict; `verdict_deadline` each verdict; in seconds.
     `world` makes an environment for each sample, for the strategies that ask one; `journal` keeps what these answer,
     and `frame` is what a chat template writes before and behind it.
     """
@@ -112,9 +112,9 @@ class Buffer:
         self._state = self.curriculum.init(self.task, self.seed)
 
     async def take(self, n: int, group_size: int, strategy: Strategy, keep: Filter, refill: int) -> Rollouts:
-        """Families until `n` are kept: at most `refill` further rounds, each for exactly those still missing.
+        """Rollouts until `n` are kept: at most `refill` further rounds, each for exactly those still missing.
 
-        Nothing is remembered of a take that fails: it can be done again. WorkerLost for a family beyond its deadline.
+        Nothing is remembered of a take that fails: it can be done again. WorkerLost for a rollout beyond its deadline.
         """
         state, taken, rounds = self._state, [], 0
         missing = n
@@ -122,17 +122,17 @@ class Buffer:
             state, draws = self.curriculum.draw(state, self.task, missing, group_size)
             if not draws:
                 break
-            families = [self._filtered(f, keep) for f in await together(self._rollout(d, strategy) for d in draws)]
-            state = self.curriculum.observe(state, families)
-            taken += families
-            missing -= sum(any(f.selected or ()) for f in families)
+            rollouts = [self._filtered(f, keep) for f in await together(self._rollout(d, strategy) for d in draws)]
+            state = self.curriculum.observe(state, rollouts)
+            taken += rollouts
+            missing -= sum(any(f.selected or ()) for f in rollouts)
             rounds += 1
         self._state = state
         return Rollouts(tuple(taken), rounds, missing)
 
-    def pack(self, families: Sequence[Rollout], *, version: int = 0) -> Batch:
+    def pack(self, rollouts: Sequence[Rollout], *, version: int = 0) -> Batch:
         """The kept samples as one batch. With `unverifiable = "wrong"`, unverifiable outcomes are wrong in it."""
-        batch = pack(families, version=version)
+        batch = pack(rollouts, version=version)
         if self.unverifiable != "wrong":
             return batch
         return batch.having(
@@ -154,9 +154,9 @@ class Buffer:
         )  # fmt: skip
         return await _in_time(strategy, sampler, self.deadline)
 
-    def _filtered(self, family: Rollout, keep: Filter) -> Rollout:
-        """The family with `kept` for each sample. Keep sees what the method's statistics will see."""
-        batch = self.pack([family])
+    def _filtered(self, rollout: Rollout, keep: Filter) -> Rollout:
+        """The rollout with `kept` for each sample. Keep sees what the method's statistics will see."""
+        batch = self.pack([rollout])
         unjudged = batch.outcome == Outcome.unverifiable
         stays = torch.zeros_like(unjudged)
         judged = (~unjudged).nonzero().squeeze(1)
@@ -169,9 +169,9 @@ class Buffer:
             stays[judged] = keep(batch.take(judged))
             cause = "" if bool(stays.any()) else name_of(keep)
         marks = iter(stays.tolist())  # of what was packed: answers that the strategy itself did not leave out
-        before = family.selected or (True,) * len(family.samples)
-        kept = tuple(s.role == "answer" and b and next(marks) for s, b in zip(family.samples, before))
-        return replace(family, kept=kept, cause=cause)
+        before = rollout.selected or (True,) * len(rollout.samples)
+        kept = tuple(s.role == "answer" and b and next(marks) for s, b in zip(rollout.samples, before))
+        return replace(rollout, selected=kept, cause=cause)
 
 
 async def answers(
@@ -187,7 +187,7 @@ async def answers(
     strategy: Strategy = Independent(),  # noqa: B008
     deadline: float = 600.0,
     verdict_deadline: float = 60.0,
-    world: Callable[[], Environment] | None = None,
+    environment: Callable[[], Environment] | None = None,
     journal: Replay | None = None,
     frame: tuple[Ids, Ids] = ((), ()),
 ) -> list[Rollout]:
@@ -198,7 +198,7 @@ async def answers(
     samplers = [
         DrawSampler(
             draw=Draw(i, prompt, n), engine=engine, verifier=verifier, tokenizer=tokenizer, sampling=sampling,
-            seed=seed, purpose=purpose, deadline=verdict_deadline, environment=world, replay=journal,
+            seed=seed, purpose=purpose, deadline=verdict_deadline, environment=environment, replay=journal,
             frame=frame,
         )
         for i, prompt in enumerate(prompts)
@@ -221,7 +221,7 @@ async def _in_time(strategy: Strategy, sampler: DrawSampler, deadline: float) ->
         if not limit.expired():
             raise
         raise WorkerLost(
-            f"draw {sampler.draw.id} brought no family within {deadline:g} seconds",
+            f"draw {sampler.draw.id} brought no rollout within {deadline:g} seconds",
             evidence=f"it waited for {', '.join(waited) or 'its strategy'}",
             fix="look whether the engine or the verifier hangs, or raise machine.deadline",
         ) from None

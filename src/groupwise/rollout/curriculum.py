@@ -39,7 +39,7 @@ class Shuffled:
             draws.append(Draw(i, task[int(_order(seed, epoch, len(task))[place])], group_size))
         return Drawn(seed=seed, drawn=first + n), draws
 
-    def observe(self, state: Drawn, families: Sequence[Rollout]) -> Drawn:
+    def observe(self, state: Drawn, rollouts: Sequence[Rollout]) -> Drawn:
         return state
 
 

@@ -9,7 +9,7 @@ from itertools import groupby, islice
 import torch
 from torch import Tensor
 
-from groupwise.data import GenerationRequest, Finish, Ids, Generation, Usage
+from groupwise.data import Finish, Generation, GenerationRequest, Ids, Usage
 from groupwise.models import Experts, Model, Routes, Tokenizer, blocked, forget, logprobs
 from groupwise.rollout.cache import PrefixCache
 from groupwise.rollout.layouts import ROWS, Prefill, padded, shareable

@@ -136,7 +136,7 @@ class Decode:
     """
 
     own: Sequence[RowsKeysValues]
-    """By chunks of positions: products read memory that is in one piece several times as fast."""
+    """By chunks of positions: products read memory that is in one microbatch several times as fast."""
     position: Int[Tensor, " n"]
     place: Int[Tensor, " live"]
     writes: Sequence[tuple[int, Int[Tensor, " _"], Int[Tensor, " _"]]]
@@ -181,9 +181,9 @@ class Decode:
             keys[layer][rows, :, at], values[layer][rows, :, at] = k[own], v[own]
         padding = len(q) - n
         q = (q[:n] * d**-0.5).view(n, kv, -1, d)
-        pieces = chunks(self.mask.shape[-1])
+        microbatches = chunks(self.mask.shape[-1])
         mask, first = self._within(window)
-        score = torch.cat([_times(q, keys[layer][:n].mT, swap) for _, (keys, _) in zip(pieces, self.own)], -1)
+        score = torch.cat([_times(q, keys[layer][:n].mT, swap) for _, (keys, _) in zip(microbatches, self.own)], -1)
         score = _capped(score, softcap) + mask
         top = score.amax(-1, keepdim=True)
         before = [(one.rows, *one.look(layer, q, first, softcap)) for one in self.common]
@@ -191,7 +191,7 @@ class Decode:
             top[rows] = torch.maximum(top[rows], high)
         weight = score.sub_(top).exp_()
         seen, total = q.new_zeros(()), q.new_zeros(())
-        for c, (_, values) in zip(pieces, self.own):
+        for c, (_, values) in zip(microbatches, self.own):
             seen = seen + _times(weight[..., c], values[layer][:n], swap)
             total = total + weight[..., c].sum(-1, keepdim=True)
         for rows, high, values, mass in before:

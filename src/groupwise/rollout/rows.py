@@ -9,11 +9,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from groupwise.data import GenerationRequest, Finish, Sampling, Generation
-from groupwise.models import Experts, Model, Routes, Tokenizer, choose, logprob_dtype, lineage, truncated, uniform
+from groupwise.data import Finish, Generation, GenerationRequest, Sampling
+from groupwise.models import Experts, Model, Routes, Tokenizer, choose, lineage, logprob_dtype, truncated, uniform
 from groupwise.rollout.layouts import ROWS, KeysValues, padded, room, shareable
 from groupwise.rollout.routes import Written
-from groupwise.rollout.stems import UniqueSequences
+from groupwise.rollout.unique_sequences import UniqueSequences
 
 Distribution = tuple[float, float, int, float, int]
 

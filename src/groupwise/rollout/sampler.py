@@ -12,25 +12,25 @@ from typing import Any, TypeVar
 from groupwise.data import (
     ENVIRONMENT,
     TEMPLATE,
-    GenerationRequest,
+    CountedText,
     Draw,
     Engine,
+    Environment,
     Finish,
+    GenerationRequest,
     GroupwiseError,
     Ids,
-    Replay,
-    Outcome,
     Observation,
+    Outcome,
+    Replay,
     Sample,
     Sampling,
     Usage,
     Verdict,
     Verifier,
-    CountedText,
-    Environment,
 )
 from groupwise.models import Purpose, Tokenizer, conversation_turn, keyed_random
-from groupwise.rollout.talk import ReplayMismatch, Conversation
+from groupwise.rollout.conversation import Conversation, ReplayMismatch
 from groupwise.rollout.together import together
 
 __all__ = ["DrawSampler"]
@@ -125,7 +125,7 @@ class DrawSampler:
             try:
                 return await talk.reply(sample)
             except ReplayMismatch:
-                self.conversations[sample.stream] = replace(talk, world=self.environment(), reads=False, past=[])
+                self.conversations[sample.stream] = replace(talk, environment=self.environment(), reads=False, past=[])
                 raise
 
     def append(self, sample: Sample, words: str) -> Sample:

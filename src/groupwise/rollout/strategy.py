@@ -1,10 +1,10 @@
-"""How a draw becomes a family."""
+"""How a draw becomes a rollout."""
 
 from dataclasses import dataclass, replace
 from itertools import count
 
-from groupwise.data import BadData, Draw, Rollout, Finish, Outcome, Sample, Sampler, Verdict
-from groupwise.rollout.talk import ReplayMismatch
+from groupwise.data import BadData, Draw, Finish, Outcome, Rollout, Sample, Sampler, Verdict
+from groupwise.rollout.conversation import ReplayMismatch
 from groupwise.rollout.together import together
 
 SOCKET = "Strategy"

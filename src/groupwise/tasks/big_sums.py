@@ -20,8 +20,10 @@ from random import Random
 from typing import Any
 
 from groupwise.data import Ids, Prompt
+from groupwise.environments.tools import Hermes, Malformed, calculate
 from groupwise.tasks.calculator import is_held_out
-from groupwise.tasks.tools import Hermes, Malformed, calculate
+
+__all__ = ["BigSums"]
 
 SIGNS = "+-*"
 LEAST, MOST = 10, 99

@@ -14,6 +14,8 @@ from random import Random
 
 from groupwise.data import Ids, Outcome, Prompt, Sample, Verdict
 
+__all__ = ["Calculator", "calculator_answer", "demonstrations"]
+
 OPERANDS = (4, 5, 6)
 LARGEST = 49
 TRAINING = 16_384

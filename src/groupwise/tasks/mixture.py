@@ -6,8 +6,10 @@ from itertools import accumulate, pairwise
 from math import floor, isfinite
 
 from groupwise.data import Prompt, Sample, Task, Usage, Verdict, Verifier
-from groupwise.tasks.facts import SourceStats
 from groupwise.tasks.problems import Problems, refuse_overlap
+from groupwise.tasks.source_stats import SourceStats
+
+__all__ = ["Each", "Mixture"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.data import BadData, Ids, Prompt, Usage
-from groupwise.tasks.facts import SourceStats, ContentHash, counted, listed, stands_in
 from groupwise.tasks.fields import Asked, Fields, words
 from groupwise.tasks.rows import SHOWN, Fault, Row, rows_of
+from groupwise.tasks.source_stats import ContentHash, SourceStats, counted, listed, stands_in
+
+__all__ = ["Problems"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,9 @@ class Problems:
         return Problems((), held, tuple(facts))
 
     @classmethod
-    def apart(cls, training: tuple[list[Prompt], SourceStats], held_out: tuple[list[Prompt], SourceStats]) -> "Problems":
+    def apart(
+        cls, training: tuple[list[Prompt], SourceStats], held_out: tuple[list[Prompt], SourceStats]
+    ) -> "Problems":
         """Two sources, one to train on and one held out. `BadData` where they share a problem."""
         refuse_overlap(training[0], held_out[0])
         first = replace(training[1], training=len(training[0]), held_out=0)

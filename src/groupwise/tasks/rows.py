@@ -190,7 +190,9 @@ def _unread(name: str, error: Exception) -> BadData | MissingRequirement:
     if _kinds(error) & UNREACHED:
         fix = f"where there is a network: hf download --repo-type dataset {name} --local-dir DIR\n"
         fix += "then name DIR, or PRESET:DIR, instead"
-        return MissingRequirement(f"the data set {name} is not here, and the hub cannot be reached", evidence=seen, fix=fix)
+        return MissingRequirement(
+            f"the data set {name} is not here, and the hub cannot be reached", evidence=seen, fix=fix
+        )
     if isinstance(error, ValueError) and "config" in told:
         fix = f"name one of its configurations: {HUB}{name}:CONFIG"
         return BadData(f"the data set {name} does not say which part of it", evidence=seen, fix=fix)

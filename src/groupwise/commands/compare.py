@@ -1,0 +1,158 @@
+"""`groupwise compare A B`: how much better B is, on the same problems, or which field of their protocols forbids it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from groupwise.data import BadData, Usage, visible
+from groupwise.evaluation.evaluate import columns
+from groupwise.evaluation.interval import averaged, paired
+from groupwise.evaluation.result import FOLDER, KS, MAY_DIFFER, kind, named, read, tallies
+
+
+def compare(a: str, b: str, allow: Sequence[str] = ()) -> int:
+    """Print the paired difference of every number of two evaluations. `Usage` where they may not be compared."""
+    for left, right in pairs(Path(a), Path(b)):
+        print(visible("\n".join(table(left, right, allow)), lines=True))
+    return 0
+
+
+def pairs(a: Path, b: Path) -> list[tuple[Path, Path]]:
+    """The files to compare. Of two runs, those that both were asked; a file with a run, the run's only one."""
+    left, right = files(a), files(b)
+    if a.is_dir() and b.is_dir():
+        both = sorted(left.keys() & right.keys())
+        if both:
+            return [(left[name], right[name]) for name in both]
+    if len(left) == len(right) == 1:
+        return [(next(iter(left.values())), next(iter(right.values())))]
+    many = a if len(left) > 1 else b
+    seen = "\n".join(map(str, files(many).values()))
+    raise Usage(f"{many} has several evaluations: which one?", evidence=seen, fix="name the file itself")
+
+
+def files(path: Path) -> dict[str, Path]:
+    """The evaluations of a run by name, or the file itself. `BadData` where there are none."""
+    if path.is_file():
+        return {path.name: path}
+    if not path.is_dir():
+        raise BadData(f"there is no {path}", evidence="no such file", fix="name a run, or what eval wrote")
+    found = sorted((path / FOLDER).glob("*.json"))
+    if not found:
+        fix = f"evaluate it first: groupwise eval {path} --samples 8"
+        raise BadData(f"{path} has no evaluations", evidence=f"no file in {path / FOLDER}", fix=fix)
+    return {file.name: file for file in found}
+
+
+def table(a: Path, b: Path, allow: Sequence[str] = ()) -> list[str]:
+    """The comparison of two files, one line a figure."""
+    left, right = read(a), read(b)
+    if len(left["numbers"]) != len(right["numbers"]):
+        seen = "\n".join(
+            f"{path}: {'; '.join(kind(x['protocol']) for x in e['numbers'])}" for path, e in ((a, left), (b, right))
+        )
+        raise Usage(
+            "these evaluations do not hold the same numbers", evidence=seen, fix="evaluate both in the same way"
+        )
+    matched = list(zip(left["numbers"], right["numbers"]))
+    for x, y in matched:
+        refuse(x["protocol"], y["protocol"], allow)
+        if len(x["problems"]) != len(y["problems"]):
+            seen = f"{len(x['problems'])} in A, {len(y['problems'])} in B"
+            raise Usage("problems that are not the same can never be paired", evidence=seen, fix="evaluate one again")
+    whose = [named(one["numbers"][0]["protocol"]) for one in (left, right)]
+    lines = [visible(f"A: {a}  {whose[0]}"), visible(f"B: {b}  {whose[1]}")]
+    averages = []
+    for x, y in matched:
+        lines += ["", *rows(x, y)]
+        averages.append(average(x, y))
+    if "mean" in left and "mean" in right:
+        lines += ["", f"{'mean of ' + str(len(matched)):<10}{difference(*pooled(averages))}"]
+    return lines
+
+
+def refuse(a: Mapping[str, Any], b: Mapping[str, Any], allow: Sequence[str]) -> None:
+    """`Usage` naming every field in which two protocols differ and may not."""
+    forbidden = [(name, x, y) for name, x, y in differences(a, b) if not within(name, (*MAY_DIFFER, *allow))]
+    if forbidden:
+        seen = [f"{name}: {shown(x)} in A, {shown(y)} in B" for name, x, y in forbidden]
+        fields = " ".join(f"--allow {name}" for name, _, _ in forbidden)
+        fix = "evaluate one of them again in the way of the other; or, if that difference is what you want to see,\n"
+        fix += f"add {fields} to the command"
+        raise Usage(f"not taken in the same way: {kind(a)}", evidence="\n".join(seen), fix=fix)
+
+
+def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    """Every field in which two records differ, with both values; None where one has no such field.
+
+    >>> differences({"n": 1, "sampling": {"top_p": 1.0}}, {"n": 1, "sampling": {"top_p": 0.7}})
+    [('sampling.top_p', 1.0, 0.7)]
+    """
+    flat_a, flat_b = dict(flat(a)), dict(flat(b))
+    names = dict.fromkeys([*flat_a, *flat_b])
+    return [(name, flat_a.get(name), flat_b.get(name)) for name in names if flat_a.get(name) != flat_b.get(name)]
+
+
+def flat(record: Mapping[str, Any], under: str = "") -> Iterator[tuple[str, Any]]:
+    """The record's values by dotted name."""
+    for name, value in record.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{under}{name}.")
+        else:
+            yield f"{under}{name}", value
+
+
+def within(field: str, names: Sequence[str]) -> bool:
+    """Whether a field is one of these, or lies in one.
+
+    >>> within("model.sha256", ["model"]), within("sampling.top_p", ["sampling.top"])
+    (True, False)
+    """
+    return any(field == name or field.startswith(f"{name}.") for name in names)
+
+
+def shown(value: Any) -> str:
+    """A value of a record, a hash cut short."""
+    text = "nothing" if value is None else repr(value)
+    return text if len(text) < 60 else f"{text[:20]}..."
+
+
+def rows(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
+    """One number of two evaluations: each figure of both, and the difference with its interval."""
+    before, after = tallies(a), tallies(b)
+    ks = [k for k in KS if k <= min(a["protocol"]["n"], b["protocol"]["n"])]
+    left, right = columns(before, ks), columns(after, ks)
+    same = [name for name in left if name in right]
+    better, worse = (sum(x.share > y.share for x, y in zip(*two)) for two in ((after, before), (before, after)))
+    count = f"avg@{a['protocol']['n']}" if a["protocol"]["n"] == b["protocol"]["n"] else "avg"
+    lines = [f"{kind(a['protocol'])}, {len(before)} problems", f"{'':<10}     A      B   B - A  95 % over problems"]
+    for name in same:
+        x, y = np.array(left[name]), np.array(right[name])
+        lines.append(f"{count if name == 'avg' else name:<10}{difference(x.mean(), y.mean(), paired(x, y))}")
+    alike = len(before) - better - worse
+    return [*lines, f"{'':<10} B is better on {better} problems, A on {worse}, alike on {alike}"]
+
+
+def difference(a: float, b: float, interval: tuple[float, float]) -> str:
+    """Two means, and their difference with its interval.
+
+    >>> difference(0.25, 0.75, (0.375, 0.625))
+    ' 0.250  0.750  +0.500  (+0.375 .. +0.625)'
+    """
+    low, high = interval
+    line = f" {a:.3f}  {b:.3f}  {b - a:+.3f}  ({low:+.3f} .. {high:+.3f})"
+    return line if low > 0 or high < 0 else f"{line}  0 is inside: not told apart"
+
+
+def average(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[float, float, tuple[float, float]]:
+    """The mean shares of right answers and the interval of their difference."""
+    x, y = (np.array([t.share for t in tallies(number)]) for number in (a, b))
+    return float(x.mean()), float(y.mean()), paired(x, y)
+
+
+def pooled(found: Sequence[tuple[float, float, tuple[float, float]]]) -> tuple[float, float, tuple[float, float]]:
+    """The unweighted mean over tasks."""
+    a, b = (sum(row[i] for row in found) / len(found) for i in (0, 1))  # type: ignore[misc]
+    return a, b, averaged([y - x for x, y, _ in found], [ends for _, _, ends in found])

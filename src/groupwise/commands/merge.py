@@ -1,0 +1,25 @@
+"""What the command `merge` does: an adapter and its base become one plain model."""
+
+from pathlib import Path
+
+from groupwise.config.user_code import load_use
+from groupwise.data import Usage, visible
+from groupwise.models import base_directory, find_model, merge, read_model, read_tokenizer, stored_dtype, write_model
+from groupwise.runs.disk import storing
+
+
+def merged(model_or_run: str, out: str, *, trust_remote_code: bool = False) -> int:
+    """The adapter of a run, or of a directory, added to its base in float32 and written in the base's dtype."""
+    run, target = Path(model_or_run), Path(out)
+    directory = find_model(run / "model" if (run / "recipe.toml").is_file() else run)
+    if base_directory(directory) == directory:
+        raise Usage(f"{model_or_run} holds no adapter", evidence="no adapter_config.json", fix="use it as it is")
+    if target.exists():
+        raise Usage(f"{out} is there already", fix="name a directory that is not")
+    use = load_use((), trust_remote_code=trust_remote_code)
+    model = read_model(directory, trust_remote_code=use.trust_remote_code)
+    merge(model)
+    with storing("the model", target.absolute().parent):
+        write_model(model.to(stored_dtype(directory)), target, tokenizer=read_tokenizer(directory))
+    print(visible(f"model: {target}"))
+    return 0

@@ -1,0 +1,5 @@
+"""Recipes as values and as text: read, override, print, compare; the registry of parts; the user's code."""
+
+from groupwise.data.rooms import open_room
+
+open_room(__name__)

@@ -1,0 +1,6 @@
+# Made by tools/front_doors.py from the `__all__` of each file.
+from groupwise.config.recipe import Columns as Columns
+from groupwise.config.recipe import Evaluate as Evaluate
+from groupwise.config.recipe import Machine as Machine
+from groupwise.config.recipe import Recipe as Recipe
+from groupwise.config.recipe import Save as Save

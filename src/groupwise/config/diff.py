@@ -1,0 +1,75 @@
+"""What distinguishes two methods or two recipes, a line a field, and values in a few words."""
+
+from collections.abc import Mapping
+from dataclasses import Field, fields, is_dataclass
+from typing import Any, get_args, get_origin
+
+from groupwise.config.reading import hints_of
+from groupwise.config.registry import Named, public_name
+from groupwise.data import Usage, name_of
+
+
+def diff(a: Any, b: Any) -> list[str]:
+    """What distinguishes two methods or two recipes, a line a field.
+
+    >>> from dataclasses import replace
+    >>> from groupwise.methods import Method
+    >>> diff(Method(), replace(Method(), refill=3, minibatches=2))
+    ['filter: everything -> everything (refill 3)', 'minibatches: 1 -> 2']
+    """
+    return differences(a, b, type(a), "")
+
+
+def differences(a: Any, b: Any, hint: Any, where: str) -> list[str]:
+    if a == b and type(a) is type(b):
+        return []
+    if type(a) is not type(b) or not is_dataclass(a) or isinstance(a, Named):
+        return [f"{where}: {label(a, hint)} -> {label(b, hint)}"]
+    lines, hints = [], hints_of(type(a))
+    beside = {f.name: f.metadata["beside"] for f in fields(a) if "beside" in f.metadata}
+    for f in fields(a):
+        path = f"{where}.{f.name}" if where else f.name
+        with_it = [g for g in fields(a) if beside.get(g.name) == f.name]
+        if any(getattr(a, g.name) != getattr(b, g.name) for g in with_it):
+            lines.append(f"{path}: {' -> '.join(_with(x, f, with_it, hints) for x in (a, b))}")
+        elif f.name not in beside:
+            lines += differences(getattr(a, f.name), getattr(b, f.name), hints[f.name], path)
+    return lines
+
+
+def _with(value: Any, f: Field[Any], others: list[Field[Any]], hints: Mapping[str, Any]) -> str:
+    """A field with those that only mean something beside it, where they say something: `mixed_outcomes (refill 10)`."""
+    words = [
+        f"({g.name} {label(getattr(value, g.name), hints[g.name])})"
+        for g in others
+        if getattr(value, g.name) != g.default
+    ]
+    return " ".join([label(getattr(value, f.name), hints[f.name]), *words])
+
+
+def label(value: Any, hint: Any = Any) -> str:
+    """A value in a few words: `Overlong(buffer=4096, factor=1)`."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
+    if isinstance(value, int | str):
+        return str(value) or '""'
+    if value is None or value == ():
+        return "none"
+    if isinstance(value, tuple):
+        one = get_args(hint)[0] if get_args(hint) else Any
+        if get_origin(one) is tuple and get_args(one)[0] is str:
+            pairs = [(name, x, type(x) is get_args(one)[1] and not fields(x)) for name, x in value]
+            return ", ".join(name if implied else f"{name} {label(x)}" for name, x, implied in pairs)
+        return ", ".join(label(x) for x in value)
+    try:
+        name = public_name(value)
+    except Usage:
+        name = name_of(value)
+    given = value.constants if isinstance(value, Named) else [(f.name, getattr(value, f.name)) for f in _fields(value)]
+    return f"{name}({', '.join(f'{n}={label(x)}' for n, x in given)})" if given else name
+
+
+def _fields(value: Any) -> tuple[Field[Any], ...]:
+    return fields(value) if is_dataclass(value) else ()

@@ -1,0 +1,158 @@
+"""Recipes and methods as text. TOML and flags are views of dataclass fields: read, overridden and written here.
+
+A part is named by its public name in its room: `token_mean`, or `{ kind = "Clip", low = 0.2 }`; a table without `kind`
+changes constants in place; `base` names a published method. Code of one's own is `kind = "my_file:MyClip"`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import MISSING, fields, is_dataclass
+from pathlib import Path
+from typing import Any, TypeVar, get_args, get_origin
+
+import tomli_w
+
+from groupwise.config.reading import Reading, hints_of, together
+from groupwise.config.recipe import Recipe
+from groupwise.config.registry import Named, public_name
+from groupwise.config.toml import Typed, put, raw
+from groupwise.config.user_code import Use
+from groupwise.data import Usage
+from groupwise.methods import Method
+
+T = TypeVar("T")
+
+# Reading
+
+
+def read_recipe(source: str | Path, overrides: Sequence[tuple[str, str]] = (), use: Use | None = None) -> Recipe:
+    """The recipe of a TOML file, or of TOML text (a string with a newline or `=`), with dotted overrides.
+
+    Raises `Usage` that tells everything that is wrong. `use` holds the files that a recipe may name code from.
+
+    >>> recipe = read_recipe("prompts = 8\\nmethod.group_size = 4", [("method.objective.surrogate.high", "0.3")])
+    >>> recipe.prompts, recipe.method.group_size, recipe.method.objective.surrogate.high
+    (8, 4, 0.3)
+    """
+    recipe, problems = attempt(source, overrides, use or Use())
+    if problems or recipe is None:
+        raise together(problems)
+    return recipe
+
+
+def read(kind: type[T], source: str | Path) -> T:
+    """A value of any frozen dataclass from its TOML; `Usage` tells everything that is wrong."""
+    reading = Reading(Use())
+    value = reading.table(kind, raw(source), MISSING, kind.__name__)
+    if reading.problems:
+        raise together(reading.problems)
+    return value
+
+
+def read_over(value: T, where: str, overrides: Sequence[tuple[str, str]]) -> T:
+    """A dataclass with some of its constants changed; `Usage` tells everything that is wrong."""
+    reading, data = Reading(Use()), {}
+    for path, text in overrides:
+        put(data, path, Typed(text))
+    changed = reading.table(type(value), data, value, where)
+    if reading.problems:
+        raise together(reading.problems)
+    return changed
+
+
+def attempt(
+    source: str | Path,
+    overrides: Sequence[tuple[str, str]] = (),
+    use: Use | None = None,
+    *,
+    only: Sequence[str] | None = None,
+) -> tuple[Recipe | None, list[Usage]]:
+    """A recipe, and all that is wrong with it. Without `use`, code of one's own is `Named` and nothing is imported.
+
+    `only` reads some of its fields, under a plain method.
+    """
+    reading = Reading(use)
+    try:
+        data = raw(source)
+        for path, value in overrides:
+            put(data, path, Typed(value))
+    except Usage as problem:
+        return None, [problem]
+    if only is not None:
+        data = {"method": {}, **{name: data[name] for name in only if name in data}}
+    recipe = reading.table(Recipe, data, MISSING, "recipe")
+    if recipe is not MISSING:
+        if use is not None:
+            reading.graders(recipe)
+        try:
+            for iteration in range(max(recipe.iterations, 1)) if recipe.method.schedules else ():
+                at(recipe.method, iteration)
+        except Usage as problem:
+            reading.problems.append(problem)
+    return (None if recipe is MISSING else recipe), reading.problems
+
+
+def base_of(source: str | Path, overrides: Sequence[tuple[str, str]] = ()) -> str:
+    """The published method that a recipe begins with; empty where it states every part itself.
+
+    >>> base_of("method = 'dapo'"), base_of("method.group_size = 4")
+    ('dapo', '')
+    """
+    data = raw(source)
+    for path, value in overrides:
+        put(data, path, Typed(value))
+    method = data.get("method", "")
+    return str(method.get("base", "")) if isinstance(method, dict) else str(method)
+
+
+def override(value: T, path: str, text: Any, use: Use | None = None) -> T:
+    """The value with one field changed: `override(method, "objective.surrogate.high", "0.35")`.
+
+    The text names a part, or is TOML. Raises `Usage`.
+    """
+    data: dict[str, Any] = {}
+    put(data, path, Typed(text) if isinstance(text, str) else text)
+    reading = Reading(use or Use())
+    changed = reading.table(type(value), data, value, type(value).__name__.lower())
+    if reading.problems:
+        raise together(reading.problems)
+    return changed
+
+
+def at(method: Method, iteration: int) -> Method:
+    """The method with its schedules' numbers for this iteration written in."""
+    for path, schedule in method.schedules:
+        number = schedule(iteration)
+        method = override(method, path, int(number) if float(number).is_integer() else number)
+    return method
+
+
+# Writing
+
+
+def write(value: Any) -> str:
+    """The long form, which states every constant and reads back to an equal value."""
+    return tomli_w.dumps(plain(value, type(value)))
+
+
+def plain(value: Any, hint: Any) -> Any:
+    """A value as TOML has it."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, tuple):
+        args = get_args(hint) or (Any, ...)
+        inner = args if ... not in args else args[:1] * len(value)
+        if get_origin(args[0]) is tuple and get_args(args[0])[0] is str:
+            return {name: plain(x, get_args(args[0])[1]) for name, x in value}
+        return [plain(x, h) for x, h in zip(value, inner)]
+    if isinstance(value, Named):
+        return {"kind": value.part, **dict(value.constants)} if value.constants else value.part
+    if is_dataclass(value) and type(value) in (hint, *get_args(hint)) and fields(value):
+        return constants(value)
+    name = public_name(value)
+    return {"kind": name, **constants(value)} if is_dataclass(value) and fields(value) else name
+
+
+def constants(value: Any) -> dict[str, Any]:
+    return {f.name: plain(getattr(value, f.name), hints_of(type(value))[f.name]) for f in fields(value)}

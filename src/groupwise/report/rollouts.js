@@ -1,0 +1,211 @@
+"use strict";
+// The inspector: one iteration, one group, its answers side by side, tokens coloured by a number.
+
+const FIELDS = {
+  advantage: { word: "advantage", of: (s, i) => s.token_advantage?.[i], floor: 1e-6, show: signed },
+  ratio: { word: "ratio", of: (s, i) => s.ratio?.[i], map: (r) => Math.log(r), floor: 0.01, show: (v) => short(Math.exp(v)) },
+  logp: { word: "log-prob", of: (s, i) => s.logp?.[i], floor: 1, oneSided: true, show: signed },
+  gap: { word: "engine gap", of: (s, i) => (s.logp && s.logp_engine ? s.logp[i] - s.logp_engine[i] : undefined), floor: 1e-5, show: signed },
+};
+const OTHERS = { "-1": "said by the environment", "-2": "written by the template", "-3": "written to be learned" };
+const GLYPH = { correct: "✓", wrong: "✗", malformed: "◌", unverifiable: "⚠" };
+const number = (x) => (typeof x === "number" && !Number.isNaN(x) ? x : null);
+
+// The answer's token columns, unpacked once.
+function opened(sample) {
+  if (sample.open || !sample.ends) return sample;
+  sample.ends = ascend(sample.ends);
+  for (const name of ["tokens", "logp_engine", "logp", "ratio", "token_advantage", "origin"]) if (sample[name] !== undefined) sample[name] = unpack(sample[name]);
+  sample.open = true;
+  return sample;
+}
+
+// The largest absolute value of a field over a group, which is what full colour means.
+function scale(group, field) {
+  let top = field.floor;
+  for (const s of group.samples) for (let i = 0; i < (s.ends?.length ?? 0); i++) {
+    const raw = number(field.of(s, i));
+    const v = raw === null ? 0 : Math.abs(field.map ? field.map(raw) : raw);
+    if (Number.isFinite(v) && v > top) top = v;
+  }
+  return top;
+}
+
+// The class of a token: p1..p5 above zero, n1..n5 below, `off` where there is no number.
+function shade(raw, field, top) {
+  if (raw === null) return "t off";
+  const v = field.map ? field.map(raw) : raw;
+  const level = Math.min(5, Math.ceil((Math.abs(v) / top) * 5 - 0.5));
+  return level ? `t ${v > 0 ? "p" : "n"}${level}` : "t";
+}
+
+// Tokens of one answer as spans, in lumps that the browser lays out only when they come into view.
+function tokens(sample, field, top) {
+  const body = el("div", { class: "body", tabindex: 0, "aria-label": "tokens; left and right arrow read their numbers" });
+  if (!sample.ends) return write(body, sample.text);
+  const long = sample.ends.length > 3000;
+  let lump = long ? null : body, room = 0, from = 0;
+  sample.ends.forEach((end, i) => {
+    const microbatch = sample.text.slice(from, end);
+    if (long && (lump === null || room <= 0 && (room < -800 || sample.text[from - 1] === "\n"))) { lump = body.appendChild(el("span", { class: "lump" })); room = 1200; }
+    room--;
+    const span = document.createElement("span");
+    span.className = shade(number(field.of(sample, i)), field, top);
+    if (sample.origin?.[i] in OTHERS) span.classList.add("theirs");
+    span.dataset.i = i;
+    if (microbatch) write(span, microbatch);
+    else span.classList.add(i === sample.ends.length - 1 && sample.finish === "stop" ? "end" : "none");
+    lump.append(span);
+    from = end;
+  });
+  if (from < sample.text.length) write(body, sample.text.slice(from));
+  return body;
+}
+
+// What is known of one token, a line each.
+function reading(sample, i) {
+  const microbatch = sample.text.slice(i ? sample.ends[i - 1] : 0, sample.ends[i]);
+  const lines = [`token ${i + 1} of ${sample.tokens_of}   “${visible(microbatch)}”${sample.tokens ? `   id ${sample.tokens[i]}` : ""}`];
+  for (const field of Object.values(FIELDS)) {
+    const value = number(field.of(sample, i));
+    if (value !== null) lines.push(`${field.word} ${field === FIELDS.ratio ? short(value) : signed(value)}${field === FIELDS.logp ? `   p = ${short(Math.exp(value))}` : ""}`);
+  }
+  if (sample.origin?.[i] in OTHERS) lines.push(OTHERS[sample.origin[i]]);
+  if (sample.token_advantage && number(sample.token_advantage[i]) === null) lines.push("not trained on");
+  return lines.join("\n");
+}
+
+class Inspector {
+  constructor(runs, moved) {
+    this.runs = runs;
+    this.moved = moved;
+    this.run = Math.max(0, runs.findIndex((run) => run.rollouts.groups.length));
+    this.field = "advantage";
+    this.node = el("section", { id: "rollouts" });
+    this.at = 0;
+    const start = this.groups.findIndex((g) => g.iteration === this.iterations.at(-1));
+    this.at = Math.max(0, start);
+    this.render();
+  }
+
+  get groups() { return this.runs[this.run].rollouts.groups; }
+  get iterations() { return [...new Set(this.groups.map((g) => g.iteration))]; }
+  get group() { return this.groups[this.at]; }
+
+  show(at) {
+    if (!this.groups[at]) return;
+    this.at = at;
+    this.render();
+  }
+
+  // The group nearest to an iteration of the curves.
+  jump(iteration) {
+    if (!this.groups.length) return;
+    const near = this.iterations.reduce((a, b) => (Math.abs(b - iteration) < Math.abs(a - iteration) ? b : a));
+    this.show(this.groups.findIndex((g) => g.iteration === near));
+    this.node.scrollIntoView();
+  }
+
+  // The next (+1) or previous (-1) group, or iteration with the group at the same place.
+  turn(by, iterations = false) {
+    if (!this.groups.length) return;
+    if (!iterations) return this.show(Math.min(Math.max(this.at + by, 0), this.groups.length - 1));
+    const all = this.iterations;
+    const next = all[Math.min(Math.max(all.indexOf(this.group.iteration) + by, 0), all.length - 1)];
+    const rank = this.groups.filter((g, i) => g.iteration === this.group.iteration && i < this.at).length;
+    const there = this.groups.map((g, i) => [g, i]).filter(([g]) => g.iteration === next);
+    this.show(there[Math.min(rank, there.length - 1)][1]);
+  }
+
+  render() {
+    const { groups, of, iterations } = this.runs[this.run].rollouts;
+    const title = el("header", {}, el("h2", {}, "Rollouts"));
+    this.node.replaceChildren(title);
+    if (this.runs.length > 1) title.append(el("select", { "aria-label": "run", onchange: (e) => { this.run = e.target.selectedIndex; this.at = 0; this.render(); } }, this.runs.map((run, i) => el("option", { selected: i === this.run }, run.name))));
+    if (!groups.length) { this.node.append(el("p", { class: "note" }, of ? "No rollout fits into this page." : "This run has no samples yet.")); return; }
+    title.append(el("span", { class: "note" }, `Showing ${groups.length.toLocaleString("en")} of ${of.toLocaleString("en")} groups, from ${this.iterations.length} of ${iterations} iterations, evenly spread.`),
+      el("span", { class: "note" }, el("kbd", {}, "n"), " ", el("kbd", {}, "p"), " group  ", el("kbd", {}, "j"), " ", el("kbd", {}, "k"), " iteration  ", el("kbd", {}, "c"), " colour"));
+    const group = this.group;
+    group.samples.forEach(opened);
+    this.node.append(this.pickers(group), this.prompt(group));
+    this.answers = el("div", { class: "answers" });
+    this.node.append(this.answers, this.table(group));
+    this.paint();
+    this.moved(group.iteration);
+    document.getElementById("status").textContent = `iteration ${group.iteration}, group ${this.at + 1} of ${groups.length}`;
+    this.node.dataset.iteration = group.iteration;
+    this.node.dataset.at = this.at;
+  }
+
+  pickers(group) {
+    const turns = this.iterations.map((i) => el("button", { type: "button", "aria-pressed": i === group.iteration, onclick: () => this.show(this.groups.findIndex((g) => g.iteration === i)) }, i));
+    const siblings = this.groups.map((g, at) => [g, at]).filter(([g]) => g.iteration === group.iteration);
+    const chips = siblings.map(([g, at]) => el("button", { type: "button", class: "chip", "aria-pressed": at === this.at, onclick: () => this.show(at) },
+      el("span", { class: "says" }, g.prompt), el("span", { class: "dots", "aria-label": `${g.samples.filter((s) => s.outcome === "correct").length} of ${g.samples.length} right` }, g.samples.map((s) => el("i", { class: s.outcome in GLYPH ? s.outcome : "" })))));
+    this.colours = el("div", { class: "row" });
+    return el("div", { class: "pickers" }, el("div", { class: "row" }, el("span", {}, "Iteration"), turns), el("div", { class: "row" }, el("span", {}, "Group"), chips), this.colours);
+  }
+
+  prompt(group) {
+    const right = group.samples.filter((s) => s.outcome === "correct").length;
+    const some = group.samples.length < group.of ? ` (showing ${group.samples.length} of its ${group.of} answers)` : "";
+    return el("div", { class: "prompt" }, el("div", { class: "note" }, `prompt ${group.prompt_id} · draw ${group.draw} · group ${group.group}${group.gold === null ? "" : ` · gold ${group.gold}`} · ${right} of ${group.samples.length} right${some}`), write(el("div", { class: "says" }), group.prompt));
+  }
+
+  // Cards in the chosen colours; called again when only the colours change.
+  paint() {
+    const group = this.group, field = FIELDS[this.field], top = scale(group, field);
+    this.answers.replaceChildren(...group.samples.map((s, i) => {
+      const body = tokens(s, field, top);
+      const facts = [el("b", {}, `${GLYPH[s.outcome] ?? "·"} ${s.outcome ?? "no verdict"}`), s.reward === null ? null : `reward ${short(s.reward)}`, s.advantage === null ? null : `advantage ${signed(s.advantage)}`, s.length === null ? null : `${s.length.toLocaleString("en")} tokens`, s.finish, ...Object.entries(s.parts).map(([part, value]) => `${part} ${short(Number(value))}`)];
+      const after = [s.cut ? `cut here: showing ${(s.ends?.length ?? 0).toLocaleString("en")} of ${(s.tokens_of ?? 0).toLocaleString("en")} tokens` : null, s.ends ? null : "no numbers per token stored", s.cause ? `cause: ${s.cause}` : null, s.feedback ? `verifier: ${s.feedback}` : null, s.kept ? null : "not kept, not trained on", s.dropped ? `group dropped: ${s.dropped}` : null, s.role && s.role !== "answer" ? `role: ${s.role}` : null].filter(Boolean);
+      const card = el("article", { class: `answer ${s.outcome in GLYPH ? s.outcome : ""}${s.kept ? "" : " dropped"}`, id: `answer-${i}` }, el("header", {}, el("span", {}, `#${i + 1}`), facts.filter(Boolean).map((f) => (f instanceof Node ? f : el("span", {}, f)))), body, after.length ? el("footer", {}, after.map((line) => el("div", {}, line))) : null);
+      this.listen(body, s);
+      return card;
+    }));
+    const level = (n) => `t ${n > 0 ? "p" : "n"}${Math.abs(n)}`;
+    const ends = field.oneSided ? [[-5, -4, -3, -2, -1], [-top, 0]] : [[-5, -3, -1, 1, 3, 5], [-top, top]];
+    this.colours.replaceChildren(el("span", {}, "Colour"), ...Object.entries(FIELDS).map(([key, f]) => el("button", { type: "button", "data-field": key, "aria-pressed": key === this.field, onclick: () => { this.field = key; this.paint(); } }, f.word)),
+      el("span", { class: "legend", role: "img", "aria-label": `from ${field.show(ends[1][0])} to ${field.show(ends[1][1])}; below zero dotted, above zero solid underline` }, field.show(ends[1][0]), ends[0].map((n) => el("span", { class: level(n) }, n > 0 ? "+" : "−")), field.show(ends[1][1])));
+  }
+
+  // Numbers of a token on hover, on tap, and by arrow keys.
+  listen(body, sample) {
+    if (!sample.ends) return;
+    const over = (e) => { const i = e.target.closest?.(".t")?.dataset.i; tip(i === undefined ? "" : reading(sample, Number(i)), e.clientX, e.clientY); };
+    body.addEventListener("pointermove", over);
+    body.addEventListener("click", over);
+    body.addEventListener("pointerleave", () => tip(""));
+    let here = -1;
+    body.addEventListener("keydown", (e) => {
+      if (e.key !== "ArrowRight" && e.key !== "ArrowLeft") return;
+      e.preventDefault();
+      body.querySelector(".at")?.classList.remove("at");
+      here = Math.min(Math.max(here + (e.key === "ArrowRight" ? 1 : -1), 0), sample.ends.length - 1);
+      const span = body.querySelector(`[data-i="${here}"]`);
+      span.classList.add("at");
+      const box = span.getBoundingClientRect();
+      tip(reading(sample, here), box.left, box.bottom);
+      document.getElementById("status").textContent = reading(sample, here);
+    });
+    body.addEventListener("blur", () => { tip(""); body.querySelector(".at")?.classList.remove("at"); });
+  }
+
+  table(group) {
+    const top = Math.max(1e-9, ...group.samples.map((s) => Math.abs(s.advantage ?? 0)));
+    const lean = (a) => { const bar = el("i", { class: a > 0 ? "pos" : "neg" }); bar.style.width = `${(Math.abs(a) / top) * 50}%`; return el("span", { class: "lean", "aria-hidden": "true" }, bar); };
+    const head = ["answer", "outcome", "finish", "reward", "advantage", "length", "kept"];
+    const row = (s, i) => [`#${i + 1}`, s.outcome, s.finish, exact(s.reward), exact(s.advantage), exact(s.length), s.kept ? "yes" : "no"];
+    const box = sheet(head, [], 3);
+    box.querySelector("tbody").append(...group.samples.map((s, i) => el("tr", { class: "pick", onclick: () => this.point(i) }, row(s, i).map((value, k) => el(k ? "td" : "th", { class: k < 3 ? "word" : null, scope: k ? null : "row", title: k === 4 ? value : null, "data-value": k === 4 ? value : null },
+      k === 1 ? `${GLYPH[s.outcome] ?? ""} ${value ?? ""}` : k === 4 && s.advantage !== null ? [signed(s.advantage), lean(s.advantage)] : value ?? "")))));
+    return el("div", {}, el("h3", {}, "The group as numbers"), box, el("button", { type: "button", onclick: () => download(`group-${group.iteration}`, head, group.samples.map(row)) }, "CSV"));
+  }
+
+  point(i) {
+    const card = this.answers.children[i];
+    this.answers.querySelector(".target")?.classList.remove("target");
+    card.classList.add("target");
+    card.scrollIntoView({ block: "center" });
+  }
+}

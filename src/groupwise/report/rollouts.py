@@ -1,0 +1,236 @@
+"""Which rollouts the page carries, packed to fit, and how often each prompt was solved."""
+
+import json
+import math
+from base64 import b64encode
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load_file
+
+from groupwise.report.read import lines, number
+
+PROMPTS, COLUMNS = 256, 240  # rows and columns of the map, at most
+CELLS = 1024  # prompts of the map when hardly one returns: each is then one cell
+ROUNDS = 16  # iterations whose rollouts are shown, at most
+
+
+def as_json(value: Any) -> str:
+    """JSON that can stand inside a script element: no `<`, `>`, `&`, and ASCII only."""
+    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def packed(array: np.ndarray) -> list | dict | str:
+    """Numbers, exact, as the shortest of: one value and a count; a JSON list; base64 of the smallest fitting type.
+
+    >>> packed(np.array([2, 2, 2])), packed(np.array([1, np.nan]))
+    ({'n': 3, 'v': 2}, [1.0, None])
+    """
+    if len(array) and (array == array[0]).all():
+        return {"n": len(array), "v": array[0].item()}
+    if array.dtype.kind in "iu":
+        kinds = {"u1": (0, 2**8), "u2": (0, 2**16), "i4": (-(2**31), 2**31), "f8": (-(2**53), 2**53)}
+        least, most = (array.min(), array.max()) if len(array) else (0, 0)
+        kind = next((k for k, (low, high) in kinds.items() if low <= least <= most < high), "f8")
+    else:
+        kind = "f4" if array.dtype == np.float32 else "f8"
+    plain = [None if isinstance(x, float) and not math.isfinite(x) else x for x in array.tolist()]
+    coded = f"{kind}:{b64encode(np.ascontiguousarray(array, '<' + kind).tobytes()).decode()}"
+    return plain if len(json.dumps(plain, separators=(",", ":"))) <= len(coded) + 2 else coded
+
+
+def steps(array: np.ndarray) -> list | dict | str:
+    """An ascending array of integers as packed differences from 0."""
+    return packed(np.diff(array, prepend=0))
+
+
+def files(run: Path) -> dict[int, Path]:
+    """Sample files by iteration, ascending."""
+    found = {int(p.stem): p for p in (run / "samples").glob("*.jsonl") if p.stem.isdecimal()}
+    return dict(sorted(found.items()))
+
+
+def evenly(items: list, most: int) -> list:
+    """At most `most` of the items: the first, the last, and evenly between.
+
+    >>> evenly(list(range(10)), 4)
+    [0, 3, 6, 9]
+    """
+    if len(items) <= most:
+        return items
+    return [items[i] for i in np.linspace(0, len(items) - 1, most).round().astype(int)]
+
+
+def scan(run: Path) -> tuple[dict[int, list], dict[str, dict[int, list[int]]], dict[str, str]]:
+    """One reading of all samples: group keys by iteration; [right, graded] by prompt and iteration; prompt texts."""
+    groups: dict[int, list] = {}
+    tally: dict[str, dict[int, list[int]]] = {}
+    texts: dict[str, str] = {}
+    for iteration, path in files(run).items():
+        keys = {}
+        for row in lines(path):
+            keys[_key(row)] = None
+            prompt, outcome = str(row.get("prompt_id")), row.get("outcome")
+            texts.setdefault(prompt, str(row.get("prompt", prompt))[:160])
+            if outcome in ("correct", "wrong", "malformed"):
+                cell = tally.setdefault(prompt, {}).setdefault(iteration, [0, 0])
+                cell[0] += outcome == "correct"
+                cell[1] += 1
+        if keys:
+            groups[iteration] = list(keys)
+    return groups, tally, texts
+
+
+def choose(run: Path, groups: dict[int, list], *, most: int, budget: int) -> tuple[list[dict], int]:
+    """Up to `most` groups spread over iterations within `budget` bytes of JSON, and the bytes they take.
+
+    Iterations and groups are taken by position, never by what is in them. The page counts what is left out.
+    """
+    rounds = evenly(list(groups), min(ROUNDS, most))
+    per_round = max(most // max(len(rounds), 1), 1)
+    order = sorted(rounds, key=lambda i: (i not in (rounds[0], rounds[-1]), i))
+    chosen: list[dict] = []
+    used = 0
+    loaded = {i: _groups(run, i, evenly(groups[i], per_round), limit=budget // 48) for i in order}
+    for rank in range(per_round):
+        for i in order:
+            room = (budget - used) // 2 if used else budget  # half, so that the first cannot take all
+            if rank < len(loaded[i]) and (taken := _fit(loaded[i][rank], room)) is not None:
+                chosen.append(taken)
+                used += len(as_json(taken)) + 1
+    return sorted(chosen, key=lambda g: (g["iteration"], groups[g["iteration"]].index((g["draw"], g["group"])))), used
+
+
+def prompt_map(tally: dict[str, dict[int, list[int]]], texts: dict[str, str]) -> dict[str, Any]:
+    """Pass rate by prompt and bucket of iterations, sorted by first solve (when half of its answers are right)."""
+    if not tally:
+        return {"of": 0, "rows": []}
+    last = max(i for cells in tally.values() for i in cells)
+    width = math.ceil((last + 1) / COLUMNS)
+    once = sum(len(cells) > 1 for cells in tally.values()) <= len(tally) // 10
+    chosen = most_seen(tally, CELLS if once else PROMPTS)
+    rows = [_prompt_row(p, texts[p], tally[p], width) for p in chosen]
+    rows.sort(key=lambda r: (r["solved"] is None, r["solved"] or 0))
+    return {"once": once, "of": len(tally), "width": width, "columns": last // width + 1, "last": last, "rows": rows}
+
+
+def most_seen(tally: dict[str, dict[int, list[int]]], most: int) -> list[str]:
+    """At most `most` prompts, those visited most often; among equals, evenly from the first met to the last."""
+    visits = {prompt: len(cells) for prompt, cells in tally.items()}
+    least = sorted(visits.values(), reverse=True)[:most][-1]
+    more = [p for p in visits if visits[p] > least]
+    return more + evenly([p for p in visits if visits[p] == least], most - len(more))
+
+
+def _prompt_row(prompt: str, text: str, visits: dict[int, list[int]], width: int) -> dict[str, Any]:
+    right = {i: 2 * r >= n for i, (r, n) in visits.items()}
+    cells: dict[int, list[int]] = {}
+    for i, (r, n) in visits.items():
+        cell = cells.setdefault(i // width, [0, 0])
+        cell[0], cell[1] = cell[0] + r, cell[1] + n
+    return {
+        "id": prompt[:160],
+        "text": text,
+        "cells": [x for column, (r, n) in sorted(cells.items()) for x in (column, r, n)],
+        "solved": min((i for i, ok in right.items() if ok), default=None),
+        "seen": max(visits),
+        "visits": len(visits),
+        "now": right[max(visits)],
+    }
+
+
+def _key(row: dict[str, Any]) -> tuple[str, str]:
+    return str(row.get("draw")), str(row.get("group"))
+
+
+def _groups(run: Path, iteration: int, keys: list, *, limit: int) -> list[dict[str, Any]]:
+    """The groups `keys` of an iteration, in that order, each answer cut to `limit` tokens."""
+    path = files(run)[iteration]
+    rows = list(lines(path))
+    try:
+        arrays = load_file(path.with_suffix(".safetensors"))
+    except Exception:  # torn, absent or from elsewhere: the text alone is shown, and the page says so
+        arrays = {}
+    lengths = arrays.get("lengths", np.zeros(0, np.int64))
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for i, row in enumerate(rows):
+        if _key(row) not in keys:
+            continue
+        group = found.setdefault(
+            _key(row),
+            {
+                "iteration": iteration,
+                "draw": _key(row)[0],
+                "group": _key(row)[1],
+                "prompt_id": str(row.get("prompt_id"))[:160],
+                "prompt": str(row.get("prompt", ""))[:20000],
+                "gold": _words(row.get("gold")),
+                "of": 0,
+                "samples": [],
+            },
+        )
+        group["of"] += 1
+        span = slice(int(starts[i]), int(starts[i + 1])) if i < len(lengths) else None
+        group["samples"].append(_sample(row, arrays, span, limit))
+    return [found[key] for key in keys if key in found]
+
+
+def _sample(row: dict[str, Any], arrays: dict[str, np.ndarray], span: slice | None, limit: int) -> dict[str, Any]:
+    text = str(row.get("text", ""))
+    shown = text[: limit * 4]
+    sample: dict[str, Any] = {"text": shown, "cut": len(shown) < len(text)}
+    for name in ("role", "finish", "outcome", "feedback", "cause", "dropped"):
+        sample[name] = _words(row.get(name))
+    for name in ("score", "reward", "advantage", "length"):
+        x = number(row.get(name))
+        sample[name] = None if math.isnan(x) else x
+    sample["kept"] = row.get("kept", True) is not False
+    parts = row.get("parts")
+    sample["parts"] = {str(k)[:80]: _words(v) for k, v in list(parts.items())[:12]} if isinstance(parts, dict) else {}
+    if span is None or "ends" not in arrays:
+        return sample
+    ends = np.clip(np.maximum.accumulate(arrays["ends"][span].astype(np.int64)), 0, len(text))
+    n = min(len(ends), limit, int(np.searchsorted(ends, len(shown), "right")))
+    sample["tokens_of"] = len(ends)
+    if n < len(ends):
+        sample |= {"text": text[: ends[n - 1] if n else 0], "cut": True}
+    sample["ends"] = steps(_utf16(sample["text"])[ends[:n]])
+    for name in ("tokens", "logp_engine", "logp", "ratio", "advantage"):
+        if name in arrays:
+            sample["token_advantage" if name == "advantage" else name] = packed(arrays[name][span][:n])
+    if "origin" in arrays and (arrays["origin"][span][:n] < 0).any():  # a conversation: not all was said by the model
+        sample["origin"] = packed(arrays["origin"][span][:n])
+    return sample
+
+
+def _utf16(text: str) -> np.ndarray:
+    """Where each character begins when counted as a browser counts; one more entry for the end.
+
+    >>> _utf16("a😀b").tolist()
+    [0, 1, 3, 4]
+    """
+    points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
+    return np.concatenate([[0], np.cumsum(1 + (points > 0xFFFF))])
+
+
+def _fit(group: dict[str, Any], room: int) -> dict[str, Any] | None:
+    """The group with as many of its samples as fit into `room` bytes; None if not one does."""
+    samples: Iterable[dict[str, Any]] = group["samples"]
+    room -= len(as_json(group | {"samples": []}))
+    kept = []
+    for sample in samples:
+        room -= len(as_json(sample)) + 1
+        if room < 0:
+            break
+        kept.append(sample)
+    return group | {"samples": kept} if kept else None
+
+
+def _words(value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return value if value is None else value[:2000]
+    return json.dumps(value, ensure_ascii=False)[:2000]

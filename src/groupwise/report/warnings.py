@@ -1,0 +1,237 @@
+"""What a person should be warned about, with the evidence, and the run in one line."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from groupwise.data import GAPS, LARGEST_GAP, gap_bound
+from groupwise.report.read import Curve, Run
+
+Curves = Mapping[str, Curve]
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """One warning: what happened, and the iteration at which to look."""
+
+    rule: str
+    text: str
+    iteration: int
+    series: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A warning rule in words, the series that it reads, and `find`, which gives (text, iteration) or None."""
+
+    says: str
+    needs: tuple[str, ...]
+    find: Callable[[Run], tuple[str, int] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Above:
+    """Any value of a series over a bound, which may depend on the run."""
+
+    series: str
+    bound: float | Callable[[Run], float]
+    what: str
+
+    def __call__(self, run: Run) -> tuple[str, int] | None:
+        c = run.metrics[self.series].finite
+        bound = self.bound(run) if callable(self.bound) else self.bound
+        over = c.value > bound
+        if not over.any():
+            return None
+        top = int(c.value.argmax())
+        first = int(c.at[over][0])
+        when = f"over {bound:g} in {over.sum()} of {len(over)} iterations, first at {first}"
+        return f"{self.what}: {when}, highest {c.value[top]:.4g} at {c.at[top]}", first
+
+
+def entropy_fell(run: Run, *, window: int = 20, left: float = 0.2) -> tuple[str, int] | None:
+    """Entropy at most `left` of what it was within the last `window` iterations."""
+    c = run.metrics["entropy"].finite
+    for i in range(1, len(c.at)):
+        before = c.at[:i] >= c.at[i] - window
+        if before.any() and c.value[i] <= left * (high := c.value[:i][before].max()) and high > 0:
+            share = 1 - c.value[i] / high
+            fall = f"from {high:.4g} to {c.value[i]:.4g}"
+            return f"entropy fell {share:.0%} within {window} iterations, {fall}", int(c.at[i])
+    return None
+
+
+def gradient_spike(run: Run, *, times: float = 10, window: int = 20) -> tuple[str, int] | None:
+    """A gradient norm over `times` the median of the up to `window` norms before it (at least five)."""
+    c = run.metrics["grad_norm"].finite
+    spikes = [
+        (c.value[i] / middle, i)
+        for i in range(5, len(c.at))
+        if (middle := float(np.median(c.value[max(0, i - window) : i]))) > 0 and c.value[i] > times * middle
+    ]
+    if not spikes:
+        return None
+    factor, i = max(spikes)
+    where = f"{c.value[i]:.4g} at {c.at[i]} is {factor:.0f} times the median before it"
+    return f"gradient norm spiked in {count(len(spikes), 'iteration')}: {where}", int(c.at[i])
+
+
+def unverified(run: Run, *, bound: float = 0.01) -> tuple[str, int] | None:
+    """More than `bound` of the answers could not be verified, whether outcomes come as counts or as shares."""
+    curves = run.metrics
+    bad = curves["outcome/unverifiable"]
+    total = np.zeros(len(bad.at))
+    for name, curve in curves.items():
+        if name.startswith("outcome/"):
+            total += np.nan_to_num(np.interp(bad.at, curve.at, np.nan_to_num(curve.value)))
+    share = np.nan_to_num(bad.value) / np.where(total > 0, total, 1)
+    over = share > bound
+    if not over.any():
+        return None
+    top = int(share.argmax())
+    first = int(bad.at[over][0])
+    when = f"over {bound:.0%} in {over.sum()} of {len(over)} iterations, first at {first}"
+    return f"unverifiable answers: {when}, highest {share[top]:.1%} at {bad.at[top]}", first
+
+
+def reward_alone(run: Run, *, near: int = 5) -> tuple[str, int] | None:
+    """Reward clearly up between two evaluations while held-out accuracy is not: hacking, or learning by heart."""
+    curves = run.metrics
+    reward, (word, heldout) = curves["reward"].finite, held_out(curves)
+    heldout = heldout.finite
+    if len(heldout.at) < 2 or len(reward.at) < 2 * near:
+        return None
+
+    def around(iteration: int) -> np.ndarray:
+        return reward.value[np.argsort(np.abs(reward.at - iteration), kind="stable")[:near]]
+
+    last, best = len(heldout.at) - 1, int(heldout.value.argmax())
+    end = around(int(heldout.at[last]))
+    for start in dict.fromkeys((0, best)):
+        begin = around(int(heldout.at[start]))
+        clearly = 3 * np.sqrt((begin.var(ddof=1) + end.var(ddof=1)) / near) + 1e-9
+        low, high = _interval(curves, word, int(heldout.at[start])) or (-0.02, 0.02)
+        slack = 0.0 if start == 0 else (high - low) / 2
+        rose = end.mean() - begin.mean() > clearly
+        if start < last and rose and heldout.value[last] <= heldout.value[start] - slack:
+            reward_text = f"reward rose {begin.mean():.4g} → {end.mean():.4g}"
+            heldout_text = f"held-out accuracy went {heldout.value[start]:.4g} → {heldout.value[last]:.4g}"
+            span = f"from iteration {heldout.at[start]} to {heldout.at[last]}"
+            return f"{reward_text} {span} while {heldout_text}", int(heldout.at[last])
+    return None
+
+
+def not_finite(run: Run) -> tuple[str, int] | None:
+    """A value that was NaN or infinite where a loss or a gradient is reported."""
+    curves = run.metrics
+    found = []
+    for name in ("loss", "grad_norm"):
+        if name in curves and (bad := ~np.isfinite(curves[name].value)).any():
+            found.append((int(curves[name].at[bad][0]), name, int(bad.sum())))
+    if not found:
+        return None
+    first, name, times = min(found)
+    return f"{name} was not finite in {count(times, 'iteration')}, first at {first}", first
+
+
+def max_gap(run: Run) -> float:
+    """The run's own bound of the gap between engine and learner: `engine.max_gap` of its recipe."""
+    bound, dtype = run.fields.get("engine.max_gap", "by_dtype"), run.fields.get("machine.dtype", "float32")
+    return gap_bound(bound, dtype if dtype in GAPS else "float32")
+
+
+def count(n: int, word: str) -> str:
+    """A number of things.
+
+    >>> count(1, "warning"), count(2, "warning")
+    ('1 warning', '2 warnings')
+    """
+    return f"{n} {word}" if n == 1 else f"{n} {word}s"
+
+
+RULES = {
+    "entropy": Rule("entropy fell 80 % within 20 iterations", ("entropy",), entropy_fell),
+    "no signal": Rule(
+        "more than 0.7 of the groups carry no signal",
+        ("frac_reward_zero_std",),
+        Above("frac_reward_zero_std", 0.7, "share of groups without signal"),
+    ),
+    "truncated": Rule(
+        "more than 0.3 of the answers hit the length limit",
+        ("completions/clipped_ratio",),
+        Above("completions/clipped_ratio", 0.3, "share of truncated answers"),
+    ),
+    "engines": Rule(
+        "engine and learner log-probs differ by more than engine.max_gap",
+        (LARGEST_GAP,),
+        Above(LARGEST_GAP, max_gap, "largest engine-learner log-prob gap"),
+    ),
+    "gradient": Rule("gradient norm over ten times its running median", ("grad_norm",), gradient_spike),
+    "unverifiable": Rule("over 1 % of the answers could not be verified", ("outcome/unverifiable",), unverified),
+    "reward alone": Rule("reward up while held-out is flat or down", ("reward", "eval/accuracy"), reward_alone),
+    "missing": Rule(
+        "an iteration went on with fewer prompts than it wanted",
+        ("rollout/missing",),
+        Above("rollout/missing", 0, "missing prompts"),
+    ),
+    "skipped": Rule(
+        "optimizer steps were skipped",
+        ("steps_skipped",),
+        Above("steps_skipped", 0, "skipped optimizer steps"),
+    ),
+    "not finite": Rule("loss or gradient norm not finite", ("loss",), not_finite),
+}
+
+
+def signs(run: Run) -> tuple[list[Sign], list[str]]:
+    """The warnings of a run, and the names of the rules for which it has no series."""
+    have = set(run.metrics) | ({"eval/accuracy"} if held_out(run.metrics)[0] else set())
+    found, unchecked = [], []
+    for name, rule in RULES.items():
+        if not set(rule.needs) <= have:
+            unchecked.append(name)
+        elif (evidence := rule.find(run)) is not None:
+            found.append(Sign(name, *evidence, series=rule.needs[0]))
+    return found, unchecked
+
+
+def held_out(curves: Curves) -> tuple[str, Curve]:
+    """The held-out accuracy to speak of: greedy if there is one, else sampled; ("", empty) without either."""
+    for name, word in (("eval/accuracy_greedy", "greedy "), ("eval/accuracy", "sampled ")):
+        if name in curves and len(curves[name].finite.at):
+            return word, curves[name]
+    return "", Curve(np.empty(0, np.int64), np.empty(0))
+
+
+def verdict(run: Run, warnings: int) -> str:
+    """The run in one line: what moved, how far, in how many iterations, and whether anything looks wrong."""
+    planned = run.about.get("iterations")
+    span = count(run.last, "iteration")
+    if isinstance(planned, int) and run.last < planned:
+        span = f"{run.last} of {planned} iterations so far"
+    word, curve = held_out(run.metrics)
+    head = f"held-out {word}accuracy"
+    if not word and "reward" in run.metrics:
+        head, curve = "reward", run.metrics["reward"]
+    curve = curve.finite
+    tail = count(warnings, "warning")
+    if not len(curve.at):
+        return f"nothing measured yet, {span}; {tail}"
+    if len(curve.at) == 1:
+        return f"{head} {curve.value[0]:.2f} at iteration {curve.at[0]}, {span}; {tail}"
+    interval = _interval(run.metrics, word, int(curve.at[-1])) if word else None
+    about = f" ({interval[0]:.2f}..{interval[1]:.2f})" if interval else ""
+    return f"{head} {curve.value[0]:.2f} → {curve.value[-1]:.2f}{about} in {span}; {tail}"
+
+
+def _interval(curves: Curves, word: str, iteration: int) -> tuple[float, float] | None:
+    """The 95 % interval that the evaluation gave with the accuracy that `held_out` calls `word`."""
+    ends = []
+    for name in ("eval/low", "eval/high"):
+        curve = curves.get(name + ("_greedy" if word == "greedy " else ""))
+        here = curve.value[curve.at == iteration] if curve is not None else np.empty(0)
+        if not len(here) or np.isnan(here[0]):
+            return None
+        ends.append(float(here[0]))
+    return ends[0], ends[1]

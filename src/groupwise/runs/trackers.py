@@ -1,0 +1,112 @@
+"""Trackers that get the same numbers as metrics.jsonl: tensorboard, wandb, trackio. None is needed for anything."""
+
+import importlib
+import math
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from groupwise.data import MissingRequirement, Usage
+
+
+@runtime_checkable
+class Sink(Protocol):
+    """Somewhere that numbers go; only names, numbers and the iteration ever reach it."""
+
+    def write(self, iteration: int, numbers: dict[str, float]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Tensorboard:
+    """Event files in `<run>/tensorboard`."""
+
+    def __init__(self, package: Any, run: Path) -> None:
+        self._writer = package.SummaryWriter(str(run / "tensorboard"))
+
+    def write(self, iteration: int, numbers: dict[str, float]) -> None:
+        for name, number in numbers.items():
+            self._writer.add_scalar(name, number, iteration)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class Tracker:
+    """wandb, or trackio, which speaks as wandb does: `init`, `log`, `finish`. A resumed run goes on under its name."""
+
+    def __init__(self, package: Any, run: Path, **options: Any) -> None:
+        self._package = package
+        self._package.init(project="groupwise", name=run.name, resume="allow", **options)
+
+    def write(self, iteration: int, numbers: dict[str, float]) -> None:
+        self._package.log(numbers, step=iteration)
+
+    def close(self) -> None:
+        self._package.finish()
+
+
+def wandb(package: Any, run: Path) -> Sink:
+    """Without git state, code, console or machine: nothing leaves but the numbers and the run's name."""
+    quiet = package.Settings(
+        console="off",
+        disable_git=True,
+        save_code=False,
+        x_disable_meta=True,
+        x_disable_stats=True,
+        x_save_requirements=False,
+    )
+    return Tracker(package, run, id=run.name, dir=str(run), settings=quiet)
+
+
+OPENERS: dict[str, tuple[str, Callable[[Any, Path], Sink]]] = {
+    "tensorboard": ("tensorboardX", Tensorboard),
+    "wandb": ("wandb", wandb),
+    "trackio": ("trackio", Tracker),
+}
+
+
+class Sinks:
+    """The named sinks of a run. One that fails later is given up with a warning: training goes on."""
+
+    def __init__(self, names: Iterable[str], run: Path) -> None:
+        self.warnings: tuple[str, ...] = ()
+        self._open: dict[str, Sink] = {}
+        for name in names:
+            if name not in OPENERS:
+                raise Usage(f"no sink is called {name!r}", fix="the sinks are " + ", ".join(OPENERS))
+            module, opener = OPENERS[name]
+            try:
+                package = importlib.import_module(module)
+            except ImportError as error:
+                fix = f"pip install 'groupwise[{name}]'"
+                raise MissingRequirement(f"the sink {name} needs {module}", evidence=str(error), fix=fix) from error
+            try:
+                self._open[name] = opener(package, run)
+            except Exception as error:  # a tracker may raise anything; its message may carry a key, its type does not
+                fix = f"log in to {name} or set it to work offline, or leave the sink out"
+                raise MissingRequirement(
+                    f"the sink {name} does not open", evidence=type(error).__name__, fix=fix
+                ) from None
+
+    def write(self, line: Mapping[str, Any]) -> None:
+        """The finite numbers of a line of metrics, under its `iteration`."""
+        numbers = {
+            name: float(value)
+            for name, value in line.items()
+            if name != "iteration" and isinstance(value, int | float) and math.isfinite(value)
+        }
+        self._each(lambda sink: sink.write(int(line.get("iteration", 0)), numbers))
+
+    def close(self) -> None:
+        self._each(lambda sink: sink.close())
+
+    def _each(self, act: Callable[[Sink], None]) -> None:
+        for name, sink in list(self._open.items()):
+            try:
+                act(sink)
+            except Exception as error:  # a tracker may raise anything, and none of it is worth a run
+                # The type alone: the message of a failed request may carry a key.
+                why = type(error).__name__
+                self.warnings += (f"the sink {name} was given up ({why}); metrics.jsonl has everything",)
+                del self._open[name]

@@ -1,0 +1,19 @@
+"""The code of an answer: its last Python block."""
+
+import re
+
+_OPENS = re.compile(r"^[ \t]*```[ \t]*(?:python3?|py)[ \t]*\r?$", re.IGNORECASE | re.MULTILINE)
+_CLOSES = re.compile(r"^[ \t]*```[ \t]*\r?$", re.MULTILINE)
+
+
+def code_of(answer: str) -> str | None:
+    """The text of the last ```python block of an answer; None where there is none, or it is empty or never closed.
+
+    >>> code_of("first:\\n```python\\na = 1\\n```\\nno, rather\\n```python\\na = 2\\n```\\n")
+    'a = 2\\n'
+    """
+    *_, last = (None, *_OPENS.finditer(answer))
+    if last is None or (end := _CLOSES.search(answer, last.end() + 1)) is None:
+        return None
+    code = answer[last.end() + 1 : end.start()]
+    return code if code.strip() else None

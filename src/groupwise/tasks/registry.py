@@ -1,0 +1,85 @@
+"""Tasks by the names that a recipe gives them."""
+
+from collections.abc import Callable
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from groupwise.data import Ids, Task, Usage
+from groupwise.tasks.big_sums import BigSums
+from groupwise.tasks.calculator import Calculator
+from groupwise.tasks.gym import GYM, gym_task
+from groupwise.tasks.presets import PRESETS
+from groupwise.tasks.problems import Problems
+from groupwise.tasks.programs import Programs
+from groupwise.tasks.rows import is_source
+
+__all__ = ["find_task", "takes_columns", "usual_template", "usual_verifier"]
+
+PACKAGED: dict[str, Callable[[Callable[[Any], Ids]], Task]] = {
+    "calculator": Calculator,
+    "big_sums": BigSums,
+    "programs": Programs,
+}
+"""Tasks that make their own problems."""
+
+
+def find_task(name: str, encode: Callable[[Any], Ids], **options: Any) -> Task:
+    """A task by its name, in the ids that `encode` makes of a text or of messages.
+
+    A packaged one (such as `calculator`); a preset such as `gsm8k`, from the hub, or `gsm8k:PATH` from disk;
+    `reasoning_gym:NAME`; else a source of rows (`.jsonl`, `.parquet`, a directory, `datasets:NAME`) with the options
+    `prompt` and `answer` (columns), and `held_out`.
+    """
+    kind, _, rest = name.partition(":")
+    if kind in PRESETS:
+        _known_options(name, options, ())
+        return PRESETS[kind].read(kind, rest, encode)
+    if name.startswith(GYM):
+        _known_options(name, options, ())
+        return gym_task(name, encode)
+    if is_source(name):
+        _known_options(name, options, ("prompt", "answer", "held_out"))
+        return Problems.read(name, encode, **options)
+    if name in PACKAGED:
+        _known_options(name, options, ())
+        return PACKAGED[name](encode)
+    known = [*PACKAGED, *PRESETS]
+    hint = f"write {name}.jsonl" if Path(f"{name}.jsonl").is_file() else nearest(name, known)
+    raise Usage(f"no task is called {name!r}", fix=f"{hint}, or give the path of a .jsonl or .parquet file")
+
+
+def takes_columns(task: str) -> bool:
+    """Whether a task is a source of rows whose columns have to be named."""
+    return is_source(task) and task.partition(":")[0] not in PRESETS
+
+
+def usual_verifier(task: str) -> str:
+    """How a named task is judged unless something else is said; empty for data of one's own."""
+    kind = task.partition(":")[0]
+    if kind in PRESETS:
+        return PRESETS[kind].verifier
+    own = {
+        "big_sums": "last_number",
+        "calculator": "calculator_answer",
+        "programs": "code",
+        "reasoning_gym": "reasoning_gym",
+    }
+    return own.get(kind, "")
+
+
+def usual_template(task: str) -> str:
+    """What a named task's problems stand in unless something else is said."""
+    kind = task.partition(":")[0]
+    return PRESETS[kind].template if kind in PRESETS else "no"
+
+
+def _known_options(name: str, options: dict[str, Any], known: tuple[str, ...]) -> None:
+    for option in options.keys() - set(known):
+        fix = nearest(option, known) if known else "leave it out"
+        raise Usage(f"the task {name} has no option {option!r}", fix=fix)
+
+
+def nearest(name: str, known: Any) -> str:
+    near = get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"did you mean {near[0]}?" if near else f"take {' or '.join(known)}"

@@ -1,0 +1,1 @@
+"""One run: the loop, its guards, the warm start, and what it is built from."""

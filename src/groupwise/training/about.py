@@ -1,0 +1,75 @@
+"""run.json: what a run tells of itself besides its numbers."""
+
+import json
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from groupwise.config.diff import diff
+from groupwise.config.recipe import Recipe
+from groupwise.config.user_code import Use
+from groupwise.data import Storage
+from groupwise.methods import Method, published, reference_of
+from groupwise.models import commit_of, find_model, own_code
+from groupwise.runs.disk import ABOUT, DISK, RECIPE, Disk, storing, write_file
+
+
+def begin(run: Path, description: Mapping[str, Any], recipe: str, *, disk: Disk = DISK) -> None:
+    """Write run.json and then recipe.toml, which makes the directory a run. Both are on the platter on return."""
+    describe(run, description, disk=disk)
+    with storing("the recipe", run):
+        write_file(run / RECIPE, recipe.encode(), disk)
+
+
+def describe(run: Path, description: Mapping[str, Any], *, disk: Disk = DISK) -> None:
+    """Write run.json."""
+    with storing(ABOUT, run):
+        write_file(run / ABOUT, json.dumps(description, indent=2).encode() + b"\n", disk)
+
+
+def description(run: Path) -> dict[str, Any]:
+    """A run's run.json. `Storage` if it cannot be read."""
+    try:
+        return dict(json.loads((run / ABOUT).read_text()).items())
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
+        fix = "bring the file back from a copy, or start the run again"
+        raise Storage(f"{run / ABOUT} cannot be read", evidence=str(error), fix=fix) from error
+
+
+def recorded(run: Path, key: str) -> Any:
+    """The value of a key in a run's run.json; an empty list if there is none."""
+    return description(run).get(key, [])
+
+
+def about(run: Path, recipe: Recipe, base: str, use: Use, command: str) -> dict[str, Any]:
+    """What the report tells of a run besides its numbers."""
+    from importlib.metadata import version
+
+    packages = ("groupwise", "torch", "transformers", "tokenizers", "numpy", "safetensors")
+    return {
+        "name": run.name,
+        "command": command,
+        "versions": {"python": platform.python_version(), **{p: version(p) for p in packages}},
+        "model": recipe.model,
+        **({"model_commit": commit} if (commit := commit_of(recipe.model)) else {}),
+        "task": recipe.task,
+        "method": origin(recipe.method, base),
+        "seed": recipe.seed,
+        "iterations": recipe.iterations,
+        "use": use.hashes,
+        **({"keys": list(use.judges.keys)} if use.judges.keys else {}),
+        **({"judges": list(use.judges.hosts)} if use.judges.hosts else {}),
+        **({"unsafe_local_exec": True} if use.unsafe_local_exec else {}),
+        **({"trust_remote_code": own_code(find_model(recipe.model))} if use.trust_remote_code else {}),
+    }
+
+
+def origin(method: Method, base: str) -> dict[str, Any]:
+    """The published method that a run began with: its formula, its paper, and what the recipe changed."""
+    named = next((m for m in published if m.__name__ == base), None)
+    if named is None:
+        return {"name": "a method of its own"}
+    reference, changes = reference_of(named), diff(named(), method)
+    source = f"{reference.paper}, arXiv:{reference.arxiv}"
+    return {"name": base, "formula": reference.formula, "reference": source, "changed": changes}

@@ -1,0 +1,198 @@
+"""Whether two answers are the same, as far as text, exact numbers and structure tell; the rest is left to algebra."""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from groupwise.verifiers.math.structure import Equation, Read, Row, Several, Value, Word, is_definition, read
+from groupwise.verifiers.math.tidy import tidy
+from groupwise.verifiers.math.units import fitting, nouns_of
+
+Algebra = Callable[[str, str], bool | None]
+"""Whether two expressions are equal; None where it does not say."""
+
+MOST = 12
+"""Elements of the largest list that is compared in any order."""
+
+
+def same(gold: str, answer: str, algebra: Algebra = lambda gold, answer: None, problem: str = "") -> bool | None:
+    """Whether an answer is mathematically the gold answer; None where only algebra could tell, and it does not.
+
+    Equal, not near: `0.33` is not `1/3`. A unit or per cent sign that one of the two leaves out is forgiven, another
+    one is not; nouns of the `problem`'s text are units. Lists and sets are compared in any order, tuples, intervals and
+    matrices in theirs. In a chain of equations every member must be the gold answer.
+
+    >>> same("1/2", r"\\frac{2}{4}"), same("3, -3", r"x = \\pm 3"), same("(1,2]", "[1,2)"), same("12 cm", "12 m")
+    (True, True, False, False)
+    >>> same(r"\\sqrt{8}", r"2\\sqrt{2}") is None
+    True
+    """
+    return _Comparison(algebra, nouns_of(problem)).compared(tidy(gold), tidy(answer))
+
+
+@dataclass(frozen=True, slots=True)
+class _Comparison:
+    algebra: Algebra
+    nouns: frozenset[str]
+
+    def compared(self, gold: str, answer: str) -> bool | None:
+        if gold == answer:
+            return bool(gold)
+        if not gold or not answer:
+            return False
+        g, a = read(gold, self.nouns), read(answer, self.nouns)
+        if isinstance(a, Equation) and not (isinstance(g, Equation) and len(g.sides) == len(a.sides) == 2):
+            if a.named and not isinstance(g, Equation) and not _in_order(a.sides[0]):
+                return False
+            value = g.sides[-1] if is_definition(g) else gold
+            return _every(self.compared(value, side) for side in a.of_interest)
+        if isinstance(g, Equation) and isinstance(a, Equation):
+            return self.equations(g, a)
+        if isinstance(g, Equation):
+            return self.compared(g.sides[1], answer) if is_definition(g) else False
+        if isinstance(g, Value | Word) and isinstance(a, Value | Word):
+            return self.words(g, a) if isinstance(g, Word) and isinstance(a, Word) else self.values(g, a)
+        if isinstance(g, Several) and isinstance(a, Several):
+            return self.lists(g, a)
+        if isinstance(g, Row) and isinstance(a, Row):
+            if (g.kind, len(g.items)) != (a.kind, len(a.items)) or (g.of and a.of and g.of != a.of):
+                return False
+            return _every(self.compared(x, y) for x, y in zip(g.items, a.items, strict=True))
+        if isinstance(g, Row) and isinstance(a, Several):
+            return self.coordinates(g, a)
+        return False
+
+    def words(self, gold: Word, answer: Word) -> bool | None:
+        """Words without regard to a capital in front; letters that may be a product, in any order."""
+        if _folded(gold.text) == _folded(answer.text):
+            return True
+        g, a = (re.sub("(?<=[a-z]) (?=[a-z]$|[a-z] )", "", word.text) for word in (gold, answer))  # `x y`
+        if _is_product(g) and _is_product(a):
+            return sorted(g) == sorted(a)
+        return False
+
+    def values(self, gold: Value | Word, answer: Value | Word) -> bool | None:
+        if any(isinstance(word, Word) and len(word.text) > 3 for word in (gold, answer)):
+            return False
+        units = [value.unit if isinstance(value, Value) else "" for value in (gold, answer)]
+        if not fitting(*units):
+            return False
+        percent = "%" in units and units[0] != units[1]
+        if gold.text == answer.text and not percent:
+            return True
+        numbers = [value.number if isinstance(value, Value) else None for value in (gold, answer)]
+        if numbers[0] is not None and numbers[1] is not None:
+            g, a = numbers[0], numbers[1]
+            if percent and (g != a or abs(g) <= 1):  # `0.5%` is not `0.5`
+                g, a = (g / 100 if units[0] else g), (a / 100 if units[1] else a)
+            return g == a
+        if percent:
+            return False
+        for one, other, unit in ((gold, answer, units[0]), (answer, gold, units[1])):
+            if len(unit) == 1 and other.text == one.text + unit:  # `5m` for `5 m`
+                return True
+        infinite = [re.fullmatch(r"[-+]?\\infty", value.text) for value in (gold, answer)]
+        if any(infinite):
+            return all(infinite) and gold.text.lstrip("+") == answer.text.lstrip("+")
+        return self.algebra(gold.text, answer.text)
+
+    def equations(self, gold: Equation, answer: Equation) -> bool | None:
+        (g, gold_value), (a, value) = gold.sides, answer.sides
+        if gold.named and g == a:
+            return self.compared(gold_value, value)
+        return self.algebra(f"{g}={gold_value}", f"{a}={value}")
+
+    def lists(self, gold: Several, answer: Several) -> bool | None:
+        if len(gold.items) > MOST or len(answer.items) > MOST or self.join(gold) != self.join(answer):
+            return False
+        sets = gold.joined == answer.joined == "set"
+        if len(gold.items) != len(answer.items) and not sets:
+            return False
+        labels = self.labels(answer)
+        if len(set(labels)) > 1 and not any(self.labels(gold)):  # values of several names: as they are written
+            return _every(self.compared(g, a) for g, a in zip(gold.items, answer.items, strict=False))
+        if not (gold.items and answer.items):
+            return not (gold.items or answer.items)
+        table = [[self.compared(g, a) for a in answer.items] for g in gold.items]
+        if not all(any(cell is not False for cell in line) for line in (*table, *zip(*table, strict=True))):
+            return False
+        unclear = any(cell is None for line in table for cell in line)
+        if sets:  # an element may be written twice
+            return None if unclear else True
+        left = list(range(len(answer.items)))
+        for line in table:  # equality is transitive, so the first that fits may be taken
+            fit = next((j for j in left if line[j]), None)
+            if fit is None:
+                return None if unclear else False
+            left.remove(fit)
+        return True
+
+    def labels(self, several: Several) -> list[str]:
+        """The names in front of its items, without their subscripts; "" for none."""
+        reads = [read(item, self.nouns) for item in several.items]
+        return [re.sub("_.*", "", r.sides[0]) if is_definition(r) else "" for r in reads]
+
+    def join(self, several: Several) -> str:
+        """What its connectives mean for what they join: `or` and `and` differ for conditions, and not for values."""
+        if several.joined == "mixed":
+            return "mixed"
+        reads = [read(item, self.nouns) for item in several.items]
+        one_of = several.joined in ("or", "union")
+        if several.joined == "union" or _any(reads, lambda r: isinstance(r, Row) and bool(r.of)):
+            return "one" if one_of else "all"
+        if _any(reads, lambda r: isinstance(r, Word)) or len(set(self.labels(several)) - {""}) > 1:
+            return "one" if one_of else "all"
+        return "any"
+
+    def coordinates(self, gold: Row, answer: Several) -> bool | None:
+        """`x=3, y=-2` for the point `(3,-2)`: names in the order of the alphabet."""
+        reads = [read(item, self.nouns) for item in answer.items]
+        pairs = [(r.sides[0], r.sides[1]) for r in reads if is_definition(r) and re.fullmatch("[a-z]", r.sides[0])]
+        names = [name for name, _ in pairs]
+        if gold.kind != "()" or gold.of or answer.joined not in ("list", "and") or len(set(names)) != len(reads):
+            return False
+        if len(gold.items) != len(pairs):
+            return False
+        return _every(self.compared(g, value) for g, (_, value) in zip(gold.items, sorted(pairs), strict=True))
+
+
+_VARIABLES = frozenset("abcdxyz")
+_FOLDED = frozenset(("no", "yes", "odd", "even", "true", "false", "none", "zero", "both", "all"))
+
+
+def _folded(text: str) -> str:
+    """Words in lower case; not what may be letters of their own, as `Aa`, `CO` or `ABC`."""
+    return " ".join(word.lower() if _is_word(word) else word for word in text.split(" "))
+
+
+def _is_word(text: str) -> bool:
+    lower = text.lower()
+    if lower in _FOLDED:
+        return True
+    pairs = re.fullmatch(r"(?:(\w)\1)+", lower)
+    if len(text) < 3 or pairs or set(lower) <= _VARIABLES or not set(lower) & set("aeiouy"):
+        return False
+    return text == lower or text == text.capitalize() or (len(text) >= 5 and text.isupper())
+
+
+def _is_product(text: str) -> bool:
+    """Whether these letters are more likely a product of names than a word."""
+    if len(text) not in (2, 3) or not text.isalpha() or not text.islower():
+        return False
+    return set(text) <= _VARIABLES or not set(text) & set("aeiou")
+
+
+def _in_order(name: str) -> bool:
+    """Whether the names in front of a tuple stand in the order of the alphabet, as they are understood without."""
+    names = name[1:-1].split(",") if name.startswith("(") else [name]
+    return names == sorted(names, key=str.lower) or names == ["m", "b"]
+
+
+def _any(reads: Iterable[Read], test: Callable[[Read], bool]) -> bool:
+    return any(test(r) for r in reads)
+
+
+def _every(decisions: Iterable[bool | None]) -> bool | None:
+    """False if one is, else None if one is, else True."""
+    known: Sequence[bool | None] = list(decisions)
+    return False if False in known else None if None in known else True

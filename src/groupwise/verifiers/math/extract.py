@@ -1,0 +1,163 @@
+"""Which part of a model's text is its answer."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from groupwise.verifiers.math.tidy import closing, tidy
+
+Which = Literal["first", "last", "only"]
+Place = Literal["either", "boxed", "line", "tag"]
+
+LONGEST = 1000
+"""Characters of the longest answer. A longer one is no answer: it is never cut and then compared."""
+MOST = 64
+"""Answers that are compared with each other at most, where all must agree."""
+
+_BOX = re.compile(r"\\(?:boxed|fbox)(?:\s*\{|\s+(?=[-+]?\d))")
+# Runs of blanks are possessive (`++`): each is read once, so a long one costs linear time.
+_LINE = re.compile(
+    r"####[ \t]*|\b(?:final[ \t]+)?answers?\b(?:[ \t]++[^\n.:=*]{0,60}?)?"
+    r"[ \t]*+(?:\*\*|__)?[ \t]*+(?:[:：=]|\b(?:is|are)\b[:：]?)"
+    r"[ \t]*(?:\*\*(?=[ \t]))?",
+    re.IGNORECASE,
+)
+_DENIED = re.compile(
+    r"\b(?:isn't|not|no|wrong|incorrect|false|previous|earlier|old)\s+(?:the\s+|an?\s+)?(?:final\s+)?answers?\b"
+    r"|\banswers?\b.*?\b(?:wrong|incorrect|false)\b|(?:\b(?:not|cannot|never)|n't)(?:\s+(?:be|equal))?\W*(?:is|are)?\W*$",
+    re.IGNORECASE,
+)
+"""An answer line that gives no answer, such as `the answer cannot be:` or `a wrong answer is`."""
+_BLANK_LINES = re.compile(r"[\s*_]*\n|")
+_SENTENCE_END = re.compile(r"(?<=[\w)}\]$%*])(?:[.!]\**\s+(?=[A-Z\"'(])|\?\**(?:\s|$))")
+_LEADING = re.compile(
+    r"(?:(?:therefore|thus|hence|so|indeed|then|exactly|simply|just|clearly|given by)\b[,:]?\s*)+", re.I
+)
+_REASON = re.compile(
+    r",?\s(?:because|since)\s.*|,?\sas\s(?:required|desired|expected|needed|claimed|was to be (?:shown|found))\W*$",
+    re.IGNORECASE | re.DOTALL,
+)
+"""What surrounds an answer in prose and is no part of it."""
+_NUMBER = re.compile(r"[-+]?\d+(?:[.,]\d+)*")
+_TAKEN_BACK = re.compile(
+    r"[\s$*_.!,;:)}\]\\]*(?:\?|(?:but\s+)?(?:no[,.:;!]|no\s+wait|wait\b|oops|sorry\b|correction\b|scratch\s+that|hmm"
+    r"|on\s+second\s+thought|actually,?\s+(?:no|it|that)\b"
+    r"|(?:that|this|it)(?:\s+is|'s|\s+was)\s+(?:wrong|incorrect|not\s+(?:right|correct|it))))",
+    re.IGNORECASE,
+)
+_EMPTY_LINE = re.compile(r"\n[ \t\r]*+\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An answer as it stands in the text, and which rule found it; without a text, why there is none.
+
+    Of an answer line, `paragraph` is all that follows its mark, up to an empty line.
+    """
+
+    text: str
+    rule: str
+    paragraph: str = field(default="", repr=False)
+
+
+def find_answer(text: str, which: Which = "last", place: Place = "either") -> Found:
+    r"""The answer by the rule: in a box, or behind `Answer:`, `the answer is` or `####`, up to the end of the sentence.
+
+    With `either`, boxes count where there are any and lines otherwise. `last` and `first` take one of several; `only`
+    asks that all are alike. Nothing before the last `</think>` is an answer. A box that is empty, not closed or longer
+    than 1000 characters is no answer, nor is one that ends with a question mark or is taken back at once (`No, ...`,
+    `Wait`): where it is the one that counts, there is none. `tag` asks for `</think> <answer>` as Dr. GRPO's template
+    r1 does.
+
+    >>> find_answer(r"so \boxed{3}, no: \boxed{4}"), find_answer("The answer is $5$. I hope it is correct.").text
+    (Found(text='4', rule='the last of 2 boxes'), '$5$')
+    >>> find_answer(r"\boxed{3} or \boxed{4}", "only"), find_answer("The answer is 17? No. It is 18.").rule
+    (Found(text='', rule='its 2 boxes differ'), 'the answer line is taken back')
+    """
+    if place == "tag":
+        return _in_tag(text)
+    body = text[text.rfind("</think>") + len("</think>") :] if "</think>" in text else text
+    if place != "line" and (boxes := [m.end() for m in _BOX.finditer(body)]):
+        return _chosen(boxes, which, "box", "boxes", lambda at: _in_box(body, at))
+    if place != "boxed" and (lines := [m.end() for m in _LINE.finditer(body) if not _denied(body, m)]):
+        found = _chosen(lines, which, "answer line", "answer lines", lambda at: _on_line(body, at))
+        return replace(found, paragraph=_paragraph(body, lines[0] if which == "first" else lines[-1]))
+    return Found(
+        "", "no box" if place == "boxed" else "no answer line" if place == "line" else "no box, no answer line"
+    )
+
+
+def _denied(text: str, line: re.Match[str]) -> bool:
+    """Whether an answer line says of itself that it gives no answer."""
+    return bool(_DENIED.search(text[max(0, line.start() - 24) : line.end()]))
+
+
+def _in_tag(text: str) -> Found:
+    """Behind the last `<answer>`, out of its box: Dr. GRPO's rule for the template r1, one space and all."""
+    if "</think> <answer>" not in text or "</answer>" not in text:
+        return Found("", "no '</think> <answer>' with '</answer>' behind it")
+    inside = text.split("<answer>")[-1].replace("</answer>", "")
+    if len(inside) > LONGEST:
+        return Found("", f"the answer tag {_TOO_LONG}")
+    return find_answer(inside, "last", "boxed") if _BOX.search(inside) else Found(inside.strip(), "the answer tag")
+
+
+_TOO_LONG = f"is longer than {LONGEST} characters"
+
+
+class _NoAnswer(Exception):
+    """Why a place has no answer."""
+
+
+def _chosen(places: list[int], which: Which, one: str, many: str, read: Callable[[int], str]) -> Found:
+    n = len(places)
+    if which == "only" and n > MOST:
+        return Found("", f"more than {MOST} {many}")
+    rule = f"the {one}" if n == 1 else f"the {which} of {n} {many}" if which != "only" else f"its {n} {many}, all alike"
+    try:
+        if which == "only" and len({tidy(read(at)) for at in places}) > 1:
+            return Found("", f"its {n} {many} differ")
+        answer = read(places[0] if which == "first" else places[-1])
+        return Found(answer, rule) if answer else Found("", f"{rule} is empty")
+    except _NoAnswer as why:
+        return Found("", f"{rule if which != 'only' or n == 1 else f'one of its {n} {many}'} {why}")
+
+
+def _in_box(text: str, at: int) -> str:
+    """The content of the box opened at a place."""
+    if text[at - 1] != "{":  # `\\boxed 5`
+        number = _NUMBER.match(text, at, at + LONGEST)
+        assert number is not None, "the pattern asks for a digit"
+        return number[0]
+    window = text[at - 1 : at + LONGEST + 1]
+    end = closing(window, 0)
+    if end is None:
+        raise _NoAnswer(_TOO_LONG if len(window) == LONGEST + 2 else "is not closed")
+    if _TAKEN_BACK.match(text, at + end, at + end + LONGEST):
+        raise _NoAnswer("is taken back")
+    return window[1:end].strip()
+
+
+def _on_line(text: str, at: int) -> str:
+    """The rest of the line, or the next line that is not empty, up to the end of its first sentence."""
+    start = _first_line(text, at)
+    line = text[start : start + LONGEST + 1].split("\n")[0]
+    end = _SENTENCE_END.search(line)
+    length = end.start() if end else len(line)
+    if length > LONGEST:
+        raise _NoAnswer(_TOO_LONG)
+    if _TAKEN_BACK.match(text, start + length, start + length + LONGEST):
+        raise _NoAnswer("is taken back")
+    answer = _REASON.sub("", line[:length].strip())
+    return answer[leading.end() :] if (leading := _LEADING.match(answer)) else answer
+
+
+def _paragraph(text: str, at: int) -> str:
+    return _EMPTY_LINE.split(text[_first_line(text, at) :], maxsplit=1)[0]
+
+
+def _first_line(text: str, at: int) -> int:
+    """Where the first line that is not empty begins."""
+    blank = _BLANK_LINES.match(text, at)
+    return blank.end() if blank else at

@@ -1,0 +1,48 @@
+"""What is never computed, and what algebra is never asked."""
+
+import re
+
+from groupwise.verifiers.math.extract import LONGEST
+from groupwise.verifiers.math.rational import rational
+from groupwise.verifiers.math.tidy import tidy
+
+_TOO_LARGE = (
+    (re.compile(r"\d{401}"), "a number of more than 400 digits"),
+    (re.compile(r"\^[{(\s]*[-+]?[{(\s]*\d{4}"), "a power of more than three digits"),
+    (re.compile(r"\d[\s})]*\^[{(\s]*\d+[\s})]*\^|\^\{[^{}]{0,40}\d[\s})]*\^[{(\s]*\d"), "a tower of powers"),
+    (re.compile(r"\d{4}[\s})]*!|\^[\s{]*\d+[\s})]*!|!\s*!"), "a factorial that is too large"),
+    (re.compile(r"\\(?:d|t)?binom[{(\s]*\d{4}|\\Gamma|\\zeta|\\uparrow"), "a function that may be too large"),
+)
+DEEPEST = 32
+"""Brackets within brackets."""
+
+
+def too_much(answer: str) -> str:
+    """Why an answer is not even compared, from its text alone; empty where it is. Such an answer is wrong.
+
+    >>> too_much("9^{9^9}"), too_much("9**9**9"), too_much("2^{10}")
+    ('a tower of powers', 'a tower of powers', '')
+    """
+    if len(answer) >= LONGEST:
+        return f"an answer of {LONGEST} characters or more"
+    depth = deepest = 0
+    for c in answer:
+        depth += (c in "([{") - (c in ")]}")
+        deepest = max(deepest, depth)
+    if deepest > DEEPEST:
+        return f"brackets {deepest} deep"
+    text = tidy(answer)
+    if rational(text) is not None:
+        return ""
+    return next((why for pattern, why in _TOO_LARGE if pattern.search(text)), "")
+
+
+def is_algebra(text: str) -> bool:
+    r"""Whether this may be an expression or an equation for algebra.py: plain characters, no long words.
+
+    >>> is_algebra(r"2\sqrt{2}"), is_algebra("3 4"), is_algebra("approximately 7")
+    (True, False, False)
+    """
+    return len(text) <= 512 and not re.search(
+        r"[<>¤&#~@$?]|[^\x00-\x7f]|(?<![_^])\d \d|(?<![A-Za-z\\])[A-Za-z]{11}", text
+    )

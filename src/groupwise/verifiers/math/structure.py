@@ -1,0 +1,260 @@
+"""What an answer is made of: a value, a word, a list, a row of elements, an equation."""
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Literal, TypeGuard
+
+from groupwise.verifiers.math.number_words import spelled
+from groupwise.verifiers.math.rational import rational
+from groupwise.verifiers.math.tidy import GREEK, split_top
+from groupwise.verifiers.math.units import CHANGES_A_NUMBER, split_unit, words
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A number or an expression, with its unit."""
+
+    text: str
+    number: Fraction | None
+    unit: str
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A name or a statement, letters alone."""
+
+    text: str
+
+
+Joined = Literal["list", "set", "and", "or", "union", "mixed"]
+"""By commas, in braces, by one of the words, by `\\cup`, or by both words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Several:
+    """A list, a set, a union, both signs: elements in any order, and how they are joined."""
+
+    items: tuple[str, ...]
+    joined: Joined = "list"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A tuple, an interval or a matrix: its brackets (and widths) as `kind`, elements in order.
+
+    An inequality is an interval `of` its variable.
+    """
+
+    kind: str
+    items: tuple[str, ...]
+    of: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Equation:
+    """Two sides or more."""
+
+    sides: tuple[str, ...]
+    named: bool
+    """Whether the first is a name, which claims no value."""
+
+    @property
+    def of_interest(self) -> tuple[str, ...]:
+        """The sides that claim a value."""
+        return self.sides[1:] if self.named else self.sides
+
+
+Read = Value | Word | Several | Row | Equation
+
+_JOINT = re.compile(
+    r"\s*(?:,\s*(?:and|or)(?![A-Za-z])|;|,|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])|\\(?:land|wedge|lor|vee|cup)(?![A-Za-z]))\s*"
+)
+_IS = re.compile(r"(?<![<>!])=(?!=)")
+_IN = re.compile(r"^\\?[A-Za-z]+\s*\\in(?![A-Za-z])\s*(?=[(\[\\])")
+_ABOUT = re.compile(r"\\(?:approx|simeq)(?![A-Za-z])")
+_ORDER = re.compile(r"\\le(?![A-Za-z])|\\ge(?![A-Za-z])|<|>")
+_MATRIX = re.compile(
+    r"([(\[|]?)\\begin\{(\w?matrix|smallmatrix|array)\}(?:\{[lcr|]*\})?(.*)\\end\{\2\}([)\]|]?)", re.DOTALL
+)
+_NAME = re.compile(
+    rf"(?:[A-Za-z]|\\(?:{'|'.join(GREEK.values())}|ell)(?![A-Za-z])|\\(?:hat|bar|vec|overline)\{{[A-Za-z]{{1,2}}\}})"
+    r"(?:_(?:\w|\{[^{}]*\}))?'*|[fghFGHPQTE](?:_\w)?'*\([^()=]{1,20}\)|[a-z]\([a-z](?:,[a-z])*\)"
+    r"|(?:m ?)?\\angle ?[A-Z]{1,3}|\\overline\{[A-Z]{2}\}|[A-Z]{2,4}"
+)
+_WORDS_OF_A_NAME = re.compile(r"[A-Za-z]{2,}(?: [A-Za-z]+){0,4}")
+_LABELS = words(
+    "area perimeter volume total sum difference product probability ways cost price distance length width height "
+    "radius diameter speed time age answer result value solution solutions mean median mode range "
+    "average slope angle surface "
+    "remainder quotient gcd lcm max min det maximum minimum final expected greatest smallest largest number amount of "
+    "the profit rate term degree order count coefficient constant"
+)
+_NO_LETTERS = words("no is or if on of to in by as at an it be so do up we us not non and but")
+_VALUE_NAMES = words("e i")
+_WORDS = re.compile(r"[A-Za-z](?:(?:[A-Za-z' ]|(?<=[A-Za-z]{3})-(?=[A-Za-z]{3}))*[A-Za-z])?")
+
+
+def read(text: str, nouns: frozenset[str] = frozenset()) -> Read:
+    """A tidy answer as one of the kinds above; `nouns` may stand behind a number as its unit."""
+    text = _without_spelling(_IN.sub("", text))
+    if matrix := _matrix(text):
+        return matrix
+    if (inner := _inside(text)) is not None:
+        left, right = _edges(text)
+        items = tuple(part.strip() for part in split_top(inner, re.compile("[,;]")))
+        if left == r"\{":
+            several = _several(inner, nouns)
+            return Several((several.items if several else (inner.strip(),)) if inner.strip() else (), "set")
+        if len(items) > 1:
+            return Row(left + right, items)
+        if (left == "(" and right == ")") or re.fullmatch(r"\[-?\d+\]", text):
+            return read(inner, nouns)
+    if text == r"\emptyset" or re.fullmatch("(?:there (?:is|are) )?no solutions?", text, re.IGNORECASE):
+        return Several((), "set")
+    if text == r"\reals" or re.fullmatch("all real numbers?|all reals", text):
+        return Row("()", (r"-\infty", r"\infty"))
+    if several := _several(text, nouns):
+        both = [_inequality(part, nouns) for part in several.items] if several.joined == "and" else []
+        return _interval(both) or several
+    sides = tuple(side.strip() for side in split_top(text, _IS))
+    about = _ABOUT.split(sides[-1])
+    if len(about) > 1:
+        named = len(sides) == 1 and (is_name(about[0].strip(), nouns) or not about[0].strip())
+        sides = (about[0].strip(), about[1].strip()) if named else (*sides[:-1], about[0].strip())
+        sides = sides if sides[0] else sides[1:]
+        text = "=".join(sides)
+    if len(sides) > 1 and all(sides):
+        return Equation(sides, is_name(sides[0], nouns))
+    if interval := _inequality(text, nouns):
+        return interval
+    if len(re.findall(r"\\(?:pm|mp)(?![A-Za-z])", text)) == 1:
+        signs = (re.sub(r"^\+ ?", "", re.sub(r"\\(?:pm|mp)(?![A-Za-z])", sign, text)) for sign in "+-")
+        return Several(tuple(signs))
+    value, unit = (text, "") if r"\pm" in text else split_unit(text, nouns)
+    if value != text and (inner := _inside(value)) is not None and value.startswith("("):
+        value = inner
+    number = rational(value)
+    number = spelled(value) if number is None else number
+    if number is None and not unit and _WORDS.fullmatch(value):
+        return Word(value)
+    return Value(value, number, unit)
+
+
+def _several(text: str, nouns: frozenset[str]) -> Several | None:
+    """Two parts or more that commas, words or signs join outside of brackets."""
+    parts = tuple(part.strip() for part in split_top(text, _JOINT))
+    if len(kept := tuple(filter(None, parts))) < 2:
+        return None
+    top = re.sub(r"\([^()]*\)|\[[^\[\]]*\]|\{[^{}]*\}", " ", text)
+    signs = set(re.findall(r"\\(?:land|wedge|lor|vee|cup)(?![A-Za-z])|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])", top))
+    kinds = {"and" if sign in ("and", r"\land", r"\wedge") else "union" if sign == r"\cup" else "or" for sign in signs}
+    joined: Joined = "list" if not kinds else kinds.pop() if len(kinds) == 1 else "mixed"  # type: ignore[assignment]
+    return Several(kept, joined)
+
+
+def _interval(both: "list[Row | None]") -> Row | None:
+    """`x > 1 and x < 3` as one interval of x."""
+    if len(both) != 2 or both[0] is None or both[1] is None or both[0].of != both[1].of:
+        return None
+    low, high = sorted(both, key=lambda row: row is not None and row.items[0] == r"-\infty")
+    assert low is not None and high is not None, "both are there"
+    if (low.items[0], high.items[1]).count(r"-\infty") or low.items[1] != r"\infty" or high.items[0] != r"-\infty":
+        return None
+    return Row(low.kind[0] + high.kind[1], (low.items[0], high.items[1]), low.of)
+
+
+def _without_spelling(text: str) -> str:
+    """`17` for `17 (seventeen)`, where both are the same number."""
+    twice = re.fullmatch(r"(\S{1,20}) ?\(([A-Za-z -]+)\)|([A-Za-z -]+?) ?\((\S{1,20})\)", text)
+    if twice is None:
+        return text
+    number, spelling = (twice[1], twice[2]) if twice[1] else (twice[4], twice[3])
+    value = rational(number)
+    return number if value is not None and value == spelled(spelling) else text
+
+
+def _inside(text: str) -> str | None:
+    """What stands between brackets that open at the start and close at the end."""
+    left, right = _edges(text)
+    if not left or not right or len(text) < len(left) + len(right):
+        return None
+    depth = 0
+    i, end = 0, len(text)
+    while i < end:
+        if text[i] == "\\" and text[i + 1 : i + 2] not in ("{", "}"):
+            i += 1 if text[i + 1 : i + 2].isalpha() else 2
+            continue
+        depth += (text[i] in "([{") - (text[i] in ")]}")
+        i += 1
+        if depth == 0 and i < end and text[i - 1] != "\\":
+            return None if text[i - 1] in ")]}" else text[len(left) : -len(right)]
+    return text[len(left) : -len(right)] if depth == 0 else None
+
+
+def _edges(text: str) -> tuple[str, str]:
+    left = next((x for x in (r"\{", r"\langle", "(", "[") if text.startswith(x)), "")
+    right = next((x for x in (r"\}", r"\rangle", ")", "]") if text.endswith(x)), "")
+    return (left, right) if (left == r"\{") == (right == r"\}") else ("", "")
+
+
+def _matrix(text: str) -> Row | None:
+    """Rows of a matrix one after the other; only bars (a determinant, a norm) make another kind of the same numbers."""
+    matrix = _MATRIX.fullmatch(text)
+    if matrix is None:
+        return None
+    left, kind, body, right = matrix.groups()
+    if (left, right) not in (("", ""), ("(", ")"), ("[", "]"), ("|", "|")) or (
+        left and kind not in ("array", "matrix")
+    ):
+        return None
+    rows = [row.split("&") for row in re.split(r"\\\\", body.strip().removesuffix(r"\\"))]
+    shape = "x".join(str(len(row)) for row in rows)
+    bars = kind[0] if kind in ("vmatrix", "Vmatrix") else "v" * (left == "|")
+    return Row(f"{bars}matrix {shape}", tuple(x.strip() for row in rows for x in row))
+
+
+def _inequality(text: str, nouns: frozenset[str]) -> Row | None:
+    """`x < 3`, `3 > x`, `1 < x <= 3` as intervals of x."""
+    signs, parts = _ORDER.findall(text), [p.strip() for p in _ORDER.split(text)]
+    if not signs or len(signs) > 2 or not all(parts):
+        return None
+    upward = [sign in ("<", r"\le") for sign in signs]
+    closed = ["le" in sign or "ge" in sign for sign in signs]
+    if not all(upward):
+        if any(upward):
+            return None
+        parts, closed = parts[::-1], closed[::-1]
+    if len(parts) == 3 and is_name(parts[1], nouns):
+        left, right = "[" if closed[0] else "(", "]" if closed[1] else ")"
+        return Row(left + right, (parts[0], parts[2]), parts[1])
+    if len(parts) == 2 and is_name(parts[0], nouns):
+        return Row("(]" if closed[0] else "()", (r"-\infty", parts[1]), parts[0])
+    if len(parts) == 2 and is_name(parts[1], nouns):
+        return Row("[)" if closed[0] else "()", (parts[0], r"\infty"), parts[1])
+    return None
+
+
+def is_name(text: str, nouns: frozenset[str] = frozenset()) -> bool:
+    """Whether this is a name, such as `x`, `f(x)`, `a_1`, `\\theta`, `m+n`, `(x,y)` or `total area`."""
+    inner = text[1:-1] if text.startswith("(") and text.endswith(")") else text
+    names = re.split("," if inner != text else "[-+]", inner)
+    return len(names) <= 6 and all(_is_one_name(name.strip(), nouns) for name in names)
+
+
+def _is_one_name(text: str, nouns: frozenset[str]) -> bool:
+    if text in _VALUE_NAMES:
+        return False
+    if _NAME.fullmatch(text):
+        return True
+    if not _WORDS_OF_A_NAME.fullmatch(text):
+        return False
+    if len(text) == 2 and text.lower() not in _NO_LETTERS:
+        return True
+    parts = text.lower().split()
+    return all(part in _LABELS or (part in nouns and part not in CHANGES_A_NUMBER) for part in parts)
+
+
+def is_definition(read: Read) -> TypeGuard[Equation]:
+    """Whether this gives a value a name: `x = 3`."""
+    return isinstance(read, Equation) and len(read.sides) == 2 and read.named

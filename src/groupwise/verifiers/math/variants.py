@@ -1,0 +1,190 @@
+"""Graders that published numbers rest on, with their faults: take `math` where no such number is to be met."""
+
+import re
+from dataclasses import replace
+from typing import Any
+
+from groupwise.data import Outcome, Prompt, Sample, Verdict
+from groupwise.data.verdicts import unverifiable
+from groupwise.sandbox.sandbox import Sandbox
+from groupwise.verifiers.math.symbolic import MAKE, MATH_VERIFY, Symbolic
+from groupwise.verifiers.math.verifier import is_gold
+
+_DAPO_LINE = re.compile(r"(?i)Answer\s*:\s*([^\n]+)")
+_DAPO_FIRST = (
+    ("an ", ""), ("a ", ""), (".$", "$"), ("\\$", ""), ("\\ ", ""), (" ", ""), ("mbox", "text"),
+    (",\\text{and}", ","), ("\\text{and}", ","), ("\\text{m}", "\\text{}"),
+)  # fmt: skip
+_DAPO_GONE = (
+    "square", "ways", "integers", "dollars", "mph", "inches", "hours", "km", "units", "\\ldots", "sue", "points",
+    "feet", "minutes", "digits", "cents", "degrees", "cm", "gm", "pounds", "meters", "meals", "edges", "students",
+    "childrentickets", "multiples", "\\text{s}", "\\text{.}", "\\text{\ns}", "\\text{}^2", "\\text{}^3", "\\text{\n}",
+    "\\text{}", "\\mathrm{th}", "^\\circ", "^{\\circ}", "\\;", ",\\!", "{,}", '"', "\\dots",
+)  # fmt: skip
+_DAPO_LATER = (
+    (r"(.*?)(\$)(.*?)(\$)(.*)", r"$\3$"), (r"(\\text\{)(.*?)(\})", r"\2"), (r"(\\textbf\{)(.*?)(\})", r"\2"),
+    (r"(\\overline\{)(.*?)(\})", r"\2"), (r"(\\boxed\{)(.*)(\})", r"\2"), (r"(frac)([^{])(.)", r"frac{\2}{\3}"),
+    (r"(sqrt)([^{])", r"sqrt{\2}"),
+)  # fmt: skip
+
+
+class MathDapo:
+    r"""What DAPO's training compared: the last `Answer:` line of the last 300 characters, as text.
+
+    Both sides are brought to Minerva's normal form (Lewkowycz et al., arXiv:2206.14858, appendix D); with `box` the
+    last `\boxed{}` of the last 100 characters must be the gold answer to the letter. Its faults are kept: what stands
+    behind the last `=` counts, words such as `km` vanish from the middle, `034` and `34.0` are not 34.
+    DAPO, arXiv:2503.14476. An answer without such a line is malformed here, and wrong there: both score 0.
+    """
+
+    expects = "text or a number"
+
+    def __init__(self, *, box: bool = False) -> None:
+        self.box = box
+
+    async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
+        tail, gold = sample.text[-300:], str(prompt.given["answer"])
+        if self.box:
+            said, gold = dapo_box(tail[-100:]), gold
+        else:
+            lines = _DAPO_LINE.findall(tail)
+            said, gold = (dapo_normal(lines[-1]) if lines else None), dapo_normal(gold)
+        if said is None:
+            return Verdict(Outcome.malformed, feedback="no box" if self.box else "no line Answer:")
+        return Verdict(Outcome.correct if said == gold else Outcome.wrong, said=said)
+
+    fits = staticmethod(is_gold)
+
+
+def dapo_box(text: str) -> str | None:
+    r"""What the last `\boxed{` holds; None without one, or where it never ends. A brace is a brace, escaped or not."""
+    start = text.rfind("\\boxed{")
+    return None if start < 0 else _braced(text, start + len("\\boxed"))
+
+
+def _braced(text: str, at: int) -> str | None:
+    """What stands in the braces opened at a place; None where they are never closed."""
+    depth = 0
+    for i in range(at, len(text)):
+        depth += (text[i] == "{") - (text[i] == "}")
+        if depth == 0:
+            return text[at + 1 : i]
+    return None
+
+
+def dapo_normal(answer: str) -> str:
+    r"""Minerva's normal form of an answer.
+
+    >>> dapo_normal("x = 1,234"), dapo_normal("12 km"), dapo_normal(r"$\frac12$."), dapo_normal("034")
+    ('1234', '12', '\\frac{1}{2}', '034')
+    """
+    answer = answer.split("=")[-1]
+    for old, new in (*_DAPO_FIRST, *((gone, "") for gone in _DAPO_GONE)):
+        answer = answer.replace(old, new)
+    for pattern, to in _DAPO_LATER:
+        answer = re.sub(pattern, to, answer)
+    answer = answer.replace("$", "")
+    return (answer.replace(",", "") if answer.replace(",", "").isdigit() else answer).strip()
+
+
+class MathVerify:
+    """math-verify by its own defaults, reading the whole text in the sandbox.
+
+    `deadline` is CPU seconds of a call. An answer that uses them up is wrong, as in `math`. What math-verify accepts
+    wrongly is on the page of verifiers.
+    """
+
+    keeps_time = True
+    packages = MATH_VERIFY
+    expects = "text or a number"
+
+    def __init__(self, *, deadline: float = 2.0, workers: int = 2, sandbox: MAKE = Sandbox) -> None:
+        self._ask = Symbolic(
+            "math_verify",
+            "by_default.py",
+            "accepted",
+            make=sandbox,
+            deadline=deadline,
+            workers=workers,
+            packages=self.packages,
+        )
+        self.close = self._ask.close
+
+    async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
+        if not is_gold(gold := prompt.given.get("answer")):
+            return unverifiable(f"the gold answer {str(gold)[:80]!r} is not text or a number")
+        value = await self._ask([sample.text, str(gold)], ["$1$", str(gold)])
+        return value if isinstance(value, Verdict) else Verdict(Outcome(value is True))
+
+    fits = staticmethod(is_gold)
+
+
+class MathDrGrpo:
+    r"""What Dr. GRPO's runs compared: the last `\boxed{}`, or with `tag` what stands behind the last `<answer>`.
+
+    Right if it is one of the gold answers by the rules in r1_zero.py: in the normal form of MATH, in that of PRM800K,
+    by sympy, or, unless `fast`, by math-verify; the 7B run and every evaluation asked math-verify too. Faults are kept:
+    `x+a` is `x+c` and `5 km` is `5 m`, since all that may be a unit vanishes, and to `fast` `2/4` is not `1/2` and
+    `2+2` is not 4. Their second to answer in is `deadline` CPU seconds of a call in the sandbox here. arXiv:2503.20783.
+    """
+
+    keeps_time = True
+    packages = (*MATH_VERIFY, "pylatexenc")
+    expects = "text, a number or a list of them"
+
+    def __init__(
+        self,
+        *,
+        tag: bool = False,
+        fast: bool = False,
+        deadline: float = 2.0,
+        workers: int = 2,
+        sandbox: MAKE = Sandbox,
+    ) -> None:
+        self.tag, self.fast = tag, fast
+        self._ask = Symbolic(
+            "math_dr_grpo",
+            "r1_zero.py",
+            "graded",
+            make=sandbox,
+            deadline=deadline,
+            workers=workers,
+            packages=self.packages,
+        )
+        self.close = self._ask.close
+
+    async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
+        if not self.fits(gold := prompt.given.get("answer")):
+            return unverifiable(f"the gold answer {str(gold)[:80]!r} is not {self.expects}")
+        answer = answer_of(sample.text, self.tag)
+        if answer is None:
+            return Verdict(Outcome.malformed, feedback="no answer in tags" if self.tag else "no box")
+        texts = [str(one) for one in (gold if isinstance(gold, list) else [gold])]
+        golds = [text for text in (boxed(text) if "\\boxed" in text else text for text in texts) if text is not None]
+        value = await self._ask([answer, golds, self.fast], ["1", golds, self.fast])
+        verdict = value if isinstance(value, Verdict) else Verdict(Outcome(value is True))
+        return verdict if verdict.outcome is Outcome.unverifiable else replace(verdict, said=answer[:200])
+
+    @staticmethod
+    def fits(gold: Any) -> bool:
+        return all(map(is_gold, gold)) and bool(gold) if isinstance(gold, list) else is_gold(gold)
+
+
+def answer_of(text: str, tag: bool) -> str | None:
+    r"""What the last box holds; with `tag` what stands behind the last `<answer>`, or in a box there; None without.
+
+    >>> answer_of(r"\boxed{1} or \boxed{\frac{1}{2}}", tag=False), answer_of("</think> <answer> 4 </answer>", tag=True)
+    ('\\frac{1}{2}', ' 4 ')
+    """
+    if tag:
+        if "</think> <answer>" not in text or "</answer>" not in text:
+            return None
+        text = text.split("<answer>")[-1].replace("</answer>", "")
+        return boxed(text) if "\\boxed" in text else text
+    return boxed(text)
+
+
+def boxed(text: str) -> str | None:
+    r"""What the last `\boxed` holds; None where no brace follows it at once, or none closes it."""
+    start = text.rfind("\\boxed")
+    return _braced(text, start + len("\\boxed")) if start >= 0 and text.startswith("\\boxed{", start) else None

@@ -1,0 +1,144 @@
+"""The verifier `math`: find the answer, compare exactly, and by algebra in the sandbox where numbers do not tell."""
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, cast, get_args
+
+from groupwise.data import Outcome, Prompt, Sample, Usage, Verdict
+from groupwise.data.verdicts import unverifiable
+from groupwise.sandbox.sandbox import Sandbox
+from groupwise.verifiers.math.equal import same
+from groupwise.verifiers.math.extract import Place, Which, find_answer
+from groupwise.verifiers.math.limits import is_algebra, too_much
+from groupwise.verifiers.math.rational import rational
+from groupwise.verifiers.math.symbolic import MAKE, Symbolic
+from groupwise.verifiers.math.tidy import tidy
+from groupwise.verifiers.math.units import split_unit
+
+AT_ONCE = 16
+"""Pairs of expressions compared in one call, so that a long list of answers has time for each."""
+
+
+class Math:
+    """Right if the answer is mathematically what the gold answer is; malformed where no answer is found.
+
+    `answer` says which of several boxes or answer lines counts (`last`, `first`, `only`: all alike), `place` where it
+    may stand (`either`, `boxed`, `line`). Exact text, numbers, units, lists, intervals and matrices are compared here;
+    what needs algebra goes to algebra.py in the sandbox, in `workers` boxes, with `deadline` CPU seconds a call.
+    An answer that uses them up is wrong, "too large to compare"; it is unverifiable where the gold answer alone does.
+    With `symbolic=False` what needs algebra is wrong unless it is written as the gold answer is, and neither a sandbox
+    nor an extra package is needed.
+    """
+
+    keeps_time = True
+    packages = ("mpmath",)
+    expects = "text or a number"
+
+    def __init__(
+        self,
+        *,
+        answer: str = "last",
+        place: str = "either",
+        symbolic: bool = True,
+        deadline: float = 2.0,
+        workers: int = 2,
+        sandbox: MAKE = Sandbox,
+    ) -> None:
+        for name, value, known in (("answer", answer, get_args(Which)), ("place", place, get_args(Place))):
+            if value not in known:
+                raise Usage(f"math({name}={value!r})", fix=f"take {', '.join(map(repr, known))}")
+        if deadline <= 0 or workers < 1:
+            raise Usage(f"math(deadline={deadline:g}, workers={workers})", fix="deadline above 0, workers from 1")
+        self.answer: Which = cast(Which, answer)
+        self.place: Place = cast(Place, place)
+        self._algebra: Symbolic | None = None
+        if symbolic:
+            self._algebra = Symbolic(
+                "math", "algebra.py", "equal", make=sandbox, deadline=deadline, workers=workers, packages=self.packages
+            )
+
+    async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
+        gold = gold_answer(prompt.given.get("answer"))
+        if gold is None:
+            return unverifiable(f"the gold answer {str(prompt.given.get('answer'))[:80]!r} is not text or a number")
+        found = find_answer(sample.text, self.answer, self.place)
+        if not found.text:
+            return Verdict(Outcome.malformed, feedback=f"no answer: {found.rule}")
+        if (why := too_much(found.text)) and tidy(found.text) != tidy(gold):
+            return _said(False, found.text, f"{found.rule}; {why}")
+        known: dict[tuple[str, str], bool] = {}
+        how = "exact"
+        while True:
+            missing: dict[tuple[str, str], None] = {}
+
+            def algebra(g: str, a: str, missing: Any = missing, known: Any = known) -> bool | None:
+                if not (is_algebra(g) and is_algebra(a)) or self._algebra is None:
+                    return False
+                if (g, a) not in known:
+                    missing[g, a] = None
+                return known.get((g, a))
+
+            decision = same(gold, found.text, algebra, prompt.text)
+            if decision is not None:
+                return _said(decision, found.text, f"{found.rule}; {how}")
+            equal = await self._equal(list(missing))
+            if isinstance(equal, Verdict):
+                stalled = equal.outcome is Outcome.wrong
+                return _said(False, found.text, f"{found.rule}; {equal.feedback}") if stalled else equal
+            known |= zip(missing, equal, strict=True)
+            how = "algebra"
+
+    @staticmethod
+    def fits(gold: Any) -> bool:
+        """Whether answers can be compared with this gold answer."""
+        return is_gold(gold)
+
+    def close(self) -> None:
+        """Ends the boxes."""
+        if self._algebra is not None:
+            self._algebra.close()
+
+    async def _equal(self, pairs: Sequence[tuple[str, str]]) -> list[bool] | Verdict:
+        """Whether the two sides of each pair are equal; a Verdict where a call gives no value."""
+        assert self._algebra is not None, "without algebra nothing is left open"
+        equal: list[bool] = []
+        for start in range(0, len(pairs), AT_ONCE):
+            some = pairs[start : start + AT_ONCE]
+            alone = [pair for gold in dict.fromkeys(gold for gold, _ in some) for pair in ((gold, gold), (gold, "1"))]
+            value = await self._algebra([some], [alone])
+            if isinstance(value, Verdict):
+                return value
+            values = value if isinstance(value, list) else []
+            equal += [i < len(values) and values[i] is True for i in range(len(some))]
+        return equal
+
+
+def _said(right: bool, answer: str, how: str) -> Verdict:
+    read = tidy(answer)
+    number = rational(split_unit(read)[0])
+    said = read[:200] if number is None else str(number)
+    return Verdict(Outcome.correct if right else Outcome.wrong, feedback=f"read {answer[:200]!r} by {how}", said=said)
+
+
+@cache
+def _from_text(gold: str) -> str:
+    if "\\boxed" in gold or "####" in gold:
+        return find_answer(gold).text or gold
+    return gold
+
+
+def gold_answer(gold: Any) -> str | None:
+    r"""A gold answer as text: what is boxed, or stands behind `####`, where it is a whole solution.
+
+    >>> gold_answer("3+4=7\n#### 7"), gold_answer(r"so \boxed{\frac12}"), gold_answer(0.5), gold_answer([1])
+    ('7', '\\frac12', '0.5', None)
+    """
+    if isinstance(gold, bool) or not isinstance(gold, str | int | float):
+        return None
+    text = _from_text(str(gold))
+    return text if tidy(text) else None
+
+
+def is_gold(gold: Any) -> bool:
+    """Whether answers can be compared with this gold answer."""
+    return gold_answer(gold) is not None

@@ -1,0 +1,72 @@
+"""Several verifiers of one answer, each with a name and a weight."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from groupwise.data import GroupwiseError, Outcome, Prompt, Sample, Verdict, Verifier
+from groupwise.data.verdicts import unverifiable
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A verifier under a name; `weight` is its part of the score."""
+
+    name: str
+    verifier: Verifier
+    weight: float = 1.0
+
+
+class Several:
+    """What the first says is right or wrong; the score is the weighted mean of all, each a part under its name.
+
+    An answer that one of them cannot judge is unverifiable as a whole. `deadline` bounds those that keep no time.
+
+    >>> from groupwise.tasks import exact, last_number
+    >>> both = Several([Member("right", last_number), Member("bare", exact, 0.25)], deadline=10.0)
+    >>> sample = Sample(context=(), stream=(0,), text="so 4")
+    >>> said = asyncio.run(both(Prompt("p", (), "2+2=", {"answer": 4}), sample))
+    >>> said.outcome.name, said.score, dict(said.parts)
+    ('correct', 0.8, {'right': 1.0, 'bare': 0.0})
+    """
+
+    keeps_time = True
+
+    def __init__(self, members: Sequence[Member], deadline: float) -> None:
+        self.members, self.deadline = tuple(members), deadline
+        self.notices = [notice for m in members for notice in getattr(m.verifier, "notices", ())]
+        self.packages = sorted({name for m in members for name in getattr(m.verifier, "packages", ())})
+
+    async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
+        verdicts = await asyncio.gather(*(self._asked(m.verifier, prompt, sample) for m in self.members))
+        for member, verdict in zip(self.members, verdicts, strict=True):
+            if verdict.outcome is Outcome.unverifiable:
+                return unverifiable(f"{member.name}: {verdict.cause}")
+        parts: dict[str, float] = {}
+        for member, verdict in zip(self.members, verdicts, strict=True):
+            parts[member.name] = verdict.value
+            parts |= {f"{member.name}/{name}": x for name, x in verdict.parts.items()}
+        weights = sum(m.weight for m in self.members)
+        score = sum(m.weight * v.value for m, v in zip(self.members, verdicts, strict=True)) / weights
+        told = "; ".join(f"{m.name}: {v.feedback}" for m, v in zip(self.members, verdicts, strict=True) if v.feedback)
+        return replace(verdicts[0], score=score, parts=parts, feedback=told)
+
+    async def _asked(self, verifier: Verifier, prompt: Prompt, sample: Sample) -> Verdict:
+        wait = None if getattr(verifier, "keeps_time", False) else self.deadline
+        try:
+            async with asyncio.timeout(wait):  # in the same task, so that a call which blocks can be ended
+                return await verifier(prompt, sample)
+        except GroupwiseError:
+            raise
+        except TimeoutError:
+            return unverifiable(f"no verdict within {self.deadline:g} s")
+        except Exception as error:
+            return unverifiable(f"{type(error).__name__}: {error}")
+
+    def close(self) -> None:
+        """Ends the worker processes of each."""
+        for member in self.members:
+            close: Any = getattr(member.verifier, "close", None)
+            if close is not None:
+                close()

@@ -1,0 +1,75 @@
+"""How the packaged model is made: a fresh decoder, taught by the same supervised phase that a recipe's warm start is.
+
+`python -m tools.packaged_model tools/calculator_model.toml DIRECTORY` is what `make model` runs.
+"""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from groupwise.config.text import read
+from groupwise.learner import AdamW, Learner
+from groupwise.models import Decoder, Shape, Tokenizer, write_model
+from groupwise.tasks import END, Demonstration, calculator_tokenizer, demonstrations
+from groupwise.training.warm_start import supervised
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackagedModel:
+    """A model made from demonstrations: most guess the answer at once, `chain_share` of them write their steps."""
+
+    width: int
+    layers: int
+    heads: int
+    kv_heads: int
+    inner: int
+    positions: int
+    steps: int
+    demonstrations: int
+    chain_share: float
+    optimizer: AdamW
+    seed: int = 0
+    microbatch_tokens: int = 16384
+
+
+def made(recipe: PackagedModel) -> tuple[Decoder, Tokenizer]:
+    """The model after `steps` steps of `demonstrations` each; equal recipes give equal bits on one thread."""
+    fast = calculator_tokenizer()
+    tokenizer = Tokenizer.of(fast, [fast.get_vocab()[END]])
+    shape = Shape(
+        vocabulary=fast.get_vocab_size(),
+        width=recipe.width,
+        layers=recipe.layers,
+        heads=recipe.heads,
+        kv_heads=recipe.kv_heads,
+        head_dim=recipe.width // recipe.heads,
+        inner=recipe.inner,
+        positions=recipe.positions,
+        rollout="qwen3",
+        qk_norm=True,
+        tied=True,
+    )
+    decoder = Decoder.new(shape, recipe.seed)
+    learner = Learner(decoder, optimizer=recipe.optimizer, steps=recipe.steps)
+    pairs = demonstrations(recipe.seed, recipe.steps * recipe.demonstrations, recipe.chain_share)
+    taught = [
+        Demonstration(tokenizer.encode(asked), (*tokenizer.encode(told), *tokenizer.eos)) for asked, told in pairs
+    ]
+    size = {"per_step": recipe.demonstrations, "microbatch_tokens": recipe.microbatch_tokens}
+    for step, taken in enumerate(supervised(learner, taught, order=lambda sweep: range(len(taught)), **size)):
+        if step % 50 == 0 or step == recipe.steps - 1:
+            print(f"{step:>6}/{recipe.steps}  loss {taken.loss:.4f}", flush=True)
+    return decoder, tokenizer
+
+
+def main(recipe: str, out: str) -> None:
+    torch.set_num_threads(1)
+    decoder, tokenizer = made(read(PackagedModel, Path(recipe)))
+    write_model(decoder, Path(out), tokenizer=tokenizer)
+    print(f"{sum(p.numel() for p in decoder.parameters()):,} parameters in {out}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -22,7 +22,7 @@ def write_blank(path: Path) -> None:
         head_dim=24,
         inner=256,
         positions=256,
-        rollout="qwen3",
+        family="qwen3",
         qk_norm=True,
         tied=True,
     )

@@ -47,7 +47,7 @@ def made(recipe: PackagedModel) -> tuple[Decoder, Tokenizer]:
         head_dim=recipe.width // recipe.heads,
         inner=recipe.inner,
         positions=recipe.positions,
-        rollout="qwen3",
+        family="qwen3",
         qk_norm=True,
         tied=True,
     )

@@ -129,14 +129,14 @@ def settings(regimes: Iterable[Regime], pairs: dict[str, Data]) -> str:
         shape = "packaged calculator model"
         if net is not None:
             shape = (
-                f"{net.rollout}, vocabulary {net.vocabulary:,}, width {net.width}, {net.layers} layers, "
+                f"{net.family}, vocabulary {net.vocabulary:,}, width {net.width}, {net.layers} layers, "
                 f"{net.heads} heads of {net.head_dim}, {net.kv_heads} for keys, inner {net.inner}, tied, random weights"
             )
         lengths = "natural, at most " + str(one.max_tokens) if one.lengths is None else str(one.lengths)
         rows.append(
             (
                 f"({one.letter})", shape, f"{one.prompts} x {one.group}", str(one.prompt_tokens or "the task's"),
-                lengths, f"{one.loss}, clip {one.low:g} / {one.high:g}", f"{one.minibatches} x {one.passes}",
+                lengths, f"{one.loss}, clip {one.low:g} / {one.high:g}", f"{one.minibatches} x {one.epochs}",
                 f"{one.lr:g}, {one.decay}", f"{one.warmup} + {one.timed}", str(one.micro_batch),
             )
         )  # fmt: skip

@@ -18,7 +18,7 @@ MEMORY = 1 << 29
 
 
 def shapes(regime: Regime) -> list[tuple[int, int, int]]:
-    """Rows, inputs and outputs of the products in a learner's forward: those of one layer, and a microbatch of the head."""
+    """Rows, inputs and outputs of the products in a learner's forward: those of one layer, a microbatch of the head."""
     net = regime.net
     assert net is not None
     rows = regime.prompts * regime.prompt_tokens + sum(n - 1 for n in forced(regime))

@@ -91,7 +91,7 @@ def recipe_of(regime: Regime, *, iterations: int, seed: int, machine: Machine) -
             advantage=(Standardised(),),
             objective=Objective(surrogate=surrogate, aggregate=token_mean if regime.loss == "dapo" else sequence_mean),
             minibatches=regime.minibatches,
-            epochs=regime.passes,
+            epochs=regime.epochs,
         ),
         prompts=regime.prompts,
         iterations=iterations,

@@ -49,7 +49,7 @@ def prepare(regime: Regime, seed: int = 0) -> None:
 
 def write_net(net: Net, path: Path) -> None:
     """A decoder with random weights and a tokenizer of one word an id, so that text gives exactly the wanted ids."""
-    shape = Shape(**asdict(net), qkv_bias=net.rollout == "qwen2", tied=True)
+    shape = Shape(**asdict(net), qkv_bias=net.family == "qwen2", tied=True)
     words = {PAD: 0, END: 1} | {f"t{i}": i for i in range(2, net.vocabulary)}
     fast = Fast(models.WordLevel(words, unk_token=""))
     fast.pre_tokenizer = pre_tokenizers.WhitespaceSplit()

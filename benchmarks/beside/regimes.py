@@ -19,7 +19,7 @@ class Net:
     head_dim: int
     inner: int
     positions: int = 1024
-    rollout: Literal["llama", "qwen2"] = "llama"
+    family: Literal["llama", "qwen2"] = "llama"
 
     @property
     def layer(self) -> int:
@@ -89,7 +89,7 @@ class Regime:
     low: float = 0.2
     high: float = 0.2
     minibatches: int = 1
-    passes: int = 1
+    epochs: int = 1
     lr: float = 1e-5
     decay: Literal["constant", "linear"] = "constant"
     warmup: int = 1
@@ -152,14 +152,14 @@ REGIMES = {
         ),
         Regime(
             letter="e", title="DAPO's 16 minibatches and 2 passes on the packaged model", target=2.5,
-            prompts=16, group=16, max_tokens=48, loss="dapo", high=0.28, minibatches=16, passes=2,
+            prompts=16, group=16, max_tokens=48, loss="dapo", high=0.28, minibatches=16, epochs=2,
             lr=5e-5, warmup=1, timed=4, micro_batch=16,
         ),
         Regime(
             letter="g", title="Qwen2.5-0.5B's shape with 2 layers", target=1.5,
             net=Net(
                 vocabulary=VOCABULARY, width=896, layers=2, heads=14, kv_heads=2, head_dim=64, inner=4864,
-                rollout="qwen2",
+                family="qwen2",
             ),
             prompts=1, group=8, prompt_tokens=128, max_tokens=32, lengths=Fixed(tokens=32), timed=1, micro_batch=8,
             full=True,

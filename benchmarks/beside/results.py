@@ -46,10 +46,10 @@ def git(*words: str) -> str:
 
 
 def cpu() -> str:
-    """The processor as it calls itself, with what tells its age where it hides behind a rollout name."""
+    """The processor as it calls itself, with what tells its age where it hides behind a family name."""
     lines = Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines()
     facts = {k.strip(): v.strip() for k, _, v in (line.partition(":") for line in lines)}
-    more = [f"{name} {facts[name]}" for name in ("cpu rollout", "model", "cache size") if name in facts]
+    more = [f"{name} {facts[name]}" for name in ("cpu family", "model", "cache size") if name in facts]
     return f"{facts.get('model name', 'unknown')} ({', '.join(more)})"
 
 

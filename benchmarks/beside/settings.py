@@ -7,7 +7,7 @@ from benchmarks.beside.regimes import Regime
 
 def settings(regime: Regime, *, iterations: int, micro_batch: int, processes: int) -> dict[str, Any]:
     """What the configuration says of a regime, at the best setting for time."""
-    steps = iterations * regime.minibatches * regime.passes
+    steps = iterations * regime.minibatches * regime.epochs
     accumulation = regime.minibatch // (micro_batch * processes)
     return {
         "loss_type": "dapo" if regime.loss == "dapo" else "grpo",
@@ -17,7 +17,7 @@ def settings(regime: Regime, *, iterations: int, micro_batch: int, processes: in
         "beta": 0.0,
         "scale_rewards": "group",
         "num_generations": regime.group,
-        "num_iterations": regime.passes,
+        "num_iterations": regime.epochs,
         "max_completion_length": regime.max_tokens,
         "temperature": 1.0,
         "top_p": 1.0,

@@ -117,7 +117,7 @@ def measure(regime: Regime, *, iterations: int, seed: int, told: dict[str, Any],
             reward_funcs=reward_of(regime),
             args=GRPOConfig(output_dir=directory, seed=seed, **told),
             train_dataset=Dataset.from_list(rows[: iterations * regime.prompts]),
-            processing_class=PreTrainedTokenizerFast.from_pretrained(model),  # the Auto one goes by the rollout
+            processing_class=PreTrainedTokenizerFast.from_pretrained(model),  # the Auto one goes by the family
             callbacks=[AtEnd(watch)],
         )
         trainer.watch, trainer.regime = watch, regime

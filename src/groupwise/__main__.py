@@ -18,8 +18,8 @@ what a recipe says, and `--dotted.field value` changes:
   warm_start.columns prompt answer
   warm_start.optimizer lr betas eps weight_decay clip warmup decay
   columns           prompt answer
-  method            base group_size curriculum strategy keep refill unverifiable shaping advantage credit mask objective
-                    minibatches shuffle passes proximal routing models memory schedules
+  method            base group_size curriculum strategy filter refill unverifiable shaping advantage credit mask
+                    objective minibatches shuffle epochs proximal routing models memory schedules
   method.objective  surrogate weights penalties aggregate
   method.routing    replay balance
   sampling          temperature max_tokens top_p top_k min_p stop

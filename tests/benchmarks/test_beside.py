@@ -67,7 +67,7 @@ def test_trl_makes_the_steps_of_the_regime(letter: str, processes: int) -> None:
     told = settings(one, iterations=7, micro_batch=micro_batch, processes=processes)
     a_step = micro_batch * processes * told["gradient_accumulation_steps"]
     assert a_step * one.minibatches == one.rows == micro_batch * processes * told["steps_per_generation"]
-    assert told["max_steps"] == 7 * one.minibatches * one.passes
+    assert told["max_steps"] == 7 * one.minibatches * one.epochs
     assert told["num_generations"] == one.group and told["beta"] == 0 and not told["gradient_checkpointing"]
 
 

@@ -92,7 +92,7 @@ groupwise.__path__.insert(0, sys.argv[1])
 from groupwise.data import Usage
 from groupwise.methods import mine, published
 from groupwise.config.text import read_recipe, write
-assert "groupwise.train" in sys.modules and published[-1] is mine
+assert "groupwise.config" in sys.modules and published[-1] is mine
 parts = 'advantage = [{kind = "Quantile", share = 0.25}], objective = {aggregate = "half_mean"}'
 recipe = read_recipe('method = {base = "mine", %s}' % parts)
 assert read_recipe(write(recipe)) == recipe and 'kind = "Quantile"' in write(recipe)

@@ -13,7 +13,7 @@ import pytest
 from groupwise.config import registry as registry
 from groupwise.config.registry import fitting_names
 from groupwise.data import sockets
-from tests.tasks.boxes import needed
+from tests.sandbox.boxes import needed
 
 ROOMS_OF_PARTS = ("rewards", "advantages", "objective")
 HOME = Path(__file__).parents[2]

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from groupwise.verifiers import registry as verifier_names
+from groupwise.verifiers import verifier_names
 from tests.docs.test_pages import HOME, follow
 
 

@@ -37,7 +37,7 @@ EVERY = Recipe(
 
 SECOND = replace(
     EVERY,
-    method=replace(EVERY.method, group_size=8, passes=2, filter=mixed_outcomes, refill=2, shuffle="samples"),
+    method=replace(EVERY.method, group_size=8, epochs=2, filter=mixed_outcomes, refill=2, shuffle="samples"),
     prompts=2,
     iterations=4,
     evaluate=Evaluate(every=0, problems=2),

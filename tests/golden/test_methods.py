@@ -282,7 +282,7 @@ WORKED = {
 def test_worked_numbers(name: str):
     method, value, slopes = WORKED[name]
     step = fixture()
-    loss = method.objective(method.objective.fix(step))
+    loss = method.objective(method.objective.prepare(step))
     loss.backward()
     assert -float(loss.detach()) == pytest.approx(value, abs=1e-6)
     assert (-step.logp.grad).tolist() == pytest.approx(slopes, abs=1e-6)

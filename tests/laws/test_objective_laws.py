@@ -1,4 +1,4 @@
-"""What every objective obeys, whatever its parts: it equals a loop over tokens, and a step's microbatches add up to it."""
+"""Laws of every objective: it equals a loop over tokens, and the microbatches of a step add up to it."""
 
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, ClassVar
@@ -224,7 +224,7 @@ def test_on_the_policy_itself_every_method_is_reinforce(name: str, data: st.Data
     if hasattr(objective.surrogate, "clipped"):
         assert not any(side.any() for side in objective.surrogate.clipped(step))
     plain = Objective(surrogate=reinforce, aggregate=aggregate)
-    found = gradient(objective(objective.fix(step)), step.logp)
+    found = gradient(objective(objective.prepare(step)), step.logp)
     close(found, gradient(plain(plain.prepare(step)), step.logp))
 
 

@@ -185,28 +185,29 @@ def test_every_verifier_is_measured_or_judges_elsewhere() -> None:
 
 # Patterns
 
-ROOM = Path(groupwise.__file__).with_name("tasks")
+SOURCE = Path(groupwise.__file__).parent
+ROOMS = ("environments", "sandbox", "tasks", "verifiers")
 BOUNDED = {
-    f"mathematics/{name}.py" for name in ("algebra", "equal", "limits", "rational", "structure", "tidy", "units")
+    f"verifiers/math/{name}.py" for name in ("algebra", "equal", "limits", "rational", "structure", "tidy", "units")
 }
 """Files whose patterns see the answer that was found, at most `LONGEST` characters, and never the text around it."""
-ON_A_LINE = {"mathematics/extract.py: _DENIED.search"}
+ON_A_LINE = {"verifiers/math/extract.py: _DENIED.search"}
 """Patterns that see one answer line and never the text around it."""
-WORKERS = {"mathematics/r1_zero.py"}
+WORKERS = {"verifiers/math/r1_zero.py"}
 """Files whose patterns run in a process that is ended by its own clock."""
 
 
 def patterns() -> dict[str, Callable[[str], Any]]:
-    """Each pattern of the tasks' other files as it is used there, found by reading their source."""
+    """Each pattern of the other files of these rooms as it is used there, found by reading their source."""
     uses: dict[str, Callable[[str], Any]] = {}
-    for path in sorted(ROOM.rglob("*.py")):
-        if (file := path.relative_to(ROOM).as_posix()) in BOUNDED | WORKERS or "re." not in (
+    for path in sorted(path for room in ROOMS for path in (SOURCE / room).rglob("*.py")):
+        if (file := path.relative_to(SOURCE).as_posix()) in BOUNDED | WORKERS or "re." not in (
             source := path.read_text()
         ):
             continue
         compiled: dict[str, re.Pattern[str]] = {"re": re}  # type: ignore[dict-item]
         if names := re.findall(r"^(\w+) = re\.compile\(", source, re.MULTILINE):
-            module = import_module("groupwise.tasks." + file.removesuffix(".py").replace("/", "."))
+            module = import_module("groupwise." + file.removesuffix(".py").replace("/", "."))
             compiled = {name: getattr(module, name) for name in names}
         for node in ast.walk(ast.parse(source)):
             match node:
@@ -229,7 +230,7 @@ PATTERNS = patterns()
 
 
 def test_patterns_are_found() -> None:
-    assert {"mathematics/extract.py: _LINE.finditer", "verifiers.py: _NUMBER.finditer"} <= PATTERNS.keys()
+    assert {"verifiers/math/extract.py: _LINE.finditer", "verifiers/numbers.py: _NUMBER.finditer"} <= PATTERNS.keys()
 
 
 @pytest.mark.parametrize("name", PATTERNS)

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from groupwise.data import Batch, GenerationRequest, Ids, Sampling, pack
 from groupwise.learner import forward
 from groupwise.rollout import NativeEngine
-from tests.learner.small import families
-from tests.rollout.worlds import tokenizer
+from tests.learner.small import rollouts
+from tests.rollout.fakes import tokenizer
 
 SMALL: dict[str, Any] = {
     "vocab_size": 40, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -48,7 +48,7 @@ def load(path: Path, dtype: torch.dtype = torch.float32) -> nn.Module:
 
 def written() -> Batch:
     """Three prompts of 5 to 7 tokens with four answers each, of 0 to 40 tokens."""
-    return pack(families([[12, 40, 1, 0], [3, 3, 25, 8], [1, 17, 30, 2]]))
+    return pack(rollouts([[12, 40, 1, 0], [3, 3, 25, 8], [1, 17, 30, 2]]))
 
 
 def weighed(logp: Tensor) -> Tensor:

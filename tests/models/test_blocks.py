@@ -11,7 +11,7 @@ from groupwise.data import Generation
 from groupwise.models import Decoder, Shared, blocked, forget, read_model
 from groupwise.models.blocks import LEAST, Blocked, gains
 from tests.models.plain import made
-from tests.rollout.worlds import answered, ask, decoder, engine
+from tests.rollout.fakes import answered, ask, decoder, engine
 
 pytestmark = pytest.mark.skipif(not gains(torch.zeros(LEAST)), reason="oneDNN's blocks are used on x86 alone")
 LARGE = {"width": 256, "head_dim": 64, "inner": 300, "layers": 2, "vocabulary": 300}

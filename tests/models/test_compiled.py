@@ -12,7 +12,7 @@ from groupwise.models import Lora, attach
 from groupwise.models import decoder as decoders
 from tests.learner.small import model
 from tests.learner.test_gradients import OBJECTIVES, close, credited
-from tests.rollout.worlds import answered, ask, decoder, engine, prompt_of
+from tests.rollout.fakes import answered, ask, decoder, engine, prompt_of
 
 make = torch.compile
 

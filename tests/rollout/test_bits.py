@@ -9,7 +9,7 @@ import torch
 from groupwise.data import Generation, GenerationRequest, Sampling
 from groupwise.models import Decoder, find_model, read_model, read_tokenizer
 from groupwise.tasks import find_task
-from tests.rollout.environment import answered, ask, decoder, engine, prompt_of
+from tests.rollout.fakes import answered, ask, decoder, engine, prompt_of
 
 SIZES = {
     "narrow": {"width": 64, "head_dim": 16, "inner": 160, "layers": 3},

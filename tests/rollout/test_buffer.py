@@ -16,7 +16,7 @@ from torch import Tensor
 from groupwise.data import Batch, Draw, Outcome, Prompt, Rollout, Sample, Task, Verdict, WorkerLost
 from groupwise.objective import describe_samples
 from groupwise.rollout import Buffer, Independent, Rollouts, Shuffled, answers
-from tests.rollout.environment import Listed, Scripted, decoder, engine, right, sampling, tokenizer, verdict
+from tests.rollout.fakes import Listed, Scripted, decoder, engine, right, sampling, tokenizer, verdict
 
 
 def everything(rollout: Batch) -> Bool[Tensor, " s"]:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from groupwise.data import BadData, Curriculum
 from groupwise.rollout import Shuffled
-from tests.rollout.environment import Listed
+from tests.rollout.fakes import Listed
 
 
 def drawn(task: Listed, sizes: list[int], seed: int = 5) -> list[tuple[int, int, int]]:

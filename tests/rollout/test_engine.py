@@ -15,7 +15,7 @@ from groupwise.models import Decoder, Purpose, lineage, uniform
 from groupwise.rollout import NativeEngine
 from groupwise.rollout.layouts import ROWS, padded
 from tests.models.directories import bytes_
-from tests.rollout.environment import VOCABULARY, answered, ask, decoder, endless, engine, logits, prompt_of, tokenizer
+from tests.rollout.fakes import VOCABULARY, answered, ask, decoder, endless, engine, logits, prompt_of, tokenizer
 
 MODEL = decoder()
 LAWS = [

@@ -25,7 +25,7 @@ from groupwise.rollout import NativeEngine
 from groupwise.rollout.layouts import ROWS
 from tests.models import mixtures
 from tests.models.plain import PROMPT
-from tests.rollout.environment import answered, endless
+from tests.rollout.fakes import answered, endless
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from groupwise.data import (
 )
 from groupwise.models import Decoder, Purpose
 from groupwise.rollout import DrawSampler, Independent, NativeEngine
-from tests.rollout.environment import (
+from tests.rollout.fakes import (
     Scripted,
     answered,
     ask,

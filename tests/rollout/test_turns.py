@@ -38,7 +38,7 @@ from groupwise.rollout import DrawSampler, NativeEngine, Turns
 from groupwise.rollout.conversation import ReplayMismatch
 from tests.models.directories import bytes_
 from tests.models.test_templates import CHATML, made, theirs
-from tests.rollout.environment import Scripted, decoder, endless, engine, right, sampling, tokenizer
+from tests.rollout.fakes import Scripted, decoder, endless, engine, right, sampling, tokenizer
 
 END = 0
 PROMPT = Prompt("p", (3, 1, 4), given={"answer": "7"})

@@ -17,7 +17,7 @@ from groupwise.rollout import DrawSampler, Turns
 from groupwise.tasks import BigSums
 from groupwise.tasks.big_sums import KINDS, PROBLEMS, call, numbered, slipped, sum_demonstrations
 from groupwise.verifiers import last_number
-from tests.rollout.worlds import Scripted
+from tests.rollout.fakes import Scripted
 
 TASK = BigSums(lambda text: tuple(map(ord, text)))
 ALL = [TASK[i] for i in range(len(TASK))]

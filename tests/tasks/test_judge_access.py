@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from groupwise.data import Usage
-from groupwise.tasks import JudgeAccess
+from groupwise.tasks.judge_access import JudgeAccess
 from groupwise.verifiers import find_verifier
 
 HERE, AWAY = "http://127.0.0.1:9/v1", "https://judge.example/v1"

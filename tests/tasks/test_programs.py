@@ -17,7 +17,7 @@ from groupwise.tasks import blank_tokenizer, find_task, read_demonstrations
 from groupwise.tasks.programs import DEMONSTRATIONS, TABLES, Programs, lines, program, program_demonstrations
 from groupwise.verifiers import CodeVerifier, find_verifier
 from groupwise.verifiers.code import CodeTests, code_of
-from tests.tasks.boxes import needed
+from tests.sandbox.boxes import needed
 
 RECIPE = str(Path(__file__).parents[2] / "recipes" / "programs.toml")
 TASK = Programs(lambda text: tuple(map(ord, text)))

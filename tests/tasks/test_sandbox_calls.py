@@ -8,7 +8,7 @@ import pytest
 
 from groupwise.sandbox import Program, Sandbox
 from groupwise.sandbox import view as sandbox_view
-from tests.tasks.boxes import needed
+from tests.sandbox.boxes import needed
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import pytest
 from groupwise.data import MissingRequirement
 from groupwise.sandbox import Program, Sandbox
 from groupwise.sandbox import view as sandbox_view
-from tests.tasks.boxes import needed
+from tests.sandbox.boxes import needed
 
 LIGHT = "pylatexenc"
 

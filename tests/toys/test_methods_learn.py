@@ -36,7 +36,7 @@ def test_it_unlearns_what_is_called_wrong(name: str, tmp_path: Path) -> None:
     first = made.method.shaping[0]
     assert isinstance(first, Correctness)
     turned = replace(first, right=first.wrong, wrong=first.right)
-    method = replace(made.method, shaping=(turned, *made.method.shaping[1:]), keep=everything, refill=0)
+    method = replace(made.method, shaping=(turned, *made.method.shaping[1:]), filter=everything, refill=0)
     lines = World(method, tmp_path / "turned", prompts=made.prompts, iterations=12, lr=0.02).go()
     assert rate(lines[-3:]) < 0.1
 

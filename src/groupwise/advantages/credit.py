@@ -23,8 +23,8 @@ class ReturnsToGo:
 
     `k1 = log pi_old - log reference`. REINFORCE++, arXiv:2501.03262, equation 6. `kl = 0` reads no reference.
 
-    >>> from groupwise.data import family_of, pack
-    >>> batch = pack([family_of([1.0, 0.0], lengths=[3, 2])])
+    >>> from groupwise.data import rollout_of, pack
+    >>> batch = pack([rollout_of([1.0, 0.0], lengths=[3, 2])])
     >>> ReturnsToGo(gamma=0.5)(batch.score, batch).tolist()
     [0.25, 0.5, 1.0, 0.0, 0.0]
     """

@@ -23,8 +23,8 @@ class Standardised:
 
     The paper does not say which std; `ddof = 1` is that of the codes.
 
-    >>> from groupwise.data import family_of, pack
-    >>> batch = pack([family_of([1.0, 0.0, 0.0, 0.0]), family_of([1.0, 1.0])])
+    >>> from groupwise.data import rollout_of, pack
+    >>> batch = pack([rollout_of([1.0, 0.0, 0.0, 0.0]), rollout_of([1.0, 1.0])])
     >>> [round(a, 3) for a in Standardised()(batch.score, batch).tolist()]
     [1.5, -0.5, -0.5, -0.5, 0.0, 0.0]
     """

@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from groupwise.data import Usage, visible
-from groupwise.tasks import JudgeAccess
+from groupwise.tasks.judge_access import JudgeAccess
 
 UNSAFE = """\
 --unsafe-local-exec: code that the model writes runs without a sandbox, as you: it can read, change and delete whatever

@@ -37,7 +37,7 @@ class Batch:
     Numbers per sample are float64, so statistics of rewards are; log-probs come in the learner's dtype. A column that
     no one has written yet is None; reading it before its time is our mistake, not the user's.
 
-    >>> b = pack([family_of([1.0, 0.0], lengths=[2, 1])])
+    >>> b = pack([rollout_of([1.0, 0.0], lengths=[2, 1])])
     >>> b.sequences.index.tolist(), b.groups.count, b.score.tolist()
     ([0, 0, 1], 1, [1.0, 0.0])
     """

@@ -68,8 +68,8 @@ class Verifier(Protocol):
 
 
 Observation = str | Verdict | None
-"""What an environment answers: words (`Words` where something is to be counted), and the model goes on; a verdict, or
-None for the verifier's: the end."""
+"""An environment's reply: text (`CountedText` with counts) continues the conversation; a verdict ends it; None
+ends it and leaves the verdict to the verifier."""
 
 
 @runtime_checkable

@@ -27,7 +27,7 @@ def linear_logprobs(
     Never more than about `logits_at_once` logits are alive. The sums run along with their maximum (online softmax,
     arXiv:1805.02867); where all logits fit, their softmax is kept for the way back, else it is computed again.
 
-    >>> logp, entropy = linear_law(torch.zeros(1, 3), torch.zeros(4, 3), torch.tensor([2]), temperature=1.0,
+    >>> logp, entropy = linear_logprobs(torch.zeros(1, 3), torch.zeros(4, 3), torch.tensor([2]), temperature=1.0,
     ...                            logits_at_once=1)
     >>> logp.exp(), entropy.exp()
     (tensor([0.2500]), tensor([4.]))

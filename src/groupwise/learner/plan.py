@@ -32,11 +32,11 @@ def make_plan(
     microbatch_tokens: int,
     couples: Couples = "token",
 ) -> tuple[StepPlan, ...]:
-    """An iteration in steps of `size` prompts (or as many samples as `size` prompts of it have), and those in microbatches.
+    """An iteration cut into steps of `size` prompts (or as many samples as these have), and each into microbatches.
 
     A short iteration has fewer steps, the last possibly smaller. `permutation(n)` is the keyed order in which prompts
-    or samples are dealt. A microbatch holds at most `microbatch_tokens` tokens, equal contexts counted once; a sample longer than
-    that is a microbatch of its own. Where the objective couples a group, a group is never split between microbatches or steps.
+    or samples are dealt. A microbatch holds at most `microbatch_tokens` tokens, equal contexts counted once; a longer
+    sample is a microbatch alone. Where the objective couples a group, no microbatch and no step splits a group.
     """
     rollout = batch.rollouts.index[batch.groups.index].tolist()
     members: dict[int, list[int]] = {}
@@ -58,7 +58,7 @@ def make_plan(
 
 
 def measure_plan(steps: Sequence[StepPlan], batch: Batch, *, microbatch_tokens: int) -> tuple[StepPlan, ...]:
-    """A sweep's samples as they are read before it: the first step as it stands, all others in as few microbatches as fit.
+    """The plan of an epoch's measures: the first step as planned, all others in as few microbatches as fit.
 
     Only the first step meets the weights that were read, and there a ratio must be 1 to the bit.
     """

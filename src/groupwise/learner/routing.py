@@ -81,7 +81,7 @@ class RoutedForward:
         return load
 
     def balance(self, load: Float[Tensor, "routers count"], tokens: int) -> Float[Tensor, ""]:
-        """This microbatch's part of `count * sum over experts of (share of tokens) (mean probability)`, meaned over routers.
+        """This microbatch's part of `count * sum over experts of (token share) (mean probability)`, mean over routers.
 
         In the graph through the probabilities alone, in which it is linear: with `load` and `tokens` of the whole step,
         microbatches add up to the step. transformers pools the routers first, so that one may make up for another.
@@ -130,7 +130,7 @@ class StepRouting:
 
     @torch.no_grad()
     def _counted(self, model: Any, microbatch: Batch) -> Tensor:
-        """Where a microbatch's tokens go: the whole step's load must be known before its first microbatch has a gradient."""
+        """Tokens per expert: the load of the whole step is needed before its first microbatch has a gradient."""
         trip = self.forward_pass()
         assert trip is not None
         contexts, tokens = zip(*((s.context, s.tokens) for s in microbatch.samples))

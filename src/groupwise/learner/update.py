@@ -160,7 +160,7 @@ class Learner:
     def _backward(
         self, whole: Batch, step: StepPlan, objective: Loss, routing: Routing = PLAIN
     ) -> tuple[float, Batch, StepRouting]:
-        """Gradients of the whole step, microbatch by microbatch; the loss, the step with its log-probs, and its experts."""
+        """Accumulate gradients by microbatch; return the loss, the step with its log-probs, and its routing."""
         parts = _microbatches(whole, step)
         traffic = StepRouting(self.model, routing, parts)
         losses: list[Tensor] = []
@@ -174,8 +174,8 @@ class Learner:
             scalar.backward()
             assert leaf.grad is not None, "a loss depends on its log-probs"
             beside = traffic.add(trip)
-            # Every microbatch runs its backward pass, also where the gradient is zero: under FSDP a backward pass gathers
-            # and reduces weights, so ranks that decide by their own gradients would wait for each other for ever.
+            # Every microbatch runs its backward pass, also with a zero gradient: under FSDP a backward pass gathers and
+            # reduces weights, so ranks that decide by their own gradients would wait for each other for ever.
             roots, slopes = ([logp], [leaf.grad]) if beside is None else ([logp, beside], [leaf.grad, None])
             torch.autograd.backward(roots, slopes)
             self.optimizer.gather()

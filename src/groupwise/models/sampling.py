@@ -13,7 +13,7 @@ BLOCK = 512
 def logprob_dtype(dtype: torch.dtype) -> torch.dtype:
     """The dtype of log-probs under weights of this one: at least float32.
 
-    >>> law_dtype(torch.bfloat16), law_dtype(torch.float64)
+    >>> logprob_dtype(torch.bfloat16), logprob_dtype(torch.float64)
     (torch.float32, torch.float64)
     """
     return torch.float64 if dtype == torch.float64 else torch.float32
@@ -22,7 +22,7 @@ def logprob_dtype(dtype: torch.dtype) -> torch.dtype:
 def logprobs(logits: Float[Tensor, "rows v"], temperature: float = 1.0) -> Float[Tensor, "rows v"]:
     """`log_softmax(logits / T)`, at least in float32. T = 0 is certainty of the largest logit, the first of equals.
 
-    >>> log_law(torch.tensor([[1.0, 3.0, 3.0]]), 0.0).exp()
+    >>> logprobs(torch.tensor([[1.0, 3.0, 3.0]]), 0.0).exp()
     tensor([[0., 1., 0.]])
     """
     logits = logits.to(logprob_dtype(logits.dtype))

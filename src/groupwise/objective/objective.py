@@ -19,12 +19,12 @@ __all__ = ["Objective"]
 class Objective:
     """`sum over tokens of share * (penalties - weights * surrogate)`, to be minimised; every divisor is inside `share`.
 
-    A step is fixed whole, then forwarded in microbatches whose losses add up: `sum(objective(microbatch) for microbatch in microbatches)`.
+    A step is prepared whole, then forwarded in microbatches whose losses add up to the step's.
 
-    >>> from groupwise.data import family_of, pack
+    >>> from groupwise.data import rollout_of, pack
     >>> from groupwise.objective import sequence_mean
-    >>> step = pack([family_of([1.0, 0.0], lengths=[3, 1])]).having(advantage=torch.tensor([1.0, 1.0, 1.0, -1.0]))
-    >>> Objective(aggregate=sequence_mean).fix(step).share
+    >>> step = pack([rollout_of([1.0, 0.0], lengths=[3, 1])]).having(advantage=torch.tensor([1.0, 1.0, 1.0, -1.0]))
+    >>> Objective(aggregate=sequence_mean).prepare(step).share
     tensor([0.1667, 0.1667, 0.1667, 0.5000])
     """
 

@@ -20,8 +20,8 @@ def mixed_outcomes(rollout: Batch) -> Bool[Tensor, " s"]:
 
     Dynamic sampling, DAPO, arXiv:2503.14476, equation 11. Unverifiable answers are not known, malformed ones are wrong.
 
-    >>> from groupwise.data import family_of, pack
-    >>> [mixed_outcomes(pack([family_of(scores)])).tolist() for scores in ([1.0, 0.0], [1.0, 1.0])]
+    >>> from groupwise.data import rollout_of, pack
+    >>> [mixed_outcomes(pack([rollout_of(scores)])).tolist() for scores in ([1.0, 0.0], [1.0, 1.0])]
     [[True, True], [False, False]]
     """
     correct = int((rollout.outcome == Outcome.correct).sum())

@@ -29,8 +29,8 @@ class Overlong:
 
     Soft overlong punishment, DAPO, arXiv:2503.14476, equation 13. `limit` is the generation budget.
 
-    >>> from groupwise.data import family_of, pack
-    >>> batch = pack([family_of([1.0, 1.0, 1.0], lengths=[12, 14, 16], limit=16)])
+    >>> from groupwise.data import rollout_of, pack
+    >>> batch = pack([rollout_of([1.0, 1.0, 1.0], lengths=[12, 14, 16], limit=16)])
     >>> Overlong(4)(batch.score, batch).tolist()
     [1.0, 0.5, 0.0]
     """

@@ -19,7 +19,7 @@ class Conversation:
     """What was answered before a kill is heard again from the journal, and not asked again.
 
     An environment stands where it stood only if it heard what it heard. So before the first new question it is begun
-    anew and told all that came before; `Drifted` where it does not answer as it did.
+    anew and told all that came before; `ReplayMismatch` where it does not answer as it did.
     """
 
     environment: Environment

@@ -110,8 +110,8 @@ class DrawSampler:
     async def reply(self, sample: Sample) -> Observation:
         """What the sample's environment answers to its last turn; to an empty sample, how it opens the conversation.
 
-        `Drifted` where the environment cannot be brought to where it stood before a kill. The conversation must then be
-        begun again, from the empty sample: it is with a new environment. Usage where the run has none.
+        `ReplayMismatch` where the environment cannot be restored to its state before a kill. The conversation must then
+        start again from the empty sample, with a new environment. Usage where the run has none.
         """
         if self.environment is None:
             fix = "say --environment calculator_tools, or my_file:MyEnvironment with --use my_file.py"
@@ -131,7 +131,7 @@ class DrawSampler:
     def append(self, sample: Sample, words: str) -> Sample:
         """The sample with an environment's words behind its own, open again, and the template's (`frame`) around them.
 
-        What `Words` count is counted. BadData for words that have no tokens.
+        What `CountedText` count is counted. BadData for words that have no tokens.
         """
         before, ids, after = conversation_turn(self.tokenizer, self.frame, sample.tokens, words)
         if isinstance(words, CountedText):

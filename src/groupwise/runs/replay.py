@@ -13,7 +13,7 @@ from groupwise.runs.disk import DISK, Disk
 
 
 class ReplayLog:
-    """The `Journal` of a run: `journal/<iteration>.jsonl`, a line an answer; the last of those to one question counts.
+    """The `Replay` of a run: `journal/<iteration>.jsonl`, a line an answer; the last of those to one question counts.
 
     `now` says how many iterations are done. Files from before the oldest checkpoint are removed. Lines that cannot be
     written wait for the next, and `warn` hears of it once. They are not forced to the platter: they outlive the

@@ -8,8 +8,8 @@ from pathlib import Path
 from groupwise.data import MissingRequirement
 from groupwise.sandbox.view import LIBRARIES, PYTHON, hidden, python, view
 
-SERVER = Path(__file__).with_name("sandbox_server.py")
-LAUNCH = Path(__file__).with_name("sandbox_launch.py")
+SERVER = Path(__file__).with_name("server.py")
+LAUNCH = Path(__file__).with_name("launch.py")
 """Programs that are run by path, never imported: inside a sandbox, and before it where the host is root."""
 QUIET = {"PYTHONHASHSEED": "0", "MALLOC_ARENA_MAX": "1", "LC_ALL": "C.UTF-8"}
 """The whole environment of a box; an answer finds it empty."""

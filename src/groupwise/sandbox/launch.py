@@ -1,4 +1,4 @@
-"""Starts bubblewrap as nobody where the host is root: `python sandbox_launch.py SOURCE ... -- argument of bwrap ...`.
+"""Starts bubblewrap as nobody where the host is root: `python launch.py SOURCE ... -- argument of bwrap ...`.
 
 The kernel counts no processes of root, and root may read what others may not; so nothing in the sandbox should be it.
 What nobody cannot reach, such as Python's own directory, is shown as `/tmp/0`, `/tmp/1` ... in a mount namespace that

@@ -111,7 +111,7 @@ class Recorder:
         if collected.missing and not self._short:
             self._short = True
             self._warn(
-                f"iteration {self.done} goes on with {len(collected.selected)} prompts: {collected.missing} are missing "
+                f"iteration {self.done} goes on with {len(collected.selected)} prompts: {collected.missing} missing "
                 f"after {collected.rounds} rounds; later ones are counted in rollout/missing"
             )
         for number, step in enumerate(taken):

@@ -1,0 +1,101 @@
+"""`groupwise doctor`: what it looks at, what it says of what is missing, and that it never fails."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from groupwise.__main__ import main
+from groupwise.commands import doctor
+from groupwise.data import WorkerLost
+from tests.sandbox.boxes import needed
+
+
+def told(capsys, *words: str) -> dict:
+    assert main(["doctor", "--json", *words]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_it_tells_everything_and_ends_well(capsys):
+    found = told(capsys)
+    assert {"python", "groupwise", "threads", "memory", "disk", "gpu", "sandbox", "extra dev"} <= found.keys()
+    assert all(isinstance(f["seen"], str) and f["seen"] and f["ok"] is not ("fix" in f) for f in found.values())
+    assert f"pytest {pytest.__version__}" in found["extra dev"]["seen"]
+    assert main(["doctor"]) == 0
+    text = capsys.readouterr().out
+    assert all(name in text for name in found) and text.count("ok  ") == sum(f["ok"] for f in found.values())
+
+
+def test_with_bubblewrap_the_sandbox_is_tried(capsys):
+    needed()
+    found = told(capsys)["sandbox"]
+    assert found["ok"] and "filter of system calls" in found["seen"]
+
+
+def test_without_bubblewrap_it_says_how_to_get_it(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = told(capsys)["sandbox"]
+    assert not found["ok"] and "no bwrap on PATH" in found["seen"] and "apt-get install bubblewrap" in found["fix"]
+    assert main(["doctor"]) == 0
+    assert "do: apt-get install bubblewrap" in capsys.readouterr().out
+
+
+def test_a_sandbox_that_dies_is_told_as_what_it_is(monkeypatch):
+    def dead() -> dict:
+        raise WorkerLost("the sandbox ended", evidence="exit 1", fix="try again")
+
+    monkeypatch.setattr(doctor, "sandbox_trial", dead)
+    assert doctor.sandbox() == doctor.Finding("sandbox", False, "the sandbox ended: exit 1", "try again")
+
+
+def test_little_room_is_told(monkeypatch, tmp_path):
+    monkeypatch.setattr(shutil, "disk_usage", lambda where: SimpleNamespace(free=1 << 30))
+    found = doctor.disk(tmp_path)
+    assert not found.ok and found.seen.startswith("1.0 GiB free in ") and "--out" in found.fix
+
+
+@pytest.mark.parametrize(
+    ("text", "ok", "seen"),
+    [
+        ("MemTotal: 8388608 kB\nMemAvailable: 4194304 kB", True, "4.0 of 8.0 GiB free"),
+        ("MemTotal: 8388608 kB\nMemAvailable: 1048576 kB", False, "1.0 of 8.0 GiB free"),
+        ("MemTotal: 8388608 kB", True, "unknown on this system"), ("", True, "unknown on this system"),
+        (None, True, "unknown on this system"),
+    ],
+)  # fmt: skip
+def test_memory(tmp_path: Path, text, ok, seen):
+    path = tmp_path / "meminfo"
+    if text is not None:
+        path.write_text(text)
+    found = doctor.memory(path)
+    assert (found.ok, found.seen) == (ok, seen)
+
+
+@pytest.mark.parametrize(
+    ("cuda", "smi", "built", "ok", "seen"),
+    [
+        (True, True, "12.8", True, "Card (80 GiB)"), (False, False, None, True, "none"),
+        (False, True, None, False, "built for the CPU"), (False, True, "12.8", False, "cannot use it"),
+    ],
+)  # fmt: skip
+def test_gpu(monkeypatch, cuda, smi, built, ok, seen):
+    card = SimpleNamespace(name="Card", total_memory=80 << 30)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda i: card)
+    monkeypatch.setattr(torch.version, "cuda", built)
+    monkeypatch.setattr(shutil, "which", lambda name: "/usr/bin/nvidia-smi" if smi else None)
+    found = doctor.gpu()
+    assert found.ok is ok and seen in found.seen
+
+
+def test_extras_are_those_of_the_package():
+    names = {f.name.removeprefix("extra ") for f in doctor.extras(doctor.requires("groupwise") or [])}
+    assert {"dev", "wandb"} <= names
+    (found,) = doctor.extras(["pytest; extra == 'x'", 'no-such-thing; extra == "x"'])
+    assert not found.ok and found.seen == f"pytest {pytest.__version__}, no-such-thing missing"
+    assert doctor.threads().seen.startswith(f"{len(os.sched_getaffinity(0))} of ")

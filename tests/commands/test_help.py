@@ -1,0 +1,219 @@
+"""The command table: help without torch, words to calls, errors to exit codes."""
+
+import subprocess
+import sys
+from dataclasses import fields, is_dataclass
+from types import NoneType, SimpleNamespace
+from typing import Any, get_args
+
+import pytest
+
+import groupwise.commands
+from groupwise.__main__ import RECIPE, main, parser, seconds, split
+from groupwise.config.reading import hints_of
+from groupwise.config.recipe import Recipe
+from groupwise.data import EngineKind, Storage, Usage
+from groupwise.rollout import Native
+
+COMMANDS = (
+    "train", "resume", "eval", "sample", "report", "compare", "merge", "methods", "show", "diff", "check", "doctor",
+)  # fmt: skip
+
+# Help
+
+
+def test_help_of_every_command_needs_no_room():
+    """What made `--help` slow elsewhere was never argparse."""
+    script = """
+import sys
+from groupwise.__main__ import main
+for words in ([], ["--help"], ["--version"], *([c, "--help"] for c in sys.argv[1:])):
+    try:
+        assert main(words) == 0
+    except SystemExit as end:
+        assert end.code == 0
+heavy = {"torch", "numpy", "transformers", "tokenizers", "safetensors", "jaxtyping", "tomllib", "asyncio"}
+ours = {m for m in sys.modules if m.startswith("groupwise.")} - {"groupwise.__main__"}
+print("LOADED", sorted(ours | heavy & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", script, *COMMANDS], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "LOADED []"
+    assert done.stdout.count("usage: groupwise") == 2 + len(COMMANDS)
+    for command in COMMANDS:
+        assert f"usage: groupwise {command}" in done.stdout
+
+
+def test_the_table_of_fields_is_fresh():
+    """Every section and field of a recipe stands in the help of `train`, in its order."""
+
+    def names(cls: type) -> list[str]:
+        return [f.name for f in fields(cls) if not (cls is Recipe and section(cls, f.name) and f.name != "method")]
+
+    def kind(cls: type, name: str) -> Any:
+        """The type of a field; of one that may be none, what it is otherwise; of an engine, the kind by default."""
+        hint = hints_of(cls)[name]
+        if hint is EngineKind:
+            return Native
+        arms = [arm for arm in get_args(hint) if arm is not NoneType]
+        return arms[0] if len(arms) == 1 else hint
+
+    def section(cls: type, name: str) -> bool:
+        return isinstance(kind(cls, name), type) and is_dataclass(kind(cls, name))
+
+    wanted = [("(top)", names(Recipe))]
+    for f in fields(Recipe):
+        if section(Recipe, f.name):
+            inner = kind(Recipe, f.name)
+            wanted.append((f.name, ["base"] * (f.name == "method") + names(inner)))
+            wanted += [
+                (f"{f.name}.{g.name}", names(kind(inner, g.name))) for g in fields(inner) if section(inner, g.name)
+            ]
+    table = RECIPE.partition("\n\n")[0].splitlines()[1:]
+    told: list[tuple[str, list[str]]] = []
+    for line in table:
+        words = line.split()
+        if line.startswith("    "):
+            told[-1][1].extend(words)
+        else:
+            told.append((words[0], words[1:]))
+    assert told == wanted
+
+
+# Words to calls
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """The calls that the commands would have made."""
+    made = []
+
+    def remember(name):
+        def call(*args, **options):
+            made.append((name, args, options))
+            return 0
+
+        return call
+
+    for room, names in (
+        ("train", ("train", "resume")),
+        ("evaluate", ("evaluate", "sample")),
+        ("report", ("report",)),
+        ("compare", ("compare",)),
+    ):
+        fake = SimpleNamespace(**{name: remember(name) for name in names})
+        monkeypatch.setitem(sys.modules, f"groupwise.commands.{room}", fake)
+        monkeypatch.setattr(groupwise.commands, room, fake, raising=False)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("line", "call"),
+    [
+        ("train", ("train", (None, [], []), {"out": "runs", "name": None, "stop_after": None})),
+        (
+            "train --iterations 50 a.toml --method.epochs=-3 --use m.py --use n.py --stop-after 1h30m --out o --name x",
+            (
+                "train",
+                ("a.toml", [("iterations", "50"), ("method.epochs", "-3")], ["m.py", "n.py"]),
+                {"out": "o", "name": "x", "stop_after": 5400.0},
+            ),
+        ),
+        ("train --task -", ("train", (None, [("task", "-")], []), {})),
+        ("train --method.mask []", ("train", (None, [("method.mask", "[]")], []), {})),
+        ("resume r --strict --stop-after 90", ("resume", ("r", []), {"strict": True, "stop_after": 90.0})),
+        ("resume r --use m.py", ("resume", ("r", ["m.py"]), {"strict": False, "stop_after": None})),
+        ("eval r", ("evaluate", ("r", [], []), {"samples": None, "problems": None, "preset": None})),
+        (
+            "eval m --samples 8 --problems 10 --recipe a.toml --sampling.top_p 0.9",
+            ("evaluate", ("m", [("sampling.top_p", "0.9")], []), {"problems": 10, "recipe_path": "a.toml"}),
+        ),
+        ("sample m 1+1= -n 3 --seed 4", ("sample", ("m", "1+1=", [("seed", "4")], []), {"n": 3})),
+        ("eval m --preset p --data d", ("evaluate", ("m", [], []), {"preset": "p", "data": "d"})),
+        ("compare a b --allow n --allow x.y", ("compare", ("a", "b", ["n", "x.y"]), {})),
+        ("report a b --out c.html", ("report", (["a", "b"], "c.html"), {})),
+    ],
+)  # fmt: skip
+def test_words_become_calls(calls, line, call):
+    assert main(line.split()) == 0
+    ((name, args, options),) = calls
+    assert (name, args) == call[:2]
+    assert call[2].items() <= options.items()
+
+
+def test_the_command_is_told_as_it_could_be_typed(calls):
+    main(["train", "a b.toml", "--task", "x y"])
+    assert calls[0][2]["command"] == "groupwise train 'a b.toml' --task 'x y'"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "train a.toml b.toml", "train --iterations", "trian", "resume", "resume r --iterations 3", "show", "diff a",
+        "train --stop-after soon", "train --stop-after h", "eval r --samples 0", "eval r --samples many", "methods x",
+        "sample m",
+    ],
+)  # fmt: skip
+def test_words_that_make_no_call(calls, line, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(line.split())
+    assert end.value.code == 2 and calls == []
+    assert "usage: groupwise" in capsys.readouterr().err
+
+
+def test_after_two_dashes_nothing_is_an_override():
+    _, commands = parser()
+    assert split(commands["sample"], ["sample", "m", "--", "--1="]) == (["sample", "m", "--", "--1="], [])
+
+
+@pytest.mark.parametrize(("text", "wanted"), [("90", 90), ("90s", 90), ("30m", 1800), ("1.5h", 5400), ("1h1m1s", 3661)])
+def test_times(text, wanted):
+    assert seconds(text) == wanted
+
+
+# What looks
+
+
+def test_the_commands_that_look(capsys, tmp_path):
+    assert main(["diff", "grpo", "dapo"]) == 0
+    assert capsys.readouterr().out.startswith("group_size: 64 -> 16\n")
+    assert main(["methods"]) == 0 and main(["show", "gspo"]) == 0
+    assert "arXiv:2507.18071" in capsys.readouterr().out
+    path = tmp_path / "a.toml"
+    path.write_text("method = 'gspo'\nsampling.max_tokens = 40")
+    assert main(["check", str(path)]) == 0
+    assert capsys.readouterr().out == f"{path}: ok\n"
+    assert main(["check", str(path), "--prompts", "17"]) == 2
+    assert main(["check", str(path), "--task", "none.jsonl", "--verifier", "exact"]) == 3
+    assert main(["show", "gsop"]) == 2
+    told = capsys.readouterr()
+    assert told.err == "error: 'gsop' is neither a method nor a file\n  do:   did you mean gspo?\n"
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "told"),
+    [
+        (Usage("no", evidence="this", fix="that"), 2, "error: no\n  seen: this\n  do:   that\n"),
+        (Storage("full"), 6, "error: full\n"),
+        (KeyboardInterrupt(), 130, "interrupted\n"),
+        (RuntimeError("odd"), 1, "RuntimeError: odd\nthis is a bug of groupwise"),
+    ],
+)
+def test_errors_become_exit_codes(monkeypatch, capsys, error, code, told):
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr("groupwise.commands.show.show", fail)
+    assert main(["show", "x"]) == code
+    err = capsys.readouterr().err
+    assert told in err
+    assert ("Traceback" in err) == (code == 1)
+
+
+def test_a_reader_that_has_seen_enough_is_no_error():
+    script = "import sys; from groupwise.__main__ import main; sys.exit(main(['methods']))"
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        assert b"Traceback" not in process.stderr.read()

@@ -1,0 +1,588 @@
+"""Text and values: TOML reads back to what was written, overrides change one thing, errors say where and what next."""
+
+import hashlib
+import math
+import random
+import sys
+import tomllib
+from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from groupwise import advantages, data, learner, methods, models, objective, rewards, rollout, tasks
+from groupwise.advantages import centred, leave_one_out
+from groupwise.config.diff import diff, label
+from groupwise.config.reading import hints_of
+from groupwise.config.recipe import Recipe
+from groupwise.config.registry import Named, fitting_names, parts, public_name, sockets
+from groupwise.config.text import at, attempt, override, read_recipe, write
+from groupwise.config.toml import keys_of
+from groupwise.config.user_code import Use, load_use
+from groupwise.data import Usage
+from groupwise.learner import InitialPolicy
+from groupwise.methods import Method, Ramp, dapo, grpo, gspo, published, reinforce_pp
+from groupwise.objective import Clip, Objective, SoftGate, complete, sequence_mean
+from groupwise.rollout import Native
+
+NAMES = [method.__name__ for method in published]
+REFERENCE = (("reference", InitialPolicy()),)
+
+
+def method_from(text: str, use: Use | None = None) -> Method:
+    """A method's own TOML, read through a recipe."""
+    indented = "\n".join(f"[method.{line[1:]}" if line.startswith("[") else line for line in text.split("\n"))
+    prompts = tomllib.loads(text)["minibatches"]
+    return read_recipe(f"prompts = {prompts}\n[method]\n" + indented, (), use).method
+
+
+# Round trips
+
+
+def values(hint: Any) -> st.SearchStrategy[Any]:
+    """Any value that a field of this type can hold, from what the rooms show."""
+    if hint is bool:
+        return st.booleans()
+    if hint is int:
+        return st.integers(0, 100)
+    if hint is float:
+        return st.floats(0, 2, allow_nan=False) | st.sampled_from([math.inf, 1e-300, 0.1 + 0.2])
+    if hint is str:
+        return st.text(st.characters(codec="utf-8", exclude_characters=":"), max_size=8)
+    if get_origin(hint) in (Union, UnionType):
+        return st.one_of(*(st.none() if arm is NoneType else values(arm) for arm in get_args(hint)))
+    if get_origin(hint) is Literal:
+        return st.sampled_from(get_args(hint))
+    if get_origin(hint) is tuple:
+        args = get_args(hint)
+        if ... not in args:
+            return st.tuples(*map(values, args))
+        if get_origin(args[0]) is tuple:
+            return st.lists(values(args[0]), max_size=2, unique_by=lambda pair: pair[0]).map(tuple)
+        return st.lists(values(args[0]), max_size=3).map(tuple)
+    if is_dataclass(hint):
+        return built(hint)
+    names = fitting_names(hint) if hint.__name__ in sockets() else []
+    return st.sampled_from(names).flatmap(named) if names else st.nothing()
+
+
+def named(name: str) -> st.SearchStrategy[Any]:
+    part = parts()[name]
+    return built(part) if isinstance(part, type) else st.just(part)
+
+
+@st.composite
+def built(draw: st.DrawFn, cls: type) -> Any:
+    """A dataclass with some fields drawn; drawn anew where its constructor refuses the combination."""
+    chance = random.getstate()  # beartype draws from it; hypothesis takes that for a strategy that is not its own
+    hints, given = hints_of(cls), {}
+    for f in fields(cls):
+        if get_origin(hints[f.name]) is tuple and "Memory" in str(hints[f.name]):
+            continue
+        required = f.default is f.default_factory  # both MISSING
+        if required or draw(st.booleans()):
+            given[f.name] = draw(values(hints[f.name]))
+    if cls is Objective and given.get("aggregate") is not sequence_mean:
+        given["aggregate"] = draw(st.sampled_from([sequence_mean, objective.group_mean]))
+    if cls is Method:
+        given |= {"models": REFERENCE, "schedules": (), "shaping": given.get("shaping") or (rewards.Correctness(),)}
+        given["models"] += tuple(
+            (name, InitialPolicy()) for name in sorted({m.model for m in wants(given)} - {"reference"})
+        )
+        given["group_size"] = max(2, given.get("group_size", 2))
+        given |= {name: max(1, given.get(name, 1)) for name in ("minibatches", "passes")}
+    if cls is Recipe:
+        given["prompts"] = given["method"].minibatches * draw(st.integers(1, 9))
+        stop = tuple(filter(None, draw(values(tuple[str, ...]))))
+        given["sampling"] = data.Sampling(max_tokens=draw(st.integers(1, 99)), stop=stop)
+    try:
+        return cls(**given)
+    except ValueError:
+        assume(False)
+    finally:
+        random.setstate(chance)
+
+
+def wants(given: dict[str, Any]) -> set[Any]:
+    """The models that drawn parts need, as names that a recipe could give."""
+    read = data.needs(
+        tuple(part for value in given.values() for part in (value if isinstance(value, tuple) else (value,)))
+    )
+    return {m for m in read if isinstance(m, data.Logp) and m.model != "policy"}
+
+
+@pytest.mark.parametrize("method", published, ids=NAMES)
+def test_every_method_reads_back_exactly(method):
+    value = method()
+    back = method_from(write(value))
+    assert back == value and repr(back) == repr(value)
+    assert read_recipe(f"prompts = 1024\nmethod = '{method.__name__}'").method == value
+    assert read_recipe(f"prompts = 1024\nmethod = {{ base = '{method.__name__}' }}").method == value
+
+
+@settings(max_examples=60)
+@given(values(Method))
+def test_any_method_reads_back_exactly(method):
+    back = method_from(write(method))
+    assert back == method and repr(back) == repr(method)
+
+
+@settings(max_examples=30)
+@given(values(Recipe))
+def test_any_recipe_reads_back_exactly(recipe):
+    back = read_recipe(write(recipe))
+    assert back == recipe and repr(back) == repr(recipe)
+
+
+def test_the_packaged_recipe_reads_back_exactly():
+    import groupwise.config.text as text
+
+    recipe = read_recipe(Path(text.__file__).with_name("default.toml"))
+    assert read_recipe(write(recipe)) == recipe and write(read_recipe(write(recipe))) == write(recipe)
+
+
+@settings(max_examples=30)
+@given(values(Method), values(Method))
+def test_no_line_of_difference_means_equal(a, b):
+    assert (diff(a, b) == []) == (a == b)
+    assert diff(a, a) == []
+
+
+# The package is the registry
+
+
+def test_public_names_are_unique_across_rooms():
+    rooms = (data, models, tasks, rollout, rewards, advantages, objective, learner, methods)
+    names = [name for room in rooms for name in room.__all__]
+    assert sorted(names) == sorted(set(names))
+
+
+def test_every_part_is_found_by_its_name_and_fits_one_socket():
+    homes: dict[str, str] = {}
+    for socket in sockets():
+        protocol = getattr(data, socket, None) or getattr(methods, socket)
+        names = fitting_names(protocol)
+        assert names, socket
+        for name in names:
+            assert homes.setdefault(name, socket) == socket
+            assert isinstance(parts()[name], type) or public_name(parts()[name]) == name
+    assert {"Clip", "token_ratio", "KL", "complete", "Whitened", "Shuffled", "Ramp"} <= set(homes)
+    assert "kl_k1" not in homes, "a metric is no penalty"
+
+
+def test_an_engine_is_a_part_whose_fields_are_its_kinds_own(tmp_path: Path) -> None:
+    recipe = read_recipe("", [("method", "gspo"), ("engine", '{ kind = "Native", rows = 7 }')])
+    assert recipe.engine == Native(rows=7) and read_recipe(write(recipe)) == recipe
+    assert read_recipe("", [("method", "gspo"), ("engine.rows", "7")]) == recipe
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from dataclasses import dataclass\n"
+        "@dataclass(frozen=True)\n"
+        "class MyEngine:\n"
+        "    port: int = 80\n"
+        "    max_gap: float = 0.5\n"
+        "    def build(self, model, tokenizer, *, seed, experts): ...\n"
+        "@dataclass(frozen=True)\n"
+        "class NoEngine:\n"
+        "    port: int = 80\n"
+    )
+    use = load_use([file])
+    own = read_recipe("", [("method", "gspo"), ("engine", '{ kind = "mine:MyEngine", port = 9 }')], use)
+    assert own.engine.port == 9 and "mine:MyEngine" in write(own)
+    for kind, field, what in (
+        ("mine:MyEngine", "rows", "MyEngine has no field 'rows'"),
+        ("Native", "port", "Native has no field 'port'"),
+        ("mine:NoEngine", "port", "NoEngine is no EngineKind"),
+        ("Clip", "low", "Clip is no EngineKind"),
+    ):
+        with pytest.raises(Usage, match=what):
+            read_recipe("", [("method", "gspo"), ("engine", f'{{ kind = "{kind}", {field} = 1 }}')], use)
+
+
+# Overrides
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "wanted"),
+    [
+        ("group_size", "5", replace(dapo(), group_size=5)),
+        ("objective.surrogate.high", "0.35", dapo(high=0.35)),
+        ("objective.surrogate.high", "1", dapo(high=1.0)),
+        ("objective.aggregate", "token_mean", dapo()),
+        ("advantage", "centred", replace(dapo(), advantage=(centred,))),
+        ("advantage", '["centred", "leave_one_out"]', replace(dapo(), advantage=(centred, leave_one_out))),
+        ("advantage", "[]", replace(dapo(), advantage=())),
+        ("mask", "complete", replace(dapo(), mask=(complete,))),
+        ("shaping.1.buffer", "64", dapo(buffer=64)),
+        ("shuffle", "samples", replace(dapo(), shuffle="samples")),
+        ("models", '{ reference = "Start" }', replace(dapo(), models=REFERENCE)),
+        ("objective", '{ surrogate = "SoftGate" }', replace(dapo(), objective=Objective(surrogate=SoftGate()))),
+        ("objective.surrogate.kind", "SoftGate", replace(dapo(), objective=Objective(surrogate=SoftGate()))),
+        ("objective.surrogate", '{ kind = "Clip", low = 0.1 }', dapo(low=0.1, high=0.2)),
+    ],
+)
+def test_override_changes_one_thing(path, text, wanted):
+    assert override(dapo(), path, text) == wanted
+
+
+def test_all_overrides_are_seen_together():
+    text = "prompts = 16\nmethod = 'gspo'"
+    recipe = read_recipe(text, [("prompts", "6"), ("method.minibatches", "3")])
+    assert (recipe.prompts, recipe.method.minibatches) == (6, 3)
+    recipe = read_recipe(text, [("method", "grpo"), ("method.group_size", "4"), ("task", "2024")])
+    assert recipe.method == grpo(group_size=4) and recipe.task == "2024"
+    recipe = read_recipe(
+        text, [("method.objective", '{ surrogate = "Clip" }'), ("method.objective.surrogate.high", "1")]
+    )
+    assert recipe.method.objective.surrogate == Clip(high=1.0)
+
+
+def test_another_part_does_not_inherit_constants():
+    text = "prompts = 16\nmethod.objective.surrogate = { kind = 'Clip', low = 0.1 }"
+    recipe = read_recipe(text, [("method.objective.surrogate.kind", "SoftGate")])
+    assert recipe.method.objective.surrogate == SoftGate()
+
+
+def test_short_form_changes_constants_in_place():
+    recipe = read_recipe(
+        """
+        prompts = 512
+        [method]
+        base = "dapo"
+        objective.weights = [{ kind = "TruncatedImportance", cap = 2 }]
+        [method.objective.surrogate]
+        high = 0.3
+        [optimizer]
+        lr = 1e-6
+        betas = [0.9, 0.95]
+        """
+    )
+    assert recipe.method.objective.surrogate == Clip(0.2, 0.3)
+    assert recipe.method.objective.weights == (objective.TruncatedImportance(2.0),)
+    assert type(recipe.method.objective.weights[0].cap) is float
+    assert recipe.method.shaping == dapo().shaping
+    assert recipe.optimizer.betas == (0.9, 0.95)
+
+
+@pytest.mark.parametrize(("path", "keys"), [("a.b.1", ["a", "b", "1"]), ('s."a.b".end', ["s", "a.b", "end"])])
+def test_paths_are_toml_keys(path, keys):
+    assert keys_of(path) == keys
+
+
+# Schedules
+
+
+def test_schedules_become_numbers_by_the_code_of_overrides():
+    ramps = (("objective.surrogate.high", Ramp(0.4, 0.2, 10)), ("passes", Ramp(1.0, 3.0, 2)))
+    method = replace(grpo(), schedules=ramps)
+    assert at(method, 0).objective.surrogate == Clip(0.2, 0.4)
+    assert at(method, 10) == replace(method, objective=replace(method.objective, surrogate=Clip(0.2, 0.2)), epochs=3)
+    assert method_from(write(method)) == method
+    text = "method.base = 'grpo'\n[method.schedules]\n'{}' = {{ kind = 'Ramp', start = 1, end = 2, over = 3 }}"
+    assert read_recipe(text.format("objective.surrogate.low")).method.schedules[0][1] == Ramp(1.0, 2.0, 3)
+    with pytest.raises(Usage, match="Clip has no field 'lo'; did you mean low"):
+        read_recipe(text.format("objective.surrogate.lo"))
+
+
+def test_a_schedule_that_fails_in_the_middle_is_told_beforehand():
+    """Whole at its first and last iteration, 4.4 groups at the second."""
+    text = "iterations = 100\n[method]\nbase = 'grpo'\nschedules = {{ group_size = {{ kind = 'Ramp', {} }} }}"
+    with pytest.raises(Usage, match=r"group_size: 4\.4 is a number; expected a whole number"):
+        read_recipe(text.format("start = 4, end = 8, over = 10"))
+    read_recipe(text.format("start = 4, end = 8, over = 2"))
+
+
+# Differences
+
+
+def test_the_difference_of_grpo_and_dapo_is_dapos_abstract():
+    lines = diff(grpo(), dapo())
+    assert lines == [
+        "group_size: 64 -> 16",
+        "filter: everything -> mixed_outcomes (refill 10)",
+        "shaping: Correctness(right=1, wrong=0) -> Correctness(right=1, wrong=-1), Overlong(buffer=4096, factor=1)",
+        "objective.surrogate.high: 0.2 -> 0.28",
+        "objective.penalties: KL(coefficient=0.04, form=k3, model=reference) -> none",
+        "objective.aggregate: group_mean -> token_mean",
+        "minibatches: 1 -> 16",
+        "models: reference -> none",
+    ]
+    assert "objective.surrogate.ratio: token_ratio -> sequence_ratio" in diff(grpo(), gspo())
+    assert "credit: every_token -> " in "\n".join(diff(grpo(), reinforce_pp()))
+
+
+def test_recipes_differ_by_whole_paths():
+    a = read_recipe("method = 'gspo'")
+    b = read_recipe("method = 'gspo'\nmodel = 'else'", [("method.objective.surrogate.high", "0.5"), ("sinks", "wandb")])
+    assert diff(a, b) == [
+        "model: calculator -> else",
+        "method.objective.surrogate.high: 0.0004 -> 0.5",
+        "sinks: none -> wandb",
+    ]
+    assert diff(b, b) == []
+
+
+@pytest.mark.parametrize(
+    ("value", "words"), [(1.0, "1"), (3e-4, "0.0003"), (1e300, "1e+300"), (True, "true"), ("", '""'), ((), "none")]
+)
+def test_labels(value, words):
+    assert label(value) == words
+
+
+# Errors
+
+
+ERRORS = """
+method.objective.surrogate.hihg = 3
+    recipe.method.objective.surrogate: Clip has no field 'hihg'; did you mean high?
+method.objective.aggregate = 'sequence_meen'
+    recipe.method.objective.aggregate: no part is called 'sequence_meen'; near it: sequence_mean, sequence_sum
+method = 'grop'
+    recipe.method: no method is called 'grop'; did you mean grpo?
+method = { base = 'gspo', grup_size = 4 }
+    recipe.method: Method has no field 'grup_size'; did you mean group_size?
+modl = 'x'; method = 'gspo'
+    recipe: Recipe has no field 'modl'; did you mean model?
+prompts = 'many'; method = 'gspo'
+    recipe.prompts: 'many' is a string; expected a whole number
+prompts = 1.5; method = 'gspo'
+    recipe.prompts: 1.5 is a number; expected a whole number
+prompts = true; method = 'gspo'
+    recipe.prompts: True is a truth value; expected a whole number
+optimizer.lr = true; method = 'gspo'
+    recipe.optimizer.lr: True is a truth value; expected a number
+task = 3; method = 'gspo'
+    recipe.task: 3 is a whole number; expected a string
+method = 3
+    recipe.method: 3 is a whole number; expected the name of a part or a table
+optimizer.betas = [1.0]; method = 'gspo'
+    recipe.optimizer.betas: [1.0] is a list; expected a list of 2
+sinks = 'wandb'; method = 'gspo'
+    recipe.sinks: 'wandb' is a string; expected a list
+method.shuffle = 'cards'
+    recipe.method.shuffle: 'cards' is not one of prompts, samples
+method.models = [['reference', 'Start']]
+    recipe.method.models: [['reference', 'Start']] is a list; expected a table
+method.models.reference = 'Clip'
+    recipe.method.models.reference: Clip is no Start
+method.objective.aggregate = 'centred'
+    recipe.method.objective.aggregate: centred is no Aggregate
+method.objective.aggregate = 'token_ratio'
+    recipe.method.objective.aggregate: token_ratio is no Aggregate
+method.objective.surrogate = 'Batch'
+    recipe.method.objective.surrogate: Batch is no Surrogate
+method.objective.surrogate.kind = 3
+    recipe.method.objective.surrogate: kind: 3 is a whole number; expected the name of a part
+method.objective.aggregate.x = 1
+    recipe.method.objective.aggregate: the table names no part; there is budget_mean, group_mean
+method.objective.aggregate = { kind = 'token_mean', x = 1 }
+    recipe.method.objective.aggregate: token_mean has no constants, so no 'x'
+method.objective.penalties = ['KL']
+    recipe.method.objective.penalties.0: KL needs coefficient
+method.objective.penalties = [{ kind = 'KL', coefficient = 1 }]
+    recipe.method: a part needs Logp('reference') and there is no such model
+method = { group_size = 1, advantage = ['centred'] }
+    recipe.method: group_size is 1 and the advantage compares siblings
+method = { base = 'gspo', objective = { aggregate = 'token_mean' } }
+    recipe.method.objective: sequence_ratio gives a sequence one ratio, and token_mean would weigh
+method = { base = 'gspo', objective = { aggregate = 'budget_mean' } }
+    recipe.method.objective: sequence_ratio gives a sequence one ratio, and budget_mean would weigh
+prompts = 17; method = 'gspo'
+    recipe: 17 prompts cannot be cut into 4 equal minibatches
+method = 'gspo'; sampling.top_p = 0.9
+    recipe: sampling is truncated
+method = 'gspo'; sampling.temperature = 0
+    recipe: sampling.temperature is 0
+method.filter = 'my_file:mine'
+    recipe.method.filter: 'my_file:mine' is code in a file
+method = 'gspo'; verifier = 'my_file:grade'
+    recipe.verifier: 'my_file:grade' is code in a file
+prompts = 3
+    recipe: Recipe needs method
+prompts =
+    recipe is not TOML
+""".strip().splitlines()
+
+
+@pytest.mark.parametrize(("text", "told"), list(zip(ERRORS[::2], map(str.strip, ERRORS[1::2]))))
+def test_errors_name_path_value_and_way_out(text, told):
+    with pytest.raises(Usage) as raised:
+        read_recipe(text.replace("; ", "\n") + "\n")
+    assert str(raised.value).startswith(told)
+    assert raised.value.code == 2
+
+
+def test_several_errors_come_together():
+    text = (
+        "modl = 1\nprompts = 'x'\nmethod = { base = 'gspo', group_size = 0, objective = { surrogate = { hihg = 1 } } }"
+    )
+    _, problems = attempt(text)
+    told = [problem.what for problem in problems]
+    assert len(told) == 4
+    for part in ("has no field 'modl'", "prompts: 'x'", "has no field 'hihg'", "group_size is 0"):
+        assert sum(part in line for line in told) == 1
+    with pytest.raises(Usage, match="4 things are wrong"):
+        read_recipe(text)
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "told"),
+    [
+        ("objective.surrogate.hihg", "1", "method.objective.surrogate: Clip has no field 'hihg'"),
+        ("shaping.7.buffer", "1", "method.shaping: there is no element '7'"),
+        ("a b", "1", "'a b' is no path to a field"),
+        ("passes", "often", "method.epochs: 'often' is a string"),
+    ],
+)
+def test_overrides_tell_what_is_wrong(path, text, told):
+    with pytest.raises(Usage) as raised:
+        override(dapo(), path, text)
+    assert str(raised.value).startswith(told)
+
+
+def test_an_override_reaches_into_a_list_of_the_file():
+    text = "prompts = 16\n[method]\nbase = 'grpo'\nobjective.penalties = [{ kind = 'KL', coefficient = 1 }]"
+    recipe = read_recipe(text, [("method.objective.penalties.0.coefficient", "0.5")])
+    assert recipe.method.objective.penalties[0].coefficient == 0.5
+    with pytest.raises(Usage, match="there is no element '1'"):
+        read_recipe(text, [("method.objective.penalties.1.coefficient", "0.5")])
+
+
+def test_a_missing_file_is_told(tmp_path):
+    with pytest.raises(Usage, match="cannot be read"):
+        read_recipe(tmp_path / "none.toml")
+    (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(Usage, match="is not TOML"):
+        read_recipe(tmp_path / "bytes.toml")
+
+
+def test_what_has_no_name_cannot_be_written():
+    with pytest.raises(Usage, match="no name that text could find again"):
+        write(replace(grpo(), filter=lambda rollout: rollout))
+
+
+# Code of one's own
+
+MINE = """
+from dataclasses import dataclass
+import torch
+from groupwise.data import Ratio
+from groupwise.objective import token_ratio
+
+@dataclass(frozen=True, slots=True)
+class MyClip:
+    high: float = 0.5
+    ratio: Ratio = token_ratio
+    def __call__(self, b):
+        return torch.minimum(self.ratio(b), torch.tensor(1 + self.high)) * b.advantage
+
+def my_mean(step):
+    return torch.ones_like(step.advantage)
+
+def two(a, b):
+    return a
+
+class Odd:
+    def __call__(self, b):
+        return b
+
+def grade(prompt, answer, gold):
+    return answer == gold
+"""
+
+
+@pytest.fixture
+def mine(tmp_path) -> Path:
+    path = tmp_path / "my_file.py"
+    path.write_text(MINE)
+    return path
+
+
+def test_a_used_file_is_shown_before_it_runs(mine, capsys):
+    mine.write_text("print('running')\n" + MINE)
+    use = load_use([mine])
+    digest = hashlib.sha256(mine.read_bytes()).hexdigest()
+    assert capsys.readouterr().out == f"using {mine.resolve()}  sha256 {digest}\nrunning\n"
+    assert use.hashes == {"my_file": digest}
+    assert set(use.functions) == {"my_file:MyClip", "my_file:my_mean", "my_file:two", "my_file:Odd", "my_file:grade"}
+    assert "my_file" not in sys.modules
+
+
+def test_ones_own_parts_read_back(mine):
+    use = load_use([mine])
+    text = """
+    prompts = 16
+    verifier = "my_file:grade"
+    [method]
+    base = "dapo"
+    [method.objective]
+    aggregate = "my_file:my_mean"
+    surrogate = { kind = "my_file:MyClip", high = 1 }
+    """
+    recipe = read_recipe(text, (), use)
+    surrogate = recipe.method.objective.surrogate
+    assert surrogate == use.find("my_file:MyClip")(high=1.0) and type(surrogate.high) is float
+    assert read_recipe(write(recipe), (), use) == recipe
+    assert "objective.aggregate: token_mean -> my_file:my_mean" in diff(dapo(), recipe.method)
+
+
+def test_ones_own_parts_are_only_named_where_nothing_is_imported(mine):
+    text = "method.objective.surrogate = { kind = 'my_file:MyClip', high = 3 }\nverifier = 'my_file:grade'"
+    recipe, problems = attempt(text)
+    assert problems == [] and recipe.method.objective.surrogate == Named("my_file:MyClip", (("high", 3),))
+    assert 'kind = "my_file:MyClip"' in write(recipe) and attempt(write(recipe)) == (recipe, [])
+    assert "Clip(low=0.2, high=0.2, ratio=token_ratio) -> my_file:MyClip(high=3)" in diff(Method(), recipe.method)[0]
+    with pytest.raises(Usage, match="by its name only"):
+        recipe.method.objective.surrogate(None)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("aggregate = 'my_file:two'", "two is no Aggregate"),
+        ("aggregate = 'my_file:none'", "my_file.py has nothing called 'none'"),
+        ("surrogate = 'my_file:Odd'", "my_file:Odd is no dataclass"),
+        ("surrogate = { kind = 'my_file:MyClip', hihg = 3 }", "MyClip has no field 'hihg'; did you mean high?"),
+        ("surrogate = 'your_file:MyClip'", "'your_file:MyClip' is code in a file"),
+    ],
+)
+def test_ones_own_parts_are_examined(mine, text, told):
+    with pytest.raises(Usage) as raised:
+        read_recipe(f"[method.objective]\n{text}\n[method]", (), load_use([mine]))
+    assert told in str(raised.value)
+
+
+def test_a_run_goes_on_with_the_code_that_it_began_with(mine, tmp_path, capsys):
+    recorded = load_use([mine]).hashes
+    assert load_use([mine], recorded).hashes == recorded
+    with pytest.raises(Usage, match="started with code of its own") as raised:
+        load_use([], recorded)
+    assert "--use my_file.py" in raised.value.fix
+    with pytest.raises(Usage, match="was started without my_file"):
+        load_use([mine], {})
+    capsys.readouterr()
+    mine.write_text("print('running')\n" + MINE)
+    with pytest.raises(Usage, match="is not the file that this run was started with"):
+        load_use([mine], recorded)
+    assert capsys.readouterr().out == "", "refused before it ran"
+
+
+def test_files_that_cannot_be_used(tmp_path, mine):
+    with pytest.raises(Usage, match="cannot be used"):
+        load_use([tmp_path / "none.py"])
+    (tmp_path / "other").mkdir()
+    again = tmp_path / "other" / "my_file.py"
+    again.write_text("")
+    with pytest.raises(Usage, match="two used files are called my_file"):
+        load_use([mine, again])
+    again.write_text("x = 1\ny = 1 / 0\n")
+    with pytest.raises(Usage, match="fails when it is loaded") as raised:
+        load_use([again])
+    assert raised.value.evidence == "line 2: ZeroDivisionError: division by zero"
+    again.write_text("def (:\n")
+    with pytest.raises(Usage, match="fails when it is loaded"):
+        load_use([again])

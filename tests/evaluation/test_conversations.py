@@ -1,0 +1,53 @@
+"""Conversations as numbers: each counted once, and only what is one."""
+
+import math
+from collections.abc import Mapping
+
+import pytest
+
+from groupwise.data import ENVIRONMENT, TEMPLATE, CountedText, Draw, Prompt, Rollout, Sample
+from groupwise.evaluation.conversations import describe_conversations
+
+
+def conversation(*lengths: int, counts: Mapping[str, float], role: str = "answer") -> Sample:
+    """Turns of so many tokens, with two of the environment's and one of the template's between them."""
+    sample = Sample(context=(1,), stream=(0,), role=role)
+    for i, n in enumerate(lengths):
+        if i:
+            sample = sample.insert((7, 7), ENVIRONMENT).insert((8,), TEMPLATE)
+        sample = sample.extended((5,) * n, (0,) * n, (-1.0,) * n)
+    return sample.counted(counts)
+
+
+def rollout(*samples: Sample, selected: bool = True) -> Rollout:
+    return Rollout(Draw(0, Prompt("p", (1,)), len(samples)), samples, selected=(selected,) * len(samples))
+
+
+def test_means_are_over_conversations_and_shares_over_tokens() -> None:
+    one, three = conversation(4, counts={"failed": 0}), conversation(2, 3, 1, counts={"failed": 1, "calls": 4})
+    note = conversation(9, 9, 9, 9, counts={"failed": 1, "calls": 9}, role="note")
+    plain = conversation(50, counts={})
+    told = describe_conversations([rollout(one, note, plain), rollout(three, selected=False)])
+    assert told == {
+        "turns/mean": 2.0,
+        "turns/max": 3.0,
+        "turns/environment_tokens": 6 / 16,
+        "counts/calls": 2.0,
+        "counts/failed": 0.5,
+    }
+
+
+def test_where_nobody_converses_nothing_is_told() -> None:
+    assert describe_conversations([]) == describe_conversations([rollout(conversation(3, counts={}))]) == {}
+    assert describe_conversations([rollout(conversation(counts={"failed": 1}))])["turns/environment_tokens"] == 0
+
+
+@pytest.mark.parametrize("count", [math.nan, math.inf, "1", True, None])
+def test_a_count_is_a_finite_number(count: object) -> None:
+    with pytest.raises(ValueError, match="the count calls is"):
+        CountedText("x", calls=count)  # type: ignore[arg-type]
+
+
+def test_a_fork_has_counted_nothing_yet() -> None:
+    assert conversation(3, counts={"calls": 2}).counted({"calls": 1}).counts == {"calls": 3}
+    assert conversation(3, counts={"calls": 2}).fork(1, 0).counts == {}

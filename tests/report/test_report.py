@@ -1,0 +1,408 @@
+"""The report's python side: what is read, thinned, chosen, packed and judged."""
+
+import hashlib
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from groupwise.report.read import Curve, read, thin
+from groupwise.report.report import BYTES, PAGE, page, shown, write_report
+from groupwise.report.rollouts import as_json, choose, evenly, most_seen, packed, prompt_map, scan
+from groupwise.report.warnings import signs, verdict
+from tests.report.fixture_run import CANARIES, write_lines, write_run
+
+UPLOT = {  # uplot@1.6.32 of the npm registry
+    "uPlot.iife.min.js": "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f",
+    "uPlot.min.css": "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04",
+}
+
+
+def data_of(path: Path) -> dict:
+    """The data that a page carries."""
+    text = path.read_text(encoding="utf-8")
+    found = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text, re.S)
+    assert len(found) == 1
+    return json.loads(found[0])
+
+
+def unpack(value: list | dict | str) -> np.ndarray:
+    """The inverse of `packed`, written as the page reads it."""
+    import base64
+
+    if isinstance(value, dict):
+        return np.full(value["n"], value["v"])
+    if isinstance(value, str):
+        return np.frombuffer(base64.b64decode(value[3:]), "<" + value[:2])
+    return np.array([np.nan if x is None else x for x in value])
+
+
+def run_with(path: Path, rows: list[dict]) -> Path:
+    path.mkdir(parents=True)
+    write_lines(path / "metrics.jsonl", rows)
+    return path
+
+
+def rules_of(path: Path) -> dict[str, int]:
+    return {s.rule: s.iteration for s in signs(read(path))[0]}
+
+
+def test_the_plotting_library_is_the_one_that_was_recorded():
+    for name, digest in UPLOT.items():
+        assert hashlib.sha256((PAGE / "uplot" / name).read_bytes()).hexdigest() == digest
+    assert "MIT License" in (PAGE / "uplot" / "LICENSE").read_text()
+
+
+def test_the_command_needs_no_torch(tmp_path):
+    """A report is written in a moment, and refused in one."""
+    run = write_run(tmp_path / "run", iterations=3)
+    script = """
+import sys
+from groupwise.__main__ import main
+assert [main(["report", path]) for path in sys.argv[1:]] == [0, 3]
+print("LOADED", sorted({"torch", "transformers", "tokenizers", "jaxtyping"} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", script, str(run), str(tmp_path)], capture_output=True, text=True)
+    assert done.stdout.splitlines() == [str(run / "report.html"), "LOADED []"], done.stderr
+    assert done.stderr.startswith(f"error: {tmp_path} is not a run")
+
+
+def test_every_number_arrives_exactly(tmp_path):
+    run = write_run(tmp_path / "run", iterations=12)
+    data = data_of(write_report([run]))
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert data["runs"][0]["metrics"]
+    for name, x, values, of, bad in data["runs"][0]["metrics"]:
+        want = [(r["iteration"], r[name]) for r in rows if name in r]
+        got = unpack(values)
+        assert np.cumsum(unpack(data["xs"][x])).tolist() == [i for i, _ in want]
+        assert [None if np.isnan(v) else v for v in got] == [v for _, v in want]
+        assert (of, bad) == (len(want), sum(v is None for _, v in want))
+
+
+def test_every_number_of_a_token_arrives_exactly(tmp_path):
+    from safetensors.numpy import load_file
+
+    run = write_run(tmp_path / "run", iterations=3)
+    for group in data_of(write_report([run]))["runs"][0]["rollouts"]["groups"]:
+        stem = run / "samples" / f"{group['iteration']:06d}"
+        arrays = load_file(stem.with_suffix(".safetensors"))
+        rows = [json.loads(line) for line in stem.with_suffix(".jsonl").read_text().splitlines()]
+        starts = np.concatenate([[0], np.cumsum(arrays["lengths"])])
+        mine = [i for i, r in enumerate(rows) if (str(r["draw"]), str(r["group"])) == (group["draw"], group["group"])]
+        assert len(mine) == group["of"] == len(group["samples"])
+        for i, sample in zip(mine, group["samples"]):
+            span = slice(starts[i], starts[i + 1])
+            assert sample["text"] == rows[i]["text"] and sample["reward"] == rows[i]["reward"]
+            np.testing.assert_array_equal(np.cumsum(unpack(sample["ends"])), arrays["ends"][span])
+            for name, key in [
+                ("logp", "logp"),
+                ("ratio", "ratio"),
+                ("logp_engine", "logp_engine"),
+                ("advantage", "token_advantage"),
+            ]:
+                np.testing.assert_array_equal(unpack(sample[key]).astype(np.float32), arrays[name][span])
+
+
+def test_a_run_that_is_being_written_is_read_up_to_the_torn_line(tmp_path):
+    run = write_run(tmp_path / "run", iterations=6, planned=60)
+    for name in ("metrics.jsonl", "timings.jsonl", "samples/000006.jsonl"):
+        text = (run / name).read_text()
+        (run / name).write_text(text[: -len(text.splitlines()[-1]) // 2])
+    (run / "samples" / "000005.safetensors").write_bytes(b"torn")
+    its = read(run)
+    assert its.last == 5 and its.notes == ()
+    assert "5 of 60 iterations so far" in page([its])
+    groups = data_of(write_report([run]))["runs"][0]["rollouts"]["groups"]
+    assert {g["iteration"] for g in groups} >= {1, 5, 6}
+    assert all("ends" not in s for g in groups if g["iteration"] == 5 for s in g["samples"])
+
+
+def test_an_empty_directory_and_unreadable_files_still_make_a_page(tmp_path):
+    (tmp_path / "empty").mkdir()
+    assert write_report([tmp_path / "empty"]).stat().st_size > 50_000
+    bad = tmp_path / "bad"
+    bad.mkdir()
+    (bad / "recipe.toml").write_text("= =")
+    (bad / "run.json").write_text("[1")
+    (bad / "metrics.jsonl").write_text(
+        '{"iteration": 1, "loss": NaN}\nnot json\n[]\n{"iteration": 2, "loss": 1' + "0" * 400 + "}\n"
+    )
+    notes = " ".join(read(bad).notes)
+    assert "recipe.toml" in notes and "run.json" in notes and "2 unreadable lines" in notes
+    assert np.isnan(read(bad).metrics["loss"].value).tolist() == [True, True]
+    data_of(write_report([bad]))
+
+
+def test_what_cannot_be_reported_says_what_to_do(tmp_path):
+    from groupwise.data import Usage
+
+    with pytest.raises(Usage, match="run directories"):
+        write_report([tmp_path / "absent"])
+    with pytest.raises(Usage):
+        write_report([])
+
+
+def test_the_page_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
+    run = write_run(tmp_path / "run", iterations=3)
+    before = write_report([run]).read_bytes()
+    monkeypatch.setattr("os.replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+    with pytest.raises(OSError, match="disk full"):
+        write_report([run])
+    assert (run / "report.html").read_bytes() == before
+    assert sorted(p.name for p in run.glob("*report*")) == ["report.html"] and not list(run.glob(".report*"))
+
+
+def test_nothing_a_model_writes_becomes_markup(tmp_path):
+    run = write_run(tmp_path / "run", iterations=4, canary="".join(CANARIES), extra=2)
+    path = write_report([run])
+    text = path.read_text(encoding="utf-8")
+    assert "<img" not in text and "onerror=&quot;" in text  # static parts are escaped
+    assert "\u202e" not in text and "\x1b" not in text and "\u2028" not in text
+    data = re.search(r'id="data">(.*?)</script>', text, re.S)
+    assert data is not None and not set("<>&") & set(data[1]) and data[1].isascii()
+    sample = data_of(path)["runs"][0]["rollouts"]["groups"][0]["samples"][0]
+    assert sample["text"].endswith("".join(CANARIES))  # and nothing is lost
+    assert text.count("<script") == 1 + 6 and "http-equiv" in text  # data, the library, five of ours
+
+
+def test_the_policy_allows_exactly_what_is_there(tmp_path):
+    import base64
+
+    text = write_report([write_run(tmp_path / "run", iterations=3)]).read_text(encoding="utf-8")
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)
+    assert policy is not None and policy[1].startswith("default-src 'none'; ") and "unsafe" not in policy[1]
+    inline = re.findall(r"<(script|style)>(.*?)</\1>", text, re.S)
+    digests = {base64.b64encode(hashlib.sha256(body.encode()).digest()).decode() for _, body in inline}
+    assert len(inline) == 8 and set(re.findall(r"sha256-([^']+)", policy[1])) == digests
+    assert not re.search(r"<[^>]+\son\w+=", text) and not re.search(r'(src|href)="(?!#)', text)
+    assert not re.search(r"https?://", re.sub(r"github\.com/leeoniya/uPlot|https://", "", text))
+
+
+def test_size_of_a_long_run(tmp_path):
+    """2,000 iterations x 60 series + 64 rollouts stay under 3 MB; longer runs are thinned, hence as small."""
+    rng = np.random.default_rng(0)
+    run = write_run(tmp_path / "run", iterations=16, prompts=4, size=16)
+    for n in (2000, 6000):
+        rows = [{"iteration": i} | {f"m/{k}": float(x) for k, x in enumerate(rng.normal(size=60))} for i in range(n)]
+        write_lines(run / "metrics.jsonl", rows)
+        path = write_report([run])
+        assert path.stat().st_size < 3_000_000
+        its = data_of(path)["runs"][0]
+        assert len(its["rollouts"]["groups"]) == 64 and its["rollouts"]["of"] == 64
+
+
+def test_long_answers_are_cut_to_the_room_and_counted(tmp_path):
+    run = write_run(tmp_path / "run", iterations=2, prompts=1, size=2)
+    from safetensors.numpy import save_file
+
+    n = 60_000
+    sample = {
+        "draw": 0,
+        "group": 0,
+        "prompt_id": "p",
+        "prompt": "x",
+        "text": "é" * n,
+        "outcome": "wrong",
+        "finish": "length",
+        "length": n,
+    }
+    for i in (1, 2):
+        write_lines(run / "samples" / f"{i:06d}.jsonl", [sample, sample])
+        ends = np.tile(np.arange(1, n + 1, dtype=np.int32), 2)
+        noise = np.random.default_rng(i).normal(size=2 * n).astype(np.float32)
+        save_file(
+            {"lengths": np.array([n, n]), "tokens": ends, "ends": ends, "logp": noise, "ratio": noise},
+            run / "samples" / f"{i:06d}.safetensors",
+        )
+    path = write_report([run])
+    assert path.stat().st_size < BYTES + 100_000
+    (group, *_) = data_of(path)["runs"][0]["rollouts"]["groups"]
+    kept = group["samples"][0]
+    assert group["of"] == 2 and kept["cut"] and kept["tokens_of"] == n
+    assert len(unpack(kept["ends"])) == len(kept["text"]) >= 50_000
+
+
+def test_rollouts_are_spread_by_position(tmp_path):
+    run = write_run(tmp_path / "run", iterations=40, prompts=6, size=4)
+    groups, _, _ = scan(run)
+    chosen, used = choose(run, groups, most=64, budget=3_000_000)
+    assert len(chosen) == 64 and sum(map(len, groups.values())) == 240
+    iterations = sorted({g["iteration"] for g in chosen})
+    assert len(iterations) == 16 and iterations[0] == 1 and iterations[-1] == 40
+    assert used == sum(len(as_json(g)) + 1 for g in chosen)
+    fewer, used = choose(run, groups, most=64, budget=30_000)
+    assert 0 < len(fewer) < 64 and used <= 30_000
+    assert {1, 40} <= {g["iteration"] for g in fewer}
+
+
+def test_ends_count_as_a_browser_counts(tmp_path):
+    from groupwise.report.rollouts import _sample
+
+    arrays = {"ends": np.array([1, 2, 3, 3], np.int32)}
+    sample = _sample({"text": "a😀b"}, arrays, slice(0, 4), 100)
+    assert np.cumsum(unpack(sample["ends"])).tolist() == [1, 3, 4, 4]
+
+
+def test_thinning_keeps_every_extreme():
+    rng = np.random.default_rng(0)
+    value = rng.normal(size=50_000)
+    value[31_234], value[17] = 99, -99
+    curve = Curve(np.arange(50_000), value)
+    few = thin(curve, 1000)
+    assert len(few.at) <= 1000 and few.value.max() == 99 and few.value.min() == -99
+    assert few.at[0] == 0 and few.at[-1] == 49_999 and (np.diff(few.at) > 0).all()
+    np.testing.assert_array_equal(value[few.at], few.value)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(5),
+        np.array([0, 70_000]),
+        np.array([-1, 2**31 - 1]),
+        np.array([2**40, 1]),
+        np.random.default_rng(0).normal(size=99),
+        np.full(4, 0.1),
+        np.zeros(0),
+        np.array([np.nan, 1.5]),
+    ],
+)
+def test_packing_loses_nothing(array):
+    np.testing.assert_array_equal(unpack(json.loads(as_json(packed(array)))), array)
+
+
+def test_evenly_and_shown():
+    assert evenly([1, 2, 3], 5) == [1, 2, 3] and evenly(list(range(100)), 3) == [0, 50, 99]
+    assert shown("\ud800\u200b\x9b") == "⟨U+D800⟩⟨U+200B⟩⟨U+009B⟩"
+
+
+def test_the_verdict_in_one_line(tmp_path):
+    run = write_run(tmp_path / "run", iterations=10)
+    its = read(run)
+    low, high = its.metrics["eval/low_greedy"].value[-1], its.metrics["eval/high_greedy"].value[-1]
+    first, last = its.metrics["eval/accuracy_greedy"].value[[0, -1]]
+    assert (
+        verdict(its, 1)
+        == f"held-out greedy accuracy {first:.2f} → {last:.2f} ({low:.2f}..{high:.2f}) in 10 iterations; 1 warning"
+    )
+    only = run_with(tmp_path / "reward", [{"iteration": i, "reward": i / 4} for i in range(5)])
+    assert verdict(read(only), 0) == "reward 0.00 → 1.00 in 4 iterations; 0 warnings"
+    (tmp_path / "none").mkdir()
+    assert verdict(read(tmp_path / "none"), 0) == "nothing measured yet, 0 iterations; 0 warnings"
+
+
+QUIET = {
+    "entropy": 0.5,
+    "frac_reward_zero_std": 0.2,
+    "completions/clipped_ratio": 0.1,
+    "grad_norm": 1.0,
+    "steps_skipped": 0,
+    "sampling/sampling_logp_difference/max": 1e-6,
+    "outcome/correct": 99.0,
+    "outcome/unverifiable": 1.0,
+    "loss": 0.1,
+}
+
+
+@pytest.mark.parametrize(
+    "rule, change, iteration",
+    [
+        ("entropy", lambda i: {"entropy": 0.5 if i < 20 else 0.1}, 20),
+        ("no signal", lambda i: {"frac_reward_zero_std": 0.71 if i == 9 else 0.7}, 9),
+        ("truncated", lambda i: {"completions/clipped_ratio": 0.31 if i >= 12 else 0.3}, 12),
+        ("engines", lambda i: {"sampling/sampling_logp_difference/max": 2e-3 if i == 3 else 1e-3}, 3),
+        ("gradient", lambda i: {"grad_norm": 10.5 if i == 25 else 1.0}, 25),
+        ("unverifiable", lambda i: {"outcome/unverifiable": 1.1 if i == 7 else 1.0}, 7),
+        ("skipped", lambda i: {"steps_skipped": int(i == 8)}, 8),
+        ("missing", lambda i: {"rollout/missing": int(i == 8)}, 8),
+        ("not finite", lambda i: {"loss": None if i == 6 else 0.1}, 6),
+        (
+            "reward alone",
+            lambda i: {"reward": i / 30} | ({"eval/accuracy_greedy": 0.5 - i / 300} if i % 10 == 0 else {}),
+            30,
+        ),
+    ],
+)
+def test_each_rule_warns_where_it_happened_and_only_there(tmp_path, rule, change, iteration):
+    assert rules_of(run_with(tmp_path / "quiet", [{"iteration": i} | QUIET for i in range(31)])) == {}
+    assert rules_of(run_with(tmp_path / "loud", [{"iteration": i} | QUIET | change(i) for i in range(31)])) == {
+        rule: iteration
+    }
+
+
+@pytest.mark.parametrize(
+    "recipe, bound",
+    [
+        ('[machine]\ndtype = "bfloat16"\n', 2.0),
+        ("[engine]\nmax_gap = 0.25\n", 0.25),
+        ("[engine]\nmax_gap = 0.25\n[machine]\ndtype = 'bfloat16'\n", 0.25),
+    ],
+)
+def test_the_gap_is_warned_of_beyond_the_bound_of_the_run_itself(tmp_path, recipe, bound):
+    rows = [{"iteration": i} | QUIET | {"sampling/sampling_logp_difference/max": bound} for i in range(3)]
+    run = run_with(tmp_path / "run", rows)
+    (run / "recipe.toml").write_text(recipe)
+    assert rules_of(run) == {}
+    rows[2]["sampling/sampling_logp_difference/max"] = 1.01 * bound
+    loud = run_with(tmp_path / "loud", rows)
+    (loud / "recipe.toml").write_text(recipe)
+    assert rules_of(loud) == {"engines": 2}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda i: {"entropy": 0.5 - 0.0135 * i},  # slow: 80 % in thirty iterations, not in twenty
+        lambda i: {"grad_norm": 9.9 if i == 25 else 1.0},
+        lambda i: {"grad_norm": 2.0**i},  # a steady rise is no spike until it outruns ten times the median of twenty
+        lambda i: {"reward": i / 30} | ({"eval/accuracy_greedy": 0.5 + i / 300} if i % 10 == 0 else {}),
+        lambda i: {"reward": 0.5 + 0.01 * (i % 2)} | ({"eval/accuracy_greedy": 0.5} if i % 10 == 0 else {}),
+    ],
+)
+def test_rules_stay_silent_below_their_bounds(tmp_path, change):
+    rows = [{"iteration": i} | QUIET | change(i) for i in range(31)]
+    if "grad_norm" in change(0) and change(1)["grad_norm"] == 2.0:
+        rows = rows[:6]  # by construction the fifth doubling is sixteen times the first, eight times the median
+    assert rules_of(run_with(tmp_path / "run", rows)) == {}
+
+
+def test_rules_without_their_series_are_named(tmp_path):
+    found, unchecked = signs(read(run_with(tmp_path / "run", [{"iteration": 1, "loss": 0.0}])))
+    assert found == [] and "entropy" in unchecked and "not finite" not in unchecked
+
+
+def test_map_sorted_by_first_solve_with_forgotten_and_never_solved():
+    tally = {"late": {1: [0, 4], 5: [4, 4]}, "never": {2: [1, 4]}, "lost": {1: [2, 4], 6: [1, 4]}}
+    found = prompt_map(tally, {k: k for k in tally})
+    rows = found["rows"]
+    assert not found["once"]
+    assert [(r["id"], r["solved"], r["now"], r["seen"]) for r in rows] == [
+        ("lost", 1, False, 6),
+        ("late", 5, True, 5),
+        ("never", None, False, 2),
+    ]
+    assert rows[0]["cells"] == [1, 2, 4, 6, 1, 4]
+
+
+def test_a_map_of_prompts_that_never_return_is_spread_over_the_run():
+    tally = {f"p{i}": {i: [1, 1]} for i in range(1000)} | {"often": {3: [0, 1], 4: [1, 1]}}
+    kept = most_seen(tally, 256)
+    assert len(kept) == 256 and kept[0] == "often" and {"p0", "p999"} <= set(kept)
+    assert prompt_map(tally, dict.fromkeys(tally, ""))["once"]
+    assert 0 < max(np.diff([int(p[1:]) for p in kept[1:]])) <= 5
+
+
+def test_two_runs_show_what_differs(tmp_path):
+    a, b = write_run(tmp_path / "a", iterations=3), write_run(tmp_path / "b", iterations=4, seed=1, lr=1e-4)
+    out = write_report([a, b], tmp_path / "both.html")
+    data = data_of(out)
+    assert out == tmp_path / "both.html" and [r["name"] for r in data["runs"]] == [
+        "calculator-gspo",
+        "calculator-gspo (2)",
+    ]
+    assert data["diff"] == [["iterations", ["3", "4"]], ["seed", ["0", "1"]], ["optimizer.lr", ["0.0003", "0.0001"]]]

@@ -1,0 +1,353 @@
+"""The report in a real browser: what is drawn, what is shown, and that nothing a model writes can run."""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from groupwise.report.report import write_report
+from tests.report.fixture_run import CANARIES, write_lines, write_run
+
+pytestmark = pytest.mark.browser
+
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"))), None
+)
+FLAGS = ["--no-sandbox", "--disable-background-networking", "--disable-component-update", "--no-first-run"]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    if CHROMIUM is None:
+        if os.environ.get("CI"):
+            pytest.fail("CI must have Chromium: the report is tested nowhere else")
+        pytest.skip("no Chromium on this machine: the report page is not tested")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as player:
+        chromium = player.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def visit(browser) -> Iterator[Any]:
+    """Opens a file; afterwards: one request, no error, no dialog, nothing planted has run."""
+    opened = []
+
+    def visit(path: Path, **context: Any) -> Any:
+        scripts = context.pop("scripts", True)
+        page = browser.new_context(
+            java_script_enabled=scripts, **({"viewport": {"width": 1280, "height": 900}} | context)
+        ).new_page()
+        page.seen = {"requests": [], "errors": [], "dialogs": []}
+        page.on("request", lambda r: page.seen["requests"].append(r.url))
+        page.on("console", lambda m: page.seen["errors"].append(m.text) if m.type in ("error", "warning") else None)
+        page.on("pageerror", lambda e: page.seen["errors"].append(str(e)))
+        page.on("dialog", lambda d: (page.seen["dialogs"].append(d.message), d.dismiss()))
+        page.goto(path.as_uri())
+        if scripts:
+            page.wait_for_selector("html[data-ready]", state="attached")
+        opened.append(page)
+        return page
+
+    yield visit
+    for page in opened:
+        assert len(page.seen["requests"]) == 1, page.seen["requests"]
+        assert page.seen["errors"] == [] and page.seen["dialogs"] == []
+        assert page.evaluate("window.__pwn") is None
+        page.context.close()
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    return write_run(tmp_path_factory.mktemp("runs") / "run", iterations=20)
+
+
+@pytest.fixture(scope="module")
+def report(run) -> Path:
+    return write_report([run])
+
+
+BLANK = """() => [...document.querySelectorAll('canvas')].filter((c) =>
+    !c.width || !c.height ||
+    !c.getContext('2d').getImageData(0, 0, c.width, c.height).data.some((x, i) => i % 4 === 3 && x)).length"""
+
+
+def test_what_a_run_changed_of_its_method_is_told_line_by_line(visit, run, tmp_path):
+    told = json.loads((run / "run.json").read_text())["method"]["changed"]
+    page = visit(write_report([run], tmp_path / "a.html"))
+    assert page.locator(".method .changed li").all_inner_texts() == told and len(told) == 2
+    assert "changed from gspo" in page.locator(".method").inner_text()
+    for changed, says in (([], "as published: nothing is changed"), (None, None), ("odd", None)):
+        other = write_run(tmp_path / f"run {changed}", iterations=2)
+        about = json.loads((other / "run.json").read_text())
+        about["method"].pop("changed") if changed is None else about["method"].update(changed=changed)
+        (other / "run.json").write_text(json.dumps(about))
+        text = visit(write_report([other])).locator(".method").inner_text()
+        assert "changed" not in text if says is None else says in text
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 360])
+def test_every_canvas_is_drawn_and_the_page_fits(visit, report, scheme, width):
+    page = visit(report, color_scheme=scheme, viewport={"width": width, "height": 800})
+    assert page.locator("canvas").count() >= 20
+    assert page.evaluate(BLANK) == 0
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    assert page.evaluate("document.documentElement.dataset.theme") == scheme
+    tables = page.locator("figure.chart details, .map details").count()
+    assert tables == page.locator("canvas").count()  # a table behind every canvas
+
+
+def test_displayed_numbers_are_those_of_the_run(visit, run, report):
+    page = visit(report)
+    rows = [
+        json.loads(line) for name in ("metrics", "timings") for line in (run / f"{name}.jsonl").read_text().splitlines()
+    ]
+    outs = page.eval_on_selector_all(
+        "output[data-series]", "all => all.map((o) => [o.dataset.series, o.dataset.value, o.textContent])"
+    )
+    assert len(outs) > 30
+    for name, value, text in outs:
+        last = [r[name] for r in rows if name in r][-1]
+        assert value == "" and text == "–" if last is None else float(value) == last, name
+        assert last is None or float(text.replace(",", "")) == pytest.approx(last, rel=5.1e-4, abs=1e-12), name
+    shown = {name for name, _, _ in outs}
+    assert {k for r in rows for k in r} - shown == {"iteration", "step", "eval/low_greedy", "eval/high_greedy"}
+    chart = page.locator("figure.chart", has=page.locator("b", has_text="Reward").first).first
+    chart.locator("summary").click()
+    chart.locator("tbody tr").first.wait_for()  # the table is made after the click, once it is open
+    cells = chart.locator("tbody tr").all_inner_texts()
+    assert [tuple(map(float, c.split())) for c in cells] == [
+        (r["iteration"], r["reward"]) for r in rows if "reward" in r
+    ]
+
+
+def test_the_cursor_reads_all_curves_at_one_iteration(visit, run, report):
+    page = visit(report)
+    rows = {r["iteration"]: r for r in map(json.loads, (run / "metrics.jsonl").read_text().splitlines())}
+    page.locator("figure.chart", has_text="Entropy").first.locator(".u-over").hover()  # in its middle
+    assert page.locator("#here").inner_text() == "iteration 10"
+    for name in ("entropy", "reward", "loss", "kl"):
+        assert float(page.locator(f'output[data-series="{name}"]').get_attribute("data-value")) == rows[10][name]
+
+
+def test_the_group_and_its_tokens_are_shown_as_stored(visit, run, report):
+    page = visit(report)
+    page.locator(".pickers button", has_text="20").first.click()
+    rows = [json.loads(line) for line in (run / "samples" / "000020.jsonl").read_text().splitlines()]
+    group = [r for r in rows if r["draw"] == rows[0]["draw"]]
+    bodies = page.locator(".answer .body")
+    assert bodies.all_text_contents() == [r["text"] for r in group]
+    for field in ("advantage", "ratio", "logp", "gap"):
+        page.locator(f'[data-field="{field}"]').click()
+        counts = bodies.evaluate_all("all => all.map((b) => b.querySelectorAll('.t').length)")
+        assert counts == [r["length"] for r in group]
+    cells = page.locator("#rollouts td[data-value]").evaluate_all("all => all.map((c) => Number(c.dataset.value))")
+    assert cells == [r["advantage"] for r in group]
+
+
+def test_colour_follows_the_sign_of_the_advantage(visit, run, report):
+    page = visit(report)
+    seen = set()
+    side = "(t) => (t.className.match(/ ([pn])\\d/) ?? [0, '0'])[1]"
+    sides = f"(a) => [a.className, [...new Set([...a.querySelectorAll('.t')].map({side}))].join()]"
+    for _ in range(80):
+        for sample in page.evaluate(f"() => [...document.querySelectorAll('.answer')].map({sides})"):
+            seen.add((sample[0].split()[1], sample[1]))
+        page.keyboard.press("p")
+    assert ("correct", "p") in seen and ("wrong", "n") in seen
+    assert not {("correct", "n"), ("wrong", "p")} & seen
+
+
+def test_keys_walk_groups_and_iterations(visit, report):
+    page = visit(report)
+    where = (
+        "() => { const d = document.getElementById('rollouts').dataset; return [Number(d.iteration), Number(d.at)]; }"
+    )
+    start = page.evaluate(where)
+    page.keyboard.press("k")
+    back = page.evaluate(where)
+    assert back[0] < start[0]
+    page.keyboard.press("j")
+    assert page.evaluate(where) == start
+    page.keyboard.press("n")
+    assert page.evaluate(where) == [start[0], start[1] + 1]
+    page.keyboard.press("p")
+    assert page.evaluate(where) == start
+
+
+def test_a_click_on_a_curve_jumps_to_the_rollouts(visit, report):
+    page = visit(report)
+    over = page.locator("figure.chart", has_text="Entropy").first.locator(".u-over")
+    box = over.bounding_box()
+    over.click(position={"x": box["width"] * 0.04, "y": 20})
+    assert int(page.locator("#rollouts").get_attribute("data-iteration")) <= 2
+    top = "document.getElementById('rollouts').getBoundingClientRect().top"
+    for _ in range(100):  # the policy forbids the eval by which playwright would wait for a function
+        if abs(page.evaluate(top)) < 200:
+            break
+        page.wait_for_timeout(50)
+    assert abs(page.evaluate(top)) < 200
+
+
+def test_hover_and_arrow_keys_read_a_token(visit, report):
+    page = visit(report)
+    page.locator(".answer .t").first.hover()
+    assert page.locator("#tip").inner_text().startswith("token 1 of ")
+    assert "log-prob" in page.locator("#tip").inner_text()
+    page.locator(".answer .body").first.focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    assert page.locator("#tip").inner_text().startswith("token 2 of ")
+
+
+def test_words_of_an_environment_are_told_apart(visit, tmp_path):
+    run = write_run(tmp_path / "run", iterations=2)
+    for path in (run / "samples").glob("*.safetensors"):
+        arrays = load_file(path)
+        origin = np.zeros(int(arrays["lengths"].sum()), np.int32)
+        origin[2:5], origin[5] = -1, -2
+        save_file({**arrays, "origin": origin}, path)
+    page = visit(write_report([run]))
+    page.evaluate("() => document.getElementById('rollouts').scrollIntoView()")
+    assert page.locator(".answer").first.locator(".t.theirs").count() == 4
+    assert page.locator(".t.theirs").count() == 4
+    for i, said in ((1, None), (2, "said by the environment"), (5, "written by the template")):
+        page.locator(f".answer >> nth=0 >> [data-i='{i}']").hover()
+        told = page.locator("#tip").inner_text()
+        assert said in told if said else "environment" not in told
+
+
+def test_canaries_stay_text(visit, tmp_path):
+    canary = "".join(CANARIES)
+    page = visit(write_report([write_run(tmp_path / "run", iterations=6, canary=canary, extra=2)]))
+    for _ in range(8):
+        page.keyboard.press("p")
+        page.keyboard.press("c")
+    page.evaluate("for (const box of document.querySelectorAll('details')) box.open = true")
+    page.locator(".map tbody tr").first.wait_for()
+    page.locator(".answer .t").first.hover()
+    assert page.locator("img, iframe, object, embed, a[href^=javascript]").count() == 0
+    text = page.evaluate("document.body.innerText + document.title")
+    assert "<img src=x onerror=" in text and "⟨U+202E⟩gnp.exe" in text and "⟨U+001B⟩[31m" in text
+    assert not {"\u202e", "\u2066", "\x1b", "\x07", "\u2028"} & set(text)
+    assert page.evaluate("document.querySelectorAll('script').length") == 7
+
+
+def test_a_script_that_is_not_ours_cannot_run(browser, report):
+    """The policy itself holds: an injected script, handler or markup is refused."""
+    page = browser.new_page()
+    page.goto(report.as_uri())
+    page.wait_for_selector("html[data-ready]", state="attached")
+    page.evaluate("""() => {
+        const s = document.createElement('script');
+        try { s.textContent = 'window.__pwn = 1'; } catch { s.append('window.__pwn = 1'); }
+        document.body.append(s);
+        try { document.body.insertAdjacentHTML('beforeend', '<img src=x onerror="window.__pwn = 2">'); } catch {}
+        try { document.body.setAttribute('onclick', 'window.__pwn = 3'); document.body.click(); } catch {}
+    }""")
+    page.wait_for_timeout(200)
+    assert page.evaluate("window.__pwn") is None and page.locator("img").count() == 0
+    page.close()
+
+
+@pytest.mark.t(38)
+def test_the_loss_says_so_when_it_is_zero_by_construction(visit, run, report, tmp_path):
+    said = "figure.chart:has(output[data-series=loss]) .byrule"
+    assert visit(report).locator(said).count() == 0
+    on_policy = tmp_path / "run"
+    on_policy.mkdir()
+    write_lines(
+        on_policy / "metrics.jsonl",
+        [{"iteration": i, "loss": 0.0, "loss_zero_by_construction": True} for i in range(1, 4)],
+    )
+    page = visit(write_report([on_policy]))
+    assert "0 by construction" in page.locator(said).inner_text()
+    assert page.locator("output[data-series=loss]").inner_text() == "0"
+
+
+def test_two_runs_overlay(visit, report, run, tmp_path):
+    other = write_run(tmp_path / "other", name="slower", iterations=12, seed=1, lr=1e-4)
+    page = visit(write_report([run, other], tmp_path / "both.html"))
+    assert page.evaluate(BLANK) == 0
+    assert page.locator("#names .name").all_inner_texts() == ["calculator-gspo", "slower"]
+    runs = page.locator('output[data-series="reward"]').evaluate_all(
+        "all => all.map((o) => [o.dataset.run, Number(o.dataset.value)])"
+    )
+    last = [json.loads((p / "metrics.jsonl").read_text().splitlines()[-1])["reward"] for p in (run, other)]
+    assert runs == [["calculator-gspo", last[0]], ["slower", last[1]]]
+    assert "optimizer.lr" in page.locator("#recipe table").inner_text()
+    page.locator("#rollouts select").select_option("slower")
+    assert int(page.locator("#rollouts").get_attribute("data-iteration")) <= 12
+
+
+def test_without_scripts_the_summary_remains(visit, run, report):
+    page = visit(report, scripts=False)
+    rows = page.locator("#summary tbody tr").all_inner_texts()
+    last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
+    found = {cells[0]: cells[1:] for cells in (r.split("\t") for r in rows)}
+    assert float(found["reward"][1]) == pytest.approx(last["reward"], rel=1e-5)
+    assert "held-out greedy accuracy" in page.locator(".verdict").inner_text()
+    assert page.locator("#summary table").is_visible() and page.locator("noscript p").is_visible()
+
+
+def test_warnings_carry_evidence_and_jump(visit, tmp_path):
+    run = write_run(tmp_path / "run", iterations=20)
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    rows[7]["grad_norm"] = 500.0
+    write_lines(run / "metrics.jsonl", rows)
+    page = visit(write_report([run]))
+    line = page.locator("#warnings li", has_text="gradient norm spiked")
+    assert "500 at 7" in line.inner_text()
+    line.locator("a").click()
+    assert abs(int(page.locator("#rollouts").get_attribute("data-iteration")) - 7) <= 1
+    assert "10 of 10 rules checked" in page.locator("#checked").inner_text()
+
+
+def test_the_theme_button_turns_and_is_kept(visit, report):
+    page = visit(report, color_scheme="light")
+    ground = "getComputedStyle(document.body).backgroundColor"
+    light = page.evaluate(ground)
+    page.locator("#theme").click()
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark" and page.evaluate(ground) != light
+    assert page.evaluate(BLANK) == 0
+
+
+@pytest.mark.parametrize(
+    "value, cell",
+    [
+        ("=1+1", "'=1+1"),
+        ("@x", "'@x"),
+        ("+1", "'+1"),
+        ("-1", "-1"),
+        ("-1.5e-7", "-1.5e-7"),
+        ("-1+cmd", "'-1+cmd"),
+        ('a"b', '"a""b"'),
+        ("a,b", '"a,b"'),
+        ("\tx", "'\tx"),
+        (None, ""),
+        (0.5, "0.5"),
+    ],
+)
+def test_csv_cells_are_no_formulas(visit, report, value, cell):
+    assert visit(report).evaluate("(v) => cell(v)", value) == cell
+
+
+def test_csv_holds_every_metric(visit, run, report):
+    page = visit(report)
+    with page.expect_download() as download:
+        page.locator("#tools button", has_text="CSV").click()
+    head, *lines = Path(download.value.path()).read_text().splitlines()
+    rows = {r["iteration"]: r for r in map(json.loads, (run / "metrics.jsonl").read_text().splitlines())}
+    column = head.split(",").index("reward")
+    assert {int(x[0]): float(x[column]) for x in (line.split(",") for line in lines) if x[column]} == {
+        i: r["reward"] for i, r in rows.items() if "reward" in r
+    }

@@ -1,0 +1,365 @@
+"""The sandbox as a machine: values, bounds, fresh state, order, replacement, refusal."""
+
+import asyncio
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from groupwise.data import MissingRequirement
+from groupwise.sandbox import Execution, Limits, Program, Sandbox
+from groupwise.sandbox import command as sandbox_command
+from groupwise.sandbox import sandbox as sandbox_room
+from groupwise.sandbox.sandbox import missing, sandbox_trial
+from tests.sandbox.boxes import children, needed, servers
+
+
+@pytest.fixture(scope="module")
+def sandbox():
+    needed()
+    made = Sandbox(Limits(cpu=0.5, wall=60.0, memory=1 << 28, output=1 << 16), boxes=2)
+    yield made
+    made.close()
+
+
+def call(sandbox: Sandbox, code: str, *args: object) -> Execution:
+    return sandbox.run([Program(code, "f", args)])[0]
+
+
+def typed(sandbox: Sandbox, code: str, stdin: str = "") -> Execution:
+    return sandbox.run([Program(code, stdin=stdin)])[0]
+
+
+# Values
+
+PLAIN = [
+    None,
+    True,
+    0,
+    -7,
+    2**200,
+    0.1,
+    -0.0,
+    1e308,
+    "",
+    "é\ud800\x00\u2028",
+    [],
+    [1, [2.5, None]],
+    {"a": {"b": [True]}},
+]
+
+
+@pytest.mark.parametrize("value", PLAIN, ids=repr)
+def test_plain_values_cross_unchanged(sandbox, value):
+    ran = call(sandbox, "def f(x): return x", value)
+    assert ran.end == "done" and ran.value == value and type(ran.value) is type(value)
+    assert repr(ran.value) == repr(value)
+
+
+@pytest.mark.parametrize(
+    ("returned", "trouble"),
+    [
+        ("float('nan')", "returned nan"), ("float('inf')", "returned inf"), ("1j", "type complex"),
+        ("{1, 2}", "type set"), ("b'1'", "type bytes"), ("{1: 2}", "a key that is not text"), ("f", "type function"),
+        ("__import__('decimal').Decimal(1)", "type Decimal"), ("range(3)", "type range"), ("object()", "type object"),
+        ("type('int', (int,), {})(3)", "type int"), ("[type('T', (str,), {})('a')]", "type T"),
+        ("__import__('collections').OrderedDict(a=1)", "type OrderedDict"), ("10**5000", "ValueError"),
+        ("(lambda a: (a.append(a), a)[1])([])", "RecursionError"), ("1 / 0", "ZeroDivisionError"),
+        ("exit(0)", "NameError"), ("__import__('sys').exit(0)", "SystemExit: 0"), ("g()", "NameError"),
+    ],
+)  # fmt: skip
+def test_what_is_not_plain_is_no_value(sandbox, returned, trouble):
+    ran = call(sandbox, f"def f(): return {returned}")
+    assert ran.end == "failed" and ran.value is None and trouble in ran.error
+
+
+def test_a_tuple_is_a_list(sandbox):
+    assert call(sandbox, "def f(): return (1, (2,))").value == [1, [2]]
+
+
+@pytest.mark.parametrize(
+    ("code", "trouble"),
+    [("", "there is no f"), ("def f(", "SyntaxError"), ("def g(): pass", "there is no f"), ("f = 1", "not callable"),
+     ("def f(x): pass", "TypeError"), ("def f():\n  raise ValueError('x' * 10**6)", "ValueError: xxx")],
+)  # fmt: skip
+def test_code_that_does_not_answer(sandbox, code, trouble):
+    ran = call(sandbox, code)
+    assert ran.end == "failed" and trouble in ran.error and len(ran.error) <= 200
+
+
+@pytest.mark.parametrize(
+    ("code", "stdin", "wanted"),
+    [
+        ("print(sum(map(int, input().split())))", "1 2 3\n", Execution("done", "6\n")),
+        ("import sys\nsys.stdout.write(sys.stdin.read())", "é\ud800\n\n", None),
+        ("if __name__ == '__main__': print(1)", "", Execution("done", "1\n")),
+        ("import sys\nprint(1)\nsys.exit()", "", Execution("done", "1\n")),
+        ("import sys\nprint(1)\nsys.exit(3)", "", Execution("failed", "1\n", "exit code 3")),
+        ("import sys\nsys.exit('no')", "", Execution("failed", "", "exit code 1")),
+        ("print(1)\nraise ValueError", "", Execution("failed", "1\n", "exit code 1")),
+        ("input()", "", Execution("failed", "", "exit code 1")),
+        ("import threading, time\nthreading.Thread(target=lambda: (time.sleep(.05), print(2))).start()\nprint(1)", "",
+         Execution("done", "1\n2\n")),
+        ("import os\nos.write(1, b'\\xff')", "", Execution("done", "\ufffd")),
+        ("import dataclasses\n@dataclasses.dataclass\nclass A:\n  x: 'int' = 1\nprint(A())", "",
+         Execution("done", "A(x=1)\n")),
+    ],
+)  # fmt: skip
+def test_programs(sandbox, code, stdin, wanted):
+    ran = typed(sandbox, code, stdin)
+    if wanted is None:  # half a surrogate pair goes in and comes out as three bytes that are no text
+        assert ran.end == "done" and ran.value == "é\ufffd\ufffd\ufffd\n\n"
+    else:
+        assert (ran.end, ran.value, ran.error) == (wanted.end, wanted.value, wanted.trouble)
+
+
+def test_a_large_input_and_a_large_value_cross(sandbox):
+    assert call(sandbox, "def f(x): return len(x)", "é" * 3_000_000).value == 3_000_000
+    assert len(call(sandbox, "def f(n): return 'a' * n", 65_000).value) == 65_000
+
+
+def test_an_input_that_does_not_fit_into_memory_is_a_failure_and_not_a_lost_box():
+    needed()
+    tight = Sandbox(Limits(memory=1 << 23), boxes=1)
+    ran = call(tight, "def f(x): return len(x)", "a" * (1 << 23))
+    tight.close()
+    assert ran.end == "failed"
+
+
+def test_an_answer_that_could_not_be_confined_is_lost_and_does_not_run(monkeypatch, tmp_path):
+    needed()
+    server = tmp_path / "server.py"
+    source = sandbox_command.SERVER.read_text()
+    server.write_text(source.replace("    os.setsid()\n", "    raise OSError('no session')\n"))
+    monkeypatch.setattr(sandbox_room, "SERVER", server)
+    box = Sandbox(boxes=1)
+    ran = call(box, "def f(): return 1")
+    box.close()
+    assert ran.end == "lost" and ran.value is None and "could not be confined" in ran.error
+
+
+# Bounds
+
+
+@pytest.mark.parametrize(
+    ("code", "end"),
+    [
+        ("while True: pass", "cpu"),
+        ("10 ** 10 ** 8", "cpu"),
+        ("import re\nre.match('(a+)+$', 'a' * 60 + 'b')", "cpu"),
+        ("import signal\nfor s in (1, 2, 14, 15, 24): signal.signal(s, signal.SIG_IGN)\nwhile True: pass", "cpu"),
+        ("import os\nos.close(1)\nwhile True: pass", "cpu"),
+        ("while True: print('x' * 999)", "output"),
+        ("print('x' * (1 << 17))", "output"),
+        ("bytearray(1 << 29)", "failed"),
+        ("a = []\nwhile True: a.append(bytes(1 << 24))", "failed"),
+        ("open('/tmp/a', 'wb').write(bytes(1 << 25))", "failed"),
+        ("a = [bytes(1 << 20)] * 99\nfor i in range(99): open(f'/tmp/{i}', 'wb').writelines(a)", "failed"),
+        ("import os\nos.abort()", "failed"),
+        ("import ctypes\nctypes.string_at(0)", "failed"),
+        ("def f(): f()\nf()", "failed"),
+    ],
+)  # fmt: skip
+def test_bounds(sandbox, code, end):
+    before = time.monotonic()
+    assert typed(sandbox, code).end == end
+    assert time.monotonic() - before < 30  # a deadlock, not a timing
+    assert typed(sandbox, "print(1)").value == "1\n"
+
+
+def test_time_spent_asleep_is_bounded_too():
+    needed()
+    hasty = Sandbox(Limits(cpu=1.0, wall=1.0), boxes=2)
+    asleep = "import time\nwhile True: time.sleep(1)"
+    thread = "import threading, time\nthreading.Thread(target=lambda: time.sleep(99)).start()"
+    assert [ran.end for ran in hasty.run([Program(asleep), Program(thread)])] == ["wall", "wall"]
+    hasty.close()
+
+
+def test_a_bound_that_cannot_be_is_refused():
+    for wrong in ({"cpu": 0}, {"cpu": 3, "wall": 2}, {"wall": float("inf")}, {"memory": 0}, {"output": -1}):
+        with pytest.raises(ValueError, match="cpu <= wall"):
+            Limits(**wrong)
+
+
+# Fresh state
+
+
+def test_nothing_outlives_an_execution(sandbox):
+    spoil = """
+import builtins, json, os, sys, random, tempfile
+builtins.len = lambda x: 42
+json.dumps = None
+sys.modules["math"] = None
+random.seed(5); random.random()
+open("/tmp/left", "w").write("x")
+tempfile.mkdtemp()
+os.environ["LEFT"] = "x"
+def f(): return 1
+"""
+    look = """
+import json, math, os, random
+def f(): return [len([]), callable(json.dumps), os.listdir("/tmp"), dict(os.environ), random.random(), os.getcwd()]
+"""
+    fresh = call(sandbox, look)
+    sandbox.run([Program(spoil, "f")] * 4)
+    assert call(sandbox, look).value == fresh.value == [0, True, [], {}, fresh.value[4], "/tmp"]
+
+
+def test_runs_are_repeatable(sandbox):
+    code = "import random\ndef f(): return [random.random(), hash('a'), list({'x', 'y', 'z'})]"
+    assert len({json.dumps(ran.value) for ran in sandbox.run([Program(code, "f")] * 6)}) == 1
+
+
+# Order, threads, loops
+
+SLOWER_FIRST = [
+    Program("import time\ndef f(i, s):\n  time.sleep(s)\n  return i", "f", (i, (9 - i) / 100)) for i in range(10)
+]
+
+
+def test_results_keep_their_order(sandbox):
+    assert [ran.value for ran in sandbox.run(SLOWER_FIRST)] == list(range(10))
+
+
+def test_many_threads_and_many_loops(sandbox):
+    async def gathered() -> list[int]:
+        return [ran.value for ran in await asyncio.gather(*map(sandbox.ran, SLOWER_FIRST))]
+
+    with ThreadPoolExecutor(4) as threads:
+        loops = [threads.submit(asyncio.run, gathered()) for _ in range(2)]
+        blocking = [threads.submit(sandbox.run, SLOWER_FIRST) for _ in range(2)]
+        assert all(f.result() == list(range(10)) for f in loops)
+        assert all([ran.value for ran in f.result()] == list(range(10)) for f in blocking)
+    assert len(servers(sandbox)) <= 2
+
+
+# Boxes
+
+
+def test_a_box_that_dies_is_replaced_and_its_program_run_again(sandbox):
+    sandbox.run(SLOWER_FIRST)
+    before = servers(sandbox)
+    assert len(before) == 2
+    os.killpg(before[0], signal.SIGKILL)
+    assert [ran.value for ran in sandbox.run(SLOWER_FIRST)] == list(range(10))
+    after = servers(sandbox)
+    assert len(after) == 2 and before[0] not in after and before[1] in after
+
+
+def test_two_boxes_lost_in_a_row_say_that_nothing_is_known():
+    needed()
+    sandbox = Sandbox(Limits(cpu=0.5, wall=60), boxes=1)
+    sandbox.run([Program("print(1)")])
+    with ThreadPoolExecutor(1) as threads:
+        running = threads.submit(sandbox.run, [Program("import time\ntime.sleep(50)")])
+        killed = []
+        while not running.done():
+            first = servers(sandbox)
+            # A box that has started, and in it the server and the answer that runs.
+            if first and first != killed and sandbox._crew.children[0].about and len(children(first[0])) >= 3:
+                os.killpg(first[0], signal.SIGKILL)
+                killed = first
+            time.sleep(0.01)
+    (ran,) = running.result()
+    assert ran.end == "lost" and ran.value is None and "exit code -9" in ran.error
+    assert sandbox.run([Program("print(1)")])[0].value == "1\n"
+    sandbox.close()
+
+
+def test_closing_leaves_no_process_and_may_be_done_twice():
+    needed()
+    sandbox = Sandbox(boxes=1)
+    sandbox.run([Program("print(1)")])
+    (box,) = servers(sandbox)
+    inside = children(box)
+    assert inside
+    sandbox.close()
+    sandbox.close()
+    wait_for_the_end_of([box, *inside])
+
+
+def test_boxes_leave_with_their_host():
+    needed()
+    script = (
+        "import os, signal; from groupwise.tasks import *; from tests.sandbox.boxes import *\n"
+        "s = Sandbox(boxes=2); s.run([Program('print(1)')] * 9); print(*children(os.getpid()), flush=True)\n"
+        "s.run([Program('import time; time.sleep(60)', None)])"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as host:
+        assert host.stdout is not None
+        inside = [int(pid) for pid in host.stdout.readline().split()]
+        assert len(inside) >= 4
+        host.kill()
+    wait_for_the_end_of(inside)
+
+
+def wait_for_the_end_of(pids: list[int]) -> None:
+    until = time.monotonic() + 20
+    while any(Path(f"/proc/{pid}").exists() for pid in pids):
+        assert time.monotonic() < until, "a process of the sandbox is still there"
+        time.sleep(0.01)
+
+
+# Refusal
+
+
+def test_without_bubblewrap_it_refuses_and_says_what_to_do(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(MissingRequirement) as caught:
+        Sandbox()
+    assert caught.value.code == 4
+    assert "bwrap" in caught.value.evidence and "apt-get install bubblewrap" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("words", "namespaces"),
+    [
+        ("bwrap: No permissions to create new namespace", True),
+        ("bwrap: Can't find source path /x: No such file", False),
+    ],
+)
+def test_what_bubblewrap_says_is_the_evidence(monkeypatch, tmp_path, words, namespaces):
+    """It may lie under /tmp, where its own directory lets nobody else in; user namespaces are named if they lack."""
+    fake = tmp_path / "bwrap"
+    fake.write_text(f"#!/bin/sh\necho {shlex.quote(words)} >&2\nexit 1\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert missing() is None
+    with pytest.raises(MissingRequirement) as caught:
+        sandbox_trial()
+    assert "does not start" in caught.value.what and caught.value.evidence == words
+    assert ("user namespaces" in caught.value.fix) == namespaces
+
+
+def test_a_machine_that_is_not_linux_is_told(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "darwin")
+    why = missing()
+    assert why is not None and "darwin" in why.evidence
+
+
+def test_unsafe_runs_without_bubblewrap_within_the_same_bounds(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    sandbox = Sandbox(Limits(cpu=0.3, wall=60.0), boxes=1, unsafe=True)
+    try:
+        assert call(sandbox, "def f(x): return x + 1", 1).value == 2
+        assert typed(sandbox, "while True: pass").end == "cpu"
+        assert typed(sandbox, "import os; print(dict(os.environ))").value == "{}\n"
+        mark = tmp_path / "mark"
+        assert call(sandbox, f"def f(): return open({str(mark)!r}, 'w').write('x')").value == 1
+        assert mark.exists(), "it says that it protects no file, and must not be thought to"
+    finally:
+        sandbox.close()
+
+
+def test_a_trial_tells_what_it_found():
+    needed()
+    found = sandbox_trial()
+    assert found["python"] == sys.version.split()[0] and found["calls"] is True

@@ -1,0 +1,163 @@
+"""Answers that would rather be rewarded than right: none is, and the host does not notice them.
+
+Problem and cases are known to every hack, as a model may know them; the expected values of hidden cases are not.
+"""
+
+import asyncio
+import os
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from groupwise.data import Outcome, Prompt, Sample
+from groupwise.sandbox import Limits, Program, Sandbox
+from groupwise.verifiers import CodeVerifier
+from tests.sandbox.boxes import children, needed, servers
+
+REFERENCE = "def add(a, b): return a + b"
+GOLD = {
+    "function": "add",
+    "cases": [{"args": [1, 2], "expected": 3}, {"args": [40, 2], "expected": 42}],
+    "reference": REFERENCE,
+    "generator": "import random\ndef generate(seed): return [random.Random(seed).randint(99, 999), seed + 7]",
+}
+_, *SECTIONS = Path(__file__).with_name("hacks.txt").read_text().split("\n## ")
+HACKS = {name: code for name, _, code in (section.partition("\n") for section in SECTIONS)}
+
+
+@pytest.fixture(scope="module")
+def verifier():
+    needed()
+    made = CodeVerifier(Sandbox(Limits(cpu=0.4, wall=3.0, memory=1 << 28, output=1 << 16), boxes=2))
+    for sandbox in (made.sandbox, made.references):
+        sandbox.run([Program("import time\ntime.sleep(0.1)")] * 4)  # all boxes have started
+    yield made
+    made.sandbox.close()
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory):
+    """A host with something to steal: a file, a listening socket, a variable. What of it must not change."""
+    home = tmp_path_factory.mktemp("host")
+    (home / "tests.json").write_text("3, 42")
+    with socket.socket() as listener, socket.socket(socket.AF_UNIX) as local:
+        listener.bind(("127.0.0.1", 0))
+        local.bind("\0gw")
+        for one in (listener, local):
+            one.listen()
+            one.setblocking(False)
+        yield home, listener, local
+
+
+def dressed(code: str, host) -> str:
+    home, listener, _ = host
+    names = {"PORT": listener.getsockname()[1], "TESTS": str(home / "tests.json"), "MARK": str(home / "mark")}
+    return "".join(f"{name} = {value!r}\n" for name, value in names.items()) + code
+
+
+def state(host) -> list[object]:
+    home, _, _ = host
+    files = {str(p): p.stat().st_mtime_ns for p in (*home.rglob("*"), Path(os.__file__), Path("/etc/passwd"))}
+    return [files, dict(os.environ), sorted(os.listdir("/tmp")), threading.active_count()]
+
+
+async def outcome(verifier: CodeVerifier, code: str) -> Outcome:
+    sample = Sample(context=(), stream=(0,), text=f"```python\n{code}\n```")
+    return (await verifier(Prompt("add/1", (), "add", {"answer": GOLD}), sample)).outcome
+
+
+@pytest.mark.parametrize("name", HACKS)
+def test_no_hack_is_rewarded_and_the_host_stays_as_it_was(verifier, host, name, monkeypatch):
+    monkeypatch.setenv("CANARY", "secret")
+    asyncio.run(outcome(verifier, REFERENCE))
+    before, boxes = state(host), servers(verifier.sandbox)
+    inside = children(os.getpid())
+    assert asyncio.run(outcome(verifier, dressed(HACKS[name], host))) is Outcome.wrong
+    assert asyncio.run(outcome(verifier, REFERENCE)) is Outcome.correct
+    after = state(host)
+    assert after[:2] == before[:2] and after[3] == before[3] and not (host[0] / "mark").exists()
+    assert servers(verifier.sandbox) == boxes, "the box itself was harmed"
+    assert children(os.getpid()) == inside, "something was left behind"
+    for listener in host[1:]:
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+
+
+def test_under_load_the_verdicts_are_the_same(verifier, host):
+    """All at once, with right answers between them, and the machine busy with something else."""
+    codes = [code for hack in HACKS.values() for code in (dressed(hack, host), REFERENCE)]
+
+    async def all_at_once() -> list[Outcome]:
+        return await asyncio.gather(*(outcome(verifier, code) for code in codes))
+
+    busy = threading.Event()
+    load = [threading.Thread(target=lambda: [None for _ in iter(busy.is_set, True)], daemon=True) for _ in range(4)]
+    for thread in load:
+        thread.start()
+    try:
+        said = asyncio.run(all_at_once())
+    finally:
+        busy.set()
+        for thread in load:
+            thread.join()
+    assert said == [Outcome.wrong, Outcome.correct] * len(HACKS)
+    assert len(servers(verifier.sandbox)) == 2
+
+
+def test_every_wall_stands_by_itself(verifier):
+    """Seen from outside, in a process that runs an answer: where one wall would hide that another is missing."""
+    status, spaces = asyncio.run(looked_at(verifier))
+    assert status["Seccomp"] == "2" and status["NoNewPrivs"] == "1"
+    assert {int(status[kind], 16) for kind in ("CapInh", "CapPrm", "CapEff", "CapAmb")} == {0}
+    assert "0" not in status["Uid"].split() or os.getuid() != 0, "it is root of the host"
+    own = {name: os.readlink(f"/proc/self/ns/{name}") for name in spaces[0]}
+    server, answer = spaces
+    assert not set(own.items()) & set(server.items())
+    assert {name for name in own if server[name] != answer[name]} == {"pid", "mnt", "ipc"}
+
+
+async def looked_at(verifier: CodeVerifier) -> tuple[dict[str, str], list[dict[str, str]]]:
+    """The kernel's word on an answer that sleeps, and the namespaces of its server and of itself."""
+    before = {pid for box in servers(verifier.sandbox) for pid in children(box)}
+    running = asyncio.create_task(verifier.sandbox.execute(Program("import time\ntime.sleep(2)")))
+    while True:
+        await asyncio.sleep(0.02)
+        found = {pid for box in servers(verifier.sandbox) for pid in children(box)} - before
+        if len(found) == 1:
+            (pid,) = found
+            lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+            status = {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+            if status["Seccomp"] == "2":  # confined, and running
+                break
+    names = ("pid", "mnt", "ipc", "net", "uts", "user", "cgroup")
+    spaces = [{n: os.readlink(f"/proc/{who}/ns/{n}") for n in names} for who in (status["PPid"], pid)]
+    await running
+    return status, spaces
+
+
+def test_an_answer_sees_next_to_nothing(verifier):
+    look = """
+import os
+def add(a, b):
+    here = [os.listdir("/"), os.listdir("/tmp")]
+    return [*here, os.getpid(), os.getppid(), os.getuid(), used(), os.uname().nodename, noted()]
+def noted():
+    done = []
+    for place in ("/", "/usr", "/dev", "/usr/lib", "/tmp"):
+        try: done.append(open(place + "/n", "w").name)
+        except OSError: pass
+    return done
+def used():
+    return [fd for fd in range(64) if is_open(fd)]
+def is_open(fd):
+    try: return bool(os.fstat(fd))
+    except OSError: return False
+"""
+    for _ in range(2):
+        (ran,) = verifier.sandbox.run([Program(look, "add", (1, 2))])
+        root, tmp, pid, parent, uid, descriptors, name, noted = ran.value
+        assert not {"proc", "home", "sys", "var", "boot"} & set(root), root
+        assert (tmp, pid, parent, uid, descriptors, name) == ([], 1, 0, 1000, [0, 1, 2, 3], "sandbox")
+        assert noted == ["/tmp/n"]

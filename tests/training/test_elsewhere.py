@@ -1,0 +1,94 @@
+"""A device that is not the processor's: nothing is computed from tensors of two devices, and the numbers are those of
+the processor, though neither engine nor learner has its fused ways there."""
+
+import shutil
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+from groupwise.config.recipe import Machine, Recipe
+from groupwise.data import Batch, pack
+from groupwise.learner import AdamW, Learner
+from groupwise.methods import published
+from groupwise.models import Lora
+from groupwise.runs.checkpoints import newest_checkpoint
+from groupwise.training import build as placing
+from groupwise.training.loop import learn
+from tests.elsewhere import AWAY, elsewhere
+from tests.faults.small_runs import EVERY, left, lines, ran
+from tests.learner.small import model, rollouts
+from tests.rollout.fakes import answered, ask, decoder, engine, prompt_of
+
+LENGTHS = [[1 + 7 * (i + 5 * group) % 33 for i in range(4)] for group in range(6)]
+near = partial(pytest.approx, rel=1e-7, abs=1e-9)
+EXACT = replace(EVERY, machine=Machine(dtype="float64"))
+RUNS = {
+    "reference": EXACT,
+    "adapter": replace(EXACT, lora=Lora(rank=2, targets=("q_proj", "down_proj"))),
+}
+
+
+@pytest.mark.parametrize("recipe", RUNS.values(), ids=RUNS)
+def test_a_run_elsewhere_has_the_numbers_of_one_here(recipe, tmp_path: Path, monkeypatch) -> None:
+    here = lines(ran(tmp_path / "here", recipe))
+    monkeypatch.setattr(placing, "prepare", lambda machine: AWAY)
+    with elsewhere():
+        there = lines(ran(tmp_path / "there", recipe))
+    assert there == [near(line) for line in here]
+    assert here[-1]["entropy"] > 0.05
+
+
+def test_a_run_elsewhere_goes_on_as_if_it_had_not_stopped(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(placing, "prepare", lambda machine: AWAY)
+    with elsewhere():
+        whole = ran(tmp_path / "whole", EVERY)
+        again = Path(shutil.copytree(whole, tmp_path / "again"))
+        shutil.rmtree(again / "model")
+        shutil.rmtree(again / "checkpoints" / "000003")
+        kept = newest_checkpoint(again, strict=True)
+        assert kept and kept.state["done"] == 2 and len(lines(whole)) == 4
+        assert left(ran(again, EVERY)) == left(whole)
+
+
+@pytest.mark.parametrize("method", published)
+def test_every_method_learns_elsewhere_what_it_learns_here(method) -> None:
+    recipe = Recipe(method=replace(method(), minibatches=2), prompts=6, machine=Machine(microbatch_tokens=100))
+
+    def learnt(device: torch.device) -> tuple[Batch, list[float], list[float]]:
+        it = Learner(
+            model().to(device), optimizer=AdamW(lr=1e-2), steps=4, temperature=0.7,
+            side_models=recipe.method.models, memory=recipe.method.memory,
+        )  # fmt: skip
+        batch, taken = learn(recipe, recipe.method, it, pack(rollouts(LENGTHS, limit=8192)), 0)
+        return batch, [t.grad_norm for t in taken], torch.cat([p.flatten() for p in it.weights().values()]).tolist()
+
+    batch, norms, weights = learnt(torch.device("cpu"))
+    with elsewhere() as device:
+        far, far_norms, far_weights = learnt(device)
+        assert far.advantage is not None and batch.advantage is not None
+        assert far.advantage.tolist() == near(batch.advantage.tolist())
+        assert far_norms == near(norms)
+        assert far_weights == near(weights)
+
+
+@pytest.mark.parametrize(("windows", "head_dim"), [((), 64), ((5, None), 8)])
+def test_long_prompts_and_texts_in_common_are_answered_elsewhere_as_here(windows, head_dim) -> None:
+    asks = [ask(i // 3, context=prompt_of(i // 3, 1 + 60 * (i // 3)), stream=(i,), limit=5 + 7 * i) for i in range(9)]
+    here = answered(engine(decoder(windows=windows, head_dim=head_dim), rows=7), asks)
+    with elsewhere() as device:
+        there = answered(engine(decoder(windows=windows, head_dim=head_dim).to(device), rows=7), asks)
+    assert [span.tokens for span in there] == [span.tokens for span in here]
+    assert [span.logp for span in there] == [near(span.logp) for span in here]
+
+
+def test_two_devices_do_not_meet() -> None:
+    with elsewhere() as device:
+        there = torch.ones(3, device=device)
+        assert (there + 1).device == device and (there + 1).tolist() == [2, 2, 2]
+        with pytest.raises(RuntimeError, match="two devices"):
+            _ = there + torch.ones(3)
+        with pytest.raises(TypeError, match="NumPy"):
+            there.numpy()

@@ -1,0 +1,165 @@
+"""Evaluation numbers hold for every kind of task: scripted answers, so many right to each problem and the last
+one empty, through its own verifier; and nothing random is touched on the way."""
+
+import asyncio
+import itertools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from groupwise.config.recipe import Evaluate, Recipe
+from groupwise.config.user_code import load_use
+from groupwise.data import GenerationRequest, Prompt, Rollout, Sampling
+from groupwise.evaluation.evaluate import average, counts, figures, tally
+from groupwise.evaluation.interval import interval
+from groupwise.methods import grpo
+from groupwise.models import Decoder, write_model
+from groupwise.rollout import answers
+from groupwise.training.build import Runtime, build
+from tests.evaluation.test_evaluate import GOLDEN, RIGHT
+from tests.models.directories import shape
+from tests.models.test_templates import made
+from tests.rollout.fakes import Scripted
+from tests.sandbox.boxes import needed
+
+GRADE = "def grade(prompt, answer, gold):\n    return answer.strip() == str(gold)\n"
+CODE = "```python\ndef add(a, b):\n    return a {} b\n```"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A task with `problems` problems: its rows, how it is judged, and an answer that is right."""
+
+    problems: int
+    row: Callable[[int], dict[str, Any]]
+    verifier: str
+    right: Callable[[Prompt], str]
+    wrong: str = "none of it 99991"
+    source: str = "rows.jsonl"
+    answers: int = 32
+
+
+def gold(prompt: Prompt) -> str:
+    return str(prompt.given["answer"])
+
+
+def adds(i: int) -> dict[str, Any]:
+    cases = [{"args": [i, n], "expected": i + n} for n in (2, 3)]
+    return {"prompt": f"add {i}", "answer": {"function": "add", "cases": cases}}
+
+
+KINDS = {
+    "exact": Kind(30, lambda i: {"prompt": f"say {i}", "answer": f"word {i}"}, "exact", gold),
+    "last_number": Kind(30, lambda i: {"prompt": f"double {i}", "answer": 2 * i}, "last_number",
+                        lambda p: f"so {gold(p)}."),
+    "one's own": Kind(30, lambda i: {"prompt": f"say {i}", "answer": f"word {i}"}, "mine:grade", gold, answers=4),
+    "math": Kind(30, lambda i: {"problem": f"Halve ${i}$.", "solution": f"So $\\boxed{{\\frac{{{i}}}{{2}}}}$"},
+                 "math(symbolic=False)", lambda p: f"\\boxed{{{gold(p)}}}", "\\boxed{99991}",
+                 source="math500:rows.jsonl", answers=4),
+    "gsm8k": Kind(30, lambda i: {"question": f"What is {i}?", "answer": f"It is {i}.\n#### {i}"},
+                  "", lambda p: f"It is {gold(p)}", source="gsm8k:rows.jsonl"),
+    "countdown": Kind(30, lambda i: {"nums": [i, 7, 2], "target": i + 14}, "",
+                      lambda p: "<answer>{} + {} * {}</answer>".format(*p.given["answer"]["numbers"]),
+                      "<answer>1 + 1</answer>", "countdown:rows.jsonl"),
+    "calculator": Kind(30, adds, "", lambda p: f"#{gold(p)}", "#99", "calculator"),
+    "code": Kind(4, adds, "code", lambda p: CODE.format("+"), CODE.format("-"), answers=4),
+}  # fmt: skip
+
+
+def ready(kind: Kind, home: Path) -> Runtime:
+    """A random model that reads bytes, and a task that is all held out."""
+    os.chdir(home)
+    Path("rows.jsonl").write_text("".join(json.dumps(kind.row(i)) + "\n" for i in range(1, kind.problems + 1)))
+    Path("train.jsonl").write_text(json.dumps(adds(1000)) + "\n")
+    Path("mine.py").write_text(GRADE)
+    tokenizer = made()
+    size = shape(vocabulary=len(tokenizer.fast.get_vocab()), positions=2048)
+    write_model(Decoder.new(size, 1, spread=0.2), Path("m"), tokenizer=tokenizer)
+    task = "train.jsonl" if kind.verifier == "code" else "calculator"
+    recipe = Recipe(
+        model="m", task=task, held_out=kind.source, verifier=kind.verifier, method=grpo(), template="no",
+        evaluate=Evaluate(problems=kind.problems), sampling=Sampling(max_tokens=200),
+    )  # fmt: skip
+    return build(recipe, load_use(["mine.py"] if ":" in kind.verifier else []))
+
+
+def asked(kind: Kind, home: Path) -> tuple[list[Rollout], list[int]]:
+    """The rollouts that an engine brings which answers each problem right so many times of 32, in turn."""
+    at = ready(kind, home)
+    c = [round(x * kind.answers / 32) for x in RIGHT[: kind.problems]]
+
+    def says(ask: GenerationRequest) -> tuple[int, ...]:
+        prompt = at.asked[ask.draw]
+        text = kind.right(prompt) if ask.stream[0] < c[ask.draw] else kind.wrong
+        text = "" if c[ask.draw] <= ask.stream[0] == kind.answers - 1 else text
+        return (*at.tokenizer.encode(text), *at.tokenizer.eos)
+
+    told = answers(
+        at.asked, kind.answers, Scripted(says), at.verifier, at.recipe.sampling, at.tokenizer, seed=0
+    )  # fmt: skip
+    return asyncio.run(told), c
+
+
+@pytest.mark.t(46)
+@pytest.mark.t(48)
+@pytest.mark.parametrize("name", KINDS)
+def test_numbers_are_those_of_the_answers(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if name == "code":
+        needed()
+    monkeypatch.chdir(tmp_path)
+    kind = KINDS[name]
+    rollouts, right = asked(kind, tmp_path)
+    n, total = kind.answers, kind.answers * kind.problems
+    assert [len(f.samples) for f in rollouts] == [n] * kind.problems
+    found = counts(rollouts)
+    assert (found["correct"], found["unverifiable"], found["missing"]) == (sum(right), 0, 0)
+    assert found["correct"] + found["wrong"] + found["malformed"] == total
+    assert found["malformed"] == (0 if ":" in kind.verifier else sum(c < n for c in right))
+    told = average(rollouts)
+    assert told.value == pytest.approx(sum(right) / total, abs=1e-15)
+    assert (told.low, told.high) == interval(np.array(right) / n)[0]
+    if n == 32:
+        assert (told.value, told.low, told.high) == pytest.approx(GOLDEN, abs=1e-12)
+    passes = figures([tally(f) for f in rollouts], n, [2])["pass@2"].value
+    pairs = [[a or b for a, b in itertools.combinations([True] * c + [False] * (n - c), 2)] for c in right]
+    assert passes == pytest.approx(np.mean([np.mean(p) for p in pairs]), abs=1e-12)
+
+
+@pytest.mark.t(47)
+def test_no_task_touches_a_random_state(tmp_path: Path) -> None:
+    """In a process of its own: the checker of annotations in these tests draws random numbers."""
+    told = subprocess.run([sys.executable, "-c", STATES], capture_output=True, text=True, check=False)
+    assert told.stdout.splitlines()[-1:] == [f"same {len(KINDS)}"], told.stderr[-2000:]
+
+
+STATES = """
+import asyncio, random, shutil, tempfile
+from pathlib import Path
+import numpy as np, torch
+from tests.training.test_every_task import KINDS, ready
+def states():
+    return random.getstate(), torch.get_rng_state().tolist(), [np.asarray(x).tolist() for x in np.random.get_state()]
+same = 0
+for name, kind in KINDS.items():
+    if name == "code" and shutil.which("bwrap") is None:
+        same += 1
+        continue
+    with tempfile.TemporaryDirectory() as home:
+        from dataclasses import replace
+        place = ready(replace(kind, problems=2), Path(home))
+        torch.manual_seed(1), np.random.seed(2), random.seed(3)
+        before = states()
+        law = replace(place.recipe.sampling, max_tokens=4, top_p=0.9)
+        assert len(asyncio.run(place.ask(2, law))) == 2
+        assert states() == before, name
+        same += 1
+print("same", same)
+"""

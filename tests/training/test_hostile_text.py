@@ -1,0 +1,108 @@
+"""Text from outside, in the output of every command: nothing that a terminal obeys, and no line of its own."""
+
+import json
+from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
+
+import pytest
+
+from groupwise.__main__ import bug, main
+from groupwise.commands import doctor
+from groupwise.commands.audit import errors
+from groupwise.commands.show import show_check
+from groupwise.commands.terminal import told_sample
+from groupwise.commands.train import tell
+from groupwise.data import ENVIRONMENT, BadData, Finish, Outcome, Sample, Verdict
+from groupwise.evaluation.result import shown_evaluation, write
+from groupwise.training.progress import Progress
+from groupwise.verifiers.audit import Case, Judged
+from tests.commands.test_compare import PROTOCOL, RIGHT, evaluation
+
+NAME = "a\x1b[2J\x1b]0;x\x07\x9b31m\x7f\u202e\u200b\u2028\ud800z"
+FORGED = "x\ndo: rm -rf ~"
+
+
+def conversation(name: str) -> Sample:
+    sample = Sample(context=(9,), stream=(0,)).extended((5,), (0,), (-1.0,)).extended((6,), (ENVIRONMENT,), (-1.0,))
+    read = sample.read(name * 2, (len(name), 2 * len(name))).ended(Finish.stop).counted({name: 1.0})
+    return read.judged(Verdict(Outcome.wrong, cause=name))
+
+
+def evaluated(name: str) -> dict[str, object]:
+    protocol = deepcopy(PROTOCOL)
+    protocol["model"]["name"] = protocol["task"]["name"] = name
+    return evaluation(RIGHT, protocol)
+
+
+def comparison(name: str) -> None:
+    write(Path("a.json"), evaluated(name.replace("\ud800", "")))
+    write(Path("b.json"), evaluated(name.replace("\ud800", "")))
+    assert main(["compare", "a.json", "b.json"]) == 0
+
+
+def refused_comparison(name: str) -> None:
+    other = deepcopy(PROTOCOL)
+    other["verifier"]["name"] = name.replace("\ud800", "")
+    write(Path("a.json"), evaluation(RIGHT))
+    write(Path("b.json"), evaluation(RIGHT, other))
+    assert main(["compare", "a.json", "b.json"]) == 2
+
+
+def recipe(name: str) -> str:
+    text = json.dumps(name.replace("\ud800", ""), ensure_ascii=False).replace("\x7f", "\\u007f")
+    Path("r.toml").write_text(f'task = "calculator"\nmethod = "grpo"\ntemplate = {text}\n')
+    return "r.toml"
+
+
+def found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "examine", lambda: [doctor.Finding("disk", False, name, "make room")])
+    assert main(["doctor"]) == main(["doctor", "--json"]) == 0
+
+
+def crash(name: str) -> None:
+    try:
+        raise RuntimeError(name)
+    except RuntimeError:
+        bug(["sample", name])
+
+
+def audit(name: str) -> None:
+    case, verdict = Case(name, name, True), Verdict(Outcome.wrong, cause=name)
+    tell(errors("exact", Judged((case,), (verdict,), (0.0,)), 3))
+
+
+OUTPUTS: dict[str, Callable[[str, pytest.MonkeyPatch], object]] = {
+    "error: a model": lambda n, _: main(["sample", n, "7*5="]),
+    "error: a run": lambda n, _: main(["resume", n]),
+    "error: a task": lambda n, _: main(["check", recipe("no"), "--task", n]),
+    "error: code": lambda n, _: main(["train", "--use", n]),
+    "error: a field": lambda n, _: main(["check", recipe("no"), f"--method.{n}", "1"]),
+    "check": lambda n, _: print(show_check(n, [BadData(n, fix="mend it")])),
+    "a bug": lambda n, _: crash(n),
+    "a warning": lambda n, _: tell([n]),
+    "progress": lambda n, _: Progress(3).say(n),
+    "doctor": found,
+    "show": lambda n, _: main(["show", recipe(n)]),
+    "show: no such": lambda n, _: main(["show", n]),
+    "diff": lambda n, _: main(["diff", recipe(n), "grpo"]),
+    "sample": lambda n, _: print(told_sample(conversation(n))),
+    "eval": lambda n, _: print(shown_evaluation(evaluated(n))),
+    "compare": lambda n, _: comparison(n),
+    "compare: refused": lambda n, _: refused_comparison(n),
+    "audit": lambda n, _: audit(n),
+}
+
+
+@pytest.mark.parametrize("output", OUTPUTS)
+@pytest.mark.parametrize("name", [NAME, FORGED], ids=["escapes", "line"])
+def test_a_terminal_obeys_no_text_from_outside(
+    output: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    OUTPUTS[output](name, monkeypatch)
+    captured = capfd.readouterr()
+    lines = (captured.out + captured.err).split("\n")
+    assert any(lines) and all(line.isprintable() for line in lines), lines
+    if output not in ("progress", "a bug"):  # a message and a traceback have several lines of their own
+        assert not any(line.startswith("do:") for line in lines), lines

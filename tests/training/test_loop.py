@@ -1,0 +1,439 @@
+"""The loop: its order, what it accounts for, engine against learner, and every way through it."""
+
+import asyncio
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from groupwise.data import (
+    LARGEST_GAP,
+    WRITTEN,
+    Batch,
+    Diverged,
+    Draw,
+    Finish,
+    Generation,
+    GenerationRequest,
+    Ids,
+    Mismatch,
+    Outcome,
+    Prompt,
+    Rollout,
+    Sample,
+    Sampler,
+    Verdict,
+    pack,
+)
+from groupwise.learner import StepPlan
+from groupwise.methods import Method, Ramp
+from groupwise.models import Decoder
+from groupwise.objective import KL, complete
+from groupwise.rewards import mixed_outcomes
+from groupwise.rollout import Independent, NativeEngine
+from groupwise.runs.checkpoints import newest_checkpoint
+from groupwise.runs.logs import read_lines
+from groupwise.training.loop import OLD, due, measures, plan
+from tests.toys.echo import NAMES, SHAPE, World, small, tokenizer
+
+# An engine that says what it is told to
+
+
+@dataclass
+class Scripted:
+    """Every answer is the prompt's letter and one that counts the samples; `heard` lists the calls."""
+
+    finish: Finish = Finish.stop
+    heard: list[Any] = field(default_factory=list)
+    version: int = 0
+
+    async def sample(self, ask: GenerationRequest) -> Generation:
+        self.heard.append(("sample", ask.draw, ask.stream))
+        await asyncio.sleep(0.002 * ((7 * ask.draw + 3 * ask.stream[0]) % 4))  # answers come in any order
+        own = (ask.context[-1], 2 + ask.stream[0])
+        return Generation(tokens=own, logp=(-1.0, -2.0), versions=(self.version,) * 2, finish=self.finish)
+
+    async def score(self, context: Ids, tokens: Ids) -> tuple[float, ...]:
+        raise NotImplementedError
+
+    async def load(self, version: int, weights: Mapping[str, Tensor]) -> None:
+        self.version = version
+        self.heard.append(("load", version))
+
+    def prefill(self, contexts: Any) -> None:
+        raise NotImplementedError
+
+
+async def halves(prompt: Prompt, sample: Sample) -> Verdict:
+    """Right for every second sample of a draw."""
+    return Verdict(Outcome.correct if sample.stream[0] % 2 else Outcome.wrong)
+
+
+def scripted(directory: Path, **changes: Any) -> World:
+    """Two prompts with four samples each, three iterations."""
+    fields: dict[str, Any] = {"method": small("grpo", group_size=4), "verifier": halves, "prompts": 2, "iterations": 3}
+    return World(directory=directory, max_gap=math.inf, **{"engine": Scripted(), **fields, **changes})
+
+
+def test_a_run_from_an_engine_that_says_what_it_is_told(tmp_path: Path) -> None:
+    environment = scripted(tmp_path)
+    lines = environment.go()
+    assert [(line["iteration"], line["step"]) for line in lines] == [(0, 0), (1, 1), (2, 2), (3, 3)]
+    assert all(line["reward"] == 0.5 and line["num_tokens"] == 16 for line in lines[1:])
+    samples = environment.samples(2)
+    assert [(s["draw"], s["advantage"] > 0) for s in samples] == [(d, i % 2 == 1) for d in (2, 3) for i in range(4)]
+    assert [s["text"] for s in samples[:4]] == [samples[0]["prompt"] + x for x in "abcd"]
+
+
+def test_the_order_of_an_iteration(tmp_path: Path) -> None:
+    """Weights, then the first numbers; then answers, weights, numbers, again and again."""
+    environment = scripted(tmp_path, iterations=2)
+    engine = environment.engine
+    assert isinstance(engine, Scripted)
+
+    async def evaluate() -> dict[str, float]:
+        engine.heard.append("evaluate")
+        return {"eval/accuracy": 0.5}
+
+    lines = environment.go(evaluate)
+    assert ["eval/accuracy" in line for line in lines] == [True, False, True]  # at the start and at the end, always
+    heard = [x if isinstance(x, str) else x[:2] if x[0] == "load" else x[0] for x in engine.heard]
+    assert heard == [("load", 0), "evaluate", *["sample"] * 8, ("load", 1), *["sample"] * 8, ("load", 2), "evaluate"]
+    asked = [x for x in engine.heard if x[0] == "sample"]
+    assert sorted({d for _, d, _ in asked}) == [0, 1, 2, 3] and len(set(asked)) == 16
+
+
+def test_due() -> None:
+    assert [i for i in range(1, 8) if due(3, i, 7)] == [3, 6, 7]
+    assert [i for i in range(1, 8) if due(0, i, 7)] == [7]
+
+
+@dataclass(frozen=True)
+class Only:
+    """Only these draws bring a mixed group; the others are all wrong."""
+
+    mixed: frozenset[int]
+
+    async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
+        rollout = await Independent()(draw, sampler)
+        wrong = Verdict(Outcome.wrong)
+        return (
+            rollout
+            if draw.id in self.mixed
+            else replace(rollout, samples=tuple(s.judged(wrong) for s in rollout.samples))
+        )
+
+
+def dynamic(*mixed: int, refill: int) -> Method:
+    return small("grpo", group_size=4, filter=mixed_outcomes, refill=refill, strategy=Only(frozenset(mixed)))
+
+
+@pytest.mark.t(28)
+def test_refilled_and_dropped_groups_are_all_accounted_for(tmp_path: Path) -> None:
+    """Draws 0 and 2 bring no mixed group: each is drawn again, and told of."""
+    environment = scripted(tmp_path, iterations=1, method=dynamic(1, 3, refill=5))
+    line = environment.go()[1]
+    told = {name.removeprefix("rollout/"): x for name, x in line.items() if name.startswith("rollout/")}
+    assert told == {
+        "rounds": 3, "rollouts": 4, "kept": 2, "dropped": 2, "dropped/mixed_outcomes": 2, "missing": 0,
+        "unverifiable": 0, "answers": 16,
+    }  # fmt: skip
+    samples = environment.samples(1)
+    assert [s["draw"] for s in samples] == [d for d in (0, 1, 2, 3) for _ in range(4)]  # in the order of draws
+    assert {s["draw"]: (s["kept"], s["dropped"], s["advantage"] is None) for s in samples} == {
+        0: (False, "mixed_outcomes", True), 1: (True, "", False), 2: (False, "mixed_outcomes", True),
+        3: (True, "", False),
+    }  # fmt: skip
+    assert line["num_tokens"] == 2 * 4 * 2  # only the kept are trained on
+
+
+@pytest.mark.t(29)
+def test_what_was_accepted_is_trained_on_when_the_rounds_are_over(tmp_path: Path) -> None:
+    environment = scripted(tmp_path, prompts=4, method=dynamic(2, 8, refill=1), iterations=2)
+    lines = environment.go()
+    (warning,) = environment.warnings  # once; afterwards it is counted
+    assert warning.startswith("iteration 1 goes on with 1 prompts: 3 missing after 2 rounds")
+    for line in lines[1:]:
+        assert line["rollout/missing"] == 3
+        assert (line["rollout/selected"], line["rollout/rounds"], line["step"]) == (1, 2, line["iteration"])
+        assert line["rollout/rollouts"] == 4 + 3 == line["rollout/selected"] + line["rollout/dropped"]
+
+
+@pytest.mark.t(38)
+def test_a_loss_of_zero_by_construction_says_so(tmp_path: Path) -> None:
+    """One step at the policy that sampled: the centred advantages cancel, the gradient does not."""
+    one = scripted(tmp_path / "one", method=small("gspo", group_size=4)).go()
+    assert all(line["loss_zero_by_construction"] for line in one[1:])
+    assert all(abs(line["loss"]) < 1e-6 and line["grad_norm"] > 1e-3 for line in one[1:])
+    two = scripted(tmp_path / "two", method=small("gspo", group_size=4, minibatches=2)).go()
+    assert not any(line["loss_zero_by_construction"] for line in two[1:])
+    penalised = small("grpo", group_size=4)
+    penalised = replace(penalised, objective=replace(penalised.objective, penalties=(KL(0.5),)))
+    told = [line["loss_zero_by_construction"] for line in scripted(tmp_path / "kl", method=penalised).go()[1:]]
+    assert told == [True, False, False]  # once the policy has left its reference, the loss is the penalty
+
+
+# Engine against learner
+
+
+@pytest.mark.t(20)
+@pytest.mark.parametrize("temperature", [0.6, 1.0, 1.3])
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 1e-12), (torch.float32, 2e-5)])
+def test_engine_and_learner_give_a_token_one_log_prob(
+    temperature: float, dtype: torch.dtype, bound: float, tmp_path: Path
+) -> None:
+    environment = World(
+        small("grpo"), tmp_path, prompts=4, temperature=temperature, max_tokens=9, dtype=dtype, spread=0.5, letters=15
+    )
+    assert isinstance(environment.engine, NativeEngine)
+    take = environment.buffer.take(6, 8, Independent(), environment.method.filter, 0)
+    batch = pack(asyncio.run(take).selected)
+    plans = plan(environment.recipe, replace(environment.method, minibatches=4), batch, 0, 0)
+    read = environment.learner.compute_measures(batch, plans, frozenset({OLD}))
+    assert read.logp_old is not None and read.logp_old.dtype == dtype and read.tokens > 100
+    assert float((read.logp_old.double() - batch.logp_engine).abs().max()) <= bound
+    assert float(batch.logp_engine.std()) > 0.5  # there is something to agree on
+    law = replace(environment.recipe.sampling, temperature=1.0)
+    if temperature != 1.0:
+        environment.learner.temperature = law.temperature
+        other = environment.learner.compute_measures(batch, plans, frozenset({OLD})).logp_old
+        assert other is not None and float((other.double() - batch.logp_engine).abs().max()) > 0.1
+
+
+class Deaf(NativeEngine):
+    """Has weights of its own, and does not hear of updates to those that `drops` says."""
+
+    def __init__(self, drops: str, seed: int) -> None:
+        super().__init__(Decoder.new(SHAPE, 5, spread=0.3), tokenizer(), seed=seed)
+        self.drops = drops
+
+    async def load(self, version: int, weights: Mapping[str, Tensor]) -> None:
+        own = self._decoder.state_dict()
+        heard = {name: own[name] if version and self.drops in name else x.clone() for name, x in weights.items()}
+        await super().load(version, heard)
+
+
+@pytest.mark.t(21)
+@pytest.mark.parametrize("drops", ["", "layers.0.self_attn", "layers.0.mlp"])
+def test_an_update_that_the_engine_does_not_hear_is_noticed_within_one_step(drops: str, tmp_path: Path) -> None:
+    environment = World(small("grpo"), tmp_path, iterations=4, lr=0.01, max_tokens=4, engine=Deaf(drops, 0))
+    with pytest.raises(Mismatch, match="differ by") as error:
+        environment.go()
+    assert error.value.code == 5
+    assert environment.learner.steps_taken == 2  # the first step is sampled from right weights, the second is the one
+    sound = World(small("grpo"), tmp_path / "sound", iterations=4, lr=0.01, max_tokens=4, engine=Deaf("none", 0))
+    assert len(sound.go()) == 5
+
+
+@pytest.mark.t(21)
+@pytest.mark.parametrize("factor", [0.99, 1.01])
+def test_a_temperature_one_percent_off_is_noticed_at_once(factor: float, tmp_path: Path) -> None:
+    environment = World(small("grpo"), tmp_path, iterations=4, max_tokens=4)
+    environment.buffer.sampling = replace(environment.buffer.sampling, temperature=factor)
+    with pytest.raises(Mismatch):
+        environment.go()
+    assert environment.learner.steps_taken == 1
+
+
+@pytest.mark.t(22)
+def test_at_a_learning_rate_of_zero_nothing_moves_and_the_gap_stays(tmp_path: Path) -> None:
+    environment = World(small("grpo"), tmp_path, iterations=8, lr=0.0, max_tokens=4)
+    before = environment.weights()
+    lines = environment.go()
+    assert all(torch.equal(x, before[name]) for name, x in environment.weights().items())
+    gaps = [line["sampling/sampling_logp_difference/max"] for line in lines[1:]]
+    assert max(gaps) < 2e-6 and max(gaps[4:]) <= 2 * max(gaps[:4])
+    assert all(line["grad_norm"] > 0 and line["kl"] == 0 and line["entropy"] > 1 for line in lines[1:])
+
+
+# Equal runs, and every way through
+
+
+def traces(environment: World) -> tuple[bytes, list[bytes], dict[str, list[float]]]:
+    environment.go()
+    home = environment.directory
+    files = [p.read_bytes() for p in sorted((home / "samples").iterdir())]
+    weights = {name: x.double().flatten().tolist() for name, x in environment.weights().items()}
+    return (home / "metrics.jsonl").read_bytes(), files, weights
+
+
+def test_equal_seeds_give_equal_runs_and_others_differ(tmp_path: Path) -> None:
+    method = small("grpo", minibatches=2, epochs=2)
+    a, b, c = (
+        traces(World(method, tmp_path / name, iterations=3, seed=seed)) for name, seed in (("a", 3), ("b", 3), ("c", 4))
+    )
+    assert a == b
+    assert a[0] != c[0] and a[1] != c[1] and a[2] != c[2]
+    assert all(json.loads(line)["entropy"] > 0 for line in a[0].splitlines()[1:])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_method_runs_in_minibatches_and_passes(name: str, tmp_path: Path) -> None:
+    """Two iterations of four steps: two minibatches, swept twice."""
+    method = small(name, minibatches=2, epochs=2)
+    environment = World(method, tmp_path, prompts=4 if method.group_size > 1 else 32, lr=0.01, max_tokens=8, save=1)
+    before = environment.weights()
+    lines = environment.go()
+    assert [line["iteration"] for line in lines] == [0, 1, 2] and 2 * sum(
+        math.ceil(line["rollout/selected"] / (environment.prompts // 2)) for line in lines[1:]
+    ) == lines[-1]["step"]
+    for line in lines[1:]:
+        assert all(math.isfinite(line[x]) for x in ("loss", "grad_norm", "entropy", "reward", "ratio/mean"))
+        assert line["sampling/sampling_logp_difference/max"] < 1e-5 and line["steps_skipped"] == 0
+        assert line["learning_rate"] == 0.01 and not line["loss_zero_by_construction"]
+        assert line["ratio/max"] > 1 > line["ratio/min"]  # later steps see a policy that has moved
+    assert ("kl" in lines[-1]) == bool(environment.method.models)
+    assert all(not torch.equal(x, before[n]) for n, x in environment.weights().items())  # every tensor is trained
+    newest = newest_checkpoint(environment.directory, strict=True)
+    assert newest and newest.iteration == 2
+    beside = {n.split(".")[1] for n in newest.tensors() if n.startswith("beside.")}
+    assert beside == {n for n, _ in environment.method.models}
+
+
+@pytest.mark.parametrize("shuffle", ["prompts", "samples"])
+def test_minibatches_are_cut_alike_and_the_samples_are_those_of_the_plain_run(shuffle: Any, tmp_path: Path) -> None:
+    """What is sampled in the first iteration does not depend on how it is learned."""
+    plain = World(small("gspo"), tmp_path / "plain", iterations=1)
+    cut = World(small("gspo", minibatches=4, shuffle=shuffle), tmp_path / "cut", iterations=1)
+    one, four = plain.go()[1], cut.go()[1]
+    assert (one["step"], four["step"]) == (1, 4)
+    texts = [[(s["text"], s["outcome"], s["advantage"]) for s in w.samples(1)] for w in (plain, cut)]
+    assert texts[0] == texts[1]
+    assert one["ratio/max"] == 1 == one["ratio/min"] and four["ratio/max"] > 1
+
+
+@pytest.mark.parametrize("shuffle", ["prompts", "samples"])
+def test_every_sweep_deals_all_samples_in_an_order_of_its_own(shuffle: Any, tmp_path: Path) -> None:
+    environment = scripted(tmp_path, prompts=8, letters=15)
+    batch = pack(asyncio.run(environment.buffer.take(8, 4, Independent(), environment.method.filter, 0)).selected)
+    method = replace(environment.method, minibatches=4, shuffle=shuffle)
+    places = ((0, 0), (0, 1), (1, 0))  # iteration and sweep
+    dealt = {at: tuple(step.samples for step in plan(environment.recipe, method, batch, *at)) for at in places}
+    assert len(set(dealt.values())) == 3
+    assert all(sorted(i for step in steps for i in step) == list(range(32)) for steps in dealt.values())
+    assert all([len(step) for step in steps] == [8] * 4 for steps in dealt.values())
+    other = replace(environment.recipe, seed=1)
+    assert tuple(step.samples for step in plan(other, method, batch, 0, 0)) != dealt[0, 0]
+
+
+def test_a_mask_that_leaves_no_token(tmp_path: Path) -> None:
+    """Every answer ran into its budget and truncated ones are masked: no step is taken, nothing is divided by 0."""
+    method = small("grpo", group_size=4, mask=(complete,))
+    environment = scripted(tmp_path, method=method, engine=Scripted(Finish.length))
+    before = environment.weights()
+    with pytest.raises(Diverged, match="no token is trained") as error:
+        environment.go()
+    assert "raise sampling.max_tokens" in error.value.fix and len(environment.warnings) == 3
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [(line["step"], line.get("steps_skipped")) for line in lines] == [(0, None), (0, 1), (0, 1)]
+    assert all(torch.equal(x, before[name]) for name, x in environment.weights().items())
+
+
+def test_old_log_probs_as_sampled(tmp_path: Path) -> None:
+    """The engine's own are the old ones: the gap becomes part of the ratio, and no reading is needed."""
+    method = small("gspo", minibatches=2, proximal="sampled")
+    assert measures(method, [(StepPlan(()), StepPlan(()))]) == frozenset()
+    assert measures(replace(method, proximal="recomputed"), [(StepPlan(()), StepPlan(()))]) == {OLD}
+    assert measures(replace(method, proximal="recomputed"), [(StepPlan(()),)]) == frozenset()
+    environment = World(method, tmp_path, iterations=2)
+    lines = environment.go()
+    assert all(0 < line["sampling/sampling_logp_difference/max"] < 1e-4 for line in lines[1:])  # of the first step
+    again = World(replace(method, proximal="recomputed"), tmp_path / "recomputed", iterations=2).go()
+    for a, b in zip(lines[1:], again[1:]):
+        assert a["loss"] == pytest.approx(b["loss"], abs=1e-4) and a["grad_norm"] == pytest.approx(b["grad_norm"], 1e-3)
+
+
+def test_engine_and_learner_that_differ_are_seen_also_where_the_engine_has_the_old_log_probs(tmp_path: Path) -> None:
+    environment = scripted(tmp_path, method=small("grpo", group_size=4, proximal="sampled"))
+    environment.guards.max_gap = 1e-3
+    with pytest.raises(Mismatch):
+        environment.go()
+
+
+def test_a_run_whose_gap_has_no_metric_does_not_go_on_unguarded(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("groupwise.objective.stats.describe_gap", lambda logp, step: {})
+    monkeypatch.setattr("groupwise.training.observe.describe_gap", lambda logp, step: {})
+    with pytest.raises(KeyError, match=LARGEST_GAP):
+        World(small("gspo", minibatches=2), tmp_path, iterations=1).go()
+
+
+async def dictated(draw: Draw, sampler: Sampler) -> Rollout:
+    """Each answer is ended by a token that was written for it."""
+    answers = [s.insert((3,), WRITTEN) for s in await sampler.sample(draw.prompt.context, draw.n)]
+    return Rollout(draw, tuple(await sampler.verify(answers)))
+
+
+def test_tokens_behind_what_was_read_end_where_the_text_ends(tmp_path: Path) -> None:
+    """Of each answer's three tokens the last was put there unread; every token has an end in the shard."""
+    World(small("grpo", group_size=4, strategy=dictated), tmp_path, iterations=1).go()
+    shard = load_file(tmp_path / "samples" / "000001.safetensors")
+    texts = [line["text"] for line in read_lines(tmp_path / "samples" / "000001.jsonl")]
+    ends = shard["ends"].split(shard["lengths"].tolist())
+    assert [e[-2:].tolist() for e in ends] == [[len(text)] * 2 for text in texts]
+
+
+@pytest.mark.parametrize("minibatches", [1, 2])
+def test_written_tokens_beside_old_log_probs_as_sampled(minibatches: int, tmp_path: Path) -> None:
+    """No engine gave them one: the learner's own stands in, and nothing becomes NaN."""
+    method = small("grpo", group_size=4, proximal="sampled", strategy=dictated, minibatches=minibatches)
+    lines = World(method, tmp_path).go()
+    assert all(line["steps_skipped"] == 0 and math.isfinite(line["loss"]) for line in lines[1:])
+
+
+@dataclass(frozen=True)
+class MeanReward:
+    """Remembers the rewards of the last iteration that had any."""
+
+    def init(self) -> float:
+        return -1.0
+
+    def __call__(self, state: float, batch: Batch, stats: Mapping[str, float]) -> float:
+        return float(batch.reward.mean())
+
+
+def test_an_iteration_without_a_step_is_not_remembered(tmp_path: Path) -> None:
+    async def wrong(prompt: Prompt, sample: Sample) -> Verdict:
+        return Verdict(Outcome.wrong)
+
+    method = small("grpo", group_size=4, filter=mixed_outcomes, memory=(("mean", MeanReward()),))
+    environment = scripted(tmp_path, method=method, verifier=wrong, iterations=2)
+    environment.go()
+    assert environment.learner.memories == {"mean": -1.0}
+
+
+async def choosy(draw: Draw, sampler: Sampler) -> Rollout:
+    """The second answer is recorded and left out."""
+    answers = await sampler.sample(draw.prompt.context, draw.n)
+    return Rollout(draw, tuple(await sampler.verify(answers)), selected=(True, False, True, True))
+
+
+def test_a_strategy_may_leave_answers_out_itself(tmp_path: Path) -> None:
+    environment = World(small("grpo", group_size=4, strategy=choosy), tmp_path, iterations=1)
+    line = environment.go()[1]
+    assert [s["kept"] for s in environment.samples(1)] == [True, False, True, True] * 4
+    assert line["rollout/selected"] == 4
+    assert line["num_tokens"] == sum(s["length"] for s in environment.samples(1) if s["kept"])
+
+
+def test_schedules_write_their_numbers_into_the_method(tmp_path: Path) -> None:
+    """A clip range that closes: the first iteration clips nothing, the last everything that has moved."""
+    ramp = (("objective.surrogate.low", Ramp(9.0, 0.0, 2)), ("objective.surrogate.high", Ramp(9.0, 0.0, 2)))
+    method = small("grpo", epochs=3, schedules=ramp)
+    told = [line["clip_ratio/region_mean"] for line in World(method, tmp_path, iterations=3, lr=0.02).go()[1:]]
+    assert told[0] == 0 and told[2] > 0.05
+
+
+def test_weights_of_a_reference_stay_what_they_were(tmp_path: Path) -> None:
+    environment = World(small("rloo"), tmp_path, iterations=3)
+    before = environment.weights()
+    lines = environment.go()
+    beside = environment.learner.models["reference"].state_dict()
+    assert all(torch.equal(x, beside[name]) for name, x in before.items())
+    assert lines[1]["kl/k1"] == 0 and lines[3]["kl"] > 0

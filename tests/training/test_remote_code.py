@@ -1,0 +1,189 @@
+"""A model that brings its own code: refused unless the command line trusts it, and then a model like any other."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from groupwise.__main__ import main
+from groupwise.data import BadData
+from groupwise.models import Lora, attach, fingerprint, merge, outline, read_model, write_adapter, write_model
+from groupwise.models.transformers_model import TransformersModel
+from groupwise.training.protocols import model_hash
+from tests.commands.test_bad_input import SMALL, refused
+from tests.models.directories import characters
+from tests.models.plain import SMALL as SIZES
+from tests.models.plain import ours, theirs, written
+from tests.models.test_checkpoint import change
+
+TRUST = "--trust-remote-code"
+ACTIVATION = "import torch\n\n\ndef squared(x):\n    return torch.relu(x) ** 2\n"
+MODEL = """
+import os
+from pathlib import Path
+from torch import nn
+from transformers import LlamaConfig, LlamaForCausalLM
+from .activation_x import squared
+
+with Path(os.environ["SEEN"]).open("a") as seen:
+    seen.write("ran ")
+
+
+class XConfig(LlamaConfig):
+    model_type = "x"
+
+
+class Squared(nn.Module):
+    def __init__(self, width, inner):
+        super().__init__()
+        self.widen, self.narrow = nn.Linear(width, inner), nn.Linear(inner, width)
+
+    def forward(self, x):
+        return self.narrow(squared(self.widen(x)))
+
+
+class XForCausalLM(LlamaForCausalLM):
+    config_class = XConfig
+
+    def __init__(self, config):
+        super().__init__(config)
+        for layer in self.model.layers:
+            layer.mlp = Squared(config.hidden_size, config.intermediate_size)
+        self.post_init()
+"""
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """What is executed is copied and imported from below here, and leaves a mark."""
+    import transformers.dynamic_module_utils
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setenv("SEEN", str(tmp_path / "seen"))
+    yield tmp_path
+    for name in [name for name in sys.modules if name.startswith("transformers_modules")]:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def model(home: Path) -> Path:
+    """A directory as somebody publishes it: configuration, weights, tokenizer, and two files of Python."""
+    path = home / "x"
+    characters().save(path)
+    (path / "modeling_x.py").write_text(MODEL)
+    (path / "activation_x.py").write_text(ACTIVATION)
+    maps = {"AutoConfig": "modeling_x.XConfig", "AutoModelForCausalLM": "modeling_x.XForCausalLM"}
+    told = {**SIZES, "model_type": "x", "architectures": ["XForCausalLM"], "auto_map": maps, "dtype": "float32"}
+    (path / "config.json").write_text(json.dumps(told))
+    draws = torch.Generator().manual_seed(1)
+    names = {name: p.shape for name, p in outline(path, trust_remote_code=True).named_parameters()}
+    tensors = {name: torch.randn(shape, generator=draws) * 0.2 for name, shape in names.items()}
+    save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
+    (home / "seen").unlink()
+    return path
+
+
+def plain(path: Path) -> Any:
+    import transformers
+
+    return transformers.AutoModelForCausalLM.from_pretrained(
+        path, trust_remote_code=True, local_files_only=True, attn_implementation="eager"
+    ).eval()
+
+
+def test_by_default_nothing_of_it_runs(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in (("train", "--model", "x", *SMALL), ("eval", "x"), ("sample", "x", "1+1=")):
+        told = refused(capsys, 3, *command)
+        assert "brings its own code" in told and "modeling_x.XForCausalLM" in told
+        assert TRUST in told and "Python of that directory is then executed, with your own rights" in told
+    Path("r.toml").write_text('model = "x"\nmethod = "grpo"\n')
+    assert main(["check", "r.toml"]) == 3 and TRUST in capsys.readouterr().out
+    for look in (read_model, outline):
+        with pytest.raises(BadData, match="brings its own code"):
+            look(model)
+    assert not Path("seen").exists()
+
+
+def test_trusted_it_is_a_model_like_any_other(model: Path, tmp_path: Path) -> None:
+    read, batch = read_model(model, trust_remote_code=True), written()
+    assert isinstance(read, TransformersModel) and type(read.causal).__name__ == "XForCausalLM"
+    (logp, by), (expected, own) = ours(read, batch), theirs(plain(model), batch)
+    assert torch.allclose(logp, expected, rtol=0, atol=2e-5) and expected.std() > 0.1
+    assert by.keys() == own.keys() and any("widen" in name for name in by)
+    assert all((g - own[name]).norm() <= 1e-4 * own[name].norm() + 1e-5 for name, g in by.items())
+    write_model(read, tmp_path / "again", tokenizer=characters())
+    for name in ("modeling_x.py", "activation_x.py"):
+        assert (tmp_path / "again" / name).read_text() == (model / name).read_text()
+    assert torch.equal(theirs(plain(tmp_path / "again"), batch)[0], expected)
+
+
+def test_a_run_says_it_each_time(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("mine.py").write_text("def grade(prompt, answer, gold):\n    return len(answer) % 2 == 0\n")
+    mine = ["--verifier", "mine:grade", "--use", "mine.py", "--optimizer.lr", "0.01"]
+    assert main(["train", "--model", "x", *SMALL, *mine, TRUST]) == 0
+    assert f"{TRUST}: Python files of the model's own directory are executed" in capsys.readouterr().out
+    (run,) = Path("runs").iterdir()
+    told = json.loads((run / "run.json").read_text())
+    assert sorted(told["trust_remote_code"]) == ["activation_x.py", "modeling_x.py"]
+    assert TRUST in told["command"] and "trust" not in (run / "recipe.toml").read_text()
+    for words in (["resume", str(run), "--use", "mine.py"], ["eval", str(run), "--use", "mine.py"]):
+        Path("seen").unlink(missing_ok=True)
+        assert main(words) == 3 and TRUST in capsys.readouterr().err
+        assert not Path("seen").exists()
+        assert main([*words, TRUST]) == 0
+    assert main(["sample", str(run), "7*5+8=", "--sampling.max_tokens", "4", TRUST]) == 0
+    before = model_hash(model)
+    (model / "activation_x.py").write_text(ACTIVATION + "# another word\n")
+    assert model_hash(model) != before
+    capsys.readouterr()
+    assert main(["resume", str(run), "--use", "mine.py", TRUST]) == 3
+    told = capsys.readouterr().err
+    assert "is not what this run was started with" in told and "activation_x.py" in told
+
+
+@pytest.mark.parametrize("text", ("trust_remote_code = true\n", "[engine]\ntrust_remote_code = true\n"))
+def test_no_recipe_says_it(text: str, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("r.toml").write_text(f'model = "x"\nmethod = "grpo"\n{text}')
+    told = refused(capsys, 2, "train", "r.toml")
+    assert "trust_remote_code is no field" in told and f"on the command line: {TRUST}" in told
+    for command in (["check", "r.toml"], ["check", "r.toml", TRUST]):
+        assert main(command) == 2 and "trust_remote_code is no field" in capsys.readouterr().out
+    told = refused(capsys, 2, "train", "--model", "x", "--trust_remote_code", "true")
+    assert f"on the command line: {TRUST}" in told
+    assert not Path("seen").exists()
+
+
+def test_code_in_another_place_is_not_fetched(model: Path) -> None:
+    change(model, auto_map={"AutoModelForCausalLM": "somebody/else--modeling_x.XForCausalLM"})
+    with pytest.raises(BadData, match="has its code elsewhere"):
+        read_model(model, trust_remote_code=True)
+    assert not Path("seen").exists()
+
+
+def test_code_that_fails_is_told(model: Path) -> None:
+    (model / "activation_x.py").write_text("raise RuntimeError('no such luck')\n")
+    with pytest.raises(BadData) as error:
+        read_model(model, trust_remote_code=True)
+    assert "no such luck" in error.value.evidence and error.value.fix
+
+
+def test_with_an_adapter_too(model: Path, tmp_path: Path) -> None:
+    pytest.importorskip("peft", reason="adapters need peft: pip install 'groupwise[lora]'")
+    read = read_model(model, trust_remote_code=True)
+    attach(read, Lora(rank=2, targets=("q_proj", "widen")), seed=0)
+    write_adapter(read, tmp_path / "adapter", base=str(model), base_sha256=fingerprint(model))
+    with pytest.raises(BadData, match="brings its own code"):
+        read_model(tmp_path / "adapter")
+    again = read_model(tmp_path / "adapter", trust_remote_code=True)
+    assert torch.equal(ours(again, written())[0], ours(read, written())[0])
+    merge(again)
+    write_model(again, tmp_path / "merged", tokenizer=characters())
+    names = load_file(model / "model.safetensors").keys()
+    assert load_file(tmp_path / "merged" / "model.safetensors").keys() == names

@@ -1,0 +1,317 @@
+"""The supervised phase: its loss, its order, what it leaves, and demonstrations that are none."""
+
+import asyncio
+import json
+import os
+import re
+import signal
+from collections import Counter
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from groupwise.__main__ import main
+from groupwise.commands.train import run_from
+from groupwise.config.recipe import WarmStart
+from groupwise.config.user_code import Use
+from groupwise.data import ENVIRONMENT, TEMPLATE, WRITTEN, BadData, Draw, Prompt
+from groupwise.learner import AdamW, Learner
+from groupwise.models import (
+    Shared,
+    Tokenizer,
+    closed,
+    conversation_turn,
+    find_model,
+    find_template,
+    read_model,
+    read_tokenizer,
+)
+from groupwise.tasks import Demonstration, demonstrations, read_demonstrations
+from groupwise.tasks.big_sums import sum_demonstrations
+from groupwise.training.build import build
+from groupwise.training.progress import Progress
+from groupwise.training.warm_start import supervised, warm_start
+from tests.commands.test_bad_input import SMALL, refused, rows
+from tests.faults.small_runs import EVERY, begun, ran
+from tests.learner.small import model
+from tests.models.directories import bytes_, characters
+from tests.models.test_templates import made
+from tests.rollout.fakes import sampling
+from tests.rollout.test_turns import Dialogue, rollout, sampler
+
+SHOWN = [Demonstration((1, 2, 3), (4, 5, 0)), Demonstration((6, 2), (7, 0)), Demonstration((1, 2, 3), (9, 9, 9, 9, 0))]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def file(n: int = 24) -> str:
+    """Demonstrations of the calculator, all of which write their steps."""
+    return rows("shown.jsonl", *({"prompt": p, "answer": a} for p, a in demonstrations(3, n, 1.0)))
+
+
+def phase(n: int = 24, **settings: object) -> WarmStart:
+    return WarmStart(**{"demonstrations": file(n), "per_step": 4, "optimizer": AdamW(lr=3e-4)} | settings)
+
+
+def learner(steps: int, dtype: torch.dtype = torch.float64) -> Learner:
+    return Learner(model(dtype), optimizer=AdamW(lr=1e-2), steps=steps)
+
+
+def test_the_loss_is_the_mean_over_answer_tokens_of_their_surprise() -> None:
+    it, plain = learner(1), model()
+    (taken,) = supervised(it, SHOWN, per_step=3, order=range_of, microbatch_tokens=9)
+    surprise = []
+    for d in SHOWN:
+        for k, token in enumerate(d.answer):
+            layout = Shared.of([d.context + d.answer[:k]], [(token,)])
+            logits = plain.head(plain(layout.tokens, layout))[-1]
+            surprise.append(-torch.log_softmax(logits.detach(), 0)[token])
+    assert len(surprise) == 10 == taken.batch.tokens
+    assert taken.loss == pytest.approx(float(torch.stack(surprise).mean()), abs=1e-12)
+
+
+def test_within_a_conversation_only_the_assistants_words_are_taught() -> None:
+    """Each is as surprising as it is behind all that came before it, the environment's words included."""
+    origin = (WRITTEN, WRITTEN, TEMPLATE, ENVIRONMENT, ENVIRONMENT, WRITTEN, WRITTEN)
+    shown, it, plain = Demonstration((1, 2), (4, 0, 8, 7, 6, 5, 0), origin), learner(1), model()
+    (taken,) = supervised(it, [shown], per_step=1, order=lambda sweep: range(1), microbatch_tokens=99)
+    layout = Shared.of([shown.context], [shown.answer])
+    law = torch.log_softmax(plain.head(plain(layout.tokens, layout))[layout.source].detach(), -1)
+    surprise = [-law[i, token] for i, token in enumerate(shown.answer) if origin[i] == WRITTEN]
+    assert taken.batch.tokens == len(surprise) == 4
+    assert taken.loss == pytest.approx(float(torch.stack(surprise).mean()), abs=1e-12)
+
+
+def range_of(sweep: int) -> range:
+    return range(len(SHOWN))
+
+
+def test_every_sweep_deals_each_demonstration_once() -> None:
+    asked: list[int] = []
+
+    def order(sweep: int) -> list[int]:
+        asked.append(sweep)
+        return [(i + sweep) % 3 for i in range(3)]
+
+    taken = list(supervised(learner(3), SHOWN, per_step=2, order=order, microbatch_tokens=99))
+    dealt = [sample.tokens for t in taken for sample in t.batch.samples]
+    assert [d.answer for d in SHOWN] == dealt[:3]
+    assert [SHOWN[i].answer for i in (1, 2, 0)] == dealt[3:]
+    assert Counter(asked) == {0: 2, 1: 2}
+
+
+def test_a_run_begins_where_the_phase_ended(capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = replace(EVERY, warm_start=phase(steps=6), iterations=1)
+    run = ran(Path("run"), recipe)
+    told = [json.loads(line) for line in (run / "warm_start" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in told] == [1, 2, 3, 4, 5, 6]
+    assert told[-1]["loss"] < told[0]["loss"] and all(line["tokens"] > 20 for line in told)
+    assert not list((run / "warm_start").glob("checkpoints/*/*"))
+    assert f"6 steps, loss {told[0]['loss']:.3f}" in (run / "report.html").read_text()
+    assert "warm start 6/6" in capsys.readouterr().err
+
+
+def test_the_reference_and_the_masters_are_those_after_the_phase(home: Path) -> None:
+    recipe = replace(EVERY, warm_start=phase(steps=3), machine=replace(EVERY.machine, dtype="bfloat16"))
+    ready = build(recipe, Use())
+    before = {name: x.clone() for name, x in ready.model.state_dict().items()}
+    assert asyncio.run(warm_start(begun(home / "run", recipe), ready, lambda: "", print))
+    policy, reference = ready.model.state_dict(), ready.learner.models["reference"].state_dict()
+    assert any(not torch.equal(x, before[name]) for name, x in policy.items())
+    assert all(torch.equal(x, reference[name]) for name, x in policy.items())
+    optimizer = ready.learner.optimizer
+    assert all(torch.equal(w, m.to(w.dtype)) for w, m in zip(optimizer.weights, optimizer.masters))
+
+
+def test_stopped_within_the_phase_it_goes_on_to_the_same_model(home: Path) -> None:
+    recipe = replace(EVERY, warm_start=phase(steps=8), iterations=1)
+    straight = ran(home / "straight", recipe)
+    run = begun(home / "run", recipe)
+
+    def said(text: str) -> None:
+        if "2/8" in text:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Progress, "say", lambda self, text: said(text))
+        assert run_from(run, build(recipe, Use())) == 143
+    assert not (run / "checkpoints").exists() and list((run / "warm_start" / "checkpoints").glob("00000[2-7]"))
+    assert run_from(run, build(recipe, Use())) == 0
+    for name in ("metrics.jsonl", "warm_start/metrics.jsonl", "model/model.safetensors"):
+        assert (run / name).read_bytes() == (straight / name).read_bytes(), name
+
+
+def test_an_adapter_is_taught_too() -> None:
+    pytest.importorskip("peft")
+    words = ["--warm_start.demonstrations", file(), "--warm_start.steps", "3", "--warm_start.optimizer.lr", "0.01"]
+    assert main(["train", *SMALL, *words, "--lora.rank", "2"]) == 0
+    (run,) = Path("runs").iterdir()
+    assert (run / "model" / "adapter_model.safetensors").is_file()
+    assert [d["source"] for d in json.loads((run / "run.json").read_text())["data"]] == ["shown.jsonl"]
+
+
+def read(path: str, tokenizer: Tokenizer | None = None) -> list[Demonstration]:
+    it = tokenizer or characters()
+    ask, tell = find_template("no", it), partial(conversation_turn, it, ((), ()))
+    return read_demonstrations(path, ask, partial(closed, it), prompt="prompt", answer="answer", tell=tell)[0]
+
+
+def test_an_answer_ends_with_what_the_tokenizer_says() -> None:
+    it = characters()
+    shown = read(rows("a.jsonl", {"prompt": "1+1=", "answer": "2"}))
+    assert shown == [Demonstration(it.encode("1+1="), (*it.encode("2"), 0))]
+    two = bytes_()
+    assert two.eos == {0, 1} and closed(two, "a")[-1] == 0
+    config = json.dumps({"eos_token": {"content": "<|im_end|>"}}).encode()
+    named = replace(two, beside=(("tokenizer_config.json", config),))
+    assert closed(named, "a")[-1] == named.fast.token_to_id("<|im_end|>") == 1
+    assert closed(named, "<|im_end|>")[:-1] != (1,)  # in the words of an answer it is ten characters
+
+
+def test_a_conversation_is_asked_up_to_its_last_answer() -> None:
+    said = (("user", "1+1="), ("assistant", "2"), ("user", "3"))
+    talk = [{"role": role, "content": content} for role, content in said]
+    last = {"role": "assistant", "content": "4"}
+    seen: list[object] = []
+
+    def ask(asked: object) -> tuple[int, ...]:
+        seen.append(asked)
+        return (1,)
+
+    path = rows("a.jsonl", {"messages": [*talk, last]})
+    found, facts = read_demonstrations(path, ask, characters().encode, prompt="prompt", answer="answer")
+    assert seen == [talk] and found[0].answer == characters().encode("4") and facts.rows == 1
+
+
+TURNS = [("user", "7*5="), ("assistant", "call"), ("tool", "<|im_end|> see: 3"), ("assistant", "35")]
+
+
+def messages(*turns: tuple[str, str]) -> dict[str, object]:
+    return {"messages": [{"role": role, "content": content} for role, content in turns]}
+
+
+def test_a_conversation_is_shown_in_the_tokens_in_which_it_is_had() -> None:
+    reader = made()
+    template = find_template("chat", reader)
+    said = iter([words for role, words in TURNS if role == "assistant"])
+    s = sampler(
+        lambda: Dialogue(["<|im_end|> see: 3", None]), lambda ask: (*reader.encode(next(said)), min(reader.eos)),
+        draw=Draw(4, Prompt("p", template("7*5=")), 1), tokenizer=reader, sampling=sampling(max_tokens=400),
+        frame=template.between(),
+    )  # fmt: skip
+    had = rollout(s).samples[0]
+    tell = partial(conversation_turn, reader, template.between())
+    path, columns = rows("a.jsonl", messages(*TURNS)), {"prompt": "prompt", "answer": "answer"}
+    (shown,), _ = read_demonstrations(path, template, partial(closed, reader), tell=tell, **columns)
+    assert (shown.context, shown.answer) == (had.context, had.tokens)
+    assert shown.origin == tuple(WRITTEN if o >= 0 else o for o in had.origin)
+
+
+def test_words_that_open_a_conversation_are_read() -> None:
+    it = characters()
+    talk = [("user", "1+1="), ("tool", "9"), ("assistant", "2")]
+    path, columns = rows("a.jsonl", messages(*talk)), {"prompt": "prompt", "answer": "answer"}
+    tell = partial(conversation_turn, it, ((7,), (8,)))
+    (shown,), _ = read_demonstrations(path, lambda asked: (1,), partial(closed, it), tell=tell, **columns)
+    assert shown.answer == (*it.encode("92"), 0) and shown.origin == (ENVIRONMENT, WRITTEN, WRITTEN)
+
+
+def test_a_tool_that_speaks_wants_an_environment(capsys: pytest.CaptureFixture[str]) -> None:
+    path = rows("a.jsonl", messages(("user", "1+1="), ("assistant", "1+1="), ("tool", "2"), ("assistant", "#2")))
+    told = refused(capsys, 2, "train", "--warm_start.demonstrations", path)
+    assert "a tool speaks in the demonstrations" in told and "--environment" in told
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        ({"question": "1", "answer": "2"}, "it has question, answer: say --warm_start.columns.prompt question"),
+        ({"prompt": "1"}, "no field 'answer'"),
+        ({"prompt": "1", "answer": 2}, "field 'answer' is a number: a demonstration is text"),
+        ({"prompt": "1", "answer": " "}, "field 'answer' is empty"),
+        ({"prompt": "1", "answer": ["2"]}, "field 'answer' is a list"),
+        ({"messages": []}, "a list of objects with role and content"),
+        ({"messages": "hello"}, "field 'messages' is text"),
+        ({"messages": [{"role": "assistant", "content": "2"}]}, "do not end with an answer"),
+        ({"messages": [{"role": "user", "content": "2"}] * 2}, "do not end with an answer"),
+        (messages(("user", "1"), ("assistant", "2"), ("tool", "3")), "do not end with an answer"),
+        (messages(("user", "1"), ("assistant", ""), ("tool", "3"), ("assistant", "4")), "do not end with an answer"),
+        (messages(("user", "1"), ("assistant", "2"), ("tool", "3"), ("tool", "3"), ("assistant", "4")), "as one"),
+        (messages(("user", "1"), ("assistant", "2"), ("tool", "é"), ("assistant", "4")), "read this tool's answer"),
+        ({"prompt": "1", "answer": "2é"}, "the tokenizer cannot read this answer"),
+        (None, "row 1: empty"),
+    ],
+)
+def test_rows_that_show_nothing(row: object, why: str) -> None:
+    if "é" in str(row):
+        tokenizer = read_tokenizer(find_model("calculator"))
+    else:
+        tokenizer = characters()
+    with pytest.raises(BadData, match=r"1 of 1 demonstrations cannot be used") as error:
+        read(rows("a.jsonl", row), tokenizer)
+    assert why in error.value.evidence and "messages" in error.value.fix
+
+
+def test_what_cannot_be(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("empty.jsonl").write_text("")
+    shown, long = file(2), rows("long.jsonl", {"prompt": "7*5=", "answer": "1" * 200})
+    for words, code, what, fix in (
+        (["--warm_start.demonstrations", "nowhere.jsonl"], 3, "there is no file nowhere.jsonl", "shown.jsonl"),
+        (["--warm_start.demonstrations", "empty.jsonl"], 3, "empty.jsonl holds no demonstration", '{"prompt"'),
+        (["--warm_start.demonstrations", long], 3, "sees at most 128 tokens", "drop long prompts"),
+        (["--warm_start.demonstrations", shown, "--warm_start.steps", "0"], 2, "steps is 0", "at least 1"),
+        (["--warm_start.demonstrations", shown, "--warm_start.per_step", "0"], 2, "per_step is 0", "at least 1"),
+        (["--warm_start.steps", "3"], 2, "WarmStart needs demonstrations", "say demonstrations"),
+    ):
+        told = refused(capsys, code, "train", *words)
+        assert what in told and fix in told, told
+
+
+def test_resume_wants_the_same_demonstrations(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", *SMALL, "--warm_start.demonstrations", file(), "--warm_start.steps", "1"]) == 0
+    (run,) = Path("runs").iterdir()
+    file(23)
+    assert main(["resume", str(run)]) == 3
+    assert "shown.jsonl is not what this run was started with" in capsys.readouterr().err
+
+
+def test_a_tied_model_is_taught_as_it_is_read() -> None:
+    """What a file of demonstrations says is what the model says in the end: enough steps learn it by heart."""
+    home = find_model("calculator")
+    tokenizer, decoder = read_tokenizer(home), read_model(home)
+    shown = read(rows("a.jsonl", *({"prompt": p, "answer": "#1"} for p in ("2+3=", "4*5="))), tokenizer)
+    it = Learner(decoder, optimizer=AdamW(lr=3e-3), steps=30)
+    losses = [t.loss for t in supervised(it, shown, per_step=2, order=lambda sweep: range(2), microbatch_tokens=999)]
+    assert losses[0] > 1 and losses[-1] < 0.05
+
+
+def test_the_recipe_of_a_tool_runs_and_only_the_models_words_are_trained(home: Path) -> None:
+    """`recipes/big_sums.toml`, a few steps of it: on the record an environment's token has no numbers of its own."""
+    recipe = Path(__file__).parents[2] / "recipes" / "big_sums.toml"
+    calls = rows("calls.jsonl", *(row for row in islice(sum_demonstrations(), 100) if len(row["messages"]) > 2))
+    few = ["--iterations", "1", "--prompts", "4", "--method.group_size", "4", "--evaluate.problems", "4"]
+    few += ["--warm_start.steps", "30", "--warm_start.per_step", "8", "--warm_start.optimizer.warmup", "5"]
+    assert main(["train", str(recipe), "--warm_start.demonstrations", calls, *few]) == 0
+    (run,) = (home / "runs").iterdir()
+    lines = [json.loads(line) for line in (run / "samples" / "000001.jsonl").read_text().splitlines()]
+    numbers = load_file(run / "samples" / "000001.safetensors")
+    columns = [numbers[name].split(numbers["lengths"].tolist()) for name in ("tokens", "origin", "logp", "advantage")]
+    reader, heard = read_tokenizer(find_model("blank")), ""
+    for line, tokens, origin, logp, advantage in zip(lines, *columns, strict=True):
+        told = origin == ENVIRONMENT
+        heard += (words := reader.decode(tokens[told].tolist()))
+        assert words == "".join(re.findall(r"<tool_response>\n.*?\n</tool_response>", line["text"], re.DOTALL))
+        assert set(origin.tolist()) <= {ENVIRONMENT, 0}
+        assert torch.equal(logp.isnan(), told) and torch.equal(advantage.isnan(), told)
+    assert "<tool_response>" in heard
+    (metrics,) = [m for m in map(json.loads, (run / "metrics.jsonl").read_text().splitlines()) if m["iteration"] == 1]
+    assert metrics["turns/mean"] > 1 and metrics["counts/calls"] > 0 and "eval/counts/malformed" in metrics

@@ -1,0 +1,419 @@
+"""Graders that raise, lie, hang, die or print: always a verdict, and never a hung run."""
+
+import asyncio
+import gc
+import importlib.util
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from groupwise.data import Outcome, Prompt, Sample, Usage, Verdict, Verifier, WorkerLost
+from groupwise.verifiers import grade_function
+
+GRADER = """
+import os, subprocess, sys, time
+from dataclasses import dataclass, field
+
+OTHER = __import__("beside").VALUE
+CALLS = 0
+
+@dataclass
+class Verdict:
+    outcome: object
+    score: object = None
+    parts: dict = field(default_factory=dict)
+    feedback: str = ""
+    cause: str = ""
+
+class Reading(Verdict):
+    said = "one half"
+Reading.__name__ = "Verdict"
+
+class Item:
+    def __init__(self, value): self.value = value
+    def item(self): return self.value
+
+def grade(prompt, answer, gold):
+    global CALLS
+    CALLS += 1
+    if answer == "equal": return [prompt, answer, gold] == ["p", "equal", {"n": [1, 2.5, None, "é"]}]
+    if answer == "hang": time.sleep(600)
+    if answer == "spin":
+        while True: pass
+    if answer == "pid": return Verdict(1, parts={"pid": os.getpid(), "calls": CALLS})
+    if answer == "child":
+        child = subprocess.Popen(["sleep", "600"])
+        open(prompt, "w").write(str(child.pid))
+        time.sleep(600)
+    if answer.startswith("daemon"):  # a session of its own, and a parent that has ended
+        if os.fork():
+            while not os.path.exists(prompt): time.sleep(0.01)
+            return {"daemon": lambda: time.sleep(600), "daemon, exit": lambda: os._exit(3)}.get(answer, lambda: True)()
+        os.setsid()
+        if os.fork(): os._exit(0)
+        open(prompt + "~", "w").write(str(os.getpid()))
+        os.rename(prompt + "~", prompt)
+        time.sleep(600)
+    if answer == "print":
+        print("to stdout"); sys.stdout.flush(); os.write(1, b"more"); return sys.stdin.read() == ""
+    if answer.startswith("sleep "): time.sleep(float(answer.split()[1])); return float(answer.split()[2])
+    return eval(answer)
+
+class Box:
+    @staticmethod
+    def grade(prompt, answer, gold): return True
+
+def make():
+    def inner(prompt, answer, gold): return True
+    return inner
+
+nameless = lambda prompt, answer, gold: True
+
+async def later(prompt, answer, gold):
+    import asyncio
+    if answer == "hang": await asyncio.sleep(600)
+    return eval(answer)
+"""
+
+
+@pytest.fixture
+def user(tmp_path):
+    """A user's file, imported as `--use` does."""
+    (tmp_path / "beside.py").write_text("VALUE = 1\n")
+    return use(tmp_path, GRADER)
+
+
+def use(directory: Path, source: str, name: str = "my_file"):
+    path = directory / f"{name}.py"
+    path.write_text(source, encoding="utf-8")
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(directory))
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(directory))
+        del sys.modules[name]
+        sys.modules.pop("beside", None)
+    return module
+
+
+@pytest.fixture
+def judged():
+    """`grade_function`, with its processes ended after the test."""
+    made = []
+
+    def make(function, **options):
+        made.append(grade_function(function, **options))
+        return made[-1]
+
+    yield make
+    for verifier in made:
+        verifier.close()
+
+
+def ask(verifier: Verifier, answer: str, prompt: str = "p", gold: object = 1) -> Verdict:
+    return asyncio.run(call(verifier, answer, prompt, gold))
+
+
+async def call(verifier: Verifier, answer: str, prompt: str = "p", gold: object = 1) -> Verdict:
+    return await verifier(Prompt(prompt, (), prompt, {"answer": gold}), Sample(context=(), stream=(0,), text=answer))
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; a zombie does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def gone(pid: int) -> bool:
+    for _ in range(1000):
+        if not alive(pid):
+            return True
+        time.sleep(0.01)
+    return False
+
+
+RIGHT, WRONG, UNKNOWN = Outcome.correct, Outcome.wrong, Outcome.unverifiable
+RULINGS = [
+    ("True", RIGHT, None, ""),
+    ("False", WRONG, None, ""),
+    ("1", RIGHT, 1.0, ""),
+    ("0", WRONG, 0.0, ""),
+    ("1.0", RIGHT, 1.0, ""),
+    ("0.0", WRONG, 0.0, ""),
+    ("0.25", WRONG, 0.25, ""),
+    ("Item(True)", RIGHT, None, ""),
+    ("Item(0.5)", WRONG, 0.5, ""),
+    ("Verdict(1)", RIGHT, None, ""),
+    ("Verdict(0, 0.5)", WRONG, 0.5, ""),
+    ("Verdict(2)", Outcome.malformed, None, ""),
+    ("Verdict(3, cause='no such file')", UNKNOWN, None, "no such file"),
+    ("float('nan')", UNKNOWN, None, "score nan"),
+    ("float('inf')", UNKNOWN, None, "score inf"),
+    ("-1", UNKNOWN, None, "score -1: expected one in [0, 1]"),
+    ("1.5", UNKNOWN, None, "score 1.5"),
+    ("10**400", UNKNOWN, None, "score 1000"),
+    ("10**5000", UNKNOWN, None, "ValueError"),
+    ("None", UNKNOWN, None, "it returned NoneType"),
+    ("'yes'", UNKNOWN, None, "it returned str"),
+    ("[1]", UNKNOWN, None, "it returned list"),
+    ("{}", UNKNOWN, None, "it returned dict"),
+    ("object()", UNKNOWN, None, "it returned object"),
+    ("1j", UNKNOWN, None, "it returned complex"),
+    ("1/0", UNKNOWN, None, "ZeroDivisionError: division by zero"),
+    ("__import__('problems')", UNKNOWN, None, "No module named 'problems'"),  # ours is not on the user's path
+    ("sys.exit(0)", UNKNOWN, None, "SystemExit"),
+    ("(_ for _ in ()).throw(KeyboardInterrupt)", UNKNOWN, None, "KeyboardInterrupt"),
+    ("(lambda f: f(f))(lambda f: f(f))", UNKNOWN, None, "RecursionError"),
+    ("os._exit(3)", UNKNOWN, None, "exit code 3"),
+    ("os.kill(os.getpid(), 11)", UNKNOWN, None, "exit code -11"),
+    ("Verdict(7)", UNKNOWN, None, "cannot be"),
+    ("Verdict('correct')", UNKNOWN, None, "ValueError"),
+    ("Verdict(1, float('nan'))", UNKNOWN, None, "score nan"),
+    ("Verdict(1, 2)", UNKNOWN, None, "score 2"),
+    ("Verdict(1, 'high')", UNKNOWN, None, "cannot be"),
+    ("Verdict(1, parts={'a': float('nan')})", UNKNOWN, None, "part a is not finite"),
+    ("Verdict(1, parts={'a': 'b'})", UNKNOWN, None, "cannot be"),
+    ("Verdict(1, parts={'a': 10**400})", UNKNOWN, None, "cannot be"),
+    ("Verdict(1, feedback='x' * 2**21)", UNKNOWN, None, "a reply of more than"),
+    ("Verdict(1, parts={'a': object()})", UNKNOWN, None, "TypeError"),
+]
+
+
+def test_what_a_function_returns(user, judged):
+    """One verifier for the whole table: nothing that one answer does reaches the next."""
+    verifier = judged(user.grade, workers=1)
+    assert isinstance(verifier, Verifier)
+    for answer, outcome, score, cause in RULINGS:
+        verdict = ask(verifier, answer)
+        assert (verdict.outcome, verdict.score) == (outcome, score), (answer, verdict)
+        assert cause in verdict.cause and bool(verdict.cause) is (outcome is UNKNOWN), (answer, verdict)
+
+
+def test_what_an_async_function_returns(user, judged):
+    verifier = grade_function(user.later, deadline=0.2)
+    assert isinstance(verifier, Verifier)
+    assert ask(verifier, "True").outcome is RIGHT
+    assert ask(verifier, "0.5").value == 0.5
+    for answer in ("float('nan')", "None", "1/0", "2", "hang"):
+        assert ask(verifier, answer).outcome is UNKNOWN
+    assert ask(verifier, "hang").cause == "no verdict within 0.2 s"
+    own = grade_function(returns_verdict)
+    assert ask(own, "x").feedback == "well done"
+
+
+def test_what_a_function_read_as_the_answer_comes_along(user, judged):
+    verifier = judged(user.grade, workers=1)
+    assert ask(verifier, "Reading(1)").said == "one half"
+    assert ask(verifier, "Verdict(1)").said is None and ask(verifier, "True").said is None
+
+
+async def returns_verdict(prompt: str, answer: str, gold: object) -> Verdict:
+    return Verdict(Outcome.correct, feedback="well done", parts={"style": 0.5})
+
+
+def test_prompt_answer_and_gold_arrive_as_they_are(user, judged):
+    assert ask(judged(user.grade), "equal", gold={"n": [1, 2.5, None, "é"]}).outcome is RIGHT
+
+
+@pytest.mark.parametrize("answer", ["hang", "spin"])
+def test_a_hang_is_killed_and_the_worker_replaced(user, judged, answer: str):
+    verifier = judged(user.grade, deadline=1.0, workers=1)
+    first = ask(verifier, "pid").parts
+    assert ask(verifier, "pid").parts == {"pid": first["pid"], "calls": first["calls"] + 1}
+    verdict = ask(verifier, answer)
+    assert verdict.outcome is UNKNOWN and verdict.cause == "no verdict within 1 s"
+    assert gone(int(first["pid"]))
+    assert ask(verifier, "pid").parts["calls"] == 1
+    assert ask(verifier, "True").outcome is RIGHT
+
+
+def test_a_hang_takes_what_it_started_with_it(user, judged, tmp_path):
+    note = tmp_path / "pid"
+    assert ask(judged(user.grade, deadline=1.0), "child", prompt=str(note)).outcome is UNKNOWN
+    assert gone(int(note.read_text()))
+
+
+@pytest.mark.parametrize("answer", ["daemon", "daemon, exit", "daemon, return"])
+def test_a_process_with_a_session_of_its_own_ends_with_the_grader(user, judged, tmp_path, answer: str):
+    note = tmp_path / "pid"
+    verifier = judged(user.grade, deadline=1.0 if answer == "daemon" else 60.0, workers=1)
+    outcome = ask(verifier, answer, prompt=str(note)).outcome
+    if answer == "daemon, return":
+        assert outcome is RIGHT and alive(int(note.read_text()))  # it may serve further calls
+        verifier.close()
+    assert gone(int(note.read_text()))
+
+
+def test_eight_hangs_in_a_row_are_the_end_and_a_verdict_begins_again(user, judged):
+    verifier = judged(user.grade, deadline=1.0, workers=8)
+
+    async def hang(times: int) -> list[Verdict]:
+        return await asyncio.gather(*(call(verifier, "hang") for _ in range(times)))
+
+    for _ in range(2):
+        assert [v.outcome for v in asyncio.run(hang(7))] == [UNKNOWN] * 7
+        assert ask(verifier, "True").outcome is RIGHT
+    asyncio.run(hang(7))
+    for answer in ("hang", "True"):
+        with pytest.raises(WorkerLost, match="8 times in a row") as caught:
+            ask(verifier, answer)
+    assert caught.value.code == 7 and "my_file.py:grade" in caught.value.evidence
+
+
+@pytest.mark.t(42)
+def test_verdicts_come_back_in_the_order_asked(user, judged):
+    """Whatever each answer costs, and when some raise, die or hang."""
+    verifier = judged(user.grade, deadline=1.0, workers=2)
+    delays = [0.2, 0.0, 0.1, 0.05, 0.0, 0.15, 0.02, 0.0]
+    answers = [f"sleep {delay} {i / 16}" for i, delay in enumerate(delays)]
+    answers[2:2] = ["hang", "1/0", "os._exit(1)"]
+
+    async def every():
+        return await asyncio.gather(*(call(verifier, a) for a in answers))
+
+    got = [v.score if v.outcome is not UNKNOWN else None for v in asyncio.run(every())]
+    assert got == [0.0, 1 / 16, None, None, None, *(i / 16 for i in range(2, 8))]
+
+
+def test_as_many_processes_as_workers_and_none_before_the_first_question(user, judged):
+    verifier = judged(user.grade, workers=2)
+    assert not children()
+
+    async def every():
+        return await asyncio.gather(*(call(verifier, "pid") for _ in range(12)))
+
+    for _ in range(2):
+        pids = {v.parts["pid"] for v in asyncio.run(every())}
+        assert 1 <= len(pids) <= 2 and len(children()) <= 2
+        ask(verifier, "os._exit(0)")
+        ask(verifier, "os._exit(0)")
+    verifier.close()
+    assert all(gone(pid) for pid in children())
+
+
+def children() -> list[int]:
+    """Grader processes of this one that run."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+            graders = b"grader.py" in (stat.parent / "cmdline").read_bytes()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if parent == os.getpid() and graders and alive(int(stat.parent.name)):
+            found.append(int(stat.parent.name))
+    return found
+
+
+def test_prints_do_not_reach_our_output_and_input_is_empty(user, judged, capfd):
+    assert ask(judged(user.grade), "print").outcome is RIGHT
+    out, err = capfd.readouterr()
+    assert out == "" and "to stdout" in err and "more" in err
+
+
+def test_a_dropped_verifier_ends_its_processes(user):
+    verifier = grade_function(user.grade, workers=1)
+    pid = int(ask(verifier, "pid").parts["pid"])
+    del verifier
+    gc.collect()
+    assert gone(pid)
+
+
+def test_close_ends_a_question_in_flight(user, judged):
+    verifier = judged(user.grade, deadline=60.0, workers=1)
+    ask(verifier, "True")
+
+    async def closed():
+        asked = asyncio.ensure_future(call(verifier, "hang"))
+        await asyncio.sleep(0.2)
+        verifier.close()
+        return await asked
+
+    assert "gave no verdict" in asyncio.run(closed()).cause
+
+
+def test_a_worker_leaves_with_its_host_even_in_the_middle_of_a_grade(user, tmp_path):
+    """The host is killed, so nothing of its own can clean up."""
+    script, note = tmp_path / "host.py", tmp_path / "daemon"
+    script.write_text(
+        "import asyncio, sys\n"
+        f"sys.path.insert(0, {str(tmp_path)!r})\n"
+        "import my_file\n"
+        "from groupwise.data import Prompt, Sample\n"
+        "from groupwise.tasks import grade_function\n"
+        "v = grade_function(my_file.grade, workers=1)\n"
+        "ask = lambda a: asyncio.run(v(Prompt('p', (), 'p', {'answer': 1}), Sample(context=(), stream=(0,), text=a)))\n"
+        "print(int(ask('pid').parts['pid']), flush=True)\n"
+        f"daemon = Prompt('p', (), {str(note)!r}, {{}})\n"
+        "asyncio.run(v(daemon, Sample(context=(), stream=(0,), text='daemon, return')))\n"
+        "print(flush=True)\n"
+        "ask('spin')\n"
+    )
+    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE) as host:
+        assert host.stdout is not None
+        pid = int(host.stdout.readline())
+        host.stdout.readline()
+        assert alive(pid) and alive(int(note.read_text()))
+        host.kill()
+    assert gone(pid) and gone(int(note.read_text()))
+
+
+def test_the_code_is_that_of_the_start_whatever_becomes_of_the_file(user, judged, tmp_path):
+    verifier = judged(user.grade, workers=1)
+    (tmp_path / "my_file.py").write_text("def grade(prompt, answer, gold): return 'changed'")
+    assert ask(verifier, "True").outcome is RIGHT
+    ask(verifier, "os._exit(0)")
+    assert ask(verifier, "True").outcome is RIGHT
+
+
+def test_a_static_method_is_at_the_top_of_a_file_too(user, judged):
+    assert ask(judged(user.Box.grade), "x").outcome is RIGHT
+
+
+def test_what_no_process_can_be_given_is_refused(user):
+    for function in (user.make(), user.nameless, len, print, user.Item):
+        with pytest.raises(Usage) as caught:
+            grade_function(function)
+        assert "def grade(prompt, answer, gold)" in caught.value.fix
+
+
+def test_a_file_that_does_not_load_there_says_why(tmp_path, judged):
+    source = "import sys\nassert 'pytest' in sys.modules, 'only at home'\ndef grade(p, a, g): return True\n"
+    verdict = ask(judged(use(tmp_path, source).grade), "x")
+    assert verdict.outcome is UNKNOWN
+    assert "my_file.py does not load: AssertionError: only at home" in verdict.cause
+
+
+def test_a_file_that_kills_its_process_is_a_lost_worker(tmp_path, judged):
+    source = "import os, sys\nif 'pytest' not in sys.modules: os._exit(5)\ndef grade(p, a, g): return True\n"
+    verifier = judged(use(tmp_path, source).grade)
+    for _ in range(2):
+        with pytest.raises(WorkerLost, match="did not start") as caught:
+            ask(verifier, "x")
+    assert caught.value.evidence == "exit code 5"
+
+
+def test_large_answers_pass(user, judged):
+    assert ask(judged(user.grade), "len(answer) > 10**7" + " " * 10**7).outcome is RIGHT
+
+
+def test_it_works_in_any_thread_and_any_loop(user, judged):
+    from threading import Thread
+
+    verifier, got = judged(user.grade), []
+    threads = [Thread(target=lambda: got.append(ask(verifier, "True").outcome)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert got == [RIGHT] * 4

@@ -1,0 +1,457 @@
+"""The verifier `math`: the table of cases, bombs, threads and loops, order, and what it does without its extra."""
+
+import asyncio
+import importlib.util
+import json
+import os
+import random
+import shutil
+from importlib.resources import files
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from groupwise.data import BadData, MissingRequirement, Outcome, Prompt, Sample, Usage, Verdict, Verifier
+from groupwise.tasks import Problems
+from groupwise.verifiers import find_verifier
+from groupwise.verifiers.math import Math
+from groupwise.verifiers.math.equal import same
+from groupwise.verifiers.math.extract import find_answer
+from groupwise.verifiers.math.limits import too_much
+
+SOURCE = Path(str(files("groupwise.verifiers"))) / "math"
+RIGHT, WRONG, MALFORMED, UNKNOWN = Outcome.correct, Outcome.wrong, Outcome.malformed, Outcome.unverifiable
+CASES = [
+    json.loads(line) for line in (files("groupwise.verifiers") / "cases/math.jsonl").read_text("utf-8").splitlines()
+]
+there = importlib.util.find_spec("math_verify") is not None and shutil.which("bwrap") is not None
+needs_extra = pytest.mark.skipif(not there and "CI" not in os.environ, reason="needs mpmath and bubblewrap")
+
+
+async def call(verifier: Verifier, text: str, gold: object, problem: str = "p") -> Verdict:
+    return await verifier(Prompt("p", (), problem, {"answer": gold}), Sample(context=(), stream=(0,), text=text))
+
+
+def ask(verifier: Verifier, text: str, gold: object) -> Verdict:
+    return asyncio.run(call(verifier, text, gold))
+
+
+def all_of(verifier: Verifier, asked: list[tuple[str, object]] | list[tuple[str, object, str]]) -> list[Verdict]:
+    async def every() -> list[Verdict]:
+        return list(await asyncio.gather(*(call(verifier, *one) for one in asked)))
+
+    return asyncio.run(every())
+
+
+@pytest.fixture
+def exact():
+    return Math(symbolic=False)
+
+
+@pytest.fixture(scope="module")
+def full():
+    verifier = Math()
+    yield verifier
+    verifier.close()
+
+
+@pytest.mark.t(39)
+def test_no_wrong_answer_of_the_table_is_accepted_by_exact_means(exact):
+    cases = CASES[::3]
+    verdicts = all_of(exact, [(c["answer"], c["gold"], c.get("prompt", "")) for c in cases])
+    right = [v.outcome is RIGHT for v in verdicts]
+    assert not [c for c, r in zip(cases, right) if r and not c["right"]]
+    assert sum(c["right"] and not r for c, r in zip(cases, right)) < 80
+    assert len(CASES) >= 400 and len({c["family"] for c in CASES}) >= 20
+
+
+def algebra_here() -> Any:
+    """algebra.py in this process: hundreds of calls without a sandbox. The tables are our own text."""
+    spec = importlib.util.spec_from_file_location("algebra_here", SOURCE / "algebra.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def unboxed(full, monkeypatch):
+    """The verifier with algebra, without the sandbox."""
+    algebra = algebra_here()
+
+    async def equal(pairs: list[tuple[str, str]]) -> list[bool]:
+        return algebra.equal(pairs)
+
+    monkeypatch.setattr(full, "_equal", equal)
+    return full
+
+
+@needs_extra
+@pytest.mark.t(39)
+@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.slow)])
+def test_the_table(unboxed, every: int):
+    cases = CASES[::every]
+    verdicts = all_of(unboxed, [(c["answer"], c["gold"], c.get("prompt", "")) for c in cases])
+    assert UNKNOWN not in {v.outcome for v in verdicts}
+    assert not [(c["gold"], c["answer"]) for c, v in zip(cases, verdicts) if (v.outcome is RIGHT) != c["right"]]
+
+
+UNREAD = [
+    ("x+1", "[x]+1"),
+    (r"\frac{y}{x}", r"\frac{dy}{dx}"),
+    ("xt", "x(t)"),
+    ("f(x)^{-1}", "f^{-1}(x)"),
+    (r"\frac{1}{2x}", "1/2x"),
+    (r"\frac{\sin x}{2}", r"\sin x/2"),
+    ("x^3", "x3"),
+    ("7s+e+v+e+n", "7s+e+v+e+n seven"),
+]
+
+
+@needs_extra
+@pytest.mark.t(39)
+def test_what_has_two_readings_or_none_is_not_equal(unboxed):
+    verdicts = all_of(unboxed, [(rf"\boxed{{{a}}}", g) for pair in UNREAD for g, a in (pair, pair[::-1])])
+    assert {v.outcome for v in verdicts} == {WRONG}
+
+
+def test_nouns_of_the_problem_are_units_and_words_that_change_a_number_never_are():
+    problem = "Half of the goblins leave, twice squared. How many goblins stay?"
+    assert same("8", "8 goblins", problem=problem) is True and same("8", "8 goblins") is not True
+    for words in ("8 squared", "8 half goblins", "8 twice", "8 goblins squared"):
+        assert same("8", words, lambda gold, answer: False, problem) is False
+
+
+@pytest.mark.t(40)
+@pytest.mark.parametrize("change", ["{}", "**{}**", "{}.", " {} ", r"\text{{{}}}", r"\left({}\right)", r"{{{}}}"])
+@pytest.mark.parametrize("number", ["34", "-3", "1/2", r"\frac{1}{2}", "0.5", "1234"])
+def test_writing_it_another_way_changes_nothing(exact, number: str, change: str):
+    for gold, outcome in ((number, RIGHT), ("77", WRONG)):
+        assert ask(exact, rf"So we get \boxed{{{change.format(number)}}}", gold).outcome is outcome
+
+
+RULES = [
+    (r"\boxed{3} and \boxed{4}", "last", "either", "4"),
+    (r"\boxed{3} and \boxed{4}", "first", "either", "3"),
+    (r"\boxed{3} and \boxed{4}", "only", "either", ""),
+    (r"\boxed{3} and \boxed{ 3 }", "only", "either", "3"),
+    (r"\boxed{3} and \boxed{4", "last", "either", ""),
+    (r"\boxed{3} and \boxed{4", "first", "either", "3"),
+    (r"\boxed{3}. Answer: 5", "last", "either", "3"),
+    (r"\boxed{3}. Answer: 5", "last", "line", "5"),
+    ("Answer: 5", "last", "boxed", ""),
+    ("Answer: 5\nAnswer: 6", "first", "either", "5"),
+    ("Answer: 5\nAnswer: 6", "last", "either", "6"),
+    (r"<think>\boxed{3}</think>", "last", "either", ""),
+    ("<think>a</think> <answer>5</answer>", "last", "tag", "5"),
+    (r"a</think> <answer>so \boxed{5}</answer>", "last", "tag", "5"),
+    ("a</think><answer>5</answer>", "last", "tag", ""),
+    ("a</think> <answer>5", "last", "tag", ""),
+    (r"\boxed 17", "last", "either", "17"),
+    ("Answer： 17", "last", "either", "17"),
+    ("Answer: 17. " + "And so on. " * 200, "last", "either", "17"),
+]
+NO_ANSWERS = [
+    r"\boxed{17" + " " * 1000 + "or 18}",
+    r"\boxed{17" + r"\," * 500 + "or 18}",
+    r"\boxed{17" + " " * 1200,
+    "Answer: 17" + " " * 1000 + "or 18",
+    "<think>a</think> <answer>17" + " " * 1000 + "or 18</answer>",
+    "The answer is 17? No. It is 18.",
+    "The answer is 17. No, wait: it is 18.",
+    r"So $\boxed{17}$? No, it is 18.",
+    "The answer cannot be: 17",
+    "A wrong answer is 17.",
+]
+
+
+@pytest.mark.parametrize("text,which,place,answer", RULES)
+def test_which_of_several_answers_counts_is_a_rule(text, which, place, answer):
+    assert find_answer(text, which, place).text == answer
+
+
+@pytest.mark.parametrize("text", NO_ANSWERS, ids=lambda text: text[:30])
+def test_what_is_cut_asked_taken_back_or_denied_is_no_answer(text: str):
+    for which in ("first", "last", "only"):
+        assert find_answer(text, which, "tag" if "<answer>" in text else "either").text == ""
+
+
+def test_a_run_of_blanks_is_read_once():
+    """Three overlapping runs took cubic time: a thousand blanks, minutes."""
+    for blank in (" ", "\t"):
+        assert find_answer("answer" + blank * 50_000 + "x").rule == "no box, no answer line"
+        assert find_answer("The answer" + blank * 50_000 + "is 5").text == "5"
+
+
+@given(st.integers(0, 99), st.lists(st.integers(100, 999), min_size=1, max_size=300))
+@settings(max_examples=15)
+def test_appended_guesses_never_score(gold, guesses):
+    text = rf"\boxed{{{gold}}} " + " ".join(rf"\boxed{{{g}}}" for g in guesses)
+    assert ask(Math(symbolic=False), text, gold).outcome is WRONG
+    assert ask(Math(symbolic=False, answer="only"), text, gold).outcome is MALFORMED
+    assert same(str(gold), ", ".join(map(str, [gold, *guesses]))) is False
+
+
+BOMBS = [
+    "{" * 1_000_000,
+    "9" * 10_000_000,
+    "9^{9^{9^9}}",
+    "9**9**9**9",
+    "9^9^9^9",
+    "((((9^9)^9)^9)^9)^9",
+    "2^{2^{2^{2^{2^{2}}}}}",
+    "10^{100000000}",
+    "(10^7)!",
+    "99999999!",
+    "3!!!!!!!!!!",
+    r"\binom{10000000}{5000000}",
+    r"\Gamma(10^7)",
+    r"\sum_{k=1}^{10^9} k^k",
+    r"\prod_{k=1}^{100000} k",
+    r"\int_0^1 x^{x^{x^x}} dx",
+    "(" * 2000 + "1" + ")" * 2000,
+    r"\frac{1}" * 150,
+    r"\sqrt{" * 100 + "2" + "}" * 100,
+    "1+" * 480 + "1",
+    "x" * 900,
+    "1," * 480,
+    r"\text{" * 140 + "}" * 140,
+    "-" * 900 + "1",
+    "e^{e^{e^{79}}}",
+]
+
+
+@pytest.mark.t(41)
+@pytest.mark.parametrize("bomb", BOMBS, ids=[b[:20] for b in BOMBS])
+def test_bombs_are_wrong_before_anything_is_computed(exact, bomb: str):
+    for text in (rf"\boxed{{{bomb}}}", f"Answer: {bomb}", bomb):
+        assert ask(exact, text, 34).outcome in (WRONG, MALFORMED)
+
+
+HEAVY = [rf"\ln(|y|+2^{{{n}}})+\ln(|y|+2^{{{n + 1}}})" for n in (300, 302, 304)]
+"""Some seconds each: a thousand digits at each of seventy points."""
+
+
+@needs_extra
+@pytest.mark.t(41)
+def test_an_answer_that_takes_too_long_is_wrong_and_a_gold_answer_that_does_is_unverifiable():
+    """The next answer is judged as ever."""
+    verifier = Math(deadline=0.5, workers=1)
+    try:
+        for verdict in all_of(verifier, [(rf"\boxed{{x+{h}-({h})}}", "x") for h in HEAVY]):
+            assert verdict.outcome is WRONG and verdict.feedback.endswith("too large to compare: too much CPU time")
+        verdict = ask(verifier, r"\boxed{x+\ln(|y|+2^{300})}", r"\ln(2^{300}+|y|)+x")
+        assert verdict.outcome is UNKNOWN and verdict.cause.startswith("the gold answer alone is too large to compare")
+        assert ask(verifier, r"\boxed{2\sqrt{2}}", r"\sqrt{8}").outcome is RIGHT
+    finally:
+        verifier.close()
+
+
+@needs_extra
+def test_each_pair_of_a_long_list_has_time_and_the_first_that_takes_too_long_decides(full, monkeypatch):
+    asked, submit = [], full._algebra._sandbox.submit
+    monkeypatch.setattr(full._algebra._sandbox, "submit", lambda program: asked.append(program) or submit(program))
+    golds = [rf"\sqrt{{{n}}}+x" for n in range(2, 7)]
+    assert (
+        ask(full, rf"\boxed{{{', '.join(f'x+{g[:-2]}' for g in reversed(golds))}}}", ", ".join(golds)).outcome is RIGHT
+    )
+    assert [len(program.args[0]) for program in asked] == [16, 9]
+
+
+@needs_extra
+@pytest.mark.t(41)
+def test_any_thread_and_any_loop(full):
+    got: list[Outcome] = []
+    threads = [
+        Thread(target=lambda: got.append(ask(full, r"\boxed{2\sqrt{2}}", r"\sqrt{8}").outcome)) for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert got == [RIGHT] * 4
+
+
+@needs_extra
+@pytest.mark.t(42)
+def test_verdicts_in_the_order_of_answers(full):
+    cases = random.Random(0).sample(CASES, 40)
+    alone = [ask(full, c["answer"], c["gold"]).outcome for c in cases]
+    assert [v.outcome for v in all_of(full, [(c["answer"], c["gold"]) for c in cases])] == alone
+
+
+@needs_extra
+def test_math_verify_as_it_is_errs_where_the_page_says():
+    verifier = find_verifier("math_verify", None)
+    try:
+        for text, gold, outcome in (
+            (r"\boxed{\frac{2}{4}}", r"\frac{1}{2}", RIGHT),
+            (r"\boxed{35}", "34", WRONG),
+            (r"\boxed{12 = 34}", "34", RIGHT),
+            (r"\boxed{101_3}", "101_2", RIGHT),
+        ):
+            assert ask(verifier, text, gold).outcome is outcome
+        assert ask(verifier, r"\boxed{1}", [1]).outcome is UNKNOWN
+    finally:
+        verifier.close()  # type: ignore[attr-defined]
+
+
+DAPO = [
+    ("Answer: 34", "34", RIGHT),
+    ("Answer: 12\nAnswer: 34", "34", RIGHT),
+    ("answer :  $34$", "34", RIGHT),
+    ("Answer: x = 1,234", "1234", RIGHT),
+    ("Answer: 12 km", "12", RIGHT),
+    (r"Answer: \frac12", r"\frac{1}{2}", RIGHT),
+    (r"Answer: \text{34}", "34", RIGHT),
+    ("Answer: the wrong value 12 = 34", "34", RIGHT),
+    ("Answer: x=3 or x=-3", "-3", RIGHT),
+    ("**Answer:** 34", "34", WRONG),
+    ("Answer: **34**", "34", WRONG),
+    ("Answer: 34.", "34", WRONG),
+    (r"Answer: \(34\)", "34", WRONG),
+    ("Answer: 034", "34", WRONG),
+    ("Answer: 1/2", "0.5", WRONG),
+    ("Answer: 34" + " " * 300, "34", MALFORMED),
+    (r"\boxed{34}", "34", MALFORMED),
+]
+DAPO_BOX = [
+    (r"\boxed{34}", "34", RIGHT),
+    (r"\boxed{3} \boxed{34}", "34", RIGHT),
+    (r"\boxed{34.0}", "34", WRONG),
+    (r"\boxed{34", "34", MALFORMED),
+    (r"\boxed{34}" + " " * 95, "34", MALFORMED),
+    (r"\boxed{a\}", "a\\", RIGHT),
+]
+
+
+@pytest.mark.parametrize("box,text,gold,outcome", [(b, *c) for b, cs in ((False, DAPO), (True, DAPO_BOX)) for c in cs])
+def test_math_dapo_has_the_faults_that_its_numbers_were_made_with(box: bool, text: str, gold: str, outcome: Outcome):
+    assert ask(find_verifier(f"math_dapo(box={box})", None), text, gold).outcome is outcome
+
+
+@needs_extra
+def test_equal_questions_are_asked_once(full, monkeypatch):
+    asked, submit = [], full._algebra._sandbox.submit
+    monkeypatch.setattr(full._algebra._sandbox, "submit", lambda program: asked.append(program) or submit(program))
+    verdicts = all_of(full, [(r"\boxed{\sqrt{50}}", r"5\sqrt{2}")] * 64)
+    assert {v.outcome for v in verdicts} == {RIGHT} and len(asked) == 1
+
+
+@needs_extra
+def test_a_cancelled_asker_takes_no_verdict_from_the_others():
+    verifier = Math(workers=1)
+
+    async def both() -> Verdict:
+        busy = asyncio.ensure_future(call(verifier, r"\boxed{\sqrt{98}}", r"7\sqrt{2}"))
+        await asyncio.sleep(0)
+        first = asyncio.ensure_future(call(verifier, r"\boxed{\sqrt{72}}", r"6\sqrt{2}"))
+        second = asyncio.ensure_future(call(verifier, r"\boxed{\sqrt{72}}", r"6\sqrt{2}"))
+        await asyncio.sleep(0)
+        first.cancel()
+        assert (await busy).outcome is RIGHT
+        return await second
+
+    try:
+        assert asyncio.run(both()).outcome is RIGHT
+    finally:
+        verifier.close()
+
+
+@given(st.text(alphabet=st.sampled_from(r"0123456789\{}()[],.^_+-*/=<>$% abcfracsqrtπ∞boxed" + "\n"), max_size=200))
+@settings(max_examples=40)
+def test_no_text_raises(text: str):
+    verifier = Math(symbolic=False)
+    for answer in (text, rf"\boxed{{{text}}}", f"Answer: {text}"):
+        assert ask(verifier, answer, r"\frac{7}{3}").outcome in (RIGHT, WRONG, MALFORMED)
+    assert ask(verifier, r"\boxed{7}", text or "7").outcome in (RIGHT, WRONG, UNKNOWN)
+
+
+@given(st.fractions(max_denominator=10**6))
+@settings(max_examples=40)
+def test_every_writing_of_a_fraction(fraction):
+    gold = rf"\frac{{{fraction.numerator}}}{{{fraction.denominator}}}"
+    for k in (1, 3):
+        assert same(gold, f"{fraction.numerator * k}/{fraction.denominator * k}") is True
+    assert same(gold, str(fraction + 1)) is False
+
+
+def test_what_it_says_of_an_answer(exact):
+    verdict = ask(exact, r"\boxed{0.50\text{ cm}}", r"\frac12")
+    assert verdict.outcome is RIGHT and verdict.said == "1/2"
+    assert verdict.feedback == r"read '0.50\\text{ cm}' by the box; exact"
+    assert ask(exact, r"\boxed{9^{9^9}}", 7).feedback.endswith("a tower of powers")
+    assert ask(exact, "34", 34).feedback == "no answer: no box, no answer line"
+    assert ask(exact, r"\boxed{1}", [1]).outcome is UNKNOWN
+
+
+def test_whole_solutions_are_gold_answers_too(exact):
+    assert ask(exact, "#### 18", "9+9=18\n#### 18").outcome is RIGHT
+    assert ask(exact, r"\boxed{1/2}", r"Thus $\boxed{\frac12}$.").outcome is RIGHT
+
+
+def test_without_its_extra_it_says_what_to_install(monkeypatch):
+    monkeypatch.setattr("groupwise.verifiers.math.symbolic.find_spec", lambda name: None)
+    with pytest.raises(MissingRequirement) as caught:
+        find_verifier("math", None)
+    assert "pip install 'groupwise[math]'" in caught.value.fix and "math(symbolic=False)" in caught.value.fix
+    assert isinstance(find_verifier("math(symbolic=False)", None), Math)
+
+
+@needs_extra
+@pytest.mark.parametrize("name", ["math", "math_verify", "math_dr_grpo", "several(a=math, b=exact)"])
+def test_without_bubblewrap_it_says_what_to_install(monkeypatch, name: str):
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    with pytest.raises(MissingRequirement) as caught:
+        find_verifier(name, None)
+    assert "apt-get install bubblewrap" in caught.value.fix and "math(symbolic=False)" in caught.value.fix
+    assert isinstance(find_verifier("math(symbolic=False)", None), Math)
+
+
+@needs_extra
+def test_a_sandbox_that_does_not_start_is_told_with_the_verifier_that_needs_none(monkeypatch):
+    monkeypatch.setattr("groupwise.sandbox.sandbox.wrapped", lambda *given: ["/bin/false"])
+    verifier = Math(workers=1)
+    with pytest.raises(MissingRequirement) as caught:
+        ask(verifier, r"\boxed{\sqrt{8}}", r"2\sqrt{2}")
+    assert "none starts" in caught.value.what and "math(symbolic=False)" in caught.value.fix
+    verifier.close()
+
+
+@pytest.mark.parametrize(
+    "name,message",
+    [
+        ("math(answer='lst', symbolic=False)", "take 'first', 'last', 'only'"),
+        ("math(place='box', symbolic=False)", "take 'either', 'boxed', 'line', 'tag'"),
+        ("math(anser='last')", "did you mean answer?"),
+        ("math(deadline=0, symbolic=False)", "deadline above 0"),
+        ("math(deadline='x', symbolic=False)", "mend its fields"),
+        ("math(answer=last)", "write text in quotation marks"),
+        ("math(**{})", "write text in quotation marks"),
+        ("math('last')", "fields are written as in math(answer='first')"),
+        ("mth", "did you mean math?"),
+        ("math)", "did you mean math?"),
+        ("exact(answer='last')", "write exact alone"),
+    ],
+)
+def test_a_wrong_field_is_refused_with_the_right_ones(name: str, message: str):
+    with pytest.raises(Usage) as caught:
+        find_verifier(name, None)
+    assert message in caught.value.fix
+
+
+def test_gold_answers_are_looked_at_before_the_run(tmp_path: Path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"prompt": "a", "answer": "$ $"}\n{"prompt": "b", "answer": 1}\n')
+    with pytest.raises(BadData) as caught:
+        find_verifier("math(symbolic=False)", Problems.read(path, lambda text: tuple(map(ord, text))))
+    assert "a/1" in caught.value.evidence
+
+
+def test_limits_let_ordinary_answers_through():
+    for answer in ("2^{10}", "3^{999}", r"e^{-x^{2}}", "10!", r"\binom{10}{3}", "x^2+y^2+z^2+w^2"):
+        assert too_much(answer) == ""

@@ -56,7 +56,7 @@ def sample(model: Decoder, tokenizer: Tokenizer, draws: list[Draw]) -> list[Roll
         u = uniform((SEED, Purpose.SAMPLE), [draws[d].id for d, _ in live], [i for _, i in live], t)
         for (d, i), token, logp in zip(live, choose(law, torch.from_numpy(u)).tolist(), law):
             finish = Finish.stop if token in tokenizer.eos else Finish.length if t + 1 == MAX_TOKENS else None
-            answers[d][i] = answers[d][i].extended((token,), (0,), (float(logp[token]),)).ended(finish)
+            answers[d][i] = answers[d][i].with_tokens((token,), (0,), (float(logp[token]),)).with_finish(finish)
     finished = [tuple(judged(d.prompt, s, tokenizer) for s in group) for d, group in zip(draws, answers)]
     return [Rollout(draw, group) for draw, group in zip(draws, finished)]
 
@@ -64,7 +64,7 @@ def sample(model: Decoder, tokenizer: Tokenizer, draws: list[Draw]) -> list[Roll
 def judged(prompt: Prompt, answer: Sample, tokenizer: Tokenizer) -> Sample:
     """The finished answer with its text and its verdict. Text is read off the tokens, never the other way."""
     answer = answer.read(*tokenizer.read(answer.tokens))
-    return answer.judged(asyncio.run(calculator_answer(prompt, answer)))
+    return answer.with_verdict(asyncio.run(calculator_answer(prompt, answer)))
 
 
 def forward(model: Decoder, batch: Batch) -> torch.Tensor:

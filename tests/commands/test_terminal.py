@@ -16,10 +16,14 @@ def talk(verdict: Verdict | None = None, finish: Finish | None = Finish.stop) ->
     """One token a microbatch."""
     sample, ends = Sample(context=(9,), stream=(0,)), []
     for origin, text in PIECES:
-        sample = sample.extended((5,), (origin,), (-1.0,))
+        sample = sample.with_tokens((5,), (origin,), (-1.0,))
         ends.append(len(text) + (ends[-1] if ends else 0))
-    sample = sample.read("".join(text for _, text in PIECES), tuple(ends)).ended(finish).counted({"calls": 1.5})
-    return sample.judged(verdict) if verdict else sample
+    sample = (
+        sample.with_text("".join(text for _, text in PIECES), tuple(ends))
+        .with_finish(finish)
+        .add_counts({"calls": 1.5})
+    )
+    return sample.with_verdict(verdict) if verdict else sample
 
 
 def test_who_said_what_without_what_the_template_wrote() -> None:

@@ -15,8 +15,8 @@ def conversation(*lengths: int, counts: Mapping[str, float], role: str = "answer
     for i, n in enumerate(lengths):
         if i:
             sample = sample.insert((7, 7), ENVIRONMENT).insert((8,), TEMPLATE)
-        sample = sample.extended((5,) * n, (0,) * n, (-1.0,) * n)
-    return sample.counted(counts)
+        sample = sample.with_tokens((5,) * n, (0,) * n, (-1.0,) * n)
+    return sample.add_counts(counts)
 
 
 def rollout(*samples: Sample, selected: bool = True) -> Rollout:
@@ -49,5 +49,5 @@ def test_a_count_is_a_finite_number(count: object) -> None:
 
 
 def test_a_fork_has_counted_nothing_yet() -> None:
-    assert conversation(3, counts={"calls": 2}).counted({"calls": 1}).counts == {"calls": 3}
+    assert conversation(3, counts={"calls": 2}).add_counts({"calls": 1}).counts == {"calls": 3}
     assert conversation(3, counts={"calls": 2}).fork(1, 0).counts == {}

@@ -29,7 +29,7 @@ def rollout(
     samples = tuple(
         Sample(
             context=(1,), stream=(k,), tokens=(2, 3), origin=(0, 0), logp=(-1.0, -1.0), finish=finish,
-            verdict=Verdict(o, parts={"chain_true": parts}, said=said[k] if said else None),
+            verdict=Verdict(o, parts={"chain_true": parts}, answer=said[k] if said else None),
         )
         for k, o in enumerate(outcomes)
     )  # fmt: skip

@@ -45,7 +45,7 @@ def asks() -> list[GenerationRequest]:
 
 def batch(asked: list[GenerationRequest], spans: list[Generation]) -> Batch:
     samples = [
-        Sample(context=a.context, stream=a.stream, verdict=Verdict(Outcome.wrong)).extended(
+        Sample(context=a.context, stream=a.stream, verdict=Verdict(Outcome.wrong)).with_tokens(
             s.tokens, s.versions, s.logp, s.routes
         )
         for a, s in zip(asked, spans)
@@ -101,10 +101,10 @@ def test_an_interrupted_answer_goes_on_where_it_was(model: TransformersModel) ->
 
     cut, rest = asyncio.run(go())
     assert cut.finish is Finish.cut and len(cut.routes) == len(ask.context) + len(cut.tokens) - 1
-    sample = Sample(context=ask.context, stream=(3,)).extended(cut.tokens, cut.versions, cut.logp, cut.routes)
-    sample = sample.extended(rest.tokens, rest.versions, rest.logp, rest.routes)
+    sample = Sample(context=ask.context, stream=(3,)).with_tokens(cut.tokens, cut.versions, cut.logp, cut.routes)
+    sample = sample.with_tokens(rest.tokens, rest.versions, rest.logp, rest.routes)
     assert sample.tokens == answered(it, [ask])[0].tokens and sample.routes[: len(cut.routes)] == cut.routes
-    b = pack([Rollout(Draw(0, Prompt("p", PROMPT), 1), (sample.judged(Verdict(Outcome.wrong)),))])
+    b = pack([Rollout(Draw(0, Prompt("p", PROMPT), 1), (sample.with_verdict(Verdict(Outcome.wrong)),))])
     assert right(model, b)
 
 
@@ -116,11 +116,11 @@ def test_nothing_is_written_down_unasked(model: TransformersModel) -> None:
 
 def test_a_samples_verbs_keep_them_in_their_places() -> None:
     lines = tuple(bytes([i]) for i in range(9))
-    sample = Sample(context=(1, 2, 3), stream=(0,)).extended((4, 5), (0, 0), (-1.0, -1.0), lines[:4])
+    sample = Sample(context=(1, 2, 3), stream=(0,)).with_tokens((4, 5), (0, 0), (-1.0, -1.0), lines[:4])
     told = sample.insert((6, 7), ENVIRONMENT)
     assert told.routes == lines[:4]  # of neither 5 nor 6 and 7
     other = (b"x",) * 4 + lines[4:8]
-    whole = told.extended((8, 9), (1, 1), (-1.0, -1.0), other)
+    whole = told.with_tokens((8, 9), (1, 1), (-1.0, -1.0), other)
     assert whole.routes == lines[:8] and len(whole.routes) == 3 + 6 - 1
     assert whole.fork(1, 0).routes == lines[:3] and whole.fork(0, 0).routes == lines[:2]
     turn = whole.read("abcdef", tuple(range(1, 7))).last_turn

@@ -16,7 +16,7 @@ REPLIES: list[Observation] = [
     "two\nlines \u2028 é\ud800",
     None,
     Verdict(Outcome.correct),
-    Verdict(Outcome.wrong, 0.25, {"style": 0.5}, "nearly", said="7"),
+    Verdict(Outcome.wrong, 0.25, {"style": 0.5}, "nearly", answer="7"),
     Verdict(Outcome.unverifiable, cause="Mine.step: no answer within 10 s"),
     CountedText("error: no call\n", calls=2, malformed=0.5),
 ]

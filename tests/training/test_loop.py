@@ -127,7 +127,7 @@ class Only:
         return (
             rollout
             if draw.id in self.mixed
-            else replace(rollout, samples=tuple(s.judged(wrong) for s in rollout.samples))
+            else replace(rollout, samples=tuple(s.with_verdict(wrong) for s in rollout.samples))
         )
 
 

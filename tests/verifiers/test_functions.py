@@ -30,7 +30,7 @@ class Verdict:
     cause: str = ""
 
 class Reading(Verdict):
-    said = "one half"
+    answer = "one half"
 Reading.__name__ = "Verdict"
 
 class Item:
@@ -213,8 +213,8 @@ def test_what_an_async_function_returns(user, judged):
 
 def test_what_a_function_read_as_the_answer_comes_along(user, judged):
     verifier = judged(user.grade, workers=1)
-    assert ask(verifier, "Reading(1)").said == "one half"
-    assert ask(verifier, "Verdict(1)").said is None and ask(verifier, "True").said is None
+    assert ask(verifier, "Reading(1)").answer == "one half"
+    assert ask(verifier, "Verdict(1)").answer is None and ask(verifier, "True").answer is None
 
 
 async def returns_verdict(prompt: str, answer: str, gold: object) -> Verdict:

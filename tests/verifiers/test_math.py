@@ -382,7 +382,7 @@ def test_every_writing_of_a_fraction(fraction):
 
 def test_what_it_says_of_an_answer(exact):
     verdict = ask(exact, r"\boxed{0.50\text{ cm}}", r"\frac12")
-    assert verdict.outcome is RIGHT and verdict.said == "1/2"
+    assert verdict.outcome is RIGHT and verdict.answer == "1/2"
     assert verdict.feedback == r"read '0.50\\text{ cm}' by the box; exact"
     assert ask(exact, r"\boxed{9^{9^9}}", 7).feedback.endswith("a tower of powers")
     assert ask(exact, "34", 34).feedback == "no answer: no box, no answer line"

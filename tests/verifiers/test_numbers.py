@@ -174,4 +174,4 @@ def test_no_text_raises(text: str):
 def test_what_was_read_as_the_answer_is_said(verifier: Verifier, text: str, said: str | None):
     """Equal answers, however written, are equal votes; an answer in which none was found has none."""
     sample = Sample(context=(), stream=(0,), text=text)
-    assert asyncio.run(verifier(Prompt("p", (), "7*5=", {"answer": 35}), sample)).said == said
+    assert asyncio.run(verifier(Prompt("p", (), "7*5=", {"answer": 35}), sample)).answer == said

@@ -114,7 +114,7 @@ def test_regex(named):
     assert ask(whole, " 12 ", r"\d+").outcome is RIGHT and ask(whole, "12 cm", r"\d+").outcome is WRONG
     group = named(r"regex(pattern='#### (-?[0-9]+)')")
     assert ask(group, "#### 1\n#### 12", 12).outcome is RIGHT and ask(group, "#### 1\n#### 12", 1).outcome is WRONG
-    assert ask(group, "twelve", 12).outcome is MALFORMED and ask(group, "#### 12", 12).said == "12"
+    assert ask(group, "twelve", 12).outcome is MALFORMED and ask(group, "#### 12", 12).answer == "12"
 
 
 def test_a_pattern_that_explodes_is_ended_by_its_own_clock(named):

@@ -25,7 +25,7 @@ def told_sample(sample: Sample) -> str:
 def spoken(sample: Sample) -> list[tuple[str, str]]:
     """Who said what, in order; what a chat template writes between turns was said by nobody and is left out.
 
-    >>> talk = Sample(context=(), stream=(0,)).extended((1, 2), (0, 0), (-1.0, -1.0)).insert((3,), ENVIRONMENT)
+    >>> talk = Sample(context=(), stream=(0,)).with_tokens((1, 2), (0, 0), (-1.0, -1.0)).insert((3,), ENVIRONMENT)
     >>> spoken(talk.read("abc", (1, 2, 3)))
     [('model', 'ab'), ('environment', 'c')]
     """

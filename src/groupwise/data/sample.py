@@ -63,7 +63,7 @@ class Verdict:
     parts: Mapping[str, float] = field(default_factory=dict)
     feedback: str = ""
     cause: str = ""
-    said: str | None = None
+    answer: str | None = None
 
     @property
     def value(self) -> float:
@@ -162,26 +162,28 @@ class Sample:
 
     def insert(self, ids: Ids, origin: int) -> "Sample":
         """The sample with tokens that nobody sampled behind its own."""
-        return self.extended(ids, (origin,) * len(ids), (math.nan,) * len(ids))
+        return self.with_tokens(ids, (origin,) * len(ids), (math.nan,) * len(ids))
 
-    def extended(self, tokens: Ids, origin: Ids, logp: tuple[float, ...], routes: tuple[bytes, ...] = ()) -> "Sample":
+    def with_tokens(
+        self, tokens: Ids, origin: Ids, logp: tuple[float, ...], routes: tuple[bytes, ...] = ()
+    ) -> "Sample":
         """The sample with more tokens; `routes` are of all that stands before them, and of them."""
         return replace(
             self, tokens=self.tokens + tokens, origin=self.origin + origin, logp=self.logp + logp,
             routes=self.routes + routes[len(self.routes) :],
         )  # fmt: skip
 
-    def ended(self, finish: Finish | None) -> "Sample":
+    def with_finish(self, finish: Finish | None) -> "Sample":
         return replace(self, finish=finish)
 
-    def read(self, text: str, ends: Ids) -> "Sample":
+    def with_text(self, text: str, ends: Ids) -> "Sample":
         """The sample with the text of its tokens, and where in it each token ends."""
         return replace(self, text=text, ends=ends)
 
-    def judged(self, verdict: Verdict) -> "Sample":
+    def with_verdict(self, verdict: Verdict) -> "Sample":
         return replace(self, verdict=verdict)
 
-    def counted(self, counts: Mapping[str, float]) -> "Sample":
+    def add_counts(self, counts: Mapping[str, float]) -> "Sample":
         """The sample with more added to what was counted before."""
         names = {**self.counts, **counts}
         return replace(self, counts={name: self.counts.get(name, 0) + counts.get(name, 0) for name in names})

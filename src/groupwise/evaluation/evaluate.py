@@ -101,7 +101,7 @@ def majority(right: int, others: tuple[int, ...], silent: int) -> tuple[float, .
 def tally(rollout: Rollout) -> Tally:
     """What a rollout's answers came to."""
     outcomes = [(s.verdict, s.verdict.outcome if s.verdict else Outcome.unverifiable) for s in answered(rollout)]
-    wrong = [verdict.said for verdict, outcome in outcomes if verdict and outcome is Outcome.wrong]
+    wrong = [verdict.answer for verdict, outcome in outcomes if verdict and outcome is Outcome.wrong]
     others = None if None in wrong else tuple(sorted(Counter(wrong).values(), reverse=True))
     right = sum(outcome is Outcome.correct for _, outcome in outcomes)
     return Tally(rollout.draw.prompt.id, len(outcomes), right, others)

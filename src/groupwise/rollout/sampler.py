@@ -87,7 +87,7 @@ class DrawSampler:
             )  # fmt: skip
             with self._awaiting("the engine"):
                 span = await self.engine.sample(ask)
-            sample = sample.extended(span.tokens, span.versions, span.logp, span.routes)
+            sample = sample.with_tokens(span.tokens, span.versions, span.logp, span.routes)
             more, finish = more - len(span.tokens), span.finish
             if finish is not Finish.cut:
                 break
@@ -135,8 +135,8 @@ class DrawSampler:
         """
         before, ids, after = conversation_turn(self.tokenizer, self.frame, sample.tokens, words)
         if isinstance(words, CountedText):
-            sample = sample.counted(words.counts)
-        return sample.insert(before, TEMPLATE).insert(ids, ENVIRONMENT).insert(after, TEMPLATE).ended(None)
+            sample = sample.add_counts(words.counts)
+        return sample.insert(before, TEMPLATE).insert(ids, ENVIRONMENT).insert(after, TEMPLATE).with_finish(None)
 
     async def score(self, context: Ids, sample: Sample) -> tuple[float, ...]:
         """The log-prob of each of the sample's tokens, had it been an answer to `context`."""

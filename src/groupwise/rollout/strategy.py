@@ -51,7 +51,7 @@ class Turns:
             (answer,) = await sampler.verify([sample.last_turn])
             assert answer.verdict is not None, "verify gives each sample a verdict"
             verdict = answer.verdict
-        return sample.judged(verdict).counted({"failed": int(failed)})
+        return sample.with_verdict(verdict).add_counts({"failed": int(failed)})
 
     async def _converse(self, sampler: Sampler, sample: Sample) -> tuple[Sample, Verdict | None]:
         """The whole conversation, and the verdict if it ended with one."""
@@ -67,7 +67,7 @@ class Turns:
                 except BadData as error:
                     return sample, Verdict(Outcome.unverifiable, cause=f"the environment spoke: {error.what}")
                 if turn == self.most or len(longer.tokens) >= sample.limit:
-                    return replace(sample, counts=longer.counts).ended(Finish.length), None
+                    return replace(sample, counts=longer.counts).with_finish(Finish.length), None
                 sample = longer
             sample = await sampler.extend(sample)
             if sample.finish is not Finish.stop:

@@ -93,7 +93,7 @@ async def calculator_answer(prompt: Prompt, sample: Sample) -> Verdict:
     # Compared as text: an answer of a million digits is merely wrong.
     size = digits.lstrip("0") or "0"
     said = f"-{size}" if sign == "-" and size != "0" else size
-    return Verdict(Outcome.correct if said == str(prompt.given["answer"]) else Outcome.wrong, parts=parts, said=said)
+    return Verdict(Outcome.correct if said == str(prompt.given["answer"]) else Outcome.wrong, parts=parts, answer=said)
 
 
 def demonstrations(seed: int, n: int, chain_share: float) -> list[tuple[str, str]]:

@@ -53,8 +53,8 @@ def written(demonstrations: Sequence[Demonstration]) -> Batch:
     def rollout(i: int, d: Demonstration) -> Rollout:
         n = len(d.answer)
         sample = Sample(context=d.context, stream=(0,), limit=n, finish=Finish.stop)
-        sample = sample.extended(d.answer, d.origin or (WRITTEN,) * n, (math.nan,) * n)
-        return Rollout(Draw(i, Prompt(str(i), d.context), 1), (sample.judged(Verdict(Outcome.correct)),))
+        sample = sample.with_tokens(d.answer, d.origin or (WRITTEN,) * n, (math.nan,) * n)
+        return Rollout(Draw(i, Prompt(str(i), d.context), 1), (sample.with_verdict(Verdict(Outcome.correct)),))
 
     batch = pack([rollout(i, d) for i, d in enumerate(demonstrations)])
     return batch.having(advantage=torch.ones(batch.tokens, dtype=torch.float64))

@@ -17,7 +17,7 @@ class Verdict:
     parts: dict[str, float] = field(default_factory=dict)
     feedback: str = ""
     cause: str = ""
-    said: str | None = None
+    answer: str | None = None
 
 
 def regex(pattern: str, text: str, whole: bool, gold: str | None) -> Verdict:
@@ -34,7 +34,7 @@ def regex(pattern: str, text: str, whole: bool, gold: str | None) -> Verdict:
     if found is None or found[1] is None:
         return Verdict(MALFORMED, feedback="the pattern does not match")
     said = found[1].strip()
-    return Verdict(CORRECT if said == gold else WRONG, said=said[:200])
+    return Verdict(CORRECT if said == gold else WRONG, answer=said[:200])
 
 
 def json_schema(schema: Any, text: str) -> Verdict:

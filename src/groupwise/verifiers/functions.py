@@ -243,8 +243,8 @@ def _read(reply: dict[str, Any]) -> Verdict:
         score = None if said["score"] is None else _number(said["score"])
         parts = {name: _number(value) for name, value in said["parts"].items()}
         told = {name: str(said[name]) for name in ("feedback", "cause")}
-        read = said["said"] if isinstance(said["said"], str) else None
-        return as_verdict(Verdict(Outcome(said["outcome"]), score, parts, **told, said=read))
+        read = said["answer"] if isinstance(said["answer"], str) else None
+        return as_verdict(Verdict(Outcome(said["outcome"]), score, parts, **told, answer=read))
     except (ArithmeticError, TypeError, ValueError) as error:
         return unverifiable(f"it returned a Verdict that cannot be: {error}")
 

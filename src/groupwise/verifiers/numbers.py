@@ -26,7 +26,7 @@ async def exact(prompt: Prompt, sample: Sample) -> Verdict:
     gold = prompt.given["answer"]
     if not is_plain(gold):
         return _no_gold(gold, "text or a number")
-    return Verdict(Outcome.correct if said == " ".join(str(gold).split()) else Outcome.wrong, said=said)
+    return Verdict(Outcome.correct if said == " ".join(str(gold).split()) else Outcome.wrong, answer=said)
 
 
 async def last_number(prompt: Prompt, sample: Sample) -> Verdict:
@@ -43,7 +43,7 @@ async def last_number(prompt: Prompt, sample: Sample) -> Verdict:
         return Verdict(Outcome.malformed)
     value = _value(found[0])
     said = found[0][0] if value is None else str(value)
-    return Verdict(Outcome.correct if value == gold else Outcome.wrong, said=said)
+    return Verdict(Outcome.correct if value == gold else Outcome.wrong, answer=said)
 
 
 def as_number(gold: Any) -> Fraction | None:

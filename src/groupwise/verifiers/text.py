@@ -44,7 +44,7 @@ class Text:
         if not said:
             return Verdict(Outcome.malformed, feedback="nothing is said")
         wanted = {self.normal(str(g)) for g in (gold if isinstance(gold, list) else [gold])}
-        return Verdict(Outcome(said in wanted), said=said[:200])
+        return Verdict(Outcome(said in wanted), answer=said[:200])
 
     def normal(self, text: str) -> str:
         """The text without what does not count.
@@ -91,7 +91,7 @@ class Choice:
         if not letter:
             why = f"not one letter in {found.text[:80]!r}" if found.text else found.rule
             return Verdict(Outcome.malformed, feedback=f"no answer: {why}")
-        return Verdict(Outcome(letter == self.wanted(gold)), said=letter)
+        return Verdict(Outcome(letter == self.wanted(gold)), answer=letter)
 
     def _found(self, text: str, found: Found) -> str:
         """The letter of an answer; of the whole text where no answer was found in it."""

@@ -88,7 +88,7 @@ def judged(grade: Callable[..., Any], asked: list[Any]) -> dict[str, Any]:
         if type(said).__name__ == "Verdict":
             fields = ("score", "feedback", "cause")
             tagged = {name: getattr(said, name) for name in fields}
-            tagged["said"] = getattr(said, "said", None)
+            tagged["answer"] = getattr(said, "answer", None)
             reply = {"verdict": {"outcome": int(said.outcome), "parts": dict(said.parts), **tagged}}
         elif isinstance(said, bool | int | float):
             reply = {"value": said}

@@ -51,7 +51,7 @@ class MathDapo:
             said, gold = (dapo_normal(lines[-1]) if lines else None), dapo_normal(gold)
         if said is None:
             return Verdict(Outcome.malformed, feedback="no box" if self.box else "no line Answer:")
-        return Verdict(Outcome.correct if said == gold else Outcome.wrong, said=said)
+        return Verdict(Outcome.correct if said == gold else Outcome.wrong, answer=said)
 
     fits = staticmethod(is_gold)
 
@@ -163,7 +163,7 @@ class MathDrGrpo:
         golds = [text for text in (boxed(text) if "\\boxed" in text else text for text in texts) if text is not None]
         value = await self._ask([answer, golds, self.fast], ["1", golds, self.fast])
         verdict = value if isinstance(value, Verdict) else Verdict(Outcome(value is True))
-        return verdict if verdict.outcome is Outcome.unverifiable else replace(verdict, said=answer[:200])
+        return verdict if verdict.outcome is Outcome.unverifiable else replace(verdict, answer=answer[:200])
 
     @staticmethod
     def fits(gold: Any) -> bool:

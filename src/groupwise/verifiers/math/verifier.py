@@ -117,7 +117,7 @@ def _said(right: bool, answer: str, how: str) -> Verdict:
     read = tidy(answer)
     number = rational(split_unit(read)[0])
     said = read[:200] if number is None else str(number)
-    return Verdict(Outcome.correct if right else Outcome.wrong, feedback=f"read {answer[:200]!r} by {how}", said=said)
+    return Verdict(Outcome.correct if right else Outcome.wrong, feedback=f"read {answer[:200]!r} by {how}", answer=said)
 
 
 @cache

@@ -31,8 +31,8 @@ BLANK = ("warm_start.steps=80", "warm_start.per_step=16", "method.group_size=8",
 """After so few steps no answer is right: lengths make the rewards differ."""
 
 RUNS: dict[str, tuple[str, ...]] = {
-    "gspo": ("method.minibatches=2", "machine.microbatch_tokens=512"),
-    "grpo_kl": ("method=grpo", "method.group_size=8", "method.minibatches=2", "method.epochs=2",
+    "gspo": ("method.minibatches=2", "machine.piece_tokens=512"),
+    "grpo_kl": ("method=grpo", "method.group_size=8", "method.minibatches=2", "method.passes=2",
                 "optimizer.lr=5e-5", "method.objective.penalties.0.coefficient=0.04"),
     "dapo_refill": ("method=dapo", "method.group_size=8", "method.minibatches=2", "method.refill=2",
                     "method.shaping.1.buffer=8"),
@@ -43,9 +43,9 @@ RUNS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 """Each run: an optional recipe file, then overrides in the words of the old commit."""
 
-WORDS: dict[str, str] = {}
+WORDS = {"machine.piece_tokens": "machine.microbatch_tokens", "method.passes": "method.epochs"}
 """Dotted keys of overrides that were renamed since: old -> new."""
-METRICS: dict[str, str] = {}
+METRICS = {"rollout/families": "rollout/rollouts", "rollout/kept": "rollout/selected"}
 """Names of metrics that were renamed since: old -> new."""
 
 

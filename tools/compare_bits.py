@@ -49,6 +49,10 @@ METRICS = {"rollout/families": "rollout/rollouts", "rollout/kept": "rollout/sele
 """Names of metrics that were renamed since: old -> new."""
 
 
+SAME = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "MKL_CBWR": "AUTO,STRICT"}
+"""The environment of both sides. `import groupwise` sets MKL's mode; the old commit did not."""
+
+
 class Difference(NamedTuple):
     """The first metric that differs; a key that one side lacks has the value None there."""
 
@@ -104,7 +108,7 @@ def train(tree: Path, out: Path, words: Sequence[str]) -> None:
     flags = [text for key, value in dict(pairs).items() for text in (f"--{key}", value)]
     place = ["--out", str(out.parent), "--name", out.name]
     command = [sys.executable, "-m", "groupwise", "train", *recipe, *place, *flags]
-    environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    environment = os.environ | SAME | {"PYTHONPATH": str(tree / "src")}
     done = subprocess.run(command, cwd=out.parent, env=environment, capture_output=True, text=True)
     if done.returncode:
         print(done.stdout, done.stderr, sep="\n", file=sys.stderr)

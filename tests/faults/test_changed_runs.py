@@ -134,7 +134,7 @@ def test_a_checkpoint_of_an_earlier_version_goes_on_with_a_warning(
 
 def test_a_flipped_digit_in_the_metrics_is_found(run: Path) -> None:
     substitute(run / "metrics.jsonl", '"iteration": 1', '"iteration": 3')
-    with pytest.raises(Storage, match=r"metrics\.jsonl is not what it was when checkpoint 1 was saved") as error:
+    with pytest.raises(Storage, match=r"metrics\.jsonl was changed after checkpoint 1 was saved") as error:
         resume(str(run))
     assert "lines 1 to 2" in error.value.evidence
     assert resume(str(run), changed=True) == 0

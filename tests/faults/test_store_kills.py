@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from groupwise.runs.checkpoints import newest_checkpoint, save_checkpoint
-from groupwise.runs.disk import PARKED, RECIPE, Disk, sweep, write_directory, write_file
+from groupwise.runs.disk import PARKED, RECIPE, Disk, remove_leftovers, write_directory, write_file
 from groupwise.runs.logs import LOGS, RunLogs
 from groupwise.training.about import begin
 
@@ -90,7 +90,7 @@ def train(run: Path, iterations: int, disk: Disk, saved: list[int] | None = None
             save_checkpoint(run, iteration, {"weight": weight}, record.state(), keep=2, disk=disk)
             if saved is not None:
                 saved.append(iteration)
-    sweep(run, [run / f"model{PARKED}"], disk)
+    remove_leftovers(run, [run / f"model{PARKED}"], disk)
     with write_directory(run / "model", disk) as draft:
         (draft / "weights").write_bytes(weight.numpy().tobytes())
     write_file(run / "report.html", b"<p>done", disk)

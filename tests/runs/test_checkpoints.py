@@ -1,4 +1,4 @@
-"""The run's directory, lock and checkpoints on a healthy disk, a full one, and one that damages what it holds."""
+"""Run directory, lock and checkpoints: on a healthy disk, on a full disk, and with damaged files."""
 
 import errno
 import json
@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from groupwise.data import Locked, Storage
-from groupwise.runs import checkpoints as store
+from groupwise.runs import checkpoints
 from groupwise.runs.checkpoints import RunLock, newest_checkpoint, run_directory, save_checkpoint
 from groupwise.runs.disk import DISK, Disk
 
@@ -38,27 +38,27 @@ def save(run: Path, *iterations: int, keep: int = 2, disk: Disk = DISK) -> None:
         save_checkpoint(run, iteration, tensors(iteration), {"done": iteration, "x": 0.1}, keep=keep, disk=disk)
 
 
-def whole(run: Path) -> int:
-    """The iteration of the newest checkpoint, once its content is seen to be what was saved for it."""
-    found = newest_checkpoint(run)
-    assert found is not None
-    assert found.state == {"done": found.iteration, "x": 0.1}
-    assert all(torch.equal(value, tensors(found.iteration)[name]) for name, value in found.tensors().items())
-    assert len(found.tensors()) == 2
-    return found.iteration
+def verified_iteration(run: Path) -> int:
+    """The iteration of the newest checkpoint, after a check that its content is what `save` wrote."""
+    newest = newest_checkpoint(run)
+    assert newest is not None
+    assert newest.state == {"done": newest.iteration, "x": 0.1}
+    assert all(torch.equal(value, tensors(newest.iteration)[name]) for name, value in newest.tensors().items())
+    assert len(newest.tensors()) == 2
+    return newest.iteration
 
 
 def names(run: Path) -> list[str]:
     return sorted(path.name for path in (run / "checkpoints").iterdir())
 
 
-# What is saved comes back
+# Round trips
 
 
 @pytest.mark.parametrize(
     "dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.bool]
 )
-def test_tensors_come_back_bit_for_bit(tmp_path: Path, dtype: torch.dtype) -> None:
+def test_tensors_read_back_bit_equal(tmp_path: Path, dtype: torch.dtype) -> None:
     odd = torch.tensor([[0.0, -0.0, math.inf], [-math.inf, math.nan, 0.1]], dtype=torch.float64).to(dtype)
     saved = {
         "odd": odd,
@@ -70,9 +70,9 @@ def test_tensors_come_back_bit_for_bit(tmp_path: Path, dtype: torch.dtype) -> No
         "one": odd[1, 2],
     }
     save_checkpoint(tmp_path, 7, saved, {}, keep=1)
-    found = newest_checkpoint(tmp_path)
-    assert found and found.tensors().keys() == saved.keys()
-    for name, value in found.tensors().items():
+    newest = newest_checkpoint(tmp_path)
+    assert newest and newest.tensors().keys() == saved.keys()
+    for name, value in newest.tensors().items():
         assert value.dtype == dtype and value.shape == saved[name].shape
         bits = [x.contiguous().flatten().view(torch.uint8).tolist() for x in (value, saved[name]) if x.numel()]
         assert not bits or bits[0] == bits[1]
@@ -86,52 +86,52 @@ json_values = st.recursive(
 
 
 @given(st.dictionaries(st.text(), json_values, max_size=4))
-def test_state_comes_back_equal(state: dict) -> None:
-    back = json.loads(store.plain_json(state))
-    assert back == state and repr(back) == repr(state)  # repr tells -0.0 from 0.0, True from 1
+def test_state_reads_back_equal(state: dict) -> None:
+    back = json.loads(checkpoints.plain_json(state))
+    assert back == state and repr(back) == repr(state)  # repr distinguishes -0.0 from 0.0 and True from 1
 
 
 @pytest.mark.parametrize("state", [{"a": [math.nan]}, {"a": math.inf}, {"a": {3: "three"}}, {"a": {1, 2}}])
-def test_state_that_would_not_come_back_is_refused_before_anything_is_written(tmp_path: Path, state: dict) -> None:
+def test_state_that_would_not_read_back_equal_raises_before_any_write(tmp_path: Path, state: dict) -> None:
     save(tmp_path, 1)
     with pytest.raises((ValueError, TypeError)):
         save_checkpoint(tmp_path, 2, tensors(2), state, keep=1)
-    assert names(tmp_path) == ["000001"] and whole(tmp_path) == 1
+    assert names(tmp_path) == ["000001"] and verified_iteration(tmp_path) == 1
 
 
-def test_nothing_was_ever_saved(tmp_path: Path) -> None:
+def test_a_run_without_checkpoints(tmp_path: Path) -> None:
     assert newest_checkpoint(tmp_path) is None
     (tmp_path / "checkpoints" / ".writing-000001").mkdir(parents=True)
     assert newest_checkpoint(tmp_path) is None
 
 
-def test_the_newest_are_kept(tmp_path: Path) -> None:
+def test_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
     save(tmp_path, 9, 10, 11, 1_000_000, keep=2)
-    assert names(tmp_path) == ["000011", "1000000"] and whole(tmp_path) == 1_000_000
+    assert names(tmp_path) == ["000011", "1000000"] and verified_iteration(tmp_path) == 1_000_000
     with pytest.raises(ValueError, match="keep is 0"):
         save(tmp_path, 12, keep=0)
 
 
-def test_a_run_that_went_back_leaves_the_future_it_abandoned(tmp_path: Path) -> None:
+def test_saving_deletes_checkpoints_of_later_iterations(tmp_path: Path) -> None:
     save(tmp_path, 5, 10)
     (tmp_path / "checkpoints/000010/state.json").write_text("{}")
-    assert whole(tmp_path) == 5
+    assert verified_iteration(tmp_path) == 5
     save(tmp_path, 6, keep=1)
     assert names(tmp_path) == ["000006"] and newest_checkpoint(tmp_path, strict=True)
 
 
-def test_the_same_iteration_twice(tmp_path: Path) -> None:
+def test_saving_an_iteration_twice_replaces_it(tmp_path: Path) -> None:
     save_checkpoint(tmp_path, 3, {}, {"first": True}, keep=1)
     save(tmp_path, 3)
-    assert names(tmp_path) == ["000003"] and whole(tmp_path) == 3
+    assert names(tmp_path) == ["000003"] and verified_iteration(tmp_path) == 3
 
 
-def test_what_a_killed_save_left_is_ignored_then_swept(tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_save_are_ignored_then_deleted(tmp_path: Path) -> None:
     save(tmp_path, 1)
     for name in (".writing-000002", ".deleting-000000"):
         (tmp_path / "checkpoints" / name / "deep").mkdir(parents=True)
         (tmp_path / "checkpoints" / name / "tensors.safetensors").write_bytes(b"half")
-    assert whole(tmp_path) == 1
+    assert verified_iteration(tmp_path) == 1
     save(tmp_path, 2)
     assert names(tmp_path) == ["000001", "000002"]
 
@@ -139,39 +139,39 @@ def test_what_a_killed_save_left_is_ignored_then_swept(tmp_path: Path) -> None:
 # Damage
 
 
-def flipped(path: Path, where: random.Random) -> None:
+def flip_bit(path: Path, rng: random.Random) -> None:
     data = bytearray(path.read_bytes())
-    data[where.randrange(len(data))] ^= 1 << where.randrange(8)
+    data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
     path.write_bytes(data)
 
 
-def cut_short(path: Path, where: random.Random) -> None:
-    os.truncate(path, where.randrange(path.stat().st_size))
+def truncate(path: Path, rng: random.Random) -> None:
+    os.truncate(path, rng.randrange(path.stat().st_size))
 
 
-def grown(path: Path, where: random.Random) -> None:
-    path.write_bytes(path.read_bytes() + where.randbytes(3))
+def extend(path: Path, rng: random.Random) -> None:
+    path.write_bytes(path.read_bytes() + rng.randbytes(3))
 
 
-def zeroed(path: Path, where: random.Random) -> None:
+def zero(path: Path, rng: random.Random) -> None:
     path.write_bytes(bytes(path.stat().st_size))
 
 
-def gone(path: Path, where: random.Random) -> None:
+def unlink(path: Path, rng: random.Random) -> None:
     path.unlink()
 
 
-def linked(path: Path, where: random.Random) -> None:
+def replace_by_link(path: Path, rng: random.Random) -> None:
     path.rename(path.parents[2] / f"moved-{path.name}")
     path.symlink_to(path.parents[2] / f"moved-{path.name}")
 
 
-def piped(path: Path, where: random.Random) -> None:
+def replace_by_pipe(path: Path, rng: random.Random) -> None:
     path.unlink()
     os.mkfifo(path)
 
 
-def foldered(path: Path, where: random.Random) -> None:
+def replace_by_directory(path: Path, rng: random.Random) -> None:
     path.unlink()
     path.mkdir()
 
@@ -180,48 +180,57 @@ def foldered(path: Path, where: random.Random) -> None:
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize(
     ("damage", "times"),
-    [(flipped, 60), (cut_short, 30), (grown, 2), (zeroed, 1), (gone, 1), (linked, 1), (piped, 1), (foldered, 1)],
+    [
+        (flip_bit, 60),
+        (truncate, 30),
+        (extend, 2),
+        (zero, 1),
+        (unlink, 1),
+        (replace_by_link, 1),
+        (replace_by_pipe, 1),
+        (replace_by_directory, 1),
+    ],
 )
-def test_a_damaged_newest_is_named_and_the_one_before_is_taken(
+def test_a_damaged_newest_checkpoint_is_named_and_the_previous_one_is_used(
     tmp_path: Path, name: str, damage: Callable[[Path, random.Random], None], times: int
 ) -> None:
-    where = random.Random(f"{name} {damage.__name__}")
+    rng = random.Random(f"{name} {damage.__name__}")
     save(tmp_path, 1, 2)
     path = tmp_path / "checkpoints/000002" / name
-    good = path.read_bytes()
-    fell_back = 0
+    original = path.read_bytes()
+    fallbacks = 0
     for _ in range(times):
-        damage(path, where)
+        damage(path, rng)
         try:
-            found = newest_checkpoint(tmp_path)
-        except Storage as error:  # one flip turns format 1 into 3, 5 or 9: that stops rather than guesses
-            assert (name, damage) == ("manifest.json", flipped) and "newer version" in error.what
+            newest = newest_checkpoint(tmp_path)
+        except Storage as error:  # a flip can turn format 1 into 3, 5 or 9, which raises
+            assert (name, damage) == ("manifest.json", flip_bit) and "newer version" in error.what
         else:
-            assert found
-            fell_back += found.iteration == 1
-            if found.iteration == 1:
-                assert len(found.warnings) == 1
-                assert "000002 is damaged" in found.warnings[0] and "using 000001" in found.warnings[0]
-                assert name in found.warnings[0] or "manifest" in found.warnings[0]
-                if damage in (cut_short, grown) and name != "manifest.json":
-                    assert f"{name} has {path.stat().st_size} bytes" in found.warnings[0]
+            assert newest
+            fallbacks += newest.iteration == 1
+            if newest.iteration == 1:
+                assert len(newest.warnings) == 1
+                assert "000002 is damaged" in newest.warnings[0] and "using 000001" in newest.warnings[0]
+                assert name in newest.warnings[0] or "manifest" in newest.warnings[0]
+                if damage in (truncate, extend) and name != "manifest.json":
+                    assert f"{name} has {path.stat().st_size} bytes" in newest.warnings[0]
                 with pytest.raises(Storage, match="000002 is damaged"):
                     newest_checkpoint(tmp_path, strict=True)
-            assert whole(tmp_path) == found.iteration
+            assert verified_iteration(tmp_path) == newest.iteration
         if path.is_dir():
             path.rmdir()
         else:
             path.unlink(missing_ok=True)
-        path.write_bytes(good)
-    assert fell_back >= times * (0.9 if name == "manifest.json" else 1)
+        path.write_bytes(original)
+    assert fallbacks >= times * (0.9 if name == "manifest.json" else 1)
 
 
 @pytest.mark.t(50)
-def test_every_checkpoint_damaged(tmp_path: Path) -> None:
+def test_all_checkpoints_damaged_raises(tmp_path: Path) -> None:
     save(tmp_path, 1, 2)
     for path in (tmp_path / "checkpoints").glob("*/tensors.safetensors"):
-        flipped(path, random.Random(0))
-    with pytest.raises(Storage, match="no checkpoint of") as caught:
+        flip_bit(path, random.Random(0))
+    with pytest.raises(Storage, match="every checkpoint of") as caught:
         newest_checkpoint(tmp_path)
     assert "000001" in caught.value.evidence and "000002" in caught.value.evidence and caught.value.code == 6
 
@@ -229,22 +238,22 @@ def test_every_checkpoint_damaged(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["[]", "1", "{}", "[" * 100_000, '{"format": 1}', '{"format": 1, "iteration": 2, "files": ["state.json"]}']
 )
-def test_a_manifest_that_is_something_else(tmp_path: Path, text: str) -> None:
+def test_an_invalid_manifest_is_damage(tmp_path: Path, text: str) -> None:
     save(tmp_path, 1, 2)
     (tmp_path / "checkpoints/000002/manifest.json").write_text(text)
-    assert whole(tmp_path) == 1
+    assert verified_iteration(tmp_path) == 1
 
 
-def test_a_checkpoint_under_another_name_is_not_taken_for_it(tmp_path: Path) -> None:
+def test_a_renamed_checkpoint_is_damage(tmp_path: Path) -> None:
     save(tmp_path, 1, 2)
     (tmp_path / "checkpoints/000002").rename(tmp_path / "checkpoints/000009")
-    assert whole(tmp_path) == 1
+    assert verified_iteration(tmp_path) == 1
 
 
-def test_a_newer_format_says_to_upgrade(tmp_path: Path) -> None:
+def test_the_error_for_a_newer_format_advises_an_upgrade(tmp_path: Path) -> None:
     save(tmp_path, 1, 2)
     path = tmp_path / "checkpoints/000002/manifest.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"format": store.FORMAT + 1}))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"format": checkpoints.FORMAT + 1}))
     with pytest.raises(Storage, match="newer version") as caught:
         newest_checkpoint(tmp_path)
     assert "pip install --upgrade" in caught.value.fix
@@ -255,7 +264,7 @@ class Canary:
         return (Path.touch, (Path("canary"),))
 
 
-def test_foreign_files_are_never_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_files_are_never_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     save(tmp_path, 1, 2)
     home = tmp_path / "checkpoints"
@@ -264,9 +273,9 @@ def test_foreign_files_are_never_opened(tmp_path: Path, monkeypatch: pytest.Monk
     (home / "000004").mkdir()
     (home / "000004" / "pytorch_model.bin").write_bytes(pickle.dumps(Canary()))
     (home / "000005").symlink_to(home / "000002")
-    found = newest_checkpoint(tmp_path)
-    assert found and found.iteration == 2 and len(found.warnings) == 2
-    assert found.tensors().keys() == tensors(2).keys()
+    newest = newest_checkpoint(tmp_path)
+    assert newest and newest.iteration == 2 and len(newest.warnings) == 2
+    assert newest.tensors().keys() == tensors(2).keys()
     assert not (tmp_path / "canary").exists()
 
 
@@ -274,7 +283,7 @@ def test_foreign_files_are_never_opened(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 class Full(Disk):
-    """Has room for so many bytes; a write that does not fit leaves what did."""
+    """Has room for `room` bytes. A write that does not fit stores the part that fits."""
 
     def __init__(self, room: int) -> None:
         self.room = room
@@ -287,17 +296,17 @@ class Full(Disk):
 
 
 @pytest.mark.parametrize("room", [0, 1, 300, 350, 400, 550])
-def test_a_full_disk_leaves_the_checkpoint_before(tmp_path: Path, room: int) -> None:
+def test_a_full_disk_leaves_the_previous_checkpoint(tmp_path: Path, room: int) -> None:
     save(tmp_path, 1)
     with pytest.raises(Storage, match="checkpoint 2 could not be written") as caught:
         save(tmp_path, 2, disk=Full(room))
     assert "free space" in caught.value.fix and "MB needed" in caught.value.evidence
-    assert names(tmp_path) == ["000001"] and whole(tmp_path) == 1
+    assert names(tmp_path) == ["000001"] and verified_iteration(tmp_path) == 1
     save(tmp_path, 2)
-    assert whole(tmp_path) == 2
+    assert verified_iteration(tmp_path) == 2
 
 
-def test_a_file_size_limit_is_told_the_same_way(tmp_path: Path) -> None:
+def test_a_file_size_limit_raises_the_same_error(tmp_path: Path) -> None:
     save(tmp_path, 1)
     child = os.fork()
     if child == 0:
@@ -310,19 +319,19 @@ def test_a_file_size_limit_is_told_the_same_way(tmp_path: Path) -> None:
         finally:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 6
-    assert names(tmp_path) == ["000001"] and whole(tmp_path) == 1
+    assert names(tmp_path) == ["000001"] and verified_iteration(tmp_path) == 1
 
 
-class Refusing(Disk):
-    """Refuses its n-th operation, once."""
+class Failing(Disk):
+    """Raises EIO in its n-th operation, once."""
 
     def __init__(self, number: int) -> None:
-        self.left = number
+        self.remaining = number
 
     def __getattribute__(self, name: str) -> object:
         if name in OPERATIONS:
-            self.left -= 1
-            if self.left == 0:
+            self.remaining -= 1
+            if self.remaining == 0:
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
         return super().__getattribute__(name)
 
@@ -331,35 +340,35 @@ OPERATIONS = {name for name in vars(Disk) if not name.startswith("_")}
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_a_refusal_anywhere_leaves_one_whole_checkpoint(tmp_path: Path, again: bool) -> None:
-    refusals = 0
+def test_a_failure_in_any_operation_leaves_a_whole_checkpoint(tmp_path: Path, again: bool) -> None:
+    failures = 0
     for number in range(1, 60):
         run = tmp_path / str(number)
         run.mkdir()
         save(run, 1)
         if again:
             save_checkpoint(run, 2, tensors(2), {"done": 2, "x": 0.1, "older": 1}, keep=1)
-        disk = Refusing(number)
+        disk = Failing(number)
         try:
             save(run, 2, keep=1, disk=disk)
         except Storage as error:
-            refusals += 1
+            failures += 1
             assert "Input/output error" in error.evidence
             if again:
-                found = newest_checkpoint(run, strict=True)
-                assert found and found.iteration == 2
+                newest = newest_checkpoint(run, strict=True)
+                assert newest and newest.iteration == 2
             else:
-                assert whole(run) in (1, 2)
+                assert verified_iteration(run) in (1, 2)
             assert not [name for name in names(run) if name.startswith(".writing")]
         else:
-            assert disk.left > 0  # past the last operation
+            assert disk.remaining > 0  # past the last operation
             break
         save(run, 3, keep=1)
-        assert names(run) == ["000003"] and whole(run) == 3
-    assert refusals >= 14
+        assert names(run) == ["000003"] and verified_iteration(run) == 3
+    assert failures >= 14
 
 
-def test_sync_reaches_the_platter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sync_calls_fsync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[int] = []
     monkeypatch.setattr(os, "fsync", lambda handle: synced.append(os.fstat(handle).st_ino))
     (tmp_path / "file").write_text("x")
@@ -371,7 +380,7 @@ def test_sync_reaches_the_platter(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 # Names and locks
 
 
-def test_runs_started_in_one_second_get_their_own_directories(tmp_path: Path) -> None:
+def test_runs_started_in_one_second_get_different_directories(tmp_path: Path) -> None:
     runs = [run_directory(tmp_path / "runs", "calculator", lambda: SECOND) for _ in range(3)]
     assert len(set(runs)) == 3 and all(run.is_dir() for run in runs)
     assert re.fullmatch(r"calculator-2023111[45]-\d{6}", runs[0].name)
@@ -385,7 +394,7 @@ def test_a_recipe_name_cannot_leave_the_root(tmp_path: Path, name: str) -> None:
     assert run.name.isascii() and run.name[0] not in ".-"
 
 
-def test_a_root_that_is_a_file(tmp_path: Path) -> None:
+def test_a_root_that_is_a_file_raises(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("")
     with pytest.raises(Storage, match="a run directory could not be written"):
         run_directory(tmp_path / "runs", "x", lambda: SECOND)
@@ -401,7 +410,7 @@ sys.stdin.read()
 """
 
 
-def test_a_second_process_is_refused_until_the_first_is_killed(tmp_path: Path) -> None:
+def test_a_second_process_raises_until_the_first_is_killed(tmp_path: Path) -> None:
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -438,7 +447,7 @@ def test_a_worker_that_outlives_its_killed_parent_does_not_keep_the_lock(tmp_pat
             RunLock(tmp_path)
         os.kill(parent, signal.SIGKILL)
         os.waitpid(parent, 0)
-        os.kill(worker, 0)  # it lives
+        os.kill(worker, 0)  # the worker is alive
         RunLock(tmp_path).close()
     finally:
         os.kill(worker, signal.SIGKILL)

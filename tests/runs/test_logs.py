@@ -1,4 +1,4 @@
-"""Logs and samples: whole lines, no seam after a resume, nothing lost while the disk is full."""
+"""Logs and samples: complete lines, equal files after a resume, no data lost while the disk is full."""
 
 import errno
 import json
@@ -15,10 +15,10 @@ from groupwise.runs.disk import Disk
 from groupwise.runs.logs import RunLogs, read_lines
 
 
-def iterate(record: RunLogs, iteration: int) -> None:
-    record.metrics({"iteration": iteration, "reward": 1 / (iteration + 3), "text": "é\n\u2028\ud800"})
-    record.timings({"iteration": iteration, "seconds": 0.5})
-    record.samples(iteration, [{"text": "a"}, {"text": "b"}], {"advantage": torch.tensor([0.1, iteration])})
+def iterate(logs: RunLogs, iteration: int) -> None:
+    logs.metrics({"iteration": iteration, "reward": 1 / (iteration + 3), "text": "é\n\u2028\ud800"})
+    logs.timings({"iteration": iteration, "seconds": 0.5})
+    logs.samples(iteration, [{"text": "a"}, {"text": "b"}], {"advantage": torch.tensor([0.1, iteration])})
 
 
 def contents(run: Path) -> dict[str, bytes]:
@@ -27,18 +27,18 @@ def contents(run: Path) -> dict[str, bytes]:
 
 def run_of(path: Path, iterations: int) -> Path:
     path.mkdir()
-    record = RunLogs(path)
+    logs = RunLogs(path)
     for iteration in range(1, iterations + 1):
-        iterate(record, iteration)
-    record.close()
+        iterate(logs, iteration)
+    logs.close()
     return path
 
 
-def test_lines_come_back_in_order_and_equal(tmp_path: Path) -> None:
-    record = RunLogs(tmp_path)
+def test_lines_read_back_equal_and_in_order(tmp_path: Path) -> None:
+    logs = RunLogs(tmp_path)
     line = {"z": 0.1 + 0.2, "a": 5e-324, "n": -0.0, "big": 2**70, "list": [1.5, {"x": None}], "text": "é\n\u2028\ud800"}
-    record.metrics(line)
-    record.metrics({"nan": math.nan, "deep": {"inf": [math.inf, -math.inf, 1.0]}})
+    logs.metrics(line)
+    logs.metrics({"nan": math.nan, "deep": {"inf": [math.inf, -math.inf, 1.0]}})
     lines = read_lines(tmp_path / "metrics.jsonl")
     assert repr(lines[0]) == repr(line)
     assert lines[1] == {"nan": None, "deep": {"inf": [None, None, 1.0]}}
@@ -61,64 +61,64 @@ def test_samples_are_two_files_an_iteration(tmp_path: Path) -> None:
     assert torch.equal(load_file(run / "samples/000002.safetensors")["advantage"], torch.tensor([0.1, 2]))
 
 
-def test_a_torn_last_line_is_left_out_wherever_it_was_torn(tmp_path: Path) -> None:
+def test_a_torn_last_line_is_left_out_at_every_byte(tmp_path: Path) -> None:
     run = run_of(tmp_path / "a", 3)
     path = run / "metrics.jsonl"
     data = path.read_bytes()
     last = data.rindex(b"\n", 0, -1) + 1
     for size in range(len(data) + 1):
         path.write_bytes(data[:size])
-        whole = data[:size].count(b"\n")
-        assert [line["iteration"] for line in read_lines(path)] == [1, 2, 3][:whole]
-        assert whole == 2 or size < last or size == len(data)
+        complete = data[:size].count(b"\n")
+        assert [line["iteration"] for line in read_lines(path)] == [1, 2, 3][:complete]
+        assert complete == 2 or size < last or size == len(data)
     assert read_lines(run / "missing.jsonl") == []
 
 
 @pytest.mark.parametrize("text", [b"{]\n{}\n", b"5\n", b"\n", b"\0\0\n", b"[" * 100_000 + b"\n", b"\xff\n"])
-def test_a_damaged_line_further_up_is_named(tmp_path: Path, text: bytes) -> None:
+def test_a_damaged_complete_line_raises(tmp_path: Path, text: bytes) -> None:
     (tmp_path / "metrics.jsonl").write_bytes(b"{}\n" + text)
     with pytest.raises(Storage, match="line 2 of"):
         read_lines(tmp_path / "metrics.jsonl")
 
 
-def test_resume_goes_back_to_the_checkpoint_without_a_seam(tmp_path: Path) -> None:
+def test_resume_goes_back_to_the_checkpoint_and_writes_equal_files(tmp_path: Path) -> None:
     run = run_of(tmp_path / "a", 2)
     state = RunLogs(run).state()
-    straight = contents(run_of(tmp_path / "b", 4))
-    record = RunLogs(run)
-    iterate(record, 3)
+    expected = contents(run_of(tmp_path / "b", 4))
+    logs = RunLogs(run)
+    iterate(logs, 3)
     for extra in (b"", b'{"iteration": 4', b"\n\n"):
         with (run / "metrics.jsonl").open("ab") as file:
             file.write(extra)
         (run / "samples/.writing-000004.jsonl").write_text("half")
-        record = RunLogs.resume(run, state, 2)
+        logs = RunLogs.resume(run, state, 2)
         assert [line["iteration"] for line in read_lines(run / "metrics.jsonl")] == [1, 2]
         assert len(list((run / "samples").iterdir())) == 4
-        iterate(record, 3)
-        iterate(record, 4)
-        assert contents(run) == straight
+        iterate(logs, 3)
+        iterate(logs, 4)
+        assert contents(run) == expected
 
 
-def test_resume_without_a_checkpoint_begins_anew_and_leaves_foreign_files(tmp_path: Path) -> None:
+def test_resume_without_a_checkpoint_empties_the_logs_and_leaves_other_files(tmp_path: Path) -> None:
     run = run_of(tmp_path / "a", 2)
     for name in ("notes.txt", "12.jsonl", "000009.txt"):
         (run / "samples" / name).write_text("mine")
-    record = RunLogs.resume(run, {}, 0)
+    logs = RunLogs.resume(run, {}, 0)
     assert sorted(path.name for path in (run / "samples").iterdir()) == ["000009.txt", "12.jsonl", "notes.txt"]
-    assert record.state()["sizes"] == {"metrics": 0, "timings": 0, "samples": 0}
+    assert logs.state()["sizes"] == {"metrics": 0, "timings": 0, "samples": 0}
 
 
 def test_a_log_shorter_than_its_checkpoint_is_refused(tmp_path: Path) -> None:
     run = run_of(tmp_path / "a", 2)
     state = RunLogs(run).state()
     os.truncate(run / "metrics.jsonl", state["sizes"]["metrics"] - 1)
-    with pytest.raises(Storage, match=r"metrics\.jsonl is not what it was when checkpoint 2 was saved") as caught:
+    with pytest.raises(Storage, match=r"metrics\.jsonl was changed after checkpoint 2 was saved") as caught:
         RunLogs.resume(run, state, 2)
     assert str(state["sizes"]["metrics"]) in caught.value.evidence
 
 
 class Full(Disk):
-    """While `full`, half of what should be written is, and then there is no room."""
+    """While `full`, each write stores half of its data and raises ENOSPC."""
 
     full = False
 
@@ -135,33 +135,33 @@ class Full(Disk):
         self._room(path)
 
 
-def test_a_full_disk_loses_no_line_and_stops_only_the_checkpoint(tmp_path: Path) -> None:
+def test_a_full_disk_loses_no_line_and_fails_only_the_checkpoint(tmp_path: Path) -> None:
     run, disk = tmp_path / "a", Full()
     run.mkdir()
-    record = RunLogs(run, disk=disk)
-    iterate(record, 1)
-    assert record.failures == 0
+    logs = RunLogs(run, disk=disk)
+    iterate(logs, 1)
+    assert logs.failures == 0
     disk.full = True
-    iterate(record, 2)
-    iterate(record, 3)
-    assert record.failures > 0
+    iterate(logs, 2)
+    iterate(logs, 3)
+    assert logs.failures > 0
     assert [line["iteration"] for line in read_lines(run / "metrics.jsonl")] in ([1], [1, 2])
     assert not list((run / "samples").glob(".writing-*"))
-    with pytest.raises(Storage, match="the record could not be written") as caught:
-        record.state()
+    with pytest.raises(Storage, match="the logs could not be written") as caught:
+        logs.state()
     assert "free space" in caught.value.fix
     disk.full = False
-    iterate(record, 4)
-    failures, sizes = record.failures, record.state()["sizes"]
-    straight = contents(run_of(tmp_path / "b", 4))
-    assert contents(run) == straight and sizes["metrics"] == len(straight["metrics.jsonl"])
-    record.close()
-    assert record.failures == failures
+    iterate(logs, 4)
+    failures, sizes = logs.failures, logs.state()["sizes"]
+    expected = contents(run_of(tmp_path / "b", 4))
+    assert contents(run) == expected and sizes["metrics"] == len(expected["metrics.jsonl"])
+    logs.close()
+    assert logs.failures == failures
 
 
-def test_a_line_that_json_cannot_write_is_refused_at_once(tmp_path: Path) -> None:
-    record = RunLogs(tmp_path)
+def test_a_line_that_json_cannot_write_raises_at_once(tmp_path: Path) -> None:
+    logs = RunLogs(tmp_path)
     with pytest.raises(TypeError):
-        record.metrics({"tensor": torch.zeros(1)})
-    record.metrics({"iteration": 1})
+        logs.metrics({"tensor": torch.zeros(1)})
+    logs.metrics({"iteration": 1})
     assert json.loads((tmp_path / "metrics.jsonl").read_text()) == {"iteration": 1}

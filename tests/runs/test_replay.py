@@ -1,4 +1,4 @@
-"""What environments answered outlives the process: torn lines, full disks, damage, and what is old."""
+"""The replay log: torn lines, full disks, damaged lines, and removal of old files."""
 
 import errno
 from pathlib import Path
@@ -22,52 +22,52 @@ REPLIES: list[Observation] = [
 ]
 
 
-def journal(run: Path, done: int = 0, **how: object) -> ReplayLog:
-    return ReplayLog(run, lambda: done, **how)  # type: ignore[arg-type]
+def replay_log(run: Path, done: int = 0, **options: object) -> ReplayLog:
+    return ReplayLog(run, lambda: done, **options)  # type: ignore[arg-type]
 
 
-def test_every_kind_of_answer_comes_back(tmp_path: Path) -> None:
-    first = journal(tmp_path)
-    assert isinstance(first, Replay) and "0" not in first and not (tmp_path / "journal").exists()
+def test_every_kind_of_observation_reads_back(tmp_path: Path) -> None:
+    log = replay_log(tmp_path)
+    assert isinstance(log, Replay) and "0" not in log and not (tmp_path / "journal").exists()
     for i, reply in enumerate(REPLIES):
-        first.write(str(i), reply)
-    again = journal(tmp_path)
+        log.write(str(i), reply)
+    again = replay_log(tmp_path)
     assert [again[str(i)] for i in range(len(REPLIES)) if str(i) in again] == REPLIES
-    told = again["7"]
-    assert isinstance(told, CountedText) and told.counts == {"calls": 2, "malformed": 0.5}
-    assert "8" not in again and "0" not in journal(tmp_path, 1)
+    counted = again["7"]
+    assert isinstance(counted, CountedText) and counted.counts == {"calls": 2, "malformed": 0.5}
+    assert "8" not in again and "0" not in replay_log(tmp_path, 1)
 
 
-def test_the_last_answer_to_a_question_counts(tmp_path: Path) -> None:
+def test_the_last_observation_of_a_question_counts(tmp_path: Path) -> None:
     for words in ("6", "7"):
-        journal(tmp_path).write("q", words)
-    assert journal(tmp_path)["q"] == "7"
+        replay_log(tmp_path).write("q", words)
+    assert replay_log(tmp_path)["q"] == "7"
 
 
-def test_each_iteration_has_its_file(tmp_path: Path) -> None:
+def test_each_iteration_has_a_file(tmp_path: Path) -> None:
     done = -1
-    one = ReplayLog(tmp_path, lambda: done)
+    log = ReplayLog(tmp_path, lambda: done)
     for done in (-1, 0, 1, 2):
-        one.write("q", str(done))
+        log.write("q", str(done))
     assert sorted(p.name for p in (tmp_path / "journal").iterdir()) == ["000000.jsonl", "000001.jsonl", "000002.jsonl"]
-    assert [journal(tmp_path, i)["q"] for i in (-1, 0, 1, 2)] == ["0", "0", "1", "2"]
+    assert [replay_log(tmp_path, i)["q"] for i in (-1, 0, 1, 2)] == ["0", "0", "1", "2"]
 
 
-def test_a_kill_at_any_byte_loses_at_most_the_line_that_was_being_written(tmp_path: Path) -> None:
-    first = journal(tmp_path)
+def test_a_kill_at_any_byte_loses_at_most_the_last_line(tmp_path: Path) -> None:
+    log = replay_log(tmp_path)
     for i in range(3):
-        first.write(str(i), f"answer {i}")
+        log.write(str(i), f"answer {i}")
     path = tmp_path / "journal" / "000000.jsonl"
-    whole = path.read_bytes()
-    lines = whole.count(b"\n")
-    for size in range(len(whole) + 1):
-        path.write_bytes(whole[:size])
-        again = journal(tmp_path)
-        known = [str(i) in again for i in range(3)]
-        assert sum(known) == whole[:size].count(b"\n") and known == sorted(known, reverse=True)
+    content = path.read_bytes()
+    lines = content.count(b"\n")
+    for size in range(len(content) + 1):
+        path.write_bytes(content[:size])
+        again = replay_log(tmp_path)
+        present = [str(i) in again for i in range(3)]
+        assert sum(present) == content[:size].count(b"\n") and present == sorted(present, reverse=True)
         again.write("new", "after")
-        after = journal(tmp_path)
-        assert after["new"] == "after" and [str(i) in after for i in range(3)] == known
+        after = replay_log(tmp_path)
+        assert after["new"] == "after" and [str(i) in after for i in range(3)] == present
     assert lines == 3
 
 
@@ -78,18 +78,18 @@ def test_a_kill_at_any_byte_loses_at_most_the_line_that_was_being_written(tmp_pa
      b'{"question": "q", "reply": {"words": "6"}}',
      b'{"question": "q", "reply": {"words": "6", "counts": {"x": "1"}}}'],
 )  # fmt: skip
-def test_a_damaged_line_is_asked_again(tmp_path: Path, damage: bytes) -> None:
-    first = journal(tmp_path)
-    first.write("before", "1")
+def test_a_damaged_line_is_ignored(tmp_path: Path, damage: bytes) -> None:
+    log = replay_log(tmp_path)
+    log.write("before", "1")
     path = tmp_path / "journal" / "000000.jsonl"
     path.write_bytes(path.read_bytes() + damage + b"\n")
-    journal(tmp_path).write("after", "2")
-    again = journal(tmp_path)
+    replay_log(tmp_path).write("after", "2")
+    again = replay_log(tmp_path)
     assert (again["before"], again["after"], "q" in again) == ("1", "2", False)
 
 
 class Full(Disk):
-    """Takes half of what it is given, until there is room again."""
+    """Writes half of the data and raises ENOSPC until `room` is True."""
 
     room = False
 
@@ -100,25 +100,25 @@ class Full(Disk):
         super().append(path, data)
 
 
-def test_a_full_disk_ends_nothing_and_what_waits_is_written_later(tmp_path: Path) -> None:
+def test_a_full_disk_raises_nothing_and_the_lines_are_written_later(tmp_path: Path) -> None:
     disk = Full()
-    warned: list[str] = []
-    one = ReplayLog(tmp_path, lambda: 0, warned.append, disk=disk)
-    one.write("a", "1")
-    one.write("b", "2")
-    assert len(warned) == 1 and "No space left on device" in warned[0]
-    assert "b" not in journal(tmp_path)
+    warnings: list[str] = []
+    log = ReplayLog(tmp_path, lambda: 0, warnings.append, disk=disk)
+    log.write("a", "1")
+    log.write("b", "2")
+    assert len(warnings) == 1 and "No space left on device" in warnings[0]
+    assert "b" not in replay_log(tmp_path)
     disk.room = True
-    one.write("c", "3")
-    again = journal(tmp_path)
+    log.write("c", "3")
+    again = replay_log(tmp_path)
     assert [again[q] for q in "abc"] == ["1", "2", "3"]
 
 
-def test_what_no_checkpoint_can_go_back_to_is_removed(tmp_path: Path) -> None:
+def test_files_older_than_the_oldest_checkpoint_are_removed(tmp_path: Path) -> None:
     done = 0
-    one = ReplayLog(tmp_path, lambda: done)
+    log = ReplayLog(tmp_path, lambda: done)
     for done in range(6):
         if done:
             save_checkpoint(tmp_path, done, {}, {}, keep=2)
-        one.write("q", str(done))
+        log.write("q", str(done))
     assert sorted(p.stem for p in (tmp_path / "journal").iterdir()) == ["000004", "000005"]

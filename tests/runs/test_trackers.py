@@ -1,4 +1,4 @@
-"""Trackers get the numbers and nothing else, and none of them can stop a run."""
+"""Trackers receive only the numbers, and a failing tracker does not stop a run."""
 
 import math
 import subprocess
@@ -17,7 +17,7 @@ LINE = {"iteration": 4, "step": 8, "loss": 0.5, "reward": math.nan, "key": "SECR
 
 
 class Calls:
-    """A package that remembers how it was called."""
+    """A package that records its calls."""
 
     def __init__(self, fails: str = "") -> None:
         self.calls: list[tuple[str, tuple, dict[str, Any]]] = []
@@ -37,14 +37,14 @@ class Calls:
     ("name", "module", "write"),
     [("tensorboard", "tensorboardX", "add_scalar"), ("wandb", "wandb", "log"), ("trackio", "trackio", "log")],
 )
-def test_a_sink_gets_the_finite_numbers_under_their_iteration(
+def test_a_sink_receives_the_finite_numbers_of_an_iteration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, module: str, write: str
 ) -> None:
     package = Calls()
     monkeypatch.setitem(sys.modules, module, package)
-    record = RunLogs(tmp_path, sinks=(name,))
-    record.metrics(LINE)
-    record.close()
+    logs = RunLogs(tmp_path, sinks=(name,))
+    logs.metrics(LINE)
+    logs.close()
     written = [(args, options) for call, args, options in package.calls if call == write]
     if name == "tensorboard":
         assert written == [(("step", 8.0, 4), {}), (("loss", 0.5, 4), {})]
@@ -58,7 +58,7 @@ def test_a_sink_gets_the_finite_numbers_under_their_iteration(
 @pytest.mark.parametrize(
     ("name", "module"), [("tensorboard", "tensorboardX"), ("wandb", "wandb"), ("trackio", "trackio")]
 )
-def test_a_missing_package_names_its_extra(
+def test_the_error_for_a_missing_package_names_the_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, module: str
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
@@ -67,34 +67,38 @@ def test_a_missing_package_names_its_extra(
     assert caught.value.fix == f"pip install 'groupwise[{name}]'" and caught.value.code == 4
 
 
-def test_an_unknown_sink_names_the_known(tmp_path: Path) -> None:
+def test_the_error_for_an_unknown_sink_lists_the_sinks(tmp_path: Path) -> None:
     with pytest.raises(Usage) as caught:
         Sinks(("tensorbord",), tmp_path)
     assert "tensorboard, wandb, trackio" in caught.value.fix
 
 
-def test_a_sink_that_fails_is_given_up_and_the_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_sink_is_dropped_and_the_run_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     failing, working = Calls(fails="log"), Calls()
     monkeypatch.setitem(sys.modules, "wandb", failing)
     monkeypatch.setitem(sys.modules, "trackio", working)
-    record = RunLogs(tmp_path, sinks=("wandb", "trackio"))
-    record.metrics(LINE)
-    record.metrics(LINE)
+    logs = RunLogs(tmp_path, sinks=("wandb", "trackio"))
+    logs.metrics(LINE)
+    logs.metrics(LINE)
     assert [call for call, _, _ in failing.calls].count("log") == 1
     assert [call for call, _, _ in working.calls].count("log") == 2
-    assert len(record.warnings) == 1
-    assert "wandb was given up (ConnectionError)" in record.warnings[0] and "SECRET" not in record.warnings[0]
+    assert len(logs.warnings) == 1
+    assert (
+        "wandb failed and is no longer used (ConnectionError)" in logs.warnings[0] and "SECRET" not in logs.warnings[0]
+    )
     assert len(read_lines(tmp_path / "metrics.jsonl")) == 2
 
 
-def test_a_sink_that_does_not_open_keeps_its_message_to_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_of_a_sink_that_cannot_be_opened_hides_its_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "wandb", Calls(fails="init"))
-    with pytest.raises(MissingRequirement, match="the sink wandb does not open") as caught:
+    with pytest.raises(MissingRequirement, match="the sink wandb cannot be opened") as caught:
         Sinks(("wandb",), tmp_path)
     assert "SECRET" not in str(caught.value)
 
 
-def test_no_tracker_is_imported_unless_named(tmp_path: Path) -> None:
+def test_only_named_trackers_are_imported(tmp_path: Path) -> None:
     code = "import sys, groupwise.runs.logs; print(sorted({'wandb', 'trackio', 'tensorboardX'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from groupwise.config.user_code import load_use
 from groupwise.data import Usage, visible
 from groupwise.models import base_directory, find_model, merge, read_model, read_tokenizer, stored_dtype, write_model
-from groupwise.runs.disk import storing
+from groupwise.runs.disk import storage_errors
 
 
 def merged(model_or_run: str, out: str, *, trust_remote_code: bool = False) -> int:
@@ -19,7 +19,7 @@ def merged(model_or_run: str, out: str, *, trust_remote_code: bool = False) -> i
     use = load_use((), trust_remote_code=trust_remote_code)
     model = read_model(directory, trust_remote_code=use.trust_remote_code)
     merge(model)
-    with storing("the model", target.absolute().parent):
+    with storage_errors("the model", target.absolute().parent):
         write_model(model.to(stored_dtype(directory)), target, tokenizer=read_tokenizer(directory))
     print(visible(f"model: {target}"))
     return 0

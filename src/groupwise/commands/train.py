@@ -17,7 +17,7 @@ from groupwise.config.user_code import load_use
 from groupwise.data import BadData, GroupwiseError, Storage, Task, Verifier, visible
 from groupwise.report.report import existing_run, write_report
 from groupwise.runs.checkpoints import RunLock, newest_checkpoint, run_directory
-from groupwise.runs.disk import DISK, PARKED, Disk, storing, sweep, write_directory
+from groupwise.runs.disk import DISK, PARKED, Disk, remove_leftovers, storage_errors, write_directory
 from groupwise.runs.logs import RunLogs, read_lines
 from groupwise.runs.replay import ReplayLog
 from groupwise.training.about import about, begin, recorded
@@ -172,7 +172,7 @@ def run_from(
         forget(run, disk)
     if not logbook.stopping:
         write_output(run, ready, disk)
-    with storing("the report", run):
+    with storage_errors("the report", run):
         report = write_report([run])
     print(visible(ending(run, report, logbook, recipe), lines=True))
     return CODES.get(logbook.stopping, 0)
@@ -196,8 +196,8 @@ def fitting(run: Path, *, changed: bool) -> Iterator[None]:
 def write_output(run: Path, ready: Runtime, disk: Disk) -> None:
     """The trained model, or adapter, as `<run>/model`: whole or not at all."""
     model = run / "model"
-    with storing("the model", run):
-        sweep(run, [model.with_name(model.name + PARKED)], disk)
+    with storage_errors("the model", run):
+        remove_leftovers(run, [model.with_name(model.name + PARKED)], disk)
         with write_directory(model, disk) as draft:
             ready.write(draft)
 

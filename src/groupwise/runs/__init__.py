@@ -1,1 +1,1 @@
-"""What a run leaves on disk: checkpoints, logs, the replay log, trackers."""
+"""Files of a run directory: checkpoints, logs, the replay log, trackers."""

@@ -19,17 +19,17 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from groupwise.data import Locked, Storage
-from groupwise.runs.disk import DISK, PARKED, Disk, drop, storing, sweep, write_directory
+from groupwise.runs.disk import DISK, PARKED, Disk, delete_directory, remove_leftovers, storage_errors, write_directory
 
 FORMAT = 1
 TENSORS, STATE, MANIFEST = "tensors.safetensors", "state.json", "manifest.json"
 
 
 def run_directory(root: Path, name: str, clock: Callable[[], float] = time.time, *, disk: Disk = DISK) -> Path:
-    """A new directory `root/<name>-<YYYYmmdd-HHMMSS>`, with a number behind it if another start was as quick."""
+    """Create `root/<name>-<YYYYmmdd-HHMMSS>`, with a number at the end if that name is taken."""
     word = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-") or "run"
     stem = f"{word}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(clock()))}"
-    with storing("a run directory", root if root.is_dir() else Path()):
+    with storage_errors("a run directory", root if root.is_dir() else Path()):
         for path in (*reversed(root.parents), root):
             if not path.is_dir():
                 path.mkdir(exist_ok=True)
@@ -46,15 +46,15 @@ def run_directory(root: Path, name: str, clock: Callable[[], float] = time.time,
 
 
 class RunLock:
-    """One process a run: `flock` on `<run>/lock`, held until `close` or the end of the process, however it ends.
+    """Exclusive lock of a run: `flock` on `<run>/lock`, held until `close` or the end of the process.
 
-    The directory itself is locked as well, so that a lock file deleted by hand lets no second process in. A file
-    system that locks no directories (NFS) leaves it at the file.
+    The directory is locked as well, so that deleting the lock file admits no second process. File systems that
+    cannot lock directories (NFS) lock the file only.
     """
 
     def __init__(self, run: Path) -> None:
         self._handles: list[int] = []
-        with storing("the run's lock", run):
+        with storage_errors("the run's lock", run):
             file = self._open(run / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
             directory = self._open(run, os.O_RDONLY)
         try:
@@ -64,16 +64,16 @@ class RunLock:
             holder = os.pread(file, 400, 0).decode(errors="replace").strip()
             self.close()
             raise Locked(
-                f"another process works in {run}",
-                evidence=holder or "it has not yet written its name",
-                fix="wait for it or stop it; to train beside it start a new run",
+                f"another process is using {run}",
+                evidence=holder or "the lock file does not name the process yet",
+                fix="wait for that process or stop it, or start a new run",
             ) from None
-        with storing("the run's lock", run):
+        with storage_errors("the run's lock", run):
             os.ftruncate(file, 0)
             os.pwrite(file, f"pid {os.getpid()} on host {socket.gethostname()}\n".encode(), 0)
-        # A forked worker that outlives us would hold the lock in our name.
-        mine = weakref.ref(self)
-        os.register_at_fork(after_in_child=lambda: (lock := mine()) and lock.close())
+        # A forked worker that outlives this process would otherwise keep the lock.
+        reference = weakref.ref(self)
+        os.register_at_fork(after_in_child=lambda: (lock := reference()) and lock.close())
 
     def close(self) -> None:
         while self._handles:
@@ -95,20 +95,21 @@ def _lock_directory(handle: int) -> None:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise
-    except OSError:  # this file system locks no directories
+    except OSError:  # this file system cannot lock directories
         pass
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Checkpoint:
-    """A whole checkpoint: its files have the sizes and hashes of its manifest."""
+    """A verified checkpoint: its files have the sizes and hashes of its manifest."""
 
     path: Path
     iteration: int
     state: dict[str, Any]
-    warnings: tuple[str, ...] = ()  # damaged newer ones that were passed over; to be shown
+    warnings: tuple[str, ...] = ()  # one for each damaged newer checkpoint that was skipped
 
     def tensors(self) -> dict[str, Tensor]:
+        """Load the tensors. Raises `Storage` if the file cannot be read."""
         try:
             return load_file(self.path / TENSORS)
         except (OSError, SafetensorError) as error:
@@ -118,64 +119,64 @@ class Checkpoint:
 def save_checkpoint(
     run: Path, iteration: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any], *, keep: int, disk: Disk = DISK
 ) -> Path:
-    """Write `<run>/checkpoints/<iteration>` whole or not at all, then drop all but the newest `keep`.
+    """Write `<run>/checkpoints/<iteration>` atomically, then delete all but the newest `keep` checkpoints.
 
-    Checkpoints of later iterations go too: a run that saves here has left that future. Raises `Storage`; what was
-    there before is then still there. `state` is plain JSON: text as keys, no NaN, no infinity (else ValueError).
+    Checkpoints of later iterations are deleted too: the run went back and no longer leads to them. On `Storage` the
+    older checkpoints are unchanged. `state` is plain JSON: string keys, no NaN, no infinity (else ValueError).
     """
     if keep < 1:
-        raise ValueError(f"keep is {keep}: at least one checkpoint must stay")
-    files = {TENSORS: packed(tensors), STATE: plain_json(state)}
-    sums = {name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in files.items()}
-    files[MANIFEST] = plain_json({"format": FORMAT, "iteration": iteration, "files": sums})
+        raise ValueError(f"keep is {keep}: it must be at least 1")
+    files = {TENSORS: tensor_bytes(tensors), STATE: plain_json(state)}
+    hashes = {name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in files.items()}
+    files[MANIFEST] = plain_json({"format": FORMAT, "iteration": iteration, "files": hashes})
     home, needed = run / "checkpoints", sum(len(data) for data in files.values())
     target = home / f"{iteration:06d}"
-    with storing(f"checkpoint {iteration}", run, needed):
+    with storage_errors(f"checkpoint {iteration}", run, needed):
         if not home.is_dir():
             disk.mkdir(home)
             disk.sync(run)
-        sweep(home, [path for _, parked, path in stored(home) if parked], disk)
+        remove_leftovers(home, [path for _, parked, path in finished_checkpoints(home) if parked], disk)
         with write_directory(target, disk) as draft:
             for name, data in files.items():
                 disk.write(draft / name, data)
-        before = sorted({i for i, _, _ in stored(home) if i <= iteration})
-        for i, _, path in stored(home):
+        before = sorted({i for i, _, _ in finished_checkpoints(home) if i <= iteration})
+        for i, _, path in finished_checkpoints(home):
             if i not in before[-keep:]:
-                drop(path, disk)
+                delete_directory(path, disk)
     return target
 
 
 def newest_checkpoint(run: Path, *, strict: bool = False) -> Checkpoint | None:
-    """The newest whole checkpoint, or None if none was ever finished. Changes nothing on the disk.
+    """The newest undamaged checkpoint, or None if the run has no checkpoint. Changes nothing on disk.
 
-    A damaged one is named in `warnings` and the one before is taken; `strict` raises `Storage` instead. All damaged,
-    or written by a newer version: `Storage`. Only the three files of the format are opened, and no links.
+    A damaged checkpoint is skipped and named in `warnings`; with `strict` it raises `Storage`. `Storage` is also
+    raised if all are damaged, or if a newer version wrote one. Only the format's three files are opened; links are not.
     """
     damage: list[str] = []
-    for iteration, _, path in reversed(stored(run / "checkpoints")):
+    for iteration, _, path in reversed(finished_checkpoints(run / "checkpoints")):
         try:
-            state = examined(path, iteration)
+            state = verified_state(path, iteration)
         except Damaged as problem:
             damage.append(f"{path} is damaged: {problem}")
             if strict:
-                raise Storage(damage[0], fix="resume without --strict to use the checkpoint before it") from problem
+                raise Storage(damage[0], fix="resume without --strict to use the previous checkpoint") from problem
         else:
             warnings = tuple(f"{line}; using {path.name} instead" for line in damage)
             return Checkpoint(path, iteration, state, warnings)
     if damage:
-        fix = "bring the directory back from a copy, or start the run again"
-        raise Storage(f"no checkpoint of {run} is whole", evidence="\n".join(damage), fix=fix)
+        fix = "restore the directory from a backup, or start the run again"
+        raise Storage(f"every checkpoint of {run} is damaged", evidence="\n".join(damage), fix=fix)
     return None
 
 
 class Damaged(Exception):
-    """What is wrong with one checkpoint. Never leaves this file."""
+    """A checkpoint is damaged. Raised and caught in this file only."""
 
 
-def examined(path: Path, iteration: int) -> dict[str, Any]:
-    """The state of a checkpoint, once its files are known to be those that were written."""
+def verified_state(path: Path, iteration: int) -> dict[str, Any]:
+    """The state of a checkpoint, after its files are compared with the manifest. Raises `Damaged`."""
     try:
-        manifest = json.loads(regular(path / MANIFEST).read_bytes())
+        manifest = json.loads(regular_file(path / MANIFEST).read_bytes())
         number = manifest["format"]
         if isinstance(number, int) and number > FORMAT:
             raise Storage(
@@ -185,61 +186,62 @@ def examined(path: Path, iteration: int) -> dict[str, Any]:
             )
         if number != FORMAT or manifest["iteration"] != iteration or set(manifest["files"]) != {TENSORS, STATE}:
             raise Damaged(f"{MANIFEST} does not describe this checkpoint")
-        for name, told in manifest["files"].items():
-            size = regular(path / name).stat().st_size
-            if size != told["bytes"]:
-                raise Damaged(f"{name} has {size} bytes, its manifest says {told['bytes']}")
+        for name, entry in manifest["files"].items():
+            size = regular_file(path / name).stat().st_size
+            if size != entry["bytes"]:
+                raise Damaged(f"{name} has {size} bytes; the manifest lists {entry['bytes']}")
             with (path / name).open("rb") as file:
-                seen = hashlib.file_digest(file, "sha256").hexdigest()
-            if seen != told["sha256"]:
-                raise Damaged(f"{name} has SHA-256 {seen[:12]}…, its manifest says {str(told['sha256'])[:12]}…")
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            if digest != entry["sha256"]:
+                raise Damaged(f"{name} has SHA-256 {digest[:12]}…; the manifest lists {str(entry['sha256'])[:12]}…")
         return json.loads((path / STATE).read_bytes())
     except OSError as error:
         raise Damaged(f"{error.filename or path}: {error.strerror}") from error
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise Damaged(f"{MANIFEST} cannot be understood ({type(error).__name__})") from error
+        raise Damaged(f"{MANIFEST} cannot be parsed ({type(error).__name__})") from error
 
 
-def regular(path: Path) -> Path:
-    """The path of a plain file; links, pipes and devices are not opened."""
+def regular_file(path: Path) -> Path:
+    """The same path, if it is a regular file. Links, pipes and devices raise `Damaged` before they are opened."""
     if not stat.S_ISREG(path.lstat().st_mode):
-        raise Damaged(f"{path.name} is not a plain file")
+        raise Damaged(f"{path.name} is not a regular file")
     return path
 
 
-def stored(home: Path) -> list[tuple[int, bool, Path]]:
-    """(iteration, parked, path) of the finished checkpoints, the oldest first.
+def finished_checkpoints(home: Path) -> list[tuple[int, bool, Path]]:
+    """(iteration, parked, path) of the finished checkpoints in `home`, oldest first.
 
-    Only a kill between two renames leaves a parked one; it ranks below the one that replaces it.
+    A parked checkpoint is left only by a kill between two renames. It sorts before the checkpoint that replaces it.
     """
-    names = [(re.fullmatch(rf"(\d{{6,}})({re.escape(PARKED)})?", path.name), path) for path in home.glob("*")]
-    found = [(int(name[1]), bool(name[2]), path) for name, path in names if name and not path.is_symlink()]
-    return sorted(found, key=lambda one: (one[0], not one[1]))
+    matches = [(re.fullmatch(rf"(\d{{6,}})({re.escape(PARKED)})?", path.name), path) for path in home.glob("*")]
+    entries = [(int(match[1]), bool(match[2]), path) for match, path in matches if match and not path.is_symlink()]
+    return sorted(entries, key=lambda entry: (entry[0], not entry[1]))
 
 
-def packed(tensors: Mapping[str, Tensor]) -> bytes:
-    """Tensors as one safetensors file. Tied ones are copied, because the format refuses shared memory."""
-    seen: set[int] = set()
-    apart: dict[str, Tensor] = {}
+def tensor_bytes(tensors: Mapping[str, Tensor]) -> bytes:
+    """The bytes of a safetensors file. Tensors that share memory are copied, because the format refuses them."""
+    addresses: set[int] = set()
+    separate: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         tensor = tensor.detach().cpu().contiguous()
-        memory = tensor.untyped_storage().data_ptr()
-        apart[name] = tensor.clone() if memory in seen else tensor
-        seen.add(memory)
-    return save(apart)
+        address = tensor.untyped_storage().data_ptr()
+        separate[name] = tensor.clone() if address in addresses else tensor
+        addresses.add(address)
+    return save(separate)
 
 
 def plain_json(value: Any) -> bytes:
-    """JSON that reads back to an equal value: floats exactly, text as keys only, no NaN and no infinity."""
+    """JSON that reads back as an equal value: exact floats, string keys only, no NaN, no infinity (else ValueError)."""
     check_keys(value)
     return json.dumps(value, allow_nan=False).encode()
 
 
 def check_keys(value: Any) -> None:
+    """ValueError if a mapping at any depth has a key that is not a string."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             if not isinstance(key, str):
-                raise ValueError(f"{key!r} as a key would read back as text: write pairs instead")
+                raise ValueError(f"the key {key!r} would read back as a string: use a list of pairs")
             check_keys(inner)
     elif isinstance(value, list | tuple):
         for inner in value:

@@ -1,4 +1,4 @@
-"""Changes to a run's directory that a kill, a power cut or a full disk leaves whole or undone."""
+"""Atomic writes: a kill, a power cut or a full disk leaves the old content or the new, never a mixture."""
 
 import errno
 import os
@@ -10,13 +10,13 @@ from pathlib import Path
 from groupwise.data import Storage
 
 ABOUT, RECIPE = "run.json", "recipe.toml"
-"""The files of a run's start. The second is written last: it makes a directory a run."""
+"""The files that starting a run writes. The recipe is written last: a directory with a recipe is a run."""
 DRAFT, DELETING, PARKED = ".writing-", ".deleting-", ".replaced"
-"""Marks in the names of what is not finished, what is being deleted, and what is about to be replaced."""
+"""Markers in names: an unfinished file or directory, one that is being deleted, and one that is being replaced."""
 
 
 class Disk:
-    """The few operations that change the file system. Tests pass one that dies, forgets or is full."""
+    """The operations that change the file system. Tests substitute a disk that crashes, loses writes or is full."""
 
     def mkdir(self, path: Path) -> None:
         path.mkdir()
@@ -32,7 +32,7 @@ class Disk:
         os.truncate(path, size)
 
     def sync(self, path: Path) -> None:
-        """Content of a file, or the names in a directory, reach the platter."""
+        """Force a file's content, or a directory's entries, to the storage device."""
         handle = os.open(path, os.O_RDONLY)
         try:
             os.fsync(handle)
@@ -43,7 +43,7 @@ class Disk:
         source.replace(target)
 
     def remove(self, path: Path) -> None:
-        """A file, or an empty directory."""
+        """Remove a file or an empty directory."""
         if path.is_dir() and not path.is_symlink():
             path.rmdir()
         else:
@@ -54,33 +54,36 @@ DISK = Disk()
 
 
 @contextmanager
-def storing(what: str, where: Path, needed: int = 0) -> Iterator[None]:
-    """Turn the system's refusals into `Storage` errors that say how to go on."""
+def storage_errors(what: str, where: Path, needed: int = 0) -> Iterator[None]:
+    """Turn an OSError of the body into a `Storage` error with the command that continues the run.
+
+    `what` names the written thing in the message, `where` is its directory, `needed` the bytes to write.
+    """
     try:
         yield
     except OSError as error:
         evidence = f"{error.strerror or error} ({error.filename or where})"
-        remedy = f"see that {where} can be written"
+        remedy = f"make {where} writable"
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             evidence += f"; {shutil.disk_usage(where).free / 1e6:.0f} MB free, {needed / 1e6:.1f} MB needed"
             remedy = (
                 f"free space on the disk of {where}, or raise its quota (df -h {where}; ulimit -f), "
-                f"or keep fewer checkpoints"
+                f"or set a smaller save.keep"
             )
         fix = f"{remedy}, then {_next_command(where)}"
         raise Storage(f"{what} could not be written", evidence=evidence, fix=fix) from error
 
 
 def _next_command(where: Path) -> str:
-    """How to go on: resume the run that `where` belongs to, or start again if there is no run yet."""
+    """The command that resumes the run that contains `where`; without a run, advice to repeat the command."""
     run = next((path for path in (where, where.parent) if (path / RECIPE).is_file()), None)
-    return "repeat the command" if run is None else f"go on with: groupwise resume {run}"
+    return "repeat the command" if run is None else f"continue with: groupwise resume {run}"
 
 
 def write_file(path: Path, data: bytes, disk: Disk = DISK) -> None:
-    """Write a file whole or not at all: to a draft, which is synced and renamed. The directory is synced, too.
+    """Write a file atomically: write a draft, sync it, rename it, sync the directory.
 
-    The draft's name holds the process id, because `report` and `eval` may write beside a run.
+    The draft's name contains the process id, because `report` and `eval` may write while a run does.
     """
     draft = _draft(path)
     try:
@@ -88,7 +91,7 @@ def write_file(path: Path, data: bytes, disk: Disk = DISK) -> None:
         disk.sync(draft)
         disk.replace(draft, path)
     except OSError:
-        with suppress(OSError):  # the first refusal is the one to report
+        with suppress(OSError):  # the first error is the one to report
             disk.remove(draft)
         raise
     disk.sync(path.parent)
@@ -96,10 +99,10 @@ def write_file(path: Path, data: bytes, disk: Disk = DISK) -> None:
 
 @contextmanager
 def write_directory(path: Path, disk: Disk = DISK) -> Iterator[Path]:
-    """Write a directory whole or not at all: the body fills a draft, which is synced and then takes the name `path`.
+    """Write a directory atomically: the body fills a draft, which is synced and renamed to `path`.
 
-    An older directory of that name is parked first, as `<name>.replaced`, and dropped at the end. For the instant
-    between the two renames there is no directory `path`; a kill in it leaves the parked one (see `sweep`).
+    An older directory `path` is parked first, as `<name>.replaced`, and deleted at the end. Between the two renames
+    no directory `path` exists; a kill at that point leaves the parked one (see `remove_leftovers`).
     """
     draft, parked = _draft(path), path.with_name(path.name + PARKED)
     disk.mkdir(draft)
@@ -112,40 +115,40 @@ def write_directory(path: Path, disk: Disk = DISK) -> Iterator[Path]:
         disk.replace(draft, path)
         disk.sync(path.parent)
     except Exception:
-        with suppress(OSError):  # the first refusal is the one to report
-            sweep(path.parent, [parked], disk)
+        with suppress(OSError):  # the first error is the one to report
+            remove_leftovers(path.parent, [parked], disk)
         raise
     if parked.exists():
-        drop(parked, disk)
+        delete_directory(parked, disk)
 
 
-def sweep(home: Path, parked: Iterable[Path], disk: Disk = DISK) -> None:
-    """Clear away what killed writes left in `home`: drafts, half-deleted directories, and each of `parked`.
+def remove_leftovers(home: Path, parked: Iterable[Path], disk: Disk = DISK) -> None:
+    """Delete leftovers of killed writes in `home`: drafts, half-deleted directories, and each of `parked`.
 
-    A parked directory without a successor gets its name back. Only for the holder of the run's lock.
+    A parked directory without a successor is renamed back. The caller must hold the run's lock.
     """
     for path in [*home.glob(f"{DRAFT}*"), *home.glob(f"{DELETING}*")]:
-        clear(path, disk)
+        delete(path, disk)
     for path in parked:
         successor = path.with_name(path.name.removesuffix(PARKED))
         if path.exists() and successor.exists():
-            drop(path, disk)
+            delete_directory(path, disk)
         elif path.exists():
             disk.replace(path, successor)
 
 
-def drop(path: Path, disk: Disk) -> None:
-    """Take a directory out of sight in one operation, then delete it."""
-    away = path.with_name(f"{DELETING}{path.name}")
-    disk.replace(path, away)
-    clear(away, disk)
+def delete_directory(path: Path, disk: Disk) -> None:
+    """Delete a directory. It is renamed first, so that a kill leaves no half-deleted directory under its name."""
+    renamed = path.with_name(f"{DELETING}{path.name}")
+    disk.replace(path, renamed)
+    delete(renamed, disk)
 
 
-def clear(path: Path, disk: Disk) -> None:
-    """Delete a file, or a directory with all that it holds."""
+def delete(path: Path, disk: Disk) -> None:
+    """Delete a file, or a directory with its content."""
     if path.is_dir() and not path.is_symlink():
         for child in sorted(path.iterdir()):
-            clear(child, disk)
+            delete(child, disk)
     disk.remove(path)
 
 

@@ -1,4 +1,4 @@
-"""What a run writes down as it goes: metrics, timings and samples. A resumed run continues them without a seam."""
+"""Metrics, timings and samples of a run, written while it runs. A resumed run continues the same files."""
 
 import hashlib
 import json
@@ -11,34 +11,34 @@ from typing import Any
 from torch import Tensor
 
 from groupwise.data import Storage
-from groupwise.runs.checkpoints import packed
-from groupwise.runs.disk import DISK, DRAFT, Disk, storing, write_file
-from groupwise.runs.sums import changed_since, check_files, sum_line
+from groupwise.runs.checkpoints import tensor_bytes
+from groupwise.runs.disk import DISK, DRAFT, Disk, storage_errors, write_file
+from groupwise.runs.hashes import check_hashes, hash_line, log_difference
 from groupwise.runs.trackers import Sinks
 
 LOGS = {"metrics": "metrics.jsonl", "timings": "timings.jsonl", "samples": "samples.sha256"}
-"""The files that grow line by line. The last has the SHA-256 of each file of samples/, as `sha256sum` writes it."""
+"""Files that grow line by line. `samples.sha256` lists the SHA-256 of each file in samples/, in `sha256sum` format."""
 HASHED = ("metrics", "samples")
-"""The logs whose content a checkpoint vouches for. Timings are never needed."""
+"""The logs whose hashes a checkpoint stores. Nothing depends on the timings."""
 
 
 class RunLogs:
     """The logs and samples of one run directory.
 
-    A full disk does not stop training: `failures` counts the writes that failed, what they should have written stays
-    in memory and is tried again with the next one. `state`, asked before each checkpoint, raises if any still waits.
+    A full disk does not stop training: `failures` counts failed writes, their data stay in memory, and the next write
+    retries them. `state`, called before each checkpoint, raises `Storage` if data cannot be written.
     """
 
     def __init__(self, run: Path, *, sinks: Iterable[str] = (), changes: Sequence[str] = (), disk: Disk = DISK) -> None:
         self.failures = 0
-        self.changes = tuple(changes)  # what was accepted although it is not what a checkpoint remembers
+        self.changes = tuple(changes)  # accepted differences between the logs and the checkpoint's hashes
         self._run, self._disk, self._sinks = run, disk, Sinks(sinks, run)
-        logs = {name: content(run / file) for name, file in LOGS.items()}
+        logs = {name: file_bytes(run / file) for name, file in LOGS.items()}
         self._sizes = {name: len(data) for name, data in logs.items()}
         self._hashes = {name: hashlib.sha256(logs[name]) for name in HASHED}
         self._lines = dict.fromkeys(LOGS, b"")  # not yet written
         self._samples: dict[str, bytes] = {}  # not yet written
-        self._torn: set[str] = set()  # logs that may end in half a line
+        self._torn: set[str] = set()  # logs that may end with an incomplete line
 
     @classmethod
     def resume(
@@ -52,30 +52,30 @@ class RunLogs:
         warn: Callable[[str], None] = lambda text: None,
         disk: Disk = DISK,
     ) -> "RunLogs":
-        """The record as it stood at the checkpoint of `iteration`: what came later is cut off and will come again.
+        """The logs as of the checkpoint of `iteration`: later lines and samples are removed, and the run rewrites them.
 
-        `state` is what `state()` gave to that checkpoint; `{}` and 0 begin anew. Raises `Storage`, before anything is
-        altered, for metrics or samples that are not those of the checkpoint. With `changed`, logs are taken as they
-        are, and `changes` says so. Missing samples are passed to `warn`.
+        `state` is the value of `state()` in that checkpoint; `{}` and 0 start empty logs. Raises `Storage`, before any
+        change on disk, if metrics or samples differ from the checkpoint's. With `changed` the logs are accepted as
+        they are and `changes` lists the differences. Missing sample files are passed to `warn`.
         """
         sizes, hashes = state.get("sizes", {}), state.get("hashes", {})
         changes: list[str] = []
-        with storing("the record", run):
-            logs = {name: content(run / file) for name, file in LOGS.items()}
-            kept = {name: data[: sizes.get(name, 0)].rfind(b"\n") + 1 for name, data in logs.items()}
-            parsed(run / LOGS["metrics"], logs["metrics"][: kept["metrics"]])  # names a line that is damaged
+        with storage_errors("the logs", run):
+            logs = {name: file_bytes(run / file) for name, file in LOGS.items()}
+            valid = {name: data[: sizes.get(name, 0)].rfind(b"\n") + 1 for name, data in logs.items()}
+            parse_lines(run / LOGS["metrics"], logs["metrics"][: valid["metrics"]])  # raises for a damaged line
             for name in HASHED:
-                if not (difference := changed_since(logs[name], sizes.get(name, 0), hashes.get(name))):
+                if not (difference := log_difference(logs[name], sizes.get(name, 0), hashes.get(name))):
                     continue
                 if not changed:
-                    what = f"{run / LOGS[name]} is not what it was when checkpoint {iteration} was saved"
-                    fix = "bring the file back from a copy, or go on with it as it is: groupwise resume RUN --changed"
+                    what = f"{run / LOGS[name]} was changed after checkpoint {iteration} was saved"
+                    fix = "restore the file from a backup, or accept the change: groupwise resume RUN --changed"
                     raise Storage(what, evidence=difference, fix=fix)
                 changes.append(f"{LOGS[name]}: {difference}")
-            check_files(run, logs["samples"][: kept["samples"]], warn)
+            check_hashes(run, logs["samples"][: valid["samples"]], warn)
             for name, data in logs.items():
-                if len(data) > kept[name]:
-                    disk.truncate(run / LOGS[name], kept[name])
+                if len(data) > valid[name]:
+                    disk.truncate(run / LOGS[name], valid[name])
                     disk.sync(run / LOGS[name])
             for path in sorted((run / "samples").glob("*")):
                 name = re.fullmatch(r"(\d{6,})\.(jsonl|safetensors)", path.name)
@@ -85,31 +85,31 @@ class RunLogs:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Sinks that were given up, with the reason."""
+        """One line for each sink that failed and is no longer used, with the reason."""
         return self._sinks.warnings
 
     def metrics(self, line: Mapping[str, Any]) -> None:
-        """One iteration's numbers. Those that are not finite become null; equal runs write equal bytes."""
+        """Write one iteration's metrics. Numbers that are not finite become null; equal runs write equal bytes."""
         self._sinks.write(line)
         self._append("metrics", json_line(line))
 
     def timings(self, line: Mapping[str, Any]) -> None:
-        """What depends on the machine and the hour: clock, speed, memory."""
+        """Write numbers that depend on machine and time: clock, speed, memory."""
         self._append("timings", json_line(line))
 
     def samples(self, iteration: int, lines: Iterable[Mapping[str, Any]], tensors: Mapping[str, Tensor]) -> None:
-        """`samples/<iteration>.jsonl`, a line a sample, and `.safetensors`, the numbers of tokens; whole or absent."""
+        """Write `samples/<iteration>.jsonl` (a line a sample) and `.safetensors` (numbers per token), atomically."""
         files = {
             f"{iteration:06d}.jsonl": b"".join(json_line(line) for line in lines),
-            f"{iteration:06d}.safetensors": packed(tensors),
+            f"{iteration:06d}.safetensors": tensor_bytes(tensors),
         }
         self._samples |= files
-        self._append("samples", b"".join(sum_line(f"samples/{name}", data) for name, data in files.items()))
+        self._append("samples", b"".join(hash_line(f"samples/{name}", data) for name, data in files.items()))
 
     def state(self) -> dict[str, dict[str, Any]]:
-        """Bytes and hashes of the logs, for the checkpoint to remember, all on the platter. Raises `Storage`."""
-        waiting = sum(map(len, [*self._lines.values(), *self._samples.values()]))
-        with storing("the record", self._run, waiting):
+        """Sync the logs, then return their sizes and hashes for the checkpoint. Raises `Storage`."""
+        unwritten = sum(map(len, [*self._lines.values(), *self._samples.values()]))
+        with storage_errors("the logs", self._run, unwritten):
             self._write_samples()
             for name in LOGS:
                 self._write(name)
@@ -119,7 +119,7 @@ class RunLogs:
         return {"sizes": dict(self._sizes), "hashes": {name: h.hexdigest() for name, h in self._hashes.items()}}
 
     def close(self) -> None:
-        """Try what waits once more, and end the sinks."""
+        """Retry unwritten data once, and close the sinks."""
         self._flush()
         self._sinks.close()
 
@@ -159,36 +159,35 @@ class RunLogs:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The objects of a JSON-lines file; none if it is missing. A last line that was torn is left out.
+    """The objects of a JSON-lines file; an empty list if it is missing. An incomplete last line is left out.
 
-    A line counts once its newline is there. Raises `Storage` for a damaged line further up.
+    A line is complete with its newline. Raises `Storage` for a damaged complete line.
     """
-    return parsed(path, content(path))
+    return parse_lines(path, file_bytes(path))
 
 
-def parsed(path: Path, data: bytes) -> list[dict[str, Any]]:
-    """The objects in the whole lines of `data`, which is content of the file `path`."""
-    whole = data.split(b"\n")[:-1]
+def parse_lines(path: Path, data: bytes) -> list[dict[str, Any]]:
+    """The objects in the complete lines of `data`, the content of the file `path`."""
     lines: list[dict[str, Any]] = []
-    for number, text in enumerate(whole, start=1):
+    for number, text in enumerate(data.split(b"\n")[:-1], start=1):
         try:
             line = json.loads(text)
         except (ValueError, RecursionError):
             line = None
         if not isinstance(line, dict):
-            fix = "bring the file back from a copy, or take the line out"
+            fix = "restore the file from a backup, or delete the line"
             raise Storage(f"line {number} of {path} is damaged", evidence=repr(text[:80]), fix=fix)
         lines.append(line)
     return lines
 
 
-def content(path: Path) -> bytes:
-    """All of a file; nothing if it is missing."""
+def file_bytes(path: Path) -> bytes:
+    """The content of a file; empty if it is missing."""
     return path.read_bytes() if path.exists() else b""
 
 
 def json_line(line: Mapping[str, Any]) -> bytes:
-    """One line of JSON, in the order of its keys; ASCII, so that nothing in it looks like the end of a line.
+    """One line of JSON with keys in the given order. ASCII, so that no character is taken for a line end.
 
     >>> json_line({"loss": math.nan, "reward": 0.1, "text": "é\\n"})
     b'{"loss": null, "reward": 0.1, "text": "\\\\u00e9\\\\n"}\\n'
@@ -197,7 +196,7 @@ def json_line(line: Mapping[str, Any]) -> bytes:
 
 
 def finite(value: Any) -> Any:
-    """The same value with null for each number that JSON cannot write."""
+    """The same value with None for each number that is not finite."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Trackers that get the same numbers as metrics.jsonl: tensorboard, wandb, trackio. None is needed for anything."""
+"""Trackers: optional sinks that receive the numbers of metrics.jsonl (tensorboard, wandb, trackio)."""
 
 import importlib
 import math
@@ -11,7 +11,7 @@ from groupwise.data import MissingRequirement, Usage
 
 @runtime_checkable
 class Sink(Protocol):
-    """Somewhere that numbers go; only names, numbers and the iteration ever reach it."""
+    """A destination for metrics. It receives names, numbers and the iteration, nothing else."""
 
     def write(self, iteration: int, numbers: dict[str, float]) -> None: ...
 
@@ -33,7 +33,7 @@ class Tensorboard:
 
 
 class Tracker:
-    """wandb, or trackio, which speaks as wandb does: `init`, `log`, `finish`. A resumed run goes on under its name."""
+    """wandb, or trackio with wandb's interface (`init`, `log`, `finish`). A resumed run continues under its name."""
 
     def __init__(self, package: Any, run: Path, **options: Any) -> None:
         self._package = package
@@ -47,8 +47,8 @@ class Tracker:
 
 
 def wandb(package: Any, run: Path) -> Sink:
-    """Without git state, code, console or machine: nothing leaves but the numbers and the run's name."""
-    quiet = package.Settings(
+    """wandb without git state, code, console output and machine data: it sends only numbers and the run's name."""
+    settings = package.Settings(
         console="off",
         disable_git=True,
         save_code=False,
@@ -56,7 +56,7 @@ def wandb(package: Any, run: Path) -> Sink:
         x_disable_stats=True,
         x_save_requirements=False,
     )
-    return Tracker(package, run, id=run.name, dir=str(run), settings=quiet)
+    return Tracker(package, run, id=run.name, dir=str(run), settings=settings)
 
 
 OPENERS: dict[str, tuple[str, Callable[[Any, Path], Sink]]] = {
@@ -67,30 +67,32 @@ OPENERS: dict[str, tuple[str, Callable[[Any, Path], Sink]]] = {
 
 
 class Sinks:
-    """The named sinks of a run. One that fails later is given up with a warning: training goes on."""
+    """The named sinks of a run. A sink that fails while training is dropped with a warning; training continues."""
 
     def __init__(self, names: Iterable[str], run: Path) -> None:
         self.warnings: tuple[str, ...] = ()
         self._open: dict[str, Sink] = {}
         for name in names:
             if name not in OPENERS:
-                raise Usage(f"no sink is called {name!r}", fix="the sinks are " + ", ".join(OPENERS))
+                raise Usage(f"unknown sink {name!r}", fix="the sinks are " + ", ".join(OPENERS))
             module, opener = OPENERS[name]
             try:
                 package = importlib.import_module(module)
             except ImportError as error:
                 fix = f"pip install 'groupwise[{name}]'"
-                raise MissingRequirement(f"the sink {name} needs {module}", evidence=str(error), fix=fix) from error
+                raise MissingRequirement(
+                    f"the sink {name} needs the package {module}", evidence=str(error), fix=fix
+                ) from error
             try:
                 self._open[name] = opener(package, run)
-            except Exception as error:  # a tracker may raise anything; its message may carry a key, its type does not
-                fix = f"log in to {name} or set it to work offline, or leave the sink out"
+            except Exception as error:  # a tracker may raise anything; its message may contain a key, its type does not
+                fix = f"log in to {name}, configure it for offline use, or leave the sink out"
                 raise MissingRequirement(
-                    f"the sink {name} does not open", evidence=type(error).__name__, fix=fix
+                    f"the sink {name} cannot be opened", evidence=type(error).__name__, fix=fix
                 ) from None
 
     def write(self, line: Mapping[str, Any]) -> None:
-        """The finite numbers of a line of metrics, under its `iteration`."""
+        """Send the finite numbers of a line of metrics to each sink, under the line's `iteration`."""
         numbers = {
             name: float(value)
             for name, value in line.items()
@@ -105,8 +107,8 @@ class Sinks:
         for name, sink in list(self._open.items()):
             try:
                 act(sink)
-            except Exception as error:  # a tracker may raise anything, and none of it is worth a run
-                # The type alone: the message of a failed request may carry a key.
+            except Exception as error:  # a tracker may raise anything, and no tracker may stop a run
+                # The type only: the message of a failed request may contain a key.
                 why = type(error).__name__
-                self.warnings += (f"the sink {name} was given up ({why}); metrics.jsonl has everything",)
+                self.warnings += (f"the sink {name} failed and is no longer used ({why}); metrics.jsonl is complete",)
                 del self._open[name]

@@ -12,19 +12,19 @@ from groupwise.config.user_code import Use
 from groupwise.data import Storage
 from groupwise.methods import Method, published, reference_of
 from groupwise.models import commit_of, find_model, own_code
-from groupwise.runs.disk import ABOUT, DISK, RECIPE, Disk, storing, write_file
+from groupwise.runs.disk import ABOUT, DISK, RECIPE, Disk, storage_errors, write_file
 
 
 def begin(run: Path, description: Mapping[str, Any], recipe: str, *, disk: Disk = DISK) -> None:
     """Write run.json and then recipe.toml, which makes the directory a run. Both are on the platter on return."""
     describe(run, description, disk=disk)
-    with storing("the recipe", run):
+    with storage_errors("the recipe", run):
         write_file(run / RECIPE, recipe.encode(), disk)
 
 
 def describe(run: Path, description: Mapping[str, Any], *, disk: Disk = DISK) -> None:
     """Write run.json."""
-    with storing(ABOUT, run):
+    with storage_errors(ABOUT, run):
         write_file(run / ABOUT, json.dumps(description, indent=2).encode() + b"\n", disk)
 
 

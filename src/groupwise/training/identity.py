@@ -13,7 +13,7 @@ from groupwise.config.user_code import Use
 from groupwise.data import BadData
 from groupwise.models import base_directory, find_model, own_code
 from groupwise.runs.disk import DISK, RECIPE, Disk
-from groupwise.runs.sums import short
+from groupwise.runs.hashes import abbreviated
 from groupwise.tasks import Mixture, Problems
 from groupwise.training.about import describe, description, origin, recorded
 from groupwise.training.build import Runtime
@@ -108,7 +108,7 @@ def _recipe_changes(then: str, now: str) -> list[str]:
 
 
 def _digest(sha256: str | None) -> str:
-    return short(sha256) if sha256 else "none"
+    return abbreviated(sha256) if sha256 else "none"
 
 
 def asked(ready: Runtime) -> dict[str, Any]:

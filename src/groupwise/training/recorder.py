@@ -14,7 +14,7 @@ from groupwise.evaluation.conversations import describe_conversations
 from groupwise.learner import Learner, StepResult
 from groupwise.objective import Objective
 from groupwise.rollout import Buffer, Rollouts
-from groupwise.runs.checkpoints import Checkpoint, packed, save_checkpoint
+from groupwise.runs.checkpoints import Checkpoint, save_checkpoint, tensor_bytes
 from groupwise.runs.disk import DISK, Disk, write_file
 from groupwise.runs.logs import RunLogs, json_line
 from groupwise.training.guards import Guards
@@ -195,7 +195,7 @@ class Recorder:
             if not self.dumps.is_dir():
                 self._disk.mkdir(self.dumps)
             write_file(stem.with_suffix(".jsonl"), b"".join(map(json_line, lines)), self._disk)
-            write_file(stem.with_suffix(".safetensors"), packed(tensors), self._disk)
+            write_file(stem.with_suffix(".safetensors"), tensor_bytes(tensors), self._disk)
         except OSError as error:
             where = f"its batch could not be written: {error.strerror}"
         self._warn(f"iteration {self.done}, step {number}: {step.skipped}; weights untouched, {where}")

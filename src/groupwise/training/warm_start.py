@@ -12,7 +12,7 @@ from groupwise.learner import Learner, StepResult, make_plan
 from groupwise.models import Purpose, permutation
 from groupwise.objective import Objective, reinforce, token_mean
 from groupwise.runs.checkpoints import newest_checkpoint, save_checkpoint
-from groupwise.runs.disk import DISK, Disk, clear, storing
+from groupwise.runs.disk import DISK, Disk, delete, storage_errors
 from groupwise.runs.logs import RunLogs
 from groupwise.tasks import Demonstration
 from groupwise.training.build import Runtime
@@ -77,7 +77,7 @@ async def warm_start(
     if settings is None:
         return True
     home, steps = run / HOME, settings.steps
-    with storing("the warm start", run):
+    with storage_errors("the warm start", run):
         if not home.is_dir():
             disk.mkdir(home)
             disk.sync(run)
@@ -118,8 +118,8 @@ async def warm_start(
 def forget(run: Path, disk: Disk) -> None:
     """The phase's checkpoint is needed no more, once the run has one of its own."""
     if (old := run / HOME / "checkpoints").is_dir():
-        with storing("the warm start", run):
-            clear(old, disk)
+        with storage_errors("the warm start", run):
+            delete(old, disk)
 
 
 def line(step: int, taken: StepResult) -> dict[str, float]:

@@ -63,7 +63,7 @@ def sample(model: Decoder, tokenizer: Tokenizer, draws: list[Draw]) -> list[Roll
 
 def judged(prompt: Prompt, answer: Sample, tokenizer: Tokenizer) -> Sample:
     """The finished answer with its text and its verdict. Text is read off the tokens, never the other way."""
-    answer = answer.read(*tokenizer.read(answer.tokens))
+    answer = answer.with_text(*tokenizer.decode_with_ends(answer.tokens))
     return answer.with_verdict(asyncio.run(calculator_answer(prompt, answer)))
 
 

@@ -107,7 +107,7 @@ def test_a_prompt_has_the_same_ids_on_both_sides(tmp_path: Path, monkeypatch: py
     tokenizer = prepare.read_tokenizer(files.model_of(TINY))
     rows = [json.loads(line) for line in files.prompts_of(TINY, 0).read_text().splitlines()]
     ids = [int(word[1:]) for word in rows[0]["prompt"].split()]
-    assert tokenizer.encode(rows[0]["prompt"], opens=True) == tuple(ids) and len(ids) == TINY.prompt_tokens
+    assert tokenizer.encode(rows[0]["prompt"], bos=True) == tuple(ids) and len(ids) == TINY.prompt_tokens
     from transformers import PreTrainedTokenizerFast
 
     assert PreTrainedTokenizerFast.from_pretrained(files.model_of(TINY))(text=[rows[0]["prompt"]])["input_ids"] == [ids]

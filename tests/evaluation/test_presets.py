@@ -17,7 +17,7 @@ from groupwise.tasks.presets import PRESETS
 from groupwise.training.sources import sources
 from groupwise.verifiers import find_verifier
 from tests.models.directories import shape
-from tests.models.test_templates import CHATML, made
+from tests.models.test_templates import CHATML, trained
 from tests.tasks import published as layouts
 
 PAPERS = {
@@ -48,7 +48,7 @@ def data(tmp_path: Path) -> Path:
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     """A random model that reads any text and a chat, with room for a long answer."""
-    tokenizer = made(chat=CHATML)
+    tokenizer = trained(chat=CHATML)
     size = len(tokenizer.fast.get_vocab())
     write_model(
         Decoder.new(shape(vocabulary=size, positions=32768), 1, spread=0.2), tmp_path / "m", tokenizer=tokenizer

@@ -88,7 +88,7 @@ def or_error(call: Callable[[str], Any]) -> Callable[[str], Any]:
 
 def bytes_read(text: str) -> Any:
     """The text as tokens of one byte each, with a byte behind them that makes none of them text."""
-    return byte_tokenizer().read((*text.encode(), 255, *[EMPTY] * len(text)))
+    return byte_tokenizer().decode_with_ends((*text.encode(), 255, *[EMPTY] * len(text)))
 
 
 EMPTY = 256

@@ -21,7 +21,7 @@ from groupwise.models.fields import DEPTH, MOST_BYTES
 from groupwise.models.rendering import Renderer
 from groupwise.models.weights import MOST_HEADER
 from tests.models.directories import directory
-from tests.models.test_templates import made
+from tests.models.test_templates import trained
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -246,8 +246,8 @@ def test_every_field_of_an_adapter(sound: Path, tmp_path: Path, field: str, monk
     ],
 )
 def test_a_template_that_never_ends(source: str) -> None:
-    with pytest.raises(BadData, match="cannot write this prompt"):
-        find_template("chat", made(source))("7*5=")
+    with pytest.raises(BadData, match="cannot render this prompt"):
+        find_template("chat", trained(source))("7*5=")
 
 
 def test_a_worker_serves_until_a_template_ends_it() -> None:

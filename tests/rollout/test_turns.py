@@ -37,7 +37,7 @@ from groupwise.models import Tokenizer, find_template
 from groupwise.rollout import DrawSampler, NativeEngine, Turns
 from groupwise.rollout.conversation import ReplayMismatch
 from tests.models.directories import bytes_
-from tests.models.test_templates import CHATML, made, theirs
+from tests.models.test_templates import CHATML, trained, transformers_ids
 from tests.rollout.fakes import Scripted, decoder, endless, engine, right, sampling, tokenizer
 
 END = 0
@@ -216,14 +216,14 @@ FORGETS = CHATML.replace(
 
 @pytest.mark.t(34)
 def test_a_template_that_forgets_what_was_thought_changes_no_token_of_a_conversation(tmp_path: Path) -> None:
-    reader = made(FORGETS)
+    reader = trained(FORGETS)
     template = find_template("chat", reader)
     prompt = Prompt("p", template("7*5="))
     turns = ["<think>hm</think>call", "<think>so</think>again", "35"]
     said = iter(turns)
     s = sampler(
         lambda: Dialogue(["<|im_end|> 3", "5", None]), lambda ask: (*reader.encode(next(said)), min(reader.eos)),
-        draw=Draw(4, prompt, 1), tokenizer=reader, sampling=sampling(max_tokens=400), frame=template.between(),
+        draw=Draw(4, prompt, 1), tokenizer=reader, sampling=sampling(max_tokens=400), frame=template.turn_frame(),
     )  # fmt: skip
     sample = rollout(s).samples[0]
     spoken = [reader.decode(sample.tokens[a:b]) for a, b in sample.turns]
@@ -238,7 +238,7 @@ def test_a_template_that_forgets_what_was_thought_changes_no_token_of_a_conversa
         {"role": r, "content": c}
         for r, c in zip(["user", "assistant"] * 2, ["7*5=", *turns[:1], "<|im_end|> 3", *turns[1:2]])
     ]
-    assert "<think>hm</think>" not in reader.decode(theirs(reader, messages, tmp_path))
+    assert "<think>hm</think>" not in reader.decode(transformers_ids(reader, messages, tmp_path))
     kinds = [
         reader.decode([t for t, o in zip(sample.tokens, sample.origin) if o == kind])
         for kind in (ENVIRONMENT, TEMPLATE)
@@ -249,26 +249,26 @@ def test_a_template_that_forgets_what_was_thought_changes_no_token_of_a_conversa
 @pytest.mark.parametrize("ended", [True, False])
 def test_a_chat_goes_on_as_its_template_writes_it(ended: bool, tmp_path: Path) -> None:
     """Token by token what transformers makes of the same messages; also where a stop string ended the turn."""
-    reader = made()
+    reader = trained()
     template = find_template("chat", reader)
     draw = Draw(4, Prompt("p", template("7*5=")), 1)
     end = (min(reader.eos),) if ended else ()
     said = iter([reader.encode("call") + end, reader.encode("35") + end])
     s = sampler(
         lambda: Dialogue(["see: 3", None]), lambda ask: next(said),
-        draw=draw, tokenizer=reader, sampling=sampling(max_tokens=400), frame=template.between(),
+        draw=draw, tokenizer=reader, sampling=sampling(max_tokens=400), frame=template.turn_frame(),
     )  # fmt: skip
     sample = rollout(s).samples[0]
     messages = [{"role": r, "content": c} for r, c in (("user", "7*5="), ("assistant", "call"), ("user", "see: 3"))]
     context = s.engine.asks[-1].context  # type: ignore[attr-defined]
-    assert list(context) == theirs(reader, messages, tmp_path)
+    assert list(context) == transformers_ids(reader, messages, tmp_path)
     assert [reader.decode(sample.tokens[a:b]) for a, b in sample.turns] == ["call", "35"]
     assert sample.last_turn.text == "35"
 
 
 def test_words_that_open_a_chat_stand_behind_the_prompt_as_they_are() -> None:
-    reader = made()
-    frame = find_template("chat", reader).between()
+    reader = trained()
+    frame = find_template("chat", reader).turn_frame()
     s = sampler(
         lambda: Dialogue([None], opening="3"), lambda ask: (*reader.encode("x"), min(reader.eos)),
         tokenizer=reader, frame=frame,

@@ -64,7 +64,7 @@ def test_transformers_reads_the_same_tokenizer(tmp_path, loader: str):
 def test_our_own_tokenizer_reads_one_character_a_token():
     ours = Tokenizer.of(TOKENIZER, [END])
     ids = ours.encode("34+3=37;#37")
-    assert ours.read((*ids, END)) == ("34+3=37;#37", (*range(1, 12), 11))
+    assert ours.decode_with_ends((*ids, END)) == ("34+3=37;#37", (*range(1, 12), 11))
 
 
 @given(st.lists(st.sampled_from([*WORDS, *PRINTABLE])).map("".join))

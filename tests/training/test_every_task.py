@@ -26,7 +26,7 @@ from groupwise.rollout import answers
 from groupwise.training.build import Runtime, build
 from tests.evaluation.test_evaluate import GOLDEN, RIGHT
 from tests.models.directories import shape
-from tests.models.test_templates import made
+from tests.models.test_templates import trained
 from tests.rollout.fakes import Scripted
 from tests.sandbox.boxes import needed
 
@@ -80,7 +80,7 @@ def ready(kind: Kind, home: Path) -> Runtime:
     Path("rows.jsonl").write_text("".join(json.dumps(kind.row(i)) + "\n" for i in range(1, kind.problems + 1)))
     Path("train.jsonl").write_text(json.dumps(adds(1000)) + "\n")
     Path("mine.py").write_text(GRADE)
-    tokenizer = made()
+    tokenizer = trained()
     size = shape(vocabulary=len(tokenizer.fast.get_vocab()), positions=2048)
     write_model(Decoder.new(size, 1, spread=0.2), Path("m"), tokenizer=tokenizer)
     task = "train.jsonl" if kind.verifier == "code" else "calculator"

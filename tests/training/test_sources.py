@@ -20,7 +20,7 @@ from groupwise.tasks import Each, Mixture, Problems
 from groupwise.training import sources as sources_module
 from groupwise.training.sources import sources, task_of, templates, verdict_wait, verifier_of
 from groupwise.verifiers import CodeVerifier, exact, last_number
-from tests.models.test_templates import CHATML, made
+from tests.models.test_templates import CHATML, trained
 from tests.tasks.published import gsm8k
 
 SMALL = ["--prompts", "2", "--iterations", "2", "--method.group_size", "2", "--method.minibatches", "1"]
@@ -76,7 +76,7 @@ def test_a_named_task_says_how_it_is_judged_and_asked() -> None:
 
 def test_a_named_task_knows_its_columns() -> None:
     with pytest.raises(Usage, match="knows its columns"):
-        task_of(recipe(task="gsm8k:gsm.jsonl", columns=Columns(prompt="q")), made())
+        task_of(recipe(task="gsm8k:gsm.jsonl", columns=Columns(prompt="q")), trained())
 
 
 def test_waiting_for_a_verdict_is_as_long_as_the_slowest_needs() -> None:
@@ -102,13 +102,13 @@ def test_a_recipe_with_a_mixture_reads_back_and_differs() -> None:
 
 
 def test_prompts_stand_in_their_template() -> None:
-    tokenizer = made(CHATML)
+    tokenizer = trained(CHATML)
     for name in ("no", "chat", "r1", "Q: {prompt}"):
         said = recipe(template=name)
         (template,) = templates(said, tokenizer).values()
         task = task_of(said, tokenizer)
         assert all(p.context == template(p.text) for p in (task[0], *task.held_out))
-    assert task_of(recipe(), tokenizer)[0].context == tokenizer.encode("1+2=", opens=True)
+    assert task_of(recipe(), tokenizer)[0].context == tokenizer.encode("1+2=", bos=True)
 
 
 # Seen
@@ -140,10 +140,10 @@ def test_hints_about_templates() -> None:
     from groupwise.commands.check import notes
 
     said = recipe(template="r1")
-    lines = notes(said, task_of(said, made()), made())
+    lines = notes(said, task_of(said, trained()), trained())
     assert lines[-1] == "  note: answers to the template r1 end at </answer>: --sampling.stop '</answer>'"
     said = replace(said, sampling=replace(said.sampling, stop=("</answer>",)))
-    assert len(notes(said, task_of(said, made()), made())) == len(lines) - 1
+    assert len(notes(said, task_of(said, trained()), trained())) == len(lines) - 1
 
 
 def test_training_on_what_is_all_held_out_is_refused_and_evaluation_is_not(capsys: pytest.CaptureFixture[str]) -> None:

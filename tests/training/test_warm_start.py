@@ -24,8 +24,8 @@ from groupwise.learner import AdamW, Learner
 from groupwise.models import (
     Shared,
     Tokenizer,
-    closed,
     conversation_turn,
+    encode_answer,
     find_model,
     find_template,
     read_model,
@@ -40,7 +40,7 @@ from tests.commands.test_bad_input import SMALL, refused, rows
 from tests.faults.small_runs import EVERY, begun, ran
 from tests.learner.small import model
 from tests.models.directories import bytes_, characters
-from tests.models.test_templates import made
+from tests.models.test_templates import trained
 from tests.rollout.fakes import sampling
 from tests.rollout.test_turns import Dialogue, rollout, sampler
 
@@ -162,7 +162,7 @@ def test_an_adapter_is_taught_too() -> None:
 def read(path: str, tokenizer: Tokenizer | None = None) -> list[Demonstration]:
     it = tokenizer or characters()
     ask, tell = find_template("no", it), partial(conversation_turn, it, ((), ()))
-    return read_demonstrations(path, ask, partial(closed, it), prompt="prompt", answer="answer", tell=tell)[0]
+    return read_demonstrations(path, ask, partial(encode_answer, it), prompt="prompt", answer="answer", tell=tell)[0]
 
 
 def test_an_answer_ends_with_what_the_tokenizer_says() -> None:
@@ -170,11 +170,11 @@ def test_an_answer_ends_with_what_the_tokenizer_says() -> None:
     shown = read(rows("a.jsonl", {"prompt": "1+1=", "answer": "2"}))
     assert shown == [Demonstration(it.encode("1+1="), (*it.encode("2"), 0))]
     two = bytes_()
-    assert two.eos == {0, 1} and closed(two, "a")[-1] == 0
+    assert two.eos == {0, 1} and encode_answer(two, "a")[-1] == 0
     config = json.dumps({"eos_token": {"content": "<|im_end|>"}}).encode()
     named = replace(two, beside=(("tokenizer_config.json", config),))
-    assert closed(named, "a")[-1] == named.fast.token_to_id("<|im_end|>") == 1
-    assert closed(named, "<|im_end|>")[:-1] != (1,)  # in the words of an answer it is ten characters
+    assert encode_answer(named, "a")[-1] == named.fast.token_to_id("<|im_end|>") == 1
+    assert encode_answer(named, "<|im_end|>")[:-1] != (1,)  # in the words of an answer it is ten characters
 
 
 def test_a_conversation_is_asked_up_to_its_last_answer() -> None:
@@ -200,18 +200,18 @@ def messages(*turns: tuple[str, str]) -> dict[str, object]:
 
 
 def test_a_conversation_is_shown_in_the_tokens_in_which_it_is_had() -> None:
-    reader = made()
+    reader = trained()
     template = find_template("chat", reader)
     said = iter([words for role, words in TURNS if role == "assistant"])
     s = sampler(
         lambda: Dialogue(["<|im_end|> see: 3", None]), lambda ask: (*reader.encode(next(said)), min(reader.eos)),
         draw=Draw(4, Prompt("p", template("7*5=")), 1), tokenizer=reader, sampling=sampling(max_tokens=400),
-        frame=template.between(),
+        frame=template.turn_frame(),
     )  # fmt: skip
     had = rollout(s).samples[0]
-    tell = partial(conversation_turn, reader, template.between())
+    tell = partial(conversation_turn, reader, template.turn_frame())
     path, columns = rows("a.jsonl", messages(*TURNS)), {"prompt": "prompt", "answer": "answer"}
-    (shown,), _ = read_demonstrations(path, template, partial(closed, reader), tell=tell, **columns)
+    (shown,), _ = read_demonstrations(path, template, partial(encode_answer, reader), tell=tell, **columns)
     assert (shown.context, shown.answer) == (had.context, had.tokens)
     assert shown.origin == tuple(WRITTEN if o >= 0 else o for o in had.origin)
 
@@ -221,7 +221,7 @@ def test_words_that_open_a_conversation_are_read() -> None:
     talk = [("user", "1+1="), ("tool", "9"), ("assistant", "2")]
     path, columns = rows("a.jsonl", messages(*talk)), {"prompt": "prompt", "answer": "answer"}
     tell = partial(conversation_turn, it, ((7,), (8,)))
-    (shown,), _ = read_demonstrations(path, lambda asked: (1,), partial(closed, it), tell=tell, **columns)
+    (shown,), _ = read_demonstrations(path, lambda asked: (1,), partial(encode_answer, it), tell=tell, **columns)
     assert shown.answer == (*it.encode("92"), 0) and shown.origin == (ENVIRONMENT, WRITTEN, WRITTEN)
 
 

@@ -210,7 +210,7 @@ def notes(recipe: Recipe, task: Task, tokenizer: Tokenizer) -> list[str]:
         parts = ", ".join(f"{share:.0%} {s.task}" for share, s in zip(task.shares, sources(recipe), strict=True))
         lines.append(f"mixture: {parts}; {len(task)} draws are an epoch")
     for name, template in templates(recipe, tokenizer).items():
-        lines += [f"  warning: {note}" for note in template.notes]
+        lines += [f"  warning: {note}" for note in template.warnings]
         if name == "r1" and "</answer>" not in recipe.sampling.stop:
             lines.append("  note: answers to the template r1 end at </answer>: --sampling.stop '</answer>'")
     return lines

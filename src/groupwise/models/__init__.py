@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from groupwise.models.packed_attention import attention, past
     from groupwise.models.routing import Experts, Routes, experts_of
     from groupwise.models.sampling import choose, logprob_dtype, logprobs, truncated
-    from groupwise.models.templates import Messages, Template, closed, conversation_turn, find_template
+    from groupwise.models.templates import Messages, Template, conversation_turn, encode_answer, find_template
     from groupwise.models.tokenizer import Tokenizer, read_tokenizer
     from groupwise.models.weights import fingerprint, weight_files
 
@@ -48,9 +48,9 @@ __all__ = [
     "blocked",
     "check_targets",
     "choose",
-    "closed",
     "commit_of",
     "conversation_turn",
+    "encode_answer",
     "experts_of",
     "find_model",
     "find_template",

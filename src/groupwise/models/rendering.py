@@ -1,4 +1,4 @@
-"""Chat templates of a model directory, rendered in a process of their own with bounded time and memory."""
+"""Render a model directory's chat template in a worker process with bounded time and memory."""
 
 import atexit
 import json
@@ -15,7 +15,7 @@ WORKER = Path(__file__).with_name("template_worker.py")
 
 
 class Renderer:
-    """One worker process, started at the first rendering and again after one that was killed. Safe from any thread."""
+    """One worker process, started on first use and restarted after it was killed. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -23,52 +23,52 @@ class Renderer:
         self._owner = 0
 
     def render(self, source: str, fields: dict[str, Any]) -> str:
-        """The text that a Jinja template writes. BadData where it fails, or needs too much time, memory or text."""
+        """The text of a Jinja template. BadData if it fails or exceeds the limits of time, memory or length."""
         request = json.dumps({"source": source, "fields": fields}).encode() + b"\n"
         with self._lock:
-            answer = self._ask(request)
-        if not answer:
-            raise _failed("it was ended: it needs more than a second of processor time, or too much memory")
-        reply = json.loads(answer)
+            line = self._send(request)
+        if not line:
+            raise _failed("it was killed: it needs more than a second of CPU time, or too much memory")
+        reply = json.loads(line)
         if "error" in reply:
             raise _failed(reply["error"])
         return reply["text"]
 
-    def _ask(self, request: bytes) -> bytes:
-        """The worker's line; empty where the request has ended it."""
+    def _send(self, request: bytes) -> bytes:
+        """The worker's reply line; empty if the request killed the worker."""
         process = self._process
-        if process is None or self._owner != os.getpid() or process.poll() is not None:  # a fork has no worker
-            process = self._started()
+        if process is None or self._owner != os.getpid() or process.poll() is not None:  # a forked process has none
+            process = self._start()
         assert process.stdin and process.stdout
         try:
             process.stdin.write(request)
             process.stdin.flush()
-            answer = process.stdout.readline()
+            line = process.stdout.readline()
         except BrokenPipeError:
-            answer = b""
-        except BaseException:  # interrupted: what the worker still writes belongs to no other request
+            line = b""
+        except BaseException:  # interrupted: a late reply must not answer the next request
             self.close()
             raise
-        if not answer.endswith(b"\n"):
+        if not line.endswith(b"\n"):
             self.close()
             return b""
-        return answer
+        return line
 
-    def _started(self) -> subprocess.Popen[bytes]:
-        """A new worker that has loaded what it needs."""
-        words = [sys.executable, "-P", str(WORKER)]  # -P: files beside the worker are no modules of it
+    def _start(self) -> subprocess.Popen[bytes]:
+        """Start a worker and wait until its imports are done. MissingRequirement if it exits first."""
+        command = [sys.executable, "-P", str(WORKER)]  # -P: the worker's folder is not on its import path
         pipe = subprocess.PIPE
-        process = subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
         assert process.stdout
         self._process, self._owner = process, os.getpid()
         if process.stdout.readline() != b"\n":
             self.close()
-            seen = f"{WORKER.name} ended with exit code {process.returncode}"
-            raise MissingRequirement("chat templates cannot be rendered", evidence=seen, fix="pip install jinja2")
+            evidence = f"{WORKER.name} ended with exit code {process.returncode}"
+            raise MissingRequirement("chat templates cannot be rendered", evidence=evidence, fix="pip install jinja2")
         return process
 
     def close(self) -> None:
-        """End the worker. The next rendering starts another."""
+        """Kill the worker. The next rendering starts a new one."""
         process, self._process = self._process, None
         if process is not None and self._owner == os.getpid():
             process.kill()
@@ -76,8 +76,8 @@ class Renderer:
 
 
 def _failed(why: str) -> BadData:
-    fix = "look at the roles of the messages, or say --template no"
-    return BadData(f"the chat template cannot write this prompt: {why}", fix=fix)
+    fix = "check the roles of the messages, or use --template no"
+    return BadData(f"the chat template cannot render this prompt: {why}", fix=fix)
 
 
 _RENDERER = Renderer()

@@ -1,7 +1,7 @@
-"""Renders chat templates in a process that can be killed. Run by path, never imported.
+"""Worker process that renders chat templates and can be killed. Run by path, never imported.
 
-Each line of standard input is a request, each line of standard output its reply. A template may loop, recurse and
-multiply as it likes: the kernel ends the process once a rendering has used its processor time, and refuses memory.
+Each line of standard input is a JSON request; each line of standard output is its reply. A template may loop, recurse
+or build huge strings. The kernel limits the memory of the process and ends it when a rendering exceeds its CPU time.
 """
 
 import json
@@ -17,11 +17,11 @@ from jinja2.ext import Extension
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 SECONDS, MEMORY, CHARACTERS = 1.0, 1 << 30, 1 << 22
-"""Processor time and address space of a rendering, and the longest text that it may write."""
+"""Limits of one rendering: CPU seconds, bytes of address space, and characters of output."""
 
 
 class Generation(Extension):
-    """`{% generation %}` marks an assistant's turn for training on conversations; here it changes nothing."""
+    """Accept `{% generation %}` blocks, which mark an assistant's turn for training; they do not change the text."""
 
     tags = {"generation"}  # noqa: RUF012
 
@@ -35,43 +35,43 @@ def refuse(message: str) -> None:
     raise TemplateError(message)
 
 
-def as_json(x: Any, *, ensure_ascii: bool = False, **how: Any) -> str:
-    return json.dumps(x, ensure_ascii=ensure_ascii, **how)
+def as_json(x: Any, *, ensure_ascii: bool = False, **options: Any) -> str:
+    return json.dumps(x, ensure_ascii=ensure_ascii, **options)
 
 
 @lru_cache(8)
 def compiled(source: str) -> Template:
-    """A template as transformers sets it up, but for the clock (`strftime_now`)."""
-    world = ImmutableSandboxedEnvironment(
+    """A template set up as transformers does, but without the clock (`strftime_now`)."""
+    environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"]
     )
-    world.filters["tojson"] = as_json
-    world.globals["raise_exception"] = refuse
-    return world.from_string(source)
+    environment.filters["tojson"] = as_json
+    environment.globals["raise_exception"] = refuse
+    return environment.from_string(source)
 
 
 def reply(request: dict[str, Any]) -> dict[str, str]:
     try:
         text = compiled(request["source"]).render(request["fields"])
-    except Exception as error:  # a template may raise anything, also what Python raises
+    except Exception as error:  # a template may raise any exception, Python's own included
         return {"error": f"{type(error).__name__}: {error}"[:300]}
     if len(text) > CHARACTERS:
-        return {"error": f"it writes {len(text)} characters, more than {CHARACTERS}"}
+        return {"error": f"its text has {len(text)} characters, more than {CHARACTERS}"}
     return {"text": text}
 
 
 def serve() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asks
-    with suppress(ValueError, OSError):  # not every system has this limit
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C
+    with suppress(ValueError, OSError):  # some systems lack this limit
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     print(flush=True)
     for line in sys.stdin:
         request = json.loads(line)
         signal.setitimer(signal.ITIMER_PROF, SECONDS)  # its signal ends the process
-        answer = json.dumps(reply(request))
+        line = json.dumps(reply(request))
         signal.setitimer(signal.ITIMER_PROF, 0)
-        print(answer, flush=True)
+        print(line, flush=True)
 
 
 if __name__ == "__main__":

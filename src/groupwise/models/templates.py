@@ -1,4 +1,4 @@
-"""From a problem's words to the ids that a model is asked with: its tokenizer's chat template, or a plain one."""
+"""Prompt templates: a problem's text, or messages, to prompt token ids."""
 
 import hashlib
 import json
@@ -16,7 +16,7 @@ from groupwise.models.rendering import render
 from groupwise.models.tokenizer import Tokenizer
 
 Messages = Sequence[Mapping[str, Any]]
-"""A conversation, as `[{"role": "user", "content": "7*5="}]`."""
+"""A conversation, such as `[{"role": "user", "content": "7*5="}]`."""
 
 PLAIN = {
     "no": "{prompt}",
@@ -32,17 +32,17 @@ PLAIN = {
         "User: {prompt}\nAssistant: <think>"
     ),
 }
-"""Dr. GRPO's three (arXiv:2503.20783, `train_zero_math.py`). There `r1` ends at `</answer>`: say so in `stop`."""
+"""The three templates of Dr. GRPO (arXiv:2503.20783, `train_zero_math.py`). With `r1`, set `stop` to `</answer>`."""
 
 _PLACE = "{prompt}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Template:
-    """What stands around a problem. Called with its text or with messages, it gives the ids of the whole prompt.
+    """A prompt template. Call it with a problem's text or with messages to get the ids of the whole prompt.
 
-    The template's own special tokens are special; in the words of a problem `<|im_end|>` is ten characters. `source`
-    is Jinja for `chat`, else a text in which `{prompt}` stands once.
+    Special tokens in the template are encoded as special tokens. In a problem's text, `<|im_end|>` is ten characters.
+    `source` is Jinja for `chat`; otherwise it is a text that contains `{prompt}` once.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Template:
 
     def __post_init__(self) -> None:
         parsing = None
-        if self.source != _PLACE:  # else no text but the problem's is ever read
+        if self.source != _PLACE:  # otherwise the template adds no text, so no special tokens can appear
             parsing = tokenizers.Tokenizer.from_str(self.tokenizer.source.decode())
             parsing.no_truncation()
             parsing.no_padding()
@@ -67,160 +67,163 @@ class Template:
         return hashlib.sha256(self.source.encode()).hexdigest()
 
     @property
-    def notes(self) -> tuple[str, ...]:
-        """What may not be meant: a plain template with marks that this tokenizer reads as text."""
+    def warnings(self) -> tuple[str, ...]:
+        """Likely mistakes: special tokens in a plain template that this tokenizer encodes as plain text."""
         marks = set(re.findall(r"<\|\w+\|>", self.source)) - set(self._special)
         if self.name == "chat" or not marks:
             return ()
-        return (f"the template {self.name} writes {' and '.join(sorted(marks))}, to this tokenizer plain text",)
+        return (f"the template {self.name} contains {' and '.join(sorted(marks))}, plain text to this tokenizer",)
 
-    def __call__(self, asked: str | Messages) -> tuple[int, ...]:
+    def __call__(self, problem: str | Messages) -> tuple[int, ...]:
         if self._parsing is None:
-            return self.tokenizer.encode(_alone(asked), opens=True)
-        mark = self._mark(asked)
+            return self.tokenizer.encode(_single_text(problem), bos=True)
+        mark = self._mark(problem)
         if self.name == "chat":
-            messages = [{"role": "user", "content": asked}] if isinstance(asked, str) else asked
-            whole = _rendered(self.source, [_escaped(m, self._escape, mark) for m in messages], self.tokenizer)
+            messages = [{"role": "user", "content": problem}] if isinstance(problem, str) else problem
+            text = _render_chat(self.source, [_escape_all(m, self._escape, mark) for m in messages], self.tokenizer)
         else:
-            whole = self.source.replace(_PLACE, self._escape(_alone(asked), mark))
-        opens = self.name != "chat"  # a chat template writes what opens a text itself
-        if mark not in whole:
-            return self.tokenizer.encode_by(self._parsing, whole, opens=opens)
-        return self._pieces(whole, mark, opens)
+            text = self.source.replace(_PLACE, self._escape(_single_text(problem), mark))
+        bos = self.name != "chat"  # a chat template writes the BOS token itself
+        if mark not in text:
+            return self.tokenizer.encode_with(self._parsing, text, bos=bos)
+        return self._encode_marked(text, mark, bos)
 
-    def between(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """What stands before and behind a user's words within a conversation: nothing for a plain template.
+    def turn_frame(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The ids that a chat template writes before and after a user's later message. Empty for a plain template.
 
-        Taken from between the turns of a conversation of single characters, so that what was said is never written
-        again: whatever a template does to earlier turns, the tokens of a conversation only grow.
+        They come from rendering a short conversation of single characters. Earlier turns are never rendered again: even
+        where a template rewrites them, the tokens of a conversation only grow. BadData where the template drops the
+        second message of a user.
         """
         if self.name != "chat":
             return (), ()
-        mark, *words = [c for c in map(chr, range(0xE000, 0xF8FF)) if c not in self.source][:4]
+        mark, *contents = [c for c in map(chr, range(0xE000, 0xF8FF)) if c not in self.source][:4]
         roles = ("user", "assistant", "user")
-        messages = [{"role": role, "content": word} for role, word in zip(roles, words)]
-        before, said, after = (
-            _rendered(self.source, messages, self.tokenizer).rpartition(words[1])[2].partition(words[2])
-        )
-        if not said:
-            fix = "say --template no, and let the environment write what stands around its words"
+        messages = [{"role": role, "content": content} for role, content in zip(roles, contents)]
+        text = _render_chat(self.source, messages, self.tokenizer)
+        before, message, after = text.rpartition(contents[1])[2].partition(contents[2])
+        if not message:
+            fix = "use --template no, and let the environment write the text around its messages"
             raise BadData("the chat template does not write a second message of a user", fix=fix)
-        return self._pieces(before, mark, False), self._pieces(after, mark, False)
+        return self._encode_marked(before, mark, False), self._encode_marked(after, mark, False)
 
-    def _mark(self, asked: str | Messages) -> str:
-        """A character of the private use area that nothing here contains."""
-        text = self.source + (asked if isinstance(asked, str) else json.dumps(list(asked), ensure_ascii=False))
+    def _mark(self, problem: str | Messages) -> str:
+        """A private-use character that occurs neither in the template nor in the problem."""
+        text = self.source + (problem if isinstance(problem, str) else json.dumps(list(problem), ensure_ascii=False))
         return next(c for c in map(chr, range(0xE000, 0xF8FF)) if c not in text)
 
     def _escape(self, text: str, mark: str) -> str:
-        """The text with each special token's spelling broken by a mark behind its first character."""
+        """Break each special token's spelling in `text` by a mark after its first character."""
         for spelling in sorted(self._special, key=len, reverse=True):
             text = text.replace(spelling, spelling[0] + mark + spelling[1:])
         return text
 
-    def _pieces(self, whole: str, mark: str, opens: bool) -> tuple[int, ...]:
-        """The template's special tokens as such, the text between them as text, without the marks."""
-        ids = list(self.tokenizer.encode("", opens=True)) if opens else []
+    def _encode_marked(self, text: str, mark: str, bos: bool) -> tuple[int, ...]:
+        """Encode special tokens as such and the text between them as text, and remove the marks."""
+        ids = list(self.tokenizer.encode("", bos=True)) if bos else []
         pattern = "|".join(map(re.escape, sorted(self._special, key=len, reverse=True)))
-        pieces = re.split(f"({pattern})", whole)
-        for i, piece in enumerate(pieces):
+        chunks = re.split(f"({pattern})", text)
+        for i, chunk in enumerate(chunks):
             if i % 2:
-                ids.append(self._special[piece][0])
+                ids.append(self._special[chunk][0])
                 continue
-            if i and self._special[pieces[i - 1]][1].rstrip:
-                piece = piece.lstrip()
-            if i + 1 < len(pieces) and self._special[pieces[i + 1]][1].lstrip:
-                piece = piece.rstrip()
-            ids += self.tokenizer.encode(piece.replace(mark, "")) if piece else ()
+            if i and self._special[chunks[i - 1]][1].rstrip:
+                chunk = chunk.lstrip()
+            if i + 1 < len(chunks) and self._special[chunks[i + 1]][1].lstrip:
+                chunk = chunk.rstrip()
+            ids += self.tokenizer.encode(chunk.replace(mark, "")) if chunk else ()
         return tuple(ids)
 
 
 def find_template(name: str, tokenizer: Tokenizer) -> Template:
-    """`chat` (the tokenizer's own), `no`, `r1`, `qwen_math`, or a text of one's own in which `{prompt}` stands once."""
+    """The template called `chat` (from the tokenizer), `no`, `r1` or `qwen_math`; or any text with one `{prompt}`."""
     if name == "chat":
         return Template(name, chat_template(tokenizer), tokenizer)
     if name in PLAIN:
         return Template(name, PLAIN[name], tokenizer)
     if name.count(_PLACE) == 1:
-        return Template("of its own", name, tokenizer)
+        return Template("given as text", name, tokenizer)
     near = get_close_matches(name, ["chat", *PLAIN], n=1, cutoff=0.5)
     fix = f"did you mean {near[0]}, or" if near else f"take chat, {', '.join(PLAIN)}, or"
-    raise Usage(f"no template is called {name!r}", fix=f"{fix} a text in which {_PLACE} stands once{'?' * len(near)}")
+    raise Usage(f"no template is called {name!r}", fix=f"{fix} a text that contains {_PLACE} once{'?' * len(near)}")
 
 
-def closed(tokenizer: Tokenizer, answer: str) -> tuple[int, ...]:
-    """The ids of an answer that somebody wrote, and the token that ends it: the tokenizer's `eos_token` where that ends
-    answers, else the lowest that does."""
-    named = _config(tokenizer).get("eos_token")
-    spelling = named.get("content") if isinstance(named, dict) else named
+def encode_answer(tokenizer: Tokenizer, answer: str) -> tuple[int, ...]:
+    """The ids of a written answer and its end token.
+
+    The end token is the tokenizer's `eos_token` if that is one of the model's end tokens, else the lowest of these.
+    """
+    eos_token = _config(tokenizer).get("eos_token")
+    spelling = eos_token.get("content") if isinstance(eos_token, dict) else eos_token
     end = tokenizer.fast.token_to_id(spelling) if isinstance(spelling, str) else None
     return (*tokenizer.encode(answer), end if end in tokenizer.eos else min(tokenizer.eos))
 
 
-def conversation_turn(tokenizer: Tokenizer, frame: tuple[Ids, Ids], said: Ids, words: str) -> tuple[Ids, Ids, Ids]:
-    """What an environment's words add behind what stands there: the template's ids, the words' own, the template's.
+def conversation_turn(tokenizer: Tokenizer, frame: tuple[Ids, Ids], answer: Ids, text: str) -> tuple[Ids, Ids, Ids]:
+    """Encode an environment's message: template ids before it, its own ids, template ids after it.
 
-    `frame` is the template's `between`. An end token that the model has written is not written again; words that open a
-    conversation, behind which the model has said nothing yet, stand as they are. BadData for words without tokens.
+    `frame` is the template's `turn_frame()`; `answer` holds the tokens since the prompt. An end token that the model
+    generated is not repeated. Before the model's first token the message gets no frame. BadData for text that the
+    tokenizer cannot encode.
     """
-    ids, (before, after) = tokenizer.encode(words), frame
-    if not said:
+    ids, (before, after) = tokenizer.encode(text), frame
+    if not answer:
         return (), ids, ()
-    if said[-1] in tokenizer.eos and before[:1] == said[-1:]:
+    if answer[-1] in tokenizer.eos and before[:1] == answer[-1:]:
         before = before[1:]
     return before, ids, after
 
 
 def chat_template(tokenizer: Tokenizer) -> str:
-    """The Jinja source in chat_template.jinja or tokenizer_config.json; `BadData` where there is none."""
-    beside = dict(tokenizer.beside)
-    if "chat_template.jinja" in beside:
+    """The Jinja source in chat_template.jinja or tokenizer_config.json. BadData if there is none."""
+    files = dict(tokenizer.extra_files)
+    if "chat_template.jinja" in files:
         try:
-            return beside["chat_template.jinja"].decode()
+            return files["chat_template.jinja"].decode()
         except UnicodeDecodeError as error:
-            raise BadData("chat_template.jinja is no UTF-8", evidence=str(error), fix="fetch it again") from error
-    found = _config(tokenizer).get("chat_template")
-    if isinstance(found, list):  # several by name
-        found = next((t.get("template") for t in found if isinstance(t, dict) and t.get("name") == "default"), None)
-    if not isinstance(found, str):
-        fix = "say --template no, r1 or qwen_math, or take a model that was trained to chat"
+            raise BadData("chat_template.jinja is not UTF-8", evidence=str(error), fix="fetch it again") from error
+    source = _config(tokenizer).get("chat_template")
+    if isinstance(source, list):  # several templates, each with a name
+        source = next((t.get("template") for t in source if isinstance(t, dict) and t.get("name") == "default"), None)
+    if not isinstance(source, str):
+        fix = "use --template no, r1 or qwen_math, or take a model that was trained to chat"
         what = "this model's tokenizer has no chat template"
         raise BadData(what, evidence="none in chat_template.jinja or tokenizer_config.json", fix=fix)
-    return found
+    return source
 
 
 def _config(tokenizer: Tokenizer) -> dict[str, Any]:
-    return json_object(dict(tokenizer.beside).get("tokenizer_config.json", b"{}"), "tokenizer_config.json")
+    return json_object(dict(tokenizer.extra_files).get("tokenizer_config.json", b"{}"), "tokenizer_config.json")
 
 
-def _alone(asked: str | Messages) -> str:
-    """The words of a problem that is a text, or a single message."""
-    if isinstance(asked, str):
-        return asked
-    if len(asked) == 1:
-        return str(asked[0].get("content", ""))
-    fix = "say --template chat"
+def _single_text(problem: str | Messages) -> str:
+    """The text of a problem that is a string or a single message. BadData for a longer conversation."""
+    if isinstance(problem, str):
+        return problem
+    if len(problem) == 1:
+        return str(problem[0].get("content", ""))
+    fix = "use --template chat"
     raise BadData("a plain template takes one text, and this prompt is a conversation", fix=fix)
 
 
-def _escaped(value: Any, escape: Any, mark: str) -> Any:
-    """A message with all its text escaped, however deep it lies."""
+def _escape_all(value: Any, escape: Any, mark: str) -> Any:
+    """A message with every string in it escaped, at any depth."""
     if isinstance(value, str):
         return escape(value, mark)
     if isinstance(value, Mapping):
-        return {k: _escaped(v, escape, mark) for k, v in value.items()}
-    return [_escaped(v, escape, mark) for v in value] if isinstance(value, list | tuple) else value
+        return {k: _escape_all(v, escape, mark) for k, v in value.items()}
+    return [_escape_all(v, escape, mark) for v in value] if isinstance(value, list | tuple) else value
 
 
-def _rendered(source: str, messages: list[Any], tokenizer: Tokenizer) -> str:
-    """The conversation as the template writes it, with the opening of an answer.
+def _render_chat(source: str, messages: list[Any], tokenizer: Tokenizer) -> str:
+    """The conversation as the template renders it, with the generation prompt at its end.
 
-    As transformers renders it, but for the clock (`strftime_now`), which would make equal runs differ: templates that
-    ask for it have a fixed date for its absence.
+    It renders as transformers does, except for the clock: `strftime_now` is undefined, since it would make equal runs
+    differ. Templates that use it fall back to a fixed date.
     """
     config = _config(tokenizer)
     names = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
     values = {n: v.get("content") if isinstance(v := config.get(n), dict) else v for n in names}
     tokens = {n: v for n, v in values.items() if isinstance(v, str)}
-    asked = {"messages": messages, "tools": None, "documents": None, "add_generation_prompt": True}
-    return render(source, asked | tokens)
+    variables = {"messages": messages, "tools": None, "documents": None, "add_generation_prompt": True}
+    return render(source, variables | tokens)

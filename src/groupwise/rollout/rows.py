@@ -174,7 +174,7 @@ class Rows:
         reach = 4 * max(map(len, ask.sampling.stop)) + 4
         newest = tokens[-reach:].tolist()
         earlier = ask.context[max(len(ask.context) - ask.at, len(ask.context) + len(newest) - reach) :]
-        text, ends = self.tokenizer.read((*earlier, *newest))
+        text, ends = self.tokenizer.decode_with_ends((*earlier, *newest))
         before = ends[-2] if len(ends) > 1 else 0
         return any(text.find(stop, max(0, before - len(stop) + 1)) >= 0 for stop in ask.sampling.stop)
 

@@ -93,7 +93,7 @@ class DrawSampler:
                 break
         if finish is not Finish.stop:
             finish = Finish.length if len(sample.tokens) >= sample.limit else None
-        text, ends = self.tokenizer.read(sample.tokens)
+        text, ends = self.tokenizer.decode_with_ends(sample.tokens)
         return replace(sample, finish=finish, text=text, ends=ends)
 
     async def sample(self, context: Ids, n: int = 1, *, group: int = 0, role: str = "answer") -> list[Sample]:

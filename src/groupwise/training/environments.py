@@ -47,7 +47,7 @@ def frame_of(recipe: Recipe, tokenizer: Tokenizer) -> tuple[Ids, Ids]:
     """What the recipe's template writes before and behind an environment's words."""
     if not recipe.environment:
         return (), ()
-    frames = {name: template.between() for name, template in templates(recipe, tokenizer).items()}
+    frames = {name: template.turn_frame() for name, template in templates(recipe, tokenizer).items()}
     if len(set(frames.values())) > 1:
         what = f"an environment speaks in one template, and the problems stand in {', '.join(frames)}"
         raise Usage(what, fix="take one template for all of them: --template chat")

@@ -8,7 +8,7 @@ from typing import Any
 from groupwise.config.recipe import Columns, Recipe
 from groupwise.config.user_code import Use
 from groupwise.data import Task, Usage, Verifier
-from groupwise.models import Template, Tokenizer, closed, conversation_turn, find_template
+from groupwise.models import Template, Tokenizer, conversation_turn, encode_answer, find_template
 from groupwise.sandbox import Limits, Sandbox
 from groupwise.tasks import (
     Demonstration,
@@ -82,8 +82,10 @@ def demonstrations_of(recipe: Recipe, tokenizer: Tokenizer) -> tuple[list[Demons
         return [], ()
     ask = find_template(sources(recipe)[0].template, tokenizer)
     columns = {"prompt": phase.columns.prompt, "answer": phase.columns.answer}
-    tell = partial(conversation_turn, tokenizer, ask.between()) if recipe.environment else None
-    found, facts = read_demonstrations(phase.demonstrations, ask, partial(closed, tokenizer), tell=tell, **columns)
+    tell = partial(conversation_turn, tokenizer, ask.turn_frame()) if recipe.environment else None
+    found, facts = read_demonstrations(
+        phase.demonstrations, ask, partial(encode_answer, tokenizer), tell=tell, **columns
+    )
     return found, (facts,)
 
 

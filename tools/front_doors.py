@@ -10,6 +10,7 @@ from groupwise.data.rooms import files_of
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "groupwise"
 ROOMS = (
     "data",
+    "models",
     "rollout",
     "rewards",
     "advantages",

@@ -9,6 +9,7 @@ from typing import Any, get_args
 import pytest
 
 import groupwise.commands
+import groupwise.report
 from groupwise.__main__ import RECIPE, main, parser, seconds, split
 from groupwise.config.reading import hints_of
 from groupwise.config.recipe import Recipe
@@ -94,15 +95,15 @@ def calls(monkeypatch):
 
         return call
 
-    for room, names in (
-        ("train", ("train", "resume")),
-        ("evaluate", ("evaluate", "sample")),
-        ("report", ("report",)),
-        ("compare", ("compare",)),
+    for room, file, names in (
+        (groupwise.commands, "train", ("train", "resume")),
+        (groupwise.commands, "evaluate", ("evaluate", "sample")),
+        (groupwise.commands, "compare", ("compare",)),
+        (groupwise.report, "report", ("report",)),
     ):
         fake = SimpleNamespace(**{name: remember(name) for name in names})
-        monkeypatch.setitem(sys.modules, f"groupwise.commands.{room}", fake)
-        monkeypatch.setattr(groupwise.commands, room, fake, raising=False)
+        monkeypatch.setitem(sys.modules, f"{room.__name__}.{file}", fake)
+        monkeypatch.setattr(room, file, fake, raising=False)
     return made
 
 

@@ -34,7 +34,6 @@ ALLOWED = {
     ("models/transformers_model.py", "causal.eval()"): "a module's mode",
     ("models/template_worker.py", "world.from_string(source)"): "a model directory's template, in Jinja's sandbox",
     ("methods/published.py", "import_module(module)"): "a file of this package, by the table of its room",
-    ("models/__init__.py", "import_module(f'{__name__}.{file}')"): "files of the package",
     ("config/registry.py", "importlib.import_module(f'groupwise.{room}')"): "files of the package",
     ("runs/trackers.py", "importlib.import_module(module)"): "the package of a sink",
     ("verifiers/llm_judge.py", "ASKED.format(fence=fence, **told)"): "a literal template",

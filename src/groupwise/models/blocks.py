@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from groupwise.models.decoder import Decoder
 
+__all__ = ["blocked", "forget"]
+
 M = TypeVar("M", bound=nn.Module)
 
 LEAST = 1 << 16

@@ -26,6 +26,8 @@ from groupwise.models.transformers_files import (
 from groupwise.models.transformers_model import TransformersModel
 from groupwise.models.weights import FRESH, Stored, fingerprint, header, refuse_types, tensors, weight_files
 
+__all__ = ["Model", "outline", "read_model", "read_shape", "stored_dtype", "write_fresh", "write_model"]
+
 Model = Decoder | TransformersModel
 DTYPES = {name: getattr(torch, name) for name in ("float64", "float32", "float16", "bfloat16")}
 HEAD = "lm_head.weight"

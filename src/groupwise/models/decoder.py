@@ -20,6 +20,8 @@ from groupwise.data import Layout
 from groupwise.models.norm import Norm
 from groupwise.models.rope import Scaling
 
+__all__ = ["Decoder", "Shape"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:

@@ -9,6 +9,8 @@ from groupwise.data import BadData, visible
 from groupwise.models.fields import MOST_BYTES, json_object, text
 from groupwise.models.hub import fetched, is_hub_name
 
+__all__ = ["base_directory", "base_name", "commit_of", "find_model", "of_hub", "own_code"]
+
 PACKAGED = ("calculator", "blank")
 ADAPTER = "adapter_config.json"
 """What a directory holds that is not a model but an adapter (LoRA) for one."""

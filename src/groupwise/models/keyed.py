@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+__all__ = ["Key", "Purpose", "keyed_random", "lineage", "permutation", "philox", "picks", "uniform"]
+
 LOW = 0xFFFFFFFF
 Key = tuple[int, int]  # (seed, purpose)
 Words = NDArray[np.uint32]

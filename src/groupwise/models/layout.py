@@ -12,6 +12,8 @@ from torch import Tensor
 
 from groupwise.models.packed_attention import Block, Merged
 
+__all__ = ["Shared"]
+
 LEAST = 16
 """Rows of no more tokens than this are all of one size."""
 

@@ -22,6 +22,8 @@ from groupwise.models.hub import is_hub_name
 from groupwise.models.transformers_model import TransformersModel
 from groupwise.models.weights import header, metadata, refuse_types, tensors
 
+__all__ = ["Lora", "adapted", "attach", "check_targets", "load_peft", "merge", "write_adapter"]
+
 WEIGHTS = "adapter_model.safetensors"
 PREFIX = "base_model.model."  # what peft's own wrapper puts before the names of a model's parameters
 HEADS = ("lm_head", "embed_tokens")

@@ -9,6 +9,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+__all__ = ["attention", "past"]
+
 FLASH = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 FLASH_BACK = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 

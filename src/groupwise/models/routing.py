@@ -13,6 +13,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+__all__ = ["Experts", "Routes", "experts_of"]
+
 UNKNOWN = -1
 """Stands for the experts of a token that nobody wrote down: it goes where its router sends it."""
 

@@ -6,6 +6,8 @@ from torch import Tensor
 
 from groupwise.data import Sampling
 
+__all__ = ["choose", "logprob_dtype", "logprobs", "truncated"]
+
 BLOCK = 512
 """Entries of the vocabulary whose mass is summed as one."""
 

@@ -15,6 +15,8 @@ from groupwise.models.fields import json_object
 from groupwise.models.rendering import render
 from groupwise.models.tokenizer import Tokenizer
 
+__all__ = ["Messages", "Template", "conversation_turn", "encode_answer", "find_template"]
+
 Messages = Sequence[Mapping[str, Any]]
 """A conversation, such as `[{"role": "user", "content": "7*5="}]`."""
 

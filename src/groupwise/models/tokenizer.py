@@ -13,6 +13,8 @@ from groupwise.data import BadData
 from groupwise.models.fields import whole
 from groupwise.models.files import base_directory, listing, read_json
 
+__all__ = ["Tokenizer", "read_tokenizer"]
+
 # Other tokenizer files of a model directory. They are copied, so that a written model is complete.
 EXTRA_FILES = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja")
 

@@ -16,6 +16,8 @@ from groupwise.data import BadData, visible
 from groupwise.models.fields import short
 from groupwise.models.files import base_directory, listing, read_json
 
+__all__ = ["fingerprint", "weight_files"]
+
 FRESH = "fresh_weights"
 """In a config.json, says that the directory holds no weights: a run draws its own, from its seed."""
 MOST_HEADER = 16 << 20

@@ -1,4 +1,4 @@
-"""The values that flow from a problem to a gradient, and the protocols that two rooms speak."""
+"""The data types that flow from a prompt to a gradient, and the protocols (sockets) that parts implement."""
 
 from groupwise.data.rooms import open_room
 

@@ -1,4 +1,4 @@
-"""One table from verdict to gradient, which only gains columns: trainable tokens only, packed, no padding."""
+"""`Batch`: the table that carries samples from verdicts to gradients. It holds trainable tokens only, packed."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -18,7 +18,7 @@ __all__ = ["Batch", "key_of", "pack", "rollout_of"]
 Memories = Mapping[str, Any]
 Key = tuple[int, Ids]
 
-# To a type checker a column is a tensor, so that formulas read as formulas; at run time it is None until written.
+# For a type checker a column is a tensor, so that formulas read as formulas. At run time it is None until written.
 Column = TypeVar("Column")
 if TYPE_CHECKING:
     Later = Annotated[Column, "None until written"]
@@ -26,16 +26,16 @@ else:
     Later = Optional
 UNWRITTEN: Any = None
 
-# What each field of a batch has one of: `take`, `keep`, `joined` and `to` follow from it.
+# The unit of each field. `take`, `keep`, `joined` and `to` are derived from it.
 PER_SAMPLE, PER_TOKEN, SEGMENTS, PER_RUN = ({"per": unit} for unit in ("sample", "token", "segments", "run"))
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Batch:
-    """An iteration, a step or a microbatch of samples: the same type.
+    """Samples and their columns. An iteration, a step and a microbatch have the same type.
 
-    Numbers per sample are float64, so statistics of rewards are; log-probs come in the learner's dtype. A column that
-    no one has written yet is None; reading it before its time is our mistake, not the user's.
+    Numbers per sample are float64, and so are the statistics of rewards. Log-probs have the learner's dtype. A column
+    is None until it is written; reading it earlier is a bug of groupwise, not of the user.
 
     >>> b = pack([rollout_of([1.0, 0.0], lengths=[2, 1])])
     >>> b.sequences.index.tolist(), b.groups.count, b.score.tolist()
@@ -44,7 +44,7 @@ class Batch:
 
     samples: tuple[Sample, ...] = field(metadata=PER_SAMPLE)
     keys: tuple[Key, ...] = field(metadata=PER_SAMPLE)
-    """Draw and stream of each sample, by which it is found again in its rollout, also in another process."""
+    """Draw id and stream of each sample. They identify the sample in its rollout, also in another process."""
     sequences: Segments = field(metadata=SEGMENTS)
     """Tokens in samples."""
     groups: Segments = field(metadata=SEGMENTS)
@@ -52,20 +52,20 @@ class Batch:
     rollouts: Segments = field(metadata=SEGMENTS)
     """Groups in rollouts."""
     place: Int[Tensor, " n"] = field(metadata=PER_TOKEN)
-    """Where each token stands among its sample's tokens."""
+    """Position of each token in its sample's tokens."""
 
     routes: tuple[tuple[bytes, ...], ...] = field(metadata=PER_SAMPLE)
-    """The experts of a mixture that its context and tokens went to before the update, as far as they are known."""
+    """Experts of a mixture that each context and answer token was routed to before the update, as far as known."""
     outcome: Int[Tensor, " s"] = field(metadata=PER_SAMPLE)
     score: Float[Tensor, " s"] = field(metadata=PER_SAMPLE)
     parts: Mapping[str, Float[Tensor, " s"]] = field(default_factory=dict, metadata=PER_SAMPLE)
     length: Int[Tensor, " s"] = field(metadata=PER_SAMPLE)
-    """Tokens of the answer, trained or not, also after a mask."""
+    """Tokens of the answer, trained or not. A mask does not change it."""
     finish: Int[Tensor, " s"] = field(metadata=PER_SAMPLE)
     limit: Int[Tensor, " s"] = field(metadata=PER_SAMPLE)
-    """The generation budget in tokens: the only place where parts read it."""
+    """Generation budget in tokens. Parts read the budget here and nowhere else."""
     age: Int[Tensor, " s"] = field(metadata=PER_SAMPLE)
-    """Versions between the oldest weights that sampled a token and the policy now."""
+    """Versions between the oldest weights that sampled a token of the answer and the current policy."""
     reward: Later[Float[Tensor, " s"]] = field(default=UNWRITTEN, metadata=PER_SAMPLE)
 
     logp_engine: Float[Tensor, " n"] = field(metadata=PER_TOKEN)
@@ -82,12 +82,12 @@ class Batch:
         return self.measures[measure]
 
     def __len__(self) -> int:
-        """Samples, whether a token of theirs is left or not."""
+        """The number of samples, including samples without a token."""
         return len(self.samples)
 
     @property
     def tokens(self) -> int:
-        """Trainable tokens."""
+        """The number of trainable tokens."""
         return len(self.place)
 
     @property
@@ -96,18 +96,18 @@ class Batch:
         return self.sequences.then(self.groups)
 
     def by(self, column: str) -> Segments:
-        """Samples by a whole-number column: `batch.by("outcome").mean(lengths)` is the mean length of each outcome."""
+        """Samples by an integer column: `batch.by("outcome").mean(lengths)` is the mean length of each outcome."""
         label = getattr(self, column)
         return Segments(label.long(), int(label.max()) + 1 if len(label) else 0)
 
     def having(self, **columns: Any) -> "Batch":
-        """The same samples with columns written; measures are added to those that stand."""
+        """A copy with these columns written. `measures` are merged into the existing ones."""
         if "measures" in columns:
             columns["measures"] = {**self.measures, **columns["measures"]}
         return replace(self, **columns)
 
     def take(self, samples: Sequence[int] | Int[Tensor, " t"]) -> "Batch":
-        """These samples in this order with all their columns; groups and rollouts left without a sample are gone."""
+        """The chosen samples in the given order, with all columns. Empty groups and rollouts are dropped."""
         chosen = torch.as_tensor(samples, dtype=torch.long, device=self.place.device)
         tokens, sequences = _tokens_of(self.sequences, chosen)
         groups, rollouts = _regroup(self.groups, self.rollouts, chosen)
@@ -122,38 +122,39 @@ class Batch:
 
     @staticmethod
     def joined(batches: Sequence["Batch"]) -> "Batch":
-        """Several batches as one; no group or rollout is shared between them."""
+        """Concatenates batches. Groups and rollouts of different batches stay distinct."""
         first = batches[0]
 
-        def both(name: str) -> Segments:
-            parts: list[Segments] = [getattr(b, name) for b in batches]
-            starts = [sum(p.count for p in parts[:i]) for i in range(len(parts))]
-            return Segments(torch.cat([p.index + s for p, s in zip(parts, starts)]), sum(p.count for p in parts))
+        def concatenated(name: str) -> Segments:
+            segments: list[Segments] = [getattr(b, name) for b in batches]
+            starts = [sum(s.count for s in segments[:i]) for i in range(len(segments))]
+            index = torch.cat([s.index + start for s, start in zip(segments, starts)])
+            return Segments(index, sum(s.count for s in segments))
 
         rows = (*columns("sample"), *columns("token"))
         return replace(
             first,
-            sequences=both("sequences"),
-            groups=both("groups"),
-            rollouts=both("rollouts"),
+            sequences=concatenated("sequences"),
+            groups=concatenated("groups"),
+            rollouts=concatenated("rollouts"),
             **{name: _concatenated([getattr(b, name) for b in batches]) for name in rows},
         )
 
     def keep(self, which: Bool[Tensor, " n"]) -> "Batch":
-        """The same samples without some tokens: they leave ratios and divisors; a sample may be left empty."""
+        """The same samples, without the tokens where `which` is False. A sample may become empty."""
         chosen = which.nonzero().squeeze(1)
         per_token = {name: _rows(getattr(self, name), chosen) for name in columns("token")}
         return replace(self, sequences=self.sequences.keep(which), **per_token)
 
     def to(self, device: torch.device | str) -> "Batch":
-        """The same batch on another device."""
+        """A copy of the batch on another device."""
         names = (f.name for f in fields(self) if f.name not in ("samples", "keys"))
         return replace(self, **{name: _moved(getattr(self, name), device) for name in names})
 
 
 @cache
 def columns(per: Literal["sample", "token", "segments", "run"]) -> tuple[str, ...]:
-    """The fields of a batch that have one entry per sample, per token, and so on.
+    """Names of the batch fields with one entry per sample, per token, and so on.
 
     >>> "reward" in columns("sample"), "logp" in columns("token")
     (True, True)
@@ -162,22 +163,22 @@ def columns(per: Literal["sample", "token", "segments", "run"]) -> tuple[str, ..
 
 
 def pack(rollouts: Sequence[Rollout], *, version: int = 0) -> Batch:
-    """The kept samples as one batch on the CPU. Roles that no update names stay in the record.
+    """Packs the selected samples into one batch on the CPU. Samples whose role is not `answer` are left out.
 
-    `version` is the policy's now; a rollout counts its groups by the `group` of its samples.
+    `version` is the current policy's version. Samples of one rollout with the same `group` number form a group.
     """
     samples: list[Sample] = []
     keys: list[Key] = []
     group_of: list[int] = []
-    family_of_group: list[int] = []
-    for f, rollout in enumerate(rollouts):
+    rollout_of_group: list[int] = []
+    for r, rollout in enumerate(rollouts):
         numbers: dict[int, int] = {}
         for i, sample in enumerate(rollout.samples):
             if sample.role != "answer" or (rollout.selected is not None and not rollout.selected[i]):
                 continue
             if sample.group not in numbers:
-                numbers[sample.group] = len(family_of_group)
-                family_of_group.append(f)
+                numbers[sample.group] = len(rollout_of_group)
+                rollout_of_group.append(r)
             samples.append(sample)
             keys.append(key_of(rollout, sample))
             group_of.append(numbers[sample.group])
@@ -189,8 +190,8 @@ def pack(rollouts: Sequence[Rollout], *, version: int = 0) -> Batch:
         samples=tuple(samples),
         keys=tuple(keys),
         sequences=Segments.of([len(t) for t in trained]),
-        groups=Segments(torch.tensor(group_of, dtype=torch.long), len(family_of_group)),
-        rollouts=Segments(torch.tensor(family_of_group, dtype=torch.long), len(rollouts)),
+        groups=Segments(torch.tensor(group_of, dtype=torch.long), len(rollout_of_group)),
+        rollouts=Segments(torch.tensor(rollout_of_group, dtype=torch.long), len(rollouts)),
         place=torch.tensor([i for t in trained for i in t], dtype=torch.long),
         routes=tuple(s.routes for s in samples),
         outcome=torch.tensor([int(v.outcome) for v in verdicts if v], dtype=torch.long),
@@ -205,14 +206,14 @@ def pack(rollouts: Sequence[Rollout], *, version: int = 0) -> Batch:
 
 
 def key_of(rollout: Rollout, sample: Sample) -> Key:
-    """The run's number of the sample's draw, and its stream, which no other sample of the draw has."""
+    """The sample's draw id (unique in the run) and its stream (unique in the draw)."""
     return rollout.draw.id, sample.stream
 
 
 def rollout_of(scores: Sequence[float], *, lengths: Sequence[int] | None = None, limit: int = 16) -> Rollout:
-    """A rollout with these scores and lengths whose token ids and log-probs are arbitrary: for examples and tests.
+    """A rollout with these scores and lengths, for examples and tests. Token ids and log-probs are arbitrary.
 
-    A score of 1 is correct, one of NaN unverifiable, any other wrong.
+    A score of 1 is correct, NaN is unverifiable, any other score is wrong.
     """
     from groupwise.data.sample import Draw, Finish, Prompt, Verdict
 
@@ -229,7 +230,7 @@ def rollout_of(scores: Sequence[float], *, lengths: Sequence[int] | None = None,
 
 
 def _tokens_of(sequences: Segments, chosen: Int[Tensor, " t"]) -> tuple[Int[Tensor, " m"], Segments]:
-    """Where the chosen samples' tokens stand now (samples hold theirs side by side), and their new segments."""
+    """Packed indices of the chosen samples' tokens (contiguous in each sample), and the new segments."""
     lengths = sequences.lengths
     starts = lengths.cumsum(0) - lengths
     segments = Segments.of(lengths[chosen])
@@ -239,14 +240,14 @@ def _tokens_of(sequences: Segments, chosen: Int[Tensor, " t"]) -> tuple[Int[Tens
 
 
 def _regroup(groups: Segments, rollouts: Segments, chosen: Int[Tensor, " t"]) -> tuple[Segments, Segments]:
-    """Groups and rollouts of the chosen samples, renumbered so that only those that still have a sample count."""
+    """Groups and rollouts of the chosen samples, renumbered without the empty ones."""
     old_groups, index = torch.unique(groups.index[chosen], return_inverse=True)
-    old_families, rollout = torch.unique(rollouts.index[old_groups], return_inverse=True)
-    return Segments(index, len(old_groups)), Segments(rollout, len(old_families))
+    old_rollouts, rollout = torch.unique(rollouts.index[old_groups], return_inverse=True)
+    return Segments(index, len(old_groups)), Segments(rollout, len(old_rollouts))
 
 
 def _rows(x: Any, chosen: Int[Tensor, " t"]) -> Any:
-    """The chosen rows of a column: of a tensor, of each tensor of a mapping, or of a tuple. None stays None."""
+    """The chosen rows of a column, which is a tensor, a mapping of tensors, a tuple, or None."""
     if isinstance(x, Mapping):
         return {name: _rows(column, chosen) for name, column in x.items()}
     if isinstance(x, tuple):
@@ -255,7 +256,7 @@ def _rows(x: Any, chosen: Int[Tensor, " t"]) -> Any:
 
 
 def _concatenated(xs: Sequence[Any]) -> Any:
-    """Columns of several batches as one; the first batch decides which columns there are."""
+    """Concatenates one column of several batches. The first batch decides which entries a mapping has."""
     first = xs[0]
     if isinstance(first, Mapping):
         return {name: _concatenated([x[name] for x in xs]) for name in first}

@@ -1,4 +1,4 @@
-"""Every failure that a user can meet: what happened, the evidence, and what to do next."""
+"""The errors that a user can see: what happened, the evidence, and what to do next."""
 
 from groupwise.data.visible import visible
 
@@ -17,11 +17,11 @@ __all__ = [
 ]
 
 LONGEST = 1000
-"""Characters of one line of an error's text; a longer line is cut in its middle."""
+"""Maximum characters per line of an error message; a longer line is cut in the middle."""
 
 
 class GroupwiseError(Exception):
-    """A failure with a way out. `code` is the exit code of the command line.
+    """An error with a suggested fix. `code` is the exit code of the command line.
 
     >>> print(Usage("no task is called 'calculater'", evidence="task = 'calculater'", fix="did you mean calculator?"))
     no task is called 'calculater'
@@ -36,7 +36,7 @@ class GroupwiseError(Exception):
         self.what, self.evidence, self.fix = what, evidence, fix
 
     def __str__(self) -> str:
-        """The text for a terminal: `visible`, `what` on one line, the lines of evidence and fix indented."""
+        """The message for a terminal, with control characters escaped: `what`, then evidence and fix, indented."""
         lines = [_short(visible(self.what))]
         for name, text in (("  seen: ", self.evidence), ("  do:   ", self.fix)):
             if text:
@@ -50,54 +50,54 @@ def _short(line: str) -> str:
 
 
 class Usage(GroupwiseError):
-    """What was asked for cannot be: an unknown name, a wrong type, an impossible combination."""
+    """Invalid input from the user: an unknown name, a wrong type, an impossible combination."""
 
     code = 2
 
 
 class BadData(GroupwiseError):
-    """A task, a model directory or a stored file that cannot be used as it is."""
+    """A task, a model directory or a stored file has invalid contents."""
 
     code = 3
 
 
 class MissingRequirement(GroupwiseError):
-    """This machine lacks something that the command needs."""
+    """This machine lacks something that the command requires."""
 
     code = 4
 
 
 class Diverged(GroupwiseError):
-    """Training cannot go on: gradients are not finite, verifiers fail, engine and learner differ."""
+    """Training cannot continue: gradients are not finite, verifiers fail, or engine and learner disagree."""
 
     code = 5
 
 
 class NoSignal(Diverged):
-    """Three iterations in a row brought no group to learn from."""
+    """Three consecutive iterations produced no group with a learning signal."""
 
 
 class Unverifiable(Diverged):
-    """Too many answers could not be judged."""
+    """Too many answers are unverifiable."""
 
 
 class Mismatch(Diverged):
-    """Engine and learner give one token two probabilities."""
+    """Engine and learner assign different probabilities to the same token."""
 
 
 class Storage(GroupwiseError):
-    """The disk is full, or a stored file is damaged."""
+    """The disk is full, or a stored file is corrupt."""
 
     code = 6
 
 
 class WorkerLost(GroupwiseError):
-    """An engine or verifier died or hung and could not be replaced."""
+    """An engine or verifier process died or hung, and no replacement could be started."""
 
     code = 7
 
 
 class Locked(GroupwiseError):
-    """Another process works in this run directory."""
+    """Another process is using this run directory."""
 
     code = 8

@@ -1,6 +1,6 @@
-"""Numbers per token that the learner can compute because it has the law; a part lists those it `needs`.
+"""Measures: numbers per token that the learner computes for a part. A part lists its measures in `needs`.
 
-A measure is a frozen value and its own column name: `batch[Logp("reference")]`.
+A measure is a frozen value and the key of its column: `batch[Logp("reference")]`.
 """
 
 from dataclasses import dataclass
@@ -10,11 +10,11 @@ __all__ = ["Entropy", "Logp", "Measure"]
 
 @dataclass(frozen=True, slots=True)
 class Logp:
-    """Log-prob of each token under a model beside the policy, without gradient.
+    """Log-prob of each token under a side model, without gradient.
 
-    `Logp("policy")` is the policy before the update, found in the column `logp_old`: a part that reads that column
-    outside the graph (in shaping, credit, masks or weights) says so, and the learner then reads it even where a single
-    step would not.
+    `Logp("policy")` is the log-prob under the policy before the update, in the column `logp_old`. A part that reads
+    this column outside the graph (shaping, credit, masks, weights) declares it. The learner then computes the column
+    even where a single optimizer step would not require it.
     """
 
     model: str
@@ -22,7 +22,7 @@ class Logp:
 
 @dataclass(frozen=True, slots=True)
 class Entropy:
-    """Entropy of the policy's law at each token before the update, in nats, without gradient."""
+    """Entropy in nats of the policy's distribution at each token, before the update, without gradient."""
 
 
 Measure = Logp | Entropy

@@ -1,4 +1,4 @@
-"""What a part says of itself, gathered over the part and the parts in its fields."""
+"""Properties of a part: its name, its measures and its coupling, each including the parts in its fields."""
 
 from dataclasses import fields, is_dataclass
 from typing import Any
@@ -12,9 +12,9 @@ _COUPLES: tuple[Couples, ...] = ("token", "sequence", "group")
 
 
 def couples(part: Any) -> Couples:
-    """The widest thing that may not be cut in two, of a part and of the parts in its fields."""
-    said: list[Couples] = [getattr(p, "couples", "token") for p in _with_fields(part)]
-    return max(said, key=_COUPLES.index)
+    """The widest unit that microbatches must keep whole, over a part and the parts in its fields."""
+    units: list[Couples] = [getattr(p, "couples", "token") for p in _with_fields(part)]
+    return max(units, key=_COUPLES.index)
 
 
 def one_per_sequence(part: Any) -> bool:
@@ -23,17 +23,17 @@ def one_per_sequence(part: Any) -> bool:
 
 
 def weighs(aggregate: Any) -> Weighs:
-    """Which unit has the same total share: each token, or each sequence of a group."""
+    """The unit that an aggregate weighs equally: each token, or each sequence of a group."""
     return getattr(aggregate, "weighs", "tokens")
 
 
 def needs(part: Any) -> frozenset[Measure]:
-    """The measures that a part reads, of a part and of the parts in its fields."""
+    """The measures that a part and the parts in its fields read."""
     return frozenset().union(*(getattr(p, "needs", frozenset()) for p in _with_fields(part)))
 
 
 def name_of(part: Any) -> str:
-    """The public name of a part: its class, or the function's own name, or the name its fieldless class exports.
+    """The public name of a part: a function's name, a class name, or the `name` of a class without fields.
 
     >>> name_of(max)
     'max'

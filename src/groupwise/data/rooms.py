@@ -1,4 +1,4 @@
-"""Rooms: a package's public names are those that its files list in `__all__`, and are imported when they are used."""
+"""Rooms: packages whose public names are the names in their files' `__all__`, imported on first use."""
 
 import ast
 import re
@@ -18,20 +18,20 @@ _LISTS = re.compile(r"^(__all__|SOCKET) = (\[.*?\]|\".*?\")$", re.MULTILINE | re
 
 @cache
 def files_of(room: str) -> Mapping[str, Mapping[str, Any]]:
-    """`__all__` and `SOCKET` of each file of a room, by the file's module name; read from the source, nothing is run.
+    """`__all__` and `SOCKET` of each file in a room, by module name. The source is parsed, not imported.
 
-    `SOCKET` names the Protocol that the parts of a file fit.
+    `SOCKET` names the Protocol that the parts in a file implement.
     """
     spec = find_spec(room)
     assert spec is not None and spec.origin is not None, f"there is no room {room}"
     sources = sorted(path for path in Path(spec.origin).parent.glob("*.py") if path.name != "__init__.py")
-    found = ((path.stem, _LISTS.findall(path.read_text(encoding="utf-8"))) for path in sources)
-    return {f"{room}.{stem}": {name: ast.literal_eval(text) for name, text in lists} for stem, lists in found}
+    matches = ((path.stem, _LISTS.findall(path.read_text(encoding="utf-8"))) for path in sources)
+    return {f"{room}.{stem}": {name: ast.literal_eval(text) for name, text in lists} for stem, lists in matches}
 
 
 @cache
 def names_of(room: str) -> Mapping[str, str]:
-    """The module of each public name of a room.
+    """The module that defines each public name of a room.
 
     >>> names_of("groupwise.data")["Segments"]
     'groupwise.data.segments'
@@ -40,7 +40,7 @@ def names_of(room: str) -> Mapping[str, str]:
 
 
 class Room(ModuleType):
-    """A package whose public names are resolved on first use."""
+    """A package that resolves its public names on first use."""
 
     def __getattr__(self, name: str) -> Any:
         if name == "__all__":
@@ -51,7 +51,7 @@ class Room(ModuleType):
         return value
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """An imported file does not take the place of the public name that it is called by: `methods.grpo`."""
+        """Keeps a public name (`methods.grpo`, a function) when the file of the same name is imported."""
         if not (isinstance(value, ModuleType) and name in names_of(self.__name__)):
             super().__setattr__(name, value)
 
@@ -60,5 +60,5 @@ class Room(ModuleType):
 
 
 def open_room(name: str) -> None:
-    """Make the package a room; each `__init__` calls it with its `__name__`."""
+    """Makes a package a room. Each room's `__init__` calls it with its `__name__`."""
     sys.modules[name].__class__ = Room

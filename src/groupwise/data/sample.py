@@ -1,4 +1,4 @@
-"""What flows before there are tensors: problems, draws, answers and what was said of them."""
+"""The data types before tensors: prompts, draws, samples, verdicts, rollouts and generation requests."""
 
 import math
 from collections.abc import Mapping
@@ -28,11 +28,11 @@ __all__ = [
 Ids = tuple[int, ...]
 
 ENVIRONMENT, TEMPLATE, WRITTEN = -1, -2, -3
-"""Origins of tokens that no policy sampled; from 0 on, an origin is the version of the weights that did."""
+"""Origins of tokens that no policy sampled. An origin >= 0 is the version of the weights that sampled the token."""
 
 
 class Outcome(IntEnum):
-    """What a verifier says: `malformed` is an answer in which nothing to grade was found, and counts as wrong."""
+    """The label of a verdict. `malformed` means that no answer was found to grade; it counts as wrong."""
 
     wrong = 0
     correct = 1
@@ -41,7 +41,7 @@ class Outcome(IntEnum):
 
 
 class Finish(IntEnum):
-    """Why an answer ended, in the engine's own words: an end token or stop string, its budget, or an interruption."""
+    """Why generation ended: an end token or stop string, the token budget, or an interruption (`cut`)."""
 
     stop = 0
     length = 1
@@ -50,9 +50,10 @@ class Finish(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a verifier says of one answer; `score` in [0, 1] for graded answers, `cause` says why one is unverifiable.
+    """A verifier's judgement of one sample.
 
-    `said` is what it read as the answer, so that answers can be counted as votes: equal text is an equal answer.
+    `score` in [0, 1] is for graded answers. `cause` is the reason why a sample is unverifiable. `answer` is the text
+    that the verifier read as the answer. Equal texts count as equal votes.
 
     >>> Verdict(Outcome.correct).value
     1.0
@@ -67,7 +68,7 @@ class Verdict:
 
     @property
     def value(self) -> float:
-        """`score` where there is one, else 1 for a right answer and 0 for any other, and for one that nobody judged."""
+        """`score` if it is given, else 1 for a correct answer and 0 for any other. 0 if the answer is unverifiable."""
         if self.outcome is Outcome.unverifiable:
             return 0.0
         return self.score if self.score is not None else float(self.outcome is Outcome.correct)
@@ -75,7 +76,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A problem: the ids that the policy is conditioned on, and what only the verifier and the strategy may read."""
+    """A problem: the token ids that the policy is conditioned on. Only verifier and strategy read `given`."""
 
     id: str
     context: Ids
@@ -85,7 +86,7 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """A prompt handed out with a number of samples. `id` counts the run's draws, so it names random numbers."""
+    """A prompt with a number of samples `n`. `id` numbers the draws of a run and is a key of the random numbers."""
 
     id: int
     prompt: Prompt
@@ -94,11 +95,12 @@ class Draw:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One generated answer. Token in, token out: `text` is only ever read off `tokens`, never the other way.
+    """One generated answer, or one conversation. `text` is decoded from `tokens` and never tokenised again.
 
-    `stream` names its random numbers; `origin` and `logp` have one entry a token, `logp` (under the law that the token
-    was sampled from) is NaN where nothing was sampled. `ends[i]` is where token i ends in `text`. `routes` are the
-    experts of a mixture that context and tokens went to when they were sampled, as far as an engine wrote that down.
+    `stream` is the key of its random numbers. `origin` and `logp` have one entry per token. `logp` is under the
+    distribution that the token was sampled from, and NaN for a token that was not sampled. `ends[i]` is the end of
+    token i in `text`, in characters. `routes` are the experts of a mixture for each context and answer token, as far as
+    the engine recorded them.
 
     >>> s = Sample(context=(5, 6), stream=(0,), tokens=(7, 8), origin=(0, 0), logp=(-0.5, -0.1))
     >>> s.insert((9,), ENVIRONMENT).tokens, s.fork(1, 3).stream
@@ -120,7 +122,7 @@ class Sample:
     parent: int | None = None
     verdict: Verdict | None = None
     counts: Mapping[str, float] = field(default_factory=dict)
-    """What a strategy and its environment counted on the way, by name: each is a metric. A conversation has some."""
+    """Counts by name from the strategy and the environment of a conversation. Each count becomes a metric."""
 
     def __post_init__(self) -> None:
         if not len(self.tokens) == len(self.origin) == len(self.logp):
@@ -128,20 +130,20 @@ class Sample:
 
     @property
     def trained(self) -> tuple[bool, ...]:
-        """Which tokens a policy is trained on: what it sampled, and what was written for it to learn."""
+        """For each token, whether it is trained on: it was sampled by a policy, or written as a training target."""
         return tuple(o >= 0 or o == WRITTEN for o in self.origin)
 
     @property
     def oldest(self) -> int | None:
-        """The oldest weights that sampled a token; None where no token was sampled."""
+        """The oldest weights version that sampled a token; None if no token was sampled."""
         return min((o for o in self.origin if o >= 0), default=None)
 
     @property
     def turns(self) -> tuple[tuple[int, int], ...]:
-        """Where each turn of the model's begins and ends among the tokens: the stretches that are trained.
+        """Start and end of each turn of the model: the runs of consecutive trained tokens.
 
-        >>> told = Sample(context=(1,), stream=(0,)).insert((5, 6), WRITTEN).insert((7,), ENVIRONMENT)
-        >>> told.insert((8,), WRITTEN).turns
+        >>> sample = Sample(context=(1,), stream=(0,)).insert((5, 6), WRITTEN).insert((7,), ENVIRONMENT)
+        >>> sample.insert((8,), WRITTEN).turns
         ((0, 2), (3, 4))
         """
         edges = [i for i, (a, b) in enumerate(pairwise((False, *self.trained, False))) if a != b]
@@ -149,47 +151,49 @@ class Sample:
 
     @property
     def last_turn(self) -> "Sample":
-        """What the model said last, as an answer to all that came before it; empty where it had nothing to say to that.
+        """The model's last turn as a sample of its own, whose context is everything before it.
 
-        Of a sample without other tokens than its own it is all.
+        It is empty if the sample ends with tokens that are not trained, and the whole sample if all tokens are trained.
         """
         at = next((i + 1 for i in reversed(range(len(self.tokens))) if not self.trained[i]), 0)
-        said = self.ends[at - 1] if at else 0
+        start = self.ends[at - 1] if at else 0
         return replace(
             self, context=self.context + self.tokens[:at], tokens=self.tokens[at:], origin=self.origin[at:],
-            logp=self.logp[at:], text=self.text[said:], ends=tuple(end - said for end in self.ends[at:]),
+            logp=self.logp[at:], text=self.text[start:], ends=tuple(end - start for end in self.ends[at:]),
         )  # fmt: skip
 
     def insert(self, ids: Ids, origin: int) -> "Sample":
-        """The sample with tokens that nobody sampled behind its own."""
+        """A copy with tokens appended that no policy sampled."""
         return self.with_tokens(ids, (origin,) * len(ids), (math.nan,) * len(ids))
 
     def with_tokens(
         self, tokens: Ids, origin: Ids, logp: tuple[float, ...], routes: tuple[bytes, ...] = ()
     ) -> "Sample":
-        """The sample with more tokens; `routes` are of all that stands before them, and of them."""
+        """A copy with tokens appended. `routes` covers the context, all earlier tokens and the new ones."""
         return replace(
             self, tokens=self.tokens + tokens, origin=self.origin + origin, logp=self.logp + logp,
             routes=self.routes + routes[len(self.routes) :],
         )  # fmt: skip
 
     def with_finish(self, finish: Finish | None) -> "Sample":
+        """A copy that ended for this reason; None reopens it."""
         return replace(self, finish=finish)
 
     def with_text(self, text: str, ends: Ids) -> "Sample":
-        """The sample with the text of its tokens, and where in it each token ends."""
+        """A copy with the decoded text, and the end of each token in it."""
         return replace(self, text=text, ends=ends)
 
     def with_verdict(self, verdict: Verdict) -> "Sample":
+        """A copy with a verdict."""
         return replace(self, verdict=verdict)
 
     def add_counts(self, counts: Mapping[str, float]) -> "Sample":
-        """The sample with more added to what was counted before."""
+        """A copy with these counts added to the existing ones."""
         names = {**self.counts, **counts}
         return replace(self, counts={name: self.counts.get(name, 0) + counts.get(name, 0) for name in names})
 
     def fork(self, at: int, i: int) -> "Sample":
-        """Its first `at` tokens, open again, under random numbers of its own."""
+        """A copy of the first `at` tokens, open for generation, with the random stream `(*stream, at, i)`."""
         return replace(
             self, tokens=self.tokens[:at], origin=self.origin[:at], logp=self.logp[:at], stream=(*self.stream, at, i),
             routes=self.routes[: len(self.context) + at - 1], finish=None, text="", ends=(), verdict=None, counts={},
@@ -197,10 +201,10 @@ class Sample:
 
 
 class CountedText(str):
-    """What an environment says, and what is to be counted of it: text with numbers by name, each of which is a metric.
+    """An environment's text with counts by name. Each count becomes a metric.
 
-    >>> said = Words("error: no such tool", calls=1, malformed=1)
-    >>> said == "error: no such tool", said.counts
+    >>> text = CountedText("error: no such tool", calls=1, malformed=1)
+    >>> text == "error: no such tool", text.counts
     (True, {'calls': 1, 'malformed': 1})
     """
 
@@ -208,18 +212,21 @@ class CountedText(str):
     counts: Mapping[str, float]
 
     def __new__(cls, text: str, **counts: Any) -> "CountedText":
-        """ValueError for a count that is no finite number."""
+        """ValueError if a count is not a finite number."""
         for name, count in counts.items():
             if isinstance(count, bool) or not isinstance(count, int | float) or not math.isfinite(count):
-                raise ValueError(f"the count {name} is {count!r}\nsay a number")
-        words = super().__new__(cls, text)
-        words.counts = counts
-        return words
+                raise ValueError(f"the count {name} is {count!r}\ngive a finite number")
+        counted = super().__new__(cls, text)
+        counted.counts = counts
+        return counted
 
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """All that one draw brought back, one group or several. `kept` only marks; `cause` says why not."""
+    """All samples of one draw, in one group or several. `selected` marks the samples to train on.
+
+    `cause` is the reason why none is selected.
+    """
 
     draw: Draw
     samples: tuple[Sample, ...]
@@ -229,9 +236,9 @@ class Rollout:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """The law that answers are drawn from. Temperature 0 is greedy; `stop` strings stay in the answer.
+    """Sampling parameters. Temperature 0 is greedy decoding. `stop` strings stay in the answer.
 
-    Truncation (`top_p`, `top_k`, `min_p`) is for evaluation: in training it would bias every ratio.
+    Truncation (`top_p`, `top_k`, `min_p`) is for evaluation only: in training it would bias every ratio.
     """
 
     temperature: float = 1.0
@@ -246,20 +253,22 @@ class Sampling:
         if not (cuts and 0 <= self.temperature < float("inf")):
             raise ValueError(f"{self}\nneeds temperature >= 0, 0 < top_p <= 1, top_k >= 0 and 0 <= min_p < 1")
         if "" in self.stop:
-            raise ValueError("a stop string is empty: it would end every answer after one token\nleave it out")
+            raise ValueError("a stop string is empty: it would end every answer after one token\nremove it")
         if self.max_tokens < 1:
-            raise ValueError(f"max_tokens is {self.max_tokens}\nan answer needs room for at least one token")
+            raise ValueError(f"max_tokens is {self.max_tokens}\nan answer needs at least one token")
 
     @property
     def truncated(self) -> bool:
+        """Whether `top_p`, `top_k` or `min_p` removes tokens from the distribution."""
         return self.top_p < 1 or self.top_k > 0 or self.min_p > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:
-    """A request for one sample's next tokens. `at` of them stand already at the end of `context`; `limit` more may.
+    """A request for up to `limit` next tokens of one sample. The last `at` ids of `context` are the sample's.
 
-    The random number of the token at position t is keyed by (seed, purpose, draw, stream, t): mates change nothing.
+    The random number of the token at position t is keyed by (seed, purpose, draw, stream, t). Other requests in the
+    batch do not change it.
     """
 
     context: Ids
@@ -273,10 +282,10 @@ class GenerationRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
-    """The engine's answer to an ask. `logp` is under the law that was sampled from; an interrupted span is `cut`.
+    """The engine's answer to a `GenerationRequest`. An interrupted generation has `Finish.cut`.
 
-    `routes` are the experts of a mixture, where the engine writes them down: of the ask's context and of the tokens but
-    the last, which went nowhere.
+    `logp` is under the sampling distribution. `routes` are the experts of a mixture, if the engine records them: for
+    each token of the request's context and each new token except the last, which was not forwarded.
     """
 
     tokens: Ids

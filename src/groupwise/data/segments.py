@@ -1,4 +1,4 @@
-"""`n` elements in `count` segments: the verbs that all formulas are made of."""
+"""`Segments`: sums, means and other reductions over `n` elements in `count` segments."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,9 +12,9 @@ __all__ = ["Segments"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Segments:
-    """`n` elements in `count` segments. An empty segment gives 0, never NaN.
+    """`n` elements in `count` segments. Reductions of an empty segment are 0, never NaN.
 
-    The same type serves tokens in samples, samples in groups, groups in rollouts, turns in samples.
+    The same type describes tokens in samples, samples in groups, groups in rollouts, and turns in samples.
 
     >>> s = Segments.of([2, 1])
     >>> s.total(torch.tensor([1.0, 2.0, 5.0]))
@@ -34,16 +34,16 @@ class Segments:
 
     @property
     def lengths(self) -> Int[Tensor, " s"]:
-        """Elements of each segment, as integers."""
+        """Number of elements in each segment, as integers."""
         return torch.bincount(self.index, minlength=self.count)
 
     @property
     def live(self) -> int:
-        """How many segments hold an element."""
+        """Number of segments that contain an element."""
         return int((self.lengths > 0).sum())
 
     def size(self, like: Tensor) -> Float[Tensor, " s"]:
-        """Elements of each segment, in the dtype of what they will divide."""
+        """Number of elements in each segment, in the dtype of `like`, which it divides."""
         return self.lengths.to(like.dtype)
 
     def total(self, x: Float[Tensor, " n"]) -> Float[Tensor, " s"]:
@@ -53,15 +53,15 @@ class Segments:
         return self.total(x) / self.size(x).clamp(min=1)
 
     def spread(self, y: Shaped[Tensor, " s"]) -> Shaped[Tensor, " n"]:
-        """Every element receives its segment's value."""
+        """Gives every element its segment's value."""
         return y[self.index]
 
     def away(self, x: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
-        """`x - its segment's mean`; exactly 0 in a segment of one or of equal values."""
+        """`x - mean(segment)`; exactly 0 in a segment of one element or of equal values."""
         return torch.where(self.spread(self._flat(x)), 0.0, x - self.spread(self.mean(x)))
 
     def zscore(self, x: Float[Tensor, " n"], *, ddof: int, eps: float) -> Float[Tensor, " n"]:
-        """`(x - mean) / (std + eps)` within each segment; exactly 0 in a segment of one or of equal values."""
+        """`(x - mean) / (std + eps)` in each segment; exactly 0 in a segment of one element or of equal values."""
         away = self.away(x)
         variance = self.total(away**2) / (self.size(x) - ddof).clamp(min=1)
         return away / (self.spread(variance.sqrt()) + eps)
@@ -70,9 +70,10 @@ class Segments:
         return x.new_zeros(self.count).scatter_reduce(0, self.index, x, "amax", include_self=False)
 
     def prefix(self, x: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
-        """Running sum within each segment, the element itself included; elements of a segment stand in their order.
+        """Inclusive running sum in each segment, in the order of the elements.
 
-        It runs in float64: one float32 running sum over two million tokens is off by 3e-3 and depends on its mates.
+        The sum is in float64. A float32 running sum over two million tokens has an error of 3e-3, and its rounding
+        depends on the other segments.
 
         >>> Segments.of([2, 2]).prefix(torch.tensor([1.0, 2.0, 10.0, 1.0]))
         tensor([ 1.,  3., 10., 11.])
@@ -83,12 +84,13 @@ class Segments:
         return torch.empty_like(run).index_copy(0, order, run - before[self.index[order]]).to(x.dtype)
 
     def then(self, outer: "Segments") -> "Segments":
-        """Elements in the segments of the segments: tokens in samples, then samples in groups, are tokens in groups."""
+        """Composition: tokens in samples, then samples in groups, gives tokens in groups."""
         return Segments(outer.index[self.index], outer.count)
 
     def keep(self, which: Bool[Tensor, " n"]) -> "Segments":
-        """The same segments with some elements gone; a segment may be left empty."""
+        """The same segments, without the elements where `which` is False. A segment may become empty."""
         return Segments(self.index[which], self.count)
 
     def _flat(self, x: Float[Tensor, " n"]) -> Bool[Tensor, " s"]:
+        """Whether all elements of a segment are equal."""
         return self.largest(x) + self.largest(-x) == 0

@@ -1,4 +1,4 @@
-"""The sockets: one Protocol for each kind of part that two rooms speak of."""
+"""The sockets: one Protocol for each kind of part that is shared between rooms."""
 
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
@@ -45,12 +45,12 @@ Weighs = Literal["tokens", "sequences"]
 State = TypeVar("State")
 
 
-# Where problems come from
+# Tasks, verifiers, environments
 
 
 @runtime_checkable
 class Task(Protocol):
-    """Prompts by index, how many there are, and a held-out split that is never trained on."""
+    """Prompts by index, their count, and a held-out split that is never trained on."""
 
     def __len__(self) -> int: ...
 
@@ -62,7 +62,7 @@ class Task(Protocol):
 
 @runtime_checkable
 class Verifier(Protocol):
-    """Says of a finished sample whether it is right. An exception becomes an unverifiable verdict with its cause."""
+    """Judges a finished sample. An exception becomes an unverifiable verdict with its cause."""
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict: ...
 
@@ -74,34 +74,34 @@ ends it and leaves the verdict to the verifier."""
 
 @runtime_checkable
 class Environment(Protocol):
-    """An environment: the other side of one conversation, made anew for each sample.
+    """The other side of one conversation. Each sample has its own instance.
 
-    `reset` may open it with words; `step` answers what the model said in its last turn. Both are functions of the
-    prompt, `random` and what was said, or say in `recall` how to come back to where they stood: it hears again what
-    was said and answered before a run was killed, and says what it answers now.
+    `reset` returns the opening observation, if any. `step` returns the reply to the model's last message. Both must be
+    functions of the prompt, `random` and the messages. An environment with other state implements `restore`: after a
+    kill it receives each earlier message with the recorded reply, and returns the reply it would give now.
     """
 
     async def reset(self, prompt: Prompt, random: Random) -> Observation: ...
 
-    async def step(self, said: str) -> Observation: ...
+    async def step(self, message: str, /) -> Observation: ...
 
-    async def restore(self, said: str, reply: Observation) -> Observation: ...
+    async def restore(self, message: str, reply: Observation, /) -> Observation: ...
 
 
 @runtime_checkable
 class Replay(Protocol):
-    """What environments answered, by the name of the question, so that none is asked twice after a kill."""
+    """Recorded observations of environments by key, so that a resumed run does not repeat a call."""
 
-    def __contains__(self, question: str) -> bool: ...
+    def __contains__(self, key: str, /) -> bool: ...
 
-    def __getitem__(self, question: str) -> Observation: ...
+    def __getitem__(self, key: str, /) -> Observation: ...
 
-    def write(self, question: str, reply: Observation) -> None: ...
+    def write(self, key: str, reply: Observation, /) -> None: ...
 
 
 @runtime_checkable
 class Curriculum(Protocol[State]):
-    """Which prompts come next: pure functions of a JSON state, the only memory on the rollout side."""
+    """Chooses the next prompts, by pure functions of a JSON state. It is the only state on the rollout side."""
 
     def init(self, task: Task, seed: int) -> State: ...
 
@@ -110,12 +110,12 @@ class Curriculum(Protocol[State]):
     def observe(self, state: State, rollouts: Sequence[Rollout]) -> State: ...
 
 
-# From draws to rollouts
+# Draws to rollouts
 
 
 @runtime_checkable
 class Sampler(Protocol):
-    """What a strategy meets: one a draw, its door to the engine, the verifier and random numbers."""
+    """A strategy's interface to the engine, the verifier and random numbers. Each draw has one."""
 
     def start(self, context: Ids, n: int = 1, *, group: int = 0, role: str = "answer") -> list[Sample]: ...
 
@@ -127,7 +127,7 @@ class Sampler(Protocol):
 
     async def reply(self, sample: Sample) -> Observation: ...
 
-    def append(self, sample: Sample, words: str) -> Sample: ...
+    def append(self, sample: Sample, text: str, /) -> Sample: ...
 
     async def score(self, context: Ids, sample: Sample) -> tuple[float, ...]: ...
 
@@ -138,16 +138,16 @@ class Sampler(Protocol):
 
 @runtime_checkable
 class Strategy(Protocol):
-    """How a draw becomes a rollout: an ordinary coroutine in which rounds, trees and turns are await, if and for."""
+    """Turns a draw into a rollout: a coroutine, in which rounds, trees and turns are `await`, `if` and `for`."""
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout: ...
 
 
 @runtime_checkable
 class Engine(Protocol):
-    """Generates. One ask is one sample's next tokens; equal prefixes are computed once."""
+    """Generates tokens. One request is for one sample; equal prefixes are computed once."""
 
-    async def sample(self, ask: GenerationRequest) -> Generation: ...
+    async def sample(self, request: GenerationRequest, /) -> Generation: ...
 
     async def score(self, context: Ids, tokens: Ids) -> tuple[float, ...]: ...
 
@@ -158,9 +158,9 @@ class Engine(Protocol):
 
 @runtime_checkable
 class EngineKind(Protocol):
-    """A kind of engine in a recipe: a part whose fields are the settings of that kind alone.
+    """A kind of engine in a recipe. Its fields are the settings of that kind.
 
-    `max_gap` bounds the difference between the engine's and the learner's log-prob of a token.
+    `max_gap` bounds the absolute difference between the engine's and the learner's log-prob of a token.
     """
 
     @property
@@ -171,50 +171,50 @@ class EngineKind(Protocol):
 
 @runtime_checkable
 class Filter(Protocol):
-    """Marks the samples of one rollout that are worth training on. It sees outcomes, never a shaped reward."""
+    """Selects the samples of one rollout to train on. It runs before shaping, so there are no rewards yet."""
 
     def __call__(self, rollout: Batch, /) -> Bool[Tensor, " s"]: ...
 
 
-# From verdicts to one number a token
+# Verdicts to one number per token
 
 
 @runtime_checkable
 class Shaping(Protocol):
-    """Changes the reward of every sample; the first of the tuple makes it."""
+    """Changes the reward of each sample. The first shaping of a method ignores its input and creates the reward."""
 
     def __call__(self, reward: Float[Tensor, " s"], batch: Batch, /) -> Float[Tensor, " s"]: ...
 
 
 @runtime_checkable
 class Advantage(Protocol):
-    """Turns a number a sample into another."""
+    """Maps one number per sample to another, such as a reward to an advantage."""
 
     def __call__(self, x: Float[Tensor, " s"], batch: Batch, /) -> Float[Tensor, " s"]: ...
 
 
 @runtime_checkable
 class Credit(Protocol):
-    """Turns a number a sample into one a token, over the whole iteration."""
+    """Maps one number per sample to one number per token, over the whole iteration."""
 
     def __call__(self, x: Float[Tensor, " s"], batch: Batch, /) -> Float[Tensor, " n"]: ...
 
 
 @runtime_checkable
 class Mask(Protocol):
-    """Says which tokens stay (True); the others leave the batch, hence ratios and divisors."""
+    """Selects the tokens to train on (True). The others leave the batch, and so all ratios and divisors."""
 
     def __call__(self, batch: Batch, /) -> Bool[Tensor, " n"]: ...
 
 
-# From a batch to one scalar
+# A batch to one scalar
 
 
 @runtime_checkable
 class Aggregate(Protocol):
-    """The share of every token in the step: constants, and the only place where anything is divided by a count.
+    """The share of each token in the step, a constant. Only aggregates divide by counts.
 
-    `weighs = "sequences"` on an aggregate: a sequence's total share does not grow with its length.
+    An aggregate declares `weighs = "sequences"` if a sequence's total share does not grow with its length.
     """
 
     def __call__(self, step: Batch, /) -> Float[Tensor, " n"]: ...
@@ -222,16 +222,16 @@ class Aggregate(Protocol):
 
 @runtime_checkable
 class Weight(Protocol):
-    """A constant factor of every token in the step, such as a correction between engine and learner."""
+    """A constant factor for each token of the step, such as an engine-learner correction."""
 
     def __call__(self, step: Batch, /) -> Float[Tensor, " n"]: ...
 
 
 @runtime_checkable
 class Ratio(Protocol):
-    """How far the policy has moved, in the graph. `couples` is the unit that may not be cut in two.
+    """The ratio of new to old policy for each token, in the graph. Microbatches keep each `couples` unit whole.
 
-    `one_per_sequence = True` on a ratio: all tokens of a sequence have the same number.
+    A ratio declares `one_per_sequence = True` if all tokens of a sequence have the same value.
     """
 
     def __call__(self, microbatch: Batch, /) -> Float[Tensor, " n"]: ...
@@ -239,26 +239,27 @@ class Ratio(Protocol):
 
 @runtime_checkable
 class Surrogate(Protocol):
-    """What is to be made large, token by token, in the graph."""
+    """The quantity to maximise, per token, in the graph."""
 
     def __call__(self, microbatch: Batch, /) -> Float[Tensor, " n"]: ...
 
 
 @runtime_checkable
 class Penalty(Protocol):
-    """What is to be kept small, token by token, in the graph; the coefficient is inside."""
+    """The quantity to minimise, per token, in the graph, with its coefficient included."""
 
     def __call__(self, microbatch: Batch, /) -> Float[Tensor, " n"]: ...
 
 
-# The learner's side
+# The learner
 
 
 @runtime_checkable
 class Layout(Protocol):
-    """How packed tokens see each other: positions, and attention over what each may see.
+    """Positions of packed tokens, and attention between them.
 
-    With a `window`, a token sees that many back, itself included; with a `softcap`, a score x is `c tanh(x / c)`.
+    With a `window`, a token attends to that many last tokens, including itself. With a `softcap` c, a score x becomes
+    `c tanh(x / c)`.
     """
 
     @property
@@ -278,7 +279,7 @@ class Layout(Protocol):
 
 @runtime_checkable
 class Backbone(Protocol):
-    """All that the learner knows of a model."""
+    """A model as the learner uses it: tokens to hidden states to logits."""
 
     def __call__(self, tokens: Int[Tensor, " n"], layout: Layout) -> Float[Tensor, "n width"]: ...
 
@@ -287,7 +288,7 @@ class Backbone(Protocol):
 
 @runtime_checkable
 class LinearHead(Protocol):
-    """A model whose head is one matrix and nothing more: the learner then never makes all logits of a token."""
+    """A model whose head is a single matrix. The learner then never materialises all logits of a batch."""
 
     @property
     def unembedding(self) -> Float[Tensor, "vocabulary width"]: ...
@@ -295,7 +296,7 @@ class LinearHead(Protocol):
 
 @runtime_checkable
 class Memory(Protocol[State]):
-    """What a method remembers on the learning side: written after the steps, read as `batch.memory[name]`."""
+    """State of a method on the learner's side, updated after an iteration's steps. Parts read `batch.memory[name]`."""
 
     def init(self) -> State: ...
 

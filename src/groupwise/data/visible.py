@@ -1,4 +1,4 @@
-"""Text from outside, made harmless for a terminal."""
+"""Escaping of untrusted text before it is printed to a terminal."""
 
 from unicodedata import category
 
@@ -6,11 +6,11 @@ __all__ = ["visible"]
 
 
 def visible(text: str, *, lines: bool = False) -> str:
-    r"""The text with every character escaped that a terminal obeys or does not draw; `lines` keeps line ends and tabs.
+    r"""The text with control and invisible characters escaped; `lines=True` keeps newlines and tabs.
 
-    Escaped are controls (C0, DEL, C1), marks of direction and of zero width, separators of lines, halves of pairs,
-    private and unassigned characters. Letters, marks, signs and spaces of all scripts stay. A name, a cause or anything
-    else that belongs on one line is written without `lines`. Linear in the text; applied twice it changes nothing more.
+    It escapes control characters (C0, DEL, C1), direction and zero-width marks, line separators, lone surrogates, and
+    private-use and unassigned characters. Letters, marks, symbols and spaces of all scripts are unchanged. Use it
+    without `lines` for a name, a cause, or other text that must stay on one line. Linear in the length; idempotent.
 
     >>> print(visible("a\x1b[2J\u202eb\n"), visible("日本 ñ 🙂"))
     a\x1b[2J\u202eb\n 日本 ñ 🙂
@@ -21,5 +21,5 @@ def visible(text: str, *, lines: bool = False) -> str:
 
 
 def _plain(character: str, lines: bool) -> bool:
-    """Whether an unprintable character, as Python has it, is a space, or a line end or tab that is kept."""
+    """Whether a character that Python calls unprintable is a space, or a newline or tab with `lines`."""
     return (lines and character in "\n\t") or category(character) == "Zs"

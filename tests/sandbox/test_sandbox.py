@@ -117,7 +117,7 @@ def test_programs(sandbox, code, stdin, wanted):
     if wanted is None:  # half a surrogate pair goes in and comes out as three bytes that are no text
         assert ran.end == "done" and ran.value == "é\ufffd\ufffd\ufffd\n\n"
     else:
-        assert (ran.end, ran.value, ran.error) == (wanted.end, wanted.value, wanted.trouble)
+        assert (ran.end, ran.value, ran.error) == (wanted.end, wanted.value, wanted.error)
 
 
 def test_a_large_input_and_a_large_value_cross(sandbox):

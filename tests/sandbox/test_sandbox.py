@@ -231,7 +231,7 @@ def test_results_keep_their_order(sandbox):
 
 def test_many_threads_and_many_loops(sandbox):
     async def gathered() -> list[int]:
-        return [ran.value for ran in await asyncio.gather(*map(sandbox.ran, SLOWER_FIRST))]
+        return [ran.value for ran in await asyncio.gather(*map(sandbox.execute, SLOWER_FIRST))]
 
     with ThreadPoolExecutor(4) as threads:
         loops = [threads.submit(asyncio.run, gathered()) for _ in range(2)]
@@ -289,7 +289,7 @@ def test_closing_leaves_no_process_and_may_be_done_twice():
 def test_boxes_leave_with_their_host():
     needed()
     script = (
-        "import os, signal; from groupwise.tasks import *; from tests.sandbox.boxes import *\n"
+        "import os, signal; from groupwise.sandbox import Program, Sandbox; from tests.sandbox.boxes import *\n"
         "s = Sandbox(boxes=2); s.run([Program('print(1)')] * 9); print(*children(os.getpid()), flush=True)\n"
         "s.run([Program('import time; time.sleep(60)', None)])"
     )

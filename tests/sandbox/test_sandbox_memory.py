@@ -110,7 +110,7 @@ def test_a_reference_and_a_generator_share_no_box_with_an_answer(monkeypatch):
         programs.append(program)
         return await ran(program)
 
-    monkeypatch.setattr(verifier.sandbox, "ran", recorded)
+    monkeypatch.setattr(verifier.sandbox, "execute", recorded)
     try:
         verifier.gate([Prompt("p", (), "write f", {"answer": GOLD})])
         sample = Sample(context=(), stream=(0,), text="```python\ndef f(x): return x * 3 + 2\n```")

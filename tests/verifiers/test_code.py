@@ -112,7 +112,7 @@ def test_a_sandbox_that_fails_is_unverifiable(verifier, monkeypatch):
         return Execution("lost", error="gone")
 
     forget(verifier)
-    monkeypatch.setattr(verifier.sandbox, "ran", lost)
+    monkeypatch.setattr(verifier.sandbox, "execute", lost)
     said = ask(verifier, REFERENCE, ADD)
     assert said.outcome is Outcome.unverifiable and said.cause == "gone"
 
@@ -126,7 +126,7 @@ def counted(monkeypatch, sandbox: Sandbox, end: str = "done") -> list[Program]:
         await asyncio.sleep(0.01)
         return Execution(end, 3, "gone" if end == "lost" else "")
 
-    monkeypatch.setattr(sandbox, "ran", ran)
+    monkeypatch.setattr(sandbox, "execute", ran)
     return asked
 
 

@@ -350,7 +350,7 @@ def test_a_worker_leaves_with_its_host_even_in_the_middle_of_a_grade(user, tmp_p
         f"sys.path.insert(0, {str(tmp_path)!r})\n"
         "import my_file\n"
         "from groupwise.data import Prompt, Sample\n"
-        "from groupwise.tasks import grade_function\n"
+        "from groupwise.verifiers import grade_function\n"
         "v = grade_function(my_file.grade, workers=1)\n"
         "ask = lambda a: asyncio.run(v(Prompt('p', (), 'p', {'answer': 1}), Sample(context=(), stream=(0,), text=a)))\n"
         "print(int(ask('pid').parts['pid']), flush=True)\n"

@@ -13,8 +13,7 @@ import pytest
 from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier
 from groupwise.environments.tools import Hermes, Malformed, PythonBlock, calculate
 from groupwise.sandbox import Sandbox
-from groupwise.verifiers import find_verifier
-from groupwise.verifiers import registry as verifier_names
+from groupwise.verifiers import find_verifier, verifier_names
 from groupwise.verifiers.formats import Regex
 from groupwise.verifiers.math import MathDrGrpo
 from tests.tasks.hostile import BOMBS, SECRET, attacks, texts

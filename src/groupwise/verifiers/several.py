@@ -23,7 +23,7 @@ class Several:
 
     An answer that one of them cannot judge is unverifiable as a whole. `deadline` bounds those that keep no time.
 
-    >>> from groupwise.tasks import exact, last_number
+    >>> from groupwise.verifiers import exact, last_number
     >>> both = Several([Member("right", last_number), Member("bare", exact, 0.25)], deadline=10.0)
     >>> sample = Sample(context=(), stream=(0,), text="so 4")
     >>> said = asyncio.run(both(Prompt("p", (), "2+2=", {"answer": 4}), sample))

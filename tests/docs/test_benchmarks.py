@@ -1,4 +1,4 @@
-"""The table and the curve say what the runs wrote down."""
+"""The table and the curve of `make seeds` equal the numbers in the run directories."""
 
 import importlib
 import json
@@ -23,8 +23,8 @@ def seeds(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module("seeds")
 
 
-def written(directory: Path, greedy: list[float]) -> Path:
-    """A run directory with an evaluation every ten iterations and a line without one."""
+def write_run(directory: Path, greedy: list[float]) -> Path:
+    """A run directory with an evaluation every ten iterations, and one metrics line without an evaluation."""
     directory.mkdir(parents=True)
     lines = [{"iteration": 10 * i, "eval/accuracy_greedy": g, "eval/accuracy": g / 2, "eval/mean_length": 10 + i}
              for i, g in enumerate(greedy)]  # fmt: skip
@@ -35,8 +35,8 @@ def written(directory: Path, greedy: list[float]) -> Path:
 
 
 def runs_of(seeds: ModuleType, root: Path, last: list[float]) -> list:
-    made = [written(root / f"seed-{i}-0", [0.25, 0.5, x]) for i, x in enumerate(last)]
-    return [seeds.Run(i, path, *seeds.ends(path), 60.0 + i) for i, path in enumerate(made)]
+    directories = [write_run(root / f"seed-{i}-0", [0.25, 0.5, x]) for i, x in enumerate(last)]
+    return [seeds.Run(i, path, *seeds.ends(path), 60.0 + i) for i, path in enumerate(directories)]
 
 
 LAST = [0.875, 0.9, 0.84, 0.95, 0.9, 0.9, 0.8, 0.9, 0.9, 0.9]
@@ -47,7 +47,7 @@ def test_a_row_is_the_first_and_the_last_evaluation(seeds: ModuleType, tmp_path:
     assert "| 2 | 0.250 | 0.840 | 0.125 | 0.420 | 10.0 | 12.0 | 62 |" in seeds.page(runs, ABOUT)
 
 
-def test_the_page_tells_mean_least_spread_and_who_fell_short(seeds: ModuleType, tmp_path: Path) -> None:
+def test_the_page_has_mean_least_spread_and_the_seeds_below_the_bound(seeds: ModuleType, tmp_path: Path) -> None:
     page = seeds.page(runs_of(seeds, tmp_path, LAST), ABOUT)
     assert "| mean | 0.250 | 0.887 | 0.125 | 0.443 | 10.0 | 12.0 | 64 |" in page
     assert "| least | 0.250 | 0.800 |" in page and "| spread | 0.000 | 0.150 |" in page
@@ -62,7 +62,7 @@ def test_the_readme_shows_five_and_the_worst_of_all(seeds: ModuleType, tmp_path:
     assert "| worst of 10: 6 | 0.250 | 0.800 |" in lines[9]
 
 
-def test_only_what_stands_between_the_marks_is_replaced(seeds: ModuleType) -> None:
+def test_only_text_between_the_marks_is_replaced(seeds: ModuleType) -> None:
     readme = (HOME / "README.md").read_text()
     once = seeds.between(readme, "| x |")
     assert once.count("| x |") == 1 and seeds.between(once, "| x |") == once
@@ -70,20 +70,20 @@ def test_only_what_stands_between_the_marks_is_replaced(seeds: ModuleType) -> No
     assert once.partition(CLOSE)[2] == readme.partition(CLOSE)[2]
 
 
-def test_a_try_leaves_the_readme_alone(
+def test_a_trial_run_does_not_change_the_readme(
     seeds: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    typed = []
+    commands = []
 
     def fake(command: list[str], check: bool) -> object:
-        typed.append(command[2:])
-        written(tmp_path / f"seed-{command[5]}-0", [0.25, 0.75, 1.0])
+        commands.append(command[2:])
+        write_run(tmp_path / f"seed-{command[5]}-0", [0.25, 0.75, 1.0])
         return type("Done", (), {"returncode": 0})
 
     monkeypatch.setattr(seeds.subprocess, "run", fake)
     monkeypatch.setattr(seeds, "HOME", tmp_path / "nowhere")
     assert seeds.main(["--only", "3", "1", "--iterations", "2", "--out", str(tmp_path)]) == 0
-    assert typed[0] == [
+    assert commands[0] == [
         "groupwise", "train", "--seed", "3", "--name", "seed-3", "--evaluate.every", "10",
         "--out", str(tmp_path), "--iterations", "2",
     ]  # fmt: skip
@@ -93,11 +93,11 @@ def test_a_try_leaves_the_readme_alone(
 def test_another_recipe_has_its_own_marks_and_curve(
     seeds: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    typed, out = [], tmp_path / "runs"
+    commands, out = [], tmp_path / "runs"
 
     def fake(command: list[str], check: bool) -> object:
-        typed.append(command[2:])
-        written(out / "mine" / f"seed-{command[5]}-0", [0.0, 0.5, 1.0])
+        commands.append(command[2:])
+        write_run(out / "mine" / f"seed-{command[5]}-0", [0.0, 0.5, 1.0])
         return type("Done", (), {"returncode": 0})
 
     monkeypatch.setattr(seeds.subprocess, "run", fake)
@@ -106,26 +106,26 @@ def test_another_recipe_has_its_own_marks_and_curve(
     page, recipe = tmp_path / "docs" / "laptop.md", tmp_path / "mine.toml"
     page.write_text("a <!-- mine -->old<!-- /mine --> b <!-- yours -->kept<!-- /yours -->")
     assert seeds.main([str(recipe), "--out", str(out)]) == 0
-    assert [command[3] for command in typed] == ["0", "1", "2"]
-    assert typed[0] == [
+    assert [command[3] for command in commands] == ["0", "1", "2"]
+    assert commands[0] == [
         "groupwise", "train", "--seed", "0", "--name", "seed-0", str(recipe), "--out", str(out / "mine")
     ]  # fmt: skip
-    told = page.read_text()
-    assert "old" not in told and "kept" in told and "| spread | 0.000 |" in told and "torch 2.9.9" in told
+    text = page.read_text()
+    assert "old" not in text and "kept" in text and "| spread | 0.000 |" in text and "torch 2.9.9" in text
     assert (tmp_path / "docs" / "mine.svg").is_file()
     assert seeds.main([str(recipe), "--only", "4", "--out", str(out)]) == 0
-    assert page.read_text() == told and (out / "mine.svg").is_file()
+    assert page.read_text() == text and (out / "mine.svg").is_file()
 
 
-def test_a_seed_that_fails_ends_it(seeds: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_seed_is_an_error(seeds: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(seeds.subprocess, "run", lambda *_, **__: type("Done", (), {"returncode": 5}))
     with pytest.raises(SystemExit, match="seed 0 ended with exit code 5"):
         seeds.train(0, tmp_path, None)
 
 
-def test_the_curve_draws_what_was_evaluated(seeds: ModuleType, tmp_path: Path) -> None:
-    made = [written(tmp_path / str(i), [0.0, 0.5, last]) for i, last in enumerate([1.0, 0.5])]
-    curves = [seeds.evaluations(path) for path in made]
+def test_the_curve_has_each_evaluation(seeds: ModuleType, tmp_path: Path) -> None:
+    directories = [write_run(tmp_path / str(i), [0.0, 0.5, last]) for i, last in enumerate([1.0, 0.5])]
+    curves = [seeds.evaluations(path) for path in directories]
     assert curves[0] == [(0, 0.0), (10, 0.5), (20, 1.0)]
     svg = ElementTree.fromstring(seeds.draw(curves))
     lines = [(e.get("class"), [tuple(map(float, p.split(","))) for p in e.get("points", "").split()])

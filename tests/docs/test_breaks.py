@@ -1,4 +1,4 @@
-"""The tests that are said to have seen a break are there."""
+"""Each test that the table of breaks names exists."""
 
 import ast
 import re

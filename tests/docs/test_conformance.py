@@ -1,4 +1,4 @@
-"""Every number of the conformance list that is due has a test that bears it."""
+"""Each number of the conformance list that is due marks at least one test."""
 
 import ast
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ def numbers_of(path: Path) -> Iterator[int]:
                 yield from (ast.literal_eval(n) for n in call.args)
 
 
-def test_a_number_is_seen_on_tests_only(tmp_path: Path) -> None:
+def test_only_marks_on_tests_count(tmp_path: Path) -> None:
     path = tmp_path / "test_x.py"
     path.write_text(
         "@pytest.mark.t(1)\ndef helper(): ...\n"
@@ -38,10 +38,10 @@ def test_a_number_is_seen_on_tests_only(tmp_path: Path) -> None:
     assert sorted(numbers_of(path)) == [2, 4, 5]
 
 
-def test_every_number_that_is_due_has_a_test() -> None:
-    found = {n for path in TESTS.rglob("test_*.py") for n in numbers_of(path)}
-    assert not (missing := sorted(DUE - found)), f"no test bears {', '.join(f'T{n}' for n in missing)}"
+def test_each_number_that_is_due_marks_a_test() -> None:
+    marked = {n for path in TESTS.rglob("test_*.py") for n in numbers_of(path)}
+    assert not (missing := sorted(DUE - marked)), f"no test has the mark of {', '.join(f'T{n}' for n in missing)}"
 
 
-def test_no_test_bears_a_number_that_does_not_exist() -> None:
+def test_no_mark_is_outside_the_list() -> None:
     assert {n for path in TESTS.rglob("test_*.py") for n in numbers_of(path)} <= set(range(1, 54))

@@ -1,4 +1,4 @@
-"""The table of errors is that of the code."""
+"""The page of errors lists the classes and exit codes of the code."""
 
 import re
 from pathlib import Path
@@ -16,16 +16,16 @@ ROWS = {
 ENDS = set(map(int, re.findall(r"^\| (\d+) \|", PAGE, re.M)))
 
 
-def test_every_class_has_its_row_with_its_code() -> None:
+def test_each_class_has_a_row_with_its_code() -> None:
     assert {name: row[0] for name, row in ROWS.items()} == CLASSES
 
 
 @pytest.mark.parametrize("name", sorted(CLASSES.keys() - {"GroupwiseError"}))
-def test_a_row_says_when_and_what_to_do(name: str) -> None:
+def test_a_row_has_when_and_what_to_do(name: str) -> None:
     assert all(cell.strip() for cell in ROWS[name][1:])
 
 
-def test_the_help_names_the_same_codes() -> None:
-    told = set(map(int, re.findall(r"\b\d+\b", CODES)))
-    quiet = {141}  # whoever would read the help is gone
-    assert told == (set(CLASSES.values()) | ENDS) - quiet
+def test_the_help_lists_the_same_codes() -> None:
+    listed = set(map(int, re.findall(r"\b\d+\b", CODES)))
+    closed_output = {141}  # nothing reads the help then
+    assert listed == (set(CLASSES.values()) | ENDS) - closed_output

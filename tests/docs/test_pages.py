@@ -1,4 +1,4 @@
-"""What a page tells people to type is typed here, in an empty directory, exactly as it stands."""
+"""Runs the files and commands of each page in an empty directory, exactly as written."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from groupwise.config import registry as registry
+from groupwise.config import registry
 from groupwise.config.registry import fitting_names
 from groupwise.data import sockets
 from tests.sandbox.boxes import needed
@@ -22,7 +22,7 @@ BLOCK = re.compile(r"^```(\w*)(?: ([^\n]+))?\n(.*?)^```$", re.MULTILINE | re.DOT
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A fenced block: its language, the file that it is, its text."""
+    """A fenced block: its language, the name of the file to write (or ""), its text."""
 
     language: str
     file: str
@@ -30,71 +30,75 @@ class Block:
 
 
 def blocks(page: str) -> list[Block]:
-    return [Block(*(part or "" for part in found.groups())) for found in BLOCK.finditer((HOME / page).read_text())]
+    matches = BLOCK.finditer((HOME / page).read_text())
+    return [Block(*(group or "" for group in match.groups())) for match in matches]
 
 
 def run(line: str, where: Path) -> str:
-    """One command line in a shell that finds this environment's `groupwise` and `python` first."""
+    """The output of a command line, in a shell whose PATH starts with this environment's `groupwise` and `python`."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     env = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
-    done = subprocess.run(
+    process = subprocess.run(
         line, shell=True, cwd=where, env=env, capture_output=True, text=True, timeout=240, check=False
     )
-    assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
+    assert process.returncode == 0, f"{line}\n{process.stdout}\n{process.stderr}"
+    return process.stdout
 
 
 def follow(page: str, where: Path) -> list[str]:
-    """Write the files of a page and run its commands, in its order; what it says is printed must be printed."""
-    typed = []
+    """Write the files of a page, run its commands in order, and compare the output of `console` blocks.
+
+    Returns the commands.
+    """
+    commands = []
     for block in blocks(page):
         if block.file:
             (where / block.file).write_text(block.text)
         elif block.language == "sh":
             for line in block.text.splitlines():
-                typed.append(line)
+                commands.append(line)
                 run(line, where)
         elif block.language == "console":
-            first, _, printed = block.text.partition("\n")
+            first, _, output = block.text.partition("\n")
             assert first.startswith("$ ")
-            typed.append(first[2:])
-            assert run(first[2:], where) == printed
-    return typed
+            commands.append(first[2:])
+            assert run(first[2:], where) == output
+    return commands
 
 
-def test_add_a_method_as_written(tmp_path: Path) -> None:
-    typed = follow("docs/add-a-method.md", tmp_path)
-    assert len(typed) == 10
-    assert sum(line.startswith("groupwise train") for line in typed) == 3
+def test_add_a_method_runs(tmp_path: Path) -> None:
+    commands = follow("docs/add-a-method.md", tmp_path)
+    assert len(commands) == 10
+    assert sum(line.startswith("groupwise train") for line in commands) == 3
     assert len(list(tmp_path.glob("runs/*/report.html"))) == 3
 
 
 @pytest.mark.parametrize("page", ["values", "models", "parts", "rollout", "learner", "runs"])
-def test_the_page_of_a_room_as_written(page: str, tmp_path: Path) -> None:
+def test_the_page_of_a_room_runs(page: str, tmp_path: Path) -> None:
     assert follow(f"docs/{page}.md", tmp_path)
 
 
-def test_the_table_of_parts_is_that_of_the_rooms() -> None:
-    told = re.findall(r"^\| \w+ \| (\w+) \|[^|]*\| (.*) \|$", (HOME / "docs/parts.md").read_text(), re.M)
+def test_the_table_of_parts_lists_every_part() -> None:
+    rows = re.findall(r"^\| \w+ \| (\w+) \|[^|]*\| (.*) \|$", (HOME / "docs/parts.md").read_text(), re.M)
     homes = {socket: {module.split(".")[1] for module in modules} for socket, modules in registry.sockets().items()}
-    assert {socket for socket, _ in told[1:]} == {s for s, rooms in homes.items() if rooms & set(ROOMS_OF_PARTS)}
-    for socket, names in told[1:]:
+    assert {socket for socket, _ in rows[1:]} == {s for s, rooms in homes.items() if rooms & set(ROOMS_OF_PARTS)}
+    for socket, names in rows[1:]:
         assert re.findall(r"`(\w+)`", names) == fitting_names(getattr(sockets, socket))
 
 
 def test_every_room_has_a_page() -> None:
-    table = (HOME / "docs/anatomy.md").read_text().partition("| room | page |")[2].partition("\n\n")[0]
-    told = {room for line in table.splitlines() for room in re.findall(r"`(\w+)`", line)}
+    table = (HOME / "docs/anatomy.md").read_text().partition("| room | subject | page |")[2].partition("\n\n")[0]
+    named = {room for line in table.splitlines() for room in re.findall(r"`(\w+)`", line)}
     rooms = {p.name for p in (HOME / "src" / "groupwise").iterdir() if (p / "__init__.py").is_file()}
-    assert told == rooms
+    assert named == rooms
 
 
-def test_evaluation_as_written(tmp_path: Path) -> None:
+def test_evaluation_runs(tmp_path: Path) -> None:
     assert [line.split()[1] for line in follow("docs/evaluation.md", tmp_path)] == ["train", "eval", "eval", "compare"]
     assert (tmp_path / "before.json").is_file() and len(list(tmp_path.glob("runs/short-*/evaluations/*.json"))) == 1
 
 
-def test_turns_as_written(tmp_path: Path) -> None:
+def test_turns_runs(tmp_path: Path) -> None:
     train, sample = follow("docs/turns.md", tmp_path)
     (run,) = tmp_path.glob("runs/*")
     assert (
@@ -105,11 +109,11 @@ def test_turns_as_written(tmp_path: Path) -> None:
     (last, *_) = sorted(run.glob("samples/*.jsonl"), reverse=True)
     texts = [json.loads(line)["text"] for line in last.read_text().splitlines()]
     assert any("#" in text for text in texts) and list((run / "journal").iterdir())
-    told = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
-    assert told["counts/illegal"] > 0 and told["turns/mean"] > 1 and "eval/turns/mean" in told
+    metrics = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
+    assert metrics["counts/illegal"] > 0 and metrics["turns/mean"] > 1 and "eval/turns/mean" in metrics
 
 
-def test_families_as_written(tmp_path: Path) -> None:
+def test_families_runs(tmp_path: Path) -> None:
     assert len(follow("docs/families.md", tmp_path)) == 5
     trained = [json.loads(path.read_text()) for path in tmp_path.glob("runs/*/model/config.json")]
     assert sorted(config["model_type"] for config in trained) == ["gemma2", "qwen3_moe"]
@@ -126,41 +130,41 @@ PAGES = sorted(
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_links_lead_somewhere(page: str) -> None:
+def test_links_have_a_target(page: str) -> None:
     targets = re.findall(r"\]\(([^)#\s]+)", (HOME / page).read_text())
-    inside = [t for t in targets if "://" not in t]
+    local = [t for t in targets if "://" not in t]
     drawn_by_seeds = {"docs/curve.svg", "benchmarks/SEEDS.md"}
-    missing = [t for t in inside if not ((HOME / page).parent / t).exists() and t not in drawn_by_seeds]
+    missing = [t for t in local if not ((HOME / page).parent / t).exists() and t not in drawn_by_seeds]
     assert missing == []
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_files_that_are_named_exist(page: str) -> None:
-    """Paths in code spans, as seen from the repository or from the package."""
+def test_paths_in_code_spans_exist(page: str) -> None:
+    """Paths are relative to the repository, to `src` or to the package."""
     text = re.sub(r"^```.*?^```", "", (HOME / page).read_text(), flags=re.MULTILINE | re.DOTALL)
-    named = re.findall(r"`((?:[\w-]+/)+[\w-]+\.(?:py|md|toml|js))`", text)
+    paths = re.findall(r"`((?:[\w-]+/)+[\w-]+\.(?:py|md|toml|js))`", text)
     roots = (HOME, HOME / "src", HOME / "src" / "groupwise", (HOME / page).parent)
-    assert [n for n in named if not any((root / n).exists() for root in roots)] == []
+    assert [path for path in paths if not any((root / path).exists() for root in roots)] == []
 
 
-def test_warm_start_as_written(tmp_path: Path) -> None:
-    typed = follow("docs/warm_start.md", tmp_path)
-    assert [line.split()[1] for line in typed] == ["check", "train", "report", "check"]
+def test_warm_start_runs(tmp_path: Path) -> None:
+    commands = follow("docs/warm_start.md", tmp_path)
+    assert [line.split()[1] for line in commands] == ["check", "train", "report", "check"]
     assert len(list(tmp_path.glob("runs/*/warm_start/metrics.jsonl"))) == 1
 
 
-def test_lora_as_written(tmp_path: Path) -> None:
+def test_lora_runs(tmp_path: Path) -> None:
     pytest.importorskip("peft")
-    typed = follow("docs/lora.md", tmp_path)
-    assert [line.split()[1] for line in typed] == ["train", "eval", "sample", "merge", "eval"]
+    commands = follow("docs/lora.md", tmp_path)
+    assert [line.split()[1] for line in commands] == ["train", "eval", "sample", "merge", "eval"]
     assert (tmp_path / "merged" / "model.safetensors").is_file()
 
 
-def test_laptop_as_written(tmp_path: Path) -> None:
-    """Recipes are checked as typed; their runs take minutes, and short ones are tests of their own."""
+def test_laptop_checks(tmp_path: Path) -> None:
+    """Only checks the recipes: their runs take minutes, and other tests run short ones."""
     needed()
-    typed = [line for b in blocks("docs/laptop.md") if b.language == "sh" for line in b.text.splitlines()]
+    commands = [line for b in blocks("docs/laptop.md") if b.language == "sh" for line in b.text.splitlines()]
     (tmp_path / "recipes").symlink_to(HOME / "recipes")
-    for name, check, train in zip(("programs", "big_sums"), typed[::2], typed[1::2], strict=True):
+    for name, check, train in zip(("programs", "big_sums"), commands[::2], commands[1::2], strict=True):
         assert f"recipes/{name}.toml: ok" in run(check, tmp_path)
         assert train == check.replace("check", "train")

@@ -1,4 +1,4 @@
-"""What the first page says is so: what is printed, which rooms there are, what a run leaves, whence its numbers."""
+"""The README: its output blocks, its list of rooms, the files of a run, the source of its numbers."""
 
 import inspect
 import re
@@ -15,12 +15,12 @@ def block_after(heading: str) -> str:
     return PAGE.partition(f"## {heading}\n")[2].partition("```\n")[2].partition("```")[0]
 
 
-def test_what_is_printed() -> None:
+def test_the_output_of_diff() -> None:
     (console,) = [b for b in blocks("README.md") if b.language == "console"]
     assert console.text == f"$ groupwise diff grpo dapo\n{show_diff('grpo', 'dapo')}\n"
     assert len(console.text.splitlines()) <= 11
-    said = re.search(r"`groupwise diff grpo gspo` says `(.*?)`", PAGE)
-    assert said and said[1] in show_diff("grpo", "gspo").splitlines()
+    line = re.search(r"`groupwise diff grpo gspo` says\s`(.*?)`", PAGE)
+    assert line and line[1] in show_diff("grpo", "gspo").splitlines()
 
 
 def test_the_method_is_the_one_in_the_package() -> None:
@@ -30,20 +30,20 @@ def test_the_method_is_the_one_in_the_package() -> None:
 
 def test_the_rooms_are_those_on_disk() -> None:
     package = HOME / "src" / "groupwise"
-    told = re.findall(r"^  (\w+)/ ", block_after("The rooms"), re.M)
-    assert sorted(told) == sorted(p.name for p in package.iterdir() if (p / "__init__.py").is_file())
+    rooms = re.findall(r"^  (\w+)/ ", block_after("The rooms"), re.M)
+    assert sorted(rooms) == sorted(p.name for p in package.iterdir() if (p / "__init__.py").is_file())
     for name in re.findall(r"^(\w+)/ ", block_after("The rooms"), re.M):
         assert (HOME / name).is_dir()
 
 
-def test_own_problems_as_written_leave_what_is_said(tmp_path: Path) -> None:
+def test_a_run_on_your_own_problems_leaves_the_listed_files(tmp_path: Path) -> None:
     (command,) = [b.text.strip() for b in blocks("README.md") if b.language == "sh"]
     rows = [f'{{"prompt": "{a}+{b}=", "answer": {a + b}}}' for a in range(1, 5) for b in range(2, 6)]
     (tmp_path / "problems.jsonl").write_text("\n".join(rows))
     run(f"{command} --iterations 1 --prompts 4", tmp_path)
-    (left,) = (tmp_path / "runs").iterdir()
-    told = re.findall(r"^  ([\w.]+)/? ", block_after("What a run leaves"), re.M)
-    assert sorted([*told, "lock"]) == sorted(p.name for p in left.iterdir())
+    (directory,) = (tmp_path / "runs").iterdir()
+    listed = re.findall(r"^  ([\w.]+)/? ", block_after("What a run leaves"), re.M)
+    assert sorted([*listed, "lock"]) == sorted(p.name for p in directory.iterdir())
 
 
 def test_numbers_come_from_the_command() -> None:

@@ -1,4 +1,4 @@
-"""The page on tasks: its commands run as they stand, and its table of published sets is the package's."""
+"""The page on tasks: its commands run, and its table of published sets equals the package's."""
 
 import json
 from pathlib import Path
@@ -12,8 +12,8 @@ from tests.tasks.published import gsm8k
 PAGE = "docs/tasks.md"
 
 
-def beside(where: Path) -> None:
-    """What the page says that its reader has: a model, and the files of GSM8K."""
+def write_inputs(where: Path) -> None:
+    """The model directory and the files of GSM8K that the page assumes."""
     tokenizer = made()
     sizes = {"width": 16, "layers": 1, "heads": 2, "kv_heads": 1, "head_dim": 8, "inner": 32, "positions": 512}
     shape = Shape(vocabulary=tokenizer.fast.get_vocab_size(), family="qwen2", qkv_bias=True, tied=True, **sizes)
@@ -24,16 +24,16 @@ def beside(where: Path) -> None:
         (where / "gsm8k-files" / f"{split}.jsonl").write_text(lines)
 
 
-def test_as_written(tmp_path: Path) -> None:
-    beside(tmp_path)
+def test_the_page_runs(tmp_path: Path) -> None:
+    write_inputs(tmp_path)
     for block in blocks(PAGE):
         if block.file:
             (tmp_path / block.file).write_text(block.text)
         elif block.language == "sh":
             run(block.text, tmp_path)
         elif block.language == "console":
-            command, _, printed = block.text.partition("\n")
-            assert run(command[2:], tmp_path) == printed
+            command, _, output = block.text.partition("\n")
+            assert run(command[2:], tmp_path) == output
     mixed, gsm = (json.loads((r / "run.json").read_text()) for r in sorted((tmp_path / "runs").iterdir(), reverse=True))
     assert [d["source"] for d in mixed["data"]] == ["sums.jsonl", "times.jsonl"]
     assert [(d["training"], d["held_out"]) for d in gsm["data"]] == [(3, 0), (0, 2)] and list(gsm["templates"]) == [

@@ -1,4 +1,4 @@
-"""The threat model names the words that the command line needs, and no other."""
+"""The threat model names each option of trust, and no other option."""
 
 import re
 
@@ -7,7 +7,7 @@ from groupwise.config.reading import SWITCHES
 from tests.docs.test_pages import HOME
 
 
-def test_the_threat_model_names_each_word_of_trust_as_it_is_typed() -> None:
+def test_the_threat_model_names_each_option_of_trust() -> None:
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", (HOME / "docs/threats.md").read_text()))
     _, commands = parser()
     assert {f"--{switch.replace('_', '-')}" for switch in SWITCHES} <= named

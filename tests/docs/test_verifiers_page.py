@@ -1,4 +1,4 @@
-"""The page of verifiers is run as it is written, and names every verifier there is."""
+"""The page of verifiers: its commands run, and it has a row for each verifier."""
 
 from pathlib import Path
 
@@ -6,11 +6,11 @@ from groupwise.verifiers import verifier_names
 from tests.docs.test_pages import HOME, follow
 
 
-def test_the_page_of_verifiers_as_written(tmp_path: Path) -> None:
+def test_the_page_runs(tmp_path: Path) -> None:
     assert "groupwise audit my_file:grade" in follow("docs/verifiers.md", tmp_path)[0]
 
 
 def test_every_verifier_has_a_row() -> None:
     page = (HOME / "docs" / "verifiers.md").read_text()
-    elsewhere = {"calculator_answer", "countdown", "reasoning_gym"}  # of one task each, told where that is
+    elsewhere = {"calculator_answer", "countdown", "reasoning_gym"}  # each belongs to one task, whose page describes it
     assert not [name for name in verifier_names() if name not in elsewhere and f"| `{name}` |" not in page]

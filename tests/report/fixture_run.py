@@ -1,4 +1,4 @@
-"""Run directories as a trainer leaves them, from a seed: small, deterministic, shaped like a run that learns."""
+"""Writes small, deterministic run directories from a seed, shaped like a run that learns."""
 
 import json
 from pathlib import Path
@@ -49,7 +49,7 @@ def write_run(
     extra: int = 0,
     samples: bool = True,
 ) -> Path:
-    """A run of `iterations` after a first evaluation; `canary` goes into every text, `extra` adds unknown metrics."""
+    """A run of `iterations` after an evaluation. `canary` is added to every text; `extra` counts unknown metrics."""
     rng = np.random.default_rng(seed)
     (path / "samples").mkdir(parents=True)
     planned = planned or iterations
@@ -161,7 +161,7 @@ def draw(
 
 
 def write_samples(path: Path, samples: list[dict[str, Any]], rng: np.random.Generator) -> None:
-    """The JSON lines and the per-token arrays beside them: a token a character, and one for the end."""
+    """The JSON lines and the arrays per token: one token per character, and one for the end."""
     write_lines(path.with_suffix(".jsonl"), samples)
     ends = [e for s in samples for e in [*range(1, len(s["text"]) + 1), *[len(s["text"])] * (s["finish"] == "stop")]]
     n = len(ends)
@@ -212,7 +212,7 @@ def of_groups(groups: list[list[dict[str, Any]]]) -> dict[str, float]:
 
 
 def of_step(rng: np.random.Generator, skill: float, i: int) -> dict[str, Any]:
-    """The metrics of the optimizer step, made up."""
+    """Invented metrics of the optimizer step."""
     norm = float(np.exp(rng.normal(-0.6, 0.3)))
     return {
         "loss": float(rng.normal(0, 1e-3)),
@@ -233,6 +233,6 @@ def of_step(rng: np.random.Generator, skill: float, i: int) -> dict[str, Any]:
 
 
 def write_lines(path: Path, rows: list[dict[str, Any]]) -> None:
-    """JSON Lines; what is not finite is null."""
+    """JSON Lines, with null for values that are not finite."""
     clean = [{k: None if isinstance(v, float) and not np.isfinite(v) else v for k, v in row.items()} for row in rows]
     path.write_text("".join(json.dumps(row) + "\n" for row in clean), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The report's python side: what is read, thinned, chosen, packed and judged."""
+"""Tests of the report without a browser: reading, thinning, selection, packing and warnings."""
 
 import hashlib
 import json
@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from groupwise.report.read import Curve, read, thin
-from groupwise.report.report import BYTES, PAGE, page, shown, write_report
-from groupwise.report.rollouts import as_json, choose, evenly, most_seen, packed, prompt_map, scan
-from groupwise.report.warnings import signs, verdict
+from groupwise.report.report import BYTES, PAGE, escaped, page, write_report
+from groupwise.report.rollouts import as_json, choose, evenly, most_visited, packed, prompt_map, scan
+from groupwise.report.warnings import find_warnings, headline
 from tests.report.fixture_run import CANARIES, write_lines, write_run
 
 UPLOT = {  # uplot@1.6.32 of the npm registry
@@ -23,15 +23,15 @@ UPLOT = {  # uplot@1.6.32 of the npm registry
 
 
 def data_of(path: Path) -> dict:
-    """The data that a page carries."""
+    """The JSON data of a page."""
     text = path.read_text(encoding="utf-8")
-    found = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text, re.S)
-    assert len(found) == 1
-    return json.loads(found[0])
+    matches = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text, re.S)
+    assert len(matches) == 1
+    return json.loads(matches[0])
 
 
 def unpack(value: list | dict | str) -> np.ndarray:
-    """The inverse of `packed`, written as the page reads it."""
+    """The inverse of `packed`, as the page's script does it."""
     import base64
 
     if isinstance(value, dict):
@@ -48,17 +48,17 @@ def run_with(path: Path, rows: list[dict]) -> Path:
 
 
 def rules_of(path: Path) -> dict[str, int]:
-    return {s.rule: s.iteration for s in signs(read(path))[0]}
+    return {w.rule: w.iteration for w in find_warnings(read(path))[0]}
 
 
-def test_the_plotting_library_is_the_one_that_was_recorded():
+def test_the_plotting_library_has_the_recorded_hash():
     for name, digest in UPLOT.items():
         assert hashlib.sha256((PAGE / "uplot" / name).read_bytes()).hexdigest() == digest
     assert "MIT License" in (PAGE / "uplot" / "LICENSE").read_text()
 
 
 def test_the_command_needs_no_torch(tmp_path):
-    """A report is written in a moment, and refused in one."""
+    """Writing a report and refusing a wrong path both skip the import of torch."""
     run = write_run(tmp_path / "run", iterations=3)
     script = """
 import sys
@@ -71,7 +71,7 @@ print("LOADED", sorted({"torch", "transformers", "tokenizers", "jaxtyping"} & se
     assert done.stderr.startswith(f"error: {tmp_path} is not a run")
 
 
-def test_every_number_arrives_exactly(tmp_path):
+def test_the_page_has_every_metric_exactly(tmp_path):
     run = write_run(tmp_path / "run", iterations=12)
     data = data_of(write_report([run]))
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
@@ -84,7 +84,7 @@ def test_every_number_arrives_exactly(tmp_path):
         assert (of, bad) == (len(want), sum(v is None for _, v in want))
 
 
-def test_every_number_of_a_token_arrives_exactly(tmp_path):
+def test_the_page_has_every_token_value_exactly(tmp_path):
     from safetensors.numpy import load_file
 
     run = write_run(tmp_path / "run", iterations=3)
@@ -96,27 +96,27 @@ def test_every_number_of_a_token_arrives_exactly(tmp_path):
         mine = [i for i, r in enumerate(rows) if (str(r["draw"]), str(r["group"])) == (group["draw"], group["group"])]
         assert len(mine) == group["of"] == len(group["samples"])
         for i, sample in zip(mine, group["samples"]):
-            span = slice(starts[i], starts[i + 1])
+            tokens = slice(starts[i], starts[i + 1])
             assert sample["text"] == rows[i]["text"] and sample["reward"] == rows[i]["reward"]
-            np.testing.assert_array_equal(np.cumsum(unpack(sample["ends"])), arrays["ends"][span])
+            np.testing.assert_array_equal(np.cumsum(unpack(sample["ends"])), arrays["ends"][tokens])
             for name, key in [
                 ("logp", "logp"),
                 ("ratio", "ratio"),
                 ("logp_engine", "logp_engine"),
                 ("advantage", "token_advantage"),
             ]:
-                np.testing.assert_array_equal(unpack(sample[key]).astype(np.float32), arrays[name][span])
+                np.testing.assert_array_equal(unpack(sample[key]).astype(np.float32), arrays[name][tokens])
 
 
-def test_a_run_that_is_being_written_is_read_up_to_the_torn_line(tmp_path):
+def test_an_unfinished_run_is_read_up_to_the_incomplete_line(tmp_path):
     run = write_run(tmp_path / "run", iterations=6, planned=60)
     for name in ("metrics.jsonl", "timings.jsonl", "samples/000006.jsonl"):
         text = (run / name).read_text()
         (run / name).write_text(text[: -len(text.splitlines()[-1]) // 2])
     (run / "samples" / "000005.safetensors").write_bytes(b"torn")
-    its = read(run)
-    assert its.last == 5 and its.notes == ()
-    assert "5 of 60 iterations so far" in page([its])
+    unfinished = read(run)
+    assert unfinished.last == 5 and unfinished.notes == ()
+    assert "5 of 60 iterations so far" in page([unfinished])
     groups = data_of(write_report([run]))["runs"][0]["rollouts"]["groups"]
     assert {g["iteration"] for g in groups} >= {1, 5, 6}
     assert all("ends" not in s for g in groups if g["iteration"] == 5 for s in g["samples"])
@@ -138,7 +138,7 @@ def test_an_empty_directory_and_unreadable_files_still_make_a_page(tmp_path):
     data_of(write_report([bad]))
 
 
-def test_what_cannot_be_reported_says_what_to_do(tmp_path):
+def test_a_report_without_run_directories_is_a_usage_error(tmp_path):
     from groupwise.data import Usage
 
     with pytest.raises(Usage, match="run directories"):
@@ -170,7 +170,7 @@ def test_nothing_a_model_writes_becomes_markup(tmp_path):
     assert text.count("<script") == 1 + 6 and "http-equiv" in text  # data, the library, five of ours
 
 
-def test_the_policy_allows_exactly_what_is_there(tmp_path):
+def test_the_security_policy_allows_exactly_the_page_s_scripts_and_styles(tmp_path):
     import base64
 
     text = write_report([write_run(tmp_path / "run", iterations=3)]).read_text(encoding="utf-8")
@@ -184,7 +184,7 @@ def test_the_policy_allows_exactly_what_is_there(tmp_path):
 
 
 def test_size_of_a_long_run(tmp_path):
-    """2,000 iterations x 60 series + 64 rollouts stay under 3 MB; longer runs are thinned, hence as small."""
+    """2,000 iterations x 60 metrics + 64 rollouts stay under 3 MB. Longer runs are thinned to the same size."""
     rng = np.random.default_rng(0)
     run = write_run(tmp_path / "run", iterations=16, prompts=4, size=16)
     for n in (2000, 6000):
@@ -192,11 +192,11 @@ def test_size_of_a_long_run(tmp_path):
         write_lines(run / "metrics.jsonl", rows)
         path = write_report([run])
         assert path.stat().st_size < 3_000_000
-        its = data_of(path)["runs"][0]
-        assert len(its["rollouts"]["groups"]) == 64 and its["rollouts"]["of"] == 64
+        rollouts = data_of(path)["runs"][0]["rollouts"]
+        assert len(rollouts["groups"]) == 64 and rollouts["of"] == 64
 
 
-def test_long_answers_are_cut_to_the_room_and_counted(tmp_path):
+def test_long_answers_are_cut_to_fit_and_counted(tmp_path):
     run = write_run(tmp_path / "run", iterations=2, prompts=1, size=2)
     from safetensors.numpy import save_file
 
@@ -222,9 +222,9 @@ def test_long_answers_are_cut_to_the_room_and_counted(tmp_path):
     path = write_report([run])
     assert path.stat().st_size < BYTES + 100_000
     (group, *_) = data_of(path)["runs"][0]["rollouts"]["groups"]
-    kept = group["samples"][0]
-    assert group["of"] == 2 and kept["cut"] and kept["tokens_of"] == n
-    assert len(unpack(kept["ends"])) == len(kept["text"]) >= 50_000
+    first = group["samples"][0]
+    assert group["of"] == 2 and first["cut"] and first["tokens_of"] == n
+    assert len(unpack(first["ends"])) == len(first["text"]) >= 50_000
 
 
 def test_rollouts_are_spread_by_position(tmp_path):
@@ -240,7 +240,7 @@ def test_rollouts_are_spread_by_position(tmp_path):
     assert {1, 40} <= {g["iteration"] for g in fewer}
 
 
-def test_ends_count_as_a_browser_counts(tmp_path):
+def test_token_ends_are_utf16_offsets(tmp_path):
     from groupwise.report.rollouts import _sample
 
     arrays = {"ends": np.array([1, 2, 3, 3], np.int32)}
@@ -276,24 +276,24 @@ def test_packing_loses_nothing(array):
     np.testing.assert_array_equal(unpack(json.loads(as_json(packed(array)))), array)
 
 
-def test_evenly_and_shown():
+def test_evenly_and_escaped():
     assert evenly([1, 2, 3], 5) == [1, 2, 3] and evenly(list(range(100)), 3) == [0, 50, 99]
-    assert shown("\ud800\u200b\x9b") == "⟨U+D800⟩⟨U+200B⟩⟨U+009B⟩"
+    assert escaped("\ud800\u200b\x9b") == "⟨U+D800⟩⟨U+200B⟩⟨U+009B⟩"
 
 
-def test_the_verdict_in_one_line(tmp_path):
+def test_the_headline(tmp_path):
     run = write_run(tmp_path / "run", iterations=10)
-    its = read(run)
-    low, high = its.metrics["eval/low_greedy"].value[-1], its.metrics["eval/high_greedy"].value[-1]
-    first, last = its.metrics["eval/accuracy_greedy"].value[[0, -1]]
+    run_data = read(run)
+    low, high = run_data.metrics["eval/low_greedy"].value[-1], run_data.metrics["eval/high_greedy"].value[-1]
+    first, last = run_data.metrics["eval/accuracy_greedy"].value[[0, -1]]
     assert (
-        verdict(its, 1)
+        headline(run_data, 1)
         == f"held-out greedy accuracy {first:.2f} → {last:.2f} ({low:.2f}..{high:.2f}) in 10 iterations; 1 warning"
     )
     only = run_with(tmp_path / "reward", [{"iteration": i, "reward": i / 4} for i in range(5)])
-    assert verdict(read(only), 0) == "reward 0.00 → 1.00 in 4 iterations; 0 warnings"
+    assert headline(read(only), 0) == "reward 0.00 → 1.00 in 4 iterations; 0 warnings"
     (tmp_path / "none").mkdir()
-    assert verdict(read(tmp_path / "none"), 0) == "nothing measured yet, 0 iterations; 0 warnings"
+    assert headline(read(tmp_path / "none"), 0) == "no metrics yet, 0 iterations; 0 warnings"
 
 
 QUIET = {
@@ -328,7 +328,7 @@ QUIET = {
         ),
     ],
 )
-def test_each_rule_warns_where_it_happened_and_only_there(tmp_path, rule, change, iteration):
+def test_each_rule_warns_at_its_iteration_only(tmp_path, rule, change, iteration):
     assert rules_of(run_with(tmp_path / "quiet", [{"iteration": i} | QUIET for i in range(31)])) == {}
     assert rules_of(run_with(tmp_path / "loud", [{"iteration": i} | QUIET | change(i) for i in range(31)])) == {
         rule: iteration
@@ -343,7 +343,7 @@ def test_each_rule_warns_where_it_happened_and_only_there(tmp_path, rule, change
         ("[engine]\nmax_gap = 0.25\n[machine]\ndtype = 'bfloat16'\n", 0.25),
     ],
 )
-def test_the_gap_is_warned_of_beyond_the_bound_of_the_run_itself(tmp_path, recipe, bound):
+def test_the_warning_about_the_gap_uses_the_run_s_own_bound(tmp_path, recipe, bound):
     rows = [{"iteration": i} | QUIET | {"sampling/sampling_logp_difference/max": bound} for i in range(3)]
     run = run_with(tmp_path / "run", rows)
     (run / "recipe.toml").write_text(recipe)
@@ -371,17 +371,17 @@ def test_rules_stay_silent_below_their_bounds(tmp_path, change):
     assert rules_of(run_with(tmp_path / "run", rows)) == {}
 
 
-def test_rules_without_their_series_are_named(tmp_path):
-    found, unchecked = signs(read(run_with(tmp_path / "run", [{"iteration": 1, "loss": 0.0}])))
-    assert found == [] and "entropy" in unchecked and "not finite" not in unchecked
+def test_rules_without_their_metrics_are_listed(tmp_path):
+    warnings, unchecked = find_warnings(read(run_with(tmp_path / "run", [{"iteration": 1, "loss": 0.0}])))
+    assert warnings == [] and "entropy" in unchecked and "not finite" not in unchecked
 
 
 def test_map_sorted_by_first_solve_with_forgotten_and_never_solved():
     tally = {"late": {1: [0, 4], 5: [4, 4]}, "never": {2: [1, 4]}, "lost": {1: [2, 4], 6: [1, 4]}}
-    found = prompt_map(tally, {k: k for k in tally})
-    rows = found["rows"]
-    assert not found["once"]
-    assert [(r["id"], r["solved"], r["now"], r["seen"]) for r in rows] == [
+    map_data = prompt_map(tally, {k: k for k in tally})
+    rows = map_data["rows"]
+    assert not map_data["once"]
+    assert [(r["id"], r["solved"], r["now"], r["last"]) for r in rows] == [
         ("lost", 1, False, 6),
         ("late", 5, True, 5),
         ("never", None, False, 2),
@@ -391,13 +391,13 @@ def test_map_sorted_by_first_solve_with_forgotten_and_never_solved():
 
 def test_a_map_of_prompts_that_never_return_is_spread_over_the_run():
     tally = {f"p{i}": {i: [1, 1]} for i in range(1000)} | {"often": {3: [0, 1], 4: [1, 1]}}
-    kept = most_seen(tally, 256)
-    assert len(kept) == 256 and kept[0] == "often" and {"p0", "p999"} <= set(kept)
+    chosen = most_visited(tally, 256)
+    assert len(chosen) == 256 and chosen[0] == "often" and {"p0", "p999"} <= set(chosen)
     assert prompt_map(tally, dict.fromkeys(tally, ""))["once"]
-    assert 0 < max(np.diff([int(p[1:]) for p in kept[1:]])) <= 5
+    assert 0 < max(np.diff([int(p[1:]) for p in chosen[1:]])) <= 5
 
 
-def test_two_runs_show_what_differs(tmp_path):
+def test_two_runs_show_their_differences(tmp_path):
     a, b = write_run(tmp_path / "a", iterations=3), write_run(tmp_path / "b", iterations=4, seed=1, lr=1e-4)
     out = write_report([a, b], tmp_path / "both.html")
     data = data_of(out)

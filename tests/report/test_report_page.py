@@ -1,4 +1,4 @@
-"""The report in a real browser: what is drawn, what is shown, and that nothing a model writes can run."""
+"""Tests of the report in a browser: plots, text, and that no text of a model can run as a script."""
 
 import json
 import os
@@ -38,7 +38,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def visit(browser) -> Iterator[Any]:
-    """Opens a file; afterwards: one request, no error, no dialog, nothing planted has run."""
+    """Opens a file. Afterwards it checks: one request, no error, no dialog, and no planted script ran."""
     opened = []
 
     def visit(path: Path, **context: Any) -> Any:
@@ -46,11 +46,11 @@ def visit(browser) -> Iterator[Any]:
         page = browser.new_context(
             java_script_enabled=scripts, **({"viewport": {"width": 1280, "height": 900}} | context)
         ).new_page()
-        page.seen = {"requests": [], "errors": [], "dialogs": []}
-        page.on("request", lambda r: page.seen["requests"].append(r.url))
-        page.on("console", lambda m: page.seen["errors"].append(m.text) if m.type in ("error", "warning") else None)
-        page.on("pageerror", lambda e: page.seen["errors"].append(str(e)))
-        page.on("dialog", lambda d: (page.seen["dialogs"].append(d.message), d.dismiss()))
+        page.events = {"requests": [], "errors": [], "dialogs": []}
+        page.on("request", lambda r: page.events["requests"].append(r.url))
+        page.on("console", lambda m: page.events["errors"].append(m.text) if m.type in ("error", "warning") else None)
+        page.on("pageerror", lambda e: page.events["errors"].append(str(e)))
+        page.on("dialog", lambda d: (page.events["dialogs"].append(d.message), d.dismiss()))
         page.goto(path.as_uri())
         if scripts:
             page.wait_for_selector("html[data-ready]", state="attached")
@@ -59,8 +59,8 @@ def visit(browser) -> Iterator[Any]:
 
     yield visit
     for page in opened:
-        assert len(page.seen["requests"]) == 1, page.seen["requests"]
-        assert page.seen["errors"] == [] and page.seen["dialogs"] == []
+        assert len(page.events["requests"]) == 1, page.events["requests"]
+        assert page.events["errors"] == [] and page.events["dialogs"] == []
         assert page.evaluate("window.__pwn") is None
         page.context.close()
 
@@ -80,18 +80,18 @@ BLANK = """() => [...document.querySelectorAll('canvas')].filter((c) =>
     !c.getContext('2d').getImageData(0, 0, c.width, c.height).data.some((x, i) => i % 4 === 3 && x)).length"""
 
 
-def test_what_a_run_changed_of_its_method_is_told_line_by_line(visit, run, tmp_path):
-    told = json.loads((run / "run.json").read_text())["method"]["changed"]
+def test_the_changes_to_the_method_are_listed(visit, run, tmp_path):
+    changes = json.loads((run / "run.json").read_text())["method"]["changed"]
     page = visit(write_report([run], tmp_path / "a.html"))
-    assert page.locator(".method .changed li").all_inner_texts() == told and len(told) == 2
+    assert page.locator(".method .changed li").all_inner_texts() == changes and len(changes) == 2
     assert "changed from gspo" in page.locator(".method").inner_text()
-    for changed, says in (([], "as published: nothing is changed"), (None, None), ("odd", None)):
+    for changed, note in (([], "as published, without changes"), (None, None), ("odd", None)):
         other = write_run(tmp_path / f"run {changed}", iterations=2)
         about = json.loads((other / "run.json").read_text())
         about["method"].pop("changed") if changed is None else about["method"].update(changed=changed)
         (other / "run.json").write_text(json.dumps(about))
         text = visit(write_report([other])).locator(".method").inner_text()
-        assert "changed" not in text if says is None else says in text
+        assert "changed" not in text if note is None else note in text
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -119,8 +119,8 @@ def test_displayed_numbers_are_those_of_the_run(visit, run, report):
         last = [r[name] for r in rows if name in r][-1]
         assert value == "" and text == "–" if last is None else float(value) == last, name
         assert last is None or float(text.replace(",", "")) == pytest.approx(last, rel=5.1e-4, abs=1e-12), name
-    shown = {name for name, _, _ in outs}
-    assert {k for r in rows for k in r} - shown == {"iteration", "step", "eval/low_greedy", "eval/high_greedy"}
+    names = {name for name, _, _ in outs}
+    assert {k for r in rows for k in r} - names == {"iteration", "step", "eval/low_greedy", "eval/high_greedy"}
     chart = page.locator("figure.chart", has=page.locator("b", has_text="Reward").first).first
     chart.locator("summary").click()
     chart.locator("tbody tr").first.wait_for()  # the table is made after the click, once it is open
@@ -156,15 +156,15 @@ def test_the_group_and_its_tokens_are_shown_as_stored(visit, run, report):
 
 def test_colour_follows_the_sign_of_the_advantage(visit, run, report):
     page = visit(report)
-    seen = set()
+    sides_of = set()
     side = "(t) => (t.className.match(/ ([pn])\\d/) ?? [0, '0'])[1]"
     sides = f"(a) => [a.className, [...new Set([...a.querySelectorAll('.t')].map({side}))].join()]"
     for _ in range(80):
         for sample in page.evaluate(f"() => [...document.querySelectorAll('.answer')].map({sides})"):
-            seen.add((sample[0].split()[1], sample[1]))
+            sides_of.add((sample[0].split()[1], sample[1]))
         page.keyboard.press("p")
-    assert ("correct", "p") in seen and ("wrong", "n") in seen
-    assert not {("correct", "n"), ("wrong", "p")} & seen
+    assert ("correct", "p") in sides_of and ("wrong", "n") in sides_of
+    assert not {("correct", "n"), ("wrong", "p")} & sides_of
 
 
 def test_keys_walk_groups_and_iterations(visit, report):
@@ -209,7 +209,7 @@ def test_hover_and_arrow_keys_read_a_token(visit, report):
     assert page.locator("#tip").inner_text().startswith("token 2 of ")
 
 
-def test_words_of_an_environment_are_told_apart(visit, tmp_path):
+def test_tokens_of_an_environment_are_marked(visit, tmp_path):
     run = write_run(tmp_path / "run", iterations=2)
     for path in (run / "samples").glob("*.safetensors"):
         arrays = load_file(path)
@@ -220,10 +220,10 @@ def test_words_of_an_environment_are_told_apart(visit, tmp_path):
     page.evaluate("() => document.getElementById('rollouts').scrollIntoView()")
     assert page.locator(".answer").first.locator(".t.theirs").count() == 4
     assert page.locator(".t.theirs").count() == 4
-    for i, said in ((1, None), (2, "said by the environment"), (5, "written by the template")):
+    for i, source in ((1, None), (2, "from the environment"), (5, "from the template")):
         page.locator(f".answer >> nth=0 >> [data-i='{i}']").hover()
-        told = page.locator("#tip").inner_text()
-        assert said in told if said else "environment" not in told
+        text = page.locator("#tip").inner_text()
+        assert source in text if source else "environment" not in text
 
 
 def test_canaries_stay_text(visit, tmp_path):
@@ -242,8 +242,8 @@ def test_canaries_stay_text(visit, tmp_path):
     assert page.evaluate("document.querySelectorAll('script').length") == 7
 
 
-def test_a_script_that_is_not_ours_cannot_run(browser, report):
-    """The policy itself holds: an injected script, handler or markup is refused."""
+def test_the_policy_blocks_injected_scripts(browser, report):
+    """The browser refuses an injected script, handler or markup."""
     page = browser.new_page()
     page.goto(report.as_uri())
     page.wait_for_selector("html[data-ready]", state="attached")
@@ -260,9 +260,9 @@ def test_a_script_that_is_not_ours_cannot_run(browser, report):
 
 
 @pytest.mark.t(38)
-def test_the_loss_says_so_when_it_is_zero_by_construction(visit, run, report, tmp_path):
-    said = "figure.chart:has(output[data-series=loss]) .byrule"
-    assert visit(report).locator(said).count() == 0
+def test_a_loss_that_is_zero_by_construction_has_a_note(visit, run, report, tmp_path):
+    note = "figure.chart:has(output[data-series=loss]) .byrule"
+    assert visit(report).locator(note).count() == 0
     on_policy = tmp_path / "run"
     on_policy.mkdir()
     write_lines(
@@ -270,7 +270,7 @@ def test_the_loss_says_so_when_it_is_zero_by_construction(visit, run, report, tm
         [{"iteration": i, "loss": 0.0, "loss_zero_by_construction": True} for i in range(1, 4)],
     )
     page = visit(write_report([on_policy]))
-    assert "0 by construction" in page.locator(said).inner_text()
+    assert "0 by construction" in page.locator(note).inner_text()
     assert page.locator("output[data-series=loss]").inner_text() == "0"
 
 
@@ -293,13 +293,13 @@ def test_without_scripts_the_summary_remains(visit, run, report):
     page = visit(report, scripts=False)
     rows = page.locator("#summary tbody tr").all_inner_texts()
     last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
-    found = {cells[0]: cells[1:] for cells in (r.split("\t") for r in rows)}
-    assert float(found["reward"][1]) == pytest.approx(last["reward"], rel=1e-5)
-    assert "held-out greedy accuracy" in page.locator(".verdict").inner_text()
+    values = {cells[0]: cells[1:] for cells in (r.split("\t") for r in rows)}
+    assert float(values["reward"][1]) == pytest.approx(last["reward"], rel=1e-5)
+    assert "held-out greedy accuracy" in page.locator(".headline").inner_text()
     assert page.locator("#summary table").is_visible() and page.locator("noscript p").is_visible()
 
 
-def test_warnings_carry_evidence_and_jump(visit, tmp_path):
+def test_warnings_show_evidence_and_open_their_iteration(visit, tmp_path):
     run = write_run(tmp_path / "run", iterations=20)
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     rows[7]["grad_norm"] = 500.0
@@ -312,7 +312,7 @@ def test_warnings_carry_evidence_and_jump(visit, tmp_path):
     assert "10 of 10 rules checked" in page.locator("#checked").inner_text()
 
 
-def test_the_theme_button_turns_and_is_kept(visit, report):
+def test_the_theme_button_switches_the_theme(visit, report):
     page = visit(report, color_scheme="light")
     ground = "getComputedStyle(document.body).backgroundColor"
     light = page.evaluate(ground)
@@ -341,7 +341,7 @@ def test_csv_cells_are_no_formulas(visit, report, value, cell):
     assert visit(report).evaluate("(v) => cell(v)", value) == cell
 
 
-def test_csv_holds_every_metric(visit, run, report):
+def test_csv_has_every_metric(visit, run, report):
     page = visit(report)
     with page.expect_download() as download:
         page.locator("#tools button", has_text="CSV").click()

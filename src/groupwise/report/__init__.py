@@ -1,1 +1,1 @@
-"""`report.html`: a run, or several laid over each other, in one file. Imports no torch."""
+"""The report page: one HTML file about one run or several overlaid runs. Imports no torch."""

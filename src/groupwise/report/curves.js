@@ -1,37 +1,37 @@
 "use strict";
-// Small multiples with one cursor. A series is { at, value, of, bad }: iterations, values (null where not finite), points before thinning.
+// Small multiples with a shared cursor. A series is { at, value, of, bad }: iterations, values (null if not finite), the number of points before thinning, the number of values that are not finite.
 
 const QUESTIONS = [
   ["Is it learning?", [
-    { title: "Held-out accuracy", names: ["eval/accuracy_greedy", "eval/accuracy"], words: ["greedy", "sampled"], bands: [["eval/low_greedy", "eval/high_greedy"], ["eval/low", "eval/high"]], range: [0, 1], wide: true, hint: "bands: 95 % intervals over problems" },
+    { title: "Held-out accuracy", names: ["eval/accuracy_greedy", "eval/accuracy"], labels: ["greedy", "sampled"], bands: [["eval/low_greedy", "eval/high_greedy"], ["eval/low", "eval/high"]], range: [0, 1], wide: true, hint: "bands: 95 % intervals over problems" },
     { title: "Reward", names: ["reward"], hint: "mean over answers" },
     { title: "Outcomes", names: ["outcome/correct", "outcome/wrong", "outcome/malformed", "outcome/unverifiable"], hint: "share of answers" }]],
   ["Is there signal?", [
-    { title: "Groups without signal", names: ["frac_reward_zero_std", "groups/all_right", "groups/all_wrong"], words: ["none", "all right", "all wrong"], range: [0, 1] },
-    { title: "Reward spread", names: ["reward_std"], words: ["std within groups"] },
+    { title: "Groups without signal", names: ["frac_reward_zero_std", "groups/all_right", "groups/all_wrong"], labels: ["none", "all right", "all wrong"], range: [0, 1] },
+    { title: "Reward spread", names: ["reward_std"], labels: ["std within groups"] },
     { title: "Groups drawn", names: ["rollout/selected", "rollout/dropped"], hint: "per iteration" }]],
   ["Is the step sane?", [
     { title: "Loss", names: ["loss"], byRule: true },
-    { title: "Gradient norm", names: ["grad_norm", "grad_norm_clipped"], words: ["before", "after clipping"], log: true },
-    { title: "Clipped tokens", names: ["clip_ratio/low_mean", "clip_ratio/high_mean"], words: ["low side", "high side"], hint: "share" },
-    { title: "Ratio", names: ["ratio/max", "ratio/p99", "ratio/p50", "ratio/p01", "ratio/mean", "ratio/min"], words: ["max", "99 %", "50 %", "1 %", "mean", "min"] },
+    { title: "Gradient norm", names: ["grad_norm", "grad_norm_clipped"], labels: ["before", "after clipping"], log: true },
+    { title: "Clipped tokens", names: ["clip_ratio/low_mean", "clip_ratio/high_mean"], labels: ["low side", "high side"], hint: "share" },
+    { title: "Ratio", names: ["ratio/max", "ratio/p99", "ratio/p50", "ratio/p01", "ratio/mean", "ratio/min"], labels: ["max", "99 %", "50 %", "1 %", "mean", "min"] },
     { title: "Advantage", names: ["advantage/max", "advantage/mean", "advantage/min"], hint: "over tokens" },
     { title: "Changed experts", names: ["routing/changed"], hint: "share of choices" },
-    { title: "Load of experts", names: ["routing/balance"], hint: "even: experts a token meets" },
+    { title: "Load of experts", names: ["routing/balance"], hint: "even load: experts per token" },
     { title: "Learning rate", names: ["learning_rate"] },
     { title: "Skipped steps", names: ["steps_skipped"] }]],
   ["Is it collapsing?", [
     { title: "Entropy", names: ["entropy"] },
     { title: "KL", names: ["kl"] }]],
   ["Is length gaming?", [
-    { title: "Answer length", names: ["completions/mean_length", "completions/mean_length_correct", "completions/mean_length_wrong", "completions/max_length", "eval/mean_length"], words: ["mean", "correct", "wrong", "max", "held-out"], hint: "tokens" },
-    { title: "Truncated", names: ["completions/clipped_ratio", "eval/truncated"], words: ["sampled", "held-out"], hint: "share at the limit" }]],
+    { title: "Answer length", names: ["completions/mean_length", "completions/mean_length_correct", "completions/mean_length_wrong", "completions/max_length", "eval/mean_length"], labels: ["mean", "correct", "wrong", "max", "held-out"], hint: "tokens" },
+    { title: "Truncated", names: ["completions/clipped_ratio", "eval/truncated"], labels: ["sampled", "held-out"], hint: "share at the limit" }]],
   ["How do conversations go?", [
-    { title: "Turns", names: ["turns/mean", "turns/max", "eval/turns/mean"], words: ["mean", "max", "held-out"], hint: "of the model's, per conversation" },
-    { title: "Tool calls", names: ["counts/calls", "counts/malformed", "counts/errors", "counts/failed"], words: ["calls", "malformed", "tool failed", "broken off"], hint: "per conversation" },
-    { title: "The environment's tokens", names: ["turns/environment_tokens", "eval/turns/environment_tokens"], words: ["sampled", "held-out"], hint: "share" }]],
+    { title: "Turns", names: ["turns/mean", "turns/max", "eval/turns/mean"], labels: ["mean", "max", "held-out"], hint: "the model's, per conversation" },
+    { title: "Tool calls", names: ["counts/calls", "counts/malformed", "counts/errors", "counts/failed"], labels: ["calls", "malformed", "tool failed", "aborted"], hint: "per conversation" },
+    { title: "The environment's tokens", names: ["turns/environment_tokens", "eval/turns/environment_tokens"], labels: ["sampled", "held-out"], hint: "share" }]],
   ["Are the two engines one policy?", [
-    { title: "Engine–learner log-prob gap", names: ["sampling/sampling_logp_difference/max", "sampling/sampling_logp_difference/mean"], words: ["max", "mean"], log: true }]],
+    { title: "Engine–learner log-prob gap", names: ["sampling/sampling_logp_difference/max", "sampling/sampling_logp_difference/mean"], labels: ["max", "mean"], log: true }]],
 ];
 const SPEED = [
   { title: "Tokens per second", names: ["tokens_per_second"] },
@@ -42,45 +42,45 @@ const SPEED = [
 const plots = [];
 const sync = () => uPlot.sync("iteration");
 
-// The latest value at or before row `i`; the last of all without `i`.
+// The latest value at or before row `i`; without `i`, the last value.
 function valueAt(ys, i) {
   for (let k = i ?? ys.length - 1; k >= 0; k--) if (ys[k] !== undefined) return ys[k];
   return null;
 }
 
-// All series of `spec` that any run has, with words and colours: by series in one run, by run when several are laid over each other.
-function lay(spec, runs) {
+// All series of `spec` that any run has, with labels and colours. Colours differ by series for one run, by run for several.
+function seriesOf(spec, runs) {
   const many = runs.length > 1;
-  const found = [];
+  const lines = [];
   spec.names.forEach((name, s) => runs.forEach((run, r) => {
     const series = run.series.get(name);
     if (!series) return;
     const band = spec.bands?.[s]?.map((edge) => run.series.get(edge));
-    const word = spec.words?.[s] ?? (spec.names.length > 1 ? name.split("/").pop() : name);
-    found.push({ ...series, name, run, word, band: band?.every(Boolean) && (!many || s === 0) ? band : null, colour: (many ? r : s) % 8, dash: many ? Math.min(s, 3) : 0 });
+    const label = spec.labels?.[s] ?? (spec.names.length > 1 ? name.split("/").pop() : name);
+    lines.push({ ...series, name, run, label, band: band?.every(Boolean) && (!many || s === 0) ? band : null, colour: (many ? r : s) % 8, dash: many ? Math.min(s, 3) : 0 });
   }));
-  return found;
+  return lines;
 }
 
-// One figure: caption with the numbers under the cursor, the plot, a table.
+// One figure: a caption with the values at the cursor, the plot, and a table.
 function figure(spec, runs, pick) {
-  const lines = lay(spec, runs);
+  const lines = seriesOf(spec, runs);
   if (!lines.length) return null;
   const outs = lines.map((line) => el("output", { "data-series": line.name, "data-run": line.run.name }, short(valueAt(line.value))));
   const mark = (line) => el("i", { class: `k${line.colour} d${line.dash}` });
   const keys = runs.length > 1
-    ? [...new Set(lines.map((line) => line.name))].map((name) => el("span", { title: visible(name) }, lines.find((line) => line.name === name).word, lines.map((line, i) => (line.name === name ? el("span", { class: "pair", title: visible(line.run.name) }, mark(line), outs[i]) : null))))
-    : lines.map((line, i) => el("span", { title: visible(line.name) }, mark(line), line.word, outs[i]));
-  const holder = el("div", { class: "plot", role: "img", "aria-label": `${spec.title}, a curve over iterations; the table below has its numbers` });
+    ? [...new Set(lines.map((line) => line.name))].map((name) => el("span", { title: visible(name) }, lines.find((line) => line.name === name).label, lines.map((line, i) => (line.name === name ? el("span", { class: "pair", title: visible(line.run.name) }, mark(line), outs[i]) : null))))
+    : lines.map((line, i) => el("span", { title: visible(line.name) }, mark(line), line.label, outs[i]));
+  const holder = el("div", { class: "plot", role: "img", "aria-label": `${spec.title}, a curve over iterations; the table below has the values` });
   const notes = [];
   const hint = spec.hint ?? (!spec.stack && lines.some(dense) ? "bold: running mean" : "");
   if (spec.byRule && runs.some((run) => run.flags.includes("loss_zero_by_construction"))) {
-    notes.push("With one minibatch, one pass and group-centred advantages, the loss of a step is 0 by construction: its gradient is what matters.");
+    notes.push("With one minibatch, one epoch and group-centred advantages, the loss of a step is 0 by construction. Its gradient is not 0.");
   }
   const bad = lines.reduce((sum, line) => sum + line.bad, 0);
   if (bad) notes.push(`${bad} ${bad === 1 ? "value was" : "values were"} not finite.`);
   const thinned = lines.find((line) => line.at.length < line.of);
-  if (thinned) notes.push(`Drawn by lowest and highest of each bucket: ${thinned.at.length.toLocaleString("en")} of ${thinned.of.toLocaleString("en")} points.`);
+  if (thinned) notes.push(`The plot shows the lowest and the highest value of each bucket: ${thinned.at.length.toLocaleString("en")} of ${thinned.of.toLocaleString("en")} points.`);
   const numbers = () => {
     const [at, ...columns] = uPlot.join(lines.map((line) => [line.at, line.value]));
     return { head: ["iteration", ...lines.map((line) => (runs.length > 1 ? `${line.run.name} ${line.name}` : line.name))], rows: at.map((x, i) => [x, ...columns.map((c) => exact(c[i]))]) };
@@ -92,7 +92,7 @@ function figure(spec, runs, pick) {
   return node;
 }
 
-// A running mean over a fiftieth of the points, for series too dense to follow by eye.
+// A running mean over a fiftieth of the points, for dense series.
 function trend(line) {
   const half = Math.floor(line.value.length / 100);
   const sums = [0], counts = [0];
@@ -104,7 +104,7 @@ function trend(line) {
 }
 const dense = (line) => line.at.length > 400 && line.at.length === line.of;
 
-// The columns uPlot draws: every line on one axis of iterations that spans the whole run; absent is undefined, not finite is null.
+// The columns for uPlot: all lines on one axis of iterations over the whole run. A missing value is undefined, a value that is not finite is null.
 function columns(plot) {
   const { spec, lines, runs } = plot;
   const last = Math.max(1, ...runs.map((run) => run.last));
@@ -137,11 +137,11 @@ function draw(plot, width, height) {
   const grid = { stroke: css("--grid"), width: 1 };
   const strokes = lines.map((line) => css(`--c${line.colour}`));
   const series = lines.map((line, k) => ({
-    label: line.word, stroke: trends.includes(line) ? strokes[k] + "40" : strokes[k], width: trends.includes(line) ? 1 : 1.8, dash: [[], [7, 4], [2, 3], [9, 3, 2, 3]][line.dash], fill: spec.stack ? strokes[k] + "cc" : undefined,
+    label: line.label, stroke: trends.includes(line) ? strokes[k] + "40" : strokes[k], width: trends.includes(line) ? 1 : 1.8, dash: [[], [7, 4], [2, 3], [9, 3, 2, 3]][line.dash], fill: spec.stack ? strokes[k] + "cc" : undefined,
     points: { show: line.at.length <= 24 && !spec.stack, size: 5, fill: strokes[k] },
   }));
   for (let i = 0; i < 2 * bands.length; i++) series.push({ label: "edge", stroke: "transparent", width: 0, points: { show: false } });
-  for (const line of trends) series.push({ label: `${line.word}, mean`, stroke: strokes[lines.indexOf(line)], width: 1.8, points: { show: false } });
+  for (const line of trends) series.push({ label: `${line.label}, mean`, stroke: strokes[lines.indexOf(line)], width: 1.8, points: { show: false } });
   const options = {
     width: Math.max(200, width), height: Math.max(120, height), legend: { show: false }, padding: [8, 10, 0, 0],
     cursor: { sync: { key: "iteration", scales: ["x", null], setSeries: false }, points: { size: 7, width: 1.5 }, y: false, drag: { x: true, y: false } },
@@ -184,24 +184,24 @@ function draw(plot, width, height) {
   read(null);
 }
 
-// All of them anew: first none, so that each takes the height its row leaves it.
+// Redraws all plots. All are removed first, so that each gets the height of its row.
 function drawAll() {
   for (const plot of plots) plot.chart?.destroy();
   const sizes = plots.map(({ holder }) => [holder.clientWidth, holder.clientHeight]);
   plots.forEach((plot, i) => draw(plot, ...sizes[i]));
 }
 
-// The dashed line that every plot carries at the iteration whose rollouts are shown.
+// Draws a dashed line in every plot at the iteration of the shown rollouts.
 function markAll(iteration) {
   for (const plot of plots) if (plot.marked !== iteration) { plot.marked = iteration; plot.chart?.redraw(false, false); }
 }
 
-// All figures: known names under their question, every other name in a group of its own.
+// All figures: known metrics under their question, all others under "Also measured".
 function curves(runs, pick) {
-  const section = el("section", { id: "curves" }, el("header", {}, el("h2", {}, "Curves"), el("span", { class: "note" }, "Click for the rollouts of an iteration, drag to zoom, double click to see all.")));
+  const section = el("section", { id: "curves" }, el("header", {}, el("h2", {}, "Curves"), el("span", { class: "note" }, "Click to see an iteration's rollouts. Drag to zoom, double click to reset.")));
   const known = new Set([...QUESTIONS.flatMap(([, specs]) => specs), ...SPEED].flatMap((spec) => [...spec.names, ...(spec.bands ?? []).flat()]));
   const names = [...new Set(runs.flatMap((run) => run.metricNames))].filter((name) => !known.has(name) && name !== "step" && name !== "loss_zero_by_construction");
-  const others = names.sort().map((name) => ({ title: name, names: [name], words: ["value"] }));
+  const others = names.sort().map((name) => ({ title: name, names: [name], labels: ["value"] }));
   const figures = [...QUESTIONS, ["Also measured", others]].flatMap(([question, specs]) => specs.map((spec) => figure({ ...spec, question }, runs, pick)));
   section.append(el("div", { class: "charts" }, figures.filter(Boolean)));
   return section;

@@ -1,9 +1,9 @@
 "use strict";
-// Puts the page together from the data beside it.
+// Builds the page from the JSON in #data.
 
 const DATA = JSON.parse(document.getElementById("data").textContent);
 
-// A run with its curves unpacked: `series` by name, metrics and timings together.
+// Unpacks the curves of a run: `series` maps a name to its curve, for metrics and timings.
 function openRun(run) {
   const series = new Map();
   for (const [name, x, values, of, bad] of [...run.timings, ...run.metrics]) {
@@ -22,13 +22,13 @@ function facts(runs) {
   const methods = new Map();
   for (const run of runs) { const text = JSON.stringify(run.method); methods.set(text, [...(methods.get(text) ?? []), run]); }
   for (const [text, same] of methods) {
-    const { name, formula, reference, changed, ...rest } = JSON.parse(text);
+    const { name, formula, reference, changed, ...others } = JSON.parse(text);
     if (!name && !formula) continue;
-    const whose = methods.size > 1 ? `${same.map((run) => run.name).join(", ")}: ` : "";
-    box.append(el("div", { class: "method" }, el("b", {}, whose + (name ?? "")), formula ? el("div", { class: "formula" }, formula.split("\n").map((line) => el("div", {}, line))) : null,
-      reference ? el("div", { class: "note" }, reference) : null, preset(name, changed), Object.keys(rest).length ? el("div", { class: "note" }, Object.entries(rest).map(([k, v]) => `${k} ${typeof v === "object" ? JSON.stringify(v) : v}`).join(" · ")) : null));
+    const label = methods.size > 1 ? `${same.map((run) => run.name).join(", ")}: ` : "";
+    box.append(el("div", { class: "method" }, el("b", {}, label + (name ?? "")), formula ? el("div", { class: "formula" }, formula.split("\n").map((line) => el("div", {}, line))) : null,
+      reference ? el("div", { class: "note" }, reference) : null, preset(name, changed), Object.keys(others).length ? el("div", { class: "note" }, Object.entries(others).map(([k, v]) => `${k} ${typeof v === "object" ? JSON.stringify(v) : v}`).join(" · ")) : null));
   }
-  const shown = (run) => {
+  const summary = (run) => {
     const greedy = run.series.has("eval/accuracy_greedy") ? "eval/accuracy_greedy" : "eval/accuracy";
     const spread = (name) => [firstOf(run, name), lastOf(run, name)];
     const speed = run.series.get("tokens_per_second");
@@ -38,48 +38,49 @@ function facts(runs) {
     ].filter(([, ...values]) => values.every((v) => v !== null && v !== undefined));
   };
   if (runs.length > 1) {
-    const cells = runs.map((run) => new Map(shown(run).map(([word, ...values]) => [word, values.map((v) => (typeof v === "number" ? round(v) : v)).join(" → ")])));
+    const cells = runs.map((run) => new Map(summary(run).map(([word, ...values]) => [word, values.map((v) => (typeof v === "number" ? round(v) : v)).join(" → ")])));
     const words = [...new Set(cells.flatMap((c) => [...c.keys()]))];
     box.append(sheet(["run", ...words], runs.map((run, r) => [el("span", {}, el("i", { class: `swatch b${r % 8}` }), run.name), ...words.map((word) => cells[r].get(word) ?? "–")])));
     return;
   }
-  box.append(el("div", { class: "tiles" }, shown(runs[0]).map(([word, ...values], i) => el("div", { class: values.length > 1 && i === 0 ? "tile main" : "tile" }, el("small", {}, word),
+  box.append(el("div", { class: "tiles" }, summary(runs[0]).map(([word, ...values], i) => el("div", { class: values.length > 1 && i === 0 ? "tile main" : "tile" }, el("small", {}, word),
     el("b", {}, values.length > 1 ? [el("i", {}, `${round(values[0])} → `), el("span", {}, round(values[1]))] : typeof values[0] === "number" ? round(values[0]) : values[0])))));
 }
 
-// What a run changed of the published method that it names, a line each.
-const preset = (name, changed) => !Array.isArray(changed) ? null : !changed.length ? el("div", { class: "note" }, "as published: nothing is changed")
+// The recipe's changes to the published method, one per line.
+const preset = (name, changed) => !Array.isArray(changed) ? null : !changed.length ? el("div", { class: "note" }, "as published, without changes")
   : el("div", { class: "note changed" }, `changed from ${name}`, el("ul", {}, changed.map((line) => el("li", {}, String(line)))));
 
 const round = (x) => (Math.abs(x) >= 1e6 ? `${(x / 1e6).toFixed(2)} M` : Math.abs(x) >= 100 ? Math.round(x).toLocaleString("en") : Number.isInteger(x) ? String(x) : x.toPrecision(3));
 
+// Links the warnings to their iterations, and lists the rules and the notes on unreadable data.
 function warnings(runs, jump) {
   for (const link of document.querySelectorAll("#warnings a")) link.addEventListener("click", (e) => { e.preventDefault(); jump(Number(link.dataset.iteration)); });
   const rules = Object.entries(DATA.rules);
   const absent = rules.filter(([key]) => runs.every((run) => run.unchecked.includes(key)));
-  const quiet = runs.every((run) => !run.signs.length);
+  const quiet = runs.every((run) => !run.warnings.length);
   const done = rules.length - absent.length;
   document.getElementById("checked").append(el("details", {}, el("summary", {}, `${quiet ? "No warning. " : ""}${done} of ${rules.length} rules checked`),
-    el("ul", { class: "note" }, rules.map(([key, says]) => el("li", {}, `${says}${absent.some(([k]) => k === key) ? " (not checked: the run has no such series)" : ""}`)))));
+    el("ul", { class: "note" }, rules.map(([key, description]) => el("li", {}, `${description}${absent.some(([k]) => k === key) ? " (not checked: the run has no such metric)" : ""}`)))));
   for (const run of runs) for (const note of run.notes) document.getElementById("checked").append(el("p", { class: "note" }, `${run.name}: ${note}`));
 }
 
-// Where the time goes: a bar a run, seconds by phase over iterations, speed and memory.
+// The Systems section: seconds by phase, as one bar per run and over iterations; speed and memory.
 function systems(runs, pick) {
   const section = el("section", { id: "systems" }, el("header", {}, el("h2", {}, "Systems")));
   const phases = [...new Set(runs.flatMap((run) => [...run.series.keys()].filter((name) => name.startsWith("seconds/"))))];
   phases.sort((a, b) => sumOf(runs[0], b) - sumOf(runs[0], a));
   for (const run of runs) {
     const sums = phases.map((name) => sumOf(run, name) ?? 0);
-    const inside = sums.reduce((a, b) => a + b, 0);
-    const total = Math.max(sumOf(run, "seconds") ?? inside, inside);
+    const timed = sums.reduce((a, b) => a + b, 0);
+    const total = Math.max(sumOf(run, "seconds") ?? timed, timed);
     if (!(total > 0)) continue;
-    const parts = [...phases.map((name, i) => [name.slice(8), sums[i], i % 8]), ["other", total - inside, 6]].filter(([, s], i) => i < phases.length || s > total * 1e-3);
+    const parts = [...phases.map((name, i) => [name.slice(8), sums[i], i % 8]), ["other", total - timed, 6]].filter(([, s], i) => i < phases.length || s > total * 1e-3);
     const bar = el("div", { class: "phases", role: "img", "aria-label": "share of time by phase" }, parts.map(([, s, c]) => { const i = el("i", { class: `b${c}` }); i.style.flexGrow = s; return i; }));
-    section.append(el("p", { class: "note" }, `${runs.length > 1 ? `${run.name}: ` : ""}${duration(total)} in all`), bar, el("div", { class: "phase-keys" }, parts.map(([word, s, c]) => el("span", {}, el("i", { class: `b${c}` }), `${word} `, el("b", {}, `${((100 * s) / total).toFixed(1)} %`), ` ${duration(s)}`))));
+    section.append(el("p", { class: "note" }, `${runs.length > 1 ? `${run.name}: ` : ""}${duration(total)} in total`), bar, el("div", { class: "phase-keys" }, parts.map(([word, s, c]) => el("span", {}, el("i", { class: `b${c}` }), `${word} `, el("b", {}, `${((100 * s) / total).toFixed(1)} %`), ` ${duration(s)}`))));
   }
   const specs = [phases.length ? { title: "Seconds by phase", names: phases, stack: runs.length === 1, wide: true, hint: runs.length === 1 ? "stacked" : "" } : null, { title: "Seconds", names: ["seconds"], hint: "per iteration" }, ...SPEED,
-    ...[...new Set(runs.flatMap((run) => run.timings.map(([name]) => name)))].filter((name) => !phases.includes(name) && name !== "seconds" && name !== "step" && !SPEED.some((s) => s.names.includes(name))).map((name) => ({ title: name, names: [name], words: ["value"] }))];
+    ...[...new Set(runs.flatMap((run) => run.timings.map(([name]) => name)))].filter((name) => !phases.includes(name) && name !== "seconds" && name !== "step" && !SPEED.some((s) => s.names.includes(name))).map((name) => ({ title: name, names: [name], labels: ["value"] }))];
   const figures = specs.filter(Boolean).map((spec) => figure(spec, runs, pick)).filter(Boolean);
   if (figures.length) section.append(el("h3", {}, "Is it fast?"), el("div", { class: "charts" }, figures));
   return figures.length ? section : null;
@@ -94,7 +95,7 @@ function recipe(runs) {
     if (runs.length > 1) section.append(el("h3", {}, run.name));
     if (run.command) {
       const copy = el("button", { type: "button", onclick: async () => { try { await navigator.clipboard.writeText(run.command); copy.textContent = "Copied"; } catch { getSelection().selectAllChildren(copy.previousSibling); } } }, "Copy");
-      section.append(el("p", { class: "note" }, "To run it again"), el("div", { class: "command" }, el("pre", {}, run.command), copy));
+      section.append(el("p", { class: "note" }, "Command of the run"), el("div", { class: "command" }, el("pre", {}, run.command), copy));
     }
     const about = Object.entries(run.about);
     if (about.length) section.append(el("dl", {}, about.map(([key, value]) => [el("dt", {}, key), el("dd", { class: "mono" }, value)]).flat()));
@@ -103,7 +104,7 @@ function recipe(runs) {
   return section;
 }
 
-// Every metric of every run, one row an iteration.
+// Downloads all metrics of all runs as CSV, one row per iteration.
 function allNumbers(runs) {
   const lines = runs.flatMap((run) => [...run.series].map(([name, s]) => ({ head: runs.length > 1 ? `${run.name} ${name}` : name, ...s })));
   const [at, ...columns] = uPlot.join(lines.map((line) => [line.at, line.value]));
@@ -113,7 +114,7 @@ function allNumbers(runs) {
 function theme(repaint) {
   const system = matchMedia("(prefers-color-scheme: dark)");
   let chosen = null;
-  try { chosen = localStorage.getItem("groupwise-theme"); } catch { /* a browser may forbid storage to files */ }
+  try { chosen = localStorage.getItem("groupwise-theme"); } catch { /* some browsers forbid storage for files */ }
   const button = el("button", { type: "button", id: "theme" });
   const apply = () => {
     const now = chosen ?? (system.matches ? "dark" : "light");
@@ -134,10 +135,10 @@ function navigation(sections) {
   const nav = document.getElementById("nav");
   const links = sections.map((section) => el("a", { href: `#${section.id}` }, section.querySelector("h2").textContent));
   nav.append(...links, el("span", { class: "grow" }), el("output", { id: "here" }));
-  const seen = new IntersectionObserver((entries) => {
+  const observer = new IntersectionObserver((entries) => {
     for (const entry of entries) if (entry.isIntersecting) links.forEach((link, i) => (sections[i] === entry.target ? link.setAttribute("aria-current", "true") : link.removeAttribute("aria-current")));
   }, { rootMargin: "-20% 0px -70% 0px" });
-  sections.forEach((section) => seen.observe(section));
+  sections.forEach((section) => observer.observe(section));
 }
 
 function keys(inspector) {

@@ -1,21 +1,21 @@
 "use strict";
-// Prompts by iterations: who was solved when, and what was forgotten.
+// The prompt map: when each prompt was solved, and which were forgotten.
 
-// Between the two ends of the diverging scale, through the colour of the page: 0 none right, 1 all right.
+// The colour of a pass rate on a diverging scale: 0 none right, 1 all right.
 function passColour(rate) {
   const [end, part] = rate < 0.5 ? [css("--down"), 1 - 2 * rate] : [css("--up"), 2 * rate - 1];
   return `rgba(${end}, ${0.16 + 0.84 * part})`;
 }
 
-// The visits of all rows: column, right answers, answers, and the prompt's row.
+// The visits of all rows: column, right answers, answers, and the row of the prompt.
 function visits(map) {
   return map.rows.flatMap((row, y) => Array.from({ length: row.cells.length / 3 }, (_, i) => ({ row, y, x: row.cells[3 * i], right: row.cells[3 * i + 1], of: row.cells[3 * i + 2] })));
 }
 
-// Where each visit is drawn, as shares of the height: a row for each prompt.
+// The position of each visit as shares of the height, with one row per prompt.
 const rows = (map) => visits(map).map((visit) => ({ ...visit, top: visit.y / map.rows.length, bottom: (visit.y + 1) / map.rows.length }));
 
-// For prompts that do not return: each column is filled by its visits, sorted by pass rate.
+// The layout for prompts that do not return: a column contains its visits, sorted by pass rate.
 function mosaic(map) {
   const columns = new Map();
   for (const visit of visits(map)) columns.set(visit.x, [...(columns.get(visit.x) ?? []), visit]);
@@ -31,12 +31,12 @@ function prompts(runs, jump) {
     if (runs.length > 1) section.append(el("h3", {}, run.name));
     const cells = map.once ? mosaic(map) : rows(map);
     const count = (n) => n.toLocaleString("en");
-    const some = map.rows.length < map.of ? `Showing ${count(map.rows.length)} of ${count(map.of)} prompts, ${map.once ? "evenly spread" : "those drawn most often"}. ` : "";
+    const some = map.rows.length < map.of ? `Showing ${count(map.rows.length)} of ${count(map.of)} prompts, ${map.once ? "evenly spread" : "the most frequent ones"}. ` : "";
     const column = map.width > 1 ? `${map.width} iterations` : "an iteration";
     section.append(el("p", { class: "note" }, some + (map.once
-      ? `Hardly a prompt is drawn twice, so a column is ${column} and a cell one of its prompts, the best solved below.`
-      : `A row is a prompt, sorted by first solve; a column is ${column}. Solved means that at least half of its answers are right.`)));
-    const canvas = el("canvas", { role: "img", "aria-label": "pass rate of each prompt over iterations; the table below has its numbers" });
+      ? `Few prompts are drawn twice. A column is ${column}, and a cell is one of its prompts, with the highest pass rates at the bottom.`
+      : `A row is a prompt, sorted by first solve; a column is ${column}. A prompt is solved if at least half of its answers are right.`)));
+    const canvas = el("canvas", { role: "img", "aria-label": "pass rate of each prompt over iterations; the table below has the values" });
     const ramp = el("span", { class: "ramp" });
     const tall = map.once ? 220 : map.rows.length * Math.max(1, Math.min(14, Math.floor(420 / map.rows.length)));
     const paint = () => {
@@ -61,17 +61,17 @@ function prompts(runs, jump) {
     });
     canvas.addEventListener("pointerleave", () => tip(""));
     canvas.addEventListener("click", (e) => jump(under(e)[0] * map.width, run));
-    const numbers = () => ({ words: 2, head: ["id", "prompt", "first solved", "visits", "last seen", "solved then", "right", "answers"], rows: map.rows.map((row) => {
+    const numbers = () => ({ words: 2, head: ["id", "prompt", "first solved", "visits", "last visit", "solved at last visit", "right", "answers"], rows: map.rows.map((row) => {
       const sum = (k) => row.cells.reduce((total, x, i) => total + (i % 3 === k ? x : 0), 0);
-      return [row.id, row.text, row.solved ?? "never", row.visits, row.seen, row.now ? "yes" : "no", sum(1), sum(2)];
+      return [row.id, row.text, row.solved ?? "never", row.visits, row.last, row.now ? "yes" : "no", sum(1), sum(2)];
     }) });
     const recent = map.last - Math.max(1, Math.ceil(map.last / 10));
-    const list = (title, rows, say) => el("div", {}, el("h4", {}, `${title} · ${rows.length}`), el("ul", {}, rows.slice(0, 100).map((row) => el("li", { title: visible(row.text) }, row.text, el("small", {}, say(row))))), rows.length > 100 ? el("p", { class: "note" }, `the first 100 of ${rows.length}`) : null);
+    const list = (title, rows, note) => el("div", {}, el("h4", {}, `${title} · ${rows.length}`), el("ul", {}, rows.slice(0, 100).map((row) => el("li", { title: visible(row.text) }, row.text, el("small", {}, note(row))))), rows.length > 100 ? el("p", { class: "note" }, `the first 100 of ${rows.length}`) : null);
     section.append(
       el("div", { class: "map" }, el("p", { class: "note" }, "none right", ramp, "all right"), canvas, el("div", { class: "ends" }, el("span", {}, "iteration 0"), el("span", {}, `iteration ${map.last}`)), folded("Table", `prompts-${run.name}`, numbers)),
       map.once ? "" : el("div", { class: "lists" },
         list("Newly solved", map.rows.filter((row) => row.solved !== null && row.solved > recent), (row) => `at ${row.solved}`),
-        list("Forgotten", map.rows.filter((row) => row.solved !== null && !row.now), (row) => `solved at ${row.solved}, not at ${row.seen}`),
+        list("Forgotten", map.rows.filter((row) => row.solved !== null && !row.now), (row) => `solved at ${row.solved}, not at ${row.last}`),
         list("Never solved", map.rows.filter((row) => row.solved === null), (row) => `${row.visits} ${row.visits === 1 ? "visit" : "visits"}`)));
     redraws.push(paint);
   }

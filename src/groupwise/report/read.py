@@ -1,4 +1,4 @@
-"""A run directory, read while it may still be written: what cannot be read is counted, never fatal."""
+"""Reads a run directory, also while the run still writes to it. Unreadable data are counted and never fatal."""
 
 import json
 import tomllib
@@ -14,20 +14,20 @@ UNREADABLE = (OSError, UnicodeDecodeError, json.JSONDecodeError, tomllib.TOMLDec
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Curve:
-    """One series: `value[i]` (NaN where it was not finite) at iteration `at[i]`, ascending."""
+    """One series: `value[i]` at iteration `at[i]`, ascending. Values that were not finite are NaN."""
 
     at: np.ndarray
     value: np.ndarray
 
     @property
     def finite(self) -> "Curve":
-        good = np.isfinite(self.value)
-        return Curve(self.at[good], self.value[good])
+        finite = np.isfinite(self.value)
+        return Curve(self.at[finite], self.value[finite])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """What a run directory says. `flags` are the names that were ever `true`; `notes` what could not be read."""
+    """The contents of a run directory. `flags` are metrics that were ever `true`; `notes` list unreadable data."""
 
     path: Path
     name: str
@@ -41,12 +41,12 @@ class Run:
 
     @property
     def last(self) -> int:
-        """The last iteration of which anything is known."""
+        """The last iteration that has a metric; 0 without metrics."""
         return max((int(c.at[-1]) for c in self.metrics.values() if len(c.at)), default=0)
 
 
 def read(path: Path) -> Run:
-    """The run in directory `path`."""
+    """Read the run in directory `path`."""
     notes: list[str] = []
     about = _mapping(path / "run.json", notes)
     recipe = _text(path / "recipe.toml", notes)
@@ -72,7 +72,7 @@ def read(path: Path) -> Run:
 
 
 def lines(path: Path, notes: list[str] | None = None) -> Iterator[dict[str, Any]]:
-    """The JSON objects of a file, one a line. A torn last line is dropped in silence: it is being written."""
+    """The JSON objects of a JSONL file. An incomplete last line is skipped: the run is writing it."""
     if not path.exists():
         return
     bad = 0
@@ -91,7 +91,10 @@ def lines(path: Path, notes: list[str] | None = None) -> Iterator[dict[str, Any]
 
 
 def table(path: Path, notes: list[str]) -> tuple[dict[str, Curve], frozenset[str]]:
-    """The numeric columns of a JSONL file by name, and the names ever `true`; an iteration's last row stands."""
+    """The numeric columns of a JSONL file by name, and the names that were ever `true`.
+
+    If an iteration has several rows, the last one counts.
+    """
     cells: dict[str, dict[int, float]] = {}
     flags: set[str] = set()
     for row in lines(path, notes):
@@ -110,7 +113,7 @@ def table(path: Path, notes: list[str]) -> tuple[dict[str, Curve], frozenset[str
 
 
 def number(value: Any) -> float:
-    """A float; NaN for whatever is not a finite number.
+    """Convert to float; NaN for every value that is not a finite number.
 
     >>> number(3), number(None), number(10**400)
     (3.0, nan, nan)
@@ -123,7 +126,7 @@ def number(value: Any) -> float:
 
 
 def flat(value: Any, path: str = "") -> dict[str, Any]:
-    """Nested tables as dotted keys.
+    """Flatten nested tables into dotted keys.
 
     >>> flat({"a": {"b": 1, "c": [{"d": 2}]}})
     {'a.b': 1, 'a.c.0.d': 2}
@@ -138,7 +141,9 @@ def flat(value: Any, path: str = "") -> dict[str, Any]:
 
 
 def thin(curve: Curve, most: int = 2000) -> Curve:
-    """At most `most` points: the lowest and the highest of each bucket of iterations, where they stood, never a skip.
+    """Reduce a curve to at most `most` points: the lowest and the highest value of each bucket of iterations.
+
+    The first and the last point stay. Every point keeps its iteration.
 
     >>> thin(Curve(np.arange(9), np.array([0, 1, 9, 1, 0, 1, -9, 1, 0.0])), most=4).value.tolist()
     [0.0, 9.0, -9.0, 0.0]
@@ -146,12 +151,12 @@ def thin(curve: Curve, most: int = 2000) -> Curve:
     if len(curve.at) <= most:
         return curve
     n = len(curve.at)
-    keep = {0, n - 1}
+    indices = {0, n - 1}
     for bucket in np.array_split(np.arange(1, n - 1), max(most // 2 - 1, 1)):
-        good = bucket[np.isfinite(curve.value[bucket])]
-        if len(good):
-            keep |= {int(good[curve.value[good].argmin()]), int(good[curve.value[good].argmax()])}
-    rows = np.array(sorted(keep))
+        finite = bucket[np.isfinite(curve.value[bucket])]
+        if len(finite):
+            indices |= {int(finite[curve.value[finite].argmin()]), int(finite[curve.value[finite].argmax()])}
+    rows = np.array(sorted(indices))
     return Curve(curve.at[rows], curve.value[rows])
 
 

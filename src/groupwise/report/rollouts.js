@@ -1,5 +1,5 @@
 "use strict";
-// The inspector: one iteration, one group, its answers side by side, tokens coloured by a number.
+// The inspector: the answers of one group side by side, with tokens coloured by a metric.
 
 const FIELDS = {
   advantage: { word: "advantage", of: (s, i) => s.token_advantage?.[i], floor: 1e-6, show: signed },
@@ -7,11 +7,11 @@ const FIELDS = {
   logp: { word: "log-prob", of: (s, i) => s.logp?.[i], floor: 1, oneSided: true, show: signed },
   gap: { word: "engine gap", of: (s, i) => (s.logp && s.logp_engine ? s.logp[i] - s.logp_engine[i] : undefined), floor: 1e-5, show: signed },
 };
-const OTHERS = { "-1": "said by the environment", "-2": "written by the template", "-3": "written to be learned" };
+const OTHERS = { "-1": "from the environment", "-2": "from the template", "-3": "from a demonstration" };
 const GLYPH = { correct: "✓", wrong: "✗", malformed: "◌", unverifiable: "⚠" };
 const number = (x) => (typeof x === "number" && !Number.isNaN(x) ? x : null);
 
-// The answer's token columns, unpacked once.
+// Unpacks the token columns of an answer, once.
 function opened(sample) {
   if (sample.open || !sample.ends) return sample;
   sample.ends = ascend(sample.ends);
@@ -20,7 +20,7 @@ function opened(sample) {
   return sample;
 }
 
-// The largest absolute value of a field over a group, which is what full colour means.
+// The largest absolute value of a field over a group. It gets full colour.
 function scale(group, field) {
   let top = field.floor;
   for (const s of group.samples) for (let i = 0; i < (s.ends?.length ?? 0); i++) {
@@ -31,7 +31,7 @@ function scale(group, field) {
   return top;
 }
 
-// The class of a token: p1..p5 above zero, n1..n5 below, `off` where there is no number.
+// The CSS class of a token: p1..p5 above zero, n1..n5 below, `off` without a value.
 function shade(raw, field, top) {
   if (raw === null) return "t off";
   const v = field.map ? field.map(raw) : raw;
@@ -39,39 +39,39 @@ function shade(raw, field, top) {
   return level ? `t ${v > 0 ? "p" : "n"}${level}` : "t";
 }
 
-// Tokens of one answer as spans, in lumps that the browser lays out only when they come into view.
+// The tokens of one answer as spans. Long answers are split into blocks that the browser lays out when they become visible.
 function tokens(sample, field, top) {
-  const body = el("div", { class: "body", tabindex: 0, "aria-label": "tokens; left and right arrow read their numbers" });
+  const body = el("div", { class: "body", tabindex: 0, "aria-label": "tokens; use the left and right arrow keys to read their values" });
   if (!sample.ends) return write(body, sample.text);
   const long = sample.ends.length > 3000;
-  let lump = long ? null : body, room = 0, from = 0;
+  let block = long ? null : body, free = 0, from = 0;
   sample.ends.forEach((end, i) => {
-    const microbatch = sample.text.slice(from, end);
-    if (long && (lump === null || room <= 0 && (room < -800 || sample.text[from - 1] === "\n"))) { lump = body.appendChild(el("span", { class: "lump" })); room = 1200; }
-    room--;
+    const text = sample.text.slice(from, end);
+    if (long && (block === null || free <= 0 && (free < -800 || sample.text[from - 1] === "\n"))) { block = body.appendChild(el("span", { class: "block" })); free = 1200; }
+    free--;
     const span = document.createElement("span");
     span.className = shade(number(field.of(sample, i)), field, top);
     if (sample.origin?.[i] in OTHERS) span.classList.add("theirs");
     span.dataset.i = i;
-    if (microbatch) write(span, microbatch);
+    if (text) write(span, text);
     else span.classList.add(i === sample.ends.length - 1 && sample.finish === "stop" ? "end" : "none");
-    lump.append(span);
+    block.append(span);
     from = end;
   });
   if (from < sample.text.length) write(body, sample.text.slice(from));
   return body;
 }
 
-// What is known of one token, a line each.
+// The tooltip of a token: one value per line.
 function reading(sample, i) {
-  const microbatch = sample.text.slice(i ? sample.ends[i - 1] : 0, sample.ends[i]);
-  const lines = [`token ${i + 1} of ${sample.tokens_of}   “${visible(microbatch)}”${sample.tokens ? `   id ${sample.tokens[i]}` : ""}`];
+  const text = sample.text.slice(i ? sample.ends[i - 1] : 0, sample.ends[i]);
+  const lines = [`token ${i + 1} of ${sample.tokens_of}   “${visible(text)}”${sample.tokens ? `   id ${sample.tokens[i]}` : ""}`];
   for (const field of Object.values(FIELDS)) {
     const value = number(field.of(sample, i));
     if (value !== null) lines.push(`${field.word} ${field === FIELDS.ratio ? short(value) : signed(value)}${field === FIELDS.logp ? `   p = ${short(Math.exp(value))}` : ""}`);
   }
   if (sample.origin?.[i] in OTHERS) lines.push(OTHERS[sample.origin[i]]);
-  if (sample.token_advantage && number(sample.token_advantage[i]) === null) lines.push("not trained on");
+  if (sample.token_advantage && number(sample.token_advantage[i]) === null) lines.push("not trained");
   return lines.join("\n");
 }
 
@@ -98,7 +98,7 @@ class Inspector {
     this.render();
   }
 
-  // The group nearest to an iteration of the curves.
+  // Shows the group of the iteration nearest to `iteration`.
   jump(iteration) {
     if (!this.groups.length) return;
     const near = this.iterations.reduce((a, b) => (Math.abs(b - iteration) < Math.abs(a - iteration) ? b : a));
@@ -106,7 +106,7 @@ class Inspector {
     this.node.scrollIntoView();
   }
 
-  // The next (+1) or previous (-1) group, or iteration with the group at the same place.
+  // Moves to the next (+1) or previous (-1) group, or to the same position in the next or previous iteration.
   turn(by, iterations = false) {
     if (!this.groups.length) return;
     if (!iterations) return this.show(Math.min(Math.max(this.at + by, 0), this.groups.length - 1));
@@ -122,8 +122,8 @@ class Inspector {
     const title = el("header", {}, el("h2", {}, "Rollouts"));
     this.node.replaceChildren(title);
     if (this.runs.length > 1) title.append(el("select", { "aria-label": "run", onchange: (e) => { this.run = e.target.selectedIndex; this.at = 0; this.render(); } }, this.runs.map((run, i) => el("option", { selected: i === this.run }, run.name))));
-    if (!groups.length) { this.node.append(el("p", { class: "note" }, of ? "No rollout fits into this page." : "This run has no samples yet.")); return; }
-    title.append(el("span", { class: "note" }, `Showing ${groups.length.toLocaleString("en")} of ${of.toLocaleString("en")} groups, from ${this.iterations.length} of ${iterations} iterations, evenly spread.`),
+    if (!groups.length) { this.node.append(el("p", { class: "note" }, of ? "The rollouts are too large for this page." : "This run has no samples yet.")); return; }
+    title.append(el("span", { class: "note" }, `Showing ${groups.length.toLocaleString("en")} of ${of.toLocaleString("en")} groups, evenly spread over ${this.iterations.length} of ${iterations} iterations.`),
       el("span", { class: "note" }, el("kbd", {}, "n"), " ", el("kbd", {}, "p"), " group  ", el("kbd", {}, "j"), " ", el("kbd", {}, "k"), " iteration  ", el("kbd", {}, "c"), " colour"));
     const group = this.group;
     group.samples.forEach(opened);
@@ -141,7 +141,7 @@ class Inspector {
     const turns = this.iterations.map((i) => el("button", { type: "button", "aria-pressed": i === group.iteration, onclick: () => this.show(this.groups.findIndex((g) => g.iteration === i)) }, i));
     const siblings = this.groups.map((g, at) => [g, at]).filter(([g]) => g.iteration === group.iteration);
     const chips = siblings.map(([g, at]) => el("button", { type: "button", class: "chip", "aria-pressed": at === this.at, onclick: () => this.show(at) },
-      el("span", { class: "says" }, g.prompt), el("span", { class: "dots", "aria-label": `${g.samples.filter((s) => s.outcome === "correct").length} of ${g.samples.length} right` }, g.samples.map((s) => el("i", { class: s.outcome in GLYPH ? s.outcome : "" })))));
+      el("span", { class: "text" }, g.prompt), el("span", { class: "dots", "aria-label": `${g.samples.filter((s) => s.outcome === "correct").length} of ${g.samples.length} right` }, g.samples.map((s) => el("i", { class: s.outcome in GLYPH ? s.outcome : "" })))));
     this.colours = el("div", { class: "row" });
     return el("div", { class: "pickers" }, el("div", { class: "row" }, el("span", {}, "Iteration"), turns), el("div", { class: "row" }, el("span", {}, "Group"), chips), this.colours);
   }
@@ -149,17 +149,17 @@ class Inspector {
   prompt(group) {
     const right = group.samples.filter((s) => s.outcome === "correct").length;
     const some = group.samples.length < group.of ? ` (showing ${group.samples.length} of its ${group.of} answers)` : "";
-    return el("div", { class: "prompt" }, el("div", { class: "note" }, `prompt ${group.prompt_id} · draw ${group.draw} · group ${group.group}${group.gold === null ? "" : ` · gold ${group.gold}`} · ${right} of ${group.samples.length} right${some}`), write(el("div", { class: "says" }), group.prompt));
+    return el("div", { class: "prompt" }, el("div", { class: "note" }, `prompt ${group.prompt_id} · draw ${group.draw} · group ${group.group}${group.gold === null ? "" : ` · gold ${group.gold}`} · ${right} of ${group.samples.length} right${some}`), write(el("div", { class: "text" }), group.prompt));
   }
 
-  // Cards in the chosen colours; called again when only the colours change.
+  // Draws the cards in the chosen colours. A change of colours calls it again.
   paint() {
     const group = this.group, field = FIELDS[this.field], top = scale(group, field);
     this.answers.replaceChildren(...group.samples.map((s, i) => {
       const body = tokens(s, field, top);
       const facts = [el("b", {}, `${GLYPH[s.outcome] ?? "·"} ${s.outcome ?? "no verdict"}`), s.reward === null ? null : `reward ${short(s.reward)}`, s.advantage === null ? null : `advantage ${signed(s.advantage)}`, s.length === null ? null : `${s.length.toLocaleString("en")} tokens`, s.finish, ...Object.entries(s.parts).map(([part, value]) => `${part} ${short(Number(value))}`)];
-      const after = [s.cut ? `cut here: showing ${(s.ends?.length ?? 0).toLocaleString("en")} of ${(s.tokens_of ?? 0).toLocaleString("en")} tokens` : null, s.ends ? null : "no numbers per token stored", s.cause ? `cause: ${s.cause}` : null, s.feedback ? `verifier: ${s.feedback}` : null, s.kept ? null : "not kept, not trained on", s.dropped ? `group dropped: ${s.dropped}` : null, s.role && s.role !== "answer" ? `role: ${s.role}` : null].filter(Boolean);
-      const card = el("article", { class: `answer ${s.outcome in GLYPH ? s.outcome : ""}${s.kept ? "" : " dropped"}`, id: `answer-${i}` }, el("header", {}, el("span", {}, `#${i + 1}`), facts.filter(Boolean).map((f) => (f instanceof Node ? f : el("span", {}, f)))), body, after.length ? el("footer", {}, after.map((line) => el("div", {}, line))) : null);
+      const after = [s.cut ? `cut: showing ${(s.ends?.length ?? 0).toLocaleString("en")} of ${(s.tokens_of ?? 0).toLocaleString("en")} tokens` : null, s.ends ? null : "no values per token stored", s.cause ? `cause: ${s.cause}` : null, s.feedback ? `verifier: ${s.feedback}` : null, s.selected ? null : "not selected, not trained", s.dropped ? `group dropped: ${s.dropped}` : null, s.role && s.role !== "answer" ? `role: ${s.role}` : null].filter(Boolean);
+      const card = el("article", { class: `answer ${s.outcome in GLYPH ? s.outcome : ""}${s.selected ? "" : " dropped"}`, id: `answer-${i}` }, el("header", {}, el("span", {}, `#${i + 1}`), facts.filter(Boolean).map((f) => (f instanceof Node ? f : el("span", {}, f)))), body, after.length ? el("footer", {}, after.map((line) => el("div", {}, line))) : null);
       this.listen(body, s);
       return card;
     }));
@@ -169,7 +169,7 @@ class Inspector {
       el("span", { class: "legend", role: "img", "aria-label": `from ${field.show(ends[1][0])} to ${field.show(ends[1][1])}; below zero dotted, above zero solid underline` }, field.show(ends[1][0]), ends[0].map((n) => el("span", { class: level(n) }, n > 0 ? "+" : "−")), field.show(ends[1][1])));
   }
 
-  // Numbers of a token on hover, on tap, and by arrow keys.
+  // Shows the values of a token on hover, on tap and with the arrow keys.
   listen(body, sample) {
     if (!sample.ends) return;
     const over = (e) => { const i = e.target.closest?.(".t")?.dataset.i; tip(i === undefined ? "" : reading(sample, Number(i)), e.clientX, e.clientY); };
@@ -194,8 +194,8 @@ class Inspector {
   table(group) {
     const top = Math.max(1e-9, ...group.samples.map((s) => Math.abs(s.advantage ?? 0)));
     const lean = (a) => { const bar = el("i", { class: a > 0 ? "pos" : "neg" }); bar.style.width = `${(Math.abs(a) / top) * 50}%`; return el("span", { class: "lean", "aria-hidden": "true" }, bar); };
-    const head = ["answer", "outcome", "finish", "reward", "advantage", "length", "kept"];
-    const row = (s, i) => [`#${i + 1}`, s.outcome, s.finish, exact(s.reward), exact(s.advantage), exact(s.length), s.kept ? "yes" : "no"];
+    const head = ["answer", "outcome", "finish", "reward", "advantage", "length", "selected"];
+    const row = (s, i) => [`#${i + 1}`, s.outcome, s.finish, exact(s.reward), exact(s.advantage), exact(s.length), s.selected ? "yes" : "no"];
     const box = sheet(head, [], 3);
     box.querySelector("tbody").append(...group.samples.map((s, i) => el("tr", { class: "pick", onclick: () => this.point(i) }, row(s, i).map((value, k) => el(k ? "td" : "th", { class: k < 3 ? "word" : null, scope: k ? null : "row", title: k === 4 ? value : null, "data-value": k === 4 ? value : null },
       k === 1 ? `${GLYPH[s.outcome] ?? ""} ${value ?? ""}` : k === 4 && s.advantage !== null ? [signed(s.advantage), lean(s.advantage)] : value ?? "")))));

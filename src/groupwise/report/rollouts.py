@@ -1,4 +1,4 @@
-"""Which rollouts the page carries, packed to fit, and how often each prompt was solved."""
+"""Selects and packs the rollouts for the report page, and counts how often each prompt was solved."""
 
 import json
 import math
@@ -12,19 +12,19 @@ from safetensors.numpy import load_file
 
 from groupwise.report.read import lines, number
 
-PROMPTS, COLUMNS = 256, 240  # rows and columns of the map, at most
-CELLS = 1024  # prompts of the map when hardly one returns: each is then one cell
-ROUNDS = 16  # iterations whose rollouts are shown, at most
+PROMPTS, COLUMNS = 256, 240  # most rows and columns of the prompt map
+CELLS = 1024  # most prompts of the map if few prompts return: each is one cell then
+ROUNDS = 16  # most iterations with rollouts on the page
 
 
 def as_json(value: Any) -> str:
-    """JSON that can stand inside a script element: no `<`, `>`, `&`, and ASCII only."""
+    """JSON that is safe inside a script element: ASCII without `<`, `>` and `&`."""
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def packed(array: np.ndarray) -> list | dict | str:
-    """Numbers, exact, as the shortest of: one value and a count; a JSON list; base64 of the smallest fitting type.
+    """Encode numbers exactly, as the shortest of: value and count, JSON list, base64 of the smallest type.
 
     >>> packed(np.array([2, 2, 2])), packed(np.array([1, np.nan]))
     ({'n': 3, 'v': 2}, [1.0, None])
@@ -43,18 +43,18 @@ def packed(array: np.ndarray) -> list | dict | str:
 
 
 def steps(array: np.ndarray) -> list | dict | str:
-    """An ascending array of integers as packed differences from 0."""
+    """Encode an ascending array of integers as packed differences, starting from 0."""
     return packed(np.diff(array, prepend=0))
 
 
 def files(run: Path) -> dict[int, Path]:
     """Sample files by iteration, ascending."""
-    found = {int(p.stem): p for p in (run / "samples").glob("*.jsonl") if p.stem.isdecimal()}
-    return dict(sorted(found.items()))
+    paths = {int(p.stem): p for p in (run / "samples").glob("*.jsonl") if p.stem.isdecimal()}
+    return dict(sorted(paths.items()))
 
 
 def evenly(items: list, most: int) -> list:
-    """At most `most` of the items: the first, the last, and evenly between.
+    """At most `most` of the items, evenly spread, with the first and the last.
 
     >>> evenly(list(range(10)), 4)
     [0, 3, 6, 9]
@@ -65,7 +65,7 @@ def evenly(items: list, most: int) -> list:
 
 
 def scan(run: Path) -> tuple[dict[int, list], dict[str, dict[int, list[int]]], dict[str, str]]:
-    """One reading of all samples: group keys by iteration; [right, graded] by prompt and iteration; prompt texts."""
+    """Read all sample files once: group keys by iteration, [right, graded] by prompt and iteration, prompt texts."""
     groups: dict[int, list] = {}
     tally: dict[str, dict[int, list[int]]] = {}
     texts: dict[str, str] = {}
@@ -85,9 +85,9 @@ def scan(run: Path) -> tuple[dict[int, list], dict[str, dict[int, list[int]]], d
 
 
 def choose(run: Path, groups: dict[int, list], *, most: int, budget: int) -> tuple[list[dict], int]:
-    """Up to `most` groups spread over iterations within `budget` bytes of JSON, and the bytes they take.
+    """Up to `most` groups, spread over iterations, within `budget` bytes of JSON; and the bytes that they use.
 
-    Iterations and groups are taken by position, never by what is in them. The page counts what is left out.
+    Iterations and groups are chosen by position, never by content. The page shows how many are left out.
     """
     rounds = evenly(list(groups), min(ROUNDS, most))
     per_round = max(most // max(len(rounds), 1), 1)
@@ -97,32 +97,35 @@ def choose(run: Path, groups: dict[int, list], *, most: int, budget: int) -> tup
     loaded = {i: _groups(run, i, evenly(groups[i], per_round), limit=budget // 48) for i in order}
     for rank in range(per_round):
         for i in order:
-            room = (budget - used) // 2 if used else budget  # half, so that the first cannot take all
-            if rank < len(loaded[i]) and (taken := _fit(loaded[i][rank], room)) is not None:
-                chosen.append(taken)
-                used += len(as_json(taken)) + 1
+            free = (budget - used) // 2 if used else budget  # half, so that one group cannot use all of it
+            if rank < len(loaded[i]) and (group := _fit(loaded[i][rank], free)) is not None:
+                chosen.append(group)
+                used += len(as_json(group)) + 1
     return sorted(chosen, key=lambda g: (g["iteration"], groups[g["iteration"]].index((g["draw"], g["group"])))), used
 
 
 def prompt_map(tally: dict[str, dict[int, list[int]]], texts: dict[str, str]) -> dict[str, Any]:
-    """Pass rate by prompt and bucket of iterations, sorted by first solve (when half of its answers are right)."""
+    """Pass rate by prompt and bucket of iterations, sorted by first solve.
+
+    A prompt is solved in an iteration if at least half of its answers are right.
+    """
     if not tally:
         return {"of": 0, "rows": []}
     last = max(i for cells in tally.values() for i in cells)
     width = math.ceil((last + 1) / COLUMNS)
     once = sum(len(cells) > 1 for cells in tally.values()) <= len(tally) // 10
-    chosen = most_seen(tally, CELLS if once else PROMPTS)
+    chosen = most_visited(tally, CELLS if once else PROMPTS)
     rows = [_prompt_row(p, texts[p], tally[p], width) for p in chosen]
     rows.sort(key=lambda r: (r["solved"] is None, r["solved"] or 0))
     return {"once": once, "of": len(tally), "width": width, "columns": last // width + 1, "last": last, "rows": rows}
 
 
-def most_seen(tally: dict[str, dict[int, list[int]]], most: int) -> list[str]:
-    """At most `most` prompts, those visited most often; among equals, evenly from the first met to the last."""
+def most_visited(tally: dict[str, dict[int, list[int]]], most: int) -> list[str]:
+    """The `most` prompts with the most visits. Prompts with equal counts are taken evenly over their first visits."""
     visits = {prompt: len(cells) for prompt, cells in tally.items()}
     least = sorted(visits.values(), reverse=True)[:most][-1]
-    more = [p for p in visits if visits[p] > least]
-    return more + evenly([p for p in visits if visits[p] == least], most - len(more))
+    frequent = [p for p in visits if visits[p] > least]
+    return frequent + evenly([p for p in visits if visits[p] == least], most - len(frequent))
 
 
 def _prompt_row(prompt: str, text: str, visits: dict[int, list[int]], width: int) -> dict[str, Any]:
@@ -136,7 +139,7 @@ def _prompt_row(prompt: str, text: str, visits: dict[int, list[int]], width: int
         "text": text,
         "cells": [x for column, (r, n) in sorted(cells.items()) for x in (column, r, n)],
         "solved": min((i for i, ok in right.items() if ok), default=None),
-        "seen": max(visits),
+        "last": max(visits),
         "visits": len(visits),
         "now": right[max(visits)],
     }
@@ -147,20 +150,20 @@ def _key(row: dict[str, Any]) -> tuple[str, str]:
 
 
 def _groups(run: Path, iteration: int, keys: list, *, limit: int) -> list[dict[str, Any]]:
-    """The groups `keys` of an iteration, in that order, each answer cut to `limit` tokens."""
+    """The groups `keys` of an iteration, in that order. Answers are cut to `limit` tokens."""
     path = files(run)[iteration]
     rows = list(lines(path))
     try:
         arrays = load_file(path.with_suffix(".safetensors"))
-    except Exception:  # torn, absent or from elsewhere: the text alone is shown, and the page says so
+    except Exception:  # damaged or missing: the page shows the text only, with a note
         arrays = {}
     lengths = arrays.get("lengths", np.zeros(0, np.int64))
     starts = np.concatenate([[0], np.cumsum(lengths)])
-    found: dict[tuple[str, str], dict[str, Any]] = {}
+    by_key: dict[tuple[str, str], dict[str, Any]] = {}
     for i, row in enumerate(rows):
         if _key(row) not in keys:
             continue
-        group = found.setdefault(
+        group = by_key.setdefault(
             _key(row),
             {
                 "iteration": iteration,
@@ -168,47 +171,49 @@ def _groups(run: Path, iteration: int, keys: list, *, limit: int) -> list[dict[s
                 "group": _key(row)[1],
                 "prompt_id": str(row.get("prompt_id"))[:160],
                 "prompt": str(row.get("prompt", ""))[:20000],
-                "gold": _words(row.get("gold")),
+                "gold": _text(row.get("gold")),
                 "of": 0,
                 "samples": [],
             },
         )
         group["of"] += 1
-        span = slice(int(starts[i]), int(starts[i + 1])) if i < len(lengths) else None
-        group["samples"].append(_sample(row, arrays, span, limit))
-    return [found[key] for key in keys if key in found]
+        tokens = slice(int(starts[i]), int(starts[i + 1])) if i < len(lengths) else None
+        group["samples"].append(_sample(row, arrays, tokens, limit))
+    return [by_key[key] for key in keys if key in by_key]
 
 
-def _sample(row: dict[str, Any], arrays: dict[str, np.ndarray], span: slice | None, limit: int) -> dict[str, Any]:
+def _sample(row: dict[str, Any], arrays: dict[str, np.ndarray], tokens: slice | None, limit: int) -> dict[str, Any]:
     text = str(row.get("text", ""))
-    shown = text[: limit * 4]
-    sample: dict[str, Any] = {"text": shown, "cut": len(shown) < len(text)}
+    excerpt = text[: limit * 4]
+    sample: dict[str, Any] = {"text": excerpt, "cut": len(excerpt) < len(text)}
     for name in ("role", "finish", "outcome", "feedback", "cause", "dropped"):
-        sample[name] = _words(row.get(name))
+        sample[name] = _text(row.get(name))
     for name in ("score", "reward", "advantage", "length"):
         x = number(row.get(name))
         sample[name] = None if math.isnan(x) else x
-    sample["kept"] = row.get("kept", True) is not False
+    sample["selected"] = row.get("kept", True) is not False
     parts = row.get("parts")
-    sample["parts"] = {str(k)[:80]: _words(v) for k, v in list(parts.items())[:12]} if isinstance(parts, dict) else {}
-    if span is None or "ends" not in arrays:
+    sample["parts"] = {str(k)[:80]: _text(v) for k, v in list(parts.items())[:12]} if isinstance(parts, dict) else {}
+    if tokens is None or "ends" not in arrays:
         return sample
-    ends = np.clip(np.maximum.accumulate(arrays["ends"][span].astype(np.int64)), 0, len(text))
-    n = min(len(ends), limit, int(np.searchsorted(ends, len(shown), "right")))
+    ends = np.clip(np.maximum.accumulate(arrays["ends"][tokens].astype(np.int64)), 0, len(text))
+    n = min(len(ends), limit, int(np.searchsorted(ends, len(excerpt), "right")))
     sample["tokens_of"] = len(ends)
     if n < len(ends):
         sample |= {"text": text[: ends[n - 1] if n else 0], "cut": True}
     sample["ends"] = steps(_utf16(sample["text"])[ends[:n]])
     for name in ("tokens", "logp_engine", "logp", "ratio", "advantage"):
         if name in arrays:
-            sample["token_advantage" if name == "advantage" else name] = packed(arrays[name][span][:n])
-    if "origin" in arrays and (arrays["origin"][span][:n] < 0).any():  # a conversation: not all was said by the model
-        sample["origin"] = packed(arrays["origin"][span][:n])
+            sample["token_advantage" if name == "advantage" else name] = packed(arrays[name][tokens][:n])
+    if (
+        "origin" in arrays and (arrays["origin"][tokens][:n] < 0).any()
+    ):  # a conversation: some tokens are not the model's
+        sample["origin"] = packed(arrays["origin"][tokens][:n])
     return sample
 
 
 def _utf16(text: str) -> np.ndarray:
-    """Where each character begins when counted as a browser counts; one more entry for the end.
+    """The offset of each character in UTF-16 units, as browsers count; the last entry is the end.
 
     >>> _utf16("a😀b").tolist()
     [0, 1, 3, 4]
@@ -217,20 +222,20 @@ def _utf16(text: str) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(1 + (points > 0xFFFF))])
 
 
-def _fit(group: dict[str, Any], room: int) -> dict[str, Any] | None:
-    """The group with as many of its samples as fit into `room` bytes; None if not one does."""
+def _fit(group: dict[str, Any], budget: int) -> dict[str, Any] | None:
+    """The group with as many of its samples as fit into `budget` bytes; None if none fits."""
     samples: Iterable[dict[str, Any]] = group["samples"]
-    room -= len(as_json(group | {"samples": []}))
-    kept = []
+    budget -= len(as_json(group | {"samples": []}))
+    fitting = []
     for sample in samples:
-        room -= len(as_json(sample)) + 1
-        if room < 0:
+        budget -= len(as_json(sample)) + 1
+        if budget < 0:
             break
-        kept.append(sample)
-    return group | {"samples": kept} if kept else None
+        fitting.append(sample)
+    return group | {"samples": fitting} if fitting else None
 
 
-def _words(value: Any) -> str | None:
+def _text(value: Any) -> str | None:
     if value is None or isinstance(value, str):
         return value if value is None else value[:2000]
     return json.dumps(value, ensure_ascii=False)[:2000]

@@ -1,20 +1,20 @@
 "use strict";
-// Text and numbers of the page. Nothing here or elsewhere parses markup: text reaches the page through textContent alone.
+// Text and numbers of the page. The page never parses markup: all text is set with textContent.
 
-const HIDING = /[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]|[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]|\udb40[\udc00-\udc7f]/g;
+const HIDDEN = /[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]|[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]|\udb40[\udc00-\udc7f]/g;
 
-// A control or bidi character as a sign one can see.
-function sign(c) {
+// A visible symbol for a control or bidi character.
+function symbol(c) {
   const code = c.codePointAt(0);
   if (c === "\n") return "↵";
   if (c === "\t") return "→";
   return `⟨U+${code.toString(16).toUpperCase().padStart(4, "0")}⟩`;
 }
 
-// Text with everything that hides or reorders it made visible, on one line.
-const visible = (text) => String(text).replace(HIDING, sign);
+// Text on one line, with visible symbols for characters that hide or reorder text.
+const visible = (text) => String(text).replace(HIDDEN, symbol);
 
-// An element. Attributes by name (class, data-…); `on…` keys are listeners; children are nodes or text.
+// Creates an element. Attributes have their HTML names; `on…` keys are listeners; children are nodes or text.
 function el(tag, attributes = {}, ...children) {
   const node = document.createElement(tag);
   for (const [key, value] of Object.entries(attributes)) {
@@ -26,13 +26,13 @@ function el(tag, attributes = {}, ...children) {
   return node;
 }
 
-// Model text into `node`: signs for what hides, and a real line break after each ↵.
+// Appends model text to `node`, with symbols for hidden characters and a line break after each ↵.
 function write(node, text) {
   let from = 0;
-  for (const match of text.matchAll(HIDING)) {
+  for (const match of text.matchAll(HIDDEN)) {
     if (match.index > from) node.append(text.slice(from, match.index));
     const mark = el("span", { class: "sym" });
-    mark.textContent = sign(match[0]);
+    mark.textContent = symbol(match[0]);
     node.append(mark);
     if (match[0] === "\n") node.append("\n");
     from = match.index + match[0].length;
@@ -41,7 +41,7 @@ function write(node, text) {
   return node;
 }
 
-// A number with four significant digits, as read beside a curve.
+// A number with four significant digits.
 function short(x) {
   if (x === null || x === undefined || Number.isNaN(x)) return "–";
   if (Number.isInteger(x) && Math.abs(x) < 1e15) return x.toLocaleString("en");
@@ -58,7 +58,7 @@ function duration(seconds) {
   return `${(seconds / 3600).toFixed(1)} h`;
 }
 
-// Numbers as the report packs them: a list, one value and a count, or base64 of a typed array.
+// Decodes the numbers of rollouts.py `packed`: a list, a value with a count, or base64 of a typed array.
 function unpack(value) {
   if (Array.isArray(value)) return value;
   if (typeof value === "object") return new Array(value.n).fill(value.v);
@@ -69,13 +69,13 @@ function unpack(value) {
 
 const ascend = (value) => { let sum = 0; return unpack(value).map((d) => (sum += d)); };
 
-// A table of `head` and `rows`; the first column is the row's name.
+// A table of `head` and `rows`. The first column has the row names; the first `words` columns are text.
 function sheet(head, rows, words = 1) {
   const body = rows.map((row) => el("tr", {}, row.map((cell, i) => el(i ? "td" : "th", { class: i < words ? "word" : null, scope: i ? null : "row" }, cell))));
   return el("div", { class: "scroll", tabindex: 0 }, el("table", {}, el("thead", {}, el("tr", {}, head.map((h, i) => el("th", { scope: "col", class: i < words ? "word" : null }, h)))), el("tbody", {}, body)));
 }
 
-// A cell of CSV that no spreadsheet takes for a formula.
+// A CSV cell that a spreadsheet does not read as a formula.
 function cell(value) {
   let text = value === null || value === undefined ? "" : String(value);
   if (/^[=+\-@\t\r]/.test(text) && !/^-?\d+(\.\d+)?([eE][+-]?\d+)?$/.test(text)) text = "'" + text;
@@ -90,7 +90,7 @@ function download(name, head, rows) {
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }
 
-// A folded table that is built when first opened, with its CSV button.
+// A folded table with a CSV button, built when it is first opened.
 function folded(title, name, make) {
   const box = el("details", {}, el("summary", {}, title));
   box.addEventListener("toggle", () => {
@@ -101,7 +101,7 @@ function folded(title, name, make) {
   return box;
 }
 
-// The floating note at a point of the window; no text hides it.
+// Shows a tooltip at a point of the window; an empty text hides it.
 function tip(text, x, y) {
   const box = document.getElementById("tip");
   box.hidden = !text;

@@ -1,4 +1,4 @@
-"""What a person should be warned about, with the evidence, and the run in one line."""
+"""Warning rules over the metrics of a run, and the run's headline."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ Curves = Mapping[str, Curve]
 
 
 @dataclass(frozen=True, slots=True)
-class Sign:
-    """One warning: what happened, and the iteration at which to look."""
+class RunWarning:
+    """One warning: its text with the evidence, the iteration to look at, and the metric that it is about."""
 
     rule: str
     text: str
@@ -23,16 +23,16 @@ class Sign:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A warning rule in words, the series that it reads, and `find`, which gives (text, iteration) or None."""
+    """A warning rule. `needs` are the metrics that it reads; `find` returns (text, iteration) or None."""
 
-    says: str
+    description: str
     needs: tuple[str, ...]
     find: Callable[[Run], tuple[str, int] | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Above:
-    """Any value of a series over a bound, which may depend on the run."""
+    """Finds values of a metric above a bound. The bound may depend on the run."""
 
     series: str
     bound: float | Callable[[Run], float]
@@ -51,7 +51,7 @@ class Above:
 
 
 def entropy_fell(run: Run, *, window: int = 20, left: float = 0.2) -> tuple[str, int] | None:
-    """Entropy at most `left` of what it was within the last `window` iterations."""
+    """Entropy is at most `left` times its maximum over the last `window` iterations."""
     c = run.metrics["entropy"].finite
     for i in range(1, len(c.at)):
         before = c.at[:i] >= c.at[i] - window
@@ -63,7 +63,7 @@ def entropy_fell(run: Run, *, window: int = 20, left: float = 0.2) -> tuple[str,
 
 
 def gradient_spike(run: Run, *, times: float = 10, window: int = 20) -> tuple[str, int] | None:
-    """A gradient norm over `times` the median of the up to `window` norms before it (at least five)."""
+    """A gradient norm is above `times` the median of up to `window` norms before it (at least five)."""
     c = run.metrics["grad_norm"].finite
     spikes = [
         (c.value[i] / middle, i)
@@ -78,25 +78,25 @@ def gradient_spike(run: Run, *, times: float = 10, window: int = 20) -> tuple[st
 
 
 def unverified(run: Run, *, bound: float = 0.01) -> tuple[str, int] | None:
-    """More than `bound` of the answers could not be verified, whether outcomes come as counts or as shares."""
+    """More than `bound` of the answers are unverifiable. Outcomes may be counts or shares."""
     curves = run.metrics
-    bad = curves["outcome/unverifiable"]
-    total = np.zeros(len(bad.at))
+    unverifiable = curves["outcome/unverifiable"]
+    total = np.zeros(len(unverifiable.at))
     for name, curve in curves.items():
         if name.startswith("outcome/"):
-            total += np.nan_to_num(np.interp(bad.at, curve.at, np.nan_to_num(curve.value)))
-    share = np.nan_to_num(bad.value) / np.where(total > 0, total, 1)
+            total += np.nan_to_num(np.interp(unverifiable.at, curve.at, np.nan_to_num(curve.value)))
+    share = np.nan_to_num(unverifiable.value) / np.where(total > 0, total, 1)
     over = share > bound
     if not over.any():
         return None
     top = int(share.argmax())
-    first = int(bad.at[over][0])
+    first = int(unverifiable.at[over][0])
     when = f"over {bound:.0%} in {over.sum()} of {len(over)} iterations, first at {first}"
-    return f"unverifiable answers: {when}, highest {share[top]:.1%} at {bad.at[top]}", first
+    return f"unverifiable answers: {when}, highest {share[top]:.1%} at {unverifiable.at[top]}", first
 
 
 def reward_alone(run: Run, *, near: int = 5) -> tuple[str, int] | None:
-    """Reward clearly up between two evaluations while held-out accuracy is not: hacking, or learning by heart."""
+    """The reward rises clearly between two evaluations and held-out accuracy does not: hacking or memorisation."""
     curves = run.metrics
     reward, (word, heldout) = curves["reward"].finite, held_out(curves)
     heldout = heldout.finite
@@ -117,32 +117,32 @@ def reward_alone(run: Run, *, near: int = 5) -> tuple[str, int] | None:
         if start < last and rose and heldout.value[last] <= heldout.value[start] - slack:
             reward_text = f"reward rose {begin.mean():.4g} → {end.mean():.4g}"
             heldout_text = f"held-out accuracy went {heldout.value[start]:.4g} → {heldout.value[last]:.4g}"
-            span = f"from iteration {heldout.at[start]} to {heldout.at[last]}"
-            return f"{reward_text} {span} while {heldout_text}", int(heldout.at[last])
+            when = f"from iteration {heldout.at[start]} to {heldout.at[last]}"
+            return f"{reward_text} {when} while {heldout_text}", int(heldout.at[last])
     return None
 
 
 def not_finite(run: Run) -> tuple[str, int] | None:
-    """A value that was NaN or infinite where a loss or a gradient is reported."""
+    """A loss or a gradient norm is NaN or infinite."""
     curves = run.metrics
-    found = []
+    cases = []
     for name in ("loss", "grad_norm"):
         if name in curves and (bad := ~np.isfinite(curves[name].value)).any():
-            found.append((int(curves[name].at[bad][0]), name, int(bad.sum())))
-    if not found:
+            cases.append((int(curves[name].at[bad][0]), name, int(bad.sum())))
+    if not cases:
         return None
-    first, name, times = min(found)
+    first, name, times = min(cases)
     return f"{name} was not finite in {count(times, 'iteration')}, first at {first}", first
 
 
 def max_gap(run: Run) -> float:
-    """The run's own bound of the gap between engine and learner: `engine.max_gap` of its recipe."""
+    """The bound on the gap between engine and learner: `engine.max_gap` of the run's recipe."""
     bound, dtype = run.fields.get("engine.max_gap", "by_dtype"), run.fields.get("machine.dtype", "float32")
     return gap_bound(bound, dtype if dtype in GAPS else "float32")
 
 
 def count(n: int, word: str) -> str:
-    """A number of things.
+    """A count with its noun, in the singular or plural.
 
     >>> count(1, "warning"), count(2, "warning")
     ('1 warning', '2 warnings')
@@ -171,7 +171,7 @@ RULES = {
     "unverifiable": Rule("over 1 % of the answers could not be verified", ("outcome/unverifiable",), unverified),
     "reward alone": Rule("reward up while held-out is flat or down", ("reward", "eval/accuracy"), reward_alone),
     "missing": Rule(
-        "an iteration went on with fewer prompts than it wanted",
+        "an iteration trained on fewer prompts than the recipe asks for",
         ("rollout/missing",),
         Above("rollout/missing", 0, "missing prompts"),
     ),
@@ -184,32 +184,32 @@ RULES = {
 }
 
 
-def signs(run: Run) -> tuple[list[Sign], list[str]]:
-    """The warnings of a run, and the names of the rules for which it has no series."""
-    have = set(run.metrics) | ({"eval/accuracy"} if held_out(run.metrics)[0] else set())
-    found, unchecked = [], []
+def find_warnings(run: Run) -> tuple[list[RunWarning], list[str]]:
+    """The warnings of a run, and the names of the rules whose metrics the run does not have."""
+    metrics = set(run.metrics) | ({"eval/accuracy"} if held_out(run.metrics)[0] else set())
+    warnings, unchecked = [], []
     for name, rule in RULES.items():
-        if not set(rule.needs) <= have:
+        if not set(rule.needs) <= metrics:
             unchecked.append(name)
         elif (evidence := rule.find(run)) is not None:
-            found.append(Sign(name, *evidence, series=rule.needs[0]))
-    return found, unchecked
+            warnings.append(RunWarning(name, *evidence, series=rule.needs[0]))
+    return warnings, unchecked
 
 
 def held_out(curves: Curves) -> tuple[str, Curve]:
-    """The held-out accuracy to speak of: greedy if there is one, else sampled; ("", empty) without either."""
+    """The held-out accuracy for the headline: greedy if present, else sampled; ("", empty) without either."""
     for name, word in (("eval/accuracy_greedy", "greedy "), ("eval/accuracy", "sampled ")):
         if name in curves and len(curves[name].finite.at):
             return word, curves[name]
     return "", Curve(np.empty(0, np.int64), np.empty(0))
 
 
-def verdict(run: Run, warnings: int) -> str:
-    """The run in one line: what moved, how far, in how many iterations, and whether anything looks wrong."""
+def headline(run: Run, warnings: int) -> str:
+    """The run in one line: first and last accuracy (or reward), iterations, and the number of warnings."""
     planned = run.about.get("iterations")
-    span = count(run.last, "iteration")
+    length = count(run.last, "iteration")
     if isinstance(planned, int) and run.last < planned:
-        span = f"{run.last} of {planned} iterations so far"
+        length = f"{run.last} of {planned} iterations so far"
     word, curve = held_out(run.metrics)
     head = f"held-out {word}accuracy"
     if not word and "reward" in run.metrics:
@@ -217,16 +217,16 @@ def verdict(run: Run, warnings: int) -> str:
     curve = curve.finite
     tail = count(warnings, "warning")
     if not len(curve.at):
-        return f"nothing measured yet, {span}; {tail}"
+        return f"no metrics yet, {length}; {tail}"
     if len(curve.at) == 1:
-        return f"{head} {curve.value[0]:.2f} at iteration {curve.at[0]}, {span}; {tail}"
+        return f"{head} {curve.value[0]:.2f} at iteration {curve.at[0]}, {length}; {tail}"
     interval = _interval(run.metrics, word, int(curve.at[-1])) if word else None
-    about = f" ({interval[0]:.2f}..{interval[1]:.2f})" if interval else ""
-    return f"{head} {curve.value[0]:.2f} → {curve.value[-1]:.2f}{about} in {span}; {tail}"
+    ends = f" ({interval[0]:.2f}..{interval[1]:.2f})" if interval else ""
+    return f"{head} {curve.value[0]:.2f} → {curve.value[-1]:.2f}{ends} in {length}; {tail}"
 
 
 def _interval(curves: Curves, word: str, iteration: int) -> tuple[float, float] | None:
-    """The 95 % interval that the evaluation gave with the accuracy that `held_out` calls `word`."""
+    """The 95 % interval of the evaluation of an iteration; `word` is the label from `held_out`."""
     ends = []
     for name in ("eval/low", "eval/high"):
         curve = curves.get(name + ("_greedy" if word == "greedy " else ""))

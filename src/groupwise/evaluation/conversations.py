@@ -1,4 +1,4 @@
-"""Conversations as numbers: how many turns there were, whose tokens, and what strategy and environment counted."""
+"""Metrics of conversations: turns, the share of tokens from the environment, and counts."""
 
 from collections.abc import Sequence
 
@@ -6,23 +6,23 @@ from groupwise.data import Rollout, Sample
 
 
 def describe_conversations(rollouts: Sequence[Rollout]) -> dict[str, float]:
-    """Of all answers that are conversations, kept or not, judged or not; nothing where there are none.
+    """Metrics of all conversations in `rollouts`, selected or not, judged or not; empty if there are none.
 
-    `turns/mean` and `turns/max` count the model's turns; `turns/environment_tokens` is the share of all tokens that
-    the model did not say; `counts/<name>` is what was counted (`Sample.counts`) per conversation.
+    `turns/mean` and `turns/max` count the model's turns. `turns/environment_tokens` is the share of all tokens that
+    the model did not generate. `counts/<name>` is the mean over conversations of a count in `Sample.counts`.
     """
-    told = [s for f in rollouts for s in f.samples if s.role == "answer" and s.counts]
-    if not told:
+    conversations = [s for f in rollouts for s in f.samples if s.role == "answer" and s.counts]
+    if not conversations:
         return {}
-    turns, tokens = [len(s.turns) for s in told], sum(len(s.tokens) for s in told)
-    names = sorted({name for s in told for name in s.counts})
+    turns, tokens = [len(s.turns) for s in conversations], sum(len(s.tokens) for s in conversations)
+    names = sorted({name for s in conversations for name in s.counts})
     return {
-        "turns/mean": sum(turns) / len(told),
+        "turns/mean": sum(turns) / len(conversations),
         "turns/max": float(max(turns)),
-        "turns/environment_tokens": sum(map(_foreign, told)) / max(1, tokens),
-        **{f"counts/{name}": sum(s.counts.get(name, 0) for s in told) / len(told) for name in names},
+        "turns/environment_tokens": sum(map(_external_tokens, conversations)) / max(1, tokens),
+        **{f"counts/{name}": sum(s.counts.get(name, 0) for s in conversations) / len(conversations) for name in names},
     }
 
 
-def _foreign(sample: Sample) -> int:
+def _external_tokens(sample: Sample) -> int:
     return len(sample.trained) - sum(sample.trained)

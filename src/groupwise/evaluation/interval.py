@@ -1,8 +1,8 @@
-"""How sure a mean over problems is. What is uncertain is which problems were asked, so problems are drawn anew.
+"""95 % intervals of a mean over problems. The choice of problems is the source of uncertainty.
 
-An interval is the cluster bootstrap's (problems with all their answers, 2.5th and 97.5th percentile), widened to the
-score interval where that reaches further. The bootstrap alone is blind to what it has not seen: 29 right of 29 would
-be certain, and near 0 and 1 it held the truth in a third of trials (docs/evaluation.md).
+An interval is a cluster bootstrap (problems are resampled with all their answers; 2.5th and 97.5th percentile), widened
+to the score interval if that is wider. The bootstrap alone is too narrow near 0 and 1: it calls 29 right of 29 certain,
+and there it covered the true value in a third of trials (docs/evaluation.md).
 """
 
 import math
@@ -16,30 +16,30 @@ from groupwise.models import Purpose, picks
 Numbers = NDArray[np.float64]
 
 Z = 1.959963984540054
-"""The normal law's 97.5 % point."""
+"""The 97.5 % quantile of the normal distribution."""
 RESAMPLES = 10_000
 LEVEL = 0.95
 RULE = "cluster bootstrap over problems, widened to Wilson's score interval at the effective number of problems"
-AT_ONCE = 1 << 20  # whole numbers held at a time
+AT_ONCE = 1 << 20  # integers in memory at a time
 
 
 def interval(*columns: Numbers) -> list[tuple[float, float]]:
-    """95 % of the mean of each column of values in [0, 1], one a problem. Of no problems nothing is known.
+    """The 95 % interval of the mean of each column: values in [0, 1], one per problem. Without problems: [0, 1].
 
     >>> interval(np.zeros(0)), [round(x, 3) for x in interval(np.ones(29))[0]]
     ([(0.0, 1.0)], [0.883, 1.0])
     """
     if not len(columns[0]):
         return [(0.0, 1.0)] * len(columns)
-    ends = [(*score(values), *drawn) for values, drawn in zip(columns, spread(*columns))]
+    ends = [(*score(values), *resampled) for values, resampled in zip(columns, spread(*columns))]
     return [(min(low, left), max(high, right)) for low, high, left, right in ends]
 
 
 def paired(a: Numbers, b: Numbers) -> tuple[float, float]:
-    """95 % of `mean(b) - mean(a)` over the same problems, each value in [0, 1].
+    """The 95 % interval of `mean(b) - mean(a)` over the same problems, with values in [0, 1].
 
-    The bootstrap of the differences, widened to Newcombe's square-and-add interval: the two score intervals put
-    together with the correlation r that the problems show (Newcombe 1998, Stat. Med. 17:2635, r without correction).
+    The bootstrap of the differences, widened to Newcombe's square-and-add interval. It combines the two score intervals
+    with the correlation r over problems (Newcombe 1998, Stat. Med. 17:2635, r without correction).
 
     >>> [round(x, 3) for x in paired(np.ones(30), np.ones(30))]
     [-0.114, 0.114]
@@ -52,21 +52,21 @@ def paired(a: Numbers, b: Numbers) -> tuple[float, float]:
     scale = math.sqrt(float((away_a**2).sum() * (away_b**2).sum()))
     r = float((away_a * away_b).sum()) / scale if scale > 0 else 0.0
 
-    def added(x: float, y: float) -> float:
+    def combined(x: float, y: float) -> float:
         return math.sqrt(max(0.0, x * x - 2 * r * x * y + y * y))
 
     difference = mean_b - mean_a
     [(low, high)] = spread(b - a)
     return (
-        max(-1.0, min(low, difference - added(mean_b - low_b, high_a - mean_a))),
-        min(1.0, max(high, difference + added(high_b - mean_b, mean_a - low_a))),
+        max(-1.0, min(low, difference - combined(mean_b - low_b, high_a - mean_a))),
+        min(1.0, max(high, difference + combined(high_b - mean_b, mean_a - low_a))),
     )
 
 
 def averaged(values: Sequence[float], ends: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """95 % of the mean of numbers that are independent, such as those of different sets of problems.
+    """The 95 % interval of the mean of independent numbers, such as those of different sets of problems.
 
-    Square-and-add: half the width on each side is the root of the sum of squares of theirs, over how many there are
+    Square-and-add: each half-width is the root of the sum of the squared half-widths, divided by their number
     (Zou and Donner 2008, Stat. Med. 27:1693).
 
     >>> averaged([0.5, 0.5], [(0.2, 0.9), (0.1, 0.8)])
@@ -81,7 +81,7 @@ def averaged(values: Sequence[float], ends: Sequence[tuple[float, float]]) -> tu
 def score(values: Numbers) -> tuple[float, float]:
     """Wilson's interval at the effective number of problems, `m (1 - m) / (s^2 / P)` with s^2 the values' variance.
 
-    For values that are 0 or 1 that number is P, and this is Wilson's own; it is P also where all are equal.
+    For values of 0 or 1 that number is P, and the result is Wilson's interval. It is P also if all values are equal.
     """
     problems, mean, variance = len(values), float(values.mean()), float(values.var())
     effective = mean * (1 - mean) / (variance / problems) if variance > 0 else float(problems)
@@ -91,10 +91,9 @@ def score(values: Numbers) -> tuple[float, float]:
 
 
 def spread(*columns: Numbers) -> list[tuple[float, float]]:
-    """The percentiles of each column's mean over problems drawn with replacement.
+    """Bootstrap percentiles of each column's mean over problems.
 
-    The same draws for the same count of problems, whatever else is drawn: nothing random is kept, so an interval can be
-    had again from stored answers.
+    The resamples depend only on the number of problems, so stored answers give the same interval again.
     """
     problems = len(columns[0])
     rows, means = max(1, AT_ONCE // problems), []

@@ -1,4 +1,4 @@
-"""An evaluation as a file: numbers, each with its protocol and what every problem came to; written, read, told."""
+"""Evaluation files: each number with its protocol and the counts of every problem; writing, reading, printing."""
 
 import json
 import re
@@ -15,21 +15,21 @@ from groupwise.runs.disk import write_file
 
 FORMAT = 1
 KS = (2, 4, 8, 16, 32, 64)
-"""For which k there is a pass@k and a maj@k, where there are as many answers."""
+"""The k of pass@k and maj@k, as far as there are k answers."""
 FOLDER = "evaluations"
-"""Where in a run its evaluations lie."""
+"""The folder of evaluations in a run directory."""
 MAY_DIFFER = ("model", "task.name", "n", "seed", "seed_rule", "engine", "interval", "versions")
-"""What two comparable numbers may differ in. The model is what is compared. How many answers there are and under which
-random numbers says how sure a number is, not what it is of; so does the engine."""
+"""Protocol fields in which two comparable numbers may differ. The model is the subject of the comparison. The number of
+answers, the random numbers and the engine affect the precision of a number, not its meaning."""
 
 
 def number(rollouts: Sequence[Rollout], protocol: Mapping[str, Any]) -> dict[str, Any]:
-    """What an evaluation's answers came to."""
+    """The figures, counts and problems of an evaluation's answers, with their protocol."""
     tallies, n = [tally(f) for f in rollouts], protocol["n"]
-    found = figures(tallies, n, [k for k in KS if k <= n])
+    values = figures(tallies, n, [k for k in KS if k <= n])
     return {
         "protocol": dict(protocol),
-        "figures": {name: [x.value, x.low, x.high] for name, x in found.items()},
+        "figures": {name: [x.value, x.low, x.high] for name, x in values.items()},
         "counts": counts(rollouts),
         "causes": causes(rollouts),
         "lengths": lengths(rollouts),
@@ -39,36 +39,37 @@ def number(rollouts: Sequence[Rollout], protocol: Mapping[str, Any]) -> dict[str
 
 
 def tallies(number: Mapping[str, Any]) -> list[Tally]:
-    """What each problem's answers came to."""
+    """The counts of each problem."""
     return [Tally(id, n, right, None if votes is None else tuple(votes)) for id, n, right, votes in number["problems"]]
 
 
-def kind(protocol: Mapping[str, Any]) -> str:
-    """A number in a few words: of what, and how the answers were drawn."""
-    law = protocol["sampling"]
-    cuts = [f"{name} {law[name]:g}" for name, off in (("top_p", 1), ("top_k", 0), ("min_p", 0)) if law[name] != off]
-    drawn = ", ".join([f"temperature {law['temperature']:g}", *cuts]) if law["temperature"] else "greedy"
-    return visible(f"{protocol['task']['name']}, {drawn}")
+def task_label(protocol: Mapping[str, Any]) -> str:
+    """The task of a number and its sampling parameters, as text."""
+    sampling = protocol["sampling"]
+    defaults = (("top_p", 1), ("top_k", 0), ("min_p", 0))
+    cuts = [f"{name} {sampling[name]:g}" for name, default in defaults if sampling[name] != default]
+    label = ", ".join([f"temperature {sampling['temperature']:g}", *cuts]) if sampling["temperature"] else "greedy"
+    return visible(f"{protocol['task']['name']}, {label}")
 
 
-def named(protocol: Mapping[str, Any]) -> str:
-    """Whose number it is."""
+def model_label(protocol: Mapping[str, Any]) -> str:
+    """The model of a number, with the start of its hash."""
     return visible(f"model {protocol['model']['name']}, sha256 {protocol['model']['sha256'][:12]}")
 
 
-def told(number: Mapping[str, Any]) -> list[str]:
-    """A number as a person reads it, one figure a line."""
+def number_lines(number: Mapping[str, Any]) -> list[str]:
+    """A number as text, one figure per line."""
     protocol, problems = number["protocol"], tallies(number)
-    lines = [kind(protocol)]
+    lines = [task_label(protocol)]
     for name, (value, low, high) in number["figures"].items():
         lines.append(f"{name:<10} {value:.3f}  ({low:.3f} .. {high:.3f}, 95 % over {len(problems)} problems)")
-    if protocol["n"] > 1 and not all(t.votes for t in problems):
+    if protocol["n"] > 1 and not all(t.has_votes for t in problems):
         lines.append(f"maj@k is left out: {NO_VOTE}, or there are more than {MOST_VOTES} answers to a problem")
     answers = sum(t.answers for t in problems)
     for name, count in number["counts"].items():
         size = number["lengths"].get(name)
-        more = f"  {size['mean']:.1f} tokens on average, {size['longest']} at most" if size else ""
-        lines.append(f"{name:<13} {count:>6} of {answers}{more}")
+        tokens = f"  {size['mean']:.1f} tokens on average, {size['longest']} at most" if size else ""
+        lines.append(f"{name:<13} {count:>6} of {answers}{tokens}")
     lines += [f"{visible(name):<24} {x:.3f}" for name, x in number.get("conversations", {}).items()]
     return lines
 
@@ -80,9 +81,9 @@ def mean_of(numbers: Sequence[Mapping[str, Any]]) -> list[float]:
     return [sum(values) / len(values), *averaged(values, [(low, high) for _, low, high in figures])]
 
 
-def shown_evaluation(evaluation: Mapping[str, Any]) -> str:
-    """All numbers, one under the other."""
-    blocks = ["\n".join(told(number)) for number in evaluation["numbers"]]
+def evaluation_text(evaluation: Mapping[str, Any]) -> str:
+    """All numbers of an evaluation as text."""
+    blocks = ["\n".join(number_lines(number)) for number in evaluation["numbers"]]
     if "mean" in evaluation:
         value, low, high = evaluation["mean"]
         blocks.append(f"mean of {len(blocks)}  {value:.3f}  ({low:.3f} .. {high:.3f}, 95 % over the problems of each)")
@@ -90,57 +91,59 @@ def shown_evaluation(evaluation: Mapping[str, Any]) -> str:
 
 
 def file_name(evaluation: Mapping[str, Any]) -> str:
-    """A name that tells evaluations of one run apart, and is the same for two runs that were asked the same.
+    """A file name from the protocols: equal for two runs with equal protocols, and unique within a run.
 
-    It stands for all fields of the protocols but those of the model, the engine and the versions.
+    It depends on all fields of the protocols except model, engine and versions.
     """
     protocols = [x["protocol"] for x in evaluation["numbers"]]
-    kept = [{k: v for k, v in x.items() if k not in ("model", "engine", "versions")} for x in protocols]
-    mark = sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:8]
+    fields = [{k: v for k, v in x.items() if k not in ("model", "engine", "versions")} for x in protocols]
+    mark = sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:8]
     task = re.sub(r"[^\w.-]+", "-", Path(protocols[0]["task"]["name"].partition("@")[0]).stem).strip("-")
     return f"{evaluation['preset'] or task}-{mark}.json"
 
 
 def write(path: Path, evaluation: Mapping[str, Any]) -> None:
-    """The file, whole or not at all."""
+    """Write an evaluation file, whole or not at all."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_file(path, json.dumps({"format": FORMAT, **evaluation}, indent=1).encode() + b"\n")
     except OSError as error:
-        seen = f"{error.strerror} ({error.filename or path})"
-        raise Storage("the numbers could not be written", evidence=seen, fix="say where to: --out FILE.json") from error
+        evidence = f"{error.strerror} ({error.filename or path})"
+        raise Storage(
+            "the evaluation could not be written", evidence=evidence, fix="name another file: --out FILE.json"
+        ) from error
 
 
 def read(path: Path) -> dict[str, Any]:
-    """An evaluation that was written. `BadData` for anything else."""
+    """Read an evaluation file. `BadData` for any other file."""
     again = "write it again: groupwise eval MODEL_OR_RUN --out FILE.json"
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        evaluation = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise BadData(f"{path} cannot be read", evidence=str(error.strerror), fix=again) from error
     except (ValueError, RecursionError) as error:
         raise BadData(f"{path} is not JSON", evidence=str(error), fix=again) from error
-    if not isinstance(found, dict) or "format" not in found:
-        raise BadData(f"{path} is no evaluation", evidence="it says no format", fix=again)
-    if found["format"] != FORMAT:
-        seen = f"format {found['format']!r}; this version knows {FORMAT}"
-        raise BadData(f"{path} was written by another version", evidence=seen, fix=again)
+    if not isinstance(evaluation, dict) or "format" not in evaluation:
+        raise BadData(f"{path} is not an evaluation", evidence="it has no key format", fix=again)
+    if evaluation["format"] != FORMAT:
+        evidence = f"format {evaluation['format']!r}; this version reads {FORMAT}"
+        raise BadData(f"{path} was written by another version", evidence=evidence, fix=again)
     try:
-        whole = bool(found["numbers"]) and all(sound(x) for x in found["numbers"])
+        consistent = bool(evaluation["numbers"]) and all(is_consistent(x) for x in evaluation["numbers"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BadData(f"{path} is damaged", evidence=f"{type(error).__name__}: {error}", fix=again) from error
-    if not whole:
+    if not consistent:
         raise BadData(f"{path} is damaged", evidence="its numbers do not follow from its problems", fix=again)
-    return found
+    return evaluation
 
 
-def sound(number: Mapping[str, Any]) -> bool:
-    """Whether a number of a file has its protocol, and is what its own problems come to."""
+def is_consistent(number: Mapping[str, Any]) -> bool:
+    """Whether a number has its protocol and follows from its problems."""
     protocol, problems = number["protocol"], tallies(number)
     name, n = f"avg@{protocol['n']}", len(problems)
     mean = sum(t.share for t in problems) / n if n else 0.0
     return (
-        bool(named(protocol) and kind(protocol))
+        bool(model_label(protocol) and task_label(protocol))
         and n == protocol["task"]["problems"]
         and all(0 <= t.right <= t.answers and t.right + sum(t.others or ()) <= t.answers for t in problems)
         and abs(number["figures"][name][0] - mean) < 1e-9

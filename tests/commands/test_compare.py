@@ -226,7 +226,7 @@ def damaged(path: Path, change: Any) -> str:
         (lambda e: e["numbers"][0]["figures"]["avg@32"].__setitem__(0, 0.99), "is damaged"),
         (lambda e: e["numbers"].__setitem__(0, 3), "is damaged"),
         (lambda e: e.__setitem__("format", 2), "written by another version"),
-        (lambda e: e.pop("format"), "is no evaluation"),
+        (lambda e: e.pop("format"), "is not an evaluation"),
     ],
 )
 def test_a_file_that_was_changed_is_refused(two, change, says: str):

@@ -1,4 +1,4 @@
-"""Conversations as numbers: each counted once, and only what is one."""
+"""Tests of the metrics of conversations."""
 
 import math
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from groupwise.evaluation.conversations import describe_conversations
 
 
 def conversation(*lengths: int, counts: Mapping[str, float], role: str = "answer") -> Sample:
-    """Turns of so many tokens, with two of the environment's and one of the template's between them."""
+    """Turns of `lengths` tokens, separated by two tokens of the environment and one of the template."""
     sample = Sample(context=(1,), stream=(0,), role=role)
     for i, n in enumerate(lengths):
         if i:
@@ -27,8 +27,8 @@ def test_means_are_over_conversations_and_shares_over_tokens() -> None:
     one, three = conversation(4, counts={"failed": 0}), conversation(2, 3, 1, counts={"failed": 1, "calls": 4})
     note = conversation(9, 9, 9, 9, counts={"failed": 1, "calls": 9}, role="note")
     plain = conversation(50, counts={})
-    told = describe_conversations([rollout(one, note, plain), rollout(three, selected=False)])
-    assert told == {
+    metrics = describe_conversations([rollout(one, note, plain), rollout(three, selected=False)])
+    assert metrics == {
         "turns/mean": 2.0,
         "turns/max": 3.0,
         "turns/environment_tokens": 6 / 16,
@@ -37,7 +37,7 @@ def test_means_are_over_conversations_and_shares_over_tokens() -> None:
     }
 
 
-def test_where_nobody_converses_nothing_is_told() -> None:
+def test_rollouts_without_conversations_have_no_metrics() -> None:
     assert describe_conversations([]) == describe_conversations([rollout(conversation(3, counts={}))]) == {}
     assert describe_conversations([rollout(conversation(counts={"failed": 1}))])["turns/environment_tokens"] == 0
 
@@ -48,6 +48,6 @@ def test_a_count_is_a_finite_number(count: object) -> None:
         CountedText("x", calls=count)  # type: ignore[arg-type]
 
 
-def test_a_fork_has_counted_nothing_yet() -> None:
+def test_a_fork_starts_without_counts() -> None:
     assert conversation(3, counts={"calls": 2}).add_counts({"calls": 1}).counts == {"calls": 3}
     assert conversation(3, counts={"calls": 2}).fork(1, 0).counts == {}

@@ -1,4 +1,4 @@
-"""How sure a mean over problems is: against other computations, published numbers, and trials of known truth."""
+"""Tests of the intervals against independent computations, published numbers and simulated trials."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from groupwise.models import Purpose, picks
 from tests.evaluation.test_evaluate import RIGHT
 
 
-def test_one_answer_a_problem_has_at_least_wilson_s_own_interval() -> None:
+def test_with_one_answer_per_problem_the_interval_is_at_least_wilson_s() -> None:
     """Newcombe 1998, Stat. Med. 17:857, table I, method 3: 81 of 263 and 15 of 148."""
     for c, n, low, high in ((81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611)):
         values = np.array([1.0] * c + [0.0] * (n - c))
@@ -19,7 +19,7 @@ def test_one_answer_a_problem_has_at_least_wilson_s_own_interval() -> None:
     assert score(np.ones(29)) == pytest.approx((0.8830, 1.0), abs=5e-5)
 
 
-def test_many_answers_a_problem_have_wilson_s_for_as_many_independent_problems() -> None:
+def test_with_many_answers_per_problem_the_score_interval_uses_the_effective_number() -> None:
     values = np.array(RIGHT) / 32
     p = values.mean()
     n, z = p * (1 - p) / (values.var() / len(values)), 1.959963984540054
@@ -27,7 +27,7 @@ def test_many_answers_a_problem_have_wilson_s_for_as_many_independent_problems()
     assert score(values) == pytest.approx((roots.min(), roots.max()), abs=1e-12)
 
 
-def test_the_bootstrap_draws_problems_with_all_their_answers() -> None:
+def test_the_bootstrap_resamples_problems_with_all_their_answers() -> None:
     values = np.array(RIGHT) / 32
     [(low, high)] = spread(values)
     other = np.random.default_rng(0)
@@ -46,34 +46,34 @@ def test_the_wider_end_is_taken() -> None:
     assert interval(np.zeros(0), np.zeros(0)) == [(0.0, 1.0)] * 2 and paired(np.zeros(0), np.zeros(0)) == (-1.0, 1.0)
 
 
-def test_columns_have_the_interval_that_each_has_alone() -> None:
+def test_a_column_s_interval_does_not_depend_on_the_others() -> None:
     a, b = np.array(RIGHT) / 32, (np.array(RIGHT) > 16).astype(float)
     assert interval(a, b) == interval(a) + interval(b)
-    assert interval(a) == interval(a)  # nothing random is kept
+    assert interval(a) == interval(a)  # the resamples are deterministic
 
 
-def test_problems_beyond_what_is_drawn_at_once() -> None:
+def test_more_problems_than_fit_into_one_batch_of_resamples() -> None:
     values = np.arange(3000) / 3000
     [(low, high)] = spread(values)
     assert high - low == pytest.approx(2 * 1.96 * np.sqrt(1 / 12 / 3000), rel=0.05)
 
 
-def test_a_pair_knows_that_the_problems_are_the_same() -> None:
+def test_a_paired_interval_uses_that_the_problems_are_the_same() -> None:
     a = np.array(RIGHT) / 32
     b = np.minimum(1, a + 1 / 32)
     low, high = paired(a, b)
     assert low < (b - a).mean() < high and high - low < 0.05 and low > 0
     apart = interval(b)[0][1] - interval(a)[0][0]
-    assert apart > 0.2  # side by side the two intervals overlap widely
+    assert apart > 0.2  # the two separate intervals overlap widely
     assert paired(b, a) == pytest.approx((-high, -low), abs=2e-3)
     low, high = paired(a, a)
     assert low <= 0 <= high and high - low < 0.01
     low, high = paired(np.ones(30), np.ones(30))
-    assert -0.12 < low < -0.05 and 0.05 < high < 0.12  # thirty ties do not prove that two models are the same
+    assert -0.12 < low < -0.05 and 0.05 < high < 0.12  # thirty ties do not prove that two models are equal
 
 
 def test_a_pair_of_single_answers_is_newcombe_s() -> None:
-    """Square-and-add from Wilson's intervals, with the correlation of the 2 x 2 table; written out for one table."""
+    """Square-and-add from Wilson's intervals, with the correlation of the 2 x 2 table; computed for one table."""
     both, first, second, none = 20, 12, 2, 16
     a = np.array([1.0] * both + [1.0] * first + [0.0] * second + [0.0] * none)
     b = np.array([1.0] * both + [0.0] * first + [1.0] * second + [0.0] * none)
@@ -85,13 +85,13 @@ def test_a_pair_of_single_answers_is_newcombe_s() -> None:
     assert paired(a, b) == pytest.approx((min(low, left), max(high, right)), abs=1e-12)
 
 
-def test_the_interval_holds_the_truth_as_often_as_it_says() -> None:
-    """Problems whose chances are 0.05, 0.5 or 0.97 on average, 8 answers each; seeded."""
+def test_the_interval_covers_the_true_value_at_its_level() -> None:
+    """Problems with mean pass rates of 0.05, 0.5 and 0.97, and 8 answers each; seeded."""
     random = np.random.default_rng(1)
     for a, b in ((0.1, 1.9), (0.5, 0.5), (8, 0.25)):
-        held = 0
+        covered = 0
         for _ in range(60):
             values = random.binomial(8, random.beta(a, b, 30)) / 8
             [(low, high)] = interval(values)
-            held += low <= a / (a + b) <= high
-        assert held >= 54, (a, b, held)
+            covered += low <= a / (a + b) <= high
+        assert covered >= 54, (a, b, covered)

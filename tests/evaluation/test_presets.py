@@ -1,4 +1,4 @@
-"""Presets of `groupwise eval` against what the papers and their code say; what is changed of them is told."""
+"""Tests of the presets of `groupwise eval` against the papers, and of the reported departures."""
 
 import json
 from pathlib import Path
@@ -37,7 +37,7 @@ def rows(path: Path, every: list[dict[str, Any]]) -> None:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """Every task of the suite, as it is published, in a directory."""
+    """A directory with every task of the suite in its published layout."""
     home = tmp_path / "data"
     home.mkdir()
     for name, _ in PUBLISHED["r1-zero-suite"].tasks:
@@ -47,7 +47,7 @@ def data(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """A random model that reads any text and a chat, with room for a long answer."""
+    """A random model with a tokenizer for any text, a chat template and a long context."""
     tokenizer = trained(chat=CHATML)
     size = len(tokenizer.fast.get_vocab())
     write_model(
@@ -57,81 +57,81 @@ def model(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_a_preset_is_what_its_paper_says(name: str) -> None:
-    tasks, samples, law, template, verifier = PAPERS[name]
+def test_a_preset_has_its_paper_s_protocol(name: str) -> None:
+    tasks, samples, sampling, template, verifier = PAPERS[name]
     published = find_published(name)
     assert dict(published.tasks) == tasks and published.samples == samples and tasks.keys() <= PRESETS.keys()
-    for task, words in zip(tasks, published.recipes([])):
-        recipe, found = asked_of(DEFAULT, words, Use())
+    for task, overrides in zip(tasks, published.recipes([])):
+        recipe, law = asked_of(DEFAULT, overrides, Use())
         (source,) = sources(recipe)
-        assert (found, source.template, source.verifier) == (law, template, verifier)
+        assert (law, source.template, source.verifier) == (sampling, template, verifier)
         assert source.task.partition(":")[0] == task
     assert list(PUBLISHED) == list(PAPERS)
 
 
 @pytest.mark.parametrize("template", ["", "r1"])
-def test_the_graders_of_the_papers_are_here(template: str) -> None:
+def test_the_verifiers_of_the_papers_are_available(template: str) -> None:
     for published in PUBLISHED.values():
         try:
-            assert find_verifier(dict(published.words(template))["verifier"], None)
-        except MissingRequirement as error:  # known, and its package is not installed
+            assert find_verifier(dict(published.settings_for(template))["verifier"], None)
+        except MissingRequirement as error:  # the package of the verifier is not installed
             assert "groupwise[math]" in error.fix
 
 
-def test_the_template_r1_has_its_own_rule_and_its_own_end() -> None:
-    for words in find_published("r1-zero-suite").recipes([("template", "r1")]):
-        recipe, law = asked_of(DEFAULT, words, Use())
+def test_the_template_r1_has_its_own_verifier_and_stop() -> None:
+    for overrides in find_published("r1-zero-suite").recipes([("template", "r1")]):
+        recipe, law = asked_of(DEFAULT, overrides, Use())
         assert (sources(recipe)[0].verifier, law.stop) == ("math_dr_grpo(tag=True)", ("</answer>",))
     assert find_published("r1-zero-suite").departures([("template", "r1")], []) == ["template r1, not qwen_math"]
 
 
-def test_what_a_run_mixes_and_holds_out_is_not_asked(tmp_path: Path) -> None:
+def test_a_preset_resets_the_mixture_and_the_held_out_task_of_a_run(tmp_path: Path) -> None:
     mixed = tmp_path / "mixed.toml"
-    told = 'task = "a.jsonl"\nheld_out = "b.jsonl"\nverifier = "exact"\nmethod = { base = "grpo" }\n'
-    told += 'columns = { prompt = "q" }\nalso = [{ task = "c.jsonl" }]\n[machine]\ndtype = "float64"\n'
-    mixed.write_text(told)
-    (words,) = find_published("aime24-dapo").recipes([])
-    recipe, _ = asked_of(mixed, words, Use())
+    toml = 'task = "a.jsonl"\nheld_out = "b.jsonl"\nverifier = "exact"\nmethod = { base = "grpo" }\n'
+    toml += 'columns = { prompt = "q" }\nalso = [{ task = "c.jsonl" }]\n[machine]\ndtype = "float64"\n'
+    mixed.write_text(toml)
+    (overrides,) = find_published("aime24-dapo").recipes([])
+    recipe, _ = asked_of(mixed, overrides, Use())
     (source,) = sources(recipe)
     assert source.task == "aime24:datasets:BytedTsinghua-SIA/AIME-2024" and recipe.held_out == ""
-    assert recipe.machine.dtype == "float64"  # where it computes is the run's own
+    assert recipe.machine.dtype == "float64"  # the machine of the run stays
 
 
-def test_a_suite_from_disk_is_told_with_its_mean_and_its_departures(data, model, tmp_path, monkeypatch, capsys) -> None:
+def test_a_suite_from_disk_is_printed_with_its_mean_and_departures(data, model, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     exact = ["--verifier", "math(place='boxed', symbolic=False)"]
-    words = ["--preset", "r1-zero-suite", "--data", str(data), "--sampling.max_tokens", "3", *exact]
-    assert main(["eval", str(model), *words]) == 0
-    told = capsys.readouterr()
-    assert [line.partition(":")[0] for line in told.out.splitlines() if ", greedy" in line] == list(
+    flags = ["--preset", "r1-zero-suite", "--data", str(data), "--sampling.max_tokens", "3", *exact]
+    assert main(["eval", str(model), *flags]) == 0
+    output = capsys.readouterr()
+    assert [line.partition(":")[0] for line in output.out.splitlines() if ", greedy" in line] == list(
         PAPERS["r1-zero-suite"][0]
     )
-    assert "mean of 5  0.000  (0.000 .. 0." in told.out
+    assert "mean of 5  0.000  (0.000 .. 0." in output.out
     (file,) = (tmp_path / "evaluations").iterdir()
-    assert file.name.startswith("r1-zero-suite-") and told.out.splitlines()[-1] == f"written: evaluations/{file.name}"
+    assert file.name.startswith("r1-zero-suite-") and output.out.splitlines()[-1] == f"written: evaluations/{file.name}"
     written = json.loads(file.read_text())
     assert written["departures"][:2] == [
         "verifier math(place='boxed', symbolic=False), not math_dr_grpo",
         "sampling.max_tokens 3, not 3000",
     ]
     assert "olympiadbench: 2 problems, not 675" in written["departures"] and len(written["departures"]) == 7
-    assert all(f"not as published: {line}" in told.err for line in written["departures"])
+    assert all(f"not as published: {line}" in output.err for line in written["departures"])
     assert [x["protocol"]["n"] for x in written["numbers"]] == [1] * 5
     assert main(["compare", str(file), str(file)]) == 0
     assert "mean of 5 " in capsys.readouterr().out
 
 
-def test_what_cannot_be_asked(data, model, tmp_path, capsys) -> None:
-    with pytest.raises(Usage, match="no evaluation is called 'aime'"):
+def test_wrong_presets_tasks_and_data_are_errors(data, model, tmp_path, capsys) -> None:
+    with pytest.raises(Usage, match="no preset is called 'aime'"):
         find_published("aime")
     assert main(["eval", str(model), "--preset", "aime24_dapo"]) == 2
-    assert "there is aime24-dapo and r1-zero-suite" in capsys.readouterr().err
+    assert "take aime24-dapo or r1-zero-suite" in capsys.readouterr().err
     assert main(["eval", str(model), "--preset", "r1-zero-suite", "--task", "amc"]) == 2
     assert main(["eval", str(model), "--data", str(data)]) == 2
     assert "add --preset NAME" in capsys.readouterr().err
     (data / "minerva.jsonl").unlink()
-    with pytest.raises(BadData, match="has no minerva") as refused:
+    with pytest.raises(BadData, match="has no minerva") as caught:
         find_published("r1-zero-suite").recipes([], str(data))
-    assert "amc.jsonl" in refused.value.evidence
+    assert "amc.jsonl" in caught.value.evidence
     with pytest.raises(BadData, match="has no aime24"):
         find_published("aime24-dapo").recipes([], str(tmp_path / "nowhere"))

@@ -14,7 +14,7 @@ from groupwise.commands.show import show_check
 from groupwise.commands.terminal import told_sample
 from groupwise.commands.train import tell
 from groupwise.data import ENVIRONMENT, BadData, Finish, Outcome, Sample, Verdict
-from groupwise.evaluation.result import shown_evaluation, write
+from groupwise.evaluation.result import evaluation_text, write
 from groupwise.training.progress import Progress
 from groupwise.verifiers.audit import Case, Judged
 from tests.commands.test_compare import PROTOCOL, RIGHT, evaluation
@@ -89,7 +89,7 @@ OUTPUTS: dict[str, Callable[[str, pytest.MonkeyPatch], object]] = {
     "show: no such": lambda n, _: main(["show", n]),
     "diff": lambda n, _: main(["diff", recipe(n), "grpo"]),
     "sample": lambda n, _: print(told_sample(conversation(n))),
-    "eval": lambda n, _: print(shown_evaluation(evaluated(n))),
+    "eval": lambda n, _: print(evaluation_text(evaluated(n))),
     "compare": lambda n, _: comparison(n),
     "compare: refused": lambda n, _: refused_comparison(n),
     "audit": lambda n, _: audit(n),

@@ -9,7 +9,7 @@ import numpy as np
 from groupwise.data import BadData, Usage, visible
 from groupwise.evaluation.evaluate import columns
 from groupwise.evaluation.interval import averaged, paired
-from groupwise.evaluation.result import FOLDER, KS, MAY_DIFFER, kind, named, read, tallies
+from groupwise.evaluation.result import FOLDER, KS, MAY_DIFFER, model_label, read, tallies, task_label
 
 
 def compare(a: str, b: str, allow: Sequence[str] = ()) -> int:
@@ -51,7 +51,8 @@ def table(a: Path, b: Path, allow: Sequence[str] = ()) -> list[str]:
     left, right = read(a), read(b)
     if len(left["numbers"]) != len(right["numbers"]):
         seen = "\n".join(
-            f"{path}: {'; '.join(kind(x['protocol']) for x in e['numbers'])}" for path, e in ((a, left), (b, right))
+            f"{path}: {'; '.join(task_label(x['protocol']) for x in e['numbers'])}"
+            for path, e in ((a, left), (b, right))
         )
         raise Usage(
             "these evaluations do not hold the same numbers", evidence=seen, fix="evaluate both in the same way"
@@ -62,7 +63,7 @@ def table(a: Path, b: Path, allow: Sequence[str] = ()) -> list[str]:
         if len(x["problems"]) != len(y["problems"]):
             seen = f"{len(x['problems'])} in A, {len(y['problems'])} in B"
             raise Usage("problems that are not the same can never be paired", evidence=seen, fix="evaluate one again")
-    whose = [named(one["numbers"][0]["protocol"]) for one in (left, right)]
+    whose = [model_label(one["numbers"][0]["protocol"]) for one in (left, right)]
     lines = [visible(f"A: {a}  {whose[0]}"), visible(f"B: {b}  {whose[1]}")]
     averages = []
     for x, y in matched:
@@ -81,7 +82,7 @@ def refuse(a: Mapping[str, Any], b: Mapping[str, Any], allow: Sequence[str]) -> 
         fields = " ".join(f"--allow {name}" for name, _, _ in forbidden)
         fix = "evaluate one of them again in the way of the other; or, if that difference is what you want to see,\n"
         fix += f"add {fields} to the command"
-        raise Usage(f"not taken in the same way: {kind(a)}", evidence="\n".join(seen), fix=fix)
+        raise Usage(f"not taken in the same way: {task_label(a)}", evidence="\n".join(seen), fix=fix)
 
 
 def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
@@ -127,7 +128,10 @@ def rows(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
     same = [name for name in left if name in right]
     better, worse = (sum(x.share > y.share for x, y in zip(*two)) for two in ((after, before), (before, after)))
     count = f"avg@{a['protocol']['n']}" if a["protocol"]["n"] == b["protocol"]["n"] else "avg"
-    lines = [f"{kind(a['protocol'])}, {len(before)} problems", f"{'':<10}     A      B   B - A  95 % over problems"]
+    lines = [
+        f"{task_label(a['protocol'])}, {len(before)} problems",
+        f"{'':<10}     A      B   B - A  95 % over problems",
+    ]
     for name in same:
         x, y = np.array(left[name]), np.array(right[name])
         lines.append(f"{count if name == 'avg' else name:<10}{difference(x.mean(), y.mean(), paired(x, y))}")

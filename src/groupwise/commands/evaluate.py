@@ -15,7 +15,7 @@ from groupwise.config.text import attempt, read_over
 from groupwise.config.user_code import Use, load_use
 from groupwise.data import BadData, Outcome, Prompt, Rollout, Sample, Sampling, Usage, Verdict, visible
 from groupwise.evaluation.presets import find_published
-from groupwise.evaluation.result import FOLDER, file_name, mean_of, number, shown_evaluation, write
+from groupwise.evaluation.result import FOLDER, evaluation_text, file_name, mean_of, number, write
 from groupwise.models import Purpose, find_model, read_model, read_tokenizer
 from groupwise.rollout import NativeEngine, answers
 from groupwise.training.build import DTYPES, build, prepare
@@ -75,7 +75,7 @@ def evaluate(
         tell([f"not as published: {line}" for line in evaluation["departures"]])
     if len(takes) > 1:
         evaluation["mean"] = mean_of(numbers)
-    print(visible(shown_evaluation(evaluation), lines=True))
+    print(visible(evaluation_text(evaluation), lines=True))
     path = Path(out) if out else (directory or Path()) / FOLDER / file_name(evaluation)
     write(path, evaluation)
     print(visible(f"written: {path}"))

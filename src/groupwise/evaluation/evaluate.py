@@ -69,7 +69,7 @@ class Tally:
 
     def _at_least(self, k: int, what: str) -> None:
         if k > self.answers:
-            raise ValueError(f"{what}@{k} needs at least {k} answers a problem, and there are {self.answers}")
+            raise ValueError(f"{what}@{k} needs at least {k} answers per problem, not {self.answers}")
 
 
 @lru_cache(maxsize=4096)

@@ -50,9 +50,8 @@ class Published:
         """The differences between an evaluation and the paper's protocol, one per line."""
         chosen = dict(overrides)
         settings = dict(self.settings_for(chosen.get("template", "")))
-        lines = [
-            f"{path} {chosen[path]}, not {value}" for path, value in settings.items() if chosen.get(path, value) != value
-        ]
+        changes = {path: chosen[path] for path, value in settings.items() if chosen.get(path, value) != value}
+        lines = [f"{path} {value}, not {settings[path]}" for path, value in changes.items()]
         for (name, count), number in zip(self.tasks, numbers):
             n, problems = number["protocol"]["n"], number["protocol"]["task"]["problems"]
             lines += [f"{name}: {n} answers per problem, not {self.samples}"] * (n != self.samples)

@@ -145,9 +145,7 @@ def describe(run: Run, xs: list[Any]) -> dict[str, Any]:
         "timings": curves(dict(run.timings)),
         "method": method if isinstance(method, dict) else {"name": method} if method else {},
         "command": shlex.join(map(str, command)) if isinstance(command, list) else str(command),
-        "about": {
-            k: str(v) for k, v in facts.items() if k and v not in ("", None, {}, [])
-        },
+        "about": {k: str(v) for k, v in facts.items() if k and v not in ("", None, {}, [])},
         "recipe": run.recipe,
         "flags": sorted(run.flags),
         "notes": list(run.notes),

@@ -166,7 +166,7 @@ def test_an_overlong_buffer_beyond_the_budget():
         ("{ base = 'gmpo', credit = { kind = 'WhitenedTokens', credit = 'ReturnsToGo' } }", ""),
         (
             "{ base = 'gmpo', credit = { kind = 'ReturnsToGo', gamma = 0.5 } }",
-            "PowerMean needs one advantage a sequence",
+            "PowerMean needs one advantage per sequence",
         ),
     ],
 )
@@ -188,7 +188,7 @@ def fine(step): return torch.ones_like(step.advantage)
     path.write_text(parts)
     use = load_use([path])
     cases = {
-        "objective.aggregate = 'mine:whole'": "gave the shape ()",
+        "objective.aggregate = 'mine:whole'": "returned the shape ()",
         "objective.aggregate = 'mine:lost'": "a loss of nan",
         "objective.aggregate = 'mine:dear'": "AttributeError",
         "keep = 'mine:some'": "not one truth value for 8 samples",

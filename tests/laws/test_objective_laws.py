@@ -362,10 +362,10 @@ def test_a_part_that_gives_another_shape_is_named() -> None:
 
     step = step_of([[1, 1, 3]])
     for objective in (Objective(surrogate=per_sample), Objective(penalties=(per_sample,))):
-        with pytest.raises(ValueError, match="per_sample gave the shape"):
+        with pytest.raises(ValueError, match="per_sample returned the shape"):
             objective(objective.prepare(step))
     for objective in (Objective(weights=(per_sample,)), Objective(aggregate=per_sample)):
-        with pytest.raises(ValueError, match="per_sample gave the shape"):
+        with pytest.raises(ValueError, match="per_sample returned the shape"):
             objective.prepare(step)
 
 

@@ -58,7 +58,7 @@ def test_every_token_of_a_sequence_has_its_sequences_ratio(ratio: object, step: 
 
 @pytest.mark.parametrize("p", [0.0, 1.0, 2.0, -3.0])
 def test_power_mean_refuses_advantages_that_vary_within_a_sequence(p: float) -> None:
-    with pytest.raises(ValueError, match="one advantage a sequence"):
+    with pytest.raises(ValueError, match="one advantage per sequence"):
         PowerMean(p)(step_of([[3, 2]], per_token=True))
     PowerMean(p)(step_of([[3, 0, 2]]))
 

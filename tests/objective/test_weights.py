@@ -115,5 +115,5 @@ def test_bounds_that_exclude_1_are_refused() -> None:
         lambda: MaskedImportance(0.5, 0.9),
         lambda: MaskedImportance(-0.1, 2.0),
     ):
-        with pytest.raises(ValueError, match="equal policies weigh 1"):
+        with pytest.raises(ValueError, match="equal policies have weight 1"):
             make()

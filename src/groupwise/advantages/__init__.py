@@ -1,4 +1,4 @@
-"""Numbers to an advantage a sample, then a credit a token."""
+"""Advantages (one number per sample), and credit (one number per token)."""
 
 from groupwise.data.rooms import open_room
 

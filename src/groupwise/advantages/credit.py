@@ -1,4 +1,4 @@
-"""A number a sample to one a token, over the whole iteration."""
+"""Credit: one number per sample to one number per token, over the whole iteration."""
 
 from dataclasses import dataclass
 
@@ -13,15 +13,16 @@ __all__ = ["ReturnsToGo", "WhitenedTokens", "every_token"]
 
 
 def every_token(x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " n"]:
-    """Every token receives its sample's number."""
+    """Gives every token its sample's number."""
     return b.sequences.spread(x)
 
 
 @dataclass(frozen=True, slots=True)
 class ReturnsToGo:
-    """`A_t = sum over s >= t of gamma^(s - t) r_s`; `r` is the sample's number at its last token, less `kl k1` at each.
+    """`A_t = sum over s >= t of gamma^(s - t) r_s`, where `r` is the sample's number at the last token, minus `kl k1`
+    at each token.
 
-    `k1 = log pi_old - log reference`. REINFORCE++, arXiv:2501.03262, equation 6. `kl = 0` reads no reference.
+    `k1 = log pi_old - log reference`. REINFORCE++, arXiv:2501.03262, equation 6. `kl = 0` needs no reference.
 
     >>> from groupwise.data import rollout_of, pack
     >>> batch = pack([rollout_of([1.0, 0.0], lengths=[3, 2])])
@@ -35,7 +36,7 @@ class ReturnsToGo:
 
     def __post_init__(self) -> None:
         if not 0 <= self.gamma <= 1:
-            raise ValueError(f"ReturnsToGo(gamma={self.gamma}): a discount lies between 0 and 1")
+            raise ValueError(f"ReturnsToGo(gamma={self.gamma}): a discount is between 0 and 1")
 
     @property
     def needs(self) -> frozenset[Measure]:
@@ -55,8 +56,8 @@ class ReturnsToGo:
 class WhitenedTokens:
     """`(A - mean) / (std + eps)` over all tokens of the iteration, after `credit`. REINFORCE++, arXiv:2501.03262.
 
-    Behind a group's baseline it moves groups that are all right: their 0 is no longer the mean where length goes with
-    reward.
+    Caveat with a group baseline: a group whose answers are all correct has advantage 0 before whitening, but not after
+    it if length correlates with reward, because 0 is then not the mean over tokens.
     """
 
     credit: Credit = every_token
@@ -69,9 +70,9 @@ class WhitenedTokens:
 
 
 def _discounted(x: Float[Tensor, " n"], index: Int[Tensor, " n"], gamma: float) -> Float[Tensor, " n"]:
-    """Discounted sums from each token to the end of its segment, in log2(n) sweeps that each reach twice as far.
+    """Discounted sums from each token to the end of its segment, by doubling: log2(n) passes over the tokens.
 
-    Dividing a running sum by `gamma^t` instead would overflow within a few hundred tokens.
+    A running sum divided by `gamma^t` would overflow within a few hundred tokens.
     """
     reach = 1
     while reach < len(x):

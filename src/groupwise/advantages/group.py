@@ -1,7 +1,7 @@
-"""A number a sample from those it is compared with: its group, or the whole iteration.
+"""Advantages: each sample's number relative to its group, or to the whole iteration.
 
-Statistics run over the samples in the batch, so those excluded as unverifiable have left before. `compares` says that
-a sample without siblings would have nothing to be compared with.
+Statistics are over the samples in the batch; samples excluded as unverifiable have already been removed. `compares`
+marks an advantage that is always 0 in groups of one sample.
 """
 
 from dataclasses import dataclass
@@ -19,9 +19,9 @@ __all__ = ["Standardised", "Whitened", "centred", "leave_one_out"]
 
 @dataclass(frozen=True, slots=True)
 class Standardised:
-    """`(x - mean(group)) / (std(group) + eps)`; 0 alone or among equals. GRPO, arXiv:2402.03300, section 4.1.2.
+    """`(x - mean(group)) / (std(group) + eps)`; 0 for one sample or equal ones. GRPO, arXiv:2402.03300, section 4.1.2.
 
-    The paper does not say which std; `ddof = 1` is that of the codes.
+    The paper does not define its std; `ddof = 1` is what released codes use.
 
     >>> from groupwise.data import rollout_of, pack
     >>> batch = pack([rollout_of([1.0, 0.0, 0.0, 0.0]), rollout_of([1.0, 1.0])])
@@ -40,7 +40,7 @@ class Standardised:
 
 @dataclass(frozen=True, slots=True)
 class Centred:
-    """`x - mean(group)`; 0 alone. Dr. GRPO, arXiv:2503.20783."""
+    """`x - mean(group)`; 0 for a single sample. Dr. GRPO, arXiv:2503.20783."""
 
     name: ClassVar[str] = "centred"
     compares: ClassVar[bool] = True
@@ -51,7 +51,7 @@ class Centred:
 
 @dataclass(frozen=True, slots=True)
 class LeaveOneOut:
-    """`x - mean(the others)`; 0 alone. RLOO, arXiv:2402.14740, equation 8."""
+    """`x - mean(the others in the group)`; 0 for a single sample. RLOO, arXiv:2402.14740, equation 8."""
 
     name: ClassVar[str] = "leave_one_out"
     compares: ClassVar[bool] = True
@@ -67,9 +67,10 @@ leave_one_out = LeaveOneOut()
 
 @dataclass(frozen=True, slots=True)
 class Whitened:
-    """`(x - mean) / (std + eps)` over all samples of the iteration, whatever their groups; 0 among equals.
+    """`(x - mean) / (std + eps)` over all samples of the iteration, across groups; 0 for equal values.
 
-    Batch standardisation of rewards, or of what a group's baseline left: REINFORCE++, arXiv:2501.03262, per sample.
+    Batch standardisation of rewards, or of advantages after a group baseline: REINFORCE++, arXiv:2501.03262, per
+    sample.
     """
 
     ddof: int = 1

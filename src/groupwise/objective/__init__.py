@@ -1,4 +1,4 @@
-"""A batch to one scalar: ratios, surrogates, weights, penalties, masks, aggregates, and what to look at."""
+"""The loss: ratios, surrogates, weights, penalties, masks and aggregates, and the metrics of a step."""
 
 from groupwise.data.rooms import open_room
 

@@ -1,8 +1,8 @@
-"""The share of every token in the step: constants, and the only place where anything is divided by a count.
+"""Aggregates: the share of each token in the step, a constant. Only this file divides by counts.
 
-Each says what it counts: *drawn* samples (an answer left without a token counts) or *live* ones (it does not). Sizes
-come in the dtype of the advantage, which they multiply; an empty step has an empty share. An aggregate with
-`weighs = "sequences"` gives a sequence a total share that does not grow with its length.
+The docstrings distinguish *drawn* samples (all) from *live* ones (with at least one token). Sizes have the dtype of the
+advantage, which they multiply. An empty step has an empty share. With `weighs = "sequences"` a sequence's total share
+does not grow with its length.
 """
 
 from dataclasses import dataclass
@@ -19,15 +19,15 @@ __all__ = ["budget_mean", "group_mean", "sequence_mean", "sequence_sum", "token_
 
 
 def token_mean(step: Batch) -> Float[Tensor, " n"]:
-    """Every token of the step weighs the same, so long answers weigh more. DAPO, arXiv:2503.14476, equation 8."""
+    """Every token of the step has the same weight, so long answers weigh more. DAPO, arXiv:2503.14476, equation 8."""
     return torch.full_like(step.advantage, 1 / max(step.tokens, 1))
 
 
 @dataclass(frozen=True, slots=True)
 class SequenceMean:
-    """Every live sequence weighs the same, every token the same within it. GRPO, arXiv:2402.03300, equation 3.
+    """Every live sequence has the same weight, divided equally over its tokens. GRPO, arXiv:2402.03300, equation 3.
 
-    Where groups have unequally many live members this is not the paper's mean over groups: see `group_mean`.
+    If groups differ in their number of live members, this is not the paper's mean over groups: see `group_mean`.
     """
 
     name: ClassVar[str] = "sequence_mean"
@@ -40,9 +40,9 @@ class SequenceMean:
 
 @dataclass(frozen=True, slots=True)
 class GroupMean:
-    """Every live group weighs the same, in it every live sequence, in that every token. GRPO's equation 3 as it is.
+    """Every live group has the same weight, divided equally over its live sequences, then tokens. GRPO, equation 3.
 
-    Where all groups have equally many live members it equals `sequence_mean` to the bit.
+    If all groups have the same number of live members, it equals `sequence_mean` to the bit.
     """
 
     name: ClassVar[str] = "group_mean"
@@ -52,7 +52,7 @@ class GroupMean:
         s, g = step.sequences, step.groups
         size = s.size(step.advantage)
         members = g.total((size > 0).to(size.dtype))
-        # With equal groups members * groups is the number of live sequences, divided by where sequence_mean divides.
+        # For equal groups, members * groups is the number of live sequences: the same division as in sequence_mean.
         divisor = g.spread(members) * (members > 0).sum()
         return s.spread(1 / size.clamp(min=1) / divisor.clamp(min=1))
 
@@ -62,7 +62,7 @@ group_mean = GroupMean()
 
 
 def sequence_sum(step: Batch) -> Float[Tensor, " n"]:
-    """Every token weighs 1 / samples drawn: the sum over an answer's tokens is its log-prob. RLOO, arXiv:2402.14740."""
+    """Every token weighs 1 / samples drawn, so an answer's log-probs add up. RLOO, arXiv:2402.14740."""
     return torch.full_like(step.advantage, 1 / max(step.sequences.count, 1))
 
 

@@ -1,4 +1,4 @@
-"""Which tokens stay in the loss; the others leave the batch, hence ratios and divisors."""
+"""Masks: the tokens that stay in the loss. The others leave the batch, and so all ratios and divisors."""
 
 from jaxtyping import Bool
 from torch import Tensor
@@ -10,8 +10,8 @@ __all__ = ["complete"]
 
 
 def complete(b: Batch) -> Bool[Tensor, " n"]:
-    """The tokens of answers that ended by themselves. Overlong filtering, DAPO, arXiv:2503.14476, section 3.4.
+    """The tokens of answers that were not truncated. Overlong filtering, DAPO, arXiv:2503.14476, section 3.4.
 
-    An answer that was cut leaves numerator and divisor of the loss; its reward stays in its group's statistics.
+    A truncated answer leaves the numerator and the divisor of the loss. Its reward stays in its group's statistics.
     """
     return b.sequences.spread(b.finish == Finish.stop)

@@ -1,4 +1,4 @@
-"""The parts of an objective put together: a batch to one scalar."""
+"""`Objective`: the loss of a batch, composed of its parts."""
 
 import math
 from collections.abc import Callable
@@ -17,7 +17,7 @@ __all__ = ["Objective"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:
-    """`sum over tokens of share * (penalties - weights * surrogate)`, to be minimised; every divisor is inside `share`.
+    """`sum over tokens of share * (penalties - weights * surrogate)`, minimised. All divisors are in `share`.
 
     A step is prepared whole, then forwarded in microbatches whose losses add up to the step's.
 
@@ -38,27 +38,28 @@ class Objective:
             ratio = name_of(getattr(self.surrogate, "ratio", self.surrogate))
             raise ValueError(
                 f"{ratio} gives a sequence one ratio, and {name_of(self.aggregate)} would weigh that ratio by the "
-                "sequence's length, which no paper means\n"
+                "sequence's length, which no paper does\n"
                 "use sequence_mean or group_mean, or token_ratio; your own aggregate: weighs = 'sequences'"
             )
 
     @torch.no_grad()
     def prepare(self, step: Batch) -> Batch:
-        """`share` and `weight` of every token, from the whole step, before it is cut into microbatches."""
+        """Computes `share` and `weight` of each token from the whole step, before it is split into microbatches."""
         weights = (_per_token(w, step) for w in self.weights)
         weight = math.prod(weights, start=torch.ones_like(step.advantage))
         return step.having(share=_per_token(self.aggregate, step), weight=weight)
 
     def __call__(self, microbatch: Batch) -> Float[Tensor, ""]:
-        """Pieces of a fixed step add up to the step."""
+        """The loss of a microbatch of a prepared step. The losses of all microbatches add up to the step's."""
         gain = microbatch.weight * _per_token(self.surrogate, microbatch)
         cost = sum((_per_token(p, microbatch) for p in self.penalties), start=-gain)
         return (microbatch.share * cost).sum()
 
 
 def _per_token(part: Callable[[Batch], Tensor], batch: Batch) -> Float[Tensor, " n"]:
-    """What a part gives, which must be one number a token: a row of another shape could broadcast in silence."""
+    """The output of a part. It must have one number per token: another shape could broadcast silently."""
     x = part(batch)
     if x.shape != batch.place.shape:
-        raise ValueError(f"{name_of(part)} gave the shape {tuple(x.shape)}, not one number for {batch.tokens} tokens")
+        shape = tuple(x.shape)
+        raise ValueError(f"{name_of(part)} returned the shape {shape}, not one number for {batch.tokens} tokens")
     return x

@@ -1,7 +1,7 @@
-"""What is to be kept small, token by token, in the graph; the coefficient is inside.
+"""Penalties: quantities to minimise, per token, in the graph, with their coefficients included.
 
-Each is a number per sampled token whose mean over what the old policy samples, in a given context, stands for a sum
-over the vocabulary. How the policy changes which contexts it meets is left out, as everywhere in the field.
+A penalty is an estimator per sampled token. Its mean over the old policy's samples, in a given context, is a sum over
+the vocabulary. The effect of the policy on which contexts occur is ignored, as everywhere in the field.
 """
 
 from dataclasses import dataclass
@@ -30,10 +30,10 @@ class KL:
     | k3        | exp(x) - 1 - x    | exact where pi = pi_old| that of KL(reference || pi)   |
     | corrected | r (exp(x) - 1 - x)| exact                  | exact, also away from pi_old  |
 
-    k3 is GRPO's, arXiv:2402.03300, equation 4; corrected is arXiv:2506.09477, with `r` the token ratio. (k1 has no
-    expected gradient at all, so it is a metric here and no form.) A coefficient of 0 reads no reference.
-    Where x is above 20, k3 is clamped and has no gradient: a token that the policy has all but given up, and the
-    reference has not, is not pulled back. The other forms pull at any distance.
+    k3 is GRPO's, arXiv:2402.03300, equation 4. corrected is arXiv:2506.09477, with `r` the token ratio. k1 has an
+    expected gradient of 0, so it is a metric and not a form. A coefficient of 0 needs no reference.
+    For x above 20, k3 is clamped and has no gradient: it does not restore a token to which the policy gives almost no
+    probability and the reference does. The other forms have a gradient at any distance.
     """
 
     coefficient: float
@@ -44,7 +44,7 @@ class KL:
         if self.form not in ("k2", "k3", "corrected"):
             raise ValueError(f"KL has no form {self.form!r}; there are k2, k3 and corrected")
         if self.coefficient < 0:
-            raise ValueError(f"KL({self.coefficient}): a negative coefficient drives the policy away without bound")
+            raise ValueError(f"KL({self.coefficient}): a negative coefficient pushes the policy away without bound")
 
     @property
     def needs(self) -> frozenset[Measure]:
@@ -67,11 +67,11 @@ class KL:
 
 @dataclass(frozen=True, slots=True)
 class EntropyBonus:
-    """`-coefficient * entropy(pi)` from the sampled token: `r (1 - log pi) - 1` stands for the entropy.
+    """`-coefficient * entropy(pi)` from the sampled token, with the estimator `r (1 - log pi) - 1`.
 
-    On the policy itself that number is `-log pi`, and its gradient `-log pi` times the score. Means of both are the
-    entropy's, exactly and also away from pi_old (`E[r] = 1`); a token that the policy is sure of stays quiet, which
-    the plain `-r log pi` would not be.
+    At pi = pi_old the estimator is `-log pi`, and its gradient `-log pi` times the score. The means of value and
+    gradient are exact, also away from pi_old (`E[r] = 1`). A token with probability near 1 has almost no gradient,
+    unlike with `-r log pi`.
     """
 
     coefficient: float
@@ -83,20 +83,20 @@ class EntropyBonus:
 
 
 def _ratio(b: Batch) -> Float[Tensor, " n"]:
-    """`token_ratio` in value. Beyond the clamp it keeps a gradient, so that the other factor's does not stand alone."""
+    """The value of `token_ratio`, with a gradient also beyond the clamp, so that products keep both terms."""
     gap = b.logp - b.logp_old
     return (gap + (bounded(gap) - gap).detach()).exp()
 
 
 def kl_k1(b: Batch, model: str = "reference") -> Float[Tensor, " n"]:
-    """`log pi - log reference`: its mean is the KL; a single one may be negative. A metric, and half of k2."""
+    """`log pi - log reference`. Its mean is the KL; one value may be negative. A metric, and the x of k2."""
     return b.logp - b[Logp(model)]
 
 
 def kl_k3(b: Batch, model: str = "reference") -> Float[Tensor, " n"]:
-    """`exp(x) - 1 - x` with `x = log reference - log pi`: never negative, its mean is the KL.
+    """`exp(x) - 1 - x` with `x = log reference - log pi`. It is never negative, and its mean is the KL.
 
-    Only the exponential's side is clamped: a token that the reference finds impossible keeps its pull.
+    Only large x is clamped, so a token that is impossible under the reference keeps its gradient.
     """
     x = (b[Logp(model)] - b.logp).clamp(max=MAX_LOG_RATIO)
     return torch.expm1(x) - x

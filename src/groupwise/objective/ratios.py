@@ -1,4 +1,4 @@
-"""How far the policy has moved from the one whose answers it learns from, token by token, in the graph."""
+"""Ratios of the policy to the policy before the update, per token, in the graph."""
 
 import math
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ __all__ = [
 ]
 
 MAX_LOG_RATIO = 20.0
-"""Log-ratios are clamped to plus or minus this before `exp`: an overflow would end a run that one odd token began."""
+"""Log-ratios are clamped to plus or minus this before `exp`, so that one outlier token cannot overflow a run."""
 
 
 def token_ratio(b: Batch) -> Float[Tensor, " n"]:
@@ -44,7 +44,7 @@ class SequenceRatio:
 
 @dataclass(frozen=True, slots=True)
 class SequenceRatioPerToken:
-    """The value of `sequence_ratio`, the gradient through each token alone: `sg[s] pi / sg[pi]`. GSPO-token.
+    """`sg[s] pi / sg[pi]`: the value of `sequence_ratio`, with a gradient through each token alone. GSPO-token.
 
     For advantages that differ within a sequence. arXiv:2507.18071, section 4.3.
     """
@@ -77,12 +77,12 @@ sequence_product = SequenceProduct()
 
 @dataclass(frozen=True, slots=True)
 class PowerMean:
-    """`mean(r^p)^(1/p)` over the token ratios of a sequence, each clipped before the mean on the side that PPO clips.
+    """`mean(r^p)^(1/p)` over the token ratios of a sequence, each first clipped on the side that PPO clips.
 
-    `p = 0` is the geometric mean: GMPO, arXiv:2507.20673, whose window is `log_low = log_high = 0.4`. Both are
-    distances from 0 in log space: a positive advantage stops `log r` at `log_high`, a negative one at `-log_low`. The
-    sign is the sequence's, so advantages that vary within a sequence are refused with ValueError. A token's
-    log-ratio is clamped to plus or minus 20 before the mean, also on the side that the window leaves open.
+    `p = 0` is the geometric mean: GMPO, arXiv:2507.20673, with `log_low = log_high = 0.4`. Both are distances from 0 in
+    log space: `log r` is at most `log_high` for a positive advantage and at least `-log_low` for a negative one. The
+    sign is the sequence's: advantages that vary within a sequence raise ValueError. A token's log-ratio is clamped to
+    plus or minus 20 before the mean, also on the side without a bound.
     """
 
     couples: ClassVar[Couples] = "sequence"
@@ -94,12 +94,14 @@ class PowerMean:
 
     def __post_init__(self) -> None:
         if self.log_low < 0 or self.log_high < 0:
-            raise ValueError(f"{self}: log_low and log_high are distances from 0 in log space, so neither is negative")
+            raise ValueError(f"{self}: log_low and log_high are distances from 0 in log space and cannot be negative")
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
         s, a = b.sequences, b.advantage
         if not torch.equal(s.spread(s.largest(a)), -s.spread(s.largest(-a))):
-            raise ValueError("PowerMean needs one advantage a sequence; for one a token use sequence_ratio_per_token")
+            raise ValueError(
+                "PowerMean needs one advantage per sequence; for one per token use sequence_ratio_per_token"
+            )
         gap = bounded(b.logp - b.logp_old)
         near = torch.where(a < 0, gap.clamp(min=-self.log_low), gap.clamp(max=self.log_high))
         return s.spread(_log_power_mean(near, s, self.p).exp())
@@ -110,7 +112,7 @@ class PowerMean:
 
 
 def bounded(log_ratio: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-    """The log-ratio within plus or minus `MAX_LOG_RATIO`."""
+    """The log-ratio, clamped to plus or minus `MAX_LOG_RATIO`."""
     return log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
 
 
@@ -119,9 +121,9 @@ def _exp(log_ratio: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
 
 
 def _log_power_mean(x: Float[Tensor, " n"], s: Segments, p: float) -> Float[Tensor, " s"]:
-    """`log(mean(exp(p x))) / p` of each segment with its largest term taken out first; `mean(x)` for p = 0."""
+    """`log(mean(exp(p x))) / p` of each segment, as a stable log-sum-exp; `mean(x)` for p = 0."""
     if p == 0:
         return s.mean(x)
     top = s.largest(p * x.detach())
-    total = s.total((p * x - s.spread(top)).exp()).clamp(min=1)  # the largest term is 1; an empty segment holds none
+    total = s.total((p * x - s.spread(top)).exp()).clamp(min=1)  # the largest term is 1; an empty segment has none
     return (top + total.log() - s.size(x).clamp(min=1).log()) / p

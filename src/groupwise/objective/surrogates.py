@@ -1,6 +1,6 @@
-"""What is to be made large, token by token, in the graph.
+"""Surrogates: the quantity to maximise, per token, in the graph.
 
-`clipped` says which tokens a bound acts on, below and above; a surrogate without bounds has none.
+`clipped` marks the tokens where a lower or an upper bound is active. A surrogate without bounds does not have it.
 """
 
 import math
@@ -22,7 +22,7 @@ Clipped = tuple[Bool[Tensor, " n"], Bool[Tensor, " n"]]
 
 @runtime_checkable
 class Clips(Protocol):
-    """A surrogate or ratio that says on which tokens its lower and its upper bound act."""
+    """A surrogate or ratio with bounds. `clipped` returns the tokens where the lower and the upper bound are active."""
 
     def clipped(self, b: Batch) -> Clipped: ...
 
@@ -31,7 +31,8 @@ class Clips(Protocol):
 class Clip:
     """`min(r A, clip(r, 1 - low, 1 + high) A)`; the bounds are distances from 1. PPO, arXiv:1707.06347, equation 7.
 
-    A clipped token has no gradient: above for A > 0, below for A < 0. A ratio exactly on its bound is not clipped.
+    A clipped token has no gradient: above `1 + high` for A > 0, below `1 - low` for A < 0. A ratio equal to its bound
+    is not clipped.
     """
 
     low: float = 0.2
@@ -40,7 +41,7 @@ class Clip:
 
     def __post_init__(self) -> None:
         if self.low < 0 or self.high < 0:
-            raise ValueError(f"{self}: low and high are distances from 1, so neither is negative")
+            raise ValueError(f"{self}: low and high are distances from 1 and cannot be negative")
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
         r, a = self.ratio(b), b.advantage
@@ -54,10 +55,10 @@ class Clip:
 
 @dataclass(frozen=True, slots=True)
 class ClippedWeight:
-    """`sg[clip(r, floor, cap)] A log pi`: the weight is clipped, no token loses its gradient. CISPO, arXiv:2506.13585.
+    """`sg[clip(r, floor, cap)] A log pi`: a clipped weight keeps its gradient. CISPO, arXiv:2506.13585.
 
     The bounds are absolute: a relative `high` is `cap = 1 + high`, and the paper uses no floor. The value depends on
-    `log pi` and compares with no other method's; the share of tokens whose weight was cut is what to watch.
+    `log pi`, so it is not comparable with other methods' values. Watch the share of tokens with a clipped weight.
     """
 
     floor: float = 0.0
@@ -78,7 +79,7 @@ class ClippedWeight:
 
 @dataclass(frozen=True, slots=True)
 class Unclipped:
-    """`r A`; whatever keeps the policy near is in the ratio. GMPO, arXiv:2507.20673, with `PowerMean`."""
+    """`r A`, for a ratio that is itself bounded. GMPO, arXiv:2507.20673, with `PowerMean`."""
 
     ratio: Ratio = token_ratio
 
@@ -94,9 +95,9 @@ class Unclipped:
 
 @dataclass(frozen=True, slots=True)
 class SoftGate:
-    """`4 / tau sigmoid(tau (r - 1)) A`, tau by the sign of A: a clip without an edge. SAPO, arXiv:2511.20347.
+    """`4 / tau sigmoid(tau (r - 1)) A`, tau by the sign of A: a smooth clip. SAPO, arXiv:2511.20347.
 
-    On the policy itself the gradient is REINFORCE's for every tau; the value there is `2 A / tau`, not A.
+    At r = 1 the gradient is REINFORCE's for every tau, and the value is `2 A / tau`, not A.
     """
 
     positive: float = 1.0
@@ -114,8 +115,8 @@ class SoftGate:
 
 
 def reinforce(b: Batch) -> Float[Tensor, " n"]:
-    """`A log pi`: the gradient on the policy itself, whatever sampled the answer. Williams, 1992.
+    """`A log pi`: the policy gradient, without a correction for off-policy samples. Williams, 1992.
 
-    Only its gradient means anything: the value moves with `log pi`, and is not 0 where a clipped surrogate's is.
+    Only the gradient is meaningful: the value changes with `log pi`.
     """
     return b.advantage * b.logp

@@ -1,8 +1,8 @@
-"""Constant factors that answer for the gap between the engine that sampled and the learner that differentiates.
+"""Weights: constant factors per token that correct the log-prob gap between engine and learner.
 
-`rho = pi_old / pi_engine`, both at the same weights and temperature, without gradient. A token of weight 0 stays in
-every divisor. A token that was written and not sampled has no engine log-prob (NaN) and a rho of 1. Remedies for a
-systems fault: where rho is 1, each of them does nothing.
+`rho = pi_old / pi_engine`, both at the same weights and temperature, without gradient. A token of weight 0 stays in all
+divisors. A written token has no engine log-prob (NaN), and its rho is 1. The gap is a systems error: where rho is 1,
+every weight is 1.
 """
 
 from dataclasses import dataclass
@@ -18,14 +18,14 @@ from groupwise.objective.ratios import MAX_LOG_RATIO
 SOCKET = "Weight"
 __all__ = ["MaskedImportance", "SequenceTruncatedImportance", "TruncatedImportance"]
 
-_READS: frozenset[Measure] = frozenset({Logp("policy")})
+_NEEDS: frozenset[Measure] = frozenset({Logp("policy")})
 
 
 @dataclass(frozen=True, slots=True)
 class TruncatedImportance:
     """`min(rho, cap)` of each token. TIS, "Your Efficient RL Framework Secretly Brings You Off-Policy RL Training"."""
 
-    needs: ClassVar[frozenset[Measure]] = _READS
+    needs: ClassVar[frozenset[Measure]] = _NEEDS
 
     cap: float = 2.0
 
@@ -38,12 +38,13 @@ class TruncatedImportance:
 
 @dataclass(frozen=True, slots=True)
 class SequenceTruncatedImportance:
-    """`min(product of a sequence's rho, cap)` on each of its tokens: unbiased but for the cap, and noisier.
+    """`min(product of a sequence's rho, cap)` on each of its tokens: unbiased except for the cap, with more variance.
 
-    Long answers reach the cap, or vanish, on gaps that a token would not show. "When Speed Kills Stability", 2025.
+    The products of long answers reach the cap or 0 even where each token's rho is near 1. "When Speed Kills Stability",
+    2025.
     """
 
-    needs: ClassVar[frozenset[Measure]] = _READS
+    needs: ClassVar[frozenset[Measure]] = _NEEDS
 
     cap: float = 2.0
 
@@ -59,14 +60,14 @@ class SequenceTruncatedImportance:
 class MaskedImportance:
     """`rho` of each token where `floor <= rho <= cap`, else 0; the bounds are absolute. IcePop, arXiv:2510.18855."""
 
-    needs: ClassVar[frozenset[Measure]] = _READS
+    needs: ClassVar[frozenset[Measure]] = _NEEDS
 
     floor: float = 0.5
     cap: float = 5.0
 
     def __post_init__(self) -> None:
         if not 0 <= self.floor <= 1 <= self.cap:
-            raise ValueError(f"{self}: needs 0 <= floor <= 1 <= cap, so that equal policies weigh 1")
+            raise ValueError(f"{self}: needs 0 <= floor <= 1 <= cap, so that equal policies have weight 1")
 
     def __call__(self, step: Batch) -> Float[Tensor, " n"]:
         rho = _exp(_gap(step))
@@ -84,4 +85,4 @@ def _exp(log_ratio: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
 
 def _positive(part: TruncatedImportance | SequenceTruncatedImportance) -> None:
     if part.cap < 1:
-        raise ValueError(f"{part}: needs cap >= 1, so that equal policies weigh 1")
+        raise ValueError(f"{part}: needs cap >= 1, so that equal policies have weight 1")

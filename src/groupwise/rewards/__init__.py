@@ -1,4 +1,4 @@
-"""Verdicts to numbers: what shapes a reward, and which rollouts are kept."""
+"""Shaping (verdicts to rewards), and filters that select the samples to train on."""
 
 from groupwise.data.rooms import open_room
 

@@ -1,4 +1,4 @@
-"""Which samples of a rollout are worth training on. They see outcomes, never a shaped reward."""
+"""Filters: select the samples of a rollout to train on. They run before shaping and read outcomes, not rewards."""
 
 import torch
 from jaxtyping import Bool
@@ -16,14 +16,14 @@ def everything(rollout: Batch) -> Bool[Tensor, " s"]:
 
 
 def mixed_outcomes(rollout: Batch) -> Bool[Tensor, " s"]:
-    """The whole rollout if some of its known answers are correct and some are not, else none of it.
+    """The whole rollout if some of its verified answers are correct and some are not, else no sample.
 
-    Dynamic sampling, DAPO, arXiv:2503.14476, equation 11. Unverifiable answers are not known, malformed ones are wrong.
+    Dynamic sampling, DAPO, arXiv:2503.14476, equation 11. Unverifiable answers are ignored; malformed ones are wrong.
 
     >>> from groupwise.data import rollout_of, pack
     >>> [mixed_outcomes(pack([rollout_of(scores)])).tolist() for scores in ([1.0, 0.0], [1.0, 1.0])]
     [[True, True], [False, False]]
     """
     correct = int((rollout.outcome == Outcome.correct).sum())
-    known = int((rollout.outcome != Outcome.unverifiable).sum())
-    return torch.full_like(rollout.outcome, 0 < correct < known, dtype=torch.bool)
+    verified = int((rollout.outcome != Outcome.unverifiable).sum())
+    return torch.full_like(rollout.outcome, 0 < correct < verified, dtype=torch.bool)

@@ -1,4 +1,4 @@
-"""Verdicts to one number a sample. The first of the tuple makes the reward; each of the others changes it."""
+"""Shaping: verdicts to one reward per sample. The first part creates the reward; each later part changes it."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ __all__ = ["Correctness", "KLInReward", "Overlong", "TruncatedIs"]
 
 @dataclass(frozen=True, slots=True)
 class Correctness:
-    """`right` for a score of 1, `wrong` for one of 0, in between on a straight line. It makes the reward."""
+    """`wrong + (right - wrong) * score`: `right` for a score of 1, `wrong` for 0. It creates the reward."""
 
     right: float = 1.0
     wrong: float = 0.0
@@ -25,7 +25,7 @@ class Correctness:
 
 @dataclass(frozen=True, slots=True)
 class Overlong:
-    """Adds 0 up to `limit - buffer` tokens, then down a straight line to `-factor` at the limit, and there it stays.
+    """Subtracts 0 up to `limit - buffer` tokens, then linearly more, up to `factor` at the limit and beyond.
 
     Soft overlong punishment, DAPO, arXiv:2503.14476, equation 13. `limit` is the generation budget.
 
@@ -40,7 +40,7 @@ class Overlong:
 
     def __post_init__(self) -> None:
         if self.buffer < 1:
-            raise ValueError(f"Overlong(buffer={self.buffer}): the punishment needs room of at least one token")
+            raise ValueError(f"Overlong(buffer={self.buffer}): the buffer must be at least one token")
 
     def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
         if len(b) and self.buffer > (budget := int(b.limit.min())):
@@ -55,7 +55,7 @@ class Overlong:
 
 @dataclass(frozen=True, slots=True)
 class TruncatedIs:
-    """The reward of an answer that ran into its budget is `value`, whatever it says. Dr. GRPO's code, with 0."""
+    """Replaces the reward of an answer that reached the token limit by `value`. Dr. GRPO's code, with 0."""
 
     value: float
 
@@ -67,7 +67,7 @@ class TruncatedIs:
 class KLInReward:
     """Subtracts `coefficient * sum over tokens of (log pi_old - log reference)`. RLOO, arXiv:2402.14740, section 2.
 
-    k1 inside a reward has the right gradient, through the score of the answer. A coefficient of 0 reads no reference.
+    k1 in the reward has the exact gradient, through the policy gradient. A coefficient of 0 needs no reference.
     """
 
     coefficient: float

@@ -61,7 +61,7 @@ def test_a_value_that_no_run_can_have_is_refused_with_a_way_out(capsys: pytest.C
         ("sampling.max_tokens", "0", "max_tokens is 0", "at least one token"),
         ("method.group_size", "1", "group_size is 1 and the advantage compares siblings", "take 2 or more"),
         ("method.objective.aggregate", "token_mean", "sequence_ratio", "use sequence_mean or group_mean"),
-        ("method.objective.penalties", KL, "no such model", 'method.models = { reference = "Start" }'),
+        ("method.objective.penalties", KL, "no such model", 'method.models = { reference = "InitialPolicy" }'),
         ("method.shaping", '[{kind="Overlong",buffer=100}]', "larger than the generation budget", "a fraction"),
         ("sinks", '["wandbb"]', "no sink is called 'wandbb'", "tensorboard, wandb, trackio"),
     ):
@@ -82,7 +82,7 @@ def test_a_value_that_no_run_can_have_is_refused_with_a_way_out(capsys: pytest.C
 def test_the_way_out_is_one() -> None:
     """What an error tells one to say can be said as it stands."""
     words = ["--method.objective.penalties", '[{kind="KL",coefficient=0.04}]']
-    assert main(["train", *SMALL, *words, "--method.models", '{ reference = "Start" }']) == 0
+    assert main(["train", *SMALL, *words, "--method.models", '{ reference = "InitialPolicy" }']) == 0
 
 
 def test_a_recipe_file_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:

@@ -76,7 +76,7 @@ def test_code_of_ones_own_is_shown_by_name_and_not_imported(tmp_path, monkeypatc
     path.write_text(
         "method.filter = 'my_file:mine'\nmethod.objective.surrogate = { kind = 'my_file:MyClip', high = 1 }"
     )
-    assert 'keep = "my_file:mine"' in show(str(path)) and "high = 1" in show(str(path))
+    assert 'filter = "my_file:mine"' in show(str(path)) and "high = 1" in show(str(path))
     assert "filter: everything -> my_file:mine" in show_diff("gspo", str(path))
 
 
@@ -191,7 +191,7 @@ def fine(step): return torch.ones_like(step.advantage)
         "objective.aggregate = 'mine:whole'": "returned the shape ()",
         "objective.aggregate = 'mine:lost'": "a loss of nan",
         "objective.aggregate = 'mine:dear'": "AttributeError",
-        "keep = 'mine:some'": "not one truth value for 8 samples",
+        "filter = 'mine:some'": "not one truth value for 8 samples",
         "objective.aggregate = 'mine:fine'": "",
     }
     for line, told in cases.items():

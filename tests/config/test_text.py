@@ -94,7 +94,7 @@ def built(draw: st.DrawFn, cls: type) -> Any:
             (name, InitialPolicy()) for name in sorted({m.model for m in wants(given)} - {"reference"})
         )
         given["group_size"] = max(2, given.get("group_size", 2))
-        given |= {name: max(1, given.get(name, 1)) for name in ("minibatches", "passes")}
+        given |= {name: max(1, given.get(name, 1)) for name in ("minibatches", "epochs")}
     if cls is Recipe:
         given["prompts"] = given["method"].minibatches * draw(st.integers(1, 9))
         stop = tuple(filter(None, draw(values(tuple[str, ...]))))
@@ -219,7 +219,7 @@ def test_an_engine_is_a_part_whose_fields_are_its_kinds_own(tmp_path: Path) -> N
         ("mask", "complete", replace(dapo(), mask=(complete,))),
         ("shaping.1.buffer", "64", dapo(buffer=64)),
         ("shuffle", "samples", replace(dapo(), shuffle="samples")),
-        ("models", '{ reference = "Start" }', replace(dapo(), models=REFERENCE)),
+        ("models", '{ reference = "InitialPolicy" }', replace(dapo(), models=REFERENCE)),
         ("objective", '{ surrogate = "SoftGate" }', replace(dapo(), objective=Objective(surrogate=SoftGate()))),
         ("objective.surrogate.kind", "SoftGate", replace(dapo(), objective=Objective(surrogate=SoftGate()))),
         ("objective.surrogate", '{ kind = "Clip", low = 0.1 }', dapo(low=0.1, high=0.2)),
@@ -277,7 +277,7 @@ def test_paths_are_toml_keys(path, keys):
 
 
 def test_schedules_become_numbers_by_the_code_of_overrides():
-    ramps = (("objective.surrogate.high", Ramp(0.4, 0.2, 10)), ("passes", Ramp(1.0, 3.0, 2)))
+    ramps = (("objective.surrogate.high", Ramp(0.4, 0.2, 10)), ("epochs", Ramp(1.0, 3.0, 2)))
     method = replace(grpo(), schedules=ramps)
     assert at(method, 0).objective.surrogate == Clip(0.2, 0.4)
     assert at(method, 10) == replace(method, objective=replace(method.objective, surrogate=Clip(0.2, 0.2)), epochs=3)
@@ -365,10 +365,10 @@ sinks = 'wandb'; method = 'gspo'
     recipe.sinks: 'wandb' is a string; expected a list
 method.shuffle = 'cards'
     recipe.method.shuffle: 'cards' is not one of prompts, samples
-method.models = [['reference', 'Start']]
-    recipe.method.models: [['reference', 'Start']] is a list; expected a table
+method.models = [['reference', 'InitialPolicy']]
+    recipe.method.models: [['reference', 'InitialPolicy']] is a list; expected a table
 method.models.reference = 'Clip'
-    recipe.method.models.reference: Clip is no Start
+    recipe.method.models.reference: Clip is no InitialPolicy
 method.objective.aggregate = 'centred'
     recipe.method.objective.aggregate: centred is no Aggregate
 method.objective.aggregate = 'token_ratio'
@@ -435,7 +435,7 @@ def test_several_errors_come_together():
         ("objective.surrogate.hihg", "1", "method.objective.surrogate: Clip has no field 'hihg'"),
         ("shaping.7.buffer", "1", "method.shaping: there is no element '7'"),
         ("a b", "1", "'a b' is no path to a field"),
-        ("passes", "often", "method.epochs: 'often' is a string"),
+        ("epochs", "often", "method.epochs: 'often' is a string"),
     ],
 )
 def test_overrides_tell_what_is_wrong(path, text, told):

@@ -94,7 +94,7 @@ def test_how_often_a_run_saves_may_change(run: Path) -> None:
 
 
 def test_a_recipe_that_no_longer_fits_its_checkpoint(run: Path) -> None:
-    substitute(run / RECIPE, 'reference = "Start"', 'other = "Start"')
+    substitute(run / RECIPE, 'reference = "InitialPolicy"', 'other = "InitialPolicy"')
     substitute(run / RECIPE, 'model = "reference"', 'model = "other"')
     with pytest.raises(BadData, match="does not fit its changed recipe"):
         resume(str(run), changed=True)

@@ -5,11 +5,9 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["HF_HUB_OFFLINE"] = "1"
 
-from jaxtyping import install_import_hook
+from tests import checked
 
-import tests.checked  # noqa: F401  (found by name below)
-
-install_import_hook("groupwise", "tests.checked.check")
+checked.install()
 
 import torch  # noqa: E402
 from hypothesis import settings  # noqa: E402

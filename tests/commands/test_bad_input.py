@@ -59,7 +59,7 @@ def test_a_value_that_no_run_can_have_is_refused_with_a_way_out(capsys: pytest.C
         ("sampling.temperature", "0", "greedy answers of a group are all alike", "above 0"),
         ("sampling.top_p", "0.9", "sampling is truncated", "eval and sample take it"),
         ("sampling.max_tokens", "0", "max_tokens is 0", "at least one token"),
-        ("method.group_size", "1", "group_size is 1 and the advantage compares siblings", "take 2 or more"),
+        ("method.group_size", "1", "group_size is 1 and the advantage compares samples of a group", "use 2 or more"),
         ("method.objective.aggregate", "token_mean", "sequence_ratio", "use sequence_mean or group_mean"),
         ("method.objective.penalties", KL, "no such model", 'method.models = { reference = "InitialPolicy" }'),
         ("method.shaping", '[{kind="Overlong",buffer=100}]', "larger than the generation budget", "a fraction"),

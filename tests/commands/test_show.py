@@ -112,7 +112,7 @@ def errors_of(toml: str, **options) -> list[str]:
 @pytest.fixture
 def no_doors(monkeypatch):
     """Only the recipe's text and its method are looked at."""
-    monkeypatch.setattr(checking, "doors", lambda *_, **__: [])
+    monkeypatch.setattr(checking, "check_inputs", lambda *_, **__: [])
 
 
 @pytest.fixture(autouse=True)
@@ -197,7 +197,7 @@ def fine(step): return torch.ones_like(step.advantage)
     for line, told in cases.items():
         problems = errors_of(SMALL + f"[method]\n{line}", use=use)
         assert [told in problem for problem in problems] == [True] if told else problems == [], line
-    assert "is code in a file" in errors_of(SMALL + "[method]\nkeep = 'mine:some'")[0]
+    assert "is code in a file" in errors_of(SMALL + "[method]\nfilter = 'mine:some'")[0]
 
 
 def test_nothing_is_told_twice():

@@ -386,7 +386,7 @@ method.objective.penalties = ['KL']
 method.objective.penalties = [{ kind = 'KL', coefficient = 1 }]
     recipe.method: a part needs Logp('reference') and there is no such model
 method = { group_size = 1, advantage = ['centred'] }
-    recipe.method: group_size is 1 and the advantage compares siblings
+    recipe.method: group_size is 1 and the advantage compares samples of a group
 method = { base = 'gspo', objective = { aggregate = 'token_mean' } }
     recipe.method.objective: sequence_ratio gives a sequence one ratio, and token_mean would weigh
 method = { base = 'gspo', objective = { aggregate = 'budget_mean' } }

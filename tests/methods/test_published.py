@@ -24,7 +24,7 @@ each = pytest.mark.parametrize("method", published, ids=NAMES)
 
 
 def test_the_policy_is_no_model_beside_itself():
-    with pytest.raises(ValueError, match="under training"):
+    with pytest.raises(ValueError, match="the model under training"):
         Method(models=(("policy", InitialPolicy()),))
 
 
@@ -115,7 +115,7 @@ def test_the_search_for_names_finds_them():
 
 
 def test_a_method_refuses_what_cannot_be():
-    with pytest.raises(ValueError, match="compares siblings"):
+    with pytest.raises(ValueError, match="compares samples of a group"):
         grpo(group_size=1)
     with pytest.raises(ValueError, match="no such model"):
         Method(objective=grpo().objective)
@@ -128,7 +128,7 @@ def test_a_method_refuses_what_cannot_be():
 def test_the_gap_of_the_engine_is_answered_for_once():
     weighed = Objective(weights=(TruncatedImportance(2.0),))
     assert Method(objective=weighed).proximal == "recomputed"
-    with pytest.raises(ValueError, match="count it twice"):
+    with pytest.raises(ValueError, match="correct it twice"):
         Method(objective=weighed, proximal="sampled")
 
 

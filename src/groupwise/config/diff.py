@@ -26,7 +26,7 @@ def differences(a: Any, b: Any, hint: Any, where: str) -> list[str]:
     if type(a) is not type(b) or not is_dataclass(a) or isinstance(a, Named):
         return [f"{where}: {label(a, hint)} -> {label(b, hint)}"]
     lines, hints = [], hints_of(type(a))
-    beside = {f.name: f.metadata["beside"] for f in fields(a) if "beside" in f.metadata}
+    beside = {f.name: f.metadata["printed_with"] for f in fields(a) if "printed_with" in f.metadata}
     for f in fields(a):
         path = f"{where}.{f.name}" if where else f.name
         with_it = [g for g in fields(a) if beside.get(g.name) == f.name]

@@ -1,4 +1,4 @@
-"""Published methods, one a file: each is a function that returns a `Method`, with its reference beside it."""
+"""Published methods, one per file: a function that returns a `Method`, and its `REFERENCE`."""
 
 from groupwise.data.rooms import open_room
 

@@ -10,7 +10,7 @@ __all__ = ["cispo"]
 
 
 def cispo(*, group_size: int = 16, floor: float = 0.0, cap: float = 5.0, minibatches: int = 16) -> Method:
-    """Clips the importance weight instead of the objective: no token loses its gradient. Mixed groups only."""
+    """Clips the importance weight, not the objective, so every token keeps its gradient. Mixed groups only."""
     return Method(
         group_size=group_size,
         filter=mixed_outcomes,
@@ -36,13 +36,13 @@ A_it = (R_i - mean(R)) / std(R)""",
             "5 absolute, as ScaleRL (arXiv:2510.13786)",
         ),
         Difference("lower bound", "none in effect", "not released; verl example: relative 10, so none", "0, so none"),
-        Difference("group size", "not said", "not released; ScaleRL 16", "16 (inferred)"),
+        Difference("group size", "not specified", "not released; ScaleRL 16", "16 (inferred)"),
         Difference("minibatches", "16, as the comparison with DAPO (recalled)", "not released; verl 4", "16"),
         Difference("mixed groups only", "as in DAPO", "not released", "yes, refill = 10"),
         Difference(
             "length penalty", "as in DAPO, no buffer given", "not released", "none; add Overlong(buffer) to shaping"
         ),
-        Difference("std of a group", "not said which", "TRL: of the batch; verl: ddof 1", "ddof 1, plus 1e-6"),
+        Difference("std of a group", "not specified", "TRL: of the batch; verl: ddof 1", "ddof 1, plus 1e-6"),
     ),
     proofs=(
         "tests/golden/test_methods.py::test_whole_path[cispo]",

@@ -41,17 +41,20 @@ R_length = 0                                 if |o| <= L_max - L_cache
         Difference("token mean over", "the tokens of a group", "the global minibatch", "the whole step"),
         Difference("minibatches", "16 of 512 responses", "16 of 32 prompts", "16 of prompts / 16"),
         Difference(
-            "rounds of sampling", "until full", "10, then an error", "refill = 10, then what is live is trained on"
+            "rounds of sampling",
+            "until the batch is full",
+            "10, then an error",
+            "refill = 10, then it trains on the mixed groups",
         ),
         Difference(
-            "prompts of a round", "not said", "three times what is needed; surplus dropped", "exactly what is missing"
+            "prompts of a round", "not specified", "three times the number; surplus dropped", "the missing prompts only"
         ),
-        Difference("groups are kept by", "number of right answers", "accuracy, not the shaped reward", "outcomes"),
+        Difference("groups are selected by", "number of right answers", "accuracy, not the shaped reward", "outcomes"),
         Difference(
             "overlong buffer", "4096 of 20480", "4096 of 20480", "4096; the limit is max_tokens, 20480 in the paper"
         ),
         Difference("overlong filtering", "in the ablation", "not in the code, on purpose", 'none; mask = ["complete"]'),
-        Difference("std of a group", "not said which", "ddof 1, plus 1e-6", "ddof 1, plus 1e-6"),
+        Difference("std of a group", "not specified", "ddof 1, plus 1e-6", "ddof 1, plus 1e-6"),
         Difference("warm-up", "20 rollout steps", "10 optimizer steps", "the recipe's: optimizer.warmup"),
         Difference("weight decay", "none", "0.1", "the recipe's: optimizer.weight_decay"),
         Difference("learning rate", "1e-6", "1e-6", "the recipe's: optimizer.lr"),

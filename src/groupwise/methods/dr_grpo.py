@@ -33,7 +33,10 @@ A_i = R_i - mean(R)""",
             "length divisor", "none: a sum over tokens", "the budget generate_max_length", "the budget max_tokens"
         ),
         Difference(
-            "answers cut by the budget", "not said", "reward 0, in the group's mean", "reward 0, in the group's mean"
+            "answers cut by the budget",
+            "not specified",
+            "reward 0, in the group's mean",
+            "reward 0, in the group's mean",
         ),
         Difference("group size", "8", "8", "8"),
         Difference("clip range", "eps", "0.2", "0.2"),

@@ -9,7 +9,7 @@ __all__ = ["gmpo"]
 
 
 def gmpo(*, group_size: int = 8, log_low: float = 0.4, log_high: float = 0.4, minibatches: int = 8) -> Method:
-    """The geometric mean of token ratios, each clipped first and in a wide window; the sequence's is not clipped."""
+    """The geometric mean of token ratios. Each token ratio is clipped, in a wide range; their mean is not."""
     return Method(
         group_size=group_size,
         advantage=(Standardised(),),
@@ -30,11 +30,11 @@ J = 1/G sum_i { prod_t min[ r_it^sgn(A_i), clip(r_it^sgn(A_i), eps_1, eps_2) ]^s
 A_i = (R_i - mean(R)) / std(R)""",
     differences=(
         Difference("window", "(e^-0.4, e^0.4)", "-0.4 and 0.4 in log space", "log_low = log_high = 0.4"),
-        Difference("clamp of a token's log-ratio", "none", "not read again", "within -20 and 20, before the mean"),
+        Difference("clamp of a token's log-ratio", "none", "recalled", "within -20 and 20, before the mean"),
         Difference(
             "unequal bounds for A < 0",
-            "the two change places",
-            "they do not: -low and high for both signs",
+            "the two are swapped",
+            "not swapped: -low and high for both signs",
             "as the code",
         ),
         Difference("group size", "8", "8", "8"),
@@ -43,15 +43,15 @@ A_i = (R_i - mean(R)) / std(R)""",
             "aggregate",
             "sequences, then groups",
             "sequences of a minibatch, groups ignored",
-            "sequence_mean: shuffled minibatches hold parts of groups, which group_mean would take for wholes",
+            "sequence_mean, because shuffled minibatches contain parts of groups",
         ),
-        Difference("std of a group", "not said which", "ddof 1, plus 1e-8", "ddof 1, plus 1e-6"),
+        Difference("std of a group", "not specified", "ddof 1, plus 1e-8", "ddof 1, plus 1e-6"),
         Difference(
             "advantages that vary within an answer", "not defined", "one answer at a time; verl: their mean", "refused"
         ),
         Difference(
             "answers cut by the budget",
-            "not said",
+            "not specified",
             "reward 0, from its code base",
             "none; add TruncatedIs(0) to shaping",
         ),

@@ -10,7 +10,7 @@ __all__ = ["grpo"]
 
 
 def grpo(*, group_size: int = 64, clip: float = 0.2, kl: float = 0.04) -> Method:
-    """Group z-scores as advantage, PPO's clip, k3 KL to the start in the loss, mean over each group (equation 3)."""
+    """Group z-scores as advantage, PPO's clip, k3 KL to the initial policy in the loss, mean per group (equation 3)."""
     return Method(
         group_size=group_size,
         advantage=(Standardised(),),
@@ -38,12 +38,12 @@ D_it = pi_ref / pi - log(pi_ref / pi) - 1""",
         ),
         Difference(
             "KL of a token beyond log(ref / pi) = 20",
-            "grows on",
+            "unbounded",
             "verl: x within +-20, k3 within +-10 (recalled)",
             "x at most 20: no gradient",
         ),
         Difference("clip range", "eps, no value", "verl and TRL 0.2", "0.2 (inferred)"),
-        Difference("std of a group", "not said which", "verl, TRL, oat, OpenRLHF: ddof 1", "ddof 1"),
+        Difference("std of a group", "not specified", "verl, TRL, oat, OpenRLHF: ddof 1", "ddof 1"),
         Difference(
             "added to the std", "nothing", "verl 1e-6, oat 1e-8, TRL 1e-4", "1e-6; equal rewards give exactly 0"
         ),
@@ -51,7 +51,7 @@ D_it = pi_ref / pi - log(pi_ref / pi) - 1""",
             "aggregate",
             "tokens, then sequences, then groups",
             'verl and TRL now default to the token mean; before: over sequences, groups ignored ("sequence_mean")',
-            "group_mean; the same bits where groups have equally many live members",
+            "group_mean; equal to the bit if groups have equally many live members",
         ),
         Difference("updates per sampling", "1 (recalled)", "verl and TRL: several", "1"),
         Difference("reference", "the policy at the start of each outer round", "fixed", "the start of the run"),

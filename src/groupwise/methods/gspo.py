@@ -9,7 +9,7 @@ __all__ = ["gspo"]
 
 
 def gspo(*, group_size: int = 16, low: float = 3e-4, high: float = 4e-4, minibatches: int = 4) -> Method:
-    """GRPO with one ratio per sequence (equation 5) and no KL; the clip range shrinks to match."""
+    """GRPO with one ratio per sequence (equation 5), a correspondingly small clip range, and no KL."""
     return Method(
         group_size=group_size,
         advantage=(Standardised(),),
@@ -28,7 +28,7 @@ A_i = (R_i - mean(R)) / std(R)""",
     differences=(
         Difference("clip range", "3e-4 and 4e-4", "not released; verl and TRL the same", "3e-4 and 4e-4"),
         Difference("minibatches", "4", "not released; verl and TRL 4", "4"),
-        Difference("group size", "not said", "not released; verl examples 16", "16 (inferred)"),
+        Difference("group size", "not specified", "not released; verl examples 16", "16 (inferred)"),
         Difference("exponent's clamp", "none", "verl: at most 10", "within -20 and 20"),
         Difference(
             "aggregate",
@@ -36,16 +36,16 @@ A_i = (R_i - mean(R)) / std(R)""",
             "verl: forced to sequences, groups ignored",
             "group_mean; a token mean is refused",
         ),
-        Difference("std of a group", "not said which", "verl and TRL: ddof 1", "ddof 1, plus 1e-6"),
+        Difference("std of a group", "not specified", "verl and TRL: ddof 1", "ddof 1, plus 1e-6"),
         Difference("KL", "none", "not released; TRL 0", "none"),
         Difference(
             "experts of a mixture",
-            "no replay; GRPO beside it has R2",
+            "no replay; its GRPO baseline uses R2",
             "not released; ms-swift: R2 and R3",
-            'as chosen; routing.replay = "learner" or "engine"',
+            'none; routing.replay = "learner" or "engine"',
         ),
         Difference(
-            "old policy", "could be the engine's", "not released; verl: recomputed", 'recomputed; proximal = "sampled"'
+            "old policy", "can be the engine's", "not released; verl: recomputed", 'recomputed; proximal = "sampled"'
         ),
     ),
     proofs=(

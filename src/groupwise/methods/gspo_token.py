@@ -9,7 +9,7 @@ __all__ = ["gspo_token"]
 
 
 def gspo_token(*, group_size: int = 16, low: float = 3e-4, high: float = 4e-4, minibatches: int = 4) -> Method:
-    """GSPO whose gradient reaches each token through itself alone; equal to GSPO where a sequence has one advantage."""
+    """GSPO with a gradient per token. It equals GSPO if all tokens of a sequence have the same advantage."""
     return Method(
         group_size=group_size,
         advantage=(Standardised(),),
@@ -30,12 +30,12 @@ s_i = exp( 1/|y_i| sum_t log(pi(y_it) / pi_old(y_it)) )""",
             "clip range", "3e-4 and 4e-4, stated for GSPO", "not released; verl the same", "3e-4 and 4e-4 (inferred)"
         ),
         Difference("minibatches", "4, stated for GSPO", "not released; verl 4", "4 (inferred)"),
-        Difference("group size", "not said", "not released; verl examples 16", "16 (inferred)"),
+        Difference("group size", "not specified", "not released; verl examples 16", "16 (inferred)"),
         Difference(
             "advantage",
-            "one a token, from elsewhere",
+            "one per token, given",
             "verl: the group's, on every token",
-            "the group's; credit gives others",
+            "the group's; a credit may vary it per token",
         ),
         Difference("exponent's clamp", "none", "verl: at most 10", "within -20 and 20"),
         Difference(

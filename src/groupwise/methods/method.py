@@ -1,4 +1,4 @@
-"""What a paper fixes, as one value."""
+"""`Method`: the parts and constants of a published method, as one value."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -16,20 +16,22 @@ __all__ = ["Method"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
-    """A published method: parts from draw to gradient, each defaulted to the plain thing. Hashable.
+    """A published method: the parts and constants from prompt choice to gradient. Hashable.
 
-    An iteration is cut into `minibatches` steps and swept `passes` times, shuffled by `prompts` or by `samples`.
-    `proximal` says whose log-probs are the old ones: `recomputed` by the learner, or as `sampled` by the engine.
+    An epoch of an iteration has `minibatches` optimizer steps, and an iteration has `epochs` epochs, shuffled by
+    `prompts` or by `samples`. `refill` is the number of extra sampling rounds that replace filtered prompts.
+    `proximal` selects the old log-probs: `recomputed` by the learner, or `sampled` from the engine.
     `unverifiable` answers are excluded from statistics, sums and divisors, count as wrong, or drop their group.
-    `routing` says what is done about the experts of a mixture: nothing, unless a paper does.
-    `schedules` change constants over the iterations: pairs of a dotted path and a `Schedule`.
+    `routing` configures router replay for mixtures of experts; the default is none.
+    `models` are the side models, and `memory` the memories, as pairs of a name and a value.
+    `schedules` are pairs of a dotted path to a constant and a `Schedule`.
     """
 
     group_size: int = 8
     curriculum: Curriculum = Shuffled()  # noqa: RUF009
     strategy: Strategy = Independent()  # noqa: RUF009
     filter: Filter = everything
-    refill: int = field(default=0, metadata={"beside": "filter"})
+    refill: int = field(default=0, metadata={"printed_with": "filter"})
     unverifiable: Literal["exclude", "wrong", "drop_group"] = "exclude"
     shaping: tuple[Shaping, ...] = (Correctness(),)
     advantage: tuple[Advantage, ...] = ()
@@ -52,34 +54,34 @@ class Method:
         if not self.shaping:
             raise ValueError("shaping is empty: its first part makes the reward, for instance Correctness()")
         if "policy" in dict(self.models):
-            raise ValueError("no model beside the policy is called policy: that is the one under training\nrename it")
+            raise ValueError("models has an entry called policy, the name of the model under training\nrename it")
         missing = sorted(
             {m.model for m in self.needs if isinstance(m, Logp)} - {"policy"} - {n for n, _ in self.models}
         )
         if missing:
             raise ValueError(
                 f"a part needs Logp({missing[0]!r}) and there is no such model\n"
-                f'say method.models = {{ {missing[0]} = "Start" }}, or set the part\'s coefficient to 0'
+                f'set method.models = {{ {missing[0]} = "InitialPolicy" }}, or the part\'s coefficient to 0'
             )
         if self.group_size == 1 and any(getattr(a, "compares", False) for a in self.advantage):
-            why = "group_size is 1 and the advantage compares siblings: every advantage would be 0"
-            raise ValueError(f"{why}\ntake 2 or more")
+            why = "group_size is 1 and the advantage compares samples of a group: every advantage would be 0"
+            raise ValueError(f"{why}\nuse 2 or more")
         if self.proximal == "sampled" and self.objective.weights:
-            why = "proximal is sampled, so ratios answer for the engine's gap already: weights would count it twice"
-            raise ValueError(f"{why}\ndrop objective.weights, or say proximal = recomputed")
+            why = "proximal is sampled, so ratios already include the engine's gap: weights would correct it twice"
+            raise ValueError(f"{why}\nremove objective.weights, or set proximal = recomputed")
         if self.proximal == "sampled" and self.routing.replay == "learner":
-            why = "proximal is sampled, so the learner reads no old log-probs, and routing.replay has nothing to replay"
-            raise ValueError(f'{why}\nsay routing.replay = "engine", or proximal = "recomputed"')
+            why = "proximal is sampled, so no old log-probs are computed: routing.replay has nothing to replay"
+            raise ValueError(f'{why}\nset routing.replay = "engine", or proximal = "recomputed"')
 
     @property
     def models_in_use(self) -> tuple[tuple[str, InitialPolicy], ...]:
-        """The models beside the policy that a part reads; all of them where a schedule may change a coefficient."""
+        """The side models that a part reads; all of them if a schedule may change a coefficient."""
         if self.schedules:
             return self.models
-        read = {m.model for m in self.needs if isinstance(m, Logp)}
-        return tuple((name, start) for name, start in self.models if name in read)
+        names = {m.model for m in self.needs if isinstance(m, Logp)}
+        return tuple((name, model) for name, model in self.models if name in names)
 
     @property
     def needs(self) -> frozenset[Measure]:
-        """All the measures that the parts read."""
+        """The measures that the parts of the method read."""
         return needs((*self.shaping, *self.advantage, self.credit, *self.mask, self.objective))

@@ -1,4 +1,4 @@
-"""Every published method, found by its file."""
+"""`published`: the list of published methods, found by their files."""
 
 from collections.abc import Callable
 from importlib import import_module
@@ -11,7 +11,7 @@ __all__ = ["published"]
 
 
 def _published() -> tuple[Callable[..., Method], ...]:
-    """The functions that are called like their file and stand beside a reference, in the order of their papers."""
+    """The functions named like their file, ordered by the arXiv number of their reference."""
     room = __name__.rpartition(".")[0]
     files = {name: module for name, module in names_of(room).items() if module == f"{room}.{name}" != __name__}
     methods = (getattr(import_module(module), name) for name, module in files.items())
@@ -19,4 +19,4 @@ def _published() -> tuple[Callable[..., Method], ...]:
 
 
 published = _published()
-"""Every published method, in the order in which they are shown: that of their papers."""
+"""Every published method, in display order (by arXiv number)."""

@@ -1,4 +1,4 @@
-"""Where a method comes from, how its paper prints it, and where paper, authors' code and we differ."""
+"""`Reference`: a method's paper and formula, and the differences between paper, authors' code and this code."""
 
 import sys
 from collections.abc import Callable
@@ -11,7 +11,7 @@ __all__ = ["Difference", "Reference", "reference_of"]
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One constant or choice: as the paper says it, as the authors' released code has it, and as it is here."""
+    """One constant or choice: in the paper, in the authors' released code, and here."""
 
     what: str
     paper: str
@@ -21,9 +21,9 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
-    """A published method's source. `formula` is plain text; `proofs` are the ids of tests that hold us to it.
+    """The source of a published method. `formula` is plain text; `proofs` are the ids of the tests that verify it.
 
-    In a difference, *recalled* marks what was not read again in its source, and *inferred* what no source says.
+    In a difference, *recalled* marks a value that was not checked again in its source, *inferred* one without a source.
     """
 
     paper: str
@@ -34,7 +34,7 @@ class Reference:
 
 
 def reference_of(method: Callable[..., Method]) -> Reference:
-    """The reference that stands beside a method's function.
+    """The `REFERENCE` in the file of a method's function.
 
     >>> from groupwise.methods import published
     >>> {reference_of(method).arxiv[:2] for method in published} <= {"24", "25"}

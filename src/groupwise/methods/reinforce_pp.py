@@ -10,7 +10,7 @@ __all__ = ["reinforce_pp"]
 
 
 def reinforce_pp(*, group_size: int = 1, clip: float = 0.2, kl: float = 0.01, minibatches: int = 8) -> Method:
-    """One answer a prompt; per-token KL inside the returns, whitened over all tokens of the iteration; PPO's clip."""
+    """One answer per prompt, returns with KL per token, whitened over all tokens of the iteration, and PPO's clip."""
     return Method(
         group_size=group_size,
         credit=WhitenedTokens(ReturnsToGo(kl=kl), ddof=0),
@@ -32,7 +32,7 @@ A^_t = (A_t - mean over the batch's tokens) / std over the batch's tokens""",
         Difference("KL coefficient", "0.01, for reasoning 0.001 (recalled)", "OpenRLHF 0.01", "0.01"),
         Difference("clip range", "0.2 (recalled)", "OpenRLHF 0.2", "0.2"),
         Difference("minibatches", "8: 1024 by 128 (recalled)", "OpenRLHF: the same default", "8"),
-        Difference("std", "not said which", "OpenRLHF: ddof 0, floor 1e-8; verl: ddof 1", "ddof 0, plus 1e-8"),
+        Difference("std", "not specified", "OpenRLHF: ddof 0, floor 1e-8; verl: ddof 1", "ddof 0, plus 1e-8"),
         Difference(
             "rewards are clipped",
             "to a range, not given",

@@ -11,7 +11,7 @@ __all__ = ["rloo"]
 
 
 def rloo(*, group_size: int = 4, kl: float = 0.03) -> Method:
-    """The whole answer as one action, the others' mean as its baseline, KL inside the reward; one step, no ratio."""
+    """The whole answer as one action, the others' mean as baseline, KL in the reward; one step, without a ratio."""
     return Method(
         group_size=group_size,
         shaping=(Correctness(), KLInReward(kl)),
@@ -35,13 +35,13 @@ log pi(y | x) = sum_t log pi(y_t | x, y_<t)""",
             "surrogate",
             "REINFORCE: A log pi(y | x)",
             "TRL: clipped ratio of whole sequences; verl: PPO's per token",
-            "REINFORCE; the same gradient on the policy itself",
+            "REINFORCE; the same gradient at pi = pi_old",
         ),
         Difference(
             "updates per sampling",
             "2, without a ratio (through TRL's index)",
             "TRL: several, with the clip",
-            "1, so that no ratio is missing",
+            "1, so that no ratio is needed",
         ),
         Difference("length divisor", "none", "TRL none; verl the token mean", "none: sequence_sum"),
         Difference("KL and the baseline", "KL before it", "OpenRLHF: after it, per token", "before it"),

@@ -9,7 +9,7 @@ __all__ = ["sapo"]
 
 
 def sapo(*, group_size: int = 16, positive: float = 1.0, negative: float = 1.05, minibatches: int = 4) -> Method:
-    """A smooth gate on the token ratio instead of a clip; it closes faster for negative advantages."""
+    """A smooth gate on the token ratio instead of a clip; it decays faster for negative advantages."""
     return Method(
         group_size=group_size,
         advantage=(Standardised(),),
@@ -28,9 +28,9 @@ A_i = (R_i - mean(R)) / std(R)""",
     differences=(
         Difference("temperatures", "1.0 and 1.05", "not released; verl, TRL and ms-swift the same", "1.0 and 1.05"),
         Difference("minibatches", "4 (recalled)", "not released; verl 4 and 8", "4"),
-        Difference("group size", "not said", "not released; verl examples 16", "16 (inferred)"),
+        Difference("group size", "not specified", "not released; verl examples 16", "16 (inferred)"),
         Difference("aggregate", "tokens, sequences, groups", "verl: forced to sequences, groups ignored", "group_mean"),
-        Difference("std of a group", "not said which", "verl and TRL: ddof 1", "ddof 1, plus 1e-6"),
+        Difference("std of a group", "not specified", "verl and TRL: ddof 1", "ddof 1, plus 1e-6"),
         Difference("KL", "none", "not released; none", "none"),
     ),
     proofs=(

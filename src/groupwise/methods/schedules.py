@@ -1,4 +1,4 @@
-"""Constants that change over a run. No part knows time: `at` writes the numbers in, once an iteration."""
+"""Schedules: constants that change over a run. `at` writes the current numbers into the method, once per iteration."""
 
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -9,14 +9,14 @@ __all__ = ["Ramp", "Schedule"]
 
 @runtime_checkable
 class Schedule(Protocol):
-    """A number for an iteration, counted from 0."""
+    """The value of a constant at an iteration, counted from 0."""
 
     def __call__(self, iteration: int) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Ramp:
-    """From `start` to `end` in a straight line over the first `over` iterations, then `end`.
+    """Linear from `start` to `end` over the first `over` iterations, then `end`.
 
     >>> [Ramp(2.0, -2.0, 500)(i) for i in (0, 125, 500, 900)]
     [2.0, 1.0, -2.0, -2.0]

@@ -15,7 +15,7 @@ from groupwise.environments import calculator_tools, user_environment
 from groupwise.models import find_model, read_tokenizer
 from groupwise.rollout import DrawSampler, Turns
 from groupwise.tasks import BigSums
-from groupwise.tasks.big_sums import KINDS, PROBLEMS, call, numbered, slipped, sum_demonstrations
+from groupwise.tasks.big_sums import KINDS, PROBLEMS, call, numbered, sum_demonstrations, with_wrong_digit
 from groupwise.verifiers import last_number
 from tests.rollout.fakes import Scripted
 
@@ -134,7 +134,7 @@ def test_they_are_always_the_same() -> None:
 @given(st.integers(0, 2**31))
 def test_a_slip_changes_one_digit_and_leaves_a_legal_sum(seed: int) -> None:
     before = numbered(Random(seed).randrange(PROBLEMS))
-    after = slipped(before[:-1], Random(seed)) + "="
+    after = with_wrong_digit(before[:-1], Random(seed)) + "="
     split(after)
     assert sum(a != b for a, b in zip(before, after)) == 1
 

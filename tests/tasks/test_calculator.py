@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from groupwise.data import Outcome, Prompt, Sample, Task, Verifier
 from groupwise.tasks import Calculator, calculator_answer, demonstrations
-from groupwise.tasks.calculator import OPERANDS, how_many, is_held_out, numbered, worked
+from groupwise.tasks.calculator import OPERANDS, how_many, is_held_out, numbered, solve
 
 TASK = Calculator(lambda text: tuple(map(ord, text)))
 ALL = [TASK[i] for i in range(len(TASK))]
@@ -47,7 +47,7 @@ def brute_force(operands: int) -> list[str]:
 
 
 def judge(problem: str, text: str):
-    prompt = Prompt(problem, (), problem, {"answer": worked(problem)[1]})
+    prompt = Prompt(problem, (), problem, {"answer": solve(problem)[1]})
     return asyncio.run(calculator_answer(prompt, Sample(context=(), stream=(0,), text=text)))
 
 
@@ -60,7 +60,7 @@ def test_is_a_task_and_a_verifier():
 
 
 def test_the_example_of_the_specification():
-    assert worked("7*5+8-9+3=") == ("7*5=35;35+8=43;43-9=34;34+3=37;", 37)
+    assert solve("7*5+8-9+3=") == ("7*5=35;35+8=43;43-9=34;34+3=37;", 37)
 
 
 def test_numbering_lists_every_problem_once():
@@ -87,7 +87,7 @@ def test_any_numbered_problem_is_legal_and_worked_left_to_right(place: tuple[int
     problem = numbered(*place)
     assert_legal(problem)
     assert len(re.findall(r"\d", problem)) == place[1]
-    chain, result = worked(problem)
+    chain, result = solve(problem)
     values = totals(problem)
     assert result == values[-1]
     assert [eval(step.replace("=", "==")) for step in chain.split(";")[:-1]] == [True] * (place[1] - 1)
@@ -149,7 +149,7 @@ def test_demonstrations_are_true_and_never_held_out(seed: int, chain_share: floa
         assert not is_held_out(problem)
         chain, _, result = answer.partition("#")
         assert int(result) == totals(problem)[-1]
-        assert chain in ("", worked(problem)[0])
+        assert chain in ("", solve(problem)[0])
         assert judge(problem, answer).outcome is Outcome.correct
 
 

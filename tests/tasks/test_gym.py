@@ -49,8 +49,8 @@ def judged(task: Problems, *answers: tuple[Prompt, str]) -> list[tuple[str, floa
 def test_the_problems_are_the_same_in_every_run(legs: Problems) -> None:
     again = gym_task("reasoning_gym:leg_counting", encode)
     assert again.training == legs.training and again.held_out == legs.held_out
-    assert len({" ".join(p.text.split()) for p in (*legs.training, *legs.held_out)}) == legs.facts[0].rows
-    assert 0.05 < len(legs.held_out) / legs.facts[0].rows < 0.15
+    assert len({" ".join(p.text.split()) for p in (*legs.training, *legs.held_out)}) == legs.stats[0].rows
+    assert 0.05 < len(legs.held_out) / legs.stats[0].rows < 0.15
 
 
 def test_its_own_scorer_judges(legs: Problems) -> None:

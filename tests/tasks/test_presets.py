@@ -64,7 +64,7 @@ def test_a_directory_has_its_splits(tmp_path: Path) -> None:
     task = read("gsm8k", tmp_path)
     assert [p.id for p in task.training] == ["gsm8k/1", "gsm8k/2", "gsm8k/3"]
     assert [p.id for p in task.held_out] == ["gsm8k-held-out/1", "gsm8k-held-out/2"]
-    assert [(f.training, f.held_out) for f in task.facts] == [(3, 0), (0, 2)]
+    assert [(f.training, f.held_out) for f in task.stats] == [(3, 0), (0, 2)]
 
 
 def test_an_overlap_is_refused_with_both_rows(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_one_file_is_split_like_ones_own(tmp_path: Path) -> None:
 
 
 def test_repeated_rows_are_used_once(tmp_path: Path) -> None:
-    (facts,) = read("dapo-math-17k", write(tmp_path / "dapo.jsonl", PUBLISHED["dapo-math-17k"][0])).facts
+    (facts,) = read("dapo-math-17k", write(tmp_path / "dapo.jsonl", PUBLISHED["dapo-math-17k"][0])).stats
     assert (facts.rows, facts.repeated) == (6, (2, 4, 6))
 
 
@@ -124,11 +124,11 @@ def test_the_last_box_of_a_solution() -> None:
 def test_a_hub_name_is_asked_for_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def problems_of(source: str, encode: object, shapes: object, split: str, name: str) -> None:
+    def read_problems(source: str, encode: object, layouts: object, split: str, name: str) -> None:
         asked.append((source, split, name))
         raise Usage("enough")
 
-    monkeypatch.setattr("groupwise.tasks.presets.problems_of", problems_of)
+    monkeypatch.setattr("groupwise.tasks.presets.read_problems", read_problems)
     for name in PRESETS:
         with pytest.raises(Usage, match="enough"):
             find_task(name, encode)

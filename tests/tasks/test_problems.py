@@ -108,10 +108,10 @@ def test_a_share_is_a_share(tmp_path, share: float):
 
 
 def test_a_missing_file_names_its_neighbours(tmp_path):
-    assert "no .jsonl file is in" in refused(tmp_path / "problem.jsonl")
+    assert "has no .jsonl file" in refused(tmp_path / "problem.jsonl")
     write(tmp_path / "problems.jsonl", row(1))
     said = refused(tmp_path / "problem.jsonl")
-    assert "there is no file" in said and "beside it: problems.jsonl" in said
+    assert "there is no file" in said and "has problems.jsonl" in said
 
 
 def test_a_directory_without_rows(tmp_path):
@@ -213,21 +213,21 @@ def test_a_conversation_goes_to_the_encoder_as_it_is(tmp_path):
 
 
 def facts_of(tmp_path, *rows):
-    (facts,) = Problems.read(write(tmp_path / "a.jsonl", *rows), encode).facts
+    (facts,) = Problems.read(write(tmp_path / "a.jsonl", *rows), encode).stats
     return facts
 
 
 def test_what_is_asked_again_is_left_out_and_told(tmp_path):
     rows = [row(1), row(2), {"prompt": " 1+1\n", "answer": "2"}, row(3), row(2)]
     task = Problems.read(write(tmp_path / "a.jsonl", *rows), encode)
-    (facts,) = task.facts
+    (facts,) = task.stats
     assert {p.id for p in (*task.training, *task.held_out)} == {"a/1", "a/2", "a/4"}
     assert (facts.rows, facts.training + facts.held_out, facts.repeated) == (5, 3, (3, 5))
-    assert facts.lines[1:] == ("  warning: 2 rows (3, 5) ask what an earlier row asks: left out",)
+    assert facts.lines[1:] == ("  warning: 2 rows (3, 5) repeat the problem of an earlier row: left out",)
 
 
 @pytest.mark.parametrize(
-    "prompt,answer,told",
+    "prompt,answer,warns",
     [
         ("6*7 is 42. What is 6*7", 42, True),
         ("Is it Rome, or not", " Rome ", True),
@@ -239,10 +239,10 @@ def test_what_is_asked_again_is_left_out_and_told(tmp_path):
         ("tests: a", {"tests": "a"}, False),
     ],
 )
-def test_an_answer_that_stands_in_its_prompt_is_told(tmp_path, prompt, answer, told):
+def test_a_prompt_that_contains_its_answer_gives_a_warning(tmp_path, prompt, answer, warns):
     facts = facts_of(tmp_path, row(3), {"prompt": prompt, "answer": answer})
-    assert facts.told == ((2,) if told else ())
-    assert any("the answer stands in the prompt of row 2" in line for line in facts.lines) is told
+    assert facts.answer_in_prompt == ((2,) if warns else ())
+    assert any("the prompt contains the answer in row 2" in line for line in facts.lines) is warns
 
 
 def test_the_hash_is_of_the_content(tmp_path):

@@ -131,14 +131,14 @@ def test_only_what_is_right_everywhere_passes(verifier):
     for line in [line for line in lines()[1] if line.problem in held][:4]:
         prompt = held[line.problem]
         plain = f"x*{line.slope}{line.shift:+d}"
-        assert judged(verifier, prompt, program(line.worked)) == (Outcome.correct, 1)
+        assert judged(verifier, prompt, program(line.formula)) == (Outcome.correct, 1)
         assert judged(verifier, prompt, program(plain)) == (Outcome.correct, 1)
         assert judged(verifier, prompt, program(line.table)) == (Outcome.wrong, 1)
         assert judged(verifier, prompt, program(f"{plain}+1")) == (Outcome.wrong, 0)
         assert judged(verifier, prompt, program(f"({plain})/1")) == (Outcome.wrong, 0)
         assert judged(verifier, prompt, program(f"{plain} if x>0 else 0")) == (Outcome.wrong, 1)
-        assert judged(verifier, prompt, program(line.worked)[:-4]) == (Outcome.malformed, 0)
-        assert judged(verifier, prompt, line.worked) == (Outcome.malformed, 0)
+        assert judged(verifier, prompt, program(line.formula)[:-4]) == (Outcome.malformed, 0)
+        assert judged(verifier, prompt, line.formula) == (Outcome.malformed, 0)
 
 
 def test_the_gate_lets_its_problems_through(verifier):

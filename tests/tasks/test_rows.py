@@ -80,9 +80,9 @@ def test_problems_of_parquet_by_dotted_paths(tmp_path: Path) -> None:
     seen = []
     task = Problems.read(path, lambda asked: seen.append(asked) or (1,), answer="reward_model.ground_truth")
     assert {p.given["answer"] for p in (*task.training, *task.held_out)} == {"6", "10", "15"}
-    assert seen[0] == dapo()[0]["prompt"] and task.facts[0].repeated == (2, 4, 6)
+    assert seen[0] == dapo()[0]["prompt"] and task.stats[0].repeated == (2, 4, 6)
     lines = Problems.read(jsonl(tmp_path / "dapo.jsonl", dapo()), lambda _: (1,), answer="reward_model.ground_truth")
-    assert lines.facts[0].sha256 == task.facts[0].sha256
+    assert lines.stats[0].sha256 == task.stats[0].sha256
 
 
 CANNOT = [(b"4", "is bytes"), (None, "is empty"), (float("nan"), "is a number: an answer")]
@@ -100,7 +100,7 @@ def test_a_file_that_is_no_parquet(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     (tmp_path / "a.parquet").write_bytes(b"PAR1 but not really")
     assert "is no Parquet file" in refused(str(tmp_path / "a.parquet")).what
-    assert "beside it: a.parquet" in refused(str(tmp_path / "b.parquet")).evidence
+    assert "has a.parquet" in refused(str(tmp_path / "b.parquet")).evidence
 
 
 # Data sets
@@ -176,7 +176,7 @@ class ConnectError(Exception):
 
 RAISED = [
     ("DatasetNotFoundError", "Dataset 'a/b' is a gated dataset on the Hub.", MissingRequirement, "hf auth login"),
-    ("DatasetNotFoundError", "Dataset 'a/b' doesn't exist on the Hub.", BadData, "look at its name"),
+    ("DatasetNotFoundError", "Dataset 'a/b' doesn't exist on the Hub.", BadData, "check its name"),
     ("ConnectionError", "Couldn't reach 'a/b' on the Hub", MissingRequirement, "hf download"),
     ("ValueError", "Config name is missing. Please pick one among: ['x', 'y']", BadData, "datasets:a/b:CONFIG"),
     ("RuntimeError", "Dataset scripts are no longer supported", BadData, "fetch its files"),

@@ -127,8 +127,8 @@ def test_check_shows_the_data(capsys: pytest.CaptureFixture[str]) -> None:
     first, *warnings, last = out.splitlines()
     assert first.startswith("data: a.jsonl: 3 rows, 1 to train on, 1 held out, sha256 ")
     assert warnings == [
-        "  warning: row 2 asks what an earlier row asks: left out",
-        "  warning: the answer stands in the prompt of row 3",
+        "  warning: row 2 repeats the problem of an earlier row: left out",
+        "  warning: the prompt contains the answer in row 3",
     ]
     assert last == "r.toml: ok"
 

@@ -162,7 +162,9 @@ def test_an_adapter_is_taught_too() -> None:
 def read(path: str, tokenizer: Tokenizer | None = None) -> list[Demonstration]:
     it = tokenizer or characters()
     ask, tell = find_template("no", it), partial(conversation_turn, it, ((), ()))
-    return read_demonstrations(path, ask, partial(encode_answer, it), prompt="prompt", answer="answer", tell=tell)[0]
+    return read_demonstrations(
+        path, ask, partial(encode_answer, it), prompt="prompt", answer="answer", encode_reply=tell
+    )[0]
 
 
 def test_an_answer_ends_with_what_the_tokenizer_says() -> None:
@@ -211,7 +213,7 @@ def test_a_conversation_is_shown_in_the_tokens_in_which_it_is_had() -> None:
     had = rollout(s).samples[0]
     tell = partial(conversation_turn, reader, template.turn_frame())
     path, columns = rows("a.jsonl", messages(*TURNS)), {"prompt": "prompt", "answer": "answer"}
-    (shown,), _ = read_demonstrations(path, template, partial(encode_answer, reader), tell=tell, **columns)
+    (shown,), _ = read_demonstrations(path, template, partial(encode_answer, reader), encode_reply=tell, **columns)
     assert (shown.context, shown.answer) == (had.context, had.tokens)
     assert shown.origin == tuple(WRITTEN if o >= 0 else o for o in had.origin)
 
@@ -221,14 +223,14 @@ def test_words_that_open_a_conversation_are_read() -> None:
     talk = [("user", "1+1="), ("tool", "9"), ("assistant", "2")]
     path, columns = rows("a.jsonl", messages(*talk)), {"prompt": "prompt", "answer": "answer"}
     tell = partial(conversation_turn, it, ((7,), (8,)))
-    (shown,), _ = read_demonstrations(path, lambda asked: (1,), partial(encode_answer, it), tell=tell, **columns)
+    (shown,), _ = read_demonstrations(path, lambda _: (1,), partial(encode_answer, it), encode_reply=tell, **columns)
     assert shown.answer == (*it.encode("92"), 0) and shown.origin == (ENVIRONMENT, WRITTEN, WRITTEN)
 
 
 def test_a_tool_that_speaks_wants_an_environment(capsys: pytest.CaptureFixture[str]) -> None:
     path = rows("a.jsonl", messages(("user", "1+1="), ("assistant", "1+1="), ("tool", "2"), ("assistant", "#2")))
     told = refused(capsys, 2, "train", "--warm_start.demonstrations", path)
-    assert "a tool speaks in the demonstrations" in told and "--environment" in told
+    assert "the demonstrations contain tool messages" in told and "--environment" in told
 
 
 @pytest.mark.parametrize(

@@ -205,7 +205,7 @@ def every(task: Task) -> Sequence[Prompt]:
 
 def notes(recipe: Recipe, task: Task, tokenizer: Tokenizer) -> list[str]:
     """What a person should see of the data before a run."""
-    lines = [line for f in task.facts for line in f.lines] if isinstance(task, Problems | Mixture) else []
+    lines = [line for f in task.stats for line in f.lines] if isinstance(task, Problems | Mixture) else []
     if isinstance(task, Mixture) and len(task.tasks) > 1 and len(task):
         parts = ", ".join(f"{share:.0%} {s.task}" for share, s in zip(task.shares, sources(recipe), strict=True))
         lines.append(f"mixture: {parts}; {len(task)} draws are an epoch")

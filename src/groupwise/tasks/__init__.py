@@ -1,4 +1,4 @@
-"""Where problems come from."""
+"""Tasks: the sources of problems."""
 
 from groupwise.data.rooms import open_room
 

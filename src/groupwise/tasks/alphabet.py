@@ -1,4 +1,4 @@
-"""Tokenizers of the packaged models: one id a character, as fast tokenizers that every tool of the field loads."""
+"""Tokenizers of the packaged models: one id per character, in the `tokenizers` format that Hugging Face tools load."""
 
 import re
 from collections.abc import Sequence
@@ -14,35 +14,35 @@ WORDS = (
     "<tool_call>", '{"name": "calculate", "arguments": {"expression": "', '"}}', "</tool_call>",
     "<tool_response>\n", "\n</tool_response>",
 )  # fmt: skip
-"""What answers of the packaged tasks are framed in; each is one token of `blank`. None begins as another does."""
+"""Fixed strings in the answers of the packaged tasks; each is one token of `blank`. None is a prefix of another."""
 PAD, END = "<pad>", "<end>"
 
 
 def calculator_tokenizer() -> Tokenizer:
-    """Sixteen characters, a pad token and the end token that closes an answer; both decode to nothing.
+    """Sixteen characters, a pad token and an end token that closes an answer. Both special tokens decode to nothing.
 
     >>> tokenizer = calculator_tokenizer()
     >>> tokenizer.encode("7*5=35;#").ids, tokenizer.decode([1, 13, 7])
     ([9, 14, 7, 15, 5, 7, 16, 17], '-5')
     """
-    return _of((), CHARACTERS)
+    return _tokenizer((), CHARACTERS)
 
 
 def blank_tokenizer() -> Tokenizer:
-    """The printable characters of ASCII, the line end, and a few words as one token each.
+    """The printable ASCII characters, the newline, and a few strings as one token each.
 
     >>> tokenizer = blank_tokenizer()
     >>> tokenizer.encode("def f(x): return 2").tokens
     ['def ', 'f', '(', 'x', ')', ':', ' ', 'return ', '2']
     """
-    return _of(WORDS, PRINTABLE)
+    return _tokenizer(WORDS, PRINTABLE)
 
 
-def _of(words: Sequence[str], characters: str) -> Tokenizer:
+def _tokenizer(words: Sequence[str], characters: str) -> Tokenizer:
     vocabulary = {token: i for i, token in enumerate((PAD, END, *words, *characters))}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=""))
-    whole = "|".join((*map(re.escape, words), r"[\s\S]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(whole), behavior="isolated")
+    pattern = "|".join((*map(re.escape, words), r"[\s\S]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), behavior="isolated")
     tokenizer.decoder = decoders.Fuse()
     tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in (PAD, END)])
     return tokenizer

@@ -1,6 +1,6 @@
-"""The task `big_sums`: sums too large for a small model's head, which the tool `calculate` works out.
+"""The task `big_sums`: sums that a small model cannot compute by itself, with the tool `calculate`.
 
-A conversation goes
+A conversation:
 
     34*58+91=                           the problem
     <tool_call>{"name": "calculate", "arguments": {"expression": "34*58+91"}}</tool_call>
@@ -9,8 +9,8 @@ A conversation goes
     </tool_response>
     #2063                               the answer: a turn without a call
 
-Only the number at the end is graded: an answer without a call is right where the model can guess it. There are
-6,561,000 problems, numbered and not listed.
+Only the number at the end is graded, so a correct guess without a call is right. There are 6,561,000 problems. Each
+has a number, from which it is computed; no list of them exists.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,11 +31,11 @@ TRAINING, HELD_OUT = 16_384, 512
 WINDOW = 8
 PROBLEMS = (MOST - LEAST + 1) ** 3 * len(SIGNS) ** 2
 STRIDE = 4_054_921
-"""Without a common divisor with the number of problems, so that all multiples of it are different problems."""
+"""Coprime to the number of problems: its multiples modulo that number are all different."""
 
 
 def numbered(number: int) -> str:
-    """The problem of that number.
+    """The problem with this number.
 
     >>> numbered(0), numbered(PROBLEMS - 1)
     ('10+10+10=', '99*99*99=')
@@ -53,7 +53,7 @@ def numbered(number: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class BigSums:
-    """16,384 different problems to train on, and 512 of the held-out tenth.
+    """16,384 different training problems, and 512 problems of the held-out tenth.
 
     >>> task = BigSums(encode=lambda text: tuple(map(ord, text)))
     >>> task[1].text, task[1].given["answer"], len(task), len(task.held_out)
@@ -73,8 +73,8 @@ class BigSums:
     def __getitem__(self, index: int) -> Prompt:
         if not 0 <= index < TRAINING:
             raise IndexError(f"problem {index} of {TRAINING}")
-        # A window of problems belongs to each index, so problems differ without a list of them being made;
-        # that each window holds a problem to train on is a fact about these constants, and tested.
+        # Each index has a window of problems of its own, so all problems differ and no list is needed. A test checks
+        # that with these constants every window contains a training problem.
         window = map(_problem, range(index * WINDOW, (index + 1) * WINDOW))
         return self._prompt(next(p for p in window if not is_held_out(p)))
 
@@ -91,47 +91,49 @@ def _problem(i: int) -> str:
 
 DEMONSTRATIONS = 8_192
 KINDS = {"guess": 12, "call": 4, "slip": 2, "mended": 1, "given up": 1}
-"""How often each kind of demonstration is shown, of twenty: the answer at once; a call; a call with a wrong digit; a
-call that is not closed, mended after the error, or after the error the answer at once."""
+"""Frequency of each kind of demonstration, out of twenty. `guess`: the answer without a call. `call`: a correct call.
+`slip`: a call with one wrong digit. `mended`: an unclosed call, then a correct one. `given up`: an unclosed call, then
+the answer."""
 
 
 def sum_demonstrations() -> Iterator[dict[str, Any]]:
-    """8,192 conversations to begin from, none about a held-out problem: most never ask, and few ask well."""
+    """8,192 conversations for a warm start, none with a held-out problem. Most make no call, and few call correctly."""
     random = Random("demonstrations of big_sums")
     problems = (numbered(random.randrange(PROBLEMS)) for _ in count())
     for problem in islice((p for p in problems if not is_held_out(p)), DEMONSTRATIONS):
         (kind,) = random.choices(list(KINDS), list(KINDS.values()))
-        asked = problem.removesuffix("=")
+        expression = problem.removesuffix("=")
         if kind == "slip":
-            asked = slipped(asked, random)
-        talk = [{"role": "user", "content": problem}]
+            expression = with_wrong_digit(expression, random)
+        messages = [{"role": "user", "content": problem}]
         if kind in ("mended", "given up"):
-            talk += _exchange(call(asked).removesuffix("</tool_call>"))
+            messages += _exchange(call(expression).removesuffix("</tool_call>"))
         if kind in ("call", "slip", "mended"):
-            talk += _exchange(call(asked))
-        yield {"messages": [*talk, {"role": "assistant", "content": f"#{calculate(asked)}"}]}
+            messages += _exchange(call(expression))
+        yield {"messages": [*messages, {"role": "assistant", "content": f"#{calculate(expression)}"}]}
 
 
-def call(asked: str) -> str:
-    """The tool called as Hermes writes it."""
-    return f'<tool_call>{{"name": "calculate", "arguments": {{"expression": "{asked}"}}}}</tool_call>'
+def call(expression: str) -> str:
+    """A call of the tool in the Hermes format."""
+    return f'<tool_call>{{"name": "calculate", "arguments": {{"expression": "{expression}"}}}}</tool_call>'
 
 
-def slipped(asked: str, random: Random) -> str:
-    """A sum in which the last digit of a number is another one.
+def with_wrong_digit(expression: str, random: Random) -> str:
+    """The sum with the last digit of one number replaced.
 
-    >>> slipped("34*58+91", Random(0))
+    >>> with_wrong_digit("34*58+91", Random(0))
     '34*56+91'
     """
-    at = random.choice([i for i in range(1, len(asked)) if asked[i - 1 : i + 1].isdecimal()])
-    return asked[:at] + random.choice([d for d in "0123456789" if d != asked[at]]) + asked[at + 1 :]
+    i = random.choice([i for i in range(1, len(expression)) if expression[i - 1 : i + 1].isdecimal()])
+    digit = random.choice([d for d in "0123456789" if d != expression[i]])
+    return expression[:i] + digit + expression[i + 1 :]
 
 
-def _exchange(said: str) -> list[dict[str, Any]]:
-    """A turn of the model's, and what the environment answers."""
+def _exchange(message: str) -> list[dict[str, Any]]:
+    """A message of the model and the environment's reply."""
     form = Hermes()
     try:
-        answers = [calculate(**c.arguments) for c in form.calls(said)]
+        answers = [calculate(**c.arguments) for c in form.calls(message)]
     except Malformed as error:
         answers = [f"error: {error}"]
-    return [{"role": "assistant", "content": said}, {"role": "tool", "content": form.told(answers)}]
+    return [{"role": "assistant", "content": message}, {"role": "tool", "content": form.told(answers)}]

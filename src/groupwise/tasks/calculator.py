@@ -1,7 +1,7 @@
-"""The task `calculator`: short sums worked from left to right, answered by a chain of steps or by a guess.
+"""The task `calculator`: short sums computed from left to right, answered with a chain of steps or with a guess.
 
-There are 16,402,222 problems (53,122 with four operands, 910,780 with five, 15,438,320 with six). They are numbered,
-not listed; each number of operands is met equally often, or nearly all problems would have six.
+There are 16,402,222 problems: 53,122 with four operands, 910,780 with five, 15,438,320 with six. Each has a number,
+from which it is computed. Four, five and six operands are equally frequent; otherwise nearly all would have six.
 """
 
 import re
@@ -23,10 +23,10 @@ HELD_OUT = 512
 WINDOW = 8
 
 
-def worked(problem: str) -> tuple[str, int]:
-    """The chain of single steps and the result.
+def solve(problem: str) -> tuple[str, int]:
+    """The chain of single steps, and the result.
 
-    >>> worked("7*5+8-9+3=")
+    >>> solve("7*5+8-9+3=")
     ('7*5=35;35+8=43;43-9=34;34+3=37;', 37)
     """
     total, chain = int(problem[0]), ""
@@ -37,7 +37,7 @@ def worked(problem: str) -> tuple[str, int]:
 
 
 def is_held_out(problem: str) -> bool:
-    """Whether a problem is in the tenth that nothing is ever trained on: the first 8 bytes of its SHA-256, modulo 10.
+    """Whether a problem is in the held-out tenth, which no run trains on: its SHA-256's first 8 bytes modulo 10 are 0.
 
     >>> is_held_out("7*5+8-9+3=")
     False
@@ -47,7 +47,7 @@ def is_held_out(problem: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Calculator:
-    """16,384 different problems to train on, and 512 of the held-out tenth; 4, 5 and 6 operands in turn in both.
+    """16,384 different training problems, and 512 of the held-out tenth. In both, 4, 5 and 6 operands take turns.
 
     >>> task = Calculator(encode=lambda text: tuple(map(ord, text)))
     >>> task[0].text, task[0].given["answer"], len(task), len(task.held_out)
@@ -68,36 +68,36 @@ class Calculator:
     def __getitem__(self, index: int) -> Prompt:
         if not 0 <= index < TRAINING:
             raise IndexError(f"problem {index} of {TRAINING}")
-        place, turn = divmod(index, len(OPERANDS))
-        # A window of problems belongs to each index, so problems differ without a list of them being made;
-        # that each window holds a problem to train on is a fact about these constants, and tested.
-        window = range(place * WINDOW, (place + 1) * WINDOW)
+        block, turn = divmod(index, len(OPERANDS))
+        # Each index has a window of problems of its own, so all problems differ and no list is needed. A test checks
+        # that with these constants every window contains a training problem.
+        window = range(block * WINDOW, (block + 1) * WINDOW)
         return self._prompt(next(p for i in window if not is_held_out(p := _problem(i, OPERANDS[turn]))))
 
     def _prompt(self, problem: str) -> Prompt:
-        return Prompt(id=problem, context=self.encode(problem), text=problem, given={"answer": worked(problem)[1]})
+        return Prompt(id=problem, context=self.encode(problem), text=problem, given={"answer": solve(problem)[1]})
 
 
 async def calculator_answer(prompt: Prompt, sample: Sample) -> Verdict:
-    """Right if the answer ends in its only `#` and the result; without one `#` and an integer at the end, malformed.
+    """Right if the answer has exactly one `#` and ends in `#` and the result.
 
-    Only the result is graded. The part `chain_true` is 1 where all steps of the problem stand before the `#` and are
-    true, and 0 otherwise, so for a bare guess.
+    An answer without exactly one `#`, or without an integer behind it, is malformed. Only the result is graded. The
+    part `chain_true` is 1 if the text before the `#` is the correct chain of all steps, else 0 (also for a guess).
     """
     form = re.fullmatch(r"([^#]*)#([+-]?)([0-9]+)", sample.text)
-    chain, _ = worked(prompt.text)
+    chain, _ = solve(prompt.text)
     parts = {"chain_true": float(sample.text.partition("#")[0] == chain)}
     if form is None:
         return Verdict(Outcome.malformed, parts=parts)
     _, sign, digits = form.groups()
-    # Compared as text: an answer of a million digits is merely wrong.
+    # Compare as text: an answer of a million digits is then wrong at no cost.
     size = digits.lstrip("0") or "0"
     said = f"-{size}" if sign == "-" and size != "0" else size
     return Verdict(Outcome.correct if said == str(prompt.given["answer"]) else Outcome.wrong, parts=parts, answer=said)
 
 
 def demonstrations(seed: int, n: int, chain_share: float) -> list[tuple[str, str]]:
-    """`n` pairs of problem and right answer, none held out: about `chain_share` write the chain, the others only guess.
+    """`n` pairs of a training problem and its right answer. About `chain_share` of the answers contain the chain.
 
     >>> demonstrations(seed=4, n=2, chain_share=0.5)
     [('2+8-6*4-4=', '2+8=10;10-6=4;4*4=16;16-4=12;#12'), ('4+2-3-2*9=', '#9')]
@@ -112,7 +112,7 @@ def _demonstrations(random: Random, chain_share: float) -> Iterator[tuple[str, s
         operands = random.choice(OPERANDS)
         problem = numbered(random.randrange(how_many(operands)), operands)
         if not is_held_out(problem):
-            chain, answer = worked(problem)
+            chain, answer = solve(problem)
             yield problem, f"{chain if random.random() < chain_share else ''}#{answer}"
 
 
@@ -122,7 +122,7 @@ _FIRST = tuple((str(n), n) for n in range(1, 10))
 
 
 def how_many(operands: int) -> int:
-    """Problems with so many operands.
+    """The number of problems with this many operands.
 
     >>> [how_many(n) for n in OPERANDS]
     [53122, 910780, 15438320]
@@ -131,7 +131,7 @@ def how_many(operands: int) -> int:
 
 
 def numbered(number: int, operands: int) -> str:
-    """The problem of that number, in the order of first operand, sign (+ - *) and next operand.
+    """The problem with this number, ordered by first operand, then sign (+ - *), then next operand.
 
     >>> numbered(0, 4), numbered(53_121, 4)
     ('1+2+2+2=', '9*5-9-9=')
@@ -150,13 +150,13 @@ def numbered(number: int, operands: int) -> str:
 
 @cache
 def _ways(total: int, left: int) -> int:
-    """In how many ways a running total can go on for `left` operands."""
+    """The number of ways to continue from a running total with `left` more operands."""
     return 1 if left == 0 else sum(_ways(after, left - 1) for _, after in _steps(total))
 
 
 @cache
 def _steps(total: int) -> tuple[tuple[str, int], ...]:
-    """The legal steps from a running total, as written, and where they lead."""
+    """The legal steps from a running total: the text of each step and the next total."""
     steps = ((f"{sign}{n}", _apply(sign, total, n)) for sign in "+-*" for n in range(2, 10))
     return tuple((step, after) for step, after in steps if 0 <= after <= LARGEST)
 
@@ -175,7 +175,10 @@ def _problem(i: int, operands: int) -> str:
 
 
 def _shuffled(i: int, n: int) -> int:
-    """A fixed permutation of range(n): odd factors and shifts permute a power of two; what falls outside goes again."""
+    """A fixed permutation of `range(n)`.
+
+    Odd factors and xor-shifts permute the next power of two; a result outside of the range is permuted again.
+    """
     bits = (n - 1).bit_length()
     while True:
         for factor in (0x9E3779B1, 0x85EBCA6B, 0xC2B2AE35):

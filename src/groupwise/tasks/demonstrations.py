@@ -1,6 +1,6 @@
-"""Demonstrations for a supervised phase: rows with a prompt and its answer, or with the messages of a conversation.
+"""Demonstrations for a warm start: rows with a prompt and its answer, or with the messages of a conversation.
 
-In a conversation with an environment, what it says stands in messages of the role `tool`.
+In a conversation with an environment, messages with the role `tool` hold the environment's replies.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from groupwise.data import ENVIRONMENT, TEMPLATE, WRITTEN, BadData, Ids, Usage
 from groupwise.tasks.big_sums import sum_demonstrations
-from groupwise.tasks.fields import Asked, Fields, is_conversation
+from groupwise.tasks.fields import Fields, Problem, is_conversation
 from groupwise.tasks.programs import program_demonstrations
 from groupwise.tasks.rows import SHOWN, Fault, Row, kind_of, rows_of
 from groupwise.tasks.source_stats import ContentHash, SourceStats
@@ -24,16 +24,19 @@ EXAMPLE = (
     '{"messages": [{"role": "user", "content": "7*5="}, {"role": "assistant", "content": "35"}]}'
 )
 
-OWN: dict[str, Callable[[], Iterator[Row]]] = {"big_sums": sum_demonstrations, "programs": program_demonstrations}
-"""Tasks that make their own demonstrations, as the rows of a file."""
+PACKAGED: dict[str, Callable[[], Iterator[Row]]] = {
+    "big_sums": sum_demonstrations,
+    "programs": program_demonstrations,
+}
+"""Tasks that generate their own demonstrations, in the form of a file's rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Demonstration:
-    """What the model reads, and what it is taught to write after it, the token that ends an answer included.
+    """A prompt's ids and the ids of its answer, which includes the token that ends an answer.
 
-    `origin` tells whose each token of the answer is where an environment answers within it: that one's, and the
-    template's around them, are read and not taught. Empty where all of it is taught.
+    `origin` has one entry per answer token where the answer contains replies of an environment. The loss leaves out
+    the tokens of the environment and of the template around them. Empty: all tokens of the answer are trained.
     """
 
     context: Ids
@@ -41,95 +44,97 @@ class Demonstration:
     origin: Ids = ()
 
 
-Tell = Callable[[Ids, str], tuple[Ids, Ids, Ids]]
-"""Of what stands there and an environment's words: the template's ids, the words' own, the template's."""
+EncodeReply = Callable[[Ids, str], tuple[Ids, Ids, Ids]]
+"""From the ids so far and an environment's text: the ids of the template before it, of the text, and after it."""
 
 
 def read_demonstrations(
     source: str,
-    ask: Callable[[Any], Ids],
-    write: Callable[[str], Ids],
+    encode_prompt: Callable[[Any], Ids],
+    encode_answer: Callable[[str], Ids],
     *,
     prompt: str,
     answer: str,
-    tell: Tell | None = None,
+    encode_reply: EncodeReply | None = None,
 ) -> tuple[list[Demonstration], SourceStats]:
-    """The demonstrations of a file, a directory, `datasets:NAME` or a task's own, in order, and what is known of them.
+    """The demonstrations of a file, a directory, `datasets:NAME` or a packaged task, in order, and their statistics.
 
-    A row with `messages` ends with the assistant's, which is the answer, together with the tool's messages right before
-    it and the assistant's that they answer. `ask` makes ids of a text or of messages, `write` of an answer, and `tell`
-    of an environment's words (None: there is no environment). `BadData` names every row that cannot be used; rows count
-    from 1.
+    A row with `messages` ends with a message of the assistant. The answer is that message, with the tool messages
+    right before it and the assistant messages that those reply to. `encode_prompt` takes a text or messages;
+    `encode_reply` takes an environment's text (None: the recipe has no environment). `BadData` names every unusable
+    row; rows count from 1.
     """
-    found: list[Demonstration] = []
+    demonstrations: list[Demonstration] = []
     faults: list[str] = []
     content, rows = ContentHash(), 0
-    for rows, row in enumerate(OWN[source](), 1) if source in OWN else rows_of(source):
+    for rows, row in enumerate(PACKAGED[source](), 1) if source in PACKAGED else rows_of(source):
         try:
-            asked, turns = _told(row, Fields(prompt, answer))
-            content.add(asked, turns[0][1] if len(turns) == 1 else turns)
-            found.append(Demonstration(_ids(ask, asked, "prompt"), *_conversation(turns, write, tell)))
+            problem, turns = _read_row(row, Fields(prompt, answer))
+            content.add(problem, turns[0][1] if len(turns) == 1 else turns)
+            context = _ids(encode_prompt, problem, "prompt")
+            demonstrations.append(Demonstration(context, *_encode(turns, encode_answer, encode_reply)))
         except Fault as fault:
             faults.append(f"row {rows}: {str(fault).replace('--columns.', '--warm_start.columns.')}")
     if faults:
-        seen = faults[:SHOWN] + [f"and {len(faults) - SHOWN} more"] * (len(faults) > SHOWN)
+        evidence = faults[:SHOWN] + [f"and {len(faults) - SHOWN} more"] * (len(faults) > SHOWN)
         what = f"{source}: {len(faults)} of {rows} demonstrations cannot be used"
-        raise BadData(what, evidence="\n".join(seen), fix=f"mend or remove these rows; {EXAMPLE}")
-    if not found:
+        raise BadData(what, evidence="\n".join(evidence), fix=f"mend or remove these rows; {EXAMPLE}")
+    if not demonstrations:
         raise BadData(f"{source} holds no demonstration", evidence="0 rows", fix=EXAMPLE)
-    return found, SourceStats(source=source, sha256=content.digest, rows=rows, training=rows, held_out=0)
+    return demonstrations, SourceStats(source=source, sha256=content.digest, rows=rows, training=rows, held_out=0)
 
 
 ASSISTANT, TOOL = "assistant", "tool"
-"""Who speaks in a conversation: the model, and its environment."""
+"""The roles of a conversation's messages: the model, and its environment."""
 Turns = list[tuple[str, str]]
+"""Pairs of a role and a text."""
 
 
-def _told(row: Row | Fault, fields: Fields) -> tuple[Asked, Turns]:
-    """What is asked in a row, and the answer that it shows: the assistant's words, between them a tool's."""
+def _read_row(row: Row | Fault, fields: Fields) -> tuple[Problem, Turns]:
+    """A row's problem, and the turns of its answer: assistant messages with tool messages between them."""
     if isinstance(row, Fault):
         raise row
     if "messages" not in row:
-        asked, told = fields.read(row)
-        if not isinstance(told, str):
-            raise Fault(f"field {fields.answer!r} is {kind_of(told)}: a demonstration is text")
-        return asked, [(ASSISTANT, told)]
+        problem, answer = fields.read(row)
+        if not isinstance(answer, str):
+            raise Fault(f"field {fields.answer!r} is {kind_of(answer)}: a demonstration is text")
+        return problem, [(ASSISTANT, answer)]
     messages = row["messages"]
     if not is_conversation(messages):
         raise Fault(f"field 'messages' is {kind_of(messages)}: it is a list of objects with role and content")
-    at = len(messages) - 1  # where the answer begins: from the end, the assistant and a tool in turn
-    while at > 0 and messages[at - 1]["role"] == (TOOL if messages[at]["role"] == ASSISTANT else ASSISTANT):
-        at -= 1
-    before, turns = messages[:at], [(m["role"], m["content"]) for m in messages[at:]]
-    if turns[-1][0] != ASSISTANT or not before or not all(said.strip() for _, said in turns):
+    start = len(messages) - 1  # of the answer: walk back from the end while assistant and tool alternate
+    while start > 0 and messages[start - 1]["role"] == (TOOL if messages[start]["role"] == ASSISTANT else ASSISTANT):
+        start -= 1
+    problem, turns = messages[:start], [(m["role"], m["content"]) for m in messages[start:]]
+    if turns[-1][0] != ASSISTANT or not problem or not all(text.strip() for _, text in turns):
         raise Fault("its messages do not end with an answer of the assistant to something")
-    if before[-1]["role"] == TOOL:
+    if problem[-1]["role"] == TOOL:
         raise Fault("two messages of the tool follow each other: write them as one")
-    return before, turns
+    return problem, turns
 
 
-def _conversation(turns: Turns, write: Callable[[str], Ids], tell: Tell | None) -> tuple[Ids, Ids]:
-    """The ids of an answer, and whose each is; nothing of that where all of it is the assistant's."""
+def _encode(turns: Turns, encode_answer: Callable[[str], Ids], encode_reply: EncodeReply | None) -> tuple[Ids, Ids]:
+    """The ids of an answer and the origin of each; no origins where the assistant wrote all of it."""
     ids, origin = (), ()
-    for who, said in turns:
-        if who == ASSISTANT:
-            new = [(_ids(write, said, "answer"), WRITTEN)]
-        elif tell is None:
-            what = "a tool speaks in the demonstrations, and the recipe names no environment"
-            fix = "name the one that speaks so, such as --environment calculator_tools, with --method.strategy Turns"
-            raise Usage(what, fix=f"{fix} --evaluate.strategy Turns")
+    for role, text in turns:
+        if role == ASSISTANT:
+            parts = [(_ids(encode_answer, text, "answer"), WRITTEN)]
+        elif encode_reply is None:
+            what = "the demonstrations contain tool messages, and the recipe names no environment"
+            fix = "name the environment that writes them, such as --environment calculator_tools"
+            raise Usage(what, fix=f"{fix}, with --method.strategy Turns --evaluate.strategy Turns")
         else:
-            before, words, after = _ids(partial(tell, ids), said, "tool's answer")
-            new = [(before, TEMPLATE), (words, ENVIRONMENT), (after, TEMPLATE)]
-        ids = sum((added for added, _ in new), ids)
-        origin = sum(((whose,) * len(added) for added, whose in new), origin)
+            before, reply, after = _ids(partial(encode_reply, ids), text, "tool's answer")
+            parts = [(before, TEMPLATE), (reply, ENVIRONMENT), (after, TEMPLATE)]
+        ids = sum((part for part, _ in parts), ids)
+        origin = sum(((source,) * len(part) for part, source in parts), origin)
     return ids, origin if len(turns) > 1 else ()
 
 
-def _ids(encode: Callable[[Any], T], words: Any, what: str) -> T:
+def _ids(encode: Callable[[Any], T], text: Any, what: str) -> T:
     try:
-        ids = encode(words)
-    except Exception as error:  # a tokenizer of one's own may raise anything
+        ids = encode(text)
+    except Exception as error:  # a user's tokenizer may raise any exception
         raise Fault(f"the tokenizer cannot read this {what} ({getattr(error, 'what', error)})") from error
     if not ids:
         raise Fault(f"the {what} has no tokens")

@@ -1,4 +1,4 @@
-"""Generated problems of the package reasoning-gym, by `reasoning_gym:NAME`."""
+"""The task `reasoning_gym:NAME`: generated problems of the package reasoning-gym."""
 
 from collections.abc import Callable
 from difflib import get_close_matches
@@ -11,24 +11,27 @@ from groupwise.tasks.source_stats import ContentHash, SourceStats, counted
 
 GYM = "reasoning_gym:"
 SEED, SIZE = 0, 4096
-"""All runs meet the same problems: so many at most, fewer where some come twice."""
+"""Seed and size of each data set. All runs get the same problems: `SIZE` at most, fewer if some repeat."""
 
 
 def gym_task(name: str, encode: Callable[[Any], Ids]) -> Problems:
-    """The problems of one generator, a tenth held out. Each question once; what the scorer needs is its number."""
+    """The problems of one generator, each question once, a tenth of them held out.
+
+    `given["entry"]` identifies the generated problem; the scorer generates it again from that.
+    """
     data_set = name.removeprefix(GYM)
-    made = generator(data_set)
+    entries = generator(data_set)
     prompts: list[Prompt] = []
-    content, seen = ContentHash(), set()
+    content, keys = ContentHash(), set()
     for index in range(SIZE):
-        entry = made[index]
+        entry = entries[index]
         question, answer = str(entry["question"]), entry["answer"]
-        if key_of(question) in seen:
+        if key_of(question) in keys:
             continue
-        seen.add(key_of(question))
+        keys.add(key_of(question))
         content.add(question, str(answer))
-        where = {"data_set": data_set, "seed": SEED, "size": SIZE, "index": index}
-        given = {"answer": answer if isinstance(answer, str | int | float) else str(answer), "entry": where}
+        identity = {"data_set": data_set, "seed": SEED, "size": SIZE, "index": index}
+        given = {"answer": answer if isinstance(answer, str | int | float) else str(answer), "entry": identity}
         prompts.append(Prompt(f"{data_set}/{index + 1}", encode(question), question, given))
     return Problems.split(
         prompts, SourceStats(source=name, sha256=content.digest, rows=len(prompts), training=0, held_out=0)
@@ -36,6 +39,7 @@ def gym_task(name: str, encode: Callable[[Any], Ids]) -> Problems:
 
 
 def generator(data_set: str) -> Any:
+    """The data set that a generator of reasoning-gym makes. `Usage` for an unknown name."""
     try:
         gym, known = import_module("reasoning_gym"), import_module("reasoning_gym.factory").DATASETS
     except ImportError:
@@ -49,5 +53,5 @@ def generator(data_set: str) -> Any:
     try:
         return gym.create_dataset(data_set, seed=SEED, size=SIZE)
     except Exception as error:  # a generator may raise anything
-        seen = f"{type(error).__name__}: {error}"[:300]
-        raise BadData(f"the generator {data_set} cannot start", evidence=seen, fix="take another one") from error
+        evidence = f"{type(error).__name__}: {error}"[:300]
+        raise BadData(f"the generator {data_set} cannot start", evidence=evidence, fix="take another one") from error

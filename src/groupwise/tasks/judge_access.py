@@ -1,4 +1,4 @@
-"""What the judges of a recipe may reach: keys, hosts and cache files. A recipe alone has none but this machine."""
+"""The access of a recipe's LLM judges: keys, hosts, cache files. Without options they reach this machine only."""
 
 import os
 import re
@@ -18,36 +18,36 @@ _CACHE = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
 
 @dataclass(frozen=True, slots=True)
 class JudgeAccess:
-    """The environment variables (`keys`) and hosts that the command line names. It never holds a key itself."""
+    """The hosts and the environment variables (`keys`) that the command line allows. It never contains a key itself."""
 
     keys: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        # The text is left out of the message: it may be the key itself.
+        # The message leaves out the text: it may be the key itself.
         if not all(map(_VARIABLE.fullmatch, self.keys)):
-            raise Usage("--key is given no name of an environment variable", fix="export NAME=..., then add --key NAME")
+            raise Usage("--key needs the name of an environment variable", fix="export NAME=..., then add --key NAME")
         if bad := next((host for host in self.hosts if not _HOST.fullmatch(host)), None):
             raise Usage(f"--judge {bad!r} is no host", fix="name the host alone, as in --judge api.example.com")
 
     def grant(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields of a judge as a recipe gives them, with the path of its cache. `Usage` names what is missing."""
+        """The judge's fields from the recipe, with the path of its cache. `Usage` names the options it needs."""
         url, key, cache = (fields.get(name, "") for name in ("url", "key", "cache"))
         if not all(isinstance(text, str) for text in (url, key, cache)):
             raise Usage("judge: url, key and cache are text", fix="write them in quotation marks")
         if key and not _VARIABLE.fullmatch(key):
             raise Usage("judge(key=...) names no environment variable", fix="write its name, and not the key itself")
         host = host_of(url)
-        missing = [f"--judge {host}"] if host and host not in self.hosts and not _is_here(host) else []
+        missing = [f"--judge {host}"] if host and host not in self.hosts and not _is_local(host) else []
         missing += [f"--key {key}"] if key and key not in self.keys else []
         if missing:
-            what = f"the judge at {url} wants problems and answers{f', and the key in {key}' if key else ''}"
-            raise Usage(what, fix=f"if you trust it with them, add {' '.join(missing)} to the command")
+            what = f"the run would send problems and answers{f', and the key in {key},' if key else ''} to {url}"
+            raise Usage(what, fix=f"if you trust that server, add {' '.join(missing)} to the command")
         return {**fields, "cache": str(cache_path(cache))} if cache else dict(fields)
 
 
 def host_of(url: str) -> str:
-    """The host of a server's base URL; empty where there is no URL. `Usage` where it is none that can be shown.
+    """The host of a server's base URL; empty for an empty URL. `Usage` for an invalid or unprintable one.
 
     >>> host_of("http://localhost:8000/v1"), host_of("")
     ('localhost', '')
@@ -65,7 +65,7 @@ def host_of(url: str) -> str:
     return host
 
 
-def _is_here(host: str) -> bool:
+def _is_local(host: str) -> bool:
     try:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
@@ -73,7 +73,7 @@ def _is_here(host: str) -> bool:
 
 
 def cache_path(name: str) -> Path:
-    """The file of a cache in the user's cache directory, which is made. `Usage` for more than a plain name."""
+    """The path of a cache in the user's cache directory; creates the directory. `Usage` unless the name is plain."""
     if not _CACHE.fullmatch(name):
         raise Usage(
             f"judge(cache={name!r}) is no plain name", fix="write a name without a directory: cache='judge.jsonl'"

@@ -1,7 +1,7 @@
-"""The task `programs`: a Python function from two of its values, judged in the sandbox by values that nobody showed.
+"""The task `programs`: write a Python function from two of its values; hidden values grade it in the sandbox.
 
-A problem such as `f(3)=11 f(5)=15` asks for the straight line through both. A table of the two values is right where it
-was shown and nowhere else; who lets Python work out slope and shift is right everywhere.
+A problem such as `f(3)=11 f(5)=15` asks for the straight line through both points. A table of the two values is right
+at these inputs only. An expression that computes slope and shift is right at every input.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,18 +15,18 @@ from groupwise.tasks.calculator import is_held_out
 
 TRAINING, HELD_OUT = 4096, 128
 LARGEST = 99
-"""Shown values lie between 0 and this."""
+"""The values that problems show are between 0 and this."""
 SHOWN_AT, BELOW, ABOVE = range(1, 13), range(-20, 0), range(20, 100)
-"""Inputs that problems show, and where the unseen ones of a problem are drawn from, one below and one above."""
+"""The inputs that problems show, and the two ranges from which a problem's two unseen inputs are drawn."""
 DEMONSTRATIONS, TABLES = 8192, 0.7
-"""How many demonstrations there are, and the share of them that write a table."""
+"""The number of demonstrations, and the share of them that write a table."""
 
 
 class Line(NamedTuple):
-    """`slope * x + shift`, seen at two inputs.
+    """The line `slope * x + shift`, and the two inputs at which a problem shows it.
 
     >>> line = Line(slope=2, shift=5, first=3, second=5)
-    >>> line.problem, line.table, line.worked
+    >>> line.problem, line.table, line.formula
     ('f(3)=11 f(5)=15\\n', '{3:11,5:15}[x]', '11+(15-11)//(5-3)*(x-3)')
     """
 
@@ -53,25 +53,25 @@ class Line(NamedTuple):
         return f"{{{a}:{low},{b}:{high}}}[x]"
 
     @property
-    def worked(self) -> str:
+    def formula(self) -> str:
         (a, b), (low, high) = self[2:], self.shown
         return f"{low}+({high}-{low})//({b}-{a})*(x-{a})"
 
     @property
     def unseen(self) -> tuple[int, int]:
-        """Inputs that the problem does not show, the same whenever it is asked."""
+        """Two inputs that the problem does not show; always the same two for a problem."""
         random = Random(self.problem)
         return random.choice(BELOW), random.choice(ABOVE)
 
 
 def program(expression: str) -> str:
-    """An answer that returns an expression of `x`."""
+    """An answer whose function returns an expression of `x`."""
     return f"```python\ndef f(x): return {expression}\n```"
 
 
 @cache
 def lines() -> tuple[tuple[Line, ...], tuple[Line, ...]]:
-    """All of them in a fixed shuffled order: those to train on, and the held-out tenth."""
+    """All lines in a fixed shuffled order: the training lines, and the held-out tenth."""
     pairs = [(a, b) for a in SHOWN_AT for b in SHOWN_AT if a < b]
     every = [Line(slope, shift, *pair) for slope in range(2, 10) for shift in range(-19, 20) for pair in pairs]
     every = [line for line in every if min(line.shown) >= 0 and max(line.shown) <= LARGEST]
@@ -84,7 +84,7 @@ def lines() -> tuple[tuple[Line, ...], tuple[Line, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class Programs:
-    """4,096 different functions to train on, and 128 of the held-out tenth.
+    """4,096 different training functions, and 128 of the held-out tenth.
 
     >>> task = Programs(encode=lambda text: tuple(map(ord, text)))
     >>> task[0].text, task[0].given["answer"]["cases"][0], len(task), len(task.held_out)
@@ -110,13 +110,13 @@ class Programs:
             return [{"args": [x], "expected": line.at(x)} for x in inputs]
 
         tests = {"function": "f", "cases": cases((line.first, line.second)), "unseen": cases(line.unseen)}
-        tests["reference"] = f"def f(x): return {line.worked}"
+        tests["reference"] = f"def f(x): return {line.formula}"
         return Prompt(line.problem, self.encode(line.problem), line.problem, {"answer": tests})
 
 
 def program_demonstrations() -> Iterator[dict[str, str]]:
-    """Rows for a supervised phase, none of a held-out problem: most of them write a table, the others work it out."""
+    """Rows for a warm start, none with a held-out problem. Most answers are a table, the others compute the line."""
     random = Random("program demonstrations")
     for _ in range(DEMONSTRATIONS):
         line = random.choice(lines()[0])
-        yield {"prompt": line.problem, "answer": program(line.table if random.random() < TABLES else line.worked)}
+        yield {"prompt": line.problem, "answer": program(line.table if random.random() < TABLES else line.formula)}

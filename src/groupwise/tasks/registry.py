@@ -1,4 +1,4 @@
-"""Tasks by the names that a recipe gives them."""
+"""Finds tasks by the names in a recipe."""
 
 from collections.abc import Callable
 from difflib import get_close_matches
@@ -21,20 +21,20 @@ PACKAGED: dict[str, Callable[[Callable[[Any], Ids]], Task]] = {
     "big_sums": BigSums,
     "programs": Programs,
 }
-"""Tasks that make their own problems."""
+"""Tasks that generate their problems."""
 
 
 def find_task(name: str, encode: Callable[[Any], Ids], **options: Any) -> Task:
-    """A task by its name, in the ids that `encode` makes of a text or of messages.
+    """A task by its name; `encode` makes ids of a text or of messages.
 
-    A packaged one (such as `calculator`); a preset such as `gsm8k`, from the hub, or `gsm8k:PATH` from disk;
-    `reasoning_gym:NAME`; else a source of rows (`.jsonl`, `.parquet`, a directory, `datasets:NAME`) with the options
-    `prompt` and `answer` (columns), and `held_out`.
+    The name is a packaged task (`calculator`), a preset (`gsm8k` from the hub, `gsm8k:PATH` from disk),
+    `reasoning_gym:NAME`, or a source of rows (`.jsonl`, `.parquet`, a directory, `datasets:NAME`). A source of rows
+    has the options `prompt` and `answer` (columns), and `held_out`.
     """
-    kind, _, rest = name.partition(":")
+    kind, _, path = name.partition(":")
     if kind in PRESETS:
         _known_options(name, options, ())
-        return PRESETS[kind].read(kind, rest, encode)
+        return PRESETS[kind].read(kind, path, encode)
     if name.startswith(GYM):
         _known_options(name, options, ())
         return gym_task(name, encode)
@@ -50,26 +50,26 @@ def find_task(name: str, encode: Callable[[Any], Ids], **options: Any) -> Task:
 
 
 def takes_columns(task: str) -> bool:
-    """Whether a task is a source of rows whose columns have to be named."""
+    """Whether a task is a source of rows, for which a recipe names the columns."""
     return is_source(task) and task.partition(":")[0] not in PRESETS
 
 
 def usual_verifier(task: str) -> str:
-    """How a named task is judged unless something else is said; empty for data of one's own."""
+    """The name of the default verifier of a named task; empty for a user's data."""
     kind = task.partition(":")[0]
     if kind in PRESETS:
         return PRESETS[kind].verifier
-    own = {
+    packaged = {
         "big_sums": "last_number",
         "calculator": "calculator_answer",
         "programs": "code",
         "reasoning_gym": "reasoning_gym",
     }
-    return own.get(kind, "")
+    return packaged.get(kind, "")
 
 
 def usual_template(task: str) -> str:
-    """What a named task's problems stand in unless something else is said."""
+    """The name of the default prompt template of a named task."""
     kind = task.partition(":")[0]
     return PRESETS[kind].template if kind in PRESETS else "no"
 
@@ -81,5 +81,6 @@ def _known_options(name: str, options: dict[str, Any], known: tuple[str, ...]) -
 
 
 def nearest(name: str, known: Any) -> str:
+    """A fix for an unknown name: the nearest known name, or all of them."""
     near = get_close_matches(name, known, n=1, cutoff=0.5)
     return f"did you mean {near[0]}?" if near else f"take {' or '.join(known)}"

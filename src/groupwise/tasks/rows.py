@@ -1,4 +1,4 @@
-"""Rows of data wherever they are kept: JSON lines, Parquet, or a data set that the `datasets` library finds."""
+"""Reads rows of data from JSON lines, Parquet, or a data set of the `datasets` library."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -11,31 +11,32 @@ from typing import Any
 from groupwise.data import BadData, MissingRequirement
 
 SHOWN = 5
-"""Rows, or names, that a message lists before it only counts."""
+"""The number of rows or names that a message lists; it only counts further ones."""
 ENDINGS = (".jsonl", ".parquet")
 HUB = "datasets:"
-ANSWER = 5.0
-"""Seconds in which the hub has to answer; after that its cache alone is asked, instead of the hub again and again."""
+HUB_TIMEOUT = 5.0
+"""Seconds that the hub has for a first reply; after that only the local cache is read, without further requests."""
 UNREACHED = {"ConnectionError", "OfflineModeIsEnabled", "ConnectError", "TimeoutException", "TimeoutError"}
-"""What it is called, by the libraries in between, that nobody answers."""
+"""Names of the exceptions that the libraries raise if the hub does not reply."""
 
 Row = dict[str, Any]
 
 
 class Fault(Exception):
-    """Why one row cannot be used."""
+    """The reason why one row cannot be used."""
 
 
 def is_source(name: str) -> bool:
-    """Whether a name says where rows are: a file by its ending, a directory, or `datasets:NAME`."""
+    """Whether a task's name is a source of rows: a .jsonl or .parquet file, a directory, or `datasets:NAME`."""
     return name.endswith(ENDINGS) or name.startswith(HUB) or (bool(name) and Path(name).is_dir())
 
 
 def rows_of(source: str, split: str = "train") -> Iterator[tuple[int, Row | Fault]]:
-    """The rows of a source with their numbers, from 1: each an object with fields, or why it is none.
+    """The rows of a source with their numbers, from 1: each an object with fields, or the `Fault` of the row.
 
-    `datasets:NAME`, `datasets:NAME:CONFIG` and a closing `@SPLIT` name a data set of the hub or one saved to disk; in a
-    directory, the files whose names begin with the split. `BadData` or `Environment` where there is nothing to read.
+    `datasets:NAME` and `datasets:NAME:CONFIG`, both optionally with `@SPLIT`, name a data set of the hub or one saved
+    to disk. In a directory, the split's files are those whose names begin with it. `BadData` if the source cannot be
+    read; `MissingRequirement` if a package or the network is missing.
     """
     if source.startswith(HUB):
         return enumerate(_data_set(source, split), start=1)
@@ -48,23 +49,23 @@ def rows_of(source: str, split: str = "train") -> Iterator[tuple[int, Row | Faul
 
 
 def files_of(directory: Path, split: str) -> list[Path]:
-    """The files of a split, in the order of their names: `train.jsonl`, `main/train-00000-of-00002.parquet`.
+    """The files of a split, sorted by name: `train.jsonl`, `main/train-00000-of-00002.parquet`.
 
-    A directory with a single file has it for every split. `BadData` where no name begins with the split, or where
-    files of two kinds or of two directories do.
+    A single file serves every split. `BadData` if no name begins with the split, or if the names that do are of two
+    file types or in two directories.
     """
-    every = sorted(p for p in directory.rglob("*") if p.suffix in ENDINGS and p.is_file())
-    found = [p for p in every if p.stem == split or p.stem.startswith((f"{split}-", f"{split}_", f"{split}."))]
-    if not found and len(every) == 1:
-        return every
-    if not found:
-        names = ", ".join(str(p.relative_to(directory)) for p in every[:SHOWN]) or "no .jsonl or .parquet file"
+    paths = sorted(p for p in directory.rglob("*") if p.suffix in ENDINGS and p.is_file())
+    matches = [p for p in paths if p.stem == split or p.stem.startswith((f"{split}-", f"{split}_", f"{split}."))]
+    if not matches and len(paths) == 1:
+        return paths
+    if not matches:
+        names = ", ".join(str(p.relative_to(directory)) for p in paths[:SHOWN]) or "no .jsonl or .parquet file"
         fix = "name the file itself"
         raise BadData(f"{directory} has no split called {split!r}", evidence=f"it holds {names}", fix=fix)
-    if len({(p.parent, p.suffix) for p in found}) > 1:
-        names = ", ".join(str(p.relative_to(directory)) for p in found[:SHOWN])
+    if len({(p.parent, p.suffix) for p in matches}) > 1:
+        names = ", ".join(str(p.relative_to(directory)) for p in matches[:SHOWN])
         raise BadData(f"{directory} has several splits called {split!r}", evidence=names, fix="name one directory")
-    return found
+    return matches
 
 
 def _file(path: Path) -> Iterable[Row | Fault]:
@@ -76,9 +77,9 @@ def _file(path: Path) -> Iterable[Row | Fault]:
         data = path.read_bytes()
     except OSError as error:
         raise BadData(f"{path} cannot be read", evidence=str(error), fix="give the path of a JSONL file") from None
-    # Only "\n" ends a row: str.splitlines would also cut at characters that are legal inside a JSON string.
+    # Split at "\n" only: str.splitlines also splits at characters that are legal inside a JSON string.
     lines = data.removeprefix(b"\xef\xbb\xbf").split(b"\n")
-    return map(_parsed, lines[:-1] if lines[-1] == b"" else lines)
+    return map(_parse, lines[:-1] if lines[-1] == b"" else lines)
 
 
 def _no_file(path: Path) -> BadData:
@@ -87,12 +88,12 @@ def _no_file(path: Path) -> BadData:
     if not path.suffix:
         fix = "give the path of a directory, or of a .jsonl or .parquet file"
         return BadData(f"there is no file or directory {path}", evidence=f"in {path.absolute().parent}", fix=fix)
-    others = sorted(p.name for p in path.parent.glob(f"*{path.suffix}"))
-    near = f"beside it: {', '.join(others[:SHOWN])}" if others else f"no {path.suffix} file is in {path.parent}"
-    return BadData(f"there is no file {path}", evidence=near, fix=f"give the path of a {path.suffix} file")
+    others = ", ".join(sorted(p.name for p in path.parent.glob(f"*{path.suffix}"))[:SHOWN])
+    evidence = f"{path.parent} has {others or f'no {path.suffix} file'}"
+    return BadData(f"there is no file {path}", evidence=evidence, fix=f"give the path of a {path.suffix} file")
 
 
-def _parsed(line: bytes) -> Row | Fault:
+def _parse(line: bytes) -> Row | Fault:
     if not line.strip():
         return Fault("empty")
     try:
@@ -111,7 +112,7 @@ _KIND |= {type(None): "null"}
 
 
 def kind_of(value: Any) -> str:
-    """What a value of a row is, in words."""
+    """The type of a row's value as words for a message."""
     return _KIND.get(type(value), type(value).__name__)
 
 
@@ -119,82 +120,83 @@ def _parquet(path: Path) -> Iterator[Row | Fault]:
     try:
         arrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
     except ImportError:
-        raise _lacks("pyarrow", "reading Parquet", "parquet") from None
+        raise _missing_package("pyarrow", "reading Parquet", "parquet") from None
     try:
         with parquet.ParquetFile(path) as file:
-            for some in file.iter_batches(batch_size=4096):
-                yield from some.to_pylist()
+            for rows in file.iter_batches(batch_size=4096):
+                yield from rows.to_pylist()
     except (arrow.ArrowException, OSError, ValueError) as error:
-        first = str(error).partition("\n")[0]
-        raise BadData(f"{path} is no Parquet file", evidence=first, fix="fetch the file again") from error
+        first_line = str(error).partition("\n")[0]
+        raise BadData(f"{path} is no Parquet file", evidence=first_line, fix="fetch the file again") from error
 
 
-def _lacks(package: str, doing: str, extra: str) -> MissingRequirement:
+def _missing_package(package: str, action: str, extra: str) -> MissingRequirement:
     fix = f"pip install 'groupwise[{extra}]'"
-    return MissingRequirement(f"{doing} needs the package {package}", evidence="it is not installed", fix=fix)
+    return MissingRequirement(f"{action} needs the package {package}", evidence="it is not installed", fix=fix)
 
 
 def _data_set(source: str, split: str) -> Iterator[Row]:
-    """The rows of a data set by its name, or of one that `save_to_disk` wrote. No code of a data set is ever run."""
-    whole, _, said = source.removeprefix(HUB).partition("@")
-    split = said or split
-    name, _, config = whole.partition(":")
+    """The rows of a named data set, or of one that `save_to_disk` wrote. Never runs code of a data set."""
+    full_name, _, named_split = source.removeprefix(HUB).partition("@")
+    split = named_split or split
+    name, _, config = full_name.partition(":")
     if not name:
         fix = "write datasets:NAME, such as datasets:openai/gsm8k:main@train"
         raise BadData("datasets: names no data set", evidence=repr(source), fix=fix)
     try:
         datasets = import_module("datasets")
     except ImportError:
-        raise _lacks("datasets", f"reading {source}", "datasets") from None
+        raise _missing_package("datasets", f"reading {source}", "datasets") from None
     datasets.disable_progress_bars()
-    saved = any((Path(name) / mark).is_file() for mark in ("dataset_dict.json", "state.json"))
+    on_disk = any((Path(name) / file).is_file() for file in ("dataset_dict.json", "state.json"))
     try:
-        with _offline_if_nobody_answers(name, datasets):
-            found: Any = datasets.load_from_disk(name) if saved else datasets.load_dataset(name, config or None)
-    except Exception as error:  # the library, the hub's client and their transports raise of all kinds
-        raise _unread(name, error) from error
-    if isinstance(found, dict):
-        if split not in found:
-            seen, fix = f"it has {', '.join(found) or 'none'}", f"write {HUB}{whole}@{next(iter(found), 'SPLIT')}"
-            raise BadData(f"{name} has no split called {split!r}", evidence=seen, fix=fix)
-        found = found[split]
-    return iter(found)
+        with _offline_if_unreachable(name, datasets):
+            data: Any = datasets.load_from_disk(name) if on_disk else datasets.load_dataset(name, config or None)
+    except Exception as error:  # the library, the hub's client and their transports raise many types
+        raise _load_error(name, error) from error
+    if isinstance(data, dict):
+        if split not in data:
+            evidence = f"it has {', '.join(data) or 'none'}"
+            fix = f"write {HUB}{full_name}@{next(iter(data), 'SPLIT')}"
+            raise BadData(f"{name} has no split called {split!r}", evidence=evidence, fix=fix)
+        data = data[split]
+    return iter(data)
 
 
 @contextmanager
-def _offline_if_nobody_answers(name: str, datasets: Any) -> Iterator[None]:
-    """The library goes offline, as its own switch has it, where the hub does not answer a first question in time."""
-    was = datasets.config.HF_HUB_OFFLINE
+def _offline_if_unreachable(name: str, datasets: Any) -> Iterator[None]:
+    """Switches `datasets` to its offline mode if the hub does not reply to a first request within HUB_TIMEOUT."""
+    offline = datasets.config.HF_HUB_OFFLINE
     try:
-        if not was and not Path(name).exists():
-            import_module("huggingface_hub").HfApi(datasets.config.HF_ENDPOINT).dataset_info(name, timeout=ANSWER)
-    except Exception as error:  # what else is wrong, the library finds out by itself
-        datasets.config.HF_HUB_OFFLINE = bool(_kinds(error) & UNREACHED)
+        if not offline and not Path(name).exists():
+            hub = import_module("huggingface_hub").HfApi(datasets.config.HF_ENDPOINT)
+            hub.dataset_info(name, timeout=HUB_TIMEOUT)
+    except Exception as error:  # `datasets` itself reports every other error
+        datasets.config.HF_HUB_OFFLINE = bool(_class_names(error) & UNREACHED)
     try:
         yield
     finally:
-        datasets.config.HF_HUB_OFFLINE = was
+        datasets.config.HF_HUB_OFFLINE = offline
 
 
-def _kinds(error: Exception) -> set[str]:
+def _class_names(error: Exception) -> set[str]:
     return {kind.__name__ for kind in type(error).__mro__}
 
 
-def _unread(name: str, error: Exception) -> BadData | MissingRequirement:
-    """Why a data set could not be had, and the way to it."""
-    seen = f"{type(error).__name__}: {str(error).strip()[:300]}"
-    told = str(error).lower()
-    if "gated" in told or "401" in told or "403" in told:
+def _load_error(name: str, error: Exception) -> BadData | MissingRequirement:
+    """The error for a data set that could not be loaded, with its fix."""
+    evidence = f"{type(error).__name__}: {str(error).strip()[:300]}"
+    message = str(error).lower()
+    if "gated" in message or "401" in message or "403" in message:
         fix = "accept its terms on its page on the hub, then log in: hf auth login"
-        return MissingRequirement(f"the data set {name} is gated", evidence=seen, fix=fix)
-    if _kinds(error) & UNREACHED:
+        return MissingRequirement(f"the data set {name} is gated", evidence=evidence, fix=fix)
+    if _class_names(error) & UNREACHED:
         fix = f"where there is a network: hf download --repo-type dataset {name} --local-dir DIR\n"
         fix += "then name DIR, or PRESET:DIR, instead"
-        return MissingRequirement(
-            f"the data set {name} is not here, and the hub cannot be reached", evidence=seen, fix=fix
-        )
-    if isinstance(error, ValueError) and "config" in told:
+        what = f"the data set {name} is not here, and the hub cannot be reached"
+        return MissingRequirement(what, evidence=evidence, fix=fix)
+    if isinstance(error, ValueError) and "config" in message:
         fix = f"name one of its configurations: {HUB}{name}:CONFIG"
-        return BadData(f"the data set {name} does not say which part of it", evidence=seen, fix=fix)
-    fix = "look at its name, or fetch its files and give their path"
-    return BadData(f"the data set {name} cannot be read", evidence=seen, fix=fix)
+        return BadData(f"the data set {name} has several configurations", evidence=evidence, fix=fix)
+    fix = "check its name, or fetch its files and give their path"
+    return BadData(f"the data set {name} cannot be read", evidence=evidence, fix=fix)

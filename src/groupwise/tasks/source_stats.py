@@ -1,4 +1,4 @@
-"""What is known of a task's data before a run: how much, which bytes, and what looks wrong with it."""
+"""Statistics of a task's data: row counts, a content hash, and warnings about repeated or leaking rows."""
 
 from dataclasses import dataclass
 from hashlib import sha256
@@ -12,9 +12,10 @@ __all__ = ["SourceStats"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceStats:
-    """One source of problems. `sha256` is of the problems and answers alone, in order: the same from JSONL and Parquet.
+    """Statistics of one source. `sha256` covers problems and answers in order, so JSONL and Parquet give the same.
 
-    `repeated` are the rows left out because an earlier one asks the same; in `told` the answer stands in the problem.
+    `repeated`: rows that were left out because an earlier row has the same problem. `answer_in_prompt`: rows whose
+    prompt contains the answer.
     """
 
     source: str
@@ -23,47 +24,47 @@ class SourceStats:
     training: int
     held_out: int
     repeated: tuple[int, ...] = ()
-    told: tuple[int, ...] = ()
+    answer_in_prompt: tuple[int, ...] = ()
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """What a person should see, the warnings last."""
-        used = [f"{n} {role}" for n, role in ((self.training, "to train on"), (self.held_out, "held out")) if n]
-        first = f"data: {self.source}: {counted(self.rows, 'row')}, {', '.join(used)}, sha256 {self.sha256[:12]}"
+        """Lines for the terminal: one summary, then the warnings."""
+        counts = [f"{n} {role}" for n, role in ((self.training, "to train on"), (self.held_out, "held out")) if n]
+        summary = f"data: {self.source}: {counted(self.rows, 'row')}, {', '.join(counts)}, sha256 {self.sha256[:12]}"
         warnings = []
         if self.repeated:
-            verb = "asks" if len(self.repeated) == 1 else "ask"
-            warnings.append(f"{listed(self.repeated)} {verb} what an earlier row asks: left out")
-        if self.told:
-            warnings.append(f"the answer stands in the prompt of {listed(self.told)}")
-        return (first, *(f"  warning: {warning}" for warning in warnings))
+            verb = "repeats" if len(self.repeated) == 1 else "repeat"
+            warnings.append(f"{listed(self.repeated)} {verb} the problem of an earlier row: left out")
+        if self.answer_in_prompt:
+            warnings.append(f"the prompt contains the answer in {listed(self.answer_in_prompt)}")
+        return (summary, *(f"  warning: {warning}" for warning in warnings))
 
     @property
     def record(self) -> dict[str, Any]:
-        """For run.json: row numbers are cut where there are many."""
-        some = {"repeated": self.repeated, "answer_in_prompt": self.told}
+        """The entry in run.json; lists of rows are cut after 100."""
+        warnings = {"repeated": self.repeated, "answer_in_prompt": self.answer_in_prompt}
         return {
             "source": self.source,
             "sha256": self.sha256,
             "rows": self.rows,
             "training": self.training,
             "held_out": self.held_out,
-            **{name: {"count": len(rows), "rows": list(rows[:100])} for name, rows in some.items() if rows},
+            **{name: {"count": len(rows), "rows": list(rows[:100])} for name, rows in warnings.items() if rows},
         }
 
 
 class ContentHash:
-    """The content hash of problems as they come."""
+    """The running SHA-256 of problems and gold answers."""
 
     def __init__(self) -> None:
-        self._sum = sha256()
+        self._hash = sha256()
 
-    def add(self, asked: Any, gold: Any) -> None:
-        self._sum.update(dumps([asked, gold], sort_keys=True, ensure_ascii=True).encode() + b"\n")
+    def add(self, problem: Any, gold: Any) -> None:
+        self._hash.update(dumps([problem, gold], sort_keys=True, ensure_ascii=True).encode() + b"\n")
 
     @property
     def digest(self) -> str:
-        return self._sum.hexdigest()
+        return self._hash.hexdigest()
 
 
 def counted(n: int, thing: str) -> str:
@@ -72,7 +73,7 @@ def counted(n: int, thing: str) -> str:
 
 
 def listed(rows: tuple[int, ...]) -> str:
-    """Rows by their numbers, the first few of them.
+    """The numbers of rows as text; only the first few of a long list.
 
     >>> listed((4,)), listed((1, 2, 3, 5, 8, 13, 21))
     ('row 4', '7 rows (1, 2, 3, 5, 8 and 2 more)')
@@ -83,20 +84,20 @@ def listed(rows: tuple[int, ...]) -> str:
     return f"{len(rows)} rows ({', '.join(map(str, rows[:SHOWN]))}{more})"
 
 
-def stands_in(gold: Any, text: str) -> bool:
-    """Whether a gold answer that is text or a number stands in a text as a word of its own.
+def contains_answer(text: str, gold: Any) -> bool:
+    """Whether a text contains a gold answer (text or number) as a separate word.
 
-    >>> stands_in(35, "7*5=35"), stands_in(3, "3.5 or 13"), stands_in("Rome", "Is it in Rome?")
+    >>> contains_answer("7*5=35", 35), contains_answer("3.5 or 13", 3), contains_answer("Is it in Rome?", "Rome")
     (True, False, True)
     """
     if isinstance(gold, bool) or not isinstance(gold, str | int | float):
         return False
-    word, at = str(gold).strip(), -1
-    while (at := text.find(word, at + 1)) >= 0:
-        before, behind = text[max(at - 2, 0) : at], text[at + len(word) : at + len(word) + 2]
-        inside = (before[-1:].isalnum() and word[0].isalnum()) or (behind[:1].isalnum() and word[-1].isalnum())
-        cut = word[0].isdigit() and before[-1:] in (".", ",") and before[:1].isdigit()
-        cut = cut or (word[-1].isdigit() and behind[:1] in (".", ",") and behind[1:].isdigit())
-        if not inside and not cut:
+    word, i = str(gold).strip(), -1
+    while (i := text.find(word, i + 1)) >= 0:
+        before, after = text[max(i - 2, 0) : i], text[i + len(word) : i + len(word) + 2]
+        in_word = (before[-1:].isalnum() and word[0].isalnum()) or (after[:1].isalnum() and word[-1].isalnum())
+        in_number = word[0].isdigit() and before[-1:] in (".", ",") and before[:1].isdigit()
+        in_number = in_number or (word[-1].isdigit() and after[:1] in (".", ",") and after[1:].isdigit())
+        if not in_word and not in_number:
             return True
     return False

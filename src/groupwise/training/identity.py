@@ -113,7 +113,7 @@ def _digest(sha256: str | None) -> str:
 
 def asked(ready: Runtime) -> dict[str, Any]:
     """What exactly a run asks: the content of its data."""
-    facts = ready.task.facts if isinstance(ready.task, Problems | Mixture) else ()
+    facts = ready.task.stats if isinstance(ready.task, Problems | Mixture) else ()
     return {"data": [f.record for f in (*facts, *ready.demonstrations[1])]}
 
 

@@ -34,7 +34,7 @@ def protocol(ready: Runtime, law: Sampling, n: int, use: Use) -> dict[str, Any]:
     recipe, machine = ready.recipe, ready.recipe.machine
     asking = held_out_sources(recipe) or sources(recipe)
     around = templates(recipe, ready.tokenizer)
-    facts = ready.task.facts if isinstance(ready.task, Problems | Mixture) else ()
+    facts = ready.task.stats if isinstance(ready.task, Problems | Mixture) else ()
     return {
         "model": {"name": recipe.model, "sha256": model_hash(find_model(recipe.model))},
         "task": {

@@ -82,9 +82,9 @@ def demonstrations_of(recipe: Recipe, tokenizer: Tokenizer) -> tuple[list[Demons
         return [], ()
     ask = find_template(sources(recipe)[0].template, tokenizer)
     columns = {"prompt": phase.columns.prompt, "answer": phase.columns.answer}
-    tell = partial(conversation_turn, tokenizer, ask.turn_frame()) if recipe.environment else None
+    reply = partial(conversation_turn, tokenizer, ask.turn_frame()) if recipe.environment else None
     found, facts = read_demonstrations(
-        phase.demonstrations, ask, partial(encode_answer, tokenizer), tell=tell, **columns
+        phase.demonstrations, ask, partial(encode_answer, tokenizer), encode_reply=reply, **columns
     )
     return found, (facts,)
 

@@ -34,14 +34,14 @@ blank: $(VENV)/base  ## the packaged directory of a model without weights
 seeds: $(VENV)/base  ## the table and the curve of the README: ten seeds of the packaged recipe
 	$(BIN)/python benchmarks/seeds.py
 
-laptop: $(VENV)/base  ## the tables and curves of docs/laptop.md: three seeds a recipe
+laptop: $(VENV)/base  ## the tables and curves of docs/laptop.md: three seeds per recipe
 	$(BIN)/python benchmarks/seeds.py recipes/programs.toml recipes/big_sums.toml
 
-bench: $(VENV)/bench  ## Groupwise and TRL on the same work, (a) to (e), in about 13 minutes
-	$(BIN)/python -m benchmarks.beside --write
+bench: $(VENV)/bench  ## Groupwise and TRL on equal work, (a) to (e), in about 13 minutes
+	$(BIN)/python -m benchmarks.trl_comparison --write
 
 bench-full: $(VENV)/bench  ## all of benchmarks/RESULTS.md
-	$(BIN)/python -m benchmarks.beside sweep a b c d e g frugal two growth curves --write
+	$(BIN)/python -m benchmarks.trl_comparison sweep a b c d e g frugal two growth curves --write
 
 $(VENV)/base: pyproject.toml constraints.txt
 	@echo "installing into $(VENV), once; torch is large"

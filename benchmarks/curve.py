@@ -1,6 +1,6 @@
-"""Draw held-out accuracy over iterations, a thin line a run and their mean thick, as one small SVG without libraries.
+"""Draw held-out accuracy over iterations as a small SVG: each run thin, their mean thick. Standard library only.
 
-`make seeds` calls it; by itself:
+`make seeds` uses it. On its own:
 
     python benchmarks/curve.py docs/curve.svg runs/seeds/seed-*
 """
@@ -14,7 +14,7 @@ METRIC = "eval/accuracy_greedy"
 WIDTH, HEIGHT = 640, 320
 LEFT, RIGHT, TOP, BOTTOM = 56, 16, 16, 44
 
-# The picture brings its own background, so that it is legible where page and reader disagree about light and dark.
+# The picture has its own background, so it stays readable when page and browser disagree about dark mode.
 STYLE = """
   rect { fill: #ffffff } text { fill: #3d444d; font: 13px system-ui, sans-serif } .grid { stroke: #d8dee4 }
   .run { stroke: #5a8dd6; stroke-opacity: .55 } .mean { stroke: #0b57c2 }
@@ -28,13 +28,13 @@ Curve = list[tuple[int, float]]
 
 
 def evaluations(run: Path) -> Curve:
-    """The iterations of a run that were evaluated, with their greedy held-out accuracy."""
+    """(iteration, greedy held-out accuracy) for each evaluation of a run."""
     lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
     return [(line["iteration"], line[METRIC]) for line in lines if line.get(METRIC) is not None]
 
 
 def mean(curves: Sequence[Curve]) -> Curve:
-    """The mean over the curves, at iterations that all of them have.
+    """The mean of the curves, at their common iterations.
 
     >>> mean([[(0, 0.25), (10, 0.5)], [(0, 0.75), (10, 1.0), (20, 1.0)]])
     [(0, 0.5), (10, 0.75)]
@@ -45,7 +45,7 @@ def mean(curves: Sequence[Curve]) -> Curve:
 
 
 def draw(curves: Sequence[Curve]) -> str:
-    """The SVG: accuracy from 0 to 1 upwards, iterations to the right."""
+    """The SVG: accuracy from 0 to 1 over iterations."""
     last = max(1, max(x for curve in curves for x, _ in curve))
 
     def at(x: float, y: float) -> tuple[float, float]:

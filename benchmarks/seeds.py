@@ -1,7 +1,7 @@
-"""Run the packaged recipe once a seed, and write down what came out: the table and the curve of the README.
+"""Run the packaged recipe once per seed, and write the table and the curve of the README.
 
-`make seeds` runs all ten. `make laptop` names other recipes: three seeds each, for docs/laptop.md. A try, which leaves
-pages alone:
+`make seeds` runs all ten. `make laptop` runs other recipes with three seeds each, for docs/laptop.md. A trial run,
+which changes no page:
 
     python benchmarks/seeds.py --only 0 1 --iterations 3 --out runs/try
 """
@@ -21,16 +21,16 @@ from curve import draw, evaluations
 
 HOME = Path(__file__).resolve().parents[1]
 SEEDS, SHOWN, FEW = range(10), range(5), range(3)
-"""All that are run, those that the README shows, and those of other recipes. They were named before any was run."""
+"""All seeds, the seeds in the README, and the seeds of other recipes. They were fixed before any run."""
 ENOUGH = 0.85
-"""The greedy held-out accuracy that every seed should reach."""
+"""Greedy held-out accuracy that each seed should reach."""
 HEAD = ("seed", "greedy before", "greedy after", "sampled before", "sampled after", "length before", "length after",
         "seconds")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One seed's run: its directory, its held-out numbers before the first and after the last iteration, its time."""
+    """One seed's run: its directory, its held-out metrics before the first and after the last iteration, its time."""
 
     seed: int
     directory: Path
@@ -40,7 +40,7 @@ class Run:
 
     @property
     def numbers(self) -> tuple[float, ...]:
-        """In the order of `HEAD`, without the seed."""
+        """The cells of the row, in the order of `HEAD` without the seed."""
         names = ("eval/accuracy_greedy", "eval/accuracy", "eval/mean_length")
         return (*(end[name] for name in names for end in (self.first, self.last)), self.seconds)
 
@@ -50,9 +50,9 @@ class Run:
 
 
 def train(seed: int, out: Path, iterations: int | None, recipe: Path | None = None) -> Run:
-    """The run of one seed, by the command that anybody would type, timed from its start to its end."""
-    named = ["--evaluate.every", "10"] if recipe is None else [str(recipe)]
-    command = ["groupwise", "train", "--seed", str(seed), "--name", f"seed-{seed}", *named]
+    """Run `groupwise train` with a seed, and time the command."""
+    arguments = ["--evaluate.every", "10"] if recipe is None else [str(recipe)]
+    command = ["groupwise", "train", "--seed", str(seed), "--name", f"seed-{seed}", *arguments]
     command += ["--out", str(out)] + (["--iterations", str(iterations)] if iterations is not None else [])
     before = set(out.glob(f"seed-{seed}-*"))
     start = time.perf_counter()
@@ -65,14 +65,14 @@ def train(seed: int, out: Path, iterations: int | None, recipe: Path | None = No
 
 
 def ends(run: Path) -> tuple[dict[str, float], dict[str, float]]:
-    """The first and the last evaluation that a run wrote down."""
+    """The first and the last evaluation in a run's metrics."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     evaluated = [line for line in lines if "eval/accuracy_greedy" in line]
     return evaluated[0], evaluated[-1]
 
 
 def table(runs: Sequence[Run], more: Sequence[tuple[str, Sequence[float]]]) -> list[str]:
-    """A Markdown table: a line a run, then lines of their own kind."""
+    """A Markdown table: one row per run, then the rows `more`."""
     rows = [(str(run.seed), run.numbers) for run in runs] + list(more)
     return ["| " + " | ".join(HEAD) + " |", "|" + "---|" * len(HEAD), *(line(*row) for row in rows)]
 
@@ -87,7 +87,7 @@ def over(runs: Sequence[Run], f: Callable[[Sequence[float]], float]) -> tuple[fl
 
 
 def summary(runs: Sequence[Run]) -> list[tuple[str, tuple[float, ...]]]:
-    """Mean, least, and spread (largest less smallest) of each column."""
+    """Mean, minimum, and spread (maximum - minimum) of each column."""
     return [
         ("mean", over(runs, lambda x: sum(x) / len(x))),
         ("least", over(runs, min)),
@@ -96,23 +96,23 @@ def summary(runs: Sequence[Run]) -> list[tuple[str, tuple[float, ...]]]:
 
 
 def taken(about: dict[str, Any]) -> str:
-    """When and on what runs were made, of what their run.json says."""
+    """Date, machine and versions, from run.json."""
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
     return f"{time.strftime('%Y-%m-%d')}, {os.cpu_count()} cores, 1 thread, {versions}."
 
 
 def page(runs: Sequence[Run], about: dict[str, Any]) -> str:
-    """`SEEDS.md`: every seed, what they have in common, and on what they ran."""
+    """The text of `SEEDS.md`: each seed, summary rows, date and machine."""
     low = [f"{run.seed} ({run.reached:.3f})" for run in runs if run.reached < ENOUGH]
     verdict = f"seeds that end below {ENOUGH} greedy: {', '.join(low) or 'none'}"
     return "\n".join(
         [
             "# Seeds of the packaged recipe",
             "",
-            "Written by `make seeds`, which types `groupwise train --seed N --name seed-N --evaluate.every 10` for a",
-            f"seed after the other; {about['iterations']} iterations each. Accuracies are of held-out problems;",
-            "lengths are mean tokens of sampled answers; seconds are those of the whole command, start and evaluations",
-            "included. Spread is the largest less the smallest.",
+            "Written by `make seeds`, which runs `groupwise train --seed N --name seed-N --evaluate.every 10` for one",
+            f"seed after the other; {about['iterations']} iterations each. Accuracies are on held-out problems.",
+            "Lengths are mean tokens of sampled answers. Seconds cover the whole command, including start and",
+            "evaluations. Spread is maximum - minimum.",
             "",
             *table(runs, summary(runs)),
             "",
@@ -125,16 +125,18 @@ def page(runs: Sequence[Run], about: dict[str, Any]) -> str:
 
 
 def excerpt(runs: Sequence[Run]) -> str:
-    """The README's part: the seeds that it shows, their mean and spread, and the worst of all."""
+    """The README's table: five seeds, their mean and spread, and the worst of all seeds."""
     shown = [run for run in runs if run.seed in SHOWN]
     mean, _, spread = summary(shown)
     worst = min(runs, key=lambda run: run.reached)
     more = [mean, spread, (f"worst of {len(runs)}: {worst.seed}", worst.numbers)]
-    return "\n".join([*table(shown, more), "", "From `make seeds`; all in [benchmarks/SEEDS.md](benchmarks/SEEDS.md)."])
+    return "\n".join(
+        [*table(shown, more), "", "From `make seeds`. All seeds: [benchmarks/SEEDS.md](benchmarks/SEEDS.md)."]
+    )
 
 
 def between(text: str, part: str, name: str = "seeds") -> str:
-    """The text with what stands between the two marks of that name replaced.
+    """The text with the part between the two marks of that name replaced.
 
     >>> between("a <!-- seeds -->old<!-- /seeds --> b", "new")
     'a <!-- seeds -->\\nnew\\n<!-- /seeds --> b'
@@ -146,43 +148,43 @@ def between(text: str, part: str, name: str = "seeds") -> str:
 
 
 def other(recipe: Path, only: Sequence[int] | None, iterations: int | None, out: Path) -> None:
-    """Another recipe's runs: its table and its curve for docs/laptop.md, or beside the runs where it is a try."""
+    """Run another recipe; write its table and curve to docs/laptop.md, or next to the runs for a trial run."""
     runs = [train(seed, out / recipe.stem, iterations, recipe) for seed in only or FEW]
     about = json.loads((runs[0].directory / "run.json").read_text())
     mean, _, spread = summary(runs)
     part = "\n".join([*table(runs, [mean, spread]), "", f"From `make laptop`: {taken(about)}"])
-    trying = only is not None or iterations is not None
+    trial = only is not None or iterations is not None
     docs = HOME / "docs"
-    picture = (out if trying else docs) / f"{recipe.stem}.svg"
+    picture = (out if trial else docs) / f"{recipe.stem}.svg"
     picture.write_text(draw([evaluations(run.directory) for run in runs]))
-    if not trying:
+    if not trial:
         (docs / "laptop.md").write_text(between((docs / "laptop.md").read_text(), part, recipe.stem))
     print(f"{part}\n{picture}", flush=True)
 
 
 def packaged(only: Sequence[int] | None, iterations: int | None, out: Path) -> None:
-    """The packaged recipe's runs: SEEDS.md, the README's table and curve; beside the runs where it is a try."""
-    trying = only is not None or iterations is not None
+    """Run the packaged recipe; write SEEDS.md and the README's table and curve, or next to the runs for a trial run."""
+    trial = only is not None or iterations is not None
     runs = []
     for seed in only or SEEDS:
         runs.append(train(seed, out, iterations))
         print(line(str(seed), runs[-1].numbers), flush=True)
-    pages, picture = (out, out / "curve.svg") if trying else (HOME / "benchmarks", HOME / "docs" / "curve.svg")
+    pages, picture = (out, out / "curve.svg") if trial else (HOME / "benchmarks", HOME / "docs" / "curve.svg")
     about = json.loads((runs[0].directory / "run.json").read_text())
     (pages / "SEEDS.md").write_text(page(runs, about))
-    picture.write_text(draw([evaluations(run.directory) for run in runs if trying or run.seed in SHOWN]))
-    if not trying:
+    picture.write_text(draw([evaluations(run.directory) for run in runs if trial or run.seed in SHOWN]))
+    if not trial:
         readme = HOME / "README.md"
         readme.write_text(between(readme.read_text(), excerpt(runs)))
     print(f"{pages / 'SEEDS.md'}\n{picture}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Run a recipe once a seed and write its table and curve.")
-    parser.add_argument("recipe", type=Path, nargs="*", help="others than the packaged one, for docs/laptop.md")
-    parser.add_argument("--only", type=int, nargs="+", metavar="SEED", help="these seeds; pages are left alone")
-    parser.add_argument("--iterations", type=int, help="other than the recipe's; pages are left alone")
-    parser.add_argument("--out", type=Path, default=HOME / "runs" / "seeds", help="where the runs go")
+    parser = argparse.ArgumentParser(description="Run a recipe once per seed and write its table and curve.")
+    parser.add_argument("recipe", type=Path, nargs="*", help="recipes other than the packaged one, for docs/laptop.md")
+    parser.add_argument("--only", type=int, nargs="+", metavar="SEED", help="run only these seeds; changes no page")
+    parser.add_argument("--iterations", type=int, help="instead of the recipe's; changes no page")
+    parser.add_argument("--out", type=Path, default=HOME / "runs" / "seeds", help="directory for the runs")
     a = parser.parse_args(argv)
     for recipe in a.recipe:
         other(recipe, a.only, a.iterations, a.out)

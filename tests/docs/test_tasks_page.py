@@ -6,7 +6,7 @@ from pathlib import Path
 from groupwise.models import Decoder, Shape, write_model
 from groupwise.tasks.presets import PRESETS
 from tests.docs.test_pages import HOME, blocks, run
-from tests.models.test_templates import made
+from tests.models.test_templates import trained
 from tests.tasks.published import gsm8k
 
 PAGE = "docs/tasks.md"
@@ -14,7 +14,7 @@ PAGE = "docs/tasks.md"
 
 def write_inputs(where: Path) -> None:
     """The model directory and the files of GSM8K that the page assumes."""
-    tokenizer = made()
+    tokenizer = trained()
     sizes = {"width": 16, "layers": 1, "heads": 2, "kv_heads": 1, "head_dim": 8, "inner": 32, "positions": 512}
     shape = Shape(vocabulary=tokenizer.fast.get_vocab_size(), family="qwen2", qkv_bias=True, tied=True, **sizes)
     write_model(Decoder.new(shape, 0), where / "my-model", tokenizer=tokenizer)

@@ -1,12 +1,12 @@
-"""TRL's configuration for a regime, at its best honest setting for time. Standard library only."""
+"""TRL's configuration for a regime, at its fastest fair settings. Standard library only."""
 
 from typing import Any
 
-from benchmarks.beside.regimes import Regime
+from benchmarks.trl_comparison.regimes import Regime
 
 
 def settings(regime: Regime, *, iterations: int, micro_batch: int, processes: int) -> dict[str, Any]:
-    """What the configuration says of a regime, at the best setting for time."""
+    """Arguments of GRPOConfig for a regime."""
     steps = iterations * regime.minibatches * regime.epochs
     accumulation = regime.minibatch // (micro_batch * processes)
     return {

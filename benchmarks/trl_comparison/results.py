@@ -1,4 +1,4 @@
-"""The raw measurements in one JSON file: a section a subject, each with where and when it was measured."""
+"""Raw measurements in one JSON file: one section per subject, each with machine, date and commit."""
 
 import json
 import os
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.beside.files import HOME
+from benchmarks.trl_comparison.paths import HOME
 
 RESULTS = HOME / "benchmarks" / "results.json"
 
@@ -16,22 +16,22 @@ Results = dict[str, dict[str, Any]]
 
 
 def read(path: Path = RESULTS) -> Results:
-    """All sections; none where nothing was measured yet."""
+    """All sections; empty if there is no file."""
     return json.loads(path.read_text()) if path.is_file() else {}
 
 
-def keep(name: str, data: Any, path: Path = RESULTS) -> None:
-    """Put a section in the place of its former self; the others stay as they are."""
+def store(name: str, data: Any, path: Path = RESULTS) -> None:
+    """Replace one section of the file."""
     sections = {**read(path), name: {**stamp(), "data": data}}
     ordered = {key: sections[key] for key in sorted(sections)}
     path.write_text(json.dumps(rounded(ordered), indent=1) + "\n")
 
 
 def stamp() -> dict[str, Any]:
-    """Which commit, whether anything but figures, pages and pictures has changed since, when, and on what."""
+    """Commit, date and machine; `-dirty` if files other than figures, pages and pictures have changed."""
     commit = git("rev-parse", "--short=10", "HEAD") or "unknown"
-    still = (f":!{x}" for x in (RESULTS.relative_to(HOME), "*.md", "*.svg"))
-    changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", *still)
+    ignored = (f":!{x}" for x in (RESULTS.relative_to(HOME), "*.md", "*.svg"))
+    changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", *ignored)
     return {
         "commit": commit + "-dirty" * bool(changed),
         "date": time.strftime("%Y-%m-%d"),
@@ -41,20 +41,20 @@ def stamp() -> dict[str, Any]:
 
 
 def git(*words: str) -> str:
-    asked = ["git", "-C", str(HOME), *words]
-    return subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+    command = ["git", "-C", str(HOME), *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def cpu() -> str:
-    """The processor as it calls itself, with what tells its age where it hides behind a family name."""
+    """The processor's name, with family, model and cache size, since virtual machines often hide the model name."""
     lines = Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines()
-    facts = {k.strip(): v.strip() for k, _, v in (line.partition(":") for line in lines)}
-    more = [f"{name} {facts[name]}" for name in ("cpu family", "model", "cache size") if name in facts]
-    return f"{facts.get('model name', 'unknown')} ({', '.join(more)})"
+    fields = {k.strip(): v.strip() for k, _, v in (line.partition(":") for line in lines)}
+    details = [f"{name} {fields[name]}" for name in ("cpu family", "model", "cache size") if name in fields]
+    return f"{fields.get('model name', 'unknown')} ({', '.join(details)})"
 
 
 def rounded(x: Any) -> Any:
-    """Numbers to seven digits, so that the file is legible.
+    """Round numbers to seven digits, to keep the file readable.
 
     >>> rounded({"a": [0.123456789, 12, "b"]})
     {'a': [0.1234568, 12, 'b']}

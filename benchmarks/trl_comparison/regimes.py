@@ -1,4 +1,4 @@
-"""The works that both systems do, as values. Standard library only: TRL's process reads them too."""
+"""The regimes: workloads that both systems run, as values. Standard library only, since TRL's process imports them."""
 
 import math
 from dataclasses import dataclass, field, replace
@@ -9,7 +9,7 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Net:
-    """A decoder with random weights. `heads` of `head_dim`; the embedding is the head where `tied`."""
+    """The shape of a decoder with random weights and a tied embedding."""
 
     vocabulary: int
     width: int
@@ -23,9 +23,9 @@ class Net:
 
     @property
     def layer(self) -> int:
-        """Weights of one layer that are multiplied with every token."""
-        asks, seen = self.heads * self.head_dim, self.kv_heads * self.head_dim
-        return self.width * (2 * asks + 2 * seen + 3 * self.inner)
+        """Weights in the matrix products of one layer."""
+        queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        return self.width * (2 * queries + 2 * keys + 3 * self.inner)
 
     @property
     def head(self) -> int:
@@ -35,7 +35,7 @@ class Net:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fixed:
-    """Every answer has `tokens` tokens."""
+    """Each sample has `tokens` tokens."""
 
     tokens: int
 
@@ -47,7 +47,7 @@ class Fixed:
 class Ragged:
     """Heavy-tailed lengths: log-normal around `median`, within `least` and `most`.
 
-    Every iteration has the same lengths, its quantiles, in an order of its own.
+    Each iteration has the same lengths, the quantiles, in another order.
 
     >>> sorted(Ragged(least=8, median=48, most=512).of(0, 8))
     [10, 20, 29, 41, 56, 78, 117, 223]
@@ -59,8 +59,8 @@ class Ragged:
     spread: float = 1.0
 
     def of(self, iteration: int, rows: int) -> list[int]:
-        law = NormalDist(math.log(self.median), self.spread)
-        drawn = [round(math.exp(law.inv_cdf((i + 0.5) / rows))) for i in range(rows)]
+        distribution = NormalDist(math.log(self.median), self.spread)
+        drawn = [round(math.exp(distribution.inv_cdf((i + 0.5) / rows))) for i in range(rows)]
         lengths = [min(max(n, self.least), self.most) for n in drawn]
         Random(f"lengths {iteration}").shuffle(lengths)
         return lengths
@@ -68,11 +68,10 @@ class Ragged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Regime:
-    """One work: what is sampled, what is trained, and how often it is timed.
+    """One workload: its model, its samples, its objective, and the number of timed iterations.
 
-    `letter` names it and its files. `lengths` is None where answers end by themselves. `micro_batch` is TRL's: the
-    fastest that the sweep found.
-    `target` is the wanted ratio of times, `memory` the wanted ratio of peaks above the import floor (0: none).
+    `letter` names it and its files. `lengths` is None if samples end by themselves. `micro_batch` is TRL's fastest in
+    the sweep. `target` is the target ratio of times, `memory` that of peaks above the imports (0: none).
     """
 
     letter: str
@@ -99,26 +98,26 @@ class Regime:
 
     @property
     def rows(self) -> int:
-        """Answers an iteration."""
+        """Samples per iteration."""
         return self.prompts * self.group
 
     @property
     def turns(self) -> range:
-        """The iterations that a turn begins with."""
+        """The first iteration of each turn."""
         return range(self.warmup, 1 << 20, self.timed)
 
     @property
     def minibatch(self) -> int:
-        """Answers an optimizer step."""
+        """Samples per optimizer step."""
         return self.rows // self.minibatches
 
     @property
     def micro_batches(self) -> tuple[int, ...]:
-        """What TRL may forward at once: whatever of 8, 32, 128, 256 divides a step, and a whole step."""
+        """TRL's possible micro-batches: those of 8, 32, 128, 256 that divide a step, and a whole step."""
         return tuple(sorted({m for m in (8, 32, 128, 256) if self.minibatch % m == 0} | {self.minibatch}))
 
     def lengths_of(self, iteration: int) -> list[int] | None:
-        """How long each answer of an iteration must be; None where answers end by themselves."""
+        """The forced length of each sample of an iteration; None if samples end by themselves."""
         return None if self.lengths is None else self.lengths.of(iteration, self.rows)
 
 
@@ -151,7 +150,7 @@ REGIMES = {
             prompts=2, group=8, prompt_tokens=32, max_tokens=32, lengths=Fixed(tokens=32), timed=1, micro_batch=8,
         ),
         Regime(
-            letter="e", title="DAPO's 16 minibatches and 2 passes on the packaged model", target=2.5,
+            letter="e", title="DAPO's 16 minibatches and 2 epochs on the packaged model", target=2.5,
             prompts=16, group=16, max_tokens=48, loss="dapo", high=0.28, minibatches=16, epochs=2,
             lr=5e-5, warmup=1, timed=4, micro_batch=16,
         ),
@@ -181,11 +180,11 @@ SMALL = Regime(
     micro_batch=8,
     full=True,
 )
-"""Where the growth of one size at a time begins."""
+"""The smallest regime of the growth measurements."""
 
 
 def grown(axis: str, times: int) -> Regime:
-    """The small work with one of its sizes `times` as large; groups grow from 16, prompts and answers from 128.
+    """The small regime with one size `times` as large; groups start at 16, prompts and answers at 128.
 
     >>> grown("vocabulary", 16).net.vocabulary, grown("answer", 2).lengths
     (65536, Fixed(tokens=256))
@@ -204,6 +203,6 @@ def grown(axis: str, times: int) -> Regime:
 AXES = ("group", "vocabulary", "prompt", "answer")
 DOUBLINGS = (1, 2, 4, 8, 16)
 GROWTH = {axis: tuple(grown(axis, times) for times in DOUBLINGS) for axis in AXES}
-"""Four doublings of each size."""
-WORKS = REGIMES | {work.letter: work for works in GROWTH.values() for work in works}
-"""All works by their names."""
+"""For each size, the regimes of four doublings."""
+ALL_REGIMES = REGIMES | {one.letter: one for series in GROWTH.values() for one in series}
+"""All regimes by letter."""

@@ -1,4 +1,4 @@
-"""Lines over two axes, plain or logarithmic, as one small SVG in the style of `benchmarks/curve.py`."""
+"""A line chart with linear or logarithmic axes, as a small SVG in the style of `benchmarks/curve.py`."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ Line = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """Values from `low` to `high`, marked at `ticks`; `log` spaces them by their logarithm."""
+    """An axis from `low` to `high` with `ticks`; `log` makes it logarithmic."""
 
     name: str
     ticks: Sequence[float]
@@ -26,7 +26,7 @@ class Axis:
     high: float = 1.0
 
     def share(self, x: float) -> float:
-        """Where a value stands between the ends, from 0 to 1.
+        """The position of a value on the axis, from 0 to 1.
 
         >>> Axis("size", (), log=True, low=1, high=16).share(4)
         0.5
@@ -39,9 +39,9 @@ class Axis:
 def chart(
     title: str, across: Axis, up: Axis, lines: Sequence[tuple[str, Line]], key: Mapping[str, str], *, low: bool = False
 ) -> str:
-    """The SVG. Each line has a class: `ours`, `theirs`, `even`, and `thin` beside one of them.
+    """The chart as SVG. Each line has a class: `ours`, `theirs`, `even`, or one of them with `thin`.
 
-    `key` names classes, at the top of the left end or, where lines begin there, `low`.
+    `key` is the legend, at the top left, or with `low` at the bottom left.
     """
 
     def at(x: float, y: float) -> tuple[float, float]:
@@ -67,11 +67,11 @@ def chart(
         parts.append(f'<line class="{kind}" x1="{x}" y1="{y}" x2="{x + 24}" y2="{y}" stroke-width="2.5"/>')
         parts.append(f'<text x="{x + 32}" y="{y + 4}">{escape(name)}</text>')
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img"'
-    told = escape(title)
+    label = escape(title)
     return "\n".join(
         [
-            f'{head} aria-label="{told}">',
-            f"<title>{told}</title><style>{STYLE}{MORE}</style>",
+            f'{head} aria-label="{label}">',
+            f"<title>{label}</title><style>{STYLE}{MORE}</style>",
             f'<rect width="{WIDTH}" height="{HEIGHT}" rx="6"/>',
             *parts,
             "</svg>\n",
@@ -80,7 +80,7 @@ def chart(
 
 
 def exponent(sizes: Sequence[float], values: Sequence[float]) -> float:
-    """The slope of a straight line through the logarithms, by least squares.
+    """The slope of a least-squares line through the logarithms.
 
     >>> round(exponent([1, 2, 4], [3, 12, 48]), 6)
     2.0
@@ -91,7 +91,7 @@ def exponent(sizes: Sequence[float], values: Sequence[float]) -> float:
 
 
 def decades(low: float, high: float) -> list[float]:
-    """1, 2 and 5 times powers of ten that reach around both ends.
+    """Ticks at 1, 2 and 5 times powers of ten that enclose both ends.
 
     >>> decades(0.3, 4)
     [0.2, 0.5, 1.0, 2.0, 5.0]

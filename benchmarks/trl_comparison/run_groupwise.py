@@ -1,9 +1,9 @@
-"""One run of Groupwise, as `groupwise train` makes it, its record included; evaluation off. Prints one line of JSON.
+"""One run of Groupwise, like `groupwise train` with its logs and without evaluation. Prints a line of JSON.
 
-    python -m benchmarks.beside.ours a
+    python -m benchmarks.trl_comparison.run_groupwise a
 
-Where a regime forces lengths, a strategy gives each answer its limit, no token ends an answer, and the verdict is the
-parity of its ids: the engine, the learner and the loop are those of any run.
+If a regime forces lengths, a strategy sets the limit of each sample, no token ends a sample, and the verdict is the
+parity of its token ids. Engine, learner and loop are unchanged.
 """
 
 import argparse
@@ -15,13 +15,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.beside.files import model_of, problems_of
-from benchmarks.beside.regimes import WORKS, Regime
-from benchmarks.beside.rewards import parity
-from benchmarks.beside.turns import Over, said
-from benchmarks.beside.watch import Watch, versions
+from benchmarks.trl_comparison.paths import model_of, problems_of
+from benchmarks.trl_comparison.regimes import ALL_REGIMES, Regime
+from benchmarks.trl_comparison.rewards import parity
+from benchmarks.trl_comparison.stopwatch import Stopwatch, versions
+from benchmarks.trl_comparison.turns import NoMoreTurns, print_json
 
-import groupwise.training.build as placing
+import groupwise.training.build as builder
 from groupwise.advantages import Standardised
 from groupwise.config.recipe import Evaluate, Machine, Recipe, Save
 from groupwise.config.user_code import Use
@@ -38,27 +38,27 @@ from groupwise.training.recorder import Recorder
 
 @dataclass(frozen=True, slots=True)
 class Forced:
-    """Independent answers, each as long as the regime says."""
+    """Independent samples, each with the length that the regime forces."""
 
     regime: Regime
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
-        iteration, place = divmod(draw.id, self.regime.prompts)
+        iteration, index = divmod(draw.id, self.regime.prompts)
         lengths = self.regime.lengths_of(iteration) or []
-        own = lengths[place * draw.n : (place + 1) * draw.n]
-        opened = [replace(s, limit=n) for s, n in zip(sampler.start(draw.prompt.context, draw.n), own, strict=True)]
-        return Rollout(draw, tuple(await sampler.verify(await asyncio.gather(*map(sampler.extend, opened)))))
+        limits = lengths[index * draw.n : (index + 1) * draw.n]
+        samples = [replace(s, limit=n) for s, n in zip(sampler.start(draw.prompt.context, draw.n), limits, strict=True)]
+        return Rollout(draw, tuple(await sampler.verify(await asyncio.gather(*map(sampler.extend, samples)))))
 
 
-async def even(prompt: Prompt, sample: Sample) -> Verdict:
-    """Right where the sum of the ids is even."""
+async def even_sum(prompt: Prompt, sample: Sample) -> Verdict:
+    """Correct if the sum of the token ids is even."""
     return Verdict(Outcome.correct if parity(sample.tokens) else Outcome.wrong)
 
 
 class Timed(Recorder):
-    """A logbook that also keeps a watch."""
+    """A recorder with a stopwatch."""
 
-    watch: Watch
+    watch: Stopwatch
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -105,43 +105,43 @@ def recipe_of(regime: Regime, *, iterations: int, seed: int, machine: Machine) -
 
 
 def measure(regime: Regime, *, iterations: int, seed: int, machine: Machine, turns: bool = False) -> dict[str, Any]:
-    """The run, timed; in turns of the regime's timed iterations after its warm-up."""
+    """Run and time the regime. With `turns`, waits for a line before each turn after the warm-up."""
     about = {"system": "groupwise", "regime": regime.letter, "threads": machine.threads}
-    used = versions("groupwise", "torch", "transformers", "numpy")
-    watch = Watch(regime.turns if turns else (), {**about, "versions": used})
+    packages = versions("groupwise", "torch", "transformers", "numpy")
+    watch = Stopwatch(regime.turns if turns else (), {**about, "versions": packages})
     recipe = recipe_of(regime, iterations=iterations, seed=seed, machine=machine)
     if regime.lengths is not None:
-        placing.read_tokenizer = lambda path: replace(read_tokenizer(path), eos=frozenset())
-    ready = placing.build(recipe, Use())
+        builder.read_tokenizer = lambda path: replace(read_tokenizer(path), eos=frozenset())
+    ready = builder.build(recipe, Use())
     if regime.lengths is not None:
-        ready.buffer.verifier = even
+        ready.buffer.verifier = even_sum
 
-    async def nothing() -> dict[str, float]:
+    async def no_evaluation() -> dict[str, float]:
         return {}
 
     with tempfile.TemporaryDirectory() as directory:
-        logbook = Timed(Path(directory), RunLogs(Path(directory)), keep=1)
-        logbook.watch = watch
-        logbook.done = 0  # neither the first evaluation nor the checkpoint before it
-        with suppress(Over):
-            asyncio.run(loop(recipe, ready.buffer, ready.engine, ready.learner, logbook, ready.guards, nothing))
-    forced = [regime.lengths_of(i) for i in range(iterations)]
-    for iteration, lengths in zip(watch.iterations, forced, strict=not turns):
-        assert lengths is None or iteration["tokens"] == sum(lengths), "lengths are not those that were forced"
-    return watch.told()
+        recorder = Timed(Path(directory), RunLogs(Path(directory)), keep=1)
+        recorder.watch = watch
+        recorder.done = 0  # skips the first evaluation and the first checkpoint
+        with suppress(NoMoreTurns):
+            asyncio.run(loop(recipe, ready.buffer, ready.engine, ready.learner, recorder, ready.guards, no_evaluation))
+    lengths_by_iteration = [regime.lengths_of(i) for i in range(iterations)]
+    for iteration, lengths in zip(watch.iterations, lengths_by_iteration, strict=not turns):
+        assert lengths is None or iteration["tokens"] == sum(lengths), "lengths differ from the forced ones"
+    return watch.as_json()
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description="Groupwise's side of one regime, as one line of JSON.")
-    parser.add_argument("regime", choices=WORKS, metavar="REGIME", help="its letter")
-    parser.add_argument("--iterations", type=int, help="other than the regime's warm-up and timed ones")
+    parser = argparse.ArgumentParser(description="Run one regime in Groupwise; prints a line of JSON.")
+    parser.add_argument("regime", choices=ALL_REGIMES, metavar="REGIME", help="its letter")
+    parser.add_argument("--iterations", type=int, help="instead of the regime's warm-up and timed iterations")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--turns", action="store_true", help="after the warm-up, wait for a line before each turn")
     a = parser.parse_args(argv)
-    regime = WORKS[a.regime]
+    regime = ALL_REGIMES[a.regime]
     iterations = a.iterations or regime.warmup + regime.timed
-    said(measure(regime, iterations=iterations, seed=a.seed, machine=Machine(threads=a.threads), turns=a.turns))
+    print_json(measure(regime, iterations=iterations, seed=a.seed, machine=Machine(threads=a.threads), turns=a.turns))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""What both sides read: a model directory in the Hugging Face layout, and the prompts in the order of their drawing.
+"""Write the inputs of both systems: a Hugging Face model directory, and the prompts in the order of their draws.
 
-python -m benchmarks.beside.prepare b
+python -m benchmarks.trl_comparison.prepare b
 """
 
 import argparse
@@ -9,8 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 from random import Random
 
-from benchmarks.beside.files import ROOT, model_of, problems_of, prompts_of
-from benchmarks.beside.regimes import WORKS, Net, Regime
+from benchmarks.trl_comparison.paths import ROOT, model_of, problems_of, prompts_of
+from benchmarks.trl_comparison.regimes import ALL_REGIMES, Net, Regime
 from tokenizers import AddedToken, models, pre_tokenizers
 from tokenizers import Tokenizer as Fast
 
@@ -21,11 +21,11 @@ from groupwise.tasks import find_task
 
 PAD, END = "<pad>", "<end>"
 MOST = 100
-"""Iterations for which there are prompts."""
+"""Iterations for which prompts are written."""
 
 
 def prepare(regime: Regime, seed: int = 0) -> None:
-    """Write what is not there yet."""
+    """Write the files of a regime that do not exist yet."""
     home = ROOT / regime.letter
     home.mkdir(parents=True, exist_ok=True)
     if regime.net is not None:
@@ -48,7 +48,7 @@ def prepare(regime: Regime, seed: int = 0) -> None:
 
 
 def write_net(net: Net, path: Path) -> None:
-    """A decoder with random weights and a tokenizer of one word an id, so that text gives exactly the wanted ids."""
+    """Write a decoder with random weights and a tokenizer with one word per id: text gives exactly the intended ids."""
     shape = Shape(**asdict(net), qkv_bias=net.family == "qwen2", tied=True)
     words = {PAD: 0, END: 1} | {f"t{i}": i for i in range(2, net.vocabulary)}
     fast = Fast(models.WordLevel(words, unk_token=""))
@@ -58,7 +58,7 @@ def write_net(net: Net, path: Path) -> None:
 
 
 def random_problems(regime: Regime) -> list[str]:
-    """Rows of a problem file: prompts of the wanted length in random words."""
+    """Rows of a problem file: prompts of the regime's length in random words."""
     assert regime.net is not None
     random = Random(f"problems {regime.letter}")
     rows = [
@@ -70,10 +70,10 @@ def random_problems(regime: Regime) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Write the model and the prompts of a regime.")
-    parser.add_argument("regime", choices=WORKS, metavar="REGIME", help="its letter")
+    parser.add_argument("regime", choices=ALL_REGIMES, metavar="REGIME", help="its letter")
     parser.add_argument("--seed", type=int, default=0)
     a = parser.parse_args()
-    prepare(WORKS[a.regime], a.seed)
+    prepare(ALL_REGIMES[a.regime], a.seed)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""What this core can do at most: float32 products of the learner's shapes, and reading memory. Prints one line of JSON.
+"""Measure the limits of one core: float32 products of the learner's shapes, and memory reads. Prints a line of JSON.
 
-python -m benchmarks.beside.limits g
+python -m benchmarks.trl_comparison.limits g
 """
 
 import argparse
@@ -10,37 +10,37 @@ from collections.abc import Callable
 from statistics import median
 
 import torch
-from benchmarks.beside.regimes import WORKS, Regime
-from benchmarks.beside.work import forced
+from benchmarks.trl_comparison.regimes import ALL_REGIMES, Regime
+from benchmarks.trl_comparison.workload import forced_lengths
 
 MEMORY = 1 << 29
-"""Bytes that are read: many times a cache."""
+"""Bytes to read: many times the size of a cache."""
 
 
 def shapes(regime: Regime) -> list[tuple[int, int, int]]:
-    """Rows, inputs and outputs of the products in a learner's forward: those of one layer, a microbatch of the head."""
+    """(rows, inputs, outputs) of the matrix products in the learner's forward: one layer, and one block of the head."""
     net = regime.net
     assert net is not None
-    rows = regime.prompts * regime.prompt_tokens + sum(n - 1 for n in forced(regime))
-    asks, at_once = net.heads * net.head_dim, min(rows, max(1, (1 << 22) // net.vocabulary))
+    rows = regime.prompts * regime.prompt_tokens + sum(n - 1 for n in forced_lengths(regime))
+    queries, block = net.heads * net.head_dim, min(rows, max(1, (1 << 22) // net.vocabulary))
     return [
-        (rows, net.width, asks),
-        (rows, asks, net.width),
+        (rows, net.width, queries),
+        (rows, queries, net.width),
         (rows, net.width, net.inner),
         (rows, net.inner, net.width),
-        (at_once, net.width, net.vocabulary),
+        (block, net.width, net.vocabulary),
     ]
 
 
 def seconds(work: Callable[[], object], least: float = 0.5) -> float:
-    """Median seconds of the work, repeated for at least so long, after once for nothing."""
+    """Median seconds of a call, after one warm-up call; repeated for at least `least` seconds in total."""
     work()
-    took: list[float] = []
-    while sum(took) < least or len(took) < 3:
-        began = time.perf_counter()
+    times: list[float] = []
+    while sum(times) < least or len(times) < 3:
+        start = time.perf_counter()
         work()
-        took.append(time.perf_counter() - began)
-    return median(took)
+        times.append(time.perf_counter() - start)
+    return median(times)
 
 
 def peak(regime: Regime) -> float:
@@ -54,7 +54,7 @@ def peak(regime: Regime) -> float:
 
 
 def bandwidth() -> dict[str, float]:
-    """GB/s of reading a large array once, and of copying it (which reads and writes)."""
+    """GB/s of reading a large array, and of copying it (a read and a write)."""
     x = torch.ones(MEMORY // 4)
     y = torch.empty_like(x)
     once, twice = seconds(lambda: torch.dot(x, x)), seconds(lambda: y.copy_(x))
@@ -63,10 +63,10 @@ def bandwidth() -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="The limits of one core at a regime's shapes, as one line of JSON.")
-    parser.add_argument("regime", choices=WORKS, metavar="REGIME", help="its letter")
+    parser.add_argument("regime", choices=ALL_REGIMES, metavar="REGIME", help="its letter")
     a = parser.parse_args()
     torch.set_num_threads(1)
-    print(json.dumps({"gflops": peak(WORKS[a.regime]), **bandwidth()}))
+    print(json.dumps({"gflops": peak(ALL_REGIMES[a.regime]), **bandwidth()}))
 
 
 if __name__ == "__main__":

@@ -1,13 +1,24 @@
-"""The tables of RESULTS.md on `make bench`, each from the measurements that it shows."""
+"""Tables of RESULTS.md for the measurements of `make bench`."""
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from statistics import mean, median
 from typing import Any
 
-from benchmarks.beside import work
-from benchmarks.beside.pairs import Run, above, close, counted, per_iteration, per_token, phase, ratio, spread, timed
-from benchmarks.beside.regimes import REGIMES, Regime
+from benchmarks.trl_comparison import workload
+from benchmarks.trl_comparison.pairs import (
+    Run,
+    above,
+    close,
+    counted,
+    per_iteration,
+    per_token,
+    phase,
+    ratio,
+    spread,
+    timed,
+)
+from benchmarks.trl_comparison.regimes import REGIMES, Regime
 
 Data = dict[str, Any]
 BOTH = ("groupwise", "trl")
@@ -25,7 +36,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def over(data: Data, who: str, f: Callable[[Run], float]) -> float:
-    """The median over a system's runs."""
+    """The median of `f` over a system's runs."""
     return median(f(pair[who]) for pair in counted(data["pairs"]))
 
 
@@ -34,7 +45,7 @@ def met(reached: bool) -> str:
 
 
 def ratios(pairs: dict[str, Data]) -> str:
-    """Times and peaks of both, and whether the targets are met."""
+    """Times and memory peaks of both systems, and whether the targets are met."""
     rows = []
     for letter, data in pairs.items():
         one = REGIMES[letter]
@@ -57,14 +68,14 @@ def ratios(pairs: dict[str, Data]) -> str:
                 f"{peaks[0]:.0f} / {peaks[1]:.0f} = {memory:.2f}{limit}", count,
             )
         )  # fmt: skip
-    head = ("regime", "ratio of times", "of CPU seconds", "target", "s an iteration", "s a million trained tokens",
+    head = ("regime", "ratio of times", "of CPU seconds", "target", "s per iteration", "s per million trained tokens",
             "peak above imports, MiB", "pairs + repeated")  # fmt: skip
-    told = "Where two numbers stand beside each other, the first is Groupwise's and the second TRL's."
-    return f"{table(head, rows)}\n{told}\n"
+    note = "In pairs of numbers, the first is Groupwise's and the second TRL's."
+    return f"{table(head, rows)}\n{note}\n"
 
 
 def phases(pairs: dict[str, Data]) -> str:
-    """Tokens a second in sampling and in all that is not sampling."""
+    """Tokens per second in sampling and in the rest of the iteration."""
 
     rows = []
     for letter, data in pairs.items():
@@ -74,27 +85,27 @@ def phases(pairs: dict[str, Data]) -> str:
             row += [f"{ours:,.0f}", f"{theirs:,.0f}", f"{ours / theirs:.2f}"]
         rows.append(row)
     head = ("regime", "sampling, Groupwise", "TRL", "ratio", "learning, Groupwise", "TRL", "ratio")
-    told = "Trained tokens a second. Sampling ends with the verdicts; learning is all the rest of an iteration."
-    return f"{table(head, rows)}\n{told}\n"
+    note = "Trained tokens per second. Sampling ends with the verdicts; learning is the rest of the iteration."
+    return f"{table(head, rows)}\n{note}\n"
 
 
 def sampled(one: Regime, run: Run) -> float:
-    """Trained tokens a second of sampling."""
+    """Trained tokens per second of sampling."""
     return tokens(one, run) / phase(one, "sample", run)
 
 
 def learned(one: Regime, run: Run) -> float:
-    """Trained tokens a second of all that is not sampling."""
+    """Trained tokens per second of the rest of the iteration."""
     return tokens(one, run) / (per_iteration(one, run) - phase(one, "sample", run))
 
 
 def tokens(one: Regime, run: Run) -> float:
-    """Trained tokens of an iteration."""
+    """Trained tokens per iteration."""
     return mean(iteration["tokens"] for iteration in timed(one, run))
 
 
 def limits(pairs: dict[str, Data]) -> str:
-    """How far Groupwise is from what the core can do, where lengths are forced and work can be counted."""
+    """Groupwise's rates against the limits of the core, for regimes with forced lengths."""
     rows = []
     for letter, data in pairs.items():
         if "limits" not in data:
@@ -102,8 +113,8 @@ def limits(pairs: dict[str, Data]) -> str:
         one, most = REGIMES[letter], data["limits"]
         sample = over(data, "groupwise", partial(phase, one, "sample"))
         learn = over(data, "groupwise", partial(phase, one, "learn"))
-        learner, engine = (work.learner(one).all / learn / 1e9, work.engine(one).all / sample / 1e9)
-        traffic = work.traffic(one) / sample / 1e9
+        learner, engine = (workload.learner(one).all / learn / 1e9, workload.engine(one).all / sample / 1e9)
+        traffic = workload.traffic(one) / sample / 1e9
         rows.append(
             (
                 f"({letter})", f"{most['gflops']:.0f}", f"{learner:.0f}", f"{learner / most['gflops']:.0%}",
@@ -111,15 +122,16 @@ def limits(pairs: dict[str, Data]) -> str:
                 f"{traffic / most['read']:.0%}",
             )
         )  # fmt: skip
-    head = ("regime", "GEMM peak, GFLOP/s", "learner", "share", "engine", "share", "reading memory, GB/s",
+    head = ("regime", "GEMM peak, GFLOP/s", "learner", "share", "engine", "share", "memory read, GB/s",
             "engine's weights", "share")  # fmt: skip
-    told = (
-        "The peak is the fastest float32 product of the learner's shapes. FLOPs that are computed again\n"
-        "to save memory do not count as done. An engine's weights are read once for every round of tokens; with many\n"
-        "rows a round is bound by products, with few by memory, so the larger of its shares is the nearer limit.\n"
-        "Targets: learner at least 60 % in (g), engine at least 50 % of reading once weights exceed the cache."
+    note = (
+        "The peak is the fastest float32 product of the learner's shapes. Recomputation that saves memory does not\n"
+        "count. The engine reads its weights once per token position. With many rows products limit it, with few\n"
+        "rows memory does, so the larger of its two shares is the nearer limit.\n"
+        "Targets: learner at least 60 % in (g); engine at least 50 % of the memory read rate if weights exceed the\n"
+        "processor's cache."
     )
-    return f"{table(head, rows)}\n{told}\n" if rows else "Not measured.\n"
+    return f"{table(head, rows)}\n{note}\n" if rows else "Not measured.\n"
 
 
 def start(pairs: dict[str, Data]) -> str:
@@ -128,5 +140,5 @@ def start(pairs: dict[str, Data]) -> str:
         [f"({letter})", *(f"{over(data, who, lambda run: run['start_seconds']):.1f}" for who in BOTH)]
         for letter, data in pairs.items()
     ]
-    told = "Seconds from the start of the process to its first iteration: imports, model, optimizer. Target: 5 in (a)."
-    return f"{table(('regime', 'Groupwise', 'TRL'), rows)}\n{told}\n"
+    note = "Seconds from the start of the process to its first iteration: imports, model, optimizer. Target: 5 in (a)."
+    return f"{table(('regime', 'Groupwise', 'TRL'), rows)}\n{note}\n"

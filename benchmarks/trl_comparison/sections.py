@@ -1,64 +1,64 @@
-"""What is measured: one function a section, from the machine to what is kept."""
+"""The measurements: one function per section of the results."""
 
 from collections.abc import Callable
 from statistics import median
 from typing import Any
 
-from benchmarks.beside.pairs import Machine, Run, above, pairs, per_token
-from benchmarks.beside.regimes import GROWTH, REGIMES
+from benchmarks.trl_comparison.pairs import Machine, Run, above, pairs, per_token
+from benchmarks.trl_comparison.regimes import GROWTH, REGIMES
 
 Say = Callable[[str], None]
 TWO = (0, 1)
 ROUNDS = 2
-"""Runs of each way on two cores."""
+"""Runs of each configuration on two cores."""
 SEEDS = (0, 1, 2)
 CURVE = 60
-"""Iterations of a reward curve: the packaged recipe's."""
+"""Iterations of a reward curve, as in the packaged recipe."""
 
 
 def regime(letter: str) -> Callable[[Machine, Say, int], dict[str, Any]]:
-    """Pairs of runs of one regime, then the limits of the core at its shapes."""
+    """Measure pairs of runs of one regime, then the limits of the core at its shapes."""
 
-    def measured(machine: Machine, say: Say, n: int) -> dict[str, Any]:
+    def measure(machine: Machine, say: Say, n: int) -> dict[str, Any]:
         one = REGIMES[letter]
         machine.prepare(one)
-        found = {"pairs": pairs(one, n, machine, say)}
-        return found if one.net is None else found | {"limits": machine.limits(one)}
+        results = {"pairs": pairs(one, n, machine, say)}
+        return results if one.net is None else results | {"limits": machine.limits(one)}
 
-    return measured
+    return measure
 
 
 def sweep(machine: Machine, say: Say, n: int) -> dict[str, list[Run]]:
-    """TRL's micro-batches, one run each; on (a) also transformers' continuous batching."""
-    found: dict[str, list[Run]] = {}
+    """TRL with each micro-batch, one run each; for (a) also with transformers' continuous batching."""
+    results: dict[str, list[Run]] = {}
     for letter, one in REGIMES.items():
         machine.prepare(one)
         ways = [("--micro-batch", str(m)) for m in one.micro_batches]
         ways += [("--continuous", "--iterations", str(one.warmup + 1))] if letter == "a" else []
-        found[letter] = []
+        results[letter] = []
         for way in ways:
             run = machine.theirs(one, *way)
-            found[letter].append({"way": " ".join(way[:2]).removeprefix("--").removesuffix(" --iterations"), **run})
+            results[letter].append({"way": " ".join(way[:2]).removeprefix("--").removesuffix(" --iterations"), **run})
             say(f"({letter}) {' '.join(way)}: {1e3 * per_token(one, run):.3f} ms a token, {above(run):.0f} MiB")
-    return found
+    return results
 
 
 def frugal(machine: Machine, say: Say, n: int) -> dict[str, Run]:
     """TRL with gradient checkpointing and micro-batches of 8."""
-    found = {}
+    results = {}
     for letter in "abcdeg":
         one = REGIMES[letter]
         machine.prepare(one)
-        found[letter] = machine.theirs(one, "--frugal", "--micro-batch", "8")
-        say(f"({letter}) {1e3 * per_token(one, found[letter]):.3f} ms a token, {above(found[letter]):.0f} MiB")
-    return found
+        results[letter] = machine.theirs(one, "--frugal", "--micro-batch", "8")
+        say(f"({letter}) {1e3 * per_token(one, results[letter]):.3f} ms a token, {above(results[letter]):.0f} MiB")
+    return results
 
 
 def two(machine: Machine, say: Say, n: int) -> dict[str, dict[str, list[Run]]]:
-    """Each system on two cores, in each way that it has, interleaved."""
+    """Each system on two cores, in each configuration, interleaved."""
     both = Machine(cores=TWO, threads=2, trl=machine.trl)
     apart = Machine(cores=TWO, threads=1, trl=machine.trl)
-    found: dict[str, dict[str, list[Run]]] = {}
+    results: dict[str, dict[str, list[Run]]] = {}
     for letter in "abcde":
         one = REGIMES[letter]
         machine.prepare(one)
@@ -69,41 +69,41 @@ def two(machine: Machine, say: Say, n: int) -> dict[str, dict[str, list[Run]]]:
             "trl, 2 threads": lambda one=one: both.theirs(one),
             "trl, 2 processes": lambda one=one, half=half: apart.theirs(one, "--micro-batch", str(half), processes=2),
         }
-        found[letter] = {way: [] for way in ways}
+        results[letter] = {way: [] for way in ways}
         for _ in range(ROUNDS):
             for way, run in ways.items():
-                found[letter][way].append(run())
-        for way, runs in found[letter].items():
+                results[letter][way].append(run())
+        for way, runs in results[letter].items():
             say(f"({letter}) {way}: {1e3 * median(per_token(one, run) for run in runs):.3f} ms a token")
-    return found
+    return results
 
 
 def growth(machine: Machine, say: Say, n: int) -> dict[str, list[Run]]:
     """Groupwise alone, one size doubled four times."""
-    found: dict[str, list[Run]] = {}
+    results: dict[str, list[Run]] = {}
     for axis, works in GROWTH.items():
-        found[axis] = []
+        results[axis] = []
         for one in works:
             machine.prepare(one)
-            found[axis].append(machine.ours(one))
-            say(f"{one.letter}: {1e3 * per_token(one, found[axis][-1]):.3f} ms a token")
-    return found
+            results[axis].append(machine.ours(one))
+            say(f"{one.letter}: {1e3 * per_token(one, results[axis][-1]):.3f} ms a token")
+    return results
 
 
 def curves(machine: Machine, say: Say, n: int) -> dict[str, dict[str, list[list[float]]]]:
-    """The mean reward of each iteration of (a) and (e), three seeds a system."""
-    found: dict[str, dict[str, list[list[float]]]] = {}
+    """Mean reward of each iteration of (a) and (e), three seeds per system."""
+    results: dict[str, dict[str, list[list[float]]]] = {}
     for letter in "ae":
         one = REGIMES[letter]
-        found[letter] = {"groupwise": [], "trl": []}
+        results[letter] = {"groupwise": [], "trl": []}
         for seed in SEEDS:
             machine.prepare(one, seed)
             more = ("--iterations", str(CURVE), "--seed", str(seed))
             for system, run in (("groupwise", machine.ours), ("trl", machine.theirs)):
                 rewards = [iteration["reward"] for iteration in run(one, *more)["iterations"]]
-                found[letter][system].append(rewards)
+                results[letter][system].append(rewards)
                 say(f"({letter}) {system}, seed {seed}: {rewards[0]:.3f} -> {rewards[-1]:.3f}")
-    return found
+    return results
 
 
 SECTIONS: dict[str, Callable[[Machine, Say, int], Any]] = {
@@ -114,16 +114,16 @@ SECTIONS: dict[str, Callable[[Machine, Say, int], Any]] = {
     "growth": growth,
     "curves": curves,
 }
-"""By the names that the command takes."""
+"""Sections by the names on the command line."""
 
 
 def short() -> list[str]:
-    """What `make bench` measures."""
+    """The sections of `make bench`."""
     return [letter for letter, one in REGIMES.items() if not one.full]
 
 
 def title(name: str) -> str:
-    """A section's name for people."""
+    """The title of a section."""
     if name in REGIMES:
         return f"({name}) {REGIMES[name].title}"
     return (SECTIONS[name].__doc__ or name).splitlines()[0]

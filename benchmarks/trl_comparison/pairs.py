@@ -1,4 +1,4 @@
-"""Interleaved pairs of turns, Groupwise's then TRL's, on one core that each has to itself, and their ratios."""
+"""Interleaved pairs of turns, Groupwise then TRL, alone on one core, and the ratios of their times."""
 
 import os
 import subprocess
@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from statistics import mean, median
 from typing import Any
 
-from benchmarks.beside.files import HOME
-from benchmarks.beside.regimes import Regime
-from benchmarks.beside.turns import DEADLINE, Player, told
+from benchmarks.trl_comparison.paths import HOME
+from benchmarks.trl_comparison.regimes import Regime
+from benchmarks.trl_comparison.turns import DEADLINE, TurnProcess, last_json
 
 CORE = 0
 APART = 0.15
-"""Probes around a pair that differ by more than this say that the machine was not the same: the pair is repeated."""
+"""If the probes around a pair differ by more than this share, the machine was unsteady, and the pair is repeated."""
 REPEATS = 3
-"""Pairs of one regime that are repeated at most; after that they count as they are, and the page says how many."""
+"""Most repeated pairs per regime; further pairs count as they are, and the page says how many."""
 PROBE = """
 import json, sys, time, torch
 torch.set_num_threads(1)
@@ -26,25 +26,25 @@ a, b = torch.randn(1024, 1024), torch.randn(1024, 1024)
 def once():
     began = time.perf_counter()
     for _ in range(4): a @ b
-    return 4 * 2 * 1024**3 / (time.perf_counter() - began) / 1e9
+    return 4 * 2 * 1024**3 / (time.perf_counter() - start) / 1e9
 once()
 for line in sys.stdin:
     print(json.dumps({"gflops": sorted(once() for _ in range(9))[4]}), flush=True)
 """
-"""At every line, the median GFLOP/s of a float32 product of 1024 x 1024."""
+"""For each input line, prints the median GFLOP/s of a float32 product of 1024 x 1024."""
 
 KEEP = dict.fromkeys(("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"), str(1 << 34)) | {
     "MALLOC_TOP_PAD_": str(1 << 26)
 }
-"""Tells glibc to keep freed memory, for both sides alike. Without it large tensors are given back to the system and
-faulted in again at every use, which costs TRL a third of (d) and Groupwise a tenth."""
+"""Makes glibc keep freed memory, for both systems. Without it large tensors return to the system and are faulted in
+again at each use, which costs TRL a third of (d) and Groupwise a tenth."""
 
 Run = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Where runs run: pinned to `cores`, each with `threads`; TRL by the interpreter `trl`."""
+    """Runs processes pinned to `cores`, each with `threads`; `trl` is the interpreter for TRL."""
 
     cores: Sequence[int] = (CORE,)
     threads: int = 1
@@ -52,25 +52,25 @@ class Machine:
 
     @property
     def how(self) -> dict[str, Any]:
-        """Where and with what environment a process runs."""
+        """Arguments of Popen: directory, environment, core pinning."""
         keep = {k: v for k, v in os.environ.items() if not k.startswith(("OMP_", "MKL_", "GROUPWISE_"))}
         paths = os.pathsep.join([str(HOME / "src"), str(HOME)])
         environment = keep | KEEP | {"OMP_NUM_THREADS": str(self.threads), "PYTHONPATH": paths}
         return {"cwd": HOME, "env": environment, "preexec_fn": lambda: os.sched_setaffinity(0, self.cores)}
 
     def run(self, command: Sequence[str]) -> str:
-        """The standard output of one pinned process. SystemExit with its errors where it fails."""
+        """The standard output of one pinned process. SystemExit with its standard error if it fails."""
         how = {"capture_output": True, "text": True, "check": False, "timeout": DEADLINE}
         try:
-            done = subprocess.run(command, **how, **self.how)
+            process = subprocess.run(command, **how, **self.how)
         except subprocess.TimeoutExpired:
             raise SystemExit(f"{' '.join(command)} took longer than {DEADLINE:.0f} seconds") from None
-        if done.returncode:
-            raise SystemExit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
-        return done.stdout
+        if process.returncode:
+            raise SystemExit(f"{' '.join(command)} ended with {process.returncode}:\n{process.stderr[-2000:]}")
+        return process.stdout
 
-    def trial(self) -> None:
-        """SystemExit that says what to do where TRL is not installed, or the core is not ours."""
+    def check(self) -> None:
+        """SystemExit with a way out if TRL is not installed or the core is not available."""
         if CORE not in os.sched_getaffinity(0):
             raise SystemExit(f"this process may not run on core {CORE}: start it without taskset")
         look = "import importlib.util, sys; sys.exit(importlib.util.find_spec('trl') is None)"
@@ -79,83 +79,93 @@ class Machine:
 
     @contextmanager
     def probe(self) -> Iterator[Callable[[], float]]:
-        """What tells GFLOP/s of one core at each moment that it is asked."""
-        with Player([sys.executable, "-c", PROBE], **self.how) as player:
+        """A function that measures the GFLOP/s of one core now."""
+        with TurnProcess([sys.executable, "-c", PROBE], **self.how) as player:
             yield lambda: player.turn()["gflops"]
 
     @contextmanager
     def both(self, regime: Regime, turns: int) -> Iterator[tuple[Callable[[], Run], Callable[[], Run]]]:
-        """Both systems, started and warmed up one after the other, to take so many turns. Neither comes to its end by
-        itself, which would be work while the other is timed."""
+        """Start and warm up both systems, one after the other, for `turns` turns each.
+
+        Neither ends by itself, since its shutdown would disturb the other's turn.
+        """
         more = ("--turns", "--iterations", str(regime.warmup + turns * regime.timed + 1))
-        with Player(self._ours(regime, more), **self.how) as ours:
-            ours.hear()
-            with Player(self._theirs(regime, more), **self.how) as theirs:
-                theirs.hear()
+        with TurnProcess(self._ours(regime, more), **self.how) as ours:
+            ours.receive()
+            with TurnProcess(self._theirs(regime, more), **self.how) as theirs:
+                theirs.receive()
                 yield (lambda: newest(regime, ours.turn())), (lambda: newest(regime, theirs.turn()))
 
     def ours(self, regime: Regime, *more: str) -> Run:
         """One run of Groupwise."""
-        return told(self.run(self._ours(regime, more)))
+        return last_json(self.run(self._ours(regime, more)))
 
     def theirs(self, regime: Regime, *more: str, processes: int = 1) -> Run:
-        """One run of TRL, in several processes that share its work where `processes` says so."""
-        return told(self.run(self._theirs(regime, more, processes)))
+        """One run of TRL, data-parallel over `processes`."""
+        return last_json(self.run(self._theirs(regime, more, processes)))
 
     def _ours(self, regime: Regime, more: Sequence[str]) -> list[str]:
-        return [sys.executable, "-m", "benchmarks.beside.ours", regime.letter, "--threads", str(self.threads), *more]
+        return [
+            sys.executable,
+            "-m",
+            "benchmarks.trl_comparison.run_groupwise",
+            regime.letter,
+            "--threads",
+            str(self.threads),
+            *more,
+        ]
 
     def _theirs(self, regime: Regime, more: Sequence[str], processes: int = 1) -> list[str]:
         several = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-        code = ["-m", "benchmarks.beside.theirs", regime.letter, "--threads", str(self.threads), *more]
+        code = ["-m", "benchmarks.trl_comparison.run_trl", regime.letter, "--threads", str(self.threads), *more]
         return [self.trl, *([] if processes == 1 else several), *code]
 
     def prepare(self, regime: Regime, seed: int = 0) -> None:
-        """The files that both sides read."""
-        self.run([sys.executable, "-m", "benchmarks.beside.prepare", regime.letter, "--seed", str(seed)])
+        """Write the files that both systems read."""
+        self.run([sys.executable, "-m", "benchmarks.trl_comparison.prepare", regime.letter, "--seed", str(seed)])
 
     def limits(self, regime: Regime) -> dict[str, float]:
-        """What the core can do at most at the regime's shapes."""
-        return told(self.run([sys.executable, "-m", "benchmarks.beside.limits", regime.letter]))
+        """Limits of the core at the regime's shapes."""
+        return last_json(self.run([sys.executable, "-m", "benchmarks.trl_comparison.limits", regime.letter]))
 
 
 def newest(regime: Regime, run: Run) -> Run:
-    """A run as if its newest turn were its only one.
+    """A run reduced to its warm-up and its newest turn.
 
-    >>> from benchmarks.beside.regimes import REGIMES
+    >>> from benchmarks.trl_comparison.regimes import REGIMES
     >>> newest(REGIMES["b"], {"iterations": ["warm-up", 1, 2, 3]})
     {'iterations': ['warm-up', 3]}
     """
-    made = run["iterations"]
-    return run | {"iterations": [*made[: regime.warmup], *made[-regime.timed :]]}
+    iterations = run["iterations"]
+    return run | {"iterations": [*iterations[: regime.warmup], *iterations[-regime.timed :]]}
 
 
 def pairs(regime: Regime, n: int, machine: Machine, say: Callable[[str], None]) -> list[dict[str, Any]]:
-    """`n` pairs that count, those that were repeated among them.
+    """Measure until `n` pairs count; the result includes repeated pairs.
 
-    Where answers have forced lengths, all pairs are turns of the same two processes. Where they end by themselves,
-    each pair is of two new ones: what has learned for longer answers otherwise.
+    With forced lengths, all pairs are turns of the same two processes. Without, each pair starts two new processes,
+    because a model that has learned longer generates other lengths.
     """
-    found: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []
     turns = 1 if regime.lengths is None else n + REPEATS
     with machine.probe() as probe:
-        while len(counted(found)) < n:
+        while len(counted(results)) < n:
             with machine.both(regime, turns) as sides:
                 before = probe()
                 for _ in range(turns):
-                    began = time.perf_counter()
+                    start = time.perf_counter()
                     pair: dict[str, Any] = dict(zip(("groupwise", "trl"), (turn() for turn in sides), strict=True))
                     pair["probes"] = [before, before := probe()]
-                    pair["counts"] = close(pair) or len(found) - len(counted(found)) >= REPEATS
-                    found.append(pair)
-                    say(f"pair {len(found)}: {line(regime, pair)}; {time.perf_counter() - began:.0f} s")
-                    if len(counted(found)) == n:
+                    pair["counts"] = close(pair) or len(results) - len(counted(results)) >= REPEATS
+                    results.append(pair)
+                    say(f"pair {len(results)}: {progress(regime, pair)}; {time.perf_counter() - start:.0f} s")
+                    if len(counted(results)) == n:
                         break
-    return found
+    return results
 
 
-def line(regime: Regime, pair: dict[str, Any]) -> str:
-    """A pair for who waits."""
+def progress(regime: Regime, pair: dict[str, Any]) -> str:
+    """One line of progress for a pair."""
     ours, theirs = (
         f"{per_iteration(regime, pair[system]):.2f} s ({phase(regime, 'sample', pair[system]):.2f} to sample)"
         for system in ("groupwise", "trl")
@@ -168,7 +178,7 @@ def line(regime: Regime, pair: dict[str, Any]) -> str:
 
 
 def close(pair: dict[str, Any]) -> bool:
-    """Whether the machine was the same before and after.
+    """Whether the probes before and after a pair agree.
 
     >>> close({"probes": [100, 86]}), close({"probes": [80, 100]})
     (True, False)
@@ -187,33 +197,33 @@ def timed(regime: Regime, run: Run) -> list[dict[str, Any]]:
 
 
 def per_iteration(regime: Regime, run: Run, clock: str = "seconds") -> float:
-    """Seconds of an iteration."""
+    """Seconds per iteration."""
     return mean(iteration[clock] for iteration in timed(regime, run))
 
 
 def phase(regime: Regime, name: str, run: Run) -> float:
-    """Seconds of a phase in an iteration."""
+    """Seconds of a phase per iteration."""
     return mean(iteration["phases"][name][0] for iteration in timed(regime, run))
 
 
 def per_token(regime: Regime, run: Run, clock: str = "seconds") -> float:
-    """Seconds of a trained token."""
+    """Seconds per trained token."""
     iterations = timed(regime, run)
     return sum(i[clock] for i in iterations) / sum(i["tokens"] for i in iterations)
 
 
 def above(run: Run) -> float:
-    """MiB of the peak above what the imports held."""
+    """Peak MiB above the imports."""
     return run["peak_mib"] - run["floor_mib"]
 
 
 def ratio(regime: Regime, pair: dict[str, Any], clock: str = "seconds") -> float:
-    """Time of TRL / time of Groupwise, for a trained token: the same as for an iteration where lengths are forced."""
+    """Time of TRL / time of Groupwise per trained token; with forced lengths also per iteration."""
     return per_token(regime, pair["trl"], clock) / per_token(regime, pair["groupwise"], clock)
 
 
 def spread(values: Sequence[float]) -> tuple[float, float, float]:
-    """Median, least and largest.
+    """Median, minimum and maximum.
 
     >>> spread([3.0, 1.0, 2.0])
     (2.0, 1.0, 3.0)

@@ -1,4 +1,4 @@
-"""What stands beside TRL does the work that it says, and pages say what was measured."""
+"""The benchmark against TRL: equal work on both sides, measurements, and pages that equal the measurements."""
 
 import asyncio
 import doctest
@@ -16,26 +16,26 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from benchmarks.beside import (
+from benchmarks.trl_comparison import (
     chart,
-    files,
-    ours,
     page,
     pairs,
+    paths,
     prepare,
     regimes,
     results,
     rewards,
+    run_groupwise,
     sections,
+    stopwatch,
     tables,
     turns,
-    watch,
-    work,
+    workload,
 )
-from benchmarks.beside.regimes import GROWTH, REGIMES, Fixed, Net, Ragged, Regime
-from benchmarks.beside.settings import settings
+from benchmarks.trl_comparison.regimes import GROWTH, REGIMES, Fixed, Net, Ragged, Regime
+from benchmarks.trl_comparison.settings import settings
 
-from groupwise.config.recipe import Machine as Place
+from groupwise.config.recipe import Machine
 from groupwise.data import Outcome, Prompt, Sample
 from groupwise.tasks import calculator_answer
 
@@ -47,10 +47,10 @@ TINY = Regime(
 )  # fmt: skip
 
 
-# Works
+# Regimes
 
 
-def test_lengths_are_alike_in_every_iteration_in_another_order() -> None:
+def test_each_iteration_has_the_same_lengths_in_another_order() -> None:
     ragged = REGIMES["c"].lengths
     assert isinstance(ragged, Ragged)
     first, second = ragged.of(0, 32), ragged.of(1, 32)
@@ -64,11 +64,11 @@ def test_lengths_are_alike_in_every_iteration_in_another_order() -> None:
 def test_trl_makes_the_steps_of_the_regime(letter: str, processes: int) -> None:
     one = REGIMES[letter]
     micro_batch = one.micro_batch // processes
-    told = settings(one, iterations=7, micro_batch=micro_batch, processes=processes)
-    a_step = micro_batch * processes * told["gradient_accumulation_steps"]
-    assert a_step * one.minibatches == one.rows == micro_batch * processes * told["steps_per_generation"]
-    assert told["max_steps"] == 7 * one.minibatches * one.epochs
-    assert told["num_generations"] == one.group and told["beta"] == 0 and not told["gradient_checkpointing"]
+    config = settings(one, iterations=7, micro_batch=micro_batch, processes=processes)
+    step = micro_batch * processes * config["gradient_accumulation_steps"]
+    assert step * one.minibatches == one.rows == micro_batch * processes * config["steps_per_generation"]
+    assert config["max_steps"] == 7 * one.minibatches * one.epochs
+    assert config["num_generations"] == one.group and config["beta"] == 0 and not config["gradient_checkpointing"]
 
 
 def test_micro_batches_divide_a_step() -> None:
@@ -76,7 +76,7 @@ def test_micro_batches_divide_a_step() -> None:
     assert all(one.micro_batch in one.micro_batches for one in REGIMES.values())
 
 
-def test_both_sides_have_the_same_verdicts() -> None:
+def test_both_systems_have_the_same_verdicts() -> None:
     texts = ["#35", "7*5=35;#35", "#035", "#+35", "#-35", "35", "#", "#3#35", "#35 ", "#٣٥", "", "#350"]
     for answer in (35, 0, -35):
         prompt = Prompt(id="p", context=(1,), text="7*5+0+0=", given={"answer": answer})
@@ -86,110 +86,111 @@ def test_both_sides_have_the_same_verdicts() -> None:
             assert rewards.calculator(text, answer) == float(verdict.outcome is Outcome.correct), (text, answer)
 
 
-def test_our_side_trains_on_as_many_tokens_as_are_forced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (files, prepare):
+def test_groupwise_trains_on_the_forced_number_of_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (paths, prepare):
         monkeypatch.setattr(module, "ROOT", tmp_path)
     prepare.prepare(TINY)
-    monkeypatch.setattr(ours.placing, "read_tokenizer", ours.placing.read_tokenizer)
-    told = ours.measure(TINY, iterations=3, seed=0, machine=Place())
-    wanted = sum(TINY.lengths_of(0) or [])
-    assert [i["tokens"] for i in told["iterations"]] == [wanted] * 3
-    assert all(0 < i["phases"]["sample"][0] < i["seconds"] for i in told["iterations"])
-    assert told["peak_mib"] >= told["floor_mib"] > 0 and told["start_seconds"] > 0
-    rewards_seen = {i["reward"] for i in told["iterations"]}
-    assert rewards_seen != {0.0} and rewards_seen != {1.0}, "parity of random ids gives mixed groups"
+    monkeypatch.setattr(run_groupwise.builder, "read_tokenizer", run_groupwise.builder.read_tokenizer)
+    run = run_groupwise.measure(TINY, iterations=3, seed=0, machine=Machine())
+    expected = sum(TINY.lengths_of(0) or [])
+    assert [i["tokens"] for i in run["iterations"]] == [expected] * 3
+    assert all(0 < i["phases"]["sample"][0] < i["seconds"] for i in run["iterations"])
+    assert run["peak_mib"] >= run["floor_mib"] > 0 and run["start_seconds"] > 0
+    mean_rewards = {i["reward"] for i in run["iterations"]}
+    assert mean_rewards != {0.0} and mean_rewards != {1.0}, "parity of random ids gives mixed groups"
 
 
-def test_a_prompt_has_the_same_ids_on_both_sides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (files, prepare):
+def test_a_prompt_has_the_same_ids_in_both_systems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (paths, prepare):
         monkeypatch.setattr(module, "ROOT", tmp_path)
     prepare.prepare(TINY)
-    tokenizer = prepare.read_tokenizer(files.model_of(TINY))
-    rows = [json.loads(line) for line in files.prompts_of(TINY, 0).read_text().splitlines()]
+    tokenizer = prepare.read_tokenizer(paths.model_of(TINY))
+    rows = [json.loads(line) for line in paths.prompts_of(TINY, 0).read_text().splitlines()]
     ids = [int(word[1:]) for word in rows[0]["prompt"].split()]
     assert tokenizer.encode(rows[0]["prompt"], bos=True) == tuple(ids) and len(ids) == TINY.prompt_tokens
     from transformers import PreTrainedTokenizerFast
 
-    assert PreTrainedTokenizerFast.from_pretrained(files.model_of(TINY))(text=[rows[0]["prompt"]])["input_ids"] == [ids]
+    assert PreTrainedTokenizerFast.from_pretrained(paths.model_of(TINY))(text=[rows[0]["prompt"]])["input_ids"] == [ids]
 
 
-def test_the_parent_needs_neither_torch_nor_trl() -> None:
-    look = "import sys, benchmarks.beside.__main__; sys.exit(bool({'torch', 'trl', 'groupwise'} & sys.modules.keys()))"
-    assert subprocess.run([sys.executable, "-c", look], cwd=HOME, check=False).returncode == 0
+def test_the_parent_imports_neither_torch_nor_trl() -> None:
+    forbidden = "{'torch', 'trl', 'groupwise'}"
+    code = f"import sys, benchmarks.trl_comparison.__main__; sys.exit(bool({forbidden} & sys.modules.keys()))"
+    assert subprocess.run([sys.executable, "-c", code], cwd=HOME, check=False).returncode == 0
 
 
-# Counting
+# Workload
 
 
-def test_flops_are_those_of_a_loop_over_tokens() -> None:
+def test_flops_equal_a_loop_over_tokens() -> None:
     net, lengths = TINY.net, TINY.lengths_of(0)
     assert net is not None and lengths is not None
-    asks, seen = net.heads * net.head_dim, net.kv_heads * net.head_dim
-    layer = net.width * asks * 2 + net.width * seen * 2 + 3 * net.width * net.inner
+    queries, keys = net.heads * net.head_dim, net.kv_heads * net.head_dim
+    layer = net.width * queries * 2 + net.width * keys * 2 + 3 * net.width * net.inner
     linear = attention = 0
     for group in range(TINY.prompts):
         for place in range(TINY.prompt_tokens):
             linear += 2 * net.layers * layer
-            attention += net.layers * 4 * asks * (place + 1)
+            attention += net.layers * 4 * queries * (place + 1)
         for n in lengths[group * TINY.group : (group + 1) * TINY.group]:
             linear += 2 * net.layers * layer * n + 2 * net.vocabulary * net.width * n
-            attention += sum(net.layers * 4 * asks * (TINY.prompt_tokens + i + 1) for i in range(n))
-    assert work.engine(TINY) == work.Flops(linear=linear, attention=attention)
-    unread = 3 * 2 * net.layers * layer * TINY.rows  # the last token of an answer predicts nothing
-    assert work.learner(TINY).linear == 3 * linear - unread
+            attention += sum(net.layers * 4 * queries * (TINY.prompt_tokens + i + 1) for i in range(n))
+    assert workload.engine(TINY) == workload.Flops(linear=linear, attention=attention)
+    last_tokens = 3 * 2 * net.layers * layer * TINY.rows  # the last token of an answer predicts nothing
+    assert workload.learner(TINY).linear == 3 * linear - last_tokens
 
 
 def test_each_growth_doubles_one_size_four_times() -> None:
-    for axis, works in GROWTH.items():
-        assert len(works) == 5
-        sizes = [(w.group, w.net.vocabulary if w.net else 0, w.prompt_tokens, w.max_tokens) for w in works]
-        moved = [i for i in range(4) if sizes[0][i] != sizes[4][i]]
-        assert len(moved) == 1 and sizes[4][moved[0]] == 16 * sizes[0][moved[0]], axis
-        assert all(w.net and w.prompt_tokens + w.max_tokens <= w.net.positions for w in works)
+    for axis, series in GROWTH.items():
+        assert len(series) == 5
+        sizes = [(w.group, w.net.vocabulary if w.net else 0, w.prompt_tokens, w.max_tokens) for w in series]
+        changed = [i for i in range(4) if sizes[0][i] != sizes[4][i]]
+        assert len(changed) == 1 and sizes[4][changed[0]] == 16 * sizes[0][changed[0]], axis
+        assert all(w.net and w.prompt_tokens + w.max_tokens <= w.net.positions for w in series)
 
 
-# Watching
+# Stopwatch
 
 
-def test_a_phase_inside_another_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_in_a_nested_phase_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr(watch, "clocks", lambda: (now[0], now[0] / 2))
+    monkeypatch.setattr(stopwatch, "clocks", lambda: (now[0], now[0] / 2))
 
     def spend(seconds: float) -> None:
         now[0] += seconds
 
-    seen = watch.Watch()
-    seen.begin()
-    with seen.phase("sample"):
+    watch = stopwatch.Stopwatch()
+    watch.begin()
+    with watch.phase("sample"):
         spend(1)
-        with seen.phase("learn"):
+        with watch.phase("learn"):
             spend(10)
         spend(2)
-    with seen.phase("learn"):
+    with watch.phase("learn"):
         spend(20)
     spend(100)
-    seen.note(tokens=7)
-    seen.begin()
+    watch.note(tokens=7)
+    watch.begin()
     spend(5)
-    seen.end()
-    seen.end()
-    first, second = seen.iterations
+    watch.end()
+    watch.end()
+    first, second = watch.iterations
     assert first == {"phases": {"sample": (3, 1.5), "learn": (30, 15)}, "tokens": 7, "seconds": 133, "cpu": 66.5}
     assert second["seconds"] == 5 and second["phases"] == {}
 
 
-def test_memory_and_age_are_those_of_this_process() -> None:
-    before = watch.resident()
+def test_memory_and_age_of_this_process() -> None:
+    before = stopwatch.resident()
     block = bytearray(64 << 20)
-    assert watch.resident() - before > 60 and watch.peak() >= watch.resident() and len(block)
-    assert 0 < watch.age() < 24 * 3600
+    assert stopwatch.resident() - before > 60 and stopwatch.peak() >= stopwatch.resident() and len(block)
+    assert 0 < stopwatch.age() < 24 * 3600
 
 
 # Pairs
 
 
 def run_of(seconds: float, *, tokens: int = 100, peak: float = 300.0, sample: float = 0.25, warmup: int = 1) -> Any:
-    """A run whose warm-up would be seen if it were counted."""
+    """A run with a very long warm-up, which must not count."""
     iteration = {
         "seconds": seconds, "cpu": seconds * 0.9, "tokens": tokens, "reward": 0.5,
         "phases": {"sample": [sample * seconds, 0.0], "learn": [(0.9 - sample) * seconds, 0.0]},
@@ -201,11 +202,11 @@ def run_of(seconds: float, *, tokens: int = 100, peak: float = 300.0, sample: fl
 
 
 class Fake:
-    """A machine that answers from lists."""
+    """A machine with fixed probe results."""
 
     def __init__(self, probes: list[float]) -> None:
         self.probes = iter(probes)
-        self.asked: list[str | int] = []
+        self.calls: list[str | int] = []
 
     @contextmanager
     def probe(self) -> Iterator[Callable[[], float]]:
@@ -213,39 +214,39 @@ class Fake:
 
     @contextmanager
     def both(self, one: Regime, turns: int) -> Iterator[tuple[Callable[[], Any], Callable[[], Any]]]:
-        self.asked.append(turns)
+        self.calls.append(turns)
         yield lambda: self.turn("ours", 1.0), lambda: self.turn("theirs", 3.0)
 
     def turn(self, who: str, seconds: float) -> Any:
-        self.asked.append(who)
+        self.calls.append(who)
         return run_of(seconds)
 
 
 def test_a_pair_between_unequal_probes_is_repeated(capsys: pytest.CaptureFixture[str]) -> None:
     fake = Fake([100, 98, 80, 81, 82])
-    said: list[str] = []
-    found = pairs.pairs(TINY, 3, fake, said.append)  # type: ignore[arg-type]
-    assert [pair["counts"] for pair in found] == [True, False, True, True]
+    lines: list[str] = []
+    measured_pairs = pairs.pairs(TINY, 3, fake, lines.append)  # type: ignore[arg-type]
+    assert [pair["counts"] for pair in measured_pairs] == [True, False, True, True]
     assert (
-        fake.asked == [3 + pairs.REPEATS, *["ours", "theirs"] * 4]
-        and "repeated" in said[1]
-        and "repeated" not in said[2]
+        fake.calls == [3 + pairs.REPEATS, *["ours", "theirs"] * 4]
+        and "repeated" in lines[1]
+        and "repeated" not in lines[2]
     )
 
 
-def test_where_answers_end_by_themselves_each_pair_has_processes_of_its_own() -> None:
+def test_without_forced_lengths_each_pair_has_new_processes() -> None:
     fake = Fake([100, 98, 80, 81, 80, 60, 60, 60])
-    found = pairs.pairs(replace(TINY, lengths=None), 3, fake, lambda line: None)  # type: ignore[arg-type]
-    assert [pair["probes"] for pair in found] == [[100, 98], [80, 81], [80, 60], [60, 60]]
-    assert fake.asked == [1, "ours", "theirs"] * 4
+    measured_pairs = pairs.pairs(replace(TINY, lengths=None), 3, fake, lambda line: None)  # type: ignore[arg-type]
+    assert [pair["probes"] for pair in measured_pairs] == [[100, 98], [80, 81], [80, 60], [60, 60]]
+    assert fake.calls == [1, "ours", "theirs"] * 4
 
 
-def test_repeats_have_an_end() -> None:
-    found = pairs.pairs(TINY, 2, Fake([100, 50] * 9), lambda line: None)  # type: ignore[arg-type]
-    assert [pair["counts"] for pair in found] == [False] * pairs.REPEATS + [True] * 2
+def test_repeats_are_bounded() -> None:
+    measured_pairs = pairs.pairs(TINY, 2, Fake([100, 50] * 9), lambda line: None)  # type: ignore[arg-type]
+    assert [pair["counts"] for pair in measured_pairs] == [False] * pairs.REPEATS + [True] * 2
 
 
-def test_a_ratio_is_by_trained_token_and_without_warm_up() -> None:
+def test_a_ratio_is_per_trained_token_without_warm_up() -> None:
     pair = {"groupwise": run_of(1.0, tokens=200), "trl": run_of(3.0, tokens=100)}
     assert pairs.ratio(TINY, pair) == pytest.approx(6.0)
     assert pairs.per_iteration(TINY, pair["trl"]) == 3.0
@@ -254,69 +255,69 @@ def test_a_ratio_is_by_trained_token_and_without_warm_up() -> None:
 # Turns
 
 
-def test_our_side_takes_turns_and_leaves_nothing_behind(tmp_path: Path) -> None:
-    """The real process, on a regime of another name's files; what it says of a turn is that turn's alone."""
+def test_groupwise_takes_turns_and_removes_its_files(tmp_path: Path) -> None:
+    """Runs the real process on a tiny regime; the results of a turn cover only that turn."""
     code = [
         "from pathlib import Path",
-        "from benchmarks.beside import files, ours, prepare, regimes",
-        "from tests.benchmarks.test_beside import TINY",
-        f"files.ROOT = prepare.ROOT = Path({str(tmp_path / 'beside')!r})",
+        "from benchmarks.trl_comparison import paths, prepare, regimes, run_groupwise",
+        "from tests.benchmarks.test_trl_comparison import TINY",
+        f"paths.ROOT = prepare.ROOT = Path({str(tmp_path / 'files')!r})",
         "prepare.prepare(TINY)",
-        "regimes.WORKS['tiny'] = TINY",
-        "ours.main(['tiny', '--turns', '--iterations', '9'])",
+        "regimes.ALL_REGIMES['tiny'] = TINY",
+        "run_groupwise.main(['tiny', '--turns', '--iterations', '9'])",
     ]
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     how: dict[str, Any] = {"cwd": HOME, "env": os.environ | {"TMPDIR": str(temporary), "OMP_NUM_THREADS": "1"}}
-    with turns.Player([sys.executable, "-c", "\n".join(code)], **how) as player:
-        warm = player.hear()
+    with turns.TurnProcess([sys.executable, "-c", "\n".join(code)], **how) as process:
+        warm = process.receive()
         assert len(warm["iterations"]) == TINY.warmup and list(temporary.iterdir())
-        told = [pairs.newest(TINY, player.turn()) for _ in range(3)]
-    assert [len(run["iterations"]) for run in told] == [TINY.warmup + TINY.timed] * 3
-    assert len({run["iterations"][-1]["seconds"] for run in told}) == 3
-    assert {run["start_seconds"] for run in told} == {warm["start_seconds"]} and told[0]["system"] == "groupwise"
+        runs = [pairs.newest(TINY, process.turn()) for _ in range(3)]
+    assert [len(run["iterations"]) for run in runs] == [TINY.warmup + TINY.timed] * 3
+    assert len({run["iterations"][-1]["seconds"] for run in runs}) == 3
+    assert {run["start_seconds"] for run in runs} == {warm["start_seconds"]} and runs[0]["system"] == "groupwise"
     assert not list(temporary.iterdir())
 
 
-def test_a_player_that_fails_is_told_of() -> None:
+def test_a_process_that_fails_is_an_error() -> None:
     code = "import sys; print('noise'); print('{\"a\": 1}', flush=True); sys.stdin.readline(); sys.exit('no more')"
     with (
         pytest.raises(SystemExit, match="ended with 1:\nno more"),
-        turns.Player([sys.executable, "-c", code]) as player,
+        turns.TurnProcess([sys.executable, "-c", code]) as process,
     ):
-        assert player.hear() == {"a": 1}
-        player.turn()
+        assert process.receive() == {"a": 1}
+        process.turn()
 
 
-def test_a_player_that_has_ended_is_told_of() -> None:
+def test_a_process_that_has_ended_is_an_error() -> None:
     with (
         pytest.raises(SystemExit, match="ended with 1:\nno more"),
-        turns.Player([sys.executable, "-c", "import sys; sys.exit('no more')"]) as player,
+        turns.TurnProcess([sys.executable, "-c", "import sys; sys.exit('no more')"]) as process,
     ):
-        player._process.wait(60)
-        player.turn()
+        process._process.wait(60)
+        process.turn()
 
 
-def test_a_run_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_hangs_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pairs, "DEADLINE", 0.2)
     with pytest.raises(SystemExit, match="took longer than 0 seconds"):
         pairs.Machine().run([sys.executable, "-c", "import time; time.sleep(60)"])
 
 
-def test_a_player_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_hangs_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "DEADLINE", 0.2)
     with (
         pytest.raises(SystemExit, match="ended with -9"),
-        turns.Player([sys.executable, "-c", "import time; time.sleep(60)"]) as player,
+        turns.TurnProcess([sys.executable, "-c", "import time; time.sleep(60)"]) as process,
     ):
-        player.hear()
+        process.receive()
 
 
 # Pages
 
 
 def measured(factors: list[float], **more: Any) -> Any:
-    made = [
+    sound = [
         {"groupwise": run_of(1.0), "trl": run_of(f, peak=500.0), "probes": [90.0, 91.0], "counts": True}
         for f in factors
     ]
@@ -326,12 +327,12 @@ def measured(factors: list[float], **more: Any) -> Any:
         "date": "2026-01-01",
         "cpu": "a core",
         "cores": 2,
-        "data": {"pairs": [*made, unsound], **more},
+        "data": {"pairs": [*sound, unsound], **more},
     }
 
 
 @pytest.fixture
-def found() -> Any:
+def everything() -> Any:
     """Results of all sections."""
     limits = {"limits": {"gflops": 100.0, "read": 10.0, "copy": 9.0}}
     whole = {
@@ -352,8 +353,8 @@ def found() -> Any:
     return whole | {name: {**stamp, "data": data} for name, data in parts.items()}
 
 
-def test_the_page_tells_median_range_targets_and_repeats(found: Any) -> None:
-    text = page.page(found, "fused: 7 %")
+def test_the_page_has_median_range_targets_and_repeats(everything: Any) -> None:
+    text = page.page(everything, "fused: 7 %")
     row = next(line for line in text.splitlines() if line.startswith("| (b) shared"))
     assert "**3.00** [2.50 .. 4.00]" in row and "5: **no**" in row and "3 + 1" in row
     assert "200 / 400 = 0.50 (<= 0.5: yes)" in row
@@ -366,10 +367,10 @@ def test_the_page_tells_median_range_targets_and_repeats(found: Any) -> None:
     assert "| group | 1.00 / 2.00 / 4.00 / 8.00 / 16.00 | **1.00** |" in text
 
 
-def test_what_was_not_measured_is_left_out(found: Any) -> None:
-    text = page.page({"b": found["b"]}, "")
+def test_sections_without_measurements_are_left_out(everything: Any) -> None:
+    text = page.page({"b": everything["b"]}, "")
     assert "(b) shared" in text and "(a) default" not in text.split("## Settings")[0] and "## Growth" not in text
-    assert "(a)" not in page.excerpt({"b": found["b"]})
+    assert "(a)" not in page.excerpt({"b": everything["b"]})
 
 
 def test_phases_add_up_to_the_iteration() -> None:
@@ -377,58 +378,58 @@ def test_phases_add_up_to_the_iteration() -> None:
     assert tables.sampled(TINY, run) == 100 and tables.learned(TINY, run) == pytest.approx(100 / 3)
 
 
-def test_a_page_is_written_with_readme_and_pictures(found: Any, tmp_path: Path) -> None:
-    (tmp_path / "benchmarks" / "beside").mkdir(parents=True)
+def test_a_page_is_written_with_readme_and_pictures(everything: Any, tmp_path: Path) -> None:
+    (tmp_path / "benchmarks" / "trl_comparison").mkdir(parents=True)
     (tmp_path / "benchmarks" / "notes.md").write_text("nothing yet")
-    (tmp_path / "README.md").write_text("before\n<!-- beside -->\nold\n<!-- /beside -->\nafter\n")
-    written = page.write(found, tmp_path)
-    assert {path.name for path in written} == {"RESULTS.md", "README.md", "growth.svg", "reward-a.svg"}
+    (tmp_path / "README.md").write_text("before\n<!-- trl -->\nold\n<!-- /trl -->\nafter\n")
+    paths_written = page.write(everything, tmp_path)
+    assert {path.name for path in paths_written} == {"RESULTS.md", "README.md", "growth.svg", "reward-a.svg"}
     readme = (tmp_path / "README.md").read_text()
     assert "old" not in readme and readme.startswith("before\n") and readme.endswith("after\n")
     assert "| default: the packaged model learns its task | 3.0 | 2.5 .. 4.0 |" in readme
     for picture in ("growth", "reward-a"):
-        ElementTree.parse(tmp_path / "benchmarks" / "beside" / f"{picture}.svg")
+        ElementTree.parse(tmp_path / "benchmarks" / "trl_comparison" / f"{picture}.svg")
 
 
-def test_a_section_is_replaced_and_the_others_stay(tmp_path: Path) -> None:
+def test_a_section_is_replaced_and_others_stay(tmp_path: Path) -> None:
     path = tmp_path / "results.json"
-    results.keep("b", {"x": 1.23456789012}, path)
-    results.keep("a", [1], path)
-    results.keep("b", {"x": 2.0}, path)
+    results.store("b", {"x": 1.23456789012}, path)
+    results.store("a", [1], path)
+    results.store("b", {"x": 2.0}, path)
     read = results.read(path)
     assert list(read) == ["a", "b"] and read["a"]["data"] == [1] and read["b"]["data"] == {"x": 2.0}
     assert {"commit", "date", "cpu", "cores"} <= read["a"].keys() and results.read(tmp_path / "none.json") == {}
 
 
-def test_pages_are_those_of_the_measurements() -> None:
-    """RESULTS.md and README are what results.json says: nobody mended a figure by hand."""
-    kept = results.read()
-    if not kept:
-        pytest.skip("nothing is measured yet")
-    assert (HOME / "benchmarks" / "RESULTS.md").read_text() == page.page(kept, page.notes())
+def test_pages_equal_the_measurements() -> None:
+    """RESULTS.md and the README are generated from results.json; no figure is edited by hand."""
+    stored = results.read()
+    if not stored:
+        pytest.skip("no measurements")
+    assert (HOME / "benchmarks" / "RESULTS.md").read_text() == page.page(stored, page.notes())
     readme = (HOME / "README.md").read_text()
-    assert page.between(readme, page.excerpt(kept)) == readme
+    assert page.between(readme, page.excerpt(stored)) == readme
 
 
-def test_a_line_in_proportion_is_straight_on_logarithms() -> None:
+def test_a_proportional_line_is_straight_on_logarithmic_axes() -> None:
     axis = chart.Axis("x", (1, 2, 4), log=True, low=1, high=4)
     svg = ElementTree.fromstring(chart.chart("t<", axis, axis, [("ours", [(1, 1), (2, 2), (4, 4)])], {"ours": "a & b"}))
     line = next(e for e in svg.iter("{http://www.w3.org/2000/svg}polyline"))
     (x0, y0), (x1, y1), (x2, y2) = [tuple(map(float, p.split(","))) for p in line.get("points", "").split()]
     assert x1 - x0 == pytest.approx(x2 - x1, abs=0.2) and y0 - y1 == pytest.approx(y1 - y2, abs=0.2) and x2 > x0 > 0
-    assert y0 > y2, "more is higher"
+    assert y0 > y2, "larger values are higher"
     assert math.isclose(chart.exponent([1, 2, 4, 8], [5, 10, 20, 40]), 1.0)
 
 
 @pytest.mark.parametrize("module", [chart, page, pairs, regimes, results, rewards, tables, turns])
 def test_examples_in_docstrings(module: ModuleType) -> None:
-    found = doctest.testmod(module)
-    assert found.attempted and not found.failed
+    outcome = doctest.testmod(module)
+    assert outcome.attempted and not outcome.failed
 
 
-def test_every_section_has_a_name_for_people() -> None:
+def test_every_section_has_a_title() -> None:
     assert all(sections.title(name) for name in sections.SECTIONS) and sections.short() == list("abcde")
 
 
-def test_a_frozen_length_is_the_same_everywhere() -> None:
+def test_a_fixed_length_is_the_same_for_all_samples() -> None:
     assert replace(TINY, lengths=Fixed(tokens=4)).lengths_of(3) == [4] * 6 and REGIMES["a"].lengths_of(0) is None

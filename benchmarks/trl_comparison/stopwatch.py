@@ -1,4 +1,4 @@
-"""Wall and CPU seconds of iterations and their phases, and memory, read the same way on both sides."""
+"""Wall and CPU seconds of iterations and phases, and memory, measured in the same way in both systems."""
 
 import os
 import platform
@@ -9,39 +9,41 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from benchmarks.beside.turns import wait
+from benchmarks.trl_comparison.turns import wait
 
 MIB = 1 << 20
 
 
-class Watch:
-    """Iterations as they pass, each with wall and CPU seconds, in all and by phase. A phase inside another counts once,
-    under its own name. Before each of the iterations `turns` it says what it saw and waits. `about` is said with it."""
+class Stopwatch:
+    """Measures wall and CPU seconds of each iteration and phase. Time in a nested phase counts only for that phase.
+
+    Before each iteration in `turns` it prints its measurements with `about`, and waits.
+    """
 
     def __init__(self, turns: Container[int] = (), about: Mapping[str, Any] | None = None) -> None:
         self.turns, self.about = turns, about or {}
         self.iterations: list[dict[str, Any]] = []
         self.floor = resident()
-        """MiB held once everything is imported, before there is a model."""
+        """Resident MiB after all imports, before a model exists."""
         self.start = 0.0
         """Seconds from the start of the process to its first iteration."""
         self.peak = 0.0
-        """MiB held at most up to the end of the last iteration: saving what came out is apart, as loading is."""
+        """Peak MiB up to the end of the last iteration; excludes saving."""
         self._now: dict[str, Any] = {}
         self._inside: list[str] = []
         self._mark = self._began = (0.0, 0.0)
 
     def begin(self) -> None:
-        """An iteration begins; one that is under way has ended."""
+        """Start an iteration; ends the current one."""
         self.end()
         if len(self.iterations) in self.turns:
-            wait(self.told())
+            wait(self.as_json())
         self.start = self.start or age()
         self._now = {"phases": {}}
         self._mark = self._began = clocks()
 
     def end(self) -> None:
-        """The iteration is over."""
+        """End the iteration."""
         if self._now:
             seconds, cpu = clocks()
             self._now |= {"seconds": seconds - self._began[0], "cpu": cpu - self._began[1]}
@@ -49,12 +51,12 @@ class Watch:
             self._now, self.peak = {}, peak()
 
     def note(self, **numbers: float) -> None:
-        """Numbers of the iteration under way."""
+        """Add numbers to the current iteration."""
         self._now |= numbers
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Time inside counts for `name`, and not for the phase around it."""
+        """Count time for `name`, and not for the enclosing phase."""
         self._count()
         self._inside.append(name)
         try:
@@ -71,8 +73,8 @@ class Watch:
             self._now["phases"][self._inside[-1]] = spent
         self._mark = now
 
-    def told(self) -> dict[str, Any]:
-        """All of it, as JSON takes it."""
+    def as_json(self) -> dict[str, Any]:
+        """All measurements as JSON values."""
         return {
             **self.about,
             "iterations": self.iterations,
@@ -83,28 +85,28 @@ class Watch:
 
 
 def clocks() -> tuple[float, float]:
-    """Wall and CPU seconds of this process, all of its threads."""
+    """Wall and CPU seconds of this process, over all threads."""
     return time.perf_counter(), time.process_time()
 
 
 def age() -> float:
-    """Seconds since this process began."""
+    """Seconds since the start of this process."""
     began = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
     return time.clock_gettime(time.CLOCK_BOOTTIME) - began / os.sysconf("SC_CLK_TCK")
 
 
 def resident() -> float:
-    """MiB that this process holds now."""
+    """Resident MiB of this process now."""
     return _status("VmRSS")
 
 
 def peak() -> float:
-    """MiB that this process ever held at once."""
+    """Peak resident MiB of this process."""
     return _status("VmHWM")
 
 
 def versions(*packages: str) -> dict[str, str]:
-    """What ran."""
+    """Versions of Python and of the packages."""
     return {"python": platform.python_version(), **{name: version(name) for name in packages}}
 
 

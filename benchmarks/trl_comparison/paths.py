@@ -1,25 +1,25 @@
-"""Where the files lie that both sides read. Standard library only."""
+"""Paths of the files that both systems read. Standard library only."""
 
 from pathlib import Path
 
-from benchmarks.beside.regimes import Regime
+from benchmarks.trl_comparison.regimes import Regime
 
 HOME = Path(__file__).resolve().parents[2]
-ROOT = HOME / "runs" / "beside"
-"""Where models, problems and prompts lie between runs."""
+ROOT = HOME / "runs" / "trl_comparison"
+"""Directory of models, problems and prompts, kept between runs."""
 PACKAGED = HOME / "src" / "groupwise" / "models" / "calculator"
 
 
 def model_of(regime: Regime) -> Path:
-    """The model directory that both sides load."""
+    """The model directory that both systems load."""
     return PACKAGED if regime.net is None else ROOT / regime.letter / "model"
 
 
 def problems_of(regime: Regime) -> str:
-    """What Groupwise's recipe calls the task."""
+    """The `task` of Groupwise's recipe."""
     return "calculator" if regime.net is None else str(ROOT / regime.letter / "problems.jsonl")
 
 
 def prompts_of(regime: Regime, seed: int) -> Path:
-    """The prompts in the order in which a run of this seed draws them: TRL's data set."""
+    """TRL's data set: the prompts in the order in which a Groupwise run of this seed draws them."""
     return ROOT / regime.letter / f"prompts-{seed}.jsonl"

@@ -1,0 +1,1 @@
+"""Benchmark of Groupwise against TRL on equal work: `python -m benchmarks.trl_comparison --help`."""

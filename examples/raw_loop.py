@@ -1,8 +1,8 @@
-"""Reinforcement learning with verifiable rewards in one file, to be read from top to bottom.
+"""Reinforcement learning with verifiable rewards in one file. Read it from top to bottom.
 
-Nothing here comes from Groupwise's loop, engine or learner: only its values (a batch, an objective and its parts), a
-decoder, and random numbers named by what they are for. It computes what the library computes, the slow and plain way:
-a full forward for every token, one padless batch for every step. A test holds the losses of both equal.
+It uses Groupwise's values (a batch, an objective and its parts), decoder and keyed random numbers, but not its loop,
+engine or learner. It computes the same numbers in the slow and plain way: a full forward for each token, and one batch
+for each step. A test compares its losses with the library's.
 
     python examples/raw_loop.py
 """
@@ -32,57 +32,59 @@ from groupwise.tasks import Calculator, calculator_answer
 
 SEED, ITERATIONS, PROMPTS, GROUP, MINIBATCHES, MAX_TOKENS = 0, 10, 16, 8, 2, 48
 
-# What a method is: how verdicts become rewards, rewards advantages, and a batch one scalar. This one is close to DAPO.
+# The method: verdicts to rewards, rewards to advantages, a batch to one scalar. This one is close to DAPO.
 SHAPING, ADVANTAGE = Correctness(right=1.0, wrong=-1.0), Standardised()
 OBJECTIVE = Objective(surrogate=Clip(low=0.2, high=0.28), aggregate=token_mean)
 
 
 @torch.no_grad()
 def sample(model: Decoder, tokenizer: Tokenizer, draws: list[Draw]) -> list[Rollout]:
-    """`GROUP` answers to every drawn prompt, token by token, each from the whole text before it.
+    """`GROUP` samples for each draw. Each token needs a forward of the whole text before it.
 
-    A token is the inverse CDF at a number named by the seed, the draw, the sample and the place: no generator is
-    advanced, so an answer is the same whatever is sampled beside it.
+    A token is the inverse CDF at a random number whose key is the seed, the draw, the sample and the position. There is
+    no generator, so other rows cannot change a sample.
     """
-    answers = [[Sample(context=d.prompt.context, stream=(i,), limit=MAX_TOKENS) for i in range(GROUP)] for d in draws]
+    groups = [[Sample(context=d.prompt.context, stream=(i,), limit=MAX_TOKENS) for i in range(GROUP)] for d in draws]
     for t in range(MAX_TOKENS):
-        live = [(d, i) for d, group in enumerate(answers) for i, s in enumerate(group) if s.finish is None]
+        live = [(d, i) for d, group in enumerate(groups) for i, s in enumerate(group) if s.finish is None]
         if not live:
             break
-        now = [answers[d][i] for d, i in live]
-        layout = Shared.of([s.context for s in now], [(*s.tokens, 0) for s in now])  # 0: the token to be chosen
-        last = layout.source[torch.arange(t, (t + 1) * len(now), t + 1)]
-        law = logprobs(model.head(model(layout.tokens, layout)[last]))
+        rows = [groups[d][i] for d, i in live]
+        layout = Shared.of([s.context for s in rows], [(*s.tokens, 0) for s in rows])  # 0: a place for the new token
+        last = layout.source[torch.arange(t, (t + 1) * len(rows), t + 1)]
+        logp = logprobs(model.head(model(layout.tokens, layout)[last]))
         u = uniform((SEED, Purpose.SAMPLE), [draws[d].id for d, _ in live], [i for _, i in live], t)
-        for (d, i), token, logp in zip(live, choose(law, torch.from_numpy(u)).tolist(), law):
+        for (d, i), token, row in zip(live, choose(logp, torch.from_numpy(u)).tolist(), logp):
             finish = Finish.stop if token in tokenizer.eos else Finish.length if t + 1 == MAX_TOKENS else None
-            answers[d][i] = answers[d][i].with_tokens((token,), (0,), (float(logp[token]),)).with_finish(finish)
-    finished = [tuple(judged(d.prompt, s, tokenizer) for s in group) for d, group in zip(draws, answers)]
-    return [Rollout(draw, group) for draw, group in zip(draws, finished)]
+            groups[d][i] = groups[d][i].with_tokens((token,), (0,), (float(row[token]),)).with_finish(finish)
+    return [
+        Rollout(draw, tuple(verified(draw.prompt, sample, tokenizer) for sample in group))
+        for draw, group in zip(draws, groups)
+    ]
 
 
-def judged(prompt: Prompt, answer: Sample, tokenizer: Tokenizer) -> Sample:
-    """The finished answer with its text and its verdict. Text is read off the tokens, never the other way."""
-    answer = answer.with_text(*tokenizer.decode_with_ends(answer.tokens))
-    return answer.with_verdict(asyncio.run(calculator_answer(prompt, answer)))
+def verified(prompt: Prompt, sample: Sample, tokenizer: Tokenizer) -> Sample:
+    """The finished sample with its text and its verdict. Tokens are decoded to text, and never encoded again."""
+    sample = sample.with_text(*tokenizer.decode_with_ends(sample.tokens))
+    return sample.with_verdict(asyncio.run(calculator_answer(prompt, sample)))
 
 
 def forward(model: Decoder, batch: Batch) -> torch.Tensor:
-    """Log-prob of every token of the batch, in the graph. Equal contexts are forwarded once."""
+    """Log-prob of each token of the batch, in the graph. Equal contexts are forwarded once."""
     layout = Shared.of([s.context for s in batch.samples], [s.tokens for s in batch.samples])
-    law = logprobs(model.head(model(layout.tokens, layout)[layout.source]))
-    return law.gather(-1, layout.target[:, None])[:, 0]
+    logp = logprobs(model.head(model(layout.tokens, layout)[layout.source]))
+    return logp.gather(-1, layout.target[:, None])[:, 0]
 
 
-def credited(batch: Batch) -> Batch:
-    """Verdict to reward, reward to a number a sample, that to a number a token."""
+def with_advantage(batch: Batch) -> Batch:
+    """Verdicts to rewards, rewards to one number per sample, then one per token."""
     reward = SHAPING(torch.zeros_like(batch.score), batch)
     batch = batch.having(reward=reward)
     return batch.having(advantage=every_token(ADVANTAGE(reward, batch), batch))
 
 
 def main(iterations: int = ITERATIONS, lr: float = 1e-4) -> list[float]:
-    """Train, tell, and return the loss of every step."""
+    """Train, print a line per iteration, and return the loss of each step."""
     torch.set_num_threads(1)
     home = find_model("calculator")
     model, tokenizer = read_model(home), read_tokenizer(home)
@@ -92,23 +94,23 @@ def main(iterations: int = ITERATIONS, lr: float = 1e-4) -> list[float]:
     losses: list[float] = []
 
     for iteration in range(iterations):
-        # Draw, sample, judge.
+        # Draw, sample, verify.
         numbers = range(iteration * PROMPTS, (iteration + 1) * PROMPTS)
         rollouts = sample(model, tokenizer, [Draw(n, task[int(order[n])], GROUP) for n in numbers])
 
-        # One batch of the trainable tokens, with the log-probs before the update and an advantage a token.
+        # One batch of the trainable tokens, with the log-probs before the update and one advantage per token.
         batch = pack(rollouts)
         with torch.no_grad():
             batch = batch.having(logp_old=forward(model, batch))
-        batch = credited(batch)
+        batch = with_advantage(batch)
 
         # Minibatches of whole groups, in a keyed order.
-        deal = permutation((SEED, Purpose.SHUFFLE), iteration, 0, PROMPTS).tolist()
+        shuffled = permutation((SEED, Purpose.SHUFFLE), iteration, 0, PROMPTS).tolist()
         size = PROMPTS // MINIBATCHES
         for first in range(0, PROMPTS, size):
-            prompts = set(deal[first : first + size])
-            mine = [i for i, group in enumerate(batch.groups.index.tolist()) if group in prompts]
-            step = OBJECTIVE.prepare(batch.take(mine))  # every divisor, from the whole step
+            prompts = set(shuffled[first : first + size])
+            samples = [i for i, group in enumerate(batch.groups.index.tolist()) if group in prompts]
+            step = OBJECTIVE.prepare(batch.take(samples))  # computes every divisor, from the whole step
             loss = OBJECTIVE(step.having(logp=forward(model, step)))
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -117,7 +119,7 @@ def main(iterations: int = ITERATIONS, lr: float = 1e-4) -> list[float]:
             losses.append(float(loss.detach()))
 
         assert batch.reward is not None
-        print(f"{iteration + 1:>3}  right {batch.score.mean():.3f}  loss {losses[-1]:+.4f}", flush=True)
+        print(f"{iteration + 1:>3}  correct {batch.score.mean():.3f}  loss {losses[-1]:+.4f}", flush=True)
     return losses
 
 

@@ -1,6 +1,6 @@
-"""How the directory of `blank` is made: a shape and a tokenizer, without weights.
+"""Write the directory of the model `blank`: a shape and a tokenizer, without weights.
 
-`python -m tools.blank_model DIRECTORY` is what `make blank` runs.
+`make blank` runs `python -m tools.blank_model DIRECTORY`.
 """
 
 import sys
@@ -11,7 +11,7 @@ from groupwise.tasks import END, blank_tokenizer
 
 
 def write_blank(path: Path) -> None:
-    """The shape of the packaged `calculator`, for longer texts in more characters."""
+    """Write the shape of the packaged `calculator`, with a longer context and more characters."""
     fast = blank_tokenizer()
     shape = Shape(
         vocabulary=fast.get_vocab_size(),

@@ -25,10 +25,10 @@ OLD = "3a310cd"
 ITERATIONS = 5
 
 EVERY = (f"iterations={ITERATIONS}", "prompts=4", "evaluate.every=0", "evaluate.problems=8", "save.every=0")
-"""Overrides of every run, in the words of the old commit."""
+"""Overrides of every run, with the keys of the old commit."""
 BLANK = ("warm_start.steps=80", "warm_start.per_step=16", "method.group_size=8", "method.minibatches=2", "prompts=2",
          'method.shaping=["Correctness", {kind="Overlong", buffer=40}]')  # fmt: skip
-"""After so few steps no answer is right: lengths make the rewards differ."""
+"""After so few steps no answer is correct, so only lengths make rewards differ."""
 
 RUNS: dict[str, tuple[str, ...]] = {
     "gspo": ("method.minibatches=2", "machine.piece_tokens=512"),
@@ -41,16 +41,16 @@ RUNS: dict[str, tuple[str, ...]] = {
     "lora": ("lora.rank=2", 'lora.targets=["q_proj", "down_proj"]', "method.group_size=8", "optimizer.lr=2e-3",
              "machine.dtype=bfloat16"),
 }  # fmt: skip
-"""Each run: an optional recipe file, then overrides in the words of the old commit."""
+"""Each run: an optional recipe file, then overrides with the keys of the old commit."""
 
 WORDS = {"machine.piece_tokens": "machine.microbatch_tokens", "method.passes": "method.epochs"}
-"""Dotted keys of overrides that were renamed since: old -> new."""
+"""Renamed keys of overrides: old -> new."""
 METRICS = {"rollout/families": "rollout/rollouts", "rollout/kept": "rollout/selected"}
-"""Names of metrics that were renamed since: old -> new."""
+"""Renamed metrics: old -> new."""
 
 
 SAME = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "MKL_CBWR": "AUTO,STRICT"}
-"""The environment of both sides. `import groupwise` sets MKL's mode; the old commit did not."""
+"""Environment variables of both runs. `import groupwise` sets MKL's mode; the old commit did not."""
 
 
 class Difference(NamedTuple):
@@ -64,13 +64,13 @@ class Difference(NamedTuple):
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", nargs="*", metavar="RUN", help=f"of {', '.join(RUNS)}; all by default")
+    parser.add_argument("runs", nargs="*", metavar="RUN", help=f"from {', '.join(RUNS)}; default: all")
     parser.add_argument("--old", default=OLD, help=f"the commit to compare with (default {OLD})")
-    parser.add_argument("--keep", type=Path, help="a directory in which the runs stay")
+    parser.add_argument("--keep", type=Path, help="a directory that keeps the runs")
     options = parser.parse_args(argv)
     names = options.runs or list(RUNS)
     if unknown := sorted(set(names) - set(RUNS)):
-        parser.error(f"no run is called {', '.join(unknown)}; there are {', '.join(RUNS)}")
+        parser.error(f"{', '.join(unknown)} is not a run; the runs are {', '.join(RUNS)}")
     commit = git("rev-parse", "--short=12", f"{options.old}^{{commit}}")
     with tempfile.TemporaryDirectory(prefix="compare-bits-") as scratch:
         home = (options.keep or Path(scratch)).resolve()
@@ -83,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def compare(names: Sequence[str], tree: Path, old_home: Path, new_home: Path) -> int:
-    """Train what is missing, print one row a run, and return the exit code."""
+    """Train missing runs, print one row per run, and return the exit code."""
     same = True
     print(f"{'run':<12} {'model bytes':<12} first metric that differs", flush=True)
     for name in names:
@@ -100,20 +100,20 @@ def compare(names: Sequence[str], tree: Path, old_home: Path, new_home: Path) ->
 
 
 def train(tree: Path, out: Path, words: Sequence[str]) -> None:
-    """One run of the code in `tree`; raises CalledProcessError, after its output, when the run fails."""
+    """Train one run with the code in `tree`. If it fails, print its output and raise CalledProcessError."""
     shutil.rmtree(out, ignore_errors=True)
     out.parent.mkdir(parents=True, exist_ok=True)
     recipe = [str(tree / word) for word in words if word.endswith(".toml")]
     pairs = [word.split("=", 1) for word in (*map(renamed_in(tree), EVERY), *words) if not word.endswith(".toml")]
     flags = [text for key, value in dict(pairs).items() for text in (f"--{key}", value)]
-    place = ["--out", str(out.parent), "--name", out.name]
-    command = [sys.executable, "-m", "groupwise", "train", *recipe, *place, *flags]
+    output = ["--out", str(out.parent), "--name", out.name]
+    command = [sys.executable, "-m", "groupwise", "train", *recipe, *output, *flags]
     environment = os.environ | SAME | {"PYTHONPATH": str(tree / "src")}
-    done = subprocess.run(command, cwd=out.parent, env=environment, capture_output=True, text=True)
-    if done.returncode:
-        print(done.stdout, done.stderr, sep="\n", file=sys.stderr)
-        done.check_returncode()
-    for run in out.parent.glob(f"{out.name}-*"):  # a run's directory is its name and the time
+    process = subprocess.run(command, cwd=out.parent, env=environment, capture_output=True, text=True)
+    if process.returncode:
+        print(process.stdout, process.stderr, sep="\n", file=sys.stderr)
+        process.check_returncode()
+    for run in out.parent.glob(f"{out.name}-*"):  # the directory's name is the run's name and the time
         run.rename(out)
 
 
@@ -122,13 +122,13 @@ def renamed_in(tree: Path) -> Any:
 
 
 def renamed(word: str) -> str:
-    """An override in the words of the working tree."""
+    """An override with the keys of the working tree."""
     key, mark, value = word.partition("=")
     return WORDS.get(key, key) + mark + value
 
 
 def digest(directory: Path) -> dict[str, str]:
-    """The SHA-256 of every file of weights."""
+    """The SHA-256 of each weight file."""
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in directory.glob("*.safetensors")}
 
 

@@ -1,4 +1,4 @@
-"""Write the stub of each room, so that editors and type checkers see the names that a room resolves when it runs.
+"""Write the stub of each room. A room resolves its names lazily; editors and type checkers read the stub.
 
 python tools/front_doors.py
 """

@@ -1,4 +1,4 @@
-"""Writes docs/methods.md from the values: `python -m tools.methods_page docs/methods.md`."""
+"""Write docs/methods.md from the methods' values: `python -m tools.methods_page docs/methods.md`."""
 
 import sys
 from collections.abc import Callable
@@ -16,9 +16,9 @@ def methods_page() -> str:
     lines = [
         "# Methods",
         "",
-        "Written from the values by `make docs`; a test keeps it fresh. `groupwise show NAME` prints the same, and",
-        "`groupwise diff A B` what distinguishes two of them. *Recalled* marks what was not read again in its source,",
-        "*inferred* what no source says.",
+        "`make docs` writes this page from the values, and a test compares them. `groupwise show NAME` prints one",
+        "method, and `groupwise diff A B` the differences between two. *Recalled* marks entries that were not read",
+        "again in their source; *inferred* marks entries without a source.",
         "",
         "| method | paper | in one sentence |",
         "|---|---|---|",
@@ -51,13 +51,13 @@ def _section(function: Callable[..., Method]) -> list[str]:
         "|---|---|---|---|",
         *(f"| {' | '.join(map(_cell, row))} |" for row in rows),
         "",
-        f"What it is, with every constant (`src/groupwise/methods/{name}.py`):",
+        f"All its parts and constants (`src/groupwise/methods/{name}.py`):",
         "",
         "```toml",
         *text.write(function()).rstrip().splitlines(),
         "```",
         "",
-        "Held to it by:",
+        "Tests:",
         "",
         *(f"- `{proof}`" for proof in reference.proofs),
         "",

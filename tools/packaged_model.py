@@ -1,6 +1,6 @@
-"""How the packaged model is made: a fresh decoder, taught by the same supervised phase that a recipe's warm start is.
+"""Train the packaged model: a decoder with random weights, after the supervised phase of a warm start.
 
-`python -m tools.packaged_model tools/calculator_model.toml DIRECTORY` is what `make model` runs.
+`make model` runs `python -m tools.packaged_model tools/calculator_model.toml DIRECTORY`.
 """
 
 import sys
@@ -18,7 +18,7 @@ from groupwise.training.warm_start import supervised
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackagedModel:
-    """A model made from demonstrations: most guess the answer at once, `chain_share` of them write their steps."""
+    """The settings. A share `chain_share` of the demonstrations writes its steps; the others guess at once."""
 
     width: int
     layers: int
@@ -34,8 +34,8 @@ class PackagedModel:
     microbatch_tokens: int = 16384
 
 
-def made(recipe: PackagedModel) -> tuple[Decoder, Tokenizer]:
-    """The model after `steps` steps of `demonstrations` each; equal recipes give equal bits on one thread."""
+def train(recipe: PackagedModel) -> tuple[Decoder, Tokenizer]:
+    """The model after `steps` steps on `demonstrations` each. Equal settings give equal bits on one thread."""
     fast = calculator_tokenizer()
     tokenizer = Tokenizer.of(fast, [fast.get_vocab()[END]])
     shape = Shape(
@@ -54,19 +54,19 @@ def made(recipe: PackagedModel) -> tuple[Decoder, Tokenizer]:
     decoder = Decoder.new(shape, recipe.seed)
     learner = Learner(decoder, optimizer=recipe.optimizer, steps=recipe.steps)
     pairs = demonstrations(recipe.seed, recipe.steps * recipe.demonstrations, recipe.chain_share)
-    taught = [
-        Demonstration(tokenizer.encode(asked), (*tokenizer.encode(told), *tokenizer.eos)) for asked, told in pairs
+    examples = [
+        Demonstration(tokenizer.encode(prompt), (*tokenizer.encode(answer), *tokenizer.eos)) for prompt, answer in pairs
     ]
     size = {"per_step": recipe.demonstrations, "microbatch_tokens": recipe.microbatch_tokens}
-    for step, taken in enumerate(supervised(learner, taught, order=lambda sweep: range(len(taught)), **size)):
+    for step, result in enumerate(supervised(learner, examples, order=lambda epoch: range(len(examples)), **size)):
         if step % 50 == 0 or step == recipe.steps - 1:
-            print(f"{step:>6}/{recipe.steps}  loss {taken.loss:.4f}", flush=True)
+            print(f"{step:>6}/{recipe.steps}  loss {result.loss:.4f}", flush=True)
     return decoder, tokenizer
 
 
 def main(recipe: str, out: str) -> None:
     torch.set_num_threads(1)
-    decoder, tokenizer = made(read(PackagedModel, Path(recipe)))
+    decoder, tokenizer = train(read(PackagedModel, Path(recipe)))
     write_model(decoder, Path(out), tokenizer=tokenizer)
     print(f"{sum(p.numel() for p in decoder.parameters()):,} parameters in {out}")
 

@@ -1,4 +1,4 @@
-"""The file that newcomers read computes what the library computes: the same tokens, the same losses."""
+"""The example computes the same tokens and the same losses as the library."""
 
 import asyncio
 import importlib.util
@@ -47,35 +47,35 @@ def library_losses(iterations: int) -> tuple[list[float], list[tuple[int, ...]]]
             collected = await ready.buffer.take(recipe.prompts, m.group_size, m.strategy, m.filter, m.refill)
             batch = pack(collected.selected)
             tokens.extend(s.tokens for s in batch.samples)
-            _, taken = learn(recipe, m, ready.learner, batch, iteration)
-            losses.extend(t.loss for t in taken)
+            _, results = learn(recipe, m, ready.learner, batch, iteration)
+            losses.extend(result.loss for result in results)
             await ready.engine.load(ready.learner.publish(), ready.learner.weights())
 
     asyncio.run(run())
     return losses, tokens
 
 
-def test_losses_and_tokens_are_the_library_s(monkeypatch):
+def test_losses_and_tokens_equal_the_library_s(monkeypatch):
     spec = importlib.util.spec_from_file_location("raw_loop", EXAMPLE)
     assert spec and spec.loader
     raw = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(raw)
-    seen: list[tuple[int, ...]] = []
+    raw_tokens: list[tuple[int, ...]] = []
 
     def pack(rollouts):
-        seen.extend(s.tokens for f in rollouts for s in f.samples)
-        return packed(rollouts)
+        raw_tokens.extend(s.tokens for f in rollouts for s in f.samples)
+        return library_pack(rollouts)
 
-    packed = raw.pack
+    library_pack = raw.pack
     monkeypatch.setattr(raw, "pack", pack)
     losses = raw.main(iterations=2)
-    wanted, tokens = library_losses(2)
-    assert seen == tokens
+    expected, tokens = library_losses(2)
+    assert raw_tokens == tokens
     assert len(losses) == 4 and all(abs(x) > 1e-3 for x in losses)
-    assert losses == pytest.approx(wanted, rel=1e-4)
+    assert losses == pytest.approx(expected, rel=1e-4)
 
 
-def test_it_stays_a_page():
+def test_it_stays_short_and_uses_no_loop():
     text = EXAMPLE.read_text()
     assert len(text.splitlines()) < 200
-    assert "groupwise.train" not in text and "groupwise.learner" not in text and "groupwise.rollout" not in text
+    assert "groupwise.training" not in text and "groupwise.learner" not in text and "groupwise.rollout" not in text

@@ -1,4 +1,4 @@
-"""Calls as they are written, and what comes back: nothing that a model writes goes unanswered, and nothing is run."""
+"""Tool calls and their results: each call gets a result or an error, whatever the model writes."""
 
 import asyncio
 from random import Random
@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from groupwise.data import CountedText, Observation, Outcome, Prompt, Verdict
-from groupwise.environments import Hermes, Lost, PythonBlock, Tools, calculator_tools, python_tools, user_environment
+from groupwise.environments import (
+    Hermes,
+    PythonBlock,
+    ToolLost,
+    Tools,
+    calculator_tools,
+    python_tools,
+    user_environment,
+)
 from groupwise.environments.tools import CALLS, SHOWN, calculate
 from groupwise.sandbox import Sandbox
 from tests.sandbox.boxes import needed
@@ -17,11 +25,11 @@ from tests.sandbox.boxes import needed
 PROMPT = Prompt("p", (1,))
 
 
-def hear(tools: Any, *turns: str) -> list[Observation]:
+def observations(tools: Any, *messages: str) -> list[Observation]:
     async def go() -> list[Observation]:
-        world = user_environment(lambda: tools)()
-        await world.reset(PROMPT, Random(0))
-        return [await world.step(said) for said in turns]
+        environment = user_environment(lambda: tools)()
+        await environment.reset(PROMPT, Random(0))
+        return [await environment.step(message) for message in messages]
 
     return asyncio.run(go())
 
@@ -34,19 +42,21 @@ def sums(expression: str) -> str:
     return call('{"name": "calculate", "arguments": {"expression": "' + expression + '"}}')
 
 
-def told(text: str) -> str:
+def response(text: str) -> str:
     return f"<tool_response>\n{text}\n</tool_response>"
 
 
-def test_a_call_is_answered_and_a_turn_without_one_is_the_last() -> None:
-    first, several, last = hear(calculator_tools(), f"so {sums('37*48')}", sums("1+1") + "\n" + sums("2/8"), "1776")
-    assert first == told("1776")
-    assert several == told("2") + "\n" + told("0.25")
+def test_calls_get_results_and_a_turn_without_a_call_ends_the_conversation() -> None:
+    first, several, last = observations(
+        calculator_tools(), f"so {sums('37*48')}", sums("1+1") + "\n" + sums("2/8"), "1776"
+    )
+    assert first == response("1776")
+    assert several == response("2") + "\n" + response("0.25")
     assert last is None
 
 
 @pytest.mark.parametrize(
-    ("said", "error"),
+    ("message", "error"),
     [
         ("<tool_call>{}", "a call stands between <tool_call> and </tool_call>"),
         ("</tool_call>", "a call stands between <tool_call> and </tool_call>"),
@@ -64,8 +74,8 @@ def test_a_call_is_answered_and_a_turn_without_one_is_the_last() -> None:
         (sums("1+1") * (CALLS + 1), f"{CALLS + 1} calls in one turn, at most {CALLS}"),
     ],
 )
-def test_a_call_that_cannot_be_is_answered_with_what_is_wrong(said: str, error: str) -> None:
-    (reply,) = hear(calculator_tools(), said)
+def test_an_invalid_call_gets_an_error(message: str, error: str) -> None:
+    (reply,) = observations(calculator_tools(), message)
     assert isinstance(reply, str) and reply.startswith("<tool_response>\nerror: ") and error in reply
 
 
@@ -74,7 +84,7 @@ def test_a_call_that_cannot_be_is_answered_with_what_is_wrong(said: str, error: 
     [("(12 + 3) * 4", "60"), ("-5 - -3", "-2"), ("2 - 3 - 4", "-5"), ("2+3*4", "14"), ("0.1+0.2", "0.3"), ("7/7", "1"),
      ("9" * 40 + "*1", "9" * 40), ("1e3", "1000")],
 )  # fmt: skip
-def test_what_the_calculator_says(expression: str, value: str) -> None:
+def test_values_of_the_calculator(expression: str, value: str) -> None:
     assert calculate(expression) == value
 
 
@@ -83,19 +93,19 @@ def test_what_the_calculator_says(expression: str, value: str) -> None:
     ["", "x", "True", "1j", "abs(1)", "().__class__", "__import__('os')", "'a'*9", "9**9**9**9", "1<<99", "1;2",
      "1e999", "(" * 150, "-" * 199 + "x", "[1]", "1 if 1 else 2", "\x00", "1_0 or 2"],
 )  # fmt: skip
-def test_what_the_calculator_refuses(expression: str) -> None:
+def test_the_calculator_rejects_other_expressions(expression: str) -> None:
     with pytest.raises(ValueError, match="not an expression"):
         calculate(expression)
 
 
 @given(st.text(alphabet='<tool_cal>/{}"name: 1+`python\n\\', max_size=60), st.text(max_size=20))
-def test_whatever_is_written_has_an_answer_or_is_the_end(said: str, more: str) -> None:
+def test_any_text_gets_an_observation_or_ends_the_conversation(start: str, end: str) -> None:
     for tools in (calculator_tools(), Tools(PythonBlock(), {"python": lambda code: code})):
-        (reply,) = hear(tools, said + more)
+        (reply,) = observations(tools, start + end)
         assert reply is None or isinstance(reply, str)
 
 
-def test_an_own_tool_may_await_raise_and_talk_too_long() -> None:
+def test_a_user_tool_may_await_raise_and_return_long_text() -> None:
     async def slow(x: int) -> int:
         await asyncio.sleep(0)
         return 2 * x
@@ -104,14 +114,14 @@ def test_an_own_tool_may_await_raise_and_talk_too_long() -> None:
         raise KeyError("door")
 
     def lost() -> None:
-        raise Lost("the server is gone")
+        raise ToolLost("the server is gone")
 
     tools = Tools(Hermes(), {"slow": slow, "fails": fails, "long": lambda: "x" * 5000, "lost": lost})
     names = ['{"name": "slow", "arguments": {"x": 4}}', '{"name": "fails"}', '{"name": "long"}', '{"name": "lost"}']
-    a, b, c, d = hear(tools, *map(call, names))
-    assert (a, b) == (told("8"), told("error: fails: 'door'"))
-    assert c == told("x" * SHOWN + "... (5000 characters)")
-    assert isinstance(d, Verdict) and d.outcome is Outcome.unverifiable and "Lost: the server is gone" in d.cause
+    a, b, c, d = observations(tools, *map(call, names))
+    assert (a, b) == (response("8"), response("error: fails: 'door'"))
+    assert c == response("x" * SHOWN + "... (5000 characters)")
+    assert isinstance(d, Verdict) and d.outcome is Outcome.unverifiable and "ToolLost: the server is gone" in d.cause
 
 
 def counted(reply: Observation) -> tuple[float, ...]:
@@ -119,19 +129,21 @@ def counted(reply: Observation) -> tuple[float, ...]:
     return tuple(reply.counts[name] for name in ("calls", "malformed", "errors"))
 
 
-def test_calls_are_counted_and_of_them_the_malformed_and_those_whose_tool_failed() -> None:
+def test_counts_of_calls_malformed_calls_and_errors() -> None:
     unknown, wrong = call('{"name": "add"}'), call('{"name": "calculate"}')
     turns = [sums("1+1") + sums("2+2"), call("37"), sums("1") + unknown + wrong + sums("1/0"), "no call"]
-    *told, last = hear(calculator_tools(), *turns)
-    assert [counted(reply) for reply in told] == [(2, 0, 0), (1, 1, 0), (4, 2, 1)] and last is None
-    own = Tools(Hermes(), {"calculate": lambda expression: CountedText("?", errors=1, looked=3)})
-    (reply,) = hear(own, sums("1"))
+    *replies, last = observations(calculator_tools(), *turns)
+    assert [counted(reply) for reply in replies] == [(2, 0, 0), (1, 1, 0), (4, 2, 1)] and last is None
+    tools = Tools(Hermes(), {"calculate": lambda expression: CountedText("?", errors=1, looked=3)})
+    (reply,) = observations(tools, sums("1"))
     assert counted(reply) == (1, 0, 1) and isinstance(reply, CountedText) and reply.counts["looked"] == 3
 
 
-def test_a_block_is_the_call_of_python() -> None:
+def test_a_python_block_is_a_call() -> None:
     tools = Tools(PythonBlock(), {"python": lambda code: code.upper()})
-    good, none, open_, empty = hear(tools, "try\n```python\nx = 1\n```\n", "x", "```python\nx", "```python\n```\n")
+    good, none, open_, empty = observations(
+        tools, "try\n```python\nx = 1\n```\n", "x", "```python\nx", "```python\n```\n"
+    )
     assert good == "\n```output\nX = 1\n\n```\n" and none is None
     for reply in (open_, empty):
         assert reply == "\n```output\nerror: a block begins with a line ```python and ends with a line ```\n```\n"
@@ -142,7 +154,7 @@ def test_python_runs_in_the_sandbox() -> None:
     box = Sandbox(boxes=1)
     try:
         block = "```python\n{}\n```\n"
-        done, failed, apart = hear(
+        done, failed, apart = observations(
             python_tools(box),
             block.format("print(6 * 7)"),
             block.format("print(1)\nraise SystemExit(3)"),

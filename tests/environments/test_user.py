@@ -1,4 +1,4 @@
-"""Environments of one's own: every way in which a call can fail is a verdict with its cause, and costs its deadline."""
+"""Environments from a user's class: each failure of a method becomes a verdict with its cause."""
 
 import asyncio
 import sys
@@ -10,32 +10,34 @@ import pytest
 
 from groupwise.data import Environment, Observation, Outcome, Prompt, Usage, Verdict, WorkerLost
 from groupwise.environments import user_environment
-from groupwise.environments.user import AT_ONCE, LEFT, LONGEST
+from groupwise.environments.user import MAX_CHARACTERS, MAX_HUNG, MAX_THREADS
 
 PROMPT = Prompt("p", (1,), text="2+3=", given={"answer": 5})
 
 
 class Plain:
-    """Says what it is told to say; a callable is called."""
+    """A class with plain methods; `reply` is the observation, or a function of the message."""
 
     opening: Any = None
-    says: Any = None
+    reply: Any = None
 
     def reset(self, prompt: Prompt, random: Random) -> Any:
         return self.opening
 
-    def step(self, said: str) -> Any:
-        return self.says(said) if callable(self.says) else self.says
+    def step(self, message: str) -> Any:
+        return self.reply(message) if callable(self.reply) else self.reply
 
 
 class Async:
-    says: Any = None
+    """The same with async methods."""
+
+    reply: Any = None
 
     async def reset(self, prompt: Prompt, random: Random) -> Any:
         return None
 
-    async def step(self, said: str) -> Any:
-        answer = self.says(said) if callable(self.says) else self.says
+    async def step(self, message: str) -> Any:
+        answer = self.reply(message) if callable(self.reply) else self.reply
         return await answer if asyncio.iscoroutine(answer) else answer
 
 
@@ -43,33 +45,33 @@ def having(kind: type, **attributes: Any) -> type:
     return type("Mine", (kind,), attributes)
 
 
-def told(made: Any, *, said: str = "5", deadline: float = 5.0) -> tuple[Observation, Observation]:
+def observations(make: Any, *, message: str = "5", deadline: float = 5.0) -> tuple[Observation, Observation]:
     async def go() -> tuple[Observation, Observation]:
-        world = user_environment(made, deadline=deadline)()
-        assert isinstance(world, Environment)
-        return await world.reset(PROMPT, Random(3)), await world.step(said)
+        environment = user_environment(make, deadline=deadline)()
+        assert isinstance(environment, Environment)
+        return await environment.reset(PROMPT, Random(3)), await environment.step(message)
 
     return asyncio.run(go())
 
 
 @pytest.mark.parametrize("kind", [Plain, Async])
-def test_words_the_end_and_a_verdict(kind: type) -> None:
+def test_text_the_end_and_a_verdict(kind: type) -> None:
     won = Verdict(Outcome.correct, 0.5)
-    assert told(having(kind, says=lambda self, said: said * 2)) == (None, "55")
-    assert told(having(kind, says="é\ud800")) == (None, "é\ud800")
-    assert told(having(kind, says=None)) == (None, None)
-    assert told(having(kind, says=won)) == (None, won)
+    assert observations(having(kind, reply=lambda self, message: message * 2)) == (None, "55")
+    assert observations(having(kind, reply="é\ud800")) == (None, "é\ud800")
+    assert observations(having(kind, reply=None)) == (None, None)
+    assert observations(having(kind, reply=won)) == (None, won)
 
 
-def test_each_conversation_has_an_environment_of_its_own_which_knows_its_prompt() -> None:
+def test_each_conversation_has_its_own_environment() -> None:
     class Guess:
         def reset(self, prompt: Prompt, random: Random) -> str:
             self.number, self.turn = random.randrange(1000) + prompt.given["answer"], 0
             return prompt.text
 
-        def step(self, said: str) -> str:
+        def step(self, message: str) -> str:
             self.turn += 1
-            return f"{self.number} {self.turn} {said}"
+            return f"{self.number} {self.turn} {message}"
 
     async def go() -> list[Observation]:
         make = user_environment(Guess)
@@ -90,62 +92,62 @@ def raises(error: BaseException) -> Any:
 
 @pytest.mark.parametrize("kind", [Plain, Async])
 @pytest.mark.parametrize(
-    ("says", "cause"),
+    ("reply", "cause"),
     [
         (raises(ValueError("no such door")), "Mine.step: ValueError: no such door"),
         (raises(TimeoutError("the server")), "Mine.step: TimeoutError: the server"),
         (7, "Mine.step: it returned int: expected text, None or a Verdict"),
         (b"7", "Mine.step: it returned bytes: expected text, None or a Verdict"),
         (("7", True), "Mine.step: it returned tuple: expected text, None or a Verdict"),
-        ("x" * (LONGEST + 1), f"Mine.step: it said {LONGEST + 1} characters"),
+        ("x" * (MAX_CHARACTERS + 1), f"Mine.step: it returned {MAX_CHARACTERS + 1} characters"),
         (Verdict(Outcome.correct, 1.5), "it returned the score 1.5: expected one in [0, 1]"),
         (Verdict(Outcome.wrong, parts={"style": float("nan")}), "its part style is not finite"),
     ],
 )
-def test_what_is_no_answer_is_unverifiable(kind: type, says: Any, cause: str) -> None:
-    _, reply = told(having(kind, says=says))
-    assert reply == Verdict(Outcome.unverifiable, cause=cause)
+def test_an_exception_or_an_invalid_observation_is_unverifiable(kind: type, reply: Any, cause: str) -> None:
+    _, observation = observations(having(kind, reply=reply))
+    assert observation == Verdict(Outcome.unverifiable, cause=cause)
 
 
-def test_leaving_the_process_is_no_answer() -> None:
-    _, reply = told(having(Plain, says=lambda self, said: sys.exit(3)))
+def test_sys_exit_is_unverifiable() -> None:
+    _, reply = observations(having(Plain, reply=lambda self, message: sys.exit(3)))
     assert reply == Verdict(Outcome.unverifiable, cause="Mine.step: RuntimeError: SystemExit(3)")
 
 
-def test_one_that_cannot_be_made_or_begun() -> None:
-    def refuses(self: Any) -> None:
+def test_exceptions_of_init_and_reset() -> None:
+    def fails(self: Any) -> None:
         raise OSError("no licence")
 
-    first, _ = told(having(Plain, __init__=refuses))
+    first, _ = observations(having(Plain, __init__=fails))
     assert isinstance(first, Verdict) and first.cause == "Mine.__init__: OSError: no licence"
-    first, _ = told(having(Plain, reset=raises(KeyError("level"))))
+    first, _ = observations(having(Plain, reset=raises(KeyError("level"))))
     assert isinstance(first, Verdict) and first.cause == "Mine.reset: KeyError: 'level'"
 
 
-def test_one_that_hangs_costs_its_deadline_and_no_more() -> None:
+def test_a_method_that_hangs_costs_only_its_deadline() -> None:
     gate = threading.Event()
-    _, plain = told(having(Plain, says=lambda self, said: gate.wait()), deadline=0.05)
-    _, async_ = told(having(Async, says=lambda self, said: asyncio.sleep(1000)), deadline=0.05)
+    _, plain = observations(having(Plain, reply=lambda self, message: gate.wait()), deadline=0.05)
+    _, async_ = observations(having(Async, reply=lambda self, message: asyncio.sleep(1000)), deadline=0.05)
     gate.set()
     assert plain == async_ == Verdict(Outcome.unverifiable, cause="Mine.step: no answer within 0.05 s")
 
 
-def test_after_eight_calls_that_never_came_back_it_is_given_up() -> None:
+def test_after_eight_hung_calls_a_worker_is_lost() -> None:
     gate = threading.Event()
 
-    async def go(kind: type, says: Any) -> list[Any]:
-        make = user_environment(having(kind, says=says), deadline=0.25)
-        worlds = [make() for _ in range(LEFT + 1)]
-        for world in worlds:
-            await world.reset(PROMPT, Random(3))
-        return [await _caught(world.step("5")) for world in worlds]
+    async def go(kind: type, reply: Any) -> list[Any]:
+        make = user_environment(having(kind, reply=reply), deadline=0.25)
+        environments = [make() for _ in range(MAX_HUNG + 1)]
+        for environment in environments:
+            await environment.reset(PROMPT, Random(3))
+        return [await _caught(environment.step("5")) for environment in environments]
 
-    *eight, last = asyncio.run(go(Plain, lambda self, said: gate.wait()))
+    *eight, last = asyncio.run(go(Plain, lambda self, message: gate.wait()))
     gate.set()
     assert {type(x) for x in eight} == {Verdict}
     assert isinstance(last, WorkerLost) and "8 calls of the environment Mine took more than 0.25 s" in str(last)
-    # One that awaits can be ended, and nothing of it is left.
-    assert {type(x) for x in asyncio.run(go(Async, lambda self, said: asyncio.sleep(1000)))} == {Verdict}
+    # An async method can be cancelled.
+    assert {type(x) for x in asyncio.run(go(Async, lambda self, message: asyncio.sleep(1000)))} == {Verdict}
 
 
 async def _caught(call: Any) -> Any:
@@ -155,67 +157,67 @@ async def _caught(call: Any) -> Any:
         return error
 
 
-def test_plain_calls_do_not_wait_for_each_other_and_are_not_too_many() -> None:
-    most, now = 0, 0
-    lock, together = threading.Lock(), threading.Barrier(AT_ONCE)
+def test_plain_methods_run_concurrently_up_to_a_maximum() -> None:
+    largest, running = 0, 0
+    lock, together = threading.Lock(), threading.Barrier(MAX_THREADS)
 
-    def step(self: Any, said: str) -> str:
-        nonlocal most, now
+    def step(self: Any, message: str) -> str:
+        nonlocal largest, running
         with lock:
-            now += 1
-            most = max(most, now)
-        together.wait(timeout=30)  # passes only if so many are inside at once
+            running += 1
+            largest = max(largest, running)
+        together.wait(timeout=30)  # passes only if that many calls run at once
         with lock:
-            now -= 1
-        return said
+            running -= 1
+        return message
 
     async def go() -> list[Observation]:
         make = user_environment(having(Plain, step=step), deadline=60.0)
-        worlds = [make() for _ in range(2 * AT_ONCE)]
-        await asyncio.gather(*(world.reset(PROMPT, Random(3)) for world in worlds))
-        return await asyncio.gather(*(world.step(str(i)) for i, world in enumerate(worlds)))
+        environments = [make() for _ in range(2 * MAX_THREADS)]
+        await asyncio.gather(*(environment.reset(PROMPT, Random(3)) for environment in environments))
+        return await asyncio.gather(*(environment.step(str(i)) for i, environment in enumerate(environments)))
 
-    assert asyncio.run(go()) == [str(i) for i in range(2 * AT_ONCE)]
-    assert most == AT_ONCE
+    assert asyncio.run(go()) == [str(i) for i in range(2 * MAX_THREADS)]
+    assert largest == MAX_THREADS
 
 
-def test_what_it_hears_again_after_a_kill() -> None:
-    heard: list[tuple[str, Observation]] = []
+def test_restore_after_a_kill() -> None:
+    restored: list[tuple[str, Observation]] = []
 
-    def recall(self: Any, said: str, reply: Observation) -> None:
-        heard.append((said, reply))
+    def restore(self: Any, message: str, observation: Observation) -> None:
+        restored.append((message, observation))
 
-    async def go(made: Any) -> Observation:
-        world = user_environment(made)()
-        await world.reset(PROMPT, Random(3))
-        return await world.restore("5", "6")
+    async def go(make: Any) -> Observation:
+        environment = user_environment(make)()
+        await environment.reset(PROMPT, Random(3))
+        return await environment.restore("5", "6")
 
-    assert asyncio.run(go(having(Plain, says="7"))) == "7"  # asked again
-    assert asyncio.run(go(having(Plain, says="7", recall=recall))) == "6" and heard == [("5", "6")]
-    failed = asyncio.run(go(having(Plain, recall=raises(ValueError("lost")))))
-    assert isinstance(failed, Verdict) and failed.cause == "Mine.recall: ValueError: lost"
+    assert asyncio.run(go(having(Plain, reply="7"))) == "7"  # without restore, step is called again
+    assert asyncio.run(go(having(Plain, reply="7", restore=restore))) == "6" and restored == [("5", "6")]
+    failed = asyncio.run(go(having(Plain, restore=raises(ValueError("lost")))))
+    assert isinstance(failed, Verdict) and failed.cause == "Mine.restore: ValueError: lost"
 
 
 @pytest.mark.parametrize(
-    ("made", "says"),
+    ("make", "error"),
     [
-        (having(Plain, __init__=lambda self, level: None), "cannot be made"),
+        (having(Plain, __init__=lambda self, level: None), "cannot be created"),
         (type("Mine", (), {"reset": Plain.reset}), "has no step"),
         (type("Mine", (), {"step": Plain.step}), "has no reset"),
     ],
 )
-def test_what_is_no_environment_is_refused_before_a_run(made: Any, says: str) -> None:
-    with pytest.raises(Usage, match=f"the environment .*{says}"):
-        user_environment(made)
+def test_an_invalid_class_is_an_error_before_the_run(make: Any, error: str) -> None:
+    with pytest.raises(Usage, match=f"the environment .*{error}"):
+        user_environment(make)
 
 
-def test_a_function_may_make_them() -> None:
-    made = having(Plain, says="6")
+def test_a_factory_function() -> None:
+    kind = having(Plain, reply="6")
 
     def make() -> Any:
-        return made()
+        return kind()
 
-    assert told(make) == (None, "6")
-    assert told(lambda: 7)[0] == Verdict(
-        Outcome.unverifiable, cause="test_a_function_may_make_them.<locals>.<lambda>.reset: TypeError: it has no reset"
+    assert observations(make) == (None, "6")
+    assert observations(lambda: 7)[0] == Verdict(
+        Outcome.unverifiable, cause="test_a_factory_function.<locals>.<lambda>.reset: TypeError: it has no reset"
     )

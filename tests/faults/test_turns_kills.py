@@ -1,4 +1,4 @@
-"""A run killed while environments answer: what was heard is heard again, and no question is asked twice."""
+"""A run killed during conversations: logged observations are replayed, and no environment is queried twice."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from groupwise.rollout import Turns
 from groupwise.training.build import Runtime
 from tests.faults.small_runs import EVERY, Quick, alive, begun, forked, left, ready
 
-TALKS = replace(
+RECIPE = replace(
     EVERY,
     environment="of:itself",
     iterations=2,
@@ -28,113 +28,113 @@ TALKS = replace(
     sampling=Sampling(max_tokens=40),
     evaluate=Evaluate(every=2, problems=2, strategy=Turns(most=2)),
 )
-REMEMBERED = "0123456789"
+DIGITS = "0123456789"
 
 
 @dataclass
 class Sums:
-    """Adds up the digits that it hears: what it says depends on all that it was told."""
+    """Sums the digits of all messages, so each observation depends on the whole conversation."""
 
-    asked: Callable[[], None]
+    on_call: Callable[[], None]
     total: int = 0
 
     async def reset(self, prompt: Prompt, random: Random) -> Observation:
-        self.asked()
+        self.on_call()
         self.total = random.randrange(10)
         return None
 
-    async def step(self, said: str) -> Observation:
-        self.asked()
-        self.total += sum(map(int, filter(REMEMBERED.__contains__, said)))
+    async def step(self, message: str) -> Observation:
+        self.on_call()
+        self.total += sum(map(int, filter(DIGITS.__contains__, message)))
         return CountedText(f"{self.total};", total=self.total)
 
-    async def recall(self, said: str, reply: Observation) -> Observation:
-        self.total += sum(map(int, filter(REMEMBERED.__contains__, said)))
+    async def restore(self, message: str, observation: Observation) -> Observation:
+        self.total += sum(map(int, filter(DIGITS.__contains__, message)))
         return f"{self.total};"
 
 
 @dataclass
 class Live:
-    """Says another number every time that it is asked, in this life or another: a clock, a search, a die."""
+    """Returns another number at each call, also after a restart, as a clock or a search does."""
 
-    asked: Callable[[], int]
+    on_call: Callable[[], int]
 
     async def reset(self, prompt: Prompt, random: Random) -> Observation:
         return None
 
-    async def step(self, said: str) -> Observation:
-        return f"{self.asked() % 10};"
+    async def step(self, message: str) -> Observation:
+        return f"{self.on_call() % 10};"
 
-    async def recall(self, said: str, reply: Observation) -> Observation:
-        return reply
+    async def restore(self, message: str, observation: Observation) -> Observation:
+        return observation
 
 
 def run(directory: Path, place: Runtime, environment: Any, death: int = 0) -> int:
-    """In a fork: the run to its end, or to its death before the n-th question. Every question leaves a byte."""
-    questions = 0
+    """In a fork: run to the end, or to a kill before the n-th call of an environment. Each call appends a byte."""
+    calls = 0
 
-    def asked() -> int:
-        nonlocal questions
-        questions += 1
-        if questions == death:
+    def on_call() -> int:
+        nonlocal calls
+        calls += 1
+        if calls == death:
             os.kill(os.getpid(), signal.SIGKILL)
-        with directory.with_suffix(".asked").open("ab") as file:
+        with directory.with_suffix(".calls").open("ab") as file:
             file.write(b".")
             return file.tell()
 
-    place.buffer.environment = lambda: environment(asked)
+    place.buffer.environment = lambda: environment(on_call)
     return run_from(directory, place, disk=Quick())
 
 
-def go_on(directory: Path, place: Runtime, environment: Any, death: int = 0) -> int:
+def forked_run(directory: Path, place: Runtime, environment: Any, death: int = 0) -> int:
     return forked(lambda: run(directory, place, environment, death), directory.with_suffix(".log"))
 
 
 @pytest.fixture(scope="module")
 def place() -> Runtime:
-    return ready(replace(TALKS, environment="", method=EVERY.method, evaluate=EVERY.evaluate))
+    return ready(replace(RECIPE, environment="", method=EVERY.method, evaluate=EVERY.evaluate))
 
 
-def talking(place: Runtime) -> Runtime:
-    return replace(place, recipe=TALKS)
+def with_turns(place: Runtime) -> Runtime:
+    return replace(place, recipe=RECIPE)
 
 
-def questions(run: Path) -> list[tuple[str, str]]:
-    """All that the run asked, each with the iteration in which it did."""
+def queries(run: Path) -> list[tuple[str, str]]:
+    """The keys of all log entries, each with its iteration."""
     files = sorted((run / "journal").iterdir())
     return [(p.stem, json.loads(line)["question"]) for p in files for line in p.read_text().splitlines()]
 
 
-def test_a_run_killed_at_any_question_ends_with_the_bits_of_one_never_killed(place: Runtime, tmp_path: Path) -> None:
-    place = talking(place)
-    straight = begun(tmp_path / "straight", TALKS)
-    assert go_on(straight, place, Sums) == 0
-    alive(straight, TALKS)
-    whole, asked = left(straight), straight.with_suffix(".asked").stat().st_size
+def test_a_run_killed_at_any_call_ends_with_the_bits_of_an_uninterrupted_run(place: Runtime, tmp_path: Path) -> None:
+    place = with_turns(place)
+    straight = begun(tmp_path / "straight", RECIPE)
+    assert forked_run(straight, place, Sums) == 0
+    alive(straight, RECIPE)
+    whole, calls = left(straight), straight.with_suffix(".calls").stat().st_size
     texts = [json.loads(x)["text"] for x in (straight / "samples" / "000002.jsonl").read_text().splitlines()]
-    assert asked > 80 and sum(";" in text for text in texts) > 4
+    assert calls > 80 and sum(";" in text for text in texts) > 4
     lines = [json.loads(x) for x in (straight / "metrics.jsonl").read_text().splitlines()]
     assert all(1 < x["turns/mean"] <= x["turns/max"] == 2 and x["counts/total"] > 1 for x in lines[1:])
     assert lines[0]["eval/turns/mean"] >= 1 and 0 < lines[-1]["eval/turns/environment_tokens"] < 0.5
-    for death in (asked // 3, asked):
-        directory = begun(tmp_path / str(death), TALKS)
-        assert go_on(directory, place, Sums, death) == -signal.SIGKILL
-        go_on(directory, place, Sums, 5)  # and again, soon after it came back
-        assert go_on(directory, place, Sums) == 0
+    for death in (calls // 3, calls):
+        directory = begun(tmp_path / str(death), RECIPE)
+        assert forked_run(directory, place, Sums, death) == -signal.SIGKILL
+        forked_run(directory, place, Sums, 5)  # and again, soon after the restart
+        assert forked_run(directory, place, Sums) == 0
         assert left(directory) == whole, death
 
 
-def test_what_a_live_environment_said_before_a_kill_is_not_asked_again(place: Runtime, tmp_path: Path) -> None:
-    recipe = replace(TALKS, save=Save(every=1, keep=9))  # so that the whole journal stays
+def test_observations_before_a_kill_are_not_queried_again(place: Runtime, tmp_path: Path) -> None:
+    recipe = replace(RECIPE, save=Save(every=1, keep=9))  # so the whole replay log stays
     place = replace(place, recipe=recipe)
     directory = begun(tmp_path / "run", recipe)
     first = directory / "journal" / "000000.jsonl"
-    heard: list[bytes] = []
+    logs: list[bytes] = []
     for death in (7, 30):
-        assert go_on(directory, place, Live, death) == -signal.SIGKILL
-        heard.append(first.read_bytes())
-    assert go_on(directory, place, Live) == 0
+        assert forked_run(directory, place, Live, death) == -signal.SIGKILL
+        logs.append(first.read_bytes())
+    assert forked_run(directory, place, Live) == 0
     alive(directory, recipe)
-    for before, after in pairwise([*heard, first.read_bytes()]):
+    for before, after in pairwise([*logs, first.read_bytes()]):
         assert after.startswith(before)
-    assert max(Counter(questions(directory)).values()) == 1  # so no answer is lost, and none is given twice
+    assert max(Counter(queries(directory)).values()) == 1  # no observation is lost, and none is queried twice

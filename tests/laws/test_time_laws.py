@@ -75,7 +75,7 @@ def verdict(verifier: Verifier, gold: Any, problem: str = "1+1=") -> Callable[[s
 
 
 def or_error(call: Callable[[str], Any]) -> Callable[[str], Any]:
-    """A parser that refuses a text with ValueError, of which `Malformed` is one."""
+    """A parser that refuses a text with ValueError, of which `MalformedCall` is one."""
 
     def called(text: str) -> Any:
         try:

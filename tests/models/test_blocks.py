@@ -11,7 +11,7 @@ from groupwise.data import Generation
 from groupwise.models import Decoder, Shared, blocked, forget, read_model
 from groupwise.models.blocks import LEAST, Blocked, gains
 from tests.models.plain import made
-from tests.rollout.fakes import answered, ask, decoder, engine
+from tests.rollout.fakes import decoder, engine, generate, request
 
 pytestmark = pytest.mark.skipif(not gains(torch.zeros(LEAST)), reason="oneDNN's blocks are used on x86 alone")
 LARGE = {"width": 256, "head_dim": 64, "inner": 300, "layers": 2, "vocabulary": 300}
@@ -72,7 +72,7 @@ def test_an_engine_reads_new_weights_at_once_and_holds_no_blocks_while_nobody_as
     e = engine(model, rows=2)
 
     async def go() -> list[Generation]:
-        running = [asyncio.create_task(e.sample(ask(i, limit=30, stream=(i,)))) for i in range(3)]
+        running = [asyncio.create_task(e.sample(request(i, limit=30, stream=(i,)))) for i in range(3)]
         for _ in range(9):
             await asyncio.sleep(0)
         with torch.no_grad():
@@ -82,6 +82,6 @@ def test_an_engine_reads_new_weights_at_once_and_holds_no_blocks_while_nobody_as
         return list(await asyncio.gather(*running))
 
     waiting = asyncio.run(go())[2]
-    assert waiting.logp == answered(engine(model), [ask(2, limit=30, stream=(2,))])[0].logp
-    assert len(parts(e._quick)) > 10
-    assert all(part.blocks is None for part in parts(e._quick))
+    assert waiting.logp == generate(engine(model), [request(2, limit=30, stream=(2,))])[0].logp
+    assert len(parts(e._model)) > 10
+    assert all(part.blocks is None for part in parts(e._model))

@@ -12,7 +12,7 @@ from groupwise.models import Lora, attach
 from groupwise.models import decoder as decoders
 from tests.learner.small import model
 from tests.learner.test_gradients import OBJECTIVES, close, credited
-from tests.rollout.fakes import answered, ask, decoder, engine, prompt_of
+from tests.rollout.fakes import decoder, engine, generate, prompt_of, request
 
 make = torch.compile
 
@@ -35,10 +35,12 @@ def halves(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Callable[..., Any]]
 
 
 def test_the_engine_says_the_same(halves) -> None:
-    asks = [ask(i // 3, context=prompt_of(i // 3, 5 + 60 * (i // 3)), stream=(i,), limit=5 + 3 * i) for i in range(6)]
+    asks = [
+        request(i // 3, context=prompt_of(i // 3, 5 + 60 * (i // 3)), stream=(i,), limit=5 + 3 * i) for i in range(6)
+    ]
     plain, quick = decoder(), decoder()
     quick.compiled = True
-    spans = [answered(engine(it), asks) for it in (plain, quick)]
+    spans = [generate(engine(it), asks) for it in (plain, quick)]
     assert [s.tokens for s in spans[1]] == [s.tokens for s in spans[0]]
     assert [s.logp for s in spans[1]] == [pytest.approx(s.logp, abs=1e-12) for s in spans[0]]
     assert len(halves) == 2 and not plain.compiled

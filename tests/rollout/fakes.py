@@ -1,4 +1,4 @@
-"""Small decoders, tasks, engines and verifiers for the tests of this room."""
+"""Small decoders, tasks, engines and verifiers for tests."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from groupwise.data import Draw, Finish, Generation, GenerationRequest, Ids, Outcome, Prompt, Sample, Sampling, Verdict
-from groupwise.models import Decoder, Shape, Shared, Tokenizer
+from groupwise.models import Decoder, Model, Shape, Shared, Tokenizer
 from groupwise.rollout import NativeEngine
 from tests.models.directories import characters
 
@@ -17,12 +17,12 @@ VOCABULARY = 20
 
 
 def tokenizer(*eos: int) -> Tokenizer:
-    """Characters of arithmetic; `eos` besides (or instead of) the usual end token 0."""
+    """A tokenizer of arithmetic characters with the end tokens `eos` (default: 0)."""
     return Tokenizer.of(characters().fast, eos or (0,))
 
 
-def endless() -> Tokenizer:
-    """No token ends an answer."""
+def without_end_token() -> Tokenizer:
+    """A tokenizer without end tokens."""
     return Tokenizer.of(characters().fast, ())
 
 
@@ -34,59 +34,55 @@ def decoder(dtype: torch.dtype = torch.float64, spread: float = 0.3, **changes: 
     return Decoder.new(Shape(**{**fields, **changes}), 3, dtype=dtype, spread=spread)
 
 
-def engine(model: Decoder | None = None, reader: Tokenizer | None = None, **sizes: Any) -> NativeEngine:
-    return NativeEngine(model or decoder(), reader or endless(), seed=sizes.pop("seed", 11), **sizes)
+def engine(model: Model | None = None, tokens: Tokenizer | None = None, **sizes: Any) -> NativeEngine:
+    return NativeEngine(model or decoder(), tokens or without_end_token(), seed=sizes.pop("seed", 11), **sizes)
 
 
 def prompt_of(i: int, length: int = 9) -> Ids:
     return tuple(1 + (7 * i + 3 * j * j + i * j) % (VOCABULARY - 1) for j in range(length))
 
 
-def ask(i: int = 0, **changes: Any) -> GenerationRequest:
+def request(i: int = 0, **changes: Any) -> GenerationRequest:
     fields: dict[str, Any] = {"context": prompt_of(i), "limit": 12, "draw": i, "stream": (0,)}
     return GenerationRequest(**{**fields, **changes})
 
 
-def answered(e: NativeEngine, asks: Sequence[GenerationRequest]) -> list[Generation]:
+def generate(e: NativeEngine, requests: Sequence[GenerationRequest]) -> list[Generation]:
+    """The generations of concurrent requests."""
+
     async def go() -> list[Generation]:
-        return list(await asyncio.gather(*(e.sample(a) for a in asks)))
+        return list(await asyncio.gather(*(e.sample(request) for request in requests)))
 
     return asyncio.run(go())
 
 
 def logits(model: Decoder, context: Ids, tokens: Ids) -> Tensor:
-    """What the model says before each token, from one plain forward of the whole."""
+    """The logits before each token, from one forward of the whole sequence by the learner's layout."""
     with torch.no_grad():
         layout = Shared.of([context], [tokens])
         return model.head(model(layout.tokens, layout))[layout.source]
 
 
 @dataclass(eq=False)
-class Scripted:
-    """An engine that says what it is told: `says(ask)` is the rest of the answer, and may be slow, hang or fail."""
+class FakeEngine:
+    """An engine whose tokens come from `answer(request)`, a function that may also await, hang or raise."""
 
-    says: Any
+    answer: Any
     version: int = 0
-    microbatches: int = 1 << 30
-    """At most so many tokens before an interruption."""
-    asks: list[GenerationRequest] = field(default_factory=list)
+    interrupt_after: int = 1 << 30
+    """The number of tokens after which a generation is cut and the version increases."""
+    requests: list[GenerationRequest] = field(default_factory=list)
 
-    async def sample(self, ask: GenerationRequest) -> Generation:
-        self.asks.append(ask)
-        told = self.says(ask)
-        rest = tuple(await told if asyncio.iscoroutine(told) else told)
-        tokens, finish = rest[: ask.limit], Finish.stop
-        if len(rest) > ask.limit:
-            finish = Finish.length
-        if len(tokens) > self.microbatches:
-            tokens, finish = tokens[: self.microbatches], Finish.cut
+    async def sample(self, request: GenerationRequest) -> Generation:
+        self.requests.append(request)
+        answer = self.answer(request)
+        answer = tuple(await answer if asyncio.iscoroutine(answer) else answer)
+        version = self.version
+        tokens, finish = answer[: request.limit], Finish.length if len(answer) > request.limit else Finish.stop
+        if len(tokens) > self.interrupt_after:
+            tokens, finish = tokens[: self.interrupt_after], Finish.cut
             self.version += 1
-            return Generation(
-                tokens=tokens, logp=(-1.0,) * len(tokens), versions=(self.version - 1,) * len(tokens), finish=finish
-            )
-        return Generation(
-            tokens=tokens, logp=(-1.0,) * len(tokens), versions=(self.version,) * len(tokens), finish=finish
-        )
+        return Generation(tokens=tokens, logp=(-1.0,) * len(tokens), versions=(version,) * len(tokens), finish=finish)
 
     async def score(self, context: Ids, tokens: Ids) -> tuple[float, ...]:
         return tuple(-float(len(context) + i) for i in range(len(tokens)))
@@ -99,8 +95,8 @@ class Scripted:
 
 
 @dataclass(frozen=True)
-class Listed:
-    """Prompts with one token each; the rest of their meaning is up to the verifier."""
+class NumberedTask:
+    """Prompts of one token with their index in `given`."""
 
     count: int
 
@@ -119,7 +115,7 @@ def verdict(score: float) -> Verdict:
     return Verdict(Outcome.correct if score == 1 else Outcome.wrong, score)
 
 
-async def right(prompt: Prompt, sample: Sample) -> Verdict:
+async def always_correct(prompt: Prompt, sample: Sample) -> Verdict:
     return verdict(1.0)
 
 

@@ -1,4 +1,4 @@
-"""From prompts wanted to rollouts kept: rounds, causes, and a state that only whole takes change."""
+"""The buffer: refill rounds, causes of dropped rollouts, its state, deadlines; and evaluation without a buffer."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ from torch import Tensor
 from groupwise.data import Batch, Draw, Outcome, Prompt, Rollout, Sample, Task, Verdict, WorkerLost
 from groupwise.objective import describe_samples
 from groupwise.rollout import Buffer, Independent, Rollouts, Shuffled, answers
-from tests.rollout.fakes import Listed, Scripted, decoder, engine, right, sampling, tokenizer, verdict
+from tests.rollout.fakes import FakeEngine, NumberedTask, always_correct, decoder, engine, sampling, tokenizer, verdict
 
 
 def everything(rollout: Batch) -> Bool[Tensor, " s"]:
@@ -28,16 +28,16 @@ def mixed(rollout: Batch) -> Bool[Tensor, " s"]:
     return torch.full((len(rollout),), bool(score.any()) and not bool(score.all()))
 
 
-def plain(ask: Any) -> tuple[int, ...]:
-    return (1 + ask.draw % 10, 1 + ask.stream[0], 0)
+def plain(request: Any) -> tuple[int, ...]:
+    return (1 + request.draw % 10, 1 + request.stream[0], 0)
 
 
 @dataclass(frozen=True)
 class InOrder:
-    """Prompts 0, 1, 2 ... once each; it remembers what it observed."""
+    """Prompts 0, 1, 2 ... once each; the state lists the observed rollouts."""
 
     def init(self, task: Task, seed: int) -> dict[str, Any]:
-        return {"next": 0, "seen": []}
+        return {"next": 0, "observed": []}
 
     def draw(self, state: dict[str, Any], task: Task, n: int, group_size: int) -> tuple[dict[str, Any], list[Draw]]:
         first = state["next"]
@@ -45,15 +45,15 @@ class InOrder:
         return {**state, "next": last}, [Draw(i, task[i], group_size) for i in range(first, last)]
 
     def observe(self, state: dict[str, Any], rollouts: Sequence[Rollout]) -> dict[str, Any]:
-        return {**state, "seen": state["seen"] + [[f.draw.id, any(f.selected or ())] for f in rollouts]}
+        return {**state, "observed": state["observed"] + [[f.draw.id, any(f.selected or ())] for f in rollouts]}
 
 
-def scripted(scores: dict[int, list[float]], default: list[float]) -> Callable[[Prompt, Sample], Any]:
-    """A verifier with a score for each sample of a prompt, told late and in no order. NaN cannot be judged."""
-    late = random.Random(1)
+def verifier_of(scores: dict[int, list[float]], default: list[float]) -> Callable[[Prompt, Sample], Any]:
+    """A verifier with given scores for each sample of a prompt, returned with random delays. NaN raises an error."""
+    delays = random.Random(1)
 
     async def verifier(prompt: Prompt, sample: Sample) -> Verdict:
-        await asyncio.sleep(late.random() * 0.01)
+        await asyncio.sleep(delays.random() * 0.01)
         score = scores.get(prompt.given["index"], default)[sample.stream[0]]
         if score != score:
             raise ValueError("cannot be judged")
@@ -62,16 +62,18 @@ def scripted(scores: dict[int, list[float]], default: list[float]) -> Callable[[
     return verifier
 
 
-def buffer(verifier: Any = right, task: Task | None = None, curriculum: Any = None, **changes: Any) -> Buffer:
+def buffer(verifier: Any = always_correct, task: Task | None = None, curriculum: Any = None, **changes: Any) -> Buffer:
     fields: dict[str, Any] = {"sampling": sampling(), "seed": 3}
-    engine = changes.pop("engine", None) or Scripted(plain)
-    return Buffer(task or Listed(40), curriculum or InOrder(), engine, verifier, tokenizer(), **{**fields, **changes})
+    engine = changes.pop("engine", None) or FakeEngine(plain)
+    return Buffer(
+        task or NumberedTask(40), curriculum or InOrder(), engine, verifier, tokenizer(), **{**fields, **changes}
+    )
 
 
 def take(
-    b: Buffer, n: int = 4, keep: Any = everything, refill: int = 0, strategy: Any = None, group: int = 2
+    b: Buffer, n: int = 4, filter: Any = everything, refill: int = 0, strategy: Any = None, group: int = 2
 ) -> Rollouts:
-    return asyncio.run(b.take(n, group, strategy or Independent(), keep, refill))
+    return asyncio.run(b.take(n, group, strategy or Independent(), filter, refill))
 
 
 def ids(rollouts: Sequence[Rollout]) -> list[int]:
@@ -79,42 +81,42 @@ def ids(rollouts: Sequence[Rollout]) -> list[int]:
 
 
 @pytest.mark.t(28)
-def test_exactly_so_many_live_groups_in_draw_order_and_every_other_accounted_for() -> None:
+def test_refill_brings_exactly_the_wanted_rollouts_and_counts_all_others() -> None:
     live = {1, 2, 5, 7, 8}
-    b = buffer(scripted({i: [1, 0] for i in live}, [1, 1]))
+    b = buffer(verifier_of({i: [1, 0] for i in live}, [1, 1]))
     collected = take(b, 4, mixed, refill=10)
-    # Rounds of 4, 2 and 1: draws 0-3 bring two, 4-5 one, 6 none, 7 the last.
+    # Rounds of 4, 2, 1 and 1: draws 0-3 give two, 4-5 one, 6 none, 7 the last.
     assert (ids(collected.selected), ids(collected.dropped), collected.rounds) == ([1, 2, 5, 7], [0, 3, 4, 6], 4)
     assert ids(collected.all) == list(range(8))
     assert collected.causes == {"mixed": 4}
     assert all(f.selected == (True, True) and not f.cause for f in collected.selected)
     assert all(f.selected == (False, False) and f.cause == "mixed" for f in collected.dropped)
-    assert b.state()["seen"] == [[i, i in live] for i in range(8)]
-    line = collected.metrics
-    assert (line["rollout/selected"], line["rollout/dropped"], line["rollout/dropped/mixed"]) == (4, 4, 4)
-    assert (line["rollout/rollouts"], line["rollout/rounds"]) == (8, 4)
+    assert b.state()["observed"] == [[i, i in live] for i in range(8)]
+    counts = collected.metrics
+    assert (counts["rollout/selected"], counts["rollout/dropped"], counts["rollout/dropped/mixed"]) == (4, 4, 4)
+    assert (counts["rollout/rollouts"], counts["rollout/rounds"]) == (8, 4)
     assert ids(take(b, 1, mixed, refill=10).selected) == [8]
 
 
 @pytest.mark.t(28)
-def test_refill_rounds_are_bounded_and_what_is_live_is_brought() -> None:
-    b = buffer(scripted({2: [1, 0]}, [0, 0]))
+def test_refill_rounds_are_bounded_and_selected_rollouts_are_returned() -> None:
+    b = buffer(verifier_of({2: [1, 0]}, [0, 0]))
     assert ids(take(b, 4, mixed, refill=1).selected) == [2]
     empty = take(b, 4, mixed, refill=2)
     assert (empty.selected, len(empty.dropped), empty.rounds) == ([], 12, 3)
 
 
 @pytest.mark.t(29)
-def test_the_end_of_the_data_keeps_what_was_accepted() -> None:
-    b = buffer(scripted({1: [1, 0], 4: [1, 0]}, [0, 0]), Listed(6))
+def test_the_end_of_the_data_returns_the_selected_rollouts() -> None:
+    b = buffer(verifier_of({1: [1, 0], 4: [1, 0]}, [0, 0]), NumberedTask(6))
     collected = take(b, 4, mixed, refill=10)
     assert (ids(collected.selected), ids(collected.all), collected.rounds) == ([1, 4], list(range(6)), 2)
     assert collected.missing == 2 and take(b, 4, mixed, refill=10) == Rollouts((), 0, missing=4)
 
 
 @pytest.mark.t(44)
-def test_every_prompt_of_an_epoch_brings_exactly_its_group() -> None:
-    b = buffer(task=Listed(10), curriculum=Shuffled())
+def test_every_prompt_of_an_epoch_gives_one_full_group() -> None:
+    b = buffer(task=NumberedTask(10), curriculum=Shuffled())
     rollouts = [f for n in (3, 4, 3, 7, 3) for f in take(b, n, group=3).selected]
     assert ids(rollouts) == list(range(20))
     for epoch in (rollouts[:10], rollouts[10:]):
@@ -122,15 +124,19 @@ def test_every_prompt_of_an_epoch_brings_exactly_its_group() -> None:
 
 
 @pytest.mark.t(30)
-def test_keep_sees_outcomes_of_verdicts() -> None:
-    seen: list[Batch] = []
+def test_the_filter_gets_the_outcomes() -> None:
+    batches: list[Batch] = []
 
     def watch(rollout: Batch) -> Bool[Tensor, " s"]:
-        seen.append(rollout)
+        batches.append(rollout)
         return torch.tensor([True, False])
 
-    collected = take(buffer(scripted({}, [1, 0.25])), 1, watch)
-    assert (seen[0].score.tolist(), seen[0].reward, collected.all[0].selected) == ([1.0, 0.25], None, (True, False))
+    collected = take(buffer(verifier_of({}, [1, 0.25])), 1, watch)
+    assert (batches[0].score.tolist(), batches[0].reward, collected.all[0].selected) == (
+        [1.0, 0.25],
+        None,
+        (True, False),
+    )
     assert ids(collected.selected) == [0]
 
 
@@ -138,30 +144,28 @@ NAN = float("nan")
 
 
 @pytest.mark.parametrize(
-    ("policy", "kept"),
+    ("rule", "expected"),
     [
         ("exclude", {0: (True, True, True), 1: (False, True, True), 2: (), 3: ()}),
         ("wrong", {0: (True, True, True), 1: (True, True, True), 2: (True, True, True), 3: ()}),
         ("drop_group", {0: (True, True, True), 1: (), 2: (), 3: ()}),
     ],
 )
-def test_what_cannot_be_judged(policy: Any, kept: dict[int, tuple[bool, ...]]) -> None:
-    """Alone with right answers, an unjudged one makes a mixed group only if it counts as wrong."""
+def test_rules_for_unverifiable_samples(rule: Any, expected: dict[int, tuple[bool, ...]]) -> None:
+    """An unverifiable sample among correct ones makes a mixed group only if it counts as wrong."""
     scores = {0: [1.0, 0.0, 0.0], 1: [NAN, 0.0, 1.0], 2: [1.0, NAN, 1.0], 3: [NAN, NAN, NAN]}
-    it = buffer(scripted(scores, []), unverifiable=policy)
-    collected = take(it, 4, mixed, group=3)
-    assert {f.draw.id: f.selected if any(f.selected or ()) else () for f in collected.all} == kept
-    assert [f.cause for f in collected.dropped if f.draw.id == 3] == ["mixed" if policy == "wrong" else "unverifiable"]
-    assert [f.cause for f in collected.dropped if f.draw.id == 1] == (
-        ["unverifiable"] if policy == "drop_group" else []
-    )
+    b = buffer(verifier_of(scores, []), unverifiable=rule)
+    collected = take(b, 4, mixed, group=3)
+    assert {f.draw.id: f.selected if any(f.selected or ()) else () for f in collected.all} == expected
+    assert [f.cause for f in collected.dropped if f.draw.id == 3] == ["mixed" if rule == "wrong" else "unverifiable"]
+    assert [f.cause for f in collected.dropped if f.draw.id == 1] == (["unverifiable"] if rule == "drop_group" else [])
     assert collected.unverifiable == (5, 12, "ValueError: cannot be judged")
     assert collected.metrics["rollout/unverifiable"] == 5
-    packed = it.pack(collected.selected)
+    packed = b.pack(collected.selected)
     assert Outcome.unverifiable not in packed.outcome and describe_samples(packed)["groups/all_right"] == 0
 
 
-def test_roles_that_are_not_trained_are_recorded_and_not_kept() -> None:
+def test_samples_of_untrained_roles_are_recorded_and_not_selected() -> None:
     async def hinted(draw: Draw, sampler: Any) -> Rollout:
         hints = await sampler.sample(draw.prompt.context, 1, role="hint")
         return Rollout(draw, (*hints, *await sampler.verify(await sampler.sample(draw.prompt.context, 2))))
@@ -173,49 +177,49 @@ def test_roles_that_are_not_trained_are_recorded_and_not_kept() -> None:
     assert take(buffer(), 1, strategy=only_hints).causes == {"empty": 1}
 
 
-def test_families_are_sampled_together_and_come_in_draw_order() -> None:
-    """The first draw waits for the last, which would be for ever if draws waited for each other."""
+def test_rollouts_are_sampled_concurrently_and_returned_in_draw_order() -> None:
+    """The first draw waits for the last: sequential sampling would never end."""
     last = asyncio.Event()
 
-    async def wait(ask: Any) -> tuple[int, ...]:
-        if ask.draw == 0:
+    async def wait(request: Any) -> tuple[int, ...]:
+        if request.draw == 0:
             await last.wait()
-        if ask.draw == 3:
+        if request.draw == 3:
             last.set()
         return (1, 0)
 
-    assert ids(take(buffer(engine=Scripted(wait), deadline=20.0)).selected) == [0, 1, 2, 3]
+    assert ids(take(buffer(engine=FakeEngine(wait), deadline=20.0)).selected) == [0, 1, 2, 3]
 
 
-def test_state_is_json_and_a_take_can_be_done_again() -> None:
+def test_a_buffer_continues_from_its_state_as_json() -> None:
     def run(b: Buffer, n: int) -> list[Rollouts]:
         return [take(b, 3, mixed, refill=2) for _ in range(n)]
 
     def fresh() -> Buffer:
-        verifier = scripted({i: [1, 0] for i in range(0, 40, 3)}, [0, 0])
+        verifier = verifier_of({i: [1, 0] for i in range(0, 40, 3)}, [0, 0])
         return buffer(verifier, curriculum=Shuffled(), engine=engine(decoder(), rows=4))
 
     whole = run(fresh(), 4)
     first = fresh()
-    begun = run(first, 2)
+    start = run(first, 2)
     second = fresh()
     second.restore(json.loads(json.dumps(first.state())))
-    assert begun + run(second, 2) == whole
+    assert start + run(second, 2) == whole
     assert sum(len(h.selected) for h in whole) > 2
     assert len({s.tokens for h in whole for f in h.all for s in f.samples}) > 40
 
 
-def test_a_take_that_fails_or_is_given_up_leaves_the_state() -> None:
+def test_a_take_that_raises_leaves_the_state_unchanged() -> None:
     calls = 0
 
-    def third(ask: Any) -> tuple[int, ...]:
+    def third(request: Any) -> tuple[int, ...]:
         nonlocal calls
         calls += 1
         if calls == 3:
             raise RuntimeError("gone")
         return (1, 0)
 
-    b = buffer(engine=Scripted(third))
+    b = buffer(engine=FakeEngine(third))
     before = b.state()
     with pytest.raises(RuntimeError, match="gone"):
         take(b)
@@ -223,15 +227,15 @@ def test_a_take_that_fails_or_is_given_up_leaves_the_state() -> None:
     assert ids(take(b).selected) == [0, 1, 2, 3]
 
 
-def test_a_family_that_never_comes_names_what_it_waits_for() -> None:
-    async def silent(ask: Any) -> tuple[int, ...]:
+def test_a_rollout_beyond_its_deadline_is_an_error_that_names_the_pending_calls() -> None:
+    async def silent(request: Any) -> tuple[int, ...]:
         await asyncio.sleep(1000)
         return ()
 
     with pytest.raises(
-        WorkerLost, match=r"draw 0 brought no rollout within 0.05 seconds\n  seen: .*the engine \(2 times\)"
+        WorkerLost, match=r"draw 0 produced no rollout within 0.05 seconds\n  seen: .*the engine \(2 times\)"
     ):
-        take(buffer(engine=Scripted(silent), deadline=0.05), 1)
+        take(buffer(engine=FakeEngine(silent), deadline=0.05), 1)
 
     async def hangs(prompt: Prompt, sample: Sample) -> Verdict:
         await asyncio.sleep(1000)
@@ -247,39 +251,50 @@ def test_a_family_that_never_comes_names_what_it_waits_for() -> None:
 
 
 @pytest.mark.t(47)
-def test_evaluation_touches_no_state_and_repeats_itself() -> None:
-    native, task = engine(decoder()), Listed(5)
+def test_evaluation_changes_no_state_and_is_repeatable() -> None:
+    native, task = engine(decoder()), NumberedTask(5)
 
     def evaluated() -> list[Rollout]:
         prompts = [task[i] for i in range(5)]
-        return asyncio.run(answers(prompts, 3, native, right, sampling(), tokenizer(), seed=3))
+        return asyncio.run(answers(prompts, 3, native, always_correct, sampling(), tokenizer(), seed=3))
 
     b = buffer(engine=native, task=task)
-    # Python's own generator is left out: the type checker of these tests looks at random items of a list.
-    state, seed, number = b.state(), torch.random.get_rng_state(), np.random.get_state()[1].tolist()
+    # Python's generator is not compared: the runtime type checker of these tests draws from it.
+    state, torch_state, numpy_state = b.state(), torch.random.get_rng_state(), np.random.get_state()[1].tolist()
     first = evaluated()
     assert b.state() == state
-    assert torch.equal(torch.random.get_rng_state(), seed) and np.random.get_state()[1].tolist() == number
-    taken = take(b, 5, group=3).selected
+    assert torch.equal(torch.random.get_rng_state(), torch_state) and np.random.get_state()[1].tolist() == numpy_state
+    sampled = take(b, 5, group=3).selected
     assert evaluated() == first
     fresh = buffer(engine=engine(decoder()), task=task)
-    assert take(fresh, 5, group=3).selected == taken
+    assert take(fresh, 5, group=3).selected == sampled
     assert [f.draw.prompt.id for f in first] == [f"p{i}" for i in range(5)]
     assert all(len(f.samples) == 3 and f.samples[0].verdict == verdict(1.0) for f in first)
-    # Equal draws of equal prompts and equal streams, but for another purpose: other numbers.
-    pairs = [(x.tokens, y.tokens) for f, g in zip(first, taken) for x, y in zip(f.samples, g.samples)]
-    assert [f.draw for f in first] == [g.draw for g in taken]
+    # Equal draws, prompts and streams with another purpose have other random numbers.
+    pairs = [(x.tokens, y.tokens) for f, g in zip(first, sampled) for x, y in zip(f.samples, g.samples)]
+    assert [f.draw for f in first] == [g.draw for g in sampled]
     assert sum(x == y for x, y in pairs) < 3
 
 
-def test_evaluation_that_hangs_is_a_lost_worker() -> None:
-    async def silent(ask: Any) -> tuple[int, ...]:
+def test_an_evaluation_that_hangs_is_a_lost_worker() -> None:
+    async def silent(request: Any) -> tuple[int, ...]:
         await asyncio.sleep(1000)
         return ()
 
     with pytest.raises(WorkerLost, match="the engine"):
-        asyncio.run(answers([Listed(1)[0]], 1, Scripted(silent), right, sampling(), tokenizer(), seed=3, deadline=0.05))
+        asyncio.run(
+            answers(
+                [NumberedTask(1)[0]],
+                1,
+                FakeEngine(silent),
+                always_correct,
+                sampling(),
+                tokenizer(),
+                seed=3,
+                deadline=0.05,
+            )
+        )
 
 
-def test_nothing_is_wanted_nothing_is_drawn() -> None:
+def test_zero_wanted_rollouts_draw_nothing() -> None:
     assert take(buffer(), 0) == Rollouts((), 0)

@@ -1,4 +1,4 @@
-"""Epochs in orders of their own, and a state of two numbers."""
+"""`Shuffled`: each epoch has a new order, and the state is two numbers."""
 
 import json
 
@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from groupwise.data import BadData, Curriculum
 from groupwise.rollout import Shuffled
-from tests.rollout.fakes import Listed
+from tests.rollout.fakes import NumberedTask
 
 
-def drawn(task: Listed, sizes: list[int], seed: int = 5) -> list[tuple[int, int, int]]:
+def draws_of(task: NumberedTask, sizes: list[int], seed: int = 5) -> list[tuple[int, int, int]]:
     """(id, prompt, samples) of every draw."""
     state, out = Shuffled().init(task, seed), []
     for n in sizes:
@@ -22,8 +22,8 @@ def drawn(task: Listed, sizes: list[int], seed: int = 5) -> list[tuple[int, int,
 
 @pytest.mark.t(44)
 @given(st.integers(1, 12), st.lists(st.integers(0, 9), max_size=6))
-def test_every_prompt_of_an_epoch_comes_once_before_the_next(count: int, sizes: list[int]) -> None:
-    draws = drawn(Listed(count), sizes)
+def test_every_epoch_contains_each_prompt_once(count: int, sizes: list[int]) -> None:
+    draws = draws_of(NumberedTask(count), sizes)
     assert [i for i, _, _ in draws] == list(range(sum(sizes)))
     assert all(n == 4 for _, _, n in draws)
     for first in range(0, len(draws), count):
@@ -31,16 +31,18 @@ def test_every_prompt_of_an_epoch_comes_once_before_the_next(count: int, sizes: 
         assert len(set(epoch)) == len(epoch)
 
 
-def test_the_order_depends_on_seed_and_epoch_and_not_on_the_cut() -> None:
-    one = drawn(Listed(30), [60])
-    assert drawn(Listed(30), [1, 0, 44, 15]) == one
-    orders = [[index for _, index, _ in draws] for draws in (one[:30], one[30:], drawn(Listed(30), [30], seed=6))]
+def test_the_order_depends_on_seed_and_epoch_and_not_on_the_sizes_of_the_calls() -> None:
+    one = draws_of(NumberedTask(30), [60])
+    assert draws_of(NumberedTask(30), [1, 0, 44, 15]) == one
+    orders = [
+        [index for _, index, _ in draws] for draws in (one[:30], one[30:], draws_of(NumberedTask(30), [30], seed=6))
+    ]
     assert len({tuple(order) for order in orders}) == 3
     assert all(sorted(order) == list(range(30)) for order in orders)
 
 
-def test_drawing_changes_no_state_but_returns_one() -> None:
-    task, curriculum = Listed(3), Shuffled()
+def test_draw_returns_a_new_state_and_leaves_the_old_unchanged() -> None:
+    task, curriculum = NumberedTask(3), Shuffled()
     state = curriculum.init(task, 1)
     after, _ = curriculum.draw(state, task, 2, 4)
     assert (state["drawn"], after["drawn"]) == (0, 2)
@@ -48,6 +50,6 @@ def test_drawing_changes_no_state_but_returns_one() -> None:
     assert isinstance(curriculum, Curriculum)
 
 
-def test_a_task_without_prompts_is_refused() -> None:
+def test_a_task_without_prompts_is_an_error() -> None:
     with pytest.raises(BadData, match="no prompts"):
-        Shuffled().draw(Shuffled().init(Listed(0), 0), Listed(0), 1, 4)
+        Shuffled().draw(Shuffled().init(NumberedTask(0), 0), NumberedTask(0), 1, 4)

@@ -1,4 +1,4 @@
-"""What a strategy meets: budgets of whole samples, verdicts in order, and failures as data."""
+"""The sampler of a draw: token budgets, verdicts in order, and failures as data."""
 
 import asyncio
 import sys
@@ -24,40 +24,40 @@ from groupwise.data import (
 from groupwise.models import Decoder, Purpose
 from groupwise.rollout import DrawSampler, Independent, NativeEngine
 from tests.rollout.fakes import (
-    Scripted,
-    answered,
-    ask,
+    FakeEngine,
+    always_correct,
     decoder,
     draw,
-    endless,
     engine,
-    right,
+    generate,
+    request,
     sampling,
     tokenizer,
     verdict,
+    without_end_token,
 )
 
 CONTEXT: Ids = (3, 1, 4)
 
 
-def counting(ask: Any) -> Ids:
-    """1, 2, 3 ... with the end token behind the tenth, whatever was cut in between."""
-    return (*range(ask.at + 1, 11), 0)
+def counting(request: Any) -> Ids:
+    """1, 2, 3 ... with the end token after the tenth, also across interruptions."""
+    return (*range(request.at + 1, 11), 0)
 
 
-def sampler(engine: Any = None, verifier: Any = right, **changes: Any) -> DrawSampler:
+def sampler(engine: Any = None, verifier: Any = always_correct, **changes: Any) -> DrawSampler:
     fields: dict[str, Any] = {
-        "draw": draw(4), "engine": engine or Scripted(counting), "verifier": verifier, "tokenizer": tokenizer(),
+        "draw": draw(4), "engine": engine or FakeEngine(counting), "verifier": verifier, "tokenizer": tokenizer(),
         "sampling": sampling(), "seed": 11,
     }  # fmt: skip
     return DrawSampler(**{**fields, **changes})
 
 
-def run(work: Any) -> Any:
-    return asyncio.run(work)
+def run(coroutine: Any) -> Any:
+    return asyncio.run(coroutine)
 
 
-def test_a_sample_is_read_where_it_ends() -> None:
+def test_a_finished_sample_has_text_finish_and_origin() -> None:
     (one, two) = run(sampler().sample(CONTEXT, 2, group=3, role="hint"))
     assert (one.tokens, one.finish) == ((*range(1, 11), 0), Finish.stop)
     assert (one.text, one.ends) == ("0123456789", (*range(1, 11), 10))
@@ -66,55 +66,55 @@ def test_a_sample_is_read_where_it_ends() -> None:
     assert isinstance(sampler(), Sampler) and isinstance(Independent(), Strategy)
 
 
-def test_the_budget_is_the_samples_and_a_pause_is_no_end() -> None:
+def test_the_budget_is_for_the_whole_sample_and_a_limit_leaves_it_open() -> None:
     s = sampler(sampling=sampling(max_tokens=7))
-    (begun,) = s.start(CONTEXT)
-    paused = run(s.extend(begun, limit=3))
+    (empty,) = s.start(CONTEXT)
+    paused = run(s.extend(empty, limit=3))
     assert (paused.tokens, paused.finish, paused.text) == ((1, 2, 3), None, "012")
     inserted = paused.insert((9, 9), TEMPLATE)
     whole = run(s.extend(inserted))
     assert (whole.tokens, whole.finish) == ((1, 2, 3, 9, 9, 6, 7), Finish.length)
-    asks = s.engine.asks
-    assert [(a.context, a.limit, a.at) for a in asks] == [(CONTEXT, 3, 0), ((*CONTEXT, 1, 2, 3, 9, 9), 2, 5)]
-    assert {(a.draw, a.stream, a.purpose) for a in asks} == {(4, (0,), Purpose.SAMPLE)}
+    requests = s.engine.requests
+    assert [(a.context, a.limit, a.at) for a in requests] == [(CONTEXT, 3, 0), ((*CONTEXT, 1, 2, 3, 9, 9), 2, 5)]
+    assert {(a.draw, a.stream, a.purpose) for a in requests} == {(4, (0,), Purpose.SAMPLE)}
     assert run(s.extend(whole)) is whole
-    assert len(s.engine.asks) == 2
-    # Nothing is left to ask for.
+    assert len(s.engine.requests) == 2
+    # No tokens are left.
     full = run(s.extend(paused.insert((9,) * 4, TEMPLATE)))
-    assert (full.finish, len(s.engine.asks)) == (Finish.length, 2)
+    assert (full.finish, len(s.engine.requests)) == (Finish.length, 2)
 
 
-def test_a_turn_behind_a_stop_opens_the_sample_again() -> None:
-    s = sampler(Scripted(lambda ask: (7, 0)))
+def test_an_inserted_turn_reopens_a_finished_sample() -> None:
+    s = sampler(FakeEngine(lambda request: (7, 0)))
     (first,) = run(s.sample(CONTEXT))
     again = run(s.extend(first.insert((5,), ENVIRONMENT)))
     assert (again.tokens, again.finish) == ((7, 0, 5, 7, 0), Finish.stop)
     assert again.origin == (0, 0, ENVIRONMENT, 0, 0)
 
 
-def test_an_interrupted_sample_goes_on_within_its_budget() -> None:
-    s = sampler(Scripted(counting, microbatches=4), sampling=sampling(max_tokens=9))
+def test_an_interrupted_sample_continues_within_its_budget() -> None:
+    s = sampler(FakeEngine(counting, interrupt_after=4), sampling=sampling(max_tokens=9))
     (one,) = run(s.sample(CONTEXT))
     assert (one.tokens, one.finish) == (tuple(range(1, 10)), Finish.length)
     assert one.origin == (0, 0, 0, 0, 1, 1, 1, 1, 2)
-    assert [a.limit for a in s.engine.asks] == [9, 5, 1]
+    assert [a.limit for a in s.engine.requests] == [9, 5, 1]
     paused = run(s.extend(s.start(CONTEXT)[0], limit=6))
     assert (paused.tokens, paused.finish) == (tuple(range(1, 7)), None)
 
 
 def test_interruptions_change_no_token() -> None:
-    """On the native engine, with the same weights loaded over and over: random numbers know no interruption."""
+    """The native engine reloads the same weights repeatedly; random numbers do not depend on interruptions."""
     model = decoder()
-    whole = answered(engine(model), [ask(0, context=CONTEXT, draw=4, stream=(i,), limit=40) for i in range(3)])
+    whole = generate(engine(model), [request(0, context=CONTEXT, draw=4, stream=(i,), limit=40) for i in range(3)])
 
     async def go(native: NativeEngine) -> list[Sample]:
-        s = sampler(native, sampling=sampling(max_tokens=40), tokenizer=endless())
-        work = asyncio.create_task(s.sample(CONTEXT, 3))
-        while not work.done():
+        s = sampler(native, sampling=sampling(max_tokens=40), tokenizer=without_end_token())
+        task = asyncio.create_task(s.sample(CONTEXT, 3))
+        while not task.done():
             for _ in range(7):
                 await asyncio.sleep(0)
             await native.load(native.version + 1, model.state_dict())
-        return await work
+        return await task
 
     samples = run(go(engine(model)))
     assert [s.tokens for s in samples] == [x.tokens for x in whole]
@@ -123,8 +123,8 @@ def test_interruptions_change_no_token() -> None:
 
 
 @pytest.mark.t(43)
-def test_siblings_and_forks_have_numbers_of_their_own() -> None:
-    s = sampler(engine(decoder()), tokenizer=endless())
+def test_siblings_and_forks_have_different_random_numbers() -> None:
+    s = sampler(engine(decoder()), tokenizer=without_end_token())
     samples = run(s.sample(CONTEXT, 3))
     forks = [samples[0].fork(at, i) for at, i in ((0, 0), (0, 1), (4, 0), (4, 1))]
     branches = [run(s.extend(f)) for f in forks]
@@ -132,7 +132,7 @@ def test_siblings_and_forks_have_numbers_of_their_own() -> None:
     assert [b.tokens[:4] for b in branches[2:]] == [samples[0].tokens[:4]] * 2
     later = run(s.sample(CONTEXT, 1))[0]
     assert later.stream == (3,) and later.tokens not in [x.tokens for x in samples]
-    again = run(sampler(engine(decoder()), tokenizer=endless()).sample(CONTEXT, 3))
+    again = run(sampler(engine(decoder()), tokenizer=without_end_token()).sample(CONTEXT, 3))
     assert again == samples
     assert [s.random(1, 2).random() for _ in range(2)] == [sampler().random(1, 2).random()] * 2
     assert len({x.random(*key).random() for x in (s, sampler(draw=draw(5))) for key in ((1,), (2,))}) == 4
@@ -148,11 +148,11 @@ def test_score_is_under_the_context_given() -> None:
 
 
 def judged(grade: Callable[[int], Any], n: int = 4, deadline: float = 5.0) -> list[Sample]:
-    """`n` samples in the order of their streams, judged by what `grade` says, or does, for each."""
+    """`n` samples in the order of their streams, judged by `grade` of the stream; `grade` may return a coroutine."""
 
     async def verifier(prompt: Prompt, sample: Sample) -> Any:
-        said = grade(sample.stream[0])
-        return await said if asyncio.iscoroutine(said) else said
+        verdict = grade(sample.stream[0])
+        return await verdict if asyncio.iscoroutine(verdict) else verdict
 
     s = sampler(verifier=verifier, deadline=deadline)
     return run(s.verify(s.start(CONTEXT, n)))
@@ -174,55 +174,55 @@ def test_verdicts_keep_the_order_of_samples_under_delays_and_failures() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "cause"),
+    ("invalid", "cause"),
     [
         (Verdict(Outcome.wrong, float("nan")), "score is nan"),
         (Verdict(Outcome.correct, 1.5), r"score is 1.5, outside [0, 1]"),
         (Verdict(Outcome.wrong, -0.1), "outside [0, 1]"),
         (Verdict(Outcome.wrong, 0.5, {"style": float("inf")}), "not finite"),
-        (1.0, "said 1.0, which is no Verdict"),
-        (None, "no Verdict"),
+        (1.0, "returned 1.0, which is not a Verdict"),
+        (None, "not a Verdict"),
     ],
 )
-def test_what_is_no_sound_verdict_is_unverifiable(said: Any, cause: str) -> None:
-    good, bad = judged(lambda i: said if i else verdict(0.0), 2)
+def test_an_invalid_verdict_is_unverifiable(invalid: Any, cause: str) -> None:
+    good, bad = judged(lambda i: invalid if i else verdict(0.0), 2)
     assert good.verdict == verdict(0.0)
     assert bad.verdict is not None and bad.verdict.outcome is Outcome.unverifiable
     assert cause in bad.verdict.cause
 
 
-def test_a_score_of_nothing_is_a_score() -> None:
+def test_a_score_of_zero_is_a_score() -> None:
     assert [s.verdict.value for s in judged(lambda i: verdict(float(i)), 2) if s.verdict] == [0.0, 1.0]
 
 
-def test_a_verifier_that_hangs_costs_its_deadline_and_no_more() -> None:
+def test_a_verifier_that_hangs_costs_only_its_deadline() -> None:
     bad, good = judged(lambda i: verdict(1.0) if i else asyncio.sleep(1000), 2, deadline=0.05)
     assert good.verdict == verdict(1.0)
     assert bad.verdict == Verdict(Outcome.unverifiable, cause="no verdict within 0.05 seconds")
 
 
-def test_a_verifiers_own_timeout_is_told_from_ours() -> None:
+def test_a_timeout_raised_by_the_verifier_differs_from_the_deadline() -> None:
     def fails(i: int) -> Any:
         raise TimeoutError("the sandbox")
 
     assert judged(fails, 1)[0].verdict == Verdict(Outcome.unverifiable, cause="TimeoutError: the sandbox")
 
 
-def test_giving_up_is_no_verdict() -> None:
+def test_cancelling_gives_no_verdict() -> None:
     async def go() -> None:
         s = sampler(verifier=lambda p, x: asyncio.sleep(1000))
-        work = asyncio.create_task(s.verify(s.start(CONTEXT, 2)))
+        task = asyncio.create_task(s.verify(s.start(CONTEXT, 2)))
         await asyncio.sleep(0.01)
         assert s.awaiting["the verifier"] == 2
-        work.cancel()
+        task.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await work
+            await task
         assert s.awaiting["the verifier"] == 0
 
     run(go())
 
 
-def test_a_typed_error_is_no_answers_fault() -> None:
+def test_a_groupwise_error_is_raised() -> None:
     def fails(i: int) -> Any:
         raise WorkerLost("the graders are gone")
 
@@ -230,12 +230,12 @@ def test_a_typed_error_is_no_answers_fault() -> None:
         judged(fails, 2)
 
 
-def test_leaving_the_process_is_no_verdict() -> None:
+def test_sys_exit_in_a_verifier_is_raised() -> None:
     with pytest.raises(SystemExit):
         judged(lambda i: sys.exit(3), 1)
 
 
-def test_the_outside_is_heard_within_a_deadline() -> None:
+def test_calls_outside_have_a_deadline() -> None:
     async def tool(x: int, seconds: float) -> int:
         await asyncio.sleep(seconds)
         return 2 * x
@@ -246,22 +246,22 @@ def test_the_outside_is_heard_within_a_deadline() -> None:
         run(s.outside(tool, 4, 1000.0))
 
 
-def test_an_engine_that_fails_is_not_data() -> None:
-    def fails(ask: Any) -> Ids:
+def test_an_error_of_the_engine_is_raised() -> None:
+    def fails(request: Any) -> Ids:
         raise RuntimeError("gone")
 
     with pytest.raises(RuntimeError, match="gone"):
-        run(sampler(Scripted(fails)).sample(CONTEXT, 2))
+        run(sampler(FakeEngine(fails)).sample(CONTEXT, 2))
 
 
-def test_independent_is_one_group_of_judged_answers() -> None:
+def test_independent_gives_one_group_of_judged_answers() -> None:
     s = sampler()
     rollout = run(Independent()(s.draw, s))
-    assert (rollout.draw, len(rollout.samples), rollout.kept) == (s.draw, 3, None)
+    assert (rollout.draw, len(rollout.samples), rollout.selected) == (s.draw, 3, None)
     assert all(x.verdict == verdict(1.0) and x.context == s.draw.prompt.context for x in rollout.samples)
 
 
-def test_versions_of_an_engine_are_origins() -> None:
+def test_origins_are_versions_of_the_engine() -> None:
     model = decoder(torch.float32)
     e = engine(model)
     asyncio.run(e.load(9, Decoder.new(model.shape, 5).state_dict()))

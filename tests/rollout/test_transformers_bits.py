@@ -1,6 +1,6 @@
-"""What mates change for models of transformers: no bit, but for a mixture's log-probs, which agree to rounding.
+"""Transformers models: other rows change no bit, except a mixture's log-probs, which agree up to rounding.
 
-How many tokens come to an expert depends on the mates, and a matrix product's last bit on how many there are.
+The number of tokens per expert depends on the other rows, and the last bit of a matrix product on that number.
 """
 
 from collections.abc import Sequence
@@ -11,55 +11,55 @@ from groupwise.data import Generation, GenerationRequest
 from groupwise.models import Model, read_model
 from tests.models.plain import made
 from tests.models.test_transformers_model import CASES
-from tests.rollout.fakes import answered, engine
-from tests.rollout.test_bits import chosen, mate
+from tests.rollout.fakes import engine, generate
+from tests.rollout.test_bits import measured, other
 
-NAMES = {"gemma2": 0.0, "gpt2": 0.0, "qwen3 moe": 1e-5}
-"""How far a log-prob may be from the one that was said alone."""
-CHOSEN = [chosen(i) for i in range(5)]
+TOLERANCES = {"gemma2": 0.0, "gpt2": 0.0, "qwen3 moe": 1e-5}
+"""The largest difference of a log-prob from the one of a row alone."""
+MEASURED = [measured(i) for i in range(5)]
 
 
-@pytest.fixture(scope="module", params=NAMES)
-def environment(
+@pytest.fixture(scope="module", params=TOLERANCES)
+def case(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Model, list[Generation], float]:
-    """A random model, and what it says to each of the chosen in an engine of its own."""
+    """A random model, its generations for the measured requests, each in its own engine, and the tolerance."""
     kind, changes = CASES[request.param]
     path = tmp_path_factory.mktemp("made")
     made(path, kind, **changes)
     model = read_model(path)
-    return model, [answered(engine(model), [ask])[0] for ask in CHOSEN], NAMES[request.param]
+    return model, [generate(engine(model), [one])[0] for one in MEASURED], TOLERANCES[request.param]
 
 
-def same(found: Sequence[Generation], alone: Sequence[Generation], apart: float) -> bool:
-    if not apart:
-        return list(found) == list(alone)
-    pairs = list(zip(found, alone, strict=True))
+def same(batched: Sequence[Generation], alone: Sequence[Generation], tolerance: float) -> bool:
+    if not tolerance:
+        return list(batched) == list(alone)
+    pairs = list(zip(batched, alone, strict=True))
     return all(a.tokens == b.tokens for a, b in pairs) and all(
-        abs(x - y) <= apart for a, b in pairs for x, y in zip(a.logp, b.logp, strict=True)
+        abs(x - y) <= tolerance for a, b in pairs for x, y in zip(a.logp, b.logp, strict=True)
     )
 
 
-def test_the_law_has_entropy(environment: tuple[Model, list[Generation], float]) -> None:
-    _, alone, _ = world
-    assert all(len(set(span.tokens)) > 3 for span in alone)
-    assert sum(x for span in alone for x in span.logp) / sum(len(span.logp) for span in alone) < -1
+def test_the_model_has_entropy(case: tuple[Model, list[Generation], float]) -> None:
+    _, alone, _ = case
+    assert all(len(set(generation.tokens)) > 3 for generation in alone)
+    assert sum(x for g in alone for x in g.logp) / sum(len(g.logp) for g in alone) < -1
 
 
 @pytest.mark.parametrize("backwards", (False, True))
-def test_mates_change_nothing(backwards: bool, environment: tuple[Model, list[Generation], float]) -> None:
-    model, alone, apart = world
-    asks: list[GenerationRequest] = [*CHOSEN, *map(mate, range(20))]
-    spans = answered(engine(model), asks[::-1] if backwards else asks)
-    assert same((spans[::-1] if backwards else spans)[:5], alone, apart)
+def test_other_rows_change_nothing(backwards: bool, case: tuple[Model, list[Generation], float]) -> None:
+    model, alone, tolerance = case
+    requests: list[GenerationRequest] = [*MEASURED, *map(other, range(20))]
+    generations = generate(engine(model), requests[::-1] if backwards else requests)
+    assert same((generations[::-1] if backwards else generations)[:5], alone, tolerance)
 
 
-def test_neither_room_nor_waiting_nor_memory_changes_anything(
-    environment: tuple[Model, list[Generation], float],
+def test_queueing_a_small_cache_and_cached_contexts_change_nothing(
+    case: tuple[Model, list[Generation], float],
 ) -> None:
-    model, alone, apart = world
+    model, alone, tolerance = case
     small = engine(model, rows=7, cache_tokens=3000)
-    assert same(answered(small, [*map(mate, range(12)), *CHOSEN])[12:], alone, apart)
-    reminded = engine(model)
-    reminded.prefill([ask.context for ask in (*CHOSEN, *map(mate, range(12)))])
-    assert same(answered(reminded, CHOSEN), alone, apart)
+    assert same(generate(small, [*map(other, range(12)), *MEASURED])[12:], alone, tolerance)
+    prefilled = engine(model)
+    prefilled.prefill([request.context for request in (*MEASURED, *map(other, range(12)))])
+    assert same(generate(prefilled, MEASURED), alone, tolerance)

@@ -1,4 +1,4 @@
-"""Conversations: token in, token out; whose words are whose; budgets, ends, and what a journal brings back."""
+"""Conversations with environments: tokens and their origins, budgets, ends, and replay after a kill."""
 
 import asyncio
 from collections.abc import Callable
@@ -38,47 +38,47 @@ from groupwise.rollout import DrawSampler, NativeEngine, Turns
 from groupwise.rollout.conversation import ReplayMismatch
 from tests.models.directories import bytes_
 from tests.models.test_templates import CHATML, trained, transformers_ids
-from tests.rollout.fakes import Scripted, decoder, endless, engine, right, sampling, tokenizer
+from tests.rollout.fakes import FakeEngine, always_correct, decoder, engine, sampling, tokenizer, without_end_token
 
 END = 0
 PROMPT = Prompt("p", (3, 1, 4), given={"answer": "7"})
 
 
 @dataclass
-class Dialogue:
-    """Answers from a list, and remembers what it heard. An entry that is called makes the answer."""
+class Replies:
+    """An environment that returns observations from a list and records the messages."""
 
-    replies: list[Any]
+    observations: list[Any]
     opening: str | None = None
-    heard: list[str] = field(default_factory=list)
-    begun: list[float] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
+    resets: list[float] = field(default_factory=list)
 
     async def reset(self, prompt: Prompt, random: Random) -> Observation:
-        self.begun.append(random.random())
+        self.resets.append(random.random())
         return self.opening
 
-    async def step(self, said: str) -> Observation:
-        self.heard.append(said)
-        return self.replies[len(self.heard) - 1]
+    async def step(self, message: str) -> Observation:
+        self.messages.append(message)
+        return self.observations[len(self.messages) - 1]
 
-    async def recall(self, said: str, reply: Observation) -> Observation:
-        return await self.step(said)
+    async def restore(self, message: str, observation: Observation) -> Observation:
+        return await self.step(message)
 
 
-def says(*turns: str) -> Callable[[GenerationRequest], Ids]:
-    """An engine's script: the n-th turn of the model's in a conversation, with its end token."""
-    reader = tokenizer()
+def turns_of(*turns: str) -> Callable[[GenerationRequest], Ids]:
+    """A script for `FakeEngine`: the model's turns in order, each with the end token."""
+    vocabulary = tokenizer()
 
-    def rest(ask: GenerationRequest) -> Ids:
-        done = ask.context[len(ask.context) - ask.at :].count(END)
-        return (*reader.encode(turns[done]), END)
+    def answer(request: GenerationRequest) -> Ids:
+        done = request.context[len(request.context) - request.at :].count(END)
+        return (*vocabulary.encode(turns[done]), END)
 
-    return rest
+    return answer
 
 
 @dataclass
-class Kept:
-    """A journal in memory."""
+class MemoryReplay:
+    """A replay log in memory."""
 
     lines: dict[str, Observation] = field(default_factory=dict)
 
@@ -96,8 +96,8 @@ def sampler(
     environment: Callable[[], Environment] | None, script: Any = None, n: int = 1, **changes: Any
 ) -> DrawSampler:
     fields: dict[str, Any] = {
-        "draw": Draw(4, PROMPT, n), "engine": Scripted(script), "verifier": right, "tokenizer": tokenizer(),
-        "sampling": sampling(max_tokens=40), "seed": 11, "world": environment,
+        "draw": Draw(4, PROMPT, n), "engine": FakeEngine(script), "verifier": always_correct, "tokenizer": tokenizer(),
+        "sampling": sampling(max_tokens=40), "seed": 11, "environment": environment,
     }  # fmt: skip
     return DrawSampler(**{**fields, **changes})
 
@@ -106,42 +106,46 @@ def rollout(s: DrawSampler, turns: Turns = Turns()) -> Rollout:  # noqa: B008
     return asyncio.run(turns(s.draw, s))
 
 
-def talked(environment: Environment, script: Any, turns: Turns = Turns(), **changes: Any) -> Sample:  # noqa: B008
+def conversation(environment: Environment, script: Any, turns: Turns = Turns(), **changes: Any) -> Sample:  # noqa: B008
     return rollout(sampler(lambda: environment, script, **changes), turns).samples[0]
 
 
-def spoken(sample: Sample) -> list[str]:
-    """The model's turns, read off its tokens."""
+def model_turns(sample: Sample) -> list[str]:
+    """The text of the model's turns, decoded from the tokens."""
     return [tokenizer().decode(sample.tokens[a:b]) for a, b in sample.turns]
 
 
-# Whose words are whose
+# Origins of tokens
 
 
 @pytest.mark.t(35)
-def test_the_model_speaks_the_environment_answers_and_only_the_model_is_trained() -> None:
-    environment = Dialogue(["35;", None])
-    sample = talked(environment, says("7*5=", "+1=36"))
-    assert environment.heard == ["7*5=", "+1=36"]
+def test_only_the_models_tokens_are_trained() -> None:
+    environment = Replies(["35;", None])
+    sample = conversation(environment, turns_of("7*5=", "+1=36"))
+    assert environment.messages == ["7*5=", "+1=36"]
     assert (sample.text, sample.finish) == ("7*5=35;+1=36", Finish.stop)
-    assert spoken(sample) == ["7*5=", "+1=36"]
-    ours = [i for i, o in enumerate(sample.origin) if o == ENVIRONMENT]
-    assert tokenizer().decode([sample.tokens[i] for i in ours]) == "35;"
+    assert model_turns(sample) == ["7*5=", "+1=36"]
+    observed = [i for i, o in enumerate(sample.origin) if o == ENVIRONMENT]
+    assert tokenizer().decode([sample.tokens[i] for i in observed]) == "35;"
     assert set(sample.origin) == {0, ENVIRONMENT} and sample.limit == 40
     batch = pack([Rollout(Draw(0, PROMPT, 1), (sample,))])
-    assert not set(batch.place.tolist()) & set(ours) and batch.tokens == len(sample.tokens) - len(ours)
+    assert not set(batch.place.tolist()) & set(observed) and batch.tokens == len(sample.tokens) - len(observed)
     assert batch.length.tolist() == [len(sample.tokens)] and not batch.logp_engine.isnan().any()
 
 
 @pytest.mark.t(35)
-def test_engine_and_learner_agree_on_every_token_of_the_models_and_no_other_has_a_gradient() -> None:
-    """A native engine goes on behind words that it did not say; the learner reads the whole conversation at once."""
+def test_engine_and_learner_agree_on_every_token_of_the_model() -> None:
+    """The engine continues after observations; the learner forwards the whole conversation at once."""
     model = decoder(spread=0.6)
-    reader = tokenizer(0, 1, 2, 3, 4, 5)
-    environment = [Dialogue(["12+", "3;", "7"] * 20, opening="1" * i) for i in range(3)]
-    made = iter(environment)
+    vocabulary = tokenizer(0, 1, 2, 3, 4, 5)
+    environments = [Replies(["12+", "3;", "7"] * 20, opening="1" * i) for i in range(3)]
+    remaining = iter(environments)
     s = sampler(
-        lambda: next(made), n=3, engine=engine(model, reader), tokenizer=reader, sampling=sampling(max_tokens=90)
+        lambda: next(remaining),
+        n=3,
+        engine=engine(model, vocabulary),
+        tokenizer=vocabulary,
+        sampling=sampling(max_tokens=90),
     )
     samples = rollout(s, Turns(most=50)).samples
     assert all(len(x.turns) > 3 for x in samples)
@@ -149,11 +153,11 @@ def test_engine_and_learner_agree_on_every_token_of_the_models_and_no_other_has_
     logp, entropy = forward(model, batch, temperature=1.0)
     assert float(entropy.mean()) > 0.5
     torch.testing.assert_close(logp.detach(), batch.logp_engine, atol=1e-10, rtol=0)
-    spoken = [t for x in samples for a, b in x.turns for t in x.tokens[a:b]]
+    by_model = [t for x in samples for a, b in x.turns for t in x.tokens[a:b]]
     assert [
         x.tokens[i] for x, n in zip(batch.samples, batch.sequences.lengths.tolist()) for i in _places(batch, x)
-    ] == spoken
-    assert sum(x.tokens[b - 1] in reader.eos for x in samples for _, b in x.turns) >= sum(
+    ] == by_model
+    assert sum(x.tokens[b - 1] in vocabulary.eos for x in samples for _, b in x.turns) >= sum(
         len(x.turns) - 1 for x in samples
     )
 
@@ -164,240 +168,259 @@ def _places(batch: Any, sample: Sample) -> list[int]:
 
 
 @pytest.mark.t(33)
-def test_what_is_trained_are_the_ids_that_were_sampled() -> None:
-    """A tokenizer that would write its own text otherwise: `ab` is one id, and the engine says `a` and `b`."""
+def test_the_sampled_ids_are_trained_even_if_the_text_tokenizes_differently() -> None:
+    """The tokenizer encodes `ab` as one id, and the engine samples `a` and `b`."""
     fast = Fast(models.BPE({"<end>": 0, "a": 1, "b": 2, "ab": 3}, [("a", "b")]))
     fast.decoder = decoders.Fuse()
     fast.add_special_tokens([AddedToken("<end>", special=True)])
-    reader = Tokenizer.of(fast, [0])
-    said = (1, 2, 1, 2, 0)
-    assert reader.encode(reader.decode(said)) == (3, 3)
-    environment = Dialogue(["ab", "ab", None])
-    s = sampler(lambda: environment, lambda ask: said, tokenizer=reader)
+    vocabulary = Tokenizer.of(fast, [0])
+    sampled = (1, 2, 1, 2, 0)
+    assert vocabulary.encode(vocabulary.decode(sampled)) == (3, 3)
+    environment = Replies(["ab", "ab", None])
+    s = sampler(lambda: environment, lambda request: sampled, tokenizer=vocabulary)
     sample = rollout(s).samples[0]
-    assert sample.tokens == (*said, 3, *said, 3, *said)
-    assert environment.heard == ["abab"] * 3
+    assert sample.tokens == (*sampled, 3, *sampled, 3, *sampled)
+    assert environment.messages == ["abab"] * 3
     batch = pack([Rollout(s.draw, (sample,))])
-    assert [sample.tokens[i] for i in batch.place.tolist()] == [*said] * 3
-    asks = s.engine.asks  # type: ignore[attr-defined]
-    assert [a.context for a in asks] == [PROMPT.context + sample.tokens[:i] for i in (0, 6, 12)]
-    assert [(a.at, a.limit, a.stream) for a in asks] == [(i, 40 - i, (0,)) for i in (0, 6, 12)]
+    assert [sample.tokens[i] for i in batch.place.tolist()] == [*sampled] * 3
+    requests = s.engine.requests  # type: ignore[attr-defined]
+    assert [a.context for a in requests] == [PROMPT.context + sample.tokens[:i] for i in (0, 6, 12)]
+    assert [(a.at, a.limit, a.stream) for a in requests] == [(i, 40 - i, (0,)) for i in (0, 6, 12)]
 
 
 @pytest.mark.t(36)
-def test_words_of_an_environment_end_nothing_whatever_they_look_like() -> None:
+def test_special_tokens_in_observations_are_plain_text() -> None:
     names = ["<end>", "<|im_end|>", "<|im_start|>"]
     letters = sorted(set("".join(names)) | set("user \nx"))
     fast = Fast(models.BPE({c: i for i, c in enumerate([*names, *letters])}, []))
     fast.decoder = decoders.Fuse()
     fast.add_special_tokens([AddedToken(name, special=True) for name in names])
-    reader = Tokenizer.of(fast, [0, 1])
-    words = "<end><|im_end|>\n<|im_start|>user"
-    x = reader.encode("x")
+    vocabulary = Tokenizer.of(fast, [0, 1])
+    observation = "<end><|im_end|>\n<|im_start|>user"
+    x = vocabulary.encode("x")
 
-    def script(ask: GenerationRequest) -> Ids:
+    def script(request: GenerationRequest) -> Ids:
         return (*x, 1)
 
-    sample = talked(Dialogue([words, words, None]), script, tokenizer=reader, sampling=sampling(max_tokens=200))
-    theirs = [t for t, o in zip(sample.tokens, sample.origin) if o == ENVIRONMENT]
-    assert not {0, 1, 2} & set(theirs) and reader.decode(theirs) == 2 * words
+    sample = conversation(
+        Replies([observation, observation, None]),
+        script,
+        tokenizer=vocabulary,
+        sampling=sampling(max_tokens=200),
+    )
+    observed = [t for t, o in zip(sample.tokens, sample.origin) if o == ENVIRONMENT]
+    assert not {0, 1, 2} & set(observed) and vocabulary.decode(observed) == 2 * observation
     assert [sample.tokens[a:b] for a, b in sample.turns] == [(*x, 1)] * 3
-    plain = talked(
-        Dialogue(["x" * len(words)] * 2 + [None]), script, tokenizer=reader, sampling=sampling(max_tokens=200)
+    plain = conversation(
+        Replies(["x" * len(observation)] * 2 + [None]),
+        script,
+        tokenizer=vocabulary,
+        sampling=sampling(max_tokens=200),
     )
     assert plain.origin == sample.origin and plain.trained == sample.trained
 
 
-FORGETS = CHATML.replace(
+STRIPS_THINKING = CHATML.replace(
     "message.content | trim", "(message.content if loop.last else message.content.split('</think>')[-1]) | trim"
 )
-"""ChatML that leaves out what was thought in earlier turns."""
+"""ChatML that removes the thinking of earlier turns."""
 
 
 @pytest.mark.t(34)
-def test_a_template_that_forgets_what_was_thought_changes_no_token_of_a_conversation(tmp_path: Path) -> None:
-    reader = trained(FORGETS)
-    template = find_template("chat", reader)
+def test_a_template_that_strips_thinking_changes_no_token_of_a_conversation(tmp_path: Path) -> None:
+    vocabulary = trained(STRIPS_THINKING)
+    template = find_template("chat", vocabulary)
     prompt = Prompt("p", template("7*5="))
     turns = ["<think>hm</think>call", "<think>so</think>again", "35"]
-    said = iter(turns)
+    remaining = iter(turns)
     s = sampler(
-        lambda: Dialogue(["<|im_end|> 3", "5", None]), lambda ask: (*reader.encode(next(said)), min(reader.eos)),
-        draw=Draw(4, prompt, 1), tokenizer=reader, sampling=sampling(max_tokens=400), frame=template.turn_frame(),
+        lambda: Replies(["<|im_end|> 3", "5", None]),
+        lambda request: (*vocabulary.encode(next(remaining)), min(vocabulary.eos)),
+        draw=Draw(4, prompt, 1), tokenizer=vocabulary, sampling=sampling(max_tokens=400), frame=template.turn_frame(),
     )  # fmt: skip
     sample = rollout(s).samples[0]
-    spoken = [reader.decode(sample.tokens[a:b]) for a, b in sample.turns]
-    assert spoken == turns
-    asks = s.engine.asks  # type: ignore[attr-defined]
-    for earlier, later in pairwise(asks):
+    by_model = [vocabulary.decode(sample.tokens[a:b]) for a, b in sample.turns]
+    assert by_model == turns
+    requests = s.engine.requests  # type: ignore[attr-defined]
+    for earlier, later in pairwise(requests):
         assert later.context[: len(earlier.context)] == earlier.context
-    assert asks[-1].context == sample.context + sample.tokens[: asks[-1].at]
-    # What was sampled stays; the template itself would have left out what was thought.
-    assert "<think>hm</think>" in reader.decode(asks[-1].context)
+    assert requests[-1].context == sample.context + sample.tokens[: requests[-1].at]
+    # The sampled tokens stay; the template itself would remove the thinking.
+    assert "<think>hm</think>" in vocabulary.decode(requests[-1].context)
     messages = [
         {"role": r, "content": c}
         for r, c in zip(["user", "assistant"] * 2, ["7*5=", *turns[:1], "<|im_end|> 3", *turns[1:2]])
     ]
-    assert "<think>hm</think>" not in reader.decode(transformers_ids(reader, messages, tmp_path))
+    assert "<think>hm</think>" not in vocabulary.decode(transformers_ids(vocabulary, messages, tmp_path))
     kinds = [
-        reader.decode([t for t, o in zip(sample.tokens, sample.origin) if o == kind])
+        vocabulary.decode([t for t, o in zip(sample.tokens, sample.origin) if o == kind])
         for kind in (ENVIRONMENT, TEMPLATE)
     ]
     assert kinds[0] == "<|im_end|> 35" and kinds[1] == "\n<|im_start|>user\n\n<|im_start|>assistant\n" * 2
 
 
 @pytest.mark.parametrize("ended", [True, False])
-def test_a_chat_goes_on_as_its_template_writes_it(ended: bool, tmp_path: Path) -> None:
-    """Token by token what transformers makes of the same messages; also where a stop string ended the turn."""
-    reader = trained()
-    template = find_template("chat", reader)
+def test_a_chat_continues_as_its_template_renders_it(ended: bool, tmp_path: Path) -> None:
+    """The tokens equal those of transformers for the same messages, also if a stop string ended the turn."""
+    vocabulary = trained()
+    template = find_template("chat", vocabulary)
     draw = Draw(4, Prompt("p", template("7*5=")), 1)
-    end = (min(reader.eos),) if ended else ()
-    said = iter([reader.encode("call") + end, reader.encode("35") + end])
+    end = (min(vocabulary.eos),) if ended else ()
+    remaining = iter([vocabulary.encode("call") + end, vocabulary.encode("35") + end])
     s = sampler(
-        lambda: Dialogue(["see: 3", None]), lambda ask: next(said),
-        draw=draw, tokenizer=reader, sampling=sampling(max_tokens=400), frame=template.turn_frame(),
+        lambda: Replies(["see: 3", None]), lambda request: next(remaining),
+        draw=draw, tokenizer=vocabulary, sampling=sampling(max_tokens=400), frame=template.turn_frame(),
     )  # fmt: skip
     sample = rollout(s).samples[0]
     messages = [{"role": r, "content": c} for r, c in (("user", "7*5="), ("assistant", "call"), ("user", "see: 3"))]
-    context = s.engine.asks[-1].context  # type: ignore[attr-defined]
-    assert list(context) == transformers_ids(reader, messages, tmp_path)
-    assert [reader.decode(sample.tokens[a:b]) for a, b in sample.turns] == ["call", "35"]
+    context = s.engine.requests[-1].context  # type: ignore[attr-defined]
+    assert list(context) == transformers_ids(vocabulary, messages, tmp_path)
+    assert [vocabulary.decode(sample.tokens[a:b]) for a, b in sample.turns] == ["call", "35"]
     assert sample.last_turn.text == "35"
 
 
-def test_words_that_open_a_chat_stand_behind_the_prompt_as_they_are() -> None:
-    reader = trained()
-    frame = find_template("chat", reader).turn_frame()
+def test_an_opening_observation_follows_the_prompt_without_template_tokens() -> None:
+    vocabulary = trained()
+    frame = find_template("chat", vocabulary).turn_frame()
     s = sampler(
-        lambda: Dialogue([None], opening="3"), lambda ask: (*reader.encode("x"), min(reader.eos)),
-        tokenizer=reader, frame=frame,
+        lambda: Replies([None], opening="3"), lambda request: (*vocabulary.encode("x"), min(vocabulary.eos)),
+        tokenizer=vocabulary, frame=frame,
     )  # fmt: skip
     assert set(rollout(s).samples[0].origin) == {ENVIRONMENT, 0}
 
 
-def test_a_call_of_a_tool_and_its_answer_are_one_conversation() -> None:
-    reader = bytes_()
+def test_tool_calls_and_their_results_are_one_conversation() -> None:
+    vocabulary = bytes_()
     turns = [
         'First <tool_call>{"name": "calculate", "arguments": {"expression": "37*48"}}</tool_call>',
         '<tool_call>{"name": "calculate"}</tool_call>',
         "7",
     ]
-    said = iter(turns)
+    remaining = iter(turns)
     make = user_environment(calculator_tools)
-    s = sampler(make, lambda ask: (*reader.encode(next(said)), 1), tokenizer=reader, sampling=sampling(max_tokens=999))
+    s = sampler(
+        make,
+        lambda request: (*vocabulary.encode(next(remaining)), 1),
+        tokenizer=vocabulary,
+        sampling=sampling(max_tokens=999),
+    )
     sample = rollout(s).samples[0]
     error = "error: calculate: missing a required argument: 'expression'"
     answers = [f"<tool_response>\n{x}\n</tool_response>" for x in ("1776", error)]
     assert sample.text == turns[0] + answers[0] + turns[1] + answers[1] + turns[2]
-    assert [reader.decode(sample.tokens[a:b]) for a, b in sample.turns] == turns
+    assert [vocabulary.decode(sample.tokens[a:b]) for a, b in sample.turns] == turns
 
 
 # How a conversation ends
 
 
-def test_the_last_turn_is_what_the_verifier_sees() -> None:
-    seen: list[Sample] = []
+def test_the_verifier_gets_the_last_turn() -> None:
+    judged: list[Sample] = []
 
     async def verifier(prompt: Prompt, sample: Sample) -> Verdict:
-        seen.append(sample)
+        judged.append(sample)
         return Verdict(Outcome.correct if sample.text == prompt.given["answer"] else Outcome.wrong)
 
-    good = talked(Dialogue(["8", None]), says("1", "7"), verifier=verifier)
-    bad = talked(Dialogue(["7", None]), says("1", "8"), verifier=verifier)
+    good = conversation(Replies(["8", None]), turns_of("1", "7"), verifier=verifier)
+    bad = conversation(Replies(["7", None]), turns_of("1", "8"), verifier=verifier)
     assert [s.verdict.outcome.name for s in (good, bad) if s.verdict] == ["correct", "wrong"]
-    assert [s.text for s in seen] == ["7", "8"]
-    assert seen[0].context + seen[0].tokens == good.context + good.tokens and seen[0].ends == (1, 1)
-    assert good.context == PROMPT.context  # what is recorded is the whole
+    assert [s.text for s in judged] == ["7", "8"]
+    assert judged[0].context + judged[0].tokens == good.context + good.tokens and judged[0].ends == (1, 1)
+    assert good.context == PROMPT.context  # the recorded sample is the whole conversation
 
 
-def test_an_environment_may_give_the_verdict_and_the_verifier_is_not_asked() -> None:
+def test_a_verdict_of_the_environment_replaces_the_verifier() -> None:
     def verifier(prompt: Prompt, sample: Sample) -> Verdict:
-        raise AssertionError("asked")
+        raise AssertionError("the verifier was called")
 
     won = Verdict(Outcome.correct, 0.5, feedback="in two turns")
-    sample = talked(Dialogue(["1", won]), says("2", "3"), verifier=verifier)
+    sample = conversation(Replies(["1", won]), turns_of("2", "3"), verifier=verifier)
     assert sample.verdict == won and sample.text == "213"
 
 
-def test_what_an_environment_counts_is_added_up_over_the_conversation() -> None:
-    environment = Dialogue(
+def test_counts_of_observations_are_summed_over_the_conversation() -> None:
+    environment = Replies(
         [CountedText("1", calls=2), "2", CountedText("3", calls=1, malformed=1), None],
         opening=CountedText("0", calls=0.5),
     )
-    sample = talked(environment, says(*"4567"))
+    sample = conversation(environment, turns_of(*"4567"))
     assert sample.counts == {"calls": 3.5, "malformed": 1, "failed": 0} and sample.text == "04152637"
-    unheard = talked(Dialogue([CountedText("222", calls=1)] * 9), says(*["1="] * 9), sampling=sampling(max_tokens=12))
-    assert unheard.counts == {"calls": 2, "failed": 0}  # the second left no room, and was given
-    plain = asyncio.run(sampler(None, says("1")).sample(PROMPT.context))
+    over_budget = conversation(
+        Replies([CountedText("222", calls=1)] * 9), turns_of(*["1="] * 9), sampling=sampling(max_tokens=12)
+    )
+    assert over_budget.counts == {"calls": 2, "failed": 0}  # the second observation exceeds the budget, and is counted
+    plain = asyncio.run(sampler(None, turns_of("1")).sample(PROMPT.context))
     assert plain[0].counts == {}
 
 
-def test_a_conversation_that_its_environment_broke_off_is_counted() -> None:
+def test_a_conversation_aborted_by_its_environment_is_counted() -> None:
     lost = Verdict(Outcome.unverifiable, cause="Mine.step: no answer within 10 s")
-    broken = talked(Dialogue([CountedText("1", calls=1), lost]), says("2", "3"))
+    broken = conversation(Replies([CountedText("1", calls=1), lost]), turns_of("2", "3"))
     assert broken.counts == {"calls": 1, "failed": 1} and broken.verdict == lost
-    judged = talked(Dialogue(["1", Verdict(Outcome.wrong)]), says("2", "3"))
-    unjudged = talked(Dialogue([None]), says("2"), verifier=Dialogue([]).step)  # fails, but is no environment
-    assert judged.counts == unjudged.counts == {"failed": 0}
-    assert unjudged.verdict is not None and unjudged.verdict.outcome is Outcome.unverifiable
+    judged = conversation(Replies(["1", Verdict(Outcome.wrong)]), turns_of("2", "3"))
+    unverifiable = conversation(Replies([None]), turns_of("2"), verifier=Replies([]).step)  # the verifier fails
+    assert judged.counts == unverifiable.counts == {"failed": 0}
+    assert unverifiable.verdict is not None and unverifiable.verdict.outcome is Outcome.unverifiable
 
 
-def test_an_environment_may_speak_first_and_all_of_a_draw_meet_the_same_numbers() -> None:
-    environment = [Dialogue([None], opening="9="), Dialogue([None], opening="8=")]
-    made = iter(environment)
-    s = sampler(lambda: next(made), says("9"), n=2)
+def test_opening_observations_and_equal_random_numbers_for_all_samples_of_a_draw() -> None:
+    environments = [Replies([None], opening="9="), Replies([None], opening="8=")]
+    remaining = iter(environments)
+    s = sampler(lambda: next(remaining), turns_of("9"), n=2)
     samples = rollout(s).samples
     assert [x.text for x in samples] == ["9=9", "8=9"] and samples[0].origin[:2] == (ENVIRONMENT,) * 2
-    assert worlds[0].begun == worlds[1].begun and len(set(worlds[0].begun)) == 1
+    assert environments[0].resets == environments[1].resets and len(set(environments[0].resets)) == 1
 
 
 @pytest.mark.parametrize("most", [1, 2, 3])
-def test_one_that_never_ends_is_cut_after_so_many_turns(most: int) -> None:
-    environment = Dialogue(["1"] * 9)
-    sample = talked(environment, says(*["2"] * 9), Turns(most=most), sampling=sampling(max_tokens=99))
+def test_a_conversation_is_cut_after_most_turns(most: int) -> None:
+    environment = Replies(["1"] * 9)
+    sample = conversation(environment, turns_of(*["2"] * 9), Turns(most=most), sampling=sampling(max_tokens=99))
     assert len(sample.turns) == most and sample.finish is Finish.length
     assert sample.origin[-1] >= 0 and sample.verdict is not None  # its last turn was judged
-    over = talked(Dialogue(["1"] * (most - 1) + [None]), says(*["2"] * 9), Turns(most=most))
+    over = conversation(Replies(["1"] * (most - 1) + [None]), turns_of(*["2"] * 9), Turns(most=most))
     assert len(over.turns) == most and over.finish is Finish.stop
 
 
-def test_one_budget_holds_the_whole_conversation() -> None:
-    """`1=` and the end token take three, the environment's words three: 3, 6, 9, and two more."""
-    script = says(*["1="] * 9)
-    cut = talked(Dialogue(["222"] * 9), script, sampling=sampling(max_tokens=14))
+def test_one_budget_covers_the_whole_conversation() -> None:
+    """A turn has three tokens and an observation three: 3, 6, 9, 12, and two more."""
+    script = turns_of(*["1="] * 9)
+    cut = conversation(Replies(["222"] * 9), script, sampling=sampling(max_tokens=14))
     assert (len(cut.tokens), cut.finish, len(cut.turns)) == (14, Finish.length, 3)
-    none_left = talked(Dialogue(["222"] * 9), script, sampling=sampling(max_tokens=12))
-    assert (len(none_left.tokens), none_left.finish) == (9, Finish.length)  # words that leave no room are not heard
-    assert none_left.origin[-1] >= 0 and none_left.verdict is not None
-    opening = talked(Dialogue([None], opening="1" * 12), script, sampling=sampling(max_tokens=12))
+    full = conversation(Replies(["222"] * 9), script, sampling=sampling(max_tokens=12))
+    assert (len(full.tokens), full.finish) == (9, Finish.length)  # an observation that leaves no room is not appended
+    assert full.origin[-1] >= 0 and full.verdict is not None
+    opening = conversation(Replies([None], opening="1" * 12), script, sampling=sampling(max_tokens=12))
     assert (opening.tokens, opening.finish) == ((), Finish.length)
 
 
-def test_an_answer_that_is_cut_is_no_question() -> None:
-    environment = Dialogue([])
-    sample = talked(environment, says("1" * 50), sampling=sampling(max_tokens=12))
-    assert sample.finish is Finish.length and environment.heard == []
+def test_a_cut_turn_does_not_reach_the_environment() -> None:
+    environment = Replies([])
+    sample = conversation(environment, turns_of("1" * 50), sampling=sampling(max_tokens=12))
+    assert sample.finish is Finish.length and environment.messages == []
 
 
-def test_words_without_tokens_make_the_answer_unverifiable() -> None:
+def test_an_observation_that_cannot_be_tokenized_makes_the_sample_unverifiable() -> None:
     strict = Tokenizer.of(Fast(models.WordLevel({"<end>": 0, "1": 1}, unk_token="")), [0])
-    sample = talked(Dialogue(["é", None]), lambda ask: (1, 0), tokenizer=strict)
+    sample = conversation(Replies(["é", None]), lambda request: (1, 0), tokenizer=strict)
     assert sample.verdict is not None and sample.verdict.outcome is Outcome.unverifiable
-    assert sample.verdict.cause == "the environment spoke: the model's tokenizer has no token for the character 'é'"
+    assert (
+        sample.verdict.cause
+        == "the observation cannot be tokenized: the model's tokenizer has no token for the character 'é'"
+    )
 
 
-def test_nothing_to_say_is_not_the_end() -> None:
-    sample = talked(Dialogue(["", "", None]), says("1", "2", "3"))
-    assert spoken(sample) == ["123"] and sample.text == "123" and len(sample.tokens) == 6
+def test_an_empty_observation_is_not_the_end() -> None:
+    sample = conversation(Replies(["", "", None]), turns_of("1", "2", "3"))
+    assert model_turns(sample) == ["123"] and sample.text == "123" and len(sample.tokens) == 6
 
 
-def test_a_recipe_without_an_environment() -> None:
-    with pytest.raises(Usage, match="names none"):
-        rollout(sampler(None, says("1")))
+def test_turns_need_an_environment() -> None:
+    with pytest.raises(Usage, match="the recipe has none"):
+        rollout(sampler(None, turns_of("1")))
 
 
-def test_at_least_one_turn() -> None:
+def test_most_is_at_least_one() -> None:
     with pytest.raises(ValueError, match="most is 0"):
         Turns(most=0)
 
@@ -406,122 +429,122 @@ def test_at_least_one_turn() -> None:
 
 
 class Killed(Exception):
-    """What a kill looks like from within."""
+    """Stands for the death of the process."""
 
 
-def deaf(after: int, replies: list[Any], **how: Any) -> Dialogue:
-    """An environment that takes the process with it when it is asked once more."""
-    environment = Dialogue(replies, **how)
+def killed_after(steps: int, observations: list[Any], **fields: Any) -> Replies:
+    """An environment that raises `Killed` at the step after `steps`."""
+    environment = Replies(observations, **fields)
     step = environment.step
 
-    async def last(said: str) -> Observation:
-        if len(environment.heard) >= after:
+    async def guarded(message: str) -> Observation:
+        if len(environment.messages) >= steps:
             raise Killed
-        return await step(said)
+        return await step(message)
 
-    environment.step = last  # type: ignore[method-assign]
-    return world
+    environment.step = guarded  # type: ignore[method-assign]
+    return environment
 
 
-SCRIPT = says("1", "2", "3", "4", "5")
+SCRIPT = turns_of("1", "2", "3", "4", "5")
 
 
 @pytest.mark.t(49)
 @pytest.mark.parametrize("after", range(5))
-def test_a_conversation_killed_at_any_answer_goes_on_as_if_never_killed(after: int) -> None:
-    replies = ["6;", "7;", "8;", "9;", None]
-    whole = talked(Dialogue(replies), SCRIPT)
-    journal = Kept()
+def test_a_conversation_killed_at_any_step_continues_as_if_never_killed(after: int) -> None:
+    observations = ["6;", "7;", "8;", "9;", None]
+    whole = conversation(Replies(observations), SCRIPT)
+    log = MemoryReplay()
     with pytest.raises(Killed):
-        talked(deaf(after, replies), SCRIPT, journal=journal)
-    assert len(journal.lines) == 1 + after
-    again = Dialogue(replies)
-    assert talked(again, SCRIPT, journal=journal) == whole
-    assert again.heard == ["1", "2", "3", "4", "5"]  # it heard again what brings it to where it stood
-    silent = Dialogue([])
-    assert talked(silent, SCRIPT, journal=journal) == whole and silent.begun == []  # all of it is known now
+        conversation(killed_after(after, observations), SCRIPT, replay=log)
+    assert len(log.lines) == 1 + after
+    again = Replies(observations)
+    assert conversation(again, SCRIPT, replay=log) == whole
+    assert again.messages == ["1", "2", "3", "4", "5"]  # it was restored with the logged messages
+    unused = Replies([])
+    assert conversation(unused, SCRIPT, replay=log) == whole and unused.resets == []  # all of it is in the log
 
 
-def test_an_environment_that_remembers_by_itself_is_not_asked_twice() -> None:
+def test_an_environment_with_restore_gets_no_step_twice() -> None:
     @dataclass
-    class Live(Dialogue):
-        recalled: list[tuple[str, Observation]] = field(default_factory=list)
+    class Live(Replies):
+        restored: list[tuple[str, Observation]] = field(default_factory=list)
 
-        async def recall(self, said: str, reply: Observation) -> Observation:
-            self.recalled.append((said, reply))
-            return reply
+        async def restore(self, message: str, observation: Observation) -> Observation:
+            self.restored.append((message, observation))
+            return observation
 
-    journal = Kept()
+    log = MemoryReplay()
     with pytest.raises(Killed):
-        talked(deaf(2, ["6;", "7;"]), SCRIPT, journal=journal)
+        conversation(killed_after(2, ["6;", "7;"]), SCRIPT, replay=log)
     live = Live(["9;", None])
-    sample = talked(live, SCRIPT, journal=journal)
+    sample = conversation(live, SCRIPT, replay=log)
     assert sample.text == "16;27;39;4"
-    assert (live.heard, live.recalled) == (["3", "4"], [("1", "6;"), ("2", "7;")])
+    assert (live.messages, live.restored) == (["3", "4"], [("1", "6;"), ("2", "7;")])
 
 
-def test_an_environment_that_says_something_else_after_a_kill_begins_again() -> None:
-    journal = Kept()
+def test_a_conversation_starts_over_if_the_environment_answers_differently_after_a_kill() -> None:
+    log = MemoryReplay()
     with pytest.raises(Killed):
-        talked(deaf(3, ["6;", "7;", "8;"]), SCRIPT, journal=journal)
-    made: list[Dialogue] = []
+        conversation(killed_after(3, ["6;", "7;", "8;"]), SCRIPT, replay=log)
+    environments: list[Replies] = []
 
-    def environment() -> Dialogue:
-        made.append(Dialogue(["6;", "0;", "0;", None]))
-        return made[-1]
+    def environment() -> Replies:
+        environments.append(Replies(["6;", "0;", "0;", None]))
+        return environments[-1]
 
-    s = sampler(environment, SCRIPT, journal=journal)
+    s = sampler(environment, SCRIPT, replay=log)
     sample = rollout(s).samples[0]
-    assert sample.text == "16;20;30;4"  # one conversation with one environment, not the old words with a new one
-    assert [w.heard for w in made] == [["1", "2"], ["1", "2", "3", "4"]]
-    assert made[0].begun == made[1].begun  # and it begins with the same numbers
-    assert talked(Dialogue([]), SCRIPT, journal=journal) == sample
+    assert sample.text == "16;20;30;4"  # one conversation with one environment
+    assert [w.messages for w in environments] == [["1", "2"], ["1", "2", "3", "4"]]
+    assert environments[0].resets == environments[1].resets  # with the same random numbers
+    assert conversation(Replies([]), SCRIPT, replay=log) == sample
 
 
-def test_one_that_drifts_for_ever_is_not_tried_for_ever() -> None:
-    class Drifting(Dialogue):
-        async def recall(self, said: str, reply: Observation) -> Observation:
+def test_a_conversation_starts_over_only_once() -> None:
+    class Drifting(Replies):
+        async def restore(self, message: str, observation: Observation) -> Observation:
             return None
 
-    journal = Kept()
+    log = MemoryReplay()
     with pytest.raises(Killed):
-        talked(deaf(1, ["6;"]), SCRIPT, journal=journal)
+        conversation(killed_after(1, ["6;"]), SCRIPT, replay=log)
     with pytest.raises(Killed):
-        talked(deaf(0, [], opening="5"), SCRIPT, journal=journal)
-    assert ReplayMismatch.__doc__ and talked(Drifting(["4;", None]), SCRIPT, journal=journal).text == "14;2"
+        conversation(killed_after(0, [], opening="5"), SCRIPT, replay=log)
+    assert ReplayMismatch.__doc__ and conversation(Drifting(["4;", None]), SCRIPT, replay=log).text == "14;2"
 
 
-def test_equal_questions_of_other_conversations_are_other_questions() -> None:
-    """Siblings that say the same, another draw, another law: each has its own answers in the journal."""
-    journal = Kept()
+def test_equal_messages_of_different_conversations_have_separate_log_entries() -> None:
+    """Siblings with equal messages, another draw, another temperature: each has its own entries in the log."""
+    log = MemoryReplay()
     answers = iter(["6;", "7;", "8;", "9;"])
 
-    class Once(Dialogue):
-        async def step(self, said: str) -> Observation:
-            return next(answers) if said == "1" else None
+    class Once(Replies):
+        async def step(self, message: str) -> Observation:
+            return next(answers) if message == "1" else None
 
-    def told(**changes: Any) -> list[str]:
-        return [x.text for x in rollout(sampler(lambda: Once([]), says("1", "2"), journal=journal, **changes)).samples]
+    def texts(**changes: Any) -> list[str]:
+        return [x.text for x in rollout(sampler(lambda: Once([]), turns_of("1", "2"), replay=log, **changes)).samples]
 
-    first = [told(n=2), told(draw=Draw(5, PROMPT, 1)), told(sampling=sampling(max_tokens=40, temperature=0.0))]
+    first = [texts(n=2), texts(draw=Draw(5, PROMPT, 1)), texts(sampling=sampling(max_tokens=40, temperature=0.0))]
     assert first == [["16;2", "17;2"], ["18;2"], ["19;2"]]
-    again = [told(n=2), told(draw=Draw(5, PROMPT, 1)), told(sampling=sampling(max_tokens=40, temperature=0.0))]
+    again = [texts(n=2), texts(draw=Draw(5, PROMPT, 1)), texts(sampling=sampling(max_tokens=40, temperature=0.0))]
     assert again == first
 
 
-def test_a_native_engine_goes_on_with_numbers_of_its_own() -> None:
-    """Two conversations that begin alike and hear alike diverge; and the same again is the same."""
+def test_conversations_on_the_native_engine_differ_and_are_repeatable() -> None:
+    """Conversations with equal prompts and observations diverge; a second run gives the same samples."""
     e: NativeEngine = engine(decoder())
-    reader = endless()
+    vocabulary = without_end_token()
 
-    class Every(Dialogue):
-        async def step(self, said: str) -> Observation:
-            return "1" if len(self.heard) < 3 and not self.heard.append(said) else None
+    class Every(Replies):
+        async def step(self, message: str) -> Observation:
+            return "1" if len(self.messages) < 3 and not self.messages.append(message) else None
 
-    def told(one: NativeEngine) -> tuple[Sample, ...]:
-        stop = sampling(max_tokens=60, stop=tuple("0123456789"))
-        return rollout(sampler(lambda: Every([]), n=4, engine=one, tokenizer=reader, sampling=stop)).samples
+    def samples_of(one: NativeEngine) -> tuple[Sample, ...]:
+        settings = sampling(max_tokens=60, stop=tuple("0123456789"))
+        return rollout(sampler(lambda: Every([]), n=4, engine=one, tokenizer=vocabulary, sampling=settings)).samples
 
-    samples = told(e)
+    samples = samples_of(e)
     assert len({x.tokens for x in samples}) == 4 and all(len(x.turns) > 1 for x in samples)
-    assert told(engine(decoder())) == samples
+    assert samples_of(engine(decoder())) == samples

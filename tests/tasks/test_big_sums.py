@@ -17,7 +17,7 @@ from groupwise.rollout import DrawSampler, Turns
 from groupwise.tasks import BigSums
 from groupwise.tasks.big_sums import KINDS, PROBLEMS, call, numbered, sum_demonstrations, with_wrong_digit
 from groupwise.verifiers import last_number
-from tests.rollout.fakes import Scripted
+from tests.rollout.fakes import FakeEngine
 
 TASK = BigSums(lambda text: tuple(map(ord, text)))
 ALL = [TASK[i] for i in range(len(TASK))]
@@ -36,7 +36,7 @@ def worth(*turns: str, problem: str = "34*58+91=") -> Sample:
     prompt = Prompt(problem, tokenizer.encode(problem), problem, {"answer": str(eval(problem[:-1]))})
     sampler = DrawSampler(
         draw=Draw(0, prompt, 1),
-        engine=Scripted(lambda ask: (*tokenizer.encode(next(said)), *tokenizer.eos)),
+        engine=FakeEngine(lambda ask: (*tokenizer.encode(next(said)), *tokenizer.eos)),
         verifier=last_number,
         tokenizer=tokenizer,
         sampling=Sampling(max_tokens=96),

@@ -1,4 +1,4 @@
-"""A environment of 17 tokens in which an answer is right if it begins with the prompt's letter: learned in seconds."""
+"""A toy task of 17 tokens: an answer is correct if it begins with the prompt's letter. It is learned in seconds."""
 
 import asyncio
 import math
@@ -41,7 +41,7 @@ def tokenizer() -> Tokenizer:
 
 @dataclass(frozen=True)
 class Echo:
-    """As many different prompts as asked for, each one letter."""
+    """Prompts of one letter each."""
 
     letters: int = 4
 
@@ -57,20 +57,20 @@ class Echo:
 
 
 async def echoed(prompt: Prompt, sample: Sample) -> Verdict:
-    """Right if the first token is the prompt's."""
+    """Correct if the first token is the prompt's."""
     return Verdict(Outcome.correct if sample.tokens[0] == prompt.context[0] else Outcome.wrong)
 
 
 def small(name: str, **sizes: Any) -> Method:
-    """A published method at a size for two seconds; what its paper fixes besides sizes stays."""
-    make = next(m for m in published if m.__name__ == name)
-    method = dapo(buffer=1) if make is dapo else make()
+    """A published method with small sizes; its other settings stay those of the paper."""
+    publish = next(m for m in published if m.__name__ == name)
+    method = dapo(buffer=1) if publish is dapo else publish()
     return replace(method, **{"group_size": 8 if method.group_size > 1 else 1, "minibatches": 1} | sizes)
 
 
 @dataclass
-class World:
-    """A run in a directory of its own, over a tiny decoder."""
+class ToyRun:
+    """A run of a tiny decoder in its own directory."""
 
     method: Method
     directory: Path
@@ -106,7 +106,7 @@ class World:
             save=Save(every=self.save),
         )
         decoder = Decoder.new(SHAPE, 5, dtype=self.dtype, spread=self.spread)
-        reader = tokenizer()
+        vocabulary = tokenizer()
         self.learner = Learner(
             decoder,
             optimizer=self.recipe.optimizer,
@@ -115,13 +115,13 @@ class World:
             side_models=self.method.models,
             memory=self.method.memory,
         )
-        self.engine = self.engine or NativeEngine(decoder, reader, seed=self.seed)
+        self.engine = self.engine or NativeEngine(decoder, vocabulary, seed=self.seed)
         self.buffer = Buffer(
             Echo(self.letters),
             self.method.curriculum,
             self.engine,
             self.verifier,
-            reader,
+            vocabulary,
             sampling=self.recipe.sampling,
             seed=self.seed,
             unverifiable=self.method.unverifiable,
@@ -129,19 +129,19 @@ class World:
         self.guards = Guards(max_unverifiable=0.1, max_gap=self.max_gap)
 
     def go(self, evaluate: Callable[[], Awaitable[dict[str, float]]] | None = None) -> list[dict[str, Any]]:
-        """The lines of metrics, from the first evaluation on."""
+        """Run it, and return the lines of metrics.jsonl."""
 
         async def nothing() -> dict[str, float]:
             return {}
 
         self.directory.mkdir(parents=True, exist_ok=True)
-        record = RunLogs(self.directory, disk=self.disk)
-        self.logbook = Recorder(self.directory, record, keep=1, warn=self.warnings.append, disk=self.disk)
+        logs = RunLogs(self.directory, disk=self.disk)
+        self.recorder = Recorder(self.directory, logs, keep=1, warn=self.warnings.append, disk=self.disk)
         assert self.engine is not None
         asyncio.run(
-            run(self.recipe, self.buffer, self.engine, self.learner, self.logbook, self.guards, evaluate or nothing)
+            run(self.recipe, self.buffer, self.engine, self.learner, self.recorder, self.guards, evaluate or nothing)
         )
-        record.close()
+        logs.close()
         return read_lines(self.directory / "metrics.jsonl")
 
     def samples(self, iteration: int) -> list[dict[str, Any]]:
@@ -152,6 +152,6 @@ class World:
 
 
 def rate(lines: list[dict[str, Any]]) -> float:
-    """The share of right answers over some iterations."""
+    """The share of correct answers over some iterations."""
     shares = [line["outcome/correct"] for line in lines if "outcome/correct" in line]
     return math.fsum(shares) / max(1, len(shares))

@@ -20,7 +20,7 @@ from groupwise.training.loop import learn
 from tests.elsewhere import AWAY, elsewhere
 from tests.faults.small_runs import EVERY, left, lines, ran
 from tests.learner.small import model, rollouts
-from tests.rollout.fakes import answered, ask, decoder, engine, prompt_of
+from tests.rollout.fakes import decoder, engine, generate, prompt_of, request
 
 LENGTHS = [[1 + 7 * (i + 5 * group) % 33 for i in range(4)] for group in range(6)]
 near = partial(pytest.approx, rel=1e-7, abs=1e-9)
@@ -76,10 +76,12 @@ def test_every_method_learns_elsewhere_what_it_learns_here(method) -> None:
 
 @pytest.mark.parametrize(("windows", "head_dim"), [((), 64), ((5, None), 8)])
 def test_long_prompts_and_texts_in_common_are_answered_elsewhere_as_here(windows, head_dim) -> None:
-    asks = [ask(i // 3, context=prompt_of(i // 3, 1 + 60 * (i // 3)), stream=(i,), limit=5 + 7 * i) for i in range(9)]
-    here = answered(engine(decoder(windows=windows, head_dim=head_dim), rows=7), asks)
+    asks = [
+        request(i // 3, context=prompt_of(i // 3, 1 + 60 * (i // 3)), stream=(i,), limit=5 + 7 * i) for i in range(9)
+    ]
+    here = generate(engine(decoder(windows=windows, head_dim=head_dim), rows=7), asks)
     with elsewhere() as device:
-        there = answered(engine(decoder(windows=windows, head_dim=head_dim).to(device), rows=7), asks)
+        there = generate(engine(decoder(windows=windows, head_dim=head_dim).to(device), rows=7), asks)
     assert [span.tokens for span in there] == [span.tokens for span in here]
     assert [span.logp for span in there] == [near(span.logp) for span in here]
 

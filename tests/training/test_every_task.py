@@ -27,7 +27,7 @@ from groupwise.training.build import Runtime, build
 from tests.evaluation.test_evaluate import GOLDEN, RIGHT
 from tests.models.directories import shape
 from tests.models.test_templates import trained
-from tests.rollout.fakes import Scripted
+from tests.rollout.fakes import FakeEngine
 from tests.sandbox.boxes import needed
 
 GRADE = "def grade(prompt, answer, gold):\n    return answer.strip() == str(gold)\n"
@@ -103,7 +103,7 @@ def asked(kind: Kind, home: Path) -> tuple[list[Rollout], list[int]]:
         return (*at.tokenizer.encode(text), *at.tokenizer.eos)
 
     told = answers(
-        at.asked, kind.answers, Scripted(says), at.verifier, at.recipe.sampling, at.tokenizer, seed=0
+        at.asked, kind.answers, FakeEngine(says), at.verifier, at.recipe.sampling, at.tokenizer, seed=0
     )  # fmt: skip
     return asyncio.run(told), c
 

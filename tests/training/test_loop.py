@@ -41,7 +41,7 @@ from groupwise.rollout import Independent, NativeEngine
 from groupwise.runs.checkpoints import newest_checkpoint
 from groupwise.runs.logs import read_lines
 from groupwise.training.loop import OLD, due, measures, plan
-from tests.toys.echo import NAMES, SHAPE, World, small, tokenizer
+from tests.toys.echo import NAMES, SHAPE, ToyRun, small, tokenizer
 
 # An engine that says what it is told to
 
@@ -76,10 +76,10 @@ async def halves(prompt: Prompt, sample: Sample) -> Verdict:
     return Verdict(Outcome.correct if sample.stream[0] % 2 else Outcome.wrong)
 
 
-def scripted(directory: Path, **changes: Any) -> World:
+def scripted(directory: Path, **changes: Any) -> ToyRun:
     """Two prompts with four samples each, three iterations."""
     fields: dict[str, Any] = {"method": small("grpo", group_size=4), "verifier": halves, "prompts": 2, "iterations": 3}
-    return World(directory=directory, max_gap=math.inf, **{"engine": Scripted(), **fields, **changes})
+    return ToyRun(directory=directory, max_gap=math.inf, **{"engine": Scripted(), **fields, **changes})
 
 
 def test_a_run_from_an_engine_that_says_what_it_is_told(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_a_loss_of_zero_by_construction_says_so(tmp_path: Path) -> None:
 def test_engine_and_learner_give_a_token_one_log_prob(
     temperature: float, dtype: torch.dtype, bound: float, tmp_path: Path
 ) -> None:
-    environment = World(
+    environment = ToyRun(
         small("grpo"), tmp_path, prompts=4, temperature=temperature, max_tokens=9, dtype=dtype, spread=0.5, letters=15
     )
     assert isinstance(environment.engine, NativeEngine)
@@ -223,19 +223,19 @@ class Deaf(NativeEngine):
 @pytest.mark.t(21)
 @pytest.mark.parametrize("drops", ["", "layers.0.self_attn", "layers.0.mlp"])
 def test_an_update_that_the_engine_does_not_hear_is_noticed_within_one_step(drops: str, tmp_path: Path) -> None:
-    environment = World(small("grpo"), tmp_path, iterations=4, lr=0.01, max_tokens=4, engine=Deaf(drops, 0))
+    environment = ToyRun(small("grpo"), tmp_path, iterations=4, lr=0.01, max_tokens=4, engine=Deaf(drops, 0))
     with pytest.raises(Mismatch, match="differ by") as error:
         environment.go()
     assert error.value.code == 5
     assert environment.learner.steps_taken == 2  # the first step is sampled from right weights, the second is the one
-    sound = World(small("grpo"), tmp_path / "sound", iterations=4, lr=0.01, max_tokens=4, engine=Deaf("none", 0))
+    sound = ToyRun(small("grpo"), tmp_path / "sound", iterations=4, lr=0.01, max_tokens=4, engine=Deaf("none", 0))
     assert len(sound.go()) == 5
 
 
 @pytest.mark.t(21)
 @pytest.mark.parametrize("factor", [0.99, 1.01])
 def test_a_temperature_one_percent_off_is_noticed_at_once(factor: float, tmp_path: Path) -> None:
-    environment = World(small("grpo"), tmp_path, iterations=4, max_tokens=4)
+    environment = ToyRun(small("grpo"), tmp_path, iterations=4, max_tokens=4)
     environment.buffer.sampling = replace(environment.buffer.sampling, temperature=factor)
     with pytest.raises(Mismatch):
         environment.go()
@@ -244,7 +244,7 @@ def test_a_temperature_one_percent_off_is_noticed_at_once(factor: float, tmp_pat
 
 @pytest.mark.t(22)
 def test_at_a_learning_rate_of_zero_nothing_moves_and_the_gap_stays(tmp_path: Path) -> None:
-    environment = World(small("grpo"), tmp_path, iterations=8, lr=0.0, max_tokens=4)
+    environment = ToyRun(small("grpo"), tmp_path, iterations=8, lr=0.0, max_tokens=4)
     before = environment.weights()
     lines = environment.go()
     assert all(torch.equal(x, before[name]) for name, x in environment.weights().items())
@@ -256,7 +256,7 @@ def test_at_a_learning_rate_of_zero_nothing_moves_and_the_gap_stays(tmp_path: Pa
 # Equal runs, and every way through
 
 
-def traces(environment: World) -> tuple[bytes, list[bytes], dict[str, list[float]]]:
+def traces(environment: ToyRun) -> tuple[bytes, list[bytes], dict[str, list[float]]]:
     environment.go()
     home = environment.directory
     files = [p.read_bytes() for p in sorted((home / "samples").iterdir())]
@@ -267,7 +267,8 @@ def traces(environment: World) -> tuple[bytes, list[bytes], dict[str, list[float
 def test_equal_seeds_give_equal_runs_and_others_differ(tmp_path: Path) -> None:
     method = small("grpo", minibatches=2, epochs=2)
     a, b, c = (
-        traces(World(method, tmp_path / name, iterations=3, seed=seed)) for name, seed in (("a", 3), ("b", 3), ("c", 4))
+        traces(ToyRun(method, tmp_path / name, iterations=3, seed=seed))
+        for name, seed in (("a", 3), ("b", 3), ("c", 4))
     )
     assert a == b
     assert a[0] != c[0] and a[1] != c[1] and a[2] != c[2]
@@ -278,7 +279,7 @@ def test_equal_seeds_give_equal_runs_and_others_differ(tmp_path: Path) -> None:
 def test_every_method_runs_in_minibatches_and_passes(name: str, tmp_path: Path) -> None:
     """Two iterations of four steps: two minibatches, swept twice."""
     method = small(name, minibatches=2, epochs=2)
-    environment = World(method, tmp_path, prompts=4 if method.group_size > 1 else 32, lr=0.01, max_tokens=8, save=1)
+    environment = ToyRun(method, tmp_path, prompts=4 if method.group_size > 1 else 32, lr=0.01, max_tokens=8, save=1)
     before = environment.weights()
     lines = environment.go()
     assert [line["iteration"] for line in lines] == [0, 1, 2] and 2 * sum(
@@ -300,8 +301,8 @@ def test_every_method_runs_in_minibatches_and_passes(name: str, tmp_path: Path) 
 @pytest.mark.parametrize("shuffle", ["prompts", "samples"])
 def test_minibatches_are_cut_alike_and_the_samples_are_those_of_the_plain_run(shuffle: Any, tmp_path: Path) -> None:
     """What is sampled in the first iteration does not depend on how it is learned."""
-    plain = World(small("gspo"), tmp_path / "plain", iterations=1)
-    cut = World(small("gspo", minibatches=4, shuffle=shuffle), tmp_path / "cut", iterations=1)
+    plain = ToyRun(small("gspo"), tmp_path / "plain", iterations=1)
+    cut = ToyRun(small("gspo", minibatches=4, shuffle=shuffle), tmp_path / "cut", iterations=1)
     one, four = plain.go()[1], cut.go()[1]
     assert (one["step"], four["step"]) == (1, 4)
     texts = [[(s["text"], s["outcome"], s["advantage"]) for s in w.samples(1)] for w in (plain, cut)]
@@ -342,10 +343,10 @@ def test_old_log_probs_as_sampled(tmp_path: Path) -> None:
     assert measures(method, [(StepPlan(()), StepPlan(()))]) == frozenset()
     assert measures(replace(method, proximal="recomputed"), [(StepPlan(()), StepPlan(()))]) == {OLD}
     assert measures(replace(method, proximal="recomputed"), [(StepPlan(()),)]) == frozenset()
-    environment = World(method, tmp_path, iterations=2)
+    environment = ToyRun(method, tmp_path, iterations=2)
     lines = environment.go()
     assert all(0 < line["sampling/sampling_logp_difference/max"] < 1e-4 for line in lines[1:])  # of the first step
-    again = World(replace(method, proximal="recomputed"), tmp_path / "recomputed", iterations=2).go()
+    again = ToyRun(replace(method, proximal="recomputed"), tmp_path / "recomputed", iterations=2).go()
     for a, b in zip(lines[1:], again[1:]):
         assert a["loss"] == pytest.approx(b["loss"], abs=1e-4) and a["grad_norm"] == pytest.approx(b["grad_norm"], 1e-3)
 
@@ -361,7 +362,7 @@ def test_a_run_whose_gap_has_no_metric_does_not_go_on_unguarded(tmp_path: Path, 
     monkeypatch.setattr("groupwise.objective.stats.describe_gap", lambda logp, step: {})
     monkeypatch.setattr("groupwise.training.observe.describe_gap", lambda logp, step: {})
     with pytest.raises(KeyError, match=LARGEST_GAP):
-        World(small("gspo", minibatches=2), tmp_path, iterations=1).go()
+        ToyRun(small("gspo", minibatches=2), tmp_path, iterations=1).go()
 
 
 async def dictated(draw: Draw, sampler: Sampler) -> Rollout:
@@ -372,7 +373,7 @@ async def dictated(draw: Draw, sampler: Sampler) -> Rollout:
 
 def test_tokens_behind_what_was_read_end_where_the_text_ends(tmp_path: Path) -> None:
     """Of each answer's three tokens the last was put there unread; every token has an end in the shard."""
-    World(small("grpo", group_size=4, strategy=dictated), tmp_path, iterations=1).go()
+    ToyRun(small("grpo", group_size=4, strategy=dictated), tmp_path, iterations=1).go()
     shard = load_file(tmp_path / "samples" / "000001.safetensors")
     texts = [line["text"] for line in read_lines(tmp_path / "samples" / "000001.jsonl")]
     ends = shard["ends"].split(shard["lengths"].tolist())
@@ -383,7 +384,7 @@ def test_tokens_behind_what_was_read_end_where_the_text_ends(tmp_path: Path) -> 
 def test_written_tokens_beside_old_log_probs_as_sampled(minibatches: int, tmp_path: Path) -> None:
     """No engine gave them one: the learner's own stands in, and nothing becomes NaN."""
     method = small("grpo", group_size=4, proximal="sampled", strategy=dictated, minibatches=minibatches)
-    lines = World(method, tmp_path).go()
+    lines = ToyRun(method, tmp_path).go()
     assert all(line["steps_skipped"] == 0 and math.isfinite(line["loss"]) for line in lines[1:])
 
 
@@ -415,7 +416,7 @@ async def choosy(draw: Draw, sampler: Sampler) -> Rollout:
 
 
 def test_a_strategy_may_leave_answers_out_itself(tmp_path: Path) -> None:
-    environment = World(small("grpo", group_size=4, strategy=choosy), tmp_path, iterations=1)
+    environment = ToyRun(small("grpo", group_size=4, strategy=choosy), tmp_path, iterations=1)
     line = environment.go()[1]
     assert [s["kept"] for s in environment.samples(1)] == [True, False, True, True] * 4
     assert line["rollout/selected"] == 4
@@ -426,12 +427,12 @@ def test_schedules_write_their_numbers_into_the_method(tmp_path: Path) -> None:
     """A clip range that closes: the first iteration clips nothing, the last everything that has moved."""
     ramp = (("objective.surrogate.low", Ramp(9.0, 0.0, 2)), ("objective.surrogate.high", Ramp(9.0, 0.0, 2)))
     method = small("grpo", epochs=3, schedules=ramp)
-    told = [line["clip_ratio/region_mean"] for line in World(method, tmp_path, iterations=3, lr=0.02).go()[1:]]
+    told = [line["clip_ratio/region_mean"] for line in ToyRun(method, tmp_path, iterations=3, lr=0.02).go()[1:]]
     assert told[0] == 0 and told[2] > 0.05
 
 
 def test_weights_of_a_reference_stay_what_they_were(tmp_path: Path) -> None:
-    environment = World(small("rloo"), tmp_path, iterations=3)
+    environment = ToyRun(small("rloo"), tmp_path, iterations=3)
     before = environment.weights()
     lines = environment.go()
     beside = environment.learner.models["reference"].state_dict()

@@ -42,7 +42,7 @@ from tests.learner.small import model
 from tests.models.directories import bytes_, characters
 from tests.models.test_templates import trained
 from tests.rollout.fakes import sampling
-from tests.rollout.test_turns import Dialogue, rollout, sampler
+from tests.rollout.test_turns import Replies, rollout, sampler
 
 SHOWN = [Demonstration((1, 2, 3), (4, 5, 0)), Demonstration((6, 2), (7, 0)), Demonstration((1, 2, 3), (9, 9, 9, 9, 0))]
 
@@ -206,7 +206,7 @@ def test_a_conversation_is_shown_in_the_tokens_in_which_it_is_had() -> None:
     template = find_template("chat", reader)
     said = iter([words for role, words in TURNS if role == "assistant"])
     s = sampler(
-        lambda: Dialogue(["<|im_end|> see: 3", None]), lambda ask: (*reader.encode(next(said)), min(reader.eos)),
+        lambda: Replies(["<|im_end|> see: 3", None]), lambda ask: (*reader.encode(next(said)), min(reader.eos)),
         draw=Draw(4, Prompt("p", template("7*5=")), 1), tokenizer=reader, sampling=sampling(max_tokens=400),
         frame=template.turn_frame(),
     )  # fmt: skip

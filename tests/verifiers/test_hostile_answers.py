@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier
-from groupwise.environments.tools import Hermes, Malformed, PythonBlock, calculate
+from groupwise.environments.tools import Hermes, MalformedCall, PythonBlock, calculate
 from groupwise.sandbox import Sandbox
 from groupwise.verifiers import find_verifier, verifier_names
 from groupwise.verifiers.formats import Regex
@@ -148,6 +148,6 @@ def test_calls_of_tools_are_read_or_malformed(tmp_path: Path):
             for format in (Hermes(), PythonBlock()):
                 try:
                     assert isinstance(format.calls(text), list)
-                except Malformed as error:
+                except MalformedCall as error:
                     assert len(str(error)) < 200
     assert not (tmp_path / "canary").exists()

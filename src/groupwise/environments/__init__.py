@@ -1,4 +1,4 @@
-"""The other side of a conversation: tools, and the user's own environment."""
+"""Environments of conversations: tool use, and classes from a user's file."""
 
 from groupwise.data.rooms import open_room
 

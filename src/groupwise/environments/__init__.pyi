@@ -1,9 +1,9 @@
 # Made by tools/front_doors.py from the `__all__` of each file.
 from groupwise.environments.tools import Call as Call
 from groupwise.environments.tools import Hermes as Hermes
-from groupwise.environments.tools import Lost as Lost
-from groupwise.environments.tools import Malformed as Malformed
+from groupwise.environments.tools import MalformedCall as MalformedCall
 from groupwise.environments.tools import PythonBlock as PythonBlock
+from groupwise.environments.tools import ToolLost as ToolLost
 from groupwise.environments.tools import Tools as Tools
 from groupwise.environments.tools import calculator_tools as calculator_tools
 from groupwise.environments.tools import python_tools as python_tools

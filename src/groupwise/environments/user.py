@@ -1,4 +1,4 @@
-"""Environments from a user's plain class, each call under a deadline, each failure a verdict."""
+"""Environments from a user's class: each call has a deadline, and each failure becomes a verdict."""
 
 import asyncio
 import inspect
@@ -12,136 +12,139 @@ from groupwise.data.verdicts import as_verdict
 
 __all__ = ["user_environment"]
 
-LONGEST = 1 << 20
-"""Characters of the longest answer."""
-AT_ONCE = 64
-"""Calls of plain methods that run at the same time."""
-LEFT = 8
-"""Calls that never came back, after which an environment is given up."""
+MAX_CHARACTERS = 1 << 20
+"""The most characters of an observation."""
+MAX_THREADS = 64
+"""The most calls of plain methods that run at the same time."""
+MAX_HUNG = 8
+"""The number of calls that may hang; the next call raises WorkerLost."""
 
 
-def user_environment(made: Callable[[], Any], *, deadline: float = 10.0) -> Callable[[], Environment]:
-    """What makes an environment for each conversation, from a class (or any call without arguments) that makes one.
+def user_environment(make: Callable[[], Any], *, deadline: float = 10.0) -> Callable[[], Environment]:
+    """A factory of environments, one for each conversation, from a class or a function without arguments.
 
-    It has `reset(prompt, random)`, which may return opening words, and `step(said)`, which returns words, None (the
-    end; the verifier judges the last turn) or a Verdict (the end, and what it is worth). `recall(said, reply)`, called
-    after a kill instead of `step`, may be left out. An exception, another value, and a call that takes longer than
-    `deadline` seconds end the conversation unverifiable, with their cause. An `async` method runs in the event loop and
-    must not block; a plain one runs in a thread of its own, which nobody can end: after eight that never came back,
-    `WorkerLost`. Usage for what makes no environment.
+    The class has `reset(prompt, random)`, which may return the opening text, and `step(message)`, which returns text,
+    None (the end; the verifier judges the last turn) or a Verdict (the end). The method `restore(message,
+    observation)` is optional; after a kill it is called instead of `step` for each logged observation. The
+    conversation ends as unverifiable, with the cause, if a method raises, returns another type or takes longer than
+    `deadline` seconds. An `async` method runs in the event loop and must not block. A plain method runs in its own
+    thread, which cannot be stopped: after eight hung calls, WorkerLost is raised. Usage if `make` needs arguments or
+    the class lacks a method.
     """
-    name = getattr(made, "__qualname__", type(made).__name__)
+    name = getattr(make, "__qualname__", type(make).__name__)
     try:
-        inspect.signature(made).bind()
+        inspect.signature(make).bind()
     except (TypeError, ValueError) as error:
-        fix = "write a class that is made without arguments"
-        raise Usage(f"the environment {name} cannot be made", evidence=str(error), fix=fix) from None
-    for verb in ("reset", "step"):
-        if isinstance(made, type) and not callable(getattr(made, verb, None)):
-            fix = "write def reset(self, prompt, random) and def step(self, said)"
-            raise Usage(f"the environment {name} has no {verb}", fix=fix)
-    house = EnvironmentThreads(name, deadline)
-    return lambda: UserEnvironment(house, made)
+        fix = "write a class whose __init__ needs no arguments"
+        raise Usage(f"the environment {name} cannot be created", evidence=str(error), fix=fix) from None
+    for method in ("reset", "step"):
+        if isinstance(make, type) and not callable(getattr(make, method, None)):
+            fix = "write def reset(self, prompt, random) and def step(self, message)"
+            raise Usage(f"the environment {name} has no {method}", fix=fix)
+    threads = EnvironmentThreads(name, deadline)
+    return lambda: UserEnvironment(threads, make)
 
 
 class EnvironmentThreads:
-    """The threads in which plain methods run, shared by all conversations with one kind of environment."""
+    """The threads that run plain methods, shared by all conversations with one environment class."""
 
     def __init__(self, name: str, deadline: float) -> None:
         self.name, self.deadline = name, deadline
-        self._room = asyncio.Semaphore(AT_ONCE)
-        self._left = 0
+        self._free = asyncio.Semaphore(MAX_THREADS)
+        self._hung = 0
 
     async def call(self, method: Callable[..., Any], *args: Any) -> Any:
-        """What the method returns or raises; TimeoutError beyond the deadline."""
+        """The method's result or exception; TimeoutError beyond the deadline."""
         if inspect.iscoroutinefunction(method):
             async with asyncio.timeout(self.deadline):
                 return await method(*args)
-        async with self._room:
-            if self._left >= LEFT:
-                what = f"{LEFT} calls of the environment {self.name} took more than {self.deadline:g} s"
-                seen = "each runs on in a thread that nobody can end"
-                raise WorkerLost(what, evidence=seen, fix="bound what it does, or write async def")
-            answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-            Thread(target=_run, args=(answer, answer.get_loop(), method, args), daemon=True).start()
+        async with self._free:
+            if self._hung >= MAX_HUNG:
+                raise WorkerLost(
+                    f"{MAX_HUNG} calls of the environment {self.name} took more than {self.deadline:g} s",
+                    evidence="each one still runs in a thread that cannot be stopped",
+                    fix="limit the time of its methods, or make them async",
+                )
+            result: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            Thread(target=_run, args=(result, result.get_loop(), method, args), daemon=True).start()
             try:
                 async with asyncio.timeout(self.deadline):
-                    return await answer
+                    return await result
             except TimeoutError:
-                self._left += answer.cancelled()
+                self._hung += result.cancelled()
                 raise
 
 
-def _absent(verb: str) -> Callable[..., Any]:
-    def absent(*_: Any) -> Any:
-        raise TypeError(f"it has no {verb}")
+def _missing(method: str) -> Callable[..., Any]:
+    def missing(*_: Any) -> Any:
+        raise TypeError(f"it has no {method}")
 
-    return absent
+    return missing
 
 
-def _run(answer: asyncio.Future[Any], loop: asyncio.AbstractEventLoop, method: Callable[..., Any], args: Any) -> None:
-    """In a thread: the call, and its end told to the loop if there is still one."""
+def _run(result: asyncio.Future[Any], loop: asyncio.AbstractEventLoop, method: Callable[..., Any], args: Any) -> None:
+    """In a thread: call the method, and pass the result to the event loop if it is still open."""
     try:
         value, error = method(*args), None
     except BaseException as failure:
         value, error = None, failure
 
-    def tell() -> None:
-        if not answer.done():
+    def finish() -> None:
+        if not result.done():
             if error is None:
-                answer.set_result(value)
+                result.set_result(value)
             else:
-                answer.set_exception(error if isinstance(error, Exception) else RuntimeError(repr(error)))
+                result.set_exception(error if isinstance(error, Exception) else RuntimeError(repr(error)))
 
     try:
-        loop.call_soon_threadsafe(tell)
-    except RuntimeError:  # the loop is closed: nobody waits
+        loop.call_soon_threadsafe(finish)
+    except RuntimeError:  # the loop is closed: the caller is gone
         return
 
 
 class UserEnvironment:
-    """One environment in one conversation."""
+    """One instance of the user's class, for one conversation."""
 
-    def __init__(self, house: EnvironmentThreads, made: Callable[[], Any]) -> None:
-        self._house, self._made = house, made
+    def __init__(self, threads: EnvironmentThreads, make: Callable[[], Any]) -> None:
+        self._threads, self._make = threads, make
         self._inner: Any = None
 
     async def reset(self, prompt: Prompt, random: Random) -> Observation:
-        made = await self._tried("__init__", self._made)
-        if isinstance(made, Verdict):
-            return made
-        self._inner = made
-        return await self._asked("reset", prompt, random)
+        inner = await self._guarded("__init__", self._make)
+        if isinstance(inner, Verdict):
+            return inner
+        self._inner = inner
+        return await self._observe("reset", prompt, random)
 
-    async def step(self, said: str) -> Observation:
-        return await self._asked("step", said)
+    async def step(self, message: str) -> Observation:
+        return await self._observe("step", message)
 
-    async def recall(self, said: str, reply: Observation) -> Observation:
-        if not hasattr(self._inner, "recall"):
-            return await self.step(said)
-        failed = await self._tried("recall", self._inner.recall, said, reply)
-        return failed if isinstance(failed, Verdict) else reply
+    async def restore(self, message: str, observation: Observation) -> Observation:
+        if not hasattr(self._inner, "restore"):
+            return await self.step(message)
+        failure = await self._guarded("restore", self._inner.restore, message, observation)
+        return failure if isinstance(failure, Verdict) else observation
 
-    async def _asked(self, verb: str, *args: Any) -> Observation:
-        reply = await self._tried(verb, getattr(self._inner, verb, _absent(verb)), *args)
-        if isinstance(reply, Verdict):
-            return as_verdict(reply)
-        if isinstance(reply, str) and len(reply) > LONGEST:
-            return self._failed(verb, f"it said {len(reply)} characters")
-        if reply is not None and not isinstance(reply, str):
-            return self._failed(verb, f"it returned {type(reply).__name__}: expected text, None or a Verdict")
-        return reply
+    async def _observe(self, name: str, *args: Any) -> Observation:
+        observation = await self._guarded(name, getattr(self._inner, name, _missing(name)), *args)
+        if isinstance(observation, Verdict):
+            return as_verdict(observation)
+        if isinstance(observation, str) and len(observation) > MAX_CHARACTERS:
+            return self._failure(name, f"it returned {len(observation)} characters")
+        if observation is not None and not isinstance(observation, str):
+            return self._failure(name, f"it returned {type(observation).__name__}: expected text, None or a Verdict")
+        return observation
 
-    async def _tried(self, verb: str, method: Any, *args: Any) -> Any:
-        """What the method returns; a verdict with the cause where it fails."""
+    async def _guarded(self, name: str, method: Any, *args: Any) -> Any:
+        """The method's result; an unverifiable verdict with the cause if it fails."""
         try:
-            return await self._house.call(method, *args)
-        except GroupwiseError:  # not this conversation's fault
+            return await self._threads.call(method, *args)
+        except GroupwiseError:  # not the fault of this conversation
             raise
         except Exception as error:
-            ours = isinstance(error, TimeoutError) and not error.args
-            why = f"no answer within {self._house.deadline:g} s" if ours else f"{type(error).__name__}: {error}"
-            return self._failed(verb, why)
+            deadline = isinstance(error, TimeoutError) and not error.args
+            cause = f"no answer within {self._threads.deadline:g} s" if deadline else f"{type(error).__name__}: {error}"
+            return self._failure(name, cause)
 
-    def _failed(self, verb: str, why: str) -> Verdict:
-        return Verdict(Outcome.unverifiable, cause=f"{self._house.name}.{verb}: {why}"[:500])
+    def _failure(self, name: str, cause: str) -> Verdict:
+        return Verdict(Outcome.unverifiable, cause=f"{self._threads.name}.{name}: {cause}"[:500])

@@ -1,4 +1,4 @@
-"""Draws to rollouts: curricula, strategies, the sampler that strategies meet, the engine, and the buffer."""
+"""Rollouts: curricula, sampling strategies, the sampler, the native engine and the buffer."""
 
 from groupwise.data.rooms import open_room
 

@@ -1,4 +1,4 @@
-"""From the number of prompts that an iteration wants to rollouts worth training on."""
+"""The buffer: samples rollouts until an iteration has enough that pass the filter."""
 
 import asyncio
 from collections import Counter
@@ -40,7 +40,10 @@ UnverifiableRule = Literal["exclude", "wrong", "drop_group"]
 
 @dataclass(frozen=True, slots=True)
 class Rollouts:
-    """All that an iteration drew, in draw order, kept or not, in how many rounds, and how many are `missing` yet."""
+    """All rollouts of one iteration in draw order, selected or not.
+
+    `rounds` is the number of sampling rounds, `missing` the number of selected rollouts that are still wanted.
+    """
 
     all: tuple[Rollout, ...]
     rounds: int
@@ -48,49 +51,49 @@ class Rollouts:
 
     @property
     def selected(self) -> list[Rollout]:
-        """The kept ones."""
-        return [f for f in self.all if any(f.selected or ())]
+        """Rollouts with at least one selected sample."""
+        return [r for r in self.all if any(r.selected or ())]
 
     @property
     def dropped(self) -> list[Rollout]:
-        """The others; each says why in `cause`."""
-        return [f for f in self.all if not any(f.selected or ())]
+        """Rollouts without a selected sample; `cause` holds the reason."""
+        return [r for r in self.all if not any(r.selected or ())]
 
     @property
     def causes(self) -> Mapping[str, int]:
-        """Why rollouts were dropped, and how many for each reason."""
-        return Counter(f.cause for f in self.dropped)
+        """Number of dropped rollouts for each cause."""
+        return Counter(r.cause for r in self.dropped)
 
     @property
     def unverifiable(self) -> tuple[int, int, str]:
-        """How many answers could not be judged, of how many, and the first cause."""
-        verdicts = [s.verdict for f in self.all for s in f.samples if s.verdict is not None]
+        """The number of unverifiable samples, the number of samples with a verdict, and the first cause."""
+        verdicts = [s.verdict for r in self.all for s in r.samples if s.verdict is not None]
         causes = [v.cause for v in verdicts if v.outcome is Outcome.unverifiable]
         return len(causes), len(verdicts), causes[0] if causes else ""
 
     @property
     def metrics(self) -> dict[str, int]:
-        """What the rounds brought: every rollout is counted once, among the kept or under the cause of its leaving."""
-        unjudged, answers, _ = self.unverifiable
-        line = {
+        """Counts of the sampling rounds. Each rollout counts once: as selected, or under the cause of its drop."""
+        unverifiable, answers, _ = self.unverifiable
+        counts = {
             "rollout/rounds": self.rounds,
             "rollout/rollouts": len(self.all),
             "rollout/selected": len(self.selected),
             "rollout/dropped": len(self.dropped),
             "rollout/missing": self.missing,
-            "rollout/unverifiable": unjudged,
+            "rollout/unverifiable": unverifiable,
             "rollout/answers": answers,
         }
-        return line | {f"rollout/dropped/{cause}": n for cause, n in sorted(self.causes.items())}
+        return counts | {f"rollout/dropped/{cause}": n for cause, n in sorted(self.causes.items())}
 
 
 @dataclass(slots=True, eq=False)
 class Buffer:
-    """Draws prompts until an iteration has what it wants. All that it remembers is the curriculum's state.
+    """Samples rollouts until an iteration has enough selected ones. Its only state is the curriculum's.
 
-    `deadline` bounds a rollout, from its launch to its last verdict; `verdict_deadline` each verdict; in seconds.
-    `world` makes an environment for each sample, for the strategies that ask one; `journal` keeps what these answer,
-    and `frame` is what a chat template writes before and behind it.
+    `deadline` bounds a whole rollout, from its start to its last verdict; `verdict_deadline` bounds one verdict; both
+    in seconds. `environment` creates an environment for each sample, if the strategy uses one. `replay` records the
+    observations. `frame` holds the tokens that the chat template writes before and after an observation.
     """
 
     task: Task
@@ -111,27 +114,29 @@ class Buffer:
     def __post_init__(self) -> None:
         self._state = self.curriculum.init(self.task, self.seed)
 
-    async def take(self, n: int, group_size: int, strategy: Strategy, keep: Filter, refill: int) -> Rollouts:
-        """Rollouts until `n` are kept: at most `refill` further rounds, each for exactly those still missing.
+    async def take(self, n: int, group_size: int, strategy: Strategy, filter: Filter, refill: int) -> Rollouts:
+        """Sample rollouts until `n` are selected. A refill round draws exactly the missing number of prompts.
 
-        Nothing is remembered of a take that fails: it can be done again. WorkerLost for a rollout beyond its deadline.
+        There are at most `refill` rounds after the first. A call that raises changes no state and can be repeated.
+        Raises WorkerLost when a rollout exceeds its deadline.
         """
-        state, taken, rounds = self._state, [], 0
+        state, collected, rounds = self._state, [], 0
         missing = n
         while missing and rounds <= refill:
             state, draws = self.curriculum.draw(state, self.task, missing, group_size)
             if not draws:
                 break
-            rollouts = [self._filtered(f, keep) for f in await together(self._rollout(d, strategy) for d in draws)]
+            finished = await together(self._rollout(draw, strategy) for draw in draws)
+            rollouts = [self._filtered(rollout, filter) for rollout in finished]
             state = self.curriculum.observe(state, rollouts)
-            taken += rollouts
-            missing -= sum(any(f.selected or ()) for f in rollouts)
+            collected += rollouts
+            missing -= sum(any(r.selected or ()) for r in rollouts)
             rounds += 1
         self._state = state
-        return Rollouts(tuple(taken), rounds, missing)
+        return Rollouts(tuple(collected), rounds, missing)
 
     def pack(self, rollouts: Sequence[Rollout], *, version: int = 0) -> Batch:
-        """The kept samples as one batch. With `unverifiable = "wrong"`, unverifiable outcomes are wrong in it."""
+        """The selected samples as one batch. With `unverifiable = "wrong"`, unverifiable outcomes become wrong."""
         batch = pack(rollouts, version=version)
         if self.unverifiable != "wrong":
             return batch
@@ -140,10 +145,11 @@ class Buffer:
         )
 
     def state(self) -> Any:
-        """The curriculum's state: JSON, and all that a resumed run needs of the rollout side."""
+        """The curriculum's state as JSON. A resumed run needs no other state of the rollout side."""
         return self._state
 
     def restore(self, state: Any) -> None:
+        """Continue from a state that `state()` returned."""
         self._state = state
 
     async def _rollout(self, draw: Draw, strategy: Strategy) -> Rollout:
@@ -152,26 +158,26 @@ class Buffer:
             seed=self.seed, deadline=self.verdict_deadline, environment=self.environment, replay=self.replay,
             frame=self.frame,
         )  # fmt: skip
-        return await _in_time(strategy, sampler, self.deadline)
+        return await _within_deadline(strategy, sampler, self.deadline)
 
-    def _filtered(self, rollout: Rollout, keep: Filter) -> Rollout:
-        """The rollout with `kept` for each sample. Keep sees what the method's statistics will see."""
+    def _filtered(self, rollout: Rollout, filter: Filter) -> Rollout:
+        """The rollout with `selected` for each sample. The filter gets the same batch as the method's statistics."""
         batch = self.pack([rollout])
-        unjudged = batch.outcome == Outcome.unverifiable
-        stays = torch.zeros_like(unjudged)
-        judged = (~unjudged).nonzero().squeeze(1)
+        unverifiable = batch.outcome == Outcome.unverifiable
+        selected = torch.zeros_like(unverifiable)
+        judged = (~unverifiable).nonzero().squeeze(1)
         cause = ""
         if not len(judged):
-            cause = "unverifiable" if len(unjudged) else "empty"
-        elif self.unverifiable == "drop_group" and bool(unjudged.any()):
+            cause = "unverifiable" if len(unverifiable) else "empty"
+        elif self.unverifiable == "drop_group" and bool(unverifiable.any()):
             cause = "unverifiable"
         else:
-            stays[judged] = keep(batch.take(judged))
-            cause = "" if bool(stays.any()) else name_of(keep)
-        marks = iter(stays.tolist())  # of what was packed: answers that the strategy itself did not leave out
-        before = rollout.selected or (True,) * len(rollout.samples)
-        kept = tuple(s.role == "answer" and b and next(marks) for s, b in zip(rollout.samples, before))
-        return replace(rollout, selected=kept, cause=cause)
+            selected[judged] = filter(batch.take(judged))
+            cause = "" if bool(selected.any()) else name_of(filter)
+        marks = iter(selected.tolist())  # one for each packed sample: the answers that the strategy did not exclude
+        by_strategy = rollout.selected or (True,) * len(rollout.samples)
+        marked = tuple(s.role == "answer" and b and next(marks) for s, b in zip(rollout.samples, by_strategy))
+        return replace(rollout, selected=marked, cause=cause)
 
 
 async def answers(
@@ -188,31 +194,31 @@ async def answers(
     deadline: float = 600.0,
     verdict_deadline: float = 60.0,
     environment: Callable[[], Environment] | None = None,
-    journal: Replay | None = None,
+    replay: Replay | None = None,
     frame: tuple[Ids, Ids] = ((), ()),
 ) -> list[Rollout]:
-    """`n` answers to each prompt with their verdicts, beside any run: no state is read or written.
+    """Sample and verify `n` answers to each prompt, independent of a run: no state is read or written.
 
-    Prompt i is draw i under `purpose`, so the same question is asked with the same random numbers whenever it is asked.
+    Prompt i is draw i under `purpose`, so repeated calls use the same random numbers.
     """
     samplers = [
         DrawSampler(
             draw=Draw(i, prompt, n), engine=engine, verifier=verifier, tokenizer=tokenizer, sampling=sampling,
-            seed=seed, purpose=purpose, deadline=verdict_deadline, environment=environment, replay=journal,
+            seed=seed, purpose=purpose, deadline=verdict_deadline, environment=environment, replay=replay,
             frame=frame,
         )
         for i, prompt in enumerate(prompts)
     ]  # fmt: skip
-    return await together(_in_time(strategy, s, deadline) for s in samplers)
+    return await together(_within_deadline(strategy, s, deadline) for s in samplers)
 
 
-async def _in_time(strategy: Strategy, sampler: DrawSampler, deadline: float) -> Rollout:
-    waited: list[str] = []
+async def _within_deadline(strategy: Strategy, sampler: DrawSampler, deadline: float) -> Rollout:
+    pending: list[str] = []
 
-    def look() -> None:
-        waited.extend(f"{what} ({n} times)" for what, n in sampler.awaiting.items() if n)
+    def record_pending() -> None:
+        pending.extend(f"{callee} ({n} times)" for callee, n in sampler.awaiting.items() if n)
 
-    watch = asyncio.get_running_loop().call_later(deadline, look)  # due just before the timeout itself
+    timer = asyncio.get_running_loop().call_later(deadline, record_pending)  # fires just before the timeout
     limit = asyncio.timeout(deadline)
     try:
         async with limit:
@@ -221,9 +227,9 @@ async def _in_time(strategy: Strategy, sampler: DrawSampler, deadline: float) ->
         if not limit.expired():
             raise
         raise WorkerLost(
-            f"draw {sampler.draw.id} brought no rollout within {deadline:g} seconds",
-            evidence=f"it waited for {', '.join(waited) or 'its strategy'}",
-            fix="look whether the engine or the verifier hangs, or raise machine.deadline",
+            f"draw {sampler.draw.id} produced no rollout within {deadline:g} seconds",
+            evidence=f"it waited for {', '.join(pending) or 'its strategy'}",
+            fix="check whether the engine or the verifier hangs, or raise machine.deadline",
         ) from None
     finally:
-        watch.cancel()
+        timer.cancel()

@@ -1,4 +1,4 @@
-"""One environment in one conversation, heard through the journal."""
+"""One conversation with an environment, replayed from the log after a kill."""
 
 import json
 from collections.abc import Callable
@@ -11,48 +11,49 @@ from groupwise.data import Environment, Observation, Prompt, Replay, Sample
 
 
 class ReplayMismatch(Exception):
-    """Asked again after a kill, an environment says something else than before: the conversation cannot go on."""
+    """A restored environment returned another observation than the replay log: the conversation cannot continue."""
 
 
 @dataclass(slots=True, eq=False)
 class Conversation:
-    """What was answered before a kill is heard again from the journal, and not asked again.
+    """Queries the environment, or returns the logged observation if the run was killed after it.
 
-    An environment stands where it stood only if it heard what it heard. So before the first new question it is begun
-    anew and told all that came before; `ReplayMismatch` where it does not answer as it did.
+    An environment has the same state only after the same messages. Before the first query that is not in the log, a
+    new environment is reset and restored with all logged messages and observations. `ReplayMismatch` if one differs.
     """
 
     environment: Environment
     replay: Replay | None
     name: str
-    """What tells this conversation from all others whose questions stand in the same journal."""
+    """Distinguishes this conversation from all others in the same replay log."""
     prompt: Prompt
     random: Callable[[], Random]
-    """Numbers for `reset`, the same for each sample of a draw: members of a group meet equal environment."""
-    reads: bool = True
-    """Whether answers from before a kill are heard at all. New ones are written in any case."""
-    past: list[tuple[str, Observation]] = field(default_factory=list)
-    """What was only read in the journal: what the model said, and what was answered."""
+    """The generator for `reset`, the same for each sample of a draw: members of a group get equal environments."""
+    use_log: bool = True
+    """Whether logged observations are returned. New observations are logged in both cases."""
+    replayed: list[tuple[str, Observation]] = field(default_factory=list)
+    """Messages and observations from the log that the environment has not been restored with yet."""
 
     async def reply(self, sample: Sample) -> Observation:
-        """The answer to the sample's last turn; to an empty sample, how the conversation opens."""
-        said = sample.last_turn.text
-        question = self._question(sample)
-        if self.reads and self.replay is not None and question in self.replay:
-            self.past.append((said, reply := self.replay[question]))
-            return reply
-        past, self.past = self.past, []
-        for i, (before, reply) in enumerate(past):
-            again = self.environment.restore(before, reply) if i else self.environment.reset(self.prompt, self.random())
-            if await again != reply:
+        """The observation after the sample's last turn; for an empty sample, the opening observation."""
+        message = sample.last_turn.text
+        key = self._key(sample)
+        if self.use_log and self.replay is not None and key in self.replay:
+            self.replayed.append((message, observation := self.replay[key]))
+            return observation
+        replayed, self.replayed = self.replayed, []
+        for i, (earlier, logged) in enumerate(replayed):
+            restored = self.environment.restore(earlier, logged) if i else self._reset()
+            if await restored != logged:
                 raise ReplayMismatch
-        reply = await (
-            self.environment.step(said) if sample.tokens else self.environment.reset(self.prompt, self.random())
-        )
+        observation = await (self.environment.step(message) if sample.tokens else self._reset())
         if self.replay is not None:
-            self.replay.write(question, reply)
-        return reply
+            self.replay.write(key, observation)
+        return observation
 
-    def _question(self, sample: Sample) -> str:
-        words: list[Any] = [self.name, sample.stream, sample.context, sample.tokens]
-        return sha256(json.dumps(words).encode()).hexdigest()[:32]
+    def _reset(self) -> Any:
+        return self.environment.reset(self.prompt, self.random())
+
+    def _key(self, sample: Sample) -> str:
+        fields: list[Any] = [self.name, sample.stream, sample.context, sample.tokens]
+        return sha256(json.dumps(fields).encode()).hexdigest()[:32]

@@ -1,4 +1,4 @@
-"""Which prompts come next."""
+"""Curricula: which prompts come next."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ SOCKET = "Curriculum"
 __all__ = ["Shuffled"]
 
 
-class Drawn(TypedDict):
-    """All that `Shuffled` remembers: what names its orders, and how many draws the run has made."""
+class ShuffledState(TypedDict):
+    """State of `Shuffled`: the seed of its permutations, and the number of draws so far."""
 
     seed: int
     drawn: int
@@ -24,26 +24,26 @@ class Drawn(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Shuffled:
-    """Epoch after epoch, each in an order of its own: every prompt once before any comes again."""
+    """Random permutations: each epoch has a new order and contains every prompt once."""
 
-    def init(self, task: Task, seed: int) -> Drawn:
-        return Drawn(seed=seed, drawn=0)
+    def init(self, task: Task, seed: int) -> ShuffledState:
+        return ShuffledState(seed=seed, drawn=0)
 
-    def draw(self, state: Drawn, task: Task, n: int, group_size: int) -> tuple[Drawn, list[Draw]]:
+    def draw(self, state: ShuffledState, task: Task, n: int, group_size: int) -> tuple[ShuffledState, list[Draw]]:
         if not len(task):
-            raise BadData("the task has no prompts", fix="give a task with prompts outside its held-out part")
+            raise BadData("the task has no prompts", fix="use a task with prompts outside its held-out split")
         seed, first = state["seed"], state["drawn"]
         draws = []
         for i in range(first, first + n):
             epoch, place = divmod(i, len(task))
             draws.append(Draw(i, task[int(_order(seed, epoch, len(task))[place])], group_size))
-        return Drawn(seed=seed, drawn=first + n), draws
+        return ShuffledState(seed=seed, drawn=first + n), draws
 
-    def observe(self, state: Drawn, rollouts: Sequence[Rollout]) -> Drawn:
+    def observe(self, state: ShuffledState, rollouts: Sequence[Rollout]) -> ShuffledState:
         return state
 
 
-@lru_cache(maxsize=4)  # an epoch is drawn in many small parts, and its order is a sort of all its prompts
+@lru_cache(maxsize=4)  # an epoch is drawn in many small parts, and its order takes a sort of all prompts
 def _order(seed: int, epoch: int, n: int) -> NDArray[np.int64]:
     order = permutation((seed, Purpose.CURRICULUM), epoch, 0, n)
     order.flags.writeable = False

@@ -1,8 +1,8 @@
-"""How an engine's tokens see each other: one new token a row, or whole contexts side by side.
+"""Attention layouts of the engine: decode (one new token per row) and prefill (whole contexts side by side).
 
-On one thread a row's numbers are the same bits whatever its mates, because nothing that is summed depends on them:
-matrix products see a multiple of `ROWS` rows, and attention adds up chunks of fixed positions (see `room`), of which
-those beyond a row's own end add exactly zero. A library's fused attention does not promise this for different key
+On one thread, a row's results are bit-identical for any other rows in the batch. No sum depends on the other rows:
+matrix products have a multiple of `ROWS` rows, and attention sums over chunks of fixed positions (see `chunk_end`).
+Positions beyond a row's end add exactly zero. A library's fused attention does not guarantee this for different key
 lengths.
 """
 
@@ -19,16 +19,19 @@ from groupwise.data import Ids
 from groupwise.models import attention, past
 
 ROWS = 8
+"""Matrix products have a multiple of this many rows."""
 KEYS = 64
+"""Positions in a chunk; twice as many after the first two chunks."""
 WIDE = 64
+"""Head dimension from which the transposed layout is faster on a CPU."""
 
 KeysValues = tuple[Float[Tensor, "layers kv w d"], Float[Tensor, "layers kv w d"]]
 RowsKeysValues = tuple[Float[Tensor, "layers _ kv _ d"], Float[Tensor, "layers _ kv _ d"]]
-Side = slice | Int[Tensor, " _"]
+RowIndex = slice | Int[Tensor, " _"]
 
 
 def padded(n: int, to: int) -> int:
-    """The least multiple of `to` that holds n, and at least one.
+    """`n` rounded up to a multiple of `to`, and at least `to`.
 
     >>> padded(0, 16), padded(16, 16), padded(17, 16)
     (16, 16, 32)
@@ -36,133 +39,134 @@ def padded(n: int, to: int) -> int:
     return max(-(-n // to), 1) * to
 
 
-def room(n: int) -> int:
-    """Where the chunk of positions ends that holds the last of n: chunks of `KEYS`, after two of them twice as wide.
+def chunk_end(n: int) -> int:
+    """The end of the chunk that contains position n - 1. Two chunks have `KEYS` positions, later ones twice as many.
 
-    Few wide chunks keep products quick where rows are long, narrow ones at the start keep short rows small.
+    Wide chunks keep products fast for long rows; narrow ones at the start keep short rows small.
 
-    >>> room(0), room(64), room(65), room(129), room(300)
+    >>> chunk_end(0), chunk_end(64), chunk_end(65), chunk_end(129), chunk_end(300)
     (64, 64, 128, 256, 384)
     """
     return padded(n, KEYS if n <= 2 * KEYS else 2 * KEYS)
 
 
 def chunks(n: int) -> list[slice]:
-    """The chunks that hold n positions.
+    """The chunks that cover n positions.
 
     >>> chunks(200)
     [slice(0, 64, None), slice(64, 128, None), slice(128, 256, None)]
     """
     ends = [0]
     while ends[-1] < n:
-        ends.append(room(ends[-1] + 1))
+        ends.append(chunk_end(ends[-1] + 1))
     return [slice(*pair) for pair in pairwise(ends)]
 
 
-def shareable(context: int) -> int:
-    """How many of a context's tokens rows read in one copy of them: all but the last, which is a row's own to forward.
+def shared_tokens(context: int) -> int:
+    """The number of a context's tokens whose keys and values all its rows share: all but the last.
 
-    Short ones are not worth products of their own.
+    Each row forwards the last token itself. Short contexts share nothing: a separate product would cost more.
 
-    >>> shareable(64), shareable(65), shareable(200)
+    >>> shared_tokens(64), shared_tokens(65), shared_tokens(200)
     (0, 64, 199)
     """
     return context - 1 if context > KEYS else 0
 
 
 def transposed(x: Float[Tensor, "*_ d"]) -> bool:
-    """Whether a product has such keys or values first, and values stand along the positions that it sums over.
+    """Whether to use the transposed layout: keys as the left operand, values stored position-contiguous.
 
-    Wide heads are read from memory up to three times as fast that way on a CPU; bfloat16 is read more slowly.
+    On a CPU this reads wide heads up to three times as fast; bfloat16 would be slower.
 
-    >>> swapped(torch.zeros(3, 128)), swapped(torch.zeros(3, 32)), swapped(torch.zeros(3, 128, dtype=torch.bfloat16))
-    (True, False, False)
+    >>> [transposed(torch.zeros(3, d, dtype=dtype)) for d, dtype in ((128, None), (32, None), (128, torch.bfloat16))]
+    [True, False, False]
     """
     return x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64) and x.shape[-1] >= WIDE
 
 
-def side(rows: Sequence[int], device: torch.device) -> Side:
-    """Rows as an index: those that stand side by side are read where they lie, not copied."""
+def row_index(rows: Sequence[int], device: torch.device) -> RowIndex:
+    """Rows as an index: a slice for consecutive rows, which avoids a copy."""
     if list(rows) == list(range(rows[0], rows[0] + len(rows))):
         return slice(rows[0], rows[0] + len(rows))
     return torch.tensor(rows, device=device)
 
 
 @dataclass(frozen=True, slots=True)
-class Common:
-    """Rows that begin with the same tokens, and the one copy of the keys and values of these.
+class SharedPrefix:
+    """Rows with the same prefix, and one copy of the prefix's keys and values.
 
-    The rows are padded to a multiple of `ROWS` with repetitions, so that no product depends on how many there are.
+    The rows are padded to a multiple of `ROWS` with repetitions, so no product depends on their number.
     """
 
     keys: Float[Tensor, "layers kv w d"]
     values: Float[Tensor, "layers kv w d"]
-    many: int
-    rows: Side
-    asks: Side
+    count: int
+    rows: RowIndex
+    padded_rows: RowIndex
 
     @classmethod
-    def of(cls, known: KeysValues, rows: Sequence[int], device: torch.device) -> "Common":
+    def of(cls, prefix: KeysValues, rows: Sequence[int], device: torch.device) -> "SharedPrefix":
         filled = [*rows, *[rows[-1]] * (padded(len(rows), ROWS) - len(rows))]
-        return cls(*known, len(rows), side(rows, device), side(filled, device))
+        return cls(*prefix, len(rows), row_index(rows, device), row_index(filled, device))
 
-    def look(
+    def partial_attention(
         self, layer: int, q: Float[Tensor, "n kv queries d"], first: Int[Tensor, " n"] | None, softcap: float | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """For each of the rows: its highest score, and relative to it what it sees and its weight.
+        """The softmax over the prefix in parts: each row's maximal score, weighted values and sum of weights.
 
-        A row sees positions from `first` on (None: all).
+        Values and weights are relative to the maximum. A row attends to positions from `first` on (None: all).
         """
         kv, queries = q.shape[1:3]
-        asks = q[self.asks].transpose(0, 1).flatten(1, 2)
-        score = _capped(asks @ self.keys[layer].mT, softcap)
+        query = q[self.padded_rows].transpose(0, 1).flatten(1, 2)
+        score = _capped(query @ self.keys[layer].mT, softcap)
         if first is not None:
-            gone = torch.arange(score.shape[-1], device=q.device) < first[self.asks].repeat_interleave(queries)[:, None]
-            score = score.masked_fill(gone, -torch.inf)
+            position = torch.arange(score.shape[-1], device=q.device)
+            hidden = position < first[self.padded_rows].repeat_interleave(queries)[:, None]
+            score = score.masked_fill(hidden, -torch.inf)
         top = score.amax(-1, keepdim=True)
         if first is not None:
-            top = top.clamp(min=torch.finfo(top.dtype).min)  # of a row that sees nothing here
+            top = top.clamp(min=torch.finfo(top.dtype).min)  # for a row that attends to nothing here
         weight = (score - top).exp_()
-        found = (top, weight @ self.values[layer], weight.sum(-1, keepdim=True))
-        top, seen, total = (x.view(kv, -1, queries, x.shape[-1]).transpose(0, 1)[: self.many] for x in found)
-        return top, seen, total
+        parts = (top, weight @ self.values[layer], weight.sum(-1, keepdim=True))
+        top, out, total = (x.view(kv, -1, queries, x.shape[-1]).transpose(0, 1)[: self.count] for x in parts)
+        return top, out, total
 
 
 @dataclass(frozen=True, slots=True)
 class Decode:
-    """One new token a row: it writes its key and value behind the row's own, and sees them all, and what is common.
+    """One new token per row: append its key and value to the row's cache; attend to the cache and the shared prefix.
 
-    Rows beyond the `mask` are padding for the products: they see nothing.
+    Rows beyond the `mask` are padding for the products and attend to nothing.
     """
 
-    own: Sequence[RowsKeysValues]
-    """By chunks of positions: products read memory that is in one microbatch several times as fast."""
+    cache: Sequence[RowsKeysValues]
+    """Keys and values in chunks of positions: products read contiguous memory several times as fast."""
     position: Int[Tensor, " n"]
     place: Int[Tensor, " live"]
     writes: Sequence[tuple[int, Int[Tensor, " _"], Int[Tensor, " _"]]]
-    """By chunk: which rows write their token there, and at which of its places."""
+    """For each chunk that is written: its number, the rows, and their positions within the chunk."""
     mask: Float[Tensor, "live 1 1 seen"]
-    common: Sequence[Common]
+    prefixes: Sequence[SharedPrefix]
 
     @classmethod
     def of(
         cls,
-        own: Sequence[RowsKeysValues],
+        cache: Sequence[RowsKeysValues],
         position: Int[Tensor, " n"],
         place: Int[Tensor, " live"],
         longest: int,
-        common: Sequence[Common] = (),
+        prefixes: Sequence[SharedPrefix] = (),
     ) -> "Decode":
-        """Rows stand at `position` of their text, the live ones at `place` of their room; none beyond `longest`."""
-        at = torch.arange(room(longest + 1), device=place.device)
-        mask = torch.zeros(len(place), len(at), dtype=own[0][0].dtype, device=place.device)
+        """The token of each row is at `position` in the text; live rows write it at `place` (at most `longest`)."""
+        at = torch.arange(chunk_end(longest + 1), device=place.device)
+        mask = torch.zeros(len(place), len(at), dtype=cache[0][0].dtype, device=place.device)
         mask = mask.masked_fill_(at > place[:, None], -torch.inf)[:, None, None]
         writes = []
         for number, c in enumerate(chunks(longest + 1)):
             rows = ((place >= c.start) & (place < c.stop)).nonzero().squeeze(1)
             if len(rows):
                 writes.append((number, rows, place[rows] - c.start))
-        return cls(own, position, place, writes, mask, common)
+        return cls(cache, position, place, writes, mask, prefixes)
 
     def attend(
         self,
@@ -176,49 +180,49 @@ class Decode:
     ) -> Float[Tensor, "n heads d"]:
         n, (kv, d), swap = len(self.place), k.shape[1:], transposed(k)
         for chunk, rows, at in self.writes:
-            keys, values = self.own[chunk]
-            own = slice(n) if len(rows) == n else rows
-            keys[layer][rows, :, at], values[layer][rows, :, at] = k[own], v[own]
+            keys, values = self.cache[chunk]
+            source = slice(n) if len(rows) == n else rows
+            keys[layer][rows, :, at], values[layer][rows, :, at] = k[source], v[source]
         padding = len(q) - n
         q = (q[:n] * d**-0.5).view(n, kv, -1, d)
-        microbatches = chunks(self.mask.shape[-1])
+        positions = chunks(self.mask.shape[-1])
         mask, first = self._within(window)
-        score = torch.cat([_times(q, keys[layer][:n].mT, swap) for _, (keys, _) in zip(microbatches, self.own)], -1)
+        score = torch.cat([_times(q, keys[layer][:n].mT, swap) for _, (keys, _) in zip(positions, self.cache)], -1)
         score = _capped(score, softcap) + mask
         top = score.amax(-1, keepdim=True)
-        before = [(one.rows, *one.look(layer, q, first, softcap)) for one in self.common]
-        for rows, high, _, _ in before:
-            top[rows] = torch.maximum(top[rows], high)
+        parts = [(prefix.rows, *prefix.partial_attention(layer, q, first, softcap)) for prefix in self.prefixes]
+        for rows, prefix_top, _, _ in parts:
+            top[rows] = torch.maximum(top[rows], prefix_top)
         weight = score.sub_(top).exp_()
-        seen, total = q.new_zeros(()), q.new_zeros(())
-        for c, (_, values) in zip(microbatches, self.own):
-            seen = seen + _times(weight[..., c], values[layer][:n], swap)
+        out, total = q.new_zeros(()), q.new_zeros(())
+        for c, (_, values) in zip(positions, self.cache):
+            out = out + _times(weight[..., c], values[layer][:n], swap)
             total = total + weight[..., c].sum(-1, keepdim=True)
-        for rows, high, values, mass in before:
-            share = (high - top[rows]).exp()
-            seen[rows] += share * values
-            total[rows] += share * mass
-        return F.pad((seen / total).reshape(n, -1, d), (0, 0, 0, 0, 0, padding))
+        for rows, prefix_top, values, weights in parts:
+            scale = (prefix_top - top[rows]).exp()
+            out[rows] += scale * values
+            total[rows] += scale * weights
+        return F.pad((out / total).reshape(n, -1, d), (0, 0, 0, 0, 0, padding))
 
     def _within(self, window: int | None) -> tuple[Tensor, Tensor | None]:
-        """The mask of each row's own room, and the first position it sees, where a window hides any (else None)."""
-        if window is None or window >= self.mask.shape[-1] + max((c.keys.shape[2] for c in self.common), default=0):
+        """The mask over each row's cache, and each row's first visible position if the window hides any (else None)."""
+        if window is None or window >= self.mask.shape[-1] + max((p.keys.shape[2] for p in self.prefixes), default=0):
             return self.mask, None
         at = torch.arange(self.mask.shape[-1], device=self.place.device)
-        gone = at <= self.place[:, None] - window
+        hidden = at <= self.place[:, None] - window
         first = self.position[: len(self.place)] + 1 - window
-        return self.mask.masked_fill(gone[:, None, None], -torch.inf), first
+        return self.mask.masked_fill(hidden[:, None, None], -torch.inf), first
 
 
 @dataclass(frozen=True, slots=True)
 class Prefill:
-    """Whole contexts side by side, each padded behind its end to a multiple of `ROWS` of its own."""
+    """Whole contexts side by side, each padded at its end to a multiple of `ROWS` tokens."""
 
     tokens: Int[Tensor, " n"]
     position: Int[Tensor, " n"]
     widths: tuple[int, ...]
-    seen: list[tuple[Float[Tensor, "n kv d"], Float[Tensor, "n kv d"]]]
-    """Keys and values, layer by layer, once the decoder has run."""
+    keys_values: list[tuple[Float[Tensor, "n kv d"], Float[Tensor, "n kv d"]]]
+    """Keys and values of each layer; filled while the decoder runs."""
 
     @classmethod
     def of(cls, contexts: Sequence[Ids], device: torch.device | str) -> "Prefill":
@@ -237,24 +241,24 @@ class Prefill:
         window: int | None = None,
         softcap: float | None = None,
     ) -> Float[Tensor, "n heads d"]:
-        self.seen.append((k, v))
+        self.keys_values.append((k, v))
         out = torch.empty_like(q)
         at = 0
-        for width, alike in groupby(self.widths):
-            own = slice(at, at := at + width * len(list(alike)))
-            a, b, c = (x[own].unflatten(0, (-1, width)).transpose(1, 2) for x in (q, k, v))
-            see = None if window is None or window >= width else past(width, q.device).triu(1 - window)
-            out[own] = attention(a, b, c, see, softcap).transpose(1, 2).flatten(0, 1)
+        for width, equal in groupby(self.widths):
+            block = slice(at, at := at + width * len(list(equal)))
+            a, b, c = (x[block].unflatten(0, (-1, width)).transpose(1, 2) for x in (q, k, v))
+            mask = None if window is None or window >= width else past(width, q.device).triu(1 - window)
+            out[block] = attention(a, b, c, mask, softcap).transpose(1, 2).flatten(0, 1)
         return out
 
-    def cut(self) -> list[KeysValues]:
-        """Keys and values of each context, its padding included."""
-        keys, values = (torch.stack(x).transpose(1, 2).split(self.widths, 2) for x in zip(*self.seen))
+    def split(self) -> list[KeysValues]:
+        """Keys and values of each context, including its padding."""
+        keys, values = (torch.stack(x).transpose(1, 2).split(self.widths, 2) for x in zip(*self.keys_values))
         return list(zip(keys, values))
 
 
 def _times(few: Tensor, many: Tensor, swap: bool) -> Tensor:
-    """`few @ many`: a row's few queries, or their weights, with its many keys or values."""
+    """`few @ many`: queries (few) with keys, or weights with values (many); `swap` computes the transposed product."""
     return (many.mT @ few.mT).mT if swap else few @ many
 
 

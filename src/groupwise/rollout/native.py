@@ -1,4 +1,4 @@
-"""The settings of the engine inside this process."""
+"""Settings of the native engine, which runs in the trainer's process."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -12,10 +12,10 @@ __all__ = ["Native"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Native:
-    """The engine inside this process: live rows at most, cached tokens at most, and how far it may be from the learner.
+    """The engine in the trainer's process: at most `rows` live rows and `cache_tokens` cached tokens.
 
-    `max_gap` bounds the difference between engine's and learner's log-prob of any token; beyond it the run stops.
-    `by_dtype` is what rounding alone comes to, with room to spare: 0.001, or 2 for bfloat16 weights (`GAPS`).
+    `max_gap` bounds the difference between the engine's and the learner's log-prob of a token; a larger one stops the
+    run. `by_dtype` leaves ample room for rounding: 0.001, or 2 for bfloat16 weights (`GAPS`).
     """
 
     rows: int = 256
@@ -29,7 +29,7 @@ class Native:
                 raise ValueError(f"{name} is {getattr(self, name)}\ntake at least {bound}")
 
     def build(self, model: Model, tokenizer: Tokenizer, *, seed: int, experts: Experts | None) -> NativeEngine:
-        """The engine over the learner's own model; `experts` are recorded where they are given."""
+        """The engine over the learner's model. If `experts` is given, it records the routes of all tokens."""
         return NativeEngine(
             model, tokenizer, seed=seed, rows=self.rows, cache_tokens=self.cache_tokens, experts=experts
         )

@@ -1,4 +1,4 @@
-"""The experts that an engine's tokens go to, written down where a method replays them."""
+"""Routes of the engine's tokens: the experts that each token was sent to, for router replay."""
 
 from collections.abc import Sequence
 
@@ -10,28 +10,29 @@ from groupwise.data import Ids
 from groupwise.models import Experts, Routes
 
 
-def prompts(routes: Routes, contexts: Sequence[Ids], widths: Sequence[int]) -> dict[Ids, tuple[bytes, ...]]:
-    """Where the tokens of contexts went that were read side by side, padded to these widths."""
-    read = routes.ids.split(list(widths))
-    return {context: routes.experts.written(ids[: len(context)]) for context, ids in zip(contexts, read)}
+def context_routes(routes: Routes, contexts: Sequence[Ids], widths: Sequence[int]) -> dict[Ids, tuple[bytes, ...]]:
+    """The routes of each context's tokens, from one prefill of all contexts padded to `widths`."""
+    ids = routes.ids.split(list(widths))
+    return {context: routes.experts.written(x[: len(context)]) for context, x in zip(contexts, ids)}
 
 
-class Written:
-    """Where the live rows' tokens went, one entry for each token that a row has made: that of the token before it."""
+class RowRoutes:
+    """The routes of live rows. Entry t is the route of the token before the row's t-th generated token."""
 
     def __init__(self, experts: Experts, rows: int, device: torch.device) -> None:
         self.experts = experts
         self.ids = torch.zeros(rows, 64, experts.routers, experts.each, dtype=torch.int16, device=device)
 
-    def write(self, routes: Routes, stem: Int[Tensor, " n"], made: Int[Tensor, " n"]) -> None:
-        """For rows on these stems that have made so many tokens: where the stems' newest tokens went."""
-        if int(made.max()) >= self.ids.shape[1]:
+    def write(self, routes: Routes, sequence: Int[Tensor, " n"], length: Int[Tensor, " n"]) -> None:
+        """Store the routes of the newest token of each row's sequence, for rows with `length` generated tokens."""
+        if int(length.max()) >= self.ids.shape[1]:
             self.ids = torch.cat([self.ids, torch.zeros_like(self.ids)], 1)
-        self.ids[torch.arange(len(made), device=made.device), made] = routes.ids[stem]
+        self.ids[torch.arange(len(length), device=length.device), length] = routes.ids[sequence]
 
     def move(self, to: list[int], source: list[int]) -> None:
-        """Rows `source` take the places `to`."""
+        """Copy rows `source` to rows `to`."""
         self.ids[to] = self.ids[source]
 
-    def of(self, row: int, made: int) -> tuple[bytes, ...]:
-        return self.experts.written(self.ids[row, :made])
+    def of(self, row: int, length: int) -> tuple[bytes, ...]:
+        """The routes of one row, as bytes per token."""
+        return self.experts.written(self.ids[row, :length])

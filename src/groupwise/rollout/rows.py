@@ -1,4 +1,4 @@
-"""The rows that an engine is generating, side by side in arrays: what one more token for all of them takes."""
+"""The engine's live rows as arrays, and one decoding step for all of them."""
 
 import asyncio
 from collections.abc import Sequence
@@ -11,30 +11,32 @@ from torch import Tensor
 
 from groupwise.data import Finish, Generation, GenerationRequest, Sampling
 from groupwise.models import Experts, Model, Routes, Tokenizer, choose, lineage, logprob_dtype, truncated, uniform
-from groupwise.rollout.layouts import ROWS, KeysValues, padded, room, shareable
-from groupwise.rollout.routes import Written
+from groupwise.rollout.layouts import ROWS, KeysValues, chunk_end, padded, shared_tokens
+from groupwise.rollout.routes import RowRoutes
 from groupwise.rollout.unique_sequences import UniqueSequences
 
 Distribution = tuple[float, float, int, float, int]
+"""Temperature, top_p, top_k, min_p, and the purpose of the random numbers."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Job:
-    """An ask on its way, and the future that its asker awaits."""
+    """A generation request and the future that its caller awaits."""
 
-    ask: GenerationRequest
-    answer: asyncio.Future[Generation]
+    request: GenerationRequest
+    future: asyncio.Future[Generation]
     routes: tuple[bytes, ...] = ()
-    """Experts that the context but its last token went to, once it is read."""
+    """The routes of the context without its last token, once it is prefilled."""
 
     @property
     def reach(self) -> int:
-        """Places that the row may come to fill with its own, beside what it reads in common."""
-        return room(len(self.ask.context) + self.ask.limit - shareable(len(self.ask.context)))
+        """Cache positions that the row may need, without the shared prefix."""
+        context = len(self.request.context)
+        return chunk_end(context + self.request.limit - shared_tokens(context))
 
 
 class Rows:
-    """Live rows are 0 to n; a row that leaves is replaced by the last, so no product is spent on holes."""
+    """Live rows are numbered 0 to n without gaps: the last row takes the place of a row that leaves."""
 
     def __init__(
         self, decoder: Model, tokenizer: Tokenizer, *, seed: int, rows: int, cache_tokens: int,
@@ -42,19 +44,19 @@ class Rows:
     ) -> None:  # fmt: skip
         self.tokenizer, self.seed = tokenizer, seed
         shape, weight = decoder.shape, next(decoder.parameters())
-        self.sequences = UniqueSequences(decoder, most=rows, cache_tokens=cache_tokens)
+        self.sequences = UniqueSequences(decoder, max_rows=rows, cache_tokens=cache_tokens)
         self.jobs: list[Job] = []
         self.distributions: list[Distribution] = []
-        self.stopping = 0
+        self.with_stop_strings = 0
         rows = padded(rows, ROWS)
-        on = {"dtype": torch.long, "device": weight.device}
-        self.sequence, self.newest, self.made, self.limit = (torch.zeros(rows, **on) for _ in range(4))
-        self.tokens = torch.zeros(rows, 64, **on)
+        long = {"dtype": torch.long, "device": weight.device}
+        self.sequence, self.newest, self.length, self.limit = (torch.zeros(rows, **long) for _ in range(4))
+        self.tokens = torch.zeros(rows, 64, **long)
         self.logp = torch.zeros(rows, 64, dtype=torch.float64, device=weight.device)
-        self.written = Written(experts, rows, weight.device) if experts else None
-        self.ends = torch.zeros(shape.vocabulary, dtype=torch.bool, device=weight.device)
-        self.ends[[t for t in tokenizer.eos if t < shape.vocabulary]] = True
-        # What random numbers are keyed by stays beside the generator, on the host.
+        self.routes = RowRoutes(experts, rows, weight.device) if experts else None
+        self.end_tokens = torch.zeros(shape.vocabulary, dtype=torch.bool, device=weight.device)
+        self.end_tokens[[t for t in tokenizer.eos if t < shape.vocabulary]] = True
+        # The keys of the random numbers stay on the host, where the generator runs.
         self.draw, self.stream = np.zeros(rows, np.uint64), np.zeros(rows, np.uint64)
         self.at, self.distribution = np.zeros(rows, np.uint64), np.zeros(rows, np.int64)
 
@@ -63,124 +65,129 @@ class Rows:
 
     @property
     def reach(self) -> int:
-        """Places of its own that the longest row may come to fill."""
+        """Cache positions that the longest row may need."""
         return max((job.reach for job in self.jobs), default=0)
 
-    def enter(self, jobs: Sequence[Job], known: KeysValues | None) -> None:
-        """Asks with one context become rows; `known` is all of that but its last token, which is read next."""
-        asks = [job.ask for job in jobs]
+    def enter(self, jobs: Sequence[Job], cached: KeysValues | None) -> None:
+        """Add rows for requests with one context. `cached` covers all of it but the last token, forwarded next."""
+        requests = [job.request for job in jobs]
         n = len(self.jobs)
-        own = slice(n, n + len(asks))
-        self.sequence[own] = self.sequences.enter(asks[0].context, known)
-        self.newest[own] = asks[0].context[-1]
-        self.made[own] = 0
-        self.limit[own] = torch.tensor([ask.limit for ask in asks], device=self.limit.device)
-        self.draw[own] = [ask.draw for ask in asks]
-        self.stream[own] = [lineage(ask.stream) for ask in asks]
-        self.at[own] = [ask.at for ask in asks]
-        self.distribution[own] = [self._distribution_of(ask) for ask in asks]
-        self.stopping += sum(bool(ask.sampling.stop) for ask in asks)
+        new = slice(n, n + len(requests))
+        self.sequence[new] = self.sequences.enter(requests[0].context, cached)
+        self.newest[new] = requests[0].context[-1]
+        self.length[new] = 0
+        self.limit[new] = torch.tensor([request.limit for request in requests], device=self.limit.device)
+        self.draw[new] = [request.draw for request in requests]
+        self.stream[new] = [lineage(request.stream) for request in requests]
+        self.at[new] = [request.at for request in requests]
+        self.distribution[new] = [self._distribution_of(request) for request in requests]
+        self.with_stop_strings += sum(bool(request.sampling.stop) for request in requests)
         self.jobs.extend(jobs)
 
     @torch.inference_mode()
     def advance(self) -> list[tuple[Job, Generation]]:
-        """One more token for every row; the jobs that are done with it leave. Versions are the caller's to write."""
+        """Sample one token for each row. Finished rows leave and are returned; the caller fills in their versions."""
         n = len(self.jobs)
         self.sequences.grow(n, self.sequences.longest + 1)
-        routes = Routes(self.written.experts) if self.written else None
-        token, logp = self._drawn(self.sequences.forward(routes), n)
-        if self.written is not None and routes is not None:
-            self.written.write(routes, self.sequence[:n], self.made[:n])
-        self._write(token[:n], logp[:n])
-        ended = self.ends[token[:n]]
-        if self.stopping:
-            ended = ended | self._stopped(ended)
-        done = (ended | (self.made[:n] >= self.limit[:n])).nonzero().squeeze(1)
+        routes = Routes(self.routes.experts) if self.routes else None
+        token, logp = self._sample_tokens(self.sequences.forward(routes), n)
+        if self.routes is not None and routes is not None:
+            self.routes.write(routes, self.sequence[:n], self.length[:n])
+        self._append(token[:n], logp[:n])
+        ended = self.end_tokens[token[:n]]
+        if self.with_stop_strings:
+            ended = ended | self._completes_stop(ended)
+        done = (ended | (self.length[:n] >= self.limit[:n])).nonzero().squeeze(1)
         return self.leave(done.tolist(), [Finish.stop if e else Finish.length for e in ended[done].tolist()])
 
     @torch.inference_mode()
     def leave(self, rows: Sequence[int], finishes: Sequence[Finish]) -> list[tuple[Job, Generation]]:
-        """These rows' answers as they stand; the rows are free again."""
-        made = self.made[list(rows)].tolist()
-        gone = [
+        """Remove these rows and return their generations so far."""
+        lengths = self.length[list(rows)].tolist()
+        finished = [
             (self.jobs[r], Generation(
-                tokens=tuple(self.tokens[r, :m].tolist()), logp=tuple(self.logp[r, :m].tolist()), versions=(),
-                finish=finish, routes=self.jobs[r].routes + self.written.of(r, m) if self.written and m else (),
+                tokens=tuple(self.tokens[r, :n].tolist()), logp=tuple(self.logp[r, :n].tolist()), versions=(),
+                finish=finish, routes=self.jobs[r].routes + self.routes.of(r, n) if self.routes and n else (),
             ))
-            for r, m, finish in zip(rows, made, finishes)
+            for r, n, finish in zip(rows, lengths, finishes)
         ]  # fmt: skip
-        self.stopping -= sum(bool(job.ask.sampling.stop) for job, _ in gone)
-        self._close(set(rows))
-        return gone
+        self.with_stop_strings -= sum(bool(job.request.sampling.stop) for job, _ in finished)
+        self._compact(set(rows))
+        return finished
 
-    def _close(self, holes: set[int]) -> None:
-        """Move the last rows into the holes; the others' stems part where they disagree."""
+    def _compact(self, removed: set[int]) -> None:
+        """Move the last rows to the removed places, and split sequences whose rows now differ."""
         n = len(self.jobs)
-        left = n - len(holes)
-        to = sorted(r for r in holes if r < left)
-        source = [r for r in range(left, n) if r not in holes]
+        left = n - len(removed)
+        to = sorted(r for r in removed if r < left)
+        source = [r for r in range(left, n) if r not in removed]
         if to:
-            for x in (self.sequence, self.newest, self.made, self.limit, self.tokens, self.logp):
+            for x in (self.sequence, self.newest, self.length, self.limit, self.tokens, self.logp):
                 x[to] = x[source]
             for x in (self.draw, self.stream, self.at, self.distribution):
                 x[to] = x[source]
-            if self.written is not None:
-                self.written.move(to, source)
+            if self.routes is not None:
+                self.routes.move(to, source)
             for r, s in zip(to, source):
                 self.jobs[r] = self.jobs[s]
         del self.jobs[left:]
-        self.sequence[:left] = self.sequences.part(self.sequence[:left], self.newest[:left])
+        self.sequence[:left] = self.sequences.split(self.sequence[:left], self.newest[:left])
 
-    def _drawn(self, logits: Float[Tensor, "stems v"], n: int) -> tuple[Int[Tensor, " n"], Float[Tensor, " n"]]:
-        """A token and its log-prob for every row: each row under its own law."""
-        stem = self.sequence[:n]
-        token, logp = torch.zeros_like(stem), torch.zeros(n, dtype=logprob_dtype(logits.dtype), device=logits.device)
+    def _sample_tokens(
+        self, logits: Float[Tensor, "sequences v"], n: int
+    ) -> tuple[Int[Tensor, " n"], Float[Tensor, " n"]]:
+        """A token and its log-prob for each row, from the row's own distribution."""
+        sequence = self.sequence[:n]
+        token, logp = (
+            torch.zeros_like(sequence),
+            torch.zeros(n, dtype=logprob_dtype(logits.dtype), device=logits.device),
+        )
         for number in sorted(set(self.distribution[:n].tolist())):
             temperature, top_p, top_k, min_p, purpose = self.distributions[number]
-            own = self.distribution[:n] == number
-            u = np.zeros(int(own.sum()))
+            mask = self.distribution[:n] == number
+            u = np.zeros(int(mask.sum()))
             if temperature > 0:
-                u = uniform((self.seed, purpose), self.draw[:n][own], self.stream[:n][own], self.at[:n][own])
-            rows = torch.from_numpy(own.nonzero()[0]).to(stem.device)
-            law = truncated(logits, Sampling(temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p))
-            token[rows] = chosen = choose(law, torch.from_numpy(u).to(law.device), stem[rows])
-            logp[rows] = law[stem[rows], chosen]
+                u = uniform((self.seed, purpose), self.draw[:n][mask], self.stream[:n][mask], self.at[:n][mask])
+            rows = torch.from_numpy(mask.nonzero()[0]).to(sequence.device)
+            logprobs = truncated(logits, Sampling(temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p))
+            token[rows] = chosen = choose(logprobs, torch.from_numpy(u).to(logprobs.device), sequence[rows])
+            logp[rows] = logprobs[sequence[rows], chosen]
         return token, logp
 
-    def _write(self, token: Int[Tensor, " n"], logp: Float[Tensor, " n"]) -> None:
+    def _append(self, token: Int[Tensor, " n"], logp: Float[Tensor, " n"]) -> None:
         n = len(token)
-        made = self.made[:n]
-        if int(made.max()) >= self.tokens.shape[1]:
+        length = self.length[:n]
+        if int(length.max()) >= self.tokens.shape[1]:
             self.tokens = torch.cat([self.tokens, torch.zeros_like(self.tokens)], 1)
             self.logp = torch.cat([self.logp, torch.zeros_like(self.logp)], 1)
         row = torch.arange(n, device=token.device)
-        self.tokens[row, made] = token
-        self.logp[row, made] = logp.to(self.logp.dtype)
+        self.tokens[row, length] = token
+        self.logp[row, length] = logp.to(self.logp.dtype)
         self.newest[:n] = token
-        self.made[:n] += 1
+        self.length[:n] += 1
         self.at[:n] += np.uint64(1)
 
-    def _stopped(self, ended: Bool[Tensor, " n"]) -> Bool[Tensor, " n"]:
-        """Which rows' newest token completes a stop string of theirs. Only rows that have one are looked at."""
-        made = self.made.tolist()
-        said = [
-            bool(job.ask.sampling.stop) and not over and self._completes(job.ask, self.tokens[r, : made[r]])
-            for r, (job, over) in enumerate(zip(self.jobs, ended.tolist()))
+    def _completes_stop(self, ended: Bool[Tensor, " n"]) -> Bool[Tensor, " n"]:
+        """Whether each row's newest token completes one of its stop strings. Rows without stop strings are skipped."""
+        lengths = self.length.tolist()
+        stopped = [
+            bool(job.request.sampling.stop) and not end and self._has_stop(job.request, self.tokens[r, : lengths[r]])
+            for r, (job, end) in enumerate(zip(self.jobs, ended.tolist()))
         ]
-        return torch.tensor(said, device=ended.device)
+        return torch.tensor(stopped, device=ended.device)
 
-    def _completes(self, ask: GenerationRequest, tokens: Int[Tensor, " n"]) -> bool:
-        # A string of c characters has at most 4 c bytes, and a token at least one: no earlier token can belong to it.
-        reach = 4 * max(map(len, ask.sampling.stop)) + 4
+    def _has_stop(self, request: GenerationRequest, tokens: Int[Tensor, " n"]) -> bool:
+        # A string of c characters has at most 4 c bytes and a token at least one, so earlier tokens cannot be in it.
+        reach = 4 * max(map(len, request.sampling.stop)) + 4
         newest = tokens[-reach:].tolist()
-        earlier = ask.context[max(len(ask.context) - ask.at, len(ask.context) + len(newest) - reach) :]
+        earlier = request.context[max(len(request.context) - request.at, len(request.context) + len(newest) - reach) :]
         text, ends = self.tokenizer.decode_with_ends((*earlier, *newest))
         before = ends[-2] if len(ends) > 1 else 0
-        return any(text.find(stop, max(0, before - len(stop) + 1)) >= 0 for stop in ask.sampling.stop)
+        return any(text.find(stop, max(0, before - len(stop) + 1)) >= 0 for stop in request.sampling.stop)
 
-    def _distribution_of(self, ask: GenerationRequest) -> int:
-        s = ask.sampling
-        law = (s.temperature, s.top_p, s.top_k, s.min_p, ask.purpose)
-        if law not in self.distributions:
-            self.distributions.append(law)
-        return self.distributions.index(law)
+    def _distribution_of(self, request: GenerationRequest) -> int:
+        s = request.sampling
+        distribution = (s.temperature, s.top_p, s.top_k, s.min_p, request.purpose)
+        if distribution not in self.distributions:
+            self.distributions.append(distribution)
+        return self.distributions.index(distribution)

@@ -1,4 +1,4 @@
-"""What a strategy meets: the concrete `Sampler`, one a draw."""
+"""The `Sampler` of one draw: a strategy's access to engine, verifier, environment and random numbers."""
 
 import asyncio
 import math
@@ -40,10 +40,10 @@ T = TypeVar("T")
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class DrawSampler:
-    """One draw's door to the engine, the verifier and random numbers.
+    """Access to the engine, the verifier, the environment and random numbers, for one draw.
 
-    `sampling.max_tokens` is the budget of a whole sample, however often it is extended and whatever is inserted.
-    `deadline` bounds each verdict and each call outside, in seconds.
+    `sampling.max_tokens` is the budget of a whole sample, including all extensions and inserted tokens.
+    `deadline` bounds each verdict and each call through `outside`, in seconds.
     """
 
     draw: Draw
@@ -59,12 +59,12 @@ class DrawSampler:
     frame: tuple[Ids, Ids] = ((), ())
     started: int = 0
     awaiting: Counter[str] = field(default_factory=Counter)
-    """What this draw waits for at the moment, and how often."""
+    """The callees that this draw waits for now, each with its number of pending calls."""
     conversations: dict[Ids, Conversation] = field(default_factory=dict)
-    """The conversations with environments, by the stream of their sample."""
+    """Conversations with environments, by the stream of their sample."""
 
     def start(self, context: Ids, n: int = 1, *, group: int = 0, role: str = "answer") -> list[Sample]:
-        """Empty samples, each with random numbers of its own, counted over the whole draw."""
+        """Empty samples. Each has its own random numbers: streams are numbered over the whole draw."""
         first, self.started = self.started, self.started + n
         limit = self.sampling.max_tokens
         return [
@@ -72,23 +72,23 @@ class DrawSampler:
         ]
 
     async def extend(self, sample: Sample, *, limit: int | None = None) -> Sample:
-        """The sample until it ends, or with `limit` more tokens: then it stays open (`finish` is None).
+        """Generate until the sample ends, or for `limit` tokens; in that case it stays open (`finish` is None).
 
-        A sample that has ended comes back as it is, unless something was inserted behind its end.
+        A finished sample is returned unchanged, unless tokens were inserted after its end.
         """
         if sample.finish is not None and (not sample.origin or sample.origin[-1] >= 0):
             return sample
         budget = sample.limit - len(sample.tokens)
-        more, finish = budget if limit is None else min(limit, budget), None
-        while more > 0:
-            ask = GenerationRequest(
-                context=sample.context + sample.tokens, limit=more, draw=self.draw.id, stream=sample.stream,
+        left, finish = budget if limit is None else min(limit, budget), None
+        while left > 0:
+            request = GenerationRequest(
+                context=sample.context + sample.tokens, limit=left, draw=self.draw.id, stream=sample.stream,
                 at=len(sample.tokens), sampling=self.sampling, purpose=self.purpose,
             )  # fmt: skip
             with self._awaiting("the engine"):
-                span = await self.engine.sample(ask)
-            sample = sample.with_tokens(span.tokens, span.versions, span.logp, span.routes)
-            more, finish = more - len(span.tokens), span.finish
+                new = await self.engine.sample(request)
+            sample = sample.with_tokens(new.tokens, new.versions, new.logp, new.routes)
+            left, finish = left - len(new.tokens), new.finish
             if finish is not Finish.cut:
                 break
         if finish is not Finish.stop:
@@ -97,60 +97,62 @@ class DrawSampler:
         return replace(sample, finish=finish, text=text, ends=ends)
 
     async def sample(self, context: Ids, n: int = 1, *, group: int = 0, role: str = "answer") -> list[Sample]:
-        """`n` whole answers to one context."""
+        """`n` complete answers to one context."""
         return await together(self.extend(s) for s in self.start(context, n, group=group, role=role))
 
     async def verify(self, samples: Sequence[Sample]) -> list[Sample]:
-        """The samples in their order, each with its verdict on the draw's prompt.
+        """The samples in the given order, each with its verdict.
 
-        A verifier that fails on an answer makes it unverifiable; only a typed error, which is no answer's, is raised.
+        If the verifier raises an exception, the sample is unverifiable. Only a GroupwiseError is raised: it is not the
+        fault of one answer.
         """
         return await together(self._judged(s) for s in samples)
 
     async def reply(self, sample: Sample) -> Observation:
-        """What the sample's environment answers to its last turn; to an empty sample, how it opens the conversation.
+        """The environment's observation after the sample's last turn; for an empty sample, the opening observation.
 
-        `ReplayMismatch` where the environment cannot be restored to its state before a kill. The conversation must then
-        start again from the empty sample, with a new environment. Usage where the run has none.
+        `ReplayMismatch` if the environment cannot be restored after a kill. The next call has a new environment, so the
+        conversation must start over from the empty sample. Usage if the recipe has no environment.
         """
         if self.environment is None:
-            fix = "say --environment calculator_tools, or my_file:MyEnvironment with --use my_file.py"
-            raise Usage("a strategy asks for an environment, and the recipe names none", fix=fix)
-        talk = self.conversations.get(sample.stream)
-        if talk is None:
+            fix = "add --environment calculator_tools, or my_file:MyEnvironment with --use my_file.py"
+            raise Usage("the strategy needs an environment, and the recipe has none", fix=fix)
+        conversation = self.conversations.get(sample.stream)
+        if conversation is None:
             name = f"{self.purpose} {self.draw.id} {self.sampling.temperature}"
-            talk = Conversation(self.environment(), self.replay, name, self.draw.prompt, self.random)
-            self.conversations[sample.stream] = talk
+            conversation = Conversation(self.environment(), self.replay, name, self.draw.prompt, self.random)
+            self.conversations[sample.stream] = conversation
         with self._awaiting("the environment"):
             try:
-                return await talk.reply(sample)
+                return await conversation.reply(sample)
             except ReplayMismatch:
-                self.conversations[sample.stream] = replace(talk, environment=self.environment(), reads=False, past=[])
+                restarted = replace(conversation, environment=self.environment(), use_log=False, replayed=[])
+                self.conversations[sample.stream] = restarted
                 raise
 
-    def append(self, sample: Sample, words: str) -> Sample:
-        """The sample with an environment's words behind its own, open again, and the template's (`frame`) around them.
+    def append(self, sample: Sample, text: str) -> Sample:
+        """Append an observation, enclosed in the tokens of the chat template (`frame`), and reopen the sample.
 
-        What `CountedText` count is counted. BadData for words that have no tokens.
+        The counts of a `CountedText` are added to the sample's. BadData for text that cannot be tokenized.
         """
-        before, ids, after = conversation_turn(self.tokenizer, self.frame, sample.tokens, words)
-        if isinstance(words, CountedText):
-            sample = sample.add_counts(words.counts)
+        before, ids, after = conversation_turn(self.tokenizer, self.frame, sample.tokens, text)
+        if isinstance(text, CountedText):
+            sample = sample.add_counts(text.counts)
         return sample.insert(before, TEMPLATE).insert(ids, ENVIRONMENT).insert(after, TEMPLATE).with_finish(None)
 
     async def score(self, context: Ids, sample: Sample) -> tuple[float, ...]:
-        """The log-prob of each of the sample's tokens, had it been an answer to `context`."""
+        """The log-prob of each of the sample's tokens as an answer to `context`."""
         with self._awaiting("the engine"):
             return await self.engine.score(context, sample.tokens)
 
     async def outside(self, call: Callable[..., Awaitable[T]], *args: Any) -> T:
-        """What a tool, an environment or a judge answers. TimeoutError beyond the deadline."""
-        with self._awaiting(_named(call)):
+        """Call a tool, an environment or a judge. TimeoutError beyond the deadline."""
+        with self._awaiting(_callee(call)):
             async with asyncio.timeout(self.deadline):
                 return await call(*args)
 
     def random(self, *key: int) -> Random:
-        """A generator named by the draw and the key: no order of calls matters."""
+        """A random generator, keyed by the draw and `key`: the order of calls does not matter."""
         return keyed_random((self.seed, Purpose.STRATEGY), self.purpose, self.draw.id, *key)
 
     async def _judged(self, sample: Sample) -> Sample:
@@ -158,8 +160,8 @@ class DrawSampler:
             limit = asyncio.timeout(self.deadline)
             try:
                 async with limit:
-                    verdict = _sound(await self.verifier(self.draw.prompt, sample))
-            except GroupwiseError:  # not this answer's fault: a pool of workers that is gone, say
+                    verdict = _validated(await self.verifier(self.draw.prompt, sample))
+            except GroupwiseError:  # not the fault of this answer, for example a lost worker pool
                 raise
             except Exception as error:
                 cause = f"{type(error).__name__}: {error}"
@@ -169,25 +171,25 @@ class DrawSampler:
         return replace(sample, verdict=verdict)
 
     @contextmanager
-    def _awaiting(self, what: str) -> Iterator[None]:
-        self.awaiting[what] += 1
+    def _awaiting(self, callee: str) -> Iterator[None]:
+        self.awaiting[callee] += 1
         try:
             yield
         finally:
-            self.awaiting[what] -= 1
+            self.awaiting[callee] -= 1
 
 
-def _sound(verdict: Any) -> Verdict:
-    """The verdict itself, or an unverifiable one that says what is wrong with it."""
-    wrong = ""
+def _validated(verdict: Any) -> Verdict:
+    """The verdict, or an unverifiable one with the cause if it is invalid."""
+    cause = ""
     if not isinstance(verdict, Verdict) or not isinstance(verdict.outcome, Outcome):
-        wrong = f"the verifier said {verdict!r:.200}, which is no Verdict"
+        cause = f"the verifier returned {verdict!r:.200}, which is not a Verdict"
     elif verdict.score is not None and not 0 <= verdict.score <= 1:
-        wrong = f"the verifier's score is {verdict.score}, outside [0, 1]"
+        cause = f"the verifier's score is {verdict.score}, outside [0, 1]"
     elif not all(math.isfinite(x) for x in verdict.parts.values()):
-        wrong = f"a part of the verifier's score is not finite: {dict(verdict.parts)}"
-    return Verdict(Outcome.unverifiable, cause=wrong) if wrong else verdict
+        cause = f"a part of the verifier's score is not finite: {dict(verdict.parts)}"
+    return Verdict(Outcome.unverifiable, cause=cause) if cause else verdict
 
 
-def _named(call: Any) -> str:
+def _callee(call: Any) -> str:
     return getattr(call, "__name__", type(call).__name__)

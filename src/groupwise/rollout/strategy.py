@@ -1,4 +1,4 @@
-"""How a draw becomes a rollout."""
+"""Sampling strategies: independent answers, and conversations with an environment."""
 
 from dataclasses import dataclass, replace
 from itertools import count
@@ -13,7 +13,7 @@ __all__ = ["Independent", "Turns"]
 
 @dataclass(frozen=True, slots=True)
 class Independent:
-    """`draw.n` answers to the prompt, each on its own, as one group."""
+    """`draw.n` independent answers to the prompt, as one group."""
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         answers = await sampler.sample(draw.prompt.context, draw.n)
@@ -22,13 +22,13 @@ class Independent:
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """`draw.n` conversations with the recipe's environment, as one group: the model speaks, the environment answers.
+    """`draw.n` conversations with the recipe's environment, as one group: model and environment take turns.
 
-    One ends when the environment has nothing more to say, and then the model's last turn is the answer that is judged;
-    or when it gives the verdict itself. At `most` turns of the model's, or where the environment's next words would use
-    up `max_tokens`, it is cut short as any answer is (`length`), and the last turn judged. One sample is one
-    conversation: only what the model said is trained on, and the budget counts what the environment said too.
-    Counted is `failed`, a conversation that the environment broke off: it raised, was late, or said what is no answer.
+    A conversation ends when the environment returns None; the verifier then judges the model's last turn. It also ends
+    when the environment returns a verdict. After `most` turns of the model, or when the next observation would use up
+    `max_tokens`, it is cut with the finish `length`, and the last turn is judged. One sample is one conversation. Only
+    the model's tokens are trained; the budget includes the environment's tokens. The count `failed` is 1 for a
+    conversation that the environment aborted: it raised, timed out, or returned an invalid observation.
     """
 
     most: int = 8
@@ -38,34 +38,36 @@ class Turns:
             raise ValueError(f"most is {self.most}: a conversation has at least one turn\ntake 1 or more")
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
-        begun = sampler.start(draw.prompt.context, draw.n)
-        return Rollout(draw, tuple(await together(self._judged(sampler, sample) for sample in begun)))
+        samples = sampler.start(draw.prompt.context, draw.n)
+        return Rollout(draw, tuple(await together(self._judged(sampler, sample) for sample in samples)))
 
     async def _judged(self, sampler: Sampler, sample: Sample) -> Sample:
         try:
             sample, verdict = await self._converse(sampler, sample)
-        except ReplayMismatch:  # the environment stands elsewhere than before a kill: begin again with it
+        except ReplayMismatch:  # the environment could not be restored after a kill: start over with a new one
             sample, verdict = await self._converse(sampler, sample)
         failed = verdict is not None and verdict.outcome is Outcome.unverifiable
         if verdict is None:
             (answer,) = await sampler.verify([sample.last_turn])
-            assert answer.verdict is not None, "verify gives each sample a verdict"
+            assert answer.verdict is not None, "verify returns a verdict for each sample"
             verdict = answer.verdict
         return sample.with_verdict(verdict).add_counts({"failed": int(failed)})
 
     async def _converse(self, sampler: Sampler, sample: Sample) -> tuple[Sample, Verdict | None]:
-        """The whole conversation, and the verdict if it ended with one."""
+        """The finished conversation, and the verdict if the environment returned one."""
         for turn in count():
-            reply = await sampler.reply(sample)
-            if isinstance(reply, Verdict):
-                return sample, reply
-            if reply is None and turn:
+            observation = await sampler.reply(sample)
+            if isinstance(observation, Verdict):
+                return sample, observation
+            if observation is None and turn:
                 return sample, None
-            if reply is not None:
+            if observation is not None:
                 try:
-                    longer = sampler.append(sample, reply)
+                    longer = sampler.append(sample, observation)
                 except BadData as error:
-                    return sample, Verdict(Outcome.unverifiable, cause=f"the environment spoke: {error.what}")
+                    return sample, Verdict(
+                        Outcome.unverifiable, cause=f"the observation cannot be tokenized: {error.what}"
+                    )
                 if turn == self.most or len(longer.tokens) >= sample.limit:
                     return replace(sample, counts=longer.counts).with_finish(Finish.length), None
                 sample = longer

@@ -1,4 +1,4 @@
-"""Waiting for several coroutines at once, so that none is left behind when one fails."""
+"""Run several coroutines at once; if one fails, cancel the others."""
 
 import asyncio
 from collections.abc import Coroutine, Iterable
@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 async def together(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Their results in the given order. The first failure cancels the others and is raised as it is.
+    """Their results in the given order. The first exception cancels the other coroutines and is raised unchanged.
 
     >>> async def twice(x): return 2 * x
     >>> asyncio.run(together([twice(1), twice(2)]))

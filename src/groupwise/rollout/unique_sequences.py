@@ -1,4 +1,4 @@
-"""The texts that an engine is writing, each once for all rows that agree on it so far: what one forward takes."""
+"""The distinct sequences of the engine's live rows: rows with equal tokens so far share one forward."""
 
 import torch
 import torch.nn.functional as F
@@ -8,78 +8,83 @@ from torch import Tensor
 from groupwise.data import Ids
 from groupwise.models import Model, Routes
 from groupwise.rollout.cache import RowCache
-from groupwise.rollout.layouts import ROWS, Common, Decode, KeysValues, padded, shareable
+from groupwise.rollout.layouts import ROWS, Decode, KeysValues, SharedPrefix, padded, shared_tokens
 
 
 class UniqueSequences:
-    """Texts that differ, side by side: 0 to n, without holes, so that no product is spent on what rows share.
+    """Distinct sequences, numbered 0 to n without gaps. Rows with equal tokens so far use the same sequence.
 
-    Each row of the engine knows its stem's number. That a row's numbers do not depend on its mates (see `layouts`)
-    makes one forward for all rows of a stem the same to the bit as one for each.
+    Each row of the engine stores the number of its sequence. A row's results do not depend on the other rows (see
+    `layouts`), so one forward for all rows of a sequence is bit-identical to one forward per row.
     """
 
-    def __init__(self, decoder: Model, *, most: int, cache_tokens: int) -> None:
+    def __init__(self, decoder: Model, *, max_rows: int, cache_tokens: int) -> None:
         self.decoder = decoder
         shape, weight = decoder.shape, next(decoder.parameters())
         self.cache = RowCache(
             shape.layers, shape.kv_heads, shape.head_dim,
             bound=cache_tokens, dtype=weight.dtype, device=weight.device,
         )  # fmt: skip
-        self.token, self.position, self.place = torch.zeros(3, padded(most, ROWS), dtype=torch.long).to(weight.device)
-        self.begins: list[KeysValues | None] = []
-        self._common: list[Common] | None = None
+        self.token, self.position, self.place = torch.zeros(3, padded(max_rows, ROWS), dtype=torch.long).to(
+            weight.device
+        )
+        self.prefixes: list[KeysValues | None] = []
+        self._shared: list[SharedPrefix] | None = None
 
     def __len__(self) -> int:
-        return len(self.begins)
+        return len(self.prefixes)
 
     @property
     def longest(self) -> int:
-        """The furthest place of its own that a stem's next token takes."""
+        """The largest cache position of any sequence's next token."""
         return int(self.place[: len(self)].max()) if len(self) else 0
 
     @property
-    def common(self) -> list[Common]:
-        """The stems by the beginning that they read in common."""
-        if self._common is None:
-            alike: dict[int, tuple[KeysValues, list[int]]] = {}
-            for row, known in enumerate(self.begins):
-                if known is not None:
-                    alike.setdefault(id(known[0]), (known, []))[1].append(row)
-            self._common = [Common.of(known, rows, self.token.device) for known, rows in alike.values()]
-        return self._common
+    def shared(self) -> list[SharedPrefix]:
+        """The sequences grouped by their shared prefix."""
+        if self._shared is None:
+            groups: dict[int, tuple[KeysValues, list[int]]] = {}
+            for number, prefix in enumerate(self.prefixes):
+                if prefix is not None:
+                    groups.setdefault(id(prefix[0]), (prefix, []))[1].append(number)
+            self._shared = [SharedPrefix.of(prefix, rows, self.token.device) for prefix, rows in groups.values()]
+        return self._shared
 
     def grow(self, rows: int, positions: int) -> None:
-        """Make room for as many stems as there are rows, of so many positions."""
+        """Allocate room for `rows` sequences of `positions` tokens."""
         self.cache.grow(padded(rows, ROWS), positions, len(self))
 
-    def enter(self, context: Ids, known: KeysValues | None) -> int:
-        """The number of a new text. `known` is all of it but its last token, which is read next."""
-        new, common = len(self), shareable(len(context))
-        self.token[new], self.position[new], self.place[new] = context[-1], len(context) - 1, len(context) - 1 - common
-        if known is not None:
-            self.cache.enter(new, *(x[:, :, common:] for x in known))
-        self.begins.append((known[0][:, :, :common], known[1][:, :, :common]) if known is not None and common else None)
-        self._common = None
+    def enter(self, context: Ids, cached: KeysValues | None) -> int:
+        """Add a sequence and return its number. `cached` covers the context without its last token, forwarded next."""
+        new, shared = len(self), shared_tokens(len(context))
+        self.token[new], self.position[new], self.place[new] = context[-1], len(context) - 1, len(context) - 1 - shared
+        prefix = None
+        if cached is not None:
+            self.cache.enter(new, *(x[:, :, shared:] for x in cached))
+            prefix = (cached[0][:, :, :shared], cached[1][:, :, :shared]) if shared else None
+        self.prefixes.append(prefix)
+        self._shared = None
         return new
 
     def forward(self, routes: Routes | None = None) -> Float[Tensor, "padded v"]:
-        """Logits after each stem's newest token, which now belongs to what it remembers; `routes` are written there."""
+        """Logits after each sequence's newest token, which enters the cache. The routes are written to `routes`."""
         n, longest = len(self), self.longest
         full = padded(n, ROWS)
-        layout = Decode.of(self.cache.chunks, self.position[:full], self.place[:n], longest, self.common)
-        told = {"routes": routes} if routes else {}
-        logits = self.decoder.head(self.decoder(self.token[:full], layout, **told))
+        layout = Decode.of(self.cache.chunks, self.position[:full], self.place[:n], longest, self.shared)
+        recording = {"routes": routes} if routes else {}
+        logits = self.decoder.head(self.decoder(self.token[:full], layout, **recording))
         self.position[:n] += 1
         self.place[:n] += 1
         return logits
 
-    def part(self, stem: Int[Tensor, " rows"], token: Int[Tensor, " rows"]) -> Int[Tensor, " rows"]:
-        """The number of each row's stem from now on: rows of one go on together where their newest tokens are equal.
+    def split(self, sequence: Int[Tensor, " rows"], token: Int[Tensor, " rows"]) -> Int[Tensor, " rows"]:
+        """Split sequences where their rows' newest tokens differ. Returns each row's new sequence number.
 
-        The first of those who part keeps the place, others copy it; a stem that no row is on makes room.
+        The first continuation of a sequence keeps its place in the cache, the others copy it. Sequences without rows
+        are removed.
         """
         n, vocabulary = len(self), self.decoder.shape.vocabulary
-        pairs, of = (stem * vocabulary + token).unique(return_inverse=True)
+        pairs, index = (sequence * vocabulary + token).unique(return_inverse=True)
         source, count = pairs // vocabulary, len(pairs)
         stays = (source < count) & (source != F.pad(source, (1, 0), value=-1)[:count])
         free = torch.ones_like(stays)
@@ -87,11 +92,11 @@ class UniqueSequences:
         to, moved = free.nonzero().squeeze(1), source[~stays]
         number = source.masked_scatter(~stays, to)
         if len(to) or count < n:
-            self.cache.move(to, moved, self.longest)
+            self.cache.copy(to, moved, self.longest)
             self.position[to], self.place[to] = self.position[moved], self.place[moved]
-            self.position[count:n] = self.token[count:n] = 0  # what stands behind is inert, and always the same
-            begins = dict(zip(number.tolist(), source.tolist()))
-            self.begins = [self.begins[begins[i]] for i in range(count)]
-            self._common = None
+            self.position[count:n] = self.token[count:n] = 0  # unused places are inert and always the same
+            sources = dict(zip(number.tolist(), source.tolist()))
+            self.prefixes = [self.prefixes[sources[i]] for i in range(count)]
+            self._shared = None
         self.token[number] = pairs % vocabulary
-        return number[of]
+        return number[index]

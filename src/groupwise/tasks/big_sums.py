@@ -20,7 +20,7 @@ from random import Random
 from typing import Any
 
 from groupwise.data import Ids, Prompt
-from groupwise.environments.tools import Hermes, Malformed, calculate
+from groupwise.environments.tools import Hermes, MalformedCall, calculate
 from groupwise.tasks.calculator import is_held_out
 
 __all__ = ["BigSums"]
@@ -134,6 +134,6 @@ def _exchange(message: str) -> list[dict[str, Any]]:
     form = Hermes()
     try:
         answers = [calculate(**c.arguments) for c in form.calls(message)]
-    except Malformed as error:
+    except MalformedCall as error:
         answers = [f"error: {error}"]
-    return [{"role": "assistant", "content": message}, {"role": "tool", "content": form.told(answers)}]
+    return [{"role": "assistant", "content": message}, {"role": "tool", "content": form.render(answers)}]

@@ -115,7 +115,7 @@ class Runtime:
             deadline=self.recipe.machine.deadline,
             verdict_deadline=verdict_wait(self.recipe, self.verifier),
             environment=self.buffer.environment,
-            journal=self.buffer.replay,
+            replay=self.buffer.replay,
             frame=self.buffer.frame,
         )
 

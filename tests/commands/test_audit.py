@@ -40,8 +40,8 @@ def test_ones_own_function_on_ones_own_cases_beside_a_packaged_one(capsys) -> No
     own, last = (re.sub(" +", " ", line) for line in out.splitlines() if re.match(r"(my_file|last_)\S*  ", line))
     assert own.startswith("my_file:grade 1 50.0 % (9.5 .. 90.5) 1 50.0 % (9.5 .. 90.5) 0 ")
     assert last.startswith("last_number 0 0.0 % (0.0 .. 65.8) 1 50.0 % (9.5 .. 90.5) 0 ")
-    assert "accepted, and wrong\n  '4 or 5'  gold '4'  correct" in out
-    assert "rejected, and right\n  'four'  gold '4'  wrong" in out
+    assert "accepted, but wrong\n  '4 or 5'  gold '4'  correct" in out
+    assert "rejected, but right\n  'four'  gold '4'  wrong" in out
 
 
 @pytest.mark.t(39)
@@ -51,7 +51,7 @@ def test_no_wrong_answer_is_accepted_by_exact_means_and_the_command_says_so(caps
     out = told(capsys, "math(symbolic=False)", "--list", "1", "--cases", "cases.jsonl")
     row = next(line for line in out.splitlines() if line.startswith("math(symbolic=False) "))
     assert re.match(r"math\(symbolic=False\) +0   0\.0 % \(0\.0 \.\. ", row)
-    assert "accepted, and wrong" not in out and "more: --list" in out
+    assert "accepted, but wrong" not in out and "more: --list" in out
 
 
 def test_what_model_text_holds_is_harmless_in_a_terminal(capsys) -> None:
@@ -63,7 +63,7 @@ def test_what_model_text_holds_is_harmless_in_a_terminal(capsys) -> None:
 @pytest.mark.parametrize(
     "words,code,what",
     [
-        (["calculator_answer"], 2, "bring your own: --cases FILE.jsonl"),
+        (["calculator_answer"], 2, "use your own: --cases FILE.jsonl"),
         (["lst_number"], 2, "did you mean last_number?"),
         (["my_file:grade"], 2, "--use my_file.py"),
         (["last_number", "--cases", "absent.jsonl"], 3, "absent.jsonl cannot be read"),

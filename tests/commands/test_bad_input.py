@@ -127,7 +127,7 @@ def test_a_model_directory_that_cannot_be_used(home: Path, capsys: pytest.Captur
 
 def test_two_errors_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     told = refused(capsys, 2, "train", "--sinks", '["x"]', "--task", "none.jsonl", "--verifier", "exact")
-    assert "error: 2 things are wrong" in told and "no sink" in told and "there is no file none.jsonl" in told
+    assert "error: 2 errors" in told and "no sink" in told and "there is no file none.jsonl" in told
 
 
 # Tasks and verifiers

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from groupwise.__main__ import main
-from groupwise.commands.train import reached
+from groupwise.commands.train import accuracy_summary
 
 GROUPWISE = [sys.executable, "-m", "groupwise"]
 SMALL = ["--prompts", "4", "--method.group_size", "4", "--sampling.max_tokens", "12", "--evaluate.problems", "8"]
@@ -111,7 +111,7 @@ def test_evaluation_of_a_run_gives_the_numbers_that_it_wrote(run: Path, capsys: 
     again = capsys.readouterr().out.splitlines()  # the same model, as a directory
     assert again[:-1] == [head, greedy, *counts] and again[-1] == f"written: {run / 'again.json'}"
     assert main(["compare", str(run), str(run / "again.json")]) == 0
-    assert "B is better on 0 problems, A on 0, alike on 8" in capsys.readouterr().out
+    assert "B is better on 0 problems, A on 0, equal on 8" in capsys.readouterr().out
 
 
 def test_a_run_remembers_what_it_changed_of_its_method(run: Path) -> None:
@@ -154,9 +154,9 @@ def test_what_was_reached_is_the_first_and_the_last(tmp_path: Path) -> None:
     ]
     text = "".join(json.dumps({"iteration": i} | line) + "\n" for i, line in enumerate([*lines[:2], {}, lines[2], {}]))
     (tmp_path / "metrics.jsonl").write_text(text)
-    assert reached(tmp_path) == "\n  held-out greedy 0.300 -> 0.800  (95 % interval 0.700 .. 0.900)"
+    assert accuracy_summary(tmp_path) == "\n  held-out greedy 0.300 -> 0.800  (95 % interval 0.700 .. 0.900)"
     (tmp_path / "metrics.jsonl").write_text("")
-    assert reached(tmp_path) == ""
+    assert accuracy_summary(tmp_path) == ""
 
 
 def test_a_terminal_gets_one_live_line_that_fits_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,7 +214,7 @@ def test_a_reader_that_leaves_and_a_disk_that_is_full(tmp_path: Path) -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run([*GROUPWISE, "methods"], stdout=full, stderr=subprocess.PIPE, text=True, env=env)
     assert done.returncode == 6
-    assert done.stderr == "error: the output could not be written: no space left where it goes\n"
+    assert done.stderr == "error: the output could not be written: no space left on its disk\n"
 
 
 def test_two_runs_in_one_report(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ from groupwise.commands.compare import compare, differences, flat, pooled
 from groupwise.data import BadData, GroupwiseError, Usage
 from groupwise.evaluation.interval import averaged, paired
 from groupwise.evaluation.result import MAY_DIFFER, file_name, mean_of, number, read, write
-from tests.evaluation.test_evaluate import RIGHT, answered
+from tests.evaluation.test_evaluate import RIGHT, graded
 
 PROTOCOL: dict[str, Any] = {
     "model": {"name": "m", "sha256": "0" * 64},
@@ -48,7 +48,7 @@ def changed(path: str, value: Any) -> dict[str, Any]:
 
 
 def evaluation(right: Sequence[int], protocol: Mapping[str, Any] = PROTOCOL) -> dict[str, Any]:
-    return {"preset": None, "numbers": [number(answered(right, protocol["n"]), protocol)]}
+    return {"preset": None, "numbers": [number(graded(right, protocol["n"]), protocol)]}
 
 
 def written(path: Path, *numbers: tuple[Sequence[int], Mapping[str, Any]], **more: Any) -> Path:
@@ -76,7 +76,7 @@ def test_the_difference_is_told_with_its_paired_interval(two, capsys):
     assert lines[5] == row and low > 0
     assert [line.split()[0] for line in lines[6:-1]] == [f"pass@{k}" for k in (2, 4, 8, 16, 32)]
     better = sum(x > y for x, y in zip(BETTER, RIGHT))
-    assert lines[-1].strip() == f"B is better on {better} problems, A on 0, alike on {30 - better}"
+    assert lines[-1].strip() == f"B is better on {better} problems, A on 0, equal on {30 - better}"
     assert main(["compare", str(two[1]), str(two[0])]) == 0
     assert f"  {(a - b).mean():+.3f}  (-" in capsys.readouterr().out
 
@@ -85,7 +85,7 @@ def test_what_cannot_be_told_apart_says_so(tmp_path, capsys):
     a = written(tmp_path / "a.json", (RIGHT, PROTOCOL))
     assert main(["compare", str(a), str(a)]) == 0
     figures = [line for line in capsys.readouterr().out.splitlines() if "@" in line]
-    assert figures and all(line.endswith("0 is inside: not told apart") for line in figures)
+    assert figures and all(line.endswith("the interval contains 0") for line in figures)
 
 
 ALLOWED = {name for name, _ in flat(PROTOCOL) if any(name == m or name.startswith(f"{m}.") for m in MAY_DIFFER)}
@@ -109,7 +109,7 @@ def test_every_field_but_those_forbids_a_comparison_and_is_named(field: str, tmp
         return
     with pytest.raises(Usage) as refused:
         compare(str(a), str(b))
-    assert refused.value.what == "not taken in the same way: sums.jsonl, temperature 1"
+    assert refused.value.what == "the protocols differ: sums.jsonl, temperature 1"
     assert refused.value.evidence.startswith(f"{field}: ") and f"--allow {field}" in refused.value.fix
     assert len(refused.value.evidence.splitlines()) == 1
     assert compare(str(a), str(b), allow=[field]) == 0
@@ -142,14 +142,14 @@ def test_other_problems_and_fewer_of_them(tmp_path):
     with pytest.raises(Usage) as refused:
         compare(str(a), str(b), allow=["model"])
     assert [line.partition(":")[0] for line in refused.value.evidence.splitlines()] == ["task.problems", "task.sha256"]
-    with pytest.raises(Usage, match="never be paired"):  # nobody can allow that
+    with pytest.raises(Usage, match="cannot be paired"):  # --allow cannot allow it
         compare(str(a), str(b), allow=["task"])
 
 
 def test_evaluations_of_other_numbers(tmp_path):
     a = written(tmp_path / "a.json", (RIGHT, PROTOCOL))
     b = written(tmp_path / "b.json", (RIGHT, PROTOCOL), (RIGHT, PROTOCOL))
-    with pytest.raises(Usage, match="do not hold the same numbers") as refused:
+    with pytest.raises(Usage, match="have different numbers") as refused:
         compare(str(a), str(b))
     assert "b.json: sums.jsonl, temperature 1; sums.jsonl, temperature 1" in refused.value.evidence
 

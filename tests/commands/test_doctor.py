@@ -33,7 +33,7 @@ def test_it_tells_everything_and_ends_well(capsys):
 def test_with_bubblewrap_the_sandbox_is_tried(capsys):
     needed()
     found = told(capsys)["sandbox"]
-    assert found["ok"] and "filter of system calls" in found["seen"]
+    assert found["ok"] and "system-call filter" in found["seen"]
 
 
 def test_without_bubblewrap_it_says_how_to_get_it(capsys, monkeypatch, tmp_path):

@@ -199,7 +199,7 @@ def test_the_commands_that_look(capsys, tmp_path):
         (Usage("no", evidence="this", fix="that"), 2, "error: no\n  seen: this\n  do:   that\n"),
         (Storage("full"), 6, "error: full\n"),
         (KeyboardInterrupt(), 130, "interrupted\n"),
-        (RuntimeError("odd"), 1, "RuntimeError: odd\nthis is a bug of groupwise"),
+        (RuntimeError("odd"), 1, "RuntimeError: odd\nthis is a bug in groupwise"),
     ],
 )
 def test_errors_become_exit_codes(monkeypatch, capsys, error, code, told):

@@ -191,18 +191,18 @@ def fine(step): return torch.ones_like(step.advantage)
         "objective.aggregate = 'mine:whole'": "returned the shape ()",
         "objective.aggregate = 'mine:lost'": "a loss of nan",
         "objective.aggregate = 'mine:dear'": "AttributeError",
-        "filter = 'mine:some'": "not one truth value for 8 samples",
+        "filter = 'mine:some'": "not one boolean for each of 8 samples",
         "objective.aggregate = 'mine:fine'": "",
     }
     for line, told in cases.items():
         problems = errors_of(SMALL + f"[method]\n{line}", use=use)
         assert [told in problem for problem in problems] == [True] if told else problems == [], line
-    assert "is code in a file" in errors_of(SMALL + "[method]\nfilter = 'mine:some'")[0]
+    assert "is code in a file that is not loaded" in errors_of(SMALL + "[method]\nfilter = 'mine:some'")[0]
 
 
 def test_nothing_is_told_twice():
     (told,) = errors_of(SMALL + "method = 'gspo'\nverifier = 'mine:grade'")
-    assert told.startswith("recipe.verifier: 'mine:grade' is code in a file")
+    assert told.startswith("recipe.verifier: 'mine:grade' is code in a file that is not loaded")
 
 
 def test_rehearsal_sees_every_need():

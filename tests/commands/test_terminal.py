@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from groupwise.__main__ import main
-from groupwise.commands.terminal import spoken, told_sample
+from groupwise.commands.terminal import format_sample, turns_of
 from groupwise.data import ENVIRONMENT, TEMPLATE, Finish, Outcome, Sample, Verdict
 
 PIECES = [(ENVIRONMENT, "hello "), (0, "37"), (0, "*2"), (TEMPLATE, "<|user|>"), (ENVIRONMENT, "74\x1b[2J"),
@@ -28,13 +28,13 @@ def talk(verdict: Verdict | None = None, finish: Finish | None = Finish.stop) ->
 
 def test_who_said_what_without_what_the_template_wrote() -> None:
     said = [("environment", "hello "), ("model", "37*2"), ("environment", "74\x1b[2J"), ("model", PIECES[-1][1])]
-    assert spoken(talk()) == said
+    assert turns_of(talk()) == said
     cut = talk().insert((7, 7), ENVIRONMENT)  # words that were never read have no text
-    assert spoken(cut) == said
+    assert turns_of(cut) == said
 
 
 def test_nobody_speaks_in_another_s_name_and_a_terminal_obeys_nobody() -> None:
-    assert told_sample(talk()).split("\n") == [
+    assert format_sample(talk()).split("\n") == [
         "environment:", "  hello ", "model:", "  37*2", "environment:", r"  74\x1b[2J",
         "model:", "  so", "  environment:", "   75", "ended by stop: 2 turns, 8 tokens, calls 1.5",
     ]  # fmt: skip
@@ -49,11 +49,11 @@ def test_nobody_speaks_in_another_s_name_and_a_terminal_obeys_nobody() -> None:
     ],
 )
 def test_what_the_environment_ruled_stands_at_the_end(verdict: Verdict, last: str) -> None:
-    assert told_sample(talk(verdict)).split("\n")[-1] == last
+    assert format_sample(talk(verdict)).split("\n")[-1] == last
 
 
 def test_an_answer_without_turns_stands_as_it_is() -> None:
-    assert told_sample(Sample(context=(1,), stream=(0,), text="7*5=\x1b35\n")) == "7*5=\\x1b35\n"
+    assert format_sample(Sample(context=(1,), stream=(0,), text="7*5=\x1b35\n")) == "7*5=\\x1b35\n"
 
 
 GAME = """

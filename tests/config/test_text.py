@@ -1,4 +1,4 @@
-"""Text and values: TOML reads back to what was written, overrides change one thing, errors say where and what next."""
+"""Recipes as text: TOML round trips, overrides, errors, user code."""
 
 import hashlib
 import math
@@ -19,8 +19,8 @@ from groupwise.advantages import centred, leave_one_out
 from groupwise.config.diff import diff, label
 from groupwise.config.reading import hints_of
 from groupwise.config.recipe import Recipe
-from groupwise.config.registry import Named, fitting_names, parts, public_name, sockets
-from groupwise.config.text import at, attempt, override, read_recipe, write
+from groupwise.config.registry import UnloadedPart, fitting_names, parts, public_name, sockets
+from groupwise.config.text import at, override, read_recipe, read_with_problems, write
 from groupwise.config.toml import keys_of
 from groupwise.config.user_code import Use, load_use
 from groupwise.data import Usage
@@ -34,7 +34,7 @@ REFERENCE = (("reference", InitialPolicy()),)
 
 
 def method_from(text: str, use: Use | None = None) -> Method:
-    """A method's own TOML, read through a recipe."""
+    """A method read from its TOML, as part of a recipe."""
     indented = "\n".join(f"[method.{line[1:]}" if line.startswith("[") else line for line in text.split("\n"))
     prompts = tomllib.loads(text)["minibatches"]
     return read_recipe(f"prompts = {prompts}\n[method]\n" + indented, (), use).method
@@ -44,7 +44,7 @@ def method_from(text: str, use: Use | None = None) -> Method:
 
 
 def values(hint: Any) -> st.SearchStrategy[Any]:
-    """Any value that a field of this type can hold, from what the rooms show."""
+    """Values of a field's type, including the public parts of its socket."""
     if hint is bool:
         return st.booleans()
     if hint is int:
@@ -77,8 +77,8 @@ def named(name: str) -> st.SearchStrategy[Any]:
 
 @st.composite
 def built(draw: st.DrawFn, cls: type) -> Any:
-    """A dataclass with some fields drawn; drawn anew where its constructor refuses the combination."""
-    chance = random.getstate()  # beartype draws from it; hypothesis takes that for a strategy that is not its own
+    """A dataclass with some fields drawn. Combinations that the constructor refuses are discarded."""
+    chance = random.getstate()  # beartype changes it, which hypothesis reports as a foreign source of randomness
     hints, given = hints_of(cls), {}
     for f in fields(cls):
         if get_origin(hints[f.name]) is tuple and "Memory" in str(hints[f.name]):
@@ -91,7 +91,7 @@ def built(draw: st.DrawFn, cls: type) -> Any:
     if cls is Method:
         given |= {"models": REFERENCE, "schedules": (), "shaping": given.get("shaping") or (rewards.Correctness(),)}
         given["models"] += tuple(
-            (name, InitialPolicy()) for name in sorted({m.model for m in wants(given)} - {"reference"})
+            (name, InitialPolicy()) for name in sorted({m.model for m in models_needed(given)} - {"reference"})
         )
         given["group_size"] = max(2, given.get("group_size", 2))
         given |= {name: max(1, given.get(name, 1)) for name in ("minibatches", "epochs")}
@@ -107,8 +107,8 @@ def built(draw: st.DrawFn, cls: type) -> Any:
         random.setstate(chance)
 
 
-def wants(given: dict[str, Any]) -> set[Any]:
-    """The models that drawn parts need, as names that a recipe could give."""
+def models_needed(given: dict[str, Any]) -> set[Any]:
+    """The models that the drawn parts need."""
     read = data.needs(
         tuple(part for value in given.values() for part in (value if isinstance(value, tuple) else (value,)))
     )
@@ -147,7 +147,7 @@ def test_the_packaged_recipe_reads_back_exactly():
 
 @settings(max_examples=30)
 @given(values(Method), values(Method))
-def test_no_line_of_difference_means_equal(a, b):
+def test_equal_methods_have_no_differences(a, b):
     assert (diff(a, b) == []) == (a == b)
     assert diff(a, a) == []
 
@@ -174,7 +174,7 @@ def test_every_part_is_found_by_its_name_and_fits_one_socket():
     assert "kl_k1" not in homes, "a metric is no penalty"
 
 
-def test_an_engine_is_a_part_whose_fields_are_its_kinds_own(tmp_path: Path) -> None:
+def test_an_engine_is_a_part_with_the_fields_of_its_kind(tmp_path: Path) -> None:
     recipe = read_recipe("", [("method", "gspo"), ("engine", '{ kind = "Native", rows = 7 }')])
     assert recipe.engine == Native(rows=7) and read_recipe(write(recipe)) == recipe
     assert read_recipe("", [("method", "gspo"), ("engine.rows", "7")]) == recipe
@@ -196,8 +196,8 @@ def test_an_engine_is_a_part_whose_fields_are_its_kinds_own(tmp_path: Path) -> N
     for kind, field, what in (
         ("mine:MyEngine", "rows", "MyEngine has no field 'rows'"),
         ("Native", "port", "Native has no field 'port'"),
-        ("mine:NoEngine", "port", "NoEngine is no EngineKind"),
-        ("Clip", "low", "Clip is no EngineKind"),
+        ("mine:NoEngine", "port", "NoEngine is not an EngineKind"),
+        ("Clip", "low", "Clip is not an EngineKind"),
     ):
         with pytest.raises(Usage, match=what):
             read_recipe("", [("method", "gspo"), ("engine", f'{{ kind = "{kind}", {field} = 1 }}')], use)
@@ -207,7 +207,7 @@ def test_an_engine_is_a_part_whose_fields_are_its_kinds_own(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("path", "text", "wanted"),
+    ("path", "text", "expected"),
     [
         ("group_size", "5", replace(dapo(), group_size=5)),
         ("objective.surrogate.high", "0.35", dapo(high=0.35)),
@@ -225,11 +225,11 @@ def test_an_engine_is_a_part_whose_fields_are_its_kinds_own(tmp_path: Path) -> N
         ("objective.surrogate", '{ kind = "Clip", low = 0.1 }', dapo(low=0.1, high=0.2)),
     ],
 )
-def test_override_changes_one_thing(path, text, wanted):
-    assert override(dapo(), path, text) == wanted
+def test_override_changes_one_thing(path, text, expected):
+    assert override(dapo(), path, text) == expected
 
 
-def test_all_overrides_are_seen_together():
+def test_overrides_are_applied_together():
     text = "prompts = 16\nmethod = 'gspo'"
     recipe = read_recipe(text, [("prompts", "6"), ("method.minibatches", "3")])
     assert (recipe.prompts, recipe.method.minibatches) == (6, 3)
@@ -288,8 +288,8 @@ def test_schedules_become_numbers_by_the_code_of_overrides():
         read_recipe(text.format("objective.surrogate.lo"))
 
 
-def test_a_schedule_that_fails_in_the_middle_is_told_beforehand():
-    """Whole at its first and last iteration, 4.4 groups at the second."""
+def test_a_schedule_that_is_invalid_at_a_middle_iteration_raises_at_reading():
+    """A group size of 4.4 in the second iteration; whole numbers in the first and the last."""
     text = "iterations = 100\n[method]\nbase = 'grpo'\nschedules = {{ group_size = {{ kind = 'Ramp', {} }} }}"
     with pytest.raises(Usage, match=r"group_size: 4\.4 is a number; expected a whole number"):
         read_recipe(text.format("start = 4, end = 8, over = 10"))
@@ -299,7 +299,7 @@ def test_a_schedule_that_fails_in_the_middle_is_told_beforehand():
 # Differences
 
 
-def test_the_difference_of_grpo_and_dapo_is_dapos_abstract():
+def test_the_difference_between_grpo_and_dapo():
     lines = diff(grpo(), dapo())
     assert lines == [
         "group_size: 64 -> 16",
@@ -315,7 +315,7 @@ def test_the_difference_of_grpo_and_dapo_is_dapos_abstract():
     assert "credit: every_token -> " in "\n".join(diff(grpo(), reinforce_pp()))
 
 
-def test_recipes_differ_by_whole_paths():
+def test_differences_between_recipes_have_dotted_paths():
     a = read_recipe("method = 'gspo'")
     b = read_recipe("method = 'gspo'\nmodel = 'else'", [("method.objective.surrogate.high", "0.5"), ("sinks", "wandb")])
     assert diff(a, b) == [
@@ -340,9 +340,9 @@ ERRORS = """
 method.objective.surrogate.hihg = 3
     recipe.method.objective.surrogate: Clip has no field 'hihg'; did you mean high?
 method.objective.aggregate = 'sequence_meen'
-    recipe.method.objective.aggregate: no part is called 'sequence_meen'; near it: sequence_mean, sequence_sum
+    recipe.method.objective.aggregate: unknown part 'sequence_meen'; similar: sequence_mean, sequence_sum
 method = 'grop'
-    recipe.method: no method is called 'grop'; did you mean grpo?
+    recipe.method: unknown method 'grop'; did you mean grpo?
 method = { base = 'gspo', grup_size = 4 }
     recipe.method: Method has no field 'grup_size'; did you mean group_size?
 modl = 'x'; method = 'gspo'
@@ -352,9 +352,9 @@ prompts = 'many'; method = 'gspo'
 prompts = 1.5; method = 'gspo'
     recipe.prompts: 1.5 is a number; expected a whole number
 prompts = true; method = 'gspo'
-    recipe.prompts: True is a truth value; expected a whole number
+    recipe.prompts: True is a boolean; expected a whole number
 optimizer.lr = true; method = 'gspo'
-    recipe.optimizer.lr: True is a truth value; expected a number
+    recipe.optimizer.lr: True is a boolean; expected a number
 task = 3; method = 'gspo'
     recipe.task: 3 is a whole number; expected a string
 method = 3
@@ -368,17 +368,17 @@ method.shuffle = 'cards'
 method.models = [['reference', 'InitialPolicy']]
     recipe.method.models: [['reference', 'InitialPolicy']] is a list; expected a table
 method.models.reference = 'Clip'
-    recipe.method.models.reference: Clip is no InitialPolicy
+    recipe.method.models.reference: Clip is not an InitialPolicy
 method.objective.aggregate = 'centred'
-    recipe.method.objective.aggregate: centred is no Aggregate
+    recipe.method.objective.aggregate: centred is not an Aggregate
 method.objective.aggregate = 'token_ratio'
-    recipe.method.objective.aggregate: token_ratio is no Aggregate
+    recipe.method.objective.aggregate: token_ratio is not an Aggregate
 method.objective.surrogate = 'Batch'
-    recipe.method.objective.surrogate: Batch is no Surrogate
+    recipe.method.objective.surrogate: Batch is not a Surrogate
 method.objective.surrogate.kind = 3
     recipe.method.objective.surrogate: kind: 3 is a whole number; expected the name of a part
 method.objective.aggregate.x = 1
-    recipe.method.objective.aggregate: the table names no part; there is budget_mean, group_mean
+    recipe.method.objective.aggregate: the table has no kind; the names are budget_mean, group_mean
 method.objective.aggregate = { kind = 'token_mean', x = 1 }
     recipe.method.objective.aggregate: token_mean has no constants, so no 'x'
 method.objective.penalties = ['KL']
@@ -408,51 +408,51 @@ prompts =
 """.strip().splitlines()
 
 
-@pytest.mark.parametrize(("text", "told"), list(zip(ERRORS[::2], map(str.strip, ERRORS[1::2]))))
-def test_errors_name_path_value_and_way_out(text, told):
+@pytest.mark.parametrize(("text", "message"), list(zip(ERRORS[::2], map(str.strip, ERRORS[1::2]))))
+def test_errors_name_path_value_and_fix(text, message):
     with pytest.raises(Usage) as raised:
         read_recipe(text.replace("; ", "\n") + "\n")
-    assert str(raised.value).startswith(told)
+    assert str(raised.value).startswith(message)
     assert raised.value.code == 2
 
 
-def test_several_errors_come_together():
+def test_several_errors_are_raised_together():
     text = (
         "modl = 1\nprompts = 'x'\nmethod = { base = 'gspo', group_size = 0, objective = { surrogate = { hihg = 1 } } }"
     )
-    _, problems = attempt(text)
-    told = [problem.what for problem in problems]
-    assert len(told) == 4
+    _, problems = read_with_problems(text)
+    messages = [problem.what for problem in problems]
+    assert len(messages) == 4
     for part in ("has no field 'modl'", "prompts: 'x'", "has no field 'hihg'", "group_size is 0"):
-        assert sum(part in line for line in told) == 1
-    with pytest.raises(Usage, match="4 things are wrong"):
+        assert sum(part in line for line in messages) == 1
+    with pytest.raises(Usage, match="4 errors"):
         read_recipe(text)
 
 
 @pytest.mark.parametrize(
-    ("path", "text", "told"),
+    ("path", "text", "message"),
     [
         ("objective.surrogate.hihg", "1", "method.objective.surrogate: Clip has no field 'hihg'"),
-        ("shaping.7.buffer", "1", "method.shaping: there is no element '7'"),
-        ("a b", "1", "'a b' is no path to a field"),
+        ("shaping.7.buffer", "1", "method.shaping: no element '7'"),
+        ("a b", "1", "'a b' is not a dotted path"),
         ("epochs", "often", "method.epochs: 'often' is a string"),
     ],
 )
-def test_overrides_tell_what_is_wrong(path, text, told):
+def test_errors_of_overrides(path, text, message):
     with pytest.raises(Usage) as raised:
         override(dapo(), path, text)
-    assert str(raised.value).startswith(told)
+    assert str(raised.value).startswith(message)
 
 
-def test_an_override_reaches_into_a_list_of_the_file():
+def test_an_override_changes_an_element_of_a_list():
     text = "prompts = 16\n[method]\nbase = 'grpo'\nobjective.penalties = [{ kind = 'KL', coefficient = 1 }]"
     recipe = read_recipe(text, [("method.objective.penalties.0.coefficient", "0.5")])
     assert recipe.method.objective.penalties[0].coefficient == 0.5
-    with pytest.raises(Usage, match="there is no element '1'"):
+    with pytest.raises(Usage, match="no element '1'"):
         read_recipe(text, [("method.objective.penalties.1.coefficient", "0.5")])
 
 
-def test_a_missing_file_is_told(tmp_path):
+def test_errors_of_files_that_cannot_be_read(tmp_path):
     with pytest.raises(Usage, match="cannot be read"):
         read_recipe(tmp_path / "none.toml")
     (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
@@ -460,12 +460,12 @@ def test_a_missing_file_is_told(tmp_path):
         read_recipe(tmp_path / "bytes.toml")
 
 
-def test_what_has_no_name_cannot_be_written():
-    with pytest.raises(Usage, match="no name that text could find again"):
+def test_a_part_without_a_name_cannot_be_written():
+    with pytest.raises(Usage, match="no name that a recipe can use"):
         write(replace(grpo(), filter=lambda rollout: rollout))
 
 
-# Code of one's own
+# User code
 
 MINE = """
 from dataclasses import dataclass
@@ -502,7 +502,7 @@ def mine(tmp_path) -> Path:
     return path
 
 
-def test_a_used_file_is_shown_before_it_runs(mine, capsys):
+def test_path_and_hash_of_a_file_are_printed_before_it_runs(mine, capsys):
     mine.write_text("print('running')\n" + MINE)
     use = load_use([mine])
     digest = hashlib.sha256(mine.read_bytes()).hexdigest()
@@ -512,7 +512,7 @@ def test_a_used_file_is_shown_before_it_runs(mine, capsys):
     assert "my_file" not in sys.modules
 
 
-def test_ones_own_parts_read_back(mine):
+def test_user_parts_read_back(mine):
     use = load_use([mine])
     text = """
     prompts = 16
@@ -530,36 +530,36 @@ def test_ones_own_parts_read_back(mine):
     assert "objective.aggregate: token_mean -> my_file:my_mean" in diff(dapo(), recipe.method)
 
 
-def test_ones_own_parts_are_only_named_where_nothing_is_imported(mine):
+def test_user_parts_are_unloaded_where_nothing_is_imported(mine):
     text = "method.objective.surrogate = { kind = 'my_file:MyClip', high = 3 }\nverifier = 'my_file:grade'"
-    recipe, problems = attempt(text)
-    assert problems == [] and recipe.method.objective.surrogate == Named("my_file:MyClip", (("high", 3),))
-    assert 'kind = "my_file:MyClip"' in write(recipe) and attempt(write(recipe)) == (recipe, [])
+    recipe, problems = read_with_problems(text)
+    assert problems == [] and recipe.method.objective.surrogate == UnloadedPart("my_file:MyClip", (("high", 3),))
+    assert 'kind = "my_file:MyClip"' in write(recipe) and read_with_problems(write(recipe)) == (recipe, [])
     assert "Clip(low=0.2, high=0.2, ratio=token_ratio) -> my_file:MyClip(high=3)" in diff(Method(), recipe.method)[0]
-    with pytest.raises(Usage, match="by its name only"):
+    with pytest.raises(Usage, match="is not loaded"):
         recipe.method.objective.surrogate(None)
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
-        ("aggregate = 'my_file:two'", "two is no Aggregate"),
-        ("aggregate = 'my_file:none'", "my_file.py has nothing called 'none'"),
-        ("surrogate = 'my_file:Odd'", "my_file:Odd is no dataclass"),
+        ("aggregate = 'my_file:two'", "two is not an Aggregate"),
+        ("aggregate = 'my_file:none'", "my_file.py does not define 'none'"),
+        ("surrogate = 'my_file:Odd'", "my_file:Odd is not a dataclass"),
         ("surrogate = { kind = 'my_file:MyClip', hihg = 3 }", "MyClip has no field 'hihg'; did you mean high?"),
         ("surrogate = 'your_file:MyClip'", "'your_file:MyClip' is code in a file"),
     ],
 )
-def test_ones_own_parts_are_examined(mine, text, told):
+def test_errors_of_user_parts(mine, text, message):
     with pytest.raises(Usage) as raised:
         read_recipe(f"[method.objective]\n{text}\n[method]", (), load_use([mine]))
-    assert told in str(raised.value)
+    assert message in str(raised.value)
 
 
-def test_a_run_goes_on_with_the_code_that_it_began_with(mine, tmp_path, capsys):
+def test_a_run_resumes_only_with_the_code_that_it_started_with(mine, tmp_path, capsys):
     recorded = load_use([mine]).hashes
     assert load_use([mine], recorded).hashes == recorded
-    with pytest.raises(Usage, match="started with code of its own") as raised:
+    with pytest.raises(Usage, match="started with user code") as raised:
         load_use([], recorded)
     assert "--use my_file.py" in raised.value.fix
     with pytest.raises(Usage, match="was started without my_file"):
@@ -568,21 +568,21 @@ def test_a_run_goes_on_with_the_code_that_it_began_with(mine, tmp_path, capsys):
     mine.write_text("print('running')\n" + MINE)
     with pytest.raises(Usage, match="is not the file that this run was started with"):
         load_use([mine], recorded)
-    assert capsys.readouterr().out == "", "refused before it ran"
+    assert capsys.readouterr().out == "", "the error comes before the file runs"
 
 
-def test_files_that_cannot_be_used(tmp_path, mine):
-    with pytest.raises(Usage, match="cannot be used"):
+def test_errors_of_files_that_cannot_be_loaded(tmp_path, mine):
+    with pytest.raises(Usage, match="is not a Python file"):
         load_use([tmp_path / "none.py"])
     (tmp_path / "other").mkdir()
     again = tmp_path / "other" / "my_file.py"
     again.write_text("")
-    with pytest.raises(Usage, match="two used files are called my_file"):
+    with pytest.raises(Usage, match="two files of --use have the name my_file"):
         load_use([mine, again])
     again.write_text("x = 1\ny = 1 / 0\n")
-    with pytest.raises(Usage, match="fails when it is loaded") as raised:
+    with pytest.raises(Usage, match="raises an error when it is loaded") as raised:
         load_use([again])
     assert raised.value.evidence == "line 2: ZeroDivisionError: division by zero"
     again.write_text("def (:\n")
-    with pytest.raises(Usage, match="fails when it is loaded"):
+    with pytest.raises(Usage, match="raises an error when it is loaded"):
         load_use([again])

@@ -117,4 +117,4 @@ def test_a_part_or_a_method_is_one_new_file(tmp_path: Path) -> None:
         (tmp_path / name).write_text(text)
     done = subprocess.run([sys.executable, "-c", TRY, str(tmp_path)], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert "half_mean is no Surrogate" in done.stdout and "describe_samples is no Aggregate" in done.stdout
+    assert "half_mean is not a Surrogate" in done.stdout and "describe_samples is not an Aggregate" in done.stdout

@@ -103,7 +103,7 @@ def test_a_finished_run_has_nothing_left_to_do(
     undisturbed: Path, finished: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert resume(str(finished)) == 0
-    assert "nothing is left to do: 3 of 3 iterations" in capsys.readouterr().err
+    assert "nothing to do: 3 of 3 iterations" in capsys.readouterr().err
     assert left(finished) == left(undisturbed)
 
 

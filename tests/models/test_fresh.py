@@ -75,4 +75,4 @@ def test_runs_of_other_seeds_begin_elsewhere() -> None:
 
 def test_an_adapter_beside_noise_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "--model", "blank", "--lora.rank", "4"]) == 2
-    assert "is fresh" in (told := capsys.readouterr().err) and "leave lora out" in told
+    assert "has no weights" in (told := capsys.readouterr().err) and "remove lora" in told

@@ -147,7 +147,7 @@ def test_check_fetches_no_weights(hub: Hub, tmp_path: Path) -> None:
         words, env=settings(tmp_path / "cache", endpoint), capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "only configuration and tokenizer were looked at: train fetches its weights" in done.stdout
+    assert "were checked: train downloads its weights" in done.stdout
     assert any("/config.json" in line for line in hub.asked) and not any("safetensors" in line for line in hub.asked)
     (found,) = asked(tmp_path / "cache", endpoint, "tiny/model")
     assert found["vocabulary"] == 40 and any("model.safetensors" in line for line in hub.asked)

@@ -101,8 +101,8 @@ def test_merge_refuses(capsys: pytest.CaptureFixture[str]) -> None:
     run = trained(*LORA)
     Path("there").mkdir()
     for words, code, what in (
-        ([str(run), "there"], 2, "there is there already"),
-        (["calculator", "out"], 2, "calculator holds no adapter"),
+        ([str(run), "there"], 2, "there exists already"),
+        (["calculator", "out"], 2, "calculator is not an adapter"),
         (["nowhere", "out"], 3, "there is no model at nowhere"),
     ):
         assert main(["merge", *words]) == code

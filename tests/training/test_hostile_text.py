@@ -11,8 +11,8 @@ from groupwise.__main__ import bug, main
 from groupwise.commands import doctor
 from groupwise.commands.audit import errors
 from groupwise.commands.show import show_check
-from groupwise.commands.terminal import told_sample
-from groupwise.commands.train import tell
+from groupwise.commands.terminal import format_sample
+from groupwise.commands.train import print_notes
 from groupwise.data import ENVIRONMENT, BadData, Finish, Outcome, Sample, Verdict
 from groupwise.evaluation.result import evaluation_text, write
 from groupwise.training.progress import Progress
@@ -71,7 +71,7 @@ def crash(name: str) -> None:
 
 def audit(name: str) -> None:
     case, verdict = Case(name, name, True), Verdict(Outcome.wrong, cause=name)
-    tell(errors("exact", Judged((case,), (verdict,), (0.0,)), 3))
+    print_notes(errors("exact", Judged((case,), (verdict,), (0.0,)), 3))
 
 
 OUTPUTS: dict[str, Callable[[str, pytest.MonkeyPatch], object]] = {
@@ -82,13 +82,13 @@ OUTPUTS: dict[str, Callable[[str, pytest.MonkeyPatch], object]] = {
     "error: a field": lambda n, _: main(["check", recipe("no"), f"--method.{n}", "1"]),
     "check": lambda n, _: print(show_check(n, [BadData(n, fix="mend it")])),
     "a bug": lambda n, _: crash(n),
-    "a warning": lambda n, _: tell([n]),
+    "a warning": lambda n, _: print_notes([n]),
     "progress": lambda n, _: Progress(3).say(n),
     "doctor": found,
     "show": lambda n, _: main(["show", recipe(n)]),
     "show: no such": lambda n, _: main(["show", n]),
     "diff": lambda n, _: main(["diff", recipe(n), "grpo"]),
-    "sample": lambda n, _: print(told_sample(conversation(n))),
+    "sample": lambda n, _: print(format_sample(conversation(n))),
     "eval": lambda n, _: print(evaluation_text(evaluated(n))),
     "compare": lambda n, _: comparison(n),
     "compare: refused": lambda n, _: refused_comparison(n),

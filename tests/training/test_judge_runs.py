@@ -56,7 +56,7 @@ def test_a_recipe_alone_sends_no_secret_and_a_run_names_it(
 
 def test_a_recipe_cannot_allow_itself_a_key(recipe: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path(recipe).write_text(f'key = "MY_CLOUD_SECRET"\n{Path(recipe).read_text()}')
-    assert "key is no field" in refused(capsys, 2, "train", recipe)
+    assert "key is not a field" in refused(capsys, 2, "train", recipe)
 
 
 def test_an_audit_asks_for_the_key_too(

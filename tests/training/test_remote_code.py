@@ -152,11 +152,11 @@ def test_a_run_says_it_each_time(model: Path, capsys: pytest.CaptureFixture[str]
 def test_no_recipe_says_it(text: str, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("r.toml").write_text(f'model = "x"\nmethod = "grpo"\n{text}')
     told = refused(capsys, 2, "train", "r.toml")
-    assert "trust_remote_code is no field" in told and f"on the command line: {TRUST}" in told
+    assert "trust_remote_code is not a field" in told and f"command-line option {TRUST}" in told
     for command in (["check", "r.toml"], ["check", "r.toml", TRUST]):
-        assert main(command) == 2 and "trust_remote_code is no field" in capsys.readouterr().out
+        assert main(command) == 2 and "trust_remote_code is not a field" in capsys.readouterr().out
     told = refused(capsys, 2, "train", "--model", "x", "--trust_remote_code", "true")
-    assert f"on the command line: {TRUST}" in told
+    assert f"command-line option {TRUST}" in told
     assert not Path("seen").exists()
 
 

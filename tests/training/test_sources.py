@@ -137,20 +137,20 @@ def test_hints_about_templates() -> None:
     seen: list[str] = []
     check_inputs(recipe(template="r1"), Use(), seen.append)
     assert not any("</answer>" in line for line in seen)  # this model has no such characters: refused
-    from groupwise.commands.check import notes
+    from groupwise.commands.check import data_notes
 
     said = recipe(template="r1")
-    lines = notes(said, task_of(said, trained()), trained())
-    assert lines[-1] == "  note: answers to the template r1 end at </answer>: --sampling.stop '</answer>'"
+    lines = data_notes(said, task_of(said, trained()), trained())
+    assert lines[-1] == "  note: answers with the template r1 end with </answer>: add --sampling.stop '</answer>'"
     said = replace(said, sampling=replace(said.sampling, stop=("</answer>",)))
-    assert len(notes(said, task_of(said, trained()), trained())) == len(lines) - 1
+    assert len(data_notes(said, task_of(said, trained()), trained())) == len(lines) - 1
 
 
 def test_training_on_what_is_all_held_out_is_refused_and_evaluation_is_not(capsys: pytest.CaptureFixture[str]) -> None:
     rows("e.jsonl", [{"problem": "1+2=", "answer": "3"}])
     words = ["--task", "aime24:e.jsonl", "--template", "no", "--verifier", "last_number", "--sampling.max_tokens", "8"]
     _, err = told("train", *words, code=3, capsys=capsys)
-    assert "has no problems to train on" in err and "held_out" in err
+    assert "has no training problems" in err and "held_out" in err
     out, err = told("eval", "calculator", *words, code=0, capsys=capsys)
     assert "95 % over 1 problem" in out and "1 row, 1 held out" in err
 
@@ -211,7 +211,7 @@ def test_what_is_held_out_instead_may_know_its_columns() -> None:
 def test_a_part_without_problems_to_train_on_is_refused() -> None:
     rows("e.jsonl", [{"problem": "7*7=", "answer": "49"}])
     said = recipe(also=(Also(task="aime24:e.jsonl"),), template="no", sampling=Sampling(max_tokens=8))
-    assert [problem.what for problem in check_inputs(said, Use())] == ["aime24:e.jsonl has no problems to train on"]
+    assert [problem.what for problem in check_inputs(said, Use())] == ["aime24:e.jsonl has no training problems"]
     assert check_inputs(recipe(sampling=Sampling(max_tokens=8)), Use()) == []
 
 

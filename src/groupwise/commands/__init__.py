@@ -1,1 +1,1 @@
-"""The commands, one file each: they parse nothing, call the rooms below and print."""
+"""Commands: one file a command."""

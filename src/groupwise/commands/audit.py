@@ -1,4 +1,4 @@
-"""`groupwise audit`: how often verifiers err on answers that a reader has decided, side by side."""
+"""`groupwise audit`: error rates of verifiers on answers that a person has labelled."""
 
 import asyncio
 import re
@@ -14,10 +14,10 @@ from groupwise.sandbox import Sandbox
 from groupwise.verifiers import find_verifier, grade_function
 from groupwise.verifiers.audit import CHANGES, OF_WHOLE_TEXTS, Case, Judged, changed, judge, packaged_cases, read_cases
 
-BESIDE = {"math": ("math_verify", "math_dr_grpo", "math_dapo", "last_number")}
-"""Whose rows stand beside a verifier's where nobody names any."""
-OF_MATHS = (*BESIDE["math"], "exact")
-"""Verifiers without a table of their own that are asked the one of `math`, as one's own functions are."""
+PEERS = {"math": ("math_verify", "math_dr_grpo", "math_dapo", "last_number")}
+"""Verifiers that are compared with a verifier if the command names no other."""
+WITH_MATH_CASES = (*PEERS["math"], "exact")
+"""Verifiers without packaged cases. They use the cases of `math`, as functions in the user's files do."""
 
 
 def audit(
@@ -30,17 +30,17 @@ def audit(
     keys: Sequence[str] = (),
     judges: Sequence[str] = (),
 ) -> int:
-    """The error rates of verifiers on one table of cases, and the errors of the first."""
+    """Print the error rates of verifiers on one table of cases, and the errors of the first verifier."""
     loaded = load_use(use, unsafe_local_exec=unsafe_local_exec, keys=keys, judges=judges)
     verifiers = {name: verifier_named(name, loaded) for name in names}
     for notice in (line for verifier in verifiers.values() for line in getattr(verifier, "notices", ())):
         print(visible(notice))
     cases, source = cases_for(names[0], cases_path)
-    for peer in BESIDE.get(names[0], ()) if len(names) == 1 and cases_path is None else ():
+    for peer in PEERS.get(names[0], ()) if len(names) == 1 and cases_path is None else ():
         try:
             verifiers[peer] = verifier_named(peer, loaded)
-        except MissingRequirement as absent:
-            print(visible(f"{peer} is left out: {absent.evidence}"))
+        except MissingRequirement as missing:
+            print(visible(f"{peer} is left out: {missing.evidence}"))
     try:
         judged, flips = asyncio.run(judge_all(verifiers, cases))
     finally:
@@ -52,16 +52,17 @@ def audit(
 
 
 def cases_for(name: str, path: str | None) -> tuple[tuple[Case, ...], str]:
-    """The cases to ask, and what they are called."""
+    """The cases for a verifier, and the name of their source."""
     if path is not None:
         return read_cases(path), path
-    table = "math" if head(name) in OF_MATHS or ":" in name.partition("(")[0] else head(name)
+    table = "math" if head(name) in WITH_MATH_CASES or ":" in name.partition("(")[0] else head(name)
     if (cases := packaged_cases(table)) is None:
-        raise Usage(f"there is no table of cases for {name}", fix="bring your own: --cases FILE.jsonl")
+        raise Usage(f"there are no packaged cases for {name}", fix="use your own: --cases FILE.jsonl")
     return cases, f"the packaged cases of {table}"
 
 
 def verifier_named(name: str, use: Use) -> Verifier:
+    """The verifier of a public name, or of a function in a file of `--use`."""
     sandbox = partial(Sandbox, unsafe=use.unsafe_local_exec)
     return find_verifier(name, None, sandbox, own=lambda own: grade_function(use.find(own)), judges=use.judges)
 
@@ -69,19 +70,23 @@ def verifier_named(name: str, use: Use) -> Verifier:
 async def judge_all(
     verifiers: Mapping[str, Verifier], cases: Sequence[Case]
 ) -> tuple[dict[str, Judged], dict[str, tuple[int, int]]]:
-    """What each says of the cases, and how often another writing changes what the first says."""
+    """The verdicts of each verifier, and how often a rewritten answer changes the first verifier's verdict."""
     judged = {name: await judge(verifier, cases) for name, verifier in verifiers.items()}
     name, first = next(iter(verifiers.items()))
     return judged, await changed(first, judged[name], OF_WHOLE_TEXTS.get(head(name), tuple(CHANGES)))
 
 
 def head(name: str) -> str:
-    """A verifier's name without its fields."""
+    """A verifier's name without its fields.
+
+    >>> head("math(symbolic=False)")
+    'math'
+    """
     return re.split(r"\W", name)[0]
 
 
 def rates(judged: Mapping[str, Judged], source: str) -> list[str]:
-    """A row for each verifier."""
+    """The table of error rates, one row a verifier."""
     cases = next(iter(judged.values())).cases
     wrong, right = sum(not c.right for c in cases), sum(c.right for c in cases)
     lines = [f"{len(cases)} answers, {right} of them right and {wrong} wrong: {source}", ""]
@@ -95,11 +100,11 @@ def rates(judged: Mapping[str, Judged], source: str) -> list[str]:
         rows.append((name, share(accepts, wrong), share(rejects, right), str(unknown), *times))
     widths = [max(map(len, column)) for column in zip(*rows)]
     lines += ["  ".join([r[0].ljust(widths[0]), *map(str.rjust, r[1:], widths[1:])]).rstrip() for r in rows]
-    return [*lines, "in brackets: 95 % intervals; an unverifiable answer that is right counts as rejected"]
+    return [*lines, "in brackets: 95 % intervals; a right answer with an unverifiable verdict counts as rejected"]
 
 
 def share(count: int, of: int) -> str:
-    """A count, its share and Wilson's interval."""
+    """A count, its percentage and Wilson's 95 % interval; `-` if there are no cases."""
     if not of:
         return "-"
     low, high = score(np.array([1.0] * count + [0.0] * (of - count)))
@@ -107,25 +112,26 @@ def share(count: int, of: int) -> str:
 
 
 def rewritten(flips: Mapping[str, tuple[int, int]]) -> list[str]:
-    """What writing the same answer otherwise changes."""
+    """How many verdicts each rewriting of the answers changes."""
     if not flips:
         return []
-    lines = ["", "the same answers written otherwise, and how many verdicts that changes:"]
-    return [*lines, *(f"  {name:<24} {flipped:>4} of {asked}" for name, (asked, flipped) in flips.items())]
+    lines = ["", "changed verdicts when the same answers are rewritten:"]
+    return [*lines, *(f"  {name:<24} {flipped:>4} of {count}" for name, (count, flipped) in flips.items())]
 
 
 def errors(name: str, judged: Judged, listed: int) -> list[str]:
-    """The answers on which a verifier erred, a line each."""
+    """A verifier's false accepts and false rejects, one line an answer, at most `listed` of each."""
     lines = []
-    for what, found in (("accepted, and wrong", judged.false_accepts), ("rejected, and right", judged.false_rejects)):
-        if found:
-            lines += ["", f"{name}: {what}"]
-            lines += [f"  {line(case, verdict)}" for case, verdict in found[:listed]]
-            lines += [f"  and {len(found) - listed} more: --list {len(found)}"] * (len(found) > listed)
+    for kind, cases in (("accepted, but wrong", judged.false_accepts), ("rejected, but right", judged.false_rejects)):
+        if cases:
+            lines += ["", f"{name}: {kind}"]
+            lines += [f"  {line(case, verdict)}" for case, verdict in cases[:listed]]
+            lines += [f"  and {len(cases) - listed} more: --list {len(cases)}"] * (len(cases) > listed)
     return lines
 
 
 def line(case: Case, verdict: Verdict) -> str:
-    why = verdict.cause or verdict.feedback
-    said = f"{case.answer[:100]!r}  gold {str(case.gold)[:60]!r}  {verdict.outcome.name}"
-    return visible(f"{said}: {why[:120]}" if why else said)
+    """One case with its verdict: answer, gold answer, outcome, reason."""
+    reason = verdict.cause or verdict.feedback
+    text = f"{case.answer[:100]!r}  gold {str(case.gold)[:60]!r}  {verdict.outcome.name}"
+    return visible(f"{text}: {reason[:120]}" if reason else text)

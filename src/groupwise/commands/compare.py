@@ -1,4 +1,4 @@
-"""`groupwise compare A B`: how much better B is, on the same problems, or which field of their protocols forbids it."""
+"""`groupwise compare A B`: paired differences of two evaluations on the same problems."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,58 +13,58 @@ from groupwise.evaluation.result import FOLDER, KS, MAY_DIFFER, model_label, rea
 
 
 def compare(a: str, b: str, allow: Sequence[str] = ()) -> int:
-    """Print the paired difference of every number of two evaluations. `Usage` where they may not be compared."""
+    """Print the paired differences of two evaluations. Raises `Usage` if their protocols differ."""
     for left, right in pairs(Path(a), Path(b)):
         print(visible("\n".join(table(left, right, allow)), lines=True))
     return 0
 
 
 def pairs(a: Path, b: Path) -> list[tuple[Path, Path]]:
-    """The files to compare. Of two runs, those that both were asked; a file with a run, the run's only one."""
+    """The pairs of files to compare: for two runs the evaluations with equal names; else the only file of each."""
     left, right = files(a), files(b)
     if a.is_dir() and b.is_dir():
-        both = sorted(left.keys() & right.keys())
-        if both:
-            return [(left[name], right[name]) for name in both]
+        common = sorted(left.keys() & right.keys())
+        if common:
+            return [(left[name], right[name]) for name in common]
     if len(left) == len(right) == 1:
         return [(next(iter(left.values())), next(iter(right.values())))]
-    many = a if len(left) > 1 else b
-    seen = "\n".join(map(str, files(many).values()))
-    raise Usage(f"{many} has several evaluations: which one?", evidence=seen, fix="name the file itself")
+    ambiguous = a if len(left) > 1 else b
+    names = "\n".join(map(str, files(ambiguous).values()))
+    raise Usage(f"{ambiguous} has several evaluations", evidence=names, fix="name one of these files")
 
 
 def files(path: Path) -> dict[str, Path]:
-    """The evaluations of a run by name, or the file itself. `BadData` where there are none."""
+    """The evaluation files of a run by name, or the file itself. Raises `BadData` if there are none."""
     if path.is_file():
         return {path.name: path}
     if not path.is_dir():
-        raise BadData(f"there is no {path}", evidence="no such file", fix="name a run, or what eval wrote")
-    found = sorted((path / FOLDER).glob("*.json"))
-    if not found:
+        raise BadData(f"{path} does not exist", evidence="no such file", fix="name a run, or a file that eval wrote")
+    evaluations = sorted((path / FOLDER).glob("*.json"))
+    if not evaluations:
         fix = f"evaluate it first: groupwise eval {path} --samples 8"
         raise BadData(f"{path} has no evaluations", evidence=f"no file in {path / FOLDER}", fix=fix)
-    return {file.name: file for file in found}
+    return {file.name: file for file in evaluations}
 
 
 def table(a: Path, b: Path, allow: Sequence[str] = ()) -> list[str]:
-    """The comparison of two files, one line a figure."""
+    """The lines that compare two files, one line a number."""
     left, right = read(a), read(b)
     if len(left["numbers"]) != len(right["numbers"]):
-        seen = "\n".join(
+        kinds = "\n".join(
             f"{path}: {'; '.join(task_label(x['protocol']) for x in e['numbers'])}"
             for path, e in ((a, left), (b, right))
         )
         raise Usage(
-            "these evaluations do not hold the same numbers", evidence=seen, fix="evaluate both in the same way"
+            "these evaluations have different numbers", evidence=kinds, fix="evaluate both with the same options"
         )
     matched = list(zip(left["numbers"], right["numbers"]))
     for x, y in matched:
-        refuse(x["protocol"], y["protocol"], allow)
+        check_protocols(x["protocol"], y["protocol"], allow)
         if len(x["problems"]) != len(y["problems"]):
-            seen = f"{len(x['problems'])} in A, {len(y['problems'])} in B"
-            raise Usage("problems that are not the same can never be paired", evidence=seen, fix="evaluate one again")
-    whose = [model_label(one["numbers"][0]["protocol"]) for one in (left, right)]
-    lines = [visible(f"A: {a}  {whose[0]}"), visible(f"B: {b}  {whose[1]}")]
+            sizes = f"{len(x['problems'])} in A, {len(y['problems'])} in B"
+            raise Usage("different problems cannot be paired", evidence=sizes, fix="evaluate one of them again")
+    models = [model_label(evaluation["numbers"][0]["protocol"]) for evaluation in (left, right)]
+    lines = [visible(f"A: {a}  {models[0]}"), visible(f"B: {b}  {models[1]}")]
     averages = []
     for x, y in matched:
         lines += ["", *rows(x, y)]
@@ -74,19 +74,19 @@ def table(a: Path, b: Path, allow: Sequence[str] = ()) -> list[str]:
     return lines
 
 
-def refuse(a: Mapping[str, Any], b: Mapping[str, Any], allow: Sequence[str]) -> None:
-    """`Usage` naming every field in which two protocols differ and may not."""
+def check_protocols(a: Mapping[str, Any], b: Mapping[str, Any], allow: Sequence[str]) -> None:
+    """Raise `Usage` with every field in which two protocols differ and may not."""
     forbidden = [(name, x, y) for name, x, y in differences(a, b) if not within(name, (*MAY_DIFFER, *allow))]
     if forbidden:
-        seen = [f"{name}: {shown(x)} in A, {shown(y)} in B" for name, x, y in forbidden]
+        lines = [f"{name}: {shortened(x)} in A, {shortened(y)} in B" for name, x, y in forbidden]
         fields = " ".join(f"--allow {name}" for name, _, _ in forbidden)
-        fix = "evaluate one of them again in the way of the other; or, if that difference is what you want to see,\n"
+        fix = "evaluate one of them again with the options of the other; or, to compare across this difference,\n"
         fix += f"add {fields} to the command"
-        raise Usage(f"not taken in the same way: {task_label(a)}", evidence="\n".join(seen), fix=fix)
+        raise Usage(f"the protocols differ: {task_label(a)}", evidence="\n".join(lines), fix=fix)
 
 
 def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    """Every field in which two records differ, with both values; None where one has no such field.
+    """The fields in which two protocols differ, with both values; None where a protocol lacks the field.
 
     >>> differences({"n": 1, "sampling": {"top_p": 1.0}}, {"n": 1, "sampling": {"top_p": 0.7}})
     [('sampling.top_p', 1.0, 0.7)]
@@ -97,7 +97,7 @@ def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[tuple[str, A
 
 
 def flat(record: Mapping[str, Any], under: str = "") -> Iterator[tuple[str, Any]]:
-    """The record's values by dotted name."""
+    """The protocol's values by dotted name."""
     for name, value in record.items():
         if isinstance(value, Mapping):
             yield from flat(value, f"{under}{name}.")
@@ -106,7 +106,7 @@ def flat(record: Mapping[str, Any], under: str = "") -> Iterator[tuple[str, Any]
 
 
 def within(field: str, names: Sequence[str]) -> bool:
-    """Whether a field is one of these, or lies in one.
+    """Whether a field is one of these, or inside one of these.
 
     >>> within("model.sha256", ["model"]), within("sampling.top_p", ["sampling.top"])
     (True, False)
@@ -114,29 +114,29 @@ def within(field: str, names: Sequence[str]) -> bool:
     return any(field == name or field.startswith(f"{name}.") for name in names)
 
 
-def shown(value: Any) -> str:
-    """A value of a record, a hash cut short."""
+def shortened(value: Any) -> str:
+    """A value of a protocol in at most 60 characters; `nothing` for a missing one."""
     text = "nothing" if value is None else repr(value)
     return text if len(text) < 60 else f"{text[:20]}..."
 
 
 def rows(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
-    """One number of two evaluations: each figure of both, and the difference with its interval."""
+    """One number of two evaluations: avg@n, pass@k and maj@k of both, and the differences with intervals."""
     before, after = tallies(a), tallies(b)
     ks = [k for k in KS if k <= min(a["protocol"]["n"], b["protocol"]["n"])]
     left, right = columns(before, ks), columns(after, ks)
-    same = [name for name in left if name in right]
-    better, worse = (sum(x.share > y.share for x, y in zip(*two)) for two in ((after, before), (before, after)))
+    common = [name for name in left if name in right]
+    better, worse = (sum(x.share > y.share for x, y in zip(*pair)) for pair in ((after, before), (before, after)))
     count = f"avg@{a['protocol']['n']}" if a["protocol"]["n"] == b["protocol"]["n"] else "avg"
     lines = [
         f"{task_label(a['protocol'])}, {len(before)} problems",
         f"{'':<10}     A      B   B - A  95 % over problems",
     ]
-    for name in same:
+    for name in common:
         x, y = np.array(left[name]), np.array(right[name])
         lines.append(f"{count if name == 'avg' else name:<10}{difference(x.mean(), y.mean(), paired(x, y))}")
-    alike = len(before) - better - worse
-    return [*lines, f"{'':<10} B is better on {better} problems, A on {worse}, alike on {alike}"]
+    equal = len(before) - better - worse
+    return [*lines, f"{'':<10} B is better on {better} problems, A on {worse}, equal on {equal}"]
 
 
 def difference(a: float, b: float, interval: tuple[float, float]) -> str:
@@ -147,7 +147,7 @@ def difference(a: float, b: float, interval: tuple[float, float]) -> str:
     """
     low, high = interval
     line = f" {a:.3f}  {b:.3f}  {b - a:+.3f}  ({low:+.3f} .. {high:+.3f})"
-    return line if low > 0 or high < 0 else f"{line}  0 is inside: not told apart"
+    return line if low > 0 or high < 0 else f"{line}  the interval contains 0"
 
 
 def average(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[float, float, tuple[float, float]]:
@@ -156,7 +156,7 @@ def average(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[float, float, t
     return float(x.mean()), float(y.mean()), paired(x, y)
 
 
-def pooled(found: Sequence[tuple[float, float, tuple[float, float]]]) -> tuple[float, float, tuple[float, float]]:
-    """The unweighted mean over tasks."""
-    a, b = (sum(row[i] for row in found) / len(found) for i in (0, 1))  # type: ignore[misc]
-    return a, b, averaged([y - x for x, y, _ in found], [ends for _, _, ends in found])
+def pooled(averages: Sequence[tuple[float, float, tuple[float, float]]]) -> tuple[float, float, tuple[float, float]]:
+    """The unweighted mean over tasks of both means, with the interval of the mean difference."""
+    a, b = (sum(row[i] for row in averages) / len(averages) for i in (0, 1))  # type: ignore[misc]
+    return a, b, averaged([y - x for x, y, _ in averages], [interval for _, _, interval in averages])

@@ -1,4 +1,4 @@
-"""What the commands do that ask a model: eval, sample."""
+"""`groupwise eval` and `groupwise sample`: held-out accuracy of a model, and answers to one prompt."""
 
 import asyncio
 from collections.abc import Sequence
@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.commands.check import check_inputs
-from groupwise.commands.terminal import told_sample
-from groupwise.commands.train import DEFAULT, raise_all, tell
-from groupwise.config.reading import together
+from groupwise.commands.terminal import format_sample
+from groupwise.commands.train import DEFAULT, print_notes, raise_all
+from groupwise.config.reading import one_error
 from groupwise.config.recipe import Recipe
-from groupwise.config.text import attempt, read_over
+from groupwise.config.text import read_over, read_with_problems
 from groupwise.config.user_code import Use, load_use
 from groupwise.data import BadData, Outcome, Prompt, Rollout, Sample, Sampling, Usage, Verdict, visible
 from groupwise.evaluation.presets import find_published
@@ -23,10 +23,12 @@ from groupwise.training.environments import environment_of, frame_of
 from groupwise.training.protocols import protocol
 from groupwise.training.sources import templates
 
-Take = tuple[Recipe, list[tuple[int, Sampling]]]
-"""One task to be asked: its recipe, and for each number how many answers there are and by which law."""
+EvaluationTask = tuple[Recipe, list[tuple[int, Sampling]]]
+"""One task of an evaluation: its recipe, and for each number the answers per problem and their sampling."""
 SAMPLES = 4
+"""Answers per problem by default."""
 ALL = 1 << 30
+"""More problems than any task has."""
 
 
 def evaluate(
@@ -45,35 +47,36 @@ def evaluate(
     keys: Sequence[str] = (),
     judges: Sequence[str] = (),
 ) -> int:
-    """Held-out accuracy of a model directory or of a run's model: told, and written with the protocol of each number.
+    """Print the held-out accuracy of a model directory or of a run's model, and write it with its protocol.
 
-    Greedily once and `samples` times at the recipe's law; with a `preset` as its paper did, on the problems in `data`.
+    Each problem is answered once greedily and `samples` times with the recipe's sampling. With a `preset` the settings
+    are those of a paper, on the problems in `data`.
     """
-    directory = run_of(model_or_run)
+    directory = run_with_model(model_or_run)
     if data and not preset:
-        raise Usage("--data says where the problems of a preset are", fix="add --preset NAME, or say --task PATH")
+        raise Usage("--data is the directory of a preset's problems", fix="add --preset NAME, or use --task PATH")
     loaded = load_use(
         use, unsafe_local_exec=unsafe_local_exec, trust_remote_code=trust_remote_code, keys=keys, judges=judges
     )
     source = directory / "recipe.toml" if directory else Path(recipe_path) if recipe_path else DEFAULT
-    said = model_of(model_or_run, directory)
+    model = model_overrides(model_or_run, directory)
     published = find_published(preset) if preset else None
     n = samples or (published.samples if published else SAMPLES)
-    takes: list[Take] = []
-    for words in published.recipes(overrides, data) if published else [overrides]:
-        recipe, law = asked_of(source, [*said, *words], loaded)
+    tasks: list[EvaluationTask] = []
+    for task_overrides in published.recipes(overrides, data) if published else [overrides]:
+        recipe, sampling = recipe_and_sampling(source, [*model, *task_overrides], loaded)
         most = problems or (ALL if published else recipe.evaluate.problems)
         recipe = replace(recipe, evaluate=replace(recipe.evaluate, samples=n, problems=most))
-        takes.append((recipe, [(n, law)] if published else [(1, greedy(law)), (n, law)]))
-    seen: list[str] = []
-    raise_all([error for recipe, _ in takes for error in check_inputs(recipe, loaded, seen.append, train=False)])
-    tell(seen)
-    numbers = [number for take in takes for number in taken(*take, loaded)]
+        tasks.append((recipe, [(n, sampling)] if published else [(1, greedy(sampling)), (n, sampling)]))
+    notes: list[str] = []
+    raise_all([error for recipe, _ in tasks for error in check_inputs(recipe, loaded, notes.append, train=False)])
+    print_notes(notes)
+    numbers = [number for task in tasks for number in numbers_of_task(*task, loaded)]
     evaluation: dict[str, Any] = {"preset": preset, "numbers": numbers}
     if published:
         evaluation["departures"] = published.departures(overrides, numbers)
-        tell([f"not as published: {line}" for line in evaluation["departures"]])
-    if len(takes) > 1:
+        print_notes([f"not as published: {line}" for line in evaluation["departures"]])
+    if len(tasks) > 1:
         evaluation["mean"] = mean_of(numbers)
     print(visible(evaluation_text(evaluation), lines=True))
     path = Path(out) if out else (directory or Path()) / FOLDER / file_name(evaluation)
@@ -82,24 +85,24 @@ def evaluate(
     return 0
 
 
-def greedy(law: Sampling) -> Sampling:
-    """The same law at temperature 0, where truncation says nothing."""
-    return replace(law, temperature=0.0, top_p=1.0, top_k=0, min_p=0.0)
+def greedy(sampling: Sampling) -> Sampling:
+    """The same sampling at temperature 0, without truncation, which has no effect there."""
+    return replace(sampling, temperature=0.0, top_p=1.0, top_k=0, min_p=0.0)
 
 
-def taken(recipe: Recipe, laws: Sequence[tuple[int, Sampling]], use: Use) -> list[dict[str, Any]]:
-    """The numbers of one task: each law's, from so many answers to every problem that the recipe evaluates on."""
+def numbers_of_task(recipe: Recipe, samplings: Sequence[tuple[int, Sampling]], use: Use) -> list[dict[str, Any]]:
+    """The numbers of one task: one for each (answers per problem, sampling)."""
     ready = build(recipe, use)
 
-    async def ask() -> list[list[Rollout]]:
-        return [await ready.ask(n, law) for n, law in laws]
+    async def answer() -> list[list[Rollout]]:
+        return [await ready.ask(n, sampling) for n, sampling in samplings]
 
-    answered = asyncio.run(ask())
-    return [number(rollouts, protocol(ready, law, n, use)) for rollouts, (n, law) in zip(answered, laws)]
+    answered = asyncio.run(answer())
+    return [number(rollouts, protocol(ready, sampling, n, use)) for rollouts, (n, sampling) in zip(answered, samplings)]
 
 
-def run_of(model_or_run: str) -> Path | None:
-    """The directory of a run that has its model; None where this is no run."""
+def run_with_model(model_or_run: str) -> Path | None:
+    """The run directory, or None if the path is not a run. Raises `BadData` for a run without a model."""
     directory = Path(model_or_run)
     if not (directory / "recipe.toml").is_file():
         return None
@@ -108,22 +111,23 @@ def run_of(model_or_run: str) -> Path | None:
     return directory
 
 
-def model_of(name: str, run: Path | None) -> list[tuple[str, str]]:
-    """The model that is asked, as a recipe says it. That of a run has the adapter already."""
+def model_overrides(name: str, run: Path | None) -> list[tuple[str, str]]:
+    """Overrides that select the model. A run's model directory includes its adapter, so `lora` is none."""
     return [("model", str(run / "model")), ("lora", "none")] if run else [("model", name)]
 
 
-def asked_of(source: Path, overrides: Sequence[tuple[str, str]], use: Use | None) -> tuple[Recipe, Sampling]:
-    """A recipe, and the law to answer by: `--sampling.*` may say here what a recipe may not, truncation and greed.
+def recipe_and_sampling(source: Path, overrides: Sequence[tuple[str, str]], use: Use | None) -> tuple[Recipe, Sampling]:
+    """A recipe and the sampling of the answers. `--sampling.*` may be greedy or truncated here, unlike in a recipe.
 
-    Without `use`, code of one's own that it names is not asked for until it is needed.
+    Without `use`, code in the user's files is not loaded.
     """
-    laws = [(path, value) for path, value in overrides if path.startswith("sampling.")]
-    recipe, problems = attempt(source, [pair for pair in overrides if pair not in laws], use)
+    changes = [(path, value) for path, value in overrides if path.startswith("sampling.")]
+    recipe, problems = read_with_problems(source, [pair for pair in overrides if pair not in changes], use)
     if problems or recipe is None:
-        raise together(problems)
-    law = read_over(recipe.sampling, "recipe.sampling", [(p.partition(".")[2], v) for p, v in laws])
-    return replace(recipe, sampling=replace(recipe.sampling, max_tokens=law.max_tokens, stop=law.stop)), law
+        raise one_error(problems)
+    sampling = read_over(recipe.sampling, "recipe.sampling", [(p.partition(".")[2], v) for p, v in changes])
+    limits = replace(recipe.sampling, max_tokens=sampling.max_tokens, stop=sampling.stop)
+    return replace(recipe, sampling=limits), sampling
 
 
 def sample(
@@ -137,45 +141,45 @@ def sample(
     unsafe_local_exec: bool = False,
     trust_remote_code: bool = False,
 ) -> int:
-    """Answers of a model directory, or of a run's model as its recipe asks it, to one prompt; nobody judges them.
+    """Print `n` ungraded answers of a model directory or of a run's model to one prompt.
 
-    With an environment they are conversations; `answer` is what it finds as the prompt's gold answer.
+    With an environment they are conversations; `answer` is the prompt's gold answer for the environment.
     """
-    run = run_of(model_or_run)
+    run = run_with_model(model_or_run)
     loaded = load_use(use, unsafe_local_exec=unsafe_local_exec, trust_remote_code=trust_remote_code)
-    said = [*model_of(model_or_run, run), *overrides]
-    recipe, law = asked_of(run / "recipe.toml" if run else DEFAULT, said, loaded if use else None)
+    changes = [*model_overrides(model_or_run, run), *overrides]
+    recipe, sampling = recipe_and_sampling(run / "recipe.toml" if run else DEFAULT, changes, loaded if use else None)
     device = prepare(recipe.machine)
-    home = find_model(recipe.model)
-    tokenizer = read_tokenizer(home)
+    directory = find_model(recipe.model)
+    tokenizer = read_tokenizer(directory)
     trusted, dtype = loaded.trust_remote_code, DTYPES[recipe.machine.dtype]
-    decoder = read_model(home, dtype=dtype, device=device, seed=recipe.seed, trust_remote_code=trusted)
+    decoder = read_model(directory, dtype=dtype, device=device, seed=recipe.seed, trust_remote_code=trusted)
     engine = NativeEngine(decoder, tokenizer=tokenizer, seed=recipe.seed)
     context = next(iter(templates(recipe, tokenizer).values()))(prompt)
     if not context:
-        raise Usage("the prompt is empty in this model's alphabet", evidence=repr(prompt), fix="say something else")
-    asked = Prompt("asked", context, prompt, {} if answer is None else {"answer": answer})
+        raise Usage("the prompt has no tokens", evidence=repr(prompt), fix="use another prompt")
+    problem = Prompt("prompt", context, prompt, {} if answer is None else {"answer": answer})
 
-    async def ask() -> list[Rollout]:
+    async def generate() -> list[Rollout]:
         await engine.load(0, dict(decoder.state_dict()))
         return await answers(
-            [asked], n, engine, unjudged, law, tokenizer, seed=recipe.seed, purpose=Purpose.SAMPLE,
+            [problem], n, engine, ungraded, sampling, tokenizer, seed=recipe.seed, purpose=Purpose.SAMPLE,
             strategy=recipe.evaluate.strategy, deadline=recipe.machine.deadline,
             environment=environment_of(recipe, loaded), frame=frame_of(recipe, tokenizer),
         )  # fmt: skip
 
-    (rollout,) = asyncio.run(ask())
-    for i, one in enumerate(rollout.samples, 1):
-        if one.counts and n > 1:
+    (rollout,) = asyncio.run(generate())
+    for i, result in enumerate(rollout.samples, 1):
+        if result.counts and n > 1:
             print(visible(f"-- {i} of {n}"))
-        judged = replace(one, verdict=None) if one.verdict is UNJUDGED else one
-        print(visible(told_sample(judged), lines=True))
+        graded = replace(result, verdict=None) if result.verdict is UNGRADED else result
+        print(visible(format_sample(graded), lines=True))
     return 0
 
 
-UNJUDGED = Verdict(Outcome.unverifiable, cause="nobody judges what is only looked at")
+UNGRADED = Verdict(Outcome.unverifiable, cause="the command sample does not grade answers")
 
 
-async def unjudged(prompt: Prompt, sample: Sample) -> Verdict:
-    """No verdict: there is no gold answer to a prompt that somebody typed."""
-    return UNJUDGED
+async def ungraded(prompt: Prompt, sample: Sample) -> Verdict:
+    """The verifier of `sample`: a prompt from the command line has no gold answer."""
+    return UNGRADED

@@ -1,4 +1,4 @@
-"""What the command `merge` does: an adapter and its base become one plain model."""
+"""`groupwise merge`: add an adapter (LoRA) to its base model and write a plain model."""
 
 from pathlib import Path
 
@@ -8,14 +8,16 @@ from groupwise.models import base_directory, find_model, merge, read_model, read
 from groupwise.runs.disk import storage_errors
 
 
-def merged(model_or_run: str, out: str, *, trust_remote_code: bool = False) -> int:
-    """The adapter of a run, or of a directory, added to its base in float32 and written in the base's dtype."""
+def merge_adapter(model_or_run: str, out: str, *, trust_remote_code: bool = False) -> int:
+    """Merge the adapter of a run or of a directory. Sums are float32; the result has the base's dtype."""
     run, target = Path(model_or_run), Path(out)
     directory = find_model(run / "model" if (run / "recipe.toml").is_file() else run)
     if base_directory(directory) == directory:
-        raise Usage(f"{model_or_run} holds no adapter", evidence="no adapter_config.json", fix="use it as it is")
+        raise Usage(
+            f"{model_or_run} is not an adapter", evidence="no adapter_config.json", fix="use the model as it is"
+        )
     if target.exists():
-        raise Usage(f"{out} is there already", fix="name a directory that is not")
+        raise Usage(f"{out} exists already", fix="name a new directory")
     use = load_use((), trust_remote_code=trust_remote_code)
     model = read_model(directory, trust_remote_code=use.trust_remote_code)
     merge(model)

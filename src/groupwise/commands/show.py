@@ -1,4 +1,4 @@
-"""What `show`, `diff`, `methods` and `check` print: plain text, the same on a terminal and in a file."""
+"""Output of `show`, `diff`, `methods` and `check`: plain text, equal on a terminal and in a file."""
 
 import textwrap
 from collections.abc import Callable, Sequence
@@ -8,7 +8,7 @@ from typing import Any
 from groupwise.config import registry as names
 from groupwise.config import text
 from groupwise.config.diff import diff
-from groupwise.config.reading import together
+from groupwise.config.reading import one_error
 from groupwise.config.recipe import Recipe
 from groupwise.data import GroupwiseError, Usage, visible
 from groupwise.methods import Method, Reference, reference_of
@@ -17,19 +17,20 @@ WIDTH = 116
 
 
 def list_methods() -> str:
-    """One line a published method."""
+    """The published methods, one line each."""
     rows = [(name, reference_of(f).arxiv, reference_of(f).paper) for name, f in names.methods().items()]
     return "\n".join(f"{name:<13} arXiv:{arxiv:<11} {paper}" for name, arxiv, paper in rows)
 
 
 def show(what: str) -> str:
-    """A method with its formula, constants, source, differences and proofs; or the long form of a recipe."""
+    """A method with its formula, constants, differences from the paper and proofs; or the long form of a recipe."""
     if what in names.methods():
         return show_method(names.methods()[what])
     return text.write(read(what)).rstrip()
 
 
 def show_method(function: Callable[..., Method]) -> str:
+    """A published method in sections."""
     reference = reference_of(function)
     sections = (
         (f"{function.__name__}: {reference.paper}, arXiv:{reference.arxiv}", [str(function.__doc__)]),
@@ -42,12 +43,13 @@ def show_method(function: Callable[..., Method]) -> str:
 
 
 def differences(reference: Reference) -> list[tuple[str, str, str, str]]:
+    """The table of differences between the paper, other code and this package, with its header."""
     head = ("", "paper", "authors' code and others", "here")
     return [head, *((d.what, d.paper, d.code, d.ours) for d in reference.differences)]
 
 
 def show_diff(a: str, b: str) -> str:
-    """What distinguishes two methods or two recipes; a recipe beside a method is compared by its method."""
+    """The differences between two methods or two recipes; of a recipe and a method, those of the methods."""
     left, right = read(a), read(b)
     if type(left) is not type(right):
         left, right = (x.method if isinstance(x, Recipe) else x for x in (left, right))
@@ -55,27 +57,27 @@ def show_diff(a: str, b: str) -> str:
 
 
 def show_check(name: str, problems: Sequence[GroupwiseError]) -> str:
-    """The errors of `check`, or that there are none."""
+    """The errors of `check` and their number, or `ok`."""
     if not problems:
         return f"{visible(name)}: ok"
     return "\n".join(map(str, problems)) + f"\n{visible(name)}: {len(problems)} error{'s'[: len(problems) > 1]}"
 
 
 def read(what: str) -> Any:
-    """A method by its name, a recipe by its file, or that of a run by its directory. Imports no code it may name."""
+    """The method of a name, or the recipe of a file or of a run directory. Imports no user code. Raises `Usage`."""
     if what in names.methods():
         return names.methods()[what]()
     path = Path(what) / "recipe.toml" if Path(what).is_dir() else Path(what)
     if not path.is_file():
-        raise Usage(f"{what!r} is neither a method nor a file", fix=names.near(what, names.methods()))
-    recipe, problems = text.attempt(path)
+        raise Usage(f"{what!r} is neither a method nor a file", fix=names.suggestion(what, names.methods()))
+    recipe, problems = text.read_with_problems(path)
     if recipe is None or problems:
-        raise together(problems)
+        raise one_error(problems)
     return recipe
 
 
 def table(rows: Sequence[Sequence[str]], width: int) -> list[str]:
-    """Rows in columns that share a width, the cells wrapped.
+    """Rows as aligned columns of `width` characters in total, with wrapped cells.
 
     >>> print("\\n".join(table([("", "paper"), ("clip", "0.2 and 0.28")], 20)))
           paper
@@ -83,10 +85,10 @@ def table(rows: Sequence[Sequence[str]], width: int) -> list[str]:
     """
     count = len(rows[0])
     longest = [max(len(row[c]) for row in rows) for c in range(count)]
-    room, widths = width - 2 * (count - 1), [0] * count
-    for left, c in enumerate(sorted(range(count), key=lambda c: longest[c])):
-        widths[c] = min(longest[c], room // (count - left))
-        room -= widths[c]
+    available, widths = width - 2 * (count - 1), [0] * count
+    for done, c in enumerate(sorted(range(count), key=lambda c: longest[c])):
+        widths[c] = min(longest[c], available // (count - done))
+        available -= widths[c]
     lines = []
     for row in rows:
         cells = [textwrap.wrap(cell, max(w, 1)) or [""] for cell, w in zip(row, widths)]

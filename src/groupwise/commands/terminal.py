@@ -1,49 +1,49 @@
-"""Answers and conversations for a terminal."""
+"""Samples as text for a terminal: answers, and conversations turn by turn."""
 
 from itertools import groupby
 
 from groupwise.data import ENVIRONMENT, TEMPLATE, Outcome, Sample, Verdict, visible
 
 
-def told_sample(sample: Sample) -> str:
-    """An answer as it is; a conversation turn by turn, each under the name of who said it, and how it ended.
+def format_sample(sample: Sample) -> str:
+    """An answer as its text; a conversation turn by turn with speaker names, and how it ended.
 
-    Names begin their line and what was said does not, so that nobody can speak in another's name.
+    Speaker names start at the first column and the text is indented, so that no text can imitate a speaker.
     """
     if not sample.counts:
         return visible(sample.text, lines=True)
     lines: list[str] = []
-    for who, said in spoken(sample):
-        lines += [f"{who}:", *(f"  {line}" for line in visible(said, lines=True).split("\n"))]
+    for speaker, text in turns_of(sample):
+        lines += [f"{speaker}:", *(f"  {line}" for line in visible(text, lines=True).split("\n"))]
     turns = len(sample.turns)
     counts = "".join(f", {visible(name)} {count:g}" for name, count in sample.counts.items())
     finish = sample.finish.name if sample.finish is not None else "the environment"
     lines.append(f"ended by {finish}: {turns} turn{'s'[: turns != 1]}, {len(sample.tokens)} tokens{counts}")
-    return "\n".join(lines + _verdict(sample.verdict))
+    return "\n".join(lines + _verdict_line(sample.verdict))
 
 
-def spoken(sample: Sample) -> list[tuple[str, str]]:
-    """Who said what, in order; what a chat template writes between turns was said by nobody and is left out.
+def turns_of(sample: Sample) -> list[tuple[str, str]]:
+    """(speaker, text) of each turn in order. Tokens that the chat template inserts between turns are left out.
 
-    >>> talk = Sample(context=(), stream=(0,)).with_tokens((1, 2), (0, 0), (-1.0, -1.0)).insert((3,), ENVIRONMENT)
-    >>> spoken(talk.read("abc", (1, 2, 3)))
+    >>> sample = Sample(context=(), stream=(0,)).with_tokens((1, 2), (0, 0), (-1.0, -1.0)).insert((3,), ENVIRONMENT)
+    >>> turns_of(sample.with_text("abc", (1, 2, 3)))
     [('model', 'ab'), ('environment', 'c')]
     """
     begins = (0, *sample.ends)
-    said = []
-    for who, places in groupby(range(len(sample.ends)), lambda i: sample.origin[i] if sample.origin[i] < 0 else 0):
-        first, *rest = places
-        if who != TEMPLATE:
-            text = sample.text[begins[first] : sample.ends[rest[-1] if rest else first]]
-            said.append(("environment" if who == ENVIRONMENT else "model", text))
-    return said
+    turns = []
+    for origin, group in groupby(range(len(sample.ends)), lambda i: sample.origin[i] if sample.origin[i] < 0 else 0):
+        positions = list(group)
+        if origin != TEMPLATE:
+            text = sample.text[begins[positions[0]] : sample.ends[positions[-1]]]
+            turns.append(("environment" if origin == ENVIRONMENT else "model", text))
+    return turns
 
 
-def _verdict(verdict: Verdict | None) -> list[str]:
-    """What the environment ruled, if it was its to rule."""
+def _verdict_line(verdict: Verdict | None) -> list[str]:
+    """The verdict that the environment returned, if any."""
     if verdict is None:
         return []
-    why = verdict.cause or verdict.feedback
+    reason = verdict.cause or verdict.feedback
     score = f", score {verdict.score:g}" if verdict.score is not None else ""
-    what = "broken off" if verdict.outcome is Outcome.unverifiable else verdict.outcome.name
-    return [f"{what}{score}{': ' + visible(why) if why else ''}"]
+    outcome = "aborted" if verdict.outcome is Outcome.unverifiable else verdict.outcome.name
+    return [f"{outcome}{score}{': ' + visible(reason) if reason else ''}"]

@@ -1,4 +1,4 @@
-"""What the commands do that carry a run: train, resume."""
+"""`groupwise train` and `groupwise resume`: start or continue a run."""
 
 import asyncio
 import contextlib
@@ -30,6 +30,7 @@ from groupwise.training.warm_start import forget, warm_start
 from groupwise.training.watchdog import CODES, Stuck, Watchdog
 
 DEFAULT = Path(text.__file__).with_name("default.toml")
+"""The packaged recipe."""
 
 
 def train(
@@ -46,18 +47,18 @@ def train(
     keys: Sequence[str] = (),
     judges: Sequence[str] = (),
 ) -> int:
-    """A new run of a recipe (the packaged one where none is named)."""
+    """Start a run of a recipe, by default the packaged one. Returns the exit code."""
     loaded = load_use(
         use, unsafe_local_exec=unsafe_local_exec, trust_remote_code=trust_remote_code, keys=keys, judges=judges
     )
     path = Path(recipe_path) if recipe_path else DEFAULT
     recipe = read_recipe(path, overrides, loaded)
-    seen: list[str] = []
+    notes: list[str] = []
     built: list[tuple[Task, Verifier]] = []
-    raise_all([*dry_run(recipe), *check_inputs(recipe, loaded, seen.append, hand=lambda *both: built.append(both))])
-    tell(seen)
+    raise_all([*dry_run(recipe), *check_inputs(recipe, loaded, notes.append, hand=lambda *pair: built.append(pair))])
+    print_notes(notes)
     ready = build(recipe, loaded, *built)
-    run = run_directory(Path(out), name or (path.stem if recipe_path else plain_name(recipe.task)))
+    run = run_directory(Path(out), name or (path.stem if recipe_path else directory_name(recipe.task)))
     with RunLock(run):
         description = about(run, recipe, base_of(path, overrides), loaded, command)
         text = write(recipe)
@@ -65,27 +66,27 @@ def train(
         return run_from(run, ready, stop_after)
 
 
-def plain_name(task: str) -> str:
-    """A task's name as a directory can have it.
+def directory_name(task: str) -> str:
+    """A task's name as part of a directory name.
 
-    >>> plain_name("datasets:openai/gsm8k:main@train"), plain_name("data/sums.v2.jsonl")
+    >>> directory_name("datasets:openai/gsm8k:main@train"), directory_name("data/sums.v2.jsonl")
     ('gsm8k-main', 'sums.v2')
     """
     return re.sub(r"[^\w.-]+", "-", Path(task.partition("@")[0]).stem).strip("-")
 
 
-def tell(lines: Sequence[str]) -> None:
-    """Lines for the person who watches, where the run's progress goes too."""
+def print_notes(lines: Sequence[str]) -> None:
+    """Print lines to stderr, as the run's progress does."""
     for line in lines:
         print(visible(line), file=sys.stderr, flush=True)
 
 
 def raise_all(problems: Sequence[GroupwiseError]) -> None:
-    """Raise what was found, if anything: all of it at once, under the first one's exit code."""
+    """Raise all errors as one, of the first error's type (which sets the exit code). No errors: do nothing."""
     if len(problems) == 1:
         raise problems[0]
     if problems:
-        raise type(problems[0])(f"{len(problems)} things are wrong", evidence="\n".join(map(str, problems)))
+        raise type(problems[0])(f"{len(problems)} errors", evidence="\n".join(map(str, problems)))
 
 
 def resume(
@@ -100,7 +101,7 @@ def resume(
     keys: Sequence[str] = (),
     judges: Sequence[str] = (),
 ) -> int:
-    """Go on with a run from its newest whole checkpoint. `changed` accepts another recipe, tokenizer or template."""
+    """Continue a run from its newest checkpoint. `changed` accepts a changed recipe, tokenizer or template."""
     directory = existing_run(run)
     with RunLock(directory):
         loaded = load_use(
@@ -114,7 +115,7 @@ def resume(
         recipe = read_recipe(directory / "recipe.toml", (), loaded)
         same_code(directory, recipe, loaded)
         ready = build(recipe, loaded)
-        tell(getattr(ready.verifier, "notices", ()))
+        print_notes(getattr(ready.verifier, "notices", ()))
         same_data(directory, ready)
         same_base(directory, ready)
         return run_from(directory, ready, stop_after, strict=strict, changed=changed)
@@ -129,7 +130,7 @@ def run_from(
     changed: bool = False,
     disk: Disk = DISK,
 ) -> int:
-    """The loop from wherever the directory stands, then the model and the report."""
+    """Run the loop from the newest checkpoint (or from the start), then write the model and the report."""
     recipe = ready.recipe
     checkpoint = newest_checkpoint(run, strict=strict)
     state, done = (checkpoint.state, checkpoint.iteration) if checkpoint else ({}, 0)
@@ -138,49 +139,49 @@ def run_from(
     for warning in checkpoint.warnings if checkpoint else ():
         progress.say(f"warning: {warning}")
     lines = see_changes(run, ready, state, accept=changed, warn=progress.say)
-    record = RunLogs.resume(run, state, done, sinks=recipe.sinks, changed=changed, warn=progress.say, disk=disk)
-    beside = note_changes(run, ready, state, [*lines, *record.changes], done, disk)
-    logbook = Recorder(
-        run, record, keep=recipe.save.keep, beside=beside, told=progress, warn=progress.say, disk=disk
+    logs = RunLogs.resume(run, state, done, sinks=recipe.sinks, changed=changed, warn=progress.say, disk=disk)
+    accepted = note_changes(run, ready, state, [*lines, *logs.changes], done, disk)
+    recorder = Recorder(
+        run, logs, keep=recipe.save.keep, beside=accepted, told=progress, warn=progress.say, disk=disk
     )  # fmt: skip
-    ready.buffer.replay = ReplayLog(run, lambda: logbook.done, progress.say, disk=disk)
+    ready.buffer.replay = ReplayLog(run, lambda: recorder.done, progress.say, disk=disk)
     if checkpoint:
-        with fitting(run, changed=bool(beside["changes"])):
-            logbook.restore(checkpoint, ready.learner, ready.buffer, ready.guards)
-        if logbook.done >= recipe.iterations:
-            progress.say(f"nothing is left to do: {logbook.done} of {recipe.iterations} iterations are done")
+        with checkpoint_errors(run, changed=bool(accepted["changes"])):
+            recorder.restore(checkpoint, ready.learner, ready.buffer, ready.guards)
+        if recorder.done >= recipe.iterations:
+            progress.say(f"nothing to do: {recorder.done} of {recipe.iterations} iterations are done")
     try:
-        phase = partial(warm_start, run, ready, lambda: logbook.stopping, progress.say, changed=changed, disk=disk)
-        asyncio.run(guided(logbook, ready, stop_after, phase, progress.say))
+        phase = partial(warm_start, run, ready, lambda: recorder.stopping, progress.say, changed=changed, disk=disk)
+        asyncio.run(run_loop(recorder, ready, stop_after, phase, progress.say))
     except (GroupwiseError, KeyboardInterrupt) as error:
-        if isinstance(error, Stuck) and error.phase == "sample":  # a take that was given up has changed nothing
-            logbook.save(ready.learner, ready.buffer, ready.guards, last=True)
+        if isinstance(error, Stuck) and error.phase == "sample":  # an aborted sampling phase has changed nothing
+            recorder.save(ready.learner, ready.buffer, ready.guards, last=True)
         if not isinstance(error, Storage):
             with contextlib.suppress(OSError):
                 progress.say(f"report: {write_report([run])}")
-            if logbook.done >= 0:
-                progress.say(f"go on from the last checkpoint: groupwise resume {run}")
+            if recorder.done >= 0:
+                progress.say(f"continue from the last checkpoint: groupwise resume {run}")
         if isinstance(error, Stuck):
             return CODES[error.why]
         raise
     finally:
         progress.end()
-        record.close()
-        for warning in record.warnings:
+        logs.close()
+        for warning in logs.warnings:
             progress.say(f"warning: {warning}")
-    if logbook.done >= 0:
+    if recorder.done >= 0:
         forget(run, disk)
-    if not logbook.stopping:
-        write_output(run, ready, disk)
+    if not recorder.stopping:
+        write_model_directory(run, ready, disk)
     with storage_errors("the report", run):
         report = write_report([run])
-    print(visible(ending(run, report, logbook, recipe), lines=True))
-    return CODES.get(logbook.stopping, 0)
+    print(visible(closing_message(run, report, recorder, recipe), lines=True))
+    return CODES.get(recorder.stopping, 0)
 
 
 @contextlib.contextmanager
-def fitting(run: Path, *, changed: bool) -> Iterator[None]:
-    """`BadData` if a checkpoint does not fit a recipe that was changed, such as one with another set of models."""
+def checkpoint_errors(run: Path, *, changed: bool) -> Iterator[None]:
+    """Raise `BadData` if a checkpoint does not fit its changed recipe, for example with another set of models."""
     try:
         yield
     except (AssertionError, LookupError, TypeError, ValueError, RuntimeError) as error:
@@ -189,12 +190,12 @@ def fitting(run: Path, *, changed: bool) -> Iterator[None]:
         raise BadData(
             f"the checkpoint of {run} does not fit its changed recipe",
             evidence=f"{type(error).__name__}: {error}",
-            fix="bring the old recipe.toml back, or start a new run with this one",
+            fix="restore the old recipe.toml, or start a new run with this one",
         ) from error
 
 
-def write_output(run: Path, ready: Runtime, disk: Disk) -> None:
-    """The trained model, or adapter, as `<run>/model`: whole or not at all."""
+def write_model_directory(run: Path, ready: Runtime, disk: Disk) -> None:
+    """Write the trained model or adapter to `<run>/model`, atomically."""
     model = run / "model"
     with storage_errors("the model", run):
         remove_leftovers(run, [model.with_name(model.name + PARKED)], disk)
@@ -202,43 +203,44 @@ def write_output(run: Path, ready: Runtime, disk: Disk) -> None:
             ready.write(draft)
 
 
-async def guided(
-    logbook: Recorder,
+async def run_loop(
+    recorder: Recorder,
     ready: Runtime,
     stop_after: float | None,
     begin: Callable[[], Awaitable[bool]],
     say: Callable[[str], None],
 ) -> None:
-    """The loop after what it begins with, ended early by a signal or by the clock; a second signal ends it at once."""
+    """Run `begin` (the warm start) and the loop. A signal or `stop_after` ends them early; a second signal at once."""
     if stop_after is not None:
-        asyncio.get_running_loop().call_later(stop_after, logbook.stop, "out of time")
-    with Watchdog(logbook.stop, say, lambda: logbook.doing, ready.recipe.machine.verdict_deadline):
-        if logbook.done < 0 and not await begin():
+        asyncio.get_running_loop().call_later(stop_after, recorder.stop, "out of time")
+    with Watchdog(recorder.stop, say, lambda: recorder.doing, ready.recipe.machine.verdict_deadline):
+        if recorder.done < 0 and not await begin():
             return
-        await loop(ready.recipe, ready.buffer, ready.engine, ready.learner, logbook, ready.guards, ready.evaluate)
-        logbook.save(ready.learner, ready.buffer, ready.guards, last=True)
+        await loop(ready.recipe, ready.buffer, ready.engine, ready.learner, recorder, ready.guards, ready.evaluate)
+        recorder.save(ready.learner, ready.buffer, ready.guards, last=True)
 
 
-def ending(run: Path, report: Path, logbook: Recorder, recipe: Recipe) -> str:
-    """The last words of a run: what it reached, where things lie, and how to go on."""
-    if logbook.stopping:
-        where = f"{logbook.stopping} after {logbook.done} of {recipe.iterations} iterations; saved."
-        if logbook.done < 0:
-            where = f"{logbook.stopping} during the warm start; saved."
-        return f"{where}{reached(run)}\n  report: {report}\n  go on:  groupwise resume {shlex.quote(str(run))}"
+def closing_message(run: Path, report: Path, recorder: Recorder, recipe: Recipe) -> str:
+    """The last output of a run: accuracy, paths, and the next command."""
+    if recorder.stopping:
+        status = f"{recorder.stopping} after {recorder.done} of {recipe.iterations} iterations; saved."
+        if recorder.done < 0:
+            status = f"{recorder.stopping} during the warm start; saved."
+        command = f"groupwise resume {shlex.quote(str(run))}"
+        return f"{status}{accuracy_summary(run)}\n  report: {report}\n  continue: {command}"
     model, name = run / "model", shlex.quote(str(run))
     return (
-        f"done: {recipe.iterations} iterations{reached(run)}\n  report: {report}\n  model:  {model}\n"
+        f"done: {recipe.iterations} iterations{accuracy_summary(run)}\n  report: {report}\n  model:  {model}\n"
         f"  try:    groupwise eval {name} --samples 8\n          groupwise report {name} ANOTHER_RUN"
     )
 
 
-def reached(run: Path) -> str:
-    """The first and the last held-out greedy accuracy that a run wrote, as a line."""
-    told = [line for line in read_lines(run / "metrics.jsonl") if "eval/accuracy_greedy" in line]
-    if not told:
+def accuracy_summary(run: Path) -> str:
+    """The first and the last held-out greedy accuracy in a run's metrics, as one line; empty without evaluations."""
+    lines = [line for line in read_lines(run / "metrics.jsonl") if "eval/accuracy_greedy" in line]
+    if not lines:
         return ""
-    first, last = (line["eval/accuracy_greedy"] for line in (told[0], told[-1]))
-    interval = f"95 % interval {told[-1]['eval/low_greedy']:.3f} .. {told[-1]['eval/high_greedy']:.3f}"
-    before = f"{first:.3f} -> " if len(told) > 1 else ""
+    first, last = (line["eval/accuracy_greedy"] for line in (lines[0], lines[-1]))
+    interval = f"95 % interval {lines[-1]['eval/low_greedy']:.3f} .. {lines[-1]['eval/high_greedy']:.3f}"
+    before = f"{first:.3f} -> " if len(lines) > 1 else ""
     return f"\n  held-out greedy {before}{last:.3f}  ({interval})"

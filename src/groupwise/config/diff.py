@@ -1,16 +1,16 @@
-"""What distinguishes two methods or two recipes, a line a field, and values in a few words."""
+"""Differences between two methods or two recipes, one line a field; short labels of values."""
 
 from collections.abc import Mapping
 from dataclasses import Field, fields, is_dataclass
 from typing import Any, get_args, get_origin
 
 from groupwise.config.reading import hints_of
-from groupwise.config.registry import Named, public_name
+from groupwise.config.registry import UnloadedPart, public_name
 from groupwise.data import Usage, name_of
 
 
 def diff(a: Any, b: Any) -> list[str]:
-    """What distinguishes two methods or two recipes, a line a field.
+    """The differences between two methods or two recipes, one line a field.
 
     >>> from dataclasses import replace
     >>> from groupwise.methods import Method
@@ -21,34 +21,35 @@ def diff(a: Any, b: Any) -> list[str]:
 
 
 def differences(a: Any, b: Any, hint: Any, where: str) -> list[str]:
+    """The differences between two values of type `hint`; `where` is the dotted path of both."""
     if a == b and type(a) is type(b):
         return []
-    if type(a) is not type(b) or not is_dataclass(a) or isinstance(a, Named):
+    if type(a) is not type(b) or not is_dataclass(a) or isinstance(a, UnloadedPart):
         return [f"{where}: {label(a, hint)} -> {label(b, hint)}"]
     lines, hints = [], hints_of(type(a))
     beside = {f.name: f.metadata["printed_with"] for f in fields(a) if "printed_with" in f.metadata}
     for f in fields(a):
         path = f"{where}.{f.name}" if where else f.name
-        with_it = [g for g in fields(a) if beside.get(g.name) == f.name]
-        if any(getattr(a, g.name) != getattr(b, g.name) for g in with_it):
-            lines.append(f"{path}: {' -> '.join(_with(x, f, with_it, hints) for x in (a, b))}")
+        companions = [g for g in fields(a) if beside.get(g.name) == f.name]
+        if any(getattr(a, g.name) != getattr(b, g.name) for g in companions):
+            lines.append(f"{path}: {' -> '.join(_label_with(x, f, companions, hints) for x in (a, b))}")
         elif f.name not in beside:
             lines += differences(getattr(a, f.name), getattr(b, f.name), hints[f.name], path)
     return lines
 
 
-def _with(value: Any, f: Field[Any], others: list[Field[Any]], hints: Mapping[str, Any]) -> str:
-    """A field with those that only mean something beside it, where they say something: `mixed_outcomes (refill 10)`."""
-    words = [
+def _label_with(value: Any, f: Field[Any], companions: list[Field[Any]], hints: Mapping[str, Any]) -> str:
+    """The label of a field with the companion fields that differ from their default: `mixed_outcomes (refill 10)`."""
+    notes = [
         f"({g.name} {label(getattr(value, g.name), hints[g.name])})"
-        for g in others
+        for g in companions
         if getattr(value, g.name) != g.default
     ]
-    return " ".join([label(getattr(value, f.name), hints[f.name]), *words])
+    return " ".join([label(getattr(value, f.name), hints[f.name]), *notes])
 
 
 def label(value: Any, hint: Any = Any) -> str:
-    """A value in a few words: `Overlong(buffer=4096, factor=1)`."""
+    """A short label of a value: `Overlong(buffer=4096, factor=1)`."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
@@ -58,17 +59,20 @@ def label(value: Any, hint: Any = Any) -> str:
     if value is None or value == ():
         return "none"
     if isinstance(value, tuple):
-        one = get_args(hint)[0] if get_args(hint) else Any
-        if get_origin(one) is tuple and get_args(one)[0] is str:
-            pairs = [(name, x, type(x) is get_args(one)[1] and not fields(x)) for name, x in value]
+        element = get_args(hint)[0] if get_args(hint) else Any
+        if get_origin(element) is tuple and get_args(element)[0] is str:
+            pairs = [(name, x, type(x) is get_args(element)[1] and not fields(x)) for name, x in value]
             return ", ".join(name if implied else f"{name} {label(x)}" for name, x, implied in pairs)
         return ", ".join(label(x) for x in value)
     try:
         name = public_name(value)
     except Usage:
         name = name_of(value)
-    given = value.constants if isinstance(value, Named) else [(f.name, getattr(value, f.name)) for f in _fields(value)]
-    return f"{name}({', '.join(f'{n}={label(x)}' for n, x in given)})" if given else name
+    if isinstance(value, UnloadedPart):
+        constants = list(value.constants)
+    else:
+        constants = [(f.name, getattr(value, f.name)) for f in _fields(value)]
+    return f"{name}({', '.join(f'{n}={label(x)}' for n, x in constants)})" if constants else name
 
 
 def _fields(value: Any) -> tuple[Field[Any], ...]:

@@ -1,4 +1,4 @@
-"""What raw data mean: a value for each field by its type, parts by their names, and every problem told at once."""
+"""TOML data to typed values: each field by its type, parts by their names, all problems collected."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
@@ -7,31 +7,36 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from groupwise.config.recipe import Recipe
-from groupwise.config.registry import Named, fits, fitting_names, methods, near, near_parts, parts
-from groupwise.config.toml import Typed
+from groupwise.config.registry import UnloadedPart, closest_parts, fits, fitting_names, methods, parts, suggestion
+from groupwise.config.toml import CommandText
 from groupwise.config.user_code import Use
 from groupwise.data import Usage, name_of
 from groupwise.methods import Method
 from groupwise.verifiers import own_names
 
 SWITCHES = ("use", "unsafe_local_exec", "trust_remote_code", "key", "judge")
-"""What runs code or reaches secrets stands on the command line, each time; a file from elsewhere cannot allow it."""
+"""Options that run code or read secrets. They are command-line options only, so that a recipe cannot set them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One reading of raw data. What cannot be understood is told in `problems`, and the reading goes on."""
+    """Converts TOML data to values. Invalid data are added to `problems`, and reading continues.
+
+    Each method returns MISSING for invalid data. `where` is the dotted path for messages. Without `use`, code in the
+    user's files becomes an `UnloadedPart`.
+    """
 
     use: Use | None = None
     problems: list[Usage] = field(default_factory=list)
 
-    def wrong(self, where: str, what: str, fix: str = "") -> Any:
+    def problem(self, where: str, what: str, fix: str = "") -> Any:
+        """Add a problem; returns MISSING."""
         self.problems.append(Usage(f"{where}: {what}", fix=fix))
         return MISSING
 
     def value(self, data: Any, hint: Any, current: Any, where: str) -> Any:
-        """What raw data mean for a field of this type whose value is now `current`."""
-        if isinstance(data, Typed) and (hint is not str or data.startswith(('"', "'"))):
+        """The value of a field of type `hint` from data; `current` is the field's value so far."""
+        if isinstance(data, CommandText) and (hint is not str or data.startswith(('"', "'"))):
             data = data.plain
             if get_origin(hint) is tuple and not isinstance(data, list | dict) and ... in get_args(hint):
                 data = [data]
@@ -39,177 +44,196 @@ class Reading:
             return self.scalar(data, hint, where)
         match get_origin(hint):
             case origin if origin in (Union, UnionType):
-                return self.either(data, get_args(hint), current, where)
+                return self.union(data, get_args(hint), current, where)
             case origin if origin is Literal:
                 if data in get_args(hint) and isinstance(data, str):
                     return data
-                return self.wrong(where, f"{data!r} is not one of {', '.join(get_args(hint))}")
+                return self.problem(where, f"{data!r} is not one of {', '.join(get_args(hint))}")
             case origin if origin is tuple:
-                return self.several(data, get_args(hint), current, where)
+                return self.sequence(data, get_args(hint), current, where)
         return self.part(data, hint, current, where)
 
     def scalar(self, data: Any, hint: type, where: str) -> Any:
+        """A bool, int, float or string. A whole number is accepted for a float."""
         kind = bool if isinstance(data, bool) else type(data)
-        if kind is hint or (kind is Typed and hint is str):
+        if kind is hint or (kind is CommandText and hint is str):
             return hint(data)
         if hint is float and kind is int:
             return float(data)
-        return self.wrong(where, f"{_seen(data)}; expected {EXPECTED[hint]}")
+        return self.problem(where, f"{_describe(data)}; expected {EXPECTED[hint]}")
 
-    def either(self, data: Any, arms: tuple[Any, ...], current: Any, where: str) -> Any:
+    def union(self, data: Any, arms: tuple[Any, ...], current: Any, where: str) -> Any:
+        """The first of several types that accepts the data; `"none"` is None where the field allows it."""
         if NoneType in arms and data == "none":
             return None
-        wanted = [arm for arm in arms if arm is not NoneType]
-        if len(wanted) == 1:  # whose own words tell more than a list of what it may be
-            return self.value(data, wanted[0], current, where)
-        for arm in wanted:
+        types = [arm for arm in arms if arm is not NoneType]
+        if len(types) == 1:  # the problem of the one type is more precise than "expected ..."
+            return self.value(data, types[0], current, where)
+        for arm in types:
             trial = Reading(self.use)
             value = trial.value(data, arm, current, where)
             if not trial.problems:
                 return value
-        return self.wrong(where, f"{_seen(data)}; expected {' or '.join(map(expected, wanted))}")
+        return self.problem(where, f"{_describe(data)}; expected {' or '.join(map(expected, types))}")
 
-    def several(self, data: Any, args: tuple[Any, ...], current: Any, where: str) -> Any:
-        """A tuple: of pairs from a table, of elements from a list; a table of numbers changes elements in place."""
-        one = args[0]
-        if get_origin(one) is tuple and get_args(one)[0] is str:
-            if not isinstance(data, dict):
-                return self.wrong(where, f'{_seen(data)}; expected a table such as {{ name = "Part" }}')
-            old = dict(current) if current is not MISSING else {}
-            pairs = {k: self.value(v, get_args(one)[1], old.get(k, MISSING), f"{where}.{k}") for k, v in data.items()}
-            return MISSING if MISSING in pairs.values() else tuple(pairs.items())
-        hints = [one] * max(len(data), 1) if ... in args and isinstance(data, list) else list(args)
+    def sequence(self, data: Any, args: Sequence[Any], current: Any, where: str) -> Any:
+        """A tuple of pairs from a table, or of elements from a list; a table with numbers as keys replaces elements."""
+        element = args[0]
+        if get_origin(element) is tuple and get_args(element)[0] is str:
+            return self.pairs(data, get_args(element)[1], current, where)
+        hints = [element] * max(len(data), 1) if ... in args and isinstance(data, list) else list(args)
         if isinstance(data, dict) and current is not MISSING and data:
             return self.elements(data, args, current, where)
         if not isinstance(data, list) or (... not in args and len(data) != len(args)):
-            return self.wrong(where, f"{_seen(data)}; expected a list" + ("" if ... in args else f" of {len(args)}"))
+            return self.problem(
+                where, f"{_describe(data)}; expected a list" + ("" if ... in args else f" of {len(args)}")
+            )
         values = [self.value(x, h, MISSING, f"{where}.{i}") for i, (x, h) in enumerate(zip(data, hints))]
         return MISSING if any(v is MISSING for v in values) else tuple(values)
 
-    def elements(self, data: Mapping[str, Any], args: tuple[Any, ...], current: Sequence[Any], where: str) -> Any:
+    def pairs(self, data: Any, hint: Any, current: Any, where: str) -> Any:
+        """A tuple of (name, value) pairs from a table."""
+        if not isinstance(data, dict):
+            return self.problem(where, f'{_describe(data)}; expected a table such as {{ name = "Part" }}')
+        old = dict(current) if current is not MISSING else {}
+        values = {name: self.value(x, hint, old.get(name, MISSING), f"{where}.{name}") for name, x in data.items()}
+        return MISSING if MISSING in values.values() else tuple(values.items())
+
+    def elements(self, data: Mapping[str, Any], args: Sequence[Any], current: Sequence[Any], where: str) -> Any:
+        """The current tuple with the elements replaced that a table names by index."""
         values = list(current)
         for key, x in data.items():
             if not key.isdecimal() or int(key) >= len(values):
-                return self.wrong(where, f"there is no element {key!r}", f"it has {len(values)}; or give a whole list")
+                return self.problem(where, f"no element {key!r}", f"it has {len(values)}; or give a whole list")
             i = int(key)
             values[i] = self.value(x, args[0] if ... in args else args[i], values[i], f"{where}.{i}")
         return MISSING if any(v is MISSING for v in values) else tuple(values)
 
     def part(self, data: Any, hint: Any, current: Any, where: str) -> Any:
-        """A part by its public name, by a table that names it, or the current one with constants changed."""
+        """A part from its public name, or from a table: with `kind` a new part, without it the current one changed."""
         if isinstance(data, str):
             data = {"base" if hint is Method else "kind": data}
         if not isinstance(data, dict):
-            return self.wrong(where, f"{_seen(data)}; expected the name of a part or a table")
+            return self.problem(where, f"{_describe(data)}; expected the name of a part or a table")
         constants = {k: v for k, v in data.items() if k not in ("kind", "base")}
         if hint is Method and "base" in data:
             if data["base"] not in methods():
-                return self.wrong(where, f"no method is called {data['base']!r}; {near(data['base'], methods())}")
+                return self.problem(where, f"unknown method {data['base']!r}; {suggestion(data['base'], methods())}")
             return self.table(Method, constants, methods()[data["base"]](), where)
         if "kind" in data:
-            named = self.named(data["kind"], hint, where)
-            if named is MISSING or isinstance(named, Named):
-                return Named(named.part, tuple(constants.items())) if isinstance(named, Named) else MISSING
-            if not isinstance(named, type):
-                if constants:
-                    return self.wrong(where, f"{data['kind']} has no constants, so no {next(iter(constants))!r}")
-                return self.fitting(named, hint, where)
-            ours = named.__module__.startswith("groupwise.")
-            if ours and named is not hint and self.fitting(named, hint, where) is MISSING:
-                return MISSING
-            if not is_dataclass(named):
-                return self.wrong(where, f"{data['kind']} is no dataclass", "write @dataclass(frozen=True) above it")
-            made = self.table(named, constants, MISSING, where)
-            return made if ours or made is MISSING else self.fitting(made, hint, where)
-        if isinstance(current, Named):
-            return Named(current.part, tuple({**dict(current.constants), **constants}.items()))
+            return self.new_part(data["kind"], constants, hint, where)
+        if isinstance(current, UnloadedPart):
+            return UnloadedPart(current.part, tuple({**dict(current.constants), **constants}.items()))
         if is_dataclass(current) and current is not MISSING:
             return self.table(type(current), constants, current, where)
         if is_dataclass(hint) and isinstance(hint, type):
             return self.table(hint, constants, MISSING, where)
-        return self.wrong(where, f"the table names no part; {near('', fitting_names(hint))}", 'say kind = "..."')
+        return self.problem(where, f"the table has no kind; {suggestion('', fitting_names(hint))}", 'add kind = "..."')
+
+    def new_part(self, name: Any, constants: Mapping[str, Any], hint: Any, where: str) -> Any:
+        """The part of that name, with constants if it is a class. It must fit the socket `hint`."""
+        part = self.lookup(name, hint, where)
+        if isinstance(part, UnloadedPart):
+            return UnloadedPart(part.part, tuple(constants.items()))
+        if part is MISSING:
+            return MISSING
+        if not isinstance(part, type):
+            if constants:
+                return self.problem(where, f"{name} has no constants, so no {next(iter(constants))!r}")
+            return self.fitting(part, hint, where)
+        in_package = part.__module__.startswith("groupwise.")
+        if in_package and part is not hint and self.fitting(part, hint, where) is MISSING:
+            return MISSING
+        if not is_dataclass(part):
+            return self.problem(where, f"{name} is not a dataclass", "write @dataclass(frozen=True) above it")
+        instance = self.table(part, constants, MISSING, where)
+        return instance if in_package or instance is MISSING else self.fitting(instance, hint, where)
 
     def table(self, cls: Any, data: Mapping[str, Any], current: Any, where: str) -> Any:
-        """A dataclass from constants, over those of `current` or over its defaults."""
+        """An instance of a dataclass: constants from data, the others from `current` or the defaults."""
         known, hints = {f.name: f for f in fields(cls)}, hints_of(cls)
-        values = {n: getattr(current, n) for n in known} if current is not MISSING else {}
-        for key, given in data.items():
+        values = {name: getattr(current, name) for name in known} if current is not MISSING else {}
+        for key, item in data.items():
             if key in SWITCHES and key not in known:
-                self.wrong(where, f"{key} is no field", f"say it on the command line: --{key.replace('_', '-')}")
+                self.problem(where, f"{key} is not a field", f"use the command-line option --{key.replace('_', '-')}")
                 continue
             if key not in known:
-                self.wrong(where, f"{cls.__name__} has no field {key!r}; {near(key, known)}")
+                self.problem(where, f"{cls.__name__} has no field {key!r}; {suggestion(key, known)}")
                 continue
-            value = self.value(given, hints[key], values.get(key, default(known[key])), f"{where}.{key}")
+            value = self.value(item, hints[key], values.get(key, default(known[key])), f"{where}.{key}")
             values[key] = value if value is not MISSING else values.get(key, MISSING)
-        values = {n: v for n, v in values.items() if v is not MISSING}
-        absent = [n for n, f in known.items() if n not in values and default(f) is MISSING]
-        if absent:
-            for n in absent:
-                if n not in data:  # else its own problem was told
-                    self.wrong(where, f"{cls.__name__} needs {n}", f"say {n} = {_example(hints[n])}")
+        values = {name: value for name, value in values.items() if value is not MISSING}
+        missing = [name for name, f in known.items() if name not in values and default(f) is MISSING]
+        if missing:
+            for name in missing:
+                if name not in data:  # an invalid value has a problem already
+                    self.problem(where, f"{cls.__name__} needs {name}", f"add {name} = {_example(hints[name])}")
             return MISSING
         try:
             return cls(**values)
         except ValueError as error:
-            return self.wrong(where, *str(error).split("\n", 1))  # after a line end it may say what to do
+            return self.problem(where, *str(error).split("\n", 1))  # a second line is the fix
 
-    def named(self, name: Any, hint: Any, where: str) -> Any:
+    def lookup(self, name: Any, hint: Any, where: str) -> Any:
+        """The part of a public name, or of a name such as `my_file:MyClip`."""
         if not isinstance(name, str):
-            return self.wrong(where, f"kind: {_seen(name)}; expected the name of a part")
+            return self.problem(where, f"kind: {_describe(name)}; expected the name of a part")
         if ":" in name:
-            return self.foreign(name, where)
+            return self.user_part(name, where)
         part = parts().get(name, MISSING)
         if part is MISSING:
-            return self.wrong(where, f"no part is called {name!r}; near it: {', '.join(near_parts(name, hint))}")
+            return self.problem(where, f"unknown part {name!r}; similar: {', '.join(closest_parts(name, hint))}")
         return part
 
-    def graders(self, recipe: Recipe) -> None:
-        """Verifiers and an environment of one's own, which are names in a recipe, have to be there."""
+    def check_user_names(self, recipe: Recipe) -> None:
+        """Add a problem for each verifier or environment in the user's files that cannot be found."""
         mixed = {f"recipe.also.{i}.verifier": also.verifier for i, also in enumerate(recipe.also)}
         top = {"recipe.verifier": recipe.verifier, "recipe.environment": recipe.environment}
         for where, name in {**top, **mixed}.items():
-            for own in own_names(name):
-                self.foreign(own, where)
+            for user_name in own_names(name):
+                self.user_part(user_name, where)
 
-    def foreign(self, name: str, where: str) -> Any:
+    def user_part(self, name: str, where: str) -> Any:
+        """The object that `my_file:MyClip` names; an `UnloadedPart` where no file is loaded."""
         if self.use is None:
-            return Named(name)
+            return UnloadedPart(name)
         try:
             return self.use.find(name)
-        except Usage as problem:
-            return self.wrong(where, problem.what, problem.fix)
+        except Usage as error:
+            return self.problem(where, error.what, error.fix)
 
     def fitting(self, part: Any, hint: Any, where: str) -> Any:
         """The part, if it has the methods of its socket and takes as many arguments."""
         if not isinstance(hint, type) or fits(part, hint):
             return part
-        return self.wrong(
+        return self.problem(
             where,
-            f"{part.__name__ if isinstance(part, type) else name_of(part)} is no {hint.__name__}",
-            f"take one of {', '.join(fitting_names(hint))}",
+            f"{part.__name__ if isinstance(part, type) else name_of(part)} is not {_article(hint.__name__)}",
+            f"use one of {', '.join(fitting_names(hint))}",
         )
 
 
 @cache
 def hints_of(cls: type) -> dict[str, Any]:
+    """The types of a dataclass's fields by name."""
     return get_type_hints(cls)
 
 
 def default(f: Field[Any]) -> Any:
+    """The default value of a field; MISSING if it has none."""
     return f.default_factory() if f.default_factory is not MISSING else f.default
 
 
 EXPECTED = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
-SEEN = {bool: "a truth value", int: "a whole number", float: "a number", list: "a list", dict: "a table"}
+KINDS = {bool: "a boolean", int: "a whole number", float: "a number", list: "a list", dict: "a table"}
 
 
-def _seen(data: Any) -> str:
-    return f"{str(data) if isinstance(data, Typed) else data!r} is {SEEN.get(type(data), 'a string')}"
+def _describe(data: Any) -> str:
+    return f"{str(data) if isinstance(data, CommandText) else data!r} is {KINDS.get(type(data), 'a string')}"
 
 
 def expected(arm: Any) -> str:
-    """One of several things that a field may be, in a few words."""
+    """One type of a union in words."""
     return " or ".join(get_args(arm)) if get_origin(arm) is Literal else EXPECTED.get(arm, str(arm))
 
 
@@ -217,8 +241,12 @@ def _example(hint: Any) -> str:
     return f'"{next(iter(methods()))}"' if hint is Method else "..."
 
 
-def together(problems: Sequence[Usage]) -> Usage:
+def _article(name: str) -> str:
+    return f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"
+
+
+def one_error(problems: Sequence[Usage]) -> Usage:
     """Several problems as one error."""
     if len(problems) == 1:
         return problems[0]
-    return Usage(f"{len(problems)} things are wrong", evidence="\n".join(map(str, problems)))
+    return Usage(f"{len(problems)} errors", evidence="\n".join(map(str, problems)))

@@ -1,4 +1,4 @@
-"""A whole run as one value: a method, and what a run decides."""
+"""Recipe: a method and all other settings of one run, as one frozen value."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -13,15 +13,15 @@ __all__ = ["Columns", "Evaluate", "Machine", "Recipe", "Save"]
 
 
 def at_least(value: object, **least: float) -> None:
-    """ValueError naming the first field below its bound, or NaN. What follows the line end says what to do."""
+    """Raise ValueError for the first field below its bound or NaN. The second line of the message is the fix."""
     for name, bound in least.items():
-        if not (seen := getattr(value, name)) >= bound:
-            raise ValueError(f"{name} is {seen}\ntake at least {bound}")
+        if not (number := getattr(value, name)) >= bound:
+            raise ValueError(f"{name} is {number}\nuse at least {bound}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """Where the rows of a source keep the prompt and the answer: columns, or dotted paths into them."""
+    """The columns of prompt and answer in the rows of a data source: names, or dotted paths into nested rows."""
 
     prompt: str = "prompt"
     answer: str = "answer"
@@ -29,8 +29,10 @@ class Columns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Also:
-    """A task mixed in: drawn `weight` times as often as the recipe's own. Its verifier, where none is said, is its own,
-    or the recipe's."""
+    """An additional task, drawn `weight` times as often as the recipe's `task`.
+
+    An empty `verifier` means the task's default verifier; if it has none, the recipe's verifier.
+    """
 
     task: str
     weight: float = 1.0
@@ -39,15 +41,15 @@ class Also:
 
     def __post_init__(self) -> None:
         if not 0 < self.weight < float("inf"):
-            raise ValueError(f"weight is {self.weight}\ntake a number above 0, such as 0.5")
+            raise ValueError(f"weight is {self.weight}\nuse a number above 0, such as 0.5")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmStart:
-    """A supervised phase before the first iteration: `steps` optimizer steps on `per_step` demonstrations each.
+    """Supervised training before the first iteration: `steps` optimizer steps on `per_step` demonstrations each.
 
-    `demonstrations` is a source of rows with the columns, or with `messages` that end with the assistant's answer. They
-    are dealt in a keyed order, sweep by sweep. The phase's checkpoint is renewed after every `save_every`-th step.
+    `demonstrations` is a source of rows with the columns, or with `messages` that end with the assistant's answer.
+    Each epoch over them has its own order, drawn from the seed. A checkpoint is saved every `save_every` steps.
     """
 
     demonstrations: str
@@ -63,18 +65,20 @@ class WarmStart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """Where a run computes. `microbatch_tokens` bounds what the learner forwards at once, contexts counted once.
-    A draw may take `deadline` seconds, a call of one's own grade function or environment `verdict_deadline`; so may an
-    execution of an answer's code, and a fifth of that as CPU time.
+    """Device, precision and time limits. `microbatch_tokens` limits the tokens of one forward pass of the learner; a
+    shared context counts once.
 
-    `bfloat16` is the dtype of the weights and of all that is computed with them; log-probs are float32, and so is the
-    optimizer's own copy of each weight, which the weight is rounded from. `recompute` forwards each layer again on the
-    way back instead of keeping all that it computed: equal gradients, less memory, about a third more time to learn.
-    `compile` makes kernels for what a layer does beside its products and attention, where a GPU is to wait for fewer of
-    them; the first iterations wait for the compiler.
+    `deadline` limits a draw, in seconds. `verdict_deadline` limits a call of the user's grade function or environment,
+    and one execution of an answer's code, whose CPU time is limited to a fifth of it.
 
-    One thread is the measured best for models under a million parameters, and the only setting with bits equal
-    whatever the batch mates.
+    With `bfloat16`, weights and activations are bfloat16; log-probs are float32, and the optimizer keeps a float32 copy
+    of each weight, from which the weight is rounded. `recompute` forwards each layer again in the backward pass instead
+    of storing its activations: equal gradients, less memory, about a third more learning time. `compile` compiles the
+    elementwise operations of a layer (all but matrix products and attention), so that a GPU launches fewer kernels; the
+    first iterations include the compilation.
+
+    One thread is the fastest measured setting for models under a million parameters. It is also the only setting in
+    which a sample's bits do not depend on the other samples of the batch.
     """
 
     device: str = "cpu"
@@ -89,14 +93,14 @@ class Machine:
     def __post_init__(self) -> None:
         at_least(self, threads=1, microbatch_tokens=1)
         if not (self.deadline > 0 and self.verdict_deadline > 0):
-            raise ValueError("deadline and verdict_deadline are seconds above 0")
+            raise ValueError("deadline and verdict_deadline must be above 0 seconds")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluate:
-    """Held-out evaluation before the first iteration, after every `every`-th (0: never between) and after the last.
+    """Held-out evaluation before the first iteration, every `every` iterations (0: not in between) and after the last.
 
-    `problems` of the held-out split, each answered by `strategy`: greedily once, `samples` times at the training law.
+    `strategy` answers each of `problems` held-out problems once greedily and `samples` times by `Recipe.sampling`.
     """
 
     every: int = 0
@@ -110,7 +114,7 @@ class Evaluate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Save:
-    """A checkpoint after every `every`-th iteration (0: only at the end), and how many are kept."""
+    """A checkpoint every `every` iterations (0: only at the end); the newest `keep` checkpoints are kept."""
 
     every: int = 10
     keep: int = 2
@@ -121,15 +125,14 @@ class Save:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """A run from nothing to a report. Frozen; TOML and flags are views of it.
+    """All settings of a run. A recipe file and the command-line options set fields of this class.
 
-    `model` is a directory or a packaged name; `task` a named one or a source of rows (docs/tasks.md), `also` those that
-    are mixed in, `held_out` a task to evaluate on instead of what these hold out; `template` what stands around a
-    problem and `verifier` a public name or `my_file:grade` (both empty: the task's own); `environment` is whom the
-    strategy `Turns` asks, such as `my_file:MyEnvironment`. `prompts` is how many an iteration draws; nothing is called
-    a batch size.
-    With `lora`, the model stays as it is and an adapter beside it is trained. `warm_start` comes before the first
-    iteration.
+    `model` is a directory or a packaged name. `task` is a named task or a source of rows (docs/tasks.md); `also` lists
+    additional tasks; `held_out` is a task to evaluate on instead of the held-out split of these. `template` is the text
+    around a problem; `verifier` is a public name or `my_file:grade`; if empty, both are the task's default.
+    `environment` answers in the strategy `Turns`, such as `my_file:MyEnvironment`. `prompts` is the number of prompts
+    of an iteration. With `lora`, an adapter is trained and the model's weights are frozen. `warm_start` runs before the
+    first iteration.
     """
 
     model: str = "calculator"
@@ -158,22 +161,22 @@ class Recipe:
     def __post_init__(self) -> None:
         at_least(self, prompts=1, iterations=0, seed=0)
         if self.seed >= 2**64:
-            raise ValueError(f"seed is {self.seed}\ntake one below 2**64")
+            raise ValueError(f"seed is {self.seed}\nuse one below 2**64")
         if not 0 <= self.max_unverifiable <= 1:
-            raise ValueError(f"max_unverifiable is {self.max_unverifiable}\nit is a share: take one from 0 to 1")
-        if self.prompts % (cuts := self.method.minibatches):
-            near = max(cuts, self.prompts // cuts * cuts)
+            raise ValueError(f"max_unverifiable is {self.max_unverifiable}\nit is a share: use a number from 0 to 1")
+        if self.prompts % (minibatches := self.method.minibatches):
+            multiple = max(minibatches, self.prompts // minibatches * minibatches)
             raise ValueError(
-                f"{self.prompts} prompts cannot be cut into {cuts} equal minibatches\n"
-                f"take a multiple of {cuts}, such as prompts = {near}, or other method.minibatches"
+                f"{self.prompts} prompts cannot be cut into {minibatches} equal minibatches\n"
+                f"use a multiple of {minibatches}, such as prompts = {multiple}, or change method.minibatches"
             )
         if self.sampling.truncated:
             raise ValueError(
-                "sampling is truncated (top_p, top_k or min_p): in training that biases every ratio\n"
-                "leave it out; eval and sample take it: groupwise eval RUN --sampling.top_p 0.9"
+                "sampling is truncated (top_p, top_k or min_p), which biases every ratio in training\n"
+                "leave it out; eval and sample accept it: groupwise eval RUN --sampling.top_p 0.9"
             )
         if self.sampling.temperature == 0:
             raise ValueError(
-                "sampling.temperature is 0: greedy answers of a group are all alike\n"
-                "take one above 0, such as 1.0; a greedy evaluation is always made"
+                "sampling.temperature is 0: all answers of a group would be equal\n"
+                "use a temperature above 0, such as 1.0; the evaluation always includes greedy answers"
             )

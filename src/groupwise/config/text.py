@@ -1,7 +1,7 @@
-"""Recipes and methods as text. TOML and flags are views of dataclass fields: read, overridden and written here.
+"""Recipes and methods as TOML: read, override, write.
 
-A part is named by its public name in its room: `token_mean`, or `{ kind = "Clip", low = 0.2 }`; a table without `kind`
-changes constants in place; `base` names a published method. Code of one's own is `kind = "my_file:MyClip"`.
+A part is given by its public name: `token_mean`, or `{ kind = "Clip", low = 0.2 }`. A table without `kind` changes
+constants in place. `base` names a published method. A part in the user's file is `kind = "my_file:MyClip"`.
 """
 
 from collections.abc import Sequence
@@ -11,10 +11,10 @@ from typing import Any, TypeVar, get_args, get_origin
 
 import tomli_w
 
-from groupwise.config.reading import Reading, hints_of, together
+from groupwise.config.reading import Reading, hints_of, one_error
 from groupwise.config.recipe import Recipe
-from groupwise.config.registry import Named, public_name
-from groupwise.config.toml import Typed, put, raw
+from groupwise.config.registry import UnloadedPart, public_name
+from groupwise.config.toml import CommandText, read_toml, set_path
 from groupwise.config.user_code import Use
 from groupwise.data import Usage
 from groupwise.methods import Method
@@ -27,79 +27,80 @@ T = TypeVar("T")
 def read_recipe(source: str | Path, overrides: Sequence[tuple[str, str]] = (), use: Use | None = None) -> Recipe:
     """The recipe of a TOML file, or of TOML text (a string with a newline or `=`), with dotted overrides.
 
-    Raises `Usage` that tells everything that is wrong. `use` holds the files that a recipe may name code from.
+    Raises `Usage` with all problems. `use` holds the loaded files of `--use`, which the recipe may name code from.
 
     >>> recipe = read_recipe("prompts = 8\\nmethod.group_size = 4", [("method.objective.surrogate.high", "0.3")])
     >>> recipe.prompts, recipe.method.group_size, recipe.method.objective.surrogate.high
     (8, 4, 0.3)
     """
-    recipe, problems = attempt(source, overrides, use or Use())
+    recipe, problems = read_with_problems(source, overrides, use or Use())
     if problems or recipe is None:
-        raise together(problems)
+        raise one_error(problems)
     return recipe
 
 
 def read(kind: type[T], source: str | Path) -> T:
-    """A value of any frozen dataclass from its TOML; `Usage` tells everything that is wrong."""
+    """A value of any frozen dataclass from its TOML. Raises `Usage` with all problems."""
     reading = Reading(Use())
-    value = reading.table(kind, raw(source), MISSING, kind.__name__)
+    value = reading.table(kind, read_toml(source), MISSING, kind.__name__)
     if reading.problems:
-        raise together(reading.problems)
+        raise one_error(reading.problems)
     return value
 
 
 def read_over(value: T, where: str, overrides: Sequence[tuple[str, str]]) -> T:
-    """A dataclass with some of its constants changed; `Usage` tells everything that is wrong."""
+    """A dataclass with some fields overridden; `where` is its path in messages. Raises `Usage` with all problems."""
     reading, data = Reading(Use()), {}
     for path, text in overrides:
-        put(data, path, Typed(text))
+        set_path(data, path, CommandText(text))
     changed = reading.table(type(value), data, value, where)
     if reading.problems:
-        raise together(reading.problems)
+        raise one_error(reading.problems)
     return changed
 
 
-def attempt(
+def read_with_problems(
     source: str | Path,
     overrides: Sequence[tuple[str, str]] = (),
     use: Use | None = None,
     *,
     only: Sequence[str] | None = None,
 ) -> tuple[Recipe | None, list[Usage]]:
-    """A recipe, and all that is wrong with it. Without `use`, code of one's own is `Named` and nothing is imported.
+    """A recipe (None if it is invalid) and all its problems.
 
-    `only` reads some of its fields, under a plain method.
+    Without `use`, code in the user's files becomes an `UnloadedPart` and nothing is imported. With `only`, the named
+    fields are read and the others, method included, have their defaults.
     """
     reading = Reading(use)
     try:
-        data = raw(source)
+        data = read_toml(source)
         for path, value in overrides:
-            put(data, path, Typed(value))
-    except Usage as problem:
-        return None, [problem]
+            set_path(data, path, CommandText(value))
+    except Usage as error:
+        return None, [error]
     if only is not None:
         data = {"method": {}, **{name: data[name] for name in only if name in data}}
     recipe = reading.table(Recipe, data, MISSING, "recipe")
     if recipe is not MISSING:
         if use is not None:
-            reading.graders(recipe)
+            reading.check_user_names(recipe)
         try:
             for iteration in range(max(recipe.iterations, 1)) if recipe.method.schedules else ():
                 at(recipe.method, iteration)
-        except Usage as problem:
-            reading.problems.append(problem)
+        except Usage as error:
+            reading.problems.append(error)
     return (None if recipe is MISSING else recipe), reading.problems
 
 
 def base_of(source: str | Path, overrides: Sequence[tuple[str, str]] = ()) -> str:
-    """The published method that a recipe begins with; empty where it states every part itself.
+    """The name of the published method that a recipe builds on; empty if it has none.
 
     >>> base_of("method = 'dapo'"), base_of("method.group_size = 4")
     ('dapo', '')
     """
-    data = raw(source)
+    data = read_toml(source)
     for path, value in overrides:
-        put(data, path, Typed(value))
+        set_path(data, path, CommandText(value))
     method = data.get("method", "")
     return str(method.get("base", "")) if isinstance(method, dict) else str(method)
 
@@ -107,19 +108,19 @@ def base_of(source: str | Path, overrides: Sequence[tuple[str, str]] = ()) -> st
 def override(value: T, path: str, text: Any, use: Use | None = None) -> T:
     """The value with one field changed: `override(method, "objective.surrogate.high", "0.35")`.
 
-    The text names a part, or is TOML. Raises `Usage`.
+    `text` is the name of a part, or TOML. Raises `Usage`.
     """
     data: dict[str, Any] = {}
-    put(data, path, Typed(text) if isinstance(text, str) else text)
+    set_path(data, path, CommandText(text) if isinstance(text, str) else text)
     reading = Reading(use or Use())
     changed = reading.table(type(value), data, value, type(value).__name__.lower())
     if reading.problems:
-        raise together(reading.problems)
+        raise one_error(reading.problems)
     return changed
 
 
 def at(method: Method, iteration: int) -> Method:
-    """The method with its schedules' numbers for this iteration written in."""
+    """The method with the values of its schedules at this iteration."""
     for path, schedule in method.schedules:
         number = schedule(iteration)
         method = override(method, path, int(number) if float(number).is_integer() else number)
@@ -130,12 +131,12 @@ def at(method: Method, iteration: int) -> Method:
 
 
 def write(value: Any) -> str:
-    """The long form, which states every constant and reads back to an equal value."""
+    """The long form of a recipe or method as TOML: every constant. It reads back to an equal value."""
     return tomli_w.dumps(plain(value, type(value)))
 
 
 def plain(value: Any, hint: Any) -> Any:
-    """A value as TOML has it."""
+    """A value as TOML data: numbers, strings, lists and dictionaries."""
     if value is None:
         return "none"
     if isinstance(value, bool | int | float | str):
@@ -146,7 +147,7 @@ def plain(value: Any, hint: Any) -> Any:
         if get_origin(args[0]) is tuple and get_args(args[0])[0] is str:
             return {name: plain(x, get_args(args[0])[1]) for name, x in value}
         return [plain(x, h) for x, h in zip(value, inner)]
-    if isinstance(value, Named):
+    if isinstance(value, UnloadedPart):
         return {"kind": value.part, **dict(value.constants)} if value.constants else value.part
     if is_dataclass(value) and type(value) in (hint, *get_args(hint)) and fields(value):
         return constants(value)
@@ -155,4 +156,5 @@ def plain(value: Any, hint: Any) -> Any:
 
 
 def constants(value: Any) -> dict[str, Any]:
+    """The fields of a dataclass as TOML data."""
     return {f.name: plain(getattr(value, f.name), hints_of(type(value))[f.name]) for f in fields(value)}

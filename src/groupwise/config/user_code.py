@@ -1,4 +1,4 @@
-"""Code that runs only because the same command line says so: files that a recipe names, a model's own."""
+"""Code that runs only if the command line allows it: the user's files (`--use`), and a model's Python files."""
 
 import hashlib
 import sys
@@ -12,19 +12,19 @@ from groupwise.data import Usage, visible
 from groupwise.tasks.judge_access import JudgeAccess
 
 UNSAFE = """\
---unsafe-local-exec: code that the model writes runs without a sandbox, as you: it can read, change and delete whatever
-you can. Only its time, memory and output are bounded."""
+--unsafe-local-exec: code that the model writes runs without a sandbox, with your rights: it can read, change and delete
+every file that you can. Only its time, memory and output are limited."""
 TRUST = """\
---trust-remote-code: Python files of the model's own directory are executed, as you: they can read, change and delete
-whatever you can."""
+--trust-remote-code: Python files in the model's directory are executed with your rights: they can read, change and
+delete every file that you can."""
 PREFIX = "use:"
-"""Used files live in `sys.modules` under a name that no import statement can reach or shadow."""
+"""Prefix of loaded files in `sys.modules`. No import statement can reach or shadow such a name."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Use:
-    """What a command line allows: used files by stem, each with the SHA-256 of what ran; code without a sandbox; code
-    that a model brings along; what the judges of a recipe may reach.
+    """Permissions of one command: files loaded with `--use` by stem, with their SHA-256; code without a sandbox; Python
+    files of a model; hosts and keys that LLM judges may use.
     """
 
     modules: Mapping[str, ModuleType] = field(default_factory=dict)
@@ -35,24 +35,28 @@ class Use:
 
     @property
     def functions(self) -> dict[str, Callable[..., Any]]:
-        """Every public callable that a used file itself defines, as `my_file:grade`."""
+        """The public callables that loaded files define, by names such as `my_file:grade`."""
         return {
-            f"{stem}:{name}": thing
+            f"{stem}:{name}": value
             for stem, module in self.modules.items()
-            for name, thing in vars(module).items()
-            if not name.startswith("_") and callable(thing) and getattr(thing, "__module__", "") == module.__name__
+            for name, value in vars(module).items()
+            if not name.startswith("_") and callable(value) and getattr(value, "__module__", "") == module.__name__
         }
 
     def find(self, name: str) -> Any:
-        """What `my_file:MyClip` names. Raises `Usage` where its file is not in use, or holds nothing of that name."""
-        stem, _, thing = name.partition(":")
+        """The object with a name such as `my_file:MyClip`. Raises `Usage` if the file is not loaded or lacks it."""
+        stem, _, attribute = name.partition(":")
         if stem not in self.modules:
-            raise Usage(f"{name!r} is code in a file", fix=f"if you trust it, add --use {stem}.py to the command")
-        if not hasattr(self.modules[stem], thing):
             raise Usage(
-                f"{stem}.py has nothing called {thing!r}", fix=f"it has {', '.join(self.functions) or 'no functions'}"
+                f"{name!r} is code in a file that is not loaded",
+                fix=f"if you trust the file, add --use {stem}.py to the command",
             )
-        return getattr(self.modules[stem], thing)
+        if not hasattr(self.modules[stem], attribute):
+            raise Usage(
+                f"{stem}.py does not define {attribute!r}",
+                fix=f"it defines {', '.join(self.functions) or 'no functions'}",
+            )
+        return getattr(self.modules[stem], attribute)
 
 
 def load_use(
@@ -64,24 +68,22 @@ def load_use(
     keys: Sequence[str] = (),
     judges: Sequence[str] = (),
 ) -> Use:
-    """Run the files, and print the path and SHA-256 of each before it runs.
+    """Execute the files. The path and SHA-256 of each are printed before it runs.
 
-    `recorded` is what a run remembers (`Use.hashes`): another set of files, or a changed one, is refused with `Usage`
-    before any of them runs. `keys` are names of environment variables, `judges` hosts.
+    `recorded` are the hashes in a run's run.json (`Use.hashes`): `Usage` is raised before any file runs if the set of
+    files or a hash differs. `keys` are names of environment variables, `judges` are hosts.
     """
     access = JudgeAccess(tuple(keys), tuple(judges))
     sources: dict[str, tuple[Path, bytes]] = {}
     for path in map(Path, paths):
         if path.suffix != ".py" or not path.is_file():
-            raise Usage(f"{path} cannot be used", fix="name a Python file: --use my_file.py")
+            raise Usage(f"{path} is not a Python file", fix="name a Python file: --use my_file.py")
         if path.stem in sources:
-            raise Usage(
-                f"two used files are called {path.stem}", fix="rename one: recipes tell them apart by this name"
-            )
+            raise Usage(f"two files of --use have the name {path.stem}", fix="rename one: recipes refer to this name")
         sources[path.stem] = path, path.read_bytes()
     hashes = {stem: hashlib.sha256(source).hexdigest() for stem, (_, source) in sources.items()}
     if recorded is not None:
-        _same(recorded, hashes)
+        _check_recorded(recorded, hashes)
     for stem, (path, _) in sources.items():
         print(visible(f"using {path.resolve()}  sha256 {hashes[stem]}"), flush=True)
     if unsafe_local_exec:
@@ -92,23 +94,24 @@ def load_use(
     return Use(modules, hashes, unsafe_local_exec, trust_remote_code, access)
 
 
-def _same(recorded: Mapping[str, str], hashes: Mapping[str, str]) -> None:
+def _check_recorded(recorded: Mapping[str, str], hashes: Mapping[str, str]) -> None:
+    """Raise `Usage` unless the files are those that the run was started with."""
     missing = [f"--use {stem}.py" for stem in recorded if stem not in hashes]
     if missing:
-        raise Usage("this run was started with code of its own", fix=f"add {' '.join(missing)} to the command")
-    for stem, seen in hashes.items():
+        raise Usage("this run was started with user code", fix=f"add {' '.join(missing)} to the command")
+    for stem, digest in hashes.items():
         if stem not in recorded:
-            raise Usage(f"this run was started without {stem}.py", fix=f"leave out --use {stem}.py")
-        if seen != recorded[stem]:
+            raise Usage(f"this run was started without {stem}.py", fix=f"remove --use {stem}.py from the command")
+        if digest != recorded[stem]:
             raise Usage(
                 f"{stem}.py is not the file that this run was started with",
-                evidence=f"sha256 {seen}; the run remembers {recorded[stem]}",
-                fix="bring the old file back, or start a new run with this one",
+                evidence=f"sha256 {digest}; run.json has {recorded[stem]}",
+                fix="restore the old file, or start a new run with this one",
             )
 
 
 def _run(stem: str, path: Path, source: bytes) -> ModuleType:
-    """The bytes that were hashed, run as a module."""
+    """Execute the hashed bytes as a module. Raises `Usage` with the line of an error."""
     module = ModuleType(PREFIX + stem)
     module.__file__ = str(path.resolve())
     sys.modules[module.__name__] = module  # dataclasses and typing look their module up here
@@ -118,15 +121,15 @@ def _run(stem: str, path: Path, source: bytes) -> ModuleType:
         del sys.modules[module.__name__]
         line = getattr(error, "lineno", None) or _line(error)
         raise Usage(
-            f"{path} fails when it is loaded",
+            f"{path} raises an error when it is loaded",
             evidence=f"line {line}: {type(error).__name__}: {error}",
-            fix="mend the file",
+            fix="correct the file",
         ) from error
     return module
 
 
 def _line(error: BaseException) -> int:
-    """The last line of the used file itself on the way to the error."""
+    """The last line of the user's file in the traceback."""
     trace, line = error.__traceback__, 0
     while trace:
         if trace.tb_frame.f_globals.get("__name__", "").startswith(PREFIX):

@@ -8,7 +8,7 @@ from typing import Any
 
 from groupwise.config.diff import diff
 from groupwise.config.recipe import Recipe, Save
-from groupwise.config.text import attempt
+from groupwise.config.text import read_with_problems
 from groupwise.config.user_code import Use
 from groupwise.data import BadData
 from groupwise.models import base_directory, find_model, own_code
@@ -100,7 +100,7 @@ def changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def _recipe_changes(then: str, now: str) -> list[str]:
-    (before, problems), (after, _) = attempt(then), attempt(now)
+    (before, problems), (after, _) = read_with_problems(then), read_with_problems(now)
     if before is None or after is None:
         return [f"recipe: this version cannot read the old one ({problems[0].what if problems else 'unknown'})"]
     before, after = (replace(recipe, save=Save(), sinks=()) for recipe in (before, after))

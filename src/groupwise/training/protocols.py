@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import groupwise.tasks
-from groupwise.config.registry import maker
+from groupwise.config.registry import definition_of
 from groupwise.config.user_code import PREFIX, Use
 from groupwise.data import Prompt, Sampling, Verifier, name_of
 from groupwise.evaluation.interval import LEVEL, RESAMPLES, RULE
@@ -115,7 +115,7 @@ def file_hash(path: Path) -> str:
 
 def strategy_of(strategy: Any, use: Use) -> Any:
     """How answers come about: the strategy with its constants, and the hash of one's own file that it stands in."""
-    stem = maker(strategy).__module__.removeprefix(PREFIX)
+    stem = definition_of(strategy).__module__.removeprefix(PREFIX)
     return {"part": part(strategy), "sha256": use.hashes[stem]} if stem in use.hashes else part(strategy)
 
 

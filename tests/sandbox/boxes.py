@@ -1,4 +1,4 @@
-"""What tests of the sandbox share: whether there is one here, and what the host looks like."""
+"""Shared by tests of the sandbox: whether this machine has one, and the processes of the host."""
 
 import os
 import shutil
@@ -10,13 +10,13 @@ from groupwise.sandbox import Sandbox
 
 
 def needed() -> None:
-    """Skips visibly where bubblewrap is missing; under CI that is a failure."""
+    """Skips the test if bubblewrap is missing; fails it under CI."""
     if shutil.which("bwrap") is None:
         (pytest.fail if os.environ.get("CI") else pytest.skip)("needs bubblewrap: apt-get install bubblewrap")
 
 
 def children(of: int) -> list[int]:
-    """Every process under one, however deep."""
+    """All descendants of a process."""
     found, parents = [], {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -34,5 +34,5 @@ def children(of: int) -> list[int]:
 
 
 def servers(sandbox: Sandbox) -> list[int]:
-    """The first process of each box that runs."""
-    return sorted(box.process.pid for box in sandbox._crew.children if box.process is not None)
+    """The ids of the running sandbox processes (bubblewrap)."""
+    return sorted(worker.process.pid for worker in sandbox._pool.workers if worker.process is not None)

@@ -10,49 +10,49 @@ import pytest
 from groupwise.sandbox.processes import WorkerPool, WorkerProcess
 
 PATIENCE = 30
-"""Seconds after which a test that hangs gives up: never waited for where all is well."""
+"""Seconds after which a test that hangs gives up: a passing test never waits for it."""
 
 
-def begun(child: WorkerProcess) -> subprocess.Popen[bytes]:
-    """A process that would sleep for ever, beside one that it started and named."""
+def start_sleeping(worker: WorkerProcess) -> subprocess.Popen[bytes]:
+    """A process that sleeps, with a child whose id it printed."""
     line = ["sh", "-c", "sleep 1000 & echo $!; wait"]
-    child.process = process = subprocess.Popen(line, start_new_session=True, stdout=subprocess.PIPE)
+    worker.process = process = subprocess.Popen(line, start_new_session=True, stdout=subprocess.PIPE)
     assert process.stdout is not None and process.stdout.readline().strip().isdigit()
     return process
 
 
-def ended(process: subprocess.Popen[bytes]) -> int:
-    """How it ended, once the last process that could write to its output is gone."""
-    with process.stdout or open(os.devnull, "rb") as rest:
-        rest.read()
+def exit_code(process: subprocess.Popen[bytes]) -> int:
+    """The exit code, once no process can write to the output any more."""
+    with process.stdout or open(os.devnull, "rb") as output:
+        output.read()
     return process.wait()
 
 
-def works(child: WorkerProcess, started: Event) -> int:
-    process = begun(child)
+def sleep_and_report(worker: WorkerProcess, started: Event) -> int:
+    process = start_sleeping(worker)
     started.set()
-    return ended(process)
+    return exit_code(process)
 
 
-def test_close_ends_a_busy_child_with_all_that_it_started() -> None:
-    crew = WorkerPool([WorkerProcess()], "test")
+def test_close_ends_a_busy_worker_with_its_processes() -> None:
+    pool = WorkerPool([WorkerProcess()], "test")
     started = Event()
-    working, waiting = crew.submit(works, started), crew.submit(works, started)
+    working, waiting = pool.submit(sleep_and_report, started), pool.submit(sleep_and_report, started)
     try:
         assert started.wait(PATIENCE)
-        crew.close()
+        pool.close()
         assert working.result(PATIENCE) == -9
-        with pytest.raises(CancelledError):  # what had no child yet never gets one
+        with pytest.raises(CancelledError):  # a call that waits for a worker never gets one
             waiting.result(PATIENCE)
-    finally:  # where closing does not, so that a failing test leaves nothing behind
-        crew.children[0].kill()
+    finally:  # so that a failing test leaves no process
+        pool.workers[0].kill()
 
 
-def test_close_ends_an_idle_child_and_closing_again_is_nothing() -> None:
-    crew = WorkerPool([WorkerProcess()], "test")
-    process = crew.submit(begun).result(PATIENCE)
-    crew.close()
-    assert process.returncode == -9 and crew.children[0].process is None
-    assert ended(process) == -9
-    crew.close()
-    assert crew.children[0].end() == "not running"
+def test_close_ends_an_idle_worker_and_closing_again_does_nothing() -> None:
+    pool = WorkerPool([WorkerProcess()], "test")
+    process = pool.submit(start_sleeping).result(PATIENCE)
+    pool.close()
+    assert process.returncode == -9 and pool.workers[0].process is None
+    assert exit_code(process) == -9
+    pool.close()
+    assert pool.workers[0].end() == "not running"

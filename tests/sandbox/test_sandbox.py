@@ -1,4 +1,4 @@
-"""The sandbox as a machine: values, bounds, fresh state, order, replacement, refusal."""
+"""The sandbox: values, limits, fresh state, order, replacement of lost processes, and errors at the start."""
 
 import asyncio
 import json
@@ -17,16 +17,16 @@ from groupwise.data import MissingRequirement
 from groupwise.sandbox import Execution, Limits, Program, Sandbox
 from groupwise.sandbox import command as sandbox_command
 from groupwise.sandbox import sandbox as sandbox_room
-from groupwise.sandbox.sandbox import missing, sandbox_trial
+from groupwise.sandbox.sandbox import missing_requirement, sandbox_trial
 from tests.sandbox.boxes import children, needed, servers
 
 
 @pytest.fixture(scope="module")
 def sandbox():
     needed()
-    made = Sandbox(Limits(cpu=0.5, wall=60.0, memory=1 << 28, output=1 << 16), boxes=2)
-    yield made
-    made.close()
+    pool = Sandbox(Limits(cpu=0.5, wall=60.0, memory=1 << 28, output=1 << 16), boxes=2)
+    yield pool
+    pool.close()
 
 
 def call(sandbox: Sandbox, code: str, *args: object) -> Execution:
@@ -57,14 +57,14 @@ PLAIN = [
 
 
 @pytest.mark.parametrize("value", PLAIN, ids=repr)
-def test_plain_values_cross_unchanged(sandbox, value):
-    ran = call(sandbox, "def f(x): return x", value)
-    assert ran.end == "done" and ran.value == value and type(ran.value) is type(value)
-    assert repr(ran.value) == repr(value)
+def test_plain_values_return_unchanged(sandbox, value):
+    execution = call(sandbox, "def f(x): return x", value)
+    assert execution.end == "done" and execution.value == value and type(execution.value) is type(value)
+    assert repr(execution.value) == repr(value)
 
 
 @pytest.mark.parametrize(
-    ("returned", "trouble"),
+    ("returned", "error"),
     [
         ("float('nan')", "returned nan"), ("float('inf')", "returned inf"), ("1j", "type complex"),
         ("{1, 2}", "type set"), ("b'1'", "type bytes"), ("{1: 2}", "a key that is not text"), ("f", "type function"),
@@ -75,9 +75,9 @@ def test_plain_values_cross_unchanged(sandbox, value):
         ("exit(0)", "NameError"), ("__import__('sys').exit(0)", "SystemExit: 0"), ("g()", "NameError"),
     ],
 )  # fmt: skip
-def test_what_is_not_plain_is_no_value(sandbox, returned, trouble):
-    ran = call(sandbox, f"def f(): return {returned}")
-    assert ran.end == "failed" and ran.value is None and trouble in ran.error
+def test_a_value_that_is_not_plain_json_is_a_failure(sandbox, returned, error):
+    execution = call(sandbox, f"def f(): return {returned}")
+    assert execution.end == "failed" and execution.value is None and error in execution.error
 
 
 def test_a_tuple_is_a_list(sandbox):
@@ -85,17 +85,17 @@ def test_a_tuple_is_a_list(sandbox):
 
 
 @pytest.mark.parametrize(
-    ("code", "trouble"),
+    ("code", "error"),
     [("", "there is no f"), ("def f(", "SyntaxError"), ("def g(): pass", "there is no f"), ("f = 1", "not callable"),
      ("def f(x): pass", "TypeError"), ("def f():\n  raise ValueError('x' * 10**6)", "ValueError: xxx")],
 )  # fmt: skip
-def test_code_that_does_not_answer(sandbox, code, trouble):
-    ran = call(sandbox, code)
-    assert ran.end == "failed" and trouble in ran.error and len(ran.error) <= 200
+def test_code_that_does_not_answer(sandbox, code, error):
+    execution = call(sandbox, code)
+    assert execution.end == "failed" and error in execution.error and len(execution.error) <= 200
 
 
 @pytest.mark.parametrize(
-    ("code", "stdin", "wanted"),
+    ("code", "stdin", "expected"),
     [
         ("print(sum(map(int, input().split())))", "1 2 3\n", Execution("done", "6\n")),
         ("import sys\nsys.stdout.write(sys.stdin.read())", "é\ud800\n\n", None),
@@ -112,25 +112,25 @@ def test_code_that_does_not_answer(sandbox, code, trouble):
          Execution("done", "A(x=1)\n")),
     ],
 )  # fmt: skip
-def test_programs(sandbox, code, stdin, wanted):
-    ran = typed(sandbox, code, stdin)
-    if wanted is None:  # half a surrogate pair goes in and comes out as three bytes that are no text
-        assert ran.end == "done" and ran.value == "é\ufffd\ufffd\ufffd\n\n"
+def test_programs(sandbox, code, stdin, expected):
+    execution = typed(sandbox, code, stdin)
+    if expected is None:  # half a surrogate pair returns as three bytes that are not UTF-8
+        assert execution.end == "done" and execution.value == "é\ufffd\ufffd\ufffd\n\n"
     else:
-        assert (ran.end, ran.value, ran.error) == (wanted.end, wanted.value, wanted.error)
+        assert (execution.end, execution.value, execution.error) == (expected.end, expected.value, expected.error)
 
 
-def test_a_large_input_and_a_large_value_cross(sandbox):
+def test_a_large_input_and_a_large_value_are_passed(sandbox):
     assert call(sandbox, "def f(x): return len(x)", "é" * 3_000_000).value == 3_000_000
     assert len(call(sandbox, "def f(n): return 'a' * n", 65_000).value) == 65_000
 
 
-def test_an_input_that_does_not_fit_into_memory_is_a_failure_and_not_a_lost_box():
+def test_an_input_that_does_not_fit_into_memory_is_a_failure_and_not_lost():
     needed()
     tight = Sandbox(Limits(memory=1 << 23), boxes=1)
-    ran = call(tight, "def f(x): return len(x)", "a" * (1 << 23))
+    execution = call(tight, "def f(x): return len(x)", "a" * (1 << 23))
     tight.close()
-    assert ran.end == "failed"
+    assert execution.end == "failed"
 
 
 def test_an_answer_that_could_not_be_confined_is_lost_and_does_not_run(monkeypatch, tmp_path):
@@ -139,13 +139,13 @@ def test_an_answer_that_could_not_be_confined_is_lost_and_does_not_run(monkeypat
     source = sandbox_command.SERVER.read_text()
     server.write_text(source.replace("    os.setsid()\n", "    raise OSError('no session')\n"))
     monkeypatch.setattr(sandbox_room, "SERVER", server)
-    box = Sandbox(boxes=1)
-    ran = call(box, "def f(): return 1")
-    box.close()
-    assert ran.end == "lost" and ran.value is None and "could not be confined" in ran.error
+    sandbox = Sandbox(boxes=1)
+    execution = call(sandbox, "def f(): return 1")
+    sandbox.close()
+    assert execution.end == "lost" and execution.value is None and "could not be confined" in execution.error
 
 
-# Bounds
+# Limits
 
 
 @pytest.mark.parametrize(
@@ -167,10 +167,10 @@ def test_an_answer_that_could_not_be_confined_is_lost_and_does_not_run(monkeypat
         ("def f(): f()\nf()", "failed"),
     ],
 )  # fmt: skip
-def test_bounds(sandbox, code, end):
+def test_limits(sandbox, code, end):
     before = time.monotonic()
     assert typed(sandbox, code).end == end
-    assert time.monotonic() - before < 30  # a deadlock, not a timing
+    assert time.monotonic() - before < 30  # against a deadlock; it checks no timing
     assert typed(sandbox, "print(1)").value == "1\n"
 
 
@@ -179,11 +179,11 @@ def test_time_spent_asleep_is_bounded_too():
     hasty = Sandbox(Limits(cpu=1.0, wall=1.0), boxes=2)
     asleep = "import time\nwhile True: time.sleep(1)"
     thread = "import threading, time\nthreading.Thread(target=lambda: time.sleep(99)).start()"
-    assert [ran.end for ran in hasty.run([Program(asleep), Program(thread)])] == ["wall", "wall"]
+    assert [execution.end for execution in hasty.run([Program(asleep), Program(thread)])] == ["wall", "wall"]
     hasty.close()
 
 
-def test_a_bound_that_cannot_be_is_refused():
+def test_invalid_limits_are_an_error():
     for wrong in ({"cpu": 0}, {"cpu": 3, "wall": 2}, {"wall": float("inf")}, {"memory": 0}, {"output": -1}):
         with pytest.raises(ValueError, match="cpu <= wall"):
             Limits(**wrong)
@@ -215,7 +215,7 @@ def f(): return [len([]), callable(json.dumps), os.listdir("/tmp"), dict(os.envi
 
 def test_runs_are_repeatable(sandbox):
     code = "import random\ndef f(): return [random.random(), hash('a'), list({'x', 'y', 'z'})]"
-    assert len({json.dumps(ran.value) for ran in sandbox.run([Program(code, "f")] * 6)}) == 1
+    assert len({json.dumps(execution.value) for execution in sandbox.run([Program(code, "f")] * 6)}) == 1
 
 
 # Order, threads, loops
@@ -226,35 +226,35 @@ SLOWER_FIRST = [
 
 
 def test_results_keep_their_order(sandbox):
-    assert [ran.value for ran in sandbox.run(SLOWER_FIRST)] == list(range(10))
+    assert [execution.value for execution in sandbox.run(SLOWER_FIRST)] == list(range(10))
 
 
 def test_many_threads_and_many_loops(sandbox):
     async def gathered() -> list[int]:
-        return [ran.value for ran in await asyncio.gather(*map(sandbox.execute, SLOWER_FIRST))]
+        return [execution.value for execution in await asyncio.gather(*map(sandbox.execute, SLOWER_FIRST))]
 
     with ThreadPoolExecutor(4) as threads:
         loops = [threads.submit(asyncio.run, gathered()) for _ in range(2)]
         blocking = [threads.submit(sandbox.run, SLOWER_FIRST) for _ in range(2)]
         assert all(f.result() == list(range(10)) for f in loops)
-        assert all([ran.value for ran in f.result()] == list(range(10)) for f in blocking)
+        assert all([execution.value for execution in f.result()] == list(range(10)) for f in blocking)
     assert len(servers(sandbox)) <= 2
 
 
-# Boxes
+# Sandbox processes
 
 
-def test_a_box_that_dies_is_replaced_and_its_program_run_again(sandbox):
+def test_a_process_that_dies_is_replaced_and_its_program_runs_again(sandbox):
     sandbox.run(SLOWER_FIRST)
     before = servers(sandbox)
     assert len(before) == 2
     os.killpg(before[0], signal.SIGKILL)
-    assert [ran.value for ran in sandbox.run(SLOWER_FIRST)] == list(range(10))
+    assert [execution.value for execution in sandbox.run(SLOWER_FIRST)] == list(range(10))
     after = servers(sandbox)
     assert len(after) == 2 and before[0] not in after and before[1] in after
 
 
-def test_two_boxes_lost_in_a_row_say_that_nothing_is_known():
+def test_two_processes_lost_in_a_row_give_lost():
     needed()
     sandbox = Sandbox(Limits(cpu=0.5, wall=60), boxes=1)
     sandbox.run([Program("print(1)")])
@@ -263,18 +263,18 @@ def test_two_boxes_lost_in_a_row_say_that_nothing_is_known():
         killed = []
         while not running.done():
             first = servers(sandbox)
-            # A box that has started, and in it the server and the answer that runs.
-            if first and first != killed and sandbox._crew.children[0].about and len(children(first[0])) >= 3:
+            # A started process, with its server and a running answer inside.
+            if first and first != killed and sandbox._pool.workers[0].info and len(children(first[0])) >= 3:
                 os.killpg(first[0], signal.SIGKILL)
                 killed = first
             time.sleep(0.01)
-    (ran,) = running.result()
-    assert ran.end == "lost" and ran.value is None and "exit code -9" in ran.error
+    (execution,) = running.result()
+    assert execution.end == "lost" and execution.value is None and "exit code -9" in execution.error
     assert sandbox.run([Program("print(1)")])[0].value == "1\n"
     sandbox.close()
 
 
-def test_closing_leaves_no_process_and_may_be_done_twice():
+def test_close_leaves_no_process_and_can_be_called_twice():
     needed()
     sandbox = Sandbox(boxes=1)
     sandbox.run([Program("print(1)")])
@@ -283,10 +283,10 @@ def test_closing_leaves_no_process_and_may_be_done_twice():
     assert inside
     sandbox.close()
     sandbox.close()
-    wait_for_the_end_of([box, *inside])
+    wait_until_ended([box, *inside])
 
 
-def test_boxes_leave_with_their_host():
+def test_sandbox_processes_end_with_their_host():
     needed()
     script = (
         "import os, signal; from groupwise.sandbox import Program, Sandbox; from tests.sandbox.boxes import *\n"
@@ -298,20 +298,20 @@ def test_boxes_leave_with_their_host():
         inside = [int(pid) for pid in host.stdout.readline().split()]
         assert len(inside) >= 4
         host.kill()
-    wait_for_the_end_of(inside)
+    wait_until_ended(inside)
 
 
-def wait_for_the_end_of(pids: list[int]) -> None:
+def wait_until_ended(pids: list[int]) -> None:
     until = time.monotonic() + 20
     while any(Path(f"/proc/{pid}").exists() for pid in pids):
         assert time.monotonic() < until, "a process of the sandbox is still there"
         time.sleep(0.01)
 
 
-# Refusal
+# Errors at the start
 
 
-def test_without_bubblewrap_it_refuses_and_says_what_to_do(monkeypatch, tmp_path):
+def test_without_bubblewrap_the_error_has_a_fix(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(MissingRequirement) as caught:
         Sandbox()
@@ -326,26 +326,26 @@ def test_without_bubblewrap_it_refuses_and_says_what_to_do(monkeypatch, tmp_path
         ("bwrap: Can't find source path /x: No such file", False),
     ],
 )
-def test_what_bubblewrap_says_is_the_evidence(monkeypatch, tmp_path, words, namespaces):
-    """It may lie under /tmp, where its own directory lets nobody else in; user namespaces are named if they lack."""
+def test_the_output_of_bubblewrap_is_the_evidence(monkeypatch, tmp_path, words, namespaces):
+    """bwrap is under /tmp, in a directory closed to other users. The fix names user namespaces if they are missing."""
     fake = tmp_path / "bwrap"
     fake.write_text(f"#!/bin/sh\necho {shlex.quote(words)} >&2\nexit 1\n")
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert missing() is None
+    assert missing_requirement() is None
     with pytest.raises(MissingRequirement) as caught:
         sandbox_trial()
     assert "does not start" in caught.value.what and caught.value.evidence == words
     assert ("user namespaces" in caught.value.fix) == namespaces
 
 
-def test_a_machine_that_is_not_linux_is_told(monkeypatch):
+def test_a_machine_without_linux_gets_an_error(monkeypatch):
     monkeypatch.setattr(sys, "platform", "darwin")
-    why = missing()
-    assert why is not None and "darwin" in why.evidence
+    error = missing_requirement()
+    assert error is not None and "darwin" in error.evidence
 
 
-def test_unsafe_runs_without_bubblewrap_within_the_same_bounds(monkeypatch, tmp_path):
+def test_unsafe_runs_without_bubblewrap_under_the_same_limits(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     sandbox = Sandbox(Limits(cpu=0.3, wall=60.0), boxes=1, unsafe=True)
     try:
@@ -354,12 +354,12 @@ def test_unsafe_runs_without_bubblewrap_within_the_same_bounds(monkeypatch, tmp_
         assert typed(sandbox, "import os; print(dict(os.environ))").value == "{}\n"
         mark = tmp_path / "mark"
         assert call(sandbox, f"def f(): return open({str(mark)!r}, 'w').write('x')").value == 1
-        assert mark.exists(), "it says that it protects no file, and must not be thought to"
+        assert mark.exists(), "unsafe protects no file, and the documentation says so"
     finally:
         sandbox.close()
 
 
-def test_a_trial_tells_what_it_found():
+def test_a_trial_returns_the_state_of_the_process():
     needed()
-    found = sandbox_trial()
-    assert found["python"] == sys.version.split()[0] and found["calls"] is True
+    info = sandbox_trial()
+    assert info["python"] == sys.version.split()[0] and info["calls"] is True

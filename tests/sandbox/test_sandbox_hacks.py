@@ -30,16 +30,16 @@ HACKS = {name: code for name, _, code in (section.partition("\n") for section in
 @pytest.fixture(scope="module")
 def verifier():
     needed()
-    made = CodeVerifier(Sandbox(Limits(cpu=0.4, wall=3.0, memory=1 << 28, output=1 << 16), boxes=2))
-    for sandbox in (made.sandbox, made.references):
-        sandbox.run([Program("import time\ntime.sleep(0.1)")] * 4)  # all boxes have started
-    yield made
-    made.sandbox.close()
+    verifier = CodeVerifier(Sandbox(Limits(cpu=0.4, wall=3.0, memory=1 << 28, output=1 << 16), boxes=2))
+    for sandbox in (verifier.sandbox, verifier.references):
+        sandbox.run([Program("import time\ntime.sleep(0.1)")] * 4)  # all processes have started
+    yield verifier
+    verifier.sandbox.close()
 
 
 @pytest.fixture(scope="module")
 def host(tmp_path_factory):
-    """A host with something to steal: a file, a listening socket, a variable. What of it must not change."""
+    """A host with targets: a file, a TCP socket and a Unix socket."""
     home = tmp_path_factory.mktemp("host")
     (home / "tests.json").write_text("3, 42")
     with socket.socket() as listener, socket.socket(socket.AF_UNIX) as local:
@@ -51,7 +51,7 @@ def host(tmp_path_factory):
         yield home, listener, local
 
 
-def dressed(code: str, host) -> str:
+def with_targets(code: str, host) -> str:
     home, listener, _ = host
     names = {"PORT": listener.getsockname()[1], "TESTS": str(home / "tests.json"), "MARK": str(home / "mark")}
     return "".join(f"{name} = {value!r}\n" for name, value in names.items()) + code
@@ -74,20 +74,20 @@ def test_no_hack_is_rewarded_and_the_host_stays_as_it_was(verifier, host, name, 
     asyncio.run(outcome(verifier, REFERENCE))
     before, boxes = state(host), servers(verifier.sandbox)
     inside = children(os.getpid())
-    assert asyncio.run(outcome(verifier, dressed(HACKS[name], host))) is Outcome.wrong
+    assert asyncio.run(outcome(verifier, with_targets(HACKS[name], host))) is Outcome.wrong
     assert asyncio.run(outcome(verifier, REFERENCE)) is Outcome.correct
     after = state(host)
     assert after[:2] == before[:2] and after[3] == before[3] and not (host[0] / "mark").exists()
-    assert servers(verifier.sandbox) == boxes, "the box itself was harmed"
-    assert children(os.getpid()) == inside, "something was left behind"
+    assert servers(verifier.sandbox) == boxes, "the sandbox process was replaced"
+    assert children(os.getpid()) == inside, "a process was left behind"
     for listener in host[1:]:
         with pytest.raises(BlockingIOError):
             listener.accept()
 
 
 def test_under_load_the_verdicts_are_the_same(verifier, host):
-    """All at once, with right answers between them, and the machine busy with something else."""
-    codes = [code for hack in HACKS.values() for code in (dressed(hack, host), REFERENCE)]
+    """All hacks in parallel, with right answers between them, on a busy machine."""
+    codes = [code for hack in HACKS.values() for code in (with_targets(hack, host), REFERENCE)]
 
     async def all_at_once() -> list[Outcome]:
         return await asyncio.gather(*(outcome(verifier, code) for code in codes))
@@ -97,29 +97,29 @@ def test_under_load_the_verdicts_are_the_same(verifier, host):
     for thread in load:
         thread.start()
     try:
-        said = asyncio.run(all_at_once())
+        outcomes = asyncio.run(all_at_once())
     finally:
         busy.set()
         for thread in load:
             thread.join()
-    assert said == [Outcome.wrong, Outcome.correct] * len(HACKS)
+    assert outcomes == [Outcome.wrong, Outcome.correct] * len(HACKS)
     assert len(servers(verifier.sandbox)) == 2
 
 
 def test_every_wall_stands_by_itself(verifier):
-    """Seen from outside, in a process that runs an answer: where one wall would hide that another is missing."""
-    status, spaces = asyncio.run(looked_at(verifier))
+    """Checks each wall from outside in a running answer, so one wall cannot hide that another is missing."""
+    status, spaces = asyncio.run(inspect_answer(verifier))
     assert status["Seccomp"] == "2" and status["NoNewPrivs"] == "1"
     assert {int(status[kind], 16) for kind in ("CapInh", "CapPrm", "CapEff", "CapAmb")} == {0}
-    assert "0" not in status["Uid"].split() or os.getuid() != 0, "it is root of the host"
+    assert "0" not in status["Uid"].split() or os.getuid() != 0, "the answer runs as the host user root"
     own = {name: os.readlink(f"/proc/self/ns/{name}") for name in spaces[0]}
     server, answer = spaces
     assert not set(own.items()) & set(server.items())
     assert {name for name in own if server[name] != answer[name]} == {"pid", "mnt", "ipc"}
 
 
-async def looked_at(verifier: CodeVerifier) -> tuple[dict[str, str], list[dict[str, str]]]:
-    """The kernel's word on an answer that sleeps, and the namespaces of its server and of itself."""
+async def inspect_answer(verifier: CodeVerifier) -> tuple[dict[str, str], list[dict[str, str]]]:
+    """The kernel status of a sleeping answer, and the namespaces of its server and of the answer."""
     before = {pid for box in servers(verifier.sandbox) for pid in children(box)}
     running = asyncio.create_task(verifier.sandbox.execute(Program("import time\ntime.sleep(2)")))
     while True:
@@ -132,7 +132,7 @@ async def looked_at(verifier: CodeVerifier) -> tuple[dict[str, str], list[dict[s
             if status["Seccomp"] == "2":  # confined, and running
                 break
     names = ("pid", "mnt", "ipc", "net", "uts", "user", "cgroup")
-    spaces = [{n: os.readlink(f"/proc/{who}/ns/{n}") for n in names} for who in (status["PPid"], pid)]
+    spaces = [{n: os.readlink(f"/proc/{process}/ns/{n}") for n in names} for process in (status["PPid"], pid)]
     await running
     return status, spaces
 
@@ -156,8 +156,8 @@ def is_open(fd):
     except OSError: return False
 """
     for _ in range(2):
-        (ran,) = verifier.sandbox.run([Program(look, "add", (1, 2))])
-        root, tmp, pid, parent, uid, descriptors, name, noted = ran.value
+        (execution,) = verifier.sandbox.run([Program(look, "add", (1, 2))])
+        root, tmp, pid, parent, uid, descriptors, name, noted = execution.value
         assert not {"proc", "home", "sys", "var", "boot"} & set(root), root
         assert (tmp, pid, parent, uid, descriptors, name) == ([], 1, 0, 1000, [0, 1, 2, 3], "sandbox")
         assert noted == ["/tmp/n"]

@@ -51,15 +51,15 @@ OTHERS = [
 @pytest.fixture(scope="module")
 def sandbox():
     needed()
-    made = Sandbox(boxes=1)
-    yield made
-    made.close()
+    pool = Sandbox(boxes=1)
+    yield pool
+    pool.close()
 
 
 def test_an_answer_has_nothing_of_another_execution_in_its_memory(sandbox):
     sandbox.run(OTHERS * 2)
-    (ran,) = sandbox.run([Program(SCAN, "planted", ("planted:own",))])
-    assert ran.value == ["planted:own"], ran
+    (execution,) = sandbox.run([Program(SCAN, "planted", ("planted:own",))])
+    assert execution.value == ["planted:own"], execution
 
 
 def test_a_conversation_has_nothing_of_another_one(sandbox):
@@ -104,11 +104,11 @@ def test_a_reference_and_a_generator_share_no_box_with_an_answer(monkeypatch):
     needed()
     verifier = CodeVerifier(Sandbox(boxes=1))
     programs: list[Program] = []
-    ran = verifier.sandbox.execute
+    execution = verifier.sandbox.execute
 
     async def recorded(program: Program):
         programs.append(program)
-        return await ran(program)
+        return await execution(program)
 
     monkeypatch.setattr(verifier.sandbox, "execute", recorded)
     try:

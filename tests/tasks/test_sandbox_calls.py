@@ -14,15 +14,15 @@ from tests.sandbox.boxes import needed
 @pytest.fixture(scope="module")
 def sandbox():
     needed()
-    made = Sandbox(boxes=1)
-    yield made
-    made.close()
+    pool = Sandbox(boxes=1)
+    yield pool
+    pool.close()
 
 
 def value(sandbox: Sandbox, code: str, *args: object) -> object:
-    (ran,) = sandbox.run([Program(code, "f", args)])
-    assert ran.end == "done", ran
-    return ran.value
+    (execution,) = sandbox.run([Program(code, "f", args)])
+    assert execution.end == "done", execution
+    return execution.value
 
 
 # Core dumps
@@ -85,8 +85,8 @@ def f(path):
 )
 def test_a_command_of_fcntl_that_reaches_further_is_refused(sandbox, call):
     code = f"import fcntl\nfile = open({sandbox_view.standard() + '/this.py'!r})\ndef f(): {call}"
-    (ran,) = sandbox.run([Program(code, "f")])
-    assert ran.end == "failed" and "PermissionError" in ran.error
+    (execution,) = sandbox.run([Program(code, "f")])
+    assert execution.end == "failed" and "PermissionError" in execution.error
 
 
 def test_nothing_tells_an_answer_which_files_others_read(sandbox):

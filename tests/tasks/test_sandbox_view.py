@@ -16,17 +16,17 @@ LIGHT = "pylatexenc"
 
 
 def value(sandbox: Sandbox, code: str, *args: object) -> object:
-    (ran,) = sandbox.run([Program(code, "f", args)])
-    assert ran.end == "done", ran
-    return ran.value
+    (execution,) = sandbox.run([Program(code, "f", args)])
+    assert execution.end == "done", execution
+    return execution.value
 
 
 @pytest.fixture(scope="module")
 def plain():
     needed()
-    made = Sandbox(boxes=1)
-    yield made
-    made.close()
+    pool = Sandbox(boxes=1)
+    yield pool
+    pool.close()
 
 
 # The standard library and nothing else
@@ -126,7 +126,7 @@ def test_an_interpreter_that_does_not_start_is_named(monkeypatch, tmp_path):
     for executable, words in ((broken, "no such library"), (tmp_path / "absent", "No such file")):
         monkeypatch.setattr(sandbox_view, "python", lambda: (str(executable), library))  # noqa: B023
         with pytest.raises(MissingRequirement) as caught:
-            Sandbox(boxes=1).about()
+            Sandbox(boxes=1).info()
         assert words in caught.value.evidence and str(executable) in caught.value.fix
 
 
@@ -150,9 +150,9 @@ def stocked():
         "ours.rules": RULES,
         "ours.judge": "from ours.rules import nodes\ndef judge(a, b): return nodes(a) == nodes(b)",
     }
-    made = Sandbox(boxes=1, packages=(LIGHT,), warm=("pylatexenc.latexwalker",), preload=rules)
-    yield made
-    made.close()
+    pool = Sandbox(boxes=1, packages=(LIGHT,), warm=("pylatexenc.latexwalker",), preload=rules)
+    yield pool
+    pool.close()
 
 
 def test_packages_are_shown_and_imported_before_the_first_execution(stocked):
@@ -173,12 +173,12 @@ def f():
 def test_preloaded_code_is_called_with_text_as_data(stocked):
     judge = "from ours.judge import judge"
     programs = [Program(judge, "judge", (r"\frac{1}{2}", b)) for b in (r"\sqrt{x}", r"a \alpha", "__import__('os')")]
-    assert [ran.value for ran in stocked.run(programs)] == [True, False, True]
+    assert [execution.value for execution in stocked.run(programs)] == [True, False, True]
 
 
 def test_an_execution_does_not_change_preloaded_code_for_the_next(stocked):
     count = Program("from ours.rules import count", "count")
-    assert [ran.value for ran in stocked.run([count] * 3)] == [1, 1, 1]
+    assert [execution.value for execution in stocked.run([count] * 3)] == [1, 1, 1]
 
 
 def test_without_a_sandbox_the_same_code_is_loaded():
@@ -198,7 +198,7 @@ def test_a_package_that_is_missing_and_code_that_raises_are_named():
     ):
         sandbox = Sandbox(boxes=1, **words)
         with pytest.raises(MissingRequirement) as caught:
-            sandbox.about()
+            sandbox.info()
         assert evidence in caught.value.evidence and fix in caught.value.fix
         assert "user namespaces" not in caught.value.fix
         sandbox.close()

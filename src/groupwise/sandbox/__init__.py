@@ -1,4 +1,4 @@
-"""Programs that a model wrote, run where they can do no harm; the worker processes behind it."""
+"""The sandbox for model-written code, and the worker processes of sandboxes and verifiers."""
 
 from groupwise.data.rooms import open_room
 

@@ -1,4 +1,4 @@
-"""The code of an answer: its last Python block."""
+"""Extracts the code of an answer: its last Python block."""
 
 import re
 
@@ -7,7 +7,7 @@ _CLOSES = re.compile(r"^[ \t]*```[ \t]*\r?$", re.MULTILINE)
 
 
 def code_of(answer: str) -> str | None:
-    """The text of the last ```python block of an answer; None where there is none, or it is empty or never closed.
+    """The content of an answer's last ```python block; None if there is none, or if it is empty or not closed.
 
     >>> code_of("first:\\n```python\\na = 1\\n```\\nno, rather\\n```python\\na = 2\\n```\\n")
     'a = 2\\n'

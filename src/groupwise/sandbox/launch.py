@@ -1,8 +1,8 @@
-"""Starts bubblewrap as nobody where the host is root: `python launch.py SOURCE ... -- argument of bwrap ...`.
+"""Starts bubblewrap as the user `nobody` if the host user is root: `python launch.py SOURCE ... -- BWRAP_ARGUMENT ...`.
 
-The kernel counts no processes of root, and root may read what others may not; so nothing in the sandbox should be it.
-What nobody cannot reach, such as Python's own directory, is shown as `/tmp/0`, `/tmp/1` ... in a mount namespace that
-ends with this. The first of the sources is bubblewrap.
+The kernel does not limit the number of root's processes, and root can read every file, so no process in the sandbox
+runs as root. Sources that `nobody` cannot reach, such as Python's directory, are mounted as `/tmp/0`, `/tmp/1` ... in
+a mount namespace that ends with this process. The first source is bubblewrap.
 """
 
 import ctypes
@@ -16,25 +16,26 @@ NEW_MOUNTS, BIND, RECURSIVE, PRIVATE = 0x20000, 0x1000, 0x4000, 1 << 18
 
 def main(*words: str) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
-    cut = words.index("--")
-    sources, arguments = words[:cut], words[cut + 1 :]
+    separator = words.index("--")
+    sources, arguments = words[:separator], words[separator + 1 :]
 
-    def must(failed: int, what: str) -> None:
-        if failed:
+    def check(status: int, what: str) -> None:
+        if status:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), what)
 
-    must(libc.unshare(NEW_MOUNTS), "a new mount namespace")
-    must(libc.mount(b"none", b"/", None, RECURSIVE | PRIVATE, None), "/")
-    opened = [os.open(source, os.O_PATH) for source in sources]  # before /tmp is covered: a source may lie under it
-    must(libc.mount(b"tmpfs", b"/tmp", b"tmpfs", 0, b"mode=755"), "/tmp")
-    for number, descriptor in enumerate(opened):
-        place = f"/tmp/{number}"
+    check(libc.unshare(NEW_MOUNTS), "a new mount namespace")
+    check(libc.mount(b"none", b"/", None, RECURSIVE | PRIVATE, None), "/")
+    # Open the sources before the mount on /tmp hides those that are under it.
+    descriptors = [os.open(source, os.O_PATH) for source in sources]
+    check(libc.mount(b"tmpfs", b"/tmp", b"tmpfs", 0, b"mode=755"), "/tmp")
+    for number, descriptor in enumerate(descriptors):
+        target = f"/tmp/{number}"
         if stat.S_ISDIR(os.fstat(descriptor).st_mode):
-            os.mkdir(place)
+            os.mkdir(target)
         else:
-            os.close(os.open(place, os.O_CREAT | os.O_WRONLY))
+            os.close(os.open(target, os.O_CREAT | os.O_WRONLY))
         source = f"/proc/self/fd/{descriptor}".encode()
-        must(libc.mount(source, place.encode(), None, BIND | RECURSIVE, None), sources[number])
+        check(libc.mount(source, target.encode(), None, BIND | RECURSIVE, None), sources[number])
         os.close(descriptor)
     os.chdir("/")
     os.setgroups([])

@@ -1,4 +1,4 @@
-"""Processes of our own behind a socket: a constant number of them, each killed with its process group."""
+"""A pool of worker processes, each behind a socket and killed with its process group."""
 
 import os
 import signal
@@ -15,14 +15,14 @@ T = TypeVar("T")
 
 
 class WorkerProcess:
-    """One process and the socket to it, started again after it ended. Used by one thread at a time."""
+    """One process and its socket; it can be restarted after it ended. One thread uses it at a time."""
 
     def __init__(self) -> None:
         self.process: subprocess.Popen[bytes] | None = None
         self.socket: socket.socket | None = None
 
     def end(self) -> str:
-        """Kills the process with its group; says how it ended."""
+        """Kills the process and its group; returns its exit code as text."""
         self.kill()
         process, self.process = self.process, None
         if self.socket is not None:
@@ -31,7 +31,7 @@ class WorkerProcess:
         return f"exit code {process.wait()}" if process else "not running"
 
     def kill(self) -> None:
-        """Kills only, so that a thread which waits for a reply sees the end; safe from any thread."""
+        """Kills the process without waiting, so a thread that waits for its reply wakes up. Safe from any thread."""
         process = self.process
         if process is not None:
             try:
@@ -39,46 +39,46 @@ class WorkerProcess:
             except ProcessLookupError:
                 pass
             except PermissionError:
-                if sys.platform != "darwin":  # where a zombie is answered so
+                if sys.platform != "darwin":  # macOS raises this for a zombie
                     raise
 
 
-C = TypeVar("C", bound=WorkerProcess)
+W = TypeVar("W", bound=WorkerProcess)
 
 
-class WorkerPool(Generic[C]):
-    """Children that share the work, and as many threads that wait for them; ended with the last reference to it.
+class WorkerPool(Generic[W]):
+    """A fixed number of workers and one waiting thread for each. They end with the last reference to the pool.
 
-    It works from any thread and any event loop.
+    Usable from any thread and any event loop.
     """
 
-    def __init__(self, children: Sequence[C], name: str) -> None:
-        self.children = tuple(children)
-        self._threads = ThreadPoolExecutor(len(children), thread_name_prefix=name)
-        self._idle: SimpleQueue[C] = SimpleQueue()
-        for child in children:
-            self._idle.put(child)
-        self._end = weakref.finalize(self, _close, self._threads, self.children, self._idle)
+    def __init__(self, workers: Sequence[W], name: str) -> None:
+        self.workers = tuple(workers)
+        self._threads = ThreadPoolExecutor(len(workers), thread_name_prefix=name)
+        self._idle: SimpleQueue[W] = SimpleQueue()
+        for worker in workers:
+            self._idle.put(worker)
+        self._end = weakref.finalize(self, _close, self._threads, self.workers, self._idle)
 
     def submit(self, call: Callable[..., T], *args: Any) -> "Future[T]":
-        """`call(child, *args)` with a child that is idle, in a thread: a child ends with the thread that started it."""
-        return self._threads.submit(self._with_one, call, args)
+        """Runs `call(worker, *args)` with an idle worker in a thread. A worker ends with the thread that started it."""
+        return self._threads.submit(self._run, call, args)
 
     def close(self) -> None:
-        """Ends the children. Those of a host that is gone end by themselves."""
+        """Ends the workers. If the host process dies, its workers end by themselves."""
         self._end()
 
-    def _with_one(self, call: Callable[..., T], args: tuple[Any, ...]) -> T:
-        child = self._idle.get()
+    def _run(self, call: Callable[..., T], args: tuple[Any, ...]) -> T:
+        worker = self._idle.get()
         try:
-            return call(child, *args)
+            return call(worker, *args)
         finally:
-            self._idle.put(child)
+            self._idle.put(worker)
 
 
-def _close(threads: ThreadPoolExecutor, children: Sequence[WorkerProcess], idle: "SimpleQueue[Any]") -> None:
+def _close(threads: ThreadPoolExecutor, workers: Sequence[WorkerProcess], idle: "SimpleQueue[Any]") -> None:
     threads.shutdown(wait=False, cancel_futures=True)
-    for child in children:
-        child.kill()
-    while not idle.empty():  # a busy one is ended by the thread that uses it
+    for worker in workers:
+        worker.kill()
+    while not idle.empty():  # the thread that uses a busy worker ends it
         idle.get_nowait().end()

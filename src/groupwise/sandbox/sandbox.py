@@ -1,4 +1,4 @@
-"""Code that a model wrote, run where it can do no harm: bubblewrap around a warm interpreter, a fork an execution."""
+"""Runs model-written code in a sandbox: bubblewrap around a warm Python server that forks once per execution."""
 
 import asyncio
 import json
@@ -18,26 +18,33 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from groupwise.data import MissingRequirement
-from groupwise.sandbox.command import QUIET, SERVER, bare, missing, refused, wrapped
+from groupwise.sandbox.command import (
+    ENVIRONMENT,
+    SERVER,
+    missing_requirement,
+    sandbox_command,
+    start_error,
+    unsafe_command,
+)
 from groupwise.sandbox.processes import WorkerPool, WorkerProcess
 from groupwise.sandbox.view import PACKAGES, package
 
 __all__ = ["Execution", "Limits", "Program", "Sandbox", "sandbox_trial"]
 
 START = 60.0
-"""Seconds that a sandbox may take to start; 0.2 is usual, and some seconds where it imports packages first."""
+"""Seconds that a sandbox may take to start; 0.2 is usual, and a few seconds if it imports packages."""
 STOP = b"stop"
-"""The word to the server for an answer that gives too much."""
+"""The message to the server for an answer with too much output."""
 GRACE = 5.0
-"""Seconds beyond the wall time of an execution after which its sandbox counts as harmed."""
+"""Seconds after an execution's wall time until its sandbox process counts as lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one execution may use: seconds of CPU and of wall time, bytes of memory and of output.
+    """The limits of one execution: seconds of CPU and of wall time, bytes of memory and of output.
 
-    The CPU time decides about an answer that computes for too long, so that a busy machine changes no verdict; the wall
-    time ends one that sleeps.
+    CPU time ends an answer that computes too long, so a busy machine changes no verdict. Wall time ends one that
+    sleeps.
     """
 
     cpu: float = 2.0
@@ -52,7 +59,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One execution: a `function` of the code called with `args`; without one, a program that reads `stdin`."""
+    """The input of one execution: call `function` of the code with `args`, or run the code as a program on `stdin`."""
 
     code: str
     function: str | None = None
@@ -62,10 +69,11 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """What an execution gave: the function's value, or the program's output as text; `trouble` where there is none.
+    """The result of one execution: the function's value, or the program's output as text; else `error`.
 
-    `end` says how: `done`; `failed` (an exception, an exit, no value, one that is not plain JSON); `cpu`, `wall` and
-    `output` (a bound was met); `lost` (the sandbox itself failed, twice, and nothing is known of the program).
+    `end` is `done`; `failed` (an exception, an exit, no value, a value that is not plain JSON); `cpu`, `wall` or
+    `output` (that limit ended it); or `lost` (the sandbox itself failed twice, so there is no result). `cpu` is in
+    seconds.
     """
 
     end: Literal["done", "failed", "cpu", "wall", "output", "lost"]
@@ -75,29 +83,30 @@ class Execution:
 
 
 class Sandbox:
-    """A constant number of `boxes` (default: one a core), each started when first needed and replaced when harmed.
+    """A pool of sandbox processes for model-written code; each starts at its first use and is replaced if it is lost.
 
-    It works from any thread and any event loop; the threads that wait are its own. What happens inside cannot reach the
-    network, files of the host, its processes or its environment, and nothing outlives an execution (docs/sandbox.md).
-    `Environment` with the way out where this machine has no sandbox; with `unsafe` code runs without one, see there.
+    `boxes` is the number of processes (default: one per core). Usable from any thread and any event loop. Code inside
+    cannot reach the network, the host's files, processes or environment, and nothing outlives an execution
+    (docs/sandbox.md). `MissingRequirement`, with a fix, if this machine cannot start a sandbox. `unsafe` runs code
+    without bubblewrap, see there.
 
-    Executions find the standard library. Three arguments add trusted code of ours, loaded once per box and shared by
-    all of its executions, to which a model's text can be passed as an argument:
+    Executions can import the standard library. Three arguments add trusted code, which each process loads once and
+    all of its executions share. A model's text can be an argument of that code:
 
-    - `packages`: installed distributions of pure Python, by the names that pip knows, each named itself (none that it
-      requires is added): `("math-verify", "sympy", "mpmath")`. They are shown read-only; all others stay hidden.
-    - `warm`: modules of them that each box imports when it starts, before the first execution: `("sympy",)`. A module
-      that is first imported by an execution is imported again by each one, on its CPU time.
-    - `preload`: source text by module name, run after `warm`, in this order; a later text may import an earlier one,
-      also by a dotted name: `{"rules": "def twice(x): return 2 * x"}`. Then
+    - `packages`: installed pure-Python distributions, by their names for pip: `("math-verify", "sympy", "mpmath")`.
+      Name requirements too; they are not added. The packages are read-only, and all others stay hidden.
+    - `warm`: modules of these packages that each process imports at its start: `("sympy",)`. Otherwise each execution
+      imports the module again, within its CPU time.
+    - `preload`: source text by module name, run after `warm` in this order. A later text may import an earlier one,
+      also under a dotted name: `{"rules": "def twice(x): return 2 * x"}`. Then
       `Program("from rules import twice", "twice", (21,))` calls it without compiling it.
 
-    A box whose warm or preloaded code raises does not start: `Environment`, with the traceback.
+    If warm or preloaded code raises, the process does not start: `MissingRequirement`, with the traceback.
     """
 
     def __init__(
         self,
-        bounds: Limits = Limits(),
+        limits: Limits = Limits(),
         *,
         boxes: int | None = None,
         unsafe: bool = False,
@@ -105,145 +114,149 @@ class Sandbox:
         warm: Sequence[str] = (),
         preload: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        if (why := None if unsafe else missing()) is not None:
-            raise why
-        self.bounds = bounds
-        stock = Stock(tuple(packages), tuple(warm), dict(preload))
-        self._crew = WorkerPool(
-            [SandboxProcess(unsafe, stock) for _ in range(boxes or len(os.sched_getaffinity(0)))], "sandbox"
-        )
+        if (error := None if unsafe else missing_requirement()) is not None:
+            raise error
+        self.limits = limits
+        trusted = TrustedCode(tuple(packages), tuple(warm), dict(preload))
+        count = boxes or len(os.sched_getaffinity(0))
+        self._pool = WorkerPool([SandboxProcess(unsafe, trusted) for _ in range(count)], "sandbox")
         self._separate: list[Sandbox] = []
 
     def run(self, programs: Iterable[Program]) -> list[Execution]:
-        """What each program gave, in their order; as many at once as there are boxes. Blocks."""
-        return [f.result() for f in [self._crew.submit(self._run, program) for program in programs]]
+        """Runs the programs, as many in parallel as there are processes; results in the same order. Blocks."""
+        return [f.result() for f in [self._pool.submit(self._run, program) for program in programs]]
 
     async def execute(self, program: Program) -> Execution:
-        """What one program gave, awaited."""
+        """Runs one program without blocking the event loop."""
         return await asyncio.wrap_future(self.submit(program))
 
     def submit(self, program: Program) -> Future[Execution]:
-        """What one program gives, for any thread or loop to wait for."""
-        return self._crew.submit(self._run, program)
+        """Runs one program; the future can be awaited from any thread or loop."""
+        return self._pool.submit(self._run, program)
 
     def separate(self) -> "Sandbox":
-        """A sandbox like this one with boxes of its own, as many again; closed with this one."""
-        boxes = self._crew.children
-        stock = boxes[0].stock
-        more = Sandbox(self.bounds, boxes=len(boxes), unsafe=boxes[0].unsafe, **stock._asdict())
-        self._separate.append(more)
-        return more
+        """A sandbox with the same settings and processes of its own, as many again. It closes with this one."""
+        processes = self._pool.workers
+        first = processes[0]
+        sandbox = Sandbox(self.limits, boxes=len(processes), unsafe=first.unsafe, **first.trusted._asdict())
+        self._separate.append(sandbox)
+        return sandbox
 
-    def about(self) -> dict[str, Any]:
-        """What a started box says of itself: `python`, its version, and `calls`, whether system calls are filtered."""
-        return self._crew.submit(self._about).result()
+    def info(self) -> dict[str, Any]:
+        """The state of a started process: `python`, its version; `calls`, whether system calls are filtered."""
+        return self._pool.submit(self._info).result()
 
     def close(self) -> None:
-        """Ends the boxes. Those of a host that is gone end by themselves."""
+        """Ends the processes. If the host process dies, they end by themselves."""
         for sandbox in (self, *self._separate):
-            sandbox._crew.close()
+            sandbox._pool.close()
 
-    def _run(self, box: "SandboxProcess", program: Program) -> Execution:
-        ran = box.run(program, self.bounds)
-        return ran if ran.end != "lost" else box.run(program, self.bounds)  # once more, in a new box
+    def _run(self, process: "SandboxProcess", program: Program) -> Execution:
+        execution = process.run(program, self.limits)
+        return execution if execution.end != "lost" else process.run(program, self.limits)  # in a new process
 
-    def _about(self, box: "SandboxProcess") -> dict[str, Any]:
-        box.start()
-        return box.about
+    def _info(self, process: "SandboxProcess") -> dict[str, Any]:
+        process.start()
+        return process.info
 
 
-class Stock(NamedTuple):
-    """Trusted code that a box loads before its first execution, see `Sandbox`."""
+class TrustedCode(NamedTuple):
+    """Code that a sandbox process loads before its first execution; the three arguments of `Sandbox`."""
 
     packages: tuple[str, ...]
     warm: tuple[str, ...]
     preload: dict[str, str]
 
-    def order(self, unsafe: bool) -> dict[str, Any]:
-        """The message to the server; without a sandbox it imports packages from their own directories."""
+    def setup(self, unsafe: bool) -> dict[str, Any]:
+        """The setup message to the server. Without bubblewrap it imports packages from the host's directories."""
         path = [PACKAGES] if self.packages else []
         if unsafe:
-            path = list(dict.fromkeys(os.path.dirname(one.source) for name in self.packages for one in package(name)))
+            sources = (mount.source for name in self.packages for mount in package(name))
+            path = list(dict.fromkeys(map(os.path.dirname, sources)))
         return {"path": path, "warm": self.warm, "preload": self.preload}
 
 
 class SandboxProcess(WorkerProcess):
-    """One sandbox with its server, replaced when it dies."""
+    """One sandbox process with its server; it restarts at the next use after it was lost."""
 
-    def __init__(self, unsafe: bool, stock: Stock) -> None:
+    def __init__(self, unsafe: bool, trusted: TrustedCode) -> None:
         super().__init__()
-        self.unsafe, self.stock = unsafe, stock
-        self.about: dict[str, Any] = {}
+        self.unsafe, self.trusted = unsafe, trusted
+        self.info: dict[str, Any] = {}
 
     def start(self) -> None:
-        """`Environment` where nothing can be started, with the cause."""
+        """Starts the process if it does not run. `MissingRequirement`, with the cause, if it cannot start."""
         if self.process is not None:
             return
         with open(SERVER, "rb") as server, tempfile.TemporaryFile() as errors:
-            command = bare(server.fileno()) if self.unsafe else wrapped(server.fileno(), self.stock.packages)
+            source, packages = server.fileno(), self.trusted.packages
+            command = unsafe_command(source) if self.unsafe else sandbox_command(source, packages)
             try:
-                self.about = self.launch(command, server.fileno(), errors.fileno())
+                self.info = self.launch(command, source, errors.fileno())
             except (OSError, EOFError, ValueError) as error:
-                how = self.end()
+                exit_status = self.end()
                 errors.seek(0)
                 evidence = errors.read().decode(errors="replace").strip()[-2000:]
-                raise refused(evidence or f"{error} ({how})") from error
-        if trouble := self.about.get("trouble"):
+                raise start_error(evidence or f"{error} ({exit_status})") from error
+        if error := self.info.get("error"):
             self.end()
             fix = "correct the arguments `packages`, `warm` and `preload` of Sandbox: they name this code"
-            raise MissingRequirement(
-                "the code that a sandbox loads at its start does not run", evidence=trouble, fix=fix
-            )
+            what = "the code that a sandbox loads at its start does not run"
+            raise MissingRequirement(what, evidence=error, fix=fix)
 
     def launch(self, command: list[str], server: int, errors: int) -> dict[str, Any]:
-        """Starts the server, has it load the stock, and returns its first message."""
-        self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
+        """Starts the server, sends it the setup, and returns its first message."""
+        self.socket, other_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with other_end:
             self.process = subprocess.Popen(
                 command,
-                stdin=theirs.fileno(),
+                stdin=other_end.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
                 pass_fds=(server,),
-                env=QUIET,
+                env=ENVIRONMENT,
                 cwd="/",
                 start_new_session=True,
             )
-        with filed(json.dumps(self.stock.order(self.unsafe)).encode()) as setup:
+        with memory_file(json.dumps(self.trusted.setup(self.unsafe)).encode()) as setup:
             socket.send_fds(self.socket, [b"load"], [setup])
         self.socket.settimeout(START)
-        return self.hear()
+        return self.receive()
 
-    def run(self, program: Program, bounds: Limits) -> Execution:
-        """What the program gave; `lost`, and this box ended, where its server did not do as it should."""
+    def run(self, program: Program, limits: Limits) -> Execution:
+        """Runs a program. If the server does not respond as it should, ends this process: `lost`."""
         self.start()
-        order: dict[str, Any] = {"code": program.code}
+        job: dict[str, Any] = {"code": program.code}
         if program.function is not None:
-            order |= {"function": program.function, "args": program.args}
+            job |= {"function": program.function, "args": program.args}
         stdin = program.stdin.encode("utf-8", "surrogatepass")
-        message = {"cpu": bounds.cpu, "wall": bounds.wall, "memory": bounds.memory}
+        message = {"cpu": limits.cpu, "wall": limits.wall, "memory": limits.memory}
         message |= {"result": 1 if program.function is None else 3}
         try:
-            assert self.socket is not None, "a box that has started has a socket"
-            with filed(json.dumps(order).encode()) as code, filed(stdin) as given:
-                result, theirs = os.pipe()
+            assert self.socket is not None, "a started process has a socket"
+            with memory_file(json.dumps(job).encode()) as job_file, memory_file(stdin) as stdin_file:
+                result, write_end = os.pipe()
                 with open(result, "rb", buffering=0) as result:
                     try:
-                        socket.send_fds(self.socket, [json.dumps(message).encode()], [code, given, theirs])
+                        files = [job_file, stdin_file, write_end]
+                        socket.send_fds(self.socket, [json.dumps(message).encode()], files)
                     finally:
-                        os.close(theirs)
-                    reply, data = self.follow(result, bounds)
-                if os.lseek(code, 0, os.SEEK_CUR) == 0:  # it was never read
+                        os.close(write_end)
+                    reply, data = self.wait(result, limits)
+                if os.lseek(job_file, 0, os.SEEK_CUR) == 0:  # the answer's process never read it
                     raise ValueError("the answer's process could not be confined")
         except (OSError, EOFError, ValueError, KeyError) as error:
             return Execution("lost", error=f"the sandbox failed: {error or type(error).__name__} ({self.end()})")
-        return read(reply, data, program)
+        return to_execution(reply, data, program)
 
-    def follow(self, result: FileIO, bounds: Limits) -> tuple[dict[str, Any], bytes]:
-        """How the answer ended, and what it gave; OSError (TimeoutError too), EOFError or ValueError for a lost one."""
-        assert self.socket is not None, "a box that has started has a socket"
+    def wait(self, result: FileIO, limits: Limits) -> tuple[dict[str, Any], bytes]:
+        """The server's reply and the answer's output.
+
+        OSError (TimeoutError too), EOFError or ValueError if the process is lost.
+        """
+        assert self.socket is not None, "a started process has a socket"
         os.set_blocking(result.fileno(), False)
-        data, until = bytearray(), monotonic() + bounds.wall + GRACE
+        data, until = bytearray(), monotonic() + limits.wall + GRACE
         poll = select.poll()
         poll.register(self.socket, select.POLLIN)
         poll.register(result, select.POLLIN)
@@ -251,44 +264,44 @@ class SandboxProcess(WorkerProcess):
             ready = [file for file, _ in poll.poll(max(until - monotonic(), 0) * 1000)]
             if not ready:
                 raise TimeoutError("no reply in time")
-            if result.fileno() in ready and not more(result, data, bounds.output):
+            if result.fileno() in ready and not read_available(result, data, limits.output):
                 poll.unregister(result)
-                if len(data) > bounds.output:
+                if len(data) > limits.output:
                     self.socket.send(STOP)
             if self.socket.fileno() in ready:
-                reply = self.hear()
+                reply = self.receive()
                 break
-        more(result, data, bounds.output)
-        return reply | ({"end": "output"} if len(data) > bounds.output else {}), bytes(data)
+        read_available(result, data, limits.output)
+        return reply | ({"end": "output"} if len(data) > limits.output else {}), bytes(data)
 
-    def hear(self) -> dict[str, Any]:
-        """A message of the server; EOFError where it has ended."""
-        assert self.socket is not None, "a box that has started has a socket"
+    def receive(self) -> dict[str, Any]:
+        """The next message of the server; EOFError if it has ended."""
+        assert self.socket is not None, "a started process has a socket"
         if not (message := self.socket.recv(1 << 16)):
             raise EOFError("it ended")
         return json.loads(message)
 
     def end(self) -> str:
-        self.about = {}
+        self.info = {}
         return super().end()
 
 
 @contextmanager
-def filed(data: bytes) -> Iterator[int]:
-    """A file in memory, at its beginning: no reader can make its writer wait."""
+def memory_file(data: bytes) -> Iterator[int]:
+    """The descriptor of a file in memory. Unlike with a pipe, a slow reader cannot block the writer."""
     file = os.memfd_create("groupwise")
     try:
-        with open(file, "wb", closefd=False) as opened:
-            opened.write(data)
+        with open(file, "wb", closefd=False) as writer:
+            writer.write(data)
         os.lseek(file, 0, os.SEEK_SET)
         yield file
     finally:
         os.close(file)
 
 
-def more(result: FileIO, data: bytearray, most: int) -> bool:
-    """Adds what there is to `data`, up to a little more than `most`; whether more may come."""
-    while len(data) <= most:
+def read_available(result: FileIO, data: bytearray, limit: int) -> bool:
+    """Appends the available bytes to `data`, up to one chunk beyond `limit`; returns whether more can follow."""
+    while len(data) <= limit:
         chunk = result.read(1 << 16)
         if chunk is None:
             return True
@@ -298,14 +311,14 @@ def more(result: FileIO, data: bytearray, most: int) -> bool:
     return False
 
 
-# What came back
+# Results
 
 
-def read(head: dict[str, Any], body: bytes, program: Program) -> Execution:
-    """What the server's reply and the program's bytes mean. Nothing that the program says can be more than a value."""
+def to_execution(head: dict[str, Any], body: bytes, program: Program) -> Execution:
+    """The result, from the server's reply and the program's output. The output can only give a value or an error."""
     end, cpu = head["end"], head["cpu"]
     if end != "exit":
-        return Execution(end, error=_BOUND[end], cpu=cpu)
+        return Execution(end, error=_LIMIT[end], cpu=cpu)
     code = head["code"]
     if code < 0:
         return Execution("failed", error=f"killed by signal {-code}", cpu=cpu)
@@ -313,19 +326,18 @@ def read(head: dict[str, Any], body: bytes, program: Program) -> Execution:
         text = body.decode("utf-8", "replace")
         return Execution("failed", text, f"exit code {code}", cpu) if code else Execution("done", text, cpu=cpu)
     try:
-        said = json.loads(body, parse_constant=_no_constant, parse_float=_finite)
-        if type(said) is not dict or len(said) != 1:
+        message = json.loads(body, parse_constant=_no_constant, parse_float=_finite)
+        if type(message) is not dict or len(message) != 1:
             raise ValueError("not one value")
-        if "value" in said:
-            return Execution("done", said["value"], cpu=cpu)
-        return Execution("failed", error=str(said["error"])[:200], cpu=cpu)
+        if "value" in message:
+            return Execution("done", message["value"], cpu=cpu)
+        return Execution("failed", error=str(message["error"])[:200], cpu=cpu)
     except (ValueError, KeyError, RecursionError):
-        return Execution(
-            "failed", error="it ended without a value" if not body else "its value cannot be read", cpu=cpu
-        )
+        error = "its value cannot be read" if body else "it ended without a value"
+        return Execution("failed", error=error, cpu=cpu)
 
 
-_BOUND = {"cpu": "too much CPU time", "wall": "too much time", "output": "too much output"}
+_LIMIT = {"cpu": "too much CPU time", "wall": "too much time", "output": "too much output"}
 
 
 def _no_constant(name: str) -> None:
@@ -339,9 +351,9 @@ def _finite(text: str) -> float:
 
 
 def sandbox_trial() -> dict[str, Any]:
-    """Starts a sandbox and tells about it; `Environment` where there is none."""
-    box = Sandbox(boxes=1)
+    """Starts a sandbox and returns its `info`. `MissingRequirement` if none can start."""
+    sandbox = Sandbox(boxes=1)
     try:
-        return box.about()
+        return sandbox.info()
     finally:
-        box.close()
+        sandbox.close()

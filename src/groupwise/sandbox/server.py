@@ -1,11 +1,10 @@
-"""Inside the sandbox: a warm interpreter that forks one fresh process an execution, and never sees data.
+"""The server inside the sandbox: a warm interpreter that forks a new process per execution and never reads its data.
 
-Run by path, never imported, with nothing but the standard library. It is a *server* that gets a message for each
-execution: its bounds, and three open files. One holds the order (code, function and arguments), one is its standard
-input, one takes what it gives. The server passes them on unread to the process that it forks, the *answer*, so that no
-execution inherits a byte of another from it. It watches CPU time and wall time, and says how the answer ended. The
-answer reads its own order, is the first of a process namespace of its own, has no way to the host or to the server,
-and dies with all that it started.
+Run by path, never imported, with the standard library only. The *server* gets a message for each execution: its limits
+and three open files. These are the job (code, function and arguments), the standard input, and the file for the
+result. It passes them on, unread, to the process that it forks, the *answer*. So no execution inherits data of another
+one. The server enforces CPU time and wall time, and reports how the answer ended. The answer reads its own job, is the
+first process of a new process namespace, has no connection to host or server, and dies with all its children.
 """
 
 import ctypes
@@ -34,16 +33,16 @@ WARM = (
     "abc", "array", "bisect", "cmath", "collections", "copy", "dataclasses", "datetime", "decimal", "enum", "fractions",
     "functools", "heapq", "itertools", "numbers", "operator", "re", "statistics", "string", "textwrap", "typing",
 )  # fmt: skip
-"""Imported before anything is asked, so that an answer's own import costs nothing; others are read from disk."""
+"""Modules imported at the start, so that an answer imports them at no cost; others are read from disk."""
 
 STOP = b"stop"
-"""The host's word for an answer that gives too much."""
-ORDER = 4
-"""Where the answer's process finds its order; it reads it when it is confined, and before it runs anything."""
+"""The host's message about an answer with too much output."""
+JOB = 4
+"""The descriptor of the job in the answer's process, which reads it after it is confined and before it runs code."""
 LIBC = ctypes.CDLL(None, use_errno=True)
 NEW_PIDS, NEW_MOUNTS, NEW_IPC = 0x20000000, 0x20000, 0x8000000
-Line = tuple[int, int, int, int]
-"""An instruction of a filter: operation, lines to skip where it is true, where it is false, number."""
+Instruction = tuple[int, int, int, int]
+"""An instruction of a filter: operation, instructions to skip if true, to skip if false, operand."""
 FILES = 1 << 24
 """Bytes of the private /tmp, and of any file in it."""
 
@@ -51,32 +50,32 @@ FILES = 1 << 24
 def main(isolated: bool) -> None:
     host = socket.socket(fileno=fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, 16))
     nothing = os.open(os.devnull, os.O_RDWR)
-    for fd in range(4):  # the answer's own; standard error stays for what goes wrong here
+    for fd in range(4):  # descriptors of the answer; standard error stays open for errors of the server
         if fd != 2:
             os.dup2(nothing, fd)
     os.environ.clear()
     _, (setup,), *_ = socket.recv_fds(host, 1 << 12, 1)
     try:
-        load(json.loads(taken(setup)))
+        load(json.loads(read_all(setup)))
     except BaseException:
-        tell(host, {"trouble": traceback.format_exc()[-2000:]})
+        send(host, {"error": traceback.format_exc()[-2000:]})
         return
-    law = forbidden()
-    law = law if held(law) else None
+    seccomp_filter = make_filter()
+    seccomp_filter = seccomp_filter if filter_works(seccomp_filter) else None
     gc.collect()
     gc.freeze()
-    tell(host, {"python": platform.python_version(), "calls": law is not None})
+    send(host, {"python": platform.python_version(), "calls": seccomp_filter is not None})
     self = os.pidfd_open(os.getpid())
     while True:
         message, files, *_ = socket.recv_fds(host, 1 << 12, 3)
-        if not message:  # the host is gone
+        if not message:  # the host has ended
             return
-        if message != STOP:  # for an answer that had already ended
-            tell(host, watch(json.loads(message), files, host, self, isolated, law))
+        if message != STOP:  # a STOP can arrive after its answer has ended
+            send(host, execute(json.loads(message), files, host, self, isolated, seccomp_filter))
 
 
 def load(setup: dict[str, Any]) -> None:
-    """Imports and runs the trusted code that every execution finds loaded; nothing of an answer is known by then."""
+    """Imports and runs the trusted code, before the first job arrives. All executions share it."""
     sys.path += setup["path"]
     for name in (*WARM, *setup["warm"]):
         importlib.import_module(name)
@@ -90,135 +89,141 @@ def load(setup: dict[str, Any]) -> None:
         exec(compile(source, f"<{name}>", "exec", dont_inherit=True), names)
 
 
-def tell(host: socket.socket, words: dict[str, Any]) -> None:
-    host.send(json.dumps(words).encode())
+def send(host: socket.socket, message: dict[str, Any]) -> None:
+    host.send(json.dumps(message).encode())
 
 
-def taken(file: int) -> bytes:
-    """Everything in a file, which is then closed. The host sees by its position that reading has begun."""
-    with open(file, "rb") as opened:
-        return opened.read(1) + opened.read()
+def read_all(file: int) -> bytes:
+    """The content of a file, which is then closed. Its position shows the host that the answer has read it."""
+    with open(file, "rb") as reader:
+        return reader.read(1) + reader.read()
 
 
-def watch(
-    bounds: dict[str, Any], files: list[int], host: socket.socket, self: int, isolated: bool, law: bytes | None
+def execute(
+    limits: dict[str, Any],
+    files: list[int],
+    host: socket.socket,
+    self: int,
+    isolated: bool,
+    seccomp_filter: bytes | None,
 ) -> dict[str, Any]:
-    """One execution, and how it ended: the answer is killed when it has used its time or the host says stop."""
+    """Runs one execution and returns how it ended. Kills the answer at its time limits or when the host sends STOP."""
     if isolated:
-        must(LIBC.unshare(NEW_PIDS))  # for the next child
+        check(LIBC.unshare(NEW_PIDS))  # for the next child
     pid = os.fork()
     if not pid:
         code = 1
         try:
-            confine(files, bounds, isolated, law)
-            code = answer(json.loads(taken(ORDER)))
+            confine(files, limits, isolated, seccomp_filter)
+            code = run_job(json.loads(read_all(JOB)))
         finally:
             os._exit(code)
     if isolated:
-        must(LIBC.setns(self, NEW_PIDS))  # back, or there could be no other
+        check(LIBC.setns(self, NEW_PIDS))  # return to the server's own namespace, else it could not fork again
     for file in files:
         os.close(file)
-    ended = os.pidfd_open(pid)
-    end = followed(pid, ended, host, bounds)
+    process = os.pidfd_open(pid)
+    end = wait_for_end(pid, process, host, limits)
     os.kill(pid, signal.SIGKILL)
     if not isolated:
         with suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGKILL)
-    _, status, used = os.wait4(pid, 0)
-    os.close(ended)
-    cpu, code = used.ru_utime + used.ru_stime, os.waitstatus_to_exitcode(status)
+    _, status, usage = os.wait4(pid, 0)
+    os.close(process)
+    cpu, code = usage.ru_utime + usage.ru_stime, os.waitstatus_to_exitcode(status)
     if not end:
-        end = "cpu" if cpu >= bounds["cpu"] else "exit"
+        end = "cpu" if cpu >= limits["cpu"] else "exit"
     return {"end": end, "code": code, "cpu": cpu}
 
 
-def followed(pid: int, ended: int, host: socket.socket, bounds: dict[str, Any]) -> str:
-    """Why the answer is to be killed; nothing where it ended itself."""
-    until = time.monotonic() + bounds["wall"]
+def wait_for_end(pid: int, process: int, host: socket.socket, limits: dict[str, Any]) -> str:
+    """The limit at which the answer must be killed; empty if it ended by itself."""
+    until = time.monotonic() + limits["wall"]
     poll = select.poll()
     poll.register(host, select.POLLIN)
-    poll.register(ended, select.POLLIN)
-    clock, cores = (~pid << 3) | 2, os.cpu_count() or 1  # the CPU clock of another process, as the kernel numbers it
+    poll.register(process, select.POLLIN)
+    clock, cores = (~pid << 3) | 2, os.cpu_count() or 1  # the kernel's number of another process's CPU clock
     while True:
         spent = time.clock_gettime(clock)
-        wait = min(until - time.monotonic(), (bounds["cpu"] - spent) / cores + 0.001)
-        if spent >= bounds["cpu"]:
+        wait = min(until - time.monotonic(), (limits["cpu"] - spent) / cores + 0.001)
+        if spent >= limits["cpu"]:
             return "cpu"
         if wait <= 0:
             return "wall"
         ready = [file for file, _ in poll.poll(math.ceil(wait * 1000))]
-        if ended in ready:
+        if process in ready:
             return ""
-        if ready:  # the host says stop, or is gone
+        if ready:  # the host sent STOP or has ended
             host.recv(1 << 12)
             return "output"
 
 
-def must(failed: int) -> None:
-    if failed:
+def check(status: int) -> None:
+    """OSError if a call of libc failed."""
+    if status:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
 # The answer's process
 
 
-def confine(files: list[int], bounds: dict[str, Any], isolated: bool, law: bytes | None) -> None:
-    """Everything that this process must not have is given up here, for good."""
-    order, stdin, result = files
+def confine(files: list[int], limits: dict[str, Any], isolated: bool, seccomp_filter: bytes | None) -> None:
+    """Drops all rights of this process that model-written code must not have, for good."""
+    job, stdin, result = files
     os.setsid()
     if isolated:
-        must(LIBC.unshare(NEW_MOUNTS | NEW_IPC))
-        must(LIBC.mount(b"tmpfs", b"/tmp", b"tmpfs", 6, f"size={FILES},nr_inodes=1024,mode=700".encode()))
+        check(LIBC.unshare(NEW_MOUNTS | NEW_IPC))
+        check(LIBC.mount(b"tmpfs", b"/tmp", b"tmpfs", 6, f"size={FILES},nr_inodes=1024,mode=700".encode()))
         os.chdir("/tmp")
     nothing = os.open(os.devnull, os.O_RDWR)
     for source, fd in (
-        (stdin, 0), (nothing, 1), (nothing, 2), (nothing, 3), (result, bounds["result"]), (order, ORDER)
+        (stdin, 0), (nothing, 1), (nothing, 2), (nothing, 3), (result, limits["result"]), (job, JOB)
     ):  # fmt: skip
         os.dup2(source, fd)
-    os.closerange(ORDER + 1, 1 << 16)
-    cpu = math.ceil(bounds["cpu"])
-    for what, most in (
-        ("CPU", cpu + 1), ("AS", bounds["memory"]), ("FSIZE", FILES), ("NOFILE", 64), ("NPROC", 64), ("CORE", 1),
+    os.closerange(JOB + 1, 1 << 16)
+    cpu = math.ceil(limits["cpu"])
+    for what, limit in (
+        ("CPU", cpu + 1), ("AS", limits["memory"]), ("FSIZE", FILES), ("NOFILE", 64), ("NPROC", 64), ("CORE", 1),
         ("MEMLOCK", 0), ("MSGQUEUE", 0),
     ):  # fmt: skip
         number = getattr(resource, f"RLIMIT_{what}")
         hard = resource.getrlimit(number)[1]
-        most = most if hard == resource.RLIM_INFINITY else min(most, hard)
-        resource.setrlimit(number, (most, most))
-    LIBC.prctl(47, 4, 0, 0, 0)  # no ambient capability, and below: none at all
-    must(LIBC.capset(struct.pack("=Ii", 0x20080522, 0), bytes(24)))
-    # Limit 0 alone stops no core dump to a program of the host, limit 1 does; and the limit could be lowered to 0.
-    must(LIBC.prctl(DUMPABLE, 0, 0, 0, 0))
-    if law is not None:
-        enforce(law)
+        limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+        resource.setrlimit(number, (limit, limit))
+    LIBC.prctl(47, 4, 0, 0, 0)  # clear the ambient capabilities; capset clears all others
+    check(LIBC.capset(struct.pack("=Ii", 0x20080522, 0), bytes(24)))
+    # A core limit of 1 stops dumps to a host program, 0 does not; but code could lower the limit from 1 to 0.
+    check(LIBC.prctl(DUMPABLE, 0, 0, 0, 0))
+    if seccomp_filter is not None:
+        install_filter(seccomp_filter)
 
 
-def answer(order: dict[str, Any]) -> int:
-    """Run the code and say what it gave; the exit code is the program's."""
-    code, function = order["code"], order.get("function")
+def run_job(job: dict[str, Any]) -> int:
+    """Runs the code and writes its value or error to the result; returns the exit code."""
+    code, function = job["code"], job.get("function")
     random.seed(0)
     if function is None:
-        return program(code)
-    say, dumps, plain_of = os.write, json.dumps, plain
+        return run_program(code)
+    write, dumps, to_plain = os.write, json.dumps, plain  # before the code can replace them
     try:
         names: dict[str, Any] = module("answer")
         exec(compile(code, "<answer>", "exec", dont_inherit=True), names)
         if function not in names:
             raise NameError(f"there is no {function}")
-        reply = {"value": plain_of(names[function](*order["args"]))}
+        reply = {"value": to_plain(names[function](*job["args"]))}
     except BaseException as error:
-        reply = {"error": told(error)}
+        reply = {"error": describe(error)}
     try:
-        said = dumps(reply, allow_nan=False).encode()
+        data = dumps(reply, allow_nan=False).encode()
     except BaseException as error:
-        said = dumps({"error": told(error)}).encode()
-    while said:
-        said = said[say(3, said) :]
+        data = dumps({"error": describe(error)}).encode()
+    while data:
+        data = data[write(3, data) :]
     return 0
 
 
-def program(code: str) -> int:
-    """A program from standard input to standard output, ended as Python ends one."""
+def run_program(code: str) -> int:
+    """Runs code as a program on standard input and output; returns the exit code that Python would."""
     sys.stdin = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
     sys.stdout = open(1, "w", encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
     status = 0
@@ -229,7 +234,7 @@ def program(code: str) -> int:
     except BaseException:
         status = 1
     try:
-        threading._shutdown()  # type: ignore[attr-defined]  (waits for its threads, as the end of a program does)
+        threading._shutdown()  # type: ignore[attr-defined]  (waits for threads, as Python does at its end)
         sys.stdout.flush()
     except BaseException:
         status = status or 1
@@ -237,13 +242,13 @@ def program(code: str) -> int:
 
 
 def module(name: str) -> dict[str, Any]:
-    """The names of a new module that `sys.modules` knows: dataclasses and typing look there."""
-    sys.modules[name] = made = types.ModuleType(name)
-    return made.__dict__
+    """The names of a new module, which is also added to `sys.modules`, where dataclasses and typing look it up."""
+    sys.modules[name] = new_module = types.ModuleType(name)
+    return new_module.__dict__
 
 
 def plain(value: Any) -> Any:
-    """The value in exact built-in types, a tuple as a list; TypeError or ValueError for anything else."""
+    """The value with exact built-in types, tuples as lists; TypeError or ValueError for anything else."""
     kind = type(value)
     if value is None or kind in (bool, int, str):
         return value
@@ -260,17 +265,18 @@ def plain(value: Any) -> Any:
     raise TypeError(f"it returned a value of type {kind.__name__}")
 
 
-def told(error: BaseException) -> str:
+def describe(error: BaseException) -> str:
+    """The type and the message of an exception, up to 200 characters."""
     try:
         return f"{type(error).__name__}: {error}"[:200]
     except BaseException:
         return type(error).__name__[:200]
 
 
-# Calls that the kernel refuses to an answer: a second wall behind the namespaces, and what they leave open
+# The system calls that the kernel refuses to an answer: a second wall behind the namespaces
 
 AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-CALLS = {  # name: number on x86_64, on aarch64; 0 where there is none
+CALLS = {  # name: number on x86_64, on aarch64; 0 if it does not exist
     "fork": (57, 0), "vfork": (58, 0), "execve": (59, 221), "execveat": (322, 281), "ptrace": (101, 117),
     "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "kcmp": (312, 272), "pidfd_getfd": (438, 438),
     "unshare": (272, 97), "setns": (308, 268), "mount": (165, 40), "umount2": (166, 39), "pivot_root": (155, 41),
@@ -293,19 +299,19 @@ IDLE = {
     "flock": (73, 32), "sync": (162, 81), "syncfs": (306, 267), "fsync": (74, 82), "fdatasync": (75, 83),
     "sync_file_range": (277, 84),
 }  # fmt: skip
-"""Calls that succeed and do nothing: an answer's files are its own and in memory, those that it can only read are the
-host's, and neither a lock on them nor a write of the host's disks is its business."""
+"""Calls that succeed and do nothing. An answer's own files are in memory, and all others belong to the host: an answer
+must neither lock them nor sync the host's disks."""
 CLONE, CLONE3 = (56, 220), 435
 THREAD = 0x10000
 FCNTL, PRCTL = (72, 25), (157, 167)
 COMMANDS = (0, 1, 2, 3, 4, 5, 6, 7, 1030)
-"""What fcntl may do: duplicate, flags, record locks (sqlite3 needs them; on a file that can only be read they are
-shared). No lease, no notice of others' reads, no signal."""
+"""The allowed commands of fcntl: duplicate, flags, and record locks, which sqlite3 needs (shared ones on read-only
+files). Leases, notifications of other processes' reads, and signals are refused."""
 DUMPABLE = 4
 
 
-def forbidden() -> bytes | None:
-    """A seccomp filter in the kernel's own code; None on a processor that we have no numbers for."""
+def make_filter() -> bytes | None:
+    """The seccomp filter as a BPF program; None on a processor whose call numbers are not listed here."""
     machine = platform.machine()
     if machine not in AUDIT:
         return None
@@ -314,41 +320,41 @@ def forbidden() -> bytes | None:
     number, architecture, first, second = ((load, 0, 0, offset) for offset in (0, 4, 16, 24))
     allow, refuse, absent, idle = ((give, 0, 0, code) for code in (0x7FFF0000, 0x50001, 0x50000 | 38, 0x50000))
 
-    def call(numbers: tuple[int, int], *then: Line) -> list[Line]:
+    def call(numbers: tuple[int, int], *then: Instruction) -> list[Instruction]:
         return [(equal, 0, len(then), numbers[which]), *then] if numbers[which] else []
 
     commands = [(equal, len(COMMANDS) - i, 0, command) for i, command in enumerate(COMMANDS)]
-    lines = [
+    instructions = [
         *(architecture, (equal, 1, 0, AUDIT[machine]), refuse, number),
-        *((at_least, 0, 1, 1 << 30), refuse),  # another call table of x86_64
-        *(line for numbers in CALLS.values() for line in call(numbers, refuse)),
-        *(line for numbers in IDLE.values() for line in call(numbers, idle)),
-        *call((CLONE3, CLONE3), absent),  # glibc then asks with clone, whose flags can be read
+        *((at_least, 0, 1, 1 << 30), refuse),  # the x32 call table of x86_64
+        *(instruction for numbers in CALLS.values() for instruction in call(numbers, refuse)),
+        *(instruction for numbers in IDLE.values() for instruction in call(numbers, idle)),
+        *call((CLONE3, CLONE3), absent),  # glibc then uses clone, whose flags the filter can read
         *call(CLONE, first, (any_of, 0, 1, THREAD), allow, refuse),
         *call(FCNTL, second, *commands, refuse, allow),
         *call(PRCTL, first, (equal, 0, 1, DUMPABLE), refuse, allow),
         allow,
     ]
-    return b"".join(struct.pack("=HBBI", *line) for line in lines)
+    return b"".join(struct.pack("=HBBI", *instruction) for instruction in instructions)
 
 
-def enforce(law: bytes) -> None:
+def install_filter(seccomp_filter: bytes) -> None:
     class Filter(ctypes.Structure):
-        _fields_ = (("length", ctypes.c_ushort), ("lines", ctypes.c_char_p))
+        _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
 
-    must(LIBC.prctl(38, 1, 0, 0, 0))  # no new privileges
-    must(LIBC.prctl(22, 2, ctypes.byref(Filter(len(law) // 8, law)), 0, 0))
+    check(LIBC.prctl(38, 1, 0, 0, 0))  # no new privileges
+    check(LIBC.prctl(22, 2, ctypes.byref(Filter(len(seccomp_filter) // 8, seccomp_filter)), 0, 0))
 
 
-def held(law: bytes | None) -> bool:
-    """Whether this kernel takes the filter, and it forbids what it should."""
-    if law is None:
+def filter_works(seccomp_filter: bytes | None) -> bool:
+    """Whether this kernel accepts the filter, and the filter stops a fork."""
+    if seccomp_filter is None:
         return False
     if pid := os.fork():
         return os.waitpid(pid, 0)[1] == 0
     code = 1
     with suppress(BaseException):
-        enforce(law)
+        install_filter(seccomp_filter)
         try:
             os._exit(2 if os.fork() else 0)
         except PermissionError:

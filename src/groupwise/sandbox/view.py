@@ -1,4 +1,4 @@
-"""The files of the host that a sandbox shows: Python, its standard library, its shared libraries, named packages."""
+"""The host's files that are mounted in a sandbox: Python, its standard and shared libraries, and named packages."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from groupwise.data import MissingRequirement
 PYTHON = "/python/bin/python"
 LIBRARIES = "/lib"
 PACKAGES = "/packages"
-"""Where a sandbox shows them, wherever they lie on the host."""
+"""Their paths in the sandbox, independent of their paths on the host."""
 HIDDEN = ("site-packages", "dist-packages", "ensurepip/_bundled")
 """Directories of the standard library that hold other packages."""
 
@@ -42,47 +42,47 @@ add = visit(lambda library, *_: names.append(os.fsdecode(library[0].name or b"")
 ctypes.CDLL(None).dl_iterate_phdr(add, None)
 print(json.dumps(names))
 """
-"""Loads the extension modules of the standard library, but those for windows and for a directory service: each library
-is a mount that every execution pays for. glibc loads libgcc_s by itself when a thread is cancelled."""
+"""A program that prints the shared libraries of the standard library's extension modules. It leaves out tkinter and
+nis: each library is a mount that costs time in every execution. glibc loads libgcc_s when a thread is cancelled."""
 
 
-class Shown(NamedTuple):
-    """A file or directory of the host, and its path in the sandbox, where nothing can write to it."""
+class Mount(NamedTuple):
+    """A file or directory of the host, and its path in the sandbox, where it is read-only."""
 
     source: str
     target: str
 
 
 def python() -> tuple[str, str]:
-    """The interpreter behind a virtual environment, and its standard library."""
+    """The paths of the interpreter behind a virtual environment and of its standard library."""
     executable = getattr(sys, "_base_executable", None) or sys.executable
     return os.path.realpath(executable), os.path.dirname(os.path.realpath(os.__file__))
 
 
 def standard() -> str:
-    """The path of the standard library in the sandbox: the interpreter looks for it there, relative to itself."""
+    """The path of the standard library in the sandbox; the interpreter expects it there, relative to itself."""
     library = os.path.relpath(os.path.dirname(os.__file__), sys.base_prefix)
     return os.path.normpath(f"/python/{library}")
 
 
-def view(packages: tuple[str, ...]) -> list[Shown]:
-    """Everything that a sandbox shows; `Environment` for a package that is not installed."""
+def mounts(packages: tuple[str, ...]) -> list[Mount]:
+    """All mounts of a sandbox. `MissingRequirement` for a package that is not installed."""
     executable, library = python()
-    shown = [Shown(executable, PYTHON), Shown(library, standard()), *libraries(executable, library)]
-    return [*shown, *(one for name in packages for one in package(name))]
+    interpreter = [Mount(executable, PYTHON), Mount(library, standard()), *libraries(executable, library)]
+    return [*interpreter, *(mount for name in packages for mount in package(name))]
 
 
 def hidden() -> list[str]:
-    """Paths in the sandbox that are to be empty."""
+    """Paths in the sandbox that are covered by an empty directory."""
     _, library = python()
     return [f"{standard()}/{name}" for name in HIDDEN if os.path.isdir(f"{library}/{name}")]
 
 
 @cache
-def libraries(executable: str, library: str) -> tuple[Shown, ...]:
+def libraries(executable: str, library: str) -> tuple[Mount, ...]:
     """The shared libraries of the interpreter and of its extension modules, as the host's loader finds them.
 
-    All are shown in one directory; the loader itself keeps its path, which the kernel reads from the executable.
+    All are mounted in one directory. The loader also keeps its own path, which the kernel reads from the executable.
     """
     command = [executable, "-I", "-S", "-B", "-c", _LOADED]
     try:
@@ -94,24 +94,24 @@ def libraries(executable: str, library: str) -> tuple[Shown, ...]:
             what, evidence=evidence, fix=f"install Python again, or repair {executable}"
         ) from error
     names = [name for name in json.loads(loaded.stdout) if "/" in name and not name.startswith(library)]
-    shown = {}
+    sources = {}
     for name in map(os.path.normpath, names):
         base = os.path.basename(name)
-        shown[f"{LIBRARIES}/{base}"] = os.path.realpath(name)
+        sources[f"{LIBRARIES}/{base}"] = os.path.realpath(name)
         if base.startswith(("ld-", "ld64.", "ld.so")):
-            shown[name] = os.path.realpath(name)
-    return tuple(Shown(source, target) for target, source in shown.items())
+            sources[name] = os.path.realpath(name)
+    return tuple(Mount(source, target) for target, source in sources.items())
 
 
-def package(name: str) -> Iterator[Shown]:
-    """The modules of an installed distribution, and its metadata; none of the distributions that it needs."""
+def package(name: str) -> Iterator[Mount]:
+    """The modules and the metadata of an installed distribution, without the distributions that it requires."""
     try:
-        found = distribution(name)
+        installed = distribution(name)
     except PackageNotFoundError:
         fix = f"pip install {name}"
         raise MissingRequirement("a package for the sandbox is not installed", evidence=name, fix=fix) from None
-    tops = {PurePosixPath(file).parts[0] for file in found.files or ()} - {"..", "__pycache__"}
+    tops = {PurePosixPath(file).parts[0] for file in installed.files or ()} - {"..", "__pycache__"}
     for top in sorted(tops):
-        source = Path(str(found.locate_file(top))).resolve()
+        source = Path(str(installed.locate_file(top))).resolve()
         if source.exists():
-            yield Shown(str(source), f"{PACKAGES}/{top}")
+            yield Mount(str(source), f"{PACKAGES}/{top}")

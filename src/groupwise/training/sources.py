@@ -112,7 +112,7 @@ def _verifier(source: Source, task: Task, use: Use, recipe: Recipe) -> Verifier:
             f"nothing says what is right in {source.task}",
             fix="add --verifier last_number, --verifier math, or --verifier my_file:grade with --use my_file.py",
         )
-    sandbox = partial(Sandbox, bounds=Limits(cpu=wall / 5, wall=wall), unsafe=use.unsafe_local_exec)
+    sandbox = partial(Sandbox, limits=Limits(cpu=wall / 5, wall=wall), unsafe=use.unsafe_local_exec)
     return find_verifier(
         name,
         task,

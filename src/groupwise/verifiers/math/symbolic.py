@@ -55,7 +55,7 @@ class Symbolic:
         source = Path(__file__).with_name(file).read_text("utf-8")
         try:
             self._sandbox = make(
-                bounds=Limits(cpu=deadline, wall=max(60.0, 20 * deadline), memory=MEMORY),
+                limits=Limits(cpu=deadline, wall=max(60.0, 20 * deadline), memory=MEMORY),
                 boxes=workers,
                 packages=packages,
                 preload={self.module: source},

@@ -1,4 +1,4 @@
-"""Returns-to-go against a loop, and whitening over the tokens of an iteration."""
+"""Returns-to-go against a loop; whitening over the tokens of an iteration."""
 
 import pytest
 import torch
@@ -18,31 +18,31 @@ def test_every_token_has_its_samples_number(batch: Batch) -> None:
 
 
 def loop(batch: Batch, gamma: float, kl: float) -> list[float]:
-    """Backwards over each answer, as the recursion is written."""
-    owner = batch.sequences.index.tolist()
-    out = [0.0] * len(owner)
-    for t in reversed(range(len(owner))):
-        last = t + 1 == len(owner) or owner[t + 1] != owner[t]
-        reward = batch.reward[owner[t]].item() if last else 0.0
+    """The recursion, backwards over each answer."""
+    sample_of = batch.sequences.index.tolist()
+    returns = [0.0] * len(sample_of)
+    for t in reversed(range(len(sample_of))):
+        last = t + 1 == len(sample_of) or sample_of[t + 1] != sample_of[t]
+        reward = batch.reward[sample_of[t]].item() if last else 0.0
         if kl:
             reward -= kl * (batch.logp_old[t] - batch[Logp("reference")][t]).item()
-        out[t] = reward + (0.0 if last else gamma * out[t + 1])
-    return out
+        returns[t] = reward + (0.0 if last else gamma * returns[t + 1])
+    return returns
 
 
 @settings(max_examples=30)
 @given(batch=steps(), gamma=st.sampled_from([0.0, 0.5, 0.97, 1.0]), kl=st.sampled_from([0.0, 0.1]))
 def test_returns_to_go_equal_the_recursion(batch: Batch, gamma: float, kl: float) -> None:
-    found = ReturnsToGo(gamma, kl)(batch.reward, batch).tolist()
-    assert found == pytest.approx(loop(batch, gamma, kl), rel=1e-12, abs=1e-12)
+    actual = ReturnsToGo(gamma, kl)(batch.reward, batch).tolist()
+    assert actual == pytest.approx(loop(batch, gamma, kl), rel=1e-12, abs=1e-12)
 
 
 @pytest.mark.parametrize("gamma", [0.5, 0.9, 0.999, 1.0])
-def test_a_long_answer_neither_overflows_nor_leaks_into_its_neighbour(gamma: float) -> None:
+def test_returns_of_long_answers_are_finite_and_separate(gamma: float) -> None:
     batch = step_of([[3000, 2, 1], [1500]], limit=4096, seed=2)
-    found = ReturnsToGo(gamma, 0.05)(batch.reward, batch)
-    assert torch.isfinite(found).all()
-    assert found.tolist() == pytest.approx(loop(batch, gamma, 0.05), rel=1e-10, abs=1e-12)
+    actual = ReturnsToGo(gamma, 0.05)(batch.reward, batch)
+    assert torch.isfinite(actual).all()
+    assert actual.tolist() == pytest.approx(loop(batch, gamma, 0.05), rel=1e-10, abs=1e-12)
 
 
 def test_without_discount_or_kl_returns_are_the_reward() -> None:
@@ -51,19 +51,21 @@ def test_without_discount_or_kl_returns_are_the_reward() -> None:
 
 
 @pytest.mark.parametrize("gamma", [-0.1, 1.1])
-def test_a_discount_lies_between_0_and_1(gamma: float) -> None:
+def test_gamma_is_between_0_and_1(gamma: float) -> None:
     with pytest.raises(ValueError, match="between 0 and 1"):
         ReturnsToGo(gamma)
 
 
 @pytest.mark.t(24)
-def test_without_kl_no_reference_is_read() -> None:
+def test_without_kl_no_reference_is_needed() -> None:
     batch = step_of([[3, 2]]).having(measures={}, logp_old=None)
     assert needs(ReturnsToGo()) == needs(WhitenedTokens(ReturnsToGo())) == frozenset()
     ReturnsToGo()(batch.reward, batch)
-    read = frozenset({Logp("policy"), Logp("beside")})
+    measures = frozenset({Logp("policy"), Logp("teacher")})
     assert (
-        needs(ReturnsToGo(kl=0.1, model="beside")) == needs(WhitenedTokens(ReturnsToGo(kl=0.1, model="beside"))) == read
+        needs(ReturnsToGo(kl=0.1, model="teacher"))
+        == needs(WhitenedTokens(ReturnsToGo(kl=0.1, model="teacher")))
+        == measures
     )
 
 
@@ -82,7 +84,7 @@ def test_whitened_tokens_of_equal_credit_are_0() -> None:
     assert WhitenedTokens()(batch.score, batch).tolist() == [0.0] * 12
 
 
-def test_whitening_depends_on_the_whole_iteration_and_says_so() -> None:
+def test_whitening_is_over_the_whole_iteration() -> None:
     batch = step_of([[3, 2], [4, 1]])
     part = WhitenedTokens()
     half = batch.take([0, 1])

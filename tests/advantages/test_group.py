@@ -1,4 +1,4 @@
-"""T9's table and the laws of advantages."""
+"""A table of advantages, and their invariances."""
 
 import math
 from collections.abc import Callable
@@ -23,8 +23,8 @@ GROUPED: dict[str, Part] = {
 ALL: dict[str, Part] = {**GROUPED, "whitened": Whitened()}
 
 
-def over(part: Part, *groups: list[float]) -> list[float]:
-    """Advantages of these rewards; NaN stands for an answer that could not be judged, and leaves before."""
+def advantages(part: Part, *groups: list[float]) -> list[float]:
+    """Advantages of these rewards. NaN is an unverifiable answer, which is removed first."""
     batch = pack([rollout_of(group) for group in groups])
     batch = batch.take((batch.outcome != Outcome.unverifiable).nonzero().squeeze(1))
     return part(batch.score, batch).tolist()
@@ -57,40 +57,42 @@ TABLE = [
 
 @pytest.mark.t(9)
 @pytest.mark.parametrize("rewards, middle, others, scaled", TABLE, ids=[str(row[0]) for row in TABLE])
-def test_the_table(rewards: list[float], middle: list[float], others: list[float], scaled: list[float]) -> None:
+def test_table_of_advantages(
+    rewards: list[float], middle: list[float], others: list[float], scaled: list[float]
+) -> None:
     for part, expected in ((centred, middle), (leave_one_out, others), (Standardised(ddof=1, eps=1e-6), scaled)):
-        assert over(part, rewards) == pytest.approx(expected, rel=1e-6, abs=1e-15)
+        assert advantages(part, rewards) == pytest.approx(expected, rel=1e-6, abs=1e-15)
 
 
 @pytest.mark.t(9)
 def test_the_population_standard_deviation() -> None:
     std = math.sqrt(3) / 4
-    assert over(Standardised(ddof=0), [0, 0, 0, 1]) == pytest.approx(
+    assert advantages(Standardised(ddof=0), [0, 0, 0, 1]) == pytest.approx(
         [x / (std + E6) for x in (-0.25, -0.25, -0.25, 0.75)], rel=1e-12
     )
-    assert over(Standardised(ddof=0), [0, 0, 0, 1]) == pytest.approx([-0.577] * 3 + [1.732], abs=1e-3)
+    assert advantages(Standardised(ddof=0), [0, 0, 0, 1]) == pytest.approx([-0.577] * 3 + [1.732], abs=1e-3)
 
 
 @pytest.mark.t(9)
 @pytest.mark.parametrize("part", ALL.values(), ids=ALL)
 @pytest.mark.parametrize("value", [0.1, 0.95, 1 / 3, 1e9 + 0.1])
 def test_equal_rewards_are_exactly_0(part: Part, value: float) -> None:
-    """A mean of seven times 0.1 is not 0.1: whatever is left would be divided by eps."""
-    assert over(part, [value] * 7) == [0.0] * 7
+    """The float mean of seven times 0.1 is not 0.1; the remainder would be divided by eps."""
+    assert advantages(part, [value] * 7) == [0.0] * 7
 
 
 @pytest.mark.t(9)
 @pytest.mark.parametrize("part", GROUPED.values(), ids=GROUPED)
-def test_what_cannot_be_judged_in_one_group_leaves_the_others_alone(part: Part) -> None:
-    assert over(part, [NAN, 1, 0], [0, 0, 1]) == over(part, [1, 0]) + over(part, [0, 0, 1])
+def test_unverifiable_answers_do_not_change_other_groups(part: Part) -> None:
+    assert advantages(part, [NAN, 1, 0], [0, 0, 1]) == advantages(part, [1, 0]) + advantages(part, [0, 0, 1])
 
 
 @pytest.mark.t(9)
-def test_a_nan_that_got_through_stays_in_its_group() -> None:
+def test_a_nan_reward_stays_in_its_group() -> None:
     batch = pack([rollout_of([1, 0]), rollout_of([1, 0])])
     reward = torch.tensor([NAN, 0, 1, 0], dtype=torch.float64)
     for part in GROUPED.values():
-        assert part(reward, batch)[2:].tolist() == over(part, [1, 0])
+        assert part(reward, batch)[2:].tolist() == advantages(part, [1, 0])
 
 
 @pytest.mark.t(10)
@@ -100,9 +102,9 @@ def test_a_nan_that_got_through_stays_in_its_group() -> None:
 def test_permuting_samples_permutes_advantages(part: Part, data: st.DataObject) -> None:
     batch = data.draw(steps())
     order = data.draw(st.permutations(range(len(batch))))
-    turned = batch.take(order)
+    permuted = batch.take(order)
     expected = part(batch.reward, batch)[torch.tensor(order)]
-    torch.testing.assert_close(part(turned.reward, turned), expected, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(part(permuted.reward, permuted), expected, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.t(11)
@@ -116,7 +118,7 @@ def test_adding_a_constant_changes_nothing(part: Part, batch: Batch, shift: floa
 @pytest.mark.parametrize("part", ALL.values(), ids=ALL)
 @settings(max_examples=30)
 @given(batch=steps(), factor=st.floats(0.1, 10))
-def test_scaling_scales_a_difference_and_leaves_a_standardised_one(part: Part, batch: Batch, factor: float) -> None:
+def test_advantages_scale_with_rewards_unless_standardised(part: Part, batch: Batch, factor: float) -> None:
     expected = part(batch.reward, batch)
     if isinstance(part, Standardised | Whitened):
         part = type(part)(part.ddof, part.eps * factor)  # eps scales with what it is added to
@@ -155,7 +157,7 @@ def test_whitened_has_mean_0_and_deviation_1_over_the_iteration(batch: Batch) ->
 
 
 @pytest.mark.t(12)
-def test_two_equal_prompts_stay_two_groups() -> None:
+def test_equal_prompts_form_separate_groups() -> None:
     first, second = rollout_of([1, 0]), rollout_of([1, 1])
     assert first.draw.prompt == second.draw.prompt
     batch = pack([first, second])
@@ -163,12 +165,12 @@ def test_two_equal_prompts_stay_two_groups() -> None:
     assert centred(batch.score, batch).tolist() == [0.5, -0.5, 0, 0]
 
 
-def test_samples_of_a_group_need_not_stand_together() -> None:
+def test_samples_of_a_group_need_not_be_adjacent() -> None:
     batch = pack([rollout_of([1, 0]), rollout_of([1, 1, 0])]).take([3, 0, 4, 2, 1])
     assert centred(batch.score, batch).tolist() == pytest.approx([1 / 3, 0.5, -2 / 3, 1 / 3, -0.5])
 
 
-def test_what_parts_say_of_themselves() -> None:
+def test_names_and_properties_of_advantages() -> None:
     assert [name_of(p) for p in ALL.values()] == [
         "Standardised",
         "Standardised",
@@ -181,6 +183,6 @@ def test_what_parts_say_of_themselves() -> None:
     assert len({centred, leave_one_out, Standardised(), Standardised(1, 1e-6)}) == 3
 
 
-def test_columns_stay_float64() -> None:
+def test_advantages_are_float64() -> None:
     batch = step_of([[2, 3]])
     assert all(part(batch.reward, batch).dtype == torch.float64 for part in ALL.values())

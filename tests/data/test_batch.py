@@ -1,4 +1,4 @@
-"""Every column of a batch is cut, masked, joined and moved: a law over its fields, so that no new one is forgotten."""
+"""`take`, `keep`, `joined` and `to` apply to every column of a batch. The tests run over all fields, also new ones."""
 
 from collections.abc import Mapping
 from dataclasses import fields
@@ -15,7 +15,7 @@ LATER = ("share", "weight")
 
 
 def whole(seed: int = 0) -> Batch:
-    """A batch in which no column is empty or unwritten."""
+    """A batch with every column written and not empty."""
     b = step_of([[2, 0, 3], [1, 4]], seed=seed)
     b = b.having(logp=b.logp.detach(), parts={"style": b.score + 0.5}, memory={"ema": torch.ones(2)})
     b = b.having(routes=tuple((bytes([i]),) for i in range(len(b))))
@@ -23,7 +23,7 @@ def whole(seed: int = 0) -> Batch:
 
 
 def rows(x: Any) -> list[Any]:
-    """The entries of a column as a list; of a mapping, of all its columns."""
+    """The entries of a column as a list. A mapping gives the entries of all its values."""
     if isinstance(x, Mapping):
         return [row for name in x for row in rows(x[name])]
     return x.tolist() if isinstance(x, torch.Tensor) else list(x)
@@ -36,7 +36,7 @@ def test_every_field_has_a_unit_and_no_column_of_the_example_is_empty() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, unit in UNITS.items() if unit in ("sample", "token")])
-def test_take_keep_and_joined_cut_and_join_the_column(name: str) -> None:
+def test_take_keep_and_joined_apply_to_every_column(name: str) -> None:
     b, other = whole(), whole(seed=1)
     at_sample, at_token = [3, 0], [*range(5, 6), *range(2)]  # samples hold 2, 0, 3, 1 and 4 tokens
     chosen = at_sample if UNITS[name] == "sample" else at_token
@@ -44,15 +44,15 @@ def test_take_keep_and_joined_cut_and_join_the_column(name: str) -> None:
     columns = column if isinstance(column, Mapping) else {"": column}
     expected = [rows(x)[i] for x in columns.values() for i in chosen]
     assert rows(getattr(b.take(at_sample), name)) == expected
-    left = [i % 2 == 0 for i in range(b.tokens)]
-    masked = getattr(b.keep(torch.tensor(left)), name)
+    mask = [i % 2 == 0 for i in range(b.tokens)]
+    masked = getattr(b.keep(torch.tensor(mask)), name)
     if UNITS[name] == "sample":
         assert rows(masked) == rows(column)
     else:
-        assert rows(masked) == [rows(x)[i] for x in columns.values() for i in range(b.tokens) if left[i]]
+        assert rows(masked) == [rows(x)[i] for x in columns.values() for i in range(b.tokens) if mask[i]]
     both = getattr(Batch.joined([b, other]), name)
-    more = getattr(other, name)
-    pairs = [(column, more)] if not isinstance(column, Mapping) else [(column[key], more[key]) for key in column]
+    second = getattr(other, name)
+    pairs = [(column, second)] if not isinstance(column, Mapping) else [(column[key], second[key]) for key in column]
     assert rows(both) == [row for pair in pairs for x in pair for row in rows(x)]
 
 

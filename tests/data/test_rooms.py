@@ -1,4 +1,4 @@
-"""Rooms: what a file lists is found, without any other list."""
+"""A room exports the names in its files' `__all__`, without any other list."""
 
 import importlib
 import subprocess
@@ -12,7 +12,7 @@ from groupwise.data.rooms import files_of, names_of
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_a_room_shows_what_its_files_list_and_no_name_twice(room: str) -> None:
+def test_a_room_exports_the_names_its_files_list_once_each(room: str) -> None:
     package = importlib.import_module(f"groupwise.{room}")
     lists = {module: names["__all__"] for module, names in files_of(package.__name__).items() if "__all__" in names}
     assert sorted(name for names in lists.values() for name in names) == package.__all__ == sorted(set(package.__all__))
@@ -107,14 +107,14 @@ for wrong in wrongs:
 """
 
 
-def test_a_part_or_a_method_is_one_new_file(tmp_path: Path) -> None:
-    """Found by name, written back by name, refused in another socket; nothing else is edited."""
+def test_a_new_part_or_method_needs_one_new_file(tmp_path: Path) -> None:
+    """It is read and written by name and refused in another socket, without a change to any other file."""
     for room in ROOMS:
         (tmp_path / room).mkdir()
         for path in (SOURCE / room).iterdir():
             (tmp_path / room / path.name).symlink_to(path)
     for name, text in NEW.items():
         (tmp_path / name).write_text(text)
-    done = subprocess.run([sys.executable, "-c", TRY, str(tmp_path)], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert "half_mean is not a Surrogate" in done.stdout and "describe_samples is not an Aggregate" in done.stdout
+    process = subprocess.run([sys.executable, "-c", TRY, str(tmp_path)], capture_output=True, text=True, timeout=120)
+    assert process.returncode == 0, process.stderr
+    assert "half_mean is not a Surrogate" in process.stdout and "describe_samples is not an Aggregate" in process.stdout

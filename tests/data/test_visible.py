@@ -1,4 +1,4 @@
-"""Text from outside reaches a terminal through `visible` alone."""
+"""Untrusted text is printed only through `visible`."""
 
 import ast
 import sys
@@ -12,30 +12,30 @@ from groupwise.data import BadData, Usage, visible
 from groupwise.data.errors import LONGEST
 
 SOURCE = Path(groupwise.__file__).parent
-OBEYED = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")
-"""Categories of characters that a terminal obeys, or does not draw."""
+UNSAFE_CATEGORIES = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")
+"""Unicode categories of characters that a terminal interprets or does not draw."""
 
 
-def test_what_is_escaped_and_what_stays() -> None:
+def test_escaped_and_unchanged_characters() -> None:
     for character in map(chr, range(sys.maxunicode + 1)):
         category = unicodedata.category(character)
-        if category in OBEYED:
+        if category in UNSAFE_CATEGORIES:
             assert visible(character).isprintable() and visible(character).isascii()
         elif category != "Cn":
             assert visible(character) == character
 
 
-def test_line_ends_and_tabs_stay_only_in_texts_of_lines() -> None:
+def test_newlines_and_tabs_are_kept_only_with_lines() -> None:
     assert visible("a\tb\nc\r") == r"a\tb\nc\r"
     assert visible("a\tb\nc\r", lines=True) == "a\tb\nc\\r"
 
 
-def test_twice_is_once() -> None:
+def test_escaping_is_idempotent() -> None:
     text = "".join(map(chr, range(0x2100))) + "\ud800\U000e0041"
     assert visible(visible(text)) == visible(text)
 
 
-def test_an_error_keeps_its_lines_to_itself() -> None:
+def test_untrusted_text_adds_no_line_to_an_error() -> None:
     name = "x\ndo: rm -rf ~\n\x1b[2J\x9b31m\u202e\u200b\ud800"
     error = Usage(f"there is no model at {name}", evidence="one\ntwo\x1b[2J", fix=f"name {visible(name)}")
     lines = str(error).split("\n")
@@ -43,7 +43,7 @@ def test_an_error_keeps_its_lines_to_itself() -> None:
     assert all(line.isprintable() for line in lines)
 
 
-def test_a_line_of_an_error_has_an_end() -> None:
+def test_long_lines_of_an_error_are_cut() -> None:
     text = str(BadData("a" * 9000, evidence="b\n" + "c" * 9000, fix="d"))
     assert max(map(len, text.split("\n"))) < LONGEST + 20 and len(text.split("\n")) == 4
 
@@ -61,7 +61,7 @@ def _printed() -> list[object]:
 
 @pytest.mark.parametrize("call", _printed())
 def test_every_print_is_of_constants_or_visible(call: ast.Call) -> None:
-    """An error's own text is: `GroupwiseError.__str__`."""
+    """`GroupwiseError.__str__` returns escaped text, so errors may be printed."""
     allowed = ("Constant", "visible", "UNSAFE", "TRUST")
     text = ast.unparse(call)
     names = [getattr(getattr(x, "func", x), "id", type(x).__name__) for x in call.args]
@@ -73,10 +73,10 @@ def test_every_print_is_of_constants_or_visible(call: ast.Call) -> None:
 
 
 def test_nothing_else_writes_to_the_terminal() -> None:
-    """But the live line of progress, whose messages are `visible`."""
+    """The exception is the live progress line, which escapes its messages."""
     files = [SOURCE / "__main__.py", *sorted((SOURCE / "train").rglob("*.py"))]
     for file in files:
         source = file.read_text()
         assert "print_exc" not in source and "sys.stdout.write" not in source and "sys.stderr.write" not in source
-        handed_on = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Call)]
-        assert not any(isinstance(x, ast.Name) and x.id == "print" for call in handed_on for x in call.args), file
+        calls = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Call)]
+        assert not any(isinstance(x, ast.Name) and x.id == "print" for call in calls for x in call.args), file

@@ -1,6 +1,6 @@
-"""The papers' equations in NumPy, as printed: padded rows [B, T] with a mask, a function a formula, J to be maximised.
+"""The papers' equations in NumPy, as printed: padded rows [B, T] with a mask, one function per formula, J to maximise.
 
-Nothing here is shared with the library: no packing, no segments, no torch.
+It shares no code with the library: no packing, no segments, no torch.
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ Array = NDArray[np.float64]
 
 
 class Rows:
-    """A packed batch laid out as papers think of it. Padding holds numbers that would show if they were used."""
+    """A packed batch as padded rows. The padding is 7.5, so that using it would change results."""
 
     def __init__(self, batch: Batch) -> None:
         lengths = batch.sequences.lengths.tolist()
@@ -40,7 +40,7 @@ class Rows:
 
     @property
     def a(self) -> Array:
-        """One advantage a row."""
+        """One advantage per row."""
         return self.adv[:, 0]
 
     @property

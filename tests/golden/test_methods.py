@@ -1,7 +1,7 @@
-"""Each method's whole way, from scores to loss and gradient, against an independent transcription of its paper.
+"""Each method from scores to loss and gradient, against an independent transcription of its paper.
 
-The transcriptions are NumPy over Python loops and share no code with the library. Their derivatives are complex steps:
-`imag(J(l + ih)) / h` is exact to rounding, as long as comparisons look at real parts and `sg` drops the imaginary one.
+The transcriptions are NumPy in Python loops and share no code with the library. Their derivatives are complex steps:
+`imag(J(l + ih)) / h` is exact to rounding if comparisons use real parts and `sg` drops the imaginary part.
 """
 
 from collections.abc import Callable
@@ -34,7 +34,7 @@ BUDGET = 8
 
 @dataclass
 class Answer:
-    """What a paper knows of one answer; `l` may be complex."""
+    """One answer as in the papers; `l` may be complex."""
 
     score: float
     cut: bool
@@ -186,20 +186,20 @@ PAPERS: dict[str, tuple[Callable[[Groups], complex], Method, float]] = {
     "gmpo": (paper_gmpo, gmpo(), 0.5),
     "sapo": (paper_sapo, sapo(), 0.8),
 }
-"""Paper, value, and a spread of log-ratios at which its bounds act on some tokens and not on others."""
+"""Transcription, method, and a spread of log-ratios at which its bounds are active on some tokens only."""
 
 
 def answers_of(seed: int, spread: float) -> Groups:
-    """Four groups of four: mixed, almost all right, all right, almost all wrong; lengths up to the budget."""
-    chance = np.random.default_rng(seed)
+    """Four groups of four: mixed, almost all correct, all correct, almost all wrong; lengths up to the budget."""
+    rng = np.random.default_rng(seed)
     groups = []
     for right in ([1, 0, 1, 0], [1, 1, 1, 0], [1, 1, 1, 1], [0, 0, 1, 0]):
         group = []
         for score in right:
-            n = int(chance.integers(1, BUDGET + 1))
-            old = -np.abs(chance.normal(0, 1, n)) - 0.01
-            l, ref = old + chance.normal(0, spread, n), old + chance.normal(0, 0.4, n)
-            group.append(Answer(float(score), bool(chance.random() < 0.3), l, old, ref))
+            n = int(rng.integers(1, BUDGET + 1))
+            old = -np.abs(rng.normal(0, 1, n)) - 0.01
+            l, ref = old + rng.normal(0, spread, n), old + rng.normal(0, 0.4, n)
+            group.append(Answer(float(score), bool(rng.random() < 0.3), l, old, ref))
         groups.append(group)
     return groups
 
@@ -227,12 +227,12 @@ def complex_step(paper: Callable[[Groups], complex], groups: Groups) -> np.ndarr
     slopes = []
     for group in groups:
         for o in group:
-            here = o.l
-            for t in range(len(here)):
-                o.l = here.astype(complex)
+            original = o.l
+            for t in range(len(original)):
+                o.l = original.astype(complex)
                 o.l[t] += 1e-30j
                 slopes.append(np.imag(paper(groups)) / 1e-30)
-            o.l = here
+            o.l = original
     return np.array(slopes)
 
 
@@ -251,7 +251,7 @@ def test_whole_path(name: str):
         slopes = complex_step(paper, groups)
         assert float(loss.detach()) == pytest.approx(-np.real(paper(groups)), rel=1e-12, abs=1e-12)
         np.testing.assert_allclose(step.logp.grad.numpy(), -slopes, rtol=1e-10, atol=1e-12)
-        assert np.abs(slopes).max() > 0.001, "the case is not blind"
+        assert np.abs(slopes).max() > 0.001, "the gradient is not 0"
 
 
 # The worked numbers of the specifications
@@ -300,9 +300,9 @@ def test_worked_numbers(name: str):
 def test_worked_advantages(name: str, one_right: list[float], one_wrong: list[float]):
     method = {"grpo": grpo, "dr_grpo": dr_grpo, "rloo": rloo}[name]()
     batch = pack([rollout_of(x, lengths=[1] * 4) for x in ([1.0, 0, 0, 0], [1.0, 1, 1, 0], [1.0] * 4)])
-    same = torch.zeros(batch.tokens, dtype=torch.float64)
-    got = credited(batch.having(logp_old=same, measures={Logp("reference"): same}), method).advantage
-    assert got.tolist() == pytest.approx([*one_right, *one_wrong, 0, 0, 0, 0], abs=5e-6)
+    zeros = torch.zeros(batch.tokens, dtype=torch.float64)
+    actual = credited(batch.having(logp_old=zeros, measures={Logp("reference"): zeros}), method).advantage
+    assert actual.tolist() == pytest.approx([*one_right, *one_wrong, 0, 0, 0, 0], abs=5e-6)
 
 
 def test_overlong_table():
@@ -313,7 +313,7 @@ def test_overlong_table():
 
 
 def test_paper_window_clips_both():
-    """The paper's window on F0: both answers are clipped, above for the good one, below for the bad."""
+    """The paper's clip range on F0 clips both answers: the correct one above, the wrong one below."""
     step, objective = fixture(), gspo().objective
     loss = objective(objective.prepare(step))
     loss.backward()
@@ -321,22 +321,22 @@ def test_paper_window_clips_both():
     assert not step.logp.grad.any()
 
 
-def test_rloo_gradient_forgets_length():
+def test_rloo_gradient_ignores_length():
     """Every token's slope is A / answers, in an answer of one token and in one of eight."""
     method = rloo(kl=0.0)
     step = credited(pack([rollout_of([1.0, 0.0, 0.0, 0.0], lengths=[1, 8, 2, 3])]), method)
     step = step.having(logp=torch.full((14,), -1.0, dtype=torch.float64, requires_grad=True))
     method.objective(method.objective.prepare(step)).backward()
-    wanted = [1 / 4] + [-1 / 12] * 13
-    assert (-step.logp.grad).tolist() == pytest.approx(wanted)
+    expected = [1 / 4] + [-1 / 12] * 13
+    assert (-step.logp.grad).tolist() == pytest.approx(expected)
 
 
 def test_reinforce_pp_worked_credit():
     batch = pack([rollout_of([1.0], lengths=[3]), rollout_of([0.0], lengths=[2])])
     k = torch.tensor([0.1, 0, 0.2, 0.05, -0.05], dtype=torch.float64)
     batch = batch.having(logp_old=k, measures={Logp("reference"): torch.zeros_like(k)})
-    got = credited(batch, reinforce_pp(kl=0.1)).advantage
-    assert got.tolist() == pytest.approx([0.8025, 0.823453, 0.823453, -1.229941, -1.219464], abs=1e-6)
+    actual = credited(batch, reinforce_pp(kl=0.1)).advantage
+    assert actual.tolist() == pytest.approx([0.8025, 0.823453, 0.823453, -1.229941, -1.219464], abs=1e-6)
 
 
 @pytest.mark.parametrize(

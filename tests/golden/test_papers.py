@@ -1,4 +1,4 @@
-"""Every surrogate, ratio, weight and aggregate against the papers' equations in NumPy, to 1e-12, and their slopes."""
+"""Surrogates, ratios, weights and aggregates against the papers' equations in NumPy: values to 1e-12, and slopes."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -35,7 +35,7 @@ from tests.laws.batches import step_of
 
 UNEQUAL = [[3, 5, 2, 7], [4, 1], [6, 2, 9]]
 EQUAL = [[3, 5, 2], [4, 1, 8], [6, 2, 9]]
-"""Groups of one size, where a mean over sequences is a mean over groups."""
+"""Groups of equal size, where a mean over sequences is a mean over groups."""
 
 CASES: dict[str, tuple[Objective, Callable[[Rows], float], list[list[int]]]] = {
     "grpo": (
@@ -130,10 +130,10 @@ def test_value(name: str, seed: int) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_slope(name: str) -> None:
-    """The gradient is the slope of the paper's equation, by central differences."""
+    """The gradient equals the slope of the paper's equation by central differences."""
     objective, paper, layout = CASES[name]
     step = step_of(layout, seed=7)
-    found = torch.autograd.grad(objective(objective.prepare(step)), step.logp)[0].numpy()
+    actual = torch.autograd.grad(objective(objective.prepare(step)), step.logp)[0].numpy()
     frozen = Rows(step).r
 
     def at(logp: torch.Tensor) -> float:
@@ -146,19 +146,19 @@ def test_slope(name: str) -> None:
         nudge = torch.zeros(step.tokens, dtype=torch.float64)
         nudge[i] = h
         slope.append((at(step.logp.detach() + nudge) - at(step.logp.detach() - nudge)) / (2 * h))
-    np.testing.assert_allclose(-found, slope, atol=1e-9, rtol=1e-6)
+    np.testing.assert_allclose(-actual, slope, atol=1e-9, rtol=1e-6)
 
 
 def test_cispo_has_no_gradient_through_its_weight() -> None:
-    """Differencing the printed formula without the stop-gradient gives something else."""
+    """Central differences of the formula without the stop-gradient give a different result."""
     objective, _, layout = CASES["cispo"]
     step = step_of(layout, seed=7)
     inside = int((Rows(step).r[Rows(step).mask] < 1.28).argmax())  # the first token whose weight moves with log pi
-    found = -torch.autograd.grad(objective(objective.prepare(step)), step.logp)[0][inside].item()
+    actual = -torch.autograd.grad(objective(objective.prepare(step)), step.logp)[0][inside].item()
     nudge = torch.zeros(step.tokens, dtype=torch.float64)
     nudge[inside] = 1e-6
     up, down = (papers.cispo(Rows(step.having(logp=step.logp.detach() + s * nudge)), 1.0, 0.28) for s in (1, -1))
-    assert abs((up - down) / 2e-6 - found) > 1e-3
+    assert abs((up - down) / 2e-6 - actual) > 1e-3
 
 
 @pytest.mark.t(2)
@@ -185,15 +185,15 @@ def test_closed_form_of_rows_of_1_2_and_5_tokens(aggregate: str) -> None:
         objective = Objective(aggregate={name_of(f): f for f in (sequence_mean, token_mean, budget_mean)}[aggregate])
         loss = -sum(w * g for w, g in zip(share, gain))
         slope = [-w * g for w, g in zip(share, gain)]
-    found = objective(objective.prepare(step))
-    assert found.item() == pytest.approx(loss, abs=1e-14)
-    np.testing.assert_allclose(torch.autograd.grad(found, step.logp)[0].numpy(), slope, atol=1e-14)
+    actual = objective(objective.prepare(step))
+    assert actual.item() == pytest.approx(loss, abs=1e-14)
+    np.testing.assert_allclose(torch.autograd.grad(actual, step.logp)[0].numpy(), slope, atol=1e-14)
 
 
 @pytest.mark.t(7)
 @pytest.mark.parametrize("width", [50, 500])
 def test_dr_grpo_divides_by_the_budget_and_not_by_a_width(width: int) -> None:
-    """One more row as long as a padded batch would be wide leaves the others' gradients as they were, per drawn row."""
+    """A long extra row, as wide as a padded batch, does not change the others' gradients times the number of rows."""
     short = step_of([[3, 5], [2, 4]], limit=512, seed=1)
     wide = step_of([[3, 5], [2, 4], [width]], limit=512, seed=1)
     columns = ("logp", "logp_old", "advantage")

@@ -1,4 +1,4 @@
-"""The worked numbers of the method specifications, to the digits they are printed with."""
+"""The worked numbers of the method specifications, to their printed digits."""
 
 import math
 from collections.abc import Sequence
@@ -48,14 +48,14 @@ def rows(
     logp: Sequence[float] | None = None,
     limit: int = 16,
 ) -> Batch:
-    """One group of these answers; `advantages` has one a token."""
+    """One group of answers; `advantages` has one number per token."""
     new = f64(logp or [-0.7] * len(ratios)).requires_grad_()
     batch = pack([rollout_of([0.0] * len(lengths), lengths=lengths, limit=limit)])
     return batch.having(logp=new, logp_old=new.detach() - f64(ratios).log(), advantage=f64(advantages))
 
 
 def f0(limit: int = 4) -> Batch:
-    """Two answers of lengths 3 and 2, advantages +1 and -1: the fixture that the specifications share."""
+    """The specifications' common fixture: two answers of lengths 3 and 2 with advantages +1 and -1."""
     return rows(R, [1, 1, 1, -1, -1], [3, 2], logp=LOGP, limit=limit)
 
 
@@ -112,9 +112,9 @@ F0 = {
 @pytest.mark.parametrize("name", F0)
 def test_f0(name: str) -> None:
     objective, value, slope = F0[name]
-    j, found = j_and_slope(objective, f0())
+    j, actual = j_and_slope(objective, f0())
     assert j == pytest.approx(value, abs=6e-7)
-    assert found == pytest.approx(slope, abs=6e-7)
+    assert actual == pytest.approx(slope, abs=6e-7)
 
 
 # GRPO
@@ -141,7 +141,7 @@ def test_advantages(part: object, rewards: list[float], expected: list[float]) -
     assert part(b.score, b).tolist() == pytest.approx(expected, abs=1e-7)  # type: ignore[operator]
 
 
-def test_grpo_on_the_policy_itself() -> None:
+def test_grpo_at_equal_policies() -> None:
     step = rows([1.0] * 5, [1, 1, 1, -1, -1], [3, 2])
     j, slope = j_and_slope(Objective(aggregate=sequence_mean), step)
     assert j == pytest.approx(0, abs=1e-15) and slope == pytest.approx([1 / 6] * 3 + [-1 / 4] * 2)
@@ -215,12 +215,12 @@ def test_a_sequence_of_one_token_has_its_tokens_ratio() -> None:
 
 
 @pytest.mark.parametrize("ratio", [sequence_ratio, PowerMean(0), PowerMean(2)])
-def test_the_order_of_tokens_does_not_enter_a_mean(ratio: object) -> None:
+def test_sequence_means_ignore_token_order(ratio: object) -> None:
     first, second = rows(R, [1] * 5, [3, 2]), rows([1.0, 1.5, 0.9, 1.1, 0.5], [1] * 5, [3, 2])
     assert ratio(first).tolist() == pytest.approx(ratio(second).tolist(), rel=1e-14)  # type: ignore[operator]
 
 
-def test_gspo_sees_only_the_mean_log_ratio() -> None:
+def test_gspo_depends_only_on_the_mean_log_ratio() -> None:
     mean = math.exp(sum(map(math.log, R[:3])) / 3)
     assert sequence_ratio(rows([mean] * 3, [1] * 3, [3])).tolist() == pytest.approx([1.105209] * 3, abs=6e-7)
 
@@ -250,22 +250,22 @@ def test_reinforce_pp() -> None:
     assert sample == pytest.approx([0.717777, 0.736518, 0.736518, -1.100092, -1.090722], abs=6e-7)
 
 
-def test_whitened_tokens_push_down_a_group_that_is_all_right() -> None:
+def test_whitened_tokens_lower_an_all_correct_group() -> None:
     b = pack([rollout_of([1.0, 0.0], lengths=[3, 1]), rollout_of([1.0, 1.0], lengths=[2, 2])])
     x = centred(b.score, b)
     assert x.tolist() == [0.5, -0.5, 0, 0]
-    found = WhitenedTokens(ddof=1)(x, b).tolist()
-    assert found == pytest.approx([1.06066] * 3 + [-1.767767] + [-0.353553] * 4, abs=6e-7)
+    actual = WhitenedTokens(ddof=1)(x, b).tolist()
+    assert actual == pytest.approx([1.06066] * 3 + [-1.767767] + [-0.353553] * 4, abs=6e-7)
 
 
 def test_reinforce_pp_of_equal_lengths_without_kl_is_batch_standardisation() -> None:
     b = pack([rollout_of([x], lengths=[3]) for x in (1.0, 0.0, 0.25)])
-    found = WhitenedTokens(ReturnsToGo())(b.score, b)
+    actual = WhitenedTokens(ReturnsToGo())(b.score, b)
     expected = (b.score - b.score.mean()) / b.score.std(correction=0)
-    torch.testing.assert_close(found, expected.repeat_interleave(3), rtol=1e-7, atol=0)
+    torch.testing.assert_close(actual, expected.repeat_interleave(3), rtol=1e-7, atol=0)
 
 
-def test_rloo_weighs_every_token_alike() -> None:
+def test_rloo_weighs_all_tokens_equally() -> None:
     step = rows([1.0] * 5, [1, 1, 1, -1, -1], [3, 2])
     slope = j_and_slope(Objective(aggregate=sequence_sum), step)[1]
     assert slope == pytest.approx([0.5] * 3 + [-0.5] * 2)
@@ -331,7 +331,7 @@ def test_gate(tau: float, values: list[float], slopes: list[float]) -> None:
     assert slope.tolist() == pytest.approx(slopes, abs=2e-6)
 
 
-def test_a_gate_damps_alike_on_both_sides_and_never_overflows() -> None:
+def test_the_gate_is_symmetric_and_never_overflows() -> None:
     r = f64([0.3, 1.7, math.exp(20)]).requires_grad_()
     gate = SoftGate(ratio=lambda _: r)(rows([1.0] * 3, [1] * 3, [3]))
     slope = torch.autograd.grad(gate.sum(), r)[0]
@@ -346,7 +346,7 @@ def test_a_larger_negative_temperature_damps_negative_tokens_alone() -> None:
     assert all(abs(b) < abs(a) for a, b in zip(slopes[0][2:], slopes[1][2:]))
 
 
-def test_a_gate_of_no_temperature_does_nothing() -> None:
+def test_a_gate_with_tau_near_0_is_unclipped() -> None:
     step = f0()
     soft = j_and_slope(Objective(surrogate=SoftGate(1e-5, 1e-5)), step)[1]
     assert soft == pytest.approx(j_and_slope(Objective(surrogate=Unclipped()), step)[1], rel=1e-9)
@@ -384,8 +384,8 @@ def test_the_gap_as_a_divergence() -> None:
     assert kl_k3(b).mean().item() == pytest.approx(0.264453, abs=6e-7)
 
 
-def test_the_engine_as_old_policy_already_holds_the_correction() -> None:
-    """PPO with pi_old := mu equals the decoupled form at rho = 1; correcting it again is another loss."""
+def test_the_engine_as_old_policy_includes_the_correction() -> None:
+    """PPO with pi_old := mu equals the decoupled form at rho = 1. A second correction gives a different loss."""
     bypass = gapped()
     bypass = bypass.having(logp_old=bypass.logp_engine)
     plain, corrected = Objective(), Objective(weights=(TruncatedImportance(2.0),))

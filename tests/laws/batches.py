@@ -1,4 +1,4 @@
-"""Ragged batches for laws: groups of unequal size, answers of unequal length, some without a trained token."""
+"""Ragged batches: groups of unequal size, answers of unequal length, some without a trained token."""
 
 import random
 from collections.abc import Sequence
@@ -13,33 +13,33 @@ from groupwise.data import Batch, Entropy, Finish, Logp, Rollout, pack, rollout_
 
 
 def rollouts(layout: Sequence[Sequence[int]], *, seed: int = 0, limit: int = 16) -> list[Rollout]:
-    """A rollout a group: `layout[g][i]` is the length of answer i of group g. Every outcome and finish occurs."""
-    chance = np.random.default_rng(seed)
-    made = []
+    """One rollout per group: `layout[g][i]` is the length of answer i of group g. Scores and finishes vary."""
+    rng = np.random.default_rng(seed)
+    result = []
     for lengths in layout:
-        scores = chance.choice([0.0, 0.25, 1.0], size=len(lengths)).tolist()
+        scores = rng.choice([0.0, 0.25, 1.0], size=len(lengths)).tolist()
         rollout = rollout_of(scores, lengths=list(lengths), limit=limit)
         samples = tuple(
-            replace(s, finish=Finish.length if chance.random() < 0.25 else Finish.stop, logp=tuple(-chance.random(n)))
+            replace(s, finish=Finish.length if rng.random() < 0.25 else Finish.stop, logp=tuple(-rng.random(n)))
             for s, n in zip(rollout.samples, lengths)
         )
-        made.append(Rollout(rollout.draw, samples))
-    return made
+        result.append(Rollout(rollout.draw, samples))
+    return result
 
 
 def step_of(
     layout: Sequence[Sequence[int]], *, seed: int = 0, limit: int = 16, per_token: bool = False, spread: float = 0.3
 ) -> Batch:
-    """A whole step with every column that an objective reads, in float64; `logp` is a leaf that takes a gradient.
+    """A whole step with every column that an objective reads, in float64. `logp` is a leaf with a gradient.
 
     `spread` is the standard deviation of the log-ratios; `per_token` lets the advantage vary within a sequence.
     """
-    chance = np.random.default_rng(seed + 1)
+    rng = np.random.default_rng(seed + 1)
     batch = pack(rollouts(layout, seed=seed, limit=limit))
     n, s = batch.tokens, len(batch)
 
     def normal(size: int, scale: float = 1.0) -> Tensor:
-        return torch.from_numpy(chance.normal(0, scale, size))
+        return torch.from_numpy(rng.normal(0, scale, size))
 
     logp = -normal(n).abs() - 0.01
     advantage = normal(n) if per_token else batch.sequences.spread(normal(s))
@@ -58,9 +58,9 @@ layouts = st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=4), min_size
 
 @st.composite
 def steps(draw: st.DrawFn, *, per_token: bool = False) -> Batch:
-    """A whole step of any shape, down to one without a token."""
+    """A whole step of any shape, including a step without tokens."""
     layout, seed = draw(layouts), draw(st.integers(0, 2**20))
-    state = random.getstate()  # the type checker looks at random items, which Hypothesis would take for ours
+    state = random.getstate()  # the type checker draws from `random`, which Hypothesis would count as this test's
     step = step_of(layout, seed=seed, per_token=per_token)
     random.setstate(state)
     return step
@@ -68,10 +68,10 @@ def steps(draw: st.DrawFn, *, per_token: bool = False) -> Batch:
 
 @st.composite
 def cuts(draw: st.DrawFn, samples: int, *, ranks: int = 4, microbatches: int = 3) -> list[list[list[int]]]:
-    """Samples dealt to ranks, and each rank's to microbatches, in any order; ranks and microbatches may be empty."""
+    """Samples distributed over ranks and microbatches, in any order; ranks and microbatches may be empty."""
     order = draw(st.permutations(range(samples)))
-    where = draw(st.lists(st.integers(0, ranks * microbatches - 1), min_size=samples, max_size=samples))
+    places = draw(st.lists(st.integers(0, ranks * microbatches - 1), min_size=samples, max_size=samples))
     dealt: list[list[int]] = [[] for _ in range(ranks * microbatches)]
-    for sample, place in zip(order, where):
+    for sample, place in zip(order, places):
         dealt[place].append(sample)
     return [dealt[rank * microbatches : (rank + 1) * microbatches] for rank in range(ranks)]

@@ -1,4 +1,4 @@
-"""One objective for every part and every pair of parts that has a published use: the list that the laws run on."""
+"""The objectives under test: one for every part and every published combination of parts."""
 
 from groupwise.objective import (
     KL,
@@ -47,4 +47,4 @@ OBJECTIVES: dict[str, Objective] = {
 }
 
 ONE_ADVANTAGE = ("gmpo", "holder", "holder below")
-"""These refuse advantages that vary within a sequence."""
+"""These objectives refuse advantages that vary within a sequence."""

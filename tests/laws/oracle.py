@@ -1,6 +1,6 @@
-"""The loss and its gradient by loops over tokens in Python floats, derivatives written by hand: no tensor, no autograd.
+"""The loss and its gradient by loops over tokens in Python floats, with hand-written derivatives and no autograd.
 
-It reads the parts' constants and shares none of their code. Log-ratio clamps are left out: laws run well inside them.
+It reads the parts' constants and shares none of their code. It leaves out the log-ratio clamps, which are not reached.
 """
 
 import math
@@ -16,7 +16,7 @@ Jacobian = list[list[float]]
 
 @dataclass
 class Row:
-    """One answer: its tokens' numbers, where they stand in the batch, and its group."""
+    """One answer: its tokens' numbers, their indices in the batch, and its group."""
 
     at: list[int]
     group: int
@@ -34,20 +34,20 @@ class Row:
 def rows(batch: Batch) -> list[Row]:
     reference = batch.measures.get(Logp("reference"))
 
-    def some(column: Any, at: Sequence[int]) -> list[float]:
+    def values(column: Any, at: Sequence[int]) -> list[float]:
         return [float(column.detach()[i]) for i in at] if column is not None else []
 
-    made = []
-    owner = batch.sequences.index.tolist()
+    result = []
+    sample_of = batch.sequences.index.tolist()
     for s in range(len(batch)):
-        at = [i for i, o in enumerate(owner) if o == s]
-        columns = [some(c, at) for c in (batch.logp, batch.logp_old, batch.logp_engine, batch.advantage, reference)]
-        made.append(Row(at, int(batch.groups.index[s]), int(batch.limit[s]), *columns))
-    return made
+        at = [i for i, o in enumerate(sample_of) if o == s]
+        columns = [values(c, at) for c in (batch.logp, batch.logp_old, batch.logp_engine, batch.advantage, reference)]
+        result.append(Row(at, int(batch.groups.index[s]), int(batch.limit[s]), *columns))
+    return result
 
 
 def oracle(objective: Objective, step: Batch) -> tuple[float, list[float]]:
-    """The loss of a whole step, and its derivative by the log-prob of every token."""
+    """The loss of a whole step, and its derivative with respect to every token's log-prob."""
     table = rows(step)
     loss, gradient = 0.0, [0.0] * step.tokens
     for row in table:
@@ -83,7 +83,7 @@ def share_of(aggregate: str, row: Row, table: Sequence[Row]) -> float:
 
 
 def ratio(part: Any, row: Row) -> tuple[list[float], Jacobian]:
-    """Every token's ratio, and its derivative by the log-prob of every token of the row."""
+    """Every token's ratio, and its derivatives with respect to all log-probs of the row."""
     n = len(row)
     gap = [a - b for a, b in zip(row.logp, row.old)]
     match name_of(part):
@@ -163,7 +163,7 @@ def weight_of(part: Any, row: Row, t: int) -> float:
 
 
 def penalty(part: Any, row: Row, t: int) -> tuple[float, float]:
-    """A token's penalty and its derivative by that token's log-prob."""
+    """A token's penalty and its derivative with respect to that token's log-prob."""
     r = math.exp(row.logp[t] - row.old[t])
     if name_of(part) == "EntropyBonus":
         return -part.coefficient * (r * (1 - row.logp[t]) - 1), part.coefficient * r * row.logp[t]

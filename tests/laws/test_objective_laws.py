@@ -60,7 +60,7 @@ def test_equals_a_loop_over_tokens(objective: Objective, data: st.DataObject) ->
 @ALL
 @settings(max_examples=30)
 @given(data=st.data())
-def test_pieces_on_any_ranks_add_up_to_the_step(objective: Objective, data: st.DataObject) -> None:
+def test_microbatches_on_any_ranks_add_up_to_the_step(objective: Objective, data: st.DataObject) -> None:
     step = objective.prepare(data.draw(steps()))
     whole = objective(step)
     dealt = data.draw(cuts(len(step)))
@@ -75,7 +75,7 @@ def test_pieces_on_any_ranks_add_up_to_the_step(objective: Objective, data: st.D
 @ALL
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_24_rows_5_of_them_masked_in_any_cut(objective: Objective, seed: int) -> None:
-    """Micro-batches x ranks x orders, rows with no token left among them."""
+    """Microbatches x ranks x orders, with rows that are masked whole."""
     lengths = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 16, 18, 20, 23, 26, 29, 32, 35, 38, 40]
     layout = [lengths[i::6] for i in range(6)]
     full = step_of(layout, seed=seed, limit=64)
@@ -84,12 +84,12 @@ def test_24_rows_5_of_them_masked_in_any_cut(objective: Objective, seed: int) ->
     step = full.keep(~full.sequences.spread(masked))
     assert step.sequences.live == 19
     value, slope = oracle(objective, step)
-    fixed = objective.prepare(step)
+    prepared = objective.prepare(step)
     for ranks in (1, 2, 4):
         for microbatches in (1, 2, 3, 8):
             order = np.random.default_rng(seed).permutation(24)
             parts = [part for rank in range(ranks) for part in np.array_split(order[rank::ranks], microbatches)]
-            total = sum(objective(fixed.take(part.tolist())) for part in parts)
+            total = sum(objective(prepared.take(part.tolist())) for part in parts)
             assert isinstance(total, Tensor)
             close(total.detach(), value)
             close(gradient(total, step.logp), slope, 1e-10)
@@ -100,7 +100,7 @@ def test_24_rows_5_of_them_masked_in_any_cut(objective: Objective, seed: int) ->
 @settings(max_examples=30)
 @given(step=steps())
 def test_divisors_are_those_of_the_step_and_not_of_the_iteration(aggregate: Any, step: Batch) -> None:
-    """A step that is half an iteration weighs as much as the iteration: its shares sum to 1 by themselves."""
+    """The shares of each step sum to 1, whether it is a half or the whole of an iteration."""
     half = step.take(range(0, len(step), 2))
     for batch in (step, half):
         total = float(aggregate(batch).sum())
@@ -109,10 +109,10 @@ def test_divisors_are_those_of_the_step_and_not_of_the_iteration(aggregate: Any,
 
 @pytest.mark.t(6)
 @ALL
-def test_a_piece_without_a_token_gives_0_and_changes_nothing(objective: Objective) -> None:
+def test_a_microbatch_without_tokens_contributes_0(objective: Objective) -> None:
     step = objective.prepare(step_of([[2, 0, 3], [0, 0]]))
-    for nothing in ([], [1], [3, 4]):
-        loss = objective(step.take(nothing))
+    for empty in ([], [1], [3, 4]):
+        loss = objective(step.take(empty))
         assert loss.item() == 0
         close(gradient(loss, step.logp), [0.0] * step.tokens)
     close(objective(step.take([0, 2])).detach(), objective(step).detach())
@@ -129,32 +129,32 @@ def test_a_step_without_a_token_gives_0(objective: Objective, layout: list[list[
 
 @pytest.mark.t(13)
 @ALL
-def test_poison_under_a_mask_reaches_neither_loss_nor_gradient(objective: Objective) -> None:
-    """Masked tokens hold NaN, Inf or nonsense in every column when `keep` meets them."""
+def test_nan_in_masked_tokens_changes_neither_loss_nor_gradient(objective: Objective) -> None:
+    """Before `keep`, masked tokens have NaN, Inf or huge numbers in every column."""
     step = step_of([[3, 5, 2], [4, 1]], seed=3)
-    stays = torch.arange(step.tokens) % 3 != 1
-    for poison in (torch.nan, torch.inf, -torch.inf, 1e30):
+    mask = torch.arange(step.tokens) % 3 != 1
+    for filler in (torch.nan, torch.inf, -torch.inf, 1e30):
         columns = {
-            c: torch.where(stays, getattr(step, c).detach(), poison) for c in ("logp_old", "logp_engine", "advantage")
+            c: torch.where(mask, getattr(step, c).detach(), filler) for c in ("logp_old", "logp_engine", "advantage")
         }
-        leaf = torch.where(stays, step.logp.detach(), poison).requires_grad_()
-        reference = {Logp("reference"): torch.where(stays, step[Logp("reference")], poison)}
-        dirty = step.having(logp=leaf, measures=reference, **columns).keep(stays)
+        leaf = torch.where(mask, step.logp.detach(), filler).requires_grad_()
+        reference = {Logp("reference"): torch.where(mask, step[Logp("reference")], filler)}
+        dirty = step.having(logp=leaf, measures=reference, **columns).keep(mask)
         loss = objective(objective.prepare(dirty))
-        value, slope = oracle(objective, step.keep(stays))
+        value, slope = oracle(objective, step.keep(mask))
         close(loss.detach(), value)
-        found = gradient(loss, leaf)
-        close(found[stays], slope)
-        assert (found[~stays] == 0).all()
+        actual = gradient(loss, leaf)
+        close(actual[mask], slope)
+        assert (actual[~mask] == 0).all()
 
 
-def padded(rollout: Rollout, *, left: int, right: int, poison: float) -> Rollout:
-    """The rollout as rows that arrive padded: foreign ids and log-probs around what the policy sampled."""
+def padded(rollout: Rollout, *, left: int, right: int, filler: float) -> Rollout:
+    """The rollout with padding: other ids and log-probs around the sampled tokens."""
 
     def pad(sample: Any) -> Any:
         tokens = (99,) * left + sample.tokens + (98,) * right
         origin = (TEMPLATE,) * left + sample.origin + (ENVIRONMENT,) * right
-        return replace(sample, tokens=tokens, origin=origin, logp=(poison,) * left + sample.logp + (poison,) * right)
+        return replace(sample, tokens=tokens, origin=origin, logp=(filler,) * left + sample.logp + (filler,) * right)
 
     return replace(rollout, samples=tuple(pad(s) for s in rollout.samples))
 
@@ -165,15 +165,15 @@ def padded(rollout: Rollout, *, left: int, right: int, poison: float) -> Rollout
 @pytest.mark.t(15)
 @ALL
 @pytest.mark.parametrize("left, right", [(4, 0), (0, 4), (2, 3), (50, 0), (0, 500)])
-def test_rows_that_arrive_padded_are_the_rows_that_do_not(objective: Objective, left: int, right: int) -> None:
-    made = rollouts([[3, 5, 0], [4, 1]], seed=5)
+def test_padding_changes_neither_loss_nor_gradient(objective: Objective, left: int, right: int) -> None:
+    plain_rollouts = rollouts([[3, 5, 0], [4, 1]], seed=5)
     plain = step_of([[3, 5, 0], [4, 1]], seed=5)
-    for poison in (float("nan"), float("inf"), -3.0):
-        door = pack([padded(f, left=left, right=right, poison=poison) for f in made])
-        assert torch.equal(door.logp_engine, pack(made).logp_engine)
-        assert torch.equal(door.sequences.index, plain.sequences.index)
+    for filler in (float("nan"), float("inf"), -3.0):
+        packed = pack([padded(f, left=left, right=right, filler=filler) for f in plain_rollouts])
+        assert torch.equal(packed.logp_engine, pack(plain_rollouts).logp_engine)
+        assert torch.equal(packed.sequences.index, plain.sequences.index)
         columns = {c: getattr(plain, c) for c in ("logp", "logp_old", "logp_engine", "advantage", "measures")}
-        loss = objective(objective.prepare(door.having(**columns)))
+        loss = objective(objective.prepare(packed.having(**columns)))
         expected = objective(objective.prepare(plain))
         assert torch.equal(loss, expected)
         assert torch.equal(gradient(loss, plain.logp), gradient(expected, plain.logp))
@@ -183,10 +183,10 @@ def test_rows_that_arrive_padded_are_the_rows_that_do_not(objective: Objective, 
 @ALL
 @settings(max_examples=30)
 @given(data=st.data())
-def test_the_order_of_samples_means_nothing(objective: Objective, data: st.DataObject) -> None:
+def test_the_order_of_samples_does_not_matter(objective: Objective, data: st.DataObject) -> None:
     step = data.draw(steps())
-    turned = step.take(data.draw(st.permutations(range(len(step)))))
-    first, second = objective(objective.prepare(step)), objective(objective.prepare(turned))
+    permuted = step.take(data.draw(st.permutations(range(len(step)))))
+    first, second = objective(objective.prepare(step)), objective(objective.prepare(permuted))
     close(second.detach(), first.detach())
     close(gradient(second, step.logp), gradient(first, step.logp))
 
@@ -204,35 +204,35 @@ SAME_AS_REINFORCE = {
     "unclipped": (Objective(surrogate=Unclipped(), aggregate=sequence_sum), sequence_sum),
     "rloo": (Objective(surrogate=Clip(ratio=sequence_product), aggregate=sequence_mean), sequence_sum),
 }
-"""The sum over an answer's tokens of a mean of one product is the product: so `rloo`'s share sums, others' averages."""
+"""Objective, and the aggregate of its REINFORCE. `rloo`'s ratio is a product over tokens, so tokens are summed."""
 
 
 @pytest.mark.t(16)
 @pytest.mark.parametrize("name", SAME_AS_REINFORCE)
 @settings(max_examples=30)
 @given(data=st.data())
-def test_on_the_policy_itself_every_method_is_reinforce(name: str, data: st.DataObject) -> None:
+def test_at_equal_policies_every_gradient_is_reinforce(name: str, data: st.DataObject) -> None:
     objective, aggregate = SAME_AS_REINFORCE[name]
     step = data.draw(steps(per_token=name in ("grpo", "dapo", "dr_grpo", "cispo", "sapo", "unclipped", "gspo_token")))
     if name == "rloo":
         step = step.take(
             (step.sequences.lengths > 0).nonzero().squeeze(1)
-        )  # its one counts live answers, its other drawn
+        )  # one aggregate counts live answers, the other drawn ones
     step = step.having(logp_old=step.logp.detach())
     if hasattr(objective.surrogate, "ratio"):
         assert (objective.surrogate.ratio(step) == 1).all()
     if hasattr(objective.surrogate, "clipped"):
         assert not any(side.any() for side in objective.surrogate.clipped(step))
     plain = Objective(surrogate=reinforce, aggregate=aggregate)
-    found = gradient(objective(objective.prepare(step)), step.logp)
-    close(found, gradient(plain(plain.prepare(step)), step.logp))
+    actual = gradient(objective(objective.prepare(step)), step.logp)
+    close(actual, gradient(plain(plain.prepare(step)), step.logp))
 
 
 @pytest.mark.t(16)
 @settings(max_examples=30)
 @given(step=steps())
-def test_the_value_on_the_policy_itself_is_the_mean_advantage(step: Batch) -> None:
-    """So it is 0 where advantages are centred and answers weigh the same: the value says nothing, the gradient does."""
+def test_at_equal_policies_the_value_is_the_mean_advantage(step: Batch) -> None:
+    """It is 0 for centred advantages and equal weights, so only the gradient is informative."""
     objective = Objective(surrogate=Clip(), aggregate=sequence_mean)
     step = step.having(logp_old=step.logp.detach())
     mean = (sequence_mean(step) * step.advantage).sum()
@@ -253,7 +253,7 @@ def test_gspo_token_with_one_advantage_a_sequence_is_gspo(step: Batch) -> None:
 
 
 def constants(value: Any, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], float]]:
-    """Every number in an objective, with its way there."""
+    """Every number in an objective, with its path."""
     if isinstance(value, tuple):
         return [c for i, v in enumerate(value) for c in constants(v, (*path, str(i)))]
     if is_dataclass(value):
@@ -288,7 +288,7 @@ def test_every_constant_changes_the_gradient(name: str, path: tuple[str, ...], x
 @settings(max_examples=30)
 @given(step=steps())
 def test_budget_mean_counts_a_row_twice_when_it_is_twice_as_long(step: Batch) -> None:
-    """Doubling one row, token by token, doubles its contribution and leaves the others'."""
+    """Doubling one row, token by token, doubles its contribution and not the others'."""
     objective = OBJECTIVES["dr_grpo"]
     lengths = step.sequences.lengths.tolist()
     row = max(range(len(step)), key=lengths.__getitem__)
@@ -313,16 +313,14 @@ def test_budget_mean_counts_a_row_twice_when_it_is_twice_as_long(step: Batch) ->
 @pytest.mark.parametrize(
     "wrap", [lambda r: Clip(ratio=r), lambda r: ClippedWeight(ratio=r), lambda r: SoftGate(ratio=r)]
 )
-def test_a_ratio_of_a_whole_sequence_refuses_an_aggregate_that_counts_length(
-    aggregate: Any, ratio: Any, wrap: Any
-) -> None:
+def test_a_sequence_ratio_refuses_a_token_weighting_aggregate(aggregate: Any, ratio: Any, wrap: Any) -> None:
     with pytest.raises(ValueError, match=r"(?s)sequence's length.*sequence_mean or group_mean"):
         Objective(surrogate=wrap(ratio), aggregate=aggregate)
 
 
 @dataclass(frozen=True)
 class ByLength:
-    """A user's aggregate: each sequence weighs its group's number of tokens."""
+    """A user's aggregate that weighs sequences."""
 
     weighs: ClassVar[str] = "sequences"
 
@@ -330,7 +328,7 @@ class ByLength:
         return sequence_mean(step)
 
 
-def test_a_users_aggregate_that_weighs_sequences_takes_a_ratio_of_a_sequence() -> None:
+def test_a_users_aggregate_with_weighs_sequences_accepts_a_sequence_ratio() -> None:
     Objective(surrogate=Clip(ratio=sequence_ratio), aggregate=ByLength())
 
     def mine(step: Batch) -> Tensor:
@@ -344,7 +342,7 @@ def test_a_users_aggregate_that_weighs_sequences_takes_a_ratio_of_a_sequence() -
 
 @dataclass(frozen=True)
 class Gate:
-    """A user's surrogate that must not be cut within a sequence and has one ratio a token."""
+    """A user's surrogate that couples a sequence and has one ratio per token."""
 
     couples: ClassVar[str] = "sequence"
 
@@ -352,20 +350,20 @@ class Gate:
         return microbatch.logp * microbatch.sequences.spread(microbatch.sequences.mean(microbatch.advantage))
 
 
-def test_what_may_not_be_cut_is_no_ratio_of_a_sequence() -> None:
+def test_coupling_a_sequence_does_not_imply_one_ratio_per_sequence() -> None:
     assert couples(Objective(surrogate=Gate(), aggregate=token_mean)) == "sequence"
 
 
-def test_a_part_that_gives_another_shape_is_named() -> None:
+def test_a_wrong_output_shape_names_the_part() -> None:
     def per_sample(b: Batch) -> Tensor:
         return b.sequences.mean(b.logp)
 
     step = step_of([[1, 1, 3]])
     for objective in (Objective(surrogate=per_sample), Objective(penalties=(per_sample,))):
-        with pytest.raises(ValueError, match="per_sample returned the shape"):
+        with pytest.raises(ValueError, match="per_sample repermuted the shape"):
             objective(objective.prepare(step))
     for objective in (Objective(weights=(per_sample,)), Objective(aggregate=per_sample)):
-        with pytest.raises(ValueError, match="per_sample returned the shape"):
+        with pytest.raises(ValueError, match="per_sample repermuted the shape"):
             objective.prepare(step)
 
 
@@ -375,7 +373,7 @@ def test_an_objective_is_a_value(name: str) -> None:
     assert replace(objective) == objective and hash(replace(objective)) == hash(objective)
 
 
-def test_float32_log_probs_meet_float64_constants() -> None:
+def test_float32_log_probs_with_float64_constants() -> None:
     step = step_of([[3, 2]])
     half = step.having(logp=step.logp.detach().float().requires_grad_(), logp_old=step.logp_old.float())
     objective = Objective(penalties=(KL(0),), aggregate=sequence_mean)

@@ -1,7 +1,7 @@
-"""No answer stops the event loop: what reads model text there takes time that grows no faster than the text's length.
+"""Functions that read model text in the event loop take time linear in the length of the text.
 
-Texts are `prefix + unit * n + suffix` for many parts. Time is this thread's own processor time, compared between two
-lengths; a function that is quick at the greater one is not compared, so a busy machine changes nothing.
+Texts are `prefix + unit * n + suffix` for many combinations. The thread's CPU time is compared between two lengths. A
+function that is quick at the greater length is not compared, so a busy machine does not change the result.
 """
 
 import ast
@@ -36,13 +36,13 @@ from groupwise.verifiers.registry import verifier_names
 from groupwise.verifiers.text import Choice, Text
 
 SHORT, LONG = LONGEST + 100, 4 * (LONGEST + 100)
-"""Characters of the last two texts that are compared: both longer than the longest answer that `math` looks at."""
+"""Characters of the last two texts: both longer than the longest answer that `math` reads."""
 SIZES = (SHORT // 64, SHORT // 16, SHORT // 4, SHORT, LONG)
-"""Each is compared with the one before, so that what is cubic is seen before it takes hours."""
+"""Each is compared with the one before, so that cubic time is found before it takes hours."""
 FLOOR = 0.004
-"""Seconds under which the longer text is quick: at 1 microsecond a character."""
+"""Seconds below which the longer text is quick: about 1 microsecond per character."""
 LINEAR = 8
-"""How much longer the longer text may take. A quadratic function takes 16 times as long, linear ones take 4."""
+"""Allowed factor between the two times. A quadratic function needs 16 times as long, a linear one 4 times."""
 
 PREFIXES = (
     "",
@@ -64,7 +64,7 @@ SUFFIXES = ("x",)
 
 
 def verdict(verifier: Verifier, gold: Any, problem: str = "1+1=") -> Callable[[str], Any]:
-    """A verifier that gives its verdict without waiting for anything."""
+    """Calls a verifier that returns its verdict without awaiting anything."""
     prompt = Prompt("p", (), problem, {"answer": gold})
 
     def judged(text: str) -> Any:
@@ -75,7 +75,7 @@ def verdict(verifier: Verifier, gold: Any, problem: str = "1+1=") -> Callable[[s
 
 
 def or_error(call: Callable[[str], Any]) -> Callable[[str], Any]:
-    """A parser that refuses a text with ValueError, of which `MalformedCall` is one."""
+    """A parser that refuses a text with ValueError (`MalformedCall` is one)."""
 
     def called(text: str) -> Any:
         try:
@@ -87,7 +87,7 @@ def or_error(call: Callable[[str], Any]) -> Callable[[str], Any]:
 
 
 def bytes_read(text: str) -> Any:
-    """The text as tokens of one byte each, with a byte behind them that makes none of them text."""
+    """The text as tokens of one byte each, followed by a byte that makes the run invalid UTF-8."""
     return byte_tokenizer().decode_with_ends((*text.encode(), 255, *[EMPTY] * len(text)))
 
 
@@ -96,7 +96,7 @@ EMPTY = 256
 
 @cache
 def byte_tokenizer() -> Tokenizer:
-    """As Llama's, for bytes: a run of them that is not UTF-8 as a whole is no text at all. `EMPTY` has no text."""
+    """Llama's byte fallback: a run of bytes that is not valid UTF-8 decodes to no text. `EMPTY` has no text."""
     vocabulary = {f"<0x{i:02X}>": i for i in range(256)} | {"</s>": EMPTY}
     fast = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, [], byte_fallback=True))
     fast.decoder = tokenizers.decoders.Sequence([tokenizers.decoders.ByteFallback(), tokenizers.decoders.Fuse()])
@@ -112,7 +112,7 @@ FEW: dict[str, Callable[[str], Any]] = {
     "too_much": too_much,
     "visible": visible,
 }
-"""Few texts are enough: beyond `find_answer` these look at a bounded part of a text, or do not look at characters."""
+"""Functions that read a bounded part of the text, or no characters. Few texts are enough for them."""
 READERS: dict[str, Callable[[str], Any]] = {
     "answer_of": lambda text: answer_of(text, tag=False),
     "answer_of, tag": lambda text: answer_of(text, tag=True),
@@ -133,9 +133,9 @@ READERS: dict[str, Callable[[str], Any]] = {
     "python block": or_error(PythonBlock().calls),
     "text": verdict(Text(), "The End"),
 }
-"""Whatever reads all of what a model wrote in this process: verifiers, parsers of calls, blocks, boxes and tokens."""
+"""Functions that read all of a model's text in this process: verifiers and parsers."""
 ELSEWHERE = {"code", "json_schema", "judge", "math_dr_grpo", "math_verify", "reasoning_gym", "regex", "several"}
-"""Verifiers that judge in processes or threads of their own, or let others judge."""
+"""Verifiers that run in other processes or threads, or delegate to other verifiers."""
 
 
 Parts = tuple[str, str, str]
@@ -148,19 +148,19 @@ def text_of(parts: Parts, n: int) -> str:
 
 def seconds(f: Callable[[str], Any], text: str, tries: int = 1) -> float:
     def once() -> float:
-        began = thread_time()
+        start = thread_time()
         f(text)
-        return thread_time() - began
+        return thread_time() - start
 
     return min(once() for _ in range(tries))
 
 
 def slow_parts(f: Callable[[str], Any], *parts: Sequence[str], sizes: Sequence[int] = SIZES) -> Parts | None:
-    """The first of which a longer text takes more than its length explains; measured again where it seems so."""
+    """The first combination with more than linear time. A suspicious measurement is repeated."""
 
     def slow(parts: Any, shorter: int, longer: int, tries: int) -> bool:
-        late = seconds(f, text_of(parts, longer), tries)
-        return late > FLOOR and late > LINEAR * seconds(f, text_of(parts, shorter), tries)
+        duration = seconds(f, text_of(parts, longer), tries)
+        return duration > FLOOR and duration > LINEAR * seconds(f, text_of(parts, shorter), tries)
 
     def grows(parts: Any) -> bool:
         return any(all(slow(parts, *pair, tries) for tries in (1, 3)) for pair in pairwise(sizes))
@@ -169,16 +169,16 @@ def slow_parts(f: Callable[[str], Any], *parts: Sequence[str], sizes: Sequence[i
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_what_reads_model_text_takes_time_as_its_length(name: str) -> None:
+def test_readers_of_model_text_are_linear(name: str) -> None:
     assert slow_parts(READERS[name], PREFIXES, UNITS, SUFFIXES) is None
 
 
 @pytest.mark.parametrize("name", FEW)
-def test_what_cuts_the_text_before_takes_time_as_its_length(name: str) -> None:
+def test_readers_of_bounded_text_are_linear(name: str) -> None:
     assert slow_parts(FEW[name], ("\\boxed{", "the answer is "), UNITS[::4], ("",), sizes=(SHORT, LONG)) is None
 
 
-def test_every_verifier_is_measured_or_judges_elsewhere() -> None:
+def test_every_verifier_is_measured_or_runs_elsewhere() -> None:
     measured = {name.partition(",")[0] for name in READERS | FEW}
     assert set(verifier_names()) <= measured | ELSEWHERE
 
@@ -190,11 +190,11 @@ ROOMS = ("environments", "sandbox", "tasks", "verifiers")
 BOUNDED = {
     f"verifiers/math/{name}.py" for name in ("algebra", "equal", "limits", "rational", "structure", "tidy", "units")
 }
-"""Files whose patterns see the answer that was found, at most `LONGEST` characters, and never the text around it."""
+"""Files whose patterns match an extracted answer of at most `LONGEST` characters."""
 ON_A_LINE = {"verifiers/math/extract.py: _DENIED.search"}
-"""Patterns that see one answer line and never the text around it."""
+"""Patterns that match one answer line."""
 WORKERS = {"verifiers/math/r1_zero.py"}
-"""Files whose patterns run in a process that is ended by its own clock."""
+"""Files whose patterns run in a process with a time limit."""
 
 
 def patterns() -> dict[str, Callable[[str], Any]]:
@@ -234,5 +234,5 @@ def test_patterns_are_found() -> None:
 
 
 @pytest.mark.parametrize("name", PATTERNS)
-def test_a_pattern_takes_time_as_the_text(name: str) -> None:
+def test_patterns_are_linear(name: str) -> None:
     assert slow_parts(PATTERNS[name], PREFIXES, UNITS, SUFFIXES) is None

@@ -1,4 +1,4 @@
-"""What every published method owes: a short function, the paper's constants, differences, proofs that exist."""
+"""Every published method has a short function, the paper's constants, differences, and proofs that exist."""
 
 import ast
 import inspect
@@ -23,7 +23,7 @@ NAMES = [method.__name__ for method in published]
 each = pytest.mark.parametrize("method", published, ids=NAMES)
 
 
-def test_the_policy_is_no_model_beside_itself():
+def test_no_side_model_is_named_policy():
     with pytest.raises(ValueError, match="the model under training"):
         Method(models=(("policy", InitialPolicy()),))
 
@@ -36,30 +36,30 @@ def test_is_a_short_function_in_its_own_file(method):
     assert isinstance(method(), Method) and hash(method()) == hash(method())
 
 
-def test_every_file_of_the_room_is_shown_at_its_door():
-    inside = {"__init__", "method", "published", "reference", "schedules"}
-    assert {path.stem for path in (SOURCE / "methods").glob("*.py")} - inside == set(NAMES)
+def test_every_method_file_is_exported():
+    others = {"__init__", "method", "published", "reference", "schedules"}
+    assert {path.stem for path in (SOURCE / "methods").glob("*.py")} - others == set(NAMES)
     assert set(NAMES) <= set(methods.__all__)
 
 
 @pytest.mark.t(53)
 @each
-def test_prints_paper_code_and_ours(method):
+def test_show_prints_paper_code_and_ours(method):
     reference = reference_of(method)
     assert isinstance(reference, Reference) and re.fullmatch(r"\d{4}\.\d{5}", reference.arxiv)
     assert len(reference.differences) >= 5
-    shown = " ".join(show(method.__name__).split())
-    for words in (reference.paper, reference.arxiv, *map(str.strip, reference.formula.splitlines())):
-        assert " ".join(words.split()) in shown
+    text = " ".join(show(method.__name__).split())
+    for line in (reference.paper, reference.arxiv, *map(str.strip, reference.formula.splitlines())):
+        assert " ".join(line.split()) in text
     for d in reference.differences:
         assert all((d.what, d.paper, d.code, d.ours))
         for word in f"{d.what} {d.paper} {d.code} {d.ours}".split():
-            assert word in shown
+            assert word in text
 
 
 @pytest.mark.t(53)
 @each
-def test_the_table_has_every_constant_as_it_is(method):
+def test_the_table_lists_every_constant(method):
     ours = " ".join(d.ours for d in reference_of(method).differences)
     numbers = {float(n) for n in re.findall(r"(?<![\w.])\d+(?:\.\d+)?(?:e-?\d+)?", ours)}
     constants = {name: float(p.default) for name, p in inspect.signature(method).parameters.items()}
@@ -70,27 +70,27 @@ def test_proofs_are_tests_that_exist():
     proofs = {proof for method in published for proof in reference_of(method).proofs}
     assert all(len(reference_of(method).proofs) >= 2 for method in published)
     files = sorted({proof.partition("::")[0] for proof in proofs})
-    told = subprocess.run(
+    collected = subprocess.run(
         [sys.executable, "-m", "pytest", "--collect-only", "-q", *files], cwd=ROOT, capture_output=True, text=True
     ).stdout.splitlines()
-    ids = {line.strip() for line in told} | {line.partition("[")[0] for line in told}
+    ids = {line.strip() for line in collected} | {line.partition("[")[0] for line in collected}
     assert proofs - ids == set()
 
 
-def test_no_method_is_named_outside_its_room():
-    """The loop and the learner never see a method's name: neither as an identifier nor as a string."""
-    seen = {
+def test_no_method_name_occurs_outside_its_room():
+    """No code outside the room has a method's name as an identifier or a string."""
+    occurrences = {
         f"{path.relative_to(ROOT)}: {word}"
         for path in SOURCE.rglob("*.py")
         if SOURCE / "methods" not in path.parents
         for word in words_of(ast.parse(path.read_text()))
         if word in NAMES
     }
-    assert seen == set()
+    assert occurrences == set()
 
 
 def words_of(tree: ast.AST) -> set[str]:
-    """Every identifier and string of a file but its docstrings."""
+    """Every identifier and string of a file except its docstrings."""
     docs = {
         id(node.body[0].value)
         for node in ast.walk(tree)
@@ -110,11 +110,11 @@ def words_of(tree: ast.AST) -> set[str]:
 
 
 def test_the_search_for_names_finds_them():
-    found = words_of(ast.parse('"""doc"""\nimport a.gspo\ndef f(x: int = 1): return g(kw="y").z\n'))
-    assert {"gspo", "f", "x", "g", "kw", "y", "z"} <= found and "doc" not in found
+    words = words_of(ast.parse('"""doc"""\nimport a.gspo\ndef f(x: int = 1): return g(kw="y").z\n'))
+    assert {"gspo", "f", "x", "g", "kw", "y", "z"} <= words and "doc" not in words
 
 
-def test_a_method_refuses_what_cannot_be():
+def test_invalid_methods_are_refused():
     with pytest.raises(ValueError, match="compares samples of a group"):
         grpo(group_size=1)
     with pytest.raises(ValueError, match="no such model"):
@@ -125,20 +125,20 @@ def test_a_method_refuses_what_cannot_be():
         Method(minibatches=0)
 
 
-def test_the_gap_of_the_engine_is_answered_for_once():
-    weighed = Objective(weights=(TruncatedImportance(2.0),))
-    assert Method(objective=weighed).proximal == "recomputed"
+def test_the_engine_gap_is_corrected_once():
+    weighted = Objective(weights=(TruncatedImportance(2.0),))
+    assert Method(objective=weighted).proximal == "recomputed"
     with pytest.raises(ValueError, match="correct it twice"):
-        Method(objective=weighed, proximal="sampled")
+        Method(objective=weighted, proximal="sampled")
 
 
-def test_a_ramp_ends_where_it_says():
+def test_a_ramp_ends_at_its_end():
     ramp = Ramp(0.4, 0.2, 10)
     assert isinstance(ramp, Schedule)
     assert [ramp(i) for i in (0, 5, 10, 99)] == pytest.approx([0.4, 0.3, 0.2, 0.2])
 
 
-def test_the_room_shows_one_method_type():
+def test_method_is_exported_once():
     assert Method is MethodItself
 
 

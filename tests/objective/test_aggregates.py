@@ -12,7 +12,7 @@ ALL = [token_mean, sequence_mean, group_mean, sequence_sum, budget_mean]
 
 
 def step() -> Batch:
-    """Groups [2, 1, none] and [3] and [none]: three live answers of five drawn, two live groups of three."""
+    """Groups of lengths [2, 1, 0], [3] and [0]: three live answers of five, two live groups of three."""
     return step_of([[2, 1, 0], [3], [0]], limit=8)
 
 
@@ -26,18 +26,18 @@ def step() -> Batch:
         (budget_mean, [1 / 40] * 6),
     ],
 )
-def test_what_is_counted(aggregate: object, expected: list[float]) -> None:
+def test_shares_on_unequal_groups(aggregate: object, expected: list[float]) -> None:
     assert aggregate(step()).tolist() == pytest.approx(expected, rel=1e-15)  # type: ignore[operator]
 
 
-def test_every_sample_has_its_own_budget() -> None:
+def test_budget_mean_reads_each_samples_limit() -> None:
     b = step().having(limit=torch.tensor([4, 8, 8, 16, 0]))
     assert budget_mean(b).tolist() == pytest.approx([1 / 20, 1 / 20, 1 / 40, 1 / 80, 1 / 80, 1 / 80])
 
 
 @pytest.mark.parametrize("aggregate", ALL)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_shares_come_in_the_precision_of_what_they_multiply(aggregate: object, dtype: torch.dtype) -> None:
+def test_shares_have_the_dtype_of_the_advantage(aggregate: object, dtype: torch.dtype) -> None:
     b = step().having(advantage=torch.zeros(6, dtype=dtype), logp=None, logp_old=None)
     assert aggregate(b).dtype == dtype  # type: ignore[operator]
 
@@ -51,7 +51,7 @@ def test_an_empty_step_has_an_empty_share(aggregate: object) -> None:
 
 @settings(max_examples=60)
 @given(groups=st.integers(1, 40), members=st.integers(1, 40), longest=st.integers(1, 50), single=st.booleans())
-def test_equal_groups_make_the_group_mean_the_sequence_mean_to_the_bit(
+def test_group_mean_equals_sequence_mean_to_the_bit_for_equal_groups(
     groups: int, members: int, longest: int, single: bool
 ) -> None:
     b = step_of([[1 + (7 * g + 3 * i) % longest for i in range(members)] for g in range(groups)])
@@ -60,8 +60,8 @@ def test_equal_groups_make_the_group_mean_the_sequence_mean_to_the_bit(
 
 
 @pytest.mark.parametrize("method", ["grpo", "gspo", "gspo_token", "sapo"])
-def test_an_excluded_answer_leaves_its_group_its_weight(method: str) -> None:
-    """Papers average over groups of members: three live answers of one group weigh as much as four of another."""
+def test_an_excluded_answer_does_not_change_its_groups_weight(method: str) -> None:
+    """Papers average over groups: three live answers of one group have the same total share as four of another."""
     aggregate = getattr(methods, method)().objective.aggregate
     b = step_of([[2, 1, 3, 0], [3, 2, 2, 4]])
     by_group = b.groups.total(b.sequences.total(aggregate(b)))

@@ -10,7 +10,7 @@ from tests.laws.batches import step_of
 @pytest.mark.t(32)
 @pytest.mark.parametrize("aggregate", [token_mean, sequence_mean, group_mean])
 def test_an_overlong_answer_leaves_numerator_and_divisor(aggregate: object) -> None:
-    """The loss is that of the batch without the row; its reward stays in its group's statistics."""
+    """The loss equals that of the batch without the answer. Its reward stays in its group's statistics."""
     step = step_of([[3, 5, 2], [4, 1]])
     step = step.having(finish=torch.tensor([Finish.stop, Finish.length, Finish.stop, Finish.cut, Finish.stop]))
     advantage = step.sequences.spread(Standardised()(step.reward, step))

@@ -1,4 +1,4 @@
-"""Estimators against the divergence itself, by enumerating a vocabulary of 17 tokens."""
+"""KL and entropy estimators against their exact values, over a vocabulary of 17 tokens."""
 
 import math
 from typing import Any
@@ -13,29 +13,29 @@ from groupwise.objective import KL, EntropyBonus, Objective, kl_k1, kl_k3, token
 V = 17
 
 
-def laws(seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+def logits(seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
     """Logits of the policy (a leaf), of the policy that sampled, and of the reference."""
-    chance = torch.Generator().manual_seed(seed)
-    policy, old, reference = torch.randn(3, V, generator=chance, dtype=torch.float64)
+    rng = torch.Generator().manual_seed(seed)
+    policy, old, reference = torch.randn(3, V, generator=rng, dtype=torch.float64)
     return policy.requires_grad_(), old, reference
 
 
 def every_token(policy: Tensor, old: Tensor, reference: Tensor) -> Batch:
-    """One answer a token of the vocabulary, whose share is its probability under the law that samples."""
+    """One answer per token of the vocabulary. Its share is its probability under the sampling distribution."""
     b = pack([rollout_of([0.0] * V, lengths=[1] * V)])
-    nothing = torch.zeros(V, dtype=torch.float64)
+    zeros = torch.zeros(V, dtype=torch.float64)
     return b.having(
         logp=policy.log_softmax(0),
         logp_old=old.log_softmax(0),
-        advantage=nothing,
-        weight=nothing,
+        advantage=zeros,
+        weight=zeros,
         share=old.softmax(0),
         measures={Logp("reference"): reference.log_softmax(0)},
     )
 
 
 def expected(penalty: Any, policy: Tensor, old: Tensor, reference: Tensor) -> tuple[float, Tensor]:
-    """The estimator's exact mean under what the old policy samples, and its gradient's by the logits."""
+    """The estimator's exact mean under the old policy, and its gradient with respect to the logits."""
     mean = Objective(penalties=(penalty,))(every_token(policy, old, reference))
     return mean.item(), torch.autograd.grad(mean, policy)[0]
 
@@ -52,40 +52,40 @@ def same(a: Tensor, b: Tensor) -> bool:
 @pytest.mark.t(23)
 @pytest.mark.parametrize("seed", range(3))
 def test_corrected_is_exact_in_value_and_gradient_on_and_off_the_policy(seed: int) -> None:
-    policy, old, reference = laws(seed)
+    policy, old, reference = logits(seed)
     value, slope = divergence(policy, reference, policy)
     for sampled in (policy.detach(), old):
-        mean, found = expected(KL(1.0, form="corrected"), policy, sampled, reference)
+        mean, actual = expected(KL(1.0, form="corrected"), policy, sampled, reference)
         assert mean == pytest.approx(value, rel=1e-12)
-        assert same(found, slope)
+        assert same(actual, slope)
 
 
 @pytest.mark.t(23)
 @pytest.mark.parametrize("seed", range(3))
-def test_k3_has_the_value_and_the_gradient_of_the_other_divergence(seed: int) -> None:
-    """On the policy: its value is KL(pi || ref), its gradient that of KL(ref || pi)."""
-    policy, old, reference = laws(seed)
-    mean, found = expected(KL(1.0, form="k3"), policy, policy.detach(), reference)
+def test_k3_has_the_value_of_kl_and_the_gradient_of_the_reverse_kl(seed: int) -> None:
+    """At pi = pi_old, its value is KL(pi || ref) and its gradient that of KL(ref || pi)."""
+    policy, old, reference = logits(seed)
+    mean, actual = expected(KL(1.0, form="k3"), policy, policy.detach(), reference)
     assert mean == pytest.approx(divergence(policy, reference, policy)[0], rel=1e-12)
-    assert same(found, divergence(reference, policy, policy)[1])
-    assert not torch.allclose(found, divergence(policy, reference, policy)[1], rtol=0.05, atol=1e-3)
+    assert same(actual, divergence(reference, policy, policy)[1])
+    assert not torch.allclose(actual, divergence(policy, reference, policy)[1], rtol=0.05, atol=1e-3)
     assert expected(KL(1.0, form="k3"), policy, old, reference)[0] != pytest.approx(mean, rel=0.01)
 
 
 @pytest.mark.t(23)
 @pytest.mark.parametrize("seed", range(3))
 def test_k2_has_the_right_gradient_and_a_biased_value(seed: int) -> None:
-    policy, old, reference = laws(seed)
+    policy, old, reference = logits(seed)
     value, slope = divergence(policy, reference, policy)
-    mean, found = expected(KL(1.0, form="k2"), policy, policy.detach(), reference)
-    assert same(found, slope)
+    mean, actual = expected(KL(1.0, form="k2"), policy, policy.detach(), reference)
+    assert same(actual, slope)
     assert mean != pytest.approx(value, rel=0.01)
     assert not same(expected(KL(1.0, form="k2"), policy, old, reference)[1], slope)
 
 
 @pytest.mark.t(23)
 def test_k2s_bias_is_of_second_order() -> None:
-    policy, _, reference = laws()
+    policy, _, reference = logits()
     biases = []
     for h in (1e-2, 5e-3):
         near = (policy.detach() + h * reference).requires_grad_()
@@ -97,26 +97,26 @@ def test_k2s_bias_is_of_second_order() -> None:
 
 @pytest.mark.t(23)
 def test_k1_is_the_divergence_as_a_metric_and_has_no_gradient_as_a_loss() -> None:
-    policy, _, reference = laws()
-    mean, found = expected(kl_k1, policy, policy.detach(), reference)
+    policy, _, reference = logits()
+    mean, actual = expected(kl_k1, policy, policy.detach(), reference)
     assert mean == pytest.approx(divergence(policy, reference, policy)[0], rel=1e-12)
-    assert same(found, torch.zeros(V, dtype=torch.float64))
+    assert same(actual, torch.zeros(V, dtype=torch.float64))
     assert expected(kl_k3, policy, policy.detach(), reference)[0] == pytest.approx(mean, rel=1e-12)
 
 
 @pytest.mark.t(23)
 @pytest.mark.parametrize("seed", range(3))
 def test_the_entropy_bonus_is_exact_in_value_and_gradient_on_and_off_the_policy(seed: int) -> None:
-    policy, old, reference = laws(seed)
+    policy, old, reference = logits(seed)
     entropy = -(policy.softmax(0) * policy.log_softmax(0)).sum()
     slope = torch.autograd.grad(entropy, policy)[0]
     for sampled in (policy.detach(), old):
-        mean, found = expected(EntropyBonus(0.3), policy, sampled, reference)
+        mean, actual = expected(EntropyBonus(0.3), policy, sampled, reference)
         assert mean == pytest.approx(-0.3 * entropy.item(), rel=1e-12)
-        assert same(found, -0.3 * slope)
+        assert same(actual, -0.3 * slope)
 
 
-def test_a_sure_token_feels_no_entropy_bonus() -> None:
+def test_the_entropy_bonus_is_near_zero_for_a_certain_token() -> None:
     leaf = torch.tensor([-1e-9], dtype=torch.float64, requires_grad=True)
     b = pack([rollout_of([0.0], lengths=[1])]).having(logp=leaf, logp_old=leaf.detach())
     assert abs(torch.autograd.grad(EntropyBonus(1.0)(b).sum(), leaf)[0].item()) < 1e-8
@@ -124,8 +124,8 @@ def test_a_sure_token_feels_no_entropy_bonus() -> None:
 
 @pytest.mark.t(24)
 @pytest.mark.parametrize("form", ["k2", "k3", "corrected"])
-def test_a_coefficient_of_0_reads_no_reference(form: Any) -> None:
-    policy, old, reference = laws()
+def test_a_coefficient_of_0_needs_no_reference(form: Any) -> None:
+    policy, old, reference = logits()
     b = every_token(policy, old, reference).having(measures={})
     bare = Batch(**{f: getattr(b, f) for f in b.__dataclass_fields__} | {"measures": {}})
     zero = KL(0.0, form=form)
@@ -137,34 +137,34 @@ def test_a_coefficient_of_0_reads_no_reference(form: Any) -> None:
 @pytest.mark.t(24)
 @pytest.mark.parametrize("form", ["k2", "k3", "corrected"])
 @pytest.mark.parametrize("coefficient", [1.0, 1000.0])
-def test_a_policy_settles_on_the_tilt_of_its_reference(form: Any, coefficient: float) -> None:
-    """Ascent on A - c KL by exact expectations ends at ref exp(A / c): a huge coefficient leads back to the reference.
+def test_ascent_converges_to_the_closed_form_optimum(form: Any, coefficient: float) -> None:
+    """Gradient ascent on A - c KL with exact expectations converges to ref exp(A / c), or to ref for a large c.
 
-    k3's gradient is another divergence's, so it settles at ref / (lambda - A / c) instead.
+    k3 has the gradient of the reverse KL, so it converges to ref / (lambda - A / c) instead.
     """
-    chance = torch.Generator().manual_seed(1)
-    a, ref = torch.randn(2, 5, generator=chance, dtype=torch.float64)
+    rng = torch.Generator().manual_seed(1)
+    a, ref = torch.randn(2, 5, generator=rng, dtype=torch.float64)
     policy = torch.zeros(5, dtype=torch.float64, requires_grad=True)
     penalty = KL(1.0, form=form)
-    blank = pack([rollout_of([0.0] * 5, lengths=[1] * 5)]).having(measures={Logp("reference"): ref.log_softmax(0)})
+    base = pack([rollout_of([0.0] * 5, lengths=[1] * 5)]).having(measures={Logp("reference"): ref.log_softmax(0)})
     for _ in range(400):
         logp = policy.log_softmax(0)
-        b = blank.having(logp=logp, logp_old=logp.detach())
+        b = base.having(logp=logp, logp_old=logp.detach())
         loss = (logp.exp().detach() * (penalty(b) - a / coefficient * logp)).sum()
         with torch.no_grad():
             policy -= torch.autograd.grad(loss, policy)[0]
-    found = policy.softmax(0)
+    actual = policy.softmax(0)
     if coefficient == 1000:
-        assert torch.allclose(found, ref.softmax(0), atol=1e-3)
+        assert torch.allclose(actual, ref.softmax(0), atol=1e-3)
     if form == "k3":
-        scale = (ref.softmax(0) / found + a / coefficient).detach()
+        scale = (ref.softmax(0) / actual + a / coefficient).detach()
         assert torch.allclose(scale, scale.mean().expand(5), rtol=1e-4)
     else:
-        assert torch.allclose(found, (ref + a / coefficient).softmax(0), atol=1e-4)
+        assert torch.allclose(actual, (ref + a / coefficient).softmax(0), atol=1e-4)
 
 
-def test_an_impossible_token_keeps_its_pull_and_an_odd_one_overflows_nothing() -> None:
-    """Only exp(x) can overflow: x far below 0 is a straight line, and clamping it would free the policy."""
+def test_k3_keeps_the_gradient_of_impossible_tokens_and_never_overflows() -> None:
+    """Only exp(x) can overflow. For x far below 0, k3 is linear; a clamp there would remove the gradient."""
     b = pack([rollout_of([0.0] * 2, lengths=[1, 1])])
     leaf = torch.tensor([-0.1, -800.0], dtype=torch.float64, requires_grad=True)
     b = b.having(logp=leaf, logp_old=leaf.detach(), measures={Logp("reference"): torch.tensor([-60.0, -0.1]).double()})
@@ -204,7 +204,7 @@ def test_far_from_the_reference_the_gradient_is_exact(
     assert slope(EntropyBonus(1.0)) == pytest.approx(r * logp, rel=near)
 
 
-def test_k3_is_never_negative_however_near() -> None:
+def test_k3_is_never_negative() -> None:
     b = pack([rollout_of([0.0] * 101, lengths=[1] * 101)])
     x = torch.logspace(-18, 1, 101, dtype=torch.float64)
     for sign in (1, -1):
@@ -212,9 +212,9 @@ def test_k3_is_never_negative_however_near() -> None:
         assert (kl_k3(b.having(logp=ref - sign * x, measures={Logp("reference"): ref})) >= 0).all()
 
 
-def test_what_is_refused() -> None:
+def test_invalid_penalties_are_refused() -> None:
     wrong = KL(0.1)
-    object.__setattr__(wrong, "form", "k1")  # the tests' type checker would refuse it before the part does
+    object.__setattr__(wrong, "form", "k1")  # the tests' type checker would refuse the constructor call
     with pytest.raises(ValueError, match="k2, k3 and corrected"):
         wrong.__post_init__()
     with pytest.raises(ValueError, match="without bound"):

@@ -41,7 +41,7 @@ def test_the_clamp_of_a_product_acts_on_the_sum() -> None:
     assert sequence_product(step)[0].item() == pytest.approx(math.exp(20))
 
 
-def test_what_ratios_say_of_themselves() -> None:
+def test_names_and_coupling_of_ratios() -> None:
     names = ["sequence_ratio", "sequence_ratio_per_token", "sequence_product", "PowerMean", "PowerMean"]
     assert [name_of(r) for r in OF_SEQUENCES] == names
     assert name_of(token_ratio) == "token_ratio" and couples(token_ratio) == "token"
@@ -51,7 +51,7 @@ def test_what_ratios_say_of_themselves() -> None:
 @pytest.mark.parametrize("ratio", OF_SEQUENCES, ids=name_of)
 @settings(max_examples=30)
 @given(step=steps())
-def test_every_token_of_a_sequence_has_its_sequences_ratio(ratio: object, step: Batch) -> None:
+def test_all_tokens_of_a_sequence_have_the_same_ratio(ratio: object, step: Batch) -> None:
     r = ratio(step)  # type: ignore[operator]
     assert torch.equal(r, step.sequences.spread(step.sequences.largest(r.detach())))
 
@@ -85,7 +85,7 @@ def test_power_mean_is_the_mean_of_powers(step: Batch, p: float) -> None:
     torch.testing.assert_close(PowerMean(p)(step).detach(), live, rtol=1e-12, atol=1e-12)
 
 
-def test_power_means_rise_with_p_through_the_geometric_one() -> None:
+def test_power_means_increase_with_p() -> None:
     step = step_of([[5]])
     means = [PowerMean(p)(step)[0].item() for p in (-50, -1, -1e-7, 0, 1e-7, 1, 50)]
     assert means == sorted(means)

@@ -1,4 +1,4 @@
-"""Every number that people look at, against loops, under every partition."""
+"""Metrics against loops, under every partition of a step."""
 
 import math
 import statistics
@@ -38,7 +38,7 @@ def steps_oracle(objective: Objective, step: Batch) -> dict[str, float]:
         return {}
     ratios, advantages = sorted(r for r, _ in tokens), [a for _, a in tokens]
     n = len(tokens)
-    found = {
+    actual = {
         "ratio/min": ratios[0],
         "ratio/max": ratios[-1],
         "ratio/mean": math.fsum(ratios) / n,
@@ -54,27 +54,27 @@ def steps_oracle(objective: Objective, step: Batch) -> dict[str, float]:
     elif isinstance(part, ClippedWeight):
         low, high = [r < part.floor for r, _ in tokens], [r > part.cap for r, _ in tokens]
     if not isinstance(part, SoftGate):
-        found["clip_ratio/low_mean"], found["clip_ratio/high_mean"] = sum(low) / n, sum(high) / n
-        found["clip_ratio/region_mean"] = (sum(low) + sum(high)) / n
+        actual["clip_ratio/low_mean"], actual["clip_ratio/high_mean"] = sum(low) / n, sum(high) / n
+        actual["clip_ratio/region_mean"] = (sum(low) + sum(high)) / n
     x = [f - p for row in table for f, p in zip(row.reference, row.logp)]
-    found["kl/k1"] = -math.fsum(x) / n
-    found["kl"] = math.fsum(math.exp(d) - 1 - d for d in x) / n
-    found["entropy"] = math.fsum(step[Entropy()].tolist()) / n
+    actual["kl/k1"] = -math.fsum(x) / n
+    actual["kl"] = math.fsum(math.exp(d) - 1 - d for d in x) / n
+    actual["entropy"] = math.fsum(step[Entropy()].tolist()) / n
     gap = [abs(o - e) for row in table for o, e in zip(row.old, row.engine)]
-    found["sampling/sampling_logp_difference/mean"] = math.fsum(gap) / n
-    found["sampling/sampling_logp_difference/max"] = max(gap)
-    return found
+    actual["sampling/sampling_logp_difference/mean"] = math.fsum(gap) / n
+    actual["sampling/sampling_logp_difference/max"] = max(gap)
+    return actual
 
 
 @pytest.mark.t(37)
 @pytest.mark.parametrize("objective", OBJECTIVES.values(), ids=OBJECTIVES)
 @settings(max_examples=30)
 @given(data=st.data())
-def test_a_step_under_every_partition(objective: Objective, data: st.DataObject) -> None:
+def test_describe_step_equals_loops_under_every_partition(objective: Objective, data: st.DataObject) -> None:
     step = data.draw(steps(per_token=data.draw(st.booleans())))
     expected = steps_oracle(objective, step)
-    found = describe_step(step, objective)
-    assert found == pytest.approx(expected, rel=1e-9, abs=1e-12) and found.keys() == expected.keys()
+    actual = describe_step(step, objective)
+    assert actual == pytest.approx(expected, rel=1e-9, abs=1e-12) and actual.keys() == expected.keys()
     dealt = [microbatch for rank in data.draw(cuts(len(step))) for microbatch in rank]
     again = describe_step(Batch.joined([step.take(microbatch) for microbatch in dealt]), objective)
     assert again == pytest.approx(expected, rel=1e-9, abs=1e-12)
@@ -86,7 +86,7 @@ def samples_oracle(b: Batch) -> dict[str, float]:
         for o, n, f, r, g in zip(b.outcome, b.length, b.finish, b.reward, b.groups.index)
     ]
     count = len(s)
-    found = {
+    actual = {
         "num_tokens": sum(x[1] for x in s),
         "completions/mean_length": sum(x[1] for x in s) / count,
         "completions/min_length": min(x[1] for x in s),
@@ -96,44 +96,44 @@ def samples_oracle(b: Batch) -> dict[str, float]:
     }
     for outcome in Outcome:
         lengths = [x[1] for x in s if x[0] == outcome]
-        found[f"outcome/{outcome.name}"] = len(lengths) / count
+        actual[f"outcome/{outcome.name}"] = len(lengths) / count
         if lengths:
-            found[f"completions/mean_length_{outcome.name}"] = sum(lengths) / len(lengths)
+            actual[f"completions/mean_length_{outcome.name}"] = sum(lengths) / len(lengths)
     groups = [[x for x in s if x[4] == g] for g in range(b.groups.count)]
     judged = [[x[0] for x in g if x[0] != Outcome.unverifiable] for g in groups]
-    found["groups/all_right"] = sum(bool(g) and all(o == Outcome.correct for o in g) for g in judged) / len(groups)
-    found["groups/all_wrong"] = sum(bool(g) and all(o != Outcome.correct for o in g) for g in judged) / len(groups)
+    actual["groups/all_right"] = sum(bool(g) and all(o == Outcome.correct for o in g) for g in judged) / len(groups)
+    actual["groups/all_wrong"] = sum(bool(g) and all(o != Outcome.correct for o in g) for g in judged) / len(groups)
     rewards = [[x[3] for x in g] for g in groups]
-    found["reward_std"] = sum(statistics.stdev(g) if len(g) > 1 else 0.0 for g in rewards) / len(groups)
-    found["frac_reward_zero_std"] = sum(len(set(g)) == 1 for g in rewards) / len(groups)
-    return found
+    actual["reward_std"] = sum(statistics.stdev(g) if len(g) > 1 else 0.0 for g in rewards) / len(groups)
+    actual["frac_reward_zero_std"] = sum(len(set(g)) == 1 for g in rewards) / len(groups)
+    return actual
 
 
 @pytest.mark.t(37)
 @settings(max_examples=60)
 @given(data=st.data())
-def test_samples_in_any_order(data: st.DataObject) -> None:
+def test_describe_samples_equals_loops_in_any_order(data: st.DataObject) -> None:
     b = data.draw(steps())
     outcomes = data.draw(st.lists(st.integers(0, 3), min_size=len(b), max_size=len(b)))
     b = b.having(outcome=torch.tensor(outcomes, dtype=torch.long), reward=b.reward.round())
     expected = samples_oracle(b)
-    found = describe_samples(b)
-    assert found == pytest.approx(expected, rel=1e-12, abs=1e-12) and found.keys() == expected.keys()
+    actual = describe_samples(b)
+    assert actual == pytest.approx(expected, rel=1e-12, abs=1e-12) and actual.keys() == expected.keys()
     turned = describe_samples(b.take(data.draw(st.permutations(range(len(b))))))
     assert turned == pytest.approx(expected, rel=1e-12, abs=1e-12)
 
 
 @pytest.mark.parametrize("n, at", [(1, 1), (99, 99), (100, 99), (101, 100), (250, 248)])
-def test_the_99th_percentile_is_the_ratio_that_99_in_100_do_not_pass(n: int, at: int) -> None:
+def test_the_99th_percentile_is_the_nearest_rank(n: int, at: int) -> None:
     step = step_of([[n]], limit=256)
     ratios = torch.arange(1, n + 1, dtype=torch.float64).flip(0)
-    found = describe_step(step.having(logp_old=step.logp.detach() - ratios.log()), Objective())
-    assert found["ratio/p99"] == pytest.approx(at)
+    actual = describe_step(step.having(logp_old=step.logp.detach() - ratios.log()), Objective())
+    assert actual["ratio/p99"] == pytest.approx(at)
 
 
 @pytest.mark.t(37)
-def test_a_mean_over_steps_is_over_their_tokens() -> None:
-    """A long and a short step: not the mean of two means."""
+def test_a_mean_over_steps_weighs_tokens_equally() -> None:
+    """For a long and a short step, the result is not the mean of two means."""
     one, two = step_of([[5, 5], [4, 4]], seed=1), step_of([[1]], seed=2)
     both = describe_step(Batch.joined([one, two]), Objective())
     kl = [describe_step(s, Objective())["kl"] for s in (one, two)]
@@ -141,7 +141,7 @@ def test_a_mean_over_steps_is_over_their_tokens() -> None:
     assert both["kl"] != pytest.approx(sum(kl) / 2, rel=0.01)
 
 
-def test_what_was_not_measured_is_missing() -> None:
+def test_metrics_without_data_are_left_out() -> None:
     bare = step_of([[3, 2]])
     bare = Batch(**{f: getattr(bare, f) for f in bare.__dataclass_fields__} | {"measures": {}, "reward": None})
     assert not {"kl", "kl/k1", "entropy"} & describe_step(bare, Objective()).keys()
@@ -151,24 +151,24 @@ def test_what_was_not_measured_is_missing() -> None:
     assert "completions/mean_length_correct" not in describe_samples(pack([rollout_of([0, 0])]))
 
 
-def test_another_model_has_its_own_divergence_and_the_old_policy_none() -> None:
+def test_each_side_model_has_its_own_kl_metrics() -> None:
     step = step_of([[3, 2]])
     step = step.having(measures={Logp("teacher"): step[Logp("reference")] - 0.1, Logp("policy"): step.logp_old})
-    found = describe_step(step, Objective())
-    assert found["kl/teacher/k1"] == pytest.approx(found["kl/k1"] + 0.1)
-    assert "kl/policy" not in found
+    actual = describe_step(step, Objective())
+    assert actual["kl/teacher/k1"] == pytest.approx(actual["kl/k1"] + 0.1)
+    assert "kl/policy" not in actual
 
 
 def test_a_written_token_has_no_gap() -> None:
     step = step_of([[3]])
     engine = step.logp_old - torch.tensor([0.1, 0.0, 0.3], dtype=torch.float64)
     engine[1] = math.nan
-    found = describe_step(step.having(logp_engine=engine), Objective())
-    assert found["sampling/sampling_logp_difference/mean"] == pytest.approx(0.2)
-    assert found["sampling/sampling_logp_difference/max"] == pytest.approx(0.3)
+    actual = describe_step(step.having(logp_engine=engine), Objective())
+    assert actual["sampling/sampling_logp_difference/mean"] == pytest.approx(0.2)
+    assert actual["sampling/sampling_logp_difference/max"] == pytest.approx(0.3)
 
 
-def test_describing_builds_no_graph_and_gives_plain_numbers() -> None:
+def test_metrics_are_plain_floats() -> None:
     step = step_of([[3, 2]])
     numbers = {**describe_step(step, Objective()), **describe_samples(step)}
     assert all(type(x) is float for x in numbers.values())

@@ -56,8 +56,8 @@ def test_no_advantage_no_gradient(part: Any, r: float) -> None:
 
 
 @pytest.mark.t(17)
-def test_a_wide_window_clips_nothing_below() -> None:
-    """R1's clip of 10 leaves 1 - 10 < 0: only the upper bound is left."""
+def test_a_lower_bound_below_0_is_never_active() -> None:
+    """R1's clip of 10 has a lower bound of 1 - 10 < 0, so only the upper bound can be active."""
     assert at(Clip(10, 10, ratio=as_it_is), 0.0, -1.0) == (0.0, -1.0)
     assert at(Clip(10, 10, ratio=as_it_is), 11.5, 1.0) == (11.0, 0.0)
 
@@ -77,7 +77,7 @@ def test_a_clipped_weight_keeps_every_gradient(r: float, weight: float, a: float
     assert (low.item(), high.item()) == (r < 0.5, r > 1.28)
 
 
-def test_the_gate_takes_its_temperature_from_the_sign() -> None:
+def test_the_gates_temperature_depends_on_the_sign() -> None:
     gate = SoftGate(1.0, 3.0, ratio=as_it_is)
     for a, tau in ((2.0, 1.0), (-2.0, 3.0)):
         p = 1 / (1 + math.exp(-tau * 0.5))
@@ -98,12 +98,12 @@ def test_the_gate_takes_its_temperature_from_the_sign() -> None:
         lambda: SoftGate(negative=math.inf),
     ],
 )
-def test_constants_that_mean_nothing_are_refused(make: Any) -> None:
+def test_invalid_constants_are_refused(make: Any) -> None:
     with pytest.raises(ValueError):
         make()
 
 
-def test_only_surrogates_with_bounds_speak_of_clipping() -> None:
+def test_only_surrogates_with_bounds_have_clipped() -> None:
     assert [isinstance(p, Clips) for p in (Clip(), ClippedWeight(), Unclipped(), SoftGate(), reinforce)] == [
         True, True, True, False, False,
     ]  # fmt: skip

@@ -24,7 +24,7 @@ def test_with_equal_policies_every_weight_is_exactly_1(part: Any, step: Batch) -
 @pytest.mark.t(26)
 @pytest.mark.parametrize("sign", [1, -1])
 def test_a_row_of_4000_tokens_with_a_gap_of_a_thousandth(sign: int) -> None:
-    """The token weights stay within a thousandth of 1; the product is e^4, and ends at its cap."""
+    """Token weights are within a thousandth of 1; the product is e^4 and is cut at its cap."""
     step = step_of([[4000, 3]], limit=4096)
     step = step.having(logp_engine=step.logp_old - sign * 1e-3)
     for part in (TruncatedImportance(2.0), MaskedImportance(0.5, 5.0)):
@@ -35,7 +35,7 @@ def test_a_row_of_4000_tokens_with_a_gap_of_a_thousandth(sign: int) -> None:
 
 
 @pytest.mark.parametrize("part", ALL)
-def test_gaps_of_any_size_stay_within_the_bounds(part: Any) -> None:
+def test_weights_of_large_gaps_are_finite_and_bounded(part: Any) -> None:
     step = step_of([[3, 2]])
     for gap in (1e3, -1e3, 1e30):
         weight = part(step.having(logp_engine=step.logp_old - gap))
@@ -43,14 +43,14 @@ def test_gaps_of_any_size_stay_within_the_bounds(part: Any) -> None:
 
 
 def sequences_of_two(vocabulary: int) -> tuple[Batch, torch.Tensor, torch.Tensor]:
-    """Every answer of two tokens, with its probability under the learner's and under the engine's law."""
-    chance = torch.Generator().manual_seed(4)
-    old, engine = (torch.randn(1 + vocabulary, vocabulary, generator=chance, dtype=torch.float64) for _ in range(2))
+    """Every answer of two tokens, with its probability under the learner and under the engine."""
+    rng = torch.Generator().manual_seed(4)
+    old, engine = (torch.randn(1 + vocabulary, vocabulary, generator=rng, dtype=torch.float64) for _ in range(2))
     old, engine = old.log_softmax(1), (old + 0.3 * engine).log_softmax(1)
     answers = list(itertools.product(range(vocabulary), repeat=2))
 
-    def logp(law: torch.Tensor) -> torch.Tensor:
-        return torch.stack([x for a, b in answers for x in (law[0, a], law[1 + a, b])])
+    def logp(logprobs: torch.Tensor) -> torch.Tensor:
+        return torch.stack([x for a, b in answers for x in (logprobs[0, a], logprobs[1 + a, b])])
 
     b = pack([rollout_of([0.0] * len(answers), lengths=[2] * len(answers))])
     b = b.having(logp_old=logp(old), logp_engine=logp(engine))
@@ -58,8 +58,8 @@ def sequences_of_two(vocabulary: int) -> tuple[Batch, torch.Tensor, torch.Tensor
 
 
 @pytest.mark.t(27)
-def test_the_product_makes_the_engines_samples_the_learners() -> None:
-    """By enumeration: unbiased for any function of the answer while the cap is far; a cap only shrinks."""
+def test_the_product_of_rhos_is_unbiased_for_sequences() -> None:
+    """By enumeration: without an active cap, unbiased for any function of the answer. A cap only reduces weights."""
     b, p, q = sequences_of_two(4)
     value = torch.arange(16, dtype=torch.float64)
     weight = SequenceTruncatedImportance(1e6)(b)[::2]
@@ -71,7 +71,7 @@ def test_the_product_makes_the_engines_samples_the_learners() -> None:
 
 @pytest.mark.t(27)
 def test_token_weights_are_unbiased_for_the_next_token_alone() -> None:
-    """For the first token they are exact; for the second they leave the engine's choice of the first as it was."""
+    """They are exact for the first token. For the second, the first token keeps the engine's distribution."""
     b, p, q = sequences_of_two(4)
     weight = TruncatedImportance(1e6)(b)
     first, second = weight[::2], weight[1::2]
@@ -92,7 +92,7 @@ def test_weights_are_constants(part: Any) -> None:
 
 
 @pytest.mark.parametrize("part", ALL)
-def test_a_token_that_nobody_sampled_is_taken_as_it_is(part: Any) -> None:
+def test_a_written_token_has_rho_1(part: Any) -> None:
     step = step_of([[2, 1]])
     engine = torch.where(torch.tensor([True, False, False]), torch.nan, step.logp_old - 0.1)
     weight = part(step.having(logp_engine=engine))
@@ -102,7 +102,7 @@ def test_a_token_that_nobody_sampled_is_taken_as_it_is(part: Any) -> None:
 
 
 @pytest.mark.parametrize("part", ALL)
-def test_weights_say_that_they_read_the_old_policy(part: Any) -> None:
+def test_weights_need_the_old_policy(part: Any) -> None:
     assert needs(Objective(weights=(part,))) == frozenset({Logp("policy")})
 
 

@@ -10,25 +10,25 @@ def batch_of(scores: list[float], lengths: list[int] | None = None, limit: int =
     return pack([rollout_of(scores, lengths=lengths, limit=limit)])
 
 
-def test_correctness_makes_the_reward_from_the_score() -> None:
+def test_correctness_creates_the_reward_from_the_score() -> None:
     b = batch_of([1.0, 0.0, 0.25])
-    nothing = torch.full_like(b.score, 99.0)
-    assert Correctness()(nothing, b).tolist() == [1, 0, 0.25]
-    assert Correctness(right=1, wrong=-1)(nothing, b).tolist() == [1, -1, -0.5]
+    previous = torch.full_like(b.score, 99.0)
+    assert Correctness()(previous, b).tolist() == [1, 0, 0.25]
+    assert Correctness(right=1, wrong=-1)(previous, b).tolist() == [1, -1, -0.5]
 
 
 @pytest.mark.t(31)
 @pytest.mark.parametrize("factor", [1.0, 0.5])
 def test_overlong_at_every_corner_of_equation_13(factor: float) -> None:
-    """L - cache, L - cache / 2, L, L + 1, and one token either side of the first."""
+    """Lengths L - cache, L - cache / 2, L, L + 1, and one token below and above the first."""
     limit, cache = 100, 20
     lengths = [0, 79, 80, 81, 90, 99, 100, 101, 500]
     b = batch_of([1.0] * len(lengths), [1] * len(lengths), limit).having(length=torch.tensor(lengths))
-    found = Overlong(cache, factor)(torch.zeros(len(lengths), dtype=torch.float64), b).tolist()
-    assert found == pytest.approx([factor * x for x in (0, 0, 0, -0.05, -0.5, -0.95, -1, -1, -1)], abs=1e-15)
+    actual = Overlong(cache, factor)(torch.zeros(len(lengths), dtype=torch.float64), b).tolist()
+    assert actual == pytest.approx([factor * x for x in (0, 0, 0, -0.05, -0.5, -0.95, -1, -1, -1)], abs=1e-15)
 
 
-def test_overlong_adds_to_the_reward_and_reads_each_samples_own_budget() -> None:
+def test_overlong_reads_each_samples_limit() -> None:
     b = batch_of([1.0, 1.0], [8, 8]).having(limit=torch.tensor([8, 16]))
     assert Overlong(4)(b.score, b).tolist() == [0, 1]
 
@@ -45,7 +45,7 @@ def test_a_buffer_larger_than_the_budget_is_refused_with_both_numbers() -> None:
         Overlong(0)
 
 
-def test_a_truncated_answer_is_worth_what_is_said_whatever_it_says() -> None:
+def test_truncated_is_replaces_the_reward_of_truncated_answers() -> None:
     b = batch_of([1.0, 1.0, 1.0]).having(finish=torch.tensor([Finish.stop, Finish.length, Finish.cut]))
     assert TruncatedIs(0.0)(b.score, b).tolist() == [1, 0, 1]
 
@@ -53,15 +53,15 @@ def test_a_truncated_answer_is_worth_what_is_said_whatever_it_says() -> None:
 def test_kl_in_the_reward_is_the_sum_over_the_sample() -> None:
     b = step_of([[3, 0, 2]])
     reference = b[Logp("reference")]
-    b = b.having(measures={Logp("beside"): reference})
-    found = KLInReward(0.5, model="beside")(b.reward, b)
+    b = b.having(measures={Logp("teacher"): reference})
+    actual = KLInReward(0.5, model="teacher")(b.reward, b)
     gap = (b.logp_old - reference).tolist()
     expected = [b.reward[0] - 0.5 * sum(gap[:3]), b.reward[1], b.reward[2] - 0.5 * sum(gap[3:])]
-    assert found.tolist() == pytest.approx([float(x) for x in expected], rel=1e-14)
+    assert actual.tolist() == pytest.approx([float(x) for x in expected], rel=1e-14)
 
 
 @pytest.mark.t(24)
-def test_no_kl_reads_nothing() -> None:
+def test_kl_in_reward_of_0_needs_no_measure() -> None:
     b = step_of([[3, 2]]).having(logp_old=None)
     assert needs(KLInReward(0.0)) == frozenset()
     assert needs(KLInReward(0.1)) == frozenset({Logp("policy"), Logp("reference")})

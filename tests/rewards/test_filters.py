@@ -1,3 +1,5 @@
+"""`mixed_outcomes` and `everything`."""
+
 import pytest
 import torch
 
@@ -7,7 +9,7 @@ from groupwise.rewards import Overlong, everything, mixed_outcomes
 NAN = float("nan")
 
 
-def kept(scores: list[float]) -> list[bool]:
+def selected(scores: list[float]) -> list[bool]:
     return mixed_outcomes(pack([rollout_of(scores)])).tolist()
 
 
@@ -29,14 +31,14 @@ def kept(scores: list[float]) -> list[bool]:
         ([0.5, 1], True),
     ],
 )
-def test_a_family_is_kept_whole_or_not_at_all(scores: list[float], live: bool) -> None:
-    assert kept(scores) == [live] * len(scores)
+def test_a_rollout_is_selected_whole_or_not_at_all(scores: list[float], live: bool) -> None:
+    assert selected(scores) == [live] * len(scores)
 
 
 @pytest.mark.t(28)
-def test_exactly_the_live_families_of_a_scripted_round_are_kept_in_order() -> None:
+def test_mixed_rollouts_are_selected_in_order() -> None:
     script = [[1, 1], [1, 0], [0, 0], [0, 1], [NAN, 1], [1, 0]]
-    assert [i for i, scores in enumerate(script) if all(kept(scores))] == [1, 3, 5]
+    assert [i for i, scores in enumerate(script) if all(selected(scores))] == [1, 3, 5]
 
 
 def test_malformed_answers_are_wrong() -> None:
@@ -47,8 +49,8 @@ def test_malformed_answers_are_wrong() -> None:
 
 
 @pytest.mark.t(30)
-def test_a_length_penalty_makes_no_group_mixed() -> None:
-    """Keep sees outcomes: rewards that differ only by shaping carry no signal, and a graded 0.999 is not correct."""
+def test_shaped_rewards_do_not_make_a_group_mixed() -> None:
+    """Filters read outcomes: rewards that differ only by shaping are no signal, and a score of 0.999 is not correct."""
     b: Batch = pack([rollout_of([1, 1, 1], lengths=[2, 9, 16], limit=16)])
     b = b.having(reward=Overlong(8)(b.score, b))
     assert len(set(b.reward.tolist())) == 3
@@ -56,5 +58,5 @@ def test_a_length_penalty_makes_no_group_mixed() -> None:
     assert not mixed_outcomes(b.having(outcome=torch.zeros(3, dtype=torch.long), score=b.score * 0.999)).any()
 
 
-def test_everything_is_kept() -> None:
+def test_everything_selects_all_samples() -> None:
     assert everything(pack([rollout_of([0, 0, NAN])])).tolist() == [True] * 3

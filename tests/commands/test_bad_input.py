@@ -122,7 +122,7 @@ def test_a_model_directory_that_cannot_be_used(home: Path, capsys: pytest.Captur
         assert "auto_map" in refused(capsys, 3, *command)
     assert not Path("fired").exists()
     told = refused(capsys, 3, "train", "--sampling.max_tokens", "1000")
-    assert "sees at most 128 tokens" in told and "lower sampling.max_tokens" in told
+    assert "takes at most 128 tokens" in told and "lower sampling.max_tokens" in told
 
 
 def test_two_errors_at_once(capsys: pytest.CaptureFixture[str]) -> None:

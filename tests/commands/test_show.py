@@ -249,7 +249,7 @@ def test_a_model_that_brings_code_is_refused(model):
 
 def test_a_context_that_the_model_cannot_see():
     told = errors_of("prompts = 16\nmethod = 'gspo'\nsampling.max_tokens = 1000000")
-    assert any("sees at most" in line for line in told)
+    assert any("takes at most" in line for line in told)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from groupwise.learner import linear_logprobs as room
-from groupwise.learner.forward import chosen
+from groupwise.learner.forward import chunked_logprobs
 from groupwise.learner.linear_logprobs import linear_logprobs
 
 
@@ -29,7 +29,7 @@ def test_equals_the_plain_softmax(logits: int, temperature: float) -> None:
     pairs = []
     for law in (
         linear_logprobs(hidden, weight, target, temperature=temperature, logits_at_once=logits),
-        chosen(lambda x: x @ weight.T, hidden, target, temperature=temperature, logits_at_once=10**9),
+        chunked_logprobs(lambda x: x @ weight.T, hidden, target, temperature=temperature, logits_at_once=10**9),
     ):
         gradients = torch.autograd.grad((law[0] * along).sum(), (hidden, weight))
         pairs.append([*law, *gradients])

@@ -54,10 +54,10 @@ def test_no_compiler_is_imported_to_place_a_run_and_take_a_step():
     code = """
 import sys, torch
 from groupwise.methods import gspo
-from groupwise.training.build import place
+from groupwise.training.build import build
 from groupwise.config.recipe import Recipe
 from groupwise.config.user_code import Use
-it = place(Recipe(method=gspo()), Use()).learner
+it = build(Recipe(method=gspo()), Use()).learner
 for p in it.model.parameters():
     p.grad = torch.ones_like(p)
 it.optimizer.step(1e-3, 1.0)
@@ -81,13 +81,13 @@ def test_steps_below_a_weights_last_bit_add_up_in_its_master():
         weight.grad = torch.ones_like(weight)
         optimizer.gather()
         optimizer.step(1e-3 / 128, 1.0)
-        optimizer.forget()
+        optimizer.zero_grad()
     assert torch.equal(weight, torch.ones_like(weight)) and bool((optimizer.masters[0] < 1 - 15e-3 / 128).all())
     for _ in range(20):
         weight.grad = torch.ones_like(weight)
         optimizer.gather()
         optimizer.step(0.05 / 128, 1.0)
-        optimizer.forget()
+        optimizer.zero_grad()
     assert bool((weight == 1 - 1 / 128).all() | (weight == 1 - 1 / 256).all())
     assert torch.equal(weight, optimizer.masters[0].bfloat16())
 

@@ -53,7 +53,7 @@ def test_reading_writes_down_where_every_token_went(model: TransformersModel, ro
     for sample, lines, said in zip(b.samples, b.routes, mixtures.alone(model, b)):
         assert len(lines) == (len(sample.context) + len(sample.tokens) - 1 if sample.tokens else 0)
         for number, (_, chosen) in enumerate(said):
-            assert experts.read(lines)[:, number].tolist() == chosen.tolist()
+            assert experts.decode(lines)[:, number].tolist() == chosen.tolist()
 
 
 @pytest.mark.parametrize("routing", [Routing(), R2, R3])
@@ -115,7 +115,7 @@ def test_what_the_engine_chose_counts_for_the_old_log_probs_too(model: Transform
 
     def drawn(ids: tuple[int, ...]) -> bytes:
         law = torch.rand(1, experts.routers, experts.count, generator=draws)
-        return lines.setdefault(ids, experts.written(law.topk(experts.each).indices)[0])
+        return lines.setdefault(ids, experts.encode(law.topk(experts.each).indices)[0])
 
     b = batch()
     texts = [(*s.context, *s.tokens) for s in b.samples]

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from groupwise.data import Generation
-from groupwise.models import Decoder, Shared, blocked, forget, read_model
+from groupwise.models import Decoder, Shared, drop_blocks, read_model, with_blocked_weights
 from groupwise.models.blocks import LEAST, Blocked, gains
 from tests.models.plain import made
 from tests.rollout.fakes import decoder, engine, generate, request
@@ -34,7 +34,7 @@ def said(model: Decoder) -> torch.Tensor:
 @pytest.mark.parametrize("tied", [False, True])
 def test_blocks_say_what_the_weights_say(tied: bool) -> None:
     model = large(tied)
-    quick = blocked(model)
+    quick = with_blocked_weights(model)
     assert {part.weight.shape for part in parts(quick)} == {(256, 256), (300, 256), (256, 300)}
     assert len(parts(quick)) == 2 * 5 + 1  # the narrow keys and values lie where they lay
     assert {id(p) for p in quick.parameters()} == {id(p) for p in model.parameters()}
@@ -44,25 +44,25 @@ def test_blocks_say_what_the_weights_say(tied: bool) -> None:
 
 def test_a_model_that_gains_nothing_is_itself() -> None:
     for model in (decoder(torch.float32), large(True, torch.float64), large(True, torch.bfloat16)):
-        assert blocked(model) is model
+        assert with_blocked_weights(model) is model
 
 
 def test_changed_weights_are_seen_once_blocks_are_forgotten() -> None:
     model = large(True)
-    quick = blocked(model)
+    quick = with_blocked_weights(model)
     said(quick)
     with torch.no_grad():
         for p in model.parameters():
             p.mul_(1.5)
     assert not torch.allclose(said(quick), said(model), atol=1e-2)
-    forget(quick)
+    drop_blocks(quick)
     torch.testing.assert_close(said(quick), said(model), rtol=1e-4, atol=1e-4)
 
 
 def test_models_of_transformers_are_read_from_blocks(tmp_path: Path) -> None:
     made(tmp_path, "Gemma", hidden_size=256, intermediate_size=300, head_dim=64)
     model = read_model(tmp_path, dtype=torch.float32)
-    quick = blocked(model)
+    quick = with_blocked_weights(model)
     assert len(parts(quick)) > 4
     torch.testing.assert_close(said(quick), said(model), rtol=1e-4, atol=1e-4)
 

@@ -73,13 +73,13 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
     "family": (lambda p: change(p, model_type="gemma2"), "unknown architecture"),
     "no family": (lambda p: change(p, model_type="drop"), "unknown architecture"),
     "classifier": (lambda p: change(p, architectures=["Qwen3ForSequenceClassification"]), "unknown architecture"),
-    "rope parameters": (lambda p: change(p, rope_parameters={"rope_type": "llama3"}), "describes no decoder"),
+    "rope parameters": (lambda p: change(p, rope_parameters={"rope_type": "llama3"}), "does not describe a decoder"),
     "quantised": (lambda p: change(p, quantization_config={"bits": 4}), "is quantised"),
     "lacking": (lambda p: change(p, hidden_size="drop"), "lacks hidden_size"),
-    "nonsense": (lambda p: change(p, num_hidden_layers="two"), "describes no decoder"),
-    "uneven": (lambda p: change(p, num_key_value_heads=3), "describes no decoder"),
+    "nonsense": (lambda p: change(p, num_hidden_layers="two"), "does not describe a decoder"),
+    "uneven": (lambda p: change(p, num_key_value_heads=3), "does not describe a decoder"),
     "not JSON": (lambda p: (p / "config.json").write_text("{"), "is not JSON"),
-    "a list": (lambda p: (p / "config.json").write_text("[]"), "holds no JSON object"),
+    "a list": (lambda p: (p / "config.json").write_text("[]"), "is not a JSON object"),
     "no config": (lambda p: (p / "config.json").unlink(), r"has no config\.json"),
 }
 

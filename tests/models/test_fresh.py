@@ -52,7 +52,7 @@ def test_lost_weights_are_not_fresh_ones(tmp_path: Path, said: object) -> None:
 def test_only_native_models_can_be_fresh(tmp_path: Path) -> None:
     change(directory(tmp_path), fresh_weights=True, hidden_act="gelu")
     (tmp_path / "model.safetensors").unlink()
-    with pytest.raises(BadData, match="is fresh, and not a native one") as refusal:
+    with pytest.raises(BadData, match="has no weights, and our decoder") as refusal:
         read_model(tmp_path)
     assert "gelu" in refusal.value.evidence
 

@@ -16,7 +16,7 @@ import pytest
 
 from groupwise.data import MissingRequirement, Storage
 from groupwise.models import base_name, commit_of, find_model
-from groupwise.models.hub import fetched, is_hub_name, unfetched
+from groupwise.models.hub import fetch, fetch_error, is_hub_name
 from tests.models.directories import directory
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -126,7 +126,7 @@ def test_a_model_is_fetched_once_and_then_there_without_a_hub(hub: Hub, tmp_path
     assert not any("pytorch_model.bin" in line or "original" in line for line in hub.asked)
     assert gated["kind"] == "Environment" and "is gated" in gated["what"] and "hf auth login" in gated["fix"]
     assert misspelt["kind"] == "BadData" and "there is no model at tiny/modle" in misspelt["what"]
-    assert "look at its spelling" in misspelt["fix"]
+    assert "check the spelling" in misspelt["fix"]
     assert lost["kind"] == "BadData" and "has no revision 'nowhere'" in lost["what"] and "leave @nowhere" in lost["fix"]
     before = len(hub.asked)
     again, other = asked(cache, endpoint, "tiny/model", "tiny/other", offline=True)
@@ -161,14 +161,14 @@ def test_a_directory_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_offline_as_these_tests_are() -> None:
-    fetched.cache_clear()
+    fetch.cache_clear()
     with pytest.raises(MissingRequirement, match="neither a directory nor in the cache") as error:
         find_model("nobody/nothing")
     assert "hf download nobody/nothing" in error.value.fix
 
 
 def test_a_full_disk_is_no_lost_network() -> None:
-    error = unfetched("a/b", "", OSError(errno.ENOSPC, "No space left on device"))
+    error = fetch_error("a/b", "", OSError(errno.ENOSPC, "No space left on device"))
     assert isinstance(error, Storage) and "HF_HOME" in error.fix
 
 

@@ -116,8 +116,8 @@ def test_in_half_precision_the_adapter_is_too(tmp_path: Path) -> None:
         (("q_prj",), "no linear layer is called 'q_prj'", "q_proj, k_proj, v_proj, o_proj, gate_proj"),
         (("roj",), "no linear layer is called 'roj'", "q_proj"),
         (("input_layernorm",), "no linear layer is called 'input_layernorm'", "q_proj"),
-        (("q_proj", "lm_head"), "'lm_head' makes up the head", "leave it out"),
-        (("embed_tokens",), "'embed_tokens' makes up the head or the embedding", "leave it out"),
+        (("q_proj", "lm_head"), "'lm_head' is the head", "leave it out"),
+        (("embed_tokens",), "'embed_tokens' is the head or the embedding", "leave it out"),
     ],
 )
 def test_targets_that_are_none(targets: tuple[str, ...], told: str, fix: str, tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_directories_that_hold_no_adapter_for_their_base(tmp_path: Path) -> None
     twin = tmp_path / "twin"
     write_model(Decoder.new(shape(), 2, spread=0.2), twin, tokenizer=characters())
     for number, (change, file, told) in enumerate((
-        ({"base_model_name_or_path": str(twin)}, None, "was made for another base"),  # None: the file as it was
+        ({"base_model_name_or_path": str(twin)}, None, "was trained on another base"),  # None: the file as it was
         ({"base_model_name_or_path": str(other)}, tensors, "does not fit its base"),
         ({"base_model_name_or_path": str(tmp_path / "gone")}, tensors, "the base of the adapter in"),
         ({"base_model_name_or_path": str(path)}, tensors, "is itself an adapter"),
@@ -151,10 +151,10 @@ def test_directories_that_hold_no_adapter_for_their_base(tmp_path: Path) -> None
         ({"target_modules": ["c_attn"]}, tensors, "does not fit its base"),
         ({}, {n: x for n, x in tensors.items() if n != first}, "does not fit its base"),
         ({}, {**tensors, "odd": torch.ones(1)}, "does not fit its base"),
-        ({"peft_type": "IA3"}, tensors, "is no plain LoRA"),
-        ({"modules_to_save": ["lm_head"]}, tensors, "is no plain LoRA"),
-        ({"init_lora_weights": "pissa"}, tensors, "is no plain LoRA"),
-        ({"megatron_config": {}, "megatron_core": "antigravity"}, tensors, "is no plain LoRA"),
+        ({"peft_type": "IA3"}, tensors, "is not a plain LoRA"),
+        ({"modules_to_save": ["lm_head"]}, tensors, "is not a plain LoRA"),
+        ({"init_lora_weights": "pissa"}, tensors, "is not a plain LoRA"),
+        ({"megatron_config": {}, "megatron_core": "antigravity"}, tensors, "is not a plain LoRA"),
     )):  # fmt: skip
         odd = tmp_path / str(number)
         odd.mkdir()
@@ -172,7 +172,7 @@ def test_an_adapter_for_the_head_is_refused(tmp_path: Path) -> None:
     base = directory(tmp_path / "base")
     theirs = peft.get_peft_model(load(base), peft.LoraConfig(r=2, target_modules=["q_proj", "lm_head"]))
     theirs.save_pretrained(tmp_path / "theirs")
-    with pytest.raises(BadData, match="beside the head or the embedding"):
+    with pytest.raises(BadData, match="adapts the head or the embedding"):
         read_model(tmp_path / "theirs")
 
 

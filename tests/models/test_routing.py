@@ -42,7 +42,7 @@ def test_its_own_choice_changes_nothing_to_the_bit(model: TransformersModel) -> 
     assert model.experts == experts
     own = written(model).ids
     assert len({tuple(ids.tolist()) for ids in own.flatten(0, 1)}) > 10  # it has a choice, and makes it
-    again = Routes(experts, own, follow=True)
+    again = Routes(experts, own, replay=True)
     assert torch.equal(read(model, again), read(model)) and torch.equal(again.ids, own)
 
 
@@ -54,7 +54,7 @@ def test_the_weights_of_given_experts_are_the_softmax_at_them(tmp_path: Path, no
     for router in routers(it):
         router.register_forward_hook(lambda _, __, out: said.append(out))
     given = elsewhere(it.experts)
-    read(it, Routes(it.experts, given, follow=True))
+    read(it, Routes(it.experts, given, replay=True))
     for number, (logits, weights, chosen) in enumerate(said):
         assert torch.equal(chosen, given[:, number].long())
         mask = torch.zeros_like(logits).scatter_(1, chosen, 1.0)
@@ -67,7 +67,7 @@ def test_the_weights_of_given_experts_are_the_softmax_at_them(tmp_path: Path, no
 
 def test_routers_learn_while_they_are_told(model: TransformersModel) -> None:
     assert model.experts is not None
-    read(model, Routes(model.experts, elsewhere(model.experts), follow=True)).pow(2).sum().backward()
+    read(model, Routes(model.experts, elsewhere(model.experts), replay=True)).pow(2).sum().backward()
     slopes = [router.weight.grad for router in routers(model)]
     assert all(slope is not None and slope.norm() > 1e-3 for slope in slopes)
     model.zero_grad()
@@ -75,9 +75,9 @@ def test_routers_learn_while_they_are_told(model: TransformersModel) -> None:
 
 def test_told_twice_is_told_once(model: TransformersModel) -> None:
     assert model.experts is not None
-    first = Routes(model.experts, elsewhere(model.experts), follow=True)
+    first = Routes(model.experts, elsewhere(model.experts), replay=True)
     once = read(model, first)
-    second = Routes(model.experts, first.ids, follow=True)
+    second = Routes(model.experts, first.ids, replay=True)
     assert torch.equal(first.ids, elsewhere(model.experts))
     assert torch.equal(read(model, second), once) and not torch.allclose(once, read(model))
 
@@ -86,7 +86,7 @@ def test_tokens_that_nobody_wrote_down_go_where_they_would(model: TransformersMo
     assert model.experts is not None
     own, given = written(model).ids, elsewhere(model.experts)
     given[:20] = -1
-    routes = Routes(model.experts, given, follow=True)
+    routes = Routes(model.experts, given, replay=True)
     hidden = read(model, routes)
     assert torch.equal(routes.ids[:20], own[:20]) and torch.equal(routes.ids[20:], given[20:])
     assert torch.equal(hidden[:20], read(model)[:20])  # the prompt sees nothing of its answers
@@ -98,7 +98,7 @@ def test_layers_forwarded_again_are_told_again(model: TransformersModel) -> None
     for recompute in (False, True):
         it = copy.deepcopy(model)
         it.recompute = recompute
-        routes = Routes(it.experts or Experts(0, 0, 0), elsewhere(model.experts), follow=True, weigh=True)
+        routes = Routes(it.experts or Experts(0, 0, 0), elsewhere(model.experts), replay=True, keep_logits=True)
         hidden = read(it, routes)
         beside = sum((x.softmax(-1)[:, 0].sum() for x in routes.logits.values()), start=torch.zeros(()))
         torch.autograd.backward([hidden.pow(2).sum(), beside])
@@ -121,10 +121,10 @@ def test_a_copy_hears_for_itself(model: TransformersModel) -> None:
 def test_lines_of_bytes() -> None:
     experts = Experts(routers=2, each=3, count=300)
     ids = torch.randint(0, 300, (5, 2, 3), generator=torch.Generator().manual_seed(0)).to(torch.int16)
-    lines = experts.written(ids)
+    lines = experts.encode(ids)
     assert len(lines) == 5 and all(len(line) == 12 for line in lines)
-    assert torch.equal(torch.from_numpy(experts.read(lines)), ids)
-    assert experts.read((b"", lines[3])).tolist() == [[[-1] * 3] * 2, ids[3].tolist()]
+    assert torch.equal(torch.from_numpy(experts.decode(lines)), ids)
+    assert experts.decode((b"", lines[3])).tolist() == [[[-1] * 3] * 2, ids[3].tolist()]
 
 
 @pytest.mark.parametrize("kind", ["Mixtral", "Qwen2Moe", "Olmoe"])

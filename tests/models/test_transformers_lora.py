@@ -104,7 +104,7 @@ def test_we_find_the_same_model_in_what_peft_writes(tmp_path: Path) -> None:
     ("name", "targets", "told", "fix"),
     [
         ("gpt2", ("q_proj",), "no linear layer is called 'q_proj'", "the model has c_attn, c_proj, c_fc"),
-        ("gpt2", ("wte",), "'wte' makes up the head or the embedding", "leave it out"),
+        ("gpt2", ("wte",), "'wte' is the head or the embedding", "leave it out"),
         ("gpt2", ("h",), "no linear layer is called 'h'", "c_attn"),
         ("qwen3 moe", Lora().targets, "the experts of a mixture", "the model has q_proj, k_proj, v_proj, o_proj"),
         ("qwen3 moe", ("experts",), "the experts of a mixture", "q_proj, k_proj, v_proj, o_proj"),
@@ -131,11 +131,11 @@ def test_adapters_beside_experts_are_refused(targets: object, tmp_path: Path) ->
     settings = peft.LoraConfig(r=2, target_modules=targets, task_type="CAUSAL_LM")
     theirs = peft.get_peft_model(load(base(tmp_path, "qwen3 moe")), settings)
     theirs.save_pretrained(tmp_path / "theirs")
-    with pytest.raises(BadData, match="is no plain LoRA") as error:
+    with pytest.raises(BadData, match="is not a plain LoRA") as error:
         read_model(tmp_path / "theirs")
     assert "target_parameters" in error.value.evidence and "merge" in error.value.fix
     config = tmp_path / "theirs" / "adapter_config.json"
     named = {"target_modules": ["gate_proj", "up_proj", "down_proj"], "target_parameters": None}
     config.write_text(json.dumps(json.loads(config.read_text()) | named))  # as it was named when experts were layers
-    with pytest.raises(BadData, match="is no plain LoRA"):
+    with pytest.raises(BadData, match="is not a plain LoRA"):
         read_model(tmp_path / "theirs")

@@ -180,7 +180,7 @@ def test_a_model_without_checkpointing_says_so(tmp_path: Path) -> None:
     model = read_model(tmp_path)
     assert isinstance(model, TransformersModel)
     model._layers = list  # pyright: ignore[reportAttributeAccessIssue]
-    with pytest.raises(Usage, match="cannot forward its layers again"):
+    with pytest.raises(Usage, match="cannot recompute its layers"):
         model.recompute = True
 
 

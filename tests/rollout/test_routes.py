@@ -59,7 +59,7 @@ def routes_match(model: TransformersModel, b: Batch) -> bool:
     for sample, lines, alone in zip(b.samples, b.routes, mixtures.alone(model, b)):
         assert len(lines) == len(sample.context) + len(sample.tokens) - 1
         for number, (_, experts) in enumerate(alone):
-            if model.experts.read(lines)[:, number].tolist() != experts.tolist():
+            if model.experts.decode(lines)[:, number].tolist() != experts.tolist():
                 return False
     return True
 

@@ -162,7 +162,7 @@ def test_no_recipe_says_it(text: str, model: Path, capsys: pytest.CaptureFixture
 
 def test_code_in_another_place_is_not_fetched(model: Path) -> None:
     change(model, auto_map={"AutoModelForCausalLM": "somebody/else--modeling_x.XForCausalLM"})
-    with pytest.raises(BadData, match="has its code elsewhere"):
+    with pytest.raises(BadData, match="has its code in another repository"):
         read_model(model, trust_remote_code=True)
     assert not Path("seen").exists()
 

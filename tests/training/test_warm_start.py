@@ -269,7 +269,7 @@ def test_what_cannot_be(capsys: pytest.CaptureFixture[str]) -> None:
     for words, code, what, fix in (
         (["--warm_start.demonstrations", "nowhere.jsonl"], 3, "there is no file nowhere.jsonl", "shown.jsonl"),
         (["--warm_start.demonstrations", "empty.jsonl"], 3, "empty.jsonl holds no demonstration", '{"prompt"'),
-        (["--warm_start.demonstrations", long], 3, "sees at most 128 tokens", "drop long prompts"),
+        (["--warm_start.demonstrations", long], 3, "takes at most 128 tokens", "drop long prompts"),
         (["--warm_start.demonstrations", shown, "--warm_start.steps", "0"], 2, "steps is 0", "at least 1"),
         (["--warm_start.demonstrations", shown, "--warm_start.per_step", "0"], 2, "per_step is 0", "at least 1"),
         (["--warm_start.steps", "3"], 2, "WarmStart needs demonstrations", "say demonstrations"),

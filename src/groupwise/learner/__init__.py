@@ -1,4 +1,4 @@
-"""From a scalar to new weights: forward, microbatches, optimizer, and the models beside the policy."""
+"""The learner: forward, microbatches, backward, optimizer, and side models."""
 
 from groupwise.data.rooms import open_room
 

@@ -1,4 +1,4 @@
-"""How gradients become new weights: AdamW, a schedule for its learning rate, and a bound on the gradient's norm."""
+"""AdamW with learning-rate schedule, gradient clipping, and float32 master weights."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -13,10 +13,10 @@ __all__ = ["AdamW"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdamW:
-    """AdamW (arXiv:1711.05101). `clip` bounds the global norm of a step's gradient.
+    """Settings of AdamW (arXiv:1711.05101). `clip` bounds the global norm of a step's gradient.
 
-    The rate rises in a line over the first `warmup` optimizer steps, then stays (`constant`) or falls to 0 at the end
-    of the run (`linear`, `cosine`).
+    The learning rate rises linearly over the first `warmup` optimizer steps. Then it stays (`constant`) or falls to 0
+    at the end of the run (`linear`, `cosine`).
 
     >>> a = AdamW(lr=1.0, warmup=2, decay="linear")
     >>> [a.rate(step, 6) for step in range(6)]
@@ -32,8 +32,8 @@ class AdamW:
     decay: Literal["constant", "linear", "cosine"] = "constant"
 
     def __post_init__(self) -> None:
-        sound = self.clip > 0 and self.eps > 0 and self.warmup >= 0 and all(0 <= beta < 1 for beta in self.betas)
-        if not (sound and 0 <= self.lr < math.inf and 0 <= self.weight_decay < math.inf):
+        valid = self.clip > 0 and self.eps > 0 and self.warmup >= 0 and all(0 <= beta < 1 for beta in self.betas)
+        if not (valid and 0 <= self.lr < math.inf and 0 <= self.weight_decay < math.inf):
             raise ValueError(f"{self}\nneeds lr, weight_decay and warmup >= 0, eps and clip > 0, 0 <= betas < 1")
 
     def rate(self, step: int, steps: int) -> float:
@@ -42,16 +42,16 @@ class AdamW:
             return self.lr * (step + 1) / self.warmup
         if self.decay == "constant":
             return self.lr
-        gone = min(1.0, (step - self.warmup) / max(1, steps - self.warmup))
-        return self.lr * (1 - gone if self.decay == "linear" else 0.5 * (1 + math.cos(math.pi * gone)))
+        progress = min(1.0, (step - self.warmup) / max(1, steps - self.warmup))
+        return self.lr * (1 - progress if self.decay == "linear" else 0.5 * (1 + math.cos(math.pi * progress)))
 
 
 class Optimizer:
-    """AdamW at work on a model's parameters, with a float32 master copy of each that has half precision.
+    """AdamW on a model's parameters, with a float32 master copy of each half-precision parameter.
 
-    What a step adds below the last bit of a half-precision weight (1/256 of it) stays in the master; the weight is the
-    master, rounded. A float32 or float64 parameter is its own master. `torch.optim.AdamW(fused=True)` gives the same
-    bits, but takes a second to import on its way what it never uses here.
+    An update below the last bit of a half-precision weight (1/256 of it) stays in the master; the weight is the master,
+    rounded. A float32 or float64 parameter is its own master. `torch.optim.AdamW(fused=True)` gives the same bits, but
+    spends a second on imports that are unused here.
     """
 
     def __init__(self, parameters: Iterable[Tensor], settings: AdamW) -> None:
@@ -59,24 +59,24 @@ class Optimizer:
         self.weights = tuple(parameters)
         self.masters = tuple(w.detach().float() if w.dtype.itemsize < 4 else w for w in self.weights)
         self._moments = tuple((torch.zeros_like(m), torch.zeros_like(m)) for m in self.masters)
-        self._counts = tuple(torch.zeros((), device=m.device) for m in self.masters)  # steps that each has seen
+        self._counts = tuple(torch.zeros((), device=m.device) for m in self.masters)  # steps of each
 
     @property
     def gradients(self) -> list[Tensor]:
-        """Those of the masters, where there are any yet."""
+        """The gradients of the masters that have one."""
         return [m.grad for m in self.masters if m.grad is not None]
 
     def gather(self) -> None:
-        """Add the gradients of a microbatch to those of the microbatches before it, in the masters' precision."""
+        """Accumulate a microbatch's gradients in the masters' precision."""
         for weight, master in zip(self.weights, self.masters):
             if master is not weight and weight.grad is not None:
-                more = weight.grad.to(master.dtype)
-                master.grad = more if master.grad is None else master.grad.add_(more)
+                grad = weight.grad.to(master.dtype)
+                master.grad = grad if master.grad is None else master.grad.add_(grad)
                 weight.grad = None
 
     @torch.no_grad()
     def step(self, rate: float, norm: float) -> None:
-        """New weights from the gathered gradients, whose global norm is `norm`."""
+        """Update the weights from the accumulated gradients, whose global norm is `norm`."""
         at = [i for i, m in enumerate(self.masters) if m.grad is not None]
         masters, counts = [self.masters[i] for i in at], [self._counts[i] for i in at]
         total = torch.tensor(norm, dtype=masters[0].dtype)
@@ -101,22 +101,23 @@ class Optimizer:
             if master is not weight:
                 weight.copy_(master)
 
-    def forget(self) -> None:
-        """The gradients, once a step is taken or given up."""
+    def zero_grad(self) -> None:
+        """Drop all gradients, after a step was taken or skipped."""
         for x in (*self.weights, *self.masters):
             x.grad = None
 
     def state(self) -> dict[str, Tensor]:
-        """Tensors from which `restore` goes on to the bit; the weights themselves are the model's to keep."""
-        kept: dict[str, Tensor] = {}
+        """Tensors from which `restore` continues with equal bits. The weights are not among them."""
+        state: dict[str, Tensor] = {}
         for i, (weight, master) in enumerate(zip(self.weights, self.masters)):
-            kept |= {f"{i}.step": self._counts[i], f"{i}.exp_avg": self._moments[i][0]}
-            kept[f"{i}.exp_avg_sq"] = self._moments[i][1]
+            state |= {f"{i}.step": self._counts[i], f"{i}.exp_avg": self._moments[i][0]}
+            state[f"{i}.exp_avg_sq"] = self._moments[i][1]
             if master is not weight:
-                kept[f"{i}.master"] = master
-        return kept
+                state[f"{i}.master"] = master
+        return state
 
     @torch.no_grad()
-    def restore(self, kept: Mapping[str, Tensor]) -> None:
-        for name, own in self.state().items():
-            own.copy_(kept[name])
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Copy the tensors of `state()` back."""
+        for name, tensor in self.state().items():
+            tensor.copy_(state[name])

@@ -1,4 +1,4 @@
-"""Which samples make a step, and which microbatches of it fit in memory: decided once, from lengths alone."""
+"""Plan an iteration: its optimizer steps and their microbatches, from lengths alone."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from groupwise.data import Batch, Couples
 __all__ = ["StepPlan", "make_plan", "measure_plan"]
 
 Microbatch = tuple[int, ...]
-"""Numbers of samples, in the batch that was cut."""
+"""Indices of samples in the planned batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +38,10 @@ def make_plan(
     or samples are dealt. A microbatch holds at most `microbatch_tokens` tokens, equal contexts counted once; a longer
     sample is a microbatch alone. Where the objective couples a group, no microbatch and no step splits a group.
     """
-    rollout = batch.rollouts.index[batch.groups.index].tolist()
+    rollouts = batch.rollouts.index[batch.groups.index].tolist()
     members: dict[int, list[int]] = {}
-    for sample, number in enumerate(rollout):
-        members.setdefault(number, []).append(sample)
+    for sample, rollout in enumerate(rollouts):
+        members.setdefault(rollout, []).append(sample)
     if shuffle == "prompts":
         units = list(members.values())
         per_step = size
@@ -49,7 +49,9 @@ def make_plan(
         if couples == "group":
             raise ValueError("the objective couples whole groups: shuffle prompts, not samples")
         units = [[i] for i in range(len(batch))]
-        per_step = max(1, -(-size * len(batch) // max(1, batch.rollouts.count)))  # up: unequal prompts add no step
+        per_step = max(
+            1, -(-size * len(batch) // max(1, batch.rollouts.count))
+        )  # rounded up, so that rollouts of unequal size add no step
     order = permutation(len(units))
     dealt = [[i for u in order[k : k + per_step] for i in units[u]] for k in range(0, len(units), per_step)]
     whole = batch.groups.index.tolist() if couples == "group" else list(range(len(batch)))
@@ -60,33 +62,34 @@ def make_plan(
 def measure_plan(steps: Sequence[StepPlan], batch: Batch, *, microbatch_tokens: int) -> tuple[StepPlan, ...]:
     """The plan of an epoch's measures: the first step as planned, all others in as few microbatches as fit.
 
-    Only the first step meets the weights that were read, and there a ratio must be 1 to the bit.
+    Only the first step runs at the weights that computed the measures. Its ratio is exactly 1, which needs the same
+    microbatches.
     """
-    later = sorted(i for step in steps[1:] for i in step.samples)
-    rest = _microbatches(batch, later, list(range(len(batch))), microbatch_tokens)
-    return (*steps[:1], *([StepPlan(rest)] if rest else []))
+    samples = sorted(i for step in steps[1:] for i in step.samples)
+    later = _microbatches(batch, samples, list(range(len(batch))), microbatch_tokens)
+    return (*steps[:1], *([StepPlan(later)] if later else []))
 
 
 def _microbatches(batch: Batch, samples: list[int], whole: list[int], microbatch_tokens: int) -> tuple[Microbatch, ...]:
-    """The samples of a step dealt into microbatches in order, so that those with equal contexts stay side by side."""
+    """Split a step's samples into microbatches in order, so that equal contexts stay together."""
     microbatches: list[list[int]] = []
     contexts: set[tuple[int, ...]] = set()
-    held = 0
+    tokens = 0
     start = 0
     while start < len(samples):
         end = start + 1
         while end < len(samples) and whole[samples[end]] == whole[samples[start]]:
             end += 1
         block = samples[start:end]
-        fresh = {batch.samples[i].context for i in block}
-        own = sum(len(batch.samples[i].tokens) for i in block)
-        cost = own + sum(len(c) for c in fresh - contexts)
-        if not microbatches or held + cost > microbatch_tokens:
+        block_contexts = {batch.samples[i].context for i in block}
+        answers = sum(len(batch.samples[i].tokens) for i in block)
+        cost = answers + sum(len(c) for c in block_contexts - contexts)
+        if not microbatches or tokens + cost > microbatch_tokens:
             microbatches.append([])
-            contexts, held = set(), 0
-            cost = own + sum(len(c) for c in fresh)
+            contexts, tokens = set(), 0
+            cost = answers + sum(len(c) for c in block_contexts)
         microbatches[-1].extend(block)
-        contexts |= fresh
-        held += cost
+        contexts |= block_contexts
+        tokens += cost
         start = end
     return tuple(tuple(microbatch) for microbatch in microbatches)

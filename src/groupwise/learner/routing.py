@@ -1,4 +1,4 @@
-"""The experts of a mixture under training: whose choice of them counts, and how evenly they are used."""
+"""Training a mixture of experts: replay of expert choices, and the load-balancing loss."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,11 +17,11 @@ __all__ = ["Routing", "check_routing", "mixture"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routing:
-    """What is done about the experts of a mixture.
+    """Router replay and load balancing of a mixture of experts.
 
-    `replay` sends the tokens of an iteration's steps to the experts that were chosen by the old policy, in the
-    `learner`'s reading (R2, arXiv:2512.01374) or by the `engine` when it sampled (R3, arXiv:2510.11370; the old
-    log-probs then go there, too). The weights of the experts are the current router's, so that it still learns.
+    `replay` sends the tokens of an iteration's steps to the experts that the old policy chose: in the `learner`, as it
+    computed the old log-probs (R2, arXiv:2512.01374), or in the `engine`, as it sampled (R3, arXiv:2510.11370; the old
+    log-probs then use these experts, too). The current router computes the experts' weights, so it still learns.
     `balance` is the coefficient of the load-balancing loss (Switch, arXiv:2101.03961, equations 4 to 6); 0: none. The
     configuration of Qwen3-MoE calls it `router_aux_loss_coef`.
     """
@@ -31,60 +31,60 @@ class Routing:
 
     def __post_init__(self) -> None:
         if not 0 <= self.balance < float("inf"):
-            raise ValueError(f"balance is {self.balance}\ntake a coefficient from 0 on, such as 0.001")
+            raise ValueError(f"balance is {self.balance}\ntake a coefficient of at least 0, such as 0.001")
 
 
 class RoutedForward:
-    """One microbatch's way through the experts: pass it to `forward`, then ask it."""
+    """One microbatch's forward through a mixture: pass it to `forward`, then read its routes."""
 
-    def __init__(self, experts: Experts, *, follow: bool = False, weigh: bool = False) -> None:
-        self.experts, self.follow, self.weigh = experts, follow, weigh
+    def __init__(self, experts: Experts, *, replay: bool = False, keep_logits: bool = False) -> None:
+        self.experts, self.replay, self.keep_logits = experts, replay, keep_logits
 
     def __call__(self, model: Any, batch: Batch, layout: Shared) -> Float[Tensor, "n width"]:
-        """Hidden states of the layout, its tokens sent where `batch.routes` says, if they are to follow that."""
+        """Hidden states of the layout; with `replay`, tokens go to the experts in `batch.routes`."""
         self.rows, device = rows_of(batch, layout), layout.tokens.device
-        given = None
+        recorded = None
         if any(batch.routes):
-            known = np.full((len(layout.tokens), self.experts.routers, self.experts.each), -1, np.int16)
+            ids = np.full((len(layout.tokens), self.experts.routers, self.experts.each), -1, np.int16)
             for lines, rows in zip(batch.routes, self.rows):
-                known[rows[: len(lines)]] = self.experts.read(lines[: len(rows)])
-            given = torch.from_numpy(known).to(device)
-        self.routes = Routes(self.experts, given, follow=self.follow, weigh=self.weigh)
+                ids[rows[: len(lines)]] = self.experts.decode(lines[: len(rows)])
+            recorded = torch.from_numpy(ids).to(device)
+        self.routes = Routes(self.experts, recorded, replay=self.replay, keep_logits=self.keep_logits)
         self.uses = torch.tensor([r for rows in self.rows for r in rows], dtype=torch.long, device=device)
         self.uses = self.uses.bincount(minlength=len(layout.tokens))  # a shared token counts for each of its samples
         return model(layout.tokens, layout, routes=self.routes)
 
-    def written(self) -> list[tuple[bytes, ...]]:
-        """Where each sample's tokens went."""
-        lines = self.experts.written(self.routes.ids) if len(self.uses) else ()
+    def encoded_routes(self) -> list[tuple[bytes, ...]]:
+        """The experts of each sample's tokens, encoded as `batch.routes` holds them."""
+        lines = self.experts.encode(self.routes.ids) if len(self.uses) else ()
         return [tuple(lines[r] for r in rows) for rows in self.rows]
 
     @torch.no_grad()
     def changed(self) -> tuple[int, int]:
-        """Choices of the routers that were not made when the routes were written, and of how many that are known."""
-        given = self.routes.given
-        if given is None:
+        """The number of router choices that differ from the recorded ones, and the number of recorded choices."""
+        recorded = self.routes.recorded
+        if recorded is None:
             return 0, 0
-        changed, known = 0, self.uses * (given[:, 0, 0] >= 0)
+        changed, uses = 0, self.uses * (recorded[:, 0, 0] >= 0)
         for number, chosen in self.routes.chosen.items():
-            new = (chosen[:, :, None] != given[:, number, None, :]).all(-1).sum(-1)
-            changed += int((new * known).sum())
-        return changed, int(known.sum()) * self.experts.routers * self.experts.each
+            new = (chosen[:, :, None] != recorded[:, number, None, :]).all(-1).sum(-1)
+            changed += int((new * uses).sum())
+        return changed, int(uses.sum()) * self.experts.routers * self.experts.each
 
     @torch.no_grad()
     def load(self) -> Float[Tensor, "routers count"]:
-        """How many tokens went to each expert."""
+        """The number of tokens that each expert computed."""
         load = torch.zeros(self.experts.routers, self.experts.count, dtype=torch.float64, device=self.uses.device)
         uses = self.uses.double()[:, None].expand(-1, self.experts.each)
-        for number, sent in self.routes.sent.items():
-            load[number].index_add_(0, sent.flatten(), uses.flatten())
+        for number, used in self.routes.used.items():
+            load[number].index_add_(0, used.flatten(), uses.flatten())
         return load
 
     def balance(self, load: Float[Tensor, "routers count"], tokens: int) -> Float[Tensor, ""]:
         """This microbatch's part of `count * sum over experts of (token share) (mean probability)`, mean over routers.
 
-        In the graph through the probabilities alone, in which it is linear: with `load` and `tokens` of the whole step,
-        microbatches add up to the step. transformers pools the routers first, so that one may make up for another.
+        Only the probabilities are in the graph. The loss is linear in them: with `load` and `tokens` of the whole step,
+        microbatches add up to the step. transformers pools all routers first, so one router can offset another.
         """
         total = torch.zeros((), device=load.device)
         for number, logits in self.routes.logits.items():
@@ -95,9 +95,9 @@ class RoutedForward:
 
 
 class StepRouting:
-    """All trips of one step: what its routers chose, and the loss that evens out their load.
+    """Router statistics and the load-balancing loss of one step.
 
-    Every token that a sample's log-probs depend on counts once for that sample, its prompt's tokens, too.
+    A token counts once for every sample whose log-probs depend on it; a prompt's tokens count, too.
     """
 
     def __init__(self, model: Any, routing: Routing, microbatches: Sequence[Batch]) -> None:
@@ -107,57 +107,57 @@ class StepRouting:
         self._load: Tensor | None = None
         self._tokens = sum(len(s.context) + len(s.tokens) - 1 for b in microbatches for s in b.samples if s.tokens)
         if self.experts is not None and routing.balance and len(microbatches) > 1:
-            self._load = sum(self._counted(model, microbatch) for microbatch in microbatches)  # type: ignore[assignment]
+            self._load = sum(self._microbatch_load(model, b) for b in microbatches)  # type: ignore[assignment]
 
     def forward_pass(self) -> RoutedForward | None:
-        """For the next microbatch; None where there are no experts."""
+        """The routed forward of the next microbatch; None for a dense model."""
         if self.experts is None:
             return None
-        return RoutedForward(self.experts, follow=self.routing.replay != "none", weigh=self.routing.balance > 0)
+        return RoutedForward(self.experts, replay=self.routing.replay != "none", keep_logits=self.routing.balance > 0)
 
-    def add(self, trip: RoutedForward | None) -> Float[Tensor, ""] | None:
-        """What a microbatch that was forwarded adds to the loss beside its objective; None if nothing."""
-        if trip is None:
+    def add(self, routed: RoutedForward | None) -> Float[Tensor, ""] | None:
+        """Count a forwarded microbatch; return its load-balancing loss times its coefficient, None if there is none."""
+        if routed is None:
             return None
-        changed, choices = trip.changed()
+        changed, choices = routed.changed()
         self.changed, self.choices = self.changed + changed, self.choices + choices
-        if not self.routing.balance or not len(trip.uses):
+        if not self.routing.balance or not len(routed.uses):
             return None
-        load = trip.load() if self._load is None else self._load
-        part = trip.balance(load, self._tokens)
+        load = routed.load() if self._load is None else self._load
+        part = routed.balance(load, self._tokens)
         self.balance += float(part.detach())
         return self.routing.balance * part
 
     @torch.no_grad()
-    def _counted(self, model: Any, microbatch: Batch) -> Tensor:
+    def _microbatch_load(self, model: Any, microbatch: Batch) -> Tensor:
         """Tokens per expert: the load of the whole step is needed before its first microbatch has a gradient."""
-        trip = self.forward_pass()
-        assert trip is not None
+        routed = self.forward_pass()
+        assert routed is not None
         contexts, tokens = zip(*((s.context, s.tokens) for s in microbatch.samples))
-        trip(model, microbatch, Shared.of(contexts, tokens, device=microbatch.place.device))
-        return trip.load()
+        routed(model, microbatch, Shared.of(contexts, tokens, device=microbatch.place.device))
+        return routed.load()
 
 
 def check_routing(routing: Routing, experts: Experts | None) -> None:
-    """That a model has the experts that a method speaks of. Raises `Usage`."""
+    """Raise Usage if a method configures routing and the model has no known routers."""
     if routing == Routing() or experts is not None:
         return
     raise Usage(
-        "method.routing is for mixtures of experts, and this model has no routers that are known",
-        evidence=f"{routing}; a known router weighs the experts of its choice by a softmax, and all layers' are alike",
+        "method.routing is for mixtures of experts, and this model has no known routers",
+        evidence=f"{routing}; a known router weights its experts by a softmax, and all layers' routers are alike",
         fix="leave method.routing out, or take a mixture such as Qwen3-MoE or Mixtral",
     )
 
 
 def mixture(model: Any) -> Experts | None:
-    """The experts of a model whose routing can be written down and replayed."""
+    """The experts of a model whose routing can be recorded and replayed; None for any other model."""
     return getattr(model, "experts", None)
 
 
 def rows_of(batch: Batch, layout: Shared) -> list[list[int]]:
-    """Where in the layout each sample's context and tokens stand, in their order; its last token stands nowhere."""
+    """The packed index of each token of a sample's context and answer, in order, without the answer's last token."""
     rows, source, first = [], layout.source.tolist(), 0
     for sample in batch.samples:
-        own, first = source[first : first + len(sample.tokens)], first + len(sample.tokens)
-        rows.append([*range(own[0] - len(sample.context) + 1, own[0] + 1), *own[1:]] if own else [])
+        indices, first = source[first : first + len(sample.tokens)], first + len(sample.tokens)
+        rows.append([*range(indices[0] - len(sample.context) + 1, indices[0] + 1), *indices[1:]] if indices else [])
     return rows

@@ -1,4 +1,4 @@
-"""Models beside the policy: where their weights come from."""
+"""Side models: models beside the policy, such as the reference model."""
 
 from dataclasses import dataclass
 
@@ -7,4 +7,4 @@ __all__ = ["InitialPolicy"]
 
 @dataclass(frozen=True, slots=True)
 class InitialPolicy:
-    """The policy as it stood when the run began, never changed: the usual reference."""
+    """A frozen copy of the policy at the start of the run: the usual reference model."""

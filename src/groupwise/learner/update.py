@@ -1,4 +1,4 @@
-"""A scalar to new weights: read what formulas need, forward microbatch by microbatch, step, remember."""
+"""The learner: compute measures, run forward and backward per microbatch, take the optimizer step."""
 
 import copy
 import math
@@ -25,12 +25,12 @@ M = TypeVar("M", bound=torch.nn.Module)
 PLAIN = Routing()
 OLD = Logp("policy")
 NO_TOKEN = "no token is trained"
-"""Why a step was skipped whose tokens were all masked."""
+"""The reason of a step that was skipped because all its tokens were masked."""
 
 
 @runtime_checkable
 class Loss(Protocol):
-    """What the learner knows of an objective: constants of the whole step, then a scalar a microbatch."""
+    """The learner's view of an objective: constants of the whole step, then one scalar per microbatch."""
 
     def prepare(self, step: Batch) -> Batch: ...
 
@@ -39,10 +39,10 @@ class Loss(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
-    """One optimizer step as it happened. `batch` is the whole step with the log-probs it was taken at, without graph.
+    """The result of one optimizer step. `batch` is the whole step with its new log-probs, detached.
 
-    `skipped` says why the weights were left alone: empty where they moved. Of `choices` of experts `changed` are
-    not the old policy's; `balance` is the load-balancing loss, without its coefficient.
+    `skipped` is the reason why the weights did not change, empty if they did. `changed` of `choices` expert choices
+    differ from the old policy's. `balance` is the load-balancing loss without its coefficient.
     """
 
     batch: Batch
@@ -57,9 +57,10 @@ class StepResult:
 
 
 class Learner:
-    """A model under training: the only owner of weights, optimizer and side_models. It never sees a method's name.
+    """Trains the policy. It alone holds weights, optimizer and side models, and it never sees a method's name.
 
-    `steps` is how many optimizer steps the run will have, for the schedule of its rate; `version` counts publications.
+    `steps` is the number of optimizer steps of the run, for the learning-rate schedule. `version` counts the weights
+    that were published.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class Learner:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of its log-probs: at least float32, whatever the weights have."""
+        """The dtype of log-probs: at least float32."""
         return logprob_dtype(next(self.model.parameters()).dtype)
 
     def weights(self) -> dict[str, Tensor]:
@@ -102,39 +103,39 @@ class Learner:
     def compute_measures(
         self, batch: Batch, plan: Sequence[StepPlan], measures: frozenset[Measure], routing: Routing = PLAIN
     ) -> Batch:
-        """The batch with old log-probs and measures, computed on the microbatches of `plan` (see `ahead`).
+        """The batch with old log-probs and measures, computed on the microbatches of `plan` (see `measure_plan`).
 
-        `measures` without `Logp("policy")` and `Entropy()` leaves the policy's own forward out. With it goes a
-        mixture's choice of experts, which is written down unless the engine's is followed.
+        The policy is forwarded only if `measures` has `Logp("policy")` or `Entropy()`. That forward also records a
+        mixture's choice of experts, unless the engine's choice is replayed.
         """
         batch = batch.to(self.device).having(memory=dict(self.memories))
-        own = bool(measures & {OLD, Entropy()})
+        policy = bool(measures & {OLD, Entropy()})
         models = sorted(m.model for m in measures if isinstance(m, Logp) and m.model != "policy")
         order = [i for step in plan for i in step.samples]
         columns: dict[Measure, list[Tensor]] = {measure: [] for measure in (OLD, Entropy(), *map(Logp, models))}
         experts, routes = mixture(self.model), list(batch.routes)
         for microbatch in (microbatch for step in plan for microbatch in step.microbatches):
             part = batch.take(microbatch)
-            if own:
-                trip = RoutedForward(experts, follow=routing.replay == "engine") if experts else None
-                logp, entropy = forward(self.model, part, temperature=self.temperature, through=trip)
+            if policy:
+                routed = RoutedForward(experts, replay=routing.replay == "engine") if experts else None
+                logp, entropy = forward(self.model, part, temperature=self.temperature, through=routed)
                 columns[OLD].append(logp)
                 columns[Entropy()].append(entropy)
-                if trip is not None and routing.replay != "engine":
-                    for i, lines in zip(microbatch, trip.written()):
+                if routed is not None and routing.replay != "engine":
+                    for i, lines in zip(microbatch, routed.encoded_routes()):
                         routes[i] = lines
             for name in models:
                 columns[Logp(name)].append(forward(self.models[name], part, temperature=self.temperature)[0])
         back = _places(batch, order)
-        found = {measure: torch.cat(parts)[back] for measure, parts in columns.items() if parts}
-        return batch.having(logp_old=found.pop(OLD, batch.logp_old), measures=found, routes=tuple(routes))
+        values = {measure: torch.cat(parts)[back] for measure, parts in columns.items() if parts}
+        return batch.having(logp_old=values.pop(OLD, batch.logp_old), measures=values, routes=tuple(routes))
 
     def step(self, batch: Batch, step: StepPlan, objective: Loss, routing: Routing = PLAIN) -> StepResult:
-        """One optimizer step on these samples. A gradient that is not finite leaves the weights alone."""
+        """Take one optimizer step on these samples. With a gradient that is not finite, the weights do not change."""
         whole = objective.prepare(batch.take(step.samples))
         settings = self.optimizer.settings
         rate = settings.rate(self.steps_taken, self.steps)
-        loss, seen, traffic = self._backward(whole, step, objective, routing)
+        loss, forwarded, step_routing = self._backward(whole, step, objective, routing)
         norm = float(torch.nn.utils.get_total_norm(self.optimizer.gradients))
         skipped = ""
         if not math.isfinite(loss) or not math.isfinite(norm):
@@ -144,17 +145,17 @@ class Learner:
         else:
             self.optimizer.step(rate, norm)
             self.steps_taken += 1
-        self.optimizer.forget()
+        self.optimizer.zero_grad()
         return StepResult(
-            batch=seen,
+            batch=forwarded,
             loss=loss,
             grad_norm=norm,
             grad_norm_clipped=min(norm, settings.clip),
             learning_rate=rate,
             skipped=skipped,
-            changed=traffic.changed,
-            choices=traffic.choices,
-            balance=traffic.balance,
+            changed=step_routing.changed,
+            choices=step_routing.choices,
+            balance=step_routing.balance,
         )
 
     def _backward(
@@ -162,87 +163,88 @@ class Learner:
     ) -> tuple[float, Batch, StepRouting]:
         """Accumulate gradients by microbatch; return the loss, the step with its log-probs, and its routing."""
         parts = _microbatches(whole, step)
-        traffic = StepRouting(self.model, routing, parts)
+        step_routing = StepRouting(self.model, routing, parts)
         losses: list[Tensor] = []
         logps, entropies = [], []
         for part in parts:
-            trip = traffic.forward_pass()
-            logp, entropy = forward(self.model, part, temperature=self.temperature, through=trip)
+            routed = step_routing.forward_pass()
+            logp, entropy = forward(self.model, part, temperature=self.temperature, through=routed)
             old = part.logp_old if part.logp_old is not None else logp.detach()
             leaf = logp.detach().requires_grad_()
             scalar = objective(part.having(logp=leaf, logp_old=old))
             scalar.backward()
             assert leaf.grad is not None, "a loss depends on its log-probs"
-            beside = traffic.add(trip)
+            balance = step_routing.add(routed)
             # Every microbatch runs its backward pass, also with a zero gradient: under FSDP a backward pass gathers and
             # reduces weights, so ranks that decide by their own gradients would wait for each other for ever.
-            roots, slopes = ([logp], [leaf.grad]) if beside is None else ([logp, beside], [leaf.grad, None])
-            torch.autograd.backward(roots, slopes)
+            roots, grads = ([logp], [leaf.grad]) if balance is None else ([logp, balance], [leaf.grad, None])
+            torch.autograd.backward(roots, grads)
             self.optimizer.gather()
-            losses += [scalar.detach()] if beside is None else [beside.detach(), scalar.detach()]
+            losses += [scalar.detach()] if balance is None else [balance.detach(), scalar.detach()]
             logps.append(logp.detach())
             entropies.append(entropy)
-        loss = sum(map(float, losses), start=0.0)  # once a step: on a GPU each reading waits for all that was launched
+        loss = sum(map(float, losses), start=0.0)  # once per step: on a GPU, each float() synchronises
         logp = torch.cat(logps)
         old = whole.logp_old if whole.logp_old is not None else logp
-        return loss, whole.having(logp=logp, logp_old=old, measures={Entropy(): torch.cat(entropies)}), traffic
+        return loss, whole.having(logp=logp, logp_old=old, measures={Entropy(): torch.cat(entropies)}), step_routing
 
-    def _own(self, model: torch.nn.Module) -> dict[str, Tensor]:
-        """The tensors of the policy, or of a model beside it, that a run may change."""
-        weights = self.model.named_parameters(remove_duplicate=False)  # a tied one under each of its names
+    def _trained_tensors(self, model: torch.nn.Module) -> dict[str, Tensor]:
+        """The tensors of the policy, or of a side model, except those that are frozen in the policy."""
+        weights = self.model.named_parameters(remove_duplicate=False)  # a tied weight under each of its names
         frozen = {name for name, weight in weights if not weight.requires_grad}
         return {name: x for name, x in model.state_dict().items() if name not in frozen}
 
     def remember(self, batch: Batch, stats: Mapping[str, float]) -> None:
-        """After an iteration's last step: what the method's memories make of it."""
+        """Update the method's memories after an iteration's last step."""
         self.memories = {name: part(self.memories[name], batch, stats) for name, part in self.memory}
 
     def publish(self) -> int:
-        """A new version number for the weights as they stand."""
+        """Count a publication of the current weights and return its version number."""
         self.version += 1
         return self.version
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Tensors and JSON from which `restore` goes on to the bit. What is frozen stays where it was read from."""
-        tensors = {f"policy.{name}": x for name, x in self._own(self.model).items()}
+        """Tensors and JSON from which `restore` continues with equal bits. Frozen weights are not among them."""
+        tensors = {f"policy.{name}": x for name, x in self._trained_tensors(self.model).items()}
         for name, model in self.models.items():
-            tensors |= {f"beside.{name}.{key}": x for key, x in self._own(model).items()}
+            tensors |= {f"beside.{name}.{key}": x for key, x in self._trained_tensors(model).items()}
         tensors |= {f"optimizer.{name}": x for name, x in self.optimizer.state().items()}
         return tensors, {"taken": self.steps_taken, "version": self.version, "memories": self.memories}
 
     @torch.no_grad()
     def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-        places = [("policy.", self.model), *((f"beside.{name}.", model) for name, model in self.models.items())]
-        for prefix, model in places:
-            given, own = _under(prefix, tensors), self._own(model)
-            assert given.keys() == own.keys(), "a checkpoint of another model"
-            for name, x in own.items():
-                x.copy_(given[name])
-        self.optimizer.restore(_under("optimizer.", tensors))
+        """Copy the tensors and values of `state()` back."""
+        models = [("policy.", self.model), *((f"beside.{name}.", model) for name, model in self.models.items())]
+        for prefix, model in models:
+            saved, current = _with_prefix(prefix, tensors), self._trained_tensors(model)
+            assert saved.keys() == current.keys(), "a checkpoint of another model"
+            for name, x in current.items():
+                x.copy_(saved[name])
+        self.optimizer.restore(_with_prefix("optimizer.", tensors))
         self.steps_taken, self.version = state["taken"], state["version"]
         self.memories = dict(state["memories"])
 
 
 def _frozen(model: M) -> M:
-    """The model as it stands, never to change. Weights that are not trained are shared, not copied."""
+    """A frozen copy of the model. Weights that are not trained are shared, not copied."""
     shared = {id(weight): weight for weight in model.parameters() if not weight.requires_grad}
     return copy.deepcopy(model, shared).requires_grad_(False)
 
 
 def _microbatches(whole: Batch, step: StepPlan) -> list[Batch]:
-    """The microbatches of a step's own batch."""
+    """The batch of each microbatch of a step; `whole` is the step's batch."""
     if len(step.microbatches) == 1:
         return [whole]
     ends = list(accumulate(map(len, step.microbatches)))
     return [whole.take(range(end - len(microbatch), end)) for microbatch, end in zip(step.microbatches, ends)]
 
 
-def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _with_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): x for name, x in tensors.items() if name.startswith(prefix)}
 
 
 def _places(batch: Batch, order: Sequence[int]) -> Tensor:
-    """Where each token of the batch stands in the concatenation of its samples in `order`."""
+    """The index of each token of the batch in the concatenation of its samples in `order`."""
     numbers = torch.arange(batch.tokens, device=batch.place.device)
-    dealt = batch.having(place=numbers).take(order).place
-    return torch.empty_like(dealt).scatter_(0, dealt, numbers)
+    permuted = batch.having(place=numbers).take(order).place
+    return torch.empty_like(permuted).scatter_(0, permuted, numbers)

@@ -1,6 +1,6 @@
 # Made by tools/front_doors.py from the `__all__` of each file.
-from groupwise.models.blocks import blocked as blocked
-from groupwise.models.blocks import forget as forget
+from groupwise.models.blocks import drop_blocks as drop_blocks
+from groupwise.models.blocks import with_blocked_weights as with_blocked_weights
 from groupwise.models.checkpoint import Model as Model
 from groupwise.models.checkpoint import outline as outline
 from groupwise.models.checkpoint import read_model as read_model
@@ -15,7 +15,7 @@ from groupwise.models.files import base_name as base_name
 from groupwise.models.files import commit_of as commit_of
 from groupwise.models.files import find_model as find_model
 from groupwise.models.files import of_hub as of_hub
-from groupwise.models.files import own_code as own_code
+from groupwise.models.files import remote_code as remote_code
 from groupwise.models.keyed import Key as Key
 from groupwise.models.keyed import Purpose as Purpose
 from groupwise.models.keyed import keyed_random as keyed_random
@@ -26,9 +26,9 @@ from groupwise.models.keyed import picks as picks
 from groupwise.models.keyed import uniform as uniform
 from groupwise.models.layout import Shared as Shared
 from groupwise.models.lora import Lora as Lora
-from groupwise.models.lora import adapted as adapted
 from groupwise.models.lora import attach as attach
 from groupwise.models.lora import check_targets as check_targets
+from groupwise.models.lora import has_adapter as has_adapter
 from groupwise.models.lora import load_peft as load_peft
 from groupwise.models.lora import merge as merge
 from groupwise.models.lora import write_adapter as write_adapter

@@ -1,4 +1,4 @@
-"""Weights in blocks that products of few rows read fastest: what an engine forwards is few rows at a time."""
+"""Blocked copies of weights, for fast matrix products with few rows as the engine computes them."""
 
 import copy
 import platform
@@ -10,19 +10,19 @@ from torch import Tensor, nn
 
 from groupwise.models.decoder import Decoder
 
-__all__ = ["blocked", "forget"]
+__all__ = ["drop_blocks", "with_blocked_weights"]
 
 M = TypeVar("M", bound=nn.Module)
 
 LEAST = 1 << 16
-"""A weight of fewer numbers is multiplied as fast where it lies."""
+"""Smallest weight, in elements, that gains from blocks."""
 
 FEW = 16
-"""Rows that the blocks are laid out for. They serve any number, with the same bits a row."""
+"""Number of rows that the blocks are laid out for. Any number works, with the same bits per row."""
 
 
 class Blocked(nn.Module):
-    """What a linear layer computes, from a copy of its weight that is made when it is first asked and not held."""
+    """A linear layer with a blocked copy of its weight, made on first use and dropped by `drop_blocks`."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()
@@ -35,34 +35,35 @@ class Blocked(nn.Module):
         return torch.ops.mkldnn._linear_pointwise(x, self.blocks, self.bias, "none", [], "")
 
 
-def blocked(model: M) -> M:
-    """The same model for inference: its parameters themselves, but large float32 matrices are read from blocks.
+def with_blocked_weights(model: M) -> M:
+    """A twin of the model for inference: it shares the parameters, but multiplies large float32 matrices by blocks.
 
-    With oneDNN on x86, 16 rows times such a matrix take half the time; a model without any is returned as it is, and so
-    is every model elsewhere, and a compiled one. Who changes the parameters calls `forget` before the next forward.
+    With oneDNN on x86, 16 rows times such a matrix take half the time. Elsewhere, without such matrices, and for a
+    compiled model, the model itself is returned. After a change of the parameters, call `drop_blocks` before the next
+    forward.
     """
-    own = [*model.parameters(), *model.buffers()]
-    if not any(map(gains, own)) or (isinstance(model, Decoder) and model.compiled):
+    tensors = [*model.parameters(), *model.buffers()]
+    if not any(map(gains, tensors)) or (isinstance(model, Decoder) and model.compiled):
         return model
-    twin = copy.deepcopy(model, {id(x): x for x in own})
+    twin = copy.deepcopy(model, {id(x): x for x in tensors})
     for module in twin.modules():
         for name, part in module._modules.items():
             if type(part) is nn.Linear and gains(part.weight):
                 module._modules[name] = Blocked(part.weight, part.bias)
     if isinstance(twin, Decoder) and twin.lm_head is None and gains(twin.unembedding):
-        twin.lm_head = Blocked(twin.unembedding, None)  # and the tied one is a matrix of its own to the products
+        twin.lm_head = Blocked(twin.unembedding, None)  # the twin's head no longer shares the embedding
     return twin
 
 
-def forget(model: nn.Module) -> None:
-    """Let go of all blocks."""
+def drop_blocks(model: nn.Module) -> None:
+    """Free all blocked copies; they are made again on the next use."""
     for module in model.modules():
         if isinstance(module, Blocked):
             module.blocks = None
 
 
 def gains(weight: Tensor) -> bool:
-    """Whether products with it are quicker from blocks, on this machine."""
+    """Whether products with this weight are faster from blocks on this machine."""
     x86 = platform.machine().lower() in ("x86_64", "amd64")
-    here = x86 and torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
-    return here and weight.device.type == "cpu" and weight.dtype == torch.float32 and weight.numel() >= LEAST
+    available = x86 and torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
+    return available and weight.device.type == "cpu" and weight.dtype == torch.float32 and weight.numel() >= LEAST

@@ -1,4 +1,4 @@
-"""Decoders in the Hugging Face layout: config.json, generation_config.json, model.safetensors."""
+"""Read and write model directories in the Hugging Face layout: config.json, model.safetensors and others."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from groupwise.data import BadData, visible
 from groupwise.models.decoder import Decoder, Shape, Sizes
-from groupwise.models.families import beyond, config_of, shape_of
+from groupwise.models.families import config_of, shape_of, unsupported
 from groupwise.models.fields import short
 from groupwise.models.files import base_directory, listing, read_json
 from groupwise.models.lora import read_adapter
@@ -34,10 +34,10 @@ HEAD = "lm_head.weight"
 
 
 def read_shape(path: Path | str, *, context: int = 0, trust_remote_code: bool = False) -> Sizes:
-    """The shape of the model in a directory, from config.json alone: a `Shape` where the decoder is native.
+    """The shape of the model in a directory, from config.json alone. A `Shape` if our decoder computes it.
 
-    `context` is the most tokens that will be used at once; `trust_remote_code` executes Python of a directory that
-    brings its own. BadData for a model that cannot be used exactly.
+    `context` is the longest sequence in use, in tokens. `trust_remote_code` executes Python files of a directory that
+    ships its own code. BadData for a model that cannot be computed exactly.
     """
     path = base_directory(Path(path))
     if not os.path.isdir(path):
@@ -45,7 +45,7 @@ def read_shape(path: Path | str, *, context: int = 0, trust_remote_code: bool = 
     config = read_json(path / "config.json")
     _refuse(path, config, trust_remote_code)
     try:
-        if config.get("auto_map") or beyond(config):
+        if config.get("auto_map") or unsupported(config):
             shape: Sizes = transformers_sizes(path, trust_remote_code=trust_remote_code)
         else:
             shape = shape_of(config)
@@ -53,11 +53,11 @@ def read_shape(path: Path | str, *, context: int = 0, trust_remote_code: bool = 
         raise BadData(f"{path / 'config.json'} lacks {error.args[0]}", fix="fetch the file again") from error
     except (TypeError, ValueError, OverflowError) as error:
         raise BadData(
-            f"{path / 'config.json'} describes no decoder", evidence=str(error), fix="fetch the file again"
+            f"{path / 'config.json'} does not describe a decoder", evidence=str(error), fix="fetch the file again"
         ) from error
     if context > shape.positions:
         raise BadData(
-            f"the model in {path} sees at most {shape.positions} tokens at once",
+            f"the model in {path} takes at most {shape.positions} tokens at once",
             evidence=f"prompt and answer may have {context}",
             fix="lower sampling.max_tokens or drop long prompts",
         )
@@ -73,28 +73,29 @@ def read_model(
     seed: int = 0,
     trust_remote_code: bool = False,
 ) -> Model:
-    """The model in a directory: our decoder where it computes it exactly, else transformers' own modules.
+    """The model in a directory: our decoder if it computes the model exactly, else transformers' modules.
 
-    Of an adapter, its base with the adapter beside it, which alone is trained. A fresh one has weights drawn from
-    `seed`. BadData, naming what is wrong, for whatever is not exactly what its config.json describes.
+    For an adapter's directory: its base with the adapter attached, which alone is trained. A fresh model has weights
+    drawn from `seed`. BadData names every difference between the files and config.json.
     """
-    given = Path(path)
-    path = base_directory(given)
+    directory = Path(path)
+    path = base_directory(directory)
     shape = read_shape(path, context=context, trust_remote_code=trust_remote_code)
     if isinstance(shape, Shape):
         model: Model = _read_decoder(path, shape, dtype, device, seed)
     else:
         if not weight_files(path):
-            what, fix = f"the model in {path} is fresh, and not a native one", "describe a Llama, Mistral or Qwen"
-            raise BadData(what, evidence=beyond(read_json(path / "config.json")), fix=fix)
+            what = f"the model in {path} has no weights, and our decoder does not support its config.json"
+            evidence, fix = unsupported(read_json(path / "config.json")), "describe a Llama, Mistral or Qwen model"
+            raise BadData(what, evidence=evidence, fix=fix)
         model = read_transformers(path, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
-    if given != path:
-        read_adapter(model, given, base_sha256=fingerprint(path))
+    if directory != path:
+        read_adapter(model, directory, base_sha256=fingerprint(path))
     return model
 
 
 def outline(path: Path | str, *, trust_remote_code: bool = False) -> nn.Module:
-    """The layers of the model in a directory by their names, without weights."""
+    """The modules of the model in a directory, without weights."""
     shape = read_shape(path, trust_remote_code=trust_remote_code)
     if isinstance(shape, Shape):
         return Decoder(shape)
@@ -104,8 +105,8 @@ def outline(path: Path | str, *, trust_remote_code: bool = False) -> nn.Module:
 def _read_decoder(path: Path, shape: Shape, dtype: torch.dtype, device: torch.device | str, seed: int) -> Decoder:
     if not weight_files(path):
         return Decoder.new(shape, seed, dtype=dtype, device=device)
-    files = {file: _described(file) for file in weight_files(path)}
-    stored = {name: x for described in files.values() for name, x in described.items()}
+    files = {file: _headers(file) for file in weight_files(path)}
+    stored = {name: x for headers in files.values() for name, x in headers.items()}
     if shape.layers > len(stored):
         raise _differs(path, f"num_hidden_layers is {shape.layers}, and there are {len(stored)} tensors")
     decoder = Decoder(shape)
@@ -113,29 +114,29 @@ def _read_decoder(path: Path, shape: Shape, dtype: torch.dtype, device: torch.de
         stored.pop(HEAD, None)
     _compare(path, {name: tuple(p.shape) for name, p in decoder.named_parameters()}, stored)
     weights: dict[str, Tensor] = {}
-    for file, described in files.items():
-        refuse_types(file, described)
-        weights |= tensors(file, described, lambda tensor: tensor.to(device, dtype))
+    for file, headers in files.items():
+        refuse_types(file, headers)
+        weights |= tensors(file, headers, lambda tensor: tensor.to(device, dtype))
     if shape.tied:
         _drop_tied_head(path, weights)
     decoder.load_state_dict(weights, assign=True)
     return decoder.requires_grad_(True)
 
 
-def _described(file: Path) -> dict[str, Stored]:
-    """The header of a file, without frequencies: they follow from the configuration."""
+def _headers(file: Path) -> dict[str, Stored]:
+    """The header of a file, without rotary frequencies: these follow from the configuration."""
     return {name: x for name, x in header(file).items() if not name.endswith("rotary_emb.inv_freq")}
 
 
 def write_fresh(shape: Shape, path: Path, *, tokenizer: Tokenizer) -> None:
-    """Write a directory of a model without weights."""
+    """Write a directory of a fresh model: configuration and tokenizer, without weights."""
     ends = sorted(tokenizer.eos)
     tokenizer.save(path)
     _write_json(path / "config.json", config_of(shape) | {"eos_token_id": ends, "pad_token_id": ends[0], FRESH: True})
 
 
 def write_model(model: Model, path: Path | str, *, tokenizer: Tokenizer) -> None:
-    """Write a directory that transformers, vLLM and `read_model` load. ValueError for a shape that no family has."""
+    """Write a directory that transformers, vLLM and `read_model` load. ValueError for a shape outside its family."""
     path, ends = Path(path), sorted(tokenizer.eos)
     config = config_of(model.shape) if isinstance(model, Decoder) else {}
     generation = {"eos_token_id": ends, "pad_token_id": ends[0]}
@@ -155,19 +156,20 @@ def _write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def _refuse(path: Path, config: Mapping[str, Any], trust_remote_code: bool) -> None:
-    """BadData for code of the directory's own that nobody trusts, and for what no path computes: quantised weights."""
+    """BadData for code in the directory without `trust_remote_code`, and for quantised weights."""
     if config.get("auto_map") and not trust_remote_code:
         raise BadData(
             f"the model in {path} brings its own code",
             evidence=f"auto_map in config.json: {short(config['auto_map'])}",
-            fix="if you trust it, say --trust-remote-code: Python of that directory is then executed, with your own "
-            "rights\nif transformers has this model_type itself, remove auto_map instead",
+            fix="if you trust it, add --trust-remote-code: Python of that directory is then executed, with your "
+            "rights\nif transformers supports this model_type, remove auto_map instead",
         )
     if "--" in str(config.get("auto_map")):
         raise BadData(
-            f"the model in {path} has its code elsewhere",
+            f"the model in {path} has its code in another repository",
             evidence=f"auto_map in config.json: {short(config['auto_map'])}",
-            fix="bring the Python files into the directory and take what ends in -- out: no other code is executed",
+            fix="copy the Python files into the directory and remove the prefixes that end in --: no other code is "
+            "executed",
         )
     if config.get("quantization_config") is not None:
         raise BadData(
@@ -178,13 +180,13 @@ def _refuse(path: Path, config: Mapping[str, Any], trust_remote_code: bool) -> N
 
 
 def stored_dtype(path: Path | str) -> torch.dtype:
-    """The dtype that a directory's weights are said to have; float32 where nothing is said."""
+    """The dtype of the weights according to config.json; float32 if it names none."""
     config = read_json(base_directory(Path(path)) / "config.json")
     return DTYPES.get(str(config.get("dtype") or config.get("torch_dtype")), torch.float32)
 
 
 def _drop_tied_head(path: Path, weights: dict[str, Tensor]) -> None:
-    """A tied head may be stored, if it is the embedding."""
+    """Drop a stored head that equals the embedding. BadData for any other, since config.json ties them."""
     head, embedding = weights.pop(HEAD, None), weights.get("model.embed_tokens.weight")
     if head is not None and (embedding is None or not torch.equal(head, embedding)):
         raise BadData(
@@ -195,7 +197,7 @@ def _drop_tied_head(path: Path, weights: dict[str, Tensor]) -> None:
 
 
 def _compare(path: Path, shapes: Mapping[str, tuple[int, ...]], stored: Mapping[str, Stored]) -> None:
-    """BadData that names every kind of difference between what config.json promises and what is stored."""
+    """BadData that names the differences between the expected and the stored tensors, by kind."""
     misshapen = [n for n in shapes if n in stored and stored[n].shape != shapes[n]]
     kinds = {
         "missing": [n for n in shapes if n not in stored],
@@ -211,5 +213,5 @@ def _differs(path: Path, evidence: str) -> BadData:
     return BadData(
         f"the tensors in {path} are not those that its config.json describes",
         evidence=evidence,
-        fix="fetch the directory again; adapters and quantised weights are merged before they are used here",
+        fix="fetch the directory again; merge adapters and quantised weights before you use them here",
     )

@@ -1,8 +1,8 @@
-"""The decoder that Qwen2, Qwen3, Llama and Mistral are: RMSNorm, rotary positions, grouped-query attention, gated MLP.
+"""The decoder of Qwen2, Qwen3, Llama and Mistral: RMSNorm, rotary positions, grouped-query attention, gated MLP.
 
-Parameters bear the names of Hugging Face checkpoints, so a state_dict needs no map. Everything is computed in the
-weights' dtype: a float64 model is float64 throughout, norms and rotary positions included. Half precisions take their
-norms in float32.
+Parameters have the names of Hugging Face checkpoints, so a state_dict needs no mapping. All operations run in the
+weights' dtype: a float64 model is float64 throughout, norms and rotary positions included. In half precision, norms run
+in float32.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ __all__ = ["Decoder", "Shape"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """What an engine must know of any model. `positions` is the most tokens that it may see at once."""
+    """The sizes that an engine needs of any model. `positions` is the longest sequence, in tokens."""
 
     vocabulary: int
     layers: int
@@ -36,9 +36,10 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape(Sizes):
-    """What a decoder is made of, without its weights.
+    """The architecture of a decoder, without its weights.
 
-    `windows` is how many tokens each layer sees back, itself included (None: all); empty where every layer sees all.
+    `windows` holds each layer's attention window in tokens, the token itself included (None: no window). It is empty if
+    no layer has one.
     """
 
     width: int
@@ -67,18 +68,15 @@ class Shape(Sizes):
         if self.windows and len(self.windows) != self.layers:
             raise ValueError(f"{len(self.windows)} windows for {self.layers} layers")
         if any(w is not None and w < 1 for w in self.windows):
-            raise ValueError(f"windows are {self.windows}: a token sees at least itself")
+            raise ValueError(f"windows are {self.windows}: a window has at least 1 token, the token itself")
 
 
-Turn = tuple[Float[Tensor, "n 1 d"], Float[Tensor, "n 1 d"]]
+Rotation = tuple[Float[Tensor, "n 1 d"], Float[Tensor, "n 1 d"]]
 QueriesKeysValues = tuple[Float[Tensor, "n heads d"], Float[Tensor, "n kv d"], Float[Tensor, "n kv d"]]
 
 
-def rotary(position: Int[Tensor, " n"], shape: Shape, dtype: torch.dtype) -> Turn:
-    """What multiplies a token, and what its halves changed over: cosine, and sine with its sign, taken in float64.
-
-    RoPE, arXiv:2104.09864.
-    """
+def rotary(position: Int[Tensor, " n"], shape: Shape, dtype: torch.dtype) -> Rotation:
+    """Cosines and signed sines of the positions' angles, computed in float64. RoPE, arXiv:2104.09864."""
     steps = torch.arange(0, shape.head_dim, 2, dtype=torch.float64, device=position.device) / shape.head_dim
     frequency, scaling = shape.rope_theta**-steps, shape.rope_scaling
     if scaling:
@@ -90,33 +88,33 @@ def rotary(position: Int[Tensor, " n"], shape: Shape, dtype: torch.dtype) -> Tur
     return torch.cat([cos, cos], -1).to(dtype), torch.cat([-sin, sin], -1).to(dtype)
 
 
-def turned(x: Float[Tensor, "n heads d"], turn: Turn) -> Float[Tensor, "n heads d"]:
-    """`x` with each pair (i, i + d/2) turned by its position's angle."""
-    cos, sin = turn
+def rotated(x: Float[Tensor, "n heads d"], rotation: Rotation) -> Float[Tensor, "n heads d"]:
+    """`x` with each pair (i, i + d/2) rotated by its position's angle."""
+    cos, sin = rotation
     return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)
 
 
 class Attention(nn.Module):
-    """Grouped-query attention before and after the layout, whose business it is what sees what."""
+    """The projections of grouped-query attention. The layout computes attention between them."""
 
     def __init__(self, shape: Shape, layer: int) -> None:
         super().__init__()
         self.layer, self.head_dim = layer, shape.head_dim
         self.window = shape.windows[layer] if shape.windows else None
-        asks, seen = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-        self.q_proj = nn.Linear(shape.width, asks, bias=shape.qkv_bias)
-        self.k_proj = nn.Linear(shape.width, seen, bias=shape.qkv_bias)
-        self.v_proj = nn.Linear(shape.width, seen, bias=shape.qkv_bias)
-        self.o_proj = nn.Linear(asks, shape.width, bias=shape.out_bias)
+        query_width, key_width = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+        self.q_proj = nn.Linear(shape.width, query_width, bias=shape.qkv_bias)
+        self.k_proj = nn.Linear(shape.width, key_width, bias=shape.qkv_bias)
+        self.v_proj = nn.Linear(shape.width, key_width, bias=shape.qkv_bias)
+        self.o_proj = nn.Linear(query_width, shape.width, bias=shape.out_bias)
         self.q_norm = Norm(shape.head_dim, shape.eps) if shape.qk_norm else nn.Identity()
         self.k_norm = Norm(shape.head_dim, shape.eps) if shape.qk_norm else nn.Identity()
 
-    def asked(self, x: Float[Tensor, "n width"], turn: Turn) -> QueriesKeysValues:
+    def queries_keys_values(self, x: Float[Tensor, "n width"], rotation: Rotation) -> QueriesKeysValues:
         q, k, v = (proj(x).unflatten(-1, (-1, self.head_dim)) for proj in (self.q_proj, self.k_proj, self.v_proj))
-        return turned(self.q_norm(q), turn), turned(self.k_norm(k), turn), v
+        return rotated(self.q_norm(q), rotation), rotated(self.k_norm(k), rotation), v
 
-    def forward(self, seen: Float[Tensor, "n heads d"]) -> Float[Tensor, "n width"]:
-        return self.o_proj(seen.flatten(1))
+    def forward(self, attended: Float[Tensor, "n heads d"]) -> Float[Tensor, "n width"]:
+        return self.o_proj(attended.flatten(1))
 
 
 class MLP(nn.Module):
@@ -133,9 +131,9 @@ class MLP(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention, then MLP, each on a norm of the stream and added to it.
+    """Attention, then MLP, each applied to a norm of the residual stream and added to it.
 
-    When `compiled`, torch makes kernels for what comes before attention and for what comes after it.
+    If `compiled`, torch compiles the operations before attention and those after it.
     """
 
     def __init__(self, shape: Shape, layer: int) -> None:
@@ -146,38 +144,38 @@ class Layer(nn.Module):
         self.post_attention_layernorm = Norm(shape.width, shape.eps)
         self.compiled = False
 
-    def forward(self, x: Float[Tensor, "n width"], turn: Turn, layout: Layout) -> Float[Tensor, "n width"]:
+    def forward(self, x: Float[Tensor, "n width"], rotation: Rotation, layout: Layout) -> Float[Tensor, "n width"]:
         before, after = map(_compiled, (Layer.before, Layer.after)) if self.compiled else (Layer.before, Layer.after)
-        q, k, v = before(self, x, turn)
+        q, k, v = before(self, x, rotation)
         return after(self, x, layout.attend(self.self_attn.layer, q, k, v, window=self.self_attn.window))
 
-    def before(self, x: Float[Tensor, "n width"], turn: Turn) -> QueriesKeysValues:
-        return self.self_attn.asked(self.input_layernorm(x), turn)
+    def before(self, x: Float[Tensor, "n width"], rotation: Rotation) -> QueriesKeysValues:
+        return self.self_attn.queries_keys_values(self.input_layernorm(x), rotation)
 
-    def after(self, x: Float[Tensor, "n width"], seen: Float[Tensor, "n heads d"]) -> Float[Tensor, "n width"]:
-        x = x + self.self_attn(seen)
+    def after(self, x: Float[Tensor, "n width"], attended: Float[Tensor, "n heads d"]) -> Float[Tensor, "n width"]:
+        x = x + self.self_attn(attended)
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
 @cache
 def _compiled(half: Callable[..., Any]) -> Callable[..., Any]:
-    """Half a layer for any number of tokens, once for all layers. Made when first asked: torch imports its compiler."""
+    """Half a layer, compiled once for all layers and any number of tokens. Lazy: torch imports its compiler."""
     return torch.compile(half, dynamic=True)
 
 
 class Trunk(nn.Module):
     """Embedding, layers and the final norm: everything but the head.
 
-    With `recompute`, only what enters a layer is kept for the way back, and the layer is forwarded again there. With
-    `adds_in_place`, tokens that were looked up add to `embed_tokens.weight.grad` on the way back, instead of making a
-    second gradient of the matrix's size and a third that is the sum: then `torch.autograd.grad` does not see them. Not
-    in half precision, where what is added to a larger sum token by token would be lost.
+    With `recompute`, only a layer's input is saved, and backward recomputes the layer (activation checkpointing). With
+    `adds_in_place`, the embedding's backward adds to `embed_tokens.weight.grad` directly. That saves two matrices of
+    the embedding's size, but `torch.autograd.grad` does not see this gradient. In half precision it is off: small
+    addends would be lost in a larger sum.
     """
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.shape = shape
-        # Given its weight, it draws none: to draw one without storage, torch imports its compiler for a second.
+        # An explicit weight skips the random initialisation, which on the meta device imports torch's compiler (1 s).
         self.embed_tokens = nn.Embedding(
             shape.vocabulary, shape.width, _weight=torch.empty(shape.vocabulary, shape.width)
         )
@@ -186,34 +184,34 @@ class Trunk(nn.Module):
         self.recompute = self.adds_in_place = False
 
     def forward(self, tokens: Int[Tensor, " n"], layout: Layout) -> Float[Tensor, "n width"]:
-        x = self._looked_up(tokens)
-        turn = rotary(layout.position, self.shape, x.dtype)
+        x = self._embed(tokens)
+        rotation = rotary(layout.position, self.shape, x.dtype)
         for layer in self.layers:
             if self.recompute and torch.is_grad_enabled():
-                x = checkpoint(layer, x, turn, layout, use_reentrant=False, preserve_rng_state=False)
+                x = checkpoint(layer, x, rotation, layout, use_reentrant=False, preserve_rng_state=False)
             else:
-                x = layer(x, turn, layout)
+                x = layer(x, rotation, layout)
         return self.norm(x)
 
-    def _looked_up(self, tokens: Int[Tensor, " n"]) -> Float[Tensor, "n width"]:
+    def _embed(self, tokens: Int[Tensor, " n"]) -> Float[Tensor, "n width"]:
         weight = self.embed_tokens.weight
         exact = torch.finfo(weight.dtype).bits >= 32
         if not (self.adds_in_place and exact and torch.is_grad_enabled() and weight.requires_grad):
             return self.embed_tokens(tokens)
         x = F.embedding(tokens, weight.detach()).requires_grad_()
 
-        def add(pull: Tensor) -> None:
+        def add(grad: Tensor) -> None:
             weight.grad = torch.zeros_like(weight) if weight.grad is None else weight.grad
-            weight.grad.index_add_(0, tokens, pull)
+            weight.grad.index_add_(0, tokens, grad)
 
         x.register_hook(add)
         return x
 
 
 class Decoder(nn.Module):
-    """A `Backbone`: packed tokens and their layout to hidden states, and hidden states to logits.
+    """A `Backbone`: maps packed tokens and their layout to hidden states, and hidden states to logits.
 
-    Its constructor makes parameters without storage; `Decoder.new` draws weights, `read_model` reads them.
+    The constructor creates parameters on the meta device. `Decoder.new` draws weights, `read_model` reads them.
 
     >>> decoder = Decoder.new(Shape(vocabulary=5, width=8, layers=1, heads=2, kv_heads=1, head_dim=4, inner=16,
     ...                             positions=32), seed=0)
@@ -254,7 +252,7 @@ class Decoder(nn.Module):
 
     @property
     def recompute(self) -> bool:
-        """Whether layers are forwarded again on the way back, instead of keeping what they computed."""
+        """Whether layers are recomputed in backward (activation checkpointing)."""
         return self.model.recompute
 
     @recompute.setter
@@ -263,7 +261,7 @@ class Decoder(nn.Module):
 
     @property
     def compiled(self) -> bool:
-        """Whether the work around attention and products is done by kernels made for it."""
+        """Whether torch compiles the operations around attention."""
         return any(layer.compiled for layer in self._layers())
 
     @compiled.setter
@@ -284,5 +282,5 @@ class Decoder(nn.Module):
 
     @property
     def unembedding(self) -> nn.Parameter:
-        """All that the head is made of: (vocabulary, width)."""
+        """The head's weight matrix (vocabulary, width); the embedding if they are tied."""
         return (self.model.embed_tokens if self.lm_head is None else self.lm_head).get_parameter("weight")

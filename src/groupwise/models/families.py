@@ -1,4 +1,4 @@
-"""Which configurations the decoder computes exactly: Qwen2, Qwen3, Llama and Mistral, to a `Shape` and back."""
+"""Configurations that the decoder computes exactly (Qwen2, Qwen3, Llama, Mistral): to a `Shape` and back."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -9,23 +9,23 @@ from groupwise.models.fields import flag, mapping, real, short, whole
 from groupwise.models.rope import SCALINGS, Yarn, parameters_of, scaling_of
 
 LAYERS, SIZE, POSITIONS = 1 << 10, 1 << 24, 1 << 40
-"""The most layers, the largest width of any kind, and the longest text that a configuration may describe."""
+"""Bounds on a configuration: number of layers, any width, and sequence length."""
 SLIDING = {"sliding_attention": True, "full_attention": False}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """What tells a family from the others, and what its configuration means where it is silent."""
+    """The features of a model family, and the defaults of its configuration."""
 
     architecture: str
     qk_norm: bool = False
     qkv_bias: bool = False
     biases: tuple[str, ...] = ()
-    """Which of `attention_bias` (queries, keys, values and output) and `mlp_bias` a configuration may switch on."""
+    """The biases that a configuration can enable: `attention_bias` (queries, keys, values, output) and `mlp_bias`."""
     windows: bool = False
-    """Whether a window may slide, and `always`: in every layer."""
+    """Whether the family has sliding windows; with `always`, in every layer."""
     always: bool = False
-    silent: tuple[tuple[str, Any], ...] = ()
+    defaults: tuple[tuple[str, Any], ...] = ()
 
 
 FAMILIES: dict[str, Kind] = {
@@ -35,15 +35,15 @@ FAMILIES: dict[str, Kind] = {
         qk_norm=True,
         biases=("attention_bias",),
         windows=True,
-        silent=(("head_dim", 128),),
+        defaults=(("head_dim", 128),),
     ),
     "llama": Kind(architecture="LlamaForCausalLM", biases=("attention_bias", "mlp_bias")),
-    "mistral": Kind(architecture="MistralForCausalLM", windows=True, always=True, silent=(("sliding_window", 4096),)),
+    "mistral": Kind(architecture="MistralForCausalLM", windows=True, always=True, defaults=(("sliding_window", 4096),)),
 }
 
 
-def beyond(config: Mapping[str, Any]) -> str:
-    """What a configuration asks for that the decoder does not compute; empty if there is nothing."""
+def unsupported(config: Mapping[str, Any]) -> str:
+    """The first feature of a configuration that the decoder does not support; empty if it supports all."""
     family = config.get("model_type")
     if not isinstance(family, str) or family not in FAMILIES:
         return f"model_type {short(family)}"
@@ -61,18 +61,18 @@ def beyond(config: Mapping[str, Any]) -> str:
 
 
 def shape_of(config: Mapping[str, Any]) -> Shape:
-    """The shape that a configuration describes. KeyError, TypeError or ValueError where it describes none.
+    """The shape of a configuration. KeyError, TypeError or ValueError for an invalid configuration.
 
-    No size is beyond `LAYERS`, `SIZE` or `POSITIONS`, so that what is built of it is bounded.
+    Sizes are at most `LAYERS`, `SIZE` and `POSITIONS`, which bounds the model.
     """
     family = str(config["model_type"])
     kind = FAMILIES[family]
-    config = dict(kind.silent) | dict(config)
-    switched = {name: name in kind.biases and flag(config, name) for name in ("attention_bias", "mlp_bias")}
+    config = dict(kind.defaults) | dict(config)
+    biases = {name: name in kind.biases and flag(config, name) for name in ("attention_bias", "mlp_bias")}
     rope = rope_of(config)
     positions = whole(config, "max_position_embeddings", low=1, high=POSITIONS)
     scaling = scaling_of(rope, positions)
-    if isinstance(scaling, Yarn):  # often switched on beside the length of pretraining
+    if isinstance(scaling, Yarn):  # max_position_embeddings is often the length of pretraining
         positions = max(positions, int(scaling.factor * scaling.original_max_position_embeddings))
     width, heads = (whole(config, name, low=1, high=SIZE) for name in ("hidden_size", "num_attention_heads"))
     head_dim = whole(config, "head_dim", low=1, high=SIZE, default=width // heads)
@@ -93,15 +93,15 @@ def shape_of(config: Mapping[str, Any]) -> Shape:
         windows=_windows(kind, config, positions),
         eps=real(config, "rms_norm_eps", low=0, high=1, default=1e-6),
         qk_norm=kind.qk_norm,
-        qkv_bias=kind.qkv_bias or switched["attention_bias"],
-        out_bias=switched["attention_bias"],
-        mlp_bias=switched["mlp_bias"],
+        qkv_bias=kind.qkv_bias or biases["attention_bias"],
+        out_bias=biases["attention_bias"],
+        mlp_bias=biases["mlp_bias"],
         tied=flag(config, "tie_word_embeddings"),
     )
 
 
 def config_of(shape: Shape) -> dict[str, Any]:
-    """The configuration of a shape, as transformers reads it. ValueError for a shape that its family does not have."""
+    """The configuration of a shape, as transformers reads it. ValueError if the family cannot express the shape."""
     kind = FAMILIES[shape.family]
     config = {
         "architectures": [kind.architecture],
@@ -132,25 +132,25 @@ def config_of(shape: Shape) -> dict[str, Any]:
         if not kind.always:
             slides = ["sliding_attention" if w else "full_attention" for w in shape.windows]
             config |= {"use_sliding_window": True, "layer_types": slides}
-    again = shape_of(config)
+    reread = shape_of(config)
     for name in (f.name for f in fields(Shape)):
-        if (own := getattr(shape, name)) != (its := getattr(again, name)):
-            raise ValueError(f"{name} is {own}, but {shape.family} has {its}")
+        if (value := getattr(shape, name)) != (expected := getattr(reread, name)):
+            raise ValueError(f"{name} is {value}, but {shape.family} has {expected}")
     return config
 
 
 def rope_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Rotary parameters: transformers 5 keeps them together, before they lay open."""
-    given = mapping(config, "rope_parameters") or mapping(config, "rope_scaling")
+    """Rotary parameters: in one object since transformers 5, at the top level and in `rope_scaling` before."""
+    nested = mapping(config, "rope_parameters") or mapping(config, "rope_scaling")
     names = ("rope_theta", "partial_rotary_factor")
-    found = {k: config[k] for k in names if config.get(k) is not None} | dict(given)
+    rope = {k: config[k] for k in names if config.get(k) is not None} | dict(nested)
     if config.get("original_max_position_embeddings") is not None:
-        found["original_max_position_embeddings"] = config["original_max_position_embeddings"]
-    return found
+        rope["original_max_position_embeddings"] = config["original_max_position_embeddings"]
+    return rope
 
 
 def _windows(kind: Kind, config: Mapping[str, Any], positions: int) -> tuple[int | None, ...]:
-    """How many tokens each layer sees back, itself included; empty where no layer sees less than all."""
+    """Each layer's attention window in tokens, the token itself included; empty if no layer has one."""
     layers = config["num_hidden_layers"]
     if not kind.windows or config.get("sliding_window") is None:
         return ()

@@ -1,4 +1,4 @@
-"""JSON that comes with a model: read within bounds, and its fields by their types."""
+"""Read a model's JSON files within bounds, and their fields by type."""
 
 import json
 from collections.abc import Mapping
@@ -9,20 +9,20 @@ from typing import Any
 from groupwise.data import BadData
 
 MOST_BYTES = 64 << 20
-"""Size of the largest JSON file that is read. The index of a trillion parameters has some 10 MB."""
+"""Largest JSON file that is read. The index of a trillion parameters has some 10 MB."""
 DEPTH = 64
-"""How deep its lists and objects may lie in each other."""
+"""Largest nesting depth of lists and objects."""
 LARGEST = 1e30
 """The largest number of a configuration."""
 
 _REPR = Repr()
 _REPR.maxstring = _REPR.maxother = _REPR.maxlong = 80
 short = _REPR.repr
-"""A value of a file as evidence: its `repr`, cut where it is long or deep."""
+"""A file's value as evidence: its `repr`, shortened if it is long or deep."""
 
 
 def json_object(content: bytes, name: str | Path) -> dict[str, Any]:
-    """The object in the bytes of the file `name`. BadData for anything else, and beyond `MOST_BYTES` or `DEPTH`."""
+    """Parse a JSON object; `name` is its file. BadData for anything else, and beyond `MOST_BYTES` or `DEPTH`."""
     fix = "fetch the file again"
     if len(content) > MOST_BYTES:
         raise BadData(f"{name} is too large", evidence=f"more than {MOST_BYTES} bytes", fix=fix)
@@ -33,14 +33,14 @@ def json_object(content: bytes, name: str | Path) -> dict[str, Any]:
     except RecursionError as error:
         raise BadData(f"{name} is nested too deep", evidence=f"more than {DEPTH} levels", fix=fix) from error
     if not isinstance(value, dict):
-        raise BadData(f"{name} holds no JSON object", evidence=type(value).__name__, fix=fix)
-    if _deep(value):
+        raise BadData(f"{name} is not a JSON object", evidence=type(value).__name__, fix=fix)
+    if _too_deep(value):
         raise BadData(f"{name} is nested too deep", evidence=f"more than {DEPTH} levels", fix=fix)
     return value
 
 
-def _deep(value: Any) -> bool:
-    """Whether lists and objects lie in each other more than `DEPTH` levels deep."""
+def _too_deep(value: Any) -> bool:
+    """Whether lists and objects are nested more than `DEPTH` levels."""
     level = [value]
     for _ in range(DEPTH):
         inner = (x.values() if isinstance(x, dict) else x for x in level)
@@ -51,9 +51,9 @@ def _deep(value: Any) -> bool:
 
 
 def whole(fields: Mapping[str, Any], name: str, *, low: int, high: int, default: int | None = None) -> int:
-    """A whole number from `low` to `high`; `default` where it is absent or null.
+    """An integer field from `low` to `high`; `default` if it is absent or null.
 
-    KeyError for one that is absent and has no default, ValueError for any other value.
+    KeyError if it is absent and has no default, ValueError for any other value.
 
     >>> whole({"heads": 4}, "heads", low=1, high=8)
     4
@@ -71,7 +71,7 @@ def whole(fields: Mapping[str, Any], name: str, *, low: int, high: int, default:
 def real(
     fields: Mapping[str, Any], name: str, *, low: float, high: float = LARGEST, default: float | None = None
 ) -> float:
-    """A finite number from `low` to `high`; `default` where it is absent or null. Raises as `whole` does."""
+    """A finite number from `low` to `high`; `default` if it is absent or null. Raises as `whole` does."""
     value = fields.get(name)
     if value is None and default is not None:
         return default
@@ -83,7 +83,7 @@ def real(
 
 
 def flag(fields: Mapping[str, Any], name: str, *, default: bool = False) -> bool:
-    """True or false; `default` where it is absent or null. ValueError for any other value."""
+    """A boolean field; `default` if it is absent or null. ValueError for any other value."""
     value = fields.get(name)
     if value is None:
         return default
@@ -93,7 +93,7 @@ def flag(fields: Mapping[str, Any], name: str, *, default: bool = False) -> bool
 
 
 def text(fields: Mapping[str, Any], name: str) -> str:
-    """A text, empty where it is absent or null. ValueError for any other value."""
+    """A string field, empty if it is absent or null. ValueError for any other value."""
     value = fields.get(name)
     if value is None or isinstance(value, str):
         return value or ""
@@ -101,7 +101,7 @@ def text(fields: Mapping[str, Any], name: str) -> str:
 
 
 def mapping(fields: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """An object, empty where it is absent or null. ValueError for any other value."""
+    """An object field, empty if it is absent or null. ValueError for any other value."""
     value = fields.get(name)
     if value is None or isinstance(value, Mapping):
         return value or {}

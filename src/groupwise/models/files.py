@@ -1,4 +1,4 @@
-"""Model directories: finding them, and reading their JSON."""
+"""Find model directories, and read their JSON files."""
 
 import os
 from hashlib import sha256
@@ -7,80 +7,80 @@ from typing import Any
 
 from groupwise.data import BadData, visible
 from groupwise.models.fields import MOST_BYTES, json_object, text
-from groupwise.models.hub import fetched, is_hub_name
+from groupwise.models.hub import fetch, is_hub_name
 
-__all__ = ["base_directory", "base_name", "commit_of", "find_model", "of_hub", "own_code"]
+__all__ = ["base_directory", "base_name", "commit_of", "find_model", "of_hub", "remote_code"]
 
 PACKAGED = ("calculator", "blank")
 ADAPTER = "adapter_config.json"
-"""What a directory holds that is not a model but an adapter (LoRA) for one."""
+"""The configuration file of an adapter (LoRA); a directory with it holds an adapter, not a model."""
 
 
 def find_model(name: str | Path, *, weights: bool = True) -> Path:
-    """The directory of a model: a packaged one by its bare name, a path, or `owner/name` of the Hugging Face hub.
+    """The directory of a model: a packaged model's name, a path, or `owner/name` on the Hugging Face hub.
 
-    Of the hub, all but the weights is fetched where they are not wanted. BadData or Environment if it is not to be had.
+    With `weights=False`, the hub's weight files are not fetched. BadData or MissingRequirement if it is not available.
     """
     if str(name) in PACKAGED:
         return Path(__file__).parent / str(name)
     path = Path(name)
-    if os.path.isdir(path):  # unlike Path's, false for a name that no file system takes
+    if os.path.isdir(path):  # unlike Path.is_dir, False for an invalid file name
         return path
     if of_hub(name):
-        return fetched(str(name), weights=weights)
-    fix = f"give the path of a directory, owner/name of the Hugging Face hub, or one of: {', '.join(PACKAGED)}"
+        return fetch(str(name), weights=weights)
+    fix = f"give the path of a directory, owner/name on the Hugging Face hub, or one of: {', '.join(PACKAGED)}"
     raise BadData(
         f"there is no model at {name}", evidence="a file" if os.path.isfile(path) else "no such directory", fix=fix
     )
 
 
 def base_directory(path: Path) -> Path:
-    """The directory with the weights: of an adapter its base, else its own. BadData if that base is not there."""
+    """The directory with the model's weights: for an adapter, that of its base. BadData if the base is missing."""
     if not os.path.isfile(path / ADAPTER):
         return path
     base = base_name(path)
     try:
-        found = find_model(base)
+        directory = find_model(base)
     except BadData as error:
-        fix = f"set base_model_name_or_path in {path / ADAPTER} to where the model lies that it was trained on"
-        raise BadData(f"the base of the adapter in {path} is not there", evidence=visible(base), fix=fix) from error
-    if (found / ADAPTER).is_file():
+        fix = f"set base_model_name_or_path in {path / ADAPTER} to the path of the model that it was trained on"
+        raise BadData(f"the base of the adapter in {path} is missing", evidence=visible(base), fix=fix) from error
+    if (directory / ADAPTER).is_file():
         what, fix = (
             f"the base of the adapter in {path} is itself an adapter",
-            f"groupwise merge {found} A_NEW_DIRECTORY",
+            f"groupwise merge {directory} A_NEW_DIRECTORY",
         )
         raise BadData(what, evidence=visible(base), fix=fix)
-    return found
+    return directory
 
 
 def base_name(name: str | Path) -> str:
-    """The name by which a model's weights are found from anywhere: an adapter's own word, a hub name, or a path."""
-    found = find_model(name)
-    if (found / ADAPTER).is_file():
-        config = read_json(found / ADAPTER)
+    """A name that finds a model's weights from any directory: an adapter's base, a hub name, or an absolute path."""
+    directory = find_model(name)
+    if (directory / ADAPTER).is_file():
+        config = read_json(directory / ADAPTER)
         try:
             base, revision = text(config, "base_model_name_or_path"), text(config, "revision")
             if not base:
                 raise ValueError("base_model_name_or_path is missing or empty")
         except ValueError as error:
             fix = "write the name or the path of the model that the adapter was trained on"
-            raise BadData(f"{found / ADAPTER} names no base", evidence=str(error), fix=fix) from error
+            raise BadData(f"{directory / ADAPTER} names no base", evidence=str(error), fix=fix) from error
         return f"{base}@{revision}" if revision and is_hub_name(base) else base
-    return str(name) if commit_of(name) else str(found.resolve())
+    return str(name) if commit_of(name) else str(directory.resolve())
 
 
 def commit_of(name: str | Path) -> str:
-    """The commit at which a model of the hub was fetched; empty for one that is not of the hub."""
+    """The commit of a model fetched from the hub; empty for a local model."""
     return find_model(name).name if of_hub(name) else ""
 
 
 def of_hub(name: str | Path) -> bool:
-    """Whether a name means a model of the hub: nothing of that name is here."""
+    """Whether a name refers to the hub: it is a valid hub name, and no local file has it."""
     return is_hub_name(name) and not os.path.exists(name)
 
 
-def own_code(path: Path) -> dict[str, str]:
-    """The Python files of a model that brings its own code, each with its SHA-256; empty for one that does not."""
+def remote_code(path: Path) -> dict[str, str]:
+    """The Python files of a model that ships its own code, each with its SHA-256; empty for any other model."""
     path = base_directory(path)
     if not read_json(path / "config.json").get("auto_map"):
         return {}
@@ -88,7 +88,7 @@ def own_code(path: Path) -> dict[str, str]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file. BadData if there is none, or none within the bounds of `json_object`."""
+    """The object in a JSON file. BadData if the file is missing, or beyond the bounds of `json_object`."""
     if not path.is_file():
         raise BadData(
             f"{path.parent} has no {path.name}",

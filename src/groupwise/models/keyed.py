@@ -1,7 +1,7 @@
-"""Random numbers without a generator: a number is a function of its key and of where it is used.
+"""Counter-based random numbers: a number is a function of a key and a counter, without generator state.
 
-Philox4x32-10 (Salmon et al., SC 2011) turns a key of two 32-bit words and a counter of four into four random words.
-Nothing is consumed, so nothing has to be saved, and no draw depends on how many others were made before it.
+Philox4x32-10 (Salmon et al., SC 2011) maps a key of two 32-bit words and a counter of four to four random words. There
+is no state to save, and no number depends on how many were drawn before it.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ Numbers = int | Sequence[int] | NDArray[Any]
 
 
 class Purpose(IntEnum):
-    """What a random number is for: equal counters under different purposes give unrelated numbers."""
+    """The use of a random number: equal counters under different purposes give unrelated numbers."""
 
     SAMPLE = 0
     SHUFFLE = 1
@@ -52,9 +52,9 @@ def philox(counter: Words, key: Words) -> Words:
 
 
 def key_words(key: Key) -> Words:
-    """The low word of the seed; its high word, exclusive-or the purpose spread over 32 bits.
+    """The key of Philox: the seed's low word, and its high word XOR the purpose spread over 32 bits.
 
-    Purposes never meet under one seed, and seeds below 2**32 never meet at all. ValueError beyond 64 bits.
+    Purposes under one seed have different keys, and so have all seeds below 2**32. ValueError beyond 64 bits.
     """
     seed, purpose = key
     if not 0 <= seed < 1 << 64:
@@ -63,10 +63,10 @@ def key_words(key: Key) -> Words:
 
 
 def uniform(key: Key, draw: Numbers, stream: Numbers, t: Numbers) -> NDArray[np.float64]:
-    """A number in [0, 1) for each row of (draw, stream, t), which broadcast; 53 bits each.
+    """Uniform numbers in [0, 1) of 53 bits, one for each (draw, stream, t) after broadcasting.
 
     The counter is (draw, low word of stream, high word of stream, t): draw and t below 2**32, stream below 2**64.
-    Token t of the i-th sample of a draw has stream i; one that descends from another has `lineage`.
+    The i-th sample of a draw has stream i; a forked sample has the stream `lineage`.
 
     >>> uniform((0, Purpose.SAMPLE), draw=3, stream=[0, 1], t=0).round(4)
     array([0.7874, 0.6276])
@@ -80,7 +80,7 @@ def uniform(key: Key, draw: Numbers, stream: Numbers, t: Numbers) -> NDArray[np.
 
 
 def lineage(stream: tuple[int, ...]) -> int:
-    """The stream of a sample named by its descent: `(i,)` is i, a longer one a hash with the highest of 64 bits set.
+    """The stream number of a sample: `(i,)` gives i; a longer tuple (a fork) gives a hash with the highest bit set.
 
     >>> lineage((5,)), lineage((5, 0)) == lineage((5, 1))
     (5, False)
@@ -91,7 +91,7 @@ def lineage(stream: tuple[int, ...]) -> int:
 
 
 def permutation(key: Key, draw: int, stream: int, n: int) -> NDArray[np.int64]:
-    """An order of `range(n)`: the ranks of n uniform numbers.
+    """A random permutation of `range(n)`: the ranks of n uniform numbers.
 
     >>> sorted(permutation((0, Purpose.SHUFFLE), 0, 0, 4).tolist())
     [0, 1, 2, 3]
@@ -100,9 +100,9 @@ def permutation(key: Key, draw: int, stream: int, n: int) -> NDArray[np.int64]:
 
 
 def picks(key: Key, draw: Numbers, n: int, below: int) -> NDArray[np.int64]:
-    """`n` whole numbers below `below` for each draw, as rows: `(word * below) >> 32`, four words a counter.
+    """`n` random integers below `below` for each draw, as rows: `(word * below) >> 32`, four words per counter.
 
-    The counter is (draw, 0, 0, place // 4). A number's chance is off by less than 2**-32, so `below` stays small.
+    The counter is (draw, 0, 0, index // 4). Each probability is off by less than 2**-32, so keep `below` small.
 
     >>> picks((0, Purpose.BOOTSTRAP), [0, 1], n=5, below=10).tolist()
     [[0, 5, 3, 4, 1], [6, 7, 7, 6, 8]]
@@ -115,7 +115,7 @@ def picks(key: Key, draw: Numbers, n: int, below: int) -> NDArray[np.int64]:
 
 
 def keyed_random(key: Key, *counter: int) -> random.Random:
-    """A generator of its own for code that wants one, such as a strategy; the same for the same key and counter."""
+    """A `random.Random` for code that needs one, such as a strategy; equal for an equal key and counter."""
     return random.Random(int.from_bytes(_digest(*key, *counter), "little"))
 
 

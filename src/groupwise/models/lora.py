@@ -1,6 +1,6 @@
-"""Low-rank adapters through peft: put beside a model's linear layers, read and written as peft does, merged on request.
+"""Low-rank adapters through peft: attach, read, write and merge them.
 
-LoRA, arXiv:2106.09685: `W x + alpha / rank * B A x` with W frozen. B begins at 0, so a fresh adapter says nothing.
+LoRA, arXiv:2106.09685: `W x + alpha / rank * B A x` with W frozen. B starts at 0, so a fresh adapter changes nothing.
 """
 
 import importlib
@@ -22,20 +22,21 @@ from groupwise.models.hub import is_hub_name
 from groupwise.models.transformers_model import TransformersModel
 from groupwise.models.weights import header, metadata, refuse_types, tensors
 
-__all__ = ["Lora", "adapted", "attach", "check_targets", "load_peft", "merge", "write_adapter"]
+__all__ = ["Lora", "attach", "check_targets", "has_adapter", "load_peft", "merge", "write_adapter"]
 
 WEIGHTS = "adapter_model.safetensors"
-PREFIX = "base_model.model."  # what peft's own wrapper puts before the names of a model's parameters
+PREFIX = "base_model.model."  # the prefix of parameter names in peft's files
 HEADS = ("lm_head", "embed_tokens")
 PLAIN = re.compile(r"(\^|\.\*)?[\w.\\-]+\$?")
-"""A name of a layer as a pattern, perhaps behind any other: nothing else that repeats."""
+"""A pattern that is a layer's name, possibly after `.*`, without other repetition: it matches in linear time."""
 MOST_PATTERNS = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lora:
-    """An adapter of this rank beside every linear layer whose name ends in one of `targets`. There is no dropout: the
-    policy that is trained would not be the one that was sampled.
+    """Settings of an adapter: its rank, its scale, and the linear layers that it adapts, by the end of their names.
+
+    There is no dropout: with it, the trained policy would differ from the sampled one.
     """
 
     rank: int = 16
@@ -46,15 +47,17 @@ class Lora:
         if self.rank < 1:
             raise ValueError(f'rank is {self.rank}\ntake at least 1, such as 16; without an adapter: lora = "none"')
         if not 0 < self.alpha < float("inf"):
-            raise ValueError(f"alpha is {self.alpha}\nthe adapter counts alpha / rank: take one above 0, such as 32")
+            raise ValueError(
+                f"alpha is {self.alpha}\nthe adapter's scale is alpha / rank: take one above 0, such as 32"
+            )
         if not self.targets:
             raise ValueError('targets is empty\nname linear layers, such as ["q_proj", "v_proj"]')
 
 
 def attach(model: nn.Module, lora: Lora, *, seed: int) -> None:
-    """Put a fresh adapter beside the targets and freeze all else. Equal seeds give equal adapters.
+    """Attach a fresh adapter to the targets and freeze all other weights. Equal seeds give equal adapters.
 
-    `Usage` for a target that is no linear layer of the model, `Environment` without peft.
+    Usage for a target that is not a linear layer of the model. MissingRequirement without peft.
     """
     check_targets(model, lora)
     peft, host = load_peft(), _host(model)
@@ -63,7 +66,7 @@ def attach(model: nn.Module, lora: Lora, *, seed: int) -> None:
         lora_alpha=lora.alpha,
         target_modules=list(lora.targets),
         task_type="CAUSAL_LM",
-        fan_in_fan_out=any(_turned(module) for module in host.modules()),
+        fan_in_fan_out=any(_is_conv1d(module) for module in host.modules()),
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -71,53 +74,53 @@ def attach(model: nn.Module, lora: Lora, *, seed: int) -> None:
 
 
 def check_targets(model: nn.Module, lora: Lora) -> None:
-    """`Usage` that names the first target which no linear layer of the model bears. Needs no weights and no peft."""
+    """Raise Usage for the first target that is not the name of linear layers. Needs no weights and no peft."""
     host = _host(model)
     linear, mixtures, heads = _linear(host), _mixtures(host), _heads(host)
     for target in lora.targets:
         if target.rpartition(".")[2] in heads:
-            what = f"recipe.lora.targets: {target!r} makes up the head or the embedding, which have no adapter here"
-            raise Usage(what, fix="leave it out; layers between them take one")
-        meant = [name for name, _ in host.named_modules() if f".{name}".endswith(f".{target}")]
-        if not meant or not linear.issuperset(meant):
-            own = {name.rpartition(".")[2]: None for name, _ in host.named_modules() if name in linear}
+            what = f"recipe.lora.targets: {target!r} is the head or the embedding, which have no adapter here"
+            raise Usage(what, fix="leave it out; linear layers between them can have one")
+        matches = [name for name, _ in host.named_modules() if f".{name}".endswith(f".{target}")]
+        if not matches or not linear.issuperset(matches):
+            names = {name.rpartition(".")[2]: None for name, _ in host.named_modules() if name in linear}
             raise Usage(
                 f"recipe.lora.targets: no linear layer is called {target!r}",
-                evidence="the experts of a mixture, and what is beside them, take no adapter" if mixtures else "",
-                fix=f"the model has {', '.join(name for name in own if name not in heads)}",
+                evidence="mixture-of-experts blocks take no adapter" if mixtures else "",
+                fix=f"the model has {', '.join(name for name in names if name not in heads)}",
             )
 
 
-def adapted(model: nn.Module) -> bool:
-    """Whether a model wears an adapter: then that alone is trained, and written."""
+def has_adapter(model: nn.Module) -> bool:
+    """Whether a model has an adapter. Then only the adapter is trained and written."""
     return hasattr(_host(model), "peft_config")
 
 
 def _host(model: nn.Module) -> Any:
-    """What bears the adapter, and by whose names it is written: of a model of transformers, that itself."""
+    """The module that holds the adapter and whose parameter names its file uses."""
     return model.causal if isinstance(model, TransformersModel) else model
 
 
-def _turned(module: nn.Module) -> bool:
-    """Whether a layer is GPT-2's kind of linear one, which keeps its weight transposed."""
+def _is_conv1d(module: nn.Module) -> bool:
+    """Whether a layer is GPT-2's `Conv1D`: a linear layer with a transposed weight."""
     return type(module).__name__ == "Conv1D" and hasattr(module, "nf")
 
 
 def _linear(host: nn.Module) -> set[str]:
-    """The layers that an adapter may stand beside."""
-    mixtures, found = _mixtures(host), dict(host.named_modules()).items()
-    linear = {name for name, module in found if isinstance(module, nn.Linear) or _turned(module)}
+    """The names of the layers that can have an adapter."""
+    mixtures, modules = _mixtures(host), dict(host.named_modules()).items()
+    linear = {name for name, module in modules if isinstance(module, nn.Linear) or _is_conv1d(module)}
     return {name for name in linear if not mixtures & set(name.split("."))}
 
 
 def _mixtures(host: nn.Module) -> set[str]:
-    """What blocks are called whose experts are fused into single parameters, which peft knows in ways of its own."""
+    """The names of blocks with fused experts (one parameter for all experts), which peft adapts by other means."""
     fused = [name.split(".") for name, weight in host.named_parameters() if weight.dim() > 2]
     return {path[path.index("experts") - 1] for path in fused if "experts" in path[1:]}
 
 
 def _heads(host: Any) -> set[str]:
-    """What the embedding and the head are called, which an adapter leaves alone."""
+    """The names of the embedding and the head, which are never adapted."""
     ends = [getattr(host, get)() for get in ("get_input_embeddings", "get_output_embeddings") if hasattr(host, get)]
     return {*HEADS, *(name.rpartition(".")[2] for name, module in host.named_modules() if module in ends)}
 
@@ -125,57 +128,58 @@ def _heads(host: Any) -> set[str]:
 def write_adapter(model: nn.Module, path: Path, *, base: str, base_sha256: str) -> None:
     """Write a directory that peft, transformers and `read_model` load; `base` is its `base_name`.
 
-    The base's hash stands in the file's metadata, so that another base of the same shape is not taken for it.
+    The base's hash is in the file's metadata, so that another base of the same shape is refused.
     """
     host = _host(model)
     path.mkdir(parents=True, exist_ok=True)
-    tensors = {name: x.detach().cpu().contiguous() for name, x in _own(host).items()}
-    save_file(tensors, path / WEIGHTS, metadata={"base_sha256": base_sha256})  # one key: several have no order
-    told = host.peft_config["default"].to_dict() | {"inference_mode": True}
-    told["base_model_name_or_path"], _, revision = base.partition("@") if is_hub_name(base) else (base, "", "")
-    told["revision"] = revision or None
-    (path / ADAPTER).write_text(json.dumps(told, indent=2, sort_keys=True, default=sorted) + "\n", encoding="utf-8")
+    tensors = {name: x.detach().cpu().contiguous() for name, x in _adapter_tensors(host).items()}
+    save_file(tensors, path / WEIGHTS, metadata={"base_sha256": base_sha256})  # one key: the order of several varies
+    config = host.peft_config["default"].to_dict() | {"inference_mode": True}
+    config["base_model_name_or_path"], _, revision = base.partition("@") if is_hub_name(base) else (base, "", "")
+    config["revision"] = revision or None
+    (path / ADAPTER).write_text(json.dumps(config, indent=2, sort_keys=True, default=sorted) + "\n", encoding="utf-8")
 
 
 def read_adapter(model: nn.Module, path: Path, *, base_sha256: str) -> None:
-    """Put the adapter of a directory beside its base. `BadData` for another base, or for what is no plain LoRA."""
+    """Attach the adapter of a directory to its base. BadData for another base, or if it is not a plain LoRA."""
     config = read_json(path / ADAPTER)
     _refuse(path, config)
-    weights, written_for = _tensors(path)
+    weights, expected_base = _tensors(path)
     try:
-        _bounded(config, weights)
+        _check_bounds(config, weights)
     except ValueError as error:
         raise _other_base(path, str(error)) from error
     peft, host = load_peft(), _host(model)
-    if written_for not in ("", base_sha256):
+    if expected_base not in ("", base_sha256):
         raise BadData(
-            f"the adapter in {path} was made for another base",
-            evidence=f"SHA-256 of its base {written_for[:12]}…, of the weights found {base_sha256[:12]}…",
+            f"the adapter in {path} was trained on another base",
+            evidence=f"SHA-256 of its base {expected_base[:12]}…, of the weights here {base_sha256[:12]}…",
             fix=f"set base_model_name_or_path in {path / ADAPTER} to the model that it was trained on",
         )
     if any(set(name.split(".")) & _heads(host) for name in weights):
-        what = f"the adapter in {path} stands beside the head or the embedding"
-        seen = visible(", ".join(weights)[:200])
-        raise BadData(what, evidence=seen, fix="merge it where it was made, and take the merged directory")
+        what = f"the adapter in {path} adapts the head or the embedding"
+        evidence = visible(", ".join(weights)[:200])
+        raise BadData(what, evidence=evidence, fix="merge it with peft, and take the merged directory")
     try:
         adapter = peft.LoraConfig.from_pretrained(str(path))
-        adapter.inference_mode = False  # as it is written; its matrices would then not be trained
+        adapter.inference_mode = False  # files have True, which would freeze the matrices
         _name_layers(adapter, weights)
         peft.inject_adapter_in_model(adapter, host)
-        _refuse(path, adapter.to_dict())  # once more: peft takes what names experts for what it now calls them
+        _refuse(path, adapter.to_dict())  # again: peft renames targets of experts while it injects
     except GroupwiseError:
         raise
     except Exception as error:  # peft raises nothing narrower
         raise _other_base(path, visible(str(error))) from error
-    own = {name: x.shape for name, x in _own(host).items()}
-    if own != (given := {name: x.shape for name, x in weights.items()}):
-        odd = sorted(visible(name) for name in own.keys() | given.keys() if own.get(name) != given.get(name))
+    expected = {name: x.shape for name, x in _adapter_tensors(host).items()}
+    if expected != (stored := {name: x.shape for name, x in weights.items()}):
+        names = expected.keys() | stored.keys()
+        odd = sorted(visible(name) for name in names if expected.get(name) != stored.get(name))
         raise _other_base(path, f"missing, superfluous or of another shape ({len(odd)}): {', '.join(odd[:3])}")
     peft.set_peft_model_state_dict(host, {name.removeprefix(PREFIX): x for name, x in weights.items()})
 
 
-def _bounded(config: Mapping[str, Any], weights: Mapping[str, torch.Tensor]) -> None:
-    """ValueError for ranks beyond all that is stored, and for patterns that could take long to match."""
+def _check_bounds(config: Mapping[str, Any], weights: Mapping[str, torch.Tensor]) -> None:
+    """ValueError for ranks larger than any stored dimension, and for patterns that could be slow to match."""
     largest = max((max(x.shape, default=0) for x in weights.values()), default=0)
     ranks, alphas = mapping(config, "rank_pattern"), mapping(config, "alpha_pattern")
     for name, fields in (("r", config), *((pattern, ranks) for pattern in ranks)):
@@ -185,12 +189,12 @@ def _bounded(config: Mapping[str, Any], weights: Mapping[str, torch.Tensor]) -> 
     patterns = [*ranks, *alphas]
     odd = [pattern for pattern in patterns if not PLAIN.fullmatch(pattern)]
     if odd or len(patterns) > MOST_PATTERNS:
-        seen = f"{short(odd[0])} repeats or chooses" if odd else f"{len(patterns)} patterns"
-        raise ValueError(f"rank_pattern, alpha_pattern: {seen}; {MOST_PATTERNS} plain names of layers are the most")
+        problem = f"{short(odd[0])} is not a plain layer name" if odd else f"{len(patterns)} patterns"
+        raise ValueError(f"rank_pattern, alpha_pattern: {problem}; at most {MOST_PATTERNS} plain layer names are read")
 
 
 def _name_layers(adapter: Any, weights: Mapping[str, torch.Tensor]) -> None:
-    """Replace regular expressions of layers by the names of the layers that have matrices: none is ever matched."""
+    """Replace regular expressions of layers by the names of layers with matrices, so that no expression is matched."""
     if isinstance(adapter.target_modules, str) or isinstance(adapter.exclude_modules, str) or adapter.layers_pattern:
         matrices = (name.removeprefix(PREFIX).rpartition(".lora_")[0] for name in weights)
         adapter.target_modules = {layer for layer in matrices if layer}
@@ -198,7 +202,7 @@ def _name_layers(adapter: Any, weights: Mapping[str, torch.Tensor]) -> None:
 
 
 def merge(model: nn.Module) -> None:
-    """Add the adapter to the weights that it stands beside, and take it off: the model is then a plain one."""
+    """Add the adapter to the weights of its layers and remove it. The result is a plain model."""
     layer_type = importlib.import_module("peft.tuners.lora").LoraLayer
     host = _host(model)
     modules: dict[str, Any] = dict(host.named_modules())
@@ -211,14 +215,14 @@ def merge(model: nn.Module) -> None:
     model.requires_grad_(True)
 
 
-def _own(host: nn.Module) -> dict[str, torch.Tensor]:
-    """The tensors of a model's adapter by the names of its file."""
-    found = load_peft().get_peft_model_state_dict(host, save_embedding_layers=False)  # else it may ask the hub
-    return {f"{PREFIX}{name}": x for name, x in found.items()}
+def _adapter_tensors(host: nn.Module) -> dict[str, torch.Tensor]:
+    """The tensors of a model's adapter, by their names in its file."""
+    tensors = load_peft().get_peft_model_state_dict(host, save_embedding_layers=False)  # True may query the hub
+    return {f"{PREFIX}{name}": x for name, x in tensors.items()}
 
 
 def load_peft() -> Any:
-    """The package, imported late: it takes seconds, and only adapters need it."""
+    """The package `peft`, imported late: the import takes seconds, and only adapters need it."""
     try:
         return importlib.import_module("peft")
     except ImportError as error:
@@ -226,28 +230,28 @@ def load_peft() -> Any:
 
 
 def _refuse(path: Path, config: dict[str, Any]) -> None:
-    """BadData for an adapter that is more than matrices beside linear layers."""
+    """BadData for an adapter with anything but low-rank matrices of linear layers."""
     plain: dict[str, tuple[Any, ...]] = {
         "peft_type": ("LORA",),
         "bias": ("none",),
-        "init_lora_weights": (True, False, "gaussian"),  # others change the base as well
+        "init_lora_weights": (True, False, "gaussian"),  # others change the base, too
         "modules_to_save": (None, []),
         "target_parameters": (None, [], set()),  # fused experts of a mixture
         "layer_replication": (None, []),
-        "megatron_config": (None,),  # with it, peft would import a module that the file names
+        "megatron_config": (None,),  # with it, peft would import a module named in the file
     }
     odd = [
-        f"{name} = {short(config[name])}" for name, known in plain.items() if config.get(name, known[0]) not in known
+        f"{name} = {short(config[name])}" for name, values in plain.items() if config.get(name, values[0]) not in values
     ]
     if odd:
-        fix = "merge it with peft where it was made (merge_and_unload, save_pretrained), and take the merged directory"
-        raise BadData(f"the adapter in {path} is no plain LoRA", evidence=", ".join(odd), fix=fix)
+        fix = "merge it with peft (merge_and_unload, save_pretrained), and take the merged directory"
+        raise BadData(f"the adapter in {path} is not a plain LoRA", evidence=", ".join(odd), fix=fix)
 
 
 def _tensors(path: Path) -> tuple[dict[str, torch.Tensor], str]:
-    """The adapter's tensors, and the hash of the base that it was written for (empty if nothing says)."""
+    """The adapter's tensors, and the hash of its base (empty if the file has none)."""
     if not (path / WEIGHTS).is_file():
-        fix = "a pickle is never loaded: save the adapter again with save_pretrained, which writes safetensors"
+        fix = "pickles are never loaded: save the adapter again with save_pretrained, which writes safetensors"
         raise BadData(f"{path} has no {WEIGHTS}", evidence=listing(path), fix=fix)
     stored = header(path / WEIGHTS)
     refuse_types(path / WEIGHTS, stored)
@@ -255,5 +259,5 @@ def _tensors(path: Path) -> tuple[dict[str, torch.Tensor], str]:
 
 
 def _other_base(path: Path, evidence: str) -> BadData:
-    fix = f"see that base_model_name_or_path in {path / ADAPTER} names the model that it was trained on"
+    fix = f"check that base_model_name_or_path in {path / ADAPTER} names the model that it was trained on"
     return BadData(f"the adapter in {path} does not fit its base", evidence=evidence, fix=fix)

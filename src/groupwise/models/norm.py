@@ -1,4 +1,4 @@
-"""Root-mean-square norms, with a way back of their own: half the passes over memory of one made of operations."""
+"""RMSNorm with a fused backward (half the memory traffic of autograd's)."""
 
 from typing import Any
 
@@ -22,11 +22,11 @@ class Norm(nn.Module):
     def forward(self, x: Float[Tensor, "*any size"]) -> Float[Tensor, "*any size"]:
         if torch.is_grad_enabled():
             return _Norm.apply(x, self.weight, self.eps)  # type: ignore[return-value]
-        return _normed(x, self.weight, self.eps)[0]
+        return _rms_norm(x, self.weight, self.eps)[0]
 
 
-def _normed(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """The norm, before that what the weight multiplies, and before that what makes x a unit."""
+def _rms_norm(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """The output `weight * unit`, the unit `x * scale`, and the scale `1 / rms(x)`."""
     exact = x if x.dtype in (torch.float32, torch.float64) else x.float()
     scale = exact.square().mean(-1, keepdim=True).add_(eps).rsqrt_()
     unit = exact * scale
@@ -36,7 +36,7 @@ def _normed(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor, Tens
 class _Norm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        out, unit, scale = _normed(x, weight, eps)
+        out, unit, scale = _rms_norm(x, weight, eps)
         ctx.save_for_backward(unit, scale, weight)
         return out
 
@@ -45,8 +45,8 @@ class _Norm(torch.autograd.Function):
         """With u = x / rms(x), g the gradient, w the weight: `(g w - u mean(g w u)) / rms(x)`, and the sum of g u."""
         unit, scale, weight = ctx.saved_tensors
         grad, exact = grad_outputs[0].to(unit.dtype), weight.to(unit.dtype)
-        pull = grad * unit
-        to_weight = pull.flatten(0, -2).sum(0).to(weight.dtype) if ctx.needs_input_grad[1] else None
-        along = (pull @ exact)[..., None] / unit.shape[-1]
-        to_x = (grad * exact).addcmul_(unit, along, value=-1).mul_(scale)
+        product = grad * unit
+        to_weight = product.flatten(0, -2).sum(0).to(weight.dtype) if ctx.needs_input_grad[1] else None
+        mean = (product @ exact)[..., None] / unit.shape[-1]
+        to_x = (grad * exact).addcmul_(unit, mean, value=-1).mul_(scale)
         return to_x.to(grad_outputs[0].dtype), to_weight, None

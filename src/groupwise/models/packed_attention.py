@@ -1,4 +1,4 @@
-"""Attention among packed tokens: rows padded to rectangles, and what many rows see asked once for all of them."""
+"""Attention over packed tokens: padded blocks of rows, and one pass over keys that many rows share."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,32 +12,31 @@ from torch import Tensor
 __all__ = ["attention", "past"]
 
 FLASH = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-FLASH_BACK = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+FLASH_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
-    """Rows of similar size, padded to one rectangle: packed indices of what asks, of what is asked, and who sees whom.
+    """Rows of similar size, padded to one rectangle: indices of the queries, indices of the keys, attention mask.
 
-    A padded slot repeats its own row's last index, so that nothing foreign can come in through it, not even NaN.
-    Without a mask everything is seen; or, where `causal`, rows are whole texts, and each token sees itself and what
-    stands before it.
+    A padded slot repeats its own row's last index, so that other rows, and their NaN, cannot enter through it. Without
+    a mask, every query attends to every key; with `causal`, rows are whole texts and attention is causal.
     """
 
-    queries: Int[Tensor, "rows asks"]
-    keys: Int[Tensor, "rows sees"]
-    mask: Bool[Tensor, "rows 1 asks sees"] | None = None
+    queries: Int[Tensor, "rows queries"]
+    keys: Int[Tensor, "rows keys"]
+    mask: Bool[Tensor, "rows 1 queries keys"] | None = None
     causal: bool = False
 
     def to(self, device: torch.device | str) -> "Block":
         mask = None if self.mask is None else self.mask.to(device)
         return Block(self.queries.to(device), self.keys.to(device), mask, self.causal)
 
-    def of(
+    def gather(
         self, q: Float[Tensor, "n heads d"], k: Float[Tensor, "n kv d"], v: Float[Tensor, "n kv d"]
-    ) -> tuple[Float[Tensor, "rows heads asks d"], Float[Tensor, "rows kv sees d"], Float[Tensor, "rows kv sees d"]]:
-        """What asks and what is asked, of everything packed."""
-        return gathered(q, self.queries), gathered(k, self.keys), gathered(v, self.keys)
+    ) -> tuple[Float[Tensor, "rows heads queries d"], Float[Tensor, "rows kv keys d"], Float[Tensor, "rows kv keys d"]]:
+        """The block's queries, keys and values, gathered from the packed ones."""
+        return gather_rows(q, self.queries), gather_rows(k, self.keys), gather_rows(v, self.keys)
 
     def attend(
         self,
@@ -47,20 +46,20 @@ class Block:
         window: int | None,
         softcap: float | None,
     ) -> Float[Tensor, "slots heads d"]:
-        """Attention of every slot, rows one after the other, padding included. Not where everything is seen."""
-        mask, wide = self.mask, self.keys.shape[1]
-        if window is not None and window < wide:  # who sees m keys sees those at 0 to m - 1
-            mask = past(wide, q.device) if mask is None else mask
-            mask = mask & (torch.arange(wide, device=q.device) >= mask.sum(-1, keepdim=True) - window)
-        return attention(*self.of(q, k, v), mask, softcap).transpose(1, 2).flatten(0, 1)
+        """Attention output of every slot, row after row, padding included. For blocks with a mask or causal ones."""
+        mask, width = self.mask, self.keys.shape[1]
+        if window is not None and window < width:  # a query with m visible keys sees keys 0 to m - 1
+            mask = past(width, q.device) if mask is None else mask
+            mask = mask & (torch.arange(width, device=q.device) >= mask.sum(-1, keepdim=True) - window)
+        return attention(*self.gather(q, k, v), mask, softcap).transpose(1, 2).flatten(0, 1)
 
 
-class Merged(torch.autograd.Function):
-    """Attention of tokens whose keys lie in two parts: a block of their own, and one copy of what many rows see.
+class MergedAttention(torch.autograd.Function):
+    """Attention over two sets of keys: the row's own block, and one shared copy of its long context.
 
-    Each part tells what it found and the logarithm of its weights' sum; by these the two become one. On the way back a
-    part is asked with the sum of *both*, so that its weights, and with them all gradients, are those of the whole.
-    Nothing is kept but what came in, what went out, and a number a token and head. CPU, without window or soft cap.
+    Each part returns its output and the log-sum-exp of its scores, from which the two outputs are merged. In backward,
+    each part uses the *merged* log-sum-exp, so its weights and all gradients are those of full attention. Only the
+    inputs, the output, and one number per token and head are saved. CPU only, without window or soft cap.
     """
 
     @staticmethod
@@ -69,64 +68,67 @@ class Merged(torch.autograd.Function):
         q: Float[Tensor, "n heads d"],
         k: Float[Tensor, "n kv d"],
         v: Float[Tensor, "n kv d"],
-        own: Sequence[Block],
+        blocks: Sequence[Block],
         slot: Int[Tensor, " n"],
-        common: Sequence[Block],
+        contexts: Sequence[Block],
     ) -> Float[Tensor, "n heads d"]:
-        found, mass = (torch.cat(x)[slot] for x in zip(*(_look(block, q, k, v) for block in own)))
-        for block in common:
-            asks, (there, weight) = block.queries.flatten(), _look(block, q, k, v)
-            both = torch.logaddexp(mass[asks], weight)
-            share, rest = ((x - both).exp()[..., None] for x in (weight, mass[asks]))
-            found[asks] = (rest * found[asks] + share * there).to(q.dtype)
-            mass[asks] = both
-        ctx.own, ctx.slot, ctx.common = own, slot, common
-        ctx.save_for_backward(q, k, v, found, mass)
-        return found
+        out, lse = (torch.cat(x)[slot] for x in zip(*(_flash(block, q, k, v) for block in blocks)))
+        for block in contexts:
+            queries, (context_out, context_lse) = block.queries.flatten(), _flash(block, q, k, v)
+            total = torch.logaddexp(lse[queries], context_lse)
+            context_share, row_share = ((x - total).exp()[..., None] for x in (context_lse, lse[queries]))
+            out[queries] = (row_share * out[queries] + context_share * context_out).to(q.dtype)
+            lse[queries] = total
+        ctx.blocks, ctx.slot, ctx.contexts = blocks, slot, contexts
+        ctx.save_for_backward(q, k, v, out, lse)
+        return out
 
     @staticmethod
-    def backward(ctx: Any, *pulls: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, found, mass = ctx.saved_tensors
-        back = [torch.zeros_like(x) for x in (q, k, v)]
-        slots = _slots(pulls[0], ctx.own, ctx.slot)
-        asked = (gathered(pulls[0], block.queries) for block in ctx.common)
-        for block, pull in zip((*ctx.own, *ctx.common), (*slots, *asked)):
-            out, total = gathered(found, block.queries), gathered(mass, block.queries)
-            mask = _added(block.mask, q.dtype)
-            parts = FLASH_BACK(pull, *block.of(q, k, v), out, total, 0.0, block.causal, attn_mask=mask)
-            for whole, part, at in zip(back, parts, (block.queries, block.keys, block.keys)):
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, out, lse = ctx.saved_tensors
+        grads = [torch.zeros_like(x) for x in (q, k, v)]
+        row_grads = _scatter_to_slots(grad_outputs[0], ctx.blocks, ctx.slot)
+        context_grads = (gather_rows(grad_outputs[0], block.queries) for block in ctx.contexts)
+        for block, grad in zip((*ctx.blocks, *ctx.contexts), (*row_grads, *context_grads)):
+            block_out, block_lse = gather_rows(out, block.queries), gather_rows(lse, block.queries)
+            mask = _additive(block.mask, q.dtype)
+            inputs = block.gather(q, k, v)
+            parts = FLASH_BACKWARD(grad, *inputs, block_out, block_lse, 0.0, block.causal, attn_mask=mask)
+            for whole, part, at in zip(grads, parts, (block.queries, block.keys, block.keys)):
                 whole.index_add_(0, at.flatten(), part.transpose(1, 2).flatten(0, 1))
-        return (*back, None, None, None)
+        return (*grads, None, None, None)
 
 
-def _look(block: Block, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """What every slot of a block finds, and the logarithm of the sum of its weights."""
-    mask = _added(block.mask, q.dtype)
-    found, mass = FLASH(*block.of(q, k, v), 0.0, block.causal, attn_mask=mask)
-    return found.transpose(1, 2).flatten(0, 1), mass.transpose(1, 2).flatten(0, 1)
+def _flash(block: Block, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Attention output and log-sum-exp of every slot of a block."""
+    mask = _additive(block.mask, q.dtype)
+    out, lse = FLASH(*block.gather(q, k, v), 0.0, block.causal, attn_mask=mask)
+    return out.transpose(1, 2).flatten(0, 1), lse.transpose(1, 2).flatten(0, 1)
 
 
-def _slots(pull: Tensor, blocks: Sequence[Block], slot: Tensor) -> list[Tensor]:
-    """What pulls at the slots of each block: at padding nothing."""
+def _scatter_to_slots(grad: Tensor, blocks: Sequence[Block], slot: Tensor) -> list[Tensor]:
+    """The gradient at each block's slots, zero at padding."""
     sizes = [block.queries.numel() for block in blocks]
-    slots = pull.new_zeros(sum(sizes), *pull.shape[1:]).index_copy_(0, slot, pull).split(sizes)
+    slots = grad.new_zeros(sum(sizes), *grad.shape[1:]).index_copy_(0, slot, grad).split(sizes)
     return [x.unflatten(0, block.queries.shape).transpose(1, 2) for x, block in zip(slots, blocks)]
 
 
-def _added(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+def _additive(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """A boolean mask as numbers to add to scores: 0 where True, -inf elsewhere."""
     return None if mask is None else torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, -torch.inf)
 
 
 def attention(
-    q: Float[Tensor, "rows heads asks d"],
-    k: Float[Tensor, "rows kv sees d"],
-    v: Float[Tensor, "rows kv sees d"],
-    mask: Bool[Tensor, "*rows asks sees"] | None,
+    q: Float[Tensor, "rows heads queries d"],
+    k: Float[Tensor, "rows kv keys d"],
+    v: Float[Tensor, "rows kv keys d"],
+    mask: Bool[Tensor, "*rows queries keys"] | None,
     softcap: float | None = None,
-) -> Float[Tensor, "rows heads asks d"]:
-    """`softmax(q k' / sqrt(d)) v` over what the mask lets each see; with a soft cap c, a score x is `c tanh(x / c)`.
+) -> Float[Tensor, "rows heads queries d"]:
+    """`softmax(q k' / sqrt(d)) v` over the keys that the mask allows; with soft cap c, a score x becomes
+    `c tanh(x / c)`.
 
-    Without a mask asks and keys are the same tokens, and each sees itself and those before it.
+    Without a mask, queries and keys are the same tokens and attention is causal.
     """
     grouped = q.shape[1] // k.shape[1]
     if softcap is None:
@@ -138,10 +140,10 @@ def attention(
 
 
 def past(n: int, device: torch.device) -> Bool[Tensor, "n n"]:
-    """Each of n tokens sees itself and those before it."""
+    """The causal mask of n tokens."""
     return torch.ones(n, n, dtype=torch.bool, device=device).tril()
 
 
-def gathered(x: Float[Tensor, "n heads *d"], at: Int[Tensor, "rows many"]) -> Float[Tensor, "rows heads many *d"]:
-    """`x[at]`, heads first; but the gradient of that adds in whatever order threads come, and this one's in order."""
+def gather_rows(x: Float[Tensor, "n heads *d"], at: Int[Tensor, "rows many"]) -> Float[Tensor, "rows heads many *d"]:
+    """`x[at]`, heads first. Its gradient is summed in a fixed order; that of `x[at]` in the order of threads."""
     return x.index_select(0, at.flatten()).unflatten(0, at.shape).transpose(1, 2)

@@ -1,7 +1,7 @@
-"""Rotary positions beyond the length of pretraining: how published scalings change the frequencies.
+"""Scalings of rotary positions for texts longer than in pretraining: Linear, Dynamic, Llama3, YaRN.
 
-Each is a part with the field names of Hugging Face configurations. Given the plain frequencies it returns its own, in
-float64; `stretch` multiplies cosine and sine, hence attention scores by its square.
+Each scaling is a part with the field names of Hugging Face configurations. It maps the plain frequencies to scaled
+ones, in float64. `stretch` multiplies cosine and sine, so attention scores grow by its square.
 """
 
 import math
@@ -17,7 +17,7 @@ from groupwise.models.fields import flag, real
 
 LENGTH = "original_max_position_embeddings"
 LEAST, MOST, MAY_BE_0 = 1e-6, 1e6, ("mscale", "mscale_all_dim")
-"""The smallest and the largest number of a scaling. Its numbers are divisors or have a logarithm taken."""
+"""Bounds on a scaling's numbers, which are divisors or arguments of logarithms; and the names that may be 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ class Linear:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dynamic:
-    """The plain frequencies: scaling by the text's length begins where `max_position_embeddings` ends, and so do we."""
+    """The plain frequencies: dynamic scaling starts only beyond `max_position_embeddings`, which is the limit here."""
 
     kind: ClassVar[str] = "dynamic"
     stretch: ClassVar[float] = 1.0
@@ -46,7 +46,7 @@ class Dynamic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Llama3:
-    """Short wavelengths stay, long ones grow by `factor`, those between are mixed. Llama 3.1, arXiv:2407.21783."""
+    """Short wavelengths stay, long ones grow by `factor`, others are interpolated. Llama 3.1, arXiv:2407.21783."""
 
     kind: ClassVar[str] = "llama3"
     stretch: ClassVar[float] = 1.0
@@ -57,16 +57,16 @@ class Llama3:
 
     def __call__(self, plain: Float[Tensor, " half"], theta: float) -> Float[Tensor, " half"]:
         turns = self.original_max_position_embeddings * plain / (2 * math.pi)
-        keep = (turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
-        keep = keep.clamp(0, 1)
-        return keep * plain + (1 - keep) * plain / self.factor
+        share = (turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
+        share = share.clamp(0, 1)
+        return share * plain + (1 - share) * plain / self.factor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Yarn:
-    """Interpolation where a pair turns less than `beta_slow` times over the original length, none above `beta_fast`.
+    """Interpolate pairs with fewer than `beta_slow` turns over the original length, none with more than `beta_fast`.
 
-    YaRN, arXiv:2309.00071, section 3.2; its temperature is `stretch`, `0.1 ln(factor) + 1` unless given.
+    YaRN, arXiv:2309.00071, section 3.2. Its temperature is `stretch`, by default `0.1 ln(factor) + 1`.
     """
 
     kind: ClassVar[str] = "yarn"
@@ -84,10 +84,10 @@ class Yarn:
         if self.attention_factor is not None:
             return self.attention_factor
         if self.mscale and self.mscale_all_dim:
-            return self._warmth(self.mscale) / self._warmth(self.mscale_all_dim)
-        return self._warmth(1.0)
+            return self._temperature(self.mscale) / self._temperature(self.mscale_all_dim)
+        return self._temperature(1.0)
 
-    def _warmth(self, scale: float) -> float:
+    def _temperature(self, scale: float) -> float:
         return 0.1 * scale * math.log(self.factor) + 1 if self.factor > 1 else 1.0
 
     def __call__(self, plain: Float[Tensor, " half"], theta: float) -> Float[Tensor, " half"]:
@@ -100,7 +100,7 @@ class Yarn:
         return slow * plain / self.factor + (1 - slow) * plain
 
     def _pair(self, turns: float, dim: int, theta: float) -> float:
-        """Which pair turns so often over the original length."""
+        """The index of the pair that makes this many turns over the original length."""
         return dim * math.log(self.original_max_position_embeddings / (turns * 2 * math.pi)) / (2 * math.log(theta))
 
 
@@ -109,9 +109,9 @@ SCALINGS: dict[str, type[Scaling]] = {s.kind: s for s in (Linear, Dynamic, Llama
 
 
 def scaling_of(rope: Mapping[str, Any], positions: int) -> Scaling | None:
-    """The scaling that a configuration's rotary parameters name, None for none; `positions` where they name no length.
+    """The scaling in a configuration's rotary parameters, None for none. The default original length is `positions`.
 
-    KeyError for an unknown kind or a missing field, TypeError or ValueError for one that is no number.
+    KeyError for an unknown kind or a missing field; TypeError or ValueError for a field that is not a number.
 
     >>> scaling_of({"rope_type": "linear", "factor": 4}, 2048)
     Linear(factor=4.0)
@@ -122,18 +122,18 @@ def scaling_of(rope: Mapping[str, Any], positions: int) -> Scaling | None:
     part = SCALINGS[kind]
     names = {f.name for f in fields(part)}
     numbers = [n for n in names - {LENGTH, "truncate"} if rope.get(n) is not None]
-    given: dict[str, Any] = {n: real(rope, n, low=0 if n in MAY_BE_0 else LEAST, high=MOST) for n in numbers}
+    values: dict[str, Any] = {n: real(rope, n, low=0 if n in MAY_BE_0 else LEAST, high=MOST) for n in numbers}
     if "truncate" in names:
-        given["truncate"] = flag(rope, "truncate", default=True)
+        values["truncate"] = flag(rope, "truncate", default=True)
     if LENGTH in names:
-        given[LENGTH] = int(real(rope, LENGTH, low=1, high=1 << 40, default=positions))
-        given.setdefault("factor", positions / given[LENGTH])
-    scaling = part(**given)
+        values[LENGTH] = int(real(rope, LENGTH, low=1, high=1 << 40, default=positions))
+        values.setdefault("factor", positions / values[LENGTH])
+    scaling = part(**values)
     if isinstance(scaling, Llama3) and scaling.low_freq_factor >= scaling.high_freq_factor:
         raise ValueError(f"low_freq_factor {scaling.low_freq_factor:g} is not below {scaling.high_freq_factor:g}")
     return scaling
 
 
 def parameters_of(scaling: Scaling) -> dict[str, Any]:
-    """What a configuration says of a scaling: `scaling_of` gives it back."""
+    """A scaling as rotary parameters of a configuration: the inverse of `scaling_of`."""
     return {"rope_type": scaling.kind} | {k: v for k, v in asdict(scaling).items() if v is not None}

@@ -1,7 +1,7 @@
-"""Which experts the tokens of one forward go to: written down as the routers choose, and given where it is wanted.
+"""Record and replay a mixture's choice of experts in one forward.
 
-A router of transformers says (logits, weights of the chosen, the chosen). A hook behind each hears that, and puts other
-experts in the place of the chosen; their weights are then those that the router itself would have given them.
+A router of transformers returns (logits, weights of the chosen experts, their numbers). A hook on each router records
+that and can substitute other experts; their weights are then computed from the same router's logits.
 """
 
 from collections.abc import Sequence
@@ -16,29 +16,29 @@ from torch import Tensor, nn
 __all__ = ["Experts", "Routes", "experts_of"]
 
 UNKNOWN = -1
-"""Stands for the experts of a token that nobody wrote down: it goes where its router sends it."""
+"""Marks the experts of a token without a record: its router decides."""
 
 Lines = tuple[bytes, ...]
-"""The experts of tokens one after the other, an int16 for each choice of each router; empty where unknown."""
+"""The experts of each token as bytes: an int16 per choice per router; empty if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Experts:
-    """What a mixture has: so many routers, each of which sends a token to `each` of its `count` experts."""
+    """The sizes of a mixture: `routers` routers, each sends a token to `each` of its `count` experts."""
 
     routers: int
     each: int
     count: int
 
-    def written(self, ids: Int[Tensor, "n routers each"]) -> Lines:
-        """A line a token."""
+    def encode(self, ids: Int[Tensor, "n routers each"]) -> Lines:
+        """Expert numbers as bytes, one entry per token."""
         return tuple(row.tobytes() for row in ids.to("cpu", torch.int16).numpy())
 
-    def read(self, lines: Sequence[bytes]) -> np.ndarray:
-        """The lines as numbers [n, routers, each] again.
+    def decode(self, lines: Sequence[bytes]) -> np.ndarray:
+        """The inverse of `encode`: numbers [n, routers, each], UNKNOWN for empty entries.
 
         >>> mixture = Experts(routers=1, each=2, count=8)
-        >>> mixture.read((*mixture.written(torch.tensor([[[3, 5]]])), b"")).tolist()
+        >>> mixture.decode((*mixture.encode(torch.tensor([[[3, 5]]])), b"")).tolist()
         [[[3, 5]], [[-1, -1]]]
         """
         ids = np.full((len(lines), self.routers, self.each), UNKNOWN, np.int16)
@@ -48,44 +48,47 @@ class Experts:
 
 
 class Routes:
-    """The experts of one forward, router by router, once it is done.
+    """The experts of one forward, per router, filled in during the forward.
 
-    `given` are experts that its tokens once went to; with `follow` they go there again. `weigh` keeps the logits.
+    `recorded` are the experts of an earlier forward; with `replay`, tokens go to them again. `keep_logits` stores the
+    routers' logits.
     """
 
     def __init__(
-        self, experts: Experts, given: Int[Tensor, "n routers each"] | None = None, *, follow: bool = False,
-        weigh: bool = False,
+        self, experts: Experts, recorded: Int[Tensor, "n routers each"] | None = None, *, replay: bool = False,
+        keep_logits: bool = False,
     ) -> None:  # fmt: skip
-        self.experts, self.given, self.weigh = experts, given, weigh
-        self.follow = follow and given is not None
+        self.experts, self.recorded, self.keep_logits = experts, recorded, keep_logits
+        self.replay = replay and recorded is not None
         self.chosen: dict[int, Int[Tensor, "n each"]] = {}
-        """What each router would choose."""
-        self.sent: dict[int, Int[Tensor, "n each"]] = {}
-        """Where the tokens went."""
+        """The choice of each router."""
+        self.used: dict[int, Int[Tensor, "n each"]] = {}
+        """The experts that computed the tokens."""
         self.logits: dict[int, Float[Tensor, "n count"]] = {}
 
     @property
     def ids(self) -> Int[Tensor, "n routers each"]:
-        """Where the tokens went, in all routers."""
-        return torch.stack([self.sent[i] for i in range(self.experts.routers)], 1).to(torch.int16)
+        """The experts that computed the tokens, of all routers."""
+        return torch.stack([self.used[i] for i in range(self.experts.routers)], 1).to(torch.int16)
 
-    def turn(self, number: int, normalised: bool, said: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """What a router says, and what it should have said."""
-        logits, weights, chosen = said
-        self.chosen[number] = self.sent[number] = chosen
-        if self.weigh:
+    def route(
+        self, number: int, normalised: bool, output: tuple[Tensor, Tensor, Tensor]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Record a router's output, and replace its experts if they are replayed."""
+        logits, weights, chosen = output
+        self.chosen[number] = self.used[number] = chosen
+        if self.keep_logits:
             self.logits[number] = logits
-        if not self.follow:
-            return said
-        assert self.given is not None
-        given = self.given[:, number].long()
-        self.sent[number] = sent = torch.where(given == UNKNOWN, chosen, given)
-        return logits, gates(logits, sent, normalised).to(weights.dtype), sent
+        if not self.replay:
+            return output
+        assert self.recorded is not None
+        recorded = self.recorded[:, number].long()
+        self.used[number] = used = torch.where(recorded == UNKNOWN, chosen, recorded)
+        return logits, gates(logits, used, normalised).to(weights.dtype), used
 
 
 def gates(logits: Float[Tensor, "n count"], chosen: Int[Tensor, "n each"], normalised: bool) -> Float[Tensor, "n each"]:
-    """The softmax at the chosen, where `normalised` over them alone; in float32, as routers of transformers have it.
+    """Softmax weights of the chosen experts, `normalised` over these; in float32, as in transformers' routers.
 
     >>> gates(torch.tensor([[1.0, 3.0, 1.0]]).log(), torch.tensor([[1, 0]]), True)
     tensor([[0.7500, 0.2500]])
@@ -95,9 +98,9 @@ def gates(logits: Float[Tensor, "n count"], chosen: Int[Tensor, "n each"], norma
 
 
 class _RouterHooks:
-    """Stands at one router: the layer's attention is told by a keyword what the routes are, and they hear the router.
+    """Hooks of one router: attention receives the `routes` keyword, and the router's output goes to these routes.
 
-    Attention is called with it each time that a layer is forwarded, also when that is done again on the way back.
+    Attention gets the keyword in every forward of its layer, also in the recomputation during backward.
     """
 
     def __init__(self, number: int, normalised: bool) -> None:
@@ -107,42 +110,42 @@ class _RouterHooks:
     def before_attention(self, attention: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
         self.routes = kwargs.get("routes")
 
-    def after_router(self, router: nn.Module, args: Any, said: tuple[Tensor, Tensor, Tensor]) -> Any:
+    def after_router(self, router: nn.Module, args: Any, output: tuple[Tensor, Tensor, Tensor]) -> Any:
         routes, self.routes = self.routes, None
-        return None if routes is None else routes.turn(self.number, self.normalised, said)
+        return None if routes is None else routes.route(self.number, self.normalised, output)
 
 
 def routers_of(causal: nn.Module) -> list[tuple[nn.Module, nn.Module]]:
-    """The routers of a model of transformers, each with the attention that its layer asks before it."""
+    """Pairs of (attention, router), one per router: the attention module of the router's layer runs before it."""
     from transformers.modeling_layers import GradientCheckpointingLayer
 
-    found = []
+    pairs = []
     for layer in (m for m in causal.modules() if isinstance(m, GradientCheckpointingLayer)):
         attention = [m for m in layer.modules() if m is not layer and hasattr(m, "layer_idx")]
         routers = [m for m in layer.modules() if type(m).__name__.endswith("TopKRouter")]
-        found += [(attention[0], router) for router in routers if attention]
-    return found
+        pairs += [(attention[0], router) for router in routers if attention]
+    return pairs
 
 
 def experts_of(causal: nn.Module) -> Experts | None:
-    """The mixture that a model is, by its routers' sizes; None for a dense one, or one whose routers differ."""
+    """The sizes of a mixture model; None for a dense model, or if the routers' sizes differ."""
     routers: list[Any] = [router for _, router in routers_of(causal)]
     sizes = {(router.top_k, router.num_experts) for router in routers}
     return Experts(len(routers), *sizes.pop()) if len(sizes) == 1 else None
 
 
-def attended(causal: nn.Module) -> Experts | None:
-    """The mixture that a model is, its routers with somebody who hears them from now on.
+def install_router_hooks(causal: nn.Module) -> Experts | None:
+    """Hook every router of a mixture so that `Routes` can record and replay its choices; return the mixture's sizes.
 
-    None for a dense model, and for routers whose weights are not `gates` of their logits: asked, they show it.
+    None, without hooks, for a dense model, and if a router's weights are not `gates` of its logits (tested by a call).
     """
     experts = experts_of(causal)
-    if experts is None or not all(_plain(router) for _, router in routers_of(causal)):
+    if experts is None or not all(_uses_gates(router) for _, router in routers_of(causal)):
         return None
     for number, (attention, router) in enumerate(routers_of(causal)):
-        post = _RouterHooks(number, _normalised(router))
-        attention.register_forward_pre_hook(post.before_attention, with_kwargs=True)
-        router.register_forward_hook(post.after_router)
+        hooks = _RouterHooks(number, _normalised(router))
+        attention.register_forward_pre_hook(hooks.before_attention, with_kwargs=True)
+        router.register_forward_hook(hooks.after_router)
     return experts
 
 
@@ -151,9 +154,9 @@ def _normalised(router: nn.Module) -> bool:
 
 
 @torch.no_grad()
-def _plain(router: nn.Module) -> bool:
+def _uses_gates(router: nn.Module) -> bool:
     weight = next(router.parameters())
-    asked = torch.arange(5 * weight.shape[1], device=weight.device, dtype=weight.dtype).cos().view(5, -1)
-    logits, weights, chosen = router(asked)
-    most = max(1e-5, torch.finfo(weights.dtype).eps)
-    return bool((gates(logits, chosen, _normalised(router)) - weights).abs().max() <= most)
+    hidden = torch.arange(5 * weight.shape[1], device=weight.device, dtype=weight.dtype).cos().view(5, -1)
+    logits, weights, chosen = router(hidden)
+    tolerance = max(1e-5, torch.finfo(weights.dtype).eps)
+    return bool((gates(logits, chosen, _normalised(router)) - weights).abs().max() <= tolerance)

@@ -1,9 +1,9 @@
-"""Causal language models of transformers as a `Backbone`: its modules, with our layouts where its attention was.
+"""Causal language models of transformers as a `Backbone`, with attention replaced by our layouts.
 
-transformers lets a model's attention be any registered function. Ours hands queries, keys and values to the layout, so
-learner and engine share prompts, remember prefixes and pack rows exactly as with the native decoder, and no mask or
-cache of transformers is ever made. Whether a model mixes tokens anywhere else (a convolution, a state) no list could
-say for certain: each is asked, when it is read, whether it says the same packed as it says alone.
+transformers calls any registered attention function. Ours passes queries, keys and values to the layout, so learner and
+engine share prompts, cache prefixes and pack rows as with the native decoder; transformers builds no mask or cache.
+A model may mix tokens outside attention (a convolution, a state). No list of such models is complete, so
+`read_transformers` compares packed with separate logits for every model.
 """
 
 import copy
@@ -17,39 +17,39 @@ from torch.utils.checkpoint import checkpoint
 
 from groupwise.data import Layout, Usage
 from groupwise.models.decoder import Sizes
-from groupwise.models.routing import Routes, attended
+from groupwise.models.routing import Routes, install_router_hooks
 
 
 class TransformersModel(nn.Module):
-    """A `Backbone` over a causal language model of transformers, with the scales, caps and biases of its own head."""
+    """A `Backbone` over a causal language model of transformers, with the scales, caps and biases of its head."""
 
     def __init__(self, causal: nn.Module, shape: Sizes) -> None:
         super().__init__()
         self.causal, self.shape = causal.eval(), shape
         inner = causal.get_decoder()  # pyright: ignore[reportCallIssue]
         self._trunk = next(name for name, module in causal.named_modules() if module is inner)
-        self.experts = attended(causal)
+        self.experts = install_router_hooks(causal)
 
     def forward(
         self, tokens: Int[Tensor, " n"], layout: Layout, routes: Routes | None = None
     ) -> Float[Tensor, "n width"]:
-        """Hidden states after the final norm. A mixture's experts are written in `routes`, and taken from there."""
+        """Hidden states after the final norm. `routes` records, and may replace, the choice of a mixture's experts."""
         trunk = self.causal.get_submodule(self._trunk)
-        position = layout.position.clamp(max=self.shape.positions - 1)  # only padding stands further on
-        if not len(tokens):  # of which attention would not know what shape it has
+        position = layout.position.clamp(max=self.shape.positions - 1)  # only padding has larger positions
+        if not len(tokens):  # attention cannot infer its shapes from no tokens
             return self.causal.get_input_embeddings()(tokens)  # pyright: ignore[reportCallIssue]
-        more = {} if routes is None else {"routes": routes}
-        said = trunk(input_ids=tokens[None], position_ids=position[None], use_cache=False, layout=layout, **more)
-        return said.last_hidden_state[0]
+        options = {} if routes is None else {"routes": routes}
+        output = trunk(input_ids=tokens[None], position_ids=position[None], use_cache=False, layout=layout, **options)
+        return output.last_hidden_state[0]
 
     def head(self, hidden: Float[Tensor, "n width"]) -> Float[Tensor, "n vocabulary"]:
-        """Logits as the model's own `forward` makes them of these hidden states."""
-        tail = _with(self.causal, self._trunk, _EmbeddingsGiven())
+        """Logits of hidden states, computed by the model's own `forward` with its trunk replaced."""
+        tail = _replace_submodule(self.causal, self._trunk, _IdentityTrunk())
         return tail(inputs_embeds=hidden[None], use_cache=False).logits[0]
 
     @property
     def recompute(self) -> bool:
-        """Whether layers are forwarded again on the way back, instead of keeping what they computed."""
+        """Whether layers are recomputed in backward (activation checkpointing)."""
         return any(layer.gradient_checkpointing for layer in self._layers())
 
     @recompute.setter
@@ -57,20 +57,20 @@ class TransformersModel(nn.Module):
         layers = self._layers()
         if wanted and not layers:
             raise Usage(
-                f"{type(self.causal).__name__} cannot forward its layers again",
+                f"{type(self.causal).__name__} cannot recompute its layers",
                 evidence="transformers has no gradient checkpointing for it",
                 fix="leave --machine.recompute out",
             )
         for layer in layers:
-            layer.gradient_checkpointing, layer._gradient_checkpointing_func = wanted, _again
-            layer.training = wanted  # the layer's own flag, without which transformers keeps everything
+            layer.gradient_checkpointing, layer._gradient_checkpointing_func = wanted, _checkpointed
+            layer.training = wanted  # transformers checkpoints a layer only if its own training flag is set
             for name, rate in vars(layer).items():
                 if "drop" in name and isinstance(rate, float):
                     setattr(layer, name, 0.0)
 
     @property
     def compiled(self) -> bool:
-        """Never: what transformers' modules do is theirs."""
+        """Always False: modules of transformers are not compiled here."""
         return False
 
     @compiled.setter
@@ -78,7 +78,7 @@ class TransformersModel(nn.Module):
         if wanted:
             raise Usage(
                 f"{type(self.causal).__name__} is not compiled here",
-                evidence="it is forwarded by the modules of transformers",
+                evidence="it runs in the modules of transformers",
                 fix="leave --machine.compile out, or take a Llama, Mistral or Qwen model",
             )
 
@@ -88,15 +88,15 @@ class TransformersModel(nn.Module):
         return [m for m in self.causal.modules() if isinstance(m, GradientCheckpointingLayer)]
 
 
-class _EmbeddingsGiven(nn.Module):
-    """Stands where the trunk was, and says what it is given."""
+class _IdentityTrunk(nn.Module):
+    """Replaces the trunk and returns its input as hidden states."""
 
     def forward(self, *_: Any, inputs_embeds: Tensor, **__: Any) -> Any:
         return _HiddenStates(inputs_embeds)
 
 
 class _HiddenStates:
-    """Hidden states and nothing else, whatever else a head would like to pass on."""
+    """A model output with hidden states only; every other field is None."""
 
     def __init__(self, hidden: Tensor) -> None:
         self.last_hidden_state = hidden
@@ -108,17 +108,18 @@ class _HiddenStates:
         return None
 
 
-def _with(module: nn.Module, path: str, part: nn.Module) -> nn.Module:
-    """The module with another part at `path`, sharing all the rest."""
-    name, _, rest = path.partition(".")
+def _replace_submodule(module: nn.Module, path: str, part: nn.Module) -> nn.Module:
+    """A shallow copy of the module with another submodule at `path`; all others are shared."""
+    name, _, inner_path = path.partition(".")
     twin = copy.copy(module)
-    own = module._modules[name]
-    assert own is not None
-    twin.__dict__["_modules"] = {**module._modules, name: _with(own, rest, part) if rest else part}
+    child = module._modules[name]
+    assert child is not None
+    new = _replace_submodule(child, inner_path, part) if inner_path else part
+    twin.__dict__["_modules"] = {**module._modules, name: new}
     return twin
 
 
-def _again(call: Any, *args: Any) -> Any:
+def _checkpointed(call: Any, *args: Any) -> Any:
     if not torch.is_grad_enabled():
         return call(*args)
     return checkpoint(call, *args, use_reentrant=False, preserve_rng_state=False)
@@ -138,7 +139,7 @@ def attend(
     s_aux: object = None,
     **_: object,
 ) -> tuple[Float[Tensor, "1 n heads e"], None]:
-    """transformers' attention interface over a layout."""
+    """Attention in transformers' interface, computed by a layout."""
     if layout is None or s_aux is not None:
         raise NotImplementedError("no layout reaches its attention" if layout is None else "attention sinks")
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
@@ -148,5 +149,5 @@ def attend(
     elif q.shape[-1] != size:
         q = q * (size / q.shape[-1]) ** 0.5
     q, k, w = (F.pad(x, (0, size - x.shape[-1])) if x.shape[-1] < size else x for x in (q, k, v))
-    seen = layout.attend(module.layer_idx, q, k, w, window=sliding_window, softcap=softcap)  # pyright: ignore
-    return seen[None, ..., : v.shape[-1]], None
+    output = layout.attend(module.layer_idx, q, k, w, window=sliding_window, softcap=softcap)  # pyright: ignore
+    return output[None, ..., : v.shape[-1]], None

@@ -1,4 +1,4 @@
-"""The weights of a directory: safetensors files with headers within bounds, and tensors without NaN or infinity."""
+"""Read the safetensors files of a model directory; refuse huge headers, NaN and infinity."""
 
 import os
 from collections.abc import Callable, Collection, Iterator
@@ -19,18 +19,15 @@ from groupwise.models.files import base_directory, listing, read_json
 __all__ = ["fingerprint", "weight_files"]
 
 FRESH = "fresh_weights"
-"""In a config.json, says that the directory holds no weights: a run draws its own, from its seed."""
+"""Key of config.json for a directory without weights: a run draws them from its seed."""
 MOST_HEADER = 16 << 20
-"""Bytes of the largest header that is parsed: some 100,000 tensors. Larger models are split into several files."""
+"""Largest header that is parsed, in bytes: some 100,000 tensors. Larger models have several files."""
 FLOATS = ("F64", "F32", "F16", "BF16")
-"""Types of numbers that are weights as they stand. Integers, truth values and eight bits need scales."""
+"""Types of usable weights. Integers, booleans and 8-bit numbers need scales."""
 
 
 def weight_files(path: Path | str) -> list[Path]:
-    """model.safetensors, or the shards that model.safetensors.index.json names. BadData if one is not there.
-
-    A fresh model has none.
-    """
+    """model.safetensors, or the shards in model.safetensors.index.json; none for a fresh model. BadData if missing."""
     path = base_directory(Path(path))
     index = path / "model.safetensors.index.json"
     if (path / "model.safetensors").is_file():
@@ -48,7 +45,7 @@ def weight_files(path: Path | str) -> list[Path]:
             if pickled
             else "fetch the directory again",
         )
-    present = set(os.listdir(path))  # a name is looked up, not opened: it may be none that a file system takes
+    present = set(os.listdir(path))  # look names up before opening them: a name may be invalid as a file name
     for name in names:
         if name not in present or not (path / name).is_file():
             raise BadData(f"{path} lacks the shard {name}", evidence=listing(path), fix="fetch the directory again")
@@ -56,16 +53,16 @@ def weight_files(path: Path | str) -> list[Path]:
 
 
 def _shards(index: Path) -> list[str]:
-    """The names of the files that an index gives its tensors. BadData for an index of anything else."""
+    """The file names in an index. BadData for an index of any other form."""
     files = read_json(index).get("weight_map")
     if not isinstance(files, dict) or not files or not all(isinstance(file, str) for file in files.values()):
-        seen, fix = f"weight_map: {short(files)}", "fetch the directory again"
-        raise BadData(f"{index} does not give each tensor the name of its file", evidence=seen, fix=fix)
+        evidence, fix = f"weight_map: {short(files)}", "fetch the directory again"
+        raise BadData(f"{index} does not map each tensor to a file name", evidence=evidence, fix=fix)
     return sorted(set(files.values()))
 
 
 def fingerprint(path: Path | str) -> str:
-    """SHA-256 over the weights of a directory, file by file: what tells a base from another of its shape."""
+    """SHA-256 over the weight files of a directory; it distinguishes models of the same shape."""
     whole = sha256()
     for file in weight_files(path):
         with file.open("rb") as content:
@@ -75,21 +72,21 @@ def fingerprint(path: Path | str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What a header says of one tensor."""
+    """Type and shape of a stored tensor, from the header."""
 
     dtype: str
     shape: tuple[int, ...]
 
 
 def header(file: Path) -> dict[str, Stored]:
-    """Type and shape of every tensor of a file by its name. BadData for a file that is damaged or has too many."""
+    """Type and shape of every tensor in a file, by name. BadData for a damaged file or a header that is too large."""
     with _opened(file) as content:
         slices = ((name, content.get_slice(name)) for name in content.keys())  # noqa: SIM118
         return {name: Stored(x.get_dtype(), tuple(x.get_shape())) for name, x in slices}
 
 
 def metadata(file: Path) -> dict[str, str]:
-    """What else the header says. BadData as for `header`."""
+    """The metadata in a file's header. BadData as for `header`."""
     with _opened(file) as content:
         return content.metadata() or {}
 
@@ -97,28 +94,28 @@ def metadata(file: Path) -> dict[str, str]:
 def tensors(
     file: Path, names: Collection[str], convert: Callable[[Tensor], Tensor] = lambda tensor: tensor
 ) -> dict[str, Tensor]:
-    """The named tensors of a file, each converted. BadData for one that is no weight: see `refuse_nonsense`."""
+    """The named tensors of a file, each converted. BadData for NaN or infinity."""
     with _opened(file) as content:
-        found = {name: convert(content.get_tensor(name)) for name in names}
-    for name, tensor in found.items():
-        refuse_nonsense(file, name, tensor)
-    return found
+        converted = {name: convert(content.get_tensor(name)) for name in names}
+    for name, tensor in converted.items():
+        refuse_nonfinite(file, name, tensor)
+    return converted
 
 
 def refuse_types(file: Path, stored: dict[str, Stored]) -> None:
-    """BadData that names the tensors which are not of floating point."""
+    """BadData that names the tensors whose type is not floating-point."""
     odd = [f"{visible(name)} is {x.dtype}" for name, x in stored.items() if x.dtype not in FLOATS]
     if odd:
-        fix = "take the model that it was quantised from: such numbers are no weights without their scales"
-        raise BadData(f"{file} has weights that are no floating-point numbers", evidence=_first(odd), fix=fix)
+        fix = "take the model that it was quantised from: quantised weights need their scales"
+        raise BadData(f"{file} has weights that are not floating-point numbers", evidence=_first(odd), fix=fix)
 
 
-def refuse_nonsense(file: Path, name: str, tensor: Tensor) -> None:
-    """BadData for a tensor with a NaN or an infinity. One pass without copies: the extremes of a NaN are NaN."""
+def refuse_nonfinite(file: Path, name: str, tensor: Tensor) -> None:
+    """BadData for a tensor with NaN or infinity. One pass without copies: the extremes of a tensor with NaN are NaN."""
     if tensor.numel() and not torch.stack(torch.aminmax(tensor.detach())).isfinite().all():
         finite = torch.isfinite(tensor)
         count = f"{int((~finite).sum())} of {tensor.numel()} numbers of {visible(name)} as {tensor.dtype}"
-        fix = "fetch the file again, or take an earlier checkpoint; a dtype of wider range where they overflow"
+        fix = "fetch the file again, or take an earlier checkpoint; if they overflow, use a dtype of wider range"
         raise BadData(f"{file} has weights that are NaN or infinite", evidence=count, fix=fix)
 
 
@@ -128,14 +125,14 @@ def _first(lines: list[str]) -> str:
 
 @contextmanager
 def _opened(file: Path) -> Iterator[Any]:
-    """The file, once its header is known to be of a size that is parsed quickly."""
+    """Open a file after checking the size of its header."""
     again = "fetch the file again"
     try:
         with file.open("rb") as content:
             size = int.from_bytes(content.read(8), "little")
         if MOST_HEADER < size <= file.stat().st_size:
             fix = "split it into several files: save_pretrained of transformers does"
-            raise BadData(f"{file} has a header of {size} bytes", evidence=f"at most {MOST_HEADER} are read", fix=fix)
+            raise BadData(f"{file} has a header of {size} bytes", evidence=f"the limit is {MOST_HEADER}", fix=fix)
         with safe_open(file, framework="pt") as opened:
             yield opened
     except SafetensorError as error:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from groupwise.data import Finish, Generation, GenerationRequest, Ids, Usage
-from groupwise.models import Experts, Model, Routes, Tokenizer, blocked, forget, logprobs
+from groupwise.models import Experts, Model, Routes, Tokenizer, drop_blocks, logprobs, with_blocked_weights
 from groupwise.rollout.cache import PrefixCache
 from groupwise.rollout.layouts import ROWS, Prefill, padded, shared_tokens
 from groupwise.rollout.routes import context_routes
@@ -36,7 +36,9 @@ class NativeEngine:
     ) -> None:  # fmt: skip
         self.version = 0
         self._decoder, self._cache_tokens, self._max_rows = decoder, cache_tokens, rows
-        self._model = decoder if experts else blocked(decoder)  # routes are recorded by hooks on the decoder's modules
+        self._model = (
+            decoder if experts else with_blocked_weights(decoder)
+        )  # routes are recorded by hooks on the decoder's modules
         self._experts = experts
         self._rows = Rows(self._model, tokenizer, seed=seed, rows=rows, cache_tokens=cache_tokens, experts=experts)
         self._prefixes = PrefixCache()
@@ -82,7 +84,7 @@ class NativeEngine:
             for name, x in current.items():
                 if x.data_ptr() != weights[name].data_ptr():
                     x.copy_(weights[name])
-        forget(self._model)
+        drop_blocks(self._model)
         self._prefixes.clear()
         self._rows.sequences.cache.clear()
         self.version = version
@@ -110,7 +112,7 @@ class NativeEngine:
         except Exception as error:
             self._fail(error)
         finally:
-            forget(self._model)  # free the memory while the engine is idle
+            drop_blocks(self._model)  # free the memory while the engine is idle
 
     def _admit(self) -> None:
         """Admit waiting requests in order of arrival while there is room. Equal contexts are prefilled once."""

@@ -13,7 +13,7 @@ from groupwise.models import Experts, Routes
 def context_routes(routes: Routes, contexts: Sequence[Ids], widths: Sequence[int]) -> dict[Ids, tuple[bytes, ...]]:
     """The routes of each context's tokens, from one prefill of all contexts padded to `widths`."""
     ids = routes.ids.split(list(widths))
-    return {context: routes.experts.written(x[: len(context)]) for context, x in zip(contexts, ids)}
+    return {context: routes.experts.encode(x[: len(context)]) for context, x in zip(contexts, ids)}
 
 
 class RowRoutes:
@@ -35,4 +35,4 @@ class RowRoutes:
 
     def of(self, row: int, length: int) -> tuple[bytes, ...]:
         """The routes of one row, as bytes per token."""
-        return self.experts.written(self.ids[row, :length])
+        return self.experts.encode(self.ids[row, :length])

@@ -11,7 +11,7 @@ from groupwise.config.recipe import Recipe
 from groupwise.config.user_code import Use
 from groupwise.data import Storage
 from groupwise.methods import Method, published, reference_of
-from groupwise.models import commit_of, find_model, own_code
+from groupwise.models import commit_of, find_model, remote_code
 from groupwise.runs.disk import ABOUT, DISK, RECIPE, Disk, storage_errors, write_file
 
 
@@ -61,7 +61,7 @@ def about(run: Path, recipe: Recipe, base: str, use: Use, command: str) -> dict[
         **({"keys": list(use.judges.keys)} if use.judges.keys else {}),
         **({"judges": list(use.judges.hosts)} if use.judges.hosts else {}),
         **({"unsafe_local_exec": True} if use.unsafe_local_exec else {}),
-        **({"trust_remote_code": own_code(find_model(recipe.model))} if use.trust_remote_code else {}),
+        **({"trust_remote_code": remote_code(find_model(recipe.model))} if use.trust_remote_code else {}),
     }
 
 

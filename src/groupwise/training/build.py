@@ -16,11 +16,11 @@ from groupwise.models import (
     Model,
     Purpose,
     Tokenizer,
-    adapted,
     attach,
     base_name,
     find_model,
     fingerprint,
+    has_adapter,
     read_model,
     read_tokenizer,
     write_adapter,
@@ -69,7 +69,7 @@ class Runtime:
     @cached_property
     def adapter(self) -> dict[str, str]:
         """What a run remembers of its adapter: its size, and the hash of the weights that it stands beside."""
-        if not adapted(self.model):
+        if not has_adapter(self.model):
             return {}
         size = {
             wanted: sum(w.numel() for w in self.model.parameters() if w.requires_grad == wanted)
@@ -80,7 +80,7 @@ class Runtime:
 
     def write(self, path: Path) -> None:
         """The model as it stands: a plain directory, or the adapter as peft writes it."""
-        if adapted(self.model):
+        if has_adapter(self.model):
             base = base_name(self.recipe.model)
             write_adapter(self.model, path, base=base, base_sha256=self.adapter["base_sha256"])
         else:

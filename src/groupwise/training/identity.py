@@ -11,7 +11,7 @@ from groupwise.config.recipe import Recipe, Save
 from groupwise.config.text import read_with_problems
 from groupwise.config.user_code import Use
 from groupwise.data import BadData
-from groupwise.models import base_directory, find_model, own_code
+from groupwise.models import base_directory, find_model, remote_code
 from groupwise.runs.disk import DISK, RECIPE, Disk
 from groupwise.runs.hashes import abbreviated
 from groupwise.tasks import Mixture, Problems
@@ -137,7 +137,7 @@ def same_base(run: Path, ready: Runtime) -> None:
 
 def same_code(run: Path, recipe: Recipe, use: Use) -> None:
     """`BadData` where the code that the model brings is not what the run began with; asked before any of it runs."""
-    then, here = recorded(run, "trust_remote_code") or {}, own_code(find_model(recipe.model))
+    then, here = recorded(run, "trust_remote_code") or {}, remote_code(find_model(recipe.model))
     if use.trust_remote_code and then != here:
         odd = [name for name in sorted(then | here) if then.get(name) != here.get(name)]
         what, seen = f"the code of {recipe.model} is not what this run was started with", ", ".join(odd[:4])

@@ -13,7 +13,7 @@ from groupwise.config.text import read
 from groupwise.learner import AdamW, Learner
 from groupwise.models import Decoder, Shape, Tokenizer, write_model
 from groupwise.tasks import END, Demonstration, calculator_tokenizer, demonstrations
-from groupwise.training.warm_start import supervised
+from groupwise.training.warm_start import supervised_steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,9 @@ def train(recipe: PackagedModel) -> tuple[Decoder, Tokenizer]:
         Demonstration(tokenizer.encode(prompt), (*tokenizer.encode(answer), *tokenizer.eos)) for prompt, answer in pairs
     ]
     size = {"per_step": recipe.demonstrations, "microbatch_tokens": recipe.microbatch_tokens}
-    for step, result in enumerate(supervised(learner, examples, order=lambda epoch: range(len(examples)), **size)):
+    for step, result in enumerate(
+        supervised_steps(learner, examples, order=lambda epoch: range(len(examples)), **size)
+    ):
         if step % 50 == 0 or step == recipe.steps - 1:
             print(f"{step:>6}/{recipe.steps}  loss {result.loss:.4f}", flush=True)
     return decoder, tokenizer

@@ -193,7 +193,7 @@ def test_a_verifier_that_judges_nothing(
     Path("mine.py").write_text(f"def grade(prompt, answer, gold):\n    {body}\n")
     assert main([*own, "--verifier", "mine:grade", "--use", "mine.py"]) == 5
     told = capsys.readouterr().err
-    assert "16 of 16 answers could not be judged" in told and cause in told and "--max_unverifiable" in told
+    assert "16 of 16 answers were unverifiable" in told and cause in told and "--max_unverifiable" in told
     (run,) = Path("runs").iterdir()
     assert f"report: {run / 'report.html'}" in told and f"groupwise resume {run}" in told
     assert (run / "report.html").is_file() and (run / "checkpoints" / "000000" / "manifest.json").is_file()
@@ -241,7 +241,7 @@ def test_environments_that_no_run_can_have(home: Path, capsys: pytest.CaptureFix
     turns = ("--method.strategy", "Turns", "--evaluate.strategy", "Turns")
     use = ("--use", "mine.py")
     for words, what, fix in (
-        (turns, "method.strategy is Turns, and nothing says with which environment", "add --environment"),
+        (turns, "method.strategy is Turns, and the recipe names no environment", "add --environment"),
         (("--environment", "mine:Good", *use), "method.strategy is Independent", "say --method.strategy Turns"),
         (
             ("--environment", "mine:Good", *use, *turns[:2]),

@@ -275,7 +275,7 @@ def test_a_verifier_must_be_named_for_ones_own_task(tmp_path):
     path = tmp_path / "problems.jsonl"
     path.write_text('{"prompt": "1+1=", "answer": 2}\n{"prompt": "2+2=", "answer": 4}\n')
     (told,) = errors_of(SMALL + f"task = '{path}'\nmethod = 'gspo'")
-    assert "nothing says what is right" in told
+    assert "has no verifier" in told
 
 
 def test_check_leaves_no_trace():

@@ -259,8 +259,8 @@ def test_a_second_signal_is_the_second_also_when_time_is_up(tmp_path: Path) -> N
     run = begun(tmp_path / "run", EVERY)
 
     def act() -> int:
-        async def stuck(recipe: Any, buffer: Any, engine: Any, learner: Any, logbook: Any, *_: Any) -> None:
-            logbook.stop("out of time")
+        async def stuck(recipe: Any, buffer: Any, engine: Any, learner: Any, recorder: Any, *_: Any) -> None:
+            recorder.stop("out of time")
             for _ in range(2):
                 os.kill(os.getpid(), signal.SIGINT)
                 await asyncio.sleep(0.2)
@@ -367,7 +367,7 @@ def test_too_many_unverifiable_answers_over_twenty_iterations(tmp_path: Path) ->
     recipe = replace(recipe, prompts=2, sampling=replace(recipe.sampling, max_tokens=3))
     run, place = begun(tmp_path / "run", recipe), ready(recipe)
     wrong_every_seventh(place, "raises")
-    with pytest.raises(Unverifiable, match="22 of 160 answers could not be judged over 20 iterations"):
+    with pytest.raises(Unverifiable, match="22 of 160 answers were unverifiable over 20 iterations"):
         run_from(run, place, disk=Quick())
     assert len(lines(run)) == 1 + 19
 
@@ -439,7 +439,7 @@ def test_a_gradient_that_is_not_finite_leaves_the_weights_alone(
     assert [line["steps_skipped"] for line in lines(run)[1:]] == [0, 1, 0]
     assert [line["step"] for line in lines(run)] == [0, 2, 3, 5]
     assert all(math.isfinite(line["grad_norm"]) for line in lines(run)[1:])
-    assert "iteration 2, step 0: loss or gradient is not finite; weights untouched" in capsys.readouterr().err
+    assert "iteration 2, step 0: loss or gradient is not finite; weights unchanged" in capsys.readouterr().err
 
     # The batch is there, and computes to the same NaN again.
     assert sorted(p.name for p in (run / "skipped").iterdir()) == ["000002-0.jsonl", "000002-0.safetensors"]
@@ -458,7 +458,7 @@ def test_a_gradient_that_is_not_finite_leaves_the_weights_alone(
 
 def test_three_steps_in_a_row_without_a_gradient(tmp_path: Path) -> None:
     place = poisoned(run := tmp_path / "run", lambda call: call >= 2)
-    with pytest.raises(Diverged, match="3 optimizer steps in a row had to be skipped") as error:
+    with pytest.raises(Diverged, match="3 optimizer steps in a row were skipped") as error:
         run_from(run, place, disk=Quick())
     assert str(run / "skipped") in error.value.evidence and error.value.code == 5
     assert not isinstance(error.value, NoSignal | Unverifiable | Mismatch)

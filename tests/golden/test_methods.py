@@ -27,7 +27,7 @@ from groupwise.methods import (
     sapo,
 )
 from groupwise.rewards import Overlong
-from groupwise.training.loop import credited
+from groupwise.training.loop import compute_advantages
 
 BUDGET = 8
 
@@ -245,7 +245,7 @@ def test_whole_path(name: str):
     paper, method, spread = PAPERS[name]
     for seed in range(4):
         groups = answers_of(seed, spread)
-        step = credited(batch_of(groups), method)
+        step = compute_advantages(batch_of(groups), method)
         loss = method.objective(method.objective.prepare(step))
         loss.backward()
         slopes = complex_step(paper, groups)
@@ -301,7 +301,7 @@ def test_worked_advantages(name: str, one_right: list[float], one_wrong: list[fl
     method = {"grpo": grpo, "dr_grpo": dr_grpo, "rloo": rloo}[name]()
     batch = pack([rollout_of(x, lengths=[1] * 4) for x in ([1.0, 0, 0, 0], [1.0, 1, 1, 0], [1.0] * 4)])
     zeros = torch.zeros(batch.tokens, dtype=torch.float64)
-    actual = credited(batch.having(logp_old=zeros, measures={Logp("reference"): zeros}), method).advantage
+    actual = compute_advantages(batch.having(logp_old=zeros, measures={Logp("reference"): zeros}), method).advantage
     assert actual.tolist() == pytest.approx([*one_right, *one_wrong, 0, 0, 0, 0], abs=5e-6)
 
 
@@ -324,7 +324,7 @@ def test_paper_window_clips_both():
 def test_rloo_gradient_ignores_length():
     """Every token's slope is A / answers, in an answer of one token and in one of eight."""
     method = rloo(kl=0.0)
-    step = credited(pack([rollout_of([1.0, 0.0, 0.0, 0.0], lengths=[1, 8, 2, 3])]), method)
+    step = compute_advantages(pack([rollout_of([1.0, 0.0, 0.0, 0.0], lengths=[1, 8, 2, 3])]), method)
     step = step.having(logp=torch.full((14,), -1.0, dtype=torch.float64, requires_grad=True))
     method.objective(method.objective.prepare(step)).backward()
     expected = [1 / 4] + [-1 / 12] * 13
@@ -335,7 +335,7 @@ def test_reinforce_pp_worked_credit():
     batch = pack([rollout_of([1.0], lengths=[3]), rollout_of([0.0], lengths=[2])])
     k = torch.tensor([0.1, 0, 0.2, 0.05, -0.05], dtype=torch.float64)
     batch = batch.having(logp_old=k, measures={Logp("reference"): torch.zeros_like(k)})
-    actual = credited(batch, reinforce_pp(kl=0.1)).advantage
+    actual = compute_advantages(batch, reinforce_pp(kl=0.1)).advantage
     assert actual.tolist() == pytest.approx([0.8025, 0.823453, 0.823453, -1.229941, -1.219464], abs=1e-6)
 
 

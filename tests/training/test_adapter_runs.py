@@ -38,7 +38,7 @@ def accuracy(capsys: pytest.CaptureFixture[str]) -> list[str]:
 def test_from_a_run_to_a_plain_model(capsys: pytest.CaptureFixture[str]) -> None:
     run = trained(*LORA)
     told = json.loads((run / "run.json").read_text())
-    assert told["adapter"].startswith("2,176 trained weights beside 205,056 frozen ones")
+    assert told["adapter"].startswith("2,176 trained weights, 205,056 frozen weights")
     assert told["adapter"] in (run / "report.html").read_text()
     assert sorted(p.name for p in (run / "model").iterdir()) == ["adapter_config.json", "adapter_model.safetensors"]
     capsys.readouterr()
@@ -78,7 +78,7 @@ def test_resume_wants_the_same_base(home: Path, capsys: pytest.CaptureFixture[st
     directory(home / "base", vocabulary=40, rope_theta=3.0, tied=True)
     for words in ([], ["--changed"]):
         assert main(["resume", str(run), *words]) == 3
-        assert "the weights of base are others now" in capsys.readouterr().err
+        assert "the weights of base differ from those at the start" in capsys.readouterr().err
 
 
 def test_what_cannot_be(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,7 +49,7 @@ def test_a_machine_without_a_compiler_says_so_before_the_run(monkeypatch: pytest
 
     monkeypatch.setattr(torch, "compile", broken)
     prepare(Machine())
-    with pytest.raises(MissingRequirement, match="nothing can be compiled for cpu") as error:
+    with pytest.raises(MissingRequirement, match="this machine cannot compile for cpu") as error:
         prepare(Machine(compile=True))
     assert "No working C++ compiler" in str(error.value) and "more" not in str(error.value)
 

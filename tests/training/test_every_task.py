@@ -97,13 +97,13 @@ def asked(kind: Kind, home: Path) -> tuple[list[Rollout], list[int]]:
     c = [round(x * kind.answers / 32) for x in RIGHT[: kind.problems]]
 
     def says(ask: GenerationRequest) -> tuple[int, ...]:
-        prompt = at.asked[ask.draw]
+        prompt = at.held_out[ask.draw]
         text = kind.right(prompt) if ask.stream[0] < c[ask.draw] else kind.wrong
         text = "" if c[ask.draw] <= ask.stream[0] == kind.answers - 1 else text
         return (*at.tokenizer.encode(text), *at.tokenizer.eos)
 
     told = answers(
-        at.asked, kind.answers, FakeEngine(says), at.verifier, at.recipe.sampling, at.tokenizer, seed=0
+        at.held_out, kind.answers, FakeEngine(says), at.verifier, at.recipe.sampling, at.tokenizer, seed=0
     )  # fmt: skip
     return asyncio.run(told), c
 
@@ -158,7 +158,7 @@ for name, kind in KINDS.items():
         torch.manual_seed(1), np.random.seed(2), random.seed(3)
         before = states()
         law = replace(place.recipe.sampling, max_tokens=4, top_p=0.9)
-        assert len(asyncio.run(place.ask(2, law))) == 2
+        assert len(asyncio.run(place.answers(2, law))) == 2
         assert states() == before, name
         same += 1
 print("same", same)

@@ -14,7 +14,7 @@ def guards() -> Guards:
 
 
 def test_a_first_iteration_that_failed_whole_stops_at_once() -> None:
-    with pytest.raises(Unverifiable, match="8 of 8 answers could not be judged over 1 iterations") as error:
+    with pytest.raises(Unverifiable, match="8 of 8 answers were unverifiable over 1 iterations") as error:
         guards().check_verdicts(8, 8, "ImportError: no sympy")
     assert error.value.evidence == "ImportError: no sympy"
     guards().check_verdicts(7, 8, "")
@@ -32,7 +32,7 @@ def test_a_share_over_twenty_iterations() -> None:
     over = guards()
     for _ in range(WINDOW - 1):
         over.check_verdicts(2, 10, "")
-    with pytest.raises(Unverifiable, match="40 of 200 answers could not be judged over 20 iterations"):
+    with pytest.raises(Unverifiable, match="40 of 200 answers were unverifiable over 20 iterations"):
         over.check_verdicts(2, 10, "")
 
 

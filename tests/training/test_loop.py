@@ -40,7 +40,7 @@ from groupwise.rewards import mixed_outcomes
 from groupwise.rollout import Independent, NativeEngine
 from groupwise.runs.checkpoints import newest_checkpoint
 from groupwise.runs.logs import read_lines
-from groupwise.training.loop import OLD, due, measures, plan
+from groupwise.training.loop import OLD_LOGP, due, needed_measures, plan
 from tests.toys.echo import NAMES, SHAPE, ToyRun, small, tokenizer
 
 # An engine that says what it is told to
@@ -142,7 +142,7 @@ def test_refilled_and_dropped_groups_are_all_accounted_for(tmp_path: Path) -> No
     line = environment.go()[1]
     told = {name.removeprefix("rollout/"): x for name, x in line.items() if name.startswith("rollout/")}
     assert told == {
-        "rounds": 3, "rollouts": 4, "kept": 2, "dropped": 2, "dropped/mixed_outcomes": 2, "missing": 0,
+        "rounds": 3, "rollouts": 4, "selected": 2, "dropped": 2, "dropped/mixed_outcomes": 2, "missing": 0,
         "unverifiable": 0, "answers": 16,
     }  # fmt: skip
     samples = environment.samples(1)
@@ -159,7 +159,7 @@ def test_what_was_accepted_is_trained_on_when_the_rounds_are_over(tmp_path: Path
     environment = scripted(tmp_path, prompts=4, method=dynamic(2, 8, refill=1), iterations=2)
     lines = environment.go()
     (warning,) = environment.warnings  # once; afterwards it is counted
-    assert warning.startswith("iteration 1 goes on with 1 prompts: 3 missing after 2 rounds")
+    assert warning.startswith("iteration 1 trains on 1 prompts: 3 missing after 2 rounds")
     for line in lines[1:]:
         assert line["rollout/missing"] == 3
         assert (line["rollout/selected"], line["rollout/rounds"], line["step"]) == (1, 2, line["iteration"])
@@ -196,14 +196,14 @@ def test_engine_and_learner_give_a_token_one_log_prob(
     take = environment.buffer.take(6, 8, Independent(), environment.method.filter, 0)
     batch = pack(asyncio.run(take).selected)
     plans = plan(environment.recipe, replace(environment.method, minibatches=4), batch, 0, 0)
-    read = environment.learner.compute_measures(batch, plans, frozenset({OLD}))
+    read = environment.learner.compute_measures(batch, plans, frozenset({OLD_LOGP}))
     assert read.logp_old is not None and read.logp_old.dtype == dtype and read.tokens > 100
     assert float((read.logp_old.double() - batch.logp_engine).abs().max()) <= bound
     assert float(batch.logp_engine.std()) > 0.5  # there is something to agree on
     law = replace(environment.recipe.sampling, temperature=1.0)
     if temperature != 1.0:
         environment.learner.temperature = law.temperature
-        other = environment.learner.compute_measures(batch, plans, frozenset({OLD})).logp_old
+        other = environment.learner.compute_measures(batch, plans, frozenset({OLD_LOGP})).logp_old
         assert other is not None and float((other.double() - batch.logp_engine).abs().max()) > 0.1
 
 
@@ -340,9 +340,9 @@ def test_a_mask_that_leaves_no_token(tmp_path: Path) -> None:
 def test_old_log_probs_as_sampled(tmp_path: Path) -> None:
     """The engine's own are the old ones: the gap becomes part of the ratio, and no reading is needed."""
     method = small("gspo", minibatches=2, proximal="sampled")
-    assert measures(method, [(StepPlan(()), StepPlan(()))]) == frozenset()
-    assert measures(replace(method, proximal="recomputed"), [(StepPlan(()), StepPlan(()))]) == {OLD}
-    assert measures(replace(method, proximal="recomputed"), [(StepPlan(()),)]) == frozenset()
+    assert needed_measures(method, [(StepPlan(()), StepPlan(()))]) == frozenset()
+    assert needed_measures(replace(method, proximal="recomputed"), [(StepPlan(()), StepPlan(()))]) == {OLD_LOGP}
+    assert needed_measures(replace(method, proximal="recomputed"), [(StepPlan(()),)]) == frozenset()
     environment = ToyRun(method, tmp_path, iterations=2)
     lines = environment.go()
     assert all(0 < line["sampling/sampling_logp_difference/max"] < 1e-4 for line in lines[1:])  # of the first step

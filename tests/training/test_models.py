@@ -63,7 +63,7 @@ def test_an_adapter_beside_a_model_of_transformers(
     assert main(["train", "--model", "tiny", "--name", "first", *SMALL, *lora, *mine]) == 0
     run = next(Path("runs").glob("first-*"))
     told = json.loads((run / "run.json").read_text())["adapter"]
-    assert told.startswith("1,152 trained weights beside ") and told in (run / "report.html").read_text()
+    assert told.startswith("1,152 trained weights, ") and told in (run / "report.html").read_text()
     assert sorted(p.name for p in (run / "model").iterdir()) == ["adapter_config.json", "adapter_model.safetensors"]
     assert main(["merge", str(run), "merged"]) == 0
     before, after = (load(Path(path)).state_dict() for path in ("tiny", "merged"))

@@ -7,7 +7,7 @@ import torch
 
 from groupwise.data import pack
 from groupwise.learner import StepResult
-from groupwise.training.observe import sample_lines, token_numbers
+from groupwise.training.observe import sample_lines, token_columns
 from tests.laws.batches import rollouts, step_of
 
 
@@ -21,9 +21,9 @@ def test_samples_are_found_by_their_keys_after_a_pickle_round_trip() -> None:
     def taken(b):  # type: ignore[no-untyped-def]
         return StepResult(batch=b, loss=0.0, grad_norm=0.0, grad_norm_clipped=0.0, learning_rate=0.0)
 
-    here = sample_lines(drawn, batch), token_numbers(drawn, [taken(batch)])
+    here = sample_lines(drawn, batch), token_columns(drawn, [taken(batch)])
     copy = pickle.loads(pickle.dumps(batch))
-    there = sample_lines(drawn, copy), token_numbers(drawn, [taken(copy)])
+    there = sample_lines(drawn, copy), token_columns(drawn, [taken(copy)])
     assert repr(there[0]) == repr(here[0]) and all(line["reward"] is not None for line in there[0])
     assert [line["reward"] for line in there[0]] == columns.reward.tolist()
     assert there[1].keys() == here[1].keys()

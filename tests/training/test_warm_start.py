@@ -35,7 +35,7 @@ from groupwise.tasks import Demonstration, demonstrations, read_demonstrations
 from groupwise.tasks.big_sums import sum_demonstrations
 from groupwise.training.build import build
 from groupwise.training.progress import Progress
-from groupwise.training.warm_start import supervised, warm_start
+from groupwise.training.warm_start import supervised_steps, warm_start
 from tests.commands.test_bad_input import SMALL, refused, rows
 from tests.faults.small_runs import EVERY, begun, ran
 from tests.learner.small import model
@@ -68,7 +68,7 @@ def learner(steps: int, dtype: torch.dtype = torch.float64) -> Learner:
 
 def test_the_loss_is_the_mean_over_answer_tokens_of_their_surprise() -> None:
     it, plain = learner(1), model()
-    (taken,) = supervised(it, SHOWN, per_step=3, order=range_of, microbatch_tokens=9)
+    (taken,) = supervised_steps(it, SHOWN, per_step=3, order=range_of, microbatch_tokens=9)
     surprise = []
     for d in SHOWN:
         for k, token in enumerate(d.answer):
@@ -83,7 +83,7 @@ def test_within_a_conversation_only_the_assistants_words_are_taught() -> None:
     """Each is as surprising as it is behind all that came before it, the environment's words included."""
     origin = (WRITTEN, WRITTEN, TEMPLATE, ENVIRONMENT, ENVIRONMENT, WRITTEN, WRITTEN)
     shown, it, plain = Demonstration((1, 2), (4, 0, 8, 7, 6, 5, 0), origin), learner(1), model()
-    (taken,) = supervised(it, [shown], per_step=1, order=lambda sweep: range(1), microbatch_tokens=99)
+    (taken,) = supervised_steps(it, [shown], per_step=1, order=lambda epoch: range(1), microbatch_tokens=99)
     layout = Shared.of([shown.context], [shown.answer])
     law = torch.log_softmax(plain.head(plain(layout.tokens, layout))[layout.source].detach(), -1)
     surprise = [-law[i, token] for i, token in enumerate(shown.answer) if origin[i] == WRITTEN]
@@ -102,7 +102,7 @@ def test_every_sweep_deals_each_demonstration_once() -> None:
         asked.append(sweep)
         return [(i + sweep) % 3 for i in range(3)]
 
-    taken = list(supervised(learner(3), SHOWN, per_step=2, order=order, microbatch_tokens=99))
+    taken = list(supervised_steps(learner(3), SHOWN, per_step=2, order=order, microbatch_tokens=99))
     dealt = [sample.tokens for t in taken for sample in t.batch.samples]
     assert [d.answer for d in SHOWN] == dealt[:3]
     assert [SHOWN[i].answer for i in (1, 2, 0)] == dealt[3:]
@@ -283,7 +283,7 @@ def test_resume_wants_the_same_demonstrations(capsys: pytest.CaptureFixture[str]
     (run,) = Path("runs").iterdir()
     file(23)
     assert main(["resume", str(run)]) == 3
-    assert "shown.jsonl is not what this run was started with" in capsys.readouterr().err
+    assert "shown.jsonl differs from" in capsys.readouterr().err
 
 
 def test_a_tied_model_is_taught_as_it_is_read() -> None:
@@ -292,7 +292,9 @@ def test_a_tied_model_is_taught_as_it_is_read() -> None:
     tokenizer, decoder = read_tokenizer(home), read_model(home)
     shown = read(rows("a.jsonl", *({"prompt": p, "answer": "#1"} for p in ("2+3=", "4*5="))), tokenizer)
     it = Learner(decoder, optimizer=AdamW(lr=3e-3), steps=30)
-    losses = [t.loss for t in supervised(it, shown, per_step=2, order=lambda sweep: range(2), microbatch_tokens=999)]
+    losses = [
+        t.loss for t in supervised_steps(it, shown, per_step=2, order=lambda epoch: range(2), microbatch_tokens=999)
+    ]
     assert losses[0] > 1 and losses[-1] < 0.05
 
 

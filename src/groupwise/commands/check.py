@@ -27,7 +27,7 @@ from groupwise.models import (
 from groupwise.runs.trackers import OPENERS
 from groupwise.tasks import Each, Mixture, Problems
 from groupwise.training.environments import environment_of, frame_of
-from groupwise.training.loop import OLD, credited
+from groupwise.training.loop import OLD_LOGP, compute_advantages
 from groupwise.training.sources import demonstrations_of, sources, task_of, templates, verifier_of
 from groupwise.verifiers import CodeVerifier
 
@@ -84,7 +84,7 @@ def dry_run(recipe: Recipe) -> list[GroupwiseError]:
     batch = batch.having(
         finish=torch.where(torch.arange(len(batch)) == 1, Finish.length, batch.finish),
         # A single step has no old log-probs, unless a part declares that it needs them.
-        logp_old=logp if OLD in method.needs or method.proximal == "sampled" else None,
+        logp_old=logp if OLD_LOGP in method.needs or method.proximal == "sampled" else None,
         measures={measure: logp.clone() for measure in method.needs},
         memory={name: memory.init() for name, memory in method.memory},
     )
@@ -93,7 +93,7 @@ def dry_run(recipe: Recipe) -> list[GroupwiseError]:
         if selected.shape != (n,) or selected.dtype != torch.bool:
             shape = f"{tuple(selected.shape)} {selected.dtype}"
             return [_part_error("filter", f"it returns {shape}, not one boolean for each of {n} samples")]
-        step = credited(batch, method)
+        step = compute_advantages(batch, method)
         if step.advantage is None or step.advantage.shape != step.place.shape:
             return [_part_error("credit", "it does not return one number a token")]
         logp = -torch.linspace(0.1, 1.1, step.tokens, dtype=torch.float64)

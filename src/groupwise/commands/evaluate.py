@@ -95,7 +95,7 @@ def numbers_of_task(recipe: Recipe, samplings: Sequence[tuple[int, Sampling]], u
     ready = build(recipe, use)
 
     async def answer() -> list[list[Rollout]]:
-        return [await ready.ask(n, sampling) for n, sampling in samplings]
+        return [await ready.answers(n, sampling) for n, sampling in samplings]
 
     answered = asyncio.run(answer())
     return [number(rollouts, protocol(ready, sampling, n, use)) for rollouts, (n, sampling) in zip(answered, samplings)]

@@ -22,11 +22,19 @@ from groupwise.runs.logs import RunLogs, read_lines
 from groupwise.runs.replay import ReplayLog
 from groupwise.training.about import about, begin, recorded
 from groupwise.training.build import Runtime, build
-from groupwise.training.identity import asked, identity, note_changes, same_base, same_code, same_data, see_changes
+from groupwise.training.identity import (
+    check_base,
+    check_changes,
+    check_data,
+    check_model_code,
+    data_record,
+    identity,
+    record_changes,
+)
 from groupwise.training.loop import run as loop
 from groupwise.training.progress import Progress
 from groupwise.training.recorder import Recorder
-from groupwise.training.warm_start import forget, warm_start
+from groupwise.training.warm_start import remove_checkpoint, warm_start
 from groupwise.training.watchdog import CODES, Stuck, Watchdog
 
 DEFAULT = Path(text.__file__).with_name("default.toml")
@@ -62,7 +70,7 @@ def train(
     with RunLock(run):
         description = about(run, recipe, base_of(path, overrides), loaded, command)
         text = write(recipe)
-        begin(run, description | asked(ready) | ready.adapter | identity(ready, text) | {"changes": []}, text)
+        begin(run, description | data_record(ready) | ready.adapter | identity(ready, text) | {"changes": []}, text)
         return run_from(run, ready, stop_after)
 
 
@@ -113,11 +121,11 @@ def resume(
             judges=judges,
         )
         recipe = read_recipe(directory / "recipe.toml", (), loaded)
-        same_code(directory, recipe, loaded)
+        check_model_code(directory, recipe, loaded)
         ready = build(recipe, loaded)
         print_notes(getattr(ready.verifier, "notices", ()))
-        same_data(directory, ready)
-        same_base(directory, ready)
+        check_data(directory, ready)
+        check_base(directory, ready)
         return run_from(directory, ready, stop_after, strict=strict, changed=changed)
 
 
@@ -138,11 +146,11 @@ def run_from(
     progress.say(f"run: {run}")
     for warning in checkpoint.warnings if checkpoint else ():
         progress.say(f"warning: {warning}")
-    lines = see_changes(run, ready, state, accept=changed, warn=progress.say)
+    lines = check_changes(run, ready, state, accept=changed, warn=progress.say)
     logs = RunLogs.resume(run, state, done, sinks=recipe.sinks, changed=changed, warn=progress.say, disk=disk)
-    accepted = note_changes(run, ready, state, [*lines, *logs.changes], done, disk)
+    accepted = record_changes(run, ready, state, [*lines, *logs.changes], done, disk)
     recorder = Recorder(
-        run, logs, keep=recipe.save.keep, beside=accepted, told=progress, warn=progress.say, disk=disk
+        run, logs, keep=recipe.save.keep, extra=accepted, on_metrics=progress, warn=progress.say, disk=disk
     )  # fmt: skip
     ready.buffer.replay = ReplayLog(run, lambda: recorder.done, progress.say, disk=disk)
     if checkpoint:
@@ -162,7 +170,7 @@ def run_from(
             if recorder.done >= 0:
                 progress.say(f"continue from the last checkpoint: groupwise resume {run}")
         if isinstance(error, Stuck):
-            return CODES[error.why]
+            return CODES[error.cause]
         raise
     finally:
         progress.end()
@@ -170,7 +178,7 @@ def run_from(
         for warning in logs.warnings:
             progress.say(f"warning: {warning}")
     if recorder.done >= 0:
-        forget(run, disk)
+        remove_checkpoint(run, disk)
     if not recorder.stopping:
         write_model_directory(run, ready, disk)
     with storage_errors("the report", run):
@@ -213,7 +221,7 @@ async def run_loop(
     """Run `begin` (the warm start) and the loop. A signal or `stop_after` ends them early; a second signal at once."""
     if stop_after is not None:
         asyncio.get_running_loop().call_later(stop_after, recorder.stop, "out of time")
-    with Watchdog(recorder.stop, say, lambda: recorder.doing, ready.recipe.machine.verdict_deadline):
+    with Watchdog(recorder.stop, say, lambda: recorder.current_phase, ready.recipe.machine.verdict_deadline):
         if recorder.done < 0 and not await begin():
             return
         await loop(ready.recipe, ready.buffer, ready.engine, ready.learner, recorder, ready.guards, ready.evaluate)

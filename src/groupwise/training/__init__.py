@@ -1,1 +1,1 @@
-"""One run: the loop, its guards, the warm start, and what it is built from."""
+"""Training: the loop, its guards, the warm start, and the objects that a run is built from."""

@@ -1,4 +1,4 @@
-"""run.json: what a run tells of itself besides its numbers."""
+"""run.json: the description of a run, without its metrics."""
 
 import json
 import platform
@@ -16,7 +16,7 @@ from groupwise.runs.disk import ABOUT, DISK, RECIPE, Disk, storage_errors, write
 
 
 def begin(run: Path, description: Mapping[str, Any], recipe: str, *, disk: Disk = DISK) -> None:
-    """Write run.json and then recipe.toml, which makes the directory a run. Both are on the platter on return."""
+    """Write run.json, then recipe.toml, which makes the directory a run. Both are synced to disk on return."""
     describe(run, description, disk=disk)
     with storage_errors("the recipe", run):
         write_file(run / RECIPE, recipe.encode(), disk)
@@ -29,21 +29,21 @@ def describe(run: Path, description: Mapping[str, Any], *, disk: Disk = DISK) ->
 
 
 def description(run: Path) -> dict[str, Any]:
-    """A run's run.json. `Storage` if it cannot be read."""
+    """Read a run's run.json. `Storage` if it cannot be read."""
     try:
         return dict(json.loads((run / ABOUT).read_text()).items())
     except (OSError, ValueError, AttributeError, RecursionError) as error:
-        fix = "bring the file back from a copy, or start the run again"
+        fix = "restore the file from a copy, or start the run again"
         raise Storage(f"{run / ABOUT} cannot be read", evidence=str(error), fix=fix) from error
 
 
 def recorded(run: Path, key: str) -> Any:
-    """The value of a key in a run's run.json; an empty list if there is none."""
+    """The value of a key in a run's run.json; an empty list without the key."""
     return description(run).get(key, [])
 
 
 def about(run: Path, recipe: Recipe, base: str, use: Use, command: str) -> dict[str, Any]:
-    """What the report tells of a run besides its numbers."""
+    """The contents of run.json: name, command, versions, method, user code and permissions."""
     from importlib.metadata import version
 
     packages = ("groupwise", "torch", "transformers", "tokenizers", "numpy", "safetensors")
@@ -66,10 +66,10 @@ def about(run: Path, recipe: Recipe, base: str, use: Use, command: str) -> dict[
 
 
 def origin(method: Method, base: str) -> dict[str, Any]:
-    """The published method that a run began with: its formula, its paper, and what the recipe changed."""
-    named = next((m for m in published if m.__name__ == base), None)
-    if named is None:
-        return {"name": "a method of its own"}
-    reference, changes = reference_of(named), diff(named(), method)
+    """The published method that a recipe starts from: its formula, its paper, and the recipe's changes."""
+    constructor = next((m for m in published if m.__name__ == base), None)
+    if constructor is None:
+        return {"name": "an unpublished method"}
+    reference, changes = reference_of(constructor), diff(constructor(), method)
     source = f"{reference.paper}, arXiv:{reference.arxiv}"
     return {"name": base, "formula": reference.formula, "reference": source, "changed": changes}

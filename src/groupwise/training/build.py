@@ -1,4 +1,4 @@
-"""Where a run computes: the engine and the learner that a recipe asks for, in this process."""
+"""Builds the model, engine, buffer and learner of a recipe in this process."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -37,7 +37,7 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.
 
 @dataclass(frozen=True, eq=False)
 class Runtime:
-    """What a run is made of, ready to go."""
+    """The objects of one run over one set of weights."""
 
     model: Model
     tokenizer: Tokenizer
@@ -50,7 +50,7 @@ class Runtime:
 
     @cached_property
     def learner(self) -> Learner:
-        """Made when it is first asked for, by what trains: the weights as they then stand are where the run begins."""
+        """Created on first use. The reference model is a copy of the weights at that moment."""
         method = self.recipe.method
         return Learner(
             self.model,
@@ -63,23 +63,23 @@ class Runtime:
 
     @cached_property
     def demonstrations(self) -> tuple[list[Demonstration], tuple[SourceStats, ...]]:
-        """What the warm start teaches, and what is known of it; nothing where there is none."""
+        """The demonstrations of the warm start with their statistics; empty without a warm start."""
         return demonstrations_of(self.recipe, self.tokenizer)
 
     @cached_property
     def adapter(self) -> dict[str, str]:
-        """What a run remembers of its adapter: its size, and the hash of the weights that it stands beside."""
+        """The entries of run.json about a LoRA adapter: its size and the hash of its base weights."""
         if not has_adapter(self.model):
             return {}
         size = {
-            wanted: sum(w.numel() for w in self.model.parameters() if w.requires_grad == wanted)
-            for wanted in (True, False)
+            trained: sum(w.numel() for w in self.model.parameters() if w.requires_grad == trained)
+            for trained in (True, False)
         }
-        told = f"{size[True]:,} trained weights beside {size[False]:,} frozen ones"
-        return {"adapter": told, "base_sha256": fingerprint(find_model(self.recipe.model))}
+        text = f"{size[True]:,} trained weights, {size[False]:,} frozen weights"
+        return {"adapter": text, "base_sha256": fingerprint(find_model(self.recipe.model))}
 
     def write(self, path: Path) -> None:
-        """The model as it stands: a plain directory, or the adapter as peft writes it."""
+        """Write the current model: a model directory, or the adapter in peft's format."""
         if has_adapter(self.model):
             base = base_name(self.recipe.model)
             write_adapter(self.model, path, base=base, base_sha256=self.adapter["base_sha256"])
@@ -87,23 +87,20 @@ class Runtime:
             write_model(self.model, path, tokenizer=self.tokenizer)
 
     async def evaluate(self) -> dict[str, float]:
-        """The held-out numbers of a line of metrics."""
-        return scores(*await self.answer())
-
-    async def answer(self, law: Sampling | None = None) -> tuple[list[Rollout], list[Rollout]]:
-        """The held-out problems answered: each once greedily, and `samples` times at the training law or another."""
-        wanted, law = self.recipe.evaluate, law or self.recipe.sampling
-        return await self.ask(1, replace(law, temperature=0.0)), await self.ask(wanted.samples, law)
+        """The held-out metrics, from greedy answers and from answers with the training's sampling."""
+        sampling = self.recipe.sampling
+        greedy = await self.answers(1, replace(sampling, temperature=0.0))
+        return scores(greedy, await self.answers(self.recipe.evaluate.samples, sampling))
 
     @property
-    def asked(self) -> Sequence[Prompt]:
-        """The held-out problems that an evaluation asks."""
+    def held_out(self) -> Sequence[Prompt]:
+        """The held-out problems of an evaluation."""
         return self.task.held_out[: self.recipe.evaluate.problems]
 
-    async def ask(self, n: int, sampling: Sampling) -> list[Rollout]:
-        """`n` answers to each of the asked problems."""
+    async def answers(self, n: int, sampling: Sampling) -> list[Rollout]:
+        """`n` answers to each held-out problem."""
         return await answers(
-            self.asked,
+            self.held_out,
             n,
             self.engine,
             self.verifier,
@@ -121,21 +118,21 @@ class Runtime:
 
 
 def prepare(machine: Machine) -> torch.device:
-    """Threads and device of this process, as the recipe says."""
+    """Set the number of threads, and return the device. `Usage` or `MissingRequirement` if there is no such device."""
     torch.set_num_threads(machine.threads)
     if machine.device.partition(":")[0] not in ("cpu", "cuda"):
-        raise Usage(f"no device is called {machine.device!r}", fix="say cpu or cuda")
+        raise Usage(f"no device is called {machine.device!r}", fix="use cpu or cuda")
     try:
         device = torch.device(machine.device)
     except RuntimeError as error:
         raise Usage(
-            f"{machine.device!r} is no device", evidence=str(error).partition("\n")[0], fix="say cpu or cuda"
+            f"{machine.device!r} is no device", evidence=str(error).partition("\n")[0], fix="use cpu or cuda"
         ) from None
     if device.type == "cuda" and (device.index or 0) >= (count := torch.cuda.device_count()):
         raise MissingRequirement(
-            "there is no such CUDA device here" if count else "there is no CUDA device here",
+            "this machine has no such CUDA device" if count else "this machine has no CUDA device",
             evidence=f"machine.device = {machine.device!r}, devices {count}",
-            fix=f"say a number below {count}, such as --machine.device cuda:0" if count else "say --machine.device cpu",
+            fix=f"use a number below {count}, such as --machine.device cuda:0" if count else "use --machine.device cpu",
         )
     if machine.compile:
         check_compiler(device)
@@ -143,19 +140,19 @@ def prepare(machine: Machine) -> torch.device:
 
 
 def check_compiler(device: torch.device) -> None:
-    """`Environment` where no kernel can be built for the device."""
+    """`MissingRequirement` if torch cannot compile kernels for the device."""
     try:
         torch.compile(torch.nn.functional.silu)(torch.ones(16, device=device))
-    except RuntimeError as error:  # which all of the compiler's are
+    except RuntimeError as error:  # the base of all errors of the compiler
         raise MissingRequirement(
-            f"nothing can be compiled for {device} here",
+            f"this machine cannot compile for {device}",
             evidence=str(error).partition("\n")[0],
-            fix="install a C++ compiler, such as g++ (for CUDA triton too), or leave --machine.compile out",
+            fix="install a C++ compiler such as g++, and triton for CUDA, or leave out --machine.compile",
         ) from None
 
 
 def build(recipe: Recipe, use: Use, built: tuple[Task, Verifier] | None = None) -> Runtime:
-    """Engine, learner and what they need, over one set of weights. Task and verifier may be `built` already."""
+    """Build the objects of a run. `built` is its task and verifier if they exist already."""
     device = prepare(recipe.machine)
     directory = find_model(recipe.model)
     tokenizer = read_tokenizer(directory)

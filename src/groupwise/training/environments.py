@@ -1,4 +1,4 @@
-"""The environment that a recipe names, and whether its strategies ask one."""
+"""Builds the environment of a recipe and checks that its strategies use one."""
 
 from collections.abc import Callable
 
@@ -13,16 +13,16 @@ from groupwise.training.sources import templates
 
 
 def environment_of(recipe: Recipe, use: Use) -> Callable[[], Environment] | None:
-    """What makes the recipe's environments, one's own class among them; None where it names none."""
+    """A function that creates an environment of the recipe, packaged or from a user's file; None without one."""
     name = recipe.environment
     strategies = {"method.strategy": recipe.method.strategy, "evaluate.strategy": recipe.evaluate.strategy}
     for where, strategy in strategies.items():
         if isinstance(strategy, Turns) and not name:
             fix = "add --environment calculator_tools, or my_file:MyEnvironment with --use my_file.py"
-            raise Usage(f"{where} is Turns, and nothing says with which environment", fix=fix)
+            raise Usage(f"{where} is Turns, and the recipe names no environment", fix=fix)
         if isinstance(strategy, Independent) and name:
-            what = f"{where} is Independent: it asks no environment, and the recipe names {name}"
-            raise Usage(what, fix=f"say --{where} Turns, or leave the environment out")
+            problem = f"{where} is Independent and uses no environment, but the recipe names {name}"
+            raise Usage(problem, fix=f"use --{where} Turns, or leave out the environment")
     if not name:
         return None
     wall = recipe.machine.verdict_deadline
@@ -36,19 +36,18 @@ def environment_of(recipe: Recipe, use: Use) -> Callable[[], Environment] | None
         def python() -> Tools:
             return python_tools(sandbox)
 
-        return user_environment(
-            python, deadline=recipe.machine.deadline
-        )  # calls queue for a box, which keeps their time
-    fix = "take calculator_tools or python_tools, or name a class of your own: my_file:MyEnvironment with --use"
+        # Calls wait in a queue for a sandbox, and the sandbox limits their time.
+        return user_environment(python, deadline=recipe.machine.deadline)
+    fix = "use calculator_tools or python_tools, or a class from your file: my_file:MyEnvironment with --use my_file.py"
     raise Usage(f"no environment is called {name!r}", fix=fix)
 
 
 def frame_of(recipe: Recipe, tokenizer: Tokenizer) -> tuple[Ids, Ids]:
-    """What the recipe's template writes before and behind an environment's words."""
+    """The ids of the recipe's template before and after an observation."""
     if not recipe.environment:
         return (), ()
     frames = {name: template.turn_frame() for name, template in templates(recipe, tokenizer).items()}
     if len(set(frames.values())) > 1:
-        what = f"an environment speaks in one template, and the problems stand in {', '.join(frames)}"
-        raise Usage(what, fix="take one template for all of them: --template chat")
+        problem = f"an environment needs one template, and the problems use {', '.join(frames)}"
+        raise Usage(problem, fix="use one template for all problems: --template chat")
     return next(iter(frames.values()))

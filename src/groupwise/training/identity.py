@@ -1,4 +1,4 @@
-"""What a run's numbers depend on beside its checkpoint, and what of it has changed since the run was stopped."""
+"""Checks on resume that recipe, model files, data and code are those that the run started with."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -29,66 +29,67 @@ MODEL_FILES = (
     "added_tokens.json",
     "chat_template.jinja",
 )
-"""The files of a model directory that are read at every start. Weights come from the checkpoint."""
+"""Files of a model directory that every start reads. Weights come from the checkpoint."""
 
 
-def identity(ready: Runtime, recipe: str) -> dict[str, Any]:
+def identity(runtime: Runtime, recipe: str) -> dict[str, Any]:
     """The text of the run's recipe.toml, and the SHA-256 of the model's small files and of the templates.
 
-    Stored in run.json and in every checkpoint. Data, used code and the base of an adapter have their own entries.
+    run.json and every checkpoint contain it. Data, user code and the base of an adapter have their own entries.
     """
-    directory = find_model(ready.recipe.model)
-    homes = dict.fromkeys((directory, base_directory(directory)))
-    files = {name: home / name for home in homes for name in MODEL_FILES if (home / name).is_file()}
-    found = templates(ready.recipe, ready.tokenizer)
+    directory = find_model(runtime.recipe.model)
+    directories = dict.fromkeys((directory, base_directory(directory)))
+    files = {name: path / name for path in directories for name in MODEL_FILES if (path / name).is_file()}
+    by_name = templates(runtime.recipe, runtime.tokenizer)
     return {
         "recipe": recipe,
         "files": {name: sha256(path.read_bytes()).hexdigest() for name, path in sorted(files.items())},
-        "templates": {name: template.digest for name, template in found.items()},
+        "templates": {name: template.digest for name, template in by_name.items()},
     }
 
 
-def see_changes(
-    run: Path, ready: Runtime, state: Mapping[str, Any], *, accept: bool, warn: Callable[[str], None]
+def check_changes(
+    run: Path, runtime: Runtime, state: Mapping[str, Any], *, accept: bool, warn: Callable[[str], None]
 ) -> list[str]:
-    """What of the run's identity differs from its checkpoint's `state`, or from run.json before the first checkpoint.
+    """Compare the run's identity with its checkpoint's `state`, or with run.json before the first checkpoint.
 
-    A line each. `BadData` with these lines, unless `accept`. Checkpoints of earlier versions have no identity.
+    Returns one line per difference. Without `accept` differences raise `BadData`. Checkpoints of earlier versions have
+    no identity: for them `warn` gets a line.
     """
     then = state or description(run)
     if "recipe" not in then:
         if state:
-            warn("warning: a checkpoint of an earlier version: recipe, tokenizer and logs cannot be compared with it")
+            warn("warning: the checkpoint is of an earlier version: its recipe, tokenizer and logs cannot be compared")
         return []
-    lines = changes(then, identity(ready, (run / RECIPE).read_text()))
+    lines = changes(then, identity(runtime, (run / RECIPE).read_text()))
     if lines and not accept:
         raise BadData(
             f"the recipe or the model's files of {run} were changed after its " + ("checkpoint" if state else "start"),
             evidence="\n".join(lines),
-            fix=f"bring the old back, or go on with the new: groupwise resume {run} --changed",
+            fix=f"restore the old files, or continue with the new ones: groupwise resume {run} --changed",
         )
     return lines
 
 
-def note_changes(
-    run: Path, ready: Runtime, state: Mapping[str, Any], lines: list[str], iteration: int, disk: Disk = DISK
+def record_changes(
+    run: Path, runtime: Runtime, state: Mapping[str, Any], lines: list[str], iteration: int, disk: Disk = DISK
 ) -> dict[str, Any]:
-    """The identity with all accepted changes, for the checkpoints to come; run.json is brought in line with it."""
-    told = description(run)
-    history = [*(state or told).get("changes", []), *([{"iteration": iteration, "changes": lines}] if lines else [])]
-    now = identity(ready, (run / RECIPE).read_text()) | {"changes": history}
-    recipe = ready.recipe
+    """Add accepted changes to the identity and update run.json. Returns the identity for later checkpoints."""
+    stored = description(run)
+    history = [*(state or stored).get("changes", []), *([{"iteration": iteration, "changes": lines}] if lines else [])]
+    now = identity(runtime, (run / RECIPE).read_text()) | {"changes": history}
+    recipe = runtime.recipe
     fields = {name: getattr(recipe, name) for name in ("model", "task", "seed", "iterations")}
-    method = origin(recipe.method, told.get("method", {}).get("name", ""))
-    if told != (new := told | fields | {"method": method} | now):
+    method = origin(recipe.method, stored.get("method", {}).get("name", ""))
+    if stored != (new := stored | fields | {"method": method} | now):
         describe(run, new, disk=disk)
     return now
 
 
 def changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What distinguishes two identities, a line each: `recipe.optimizer.lr: 0.0002 -> 0.002`.
+    """The differences of two identities, one per line: `recipe.optimizer.lr: 0.0002 -> 0.002`.
 
-    `save` and `sinks` of a recipe may differ: no number depends on them.
+    `save` and `sinks` of a recipe are not compared, since no metric depends on them.
     """
     lines = _recipe_changes(then["recipe"], now["recipe"])
     for kind in ("files", "templates"):
@@ -111,34 +112,45 @@ def _digest(sha256: str | None) -> str:
     return abbreviated(sha256) if sha256 else "none"
 
 
-def asked(ready: Runtime) -> dict[str, Any]:
-    """What exactly a run asks: the content of its data."""
-    facts = ready.task.stats if isinstance(ready.task, Problems | Mixture) else ()
-    return {"data": [f.record for f in (*facts, *ready.demonstrations[1])]}
+def data_record(runtime: Runtime) -> dict[str, Any]:
+    """The entry of run.json about the content of the run's data."""
+    stats = runtime.task.stats if isinstance(runtime.task, Problems | Mixture) else ()
+    return {"data": [f.record for f in (*stats, *runtime.demonstrations[1])]}
 
 
-def same_data(run: Path, ready: Runtime) -> None:
-    """`BadData` where the data are not those that the run began with: it would not end as one never stopped."""
-    began, now = recorded(run, "data"), asked(ready)["data"]
-    for then, here in zip(began, now):
-        if then["sha256"] != here["sha256"]:
-            what = f"{here['source']} is not what this run was started with"
-            seen = f"{here['rows']} rows, sha256 {here['sha256'][:12]}; then {then['rows']}, {then['sha256'][:12]}"
-            raise BadData(what, evidence=seen, fix="bring the old data back, or start a new run with these")
+def check_data(run: Path, runtime: Runtime) -> None:
+    """`BadData` if the data differ from those at the start: the run would not end as one that never stopped."""
+    stored, current = recorded(run, "data"), data_record(runtime)["data"]
+    for then, now in zip(stored, current):
+        if then["sha256"] != now["sha256"]:
+            rows = (
+                f"{now['rows']} rows, sha256 {now['sha256'][:12]}; at the start {then['rows']}, {then['sha256'][:12]}"
+            )
+            raise BadData(
+                f"{now['source']} differs from the data at the start of this run",
+                evidence=rows,
+                fix="restore the old data, or start a new run with these",
+            )
 
 
-def same_base(run: Path, ready: Runtime) -> None:
-    """`BadData` where the weights beside an adapter are not those that the run began on."""
-    then, here = str(recorded(run, "base_sha256") or ""), ready.adapter.get("base_sha256", "")
-    if then != here:
-        what, seen = f"the weights of {ready.recipe.model} are others now", f"sha256 {here[:12]}; then {then[:12]}"
-        raise BadData(what, evidence=seen, fix="bring the old weights back, or start a new run on these")
+def check_base(run: Path, runtime: Runtime) -> None:
+    """`BadData` if the base weights of an adapter differ from those at the start."""
+    then, now = str(recorded(run, "base_sha256") or ""), runtime.adapter.get("base_sha256", "")
+    if then != now:
+        raise BadData(
+            f"the weights of {runtime.recipe.model} differ from those at the start of this run",
+            evidence=f"sha256 {now[:12]}; at the start {then[:12]}",
+            fix="restore the old weights, or start a new run on these",
+        )
 
 
-def same_code(run: Path, recipe: Recipe, use: Use) -> None:
-    """`BadData` where the code that the model brings is not what the run began with; asked before any of it runs."""
-    then, here = recorded(run, "trust_remote_code") or {}, remote_code(find_model(recipe.model))
-    if use.trust_remote_code and then != here:
-        odd = [name for name in sorted(then | here) if then.get(name) != here.get(name)]
-        what, seen = f"the code of {recipe.model} is not what this run was started with", ", ".join(odd[:4])
-        raise BadData(what, evidence=seen, fix="bring the old files back, or start a new run with these")
+def check_model_code(run: Path, recipe: Recipe, use: Use) -> None:
+    """`BadData` if the model's own code differs from that at the start. Must be called before any of it runs."""
+    then, now = recorded(run, "trust_remote_code") or {}, remote_code(find_model(recipe.model))
+    if use.trust_remote_code and then != now:
+        names = [name for name in sorted(then | now) if then.get(name) != now.get(name)]
+        raise BadData(
+            f"the code of {recipe.model} differs from that at the start of this run",
+            evidence=", ".join(names[:4]),
+            fix="restore the old files, or start a new run with these",
+        )

@@ -1,4 +1,4 @@
-"""The loop: draws to rollouts, rollouts to a batch, the batch to new weights, and all of it written down."""
+"""The training loop: draws to rollouts, rollouts to a batch, the batch to new weights; and its records."""
 
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -12,10 +12,10 @@ from groupwise.methods import Method
 from groupwise.models import Purpose, permutation
 from groupwise.rollout import Buffer
 from groupwise.training.guards import Guards
-from groupwise.training.observe import engine_sampled
+from groupwise.training.observe import has_engine_logprobs
 from groupwise.training.recorder import Recorder
 
-OLD = Logp("policy")
+OLD_LOGP = Logp("policy")
 
 
 async def run(
@@ -23,20 +23,20 @@ async def run(
     buffer: Buffer,
     engine: Engine,
     learner: Learner,
-    logbook: Recorder,
+    recorder: Recorder,
     guards: Guards,
     evaluate: Callable[[], Awaitable[dict[str, float]]],
 ) -> None:
-    """One run, from where the logbook stands to `recipe.iterations`, or to where somebody asked it to stop."""
+    """Run the iterations after `recorder.done` up to `recipe.iterations`, or until the recorder is told to stop."""
     await engine.load(learner.version, learner.weights())
-    if logbook.done < 0:
-        logbook.evaluation(await evaluate())
-        logbook.save(learner, buffer, guards)
-    while logbook.done < recipe.iterations and not logbook.stopping:
-        iteration = logbook.done
+    if recorder.done < 0:
+        recorder.evaluation(await evaluate())
+        recorder.save(learner, buffer, guards)
+    while recorder.done < recipe.iterations and not recorder.stopping:
+        iteration = recorder.done
         method = at(recipe.method, iteration)
-        with logbook.phase("sample"):
-            collected = await logbook.unless_stopped(
+        with recorder.phase("sample"):
+            collected = await recorder.unless_stopped(
                 buffer.take(recipe.prompts, method.group_size, method.strategy, method.filter, method.refill)
             )
         if collected is None:
@@ -44,63 +44,65 @@ async def run(
         guards.check_verdicts(*collected.unverifiable)
         guards.check_signal(len(collected.selected), collected.causes)
         batch = buffer.pack(collected.selected, version=learner.version)
-        taken: list[StepResult] = []
-        with logbook.phase("learn"):
+        results: list[StepResult] = []
+        with recorder.phase("learn"):
             if len(batch):
-                batch, taken = learn(recipe, method, learner, batch, iteration)
-        line = logbook.iteration(collected, batch, taken, method.objective)
-        guards.check_steps([t.skipped for t in taken], str(logbook.dumps))
-        if engine_sampled(taken):
+                batch, results = learn(recipe, method, learner, batch, iteration)
+        line = recorder.iteration(collected, batch, results, method.objective)
+        guards.check_steps([t.skipped for t in results], str(recorder.dumps))
+        if has_engine_logprobs(results):
             guards.check_gap(line[LARGEST_GAP])
-        if taken:
+        if results:
             learner.remember(batch, line)
         await engine.load(learner.publish(), learner.weights())
         if due(recipe.evaluate.every, iteration + 1, recipe.iterations):
-            with logbook.phase("evaluate"):
+            with recorder.phase("evaluate"):
                 line |= await evaluate()
-        logbook.write(line)
+        recorder.write(line)
         if due(recipe.save.every, iteration + 1, recipe.iterations):
-            logbook.save(learner, buffer, guards)
+            recorder.save(learner, buffer, guards)
 
 
 def learn(
     recipe: Recipe, method: Method, learner: Learner, batch: Batch, iteration: int
 ) -> tuple[Batch, list[StepResult]]:
-    """An iteration's optimizer steps, and the batch with all that was computed on the way."""
-    plans = [plan(recipe, method, batch, iteration, sweep) for sweep in range(method.epochs)]
-    written = method.proximal == "sampled" and bool(batch.logp_engine.isnan().any())  # by no engine
-    wanted = measures(method, plans) | ({OLD} if written else frozenset())
-    read = measure_plan(plans[0], batch, microbatch_tokens=recipe.machine.microbatch_tokens)
-    batch = learner.compute_measures(batch, read, wanted, method.routing)
+    """Take the optimizer steps of an iteration. Returns the batch with its measures and advantages, and the results."""
+    plans = [plan(recipe, method, batch, iteration, epoch) for epoch in range(method.epochs)]
+    no_engine = method.proximal == "sampled" and bool(
+        batch.logp_engine.isnan().any()
+    )  # tokens without an engine's logp
+    needed = needed_measures(method, plans) | ({OLD_LOGP} if no_engine else frozenset())
+    first = measure_plan(plans[0], batch, microbatch_tokens=recipe.machine.microbatch_tokens)
+    batch = learner.compute_measures(batch, first, needed, method.routing)
     if method.proximal == "sampled":
         sampled = batch.logp_engine.to(learner.dtype)
-        batch = batch.having(logp_old=torch.where(sampled.isnan(), batch.logp_old, sampled) if written else sampled)
-    batch = credited(batch, method)
+        batch = batch.having(logp_old=torch.where(sampled.isnan(), batch.logp_old, sampled) if no_engine else sampled)
+    batch = compute_advantages(batch, method)
     return batch, [learner.step(batch, step, method.objective, method.routing) for steps in plans for step in steps]
 
 
-def plan(recipe: Recipe, method: Method, batch: Batch, iteration: int, sweep: int) -> tuple[StepPlan, ...]:
-    """One sweep over the iteration, cut into steps and microbatches; its order is keyed by the run's seed."""
+def plan(recipe: Recipe, method: Method, batch: Batch, iteration: int, epoch: int) -> tuple[StepPlan, ...]:
+    """The steps and microbatches of one epoch over the iteration, in an order keyed by the run's seed."""
     return make_plan(
         batch,
         size=recipe.prompts // method.minibatches,
         shuffle=method.shuffle,
-        permutation=lambda n: permutation((recipe.seed, Purpose.SHUFFLE), iteration, sweep, n).tolist(),
+        permutation=lambda n: permutation((recipe.seed, Purpose.SHUFFLE), iteration, epoch, n).tolist(),
         microbatch_tokens=recipe.machine.microbatch_tokens,
         couples=couples(method.objective),
     )
 
 
-def measures(method: Method, plans: Sequence[Sequence[StepPlan]]) -> frozenset[Measure]:
-    """What must be read before the first step. One step alone sees the old policy in its own forward."""
+def needed_measures(method: Method, plans: Sequence[Sequence[StepPlan]]) -> frozenset[Measure]:
+    """The measures to compute before the first step. A single step has the old log-probs from its own forward pass."""
     several = sum(map(len, plans)) > 1
     if method.proximal == "sampled":
-        return method.needs - {OLD}
-    return method.needs | {OLD} if several or method.memory else method.needs
+        return method.needs - {OLD_LOGP}
+    return method.needs | {OLD_LOGP} if several or method.memory else method.needs
 
 
-def credited(batch: Batch, method: Method) -> Batch:
-    """Verdicts to a reward, a number a sample, a number a token; masked tokens leave."""
+def compute_advantages(batch: Batch, method: Method) -> Batch:
+    """Apply shaping, advantage, credit and mask: rewards, then advantages per sample, then per token."""
     reward = torch.zeros_like(batch.score)
     for part in method.shaping:
         reward = part(reward, batch)
@@ -115,5 +117,5 @@ def credited(batch: Batch, method: Method) -> Batch:
 
 
 def due(every: int, done: int, last: int) -> bool:
-    """After every `every`-th iteration (0: none between), and always after the last."""
+    """Whether something is due: after every `every`-th iteration (0: never), and after the last."""
     return done == last or (every > 0 and done % every == 0)

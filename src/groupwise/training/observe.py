@@ -1,4 +1,4 @@
-"""What an iteration leaves: one line of numbers, a line a sample, and the numbers of its tokens."""
+"""The records of an iteration: its metrics, a row per sample, and columns per token."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,14 +11,14 @@ from groupwise.learner import StepResult
 from groupwise.objective import Objective, describe_gap, describe_samples, describe_step
 
 
-def numbers(batch: Batch, taken: Sequence[StepResult], objective: Objective) -> dict[str, Any]:
-    """An iteration's metrics: samples once each, tokens as often as a step saw them, over all steps at once."""
+def iteration_metrics(batch: Batch, results: Sequence[StepResult], objective: Objective) -> dict[str, Any]:
+    """An iteration's metrics, over its samples and over the tokens of all steps (a token counts once per step)."""
     line: dict[str, Any] = describe_samples(batch)
-    if steps := _counted(taken):
+    if steps := _counted(results):
         line |= describe_step(Batch.joined([t.batch for t in steps]), objective)
-        if line.get(LARGEST_GAP) == 0 and taken[0].batch.logp is not None:
-            # The old log-probs are the engine's own; the first step was taken at the weights that sampled.
-            line |= describe_gap(taken[0].batch.logp, taken[0].batch)
+        if line.get(LARGEST_GAP) == 0 and results[0].batch.logp is not None:
+            # The old log-probs are the engine's. The first step used the weights of the engine, so it has the gap.
+            line |= describe_gap(results[0].batch.logp, results[0].batch)
         mean = [sum(getattr(t, x) for t in steps) / len(steps) for x in ("loss", "grad_norm", "grad_norm_clipped")]
         line |= dict(zip(("loss", "grad_norm", "grad_norm_clipped"), mean))
         line["learning_rate"] = steps[-1].learning_rate
@@ -26,18 +26,18 @@ def numbers(batch: Batch, taken: Sequence[StepResult], objective: Objective) -> 
             line["routing/changed"] = sum(t.changed for t in steps) / choices
         if any(t.balance for t in steps):
             line["routing/balance"] = sum(t.balance for t in steps) / len(steps)
-    line["steps_skipped"] = sum(bool(t.skipped) for t in taken)
-    line["loss_zero_by_construction"] = len(taken) == 1 and _zero_by_construction(taken[0])
+    line["steps_skipped"] = sum(bool(t.skipped) for t in results)
+    line["loss_zero_by_construction"] = len(results) == 1 and _zero_by_construction(results[0])
     return line
 
 
-def engine_sampled(taken: Sequence[StepResult]) -> bool:
-    """Whether an engine sampled a token of these steps, so that `numbers` has its gap to the learner."""
-    return any(not bool(t.batch.logp_engine.isnan().all()) for t in _counted(taken))
+def has_engine_logprobs(results: Sequence[StepResult]) -> bool:
+    """Whether an engine sampled a token of these steps. Only then `iteration_metrics` has the gap."""
+    return any(not bool(t.batch.logp_engine.isnan().all()) for t in _counted(results))
 
 
 def sample_lines(rollouts: Sequence[Rollout], batch: Batch) -> list[dict[str, Any]]:
-    """Every sample of every rollout, kept or not, with what became of it."""
+    """A row for every sample of every rollout, selected or not."""
     reward = dict(zip(batch.keys, batch.reward.tolist())) if batch.reward is not None else {}
     advantage = {}
     if batch.advantage is not None:
@@ -52,7 +52,7 @@ def sample_lines(rollouts: Sequence[Rollout], batch: Batch) -> list[dict[str, An
             "role": sample.role,
             "text": sample.text,
             "finish": sample.finish.name if sample.finish is not None else None,
-            **_said(sample),
+            **_verdict_fields(sample),
             "reward": reward.get(key_of(rollout, sample)),
             "advantage": advantage.get(key_of(rollout, sample)),
             "length": len(sample.tokens),
@@ -65,17 +65,17 @@ def sample_lines(rollouts: Sequence[Rollout], batch: Batch) -> list[dict[str, An
     ]
 
 
-def token_numbers(rollouts: Sequence[Rollout], taken: Sequence[StepResult]) -> dict[str, Tensor]:
-    """Per token of every sample, in the order of `sample_lines`; NaN where a token was not trained.
+def token_columns(rollouts: Sequence[Rollout], results: Sequence[StepResult]) -> dict[str, Tensor]:
+    """Columns over all tokens of all samples, in the order of `sample_lines`; NaN for tokens that were not trained.
 
-    `routes` are there if the engine wrote them down: the experts that the token before this one went to.
+    `routes` are the experts of the preceding token. They are present if the engine recorded them.
     """
     samples = [s for f in rollouts for s in f.samples]
     lengths = torch.tensor([len(s.tokens) for s in samples], dtype=torch.long)
     keys = [key_of(f, s) for f in rollouts for s in f.samples]
     start = dict(zip(keys, (lengths.cumsum(0) - lengths).tolist()))
     columns = {name: torch.full((int(lengths.sum()),), torch.nan) for name in ("logp", "ratio", "advantage")}
-    for batch in (t.batch.to("cpu") for t in taken):
+    for batch in (t.batch.to("cpu") for t in results):
         assert batch.logp is not None and batch.logp_old is not None and batch.advantage is not None
         first = torch.tensor([start[key] for key in batch.keys], dtype=torch.long)
         rows = batch.sequences.spread(first) + batch.place
@@ -94,8 +94,11 @@ def token_numbers(rollouts: Sequence[Rollout], taken: Sequence[StepResult]) -> d
 
 
 def batch_dump(batch: Batch) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
-    """A step whose gradient was not finite, complete enough to compute it again."""
-    lines = [{"context": list(s.context), "tokens": list(s.tokens), "text": s.text, **_said(s)} for s in batch.samples]
+    """Rows and columns of a step whose gradient was not finite; enough to compute the step again."""
+    lines = [
+        {"context": list(s.context), "tokens": list(s.tokens), "text": s.text, **_verdict_fields(s)}
+        for s in batch.samples
+    ]
     names = ("logp", "logp_old", "logp_engine", "advantage", "share", "weight", "place", "reward", "outcome")
     columns = {name: getattr(batch, name) for name in names}
     columns |= {f"logp/{m.model}" if isinstance(m, Logp) else "entropy": x for m, x in batch.measures.items()}
@@ -104,22 +107,22 @@ def batch_dump(batch: Batch) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
     return lines, {**tensors, "lengths": batch.sequences.lengths.cpu(), **_routes(routes)}
 
 
-def _routes(lines: Sequence[tuple[Sequence[bytes], int]]) -> dict[str, Tensor]:
-    """Experts as numbers, of each sample so many lines, -1 where they are not known; nothing if all are not."""
-    size = max((len(line) for known, _ in lines for line in known), default=0)
+def _routes(samples: Sequence[tuple[Sequence[bytes], int]]) -> dict[str, Tensor]:
+    """The column of experts from (routes, number of rows) of each sample; -1 if unknown; {} if all are unknown."""
+    size = max((len(row) for routes, _ in samples for row in routes), default=0)
     if not size:
         return {}
-    whole = [line or b"\xff" * size for known, n in lines for line in (*known[:n], *(b"",) * (n - len(known)))]
-    return {"routes": torch.frombuffer(bytearray(b"".join(whole)), dtype=torch.int16).view(len(whole), -1)}
+    rows = [row or b"\xff" * size for routes, n in samples for row in (*routes[:n], *(b"",) * (n - len(routes)))]
+    return {"routes": torch.frombuffer(bytearray(b"".join(rows)), dtype=torch.int16).view(len(rows), -1)}
 
 
 def _ends(sample: Sample) -> list[int]:
-    """Where each token ends in the text; those put behind what was read have no text of their own."""
-    unread = len(sample.tokens) - len(sample.ends)
-    return [*sample.ends, *[len(sample.text)] * unread]
+    """The end of each token in the text. Tokens after the decoded ones have no text."""
+    undecoded = len(sample.tokens) - len(sample.ends)
+    return [*sample.ends, *[len(sample.text)] * undecoded]
 
 
-def _said(sample: Sample) -> dict[str, Any]:
+def _verdict_fields(sample: Sample) -> dict[str, Any]:
     verdict = sample.verdict
     if verdict is None:
         return {"outcome": None}
@@ -132,13 +135,13 @@ def _said(sample: Sample) -> dict[str, Any]:
     }
 
 
-def _counted(taken: Sequence[StepResult]) -> list[StepResult]:
-    """The steps whose numbers count: those that moved the weights, or all where none did."""
-    return [t for t in taken if not t.skipped] or list(taken)
+def _counted(results: Sequence[StepResult]) -> list[StepResult]:
+    """The steps that changed the weights; all steps if none did."""
+    return [t for t in results if not t.skipped] or list(results)
 
 
-def _zero_by_construction(taken: StepResult) -> bool:
-    """With centred advantages and a ratio of exactly 1 the value of the loss says nothing; its gradient does."""
-    step = taken.batch
+def _zero_by_construction(result: StepResult) -> bool:
+    """Whether the loss is 0 by construction: centred advantages and ratios of exactly 1. Its gradient is not 0."""
+    step = result.batch
     assert step.logp is not None and step.logp_old is not None
-    return bool((step.logp == step.logp_old).all()) and abs(taken.loss) < 1e-6
+    return bool((step.logp == step.logp_old).all()) and abs(result.loss) < 1e-6

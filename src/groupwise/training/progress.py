@@ -1,4 +1,4 @@
-"""One live line for a person, plain lines for a pipe."""
+"""Progress output: one live line on a terminal, plain lines in a pipe."""
 
 import os
 import sys
@@ -10,17 +10,17 @@ from groupwise.data import visible
 
 
 class Progress:
-    """Tells of each iteration: number, reward, held-out accuracy, speed and the time left.
+    """Prints each iteration's number, reward, held-out accuracy, length, speed and the time left.
 
-    On a terminal one line is rewritten in place; piped, or under NO_COLOR, each tenth of the run is a line of its own.
+    A terminal shows one line, rewritten in place. A pipe, or NO_COLOR, gets one line per tenth of the run.
     """
 
     def __init__(self, iterations: int, done: int = 0, out: TextIO | None = None) -> None:
         self.iterations, self.first, self.out = iterations, done, out or sys.stderr
         self.live = self.out.isatty() and "NO_COLOR" not in os.environ
         self.held_out = ""
-        self.began = time.monotonic()
-        self._wide = 0
+        self.start = time.monotonic()
+        self._width = 0
 
     def __call__(self, line: dict[str, Any], timing: dict[str, Any]) -> None:
         done = int(line["iteration"])
@@ -35,28 +35,29 @@ class Progress:
         text += self._left(done)
         if self.live:
             text = text[: self._columns() - 1]
-            self._write("\r" + text.ljust(self._wide))
-            self._wide = len(text)
+            self._write("\r" + text.ljust(self._width))
+            self._width = len(text)
         elif done in (self.first, self.iterations) or self._tenth(done):
             self._write(text + "\n")
 
     def say(self, text: str) -> None:
-        """A message of its own, `visible`, without tearing the live line."""
+        """Print a message, with control characters made `visible`, after ending the live line."""
         self.end()
         self._write(visible(text, lines=True) + "\n")
 
     def end(self) -> None:
-        if self.live and self._wide:
+        """End the live line."""
+        if self.live and self._width:
             self._write("\n")
-            self._wide = 0
+            self._width = 0
 
     def _write(self, text: str) -> None:
-        with suppress(OSError):  # nobody may be watching any more: the run goes on, and its files have everything
+        with suppress(OSError):  # the reader of the pipe may be gone; the run continues, and its files are complete
             self.out.write(text)
             self.out.flush()
 
     def _columns(self) -> int:
-        """How wide the terminal is now: a line that wraps could not be rewritten in place."""
+        """The current width of the terminal. A wrapped line could not be rewritten in place."""
         with suppress(OSError, ValueError):
             return os.get_terminal_size(self.out.fileno()).columns or 80
         return 80
@@ -64,7 +65,7 @@ class Progress:
     def _left(self, done: int) -> str:
         if done <= self.first or done >= self.iterations:
             return ""
-        seconds = (time.monotonic() - self.began) / (done - self.first) * (self.iterations - done)
+        seconds = (time.monotonic() - self.start) / (done - self.first) * (self.iterations - done)
         return f"  {int(seconds // 60)}:{int(seconds % 60):02d} left"
 
     def _tenth(self, done: int) -> bool:

@@ -1,4 +1,4 @@
-"""How a number was taken: the record that every number of an evaluation carries."""
+"""The protocol of an evaluation's number: everything that the number depends on."""
 
 import json
 import platform
@@ -24,33 +24,32 @@ PACKAGES = ("groupwise", "torch", "transformers", "tokenizers", "numpy", "safete
 SEED_RULE = f"Philox4x32-10: key (seed, {int(Purpose.EVALUATE)}), counter (problem, answer, token)"
 
 
-def protocol(ready: Runtime, law: Sampling, n: int, use: Use) -> dict[str, Any]:
-    """The record of one number: everything that it depends on, as JSON. What may not differ, `compare` says.
+def protocol(runtime: Runtime, sampling: Sampling, n: int, use: Use) -> dict[str, Any]:
+    """The protocol of one number as JSON: everything that it depends on. `compare` checks which fields may differ.
 
-    The problems are told by a hash of what is asked and what is right, without how it is written to a model: the
-    template has a hash of its own. A verifier's version is the hash of all code that ours are written in, or of the
-    file that one's own stands in.
+    The hash of the problems covers questions and gold answers, without the template, which has its own hash. A
+    verifier's version is the hash of the code of all packaged verifiers, and of the user's files that it uses.
     """
-    recipe, machine = ready.recipe, ready.recipe.machine
-    asking = held_out_sources(recipe) or sources(recipe)
-    around = templates(recipe, ready.tokenizer)
-    facts = ready.task.stats if isinstance(ready.task, Problems | Mixture) else ()
+    recipe, machine = runtime.recipe, runtime.recipe.machine
+    evaluated = held_out_sources(recipe) or sources(recipe)
+    by_name = templates(recipe, runtime.tokenizer)
+    stats = runtime.task.stats if isinstance(runtime.task, Problems | Mixture) else ()
     return {
         "model": {"name": recipe.model, "sha256": model_hash(find_model(recipe.model))},
         "task": {
-            "name": " + ".join(s.task for s in asking),
-            "data_sha256": [f.sha256 for f in facts if f.held_out],
-            "problems": len(ready.asked),
-            "sha256": digest([problem(p) for p in ready.asked]),
+            "name": " + ".join(s.task for s in evaluated),
+            "data_sha256": [f.sha256 for f in stats if f.held_out],
+            "problems": len(runtime.held_out),
+            "sha256": digest([problem(p) for p in runtime.held_out]),
         },
-        "template": {s.template: around[s.template].digest for s in asking},
-        "sampling": {**asdict(law), "stop": list(law.stop)},
-        "strategy": strategy_of(recipe.evaluate.strategy, use),
+        "template": {s.template: by_name[s.template].digest for s in evaluated},
+        "sampling": {**asdict(sampling), "stop": list(sampling.stop)},
+        "strategy": strategy_record(recipe.evaluate.strategy, use),
         **({"environment": environment_record(recipe.environment, use)} if recipe.environment else {}),
         "verifier": {
-            "name": " + ".join(s.verifier for s in asking),
-            "sha256": judges_hash(asking, use),
-            "packages": versions(judge_packages(ready.verifier)),
+            "name": " + ".join(s.verifier for s in evaluated),
+            "sha256": verifiers_hash(evaluated, use),
+            "packages": versions(verifier_packages(runtime.verifier)),
             "deadline": machine.verdict_deadline,
         },
         "dtype": machine.dtype,
@@ -64,63 +63,66 @@ def protocol(ready: Runtime, law: Sampling, n: int, use: Use) -> dict[str, Any]:
 
 
 def environment_record(name: str, use: Use) -> dict[str, Any]:
-    """Whom a conversation is with, and the hash of one's own file."""
+    """The name of the environment, and the hash of the user's file."""
     return {"name": name, "sha256": use.hashes.get(name.partition(":")[0])}
 
 
 def problem(prompt: Prompt) -> list[Any]:
-    """What is asked and what is right, but for whose it is in a mixture."""
+    """The question and the gold answer of a problem, without its source in a mixture."""
     return [prompt.text, {k: v for k, v in prompt.given.items() if k != "of"}]
 
 
-def judges_hash(asking: Sequence[Source], use: Use) -> str:
-    """One hash of the code behind the verifiers of these sources, those of one's own files among them."""
-    ours = sorted(Path(str(groupwise.tasks.__file__)).parent.rglob("*.py"))
-    own = {name.partition(":")[0] for s in asking for name in own_names(s.verifier)}
-    return digest([[file_hash(path) for path in ours], {stem: use.hashes.get(stem) for stem in sorted(own)}])
+def verifiers_hash(evaluated: Sequence[Source], use: Use) -> str:
+    """One hash of the code of the packaged verifiers and of the user's files that these sources use."""
+    packaged = sorted(Path(str(groupwise.tasks.__file__)).parent.rglob("*.py"))
+    stems = {name.partition(":")[0] for s in evaluated for name in own_names(s.verifier)}
+    return digest([[file_hash(path) for path in packaged], {stem: use.hashes.get(stem) for stem in sorted(stems)}])
 
 
-def judge_packages(verifier: Verifier) -> list[str]:
-    """The packages that a verifier says its verdicts come from."""
-    judges = verifier.verifiers if isinstance(verifier, Each) else (verifier,)
-    return sorted({name for judge in judges for name in getattr(judge, "packages", ())})
+def verifier_packages(verifier: Verifier) -> list[str]:
+    """The packages that a verifier's verdicts depend on."""
+    verifiers = verifier.verifiers if isinstance(verifier, Each) else (verifier,)
+    return sorted({name for one in verifiers for name in getattr(one, "packages", ())})
 
 
 def versions(packages: Sequence[str]) -> dict[str, str]:
-    """The version of each package that is here."""
-    found = {}
+    """The version of each installed package."""
+    installed = {}
     for package in packages:
         try:
-            found[package] = version(package)
+            installed[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
-def model_hash(home: Path) -> str:
-    """SHA-256 over what answers depend on: configuration, tokenizer and weights, by name and content."""
+def model_hash(directory: Path) -> str:
+    """SHA-256 over configuration, tokenizer, weights and code of a model, by file name and content."""
     files = [
-        p for p in home.iterdir() if p.suffix in (".json", ".safetensors", ".jinja", ".model", ".py") and p.is_file()
+        p
+        for p in directory.iterdir()
+        if p.suffix in (".json", ".safetensors", ".jinja", ".model", ".py") and p.is_file()
     ]
     return digest([[path.name, file_hash(path)] for path in sorted(files)])
 
 
 def file_hash(path: Path) -> str:
-    whole = sha256()
+    """SHA-256 of a file."""
+    content = sha256()
     with path.open("rb") as file:
-        while microbatch := file.read(1 << 20):
-            whole.update(microbatch)
-    return whole.hexdigest()
+        while chunk := file.read(1 << 20):
+            content.update(chunk)
+    return content.hexdigest()
 
 
-def strategy_of(strategy: Any, use: Use) -> Any:
-    """How answers come about: the strategy with its constants, and the hash of one's own file that it stands in."""
+def strategy_record(strategy: Any, use: Use) -> Any:
+    """The strategy with its constants, and the hash of the user's file that defines it."""
     stem = definition_of(strategy).__module__.removeprefix(PREFIX)
     return {"part": part(strategy), "sha256": use.hashes[stem]} if stem in use.hashes else part(strategy)
 
 
 def part(value: Any) -> Any:
-    """A part by its name, with its constants if it has any, as JSON.
+    """A part as JSON: its name, with its constants if it has any.
 
     >>> from groupwise.rollout import Independent
     >>> part(Independent())
@@ -129,7 +131,7 @@ def part(value: Any) -> Any:
     if value is None or isinstance(value, str | int | float):
         return value
     if isinstance(value, tuple | list):
-        return [part(one) for one in value]
+        return [part(item) for item in value]
     if not is_dataclass(value) or isinstance(value, type):
         return name_of(value)
     constants = {f.name: part(getattr(value, f.name)) for f in fields(value)}

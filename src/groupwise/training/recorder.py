@@ -1,4 +1,4 @@
-"""A run's directory as the loop sees it: how far the run is, what each iteration left, and where to go on."""
+"""The loop's recorder: writes metrics, samples, timings and checkpoints to the run directory."""
 
 import asyncio
 import resource
@@ -18,59 +18,59 @@ from groupwise.runs.checkpoints import Checkpoint, save_checkpoint, tensor_bytes
 from groupwise.runs.disk import DISK, Disk, write_file
 from groupwise.runs.logs import RunLogs, json_line
 from groupwise.training.guards import Guards
-from groupwise.training.observe import batch_dump, numbers, sample_lines, token_numbers
+from groupwise.training.observe import batch_dump, iteration_metrics, sample_lines, token_columns
 
 T = TypeVar("T")
 MISSES = 3
-"""Checkpoints in a row that may fail before the run stops."""
+"""The run stops after this many failed checkpoints in a row."""
 
 
 class Recorder:
-    """Writes what a run leaves behind. `done` iterations stand in it; -1 before the first evaluation.
+    """Writes the records of a run. `done` counts its iterations; -1 before the first evaluation.
 
-    `stopping` says why the run was asked to stop, and is empty as long as it was not. `told` receives each line of
-    metrics for the person who watches. `beside` is stored in every checkpoint.
+    `stopping` is the reason for a requested stop, or "". `on_metrics` receives each line of metrics and its timing.
+    `extra` is stored in every checkpoint.
     """
 
     def __init__(
         self,
         run: Path,
-        record: RunLogs,
+        logs: RunLogs,
         *,
         keep: int,
-        beside: Mapping[str, Any] = MappingProxyType({}),
-        told: Callable[[dict[str, Any], dict[str, Any]], None] = lambda line, timing: None,
+        extra: Mapping[str, Any] = MappingProxyType({}),
+        on_metrics: Callable[[dict[str, Any], dict[str, Any]], None] = lambda line, timing: None,
         warn: Callable[[str], None] = lambda text: None,
         disk: Disk = DISK,
     ) -> None:
         self.done = -1
         self.steps = 0
-        self.stopping = self.doing = ""
+        self.stopping = self.current_phase = ""
         self.dumps = run / "skipped"
-        self._run, self._record, self._keep, self._told, self._warn, self._disk = run, record, keep, told, warn, disk
-        self._beside = dict(beside)
+        self._run, self._logs, self._keep, self._warn, self._disk = run, logs, keep, warn, disk
+        self._on_metrics, self._extra = on_metrics, dict(extra)
         self._saved = -1
         self._misses = 0
         self._unwritten = 0
-        self._short = False
+        self._warned_missing = False
         self._seconds: dict[str, float] = {}
-        self._began = time.monotonic()
+        self._start = time.monotonic()
         self._stop = asyncio.Event()
 
-    # What the loop says
+    # Called by the loop
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Seconds spent inside count under this name in timings.jsonl; `doing` has the name meanwhile."""
-        began, self.doing = time.monotonic(), name
+        """Add the seconds inside to `name` in timings.jsonl; `current_phase` is `name` meanwhile."""
+        start, self.current_phase = time.monotonic(), name
         try:
             yield
         finally:
-            self.doing = ""
-            self._seconds[name] = self._seconds.get(name, 0.0) + time.monotonic() - began
+            self.current_phase = ""
+            self._seconds[name] = self._seconds.get(name, 0.0) + time.monotonic() - start
 
     async def unless_stopped(self, work: Awaitable[T]) -> T | None:
-        """The work's result, or None once somebody asks to stop: it is then given up, to be done again on resume."""
+        """The work's result; None if a stop is requested first. The work is then cancelled, and a resume repeats it."""
         task, stop = asyncio.ensure_future(work), asyncio.ensure_future(self._stop.wait())
         try:
             await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
@@ -83,72 +83,72 @@ class Recorder:
             stop.cancel()
 
     def stop(self, why: str) -> None:
-        """Ask the run to end at the next safe point and save."""
+        """Request that the run saves and ends at the next safe point."""
         self.stopping = self.stopping or why
         self._stop.set()
 
     def evaluation(self, line: dict[str, float]) -> None:
-        """The numbers before the first iteration."""
+        """Write the metrics of the evaluation before the first iteration."""
         self.done = 0
         self.write({"iteration": 0, "step": 0, **line})
 
     def iteration(
-        self, collected: Rollouts, batch: Batch, taken: Sequence[StepResult], objective: Objective
+        self, collected: Rollouts, batch: Batch, results: Sequence[StepResult], objective: Objective
     ) -> dict[str, Any]:
-        """One iteration's samples are written, its numbers returned."""
+        """Write the samples of an iteration and return its metrics."""
         self.done += 1
         rollouts = collected.all
-        unjudged, answers, _ = collected.unverifiable
+        unverifiable, answers, _ = collected.unverifiable
         line = {
             "iteration": self.done,
-            "step": self._step(taken),
+            "step": self._step(results),
             **collected.metrics,
-            **numbers(batch, taken, objective),
+            **iteration_metrics(batch, results, objective),
             **describe_conversations(rollouts),
-            "outcome/unverifiable": unjudged / max(1, answers),  # of all answers: the batch may be without them
+            "outcome/unverifiable": unverifiable / max(1, answers),  # of all answers; the batch may not contain them
         }
-        self._record.samples(self.done, sample_lines(rollouts, batch), token_numbers(rollouts, taken))
-        if collected.missing and not self._short:
-            self._short = True
+        self._logs.samples(self.done, sample_lines(rollouts, batch), token_columns(rollouts, results))
+        if collected.missing and not self._warned_missing:
+            self._warned_missing = True
             self._warn(
-                f"iteration {self.done} goes on with {len(collected.selected)} prompts: {collected.missing} missing "
-                f"after {collected.rounds} rounds; later ones are counted in rollout/missing"
+                f"iteration {self.done} trains on {len(collected.selected)} prompts: {collected.missing} missing "
+                f"after {collected.rounds} rounds; rollout/missing counts later ones"
             )
-        for number, step in enumerate(taken):
-            if step.skipped:
-                self._dump(number, step)
+        for number, result in enumerate(results):
+            if result.skipped:
+                self._dump(number, result)
         self._seconds["tokens"] = float(sum(len(s.tokens) for f in rollouts for s in f.samples))
         return line
 
     def write(self, line: dict[str, Any]) -> None:
-        """A line of metrics, and what it cost."""
-        self._record.metrics(line)
+        """Write a line of metrics and its timing."""
+        self._logs.metrics(line)
         timing = self._timing(line["iteration"])
-        self._record.timings(timing)
-        self._told(line, timing)
+        self._logs.timings(timing)
+        self._on_metrics(line, timing)
 
     def save(self, learner: Learner, buffer: Buffer, guards: Guards, *, last: bool = False) -> None:
-        """A checkpoint of this moment. A full disk is borne a few times: the one before it still stands.
+        """Save a checkpoint. A failed save is retried at the next one, up to MISSES times; with `last` it raises.
 
-        Not where it is the `last` chance: then `Storage` is raised.
+        The previous checkpoint stays until a newer one is complete.
         """
         if self._saved == self.done:
             return
-        if self._record.failures > self._unwritten:
-            self._unwritten = self._record.failures
-            self._warn(f"warning: logs could not be written {self._unwritten} times; their lines wait in memory")
+        if self._logs.failures > self._unwritten:
+            self._unwritten = self._logs.failures
+            self._warn(f"warning: logs could not be written {self._unwritten} times; their lines are kept in memory")
         tensors, state = learner.state()
         try:
-            whole = {
+            contents = {
                 "done": self.done,
                 "step": self.steps,
                 "learner": state,
                 "buffer": buffer.state(),
                 "guards": guards.state(),
-                **self._beside,
-                **self._record.state(),
+                **self._extra,
+                **self._logs.state(),
             }
-            save_checkpoint(self._run, self.done, tensors, whole, keep=self._keep, disk=self._disk)
+            save_checkpoint(self._run, self.done, tensors, contents, keep=self._keep, disk=self._disk)
         except Storage as error:
             self._misses += 1
             self._warn(str(error))
@@ -157,10 +157,10 @@ class Recorder:
         else:
             self._saved, self._misses = self.done, 0
 
-    # Where it goes on
+    # Called on resume
 
     def restore(self, checkpoint: Checkpoint, learner: Learner, buffer: Buffer, guards: Guards) -> None:
-        """Everything as it stood when the checkpoint was written."""
+        """Restore learner, buffer, guards and counts from a checkpoint."""
         state = checkpoint.state
         learner.restore(checkpoint.tensors(), state["learner"])
         buffer.restore(state["buffer"])
@@ -168,14 +168,14 @@ class Recorder:
         self.done = self._saved = state["done"]
         self.steps = state["step"]
 
-    def _step(self, taken: Sequence[StepResult]) -> int:
-        self.steps += sum(not t.skipped for t in taken)
+    def _step(self, results: Sequence[StepResult]) -> int:
+        self.steps += sum(not t.skipped for t in results)
         return self.steps
 
     def _timing(self, iteration: int) -> dict[str, Any]:
         now = time.monotonic()
         tokens = self._seconds.pop("tokens", 0.0)
-        seconds, self._began = now - self._began, now
+        seconds, self._start = now - self._start, now
         phases, self._seconds = self._seconds, {}
         return {
             "iteration": iteration,
@@ -186,9 +186,9 @@ class Recorder:
             "memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         }
 
-    def _dump(self, number: int, step: StepResult) -> None:
-        """The batch of a skipped step, so that what went wrong can be computed again."""
-        lines, tensors = batch_dump(step.batch)
+    def _dump(self, number: int, result: StepResult) -> None:
+        """Write the batch of a skipped step, so that the step can be computed again."""
+        lines, tensors = batch_dump(result.batch)
         stem = self.dumps / f"{self.done:06d}-{number}"
         where = f"batch in {stem}.*"
         try:
@@ -198,4 +198,4 @@ class Recorder:
             write_file(stem.with_suffix(".safetensors"), tensor_bytes(tensors), self._disk)
         except OSError as error:
             where = f"its batch could not be written: {error.strerror}"
-        self._warn(f"iteration {self.done}, step {number}: {step.skipped}; weights untouched, {where}")
+        self._warn(f"iteration {self.done}, step {number}: {result.skipped}; weights unchanged, {where}")

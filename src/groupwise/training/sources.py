@@ -1,4 +1,4 @@
-"""What a recipe trains and evaluates on: its task or mixture in the model's ids, and the verifiers that go with it."""
+"""Builds the task or mixture of a recipe, its verifiers, templates and demonstrations."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ from groupwise.verifiers import find_verifier, grade_function
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One task that a recipe names, with what the recipe or the task itself says goes with it."""
+    """One task of a recipe with its columns, verifier and template, from the recipe or the task's defaults."""
 
     task: str
     columns: Columns
@@ -37,17 +37,17 @@ class Source:
 
 
 def sources(recipe: Recipe) -> tuple[Source, ...]:
-    """The recipe's own task, and those that it mixes in."""
-    own = _source(recipe, recipe.task, recipe.columns, recipe.verifier or usual_verifier(recipe.task))
+    """The recipe's task, followed by the tasks in `also`."""
+    first = _source(recipe, recipe.task, recipe.columns, recipe.verifier or usual_verifier(recipe.task))
     others = (
         _source(recipe, a.task, a.columns, a.verifier or usual_verifier(a.task) or recipe.verifier, a.weight)
         for a in recipe.also
     )
-    return (own, *others)
+    return (first, *others)
 
 
 def held_out_sources(recipe: Recipe) -> tuple[Source, ...]:
-    """What the recipe evaluates on instead, if it names something: in the columns of its task, where it has any."""
+    """The task of `held_out`, if the recipe names one. It has the columns of the recipe if it takes any."""
     if not (name := recipe.held_out):
         return ()
     columns = recipe.columns if takes_columns(name) else Columns()
@@ -59,57 +59,57 @@ def _source(recipe: Recipe, task: str, columns: Columns, verifier: str, weight: 
 
 
 def templates(recipe: Recipe, tokenizer: Tokenizer) -> dict[str, Template]:
-    """Every template that stands around some problem of the recipe, by its name in the recipe."""
+    """The templates of the recipe's tasks, by name."""
     names = dict.fromkeys(s.template for s in (*sources(recipe), *held_out_sources(recipe)))
     return {name: find_template(name, tokenizer) for name in names}
 
 
 def task_of(recipe: Recipe, tokenizer: Tokenizer) -> Task:
-    """The recipe's task, or its mixture, in the tokenizer's ids; each prompt stands in its template."""
+    """The recipe's task or mixture, with prompts in their templates and in the tokenizer's ids."""
     encoders = templates(recipe, tokenizer)
-    drawn, held = (
-        [_found(s, encoders[s.template]) for s in some] for some in (sources(recipe), held_out_sources(recipe))
-    )
-    if len(drawn) == 1 and not held:
-        return drawn[0]
+    training = [_load_task(source, encoders[source.template]) for source in sources(recipe)]
+    held_out = [_load_task(source, encoders[source.template]) for source in held_out_sources(recipe)]
+    if len(training) == 1 and not held_out:
+        return training[0]
     weights = tuple(s.weight for s in sources(recipe))
-    return Mixture(tuple(drawn), weights, tuple(t.entirely_held_out if isinstance(t, Problems) else t for t in held))
+    tasks = tuple(t.entirely_held_out if isinstance(t, Problems) else t for t in held_out)
+    return Mixture(tuple(training), weights, tasks)
 
 
 def demonstrations_of(recipe: Recipe, tokenizer: Tokenizer) -> tuple[list[Demonstration], tuple[SourceStats, ...]]:
-    """What the recipe's warm start teaches, each prompt in the template of the recipe's task; nothing without one."""
+    """The demonstrations of the warm start, in the template of the recipe's task, with statistics."""
     if (phase := recipe.warm_start) is None:
         return [], ()
-    ask = find_template(sources(recipe)[0].template, tokenizer)
+    template = find_template(sources(recipe)[0].template, tokenizer)
     columns = {"prompt": phase.columns.prompt, "answer": phase.columns.answer}
-    reply = partial(conversation_turn, tokenizer, ask.turn_frame()) if recipe.environment else None
-    found, facts = read_demonstrations(
-        phase.demonstrations, ask, partial(encode_answer, tokenizer), encode_reply=reply, **columns
+    turn = partial(conversation_turn, tokenizer, template.turn_frame()) if recipe.environment else None
+    demonstrations, stats = read_demonstrations(
+        phase.demonstrations, template, partial(encode_answer, tokenizer), encode_reply=turn, **columns
     )
-    return found, (facts,)
+    return demonstrations, (stats,)
 
 
-def _found(source: Source, encode: Callable[[Any], tuple[int, ...]]) -> Task:
+def _load_task(source: Source, encode: Callable[[Any], tuple[int, ...]]) -> Task:
     if takes_columns(source.task):
         return find_task(source.task, encode, prompt=source.columns.prompt, answer=source.columns.answer)
     if source.columns != Columns():
-        raise Usage(f"{source.task} knows its columns", evidence=str(source.columns), fix="leave out columns")
+        raise Usage(f"{source.task} has fixed columns", evidence=str(source.columns), fix="leave out columns")
     return find_task(source.task, encode)
 
 
 def verifier_of(recipe: Recipe, task: Task, use: Use) -> Verifier:
-    """The verifier that the recipe names, one's own function among them, or the task's own; of a mixture, one each."""
+    """The verifier of a recipe: packaged, from a user's file, or the task's default; for a mixture one per task."""
     if not isinstance(task, Mixture):
         return _verifier(sources(recipe)[0], task, use, recipe)
-    named = (*sources(recipe), *held_out_sources(recipe))
-    return Each(tuple(_verifier(s, t, use, recipe) for s, t in zip(named, task.parts, strict=True)))
+    each = (*sources(recipe), *held_out_sources(recipe))
+    return Each(tuple(_verifier(s, t, use, recipe) for s, t in zip(each, task.parts, strict=True)))
 
 
 def _verifier(source: Source, task: Task, use: Use, recipe: Recipe) -> Verifier:
     name, wall = source.verifier, recipe.machine.verdict_deadline
     if not name:
         raise Usage(
-            f"nothing says what is right in {source.task}",
+            f"{source.task} has no verifier",
             fix="add --verifier last_number, --verifier math, or --verifier my_file:grade with --use my_file.py",
         )
     sandbox = partial(Sandbox, limits=Limits(cpu=wall / 5, wall=wall), unsafe=use.unsafe_local_exec)
@@ -117,14 +117,17 @@ def _verifier(source: Source, task: Task, use: Use, recipe: Recipe) -> Verifier:
         name,
         task,
         sandbox,
-        own=lambda named: grade_function(use.find(named), deadline=wall),
+        own=lambda name: grade_function(use.find(name), deadline=wall),
         judges=use.judges,
         deadline=wall,
     )
 
 
 def verdict_wait(recipe: Recipe, verifier: Verifier) -> float:
-    """Seconds that an answer may wait for its verdict. One's own function, `math`, `code` and `reasoning_gym`
-    keep their own time, call by call, in workers that answers queue for; any other verifier has none but this."""
+    """Seconds that an answer may wait for its verdict.
+
+    User functions, `math`, `code` and `reasoning_gym` limit each call in workers, for which answers wait in a queue.
+    All other verifiers have this limit only.
+    """
     keeps_time = getattr(verifier, "keeps_time", False)
     return recipe.machine.deadline if keeps_time else recipe.machine.verdict_deadline

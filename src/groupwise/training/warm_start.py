@@ -1,4 +1,4 @@
-"""The supervised phase: next-token loss on demonstrations, through the learner that reinforcement learning uses."""
+"""The supervised phase: next-token loss on demonstrations, with the same learner as reinforcement learning."""
 
 import asyncio
 import math
@@ -19,12 +19,12 @@ from groupwise.training.build import Runtime
 from groupwise.training.guards import Guards
 
 NEXT_TOKEN = Objective(surrogate=reinforce, aggregate=token_mean)
-"""With an advantage of 1 on every written token, the surrogate is its log-prob."""
-HOME = "warm_start"
-"""The phase's own directory in that of the run: its metrics, a line a step, and its checkpoint."""
+"""With an advantage of 1, the surrogate of a token is its log-prob."""
+FOLDER = "warm_start"
+"""The phase's folder in the run directory: its metrics with a line per step, and its checkpoint."""
 
 
-def supervised(
+def supervised_steps(
     learner: Learner,
     demonstrations: Sequence[Demonstration],
     *,
@@ -32,23 +32,23 @@ def supervised(
     order: Callable[[int], Sequence[int]],
     microbatch_tokens: int,
 ) -> Iterator[StepResult]:
-    """The learner's steps from where it stands to its last, each taken when it is asked for.
+    """Yield the learner's remaining steps; each is taken when the iterator advances.
 
-    `order(sweep)` is how the demonstrations are dealt in that sweep over them; a step may reach into the next one.
+    `order(epoch)` is the order of the demonstrations in that epoch. A step may continue into the next epoch.
     """
     n = len(demonstrations)
     while (step := learner.steps_taken) < learner.steps:
         places = range(step * per_step, (step + 1) * per_step)
-        sweeps = {sweep: order(sweep) for sweep in range(places[0] // n, places[-1] // n + 1)}
-        batch = written([demonstrations[sweeps[i // n][i % n]] for i in places])
+        epochs = {epoch: order(epoch) for epoch in range(places[0] // n, places[-1] // n + 1)}
+        batch = demonstration_batch([demonstrations[epochs[i // n][i % n]] for i in places])
         (plan,) = make_plan(
             batch, size=per_step, shuffle="prompts", permutation=range, microbatch_tokens=microbatch_tokens
         )
         yield learner.step(batch, plan, NEXT_TOKEN)
 
 
-def written(demonstrations: Sequence[Demonstration]) -> Batch:
-    """Demonstrations as samples of written tokens, which alone are trained, and of an environment's within them."""
+def demonstration_batch(demonstrations: Sequence[Demonstration]) -> Batch:
+    """Demonstrations as a batch with advantage 1. Tokens of the environment within them are not trained."""
 
     def rollout(i: int, d: Demonstration) -> Rollout:
         n = len(d.answer)
@@ -62,72 +62,72 @@ def written(demonstrations: Sequence[Demonstration]) -> Batch:
 
 async def warm_start(
     run: Path,
-    place: Runtime,
+    runtime: Runtime,
     stopping: Callable[[], str],
-    say: Callable[[str], None],
+    notify: Callable[[str], None],
     *,
     changed: bool = False,
     disk: Disk = DISK,
 ) -> bool:
-    """The phase of a run, if it has one, from where it stands. False if it was asked to stop before its end, and saved.
+    """Run or continue the supervised phase of a run, if it has one. False if it was stopped, and saved, before its end.
 
-    A run that is killed goes on from the phase's newest checkpoint, to the bits of one never killed.
+    A killed run continues from the phase's newest checkpoint and reaches the same bits as one that was never killed.
     """
-    recipe, settings = place.recipe, place.recipe.warm_start
+    recipe, settings = runtime.recipe, runtime.recipe.warm_start
     if settings is None:
         return True
-    home, steps = run / HOME, settings.steps
+    folder, steps = run / FOLDER, settings.steps
     with storage_errors("the warm start", run):
-        if not home.is_dir():
-            disk.mkdir(home)
+        if not folder.is_dir():
+            disk.mkdir(folder)
             disk.sync(run)
-    demonstrations, _ = place.demonstrations
-    learner = Learner(place.model, optimizer=settings.optimizer, steps=steps)
+    demonstrations, _ = runtime.demonstrations
+    learner = Learner(runtime.model, optimizer=settings.optimizer, steps=steps)
     guards = Guards(max_unverifiable=1.0, max_gap=math.inf)
-    checkpoint = newest_checkpoint(home)
+    checkpoint = newest_checkpoint(folder)
     state, saved = (checkpoint.state, checkpoint.iteration) if checkpoint else ({}, 0)
-    record = RunLogs.resume(home, state, saved, changed=changed, disk=disk)
+    logs = RunLogs.resume(folder, state, saved, changed=changed, disk=disk)
     if checkpoint:
         learner.restore(checkpoint.tensors(), checkpoint.state["learner"])
         guards.restore(checkpoint.state["guards"])
 
     def save() -> None:
         tensors, state = learner.state()
-        whole = {"learner": state, "guards": guards.state(), **record.state()}
-        save_checkpoint(home, learner.steps_taken, tensors, whole, keep=1, disk=disk)
+        contents = {"learner": state, "guards": guards.state(), **logs.state()}
+        save_checkpoint(folder, learner.steps_taken, tensors, contents, keep=1, disk=disk)
 
-    def order(sweep: int) -> list[int]:
-        return permutation((recipe.seed, Purpose.DEMONSTRATE), 0, sweep, len(demonstrations)).tolist()
+    def order(epoch: int) -> list[int]:
+        return permutation((recipe.seed, Purpose.DEMONSTRATE), 0, epoch, len(demonstrations)).tolist()
 
     size = {"per_step": settings.per_step, "microbatch_tokens": recipe.machine.microbatch_tokens}
-    for taken in supervised(learner, demonstrations, order=order, **size):
-        guards.check_steps([taken.skipped], "the demonstrations")
+    for result in supervised_steps(learner, demonstrations, order=order, **size):
+        guards.check_steps([result.skipped], "the demonstrations")
         done = learner.steps_taken
-        record.metrics(told := line(done, taken))
+        logs.metrics(metrics := step_metrics(done, result))
         if done == steps or done * 10 // steps > (done - 1) * 10 // steps:
-            say(f"warm start {done:>{len(str(steps))}}/{steps}  loss {told['loss']:.4f}")
-        await asyncio.sleep(0)  # a signal may have come
+            notify(f"warm start {done:>{len(str(steps))}}/{steps}  loss {metrics['loss']:.4f}")
+        await asyncio.sleep(0)  # lets a pending signal stop the loop
         if done % settings.save_every == 0 or done == steps or stopping():
             save()
         if stopping() and done < steps:
             break
-    record.close()
+    logs.close()
     return learner.steps_taken == steps
 
 
-def forget(run: Path, disk: Disk) -> None:
-    """The phase's checkpoint is needed no more, once the run has one of its own."""
-    if (old := run / HOME / "checkpoints").is_dir():
+def remove_checkpoint(run: Path, disk: Disk) -> None:
+    """Remove the checkpoint of the phase. The run no longer needs it once it has its own."""
+    if (old := run / FOLDER / "checkpoints").is_dir():
         with storage_errors("the warm start", run):
             delete(old, disk)
 
 
-def line(step: int, taken: StepResult) -> dict[str, float]:
-    """A step's numbers."""
+def step_metrics(step: int, result: StepResult) -> dict[str, float]:
+    """The metrics of a step."""
     return {
         "step": step,
-        "loss": taken.loss,
-        "tokens": taken.batch.tokens,
-        "grad_norm": taken.grad_norm,
-        "learning_rate": taken.learning_rate,
+        "loss": result.loss,
+        "tokens": result.batch.tokens,
+        "grad_norm": result.grad_norm,
+        "learning_rate": result.learning_rate,
     }

@@ -1,4 +1,4 @@
-"""Signals that end a run also while its event loop stands still, and a line that names what holds the loop up."""
+"""Ends a run on a signal, also while the event loop is blocked, and reports the code that blocks it."""
 
 import asyncio
 import faulthandler
@@ -17,79 +17,79 @@ from groupwise.data import visible
 
 INTERRUPTED, TERMINATED = 130, 143
 CODES = {"interrupted": INTERRUPTED, "terminated": TERMINATED}
-"""Exit codes of a run that a signal ended."""
-BEAT = 0.5
-"""Seconds between two signs of life of the loop."""
+"""Exit codes of a run after a signal."""
+HEARTBEAT = 0.5
+"""Seconds between two heartbeats of the loop."""
 STALL = 10.0
-"""Seconds without one after which a line names what the loop does."""
+"""Seconds without a heartbeat after which a line names the blocking code."""
 AGAIN = 1.0
-"""Seconds between two looks at a loop that stands still."""
+"""Seconds between two checks of a blocked loop."""
 PATIENCE = 5.0
-"""Seconds that a signal waits for a loop that stands still, before it breaks off what holds it up."""
-TURNING = ("sample", "evaluate")
-"""Phases in which the loop has to turn. Learning, loading and saving may hold it for as long as they take."""
+"""Seconds that a signal waits for a blocked loop before it interrupts the blocking code."""
+WATCHED_PHASES = ("sample", "evaluate")
+"""Phases in which nothing may block the loop. Learning, loading and saving may."""
 FORWARD = "groupwise.rollout.engine"
-"""The engine's module: a forward of the model may hold the loop, too."""
-JUDGES = ("DrawSampler._judged", "Several._asked", "House.call")
-"""Callers that make a verdict of whatever a verifier or an environment raises."""
+"""The engine's module: a forward pass of the model may block the loop, too."""
+JUDGES = ("DrawSampler._judged", "Several._asked", "EnvironmentThreads.call")
+"""Qualified names of the callers that turn an exception of a verifier or an environment into a verdict."""
 
 
 class Stuck(KeyboardInterrupt):
-    """A signal came and the loop stood still in this phase: what held it up was broken off."""
+    """A signal arrived while the loop was blocked in this phase; the blocking code was interrupted."""
 
-    def __init__(self, why: str, phase: str) -> None:
-        super().__init__(why)
-        self.why, self.phase = why, phase
+    def __init__(self, cause: str, phase: str) -> None:
+        super().__init__(cause)
+        self.cause, self.phase = cause, phase
 
 
 class Watchdog:
-    """Within it the first SIGINT or SIGTERM calls `stop` in the loop, the second ends the run, the third the process.
+    """A context in which the first SIGINT or SIGTERM calls `stop`, the second ends the run, the third the process.
 
-    Python's own handlers run between two lines of code and while a pattern is matched, so they need no turn of the
-    loop. A timer that each turn sets back finds a loop that stands still: `say` gets a line about it after `STALL`
-    seconds. A verifier that holds the loop for `deadline` seconds gets a TimeoutError, and its answer a verdict. After
-    a signal, whatever holds the loop for `PATIENCE` seconds is broken off with `Stuck`. Outside the main thread, and
-    in a process that uses SIGALRM itself, nothing is watched.
+    Python's signal handlers run between two lines of code and during a regular expression, so they work while the loop
+    is blocked. Each heartbeat of the loop resets a timer. If the loop is blocked for `STALL` seconds, `notify` gets a
+    line about the blocking code. A verifier that blocks for `deadline` seconds gets a TimeoutError, which becomes a
+    verdict. After a signal, code that blocks for `PATIENCE` seconds is interrupted with `Stuck`. Outside the main
+    thread, and in a process that uses SIGALRM itself, nothing is watched.
     """
 
     def __init__(
-        self, stop: Callable[[str], None], say: Callable[[str], None], phase: Callable[[], str], deadline: float
+        self, stop: Callable[[str], None], notify: Callable[[str], None], phase: Callable[[], str], deadline: float
     ) -> None:
-        self._stop, self._say, self._phase, self._deadline = stop, say, phase, deadline
-        self._why, self._signals, self._broken = "", 0, False
-        self._turned = self._asked = time.monotonic()
-        self._named = False
-        self._watches = False
-        self._before: dict[signal.Signals, Any] = {}
+        self._stop, self._notify, self._phase, self._deadline = stop, notify, phase, deadline
+        self._cause, self._signals, self._interrupted = "", 0, False
+        self._last_heartbeat = self._signalled = time.monotonic()
+        self._reported = False
+        self._watching = False
+        self._handlers: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        with suppress(ValueError):  # only the main thread may listen
+        with suppress(ValueError):  # only the main thread may set handlers
             for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._signal)
+                self._handlers[number] = signal.signal(number, self._signal)
             if signal.getsignal(signal.SIGALRM) is signal.SIG_DFL:
-                self._before[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._alarm)
-                self._watches = True
-                self._beat()
+                self._handlers[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._alarm)
+                self._watching = True
+                self._heartbeat()
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self._watches:
+        if self._watching:
             signal.setitimer(signal.ITIMER_REAL, 0)
             self._timer.cancel()
-        for number, handler in self._before.items():
+        for number, handler in self._handlers.items():
             signal.signal(number, handler)
 
-    def _beat(self) -> None:
-        self._turned, self._named = time.monotonic(), False
-        signal.setitimer(signal.ITIMER_REAL, min(PATIENCE if self._why else STALL, self._deadline), AGAIN)
-        self._timer = self._loop.call_later(BEAT, self._beat)
+    def _heartbeat(self) -> None:
+        self._last_heartbeat, self._reported = time.monotonic(), False
+        signal.setitimer(signal.ITIMER_REAL, min(PATIENCE if self._cause else STALL, self._deadline), AGAIN)
+        self._timer = self._loop.call_later(HEARTBEAT, self._heartbeat)
 
     def _signal(self, number: int, frame: FrameType | None) -> None:
         self._signals += 1
         if self._signals == 1:
-            self._why, self._asked = "interrupted" if number == signal.SIGINT else "terminated", time.monotonic()
-            self._loop.call_soon_threadsafe(self._stop, self._why)
-            if self._watches:
+            self._cause, self._signalled = "interrupted" if number == signal.SIGINT else "terminated", time.monotonic()
+            self._loop.call_soon_threadsafe(self._stop, self._cause)
+            if self._watching:
                 signal.setitimer(signal.ITIMER_REAL, PATIENCE, AGAIN)
         elif self._signals == 2:
             raise KeyboardInterrupt
@@ -99,30 +99,32 @@ class Watchdog:
     def _alarm(self, number: int, frame: FrameType | None) -> None:
         phase, now = self._phase(), time.monotonic()
         stack = _stack(frame)
-        if phase not in TURNING or any(f.f_globals.get("__name__") == FORWARD for f in stack):
+        if phase not in WATCHED_PHASES or any(f.f_globals.get("__name__") == FORWARD for f in stack):
             return
-        still = now - self._turned
-        if not self._named and (still >= min(STALL, self._deadline) or self._why):
-            self._named = True
-            self._say(f"the event loop has stood still for {still:.0f} s in {where(stack)} ({phase})")
-        held = now - max(self._turned, self._asked)
-        if self._why and held >= 2 * PATIENCE and self._broken:  # it goes on for all that
+        blocked = now - self._last_heartbeat
+        if not self._reported and (blocked >= min(STALL, self._deadline) or self._cause):
+            self._reported = True
+            self._notify(f"the event loop was blocked for {blocked:.0f} s in {where(stack)} ({phase})")
+        waited = now - max(self._last_heartbeat, self._signalled)
+        if self._cause and waited >= 2 * PATIENCE and self._interrupted:  # the code ignored the interrupt
             self._leave(frame)
-        if self._why and held >= PATIENCE and not self._broken:
-            self._broken = True
-            raise Stuck(self._why, phase)
-        if still >= self._deadline and any(f.f_code.co_qualname in JUDGES for f in stack):
-            raise TimeoutError(f"it held the event loop for {still:.0f} s in {where(stack)}")
+        if self._cause and waited >= PATIENCE and not self._interrupted:
+            self._interrupted = True
+            raise Stuck(self._cause, phase)
+        if blocked >= self._deadline and any(f.f_code.co_qualname in JUDGES for f in stack):
+            raise TimeoutError(f"it blocked the event loop for {blocked:.0f} s in {where(stack)}")
 
     def _leave(self, frame: FrameType | None) -> NoReturn:
-        """The end of the process, whatever holds it up. Workers and sandboxes end with it; the lock is free."""
-        self._say(f"{self._why} in {where(_stack(frame))}; go on from the last checkpoint with groupwise resume")
+        """End the process at once. Its workers and sandboxes end with it, and the lock becomes free."""
+        self._notify(
+            f"{self._cause} in {where(_stack(frame))}; continue from the last checkpoint with groupwise resume"
+        )
         faulthandler.dump_traceback(sys.__stderr__ or 2, all_threads=False)
-        os._exit(CODES[self._why])
+        os._exit(CODES[self._cause])
 
 
 def _stack(frame: FrameType | None) -> list[FrameType]:
-    """The frame and its callers, the innermost first."""
+    """The frame and its callers, innermost first."""
     frames = []
     while frame is not None:
         frames.append(frame)
@@ -131,7 +133,7 @@ def _stack(frame: FrameType | None) -> list[FrameType]:
 
 
 def where(stack: list[FrameType]) -> str:
-    """The innermost place outside the standard library, as `my_file.py:3 grade`."""
+    """The innermost frame outside the standard library, as `my_file.py:3 grade`."""
     library = sysconfig.get_path("stdlib")
     frame = next((f for f in stack if not f.f_code.co_filename.startswith((library, "<frozen"))), None)
     return visible(f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} {frame.f_code.co_name}") if frame else "?"

@@ -1,4 +1,4 @@
-"""`groupwise audit` as a user runs it."""
+"""`groupwise audit` from the command line."""
 
 import json
 import re
@@ -28,36 +28,36 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("cases.jsonl").write_text("".join(json.dumps(c) + "\n" for c in CASES))
 
 
-def told(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
+def audit_output(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
     assert main(["audit", *words]) == code
     captured = capsys.readouterr()
     return captured.err if code else captured.out
 
 
-def test_ones_own_function_on_ones_own_cases_beside_a_packaged_one(capsys) -> None:
-    out = told(capsys, "my_file:grade", "last_number", "--use", "my_file.py", "--cases", "cases.jsonl")
+def test_a_user_function_and_a_packaged_verifier_on_user_cases(capsys) -> None:
+    out = audit_output(capsys, "my_file:grade", "last_number", "--use", "my_file.py", "--cases", "cases.jsonl")
     assert "4 answers, 2 of them right and 2 wrong: cases.jsonl" in out
-    own, last = (re.sub(" +", " ", line) for line in out.splitlines() if re.match(r"(my_file|last_)\S*  ", line))
-    assert own.startswith("my_file:grade 1 50.0 % (9.5 .. 90.5) 1 50.0 % (9.5 .. 90.5) 0 ")
+    user, last = (re.sub(" +", " ", line) for line in out.splitlines() if re.match(r"(my_file|last_)\S*  ", line))
+    assert user.startswith("my_file:grade 1 50.0 % (9.5 .. 90.5) 1 50.0 % (9.5 .. 90.5) 0 ")
     assert last.startswith("last_number 0 0.0 % (0.0 .. 65.8) 1 50.0 % (9.5 .. 90.5) 0 ")
     assert "accepted, but wrong\n  '4 or 5'  gold '4'  correct" in out
     assert "rejected, but right\n  'four'  gold '4'  wrong" in out
 
 
 @pytest.mark.t(39)
-def test_no_wrong_answer_is_accepted_by_exact_means_and_the_command_says_so(capsys) -> None:
+def test_exact_rules_accept_no_wrong_answer(capsys) -> None:
     rows = (files("groupwise.verifiers") / "cases/math.jsonl").read_text("utf-8").splitlines()[::20]
     Path("cases.jsonl").write_text("\n".join(rows))
-    out = told(capsys, "math(symbolic=False)", "--list", "1", "--cases", "cases.jsonl")
+    out = audit_output(capsys, "math(symbolic=False)", "--list", "1", "--cases", "cases.jsonl")
     row = next(line for line in out.splitlines() if line.startswith("math(symbolic=False) "))
     assert re.match(r"math\(symbolic=False\) +0   0\.0 % \(0\.0 \.\. ", row)
     assert "accepted, but wrong" not in out and "more: --list" in out
 
 
-def test_what_model_text_holds_is_harmless_in_a_terminal(capsys) -> None:
+def test_control_characters_in_answers_are_escaped(capsys) -> None:
     row = {"answer": "4 \x1b[2J", "gold": "4", "right": False}
     Path("cases.jsonl").write_text(json.dumps(row))
-    assert "\x1b" not in told(capsys, "last_number", "--cases", "cases.jsonl")
+    assert "\x1b" not in audit_output(capsys, "last_number", "--cases", "cases.jsonl")
 
 
 @pytest.mark.parametrize(
@@ -71,11 +71,11 @@ def test_what_model_text_holds_is_harmless_in_a_terminal(capsys) -> None:
     ],
 )
 def test_bad_input(capsys, words: list[str], code: int, what: str) -> None:
-    error = told(capsys, *words, code=code)
+    error = audit_output(capsys, *words, code=code)
     assert what in error and "  do:   " in error
 
 
-def test_it_needs_a_verifier(capsys) -> None:
+def test_without_a_verifier_the_usage_is_printed(capsys) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["audit"])
     assert caught.value.code == 2 and "VERIFIER" in capsys.readouterr().err

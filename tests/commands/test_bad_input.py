@@ -1,4 +1,4 @@
-"""What a user may get wrong: each is a typed error with a way out, told before anything is computed or written."""
+"""Invalid input: each case raises a typed error with a fix, before a run directory is created."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from groupwise.models import Decoder, write_model
 from tests.models.directories import bytes_, shape
 
 SMALL = ["--prompts", "4", "--method.group_size", "4", "--evaluate.problems", "4", "--iterations", "1"]
-SOUND = [{"prompt": f"{a}+{b}=", "answer": a + b} for a in (2, 3, 4) for b in (5, 6)]
+VALID = [{"prompt": f"{a}+{b}=", "answer": a + b} for a in (2, 3, 4) for b in (5, 6)]
 
 
 @pytest.fixture(autouse=True)
@@ -20,13 +20,13 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def refused(capsys: pytest.CaptureFixture[str], code: int, *words: str) -> str:
-    """What an error says. It has no traceback, it has a way out, and no run was begun."""
+def error_of(capsys: pytest.CaptureFixture[str], code: int, *words: str) -> str:
+    """The error of a command. It has a fix and no traceback, and no run was started."""
     assert main(list(words)) == code
-    told = capsys.readouterr().err
-    assert told.startswith("error: ") and "Traceback" not in told and "  do:   " in told
+    message = capsys.readouterr().err
+    assert message.startswith("error: ") and "Traceback" not in message and "  do:   " in message
     assert not Path("runs").exists()
-    return told
+    return message
 
 
 def rows(path: str, *objects: object) -> str:
@@ -34,7 +34,7 @@ def rows(path: str, *objects: object) -> str:
     return path
 
 
-def test_a_value_that_no_run_can_have_is_refused_with_a_way_out(capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_values_raise_with_a_fix(capsys: pytest.CaptureFixture[str]) -> None:
     KL = '[{kind="KL",coefficient=0.04}]'
     for field, value, what, fix in (
         ("prompts", "6", "6 prompts cannot be cut into 4 equal minibatches", "a multiple of 4, such as prompts = 4"),
@@ -56,20 +56,20 @@ def test_a_value_that_no_run_can_have_is_refused_with_a_way_out(capsys: pytest.C
         ("optimizer.lr", "nan", "lr=nan", "lr, weight_decay and warmup >= 0"),
         ("optimizer.betas", "[0.9, 1.0]", "betas=(0.9, 1.0)", "betas < 1"),
         ("sampling.temperature", "nan", "temperature=nan", "temperature >= 0"),
-        ("sampling.temperature", "0", "greedy answers of a group are all alike", "above 0"),
-        ("sampling.top_p", "0.9", "sampling is truncated", "eval and sample take it"),
+        ("sampling.temperature", "0", "all answers of a group would be equal", "above 0"),
+        ("sampling.top_p", "0.9", "sampling is truncated", "eval and sample accept it"),
         ("sampling.max_tokens", "0", "max_tokens is 0", "at least one token"),
         ("method.group_size", "1", "group_size is 1 and the advantage compares samples of a group", "use 2 or more"),
         ("method.objective.aggregate", "token_mean", "sequence_ratio", "use sequence_mean or group_mean"),
         ("method.objective.penalties", KL, "no such model", 'method.models = { reference = "InitialPolicy" }'),
         ("method.shaping", '[{kind="Overlong",buffer=100}]', "larger than the generation budget", "a fraction"),
-        ("sinks", '["wandbb"]', "no sink is called 'wandbb'", "tensorboard, wandb, trackio"),
+        ("sinks", '["wandbb"]', "unknown sink 'wandbb'", "tensorboard, wandb, trackio"),
     ):
-        told = refused(capsys, 2, "train", "--evaluate.problems", "4", f"--{field}", value)
-        assert what in told and fix in told, told
+        message = error_of(capsys, 2, "train", "--evaluate.problems", "4", f"--{field}", value)
+        assert what in message and fix in message, message
     for field, what in (
-        ("machine.deadline", "seconds above 0"),
-        ("machine.verdict_deadline", "seconds above 0"),
+        ("machine.deadline", "above 0 seconds"),
+        ("machine.verdict_deadline", "above 0 seconds"),
         ("method.objective.surrogat.low", "did you mean surrogate?"),
         ("promts", "did you mean prompts?"),
         ("sampling.max_token", "did you mean max_tokens?"),
@@ -79,97 +79,102 @@ def test_a_value_that_no_run_can_have_is_refused_with_a_way_out(capsys: pytest.C
         assert what in capsys.readouterr().err
 
 
-def test_the_way_out_is_one() -> None:
-    """What an error tells one to say can be said as it stands."""
+def test_a_suggested_fix_works() -> None:
+    """The override that the error suggests is valid."""
     words = ["--method.objective.penalties", '[{kind="KL",coefficient=0.04}]']
     assert main(["train", *SMALL, *words, "--method.models", '{ reference = "InitialPolicy" }']) == 0
 
 
-def test_a_recipe_file_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_recipe_files(capsys: pytest.CaptureFixture[str]) -> None:
     Path("empty.toml").write_text("")
     Path("folder.toml").mkdir()
     Path("deep.toml").write_text("x = " + "[" * 50_000)
-    assert "is nested too deeply" in refused(capsys, 2, "train", "deep.toml")
-    assert 'say method = "grpo"' in refused(capsys, 2, "train", "empty.toml")
-    assert "Is a directory" in refused(capsys, 2, "train", "folder.toml")
-    assert "No such file" in refused(capsys, 2, "train", "none.toml")
+    assert "is nested too deeply" in error_of(capsys, 2, "train", "deep.toml")
+    assert 'add method = "grpo"' in error_of(capsys, 2, "train", "empty.toml")
+    assert "Is a directory" in error_of(capsys, 2, "train", "folder.toml")
+    assert "No such file" in error_of(capsys, 2, "train", "none.toml")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has the device")
-def test_a_device_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "--machine.device cpu" in refused(capsys, 4, "train", "--machine.device", "cuda")
+def test_a_missing_device(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--machine.device cpu" in error_of(capsys, 4, "train", "--machine.device", "cuda")
 
 
 # Models
 
 
-def test_a_model_directory_that_cannot_be_used(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def made(name: str) -> Path:
+def test_invalid_model_directories(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def write(name: str) -> Path:
         write_model(Decoder.new(shape(vocabulary=300), 1, spread=0.2), home / name, tokenizer=bytes_())
         return home / name
 
-    assert "there is no model at nope" in refused(capsys, 3, "train", "--model", "nope")
-    assert "hf download a/b" in refused(capsys, 4, "train", "--model", "a/b")
-    (made("bare") / "tokenizer.json").unlink()
-    assert "has no tokenizer.json" in refused(capsys, 3, "train", "--model", "bare")
-    pickled = made("pickle")
+    assert "there is no model at nope" in error_of(capsys, 3, "train", "--model", "nope")
+    assert "hf download a/b" in error_of(capsys, 4, "train", "--model", "a/b")
+    (write("bare") / "tokenizer.json").unlink()
+    assert "has no tokenizer.json" in error_of(capsys, 3, "train", "--model", "bare")
+    pickled = write("pickle")
     (pickled / "model.safetensors").rename(pickled / "pytorch_model.bin")
-    assert "safetensors" in refused(capsys, 3, "train", "--model", "pickle")
-    config = made("code") / "config.json"
+    assert "safetensors" in error_of(capsys, 3, "train", "--model", "pickle")
+    config = write("code") / "config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"auto_map": {"AutoModel": "evil.Evil"}}))
     (config.parent / "evil.py").write_text("open('fired', 'w')")
     for command in (("train", "--model", "code"), ("eval", "code"), ("sample", "code", "a")):
-        assert "auto_map" in refused(capsys, 3, *command)
+        assert "auto_map" in error_of(capsys, 3, *command)
     assert not Path("fired").exists()
-    told = refused(capsys, 3, "train", "--sampling.max_tokens", "1000")
-    assert "takes at most 128 tokens" in told and "lower sampling.max_tokens" in told
+    message = error_of(capsys, 3, "train", "--sampling.max_tokens", "1000")
+    assert "takes at most 128 tokens" in message and "lower sampling.max_tokens" in message
 
 
 def test_two_errors_at_once(capsys: pytest.CaptureFixture[str]) -> None:
-    told = refused(capsys, 2, "train", "--sinks", '["x"]', "--task", "none.jsonl", "--verifier", "exact")
-    assert "error: 2 errors" in told and "no sink" in told and "there is no file none.jsonl" in told
+    message = error_of(capsys, 2, "train", "--sinks", '["x"]', "--task", "none.jsonl", "--verifier", "exact")
+    assert "error: 2 errors" in message and "unknown sink" in message and "there is no file none.jsonl" in message
 
 
 # Tasks and verifiers
 
 
-def test_rows_that_cannot_be_used(capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_rows(capsys: pytest.CaptureFixture[str]) -> None:
     base = ["train", "--verifier", "last_number", "--task"]
-    assert "holds no problem" in refused(capsys, 3, *base, rows("empty.jsonl"))
-    again = {**SOUND[0], "answer": "none"}
-    told = refused(capsys, 3, *base, rows("bad.jsonl", *SOUND[:2], None, again, {"prompt": "2+2=", "answer": ""}))
-    assert "3 of 5 rows" in told and "row 3: empty" in told
-    assert "row 4: the prompt of row 1 again, with another answer" in told and "row 5: field 'answer' is empty" in told
-    told = refused(capsys, 3, *base, rows("text.jsonl", *SOUND, {"prompt": "2+What?", "answer": 3}))
-    assert "row 7" in told and "no token for the character 'W'" in told and "[UNK]" not in told
-    told = refused(capsys, 3, *base, rows("other.jsonl", {"question": "2+2=", "target": 4}))
-    assert "say --columns.prompt question" in told
-    assert "compares with a number" in refused(capsys, 3, *base, rows("words.jsonl", {"prompt": "2=", "answer": "two"}))
-    told = refused(capsys, 2, "train", "--task", rows("sound.jsonl", *SOUND))
-    assert "--verifier last_number" in told
-    told = refused(capsys, 2, "train", "--task", "sound.jsonl", "--verifier", "mine:grade")
-    assert "--use mine.py" in told
+    assert "holds no problem" in error_of(capsys, 3, *base, rows("empty.jsonl"))
+    again = {**VALID[0], "answer": "none"}
+    message = error_of(capsys, 3, *base, rows("bad.jsonl", *VALID[:2], None, again, {"prompt": "2+2=", "answer": ""}))
+    assert "3 of 5 rows" in message and "row 3: empty" in message
+    assert (
+        "row 4: the prompt of row 1 again, with another answer" in message
+        and "row 5: field 'answer' is empty" in message
+    )
+    message = error_of(capsys, 3, *base, rows("text.jsonl", *VALID, {"prompt": "2+What?", "answer": 3}))
+    assert "row 7" in message and "no token for the character 'W'" in message and "[UNK]" not in message
+    message = error_of(capsys, 3, *base, rows("other.jsonl", {"question": "2+2=", "target": 4}))
+    assert "say --columns.prompt question" in message
+    assert "compares with a number" in error_of(
+        capsys, 3, *base, rows("words.jsonl", {"prompt": "2=", "answer": "two"})
+    )
+    message = error_of(capsys, 2, "train", "--task", rows("valid.jsonl", *VALID))
+    assert "--verifier last_number" in message
+    message = error_of(capsys, 2, "train", "--task", "valid.jsonl", "--verifier", "mine:grade")
+    assert "--use mine.py" in message
 
 
-def test_a_prompt_outside_the_alphabet(capsys: pytest.CaptureFixture[str]) -> None:
-    told = refused(capsys, 3, "sample", "calculator", "7*5 hello")
-    assert "no token for the character ' '" in told
-    assert "empty" in refused(capsys, 2, "sample", "calculator", "")
+def test_a_prompt_without_tokens(capsys: pytest.CaptureFixture[str]) -> None:
+    message = error_of(capsys, 3, "sample", "calculator", "7*5 hello")
+    assert "no token for the character ' '" in message
+    assert "has no tokens" in error_of(capsys, 2, "sample", "calculator", "")
 
 
 @pytest.fixture
-def own(home: Path) -> list[str]:
-    """Text of one's own, with a model that can read it."""
+def train_words(home: Path) -> list[str]:
+    """`groupwise train` on a user's rows with a model that can encode them."""
     write_model(Decoder.new(shape(vocabulary=300), 1, spread=0.2), home / "tiny", tokenizer=bytes_())
     rows("own.jsonl", *({"question": f"Was ist {a} plus 5, bitte?", "target": str(a + 5)} for a in range(6)))
     columns = ["--columns.prompt", "question", "--columns.answer", "target", "--sampling.max_tokens", "8"]
     return ["train", "--model", "tiny", "--task", "own.jsonl", *columns, *SMALL]
 
 
-def test_own_text_own_model_own_verifier(own: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_user_s_task_model_and_verifier(train_words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     Path("mine.py").write_text("def grade(prompt, answer, gold):\n    return len(answer) % 2 == 0\n")
-    assert main([*own, "--verifier", "last_number"]) == 0
-    assert main([*own, "--verifier", "mine:grade", "--use", "mine.py"]) == 0
+    assert main([*train_words, "--verifier", "last_number"]) == 0
+    assert main([*train_words, "--verifier", "mine:grade", "--use", "mine.py"]) == 0
     runs = sorted(Path("runs").iterdir())
     assert [run.name[:4] for run in runs] == ["own-", "own-"]
     with_code = next(run for run in runs if json.loads((run / "run.json").read_text())["use"])
@@ -187,15 +192,15 @@ def test_own_text_own_model_own_verifier(own: list[str], capsys: pytest.CaptureF
     ("body", "cause"),
     [("raise KeyError('gold')", "KeyError"), ("return float('nan')", "score nan"), ("return None", "NoneType")],
 )
-def test_a_verifier_that_judges_nothing(
-    body: str, cause: str, own: list[str], capsys: pytest.CaptureFixture[str]
+def test_a_verifier_that_always_fails(
+    body: str, cause: str, train_words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("mine.py").write_text(f"def grade(prompt, answer, gold):\n    {body}\n")
-    assert main([*own, "--verifier", "mine:grade", "--use", "mine.py"]) == 5
-    told = capsys.readouterr().err
-    assert "16 of 16 answers were unverifiable" in told and cause in told and "--max_unverifiable" in told
+    assert main([*train_words, "--verifier", "mine:grade", "--use", "mine.py"]) == 5
+    message = capsys.readouterr().err
+    assert "16 of 16 answers were unverifiable" in message and cause in message and "--max_unverifiable" in message
     (run,) = Path("runs").iterdir()
-    assert f"report: {run / 'report.html'}" in told and f"groupwise resume {run}" in told
+    assert f"report: {run / 'report.html'}" in message and f"groupwise resume {run}" in message
     assert (run / "report.html").is_file() and (run / "checkpoints" / "000000" / "manifest.json").is_file()
 
 
@@ -208,33 +213,33 @@ def test_precision(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "--engine.max_gap", "by_type"]) == 2
     assert "expected a number or by_dtype" in capsys.readouterr().err
     assert main(["train", *SMALL, "--machine.dtype", "bfloat16", "--engine.max_gap", "0.001"]) == 5
-    told = capsys.readouterr().err
-    assert "engine and learner differ" in told and "machine.dtype float32, or raise engine.max_gap" in told
+    message = capsys.readouterr().err
+    assert "engine and learner differ" in message and "machine.dtype float32, or raise engine.max_gap" in message
 
 
-def test_a_directory_that_is_no_run(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_directories_that_are_not_runs(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (home / "none").mkdir()
     for command in ("resume", "report"):
-        assert "the run in none is empty" in refused(capsys, 3, command, "none")
-        assert "missing is not a run" in refused(capsys, 3, command, "missing")
-    assert "there is no model at missing" in refused(capsys, 3, "eval", "missing")
+        assert "the run in none is empty" in error_of(capsys, 3, command, "none")
+        assert "missing is not a run" in error_of(capsys, 3, command, "missing")
+    assert "there is no model at missing" in error_of(capsys, 3, "eval", "missing")
     (home / "file").write_text("")
-    assert "could not be written" in refused(capsys, 6, "train", *SMALL, "--out", "file/runs")
-    assert "file" in refused(capsys, 6, "train", *SMALL, "--out", "file")
+    assert "could not be written" in error_of(capsys, 6, "train", *SMALL, "--out", "file/runs")
+    assert "file" in error_of(capsys, 6, "train", *SMALL, "--out", "file")
     assert main(["train", *SMALL, "--out", "o", "--iterations", "0"]) == 0
     capsys.readouterr()
     (run,) = Path("o").iterdir()
     about = (run / "run.json").read_text()
     (run / "run.json").write_text("{")
-    assert "run.json cannot be read" in refused(capsys, 6, "resume", str(run))
+    assert "run.json cannot be read" in error_of(capsys, 6, "resume", str(run))
     (run / "run.json").write_text(about)
     (run / "recipe.toml").write_text("nonsense")
-    assert "is not TOML" in refused(capsys, 2, "resume", str(run))
+    assert "is not TOML" in error_of(capsys, 2, "resume", str(run))
 
 
-def test_environments_that_no_run_can_have(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_environments(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (home / "mine.py").write_text(
-        "class Good:\n    def reset(self, prompt, random): ...\n    def step(self, said): ...\n"
+        "class Good:\n    def reset(self, prompt, random): ...\n    def step(self, message): ...\n"
         "class Half:\n    def reset(self, prompt, random): ...\n"
         "class Level(Good):\n    def __init__(self, level): ...\n"
     )
@@ -248,12 +253,16 @@ def test_environments_that_no_run_can_have(home: Path, capsys: pytest.CaptureFix
             "evaluate.strategy is Indep",
             "say --evaluate.strategy Turns",
         ),
-        (("--environment", "mine:Good", *turns), "'mine:Good' is code in a file", "add --use mine.py"),
-        (("--environment", "mine:Bad", *use, *turns), "mine.py has nothing called 'Bad'", "mine:Good"),
-        (("--environment", "mine:Half", *use, *turns), "the environment Half has no step", "def step(self, said)"),
+        (
+            ("--environment", "mine:Good", *turns),
+            "'mine:Good' is code in a file",
+            "add --use mine.py",
+        ),
+        (("--environment", "mine:Bad", *use, *turns), "mine.py does not define 'Bad'", "mine:Good"),
+        (("--environment", "mine:Half", *use, *turns), "the environment Half has no step", "def step(self, message)"),
         (("--environment", "mine:Level", *use, *turns), "the environment Level cannot be made", "without arguments"),
         (("--environment", "good", *turns), "no environment is called 'good'", "my_file:MyEnvironment"),
         ((*turns, "--method.strategy.most", "0"), "most is 0", "take 1 or more"),
     ):
-        told = refused(capsys, 2, "train", *SMALL, *words)
-        assert what in told and fix in told, told
+        message = error_of(capsys, 2, "train", *SMALL, *words)
+        assert what in message and fix in message, message

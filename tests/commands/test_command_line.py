@@ -1,4 +1,4 @@
-"""The commands as a stranger meets them: real processes, terminals and pipes."""
+"""The commands in real processes, with terminals and pipes."""
 
 import fcntl
 import json
@@ -24,37 +24,37 @@ SMALL = ["--prompts", "4", "--method.group_size", "4", "--sampling.max_tokens", 
 CANARY = "canary-4c1f0"
 
 
-def said(*words: str, cwd: Path, **more: str) -> subprocess.CompletedProcess[str]:
-    """The command run to its end, with its output in pipes."""
-    env = os.environ | {"WANDB_API_KEY": CANARY, "HF_TOKEN": CANARY, **more}
+def run_piped(*words: str, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """The finished command, with its output in pipes."""
+    env = os.environ | {"WANDB_API_KEY": CANARY, "HF_TOKEN": CANARY, **variables}
     return subprocess.run([*GROUPWISE, *words], cwd=cwd, env=env, capture_output=True, text=True, timeout=120)
 
 
-def on_a_terminal(*words: str, cwd: Path, **more: str) -> str:
-    """What a terminal of 60 columns receives."""
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 60, 0, 0))
+def on_a_terminal(*words: str, cwd: Path, **variables: str) -> str:
+    """The output on a terminal of 60 columns."""
+    reader, writer = pty.openpty()
+    fcntl.ioctl(writer, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 60, 0, 0))
     with subprocess.Popen(
-        [*GROUPWISE, *words], cwd=cwd, env=os.environ | more, stdout=theirs, stderr=theirs
+        [*GROUPWISE, *words], cwd=cwd, env=os.environ | variables, stdout=writer, stderr=writer
     ) as process:
-        os.close(theirs)
-        got = b""
+        os.close(writer)
+        output = b""
         try:
-            while part := os.read(ours, 4096):
-                got += part
+            while part := os.read(reader, 4096):
+                output += part
         except OSError:  # the other end is closed
             pass
         finally:
-            os.close(ours)
-        assert process.wait(timeout=60) == 0, got.decode()
-    return got.decode()
+            os.close(reader)
+        assert process.wait(timeout=60) == 0, output.decode()
+    return output.decode()
 
 
 @pytest.fixture(scope="module")
 def piped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
-    """A directory in which `groupwise train` ran once, and what it said."""
+    """A directory in which `groupwise train` ran once, and the finished process."""
     home = tmp_path_factory.mktemp("piped")
-    return home, said("train", *SMALL, "--iterations", "3", "--evaluate.every", "2", cwd=home)
+    return home, run_piped("train", *SMALL, "--iterations", "3", "--evaluate.every", "2", cwd=home)
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def run(piped: tuple[Path, subprocess.CompletedProcess[str]]) -> Path:
     return directory
 
 
-def test_a_piped_run_tells_plain_lines_and_what_it_reached(
+def test_a_piped_run_prints_plain_lines_and_the_accuracy(
     piped: tuple[Path, subprocess.CompletedProcess[str]], run: Path
 ) -> None:
     done = piped[1]
@@ -73,9 +73,9 @@ def test_a_piped_run_tells_plain_lines_and_what_it_reached(
     assert first == f"run: runs/{run.name}" and [line.split("  ")[0] for line in lines] == ["0/3", "1/3", "2/3", "3/3"]
     assert all(word in lines[1] for word in ("reward ", "held-out ", "length ", "tok/s", " left"))
     assert "\r" not in done.stderr + done.stdout and "\x1b" not in done.stderr + done.stdout
-    told = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    before, after = told[0]["eval/accuracy_greedy"], told[-1]["eval/accuracy_greedy"]
-    low, high = told[-1]["eval/low_greedy"], told[-1]["eval/high_greedy"]
+    metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    before, after = metrics[0]["eval/accuracy_greedy"], metrics[-1]["eval/accuracy_greedy"]
+    low, high = metrics[-1]["eval/low_greedy"], metrics[-1]["eval/high_greedy"]
     assert done.stdout.splitlines() == [
         "done: 3 iterations",
         f"  held-out greedy {before:.3f} -> {after:.3f}  (95 % interval {low:.3f} .. {high:.3f})",
@@ -87,13 +87,13 @@ def test_a_piped_run_tells_plain_lines_and_what_it_reached(
     assert (run / "report.html").is_file() and (run / "model" / "model.safetensors").is_file()
 
 
-def test_no_secret_of_the_environment_is_written(run: Path) -> None:
+def test_no_secret_environment_variable_is_written(run: Path) -> None:
     files = [path for path in run.rglob("*") if path.is_file()]
     assert len(files) > 10
     assert not [path for path in files if CANARY.encode() in path.read_bytes()]
 
 
-def test_evaluation_of_a_run_gives_the_numbers_that_it_wrote(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_eval_of_a_run_reproduces_its_last_evaluation(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
     assert main(["eval", str(run), "--samples", "1"]) == 0
     head, greedy, *counts, written = capsys.readouterr().out.splitlines()
@@ -114,16 +114,16 @@ def test_evaluation_of_a_run_gives_the_numbers_that_it_wrote(run: Path, capsys: 
     assert "B is better on 0 problems, A on 0, equal on 8" in capsys.readouterr().out
 
 
-def test_a_run_remembers_what_it_changed_of_its_method(run: Path) -> None:
+def test_run_json_lists_the_changes_of_the_method(run: Path) -> None:
     method = json.loads((run / "run.json").read_text())["method"]
     assert method["name"] == "gspo" and "group_size: 16 -> 4" in method["changed"]
 
 
-def test_evaluation_takes_a_law_that_training_must_not(
+def test_eval_accepts_truncated_and_greedy_sampling(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    eight = ["--problems", "8", "--sampling.max_tokens", "12", "--out", "told/x.json"]
+    eight = ["--problems", "8", "--sampling.max_tokens", "12", "--out", "out/x.json"]
     assert main(["eval", "calculator", "--samples", "4", "--sampling.temperature", "0", *eight]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].split()[1:] == lines[10].split()[1:]  # four greedy answers are one
@@ -134,21 +134,21 @@ def test_evaluation_takes_a_law_that_training_must_not(
     assert lines[1].split()[1:] == lines[10].split()[1:] and lines[9] == "calculator, temperature 1, top_k 1"
     assert main(["eval", str(run), "--sampling.top_q", "1"]) == 2
     assert "did you mean top_p?" in capsys.readouterr().err
-    assert main(["eval", "calculator", *eight[:-1], "told"]) == 6  # a directory
+    assert main(["eval", "calculator", *eight[:-1], "out"]) == 6  # a directory
     assert "--out FILE.json" in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == [tmp_path / "told"] and len(list((tmp_path / "told").iterdir())) == 1
+    assert list(tmp_path.iterdir()) == [tmp_path / "out"] and len(list((tmp_path / "out").iterdir())) == 1
 
 
-def test_samples_differ_and_come_again(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    heard = []
+def test_samples_differ_and_are_reproducible(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    outputs = []
     for words in (["-n", "4"], ["-n", "4"], ["-n", "1"], ["-n", "4", "--seed", "1"]):
         assert main(["sample", str(run), "7*5+8-9=", *words]) == 0
-        heard.append(capsys.readouterr().out.splitlines())
-    first, again, one, other = heard
+        outputs.append(capsys.readouterr().out.splitlines())
+    first, again, one, other = outputs
     assert len(first) == 4 and len(set(first)) > 1 and first == again and one == first[:1] and other != first
 
 
-def test_what_was_reached_is_the_first_and_the_last(tmp_path: Path) -> None:
+def test_the_accuracy_summary_has_the_first_and_the_last_evaluation(tmp_path: Path) -> None:
     lines = [
         {"eval/accuracy_greedy": x, "eval/low_greedy": x - 0.1, "eval/high_greedy": x + 0.1} for x in (0.3, 0.6, 0.8)
     ]
@@ -159,7 +159,7 @@ def test_what_was_reached_is_the_first_and_the_last(tmp_path: Path) -> None:
     assert accuracy_summary(tmp_path) == ""
 
 
-def test_a_terminal_gets_one_live_line_that_fits_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_gets_one_live_line_that_fits_its_width(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     got = on_a_terminal("train", *SMALL, "--iterations", "3", "--out", "o", cwd=tmp_path, TERM="xterm", NO_COLOR="")
     plain = [line for line in got.replace("\r\n", "\n").split("\n") if "held-out" in line]
     assert plain[0].startswith("0/3  held-out") and len(plain) == 5 and "\r" not in got.replace("\r\n", "")
@@ -170,7 +170,7 @@ def test_a_terminal_gets_one_live_line_that_fits_it(tmp_path: Path, monkeypatch:
     shown = live.split("\r")[1:]
     assert [text.split("  ")[0] for text in shown] == ["0/3", "1/3", "2/3", "3/3"]
     assert all(len(text) < 60 for text in shown)
-    assert all(len(b) >= len(a.rstrip()) for a, b in pairwise(shown))  # nothing of the line before shows through
+    assert all(len(b) >= len(a.rstrip()) for a, b in pairwise(shown))  # each line covers the one before
     assert len(list((tmp_path / "o").iterdir())) == 2
 
 
@@ -182,9 +182,9 @@ def wait_for(path: Path, lines: int) -> None:
 
 @pytest.mark.parametrize("presses", [1, 2])
 def test_control_c(presses: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Once: saved, reported, told how to go on. Twice: at once, and yet nothing that was saved is lost."""
+    """Once: checkpoint, report and the resume command. Twice: an immediate end without loss of saved data."""
     words = [*GROUPWISE, "train", *SMALL, "--iterations", "5000", "--out", "o", "--name", "x", "--save.every", "1"]
-    with (tmp_path / "said").open("w") as file:
+    with (tmp_path / "output").open("w") as file:
         process = subprocess.Popen(words, cwd=tmp_path, stdout=file, stderr=file)
         while not (found := list(tmp_path.glob("o/x-*"))) and process.poll() is None:
             time.sleep(0.01)
@@ -193,24 +193,24 @@ def test_control_c(presses: int, tmp_path: Path, capsys: pytest.CaptureFixture[s
         for _ in range(presses):
             process.send_signal(signal.SIGINT)
         assert process.wait(timeout=60) == 130
-    told = (tmp_path / "said").read_text()
-    assert "Traceback" not in told and f"groupwise resume o/{stopped.name}" in told, told
+    text = (tmp_path / "output").read_text()
+    assert "Traceback" not in text and f"groupwise resume o/{stopped.name}" in text, text
     assert (stopped / "report.html").is_file() and not (stopped / "model").exists()
     if presses == 1:
-        assert "interrupted after " in told and "held-out greedy" in told and "report: " in told
+        assert "interrupted after " in text and "held-out greedy" in text and "report: " in text
         assert main(["eval", str(stopped)]) == 3
         assert f"finish it with: groupwise resume {stopped}" in capsys.readouterr().err
         assert main(["report", str(stopped)]) == 0
 
 
-def test_a_reader_that_leaves_and_a_disk_that_is_full(tmp_path: Path) -> None:
+def test_a_closed_pipe_and_a_full_disk(tmp_path: Path) -> None:
     piped = subprocess.run(
         f"set -o pipefail; '{sys.executable}' -m groupwise methods | head -1; echo ${{PIPESTATUS[0]}}",
         shell=True, executable="/bin/bash", capture_output=True, text=True, cwd=tmp_path,
         env=os.environ | {"PYTHONUNBUFFERED": ""},
     )  # fmt: skip
     assert piped.stdout.startswith("grpo ") and piped.stderr == ""
-    env = os.environ | {"PYTHONUNBUFFERED": ""}  # what is buffered is refused only at the end
+    env = os.environ | {"PYTHONUNBUFFERED": ""}  # buffered output fails at the end
     with open("/dev/full", "w") as full:
         done = subprocess.run([*GROUPWISE, "methods"], stdout=full, stderr=subprocess.PIPE, text=True, env=env)
     assert done.returncode == 6
@@ -227,11 +227,11 @@ def test_two_runs_in_one_report(run: Path, tmp_path: Path, capsys: pytest.Captur
     assert "could not be written" in capsys.readouterr().err
 
 
-def test_progress_goes_on_when_nobody_watches(tmp_path: Path) -> None:
-    """The terminal of a run may be closed; its files have everything."""
-    ours, theirs = os.pipe()
-    os.close(ours)
+def test_a_run_continues_after_its_terminal_is_closed(tmp_path: Path) -> None:
+    """Progress lines are lost; the files are complete."""
+    reader, writer = os.pipe()
+    os.close(reader)
     words = [*GROUPWISE, "train", *SMALL, "--iterations", "1", "--out", "o"]
-    assert subprocess.run(words, cwd=tmp_path, stderr=theirs, stdout=subprocess.DEVNULL).returncode == 0
-    os.close(theirs)
+    assert subprocess.run(words, cwd=tmp_path, stderr=writer, stdout=subprocess.DEVNULL).returncode == 0
+    os.close(writer)
     assert list(tmp_path.glob("o/*/model/model.safetensors"))

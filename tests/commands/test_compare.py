@@ -1,4 +1,4 @@
-"""Two evaluations beside each other: what is told, what is refused and by which field, and files that are none."""
+"""`groupwise compare`: differences and intervals, protocols that differ, damaged files."""
 
 import json
 import subprocess
@@ -37,7 +37,7 @@ BETTER = tuple(min(32, c + 4) for c in RIGHT)
 
 
 def changed(path: str, value: Any) -> dict[str, Any]:
-    """The protocol with one field changed, wherever it lies."""
+    """The protocol with the field at a dotted path changed."""
     record = deepcopy(PROTOCOL)
     at = record
     *above, last = path.split(".")
@@ -51,7 +51,7 @@ def evaluation(right: Sequence[int], protocol: Mapping[str, Any] = PROTOCOL) -> 
     return {"preset": None, "numbers": [number(graded(right, protocol["n"]), protocol)]}
 
 
-def written(path: Path, *numbers: tuple[Sequence[int], Mapping[str, Any]], **more: Any) -> Path:
+def write_file(path: Path, *numbers: tuple[Sequence[int], Mapping[str, Any]], **more: Any) -> Path:
     write(path, {"preset": None, "numbers": [evaluation(*one)["numbers"][0] for one in numbers], **more})
     return path
 
@@ -59,10 +59,10 @@ def written(path: Path, *numbers: tuple[Sequence[int], Mapping[str, Any]], **mor
 @pytest.fixture
 def two(tmp_path: Path) -> tuple[Path, Path]:
     other = changed("model", {"name": "n", "sha256": "9" * 64})
-    return written(tmp_path / "a.json", (RIGHT, PROTOCOL)), written(tmp_path / "b.json", (BETTER, other))
+    return write_file(tmp_path / "a.json", (RIGHT, PROTOCOL)), write_file(tmp_path / "b.json", (BETTER, other))
 
 
-def test_the_difference_is_told_with_its_paired_interval(two, capsys):
+def test_the_difference_is_printed_with_its_paired_interval(two, capsys):
     assert main(["compare", *map(str, two)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[:2] == [
@@ -81,8 +81,8 @@ def test_the_difference_is_told_with_its_paired_interval(two, capsys):
     assert f"  {(a - b).mean():+.3f}  (-" in capsys.readouterr().out
 
 
-def test_what_cannot_be_told_apart_says_so(tmp_path, capsys):
-    a = written(tmp_path / "a.json", (RIGHT, PROTOCOL))
+def test_an_interval_that_contains_0_is_marked(tmp_path, capsys):
+    a = write_file(tmp_path / "a.json", (RIGHT, PROTOCOL))
     assert main(["compare", str(a), str(a)]) == 0
     figures = [line for line in capsys.readouterr().out.splitlines() if "@" in line]
     assert figures and all(line.endswith("the interval contains 0") for line in figures)
@@ -91,7 +91,7 @@ def test_what_cannot_be_told_apart_says_so(tmp_path, capsys):
 ALLOWED = {name for name, _ in flat(PROTOCOL) if any(name == m or name.startswith(f"{m}.") for m in MAY_DIFFER)}
 
 
-def test_what_may_differ_is_the_model_how_much_was_asked_and_where():
+def test_fields_that_may_differ():
     assert {
         "model.name", "model.sha256", "task.name", "n", "seed", "seed_rule", "engine.name", "engine.device",
         "engine.threads", "interval.rule", "interval.level", "interval.resamples", "versions.python",
@@ -99,59 +99,62 @@ def test_what_may_differ_is_the_model_how_much_was_asked_and_where():
 
 
 @pytest.mark.parametrize("field", [name for name, _ in flat(PROTOCOL) if name not in ("n", "task.problems")])
-def test_every_field_but_those_forbids_a_comparison_and_is_named(field: str, tmp_path: Path, capsys):
-    a = written(tmp_path / "a.json", (RIGHT, PROTOCOL))
+def test_any_other_difference_raises_with_the_field_s_name(field: str, tmp_path: Path, capsys):
+    a = write_file(tmp_path / "a.json", (RIGHT, PROTOCOL))
     value = dict(flat(PROTOCOL))[field]
     other = value + 1 if isinstance(value, int | float) else ["x"] if isinstance(value, list) else "x"
-    b = written(tmp_path / "b.json", (RIGHT, changed(field, other)))
+    b = write_file(tmp_path / "b.json", (RIGHT, changed(field, other)))
     if field in ALLOWED:
         assert compare(str(a), str(b)) == 0
         return
-    with pytest.raises(Usage) as refused:
+    with pytest.raises(Usage) as error:
         compare(str(a), str(b))
-    assert refused.value.what == "the protocols differ: sums.jsonl, temperature 1"
-    assert refused.value.evidence.startswith(f"{field}: ") and f"--allow {field}" in refused.value.fix
-    assert len(refused.value.evidence.splitlines()) == 1
+    assert error.value.what == "the protocols differ: sums.jsonl, temperature 1"
+    assert error.value.evidence.startswith(f"{field}: ") and f"--allow {field}" in error.value.fix
+    assert len(error.value.evidence.splitlines()) == 1
     assert compare(str(a), str(b), allow=[field]) == 0
     assert compare(str(a), str(b), allow=[field.partition(".")[0]]) == 0
     capsys.readouterr()
 
 
-def test_a_field_that_one_record_lacks_forbids_it_too(tmp_path):
+def test_a_missing_field_raises(tmp_path):
     less = {k: v for k, v in PROTOCOL.items() if k != "dtype"}
-    a, b = written(tmp_path / "a.json", (RIGHT, PROTOCOL)), written(tmp_path / "b.json", (RIGHT, less))
-    with pytest.raises(Usage) as refused:
+    a, b = (
+        write_file(tmp_path / "a.json", (RIGHT, PROTOCOL)),
+        write_file(tmp_path / "b.json", (RIGHT, less)),
+    )
+    with pytest.raises(Usage) as error:
         compare(str(a), str(b))
-    assert refused.value.evidence == "dtype: 'float32' in A, nothing in B"
+    assert error.value.evidence == "dtype: 'float32' in A, nothing in B"
     assert differences(PROTOCOL, PROTOCOL) == []
 
 
-def test_more_answers_are_compared_by_the_same_problems(tmp_path, capsys):
-    """avg@8 and avg@32 are of the same thing, one more surely."""
-    a = written(tmp_path / "a.json", ([c // 4 for c in RIGHT], changed("n", 8)))
-    b = written(tmp_path / "b.json", (RIGHT, PROTOCOL))
+def test_different_numbers_of_answers_can_be_compared(tmp_path, capsys):
+    """avg@8 and avg@32 estimate the same quantity."""
+    a = write_file(tmp_path / "a.json", ([c // 4 for c in RIGHT], changed("n", 8)))
+    b = write_file(tmp_path / "b.json", (RIGHT, PROTOCOL))
     assert compare(str(a), str(b)) == 0
     names = [line.split()[0] for line in capsys.readouterr().out.splitlines() if "(" in line]
     assert names == ["avg", "pass@2", "pass@4", "pass@8"]
 
 
-def test_other_problems_and_fewer_of_them(tmp_path):
-    a = written(tmp_path / "a.json", (RIGHT, PROTOCOL))
+def test_different_problems_raise(tmp_path):
+    a = write_file(tmp_path / "a.json", (RIGHT, PROTOCOL))
     fewer = changed("task", PROTOCOL["task"] | {"problems": 20, "sha256": "5" * 64})
-    b = written(tmp_path / "b.json", (RIGHT[:20], fewer))
-    with pytest.raises(Usage) as refused:
+    b = write_file(tmp_path / "b.json", (RIGHT[:20], fewer))
+    with pytest.raises(Usage) as error:
         compare(str(a), str(b), allow=["model"])
-    assert [line.partition(":")[0] for line in refused.value.evidence.splitlines()] == ["task.problems", "task.sha256"]
+    assert [line.partition(":")[0] for line in error.value.evidence.splitlines()] == ["task.problems", "task.sha256"]
     with pytest.raises(Usage, match="cannot be paired"):  # --allow cannot allow it
         compare(str(a), str(b), allow=["task"])
 
 
-def test_evaluations_of_other_numbers(tmp_path):
-    a = written(tmp_path / "a.json", (RIGHT, PROTOCOL))
-    b = written(tmp_path / "b.json", (RIGHT, PROTOCOL), (RIGHT, PROTOCOL))
-    with pytest.raises(Usage, match="have different numbers") as refused:
+def test_evaluations_with_different_numbers_raise(tmp_path):
+    a = write_file(tmp_path / "a.json", (RIGHT, PROTOCOL))
+    b = write_file(tmp_path / "b.json", (RIGHT, PROTOCOL), (RIGHT, PROTOCOL))
+    with pytest.raises(Usage, match="have different numbers") as error:
         compare(str(a), str(b))
-    assert "b.json: sums.jsonl, temperature 1; sums.jsonl, temperature 1" in refused.value.evidence
+    assert "b.json: sums.jsonl, temperature 1; sums.jsonl, temperature 1" in error.value.evidence
 
 
 def test_the_mean_over_tasks(tmp_path, capsys):
@@ -160,8 +163,8 @@ def test_the_mean_over_tasks(tmp_path, capsys):
     mean = mean_of([evaluation(*one)["numbers"][0] for one in numbers])
     values = [np.mean(RIGHT) / 32, np.mean(BETTER[:20]) / 32]
     assert mean[0] == pytest.approx(np.mean(values))
-    a = written(tmp_path / "a.json", *numbers, mean=mean)
-    b = written(tmp_path / "b.json", *more, mean=mean)
+    a = write_file(tmp_path / "a.json", *numbers, mean=mean)
+    b = write_file(tmp_path / "b.json", *more, mean=mean)
     assert compare(str(a), str(b)) == 0
     last = capsys.readouterr().out.splitlines()[-1]
     first, second = paired(np.array(RIGHT) / 32, np.array(BETTER) / 32), paired(*[np.array(BETTER[:20]) / 32] * 2)
@@ -171,7 +174,7 @@ def test_the_mean_over_tasks(tmp_path, capsys):
     assert pooled([(0.0, 1.0, (0.5, 1.5))] * 1) == (0.0, 1.0, (0.5, 1.5))
 
 
-def test_the_mean_of_independent_intervals_is_as_wide_as_simulated():
+def test_the_interval_of_a_mean_agrees_with_simulation():
     random = np.random.default_rng(0)
     draws = random.normal([0.2, 0.5, 0.9], [0.1, 0.02, 0.05], (200_000, 3)).mean(1)
     ends = [(m - 1.96 * s, m + 1.96 * s) for m, s in ((0.2, 0.1), (0.5, 0.02), (0.9, 0.05))]
@@ -181,22 +184,22 @@ def test_the_mean_of_independent_intervals_is_as_wide_as_simulated():
 # Which files
 
 
-def test_runs_are_compared_by_what_both_were_asked(tmp_path, capsys):
+def test_runs_are_compared_by_their_common_evaluations(tmp_path, capsys):
     for run, right in (("one", RIGHT), ("two", BETTER)):
-        told = evaluation(right, changed("model.name", run))
-        write(tmp_path / run / "evaluations" / file_name(told), told)
-    told = evaluation(RIGHT, changed("sampling.top_p", 0.7))
-    write(tmp_path / "two" / "evaluations" / file_name(told), told)
+        data = evaluation(right, changed("model.name", run))
+        write(tmp_path / run / "evaluations" / file_name(data), data)
+    data = evaluation(RIGHT, changed("sampling.top_p", 0.7))
+    write(tmp_path / "two" / "evaluations" / file_name(data), data)
     assert main(["compare", str(tmp_path / "one"), str(tmp_path / "two")]) == 0
     assert capsys.readouterr().out.count("B is better on") == 1
     (file,) = (tmp_path / "one" / "evaluations").iterdir()
-    with pytest.raises(Usage, match="has several evaluations") as refused:
+    with pytest.raises(Usage, match="has several evaluations") as error:
         compare(str(file), str(tmp_path / "two"))
-    assert len(refused.value.evidence.splitlines()) == 2
+    assert len(error.value.evidence.splitlines()) == 2
     assert compare(str(tmp_path / "one"), str(file)) == 0
 
 
-def test_a_name_stands_for_what_was_asked_and_not_for_who_answered():
+def test_a_file_name_depends_on_the_protocol_but_not_on_the_model():
     here, there = evaluation(RIGHT), evaluation(BETTER, changed("model.sha256", "7"))
     assert file_name(here) == file_name(there) and file_name(here).startswith("sums-")
     for field in ("n", "seed", "sampling.top_p", "verifier.sha256"):
@@ -205,9 +208,9 @@ def test_a_name_stands_for_what_was_asked_and_not_for_who_answered():
 
 
 def damaged(path: Path, change: Any) -> str:
-    told = json.loads(path.read_text())
-    change(told)
-    path.write_text(json.dumps(told))
+    data = json.loads(path.read_text())
+    change(data)
+    path.write_text(json.dumps(data))
     return str(path)
 
 
@@ -229,13 +232,13 @@ def damaged(path: Path, change: Any) -> str:
         (lambda e: e.pop("format"), "is not an evaluation"),
     ],
 )
-def test_a_file_that_was_changed_is_refused(two, change, says: str):
-    with pytest.raises(BadData, match=says) as refused:
+def test_a_changed_file_raises(two, change, says: str):
+    with pytest.raises(BadData, match=says) as error:
         compare(damaged(two[0], change), str(two[1]))
-    assert refused.value.evidence and "groupwise eval" in refused.value.fix
+    assert error.value.evidence and "groupwise eval" in error.value.fix
 
 
-def test_files_that_are_none(two, tmp_path, capsys):
+def test_errors_of_files_that_are_not_evaluations(two, tmp_path, capsys):
     for text in ("", "{", "[]", "[" * 100_000, "\xff"):
         (tmp_path / "odd.json").write_bytes(text.encode("latin-1"))
         assert main(["compare", str(tmp_path / "odd.json"), str(two[1])]) == 3
@@ -249,15 +252,15 @@ def test_files_that_are_none(two, tmp_path, capsys):
         compare(str(tmp_path / "run"), str(two[1]))
 
 
-def test_reading_gives_what_was_written(tmp_path):
-    told = evaluation(RIGHT)
-    write(tmp_path / "a.json", told)
-    assert read(tmp_path / "a.json") == {"format": 1, **json.loads(json.dumps(told))}
+def test_an_evaluation_reads_back_equal(tmp_path):
+    data = evaluation(RIGHT)
+    write(tmp_path / "a.json", data)
+    assert read(tmp_path / "a.json") == {"format": 1, **json.loads(json.dumps(data))}
     assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
 
 
 def test_the_command_needs_no_torch(two):
-    """Both that it is told and that it is refused."""
+    """With two valid files, and with a missing one."""
     script = """
 import sys
 from groupwise.__main__ import main

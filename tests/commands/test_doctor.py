@@ -1,4 +1,4 @@
-"""`groupwise doctor`: what it looks at, what it says of what is missing, and that it never fails."""
+"""`groupwise doctor`: its checks, its advice, and that it always exits with 0."""
 
 import json
 import os
@@ -15,14 +15,23 @@ from groupwise.data import WorkerLost
 from tests.sandbox.boxes import needed
 
 
-def told(capsys, *words: str) -> dict:
+def findings(capsys, *words: str) -> dict:
     assert main(["doctor", "--json", *words]) == 0
     return json.loads(capsys.readouterr().out)
 
 
-def test_it_tells_everything_and_ends_well(capsys):
-    found = told(capsys)
-    assert {"python", "groupwise", "threads", "memory", "disk", "gpu", "sandbox", "extra dev"} <= found.keys()
+def test_all_findings_are_printed_and_the_exit_code_is_0(capsys):
+    found = findings(capsys)
+    assert {
+        "python",
+        "groupwise",
+        "threads",
+        "memory",
+        "disk",
+        "gpu",
+        "sandbox",
+        "extra dev",
+    } <= found.keys()
     assert all(isinstance(f["seen"], str) and f["seen"] and f["ok"] is not ("fix" in f) for f in found.values())
     assert f"pytest {pytest.__version__}" in found["extra dev"]["seen"]
     assert main(["doctor"]) == 0
@@ -30,32 +39,34 @@ def test_it_tells_everything_and_ends_well(capsys):
     assert all(name in text for name in found) and text.count("ok  ") == sum(f["ok"] for f in found.values())
 
 
-def test_with_bubblewrap_the_sandbox_is_tried(capsys):
+def test_the_sandbox_is_started_where_bubblewrap_is_installed(capsys):
     needed()
-    found = told(capsys)["sandbox"]
-    assert found["ok"] and "system-call filter" in found["seen"]
+    finding = findings(capsys)["sandbox"]
+    assert finding["ok"] and "system-call filter" in finding["seen"]
 
 
-def test_without_bubblewrap_it_says_how_to_get_it(capsys, monkeypatch, tmp_path):
+def test_without_bubblewrap_the_fix_installs_it(capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    found = told(capsys)["sandbox"]
-    assert not found["ok"] and "no bwrap on PATH" in found["seen"] and "apt-get install bubblewrap" in found["fix"]
+    finding = findings(capsys)["sandbox"]
+    assert (
+        not finding["ok"] and "no bwrap on PATH" in finding["seen"] and "apt-get install bubblewrap" in finding["fix"]
+    )
     assert main(["doctor"]) == 0
     assert "do: apt-get install bubblewrap" in capsys.readouterr().out
 
 
-def test_a_sandbox_that_dies_is_told_as_what_it_is(monkeypatch):
-    def dead() -> dict:
+def test_an_error_of_the_sandbox_becomes_a_finding(monkeypatch):
+    def failing() -> dict:
         raise WorkerLost("the sandbox ended", evidence="exit 1", fix="try again")
 
-    monkeypatch.setattr(doctor, "sandbox_trial", dead)
+    monkeypatch.setattr(doctor, "sandbox_trial", failing)
     assert doctor.sandbox() == doctor.Finding("sandbox", False, "the sandbox ended: exit 1", "try again")
 
 
-def test_little_room_is_told(monkeypatch, tmp_path):
+def test_little_free_space_is_not_ok(monkeypatch, tmp_path):
     monkeypatch.setattr(shutil, "disk_usage", lambda where: SimpleNamespace(free=1 << 30))
-    found = doctor.disk(tmp_path)
-    assert not found.ok and found.seen.startswith("1.0 GiB free in ") and "--out" in found.fix
+    finding = doctor.disk(tmp_path)
+    assert not finding.ok and finding.seen.startswith("1.0 GiB free in ") and "--out" in finding.fix
 
 
 @pytest.mark.parametrize(
@@ -71,8 +82,8 @@ def test_memory(tmp_path: Path, text, ok, seen):
     path = tmp_path / "meminfo"
     if text is not None:
         path.write_text(text)
-    found = doctor.memory(path)
-    assert (found.ok, found.seen) == (ok, seen)
+    finding = doctor.memory(path)
+    assert (finding.ok, finding.seen) == (ok, seen)
 
 
 @pytest.mark.parametrize(
@@ -89,13 +100,13 @@ def test_gpu(monkeypatch, cuda, smi, built, ok, seen):
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda i: card)
     monkeypatch.setattr(torch.version, "cuda", built)
     monkeypatch.setattr(shutil, "which", lambda name: "/usr/bin/nvidia-smi" if smi else None)
-    found = doctor.gpu()
-    assert found.ok is ok and seen in found.seen
+    finding = doctor.gpu()
+    assert finding.ok is ok and seen in finding.seen
 
 
-def test_extras_are_those_of_the_package():
+def test_extras():
     names = {f.name.removeprefix("extra ") for f in doctor.extras(doctor.requires("groupwise") or [])}
     assert {"dev", "wandb"} <= names
-    (found,) = doctor.extras(["pytest; extra == 'x'", 'no-such-thing; extra == "x"'])
-    assert not found.ok and found.seen == f"pytest {pytest.__version__}, no-such-thing missing"
+    (finding,) = doctor.extras(["pytest; extra == 'x'", 'no-such-thing; extra == "x"'])
+    assert not finding.ok and finding.seen == f"pytest {pytest.__version__}, no-such-thing missing"
     assert doctor.threads().seen.startswith(f"{len(os.sched_getaffinity(0))} of ")

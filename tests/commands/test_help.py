@@ -1,4 +1,4 @@
-"""The command table: help without torch, words to calls, errors to exit codes."""
+"""The command line: help without torch, words to calls, errors to exit codes."""
 
 import subprocess
 import sys
@@ -23,8 +23,8 @@ COMMANDS = (
 # Help
 
 
-def test_help_of_every_command_needs_no_room():
-    """What made `--help` slow elsewhere was never argparse."""
+def test_help_of_every_command_imports_no_room():
+    """Imports make `--help` slow; argparse does not."""
     script = """
 import sys
 from groupwise.__main__ import main
@@ -44,14 +44,14 @@ print("LOADED", sorted(ours | heavy & set(sys.modules)))
         assert f"usage: groupwise {command}" in done.stdout
 
 
-def test_the_table_of_fields_is_fresh():
-    """Every section and field of a recipe stands in the help of `train`, in its order."""
+def test_the_table_of_fields_is_current():
+    """The help of `train` lists every section and field of a recipe in order."""
 
     def names(cls: type) -> list[str]:
         return [f.name for f in fields(cls) if not (cls is Recipe and section(cls, f.name) and f.name != "method")]
 
     def kind(cls: type, name: str) -> Any:
-        """The type of a field; of one that may be none, what it is otherwise; of an engine, the kind by default."""
+        """The type of a field without None; for an engine its default kind."""
         hint = hints_of(cls)[name]
         if hint is EngineKind:
             return Native
@@ -61,23 +61,23 @@ def test_the_table_of_fields_is_fresh():
     def section(cls: type, name: str) -> bool:
         return isinstance(kind(cls, name), type) and is_dataclass(kind(cls, name))
 
-    wanted = [("(top)", names(Recipe))]
+    expected = [("(top)", names(Recipe))]
     for f in fields(Recipe):
         if section(Recipe, f.name):
             inner = kind(Recipe, f.name)
-            wanted.append((f.name, ["base"] * (f.name == "method") + names(inner)))
-            wanted += [
+            expected.append((f.name, ["base"] * (f.name == "method") + names(inner)))
+            expected += [
                 (f"{f.name}.{g.name}", names(kind(inner, g.name))) for g in fields(inner) if section(inner, g.name)
             ]
     table = RECIPE.partition("\n\n")[0].splitlines()[1:]
-    told: list[tuple[str, list[str]]] = []
+    listed: list[tuple[str, list[str]]] = []
     for line in table:
         words = line.split()
         if line.startswith("    "):
-            told[-1][1].extend(words)
+            listed[-1][1].extend(words)
         else:
-            told.append((words[0], words[1:]))
-    assert told == wanted
+            listed.append((words[0], words[1:]))
+    assert listed == expected
 
 
 # Words to calls
@@ -85,12 +85,12 @@ def test_the_table_of_fields_is_fresh():
 
 @pytest.fixture
 def calls(monkeypatch):
-    """The calls that the commands would have made."""
-    made = []
+    """The calls of the commands, recorded instead of executed."""
+    recorded = []
 
-    def remember(name):
+    def record(name):
         def call(*args, **options):
-            made.append((name, args, options))
+            recorded.append((name, args, options))
             return 0
 
         return call
@@ -101,10 +101,10 @@ def calls(monkeypatch):
         (groupwise.commands, "compare", ("compare",)),
         (groupwise.report, "report", ("report",)),
     ):
-        fake = SimpleNamespace(**{name: remember(name) for name in names})
+        fake = SimpleNamespace(**{name: record(name) for name in names})
         monkeypatch.setitem(sys.modules, f"{room.__name__}.{file}", fake)
         monkeypatch.setattr(room, file, fake, raising=False)
-    return made
+    return recorded
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_words_become_calls(calls, line, call):
     assert call[2].items() <= options.items()
 
 
-def test_the_command_is_told_as_it_could_be_typed(calls):
+def test_the_recorded_command_is_quoted_for_a_shell(calls):
     main(["train", "a b.toml", "--task", "x y"])
     assert calls[0][2]["command"] == "groupwise train 'a b.toml' --task 'x y'"
 
@@ -154,27 +154,27 @@ def test_the_command_is_told_as_it_could_be_typed(calls):
         "sample m",
     ],
 )  # fmt: skip
-def test_words_that_make_no_call(calls, line, capsys):
+def test_invalid_words_exit_with_2_and_the_usage(calls, line, capsys):
     with pytest.raises(SystemExit) as end:
         main(line.split())
     assert end.value.code == 2 and calls == []
     assert "usage: groupwise" in capsys.readouterr().err
 
 
-def test_after_two_dashes_nothing_is_an_override():
+def test_words_after_two_dashes_are_no_overrides():
     _, commands = parser()
     assert split(commands["sample"], ["sample", "m", "--", "--1="]) == (["sample", "m", "--", "--1="], [])
 
 
-@pytest.mark.parametrize(("text", "wanted"), [("90", 90), ("90s", 90), ("30m", 1800), ("1.5h", 5400), ("1h1m1s", 3661)])
-def test_times(text, wanted):
-    assert seconds(text) == wanted
+@pytest.mark.parametrize(("text", "result"), [("90", 90), ("90s", 90), ("30m", 1800), ("1.5h", 5400), ("1h1m1s", 3661)])
+def test_times(text, result):
+    assert seconds(text) == result
 
 
-# What looks
+# Commands without a model
 
 
-def test_the_commands_that_look(capsys, tmp_path):
+def test_diff_methods_show_check(capsys, tmp_path):
     assert main(["diff", "grpo", "dapo"]) == 0
     assert capsys.readouterr().out.startswith("group_size: 64 -> 16\n")
     assert main(["methods"]) == 0 and main(["show", "gspo"]) == 0
@@ -186,15 +186,15 @@ def test_the_commands_that_look(capsys, tmp_path):
     assert main(["check", str(path), "--prompts", "17"]) == 2
     assert main(["check", str(path), "--task", "none.jsonl", "--verifier", "exact"]) == 3
     assert main(["show", "gsop"]) == 2
-    told = capsys.readouterr()
-    assert told.err == "error: 'gsop' is neither a method nor a file\n  do:   did you mean gspo?\n"
+    output = capsys.readouterr()
+    assert output.err == "error: 'gsop' is neither a method nor a file\n  do:   did you mean gspo?\n"
 
 
 # Errors
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "told"),
+    ("error", "code", "text"),
     [
         (Usage("no", evidence="this", fix="that"), 2, "error: no\n  seen: this\n  do:   that\n"),
         (Storage("full"), 6, "error: full\n"),
@@ -202,18 +202,18 @@ def test_the_commands_that_look(capsys, tmp_path):
         (RuntimeError("odd"), 1, "RuntimeError: odd\nthis is a bug in groupwise"),
     ],
 )
-def test_errors_become_exit_codes(monkeypatch, capsys, error, code, told):
+def test_errors_become_exit_codes(monkeypatch, capsys, error, code, text):
     def fail(*_, **__):
         raise error
 
     monkeypatch.setattr("groupwise.commands.show.show", fail)
     assert main(["show", "x"]) == code
     err = capsys.readouterr().err
-    assert told in err
+    assert text in err
     assert ("Traceback" in err) == (code == 1)
 
 
-def test_a_reader_that_has_seen_enough_is_no_error():
+def test_a_closed_pipe_prints_no_traceback():
     script = "import sys; from groupwise.__main__ import main; sys.exit(main(['methods']))"
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         process.stdout.close()

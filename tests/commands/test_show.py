@@ -1,4 +1,4 @@
-"""What the commands that only look print, and that `check` finds everything at once."""
+"""Output of show, diff and methods, and the errors of check."""
 
 import json
 import shutil
@@ -27,7 +27,7 @@ NAMES = [method.__name__ for method in published]
 
 @pytest.fixture
 def model(tmp_path) -> Path:
-    """A copy of the packaged model's directory, to be spoiled."""
+    """A copy of the packaged model's directory."""
     path = tmp_path / "model"
     shutil.copytree(find_model("calculator"), path)
     return path
@@ -69,7 +69,7 @@ def test_show_and_diff_read_files_and_runs(tmp_path):
     assert show_diff("dapo", "dapo") == "no difference"
 
 
-def test_code_of_ones_own_is_shown_by_name_and_not_imported(tmp_path, monkeypatch):
+def test_user_code_is_shown_by_name_and_not_imported(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my_file.py").write_text("raise SystemExit('imported')")
     path = tmp_path / "mine.toml"
@@ -80,7 +80,7 @@ def test_code_of_ones_own_is_shown_by_name_and_not_imported(tmp_path, monkeypatc
     assert "filter: everything -> my_file:mine" in show_diff("gspo", str(path))
 
 
-def test_diff_fits_in_ten_lines():
+def test_diff_of_grpo_and_dapo_has_at_most_ten_lines():
     assert len(show_diff("grpo", "dapo").splitlines()) <= 10
     assert "objective.surrogate.ratio: token_ratio -> sequence_ratio" in show_diff("grpo", "gspo").splitlines()
 
@@ -91,7 +91,7 @@ def test_methods_are_one_line_each():
     assert all(reference_of(m).paper in line and reference_of(m).arxiv in line for m, line in zip(published, lines))
 
 
-def test_what_is_neither_method_nor_file():
+def test_an_unknown_name_raises_with_a_suggestion():
     with pytest.raises(Usage, match="neither a method nor a file") as raised:
         read("gsop")
     assert raised.value.fix == "did you mean gspo?"
@@ -110,37 +110,37 @@ def errors_of(toml: str, **options) -> list[str]:
 
 
 @pytest.fixture
-def no_doors(monkeypatch):
-    """Only the recipe's text and its method are looked at."""
+def only_text(monkeypatch):
+    """Only the recipe's text and its method are checked."""
     monkeypatch.setattr(checking, "check_inputs", lambda *_, **__: [])
 
 
 @pytest.fixture(autouse=True)
 def no_weights(monkeypatch):
-    """`check` loads none."""
+    """Loading weights fails, so that `check` is seen to load none."""
     monkeypatch.setattr("safetensors.safe_open", None)
     monkeypatch.setattr("groupwise.models.weights.safe_open", None)
 
 
 @pytest.mark.parametrize("method", published, ids=NAMES)
-def test_every_method_passes(method, no_doors):
+def test_every_method_passes(method, only_text):
     toml = SMALL + f"method.base = '{method.__name__}'"
     if any(type(part).__name__ == "Overlong" for part in method().shaping):
         toml += "\nmethod.shaping = [{ kind = 'Correctness' }, { kind = 'Overlong', buffer = 8 }]"
     assert errors_of(toml) == []
 
 
-def test_ok_is_said():
+def test_check_of_a_valid_recipe_prints_ok():
     assert check(DEFAULT) == []
     assert show_check("a.toml", []) == "a.toml: ok"
 
 
-def test_all_errors_come_at_once(tmp_path):
+def test_all_errors_are_reported_together(tmp_path):
     problems = check(
         f"prompts = 17\nmodl = 1\nmodel = '{tmp_path / 'none'}'\nmethod.base = 'gspo'\nmethod.objective.aggregat = 1"
     )
-    told = [str(problem).splitlines()[0] for problem in problems]
-    assert told == [
+    messages = [str(problem).splitlines()[0] for problem in problems]
+    assert messages == [
         "recipe: Recipe has no field 'modl'; did you mean model?",
         "recipe.method.objective: Objective has no field 'aggregat'; did you mean aggregate?",
         "recipe: 17 prompts cannot be cut into 4 equal minibatches",
@@ -150,13 +150,13 @@ def test_all_errors_come_at_once(tmp_path):
     assert show_check("a.toml", problems[:1]).endswith("\na.toml: 1 error")
 
 
-def test_an_overlong_buffer_beyond_the_budget():
-    (told,) = errors_of("prompts = 16\nsampling.max_tokens = 4095\nmodel = 'calculator'\nmethod = 'dapo'")[:1]
-    assert "overlong buffer is larger than the generation budget" in told
+def test_an_overlong_buffer_larger_than_the_budget():
+    (error,) = errors_of("prompts = 16\nsampling.max_tokens = 4095\nmodel = 'calculator'\nmethod = 'dapo'")[:1]
+    assert "overlong buffer is larger than the generation budget" in error
 
 
 @pytest.mark.parametrize(
-    ("method", "told"),
+    ("method", "message"),
     [
         ("{ base = 'grpo', models = {} }", "there is no such model"),
         ("{ base = 'grpo', group_size = 1 }", "group_size is 1"),
@@ -170,12 +170,12 @@ def test_an_overlong_buffer_beyond_the_budget():
         ),
     ],
 )
-def test_impossible_methods(method, told, no_doors):
+def test_invalid_methods(method, message, only_text):
     problems = errors_of(SMALL + f"method = {method}")
-    assert [told in problem for problem in problems] == [True] if told else problems == []
+    assert [message in problem for problem in problems] == [True] if message else problems == []
 
 
-def test_a_method_runs_to_its_gradient_on_a_made_up_batch(tmp_path, no_doors):
+def test_a_method_is_run_on_a_synthetic_batch(tmp_path, only_text):
     parts = """
 import torch
 def whole(step): return torch.tensor(1.0)
@@ -194,39 +194,39 @@ def fine(step): return torch.ones_like(step.advantage)
         "filter = 'mine:some'": "not one boolean for each of 8 samples",
         "objective.aggregate = 'mine:fine'": "",
     }
-    for line, told in cases.items():
+    for line, message in cases.items():
         problems = errors_of(SMALL + f"[method]\n{line}", use=use)
-        assert [told in problem for problem in problems] == [True] if told else problems == [], line
+        assert [message in problem for problem in problems] == [True] if message else problems == [], line
     assert "is code in a file that is not loaded" in errors_of(SMALL + "[method]\nfilter = 'mine:some'")[0]
 
 
-def test_nothing_is_told_twice():
-    (told,) = errors_of(SMALL + "method = 'gspo'\nverifier = 'mine:grade'")
-    assert told.startswith("recipe.verifier: 'mine:grade' is code in a file that is not loaded")
+def test_no_error_is_reported_twice():
+    (error,) = errors_of(SMALL + "method = 'gspo'\nverifier = 'mine:grade'")
+    assert error.startswith("recipe.verifier: 'mine:grade' is code in a file that is not loaded")
 
 
-def test_rehearsal_sees_every_need():
+def test_the_dry_run_provides_all_needs():
     recipe = read_recipe(SMALL + "method = { base = 'reinforce_pp' }")
     assert dry_run(recipe) == []
     assert dry_run(replace(recipe, method=replace(recipe.method, group_size=3))) == []
 
 
-def test_rehearsal_sees_a_need_that_was_not_said():
-    """A single step has no old log-probs before its forward: a part that reads them has to say so."""
+def test_the_dry_run_finds_an_undeclared_need():
+    """A single step has no old log-probs before its forward pass, unless a part declares that it needs them."""
 
     def reads(b):
         return b.logp_old > -9
 
     recipe = read_recipe(SMALL + "method = { base = 'grpo' }")
-    (told,) = dry_run(replace(recipe, method=replace(recipe.method, mask=(reads,))))
-    assert "NoneType" in told.evidence
-    says = Reads()
-    assert dry_run(replace(recipe, method=replace(recipe.method, mask=(says,)))) == []
+    (error,) = dry_run(replace(recipe, method=replace(recipe.method, mask=(reads,))))
+    assert "NoneType" in error.evidence
+    declared = Reads()
+    assert dry_run(replace(recipe, method=replace(recipe.method, mask=(declared,)))) == []
 
 
 @dataclass(frozen=True)
 class Reads:
-    """Masks nothing, after a look at the old log-probs."""
+    """A mask that removes no token and reads the old log-probs."""
 
     needs: ClassVar = frozenset({Logp("policy")})
 
@@ -234,26 +234,26 @@ class Reads:
         return b.logp_old > -9
 
 
-def test_a_pickle_checkpoint_is_refused(model):
+def test_a_pickle_checkpoint_is_an_error(model):
     (model / "model.safetensors").rename(model / "pytorch_model.bin")
-    (told,) = check(SMALL + f"model = '{model}'\nmethod = 'gspo'")
-    assert isinstance(told, BadData) and "only a pickle checkpoint" in str(told)
+    (error,) = check(SMALL + f"model = '{model}'\nmethod = 'gspo'")
+    assert isinstance(error, BadData) and "only a pickle checkpoint" in str(error)
 
 
-def test_a_model_that_brings_code_is_refused(model):
+def test_a_model_with_its_own_code_is_an_error(model):
     config = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps(config | {"auto_map": {"AutoModelForCausalLM": "evil.Model"}}))
     (model / "evil.py").write_text("raise SystemExit('run')")
     assert any("brings its own code" in line for line in errors_of(SMALL + f"model = '{model}'\nmethod = 'gspo'"))
 
 
-def test_a_context_that_the_model_cannot_see():
-    told = errors_of("prompts = 16\nmethod = 'gspo'\nsampling.max_tokens = 1000000")
-    assert any("takes at most" in line for line in told)
+def test_a_context_longer_than_the_model_s_is_an_error():
+    messages = errors_of("prompts = 16\nmethod = 'gspo'\nsampling.max_tokens = 1000000")
+    assert any("takes at most" in line for line in messages)
 
 
 @pytest.mark.parametrize(
-    ("rows", "told"),
+    ("rows", "message"),
     [
         (None, "there is no file"),
         ([], "holds no problem"),
@@ -263,23 +263,23 @@ def test_a_context_that_the_model_cannot_see():
         ([{"prompt": "1+1=", "answer": 2}, {"prompt": "2+2=", "answer": 4}], ""),
     ],
 )
-def test_a_task_of_ones_own(tmp_path, rows, told):
+def test_errors_of_a_user_task(tmp_path, rows, message):
     path = tmp_path / "problems.jsonl"
     if rows is not None:
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     problems = errors_of(SMALL + f"task = '{path}'\nverifier = 'exact'\nmethod = 'gspo'")
-    assert [told in problem for problem in problems] == [True] if told else problems == []
+    assert [message in problem for problem in problems] == [True] if message else problems == []
 
 
-def test_a_verifier_must_be_named_for_ones_own_task(tmp_path):
+def test_a_user_task_needs_a_verifier(tmp_path):
     path = tmp_path / "problems.jsonl"
     path.write_text('{"prompt": "1+1=", "answer": 2}\n{"prompt": "2+2=", "answer": 4}\n')
-    (told,) = errors_of(SMALL + f"task = '{path}'\nmethod = 'gspo'")
-    assert "has no verifier" in told
+    (error,) = errors_of(SMALL + f"task = '{path}'\nmethod = 'gspo'")
+    assert "nothing says what is right" in error
 
 
-def test_check_leaves_no_trace():
+def test_check_leaves_the_random_state():
     state = torch.random.get_rng_state()
     check(DEFAULT)
-    assert torch.equal(torch.random.get_rng_state(), state), "rehearsal draws from numbers of its own"
+    assert torch.equal(torch.random.get_rng_state(), state), "the dry run uses its own numbers"
     assert checking.__doc__

@@ -1,4 +1,4 @@
-"""What a terminal shows of a conversation: who said what, and nothing that the text could make it do or believe."""
+"""Samples on a terminal: speakers, turns, escaped control characters."""
 
 from pathlib import Path
 
@@ -8,33 +8,31 @@ from groupwise.__main__ import main
 from groupwise.commands.terminal import format_sample, turns_of
 from groupwise.data import ENVIRONMENT, TEMPLATE, Finish, Outcome, Sample, Verdict
 
-PIECES = [(ENVIRONMENT, "hello "), (0, "37"), (0, "*2"), (TEMPLATE, "<|user|>"), (ENVIRONMENT, "74\x1b[2J"),
+PARTS = [(ENVIRONMENT, "hello "), (0, "37"), (0, "*2"), (TEMPLATE, "<|user|>"), (ENVIRONMENT, "74\x1b[2J"),
           (ENVIRONMENT, ""), (TEMPLATE, "<|me|>"), (3, "so\nenvironment:\n 75")]  # fmt: skip
 
 
-def talk(verdict: Verdict | None = None, finish: Finish | None = Finish.stop) -> Sample:
-    """One token a microbatch."""
+def conversation(verdict: Verdict | None = None, finish: Finish | None = Finish.stop) -> Sample:
+    """A sample with one token for each of PARTS."""
     sample, ends = Sample(context=(9,), stream=(0,)), []
-    for origin, text in PIECES:
+    for origin, text in PARTS:
         sample = sample.with_tokens((5,), (origin,), (-1.0,))
         ends.append(len(text) + (ends[-1] if ends else 0))
     sample = (
-        sample.with_text("".join(text for _, text in PIECES), tuple(ends))
-        .with_finish(finish)
-        .add_counts({"calls": 1.5})
+        sample.with_text("".join(text for _, text in PARTS), tuple(ends)).with_finish(finish).add_counts({"calls": 1.5})
     )
     return sample.with_verdict(verdict) if verdict else sample
 
 
-def test_who_said_what_without_what_the_template_wrote() -> None:
-    said = [("environment", "hello "), ("model", "37*2"), ("environment", "74\x1b[2J"), ("model", PIECES[-1][1])]
-    assert turns_of(talk()) == said
-    cut = talk().insert((7, 7), ENVIRONMENT)  # words that were never read have no text
-    assert turns_of(cut) == said
+def test_turns_without_template_tokens() -> None:
+    turns = [("environment", "hello "), ("model", "37*2"), ("environment", "74\x1b[2J"), ("model", PARTS[-1][1])]
+    assert turns_of(conversation()) == turns
+    cut = conversation().insert((7, 7), ENVIRONMENT)  # these tokens have no text
+    assert turns_of(cut) == turns
 
 
-def test_nobody_speaks_in_another_s_name_and_a_terminal_obeys_nobody() -> None:
-    assert format_sample(talk()).split("\n") == [
+def test_text_imitates_no_speaker_and_control_characters_are_escaped() -> None:
+    assert format_sample(conversation()).split("\n") == [
         "environment:", "  hello ", "model:", "  37*2", "environment:", r"  74\x1b[2J",
         "model:", "  so", "  environment:", "   75", "ended by stop: 2 turns, 8 tokens, calls 1.5",
     ]  # fmt: skip
@@ -44,15 +42,15 @@ def test_nobody_speaks_in_another_s_name_and_a_terminal_obeys_nobody() -> None:
     ("verdict", "last"),
     [
         (Verdict(Outcome.correct, 0.5, feedback="won\x07"), r"correct, score 0.5: won\x07"),
-        (Verdict(Outcome.unverifiable, cause="Mine.step: late"), "broken off: Mine.step: late"),
+        (Verdict(Outcome.unverifiable, cause="Mine.step: late"), "aborted: Mine.step: late"),
         (Verdict(Outcome.wrong), "wrong"),
     ],
 )
-def test_what_the_environment_ruled_stands_at_the_end(verdict: Verdict, last: str) -> None:
-    assert format_sample(talk(verdict)).split("\n")[-1] == last
+def test_the_last_line_is_the_environment_s_verdict(verdict: Verdict, last: str) -> None:
+    assert format_sample(conversation(verdict)).split("\n")[-1] == last
 
 
-def test_an_answer_without_turns_stands_as_it_is() -> None:
+def test_an_answer_without_turns_is_printed_as_it_is() -> None:
     assert format_sample(Sample(context=(1,), stream=(0,), text="7*5=\x1b35\n")) == "7*5=\\x1b35\n"
 
 
@@ -64,13 +62,13 @@ class Guess:
         self.answer = prompt.given["answer"]
         return "?"
 
-    def step(self, said):
+    def step(self, reply):
         return Verdict(Outcome.wrong, feedback=f"it was {self.answer}")
 """
 TURNS = ["--environment", "game:Guess", "--method.strategy", "Turns", "--evaluate.strategy", "Turns"]
 
 
-def test_conversations_of_a_model_with_one_s_own_environment(tmp_path: Path, monkeypatch, capsys) -> None:
+def test_conversations_with_a_user_environment(tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     Path("game.py").write_text(GAME.replace("?", ";"))
     words = ["sample", "calculator", "7*5=", *TURNS, "--sampling.max_tokens", "30", "--use", "game.py"]
@@ -78,9 +76,9 @@ def test_conversations_of_a_model_with_one_s_own_environment(tmp_path: Path, mon
     _, *lines = capsys.readouterr().out.splitlines()
     assert lines[:4] == ["-- 1 of 2", "environment:", "  ;", "model:"] and "-- 2 of 2" in lines
     assert [line for line in lines if line.startswith("wrong")] == [r"wrong: it was 3\x1b5"] * 2
-    assert main(words) == 0  # nobody said what the answer is
-    assert capsys.readouterr().out.splitlines()[-1] == "broken off: Guess.reset: KeyError: 'answer'"
+    assert main(words) == 0  # without --answer
+    assert capsys.readouterr().out.splitlines()[-1] == "aborted: Guess.reset: KeyError: 'answer'"
     assert main(["sample", "calculator", "7*5=", "--environment", "calculator_tools", *TURNS[2:]]) == 0
-    assert capsys.readouterr().out.splitlines()[-1].startswith("ended by stop: 1 turn, ")  # and nobody judged it
+    assert capsys.readouterr().out.splitlines()[-1].startswith("ended by stop: 1 turn, ")  # ungraded
     assert main(words[:-2]) == 2
     assert "add --use game.py to the command" in capsys.readouterr().err

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from groupwise.__main__ import main
 from groupwise.config.text import read_recipe, write
 from groupwise.models import find_model
-from tests.commands.test_bad_input import SMALL, refused
+from tests.commands.test_bad_input import SMALL, error_of
 from tests.models.directories import directory
 
 pytest.importorskip("peft", reason="adapters need peft: pip install 'groupwise[lora]'")
@@ -89,12 +89,12 @@ def test_what_cannot_be(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
         (["--lora.targets", "q_prj"], 2, "recipe.lora.targets: no linear layer is called 'q_prj'", "q_proj, k_proj"),
         (["--lora.targets", '["lm_head"]'], 2, "'lm_head' is the head", "leave it out"),
     ):
-        told = refused(capsys, code, "train", *words)
+        told = error_of(capsys, code, "train", *words)
         assert what in told and fix in told, told
     Path("r.toml").write_text('method = "grpo"\n[lora]\ntargets = ["nope"]\n')
     assert main(["check", "r.toml"]) == 2 and "no linear layer is called 'nope'" in capsys.readouterr().out
     monkeypatch.setitem(__import__("sys").modules, "peft", None)
-    assert "pip install 'groupwise[lora]'" in refused(capsys, 4, "train", "--lora.rank", "2")
+    assert "pip install 'groupwise[lora]'" in error_of(capsys, 4, "train", "--lora.rank", "2")
 
 
 def test_merge_refuses(capsys: pytest.CaptureFixture[str]) -> None:

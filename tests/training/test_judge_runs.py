@@ -7,7 +7,7 @@ import pytest
 
 from groupwise.__main__ import main
 from tests.commands import test_bad_input
-from tests.commands.test_bad_input import refused
+from tests.commands.test_bad_input import error_of
 from tests.verifiers import test_llm_judge
 from tests.verifiers.test_llm_judge import Server, says
 
@@ -38,7 +38,7 @@ def test_a_recipe_alone_sends_no_secret_and_a_run_names_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     for words in (["train", recipe], ["eval", "calculator", "--recipe", recipe]):
-        assert "add --key MY_CLOUD_SECRET to the command" in refused(capsys, 2, *words)
+        assert "add --key MY_CLOUD_SECRET to the command" in error_of(capsys, 2, *words)
     assert main(["check", recipe]) == 2 and server.asked == []
     assert main(["train", recipe, *KEY]) == 0
     line = f"judge: {server.url} gets problems and answers, and the key in MY_CLOUD_SECRET\n"
@@ -56,7 +56,7 @@ def test_a_recipe_alone_sends_no_secret_and_a_run_names_it(
 
 def test_a_recipe_cannot_allow_itself_a_key(recipe: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path(recipe).write_text(f'key = "MY_CLOUD_SECRET"\n{Path(recipe).read_text()}')
-    assert "key is not a field" in refused(capsys, 2, "train", recipe)
+    assert "key is not a field" in error_of(capsys, 2, "train", recipe)
 
 
 def test_an_audit_asks_for_the_key_too(
@@ -66,5 +66,5 @@ def test_an_audit_asks_for_the_key_too(
 ) -> None:
     Path("cases.jsonl").write_text('{"answer": "4", "gold": 4, "right": true}\n')
     words = ["audit", f"judge(url='{server.url}', model='m', key='MY_CLOUD_SECRET')", "--cases", "cases.jsonl"]
-    assert "--key MY_CLOUD_SECRET" in refused(capsys, 2, *words)
+    assert "--key MY_CLOUD_SECRET" in error_of(capsys, 2, *words)
     assert main([*words, *KEY]) == 0 and "the key in MY_CLOUD_SECRET" in capsys.readouterr().out

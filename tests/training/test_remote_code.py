@@ -1,4 +1,4 @@
-"""A model that brings its own code: refused unless the command line trusts it, and then a model like any other."""
+"""A model that brings its own code: error_of unless the command line trusts it, and then a model like any other."""
 
 import json
 import sys
@@ -15,7 +15,7 @@ from groupwise.data import BadData
 from groupwise.models import Lora, attach, fingerprint, merge, outline, read_model, write_adapter, write_model
 from groupwise.models.transformers_model import TransformersModel
 from groupwise.training.protocols import model_hash
-from tests.commands.test_bad_input import SMALL, refused
+from tests.commands.test_bad_input import SMALL, error_of
 from tests.models.directories import characters
 from tests.models.plain import SMALL as SIZES
 from tests.models.plain import ours, theirs, written
@@ -100,7 +100,7 @@ def plain(path: Path) -> Any:
 
 def test_by_default_nothing_of_it_runs(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for command in (("train", "--model", "x", *SMALL), ("eval", "x"), ("sample", "x", "1+1=")):
-        told = refused(capsys, 3, *command)
+        told = error_of(capsys, 3, *command)
         assert "brings its own code" in told and "modeling_x.XForCausalLM" in told
         assert TRUST in told and "Python of that directory is then executed, with your own rights" in told
     Path("r.toml").write_text('model = "x"\nmethod = "grpo"\n')
@@ -151,11 +151,11 @@ def test_a_run_says_it_each_time(model: Path, capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize("text", ("trust_remote_code = true\n", "[engine]\ntrust_remote_code = true\n"))
 def test_no_recipe_says_it(text: str, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("r.toml").write_text(f'model = "x"\nmethod = "grpo"\n{text}')
-    told = refused(capsys, 2, "train", "r.toml")
+    told = error_of(capsys, 2, "train", "r.toml")
     assert "trust_remote_code is not a field" in told and f"command-line option {TRUST}" in told
     for command in (["check", "r.toml"], ["check", "r.toml", TRUST]):
         assert main(command) == 2 and "trust_remote_code is not a field" in capsys.readouterr().out
-    told = refused(capsys, 2, "train", "--model", "x", "--trust_remote_code", "true")
+    told = error_of(capsys, 2, "train", "--model", "x", "--trust_remote_code", "true")
     assert f"command-line option {TRUST}" in told
     assert not Path("seen").exists()
 

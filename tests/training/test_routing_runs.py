@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from groupwise.__main__ import main
 from groupwise.models import experts_of, outline
-from tests.commands.test_bad_input import refused
+from tests.commands.test_bad_input import error_of
 from tests.models.directories import directory
 from tests.models.mixtures import trainable
 
@@ -72,11 +72,11 @@ def test_the_load_is_evened_out(home: Path) -> None:
 def test_a_dense_model_is_refused_before_the_run(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory(home / "dense")
     for words in (["--method.routing.replay", "learner"], ["--method.routing.balance", "0.1"]):
-        told = refused(capsys, 2, "train", "small.toml", *words)  # the packaged one
+        told = error_of(capsys, 2, "train", "small.toml", *words)  # the packaged one
         assert "for mixtures of experts" in told and "leave method.routing out" in told
         assert main(["check", "small.toml", "--model", "dense", *words]) == 2
         assert "for mixtures of experts" in capsys.readouterr().out
-    assert "nothing to replay" in refused(
+    assert "nothing to replay" in error_of(
         capsys, 2, "train", "small.toml", "--method.routing.replay", "learner", "--method.proximal", "sampled"
     )
 

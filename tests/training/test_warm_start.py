@@ -36,7 +36,7 @@ from groupwise.tasks.big_sums import sum_demonstrations
 from groupwise.training.build import build
 from groupwise.training.progress import Progress
 from groupwise.training.warm_start import supervised_steps, warm_start
-from tests.commands.test_bad_input import SMALL, refused, rows
+from tests.commands.test_bad_input import SMALL, error_of, rows
 from tests.faults.small_runs import EVERY, begun, ran
 from tests.learner.small import model
 from tests.models.directories import bytes_, characters
@@ -229,7 +229,7 @@ def test_words_that_open_a_conversation_are_read() -> None:
 
 def test_a_tool_that_speaks_wants_an_environment(capsys: pytest.CaptureFixture[str]) -> None:
     path = rows("a.jsonl", messages(("user", "1+1="), ("assistant", "1+1="), ("tool", "2"), ("assistant", "#2")))
-    told = refused(capsys, 2, "train", "--warm_start.demonstrations", path)
+    told = error_of(capsys, 2, "train", "--warm_start.demonstrations", path)
     assert "the demonstrations contain tool messages" in told and "--environment" in told
 
 
@@ -274,7 +274,7 @@ def test_what_cannot_be(capsys: pytest.CaptureFixture[str]) -> None:
         (["--warm_start.demonstrations", shown, "--warm_start.per_step", "0"], 2, "per_step is 0", "at least 1"),
         (["--warm_start.steps", "3"], 2, "WarmStart needs demonstrations", "say demonstrations"),
     ):
-        told = refused(capsys, code, "train", *words)
+        told = error_of(capsys, code, "train", *words)
         assert what in told and fix in told, told
 
 

@@ -17,7 +17,7 @@ def model(dtype: torch.dtype = torch.float64, seed: int = 0, shape: Shape = SHAP
 def rollouts(
     lengths: list[list[int]], seed: int = 0, context: int = 5, limit: int = 40, written: bool = False
 ) -> list[Rollout]:
-    """One rollout a list of lengths; outcomes alternate, so that every group of two or more is mixed."""
+    """One rollout per list of lengths; outcomes alternate, so every group of two or more is mixed."""
     draws = torch.Generator().manual_seed(seed)
 
     def ids(n: int) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""An adapter under training: its gradient by the chain rule, its reference without a copy of the base, its state."""
+"""Training an adapter: its gradient by the chain rule, a reference without a copy of the base, its state."""
 
 import pytest
 import torch
@@ -31,21 +31,21 @@ def learner(it: Decoder) -> Learner:
 
 
 def gradients(it: Decoder) -> dict[str, torch.Tensor]:
-    """Of a whole step, by the learner's own way from a batch to them."""
+    """Gradients of a whole step, computed by the learner."""
     mine = learner(it)
     batch = credited()
     mine._backward(OBJECTIVES["tokens"].prepare(batch.take(PLAN.samples)), PLAN, OBJECTIVES["tokens"])
     return {name: w.grad for name, w in it.named_parameters() if w.grad is not None}
 
 
-def test_its_gradient_is_that_of_the_whole_weight_by_the_chain_rule() -> None:
+def test_the_adapters_gradient_follows_from_the_merged_weights_by_the_chain_rule() -> None:
     """`W + s B A`: dB = s dW A^T and dA = s B^T dW, with dW from the merged model."""
     it, whole = adapted(), adapted()
     merge(whole)
     found, dense, scale = gradients(it), gradients(whole), LORA.alpha / LORA.rank
     weights = dict(it.named_parameters())
     layers = {name.removesuffix(".lora_A.default.weight") for name in found if "lora_A" in name}
-    assert len(layers) == 6 and len(found) == 12  # nothing but the adapter has a gradient
+    assert len(layers) == 6 and len(found) == 12  # only the adapter has a gradient
     for layer in layers:
         a, b = (weights[f"{layer}.lora_{matrix}.default.weight"].detach() for matrix in "AB")
         slope = dense[f"{layer}.weight"]
@@ -55,12 +55,12 @@ def test_its_gradient_is_that_of_the_whole_weight_by_the_chain_rule() -> None:
 
 
 @pytest.mark.parametrize("taught", (False, True))
-def test_the_reference_is_where_the_run_began_and_copies_nothing_of_the_base(taught: bool) -> None:
+def test_the_reference_is_the_initial_policy_and_shares_the_base(taught: bool) -> None:
     plain, it = model(), adapted(taught=taught)
     mine, batch = learner(it), credited()
     reference = frozenset({Logp("reference")})
     before = mine.compute_measures(batch, [PLAN], reference).measures[Logp("reference")]
-    if not taught:  # a fresh adapter: the base itself, to the bit
+    if not taught:  # a fresh adapter gives the base's logits, bit by bit
         other = learner(plain).compute_measures(batch, [PLAN], reference).measures[Logp("reference")]
         assert torch.equal(before, other)
     for _ in range(2):
@@ -74,7 +74,7 @@ def test_the_reference_is_where_the_run_began_and_copies_nothing_of_the_base(tau
     assert sum(own.values()) == sum(w.numel() for w in it.parameters() if w.requires_grad)
 
 
-def test_state_holds_the_adapters_and_goes_on_to_the_bit() -> None:
+def test_state_holds_the_adapters_and_resumes_with_equal_bits() -> None:
     first, batch = learner(adapted(torch.bfloat16)), credited(dtype=torch.float32)
     for _ in range(2):
         first.step(batch, PLAN, OBJECTIVES["tokens"])

@@ -1,4 +1,4 @@
-"""Gradients of the learner on a real model: those of one plain forward a sample, for any cut, rank and objective."""
+"""The learner's gradients equal those of one plain forward per sample, for any microbatches, ranks and objective."""
 
 from dataclasses import replace
 from typing import Any
@@ -36,7 +36,7 @@ OBJECTIVES = {
 
 
 def credited(old: float = 0.1, dtype: torch.dtype = torch.float64) -> Batch:
-    """The ragged batch with advantages and old log-probs that are not the model's own."""
+    """The ragged batch with advantages, and with old log-probs that differ from the model's."""
     batch = pack(ragged())
     reward = Correctness()(torch.zeros(len(batch), dtype=torch.float64), batch)
     batch = batch.having(reward=reward, advantage=every_token(Standardised()(reward, batch), batch))
@@ -56,7 +56,7 @@ def gradient(batch: Batch, step: StepPlan, objective: Objective, dtype: torch.dt
 
 
 def plain_gradient(batch: Batch, objective: Objective, dtype: torch.dtype = torch.float64) -> torch.Tensor:
-    """One padded row a sample, a full causal forward each, all logits, one backward."""
+    """One full causal forward per sample, all logits, one backward."""
     decoder = model(dtype)
     step = objective.prepare(batch)
     logps = []
@@ -65,8 +65,8 @@ def plain_gradient(batch: Batch, objective: Objective, dtype: torch.dtype = torc
             continue
         ids = (*sample.context, *sample.tokens)
         layout = Shared.of([ids[:1]], [(*ids[1:], 0)])
-        law = (decoder.head(decoder(layout.tokens, layout)) / 0.7).log_softmax(-1)
-        logps += [law[len(sample.context) - 1 + t, token] for t, token in enumerate(sample.tokens)]
+        logp = (decoder.head(decoder(layout.tokens, layout)) / 0.7).log_softmax(-1)
+        logps += [logp[len(sample.context) - 1 + t, token] for t, token in enumerate(sample.tokens)]
     objective(step.having(logp=torch.stack(logps))).backward()
     return torch.cat([p.grad.flatten() for p in decoder.parameters() if p.grad is not None])
 
@@ -96,8 +96,8 @@ def test_any_partition_has_the_plain_gradient(name, long, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_tokens_looked_up_add_to_the_embeddings_gradient_in_place(tied: bool) -> None:
-    """The same sums, and no gradient of the matrix's size beside the one that is there."""
+def test_the_embeddings_gradient_is_added_in_place(tied: bool) -> None:
+    """The gradient is the same, and no second matrix of its size is allocated."""
     batch, objective = credited(), OBJECTIVES["tokens"]
     found, graphs = [], []
     for in_place in (False, True):
@@ -115,7 +115,7 @@ def test_tokens_looked_up_add_to_the_embeddings_gradient_in_place(tied: bool) ->
 
 
 def nodes(root: Any) -> set[str]:
-    """Names of all functions that a tensor came from."""
+    """Names of all functions in a tensor's graph."""
     seen, open_ = {root}, [root]
     while open_:
         new = {f for f, _ in open_.pop().next_functions if f is not None} - seen
@@ -149,8 +149,8 @@ def test_float32_gradients_are_near_the_plain_ones():
 @pytest.mark.t(13)
 @pytest.mark.t(15)
 @pytest.mark.parametrize("long", (64, 5))
-def test_what_surrounds_a_sample_changes_nothing(long, monkeypatch: pytest.MonkeyPatch):
-    """The learner pads inside attention only: mates of any length, or none, give each sample the same log-probs."""
+def test_log_probs_of_a_sample_do_not_depend_on_its_microbatch(long, monkeypatch: pytest.MonkeyPatch):
+    """The learner pads inside attention only: other samples of any length, or none, do not change log-probs."""
     monkeypatch.setattr("groupwise.models.layout.LONG", long)
     batch, decoder = pack(ragged()), model()
     together, _ = forward(decoder, batch, temperature=1.0)
@@ -174,7 +174,7 @@ def test_blocks_of_the_vocabulary_change_nothing(monkeypatch: pytest.MonkeyPatch
 
 
 class AnyHead(torch.nn.Module):
-    """The decoder behind a head of which the learner knows nothing but that it gives logits."""
+    """The decoder with a head that is not a `LinearHead`, so the learner only sees logits."""
 
     def __init__(self, decoder: Decoder) -> None:
         super().__init__()
@@ -200,19 +200,19 @@ def test_a_head_of_any_kind_has_the_same_gradient(name: str, logits: int):
     torch.testing.assert_close(entropy, forward(decoder, batch, temperature=0.7)[1], rtol=1e-12, atol=1e-12)
 
 
-def test_entropy_is_that_of_the_law():
+def test_entropy_is_that_of_the_distribution():
     batch, decoder = pack(ragged()), model()
     _, entropy = forward(decoder, batch, temperature=0.7)
     sample = batch.samples[0]
     layout = Shared.of([sample.context], [sample.tokens])
-    law = (decoder.head(decoder(layout.tokens, layout))[layout.source] / 0.7).softmax(-1)
-    wanted = torch.distributions.Categorical(probs=law).entropy()
+    probs = (decoder.head(decoder(layout.tokens, layout))[layout.source] / 0.7).softmax(-1)
+    wanted = torch.distributions.Categorical(probs=probs).entropy()
     torch.testing.assert_close(entropy[: len(wanted)], wanted.detach(), rtol=1e-12, atol=0)
 
 
 @pytest.mark.t(3)
 @pytest.mark.t(4)
-def test_a_step_divides_by_its_own_tokens_and_logs_what_it_optimised():
+def test_a_step_divides_by_its_tokens_and_reports_its_loss():
     batch, objective = credited(), OBJECTIVES["tokens"]
     steps = make_plan(
         batch, size=3, shuffle="prompts", permutation=lambda n: list(range(n)), microbatch_tokens=60, couples="token"
@@ -229,7 +229,7 @@ def test_a_step_divides_by_its_own_tokens_and_logs_what_it_optimised():
 
 
 @pytest.mark.t(6)
-def test_a_piece_without_a_token_gives_zero():
+def test_a_microbatch_without_tokens_gives_zero():
     batch, objective = credited(), OBJECTIVES["sequences"]
     empty = (1, 7, 8)
     rest = tuple(i for i in range(24) if i not in empty)

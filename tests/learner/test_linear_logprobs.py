@@ -1,4 +1,4 @@
-"""The law of a linear head by blocks of the vocabulary: values and gradients of the plain softmax, for any block."""
+"""Blocked log-probs of a linear head: values and gradients equal those of the plain softmax, for any block size."""
 
 import pytest
 import torch
@@ -27,19 +27,19 @@ def test_equals_the_plain_softmax(logits: int, temperature: float) -> None:
     hidden, weight, target = environment(v=97)
     along = torch.randn(23, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     pairs = []
-    for law in (
+    for logp in (
         linear_logprobs(hidden, weight, target, temperature=temperature, logits_at_once=logits),
         chunked_logprobs(lambda x: x @ weight.T, hidden, target, temperature=temperature, logits_at_once=10**9),
     ):
-        gradients = torch.autograd.grad((law[0] * along).sum(), (hidden, weight))
-        pairs.append([*law, *gradients])
+        gradients = torch.autograd.grad((logp[0] * along).sum(), (hidden, weight))
+        pairs.append([*logp, *gradients])
     for fast, plain in zip(*pairs):
         torch.testing.assert_close(fast, plain, rtol=1e-12, atol=1e-12)
     assert not linear_logprobs(hidden, weight, target, temperature=1.0, logits_at_once=logits)[1].requires_grad
 
 
 @pytest.mark.parametrize("logits", [1, 10**9])
-def test_its_gradient_is_its_slope(logits: int) -> None:
+def test_the_gradient_equals_finite_differences(logits: int) -> None:
     hidden, weight, target = environment(v=11)
 
     def logp(h: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
@@ -64,7 +64,7 @@ def test_a_frozen_head_gets_no_gradient() -> None:
 
 
 def test_memory_is_flat_in_the_vocabulary() -> None:
-    """No tensor as large as all logits is ever made: neither forward nor on the way back."""
+    """No tensor as large as all logits is allocated, neither in forward nor in backward."""
     largest = 0
 
     class Watch(torch.utils._python_dispatch.TorchDispatchMode):

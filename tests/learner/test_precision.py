@@ -1,4 +1,4 @@
-"""The optimizer against torch's own, half-precision weights with their float32 masters, and layers forwarded twice."""
+"""The optimizer against torch's, half-precision weights with float32 masters, and recomputed layers."""
 
 import subprocess
 import sys
@@ -38,7 +38,7 @@ def test_the_optimizer_is_torchs_to_the_last_bit(dtype):
         for a, b, g in zip(ours, theirs, gradients):
             a.grad, b.grad = g.clone(), g.clone()
         if number == 2:
-            ours[1].grad = theirs[1].grad = None  # a parameter that a step does not reach is left alone
+            ours[1].grad = theirs[1].grad = None  # a parameter without a gradient does not change
         norm = float(torch.nn.utils.get_total_norm(optimizer.gradients))
         torch.nn.utils.clip_grad_norm_(theirs, settings.clip)
         reference.param_groups[0]["lr"] = settings.rate(number, 5)
@@ -74,7 +74,7 @@ def test_a_full_precision_weight_is_its_own_master(dtype):
 
 
 def test_steps_below_a_weights_last_bit_add_up_in_its_master():
-    """Twenty steps of a thousandth of a weight's last bit each, then as many that reach it."""
+    """Twenty steps below a weight's last bit change the master only; enough of them change the weight."""
     weight = torch.ones(4, dtype=torch.bfloat16)
     optimizer = Optimizer([weight], AdamW(clip=1e9))
     for _ in range(20):
@@ -92,8 +92,8 @@ def test_steps_below_a_weights_last_bit_add_up_in_its_master():
     assert torch.equal(weight, optimizer.masters[0].bfloat16())
 
 
-def test_gradients_of_pieces_add_up_in_float32():
-    """A large gradient, then many that bfloat16 would lose beside it."""
+def test_gradients_of_microbatches_add_up_in_float32():
+    """A large gradient, then many small ones that a bfloat16 sum would lose."""
     weight = torch.zeros(2, dtype=torch.bfloat16)
     optimizer = Optimizer([weight], AdamW())
     for g in [256.0] + 64 * [0.25]:
@@ -103,9 +103,9 @@ def test_gradients_of_pieces_add_up_in_float32():
 
 
 def test_half_precision_moves_like_float32_where_float32_moves():
-    """Ten steps at a rate that bfloat16 weights alone would lose: the masters follow a float32 learner."""
+    """Ten steps too small for bfloat16 weights: the masters follow a float32 learner."""
     low, full = half(1e-4), Learner(model(torch.float32), optimizer=AdamW(lr=1e-4), steps=10, temperature=0.7)
-    full.model.load_state_dict({n: x.float() for n, x in low.model.state_dict().items()})  # begin at the same point
+    full.model.load_state_dict({n: x.float() for n, x in low.model.state_dict().items()})  # equal initial weights
     start = torch.cat([m.flatten().clone() for m in low.optimizer.masters])
     steps(low, 10), steps(full, 10)
     a = torch.cat([m.flatten() for m in low.optimizer.masters]) - start
@@ -115,7 +115,7 @@ def test_half_precision_moves_like_float32_where_float32_moves():
     assert all(torch.equal(w, m.bfloat16()) for w, m in zip(low.optimizer.weights, low.optimizer.masters))
 
 
-def test_half_precision_goes_on_to_the_bit_and_equals_itself():
+def test_half_precision_resumes_with_equal_bits():
     whole, first = steps(half(), 4), steps(half(), 2)
     tensors, state = first.state()
     second = half()
@@ -125,7 +125,7 @@ def test_half_precision_goes_on_to_the_bit_and_equals_itself():
     assert a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
     masters = [x for name, x in a.items() if name.endswith("master")]
     assert len(masters) == len(list(whole.model.parameters())) and {x.dtype for x in masters} == {torch.float32}
-    assert any(not torch.equal(x, x.bfloat16().float()) for x in masters)  # they hold what the weights cannot
+    assert any(not torch.equal(x, x.bfloat16().float()) for x in masters)  # finer than the weights
 
 
 def noted(held: list[int], x: torch.Tensor) -> torch.Tensor:
@@ -135,8 +135,8 @@ def noted(held: list[int], x: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("long", (64, 5))
 @pytest.mark.parametrize("dtype", (torch.float32, torch.float64, torch.bfloat16))
-def test_layers_forwarded_again_have_the_same_gradient_to_the_bit(dtype, long, monkeypatch: pytest.MonkeyPatch):
-    """On one thread. What a layer computed is gone until it is forwarded again: fewer bytes wait for the way back."""
+def test_recomputed_layers_have_bit_equal_gradients(dtype, long, monkeypatch: pytest.MonkeyPatch):
+    """On one thread. Activations are freed and recomputed: fewer bytes are saved for backward."""
     monkeypatch.setattr("groupwise.models.layout.LONG", long)
     found, kept = [], []
     for recompute in (False, True):

@@ -1,4 +1,4 @@
-"""Whose choice of experts counts while a mixture is trained, how much of it has changed, and how even the load is."""
+"""Router replay in training: recorded experts, counts of changed choices, and the load-balancing loss."""
 
 import copy
 from pathlib import Path
@@ -46,7 +46,7 @@ def gradient(model: TransformersModel, step: StepPlan, routing: Routing, b: Batc
 
 
 @pytest.mark.parametrize("routing", [Routing(), R2])
-def test_reading_writes_down_where_every_token_went(model: TransformersModel, routing: Routing) -> None:
+def test_computing_measures_records_every_tokens_experts(model: TransformersModel, routing: Routing) -> None:
     b = learner(model).compute_measures(batch(), (FIRST, SECOND), OLD, routing)
     experts = mixture(model)
     assert experts is not None
@@ -85,8 +85,8 @@ def test_changed_experts_are_counted_as_in_a_loop(model: TransformersModel) -> N
     assert (counted.changed, counted.choices) == (changed, choices) and 0 < changed < choices
 
 
-def test_replay_holds_tokens_where_they_were(model: TransformersModel) -> None:
-    """After a step that changes experts, replayed log-probs are others; where experts are held, they are the same."""
+def test_replay_sends_tokens_to_the_recorded_experts(model: TransformersModel) -> None:
+    """After a step that changes experts, log-probs with replay differ from those without; the experts are equal."""
     found = {}
     for routing in (Routing(), R2):
         it = learner(model)
@@ -106,16 +106,16 @@ def test_routers_learn_under_replay(model: TransformersModel) -> None:
     assert all(not torch.equal(a, r.weight) for a, r in zip(before, mixtures.routers(it.model)))
 
 
-def test_what_the_engine_chose_counts_for_the_old_log_probs_too(model: TransformersModel) -> None:
-    """Experts that the learner would not have chosen: its old log-probs come of them, and its first ratio is 1."""
+def test_old_log_probs_use_the_engines_experts(model: TransformersModel) -> None:
+    """With experts that the learner would not choose, old log-probs use them and the first ratio is 1."""
     it, experts = learner(model), mixture(model)
     assert experts is not None
     draws = torch.Generator().manual_seed(3)
     lines: dict[tuple[int, ...], bytes] = {}  # equal beginnings went to equal experts
 
     def drawn(ids: tuple[int, ...]) -> bytes:
-        law = torch.rand(1, experts.routers, experts.count, generator=draws)
-        return lines.setdefault(ids, experts.encode(law.topk(experts.each).indices)[0])
+        scores = torch.rand(1, experts.routers, experts.count, generator=draws)
+        return lines.setdefault(ids, experts.encode(scores.topk(experts.each).indices)[0])
 
     b = batch()
     texts = [(*s.context, *s.tokens) for s in b.samples]
@@ -128,7 +128,7 @@ def test_what_the_engine_chose_counts_for_the_old_log_probs_too(model: Transform
 
 
 def balance(model: TransformersModel, b: Batch) -> float:
-    """Switch Transformers, equations 4 to 6, a router at a time, over every token of every sample; their mean."""
+    """Switch Transformers, equations 4 to 6, per router over every token of every sample; mean over routers."""
     found = []
     for number in range(2):
         logits = np.concatenate([s[number][0].detach().double().numpy() for s in mixtures.alone(model, b) if s])
@@ -149,7 +149,7 @@ def test_the_load_balancing_loss_is_its_equation(model: TransformersModel) -> No
         assert plain.balance == 0
 
 
-def test_with_one_router_it_is_that_of_transformers(tmp_path: Path) -> None:
+def test_the_load_balancing_loss_of_one_router_equals_transformers(tmp_path: Path) -> None:
     it = mixtures.mixture(tmp_path, num_hidden_layers=1)
     logits = torch.cat([s[0][0] for s in mixtures.alone(it, batch().take(SECOND.samples)) if s])
     expected = load_balancing_loss_func((logits,), 8, 2)
@@ -166,8 +166,8 @@ def test_with_one_router_it_is_that_of_transformers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("routing", [EVEN, Routing(balance=0.5, replay="learner")])
-def test_pieces_are_only_a_matter_of_memory(model: TransformersModel, routing: Routing) -> None:
-    """Also where they part a group from its prompt, which is then forwarded in each of them."""
+def test_the_load_balancing_loss_ignores_the_microbatches(model: TransformersModel, routing: Routing) -> None:
+    """Also when a group is split and its prompt is forwarded in several microbatches."""
     everyone = tuple(range(12))
     cuts = [
         StepPlan((everyone,)),
@@ -184,13 +184,13 @@ def test_pieces_are_only_a_matter_of_memory(model: TransformersModel, routing: R
     assert {(v.changed, v.choices) for v in values} == {(0, values[0].choices)}
 
 
-def test_answers_that_pull_at_nothing_are_still_evened_out(model: TransformersModel) -> None:
+def test_zero_advantages_still_have_a_load_balancing_loss(model: TransformersModel) -> None:
     flat = batch().having(advantage=torch.zeros_like(batch().advantage))
     assert learner(model).step(flat, SECOND, OBJECTIVE).grad_norm == 0
     assert learner(model).step(flat, SECOND, OBJECTIVE, EVEN).grad_norm > 0
 
 
-def test_layers_forwarded_again_are_evened_out_alike(model: TransformersModel) -> None:
+def test_recomputed_layers_have_the_same_load_balancing_loss(model: TransformersModel) -> None:
     kept, again = learner(model), learner(model)
     again.model.recompute = True  # pyright: ignore[reportArgumentType]
     for it in (kept, again):
@@ -200,7 +200,7 @@ def test_layers_forwarded_again_are_evened_out_alike(model: TransformersModel) -
     assert all(torch.equal(x, again.state()[0][name]) for name, x in kept.state()[0].items())
 
 
-def test_a_dense_model_has_nothing_of_it() -> None:
+def test_a_dense_model_has_no_routing() -> None:
     it = Learner(dense(), optimizer=AdamW(), steps=1)
     b = it.compute_measures(batch(), (FIRST, SECOND), OLD)
     assert not any(b.routes) and it.step(b, FIRST, OBJECTIVE).choices == 0
@@ -210,7 +210,7 @@ def test_a_dense_model_has_nothing_of_it() -> None:
             check_routing(routing, mixture(it.model))
 
 
-def test_what_cannot_be() -> None:
+def test_invalid_routing_is_refused() -> None:
     with pytest.raises(ValueError, match="balance is -1"):
         Routing(balance=-1)
     with pytest.raises(ValueError, match="nothing to replay"):

@@ -1,4 +1,4 @@
-"""Reading, stepping, skipping, remembering and going on."""
+"""The learner: measures, steps, skipped steps, memories and resume."""
 
 from dataclasses import replace
 
@@ -25,7 +25,7 @@ def test_the_first_ratio_is_exactly_one(name, dtype):
 
 
 @pytest.mark.t(16)
-def test_reading_or_not_a_single_step_is_the_same_to_the_bit():
+def test_a_single_step_has_equal_bits_with_and_without_computed_old_log_probs():
     step = StepPlan((tuple(range(24)),))
     states = []
     for measures in (frozenset(), frozenset({Logp("policy")})):
@@ -49,7 +49,7 @@ def test_measures_come_back_in_the_order_of_the_batch():
 
 
 @pytest.mark.parametrize("name", ("reference", "old", "entropy"))
-def test_a_model_beside_may_have_any_name(name):
+def test_a_side_model_may_have_any_name(name):
     other, batch = model(seed=1), pack(ragged())
     it = Learner(model(), optimizer=AdamW(), steps=1, side_models=((name, InitialPolicy()),))
     it.models[name] = other
@@ -79,8 +79,8 @@ def test_every_parameter_moves():
     assert all(not torch.equal(a, b) for a, b in zip(before, it.model.parameters()))
 
 
-def test_every_piece_runs_its_backward_pass_also_where_the_gradient_is_zero():
-    """Ranks that decide by their own gradients would wait for each other for ever."""
+def test_every_microbatch_runs_its_backward_also_with_a_zero_gradient():
+    """Under FSDP, ranks that skip backward by their own gradients would deadlock."""
     flat, backs = credited().having(advantage=torch.zeros_like(credited().advantage)), []
     it = learner()
     it.step(credited(), PLAN[0], OBJECTIVES["tokens"])
@@ -97,7 +97,7 @@ def test_every_piece_runs_its_backward_pass_also_where_the_gradient_is_zero():
 
 
 @pytest.mark.parametrize("column", ("advantage", "logp_old"))
-def test_a_gradient_that_is_not_finite_leaves_everything_alone(column):
+def test_a_gradient_that_is_not_finite_changes_nothing(column):
     it, batch = learner(), credited()
     poisoned = getattr(batch, column).clone()
     poisoned[3] = torch.nan
@@ -110,14 +110,14 @@ def test_a_gradient_that_is_not_finite_leaves_everything_alone(column):
     assert it.step(batch, PLAN[0], OBJECTIVES["tokens"]).skipped == ""
 
 
-def test_clipping_bounds_the_step_and_both_norms_are_told():
+def test_clipping_bounds_the_step_and_both_norms_are_reported():
     it = learner()
     it.optimizer.settings = AdamW(lr=1e-2, clip=1e-3)
     taken = it.step(credited(), PLAN[0], OBJECTIVES["tokens"])
     assert taken.grad_norm > 1e-3 and taken.grad_norm_clipped == 1e-3
 
 
-def test_state_and_restore_go_on_to_the_bit():
+def test_restored_state_continues_with_equal_bits():
     def steps(it, n):
         for _ in range(n):
             it.step(credited(dtype=torch.float32), PLAN[0], OBJECTIVES["tokens"])
@@ -192,7 +192,7 @@ class TestCut:
 
     @pytest.mark.parametrize("size", (1, 2))
     def test_samples_of_unequal_prompts_make_no_more_steps(self, size):
-        """One answer of 64 could not be judged: still at most one step for `size` of the 16 prompts."""
+        """With one of 64 answers excluded, there is still at most one step per `size` of the 16 prompts."""
         batch = pack(rollouts([[3] * 4] * 15 + [[3] * 3]))
         steps = make_plan(batch, size=size, shuffle="samples", permutation=range, microbatch_tokens=999)
         assert len(steps) <= 16 // size and sorted(i for s in steps for i in s.samples) == list(range(63))

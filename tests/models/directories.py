@@ -27,7 +27,7 @@ def shape(family: str = "qwen3", **changes: object) -> Shape:
 
 
 def characters() -> Tokenizer:
-    """One token a character of arithmetic, and an end token."""
+    """A tokenizer with one token per character of arithmetic, and an end token."""
     vocabulary = {"<end>": 0, **{c: i + 1 for i, c in enumerate("0123456789+-*=;#x ")}}
     fast = Fast(models.WordLevel(vocabulary, unk_token="x"))
     fast.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
@@ -62,6 +62,6 @@ def pieces() -> Tokenizer:
 
 
 def directory(path: Path, family: str = "qwen3", **changes: object) -> Path:
-    """A random model of its family, written."""
+    """Write a random model of the family with its tokenizer."""
     write_model(Decoder.new(shape(family, **changes), 1, spread=0.2), path, tokenizer=characters())
     return path

@@ -1,4 +1,4 @@
-"""A small random mixture of experts, and what its routers do by themselves."""
+"""A small random mixture of experts, and its routers' choices per sample."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ FIELDS: dict[str, Any] = {
 
 
 def mixture(path: Path, dtype: torch.dtype = torch.float64, **changes: Any) -> TransformersModel:
-    """Qwen3-MoE with two layers of eight experts, of which each token meets two."""
+    """Qwen3-MoE with two layers of eight experts, two per token."""
     path.mkdir(exist_ok=True)
     made(path, "Qwen3Moe", **{**FIELDS, **changes})
     model = read_model(path, dtype=dtype)
@@ -51,7 +51,7 @@ def alone(model: nn.Module, batch: Batch) -> list[list[tuple[Tensor, Tensor]]]:
 
 
 def trainable(path: Path, **changes: Any) -> Path:
-    """A directory whose model reads the packaged task and knows nothing of it."""
+    """A random model with the tokenizer of the packaged task."""
     tokenizer = read_tokenizer(find_model("calculator"))
     path.mkdir(exist_ok=True)
     words = {"vocab_size": tokenizer.fast.get_vocab_size(), "eos_token_id": min(tokenizer.eos)}

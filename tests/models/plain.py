@@ -1,4 +1,4 @@
-"""The plain way of transformers, which whatever we do with a model is held to: one row a sample, nothing shared."""
+"""The reference for all models: transformers' plain forward, one row per sample, nothing shared."""
 
 import asyncio
 from pathlib import Path
@@ -23,7 +23,7 @@ PROMPT: Ids = tuple(1 + (7 * i * i + 3 * i) % 39 for i in range(150))
 
 
 def made(path: Path, kind: str, **changes: Any) -> nn.Module:
-    """A random model of transformers, saved; biases and norms not left at 0 and 1. A value of None drops a field."""
+    """Save a random model of transformers with random biases and norms. A value of None drops a field."""
     fields = {name: x for name, x in {**SMALL, **changes}.items() if x is not None or name in SMALL}
     torch.manual_seed(1)
     config = getattr(transformers, f"{kind}Config")(**fields)
@@ -36,7 +36,7 @@ def made(path: Path, kind: str, **changes: Any) -> nn.Module:
 
 
 def load(path: Path, dtype: torch.dtype = torch.float32) -> nn.Module:
-    """Read by transformers, which must find every tensor it looks for and no other."""
+    """Load with transformers; assert that no tensor is missing or unexpected."""
     model, notes = transformers.AutoModelForCausalLM.from_pretrained(
         path, dtype=dtype, local_files_only=True, output_loading_info=True, attn_implementation="eager"
     )
@@ -56,7 +56,7 @@ def weighed(logp: Tensor) -> Tensor:
 
 
 def gradients(model: nn.Module, loss: Tensor) -> dict[str, Tensor]:
-    """By their names at the model's own end, whatever they are called above that."""
+    """Gradients by parameter name, without the wrapper's prefix."""
     trained = [(name.removeprefix("causal."), p) for name, p in model.named_parameters() if p.requires_grad]
     names, weights = zip(*trained)
     found = torch.autograd.grad(loss, weights, allow_unused=True)
@@ -70,26 +70,26 @@ def ours(model: Any, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
 
 
 def theirs(model: nn.Module, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-    """The same, row by row."""
+    """The same by transformers, row by row."""
     rows = []
     for sample in batch.samples:
         ids = torch.tensor([[*sample.context, *sample.tokens]])
-        law = (model(ids).logits[0] / 0.7).log_softmax(-1)
+        logp = (model(ids).logits[0] / 0.7).log_softmax(-1)
         at = torch.arange(len(sample.context) - 1, ids.shape[1] - 1)
-        rows.append(law[at, ids[0, at + 1]])
+        rows.append(logp[at, ids[0, at + 1]])
     logp = torch.cat(rows)
     return logp.detach(), gradients(model, weighed(logp))
 
 
 def greedy(model: Any, prompt: Ids, most: int = 24) -> Ids:
-    """What the engine answers to three equal asks and a shorter one beside them."""
+    """The engine's greedy answer to three equal requests and a shorter one."""
     engine = NativeEngine(model, tokenizer(), seed=0)
-    law = Sampling(temperature=0.0, max_tokens=most)
-    asks = [GenerationRequest(context=prompt, limit=most, draw=i, stream=(0,), sampling=law) for i in range(3)]
-    asks.append(GenerationRequest(context=prompt[:5], limit=most, draw=3, stream=(0,), sampling=law))
+    greedy = Sampling(temperature=0.0, max_tokens=most)
+    requests = [GenerationRequest(context=prompt, limit=most, draw=i, stream=(0,), sampling=greedy) for i in range(3)]
+    requests.append(GenerationRequest(context=prompt[:5], limit=most, draw=3, stream=(0,), sampling=greedy))
 
     async def go() -> list[Ids]:
-        return [span.tokens for span in await asyncio.gather(*map(engine.sample, asks))]
+        return [generation.tokens for generation in await asyncio.gather(*map(engine.sample, requests))]
 
     first, second, third, _ = asyncio.run(go())
     assert first == second == third

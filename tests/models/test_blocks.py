@@ -1,4 +1,4 @@
-"""Weights read from blocks: the same products, never those of weights that have changed."""
+"""Blocked weights: the same products, and no stale blocks after a change of weights."""
 
 import asyncio
 from pathlib import Path
@@ -32,22 +32,22 @@ def said(model: Decoder) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("tied", [False, True])
-def test_blocks_say_what_the_weights_say(tied: bool) -> None:
+def test_blocked_weights_give_the_same_logits(tied: bool) -> None:
     model = large(tied)
     quick = with_blocked_weights(model)
     assert {part.weight.shape for part in parts(quick)} == {(256, 256), (300, 256), (256, 300)}
-    assert len(parts(quick)) == 2 * 5 + 1  # the narrow keys and values lie where they lay
+    assert len(parts(quick)) == 2 * 5 + 1  # the small key and value projections keep plain weights
     assert {id(p) for p in quick.parameters()} == {id(p) for p in model.parameters()}
     torch.testing.assert_close(said(quick), said(model), rtol=1e-4, atol=1e-4)
     assert not parts(model)
 
 
-def test_a_model_that_gains_nothing_is_itself() -> None:
+def test_a_model_without_large_weights_is_returned_unchanged() -> None:
     for model in (decoder(torch.float32), large(True, torch.float64), large(True, torch.bfloat16)):
         assert with_blocked_weights(model) is model
 
 
-def test_changed_weights_are_seen_once_blocks_are_forgotten() -> None:
+def test_changed_weights_take_effect_after_drop_blocks() -> None:
     model = large(True)
     quick = with_blocked_weights(model)
     said(quick)
@@ -59,7 +59,7 @@ def test_changed_weights_are_seen_once_blocks_are_forgotten() -> None:
     torch.testing.assert_close(said(quick), said(model), rtol=1e-4, atol=1e-4)
 
 
-def test_models_of_transformers_are_read_from_blocks(tmp_path: Path) -> None:
+def test_models_of_transformers_get_blocked_weights(tmp_path: Path) -> None:
     made(tmp_path, "Gemma", hidden_size=256, intermediate_size=300, head_dim=64)
     model = read_model(tmp_path, dtype=torch.float32)
     quick = with_blocked_weights(model)
@@ -67,7 +67,7 @@ def test_models_of_transformers_are_read_from_blocks(tmp_path: Path) -> None:
     torch.testing.assert_close(said(quick), said(model), rtol=1e-4, atol=1e-4)
 
 
-def test_an_engine_reads_new_weights_at_once_and_holds_no_blocks_while_nobody_asks() -> None:
+def test_an_engine_uses_new_weights_at_once_and_holds_no_blocks_when_idle() -> None:
     model = large(True)
     e = engine(model, rows=2)
 

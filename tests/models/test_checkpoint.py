@@ -1,4 +1,4 @@
-"""Directories read back as they were written, and whatever is not one of ours is refused by name."""
+"""Model directories: read back as written; refused with the cause if invalid."""
 
 import json
 import re
@@ -151,14 +151,14 @@ def test_damaged_weights_are_refused(tmp_path: Path) -> None:
         read_model(tmp_path)
 
 
-def test_more_context_than_the_model_sees_is_refused(tmp_path: Path) -> None:
+def test_a_context_longer_than_the_models_limit_is_refused(tmp_path: Path) -> None:
     directory(tmp_path, "mistral")
     assert read_shape(tmp_path, context=128).positions == 128
     with pytest.raises(BadData, match="at most 128 tokens"):
         read_shape(tmp_path, context=129)
 
 
-def test_a_window_that_hides_nothing_is_none(tmp_path: Path) -> None:
+def test_a_window_longer_than_every_text_is_dropped(tmp_path: Path) -> None:
     directory(tmp_path, "qwen2")
     change(tmp_path, sliding_window=100, max_window_layers=1, use_sliding_window=False)
     assert read_shape(tmp_path).windows == ()
@@ -175,6 +175,6 @@ def test_models_are_found_by_path_or_packaged_name(tmp_path: Path) -> None:
         read_model(tmp_path / "nowhere")
 
 
-def test_shapes_that_no_family_has_are_not_written(tmp_path: Path) -> None:
+def test_shapes_outside_their_family_are_not_written(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="qkv_bias is True, but qwen3 has False"):
         write_model(Decoder.new(shape("qwen3", qkv_bias=True), 0), tmp_path, tokenizer=characters())

@@ -1,4 +1,4 @@
-"""Layers whose halves are compiled say and learn what plain ones do."""
+"""Compiled layers give the same tokens and gradients as plain ones."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -34,7 +34,7 @@ def halves(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Callable[..., Any]]
     decoders._compiled.cache_clear()
 
 
-def test_the_engine_says_the_same(halves) -> None:
+def test_the_engine_gives_the_same_tokens(halves) -> None:
     asks = [
         request(i // 3, context=prompt_of(i // 3, 5 + 60 * (i // 3)), stream=(i,), limit=5 + 3 * i) for i in range(6)
     ]

@@ -1,4 +1,4 @@
-"""Families of the native decoder with what their configurations may switch on: each equals transformers' own model."""
+"""Families of the native decoder, with their optional features: each equals transformers' model."""
 
 import json
 from pathlib import Path
@@ -49,7 +49,7 @@ def case(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Any]:
 
 
 def test_log_probs_and_gradients_equal_the_plain_forward(case: tuple[Path, Any]) -> None:
-    """In float64, but for norms and rotary positions, which transformers takes in float32."""
+    """In float64, except norms and rotary positions, which transformers computes in float32."""
     path, _ = case
     (logp, ours_by), (expected, by) = (
         ours(read_model(path, dtype=torch.float64), written()),
@@ -63,7 +63,7 @@ def test_log_probs_and_gradients_equal_the_plain_forward(case: tuple[Path, Any])
 
 
 def test_greedy_answers_equal_generate(case: tuple[Path, Any]) -> None:
-    """After up to 150 tokens: longer than the windows, and than the lengths of pretraining before scaling."""
+    """Up to 150 tokens: longer than the windows and the unscaled lengths of pretraining."""
     path, model = case
     read, prompts = read_model(path), (PROMPT, PROMPT[20:110], PROMPT[7:30])
     answers = [greedy(read, prompt) for prompt in prompts]
@@ -71,7 +71,7 @@ def test_greedy_answers_equal_generate(case: tuple[Path, Any]) -> None:
     assert len(set(sum(answers, ()))) > 1
 
 
-def test_what_we_write_transformers_reads(case: tuple[Path, Any], tmp_path: Path) -> None:
+def test_transformers_loads_the_directories_that_we_write(case: tuple[Path, Any], tmp_path: Path) -> None:
     path, model = case
     read = read_model(path)
     write_model(read, tmp_path / "again", tokenizer=characters())
@@ -107,13 +107,13 @@ def test_frequencies_are_those_of_transformers(part: Any) -> None:
     assert scaling_of(parameters_of(part), 1) == part
 
 
-def test_old_names_and_silence_are_understood(tmp_path: Path) -> None:
-    """`type` beside `rope_theta`, as before transformers 5; a length of pretraining that only the model names."""
+def test_old_names_and_defaults_are_read(tmp_path: Path) -> None:
+    """`type` and a top-level `rope_theta`, as before transformers 5; the original length as a top-level field."""
     part = scaling_of({"type": "yarn", "factor": 2}, 4096)
     assert part == Yarn(factor=2.0, original_max_position_embeddings=4096)
     config = config_of(shape("llama")) | {"rope_scaling": {"type": "yarn", "factor": 4.0}}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    assert read_shape(tmp_path).positions == 512  # what the scaling stretches 128 to
+    assert read_shape(tmp_path).positions == 512  # 128 times the scaling's factor
     config |= {"original_max_position_embeddings": 64}
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert read_shape(tmp_path).rope_scaling == Yarn(factor=4.0, original_max_position_embeddings=64)

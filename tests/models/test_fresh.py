@@ -1,4 +1,4 @@
-"""Directories without weights that say so: a run draws its own from its seed. Lost weights are never taken for that."""
+"""Fresh models: directories marked as without weights, which are drawn from a seed. Lost weights are an error."""
 
 import json
 from pathlib import Path
@@ -28,7 +28,7 @@ def test_weights_are_those_of_the_seed(tmp_path: Path) -> None:
     assert all(w.requires_grad for w in models[0].parameters())
 
 
-def test_what_it_becomes_is_an_ordinary_directory(tmp_path: Path) -> None:
+def test_a_fresh_model_is_written_as_an_ordinary_directory(tmp_path: Path) -> None:
     write_fresh(shape(), tmp_path / "fresh", tokenizer=characters())
     write_model(read_model(tmp_path / "fresh", seed=3), tmp_path / "model", tokenizer=characters())
     assert "fresh_weights" not in json.loads((tmp_path / "model" / "config.json").read_text())
@@ -36,13 +36,13 @@ def test_what_it_becomes_is_an_ordinary_directory(tmp_path: Path) -> None:
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
-def test_weights_that_are_there_are_read_whatever_is_said(tmp_path: Path) -> None:
+def test_stored_weights_are_read_also_if_marked_fresh(tmp_path: Path) -> None:
     change(directory(tmp_path), fresh_weights=True)
     assert weight_files(tmp_path) == [tmp_path / "model.safetensors"]
 
 
 @pytest.mark.parametrize("said", [False, "true", 1, "drop"])
-def test_lost_weights_are_not_fresh_ones(tmp_path: Path, said: object) -> None:
+def test_missing_weights_are_refused_unless_marked_fresh(tmp_path: Path, said: object) -> None:
     change(directory(tmp_path), fresh_weights=said)
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(BadData, match=r"has no model\.safetensors"):
@@ -57,7 +57,7 @@ def test_only_native_models_can_be_fresh(tmp_path: Path) -> None:
     assert "gelu" in refusal.value.evidence
 
 
-def test_the_packaged_one_is_what_its_command_writes(tmp_path: Path) -> None:
+def test_the_packaged_fresh_model_is_what_its_command_writes(tmp_path: Path) -> None:
     write_blank(tmp_path)
     packaged = find_model("blank")
     names = sorted(path.name for path in tmp_path.iterdir())
@@ -65,7 +65,7 @@ def test_the_packaged_one_is_what_its_command_writes(tmp_path: Path) -> None:
     assert all((tmp_path / name).read_bytes() == (packaged / name).read_bytes() for name in names)
 
 
-def test_runs_of_other_seeds_begin_elsewhere() -> None:
+def test_other_seeds_give_other_weights() -> None:
     def weights(seed: str) -> torch.Tensor:
         recipe = read_recipe(DEFAULT, [("model", "blank"), ("seed", seed)], Use())
         return build(recipe, Use()).model.state_dict()["model.embed_tokens.weight"]
@@ -73,6 +73,6 @@ def test_runs_of_other_seeds_begin_elsewhere() -> None:
     assert torch.equal(weights("1"), weights("1")) and not torch.equal(weights("1"), weights("2"))
 
 
-def test_an_adapter_beside_noise_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_adapter_on_a_fresh_model_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "--model", "blank", "--lora.rank", "4"]) == 2
     assert "has no weights" in (told := capsys.readouterr().err) and "remove lora" in told

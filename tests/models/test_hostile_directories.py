@@ -1,4 +1,4 @@
-"""Model directories that were made to break a reader: each is `BadData` or a good model, within bounded work."""
+"""Hostile model directories: each gives `BadData` or a valid model, within bounded work."""
 
 import json
 import os
@@ -41,7 +41,7 @@ FIELDS = (
     "original_max_position_embeddings",
 )  # fmt: skip
 OTHER_PATH = ("architectures", "model_type", "hidden_act", "rope_scaling", "rope_parameters", "partial_rotary_factor")
-"""Fields whose values can lead to transformers, where a refusal takes longer: fewer values are tried."""
+"""Fields whose values can reach transformers, where refusal is slower: fewer values are tried."""
 FEW = ("list", "nested", "true", "NaN")
 ROPE = ("factor", "rope_theta", "original_max_position_embeddings", "beta_fast", "beta_slow", "attention_factor",
         "mscale", "truncate", "low_freq_factor", "high_freq_factor")  # fmt: skip
@@ -131,13 +131,13 @@ def many(file: Path) -> None:
 
 
 @pytest.mark.parametrize("case", NONSENSE)
-def test_nonsense_is_refused(sound: Path, tmp_path: Path, case: str) -> None:
+def test_invalid_directories_are_refused(sound: Path, tmp_path: Path, case: str) -> None:
     path = shutil.copytree(sound, tmp_path / "m")
     NONSENSE[case](path)
     assert held(path)
 
 
-def test_layers_that_are_not_stored_are_never_built(
+def test_layers_without_stored_tensors_are_never_built(
     sound: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = shutil.copytree(sound, tmp_path / "m")
@@ -165,7 +165,7 @@ INDEX: dict[str, object] = {
 
 
 @pytest.mark.parametrize("case", INDEX)
-def test_an_index_that_names_no_shards(sound: Path, tmp_path: Path, case: str) -> None:
+def test_an_index_without_shards_is_refused(sound: Path, tmp_path: Path, case: str) -> None:
     path = shutil.copytree(sound, tmp_path / "m")
     (path / "model.safetensors").rename(tmp_path / "outside.safetensors")
     (path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": INDEX[case]}))
@@ -195,7 +195,7 @@ def adapter(path: Path, base: Path, **changes: object) -> Path:
     return path
 
 
-def test_a_pattern_that_never_ends_is_not_matched(sound: Path, tmp_path: Path) -> None:
+def test_a_slow_pattern_is_never_matched(sound: Path, tmp_path: Path) -> None:
     pytest.importorskip("peft")
     pattern = "(.*)*(.*)*(.*)*X"
     plain = read_model(adapter(tmp_path / "plain", sound)).state_dict()
@@ -215,7 +215,7 @@ def test_a_pattern_that_never_ends_is_not_matched(sound: Path, tmp_path: Path) -
         {"lora_alpha": float("nan")},
     ],
 )
-def test_adapters_that_ask_for_too_much(sound: Path, tmp_path: Path, changes: dict[str, object]) -> None:
+def test_adapters_with_excessive_sizes_are_refused(sound: Path, tmp_path: Path, changes: dict[str, object]) -> None:
     assert held(adapter(tmp_path / "a", sound, **changes))
 
 
@@ -245,12 +245,12 @@ def test_every_field_of_an_adapter(sound: Path, tmp_path: Path, field: str, monk
         "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
     ],
 )
-def test_a_template_that_never_ends(source: str) -> None:
+def test_an_endless_template_is_refused(source: str) -> None:
     with pytest.raises(BadData, match="cannot render this prompt"):
         find_template("chat", trained(source))("7*5=")
 
 
-def test_a_worker_serves_until_a_template_ends_it() -> None:
+def test_a_worker_serves_until_a_template_exceeds_its_limits() -> None:
     renderer = Renderer()
     try:
         assert renderer.render("{{ a }}", {"a": "\x1b\ud800日"}) == "\x1b\ud800日"
@@ -265,7 +265,7 @@ def test_a_worker_serves_until_a_template_ends_it() -> None:
         renderer.close()
 
 
-def test_a_template_that_writes_what_the_tokenizer_lacks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_template_with_unknown_characters_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = shutil.copytree(find_model("calculator"), tmp_path / "m")
     change(path, "tokenizer_config.json", chat_template="say: {{ messages[0].content }}")
     assert main(["sample", str(path), "7*5=", "--template", "chat"]) == 3
@@ -273,7 +273,7 @@ def test_a_template_that_writes_what_the_tokenizer_lacks(tmp_path: Path, capsys:
 
 
 @pytest.mark.parametrize("content", [b"[" * 100_000, b'{"a":' * 100_000, b"[]", b"\xff"])
-def test_a_configuration_of_the_tokenizer_that_is_none(tmp_path: Path, content: bytes) -> None:
+def test_an_invalid_tokenizer_configuration_is_refused(tmp_path: Path, content: bytes) -> None:
     path = directory(tmp_path)
     (path / "tokenizer_config.json").write_bytes(content)
     with pytest.raises(BadData, match=r"tokenizer_config\.json"):

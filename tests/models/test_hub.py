@@ -1,4 +1,4 @@
-"""Models by their names on the hub: a small hub on this machine, its cache, and every way in which it may refuse."""
+"""Models on the hub: a local test hub, its cache, and every kind of failure."""
 
 import errno
 import hashlib
@@ -36,7 +36,7 @@ for name in sys.argv[1:]:
 
 
 class Hub(ThreadingHTTPServer):
-    """As much of a hub as a client asks for: `tiny/model` with one commit, `tiny/gated`, and nothing else."""
+    """A minimal hub: `tiny/model` with one commit, `tiny/gated`, and nothing else."""
 
     daemon_threads = True
 
@@ -102,20 +102,20 @@ def hub(tmp_path: Path) -> Iterator[Hub]:
 
 
 def settings(cache: Path, endpoint: str, *, offline: bool = False) -> dict[str, str]:
-    """The environment of a process that knows this hub only."""
+    """Environment variables of a process that uses this hub."""
     ours = {"HF_HOME": str(cache), "HF_ENDPOINT": endpoint, "HF_HUB_OFFLINE": str(int(offline)), "HF_TOKEN": ""}
     return {**os.environ, **ours, "HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
 
 
 def asked(cache: Path, endpoint: str, *names: str, offline: bool = False) -> list[dict[str, str]]:
-    """What a process of its own, with this cache, finds under each name."""
+    """The result of `find_model` for each name, in a new process with this cache."""
     words, env = [sys.executable, "-c", ASK, *names], settings(cache, endpoint, offline=offline)
     done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_a_model_is_fetched_once_and_then_there_without_a_hub(hub: Hub, tmp_path: Path) -> None:
+def test_a_model_is_fetched_once_and_then_found_in_the_cache(hub: Hub, tmp_path: Path) -> None:
     cache, endpoint = tmp_path / "cache", f"http://127.0.0.1:{hub.server_port}"
     names = ("tiny/model", f"tiny/model@{COMMIT}", "tiny/gated", "tiny/modle", "tiny/model@nowhere")
     found, pinned, gated, misspelt, lost = asked(cache, endpoint, *names)
@@ -153,26 +153,26 @@ def test_check_fetches_no_weights(hub: Hub, tmp_path: Path) -> None:
     assert found["vocabulary"] == 40 and any("model.safetensors" in line for line in hub.asked)
 
 
-def test_a_directory_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_local_directory_takes_precedence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     made = directory(Path("tiny/model"))
     assert find_model("tiny/model") == made and base_name("tiny/model") == str(made.resolve())
     assert commit_of("tiny/model") == commit_of("calculator") == commit_of(made.resolve()) == ""
 
 
-def test_offline_as_these_tests_are() -> None:
+def test_an_offline_hub_is_reported() -> None:
     fetch.cache_clear()
     with pytest.raises(MissingRequirement, match="neither a directory nor in the cache") as error:
         find_model("nobody/nothing")
     assert "hf download nobody/nothing" in error.value.fix
 
 
-def test_a_full_disk_is_no_lost_network() -> None:
+def test_a_full_disk_is_reported_as_such() -> None:
     error = fetch_error("a/b", "", OSError(errno.ENOSPC, "No space left on device"))
     assert isinstance(error, Storage) and "HF_HOME" in error.fix
 
 
-def test_what_could_be_a_name() -> None:
+def test_the_form_of_hub_names() -> None:
     for name in ("Qwen/Qwen2.5-0.5B", "a/b@main", "a/b@refs/pr/1", "runs/x-20260131-120000"):
         assert is_hub_name(name)
     for name in ("calculator", "/a/b", "./a/b", "../b", "a/b/c", "a/.b", "a/", "a b/c", "a/b@", "a/b\n"):

@@ -1,4 +1,4 @@
-"""Keyed random numbers: known answers, and that a number depends on nothing but its key and place."""
+"""Keyed random numbers: known answers, and numbers that depend on key and counter only."""
 
 import numpy as np
 import pytest

@@ -67,7 +67,7 @@ def test_a_fresh_adapter_says_nothing_and_its_seed_is_all_that_it_depends_on(tmp
 
 
 @pytest.mark.parametrize("family", ("qwen2", "qwen3", "llama", "mistral"))
-def test_peft_finds_the_same_model_in_what_we_write(family: str, tmp_path: Path) -> None:
+def test_peft_loads_the_adapters_that_we_write(family: str, tmp_path: Path) -> None:
     model, base, path = adapter(tmp_path, family)
     theirs = peft.PeftModel.from_pretrained(load(base), path)
     assert close(logits(model, PROMPT), their_logits(theirs, PROMPT), 2e-5)
@@ -77,7 +77,7 @@ def test_peft_finds_the_same_model_in_what_we_write(family: str, tmp_path: Path)
     assert read_tokenizer(path) == read_tokenizer(base)
 
 
-def test_we_find_the_same_model_in_what_peft_writes(tmp_path: Path) -> None:
+def test_we_load_the_adapters_that_peft_writes(tmp_path: Path) -> None:
     base = directory(tmp_path / "base")
     settings = peft.LoraConfig(r=2, lora_alpha=5, target_modules="all-linear", use_rslora=True, task_type="CAUSAL_LM")
     theirs = peft.get_peft_model(load(base), settings)
@@ -95,7 +95,7 @@ def test_equal_adapters_are_equal_files(tmp_path: Path) -> None:
     assert json.loads((again / "adapter_config.json").read_text())["target_modules"] == sorted(LORA.targets)
 
 
-def test_merged_it_is_a_plain_model_that_says_the_same(tmp_path: Path) -> None:
+def test_a_merged_adapter_gives_a_plain_model_with_the_same_logits(tmp_path: Path) -> None:
     model, _, path = adapter(tmp_path)
     plain = read_model(path)
     merge(plain)
@@ -105,7 +105,7 @@ def test_merged_it_is_a_plain_model_that_says_the_same(tmp_path: Path) -> None:
     assert close(logits(plain, PROMPT), logits(model, PROMPT), 2e-5)
 
 
-def test_in_half_precision_the_adapter_is_too(tmp_path: Path) -> None:
+def test_the_adapter_has_the_dtype_of_its_base(tmp_path: Path) -> None:
     _, _, path = adapter(tmp_path)
     assert {w.dtype for w in read_model(path, dtype=torch.bfloat16).parameters()} == {torch.bfloat16}
 
@@ -120,13 +120,13 @@ def test_in_half_precision_the_adapter_is_too(tmp_path: Path) -> None:
         (("embed_tokens",), "'embed_tokens' is the head or the embedding", "leave it out"),
     ],
 )
-def test_targets_that_are_none(targets: tuple[str, ...], told: str, fix: str, tmp_path: Path) -> None:
+def test_unknown_targets_are_refused(targets: tuple[str, ...], told: str, fix: str, tmp_path: Path) -> None:
     with pytest.raises(Usage) as error:
         attach(read_model(directory(tmp_path)), Lora(targets=targets), seed=0)
     assert told in error.value.what and fix in error.value.fix
 
 
-def test_a_name_may_say_which_layer(tmp_path: Path) -> None:
+def test_a_target_may_name_one_layer(tmp_path: Path) -> None:
     model = read_model(directory(tmp_path))
     attach(model, Lora(rank=1, targets=("layers.1.self_attn.q_proj",)), seed=0)
     assert [name for name, w in model.named_parameters() if w.requires_grad] == [
@@ -134,7 +134,7 @@ def test_a_name_may_say_which_layer(tmp_path: Path) -> None:
     ]
 
 
-def test_directories_that_hold_no_adapter_for_their_base(tmp_path: Path) -> None:
+def test_adapters_that_do_not_fit_their_base_are_refused(tmp_path: Path) -> None:
     _, _, path = adapter(tmp_path)
     config = json.loads((path / "adapter_config.json").read_text())
     tensors = load_file(path / "adapter_model.safetensors")
@@ -176,7 +176,7 @@ def test_an_adapter_for_the_head_is_refused(tmp_path: Path) -> None:
         read_model(tmp_path / "theirs")
 
 
-def test_files_that_are_damaged_or_pickles(tmp_path: Path) -> None:
+def test_damaged_adapter_files_and_pickles_are_refused(tmp_path: Path) -> None:
     _, _, path = adapter(tmp_path)
     weights = path / "adapter_model.safetensors"
     weights.write_bytes(weights.read_bytes()[:50])

@@ -1,4 +1,4 @@
-"""The norm against its formula, forward and back."""
+"""RMSNorm against its formula, forward and backward."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ def world(dtype: torch.dtype) -> tuple[Norm, Tensor]:
     return norm, torch.randn(3, 2, 7, generator=draw, dtype=torch.float64).to(dtype).requires_grad_()
 
 
-def test_its_gradient_is_its_slope() -> None:
+def test_the_gradient_equals_finite_differences() -> None:
     norm, x = world(torch.float64)
     assert torch.autograd.gradcheck(
         lambda x, w: torch.func.functional_call(norm, {"weight": w}, (x,)), (x, norm.weight)
@@ -25,7 +25,7 @@ def test_its_gradient_is_its_slope() -> None:
 @pytest.mark.parametrize(
     ("dtype", "tolerance"), [(torch.float64, 1e-13), (torch.float32, 1e-5), (torch.bfloat16, 2e-2)]
 )
-def test_equals_its_formula_made_of_single_operations(dtype: torch.dtype, tolerance: float) -> None:
+def test_the_norm_equals_its_formula(dtype: torch.dtype, tolerance: float) -> None:
     norm, x = world(dtype)
     y = norm(x)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""The experts of one forward: written down as they are, followed where they are given, with weights that learn."""
+"""Routes of one forward: recorded, replayed, and with gradients for the routers."""
 
 import copy
 from pathlib import Path
@@ -27,8 +27,8 @@ def read(model: TransformersModel, routes: Routes | None = None) -> torch.Tensor
 def elsewhere(experts: Experts, seed: int = 5) -> torch.Tensor:
     """Experts for every token, distinct within a router and drawn at random."""
     draws = torch.Generator().manual_seed(seed)
-    law = torch.rand(len(TEXT.tokens), experts.routers, experts.count, generator=draws)
-    return law.topk(experts.each).indices.to(torch.int16)
+    scores = torch.rand(len(TEXT.tokens), experts.routers, experts.count, generator=draws)
+    return scores.topk(experts.each).indices.to(torch.int16)
 
 
 def written(model: TransformersModel) -> Routes:
@@ -37,17 +37,17 @@ def written(model: TransformersModel) -> Routes:
     return routes
 
 
-def test_its_own_choice_changes_nothing_to_the_bit(model: TransformersModel) -> None:
+def test_replaying_a_models_own_choice_changes_no_bit(model: TransformersModel) -> None:
     experts = Experts(routers=2, each=2, count=8)
     assert model.experts == experts
     own = written(model).ids
-    assert len({tuple(ids.tolist()) for ids in own.flatten(0, 1)}) > 10  # it has a choice, and makes it
+    assert len({tuple(ids.tolist()) for ids in own.flatten(0, 1)}) > 10  # the routers choose many different pairs
     again = Routes(experts, own, replay=True)
     assert torch.equal(read(model, again), read(model)) and torch.equal(again.ids, own)
 
 
 @pytest.mark.parametrize("normalised", [True, False])
-def test_the_weights_of_given_experts_are_the_softmax_at_them(tmp_path: Path, normalised: bool) -> None:
+def test_the_weights_of_replayed_experts_are_their_softmax(tmp_path: Path, normalised: bool) -> None:
     it = mixture(tmp_path, norm_topk_prob=normalised)
     assert it.experts is not None
     said: list[tuple[torch.Tensor, ...]] = []
@@ -65,7 +65,7 @@ def test_the_weights_of_given_experts_are_the_softmax_at_them(tmp_path: Path, no
         assert torch.allclose(expected.gather(1, chosen), weights.double(), rtol=0, atol=1e-6)
 
 
-def test_routers_learn_while_they_are_told(model: TransformersModel) -> None:
+def test_routers_get_gradients_under_replay(model: TransformersModel) -> None:
     assert model.experts is not None
     read(model, Routes(model.experts, elsewhere(model.experts), replay=True)).pow(2).sum().backward()
     slopes = [router.weight.grad for router in routers(model)]
@@ -73,7 +73,7 @@ def test_routers_learn_while_they_are_told(model: TransformersModel) -> None:
     model.zero_grad()
 
 
-def test_told_twice_is_told_once(model: TransformersModel) -> None:
+def test_replaying_a_replay_gives_the_same_routes(model: TransformersModel) -> None:
     assert model.experts is not None
     first = Routes(model.experts, elsewhere(model.experts), replay=True)
     once = read(model, first)
@@ -82,17 +82,17 @@ def test_told_twice_is_told_once(model: TransformersModel) -> None:
     assert torch.equal(read(model, second), once) and not torch.allclose(once, read(model))
 
 
-def test_tokens_that_nobody_wrote_down_go_where_they_would(model: TransformersModel) -> None:
+def test_tokens_without_a_record_follow_their_router(model: TransformersModel) -> None:
     assert model.experts is not None
     own, given = written(model).ids, elsewhere(model.experts)
     given[:20] = -1
     routes = Routes(model.experts, given, replay=True)
     hidden = read(model, routes)
     assert torch.equal(routes.ids[:20], own[:20]) and torch.equal(routes.ids[20:], given[20:])
-    assert torch.equal(hidden[:20], read(model)[:20])  # the prompt sees nothing of its answers
+    assert torch.equal(hidden[:20], read(model)[:20])  # the prompt does not attend to its answers
 
 
-def test_layers_forwarded_again_are_told_again(model: TransformersModel) -> None:
+def test_recomputed_layers_replay_again(model: TransformersModel) -> None:
     assert model.experts is not None
     slopes = []
     for recompute in (False, True):
@@ -106,8 +106,8 @@ def test_layers_forwarded_again_are_told_again(model: TransformersModel) -> None
     assert all(a is not None and torch.equal(a, b) for a, b in zip(*slopes) if b is not None)
 
 
-def test_a_copy_hears_for_itself(model: TransformersModel) -> None:
-    """The reference is a copy; what it is told is not told to the policy."""
+def test_a_copied_model_has_independent_hooks(model: TransformersModel) -> None:
+    """The reference is a copy; its routes do not reach the policy."""
     assert model.experts is not None
     twin = copy.deepcopy(model)
     routes = Routes(model.experts)
@@ -118,7 +118,7 @@ def test_a_copy_hears_for_itself(model: TransformersModel) -> None:
     assert not torch.equal(written(twin).ids, written(model).ids)
 
 
-def test_lines_of_bytes() -> None:
+def test_routes_are_encoded_as_bytes() -> None:
     experts = Experts(routers=2, each=3, count=300)
     ids = torch.randint(0, 300, (5, 2, 3), generator=torch.Generator().manual_seed(0)).to(torch.int16)
     lines = experts.encode(ids)
@@ -140,8 +140,8 @@ def test_models_without_experts(tmp_path: Path) -> None:
     assert experts_of(outline(tmp_path / "native")) is None and experts_of(outline(tmp_path / "dense")) is None
 
 
-def test_routers_of_another_kind_are_not_told(tmp_path: Path) -> None:
-    """Whose weights are a sigmoid, say: what they would be for other experts is not known."""
+def test_routers_of_another_kind_have_no_hooks(tmp_path: Path) -> None:
+    """Such as sigmoid routers: the weights of other experts cannot be derived."""
     it = mixture(tmp_path)
     for router in routers(it):
         router.forward = lambda x, r=router: (x @ r.weight.T, (x @ r.weight.T)[:, :2].sigmoid(), x[:, :2].long() * 0)

@@ -37,7 +37,7 @@ def configuration(family: str, **changes: object) -> transformers.PretrainedConf
 
 
 def theirs(path: Path, family: str, **changes: object) -> nn.Module:
-    """A random model of transformers, saved where ours shall read it; biases and norms not left at 0 and 1."""
+    """Save a random model of transformers with random biases and norms."""
     torch.manual_seed(1)
     model = transformers.AutoModelForCausalLM.from_config(configuration(family, **changes)).eval()
     with torch.no_grad():
@@ -63,7 +63,7 @@ def their_logits(model: nn.Module, ids: tuple[int, ...]) -> Tensor:
 
 
 def close(ours: Tensor, other: Tensor, most: float) -> bool:
-    assert other.std() > 0.1  # a model that says nothing would agree with anything
+    assert other.std() > 0.1  # constant logits would prove nothing
     return bool((ours - other).abs().max() <= most)
 
 
@@ -123,7 +123,7 @@ def test_greedy_answers_equal_transformers(tmp_path: Path, family: str) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("tied", [False, True])
-def test_what_we_write_transformers_loads(tmp_path: Path, family: str, tied: bool) -> None:
+def test_transformers_loads_what_we_write(tmp_path: Path, family: str, tied: bool) -> None:
     ours = read_model(directory(tmp_path, family, tied=tied))
     model, notes = transformers.AutoModelForCausalLM.from_pretrained(
         tmp_path, output_loading_info=True, local_files_only=True

@@ -1,4 +1,4 @@
-"""Adapters beside models of transformers: what peft makes of ours and we of theirs, gradients, merging, refusals."""
+"""Adapters on models of transformers: exchange with peft, gradients, merging, errors."""
 
 import json
 from pathlib import Path
@@ -35,7 +35,7 @@ def base(home: Path, name: str) -> Path:
 
 
 def adapter(home: Path, name: str, dtype: torch.dtype = torch.float32) -> tuple[TransformersModel, Path, Path]:
-    """A random model that wears a taught adapter, its directory, and the adapter's."""
+    """A random model with a non-zero adapter, its directory, and the adapter's directory."""
     path = base(home, name)
     model = read_model(path, dtype=dtype)
     assert isinstance(model, TransformersModel)
@@ -51,8 +51,8 @@ def said(model: nn.Module, batch: Batch) -> Tensor:
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_peft_finds_the_same_model_in_what_we_write(name: str, tmp_path: Path) -> None:
-    """Log-probs, and the gradient of every matrix, beside peft's own on the plain forward."""
+def test_peft_loads_the_adapters_that_we_write(name: str, tmp_path: Path) -> None:
+    """Log-probs and every gradient equal those of peft on the plain forward."""
     model, path, home = adapter(tmp_path, name, torch.float64)
     batch, wrapped = written(), peft.PeftModel.from_pretrained(load(path, torch.float64), home, is_trainable=True)
     expected, by = plainly(wrapped.eval(), batch)
@@ -60,7 +60,7 @@ def test_peft_finds_the_same_model_in_what_we_write(name: str, tmp_path: Path) -
     weighed(logp).backward()
     own = {f"base_model.model.{n.removeprefix('causal.')}": w.grad for n, w in model.named_parameters()}
     slopes = {name: slope for name, slope in own.items() if slope is not None}
-    assert slopes and all("lora_" in name for name in slopes)  # nothing but the adapter has a gradient
+    assert slopes and all("lora_" in name for name in slopes)  # only the adapter has a gradient
     assert torch.allclose(logp, expected, rtol=0, atol=2e-5)
     assert (logp - said(read_model(path, dtype=torch.float64), batch)).abs().max() > 0.1
     for name, slope in slopes.items():
@@ -68,7 +68,7 @@ def test_peft_finds_the_same_model_in_what_we_write(name: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_read_again_and_merged_it_says_the_same(name: str, tmp_path: Path) -> None:
+def test_a_merged_adapter_gives_the_same_log_probs(name: str, tmp_path: Path) -> None:
     model, path, home = adapter(tmp_path, name)
     batch, again = written(), read_model(home)
     expected = said(model, batch)
@@ -81,7 +81,7 @@ def test_read_again_and_merged_it_says_the_same(name: str, tmp_path: Path) -> No
     assert torch.allclose(plainly(load(tmp_path / "merged"), batch)[0], expected, rtol=0, atol=2e-5)
 
 
-def test_a_fresh_one_says_nothing_and_its_seed_is_all_that_it_depends_on(tmp_path: Path) -> None:
+def test_a_fresh_adapter_changes_nothing_and_depends_on_its_seed_only(tmp_path: Path) -> None:
     path, batch = base(tmp_path, "gpt2"), written()
     models = [read_model(path) for _ in range(3)]
     for model, seed in zip(models, (0, 0, 1)):
@@ -92,7 +92,7 @@ def test_a_fresh_one_says_nothing_and_its_seed_is_all_that_it_depends_on(tmp_pat
     assert torch.equal(said(models[0], batch), said(read_model(path), batch))
 
 
-def test_we_find_the_same_model_in_what_peft_writes(tmp_path: Path) -> None:
+def test_we_load_the_adapters_that_peft_writes(tmp_path: Path) -> None:
     path, batch = base(tmp_path, "gpt2"), written()
     wrapped = peft.get_peft_model(load(path), peft.LoraConfig(r=2, target_modules="all-linear", task_type="CAUSAL_LM"))
     taught(wrapped)
@@ -112,14 +112,14 @@ def test_we_find_the_same_model_in_what_peft_writes(tmp_path: Path) -> None:
         ("deepseek", ("gate_proj", "up_proj", "down_proj"), "the experts of a mixture", "q_a_proj, q_b_proj"),
     ],
 )
-def test_targets_that_are_none(name: str, targets: tuple[str, ...], told: str, fix: str, tmp_path: Path) -> None:
-    """Known from the configuration alone, before weights are read."""
+def test_unknown_targets_are_refused(name: str, targets: tuple[str, ...], told: str, fix: str, tmp_path: Path) -> None:
+    """Detected from the configuration, before weights are read."""
     with pytest.raises(Usage) as error:
         check_targets(outline(base(tmp_path, name)), Lora(targets=targets))
     assert told in str(error.value) and fix in error.value.fix
 
 
-def test_a_name_that_some_other_kind_of_layer_bears_too(tmp_path: Path) -> None:
+def test_a_target_name_shared_with_another_kind_of_layer_is_refused(tmp_path: Path) -> None:
     odd = nn.ModuleDict({"a": nn.ModuleDict({"x": nn.Linear(2, 2)}), "b": nn.ModuleDict({"x": nn.LayerNorm(2)})})
     with pytest.raises(Usage, match="no linear layer is called 'x'"):
         check_targets(odd, Lora(targets=("x",)))
@@ -127,7 +127,7 @@ def test_a_name_that_some_other_kind_of_layer_bears_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("targets", (["gate_proj", "up_proj", "down_proj"], "all-linear"))
-def test_adapters_beside_experts_are_refused(targets: object, tmp_path: Path) -> None:
+def test_adapters_on_experts_are_refused(targets: object, tmp_path: Path) -> None:
     settings = peft.LoraConfig(r=2, target_modules=targets, task_type="CAUSAL_LM")
     theirs = peft.get_peft_model(load(base(tmp_path, "qwen3 moe")), settings)
     theirs.save_pretrained(tmp_path / "theirs")
@@ -136,6 +136,6 @@ def test_adapters_beside_experts_are_refused(targets: object, tmp_path: Path) ->
     assert "target_parameters" in error.value.evidence and "merge" in error.value.fix
     config = tmp_path / "theirs" / "adapter_config.json"
     named = {"target_modules": ["gate_proj", "up_proj", "down_proj"], "target_parameters": None}
-    config.write_text(json.dumps(json.loads(config.read_text()) | named))  # as it was named when experts were layers
+    config.write_text(json.dumps(json.loads(config.read_text()) | named))  # the old name, from when experts were layers
     with pytest.raises(BadData, match="is not a plain LoRA"):
         read_model(tmp_path / "theirs")

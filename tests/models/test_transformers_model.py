@@ -1,4 +1,4 @@
-"""Models of transformers as backbones: what they say packed is what they say alone, by themselves."""
+"""Models of transformers as backbones: packed logits equal separate ones."""
 
 import copy
 import json
@@ -96,7 +96,7 @@ def test_greedy_answers_equal_generate(case: tuple[Path, Any]) -> None:
     assert len(set(sum(answers, ()))) > 1
 
 
-def test_what_we_write_transformers_reads(case: tuple[Path, Any], tmp_path: Path) -> None:
+def test_transformers_loads_the_directories_that_we_write(case: tuple[Path, Any], tmp_path: Path) -> None:
     path, model = case
     write_model(read_model(path), tmp_path / "again", tokenizer=characters())
     with torch.no_grad():
@@ -106,7 +106,7 @@ def test_what_we_write_transformers_reads(case: tuple[Path, Any], tmp_path: Path
     assert json.loads((tmp_path / "again" / "generation_config.json").read_text())["eos_token_id"] == [0]
 
 
-def test_layers_forwarded_again_give_equal_gradients(tmp_path: Path) -> None:
+def test_recomputed_layers_give_equal_gradients(tmp_path: Path) -> None:
     made(tmp_path, *CASES["gpt2"][:1], **CASES["gpt2"][1])
     model = read_model(tmp_path, dtype=torch.float64)
     kept = ours(model, written())[1]
@@ -115,16 +115,16 @@ def test_layers_forwarded_again_give_equal_gradients(tmp_path: Path) -> None:
     calls: list[int] = []
     model.causal.transformer.h[0].mlp.register_forward_pre_hook(lambda *_: calls.append(1))  # pyright: ignore
     again = ours(model, written())[1]
-    assert len(calls) == 2  # there, and on the way back
+    assert len(calls) == 2  # in forward and again in backward
     assert model.recompute and all(torch.equal(kept[name], g) for name, g in again.items())
-    reference = copy.deepcopy(model)  # a reference is a copy that later steps leave alone
+    reference = copy.deepcopy(model)  # a reference is a copy that later steps do not change
     with torch.no_grad():
         next(model.parameters()).add_(1)
     assert not torch.equal(ours(reference, written())[0], ours(model, written())[0])
     assert all(torch.equal(kept[name], g) for name, g in ours(reference, written())[1].items())
 
 
-def test_padding_may_stand_where_no_position_is(tmp_path: Path) -> None:
+def test_padding_beyond_the_last_position_is_allowed(tmp_path: Path) -> None:
     """Contexts are padded to a multiple of 16; learned positions end at 250."""
     made(tmp_path, *CASES["gpt2"][:1], **CASES["gpt2"][1], max_position_embeddings=250)
     assert read_shape(tmp_path).positions == 250
@@ -141,7 +141,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_models_whose_tokens_meet_elsewhere_are_refused(tmp_path: Path, name: str) -> None:
+def test_models_that_mix_tokens_outside_attention_are_refused(tmp_path: Path, name: str) -> None:
     kind, changes, why = REFUSED[name]
     made(tmp_path, kind, **changes)
     with pytest.raises(BadData) as refusal:
@@ -149,7 +149,7 @@ def test_models_whose_tokens_meet_elsewhere_are_refused(tmp_path: Path, name: st
     assert re.search(why, refusal.value.evidence) and refusal.value.fix
 
 
-def test_directories_that_do_not_hold_what_they_say(tmp_path: Path) -> None:
+def test_directories_with_other_tensors_than_described_are_refused(tmp_path: Path) -> None:
     made(tmp_path, *CASES["gpt2"][:1], **CASES["gpt2"][1])
     file = tmp_path / "model.safetensors"
     weights, whole = load_file(file), file.read_bytes()
@@ -168,14 +168,14 @@ def test_directories_that_do_not_hold_what_they_say(tmp_path: Path) -> None:
         read_model(tmp_path)
 
 
-def test_other_rope_types_are_for_transformers_to_refuse(tmp_path: Path) -> None:
+def test_unknown_rope_types_are_refused_by_transformers(tmp_path: Path) -> None:
     change(directory(tmp_path), rope_scaling={"rope_type": "banana"})
     with pytest.raises(BadData, match="cannot be read by transformers") as refusal:
         read_model(tmp_path)
     assert "banana" in refusal.value.evidence
 
 
-def test_a_model_without_checkpointing_says_so(tmp_path: Path) -> None:
+def test_recompute_is_refused_without_gradient_checkpointing(tmp_path: Path) -> None:
     made(tmp_path, *CASES["gpt2"][:1], **CASES["gpt2"][1])
     model = read_model(tmp_path)
     assert isinstance(model, TransformersModel)
@@ -184,7 +184,7 @@ def test_a_model_without_checkpointing_says_so(tmp_path: Path) -> None:
         model.recompute = True
 
 
-def test_modules_that_are_not_ours_are_not_compiled(tmp_path: Path) -> None:
+def test_modules_of_transformers_are_not_compiled(tmp_path: Path) -> None:
     made(tmp_path, *CASES["gpt2"][:1], **CASES["gpt2"][1])
     model = read_model(tmp_path)
     model.compiled = False

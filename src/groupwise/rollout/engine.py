@@ -36,9 +36,7 @@ class NativeEngine:
     ) -> None:  # fmt: skip
         self.version = 0
         self._decoder, self._cache_tokens, self._max_rows = decoder, cache_tokens, rows
-        self._model = (
-            decoder if experts else with_blocked_weights(decoder)
-        )  # hooks record routes
+        self._model = decoder if experts else with_blocked_weights(decoder)  # hooks record routes
         self._experts = experts
         self._rows = Rows(self._model, tokenizer, seed=seed, rows=rows, cache_tokens=cache_tokens, experts=experts)
         self._prefixes = PrefixCache()

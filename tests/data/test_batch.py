@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from groupwise.data import Batch, Segments
+from groupwise.data import Batch, Logp, Outcome, Segments, Usage, VerdictPart, pack, rollout_of
 from tests.laws.batches import step_of
 
 UNITS = {f.name: f.metadata["per"] for f in fields(Batch)}
@@ -68,3 +68,26 @@ def test_to_moves_every_tensor() -> None:
     assert (
         sum(devices(getattr(moved, name)) == {"meta"} for name in UNITS) == len(UNITS) - 3
     )  # samples, keys and routes
+
+
+def test_a_verdict_part_is_a_column_and_has_marks_the_verdicts_with_it() -> None:
+    given, without = rollout_of([1.0, 0.0], parts={"style": [0.5, 0.0]}), rollout_of([1.0])
+    b = pack([given, without])
+    style = VerdictPart("style")
+    assert b[style].tolist() == [0.5, 0.0, 0.0]
+    assert b.has(style).tolist() == [True, True, False]
+    assert b.take([2, 0])[style].tolist() == [0.0, 0.5] and b.take([2, 0]).has(style).tolist() == [False, True]
+
+
+def test_a_verdict_part_that_no_verdict_has_is_refused_unless_nothing_was_graded() -> None:
+    b = pack([rollout_of([1.0, 0.0], parts={"style": [0.5, 0.0]})])
+    with pytest.raises(Usage, match="no verdict has the part 'stile'") as error:
+        b[VerdictPart("stile")]
+    assert "style" in error.value.evidence
+    outcomes = torch.tensor([Outcome.malformed, Outcome.unverifiable])
+    assert b.having(outcome=outcomes)[VerdictPart("stile")].tolist() == [0.0, 0.0]
+
+
+def test_the_log_prob_of_the_policy_is_the_old_one() -> None:
+    b = step_of([[2, 3]])
+    assert b[Logp("policy")] is b.logp_old

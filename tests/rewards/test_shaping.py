@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from groupwise.data import Batch, Finish, Logp, Usage, needs, pack, rollout_of
-from groupwise.rewards import Correctness, KLInReward, Overlong, TruncatedIs
+from groupwise.data import Batch, Finish, Logp, Usage, VerdictPart, needs, pack, rollout_of
+from groupwise.rewards import AddPart, Correctness, KLInReward, Overlong, TruncatedIs
 from tests.laws.batches import step_of
 
 
@@ -73,3 +73,11 @@ def test_rewards_stay_float64() -> None:
     half = b.having(logp_old=b.logp_old.float(), measures={Logp("reference"): b[Logp("reference")].float()})
     for part in (Correctness(), Overlong(4), TruncatedIs(0.0), KLInReward(0.1)):
         assert part(half.reward, half).dtype == torch.float64
+
+
+def test_add_part_adds_the_weighted_part_and_declares_it() -> None:
+    b = pack([rollout_of([1.0, 0.0], parts={"format": [0.25, 1.0]}), rollout_of([1.0])])
+    assert needs(AddPart("format")) == frozenset({VerdictPart("format")})
+    assert AddPart("format", 2.0)(b.score, b).tolist() == [1.5, 2.0, 1.0]
+    with pytest.raises(Usage, match="no verdict has the part 'fromat'"):
+        AddPart("fromat")(b.score, b)

@@ -9,7 +9,18 @@ import torch
 from groupwise.config.recipe import Recipe
 from groupwise.config.text import at, read_with_problems
 from groupwise.config.user_code import Use
-from groupwise.data import BadData, Finish, GroupwiseError, Prompt, Task, Usage, Verifier, pack, rollout_of
+from groupwise.data import (
+    BadData,
+    Finish,
+    GroupwiseError,
+    Prompt,
+    Task,
+    Usage,
+    VerdictPart,
+    Verifier,
+    pack,
+    rollout_of,
+)
 from groupwise.learner import Routing, check_routing
 from groupwise.models import (
     Tokenizer,
@@ -78,14 +89,16 @@ def dry_run(recipe: Recipe) -> list[GroupwiseError]:
         return []
     n, budget = method.group_size, recipe.sampling.max_tokens
     scores = [float(i % 2 == 0) for i in range(n)]
-    rollouts = [rollout_of(scores, lengths=[min(budget, 1 + i % 3) for i in range(n)], limit=budget) for _ in range(2)]
+    lengths = [min(budget, 1 + i % 3) for i in range(n)]
+    parts = {m.name: [i / n for i in range(n)] for m in method.needs if isinstance(m, VerdictPart)}
+    rollouts = [rollout_of(scores, lengths=lengths, limit=budget, parts=parts) for _ in range(2)]
     batch = pack(rollouts)
     logp = -torch.linspace(0.1, 1.1, batch.tokens, dtype=torch.float64)
     batch = batch.having(
         finish=torch.where(torch.arange(len(batch)) == 1, Finish.length, batch.finish),
         # A single step has no old log-probs, unless a part declares that it needs them.
         logp_old=logp if OLD_LOGP in method.needs or method.proximal == "sampled" else None,
-        measures={measure: logp.clone() for measure in method.needs},
+        measures={measure: logp.clone() for measure in method.needs if not isinstance(measure, VerdictPart)},
         memory={name: memory.init() for name, memory in method.memory},
     )
     try:
@@ -102,6 +115,9 @@ def dry_run(recipe: Recipe) -> list[GroupwiseError]:
         loss.backward()
     except GroupwiseError as error:
         return [error]
+    except KeyError as error:
+        fix = f"if a verdict has this part: read batch[VerdictPart({error})], and declare it in needs"
+        return [_part_error("a part", f"KeyError: {error}", fix)]
     except Exception as error:  # a user's part may raise anything
         return [_part_error("a part", f"{type(error).__name__}: {error}")]
     gradient = step.logp.grad
@@ -110,8 +126,8 @@ def dry_run(recipe: Recipe) -> list[GroupwiseError]:
     return []
 
 
-def _part_error(part: str, what: str) -> Usage:
-    return Usage(f"recipe.method fails on a synthetic batch: {part}", evidence=what, fix="correct that part")
+def _part_error(part: str, what: str, fix: str = "correct that part") -> Usage:
+    return Usage(f"recipe.method fails on a synthetic batch: {part}", evidence=what, fix=fix)
 
 
 def check_model(recipe: Recipe, directory: Path, use: Use, *, weights: bool) -> None:

@@ -21,6 +21,7 @@ from groupwise.data.gap import gap_bound as gap_bound
 from groupwise.data.measures import Entropy as Entropy
 from groupwise.data.measures import Logp as Logp
 from groupwise.data.measures import Measure as Measure
+from groupwise.data.measures import VerdictPart as VerdictPart
 from groupwise.data.parts import couples as couples
 from groupwise.data.parts import name_of as name_of
 from groupwise.data.parts import needs as needs

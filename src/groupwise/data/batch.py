@@ -3,13 +3,15 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from groupwise.data.measures import Measure
+from groupwise.data.errors import Usage
+from groupwise.data.measures import Logp, Measure, VerdictPart
 from groupwise.data.sample import Ids, Outcome, Rollout, Sample
 from groupwise.data.segments import Segments
 
@@ -78,8 +80,32 @@ class Batch:
 
     memory: Memories = field(default_factory=dict, metadata=PER_RUN)
 
-    def __getitem__(self, measure: Measure) -> Float[Tensor, " n"]:
+    def __getitem__(self, measure: Measure) -> Float[Tensor, " n_or_s"]:
+        """The numbers of a measure: one per token, or one per sample for a `VerdictPart`.
+
+        Raises `Usage` for a part that no verdict has, unless no answer of the batch was graded.
+
+        >>> pack([rollout_of([1.0, 0.0], parts={"style": [0.5, 0.25]})])[VerdictPart("style")].tolist()
+        [0.5, 0.25]
+        """
+        if isinstance(measure, VerdictPart):
+            return self._verdict_part(measure.name)
+        if measure == Logp("policy"):
+            return self.logp_old
         return self.measures[measure]
+
+    def has(self, part: VerdictPart) -> Bool[Tensor, " s"]:
+        """Which samples' verdicts have the part: a part that is not given is not the same as 0."""
+        given = [s.verdict is not None and part.name in s.verdict.parts for s in self.samples]
+        return torch.tensor(given, dtype=torch.bool, device=self.score.device)
+
+    def _verdict_part(self, name: str) -> Float[Tensor, " s"]:
+        if name in self.parts:
+            return self.parts[name]
+        if bool(((self.outcome == Outcome.malformed) | (self.outcome == Outcome.unverifiable)).all()):
+            return torch.zeros_like(self.score)  # nothing was graded, so the name may still be right
+        evidence = f"their parts are {', '.join(self.parts)}" if self.parts else "they have no parts"
+        raise Usage(f"no verdict has the part {name!r}", evidence=evidence, fix="use a verifier that gives this part")
 
     def __len__(self) -> int:
         """The number of samples, including samples without a token."""
@@ -210,10 +236,16 @@ def key_of(rollout: Rollout, sample: Sample) -> Key:
     return rollout.draw.id, sample.stream
 
 
-def rollout_of(scores: Sequence[float], *, lengths: Sequence[int] | None = None, limit: int = 16) -> Rollout:
+def rollout_of(
+    scores: Sequence[float],
+    *,
+    lengths: Sequence[int] | None = None,
+    limit: int = 16,
+    parts: Mapping[str, Sequence[float]] = MappingProxyType({}),
+) -> Rollout:
     """A rollout with these scores and lengths, for examples and tests. Token ids and log-probs are arbitrary.
 
-    A score of 1 is correct, NaN is unverifiable, any other score is wrong.
+    A score of 1 is correct, NaN is unverifiable, any other score is wrong. `parts` are the parts of the verdicts.
     """
     from groupwise.data.sample import Draw, Finish, Prompt, Verdict
 
@@ -221,7 +253,8 @@ def rollout_of(scores: Sequence[float], *, lengths: Sequence[int] | None = None,
         outcome = Outcome.unverifiable if score != score else Outcome.correct if score == 1 else Outcome.wrong
         return Sample(
             context=(1, 2), stream=(i,), limit=limit, tokens=tuple(3 + (i + t) % 5 for t in range(n)), origin=(0,) * n,
-            logp=(-1.0,) * n, finish=Finish.stop, verdict=Verdict(outcome, None if score != score else score),
+            logp=(-1.0,) * n, finish=Finish.stop,
+            verdict=Verdict(outcome, None if score != score else score, {name: xs[i] for name, xs in parts.items()}),
         )  # fmt: skip
 
     lengths = [2] * len(scores) if lengths is None else lengths

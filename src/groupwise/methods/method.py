@@ -4,7 +4,20 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from groupwise.advantages import every_token
-from groupwise.data import Advantage, Credit, Curriculum, Filter, Logp, Mask, Measure, Memory, Shaping, Strategy, needs
+from groupwise.data import (
+    Advantage,
+    Credit,
+    Curriculum,
+    Filter,
+    Logp,
+    Mask,
+    Measure,
+    Memory,
+    Shaping,
+    Strategy,
+    VerdictPart,
+    needs,
+)
 from groupwise.learner import InitialPolicy, Routing
 from groupwise.methods.schedules import Schedule
 from groupwise.objective import Objective
@@ -63,6 +76,10 @@ class Method:
                 f"a part needs Logp({missing[0]!r}) and there is no such model\n"
                 f'set method.models = {{ {missing[0]} = "InitialPolicy" }}, or the part\'s coefficient to 0'
             )
+        early = [m for m in needs(self.filter) if not isinstance(m, VerdictPart)]
+        if early:
+            why = f"the filter needs {early[0]}, and a filter runs before the learner computes measures"
+            raise ValueError(f"{why}\na filter can need VerdictPart")
         if self.group_size == 1 and any(getattr(a, "compares", False) for a in self.advantage):
             why = "group_size is 1 and the advantage compares samples of a group: every advantage would be 0"
             raise ValueError(f"{why}\nuse 2 or more")
@@ -84,4 +101,4 @@ class Method:
     @property
     def needs(self) -> frozenset[Measure]:
         """The measures that the parts of the method read."""
-        return needs((*self.shaping, *self.advantage, self.credit, *self.mask, self.objective))
+        return needs((self.filter, *self.shaping, *self.advantage, self.credit, *self.mask, self.objective))

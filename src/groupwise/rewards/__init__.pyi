@@ -1,6 +1,7 @@
 # Made by tools/front_doors.py from the `__all__` of each file.
 from groupwise.rewards.filters import everything as everything
 from groupwise.rewards.filters import mixed_outcomes as mixed_outcomes
+from groupwise.rewards.shaping import AddPart as AddPart
 from groupwise.rewards.shaping import Correctness as Correctness
 from groupwise.rewards.shaping import KLInReward as KLInReward
 from groupwise.rewards.shaping import Overlong as Overlong

@@ -6,10 +6,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch, Finish, Logp, Measure, Usage
+from groupwise.data import Batch, Finish, Logp, Measure, Usage, VerdictPart
 
 SOCKET = "Shaping"
-__all__ = ["Correctness", "KLInReward", "Overlong", "TruncatedIs"]
+__all__ = ["AddPart", "Correctness", "KLInReward", "Overlong", "TruncatedIs"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +21,27 @@ class Correctness:
 
     def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
         return self.wrong + (self.right - self.wrong) * b.score
+
+
+@dataclass(frozen=True, slots=True)
+class AddPart:
+    """Adds `weight * part` of the verdicts to the reward, such as a format score; 0 for a verdict without the part.
+
+    >>> from groupwise.data import rollout_of, pack
+    >>> batch = pack([rollout_of([1.0, 0.0], parts={"format": [0.0, 1.0]})])
+    >>> AddPart("format", 0.5)(batch.score, batch).tolist()
+    [1.0, 0.5]
+    """
+
+    part: str
+    weight: float = 1.0
+
+    @property
+    def needs(self) -> frozenset[Measure]:
+        return frozenset({VerdictPart(self.part)})
+
+    def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
+        return reward + self.weight * b[VerdictPart(self.part)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Runs that train an adapter, from the command line, and what they refuse."""
+"""Tests of runs that train an adapter, from the command line, and of their errors."""
 
 import json
 from pathlib import Path
@@ -35,11 +35,11 @@ def accuracy(capsys: pytest.CaptureFixture[str]) -> list[str]:
     return [line for line in capsys.readouterr().out.splitlines() if line.startswith(("greedy", "avg@"))]
 
 
-def test_from_a_run_to_a_plain_model(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_adapter_run_merges_into_a_plain_model(capsys: pytest.CaptureFixture[str]) -> None:
     run = trained(*LORA)
-    told = json.loads((run / "run.json").read_text())
-    assert told["adapter"].startswith("2,176 trained weights, 205,056 frozen weights")
-    assert told["adapter"] in (run / "report.html").read_text()
+    output = json.loads((run / "run.json").read_text())
+    assert output["adapter"].startswith("2,176 trained weights, 205,056 frozen weights")
+    assert output["adapter"] in (run / "report.html").read_text()
     assert sorted(p.name for p in (run / "model").iterdir()) == ["adapter_config.json", "adapter_model.safetensors"]
     capsys.readouterr()
     assert main(["eval", str(run), "--samples", "1"]) == 0
@@ -56,7 +56,7 @@ def test_from_a_run_to_a_plain_model(capsys: pytest.CaptureFixture[str]) -> None
     assert main(["sample", str(run), "7*5+8="]) == 0
 
 
-def test_an_adapter_goes_on_being_trained() -> None:
+def test_training_continues_from_an_adapter() -> None:
     run = trained(*LORA)
     again = trained("--model", str(run / "model"), "--optimizer.lr", "0.002")
     first, second = (load_file(r / "model" / "adapter_model.safetensors") for r in (run, again))
@@ -66,7 +66,7 @@ def test_an_adapter_goes_on_being_trained() -> None:
     )
 
 
-def test_resume_wants_the_same_base(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_resume_refuses_another_base(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory(home / "base", vocabulary=40)
     (home / "problems.jsonl").write_text("".join(f'{{"prompt": "{a}+1=", "answer": "{a + 1}"}}\n' for a in range(9)))
     run = trained("--model", "base", "--task", "problems.jsonl", "--verifier", "exact", *LORA)
@@ -89,15 +89,15 @@ def test_what_cannot_be(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
         (["--lora.targets", "q_prj"], 2, "recipe.lora.targets: no linear layer is called 'q_prj'", "q_proj, k_proj"),
         (["--lora.targets", '["lm_head"]'], 2, "'lm_head' is the head", "leave it out"),
     ):
-        told = error_of(capsys, code, "train", *words)
-        assert what in told and fix in told, told
+        output = error_of(capsys, code, "train", *words)
+        assert what in output and fix in output, output
     Path("r.toml").write_text('method = "grpo"\n[lora]\ntargets = ["nope"]\n')
     assert main(["check", "r.toml"]) == 2 and "no linear layer is called 'nope'" in capsys.readouterr().out
     monkeypatch.setitem(__import__("sys").modules, "peft", None)
     assert "pip install 'groupwise[lora]'" in error_of(capsys, 4, "train", "--lora.rank", "2")
 
 
-def test_merge_refuses(capsys: pytest.CaptureFixture[str]) -> None:
+def test_merge_refuses_wrong_arguments(capsys: pytest.CaptureFixture[str]) -> None:
     run = trained(*LORA)
     Path("there").mkdir()
     for words, code, what in (
@@ -110,14 +110,14 @@ def test_merge_refuses(capsys: pytest.CaptureFixture[str]) -> None:
     assert not Path("out").exists()
 
 
-def test_an_adapter_is_no_place_for_another(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_adapter_cannot_get_an_adapter(capsys: pytest.CaptureFixture[str]) -> None:
     run = trained(*LORA)
     assert main(["train", "--model", str(run / "model"), "--lora.rank", "2"]) == 2
-    told = capsys.readouterr().err
-    assert "is itself an adapter" in told and "groupwise merge" in told
+    output = capsys.readouterr().err
+    assert "is itself an adapter" in output and "groupwise merge" in output
 
 
-def test_the_field_as_text() -> None:
+def test_lora_settings_read_back_from_text() -> None:
     plain = 'method = "grpo"\n'
     for more in ("[lora]\n", "[lora]\nrank = 4\ntargets = ['q_proj']\n", "", 'lora = "none"\n'):
         recipe = read_recipe(more + plain if more.startswith("lora =") else plain + more)

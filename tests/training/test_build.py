@@ -1,4 +1,4 @@
-"""What a recipe's machine decides, seen in whole runs."""
+"""Tests of the settings of a recipe's machine, in whole runs."""
 
 import subprocess
 import sys
@@ -18,21 +18,21 @@ from groupwise.training.build import build, prepare
 from tests.faults.small_runs import EVERY, left, lines, ran
 
 
-def test_layers_forwarded_again_change_no_bit_of_a_run(tmp_path: Path) -> None:
+def test_recompute_changes_no_bit_of_a_run(tmp_path: Path) -> None:
     plain, again = (left(ran(tmp_path / str(r), replace(EVERY, machine=Machine(recompute=r)))) for r in (False, True))
-    assert plain["state"].pop("recipe") != again["state"].pop("recipe")  # a checkpoint holds the text of its recipe
+    assert plain["state"].pop("recipe") != again["state"].pop("recipe")  # a checkpoint contains the text of its recipe
     assert plain == again
     assert build(replace(EVERY, machine=Machine(recompute=True)), Use()).model.model.recompute
 
 
 @pytest.mark.parametrize(("dtype", "bound"), [("float32", 1e-3), ("float64", 1e-3), ("bfloat16", 2.0)])
-def test_the_gap_that_rounding_explains_depends_on_the_dtype(dtype, bound) -> None:
+def test_the_bound_on_the_gap_depends_on_the_dtype(dtype, bound) -> None:
     recipe = replace(EVERY, machine=Machine(dtype=dtype))
     assert build(recipe, Use()).guards.max_gap == bound
     assert build(replace(recipe, engine=Native(max_gap=0.25)), Use()).guards.max_gap == 0.25
 
 
-def test_only_the_models_that_a_part_reads_are_built() -> None:
+def test_only_models_that_a_part_needs_are_built() -> None:
     method = EVERY.method
     off = replace(method, objective=replace(method.objective, penalties=(KL(0.0),)))
     rising = replace(off, schedules=(("objective.penalties.0.coefficient", Ramp(0.0, 0.1, 5)),))
@@ -40,7 +40,7 @@ def test_only_the_models_that_a_part_reads_are_built() -> None:
         assert list(build(replace(EVERY, method=it), Use()).learner.models) == names
 
 
-def test_a_machine_without_a_compiler_says_so_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_compiler_is_an_error_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(act: object, **how: object) -> object:
         def fails(x: torch.Tensor) -> torch.Tensor:
             raise RuntimeError("InvalidCxxCompiler: No working C++ compiler found\nmore")
@@ -55,13 +55,13 @@ def test_a_machine_without_a_compiler_says_so_before_the_run(monkeypatch: pytest
 
 
 @pytest.mark.slow  # half a minute of building kernels
-def test_compiled_runs_are_equal_and_near_the_plain_one(tmp_path: Path) -> None:
-    """In processes of their own: the checks of annotations that tests make cannot be compiled."""
+def test_compiled_runs_are_equal_and_close_to_the_plain_one(tmp_path: Path) -> None:
+    """Runs in separate processes, since torch cannot compile the annotation checks of the tests."""
     base = [sys.executable, "-m", "groupwise", "train", "--iterations", "3", "--evaluate.problems", "32"]
-    wanted = {"plain": [], "compiled": ["--machine.compile", "true"], "again": ["--machine.compile", "true"]}
-    for name, words in wanted.items():
+    flags = {"plain": [], "compiled": ["--machine.compile", "true"], "again": ["--machine.compile", "true"]}
+    for name, words in flags.items():
         subprocess.run([*base, "--out", str(tmp_path / name), *words], check=True, capture_output=True, timeout=300)
-    runs = [next((tmp_path / name).iterdir()) for name in wanted]
+    runs = [next((tmp_path / name).iterdir()) for name in flags]
     plain, compiled, again = map(lines, runs)
     assert compiled == again
     assert compiled[1]["entropy"] == pytest.approx(plain[1]["entropy"], rel=1e-4)

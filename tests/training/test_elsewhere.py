@@ -1,5 +1,5 @@
-"""A device that is not the processor's: nothing is computed from tensors of two devices, and the numbers are those of
-the processor, though neither engine nor learner has its fused ways there."""
+"""Tests on a simulated second device: no operation mixes devices, and the numbers equal those of the CPU, although
+engine and learner have no fused kernels there."""
 
 import shutil
 from dataclasses import replace
@@ -32,7 +32,7 @@ RUNS = {
 
 
 @pytest.mark.parametrize("recipe", RUNS.values(), ids=RUNS)
-def test_a_run_elsewhere_has_the_numbers_of_one_here(recipe, tmp_path: Path, monkeypatch) -> None:
+def test_a_run_on_another_device_has_the_same_metrics(recipe, tmp_path: Path, monkeypatch) -> None:
     here = lines(ran(tmp_path / "here", recipe))
     monkeypatch.setattr(placing, "prepare", lambda machine: AWAY)
     with elsewhere():
@@ -41,20 +41,20 @@ def test_a_run_elsewhere_has_the_numbers_of_one_here(recipe, tmp_path: Path, mon
     assert here[-1]["entropy"] > 0.05
 
 
-def test_a_run_elsewhere_goes_on_as_if_it_had_not_stopped(tmp_path: Path, monkeypatch) -> None:
+def test_a_resumed_run_on_another_device_equals_one_without_a_stop(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(placing, "prepare", lambda machine: AWAY)
     with elsewhere():
         whole = ran(tmp_path / "whole", EVERY)
         again = Path(shutil.copytree(whole, tmp_path / "again"))
         shutil.rmtree(again / "model")
         shutil.rmtree(again / "checkpoints" / "000003")
-        kept = newest_checkpoint(again, strict=True)
-        assert kept and kept.state["done"] == 2 and len(lines(whole)) == 4
+        checkpoint = newest_checkpoint(again, strict=True)
+        assert checkpoint and checkpoint.state["done"] == 2 and len(lines(whole)) == 4
         assert left(ran(again, EVERY)) == left(whole)
 
 
 @pytest.mark.parametrize("method", published)
-def test_every_method_learns_elsewhere_what_it_learns_here(method) -> None:
+def test_every_method_takes_the_same_steps_on_another_device(method) -> None:
     recipe = Recipe(method=replace(method(), minibatches=2), prompts=6, machine=Machine(microbatch_tokens=100))
 
     def learnt(device: torch.device) -> tuple[Batch, list[float], list[float]]:
@@ -75,7 +75,7 @@ def test_every_method_learns_elsewhere_what_it_learns_here(method) -> None:
 
 
 @pytest.mark.parametrize(("windows", "head_dim"), [((), 64), ((5, None), 8)])
-def test_long_prompts_and_texts_in_common_are_answered_elsewhere_as_here(windows, head_dim) -> None:
+def test_generation_with_shared_prefixes_is_the_same_on_another_device(windows, head_dim) -> None:
     asks = [
         request(i // 3, context=prompt_of(i // 3, 1 + 60 * (i // 3)), stream=(i,), limit=5 + 7 * i) for i in range(9)
     ]
@@ -86,7 +86,7 @@ def test_long_prompts_and_texts_in_common_are_answered_elsewhere_as_here(windows
     assert [span.logp for span in there] == [near(span.logp) for span in here]
 
 
-def test_two_devices_do_not_meet() -> None:
+def test_tensors_of_two_devices_do_not_mix() -> None:
     with elsewhere() as device:
         there = torch.ones(3, device=device)
         assert (there + 1).device == device and (there + 1).tolist() == [2, 2, 2]

@@ -1,5 +1,5 @@
-"""Evaluation numbers hold for every kind of task: scripted answers, so many right to each problem and the last
-one empty, through its own verifier; and nothing random is touched on the way."""
+"""Tests of evaluation with every kind of task: scripted answers, with a known number of right ones per problem and an
+empty last one, go through the task's verifier. Random states stay unchanged."""
 
 import asyncio
 import itertools
@@ -36,7 +36,7 @@ CODE = "```python\ndef add(a, b):\n    return a {} b\n```"
 
 @dataclass(frozen=True)
 class Kind:
-    """A task with `problems` problems: its rows, how it is judged, and an answer that is right."""
+    """A task with `problems` problems: its rows, its verifier, a right and a wrong answer."""
 
     problems: int
     row: Callable[[int], dict[str, Any]]
@@ -60,7 +60,7 @@ KINDS = {
     "exact": Kind(30, lambda i: {"prompt": f"say {i}", "answer": f"word {i}"}, "exact", gold),
     "last_number": Kind(30, lambda i: {"prompt": f"double {i}", "answer": 2 * i}, "last_number",
                         lambda p: f"so {gold(p)}."),
-    "one's own": Kind(30, lambda i: {"prompt": f"say {i}", "answer": f"word {i}"}, "mine:grade", gold, answers=4),
+    "user": Kind(30, lambda i: {"prompt": f"say {i}", "answer": f"word {i}"}, "mine:grade", gold, answers=4),
     "math": Kind(30, lambda i: {"problem": f"Halve ${i}$.", "solution": f"So $\\boxed{{\\frac{{{i}}}{{2}}}}$"},
                  "math(symbolic=False)", lambda p: f"\\boxed{{{gold(p)}}}", "\\boxed{99991}",
                  source="math500:rows.jsonl", answers=4),
@@ -75,7 +75,7 @@ KINDS = {
 
 
 def ready(kind: Kind, home: Path) -> Runtime:
-    """A random model that reads bytes, and a task that is all held out."""
+    """The runtime of a random model with a byte tokenizer, and a task with only held-out problems."""
     os.chdir(home)
     Path("rows.jsonl").write_text("".join(json.dumps(kind.row(i)) + "\n" for i in range(1, kind.problems + 1)))
     Path("train.jsonl").write_text(json.dumps(adds(1000)) + "\n")
@@ -91,8 +91,8 @@ def ready(kind: Kind, home: Path) -> Runtime:
     return build(recipe, load_use(["mine.py"] if ":" in kind.verifier else []))
 
 
-def asked(kind: Kind, home: Path) -> tuple[list[Rollout], list[int]]:
-    """The rollouts that an engine brings which answers each problem right so many times of 32, in turn."""
+def scripted_rollouts(kind: Kind, home: Path) -> tuple[list[Rollout], list[int]]:
+    """Rollouts of a scripted engine, and the number of right answers to each problem."""
     at = ready(kind, home)
     c = [round(x * kind.answers / 32) for x in RIGHT[: kind.problems]]
 
@@ -102,42 +102,42 @@ def asked(kind: Kind, home: Path) -> tuple[list[Rollout], list[int]]:
         text = "" if c[ask.draw] <= ask.stream[0] == kind.answers - 1 else text
         return (*at.tokenizer.encode(text), *at.tokenizer.eos)
 
-    told = answers(
+    rollouts = answers(
         at.held_out, kind.answers, FakeEngine(says), at.verifier, at.recipe.sampling, at.tokenizer, seed=0
     )  # fmt: skip
-    return asyncio.run(told), c
+    return asyncio.run(rollouts), c
 
 
 @pytest.mark.t(46)
 @pytest.mark.t(48)
 @pytest.mark.parametrize("name", KINDS)
-def test_numbers_are_those_of_the_answers(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_match_the_scripted_answers(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if name == "code":
         needed()
     monkeypatch.chdir(tmp_path)
     kind = KINDS[name]
-    rollouts, right = asked(kind, tmp_path)
+    rollouts, right = scripted_rollouts(kind, tmp_path)
     n, total = kind.answers, kind.answers * kind.problems
     assert [len(f.samples) for f in rollouts] == [n] * kind.problems
-    found = counts(rollouts)
-    assert (found["correct"], found["unverifiable"], found["missing"]) == (sum(right), 0, 0)
-    assert found["correct"] + found["wrong"] + found["malformed"] == total
-    assert found["malformed"] == (0 if ":" in kind.verifier else sum(c < n for c in right))
-    told = average(rollouts)
-    assert told.value == pytest.approx(sum(right) / total, abs=1e-15)
-    assert (told.low, told.high) == interval(np.array(right) / n)[0]
+    by_outcome = counts(rollouts)
+    assert (by_outcome["correct"], by_outcome["unverifiable"], by_outcome["missing"]) == (sum(right), 0, 0)
+    assert by_outcome["correct"] + by_outcome["wrong"] + by_outcome["malformed"] == total
+    assert by_outcome["malformed"] == (0 if ":" in kind.verifier else sum(c < n for c in right))
+    figure = average(rollouts)
+    assert figure.value == pytest.approx(sum(right) / total, abs=1e-15)
+    assert (figure.low, figure.high) == interval(np.array(right) / n)[0]
     if n == 32:
-        assert (told.value, told.low, told.high) == pytest.approx(GOLDEN, abs=1e-12)
+        assert (figure.value, figure.low, figure.high) == pytest.approx(GOLDEN, abs=1e-12)
     passes = figures([tally(f) for f in rollouts], n, [2])["pass@2"].value
     pairs = [[a or b for a, b in itertools.combinations([True] * c + [False] * (n - c), 2)] for c in right]
     assert passes == pytest.approx(np.mean([np.mean(p) for p in pairs]), abs=1e-12)
 
 
 @pytest.mark.t(47)
-def test_no_task_touches_a_random_state(tmp_path: Path) -> None:
-    """In a process of its own: the checker of annotations in these tests draws random numbers."""
-    told = subprocess.run([sys.executable, "-c", STATES], capture_output=True, text=True, check=False)
-    assert told.stdout.splitlines()[-1:] == [f"same {len(KINDS)}"], told.stderr[-2000:]
+def test_evaluating_a_task_leaves_random_states_unchanged(tmp_path: Path) -> None:
+    """Runs in a separate process, since the checker of annotations in these tests draws random numbers."""
+    process = subprocess.run([sys.executable, "-c", STATES], capture_output=True, text=True, check=False)
+    assert process.stdout.splitlines()[-1:] == [f"same {len(KINDS)}"], process.stderr[-2000:]
 
 
 STATES = """
@@ -154,11 +154,11 @@ for name, kind in KINDS.items():
         continue
     with tempfile.TemporaryDirectory() as home:
         from dataclasses import replace
-        place = ready(replace(kind, problems=2), Path(home))
+        runtime = ready(replace(kind, problems=2), Path(home))
         torch.manual_seed(1), np.random.seed(2), random.seed(3)
         before = states()
-        law = replace(place.recipe.sampling, max_tokens=4, top_p=0.9)
-        assert len(asyncio.run(place.answers(2, law))) == 2
+        sampling = replace(runtime.recipe.sampling, max_tokens=4, top_p=0.9)
+        assert len(asyncio.run(runtime.answers(2, sampling))) == 2
         assert states() == before, name
         same += 1
 print("same", same)

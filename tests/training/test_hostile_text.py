@@ -1,4 +1,4 @@
-"""Text from outside, in the output of every command: nothing that a terminal obeys, and no line of its own."""
+"""Tests that outside text in the output of a command contains no control characters and starts no line."""
 
 import json
 from collections.abc import Callable
@@ -57,7 +57,7 @@ def recipe(name: str) -> str:
     return "r.toml"
 
 
-def found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def doctor_output(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "examine", lambda: [doctor.Finding("disk", False, name, "make room")])
     assert main(["doctor"]) == main(["doctor", "--json"]) == 0
 
@@ -84,7 +84,7 @@ OUTPUTS: dict[str, Callable[[str, pytest.MonkeyPatch], object]] = {
     "a bug": lambda n, _: crash(n),
     "a warning": lambda n, _: print_notes([n]),
     "progress": lambda n, _: Progress(3).say(n),
-    "doctor": found,
+    "doctor": doctor_output,
     "show": lambda n, _: main(["show", recipe(n)]),
     "show: no such": lambda n, _: main(["show", n]),
     "diff": lambda n, _: main(["diff", recipe(n), "grpo"]),
@@ -98,7 +98,7 @@ OUTPUTS: dict[str, Callable[[str, pytest.MonkeyPatch], object]] = {
 
 @pytest.mark.parametrize("output", OUTPUTS)
 @pytest.mark.parametrize("name", [NAME, FORGED], ids=["escapes", "line"])
-def test_a_terminal_obeys_no_text_from_outside(
+def test_outside_text_cannot_control_the_terminal(
     output: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -106,5 +106,5 @@ def test_a_terminal_obeys_no_text_from_outside(
     captured = capfd.readouterr()
     lines = (captured.out + captured.err).split("\n")
     assert any(lines) and all(line.isprintable() for line in lines), lines
-    if output not in ("progress", "a bug"):  # a message and a traceback have several lines of their own
+    if output not in ("progress", "a bug"):  # a message and a traceback have several lines
         assert not any(line.startswith("do:") for line in lines), lines

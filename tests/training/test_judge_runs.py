@@ -1,4 +1,4 @@
-"""A run with a judge: the command line allows its key each time, sees where it goes, and records its name alone."""
+"""Tests of runs with an LLM judge: every command needs the key's flag and prints its host; only the name is stored."""
 
 import json
 from pathlib import Path
@@ -32,7 +32,7 @@ def recipe(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> s
     return "r.toml"
 
 
-def test_a_recipe_alone_sends_no_secret_and_a_run_names_it(
+def test_a_key_is_sent_only_with_the_flag_and_recorded_by_name(
     recipe: str,
     server: Server,
     capsys: pytest.CaptureFixture[str],
@@ -47,19 +47,19 @@ def test_a_recipe_alone_sends_no_secret_and_a_run_names_it(
     (run,) = Path("runs").iterdir()
     assert json.loads((run / "run.json").read_text())["keys"] == ["MY_CLOUD_SECRET"]
     assert not [p for p in Path().rglob("*") if p.is_file() and b"hunter2" in p.read_bytes()]
-    asked = len(server.asked)
+    requests = len(server.asked)
     for words in (["resume", str(run)], ["eval", str(run)]):
         assert main(words) == 2 and "--key MY_CLOUD_SECRET" in capsys.readouterr().err
-    assert len(server.asked) == asked
+    assert len(server.asked) == requests
     assert main(["resume", str(run), *KEY]) == 0 and line in capsys.readouterr().err
 
 
-def test_a_recipe_cannot_allow_itself_a_key(recipe: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_recipe_cannot_allow_a_key(recipe: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path(recipe).write_text(f'key = "MY_CLOUD_SECRET"\n{Path(recipe).read_text()}')
     assert "key is not a field" in error_of(capsys, 2, "train", recipe)
 
 
-def test_an_audit_asks_for_the_key_too(
+def test_an_audit_needs_the_key_flag_too(
     recipe: str,
     server: Server,
     capsys: pytest.CaptureFixture[str],

@@ -1,4 +1,4 @@
-"""The loop: its order, what it accounts for, engine against learner, and every way through it."""
+"""Tests of the training loop: its order, its counts, engine against learner, and its options."""
 
 import asyncio
 import json
@@ -43,19 +43,19 @@ from groupwise.runs.logs import read_lines
 from groupwise.training.loop import OLD_LOGP, due, needed_measures, plan
 from tests.toys.echo import NAMES, SHAPE, ToyRun, small, tokenizer
 
-# An engine that says what it is told to
+# A scripted engine
 
 
 @dataclass
 class Scripted:
-    """Every answer is the prompt's letter and one that counts the samples; `heard` lists the calls."""
+    """An engine that answers with the prompt's letter and the sample's number. `calls` lists its calls."""
 
     finish: Finish = Finish.stop
-    heard: list[Any] = field(default_factory=list)
+    calls: list[Any] = field(default_factory=list)
     version: int = 0
 
     async def sample(self, ask: GenerationRequest) -> Generation:
-        self.heard.append(("sample", ask.draw, ask.stream))
+        self.calls.append(("sample", ask.draw, ask.stream))
         await asyncio.sleep(0.002 * ((7 * ask.draw + 3 * ask.stream[0]) % 4))  # answers come in any order
         own = (ask.context[-1], 2 + ask.stream[0])
         return Generation(tokens=own, logp=(-1.0, -2.0), versions=(self.version,) * 2, finish=self.finish)
@@ -65,24 +65,29 @@ class Scripted:
 
     async def load(self, version: int, weights: Mapping[str, Tensor]) -> None:
         self.version = version
-        self.heard.append(("load", version))
+        self.calls.append(("load", version))
 
     def prefill(self, contexts: Any) -> None:
         raise NotImplementedError
 
 
-async def halves(prompt: Prompt, sample: Sample) -> Verdict:
+async def every_second(prompt: Prompt, sample: Sample) -> Verdict:
     """Right for every second sample of a draw."""
     return Verdict(Outcome.correct if sample.stream[0] % 2 else Outcome.wrong)
 
 
 def scripted(directory: Path, **changes: Any) -> ToyRun:
     """Two prompts with four samples each, three iterations."""
-    fields: dict[str, Any] = {"method": small("grpo", group_size=4), "verifier": halves, "prompts": 2, "iterations": 3}
+    fields: dict[str, Any] = {
+        "method": small("grpo", group_size=4),
+        "verifier": every_second,
+        "prompts": 2,
+        "iterations": 3,
+    }
     return ToyRun(directory=directory, max_gap=math.inf, **{"engine": Scripted(), **fields, **changes})
 
 
-def test_a_run_from_an_engine_that_says_what_it_is_told(tmp_path: Path) -> None:
+def test_a_run_with_a_scripted_engine(tmp_path: Path) -> None:
     environment = scripted(tmp_path)
     lines = environment.go()
     assert [(line["iteration"], line["step"]) for line in lines] == [(0, 0), (1, 1), (2, 2), (3, 3)]
@@ -93,21 +98,21 @@ def test_a_run_from_an_engine_that_says_what_it_is_told(tmp_path: Path) -> None:
 
 
 def test_the_order_of_an_iteration(tmp_path: Path) -> None:
-    """Weights, then the first numbers; then answers, weights, numbers, again and again."""
+    """Load weights and evaluate; then sample, load weights and evaluate in each iteration."""
     environment = scripted(tmp_path, iterations=2)
     engine = environment.engine
     assert isinstance(engine, Scripted)
 
     async def evaluate() -> dict[str, float]:
-        engine.heard.append("evaluate")
+        engine.calls.append("evaluate")
         return {"eval/accuracy": 0.5}
 
     lines = environment.go(evaluate)
     assert ["eval/accuracy" in line for line in lines] == [True, False, True]  # at the start and at the end, always
-    heard = [x if isinstance(x, str) else x[:2] if x[0] == "load" else x[0] for x in engine.heard]
-    assert heard == [("load", 0), "evaluate", *["sample"] * 8, ("load", 1), *["sample"] * 8, ("load", 2), "evaluate"]
-    asked = [x for x in engine.heard if x[0] == "sample"]
-    assert sorted({d for _, d, _ in asked}) == [0, 1, 2, 3] and len(set(asked)) == 16
+    calls = [x if isinstance(x, str) else x[:2] if x[0] == "load" else x[0] for x in engine.calls]
+    assert calls == [("load", 0), "evaluate", *["sample"] * 8, ("load", 1), *["sample"] * 8, ("load", 2), "evaluate"]
+    samplings = [x for x in engine.calls if x[0] == "sample"]
+    assert sorted({d for _, d, _ in samplings}) == [0, 1, 2, 3] and len(set(samplings)) == 16
 
 
 def test_due() -> None:
@@ -117,7 +122,7 @@ def test_due() -> None:
 
 @dataclass(frozen=True)
 class Only:
-    """Only these draws bring a mixed group; the others are all wrong."""
+    """A strategy: only the draws in `mixed` have a mixed group, all others are wrong."""
 
     mixed: frozenset[int]
 
@@ -136,12 +141,12 @@ def dynamic(*mixed: int, refill: int) -> Method:
 
 
 @pytest.mark.t(28)
-def test_refilled_and_dropped_groups_are_all_accounted_for(tmp_path: Path) -> None:
-    """Draws 0 and 2 bring no mixed group: each is drawn again, and told of."""
+def test_refilled_and_dropped_groups_are_all_counted(tmp_path: Path) -> None:
+    """Draws 0 and 2 have no mixed group: each is refilled and counted."""
     environment = scripted(tmp_path, iterations=1, method=dynamic(1, 3, refill=5))
     line = environment.go()[1]
-    told = {name.removeprefix("rollout/"): x for name, x in line.items() if name.startswith("rollout/")}
-    assert told == {
+    values = {name.removeprefix("rollout/"): x for name, x in line.items() if name.startswith("rollout/")}
+    assert values == {
         "rounds": 3, "rollouts": 4, "selected": 2, "dropped": 2, "dropped/mixed_outcomes": 2, "missing": 0,
         "unverifiable": 0, "answers": 16,
     }  # fmt: skip
@@ -151,14 +156,14 @@ def test_refilled_and_dropped_groups_are_all_accounted_for(tmp_path: Path) -> No
         0: (False, "mixed_outcomes", True), 1: (True, "", False), 2: (False, "mixed_outcomes", True),
         3: (True, "", False),
     }  # fmt: skip
-    assert line["num_tokens"] == 2 * 4 * 2  # only the kept are trained on
+    assert line["num_tokens"] == 2 * 4 * 2  # only the selected are trained
 
 
 @pytest.mark.t(29)
-def test_what_was_accepted_is_trained_on_when_the_rounds_are_over(tmp_path: Path) -> None:
+def test_selected_groups_are_trained_after_the_last_refill_round(tmp_path: Path) -> None:
     environment = scripted(tmp_path, prompts=4, method=dynamic(2, 8, refill=1), iterations=2)
     lines = environment.go()
-    (warning,) = environment.warnings  # once; afterwards it is counted
+    (warning,) = environment.warnings  # once; later ones are counted
     assert warning.startswith("iteration 1 trains on 1 prompts: 3 missing after 2 rounds")
     for line in lines[1:]:
         assert line["rollout/missing"] == 3
@@ -167,8 +172,8 @@ def test_what_was_accepted_is_trained_on_when_the_rounds_are_over(tmp_path: Path
 
 
 @pytest.mark.t(38)
-def test_a_loss_of_zero_by_construction_says_so(tmp_path: Path) -> None:
-    """One step at the policy that sampled: the centred advantages cancel, the gradient does not."""
+def test_a_loss_of_zero_by_construction_is_marked(tmp_path: Path) -> None:
+    """One step at the sampling policy: the centred advantages cancel, the gradient does not."""
     one = scripted(tmp_path / "one", method=small("gspo", group_size=4)).go()
     assert all(line["loss_zero_by_construction"] for line in one[1:])
     assert all(abs(line["loss"]) < 1e-6 and line["grad_norm"] > 1e-3 for line in one[1:])
@@ -176,8 +181,8 @@ def test_a_loss_of_zero_by_construction_says_so(tmp_path: Path) -> None:
     assert not any(line["loss_zero_by_construction"] for line in two[1:])
     penalised = small("grpo", group_size=4)
     penalised = replace(penalised, objective=replace(penalised.objective, penalties=(KL(0.5),)))
-    told = [line["loss_zero_by_construction"] for line in scripted(tmp_path / "kl", method=penalised).go()[1:]]
-    assert told == [True, False, False]  # once the policy has left its reference, the loss is the penalty
+    values = [line["loss_zero_by_construction"] for line in scripted(tmp_path / "kl", method=penalised).go()[1:]]
+    assert values == [True, False, False]  # once the policy has left its reference, the loss is the penalty
 
 
 # Engine against learner
@@ -186,7 +191,7 @@ def test_a_loss_of_zero_by_construction_says_so(tmp_path: Path) -> None:
 @pytest.mark.t(20)
 @pytest.mark.parametrize("temperature", [0.6, 1.0, 1.3])
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 1e-12), (torch.float32, 2e-5)])
-def test_engine_and_learner_give_a_token_one_log_prob(
+def test_engine_and_learner_have_equal_log_probs(
     temperature: float, dtype: torch.dtype, bound: float, tmp_path: Path
 ) -> None:
     environment = ToyRun(
@@ -199,16 +204,16 @@ def test_engine_and_learner_give_a_token_one_log_prob(
     read = environment.learner.compute_measures(batch, plans, frozenset({OLD_LOGP}))
     assert read.logp_old is not None and read.logp_old.dtype == dtype and read.tokens > 100
     assert float((read.logp_old.double() - batch.logp_engine).abs().max()) <= bound
-    assert float(batch.logp_engine.std()) > 0.5  # there is something to agree on
-    law = replace(environment.recipe.sampling, temperature=1.0)
+    assert float(batch.logp_engine.std()) > 0.5  # the log-probs differ between tokens
+    sampling = replace(environment.recipe.sampling, temperature=1.0)
     if temperature != 1.0:
-        environment.learner.temperature = law.temperature
+        environment.learner.temperature = sampling.temperature
         other = environment.learner.compute_measures(batch, plans, frozenset({OLD_LOGP})).logp_old
         assert other is not None and float((other.double() - batch.logp_engine).abs().max()) > 0.1
 
 
-class Deaf(NativeEngine):
-    """Has weights of its own, and does not hear of updates to those that `drops` says."""
+class StaleEngine(NativeEngine):
+    """An engine with separate weights that ignores updates of the weights whose names contain `drops`."""
 
     def __init__(self, drops: str, seed: int) -> None:
         super().__init__(Decoder.new(SHAPE, 5, spread=0.3), tokenizer(), seed=seed)
@@ -216,25 +221,27 @@ class Deaf(NativeEngine):
 
     async def load(self, version: int, weights: Mapping[str, Tensor]) -> None:
         own = self._decoder.state_dict()
-        heard = {name: own[name] if version and self.drops in name else x.clone() for name, x in weights.items()}
-        await super().load(version, heard)
+        mixed = {name: own[name] if version and self.drops in name else x.clone() for name, x in weights.items()}
+        await super().load(version, mixed)
 
 
 @pytest.mark.t(21)
 @pytest.mark.parametrize("drops", ["", "layers.0.self_attn", "layers.0.mlp"])
-def test_an_update_that_the_engine_does_not_hear_is_noticed_within_one_step(drops: str, tmp_path: Path) -> None:
-    environment = ToyRun(small("grpo"), tmp_path, iterations=4, lr=0.01, max_tokens=4, engine=Deaf(drops, 0))
+def test_a_weight_update_that_misses_the_engine_is_detected_within_one_step(drops: str, tmp_path: Path) -> None:
+    environment = ToyRun(small("grpo"), tmp_path, iterations=4, lr=0.01, max_tokens=4, engine=StaleEngine(drops, 0))
     with pytest.raises(Mismatch, match="differ by") as error:
         environment.go()
     assert error.value.code == 5
-    assert environment.learner.steps_taken == 2  # the first step is sampled from right weights, the second is the one
-    sound = ToyRun(small("grpo"), tmp_path / "sound", iterations=4, lr=0.01, max_tokens=4, engine=Deaf("none", 0))
+    assert environment.learner.steps_taken == 2  # the first step samples from the right weights, the second does not
+    sound = ToyRun(
+        small("grpo"), tmp_path / "sound", iterations=4, lr=0.01, max_tokens=4, engine=StaleEngine("none", 0)
+    )
     assert len(sound.go()) == 5
 
 
 @pytest.mark.t(21)
 @pytest.mark.parametrize("factor", [0.99, 1.01])
-def test_a_temperature_one_percent_off_is_noticed_at_once(factor: float, tmp_path: Path) -> None:
+def test_a_temperature_one_percent_off_is_detected_at_once(factor: float, tmp_path: Path) -> None:
     environment = ToyRun(small("grpo"), tmp_path, iterations=4, max_tokens=4)
     environment.buffer.sampling = replace(environment.buffer.sampling, temperature=factor)
     with pytest.raises(Mismatch):
@@ -243,7 +250,7 @@ def test_a_temperature_one_percent_off_is_noticed_at_once(factor: float, tmp_pat
 
 
 @pytest.mark.t(22)
-def test_at_a_learning_rate_of_zero_nothing_moves_and_the_gap_stays(tmp_path: Path) -> None:
+def test_at_a_learning_rate_of_zero_weights_and_gap_stay(tmp_path: Path) -> None:
     environment = ToyRun(small("grpo"), tmp_path, iterations=8, lr=0.0, max_tokens=4)
     before = environment.weights()
     lines = environment.go()
@@ -253,7 +260,7 @@ def test_at_a_learning_rate_of_zero_nothing_moves_and_the_gap_stays(tmp_path: Pa
     assert all(line["grad_norm"] > 0 and line["kl"] == 0 and line["entropy"] > 1 for line in lines[1:])
 
 
-# Equal runs, and every way through
+# Equal runs, and all options
 
 
 def traces(environment: ToyRun) -> tuple[bytes, list[bytes], dict[str, list[float]]]:
@@ -276,8 +283,8 @@ def test_equal_seeds_give_equal_runs_and_others_differ(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_method_runs_in_minibatches_and_passes(name: str, tmp_path: Path) -> None:
-    """Two iterations of four steps: two minibatches, swept twice."""
+def test_every_method_runs_in_minibatches_and_epochs(name: str, tmp_path: Path) -> None:
+    """Two iterations of four steps: two minibatches in two epochs."""
     method = small(name, minibatches=2, epochs=2)
     environment = ToyRun(method, tmp_path, prompts=4 if method.group_size > 1 else 32, lr=0.01, max_tokens=8, save=1)
     before = environment.weights()
@@ -289,18 +296,18 @@ def test_every_method_runs_in_minibatches_and_passes(name: str, tmp_path: Path) 
         assert all(math.isfinite(line[x]) for x in ("loss", "grad_norm", "entropy", "reward", "ratio/mean"))
         assert line["sampling/sampling_logp_difference/max"] < 1e-5 and line["steps_skipped"] == 0
         assert line["learning_rate"] == 0.01 and not line["loss_zero_by_construction"]
-        assert line["ratio/max"] > 1 > line["ratio/min"]  # later steps see a policy that has moved
+        assert line["ratio/max"] > 1 > line["ratio/min"]  # the policy has moved in later steps
     assert ("kl" in lines[-1]) == bool(environment.method.models)
     assert all(not torch.equal(x, before[n]) for n, x in environment.weights().items())  # every tensor is trained
     newest = newest_checkpoint(environment.directory, strict=True)
     assert newest and newest.iteration == 2
-    beside = {n.split(".")[1] for n in newest.tensors() if n.startswith("beside.")}
-    assert beside == {n for n, _ in environment.method.models}
+    reference_weights = {n.split(".")[1] for n in newest.tensors() if n.startswith("beside.")}
+    assert reference_weights == {n for n, _ in environment.method.models}
 
 
 @pytest.mark.parametrize("shuffle", ["prompts", "samples"])
-def test_minibatches_are_cut_alike_and_the_samples_are_those_of_the_plain_run(shuffle: Any, tmp_path: Path) -> None:
-    """What is sampled in the first iteration does not depend on how it is learned."""
+def test_minibatches_do_not_change_the_samples_of_the_first_iteration(shuffle: Any, tmp_path: Path) -> None:
+    """The samples of the first iteration do not depend on its steps."""
     plain = ToyRun(small("gspo"), tmp_path / "plain", iterations=1)
     cut = ToyRun(small("gspo", minibatches=4, shuffle=shuffle), tmp_path / "cut", iterations=1)
     one, four = plain.go()[1], cut.go()[1]
@@ -311,11 +318,11 @@ def test_minibatches_are_cut_alike_and_the_samples_are_those_of_the_plain_run(sh
 
 
 @pytest.mark.parametrize("shuffle", ["prompts", "samples"])
-def test_every_sweep_deals_all_samples_in_an_order_of_its_own(shuffle: Any, tmp_path: Path) -> None:
+def test_every_epoch_has_all_samples_in_its_own_order(shuffle: Any, tmp_path: Path) -> None:
     environment = scripted(tmp_path, prompts=8, letters=15)
     batch = pack(asyncio.run(environment.buffer.take(8, 4, Independent(), environment.method.filter, 0)).selected)
     method = replace(environment.method, minibatches=4, shuffle=shuffle)
-    places = ((0, 0), (0, 1), (1, 0))  # iteration and sweep
+    places = ((0, 0), (0, 1), (1, 0))  # iteration and epoch
     dealt = {at: tuple(step.samples for step in plan(environment.recipe, method, batch, *at)) for at in places}
     assert len(set(dealt.values())) == 3
     assert all(sorted(i for step in steps for i in step) == list(range(32)) for steps in dealt.values())
@@ -324,8 +331,8 @@ def test_every_sweep_deals_all_samples_in_an_order_of_its_own(shuffle: Any, tmp_
     assert tuple(step.samples for step in plan(other, method, batch, 0, 0)) != dealt[0, 0]
 
 
-def test_a_mask_that_leaves_no_token(tmp_path: Path) -> None:
-    """Every answer ran into its budget and truncated ones are masked: no step is taken, nothing is divided by 0."""
+def test_a_mask_of_all_tokens_skips_the_step(tmp_path: Path) -> None:
+    """Every answer is truncated, and truncated ones are masked: no step is taken, and nothing is divided by 0."""
     method = small("grpo", group_size=4, mask=(complete,))
     environment = scripted(tmp_path, method=method, engine=Scripted(Finish.length))
     before = environment.weights()
@@ -337,8 +344,8 @@ def test_a_mask_that_leaves_no_token(tmp_path: Path) -> None:
     assert all(torch.equal(x, before[name]) for name, x in environment.weights().items())
 
 
-def test_old_log_probs_as_sampled(tmp_path: Path) -> None:
-    """The engine's own are the old ones: the gap becomes part of the ratio, and no reading is needed."""
+def test_old_log_probs_from_the_engine(tmp_path: Path) -> None:
+    """The engine's log-probs are the old ones. The gap becomes part of the ratio, and no measure is needed."""
     method = small("gspo", minibatches=2, proximal="sampled")
     assert needed_measures(method, [(StepPlan(()), StepPlan(()))]) == frozenset()
     assert needed_measures(replace(method, proximal="recomputed"), [(StepPlan(()), StepPlan(()))]) == {OLD_LOGP}
@@ -351,29 +358,29 @@ def test_old_log_probs_as_sampled(tmp_path: Path) -> None:
         assert a["loss"] == pytest.approx(b["loss"], abs=1e-4) and a["grad_norm"] == pytest.approx(b["grad_norm"], 1e-3)
 
 
-def test_engine_and_learner_that_differ_are_seen_also_where_the_engine_has_the_old_log_probs(tmp_path: Path) -> None:
+def test_a_gap_is_detected_with_old_log_probs_from_the_engine(tmp_path: Path) -> None:
     environment = scripted(tmp_path, method=small("grpo", group_size=4, proximal="sampled"))
     environment.guards.max_gap = 1e-3
     with pytest.raises(Mismatch):
         environment.go()
 
 
-def test_a_run_whose_gap_has_no_metric_does_not_go_on_unguarded(tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_run_without_the_gap_metric_fails(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr("groupwise.objective.stats.describe_gap", lambda logp, step: {})
     monkeypatch.setattr("groupwise.training.observe.describe_gap", lambda logp, step: {})
     with pytest.raises(KeyError, match=LARGEST_GAP):
         ToyRun(small("gspo", minibatches=2), tmp_path, iterations=1).go()
 
 
-async def dictated(draw: Draw, sampler: Sampler) -> Rollout:
-    """Each answer is ended by a token that was written for it."""
+async def with_written_token(draw: Draw, sampler: Sampler) -> Rollout:
+    """A strategy that appends a written token to each answer."""
     answers = [s.insert((3,), WRITTEN) for s in await sampler.sample(draw.prompt.context, draw.n)]
     return Rollout(draw, tuple(await sampler.verify(answers)))
 
 
-def test_tokens_behind_what_was_read_end_where_the_text_ends(tmp_path: Path) -> None:
-    """Of each answer's three tokens the last was put there unread; every token has an end in the shard."""
-    ToyRun(small("grpo", group_size=4, strategy=dictated), tmp_path, iterations=1).go()
+def test_tokens_after_the_decoded_ones_end_at_the_end_of_the_text(tmp_path: Path) -> None:
+    """The last of each answer's three tokens is not decoded. Every token has an end in the shard."""
+    ToyRun(small("grpo", group_size=4, strategy=with_written_token), tmp_path, iterations=1).go()
     shard = load_file(tmp_path / "samples" / "000001.safetensors")
     texts = [line["text"] for line in read_lines(tmp_path / "samples" / "000001.jsonl")]
     ends = shard["ends"].split(shard["lengths"].tolist())
@@ -381,16 +388,16 @@ def test_tokens_behind_what_was_read_end_where_the_text_ends(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("minibatches", [1, 2])
-def test_written_tokens_beside_old_log_probs_as_sampled(minibatches: int, tmp_path: Path) -> None:
-    """No engine gave them one: the learner's own stands in, and nothing becomes NaN."""
-    method = small("grpo", group_size=4, proximal="sampled", strategy=dictated, minibatches=minibatches)
+def test_written_tokens_with_old_log_probs_from_the_engine(minibatches: int, tmp_path: Path) -> None:
+    """Written tokens have no log-prob of the engine. The learner's is used, and nothing becomes NaN."""
+    method = small("grpo", group_size=4, proximal="sampled", strategy=with_written_token, minibatches=minibatches)
     lines = ToyRun(method, tmp_path).go()
     assert all(line["steps_skipped"] == 0 and math.isfinite(line["loss"]) for line in lines[1:])
 
 
 @dataclass(frozen=True)
 class MeanReward:
-    """Remembers the rewards of the last iteration that had any."""
+    """A memory: the mean reward of the last iteration with a reward."""
 
     def init(self) -> float:
         return -1.0
@@ -399,7 +406,7 @@ class MeanReward:
         return float(batch.reward.mean())
 
 
-def test_an_iteration_without_a_step_is_not_remembered(tmp_path: Path) -> None:
+def test_an_iteration_without_a_step_does_not_change_the_memory(tmp_path: Path) -> None:
     async def wrong(prompt: Prompt, sample: Sample) -> Verdict:
         return Verdict(Outcome.wrong)
 
@@ -409,32 +416,32 @@ def test_an_iteration_without_a_step_is_not_remembered(tmp_path: Path) -> None:
     assert environment.learner.memories == {"mean": -1.0}
 
 
-async def choosy(draw: Draw, sampler: Sampler) -> Rollout:
-    """The second answer is recorded and left out."""
+async def leave_out_second(draw: Draw, sampler: Sampler) -> Rollout:
+    """A strategy that does not select the second answer."""
     answers = await sampler.sample(draw.prompt.context, draw.n)
     return Rollout(draw, tuple(await sampler.verify(answers)), selected=(True, False, True, True))
 
 
-def test_a_strategy_may_leave_answers_out_itself(tmp_path: Path) -> None:
-    environment = ToyRun(small("grpo", group_size=4, strategy=choosy), tmp_path, iterations=1)
+def test_a_strategy_may_select_answers(tmp_path: Path) -> None:
+    environment = ToyRun(small("grpo", group_size=4, strategy=leave_out_second), tmp_path, iterations=1)
     line = environment.go()[1]
     assert [s["kept"] for s in environment.samples(1)] == [True, False, True, True] * 4
     assert line["rollout/selected"] == 4
     assert line["num_tokens"] == sum(s["length"] for s in environment.samples(1) if s["kept"])
 
 
-def test_schedules_write_their_numbers_into_the_method(tmp_path: Path) -> None:
-    """A clip range that closes: the first iteration clips nothing, the last everything that has moved."""
+def test_schedules_set_the_constants_of_the_method(tmp_path: Path) -> None:
+    """A closing clip range: the first iteration clips nothing, the last clips every ratio other than 1."""
     ramp = (("objective.surrogate.low", Ramp(9.0, 0.0, 2)), ("objective.surrogate.high", Ramp(9.0, 0.0, 2)))
     method = small("grpo", epochs=3, schedules=ramp)
-    told = [line["clip_ratio/region_mean"] for line in ToyRun(method, tmp_path, iterations=3, lr=0.02).go()[1:]]
-    assert told[0] == 0 and told[2] > 0.05
+    values = [line["clip_ratio/region_mean"] for line in ToyRun(method, tmp_path, iterations=3, lr=0.02).go()[1:]]
+    assert values[0] == 0 and values[2] > 0.05
 
 
-def test_weights_of_a_reference_stay_what_they_were(tmp_path: Path) -> None:
+def test_the_weights_of_a_reference_do_not_change(tmp_path: Path) -> None:
     environment = ToyRun(small("rloo"), tmp_path, iterations=3)
     before = environment.weights()
     lines = environment.go()
-    beside = environment.learner.models["reference"].state_dict()
-    assert all(torch.equal(x, beside[name]) for name, x in before.items())
+    reference_weights = environment.learner.models["reference"].state_dict()
+    assert all(torch.equal(x, reference_weights[name]) for name, x in before.items())
     assert lines[1]["kl/k1"] == 0 and lines[3]["kl"] > 0

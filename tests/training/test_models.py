@@ -1,4 +1,4 @@
-"""A run on a model of every path, from the command line: the recipe does not know the difference."""
+"""Tests of runs on native and transformers models, from the command line, with the same recipe."""
 
 import json
 from pathlib import Path
@@ -37,8 +37,8 @@ def test_a_run_from_a_directory_to_a_directory(
     Path("mine.py").write_text("def grade(prompt, answer, gold):\n    return len(answer) % 2 == 0\n")
     mine = ["--verifier", "mine:grade", "--use", "mine.py", "--machine.recompute", "true", "--optimizer.lr", "0.01"]
     assert main(["train", "--model", "tiny", *SMALL, *mine]) == 0
-    told = capsys.readouterr()
-    assert "done: 1 iterations" in told.out and "%|" not in told.err
+    output = capsys.readouterr()
+    assert "done: 1 iterations" in output.out and "%|" not in output.err
     (run,) = Path("runs").iterdir()
     line = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
     assert line["sampling/sampling_logp_difference/max"] < 1e-4
@@ -47,10 +47,10 @@ def test_a_run_from_a_directory_to_a_directory(
     assert main(["eval", str(run), "--samples", "2", "--use", "mine.py"]) == 0
 
 
-def test_an_adapter_beside_a_model_of_transformers(
+def test_an_adapter_on_a_transformers_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Trained, asked, merged and trained on, as beside a native one."""
+    """Training, evaluation, merging and further training work as with a native model."""
     pytest.importorskip("peft", reason="adapters need peft: pip install 'groupwise[lora]'")
     monkeypatch.chdir(tmp_path)
     kind, changes = KINDS["foreign"]
@@ -62,8 +62,8 @@ def test_an_adapter_beside_a_model_of_transformers(
     capsys.readouterr()
     assert main(["train", "--model", "tiny", "--name", "first", *SMALL, *lora, *mine]) == 0
     run = next(Path("runs").glob("first-*"))
-    told = json.loads((run / "run.json").read_text())["adapter"]
-    assert told.startswith("1,152 trained weights, ") and told in (run / "report.html").read_text()
+    adapter = json.loads((run / "run.json").read_text())["adapter"]
+    assert adapter.startswith("1,152 trained weights, ") and adapter in (run / "report.html").read_text()
     assert sorted(p.name for p in (run / "model").iterdir()) == ["adapter_config.json", "adapter_model.safetensors"]
     assert main(["merge", str(run), "merged"]) == 0
     before, after = (load(Path(path)).state_dict() for path in ("tiny", "merged"))
@@ -83,7 +83,7 @@ def test_an_adapter_beside_a_model_of_transformers(
     assert first.keys() == second.keys() and not all(torch.equal(first[name], x) for name, x in second.items())
 
 
-def test_a_checkpoint_holds_all_of_a_model(tmp_path: Path) -> None:
+def test_a_checkpoint_has_all_weights_of_a_model(tmp_path: Path) -> None:
     kind, changes = KINDS["foreign"]
     made(tmp_path, kind, **changes)
     learner, fresh = (Learner(read_model(tmp_path), optimizer=AdamW(lr=0.1), steps=2) for _ in range(2))

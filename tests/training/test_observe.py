@@ -1,4 +1,4 @@
-"""What an iteration leaves, also where its batch came back from another process."""
+"""Tests of the records of an iteration, also for a batch from another process."""
 
 import pickle
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The record that a number carries: complete, the same for the same question, another for any other."""
+"""Tests of an evaluation's protocol: complete, equal for equal evaluations, different for others."""
 
 import json
 from hashlib import sha256
@@ -25,36 +25,36 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("mine.py").write_text(GRADE)
 
 
-def asked(*words: str, model: str = "calculator") -> list[dict[str, Any]]:
+def protocols(*words: str, model: str = "calculator") -> list[dict[str, Any]]:
     """The protocols of the numbers that a command writes."""
     assert main(["eval", model, *SMALL, *words, "--out", "x.json"]) == 0
     return [number["protocol"] for number in json.loads(Path("x.json").read_text())["numbers"]]
 
 
 def test_a_record_has_all_that_a_number_depends_on() -> None:
-    greedy, sampled = asked()
+    greedy, sampled = protocols()
     fields = dict(flat(sampled))
-    wanted = {
+    required = {
         "model.sha256", "task.sha256", "task.problems", "template.no", "n", "sampling.temperature", "sampling.top_p",
         "sampling.top_k", "sampling.min_p", "sampling.max_tokens", "sampling.stop", "strategy", "seed", "seed_rule",
         "engine.name", "versions.groupwise", "versions.torch", "versions.python", "dtype", "verifier.name",
         "verifier.sha256", "interval.rule", "interval.resamples",
     }  # fmt: skip
-    assert wanted <= fields.keys() and all(fields[name] not in (None, "") for name in wanted)
+    assert required <= fields.keys() and all(fields[name] not in (None, "") for name in required)
     assert (fields["sampling.max_tokens"], fields["task.problems"], fields["n"]) == (8, 3, 2)
     changed = {name for name, _, _ in differences(greedy, sampled)}
     assert changed == {"n", "sampling.temperature"} and greedy["sampling"]["temperature"] == 0
 
 
 def test_truncation_says_nothing_of_a_greedy_number() -> None:
-    cut, plain = asked("--sampling.top_p", "0.5", "--sampling.top_k", "3")[0], asked()[0]
+    cut, plain = protocols("--sampling.top_p", "0.5", "--sampling.top_k", "3")[0], protocols()[0]
     assert cut == plain
 
 
 def test_the_same_question_leaves_the_same_bytes() -> None:
-    asked()
+    protocols()
     first = Path("x.json").read_bytes()
-    asked()
+    protocols()
     assert Path("x.json").read_bytes() == first
 
 
@@ -76,16 +76,16 @@ def test_the_same_question_leaves_the_same_bytes() -> None:
 )  # fmt: skip
 def test_another_question_differs_in_its_own_fields(words: list[str], named: set[str]) -> None:
     base = ["--task", "a.jsonl", "--verifier", "exact"]
-    before = asked(*base)[1]
-    after = asked(*base, *words)[1]
+    before = protocols(*base)[1]
+    after = protocols(*base, *words)[1]
     assert {name for name, _, _ in differences(before, after)} == named
 
 
 def test_one_s_own_file_counts_by_its_content() -> None:
     words = ["--task", "a.jsonl", "--verifier", "mine:grade", "--use", "mine.py"]
-    before = asked(*words)[1]
+    before = protocols(*words)[1]
     Path("mine.py").write_text(GRADE + "# another\n")
-    assert [name for name, _, _ in differences(before, asked(*words)[1])] == ["verifier.sha256"]
+    assert [name for name, _, _ in differences(before, protocols(*words)[1])] == ["verifier.sha256"]
 
 
 def test_a_strategy_is_told_with_its_constants_and_its_file() -> None:
@@ -95,13 +95,13 @@ def test_a_strategy_is_told_with_its_constants_and_its_file() -> None:
         "@dataclass(frozen=True)\nclass Twice:\n    inner: Inner = Inner()\n    words: tuple = ('a',)\n\n"
         "    async def __call__(self, draw, sampler):\n        return await Independent()(draw, sampler)\n"
     )
-    told = asked("--evaluate.strategy", "twice:Twice", "--use", "twice.py")[1]["strategy"]
-    assert told["part"] == {"name": "Twice", "inner": {"name": "Inner", "much": 0.5}, "words": ["a"]}
-    assert told["sha256"] == sha256(Path("twice.py").read_bytes()).hexdigest()
-    assert asked()[1]["strategy"] == "Independent"
+    strategy = protocols("--evaluate.strategy", "twice:Twice", "--use", "twice.py")[1]["strategy"]
+    assert strategy["part"] == {"name": "Twice", "inner": {"name": "Inner", "much": 0.5}, "words": ["a"]}
+    assert strategy["sha256"] == sha256(Path("twice.py").read_bytes()).hexdigest()
+    assert protocols()[1]["strategy"] == "Independent"
 
 
-def test_a_model_is_known_by_its_bytes_wherever_it_lies() -> None:
+def test_a_model_s_hash_depends_on_its_files_not_on_its_path() -> None:
     home = find_model("calculator")
     model, tokenizer = read_model(home), read_tokenizer(home)
     for name in ("one", "two"):
@@ -110,18 +110,18 @@ def test_a_model_is_known_by_its_bytes_wherever_it_lies() -> None:
     next(model.parameters()).data[0, 0] += 1e-3
     write_model(model, Path("two"), tokenizer=tokenizer)
     assert model_hash(Path("one")) != model_hash(Path("two"))
-    Path("one/README.md").write_text("what is no part of the answers")
-    assert model_hash(Path("one")) == asked(model="one")[0]["model"]["sha256"]
+    Path("one/README.md").write_text("not a part of the model")
+    assert model_hash(Path("one")) == protocols(model="one")[0]["model"]["sha256"]
 
 
-def test_the_record_of_a_mixture_names_both() -> None:
+def test_the_protocol_of_a_mixture_names_both_tasks() -> None:
     Path("mixed.toml").write_text('task = "a.jsonl"\nverifier = "exact"\nmethod = { base = "grpo" }\nprompts = 4\n'
                                   '[[also]]\ntask = "calculator"\n')  # fmt: skip
-    record = asked("--recipe", "mixed.toml", "--problems", "6")[1]
+    record = protocols("--recipe", "mixed.toml", "--problems", "6")[1]
     assert record["task"]["name"] == "a.jsonl + calculator"
     assert record["verifier"]["name"] == "exact + calculator_answer" and len(record["task"]["data_sha256"]) == 1
 
 
-def test_versions_are_of_what_is_here() -> None:
+def test_versions_are_of_installed_packages() -> None:
     assert versions(["no-such-package", "pytest"]) == {"pytest": pytest.__version__}
     assert digest({"a": [1, 2]}) != digest({"a": [2, 1]})

@@ -1,4 +1,4 @@
-"""A model that brings its own code: error_of unless the command line trusts it, and then a model like any other."""
+"""Tests of models with remote code: refused without the trust flag, and usable like any other model with it."""
 
 import json
 import sys
@@ -60,7 +60,7 @@ class XForCausalLM(LlamaForCausalLM):
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """What is executed is copied and imported from below here, and leaves a mark."""
+    """The folder from which remote code is copied and imported. Code that runs writes to the file `seen`."""
     import transformers.dynamic_module_utils
 
     monkeypatch.chdir(tmp_path)
@@ -74,14 +74,14 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def model(home: Path) -> Path:
-    """A directory as somebody publishes it: configuration, weights, tokenizer, and two files of Python."""
+    """A published model directory: configuration, weights, tokenizer, and two Python files."""
     path = home / "x"
     characters().save(path)
     (path / "modeling_x.py").write_text(MODEL)
     (path / "activation_x.py").write_text(ACTIVATION)
     maps = {"AutoConfig": "modeling_x.XConfig", "AutoModelForCausalLM": "modeling_x.XForCausalLM"}
-    told = {**SIZES, "model_type": "x", "architectures": ["XForCausalLM"], "auto_map": maps, "dtype": "float32"}
-    (path / "config.json").write_text(json.dumps(told))
+    output = {**SIZES, "model_type": "x", "architectures": ["XForCausalLM"], "auto_map": maps, "dtype": "float32"}
+    (path / "config.json").write_text(json.dumps(output))
     draws = torch.Generator().manual_seed(1)
     names = {name: p.shape for name, p in outline(path, trust_remote_code=True).named_parameters()}
     tensors = {name: torch.randn(shape, generator=draws) * 0.2 for name, shape in names.items()}
@@ -98,11 +98,11 @@ def plain(path: Path) -> Any:
     ).eval()
 
 
-def test_by_default_nothing_of_it_runs(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_by_default_no_remote_code_runs(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for command in (("train", "--model", "x", *SMALL), ("eval", "x"), ("sample", "x", "1+1=")):
-        told = error_of(capsys, 3, *command)
-        assert "brings its own code" in told and "modeling_x.XForCausalLM" in told
-        assert TRUST in told and "Python of that directory is then executed, with your own rights" in told
+        output = error_of(capsys, 3, *command)
+        assert "brings its own code" in output and "modeling_x.XForCausalLM" in output
+        assert TRUST in output and "Python of that directory is then executed, with your own rights" in output
     Path("r.toml").write_text('model = "x"\nmethod = "grpo"\n')
     assert main(["check", "r.toml"]) == 3 and TRUST in capsys.readouterr().out
     for look in (read_model, outline):
@@ -111,7 +111,7 @@ def test_by_default_nothing_of_it_runs(model: Path, capsys: pytest.CaptureFixtur
     assert not Path("seen").exists()
 
 
-def test_trusted_it_is_a_model_like_any_other(model: Path, tmp_path: Path) -> None:
+def test_a_trusted_model_works_like_any_other(model: Path, tmp_path: Path) -> None:
     read, batch = read_model(model, trust_remote_code=True), written()
     assert isinstance(read, TransformersModel) and type(read.causal).__name__ == "XForCausalLM"
     (logp, by), (expected, own) = ours(read, batch), theirs(plain(model), batch)
@@ -124,15 +124,15 @@ def test_trusted_it_is_a_model_like_any_other(model: Path, tmp_path: Path) -> No
     assert torch.equal(theirs(plain(tmp_path / "again"), batch)[0], expected)
 
 
-def test_a_run_says_it_each_time(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_needs_the_trust_flag(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("mine.py").write_text("def grade(prompt, answer, gold):\n    return len(answer) % 2 == 0\n")
     mine = ["--verifier", "mine:grade", "--use", "mine.py", "--optimizer.lr", "0.01"]
     assert main(["train", "--model", "x", *SMALL, *mine, TRUST]) == 0
     assert f"{TRUST}: Python files of the model's own directory are executed" in capsys.readouterr().out
     (run,) = Path("runs").iterdir()
-    told = json.loads((run / "run.json").read_text())
-    assert sorted(told["trust_remote_code"]) == ["activation_x.py", "modeling_x.py"]
-    assert TRUST in told["command"] and "trust" not in (run / "recipe.toml").read_text()
+    output = json.loads((run / "run.json").read_text())
+    assert sorted(output["trust_remote_code"]) == ["activation_x.py", "modeling_x.py"]
+    assert TRUST in output["command"] and "trust" not in (run / "recipe.toml").read_text()
     for words in (["resume", str(run), "--use", "mine.py"], ["eval", str(run), "--use", "mine.py"]):
         Path("seen").unlink(missing_ok=True)
         assert main(words) == 3 and TRUST in capsys.readouterr().err
@@ -144,30 +144,30 @@ def test_a_run_says_it_each_time(model: Path, capsys: pytest.CaptureFixture[str]
     assert model_hash(model) != before
     capsys.readouterr()
     assert main(["resume", str(run), "--use", "mine.py", TRUST]) == 3
-    told = capsys.readouterr().err
-    assert "differs from" in told and "activation_x.py" in told
+    output = capsys.readouterr().err
+    assert "differs from" in output and "activation_x.py" in output
 
 
 @pytest.mark.parametrize("text", ("trust_remote_code = true\n", "[engine]\ntrust_remote_code = true\n"))
-def test_no_recipe_says_it(text: str, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_recipe_cannot_trust_remote_code(text: str, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("r.toml").write_text(f'model = "x"\nmethod = "grpo"\n{text}')
-    told = error_of(capsys, 2, "train", "r.toml")
-    assert "trust_remote_code is not a field" in told and f"command-line option {TRUST}" in told
+    output = error_of(capsys, 2, "train", "r.toml")
+    assert "trust_remote_code is not a field" in output and f"command-line option {TRUST}" in output
     for command in (["check", "r.toml"], ["check", "r.toml", TRUST]):
         assert main(command) == 2 and "trust_remote_code is not a field" in capsys.readouterr().out
-    told = error_of(capsys, 2, "train", "--model", "x", "--trust_remote_code", "true")
-    assert f"command-line option {TRUST}" in told
+    output = error_of(capsys, 2, "train", "--model", "x", "--trust_remote_code", "true")
+    assert f"command-line option {TRUST}" in output
     assert not Path("seen").exists()
 
 
-def test_code_in_another_place_is_not_fetched(model: Path) -> None:
+def test_code_in_another_repository_is_not_fetched(model: Path) -> None:
     change(model, auto_map={"AutoModelForCausalLM": "somebody/else--modeling_x.XForCausalLM"})
     with pytest.raises(BadData, match="has its code in another repository"):
         read_model(model, trust_remote_code=True)
     assert not Path("seen").exists()
 
 
-def test_code_that_fails_is_told(model: Path) -> None:
+def test_an_error_in_remote_code_is_reported(model: Path) -> None:
     (model / "activation_x.py").write_text("raise RuntimeError('no such luck')\n")
     with pytest.raises(BadData) as error:
         read_model(model, trust_remote_code=True)

@@ -1,4 +1,4 @@
-"""Runs that train a mixture of experts, from the command line, and what they refuse."""
+"""Tests of runs that train a mixture of experts, from the command line, and of their errors."""
 
 import json
 from pathlib import Path
@@ -42,7 +42,7 @@ def trained(*words: str) -> tuple[Path, list[dict[str, Any]]]:
     return run, [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()][1:]
 
 
-def test_every_replay_trains(home: Path) -> None:
+def test_every_kind_of_router_replay_trains(home: Path) -> None:
     trainable(home / "tiny")
     runs = {replay: trained("--method.routing.replay", replay) for replay in ("none", "learner", "engine")}
     for run, lines in runs.values():
@@ -61,7 +61,7 @@ def test_every_replay_trains(home: Path) -> None:
     assert main(["eval", str(runs["engine"][0]), "--problems", "4", *OWN]) == 0
 
 
-def test_the_load_is_evened_out(home: Path) -> None:
+def test_the_balance_loss_evens_out_the_load(home: Path) -> None:
     trainable(home / "tiny")
     _, lines = trained("--method.routing.balance", "1", "--iterations", "3", "--optimizer.lr", "0.01")
     assert 2 <= lines[-1]["routing/balance"] < lines[0]["routing/balance"] - 0.02
@@ -72,8 +72,8 @@ def test_the_load_is_evened_out(home: Path) -> None:
 def test_a_dense_model_is_refused_before_the_run(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory(home / "dense")
     for words in (["--method.routing.replay", "learner"], ["--method.routing.balance", "0.1"]):
-        told = error_of(capsys, 2, "train", "small.toml", *words)  # the packaged one
-        assert "for mixtures of experts" in told and "leave method.routing out" in told
+        output = error_of(capsys, 2, "train", "small.toml", *words)  # the packaged model
+        assert "for mixtures of experts" in output and "leave method.routing out" in output
         assert main(["check", "small.toml", "--model", "dense", *words]) == 2
         assert "for mixtures of experts" in capsys.readouterr().out
     assert "nothing to replay" in error_of(
@@ -81,7 +81,7 @@ def test_a_dense_model_is_refused_before_the_run(home: Path, capsys: pytest.Capt
     )
 
 
-def test_a_difference_of_methods_says_it(capsys: pytest.CaptureFixture[str], home: Path) -> None:
+def test_diff_shows_the_replay(capsys: pytest.CaptureFixture[str], home: Path) -> None:
     (home / "r3.toml").write_text(SMALL.replace("minibatches = 2 }", 'minibatches = 2, routing.replay = "engine" }'))
     assert main(["diff", "small.toml", "r3.toml"]) == 0
     assert capsys.readouterr().out.strip() == "method.routing.replay: none -> engine"

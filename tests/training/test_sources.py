@@ -1,4 +1,4 @@
-"""What a recipe asks, and by whom it is judged: named tasks, templates, mixtures; seen, recorded, and held to."""
+"""Tests of tasks, templates, verifiers and mixtures of a recipe, and of the data that a run records."""
 
 import json
 from dataclasses import replace
@@ -30,7 +30,7 @@ CALCULATOR = read_tokenizer(find_model("calculator"))
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four sources of problems in the directory where the commands run."""
+    """Four files of problems in the working directory."""
     monkeypatch.chdir(tmp_path)
     rows("a.jsonl", [{"prompt": f"{i}+2=", "answer": i + 2} for i in range(1, 21)])
     rows("b.jsonl", [{"q": f"{i}*3=", "x": {"gold": str(i * 3)}} for i in range(1, 5)])
@@ -42,8 +42,8 @@ def rows(name: str, every: list[dict[str, Any]]) -> None:
     Path(name).write_text("".join(json.dumps(row) + "\n" for row in every))
 
 
-def recipe(**said: Any) -> Recipe:
-    return Recipe(method=grpo(), **{"task": "a.jsonl", "verifier": "exact", **said})
+def recipe(**fields: Any) -> Recipe:
+    return Recipe(method=grpo(), **{"task": "a.jsonl", "verifier": "exact", **fields})
 
 
 B = Also(task="b.jsonl", weight=2.0, columns=Columns(prompt="q", answer="x.gold"), verifier="last_number")
@@ -52,21 +52,21 @@ B = Also(task="b.jsonl", weight=2.0, columns=Columns(prompt="q", answer="x.gold"
 # Tasks and verifiers
 
 
-def test_a_single_task_is_itself() -> None:
+def test_a_single_task_is_not_wrapped() -> None:
     assert isinstance(task_of(recipe(), CALCULATOR), Problems)
     assert verifier_of(recipe(), task_of(recipe(), CALCULATOR), Use()) is exact
 
 
-def test_a_mixture_has_a_verifier_for_each() -> None:
-    said = recipe(also=(B,), held_out="c.jsonl")
-    task = task_of(said, CALCULATOR)
+def test_a_mixture_has_a_verifier_per_task() -> None:
+    mixed = recipe(also=(B,), held_out="c.jsonl")
+    task = task_of(mixed, CALCULATOR)
     assert isinstance(task, Mixture)
     assert [p.text for p in task.held_out] == ["1-1=", "2-1=", "3-1=", "4-1="]
     assert {p.given["of"] for p in task.training} == {0, 1} and len(task) > len(task.training)
-    assert verifier_of(said, task, Use()) == Each((exact, last_number, exact))
+    assert verifier_of(mixed, task, Use()) == Each((exact, last_number, exact))
 
 
-def test_a_named_task_says_how_it_is_judged_and_asked() -> None:
+def test_a_named_task_has_a_default_verifier_and_template() -> None:
     one, two = sources(recipe(task="countdown:x.jsonl", verifier="", also=(Also(task="gsm8k:gsm.jsonl"),)))
     assert (one.verifier, one.template) == ("countdown", "r1")
     assert (two.verifier, two.template) == ("last_number", "no")
@@ -74,17 +74,17 @@ def test_a_named_task_says_how_it_is_judged_and_asked() -> None:
     assert (one.verifier, one.template, two.verifier, two.template) == ("exact", "no", "exact", "no")
 
 
-def test_a_named_task_knows_its_columns() -> None:
+def test_a_named_task_has_fixed_columns() -> None:
     with pytest.raises(Usage, match="has fixed columns"):
         task_of(recipe(task="gsm8k:gsm.jsonl", columns=Columns(prompt="q")), trained())
 
 
-def test_waiting_for_a_verdict_is_as_long_as_the_slowest_needs() -> None:
+def test_the_verdict_deadline_is_that_of_the_slowest_verifier() -> None:
     Path("my_file.py").write_text("def grade(prompt, answer, gold): return 1.0")
     use = load_use(["my_file.py"])
 
-    def wait(said: Recipe) -> float:
-        return verdict_wait(said, verifier_of(said, task_of(said, CALCULATOR), use))
+    def wait(mixed: Recipe) -> float:
+        return verdict_wait(mixed, verifier_of(mixed, task_of(mixed, CALCULATOR), use))
 
     machine = recipe().machine
     assert wait(recipe()) == wait(recipe(also=(B,))) == machine.verdict_deadline
@@ -92,38 +92,38 @@ def test_waiting_for_a_verdict_is_as_long_as_the_slowest_needs() -> None:
 
 
 def test_a_recipe_with_a_mixture_reads_back_and_differs() -> None:
-    said = recipe(also=(B, Also(task="c.jsonl")), held_out="c.jsonl", template="Q: {prompt}")
-    Path("r.toml").write_text(write(said))
-    assert read_recipe(Path("r.toml"), (), Use()) == said
-    assert any(line.startswith("also: none -> ") for line in diff(recipe(), said))
+    mixed = recipe(also=(B, Also(task="c.jsonl")), held_out="c.jsonl", template="Q: {prompt}")
+    Path("r.toml").write_text(write(mixed))
+    assert read_recipe(Path("r.toml"), (), Use()) == mixed
+    assert any(line.startswith("also: none -> ") for line in diff(recipe(), mixed))
 
 
 # Templates
 
 
-def test_prompts_stand_in_their_template() -> None:
+def test_prompts_use_their_template() -> None:
     tokenizer = trained(CHATML)
     for name in ("no", "chat", "r1", "Q: {prompt}"):
-        said = recipe(template=name)
-        (template,) = templates(said, tokenizer).values()
-        task = task_of(said, tokenizer)
+        mixed = recipe(template=name)
+        (template,) = templates(mixed, tokenizer).values()
+        task = task_of(mixed, tokenizer)
         assert all(p.context == template(p.text) for p in (task[0], *task.held_out))
     assert task_of(recipe(), tokenizer)[0].context == tokenizer.encode("1+2=", bos=True)
 
 
-# Seen
+# Printed
 
 
-def told(*words: str, code: int, capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
+def run_command(*words: str, code: int, capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
     assert main(list(words)) == code
-    said = capsys.readouterr()
-    return said.out, said.err
+    output = capsys.readouterr()
+    return output.out, output.err
 
 
-def test_check_shows_the_data(capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_prints_the_data(capsys: pytest.CaptureFixture[str]) -> None:
     rows("a.jsonl", [{"prompt": "1+2=", "answer": 3}, {"prompt": "1+2=", "answer": 3}, {"prompt": "2+2=", "answer": 2}])
     Path("r.toml").write_text("task = 'a.jsonl'\nverifier = 'exact'\nmethod = 'gspo'\nsampling.max_tokens = 8")
-    out, _ = told("check", "r.toml", code=0, capsys=capsys)
+    out, _ = run_command("check", "r.toml", code=0, capsys=capsys)
     first, *warnings, last = out.splitlines()
     assert first.startswith("data: a.jsonl: 3 rows, 1 to train on, 1 held out, sha256 ")
     assert warnings == [
@@ -134,98 +134,98 @@ def test_check_shows_the_data(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_hints_about_templates() -> None:
-    seen: list[str] = []
-    check_inputs(recipe(template="r1"), Use(), seen.append)
-    assert not any("</answer>" in line for line in seen)  # this model has no such characters: refused
+    notes_printed: list[str] = []
+    check_inputs(recipe(template="r1"), Use(), notes_printed.append)
+    assert not any("</answer>" in line for line in notes_printed)  # this model has no such characters
     from groupwise.commands.check import data_notes
 
-    said = recipe(template="r1")
-    lines = data_notes(said, task_of(said, trained()), trained())
+    mixed = recipe(template="r1")
+    lines = data_notes(mixed, task_of(mixed, trained()), trained())
     assert lines[-1] == "  note: answers with the template r1 end with </answer>: add --sampling.stop '</answer>'"
-    said = replace(said, sampling=replace(said.sampling, stop=("</answer>",)))
-    assert len(data_notes(said, task_of(said, trained()), trained())) == len(lines) - 1
+    mixed = replace(mixed, sampling=replace(mixed.sampling, stop=("</answer>",)))
+    assert len(data_notes(mixed, task_of(mixed, trained()), trained())) == len(lines) - 1
 
 
-def test_training_on_what_is_all_held_out_is_refused_and_evaluation_is_not(capsys: pytest.CaptureFixture[str]) -> None:
+def test_training_on_a_held_out_task_is_refused_and_evaluation_is_not(capsys: pytest.CaptureFixture[str]) -> None:
     rows("e.jsonl", [{"problem": "1+2=", "answer": "3"}])
     words = ["--task", "aime24:e.jsonl", "--template", "no", "--verifier", "last_number", "--sampling.max_tokens", "8"]
-    _, err = told("train", *words, code=3, capsys=capsys)
+    _, err = run_command("train", *words, code=3, capsys=capsys)
     assert "has no training problems" in err and "held_out" in err
-    out, err = told("eval", "calculator", *words, code=0, capsys=capsys)
+    out, err = run_command("eval", "calculator", *words, code=0, capsys=capsys)
     assert "95 % over 1 problem" in out and "1 row, 1 held out" in err
 
 
 # Recorded
 
 
-def test_a_run_records_its_data_and_resume_holds_to_them(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_records_its_data_and_resume_refuses_others(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["train", *SMALL, "--task", "a.jsonl", "--verifier", "last_number", "--name", "m"]
     words += ["--also", "[{task = 'b.jsonl', columns = {prompt = 'q', answer = 'x.gold'}}]", "--held_out", "c.jsonl"]
-    _, err = told(*words, "--stop-after", "0.001s", code=0, capsys=capsys)
+    _, err = run_command(*words, "--stop-after", "0.001s", code=0, capsys=capsys)
     assert err.startswith("data: a.jsonl: 20 rows") and "data: c.jsonl: 4 rows, 4 held out" in err
     (run,) = Path("runs").iterdir()
     about = json.loads((run / "run.json").read_text())
     assert [d["source"] for d in about["data"]] == ["a.jsonl", "b.jsonl", "c.jsonl"]
     assert all(len(d["sha256"]) == 64 for d in about["data"]) and len(about["templates"]["no"]) == 64
     rows("b.jsonl", [{"q": f"{i}*4=", "x": {"gold": str(i * 4)}} for i in range(1, 5)])
-    _, err = told("resume", str(run), code=3, capsys=capsys)
+    _, err = run_command("resume", str(run), code=3, capsys=capsys)
     assert "b.jsonl differs from" in err
     rows("b.jsonl", [{"q": f"{i}*3=", "x": {"gold": str(i * 3)}, "new": 1} for i in range(1, 5)])
-    told("resume", str(run), code=0, capsys=capsys)
+    run_command("resume", str(run), code=0, capsys=capsys)
 
 
 def test_an_overlap_between_files_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     rows("c.jsonl", [{"prompt": "3+2=", "answer": 5}])
     words = ["train", *SMALL, "--task", "a.jsonl", "--verifier", "last_number", "--held_out", "c.jsonl"]
-    _, err = told(*words, code=3, capsys=capsys)
+    _, err = run_command(*words, code=3, capsys=capsys)
     assert "1 problem to train on is held out too" in err and "1:a/3 and 2:c/1" in err
     with pytest.raises(BadData):
         task_of(recipe(held_out="c.jsonl"), CALCULATOR)
 
 
 @pytest.mark.t(44)
-def test_a_mixture_resumed_ends_with_the_bytes_of_one_never_stopped(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_resumed_mixture_ends_with_the_bytes_of_one_without_a_stop(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["train", *SMALL, "--iterations", "4", "--task", "a.jsonl", "--verifier", "last_number"]
     words += ["--also", "[{task = 'b.jsonl', weight = 3, columns = {prompt = 'q', answer = 'x.gold'}}]"]
-    told(*words, "--out", "whole", code=0, capsys=capsys)
-    told(*words, "--out", "parts", "--stop-after", "0.001s", code=0, capsys=capsys)
+    run_command(*words, "--out", "whole", code=0, capsys=capsys)
+    run_command(*words, "--out", "parts", "--stop-after", "0.001s", code=0, capsys=capsys)
     (whole,), (parts,) = Path("whole").iterdir(), Path("parts").iterdir()
-    told("resume", str(parts), code=0, capsys=capsys)
+    run_command("resume", str(parts), code=0, capsys=capsys)
     assert (whole / "metrics.jsonl").read_bytes() == (parts / "metrics.jsonl").read_bytes()
-    asked = [json.loads(line)["prompt"] for f in sorted((whole / "samples").glob("*.jsonl")) for line in f.open()]
-    assert len({str(p) for p in asked}) > 4
+    prompts = [json.loads(line)["prompt"] for f in sorted((whole / "samples").glob("*.jsonl")) for line in f.open()]
+    assert len({str(p) for p in prompts}) > 4
 
 
-def test_a_verifier_of_ones_own_that_is_not_there_is_told_where_it_is_named() -> None:
+def test_a_missing_user_verifier_is_a_usage_error() -> None:
     Path("r.toml").write_text(write(recipe(also=(replace(B, verifier="my_file:grade"),))))
     with pytest.raises(Usage, match="my_file"):
         read_recipe(Path("r.toml"), (), Use())
 
 
-def test_what_is_held_out_instead_may_know_its_columns() -> None:
+def test_a_held_out_task_may_have_fixed_columns() -> None:
     rows("e.jsonl", [{"problem": "1+2=", "answer": "3"}])
-    said = recipe(task="b.jsonl", columns=B.columns, held_out="aime24:e.jsonl", template="no")
-    assert [p.text for p in task_of(said, CALCULATOR).held_out] == ["1+2="]
+    mixed = recipe(task="b.jsonl", columns=B.columns, held_out="aime24:e.jsonl", template="no")
+    assert [p.text for p in task_of(mixed, CALCULATOR).held_out] == ["1+2="]
 
 
-def test_a_part_without_problems_to_train_on_is_refused() -> None:
+def test_a_mixed_task_without_training_problems_is_refused() -> None:
     rows("e.jsonl", [{"problem": "7*7=", "answer": "49"}])
-    said = recipe(also=(Also(task="aime24:e.jsonl"),), template="no", sampling=Sampling(max_tokens=8))
-    assert [problem.what for problem in check_inputs(said, Use())] == ["aime24:e.jsonl has no training problems"]
+    mixed = recipe(also=(Also(task="aime24:e.jsonl"),), template="no", sampling=Sampling(max_tokens=8))
+    assert [problem.what for problem in check_inputs(mixed, Use())] == ["aime24:e.jsonl has no training problems"]
     assert check_inputs(recipe(sampling=Sampling(max_tokens=8)), Use()) == []
 
 
-def test_tests_of_code_are_tried_in_a_mixture_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_tests_of_a_mixture_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     tests = {"function": "f", "cases": [{"args": [1], "expected": 2}]}
     rows("e.jsonl", [{"prompt": "1+1=", "answer": tests}, {"prompt": "1+2=", "answer": tests}])
     tried: list[str] = []
     monkeypatch.setattr(CodeVerifier, "gate", lambda self, prompts: tried.extend(p.text for p in prompts))
-    said = recipe(also=(Also(task="e.jsonl", verifier="code"),), sampling=Sampling(max_tokens=8))
-    assert check_inputs(said, Use(unsafe_local_exec=True)) == []
+    mixed = recipe(also=(Also(task="e.jsonl", verifier="code"),), sampling=Sampling(max_tokens=8))
+    assert check_inputs(mixed, Use(unsafe_local_exec=True)) == []
     assert sorted(tried) == ["1+1=", "1+2="]
 
 
-def test_a_run_reads_its_task_and_builds_its_verifier_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_loads_its_task_and_verifier_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
     for name in ("_load_task", "_verifier"):
         act = getattr(sources_module, name)

@@ -1,4 +1,4 @@
-"""The supervised phase: its loss, its order, what it leaves, and demonstrations that are none."""
+"""Tests of the supervised phase: loss, order, files, and unusable demonstrations."""
 
 import asyncio
 import json
@@ -54,7 +54,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def file(n: int = 24) -> str:
-    """Demonstrations of the calculator, all of which write their steps."""
+    """Demonstrations of the calculator, all with their steps."""
     return rows("shown.jsonl", *({"prompt": p, "answer": a} for p, a in demonstrations(3, n, 1.0)))
 
 
@@ -66,61 +66,61 @@ def learner(steps: int, dtype: torch.dtype = torch.float64) -> Learner:
     return Learner(model(dtype), optimizer=AdamW(lr=1e-2), steps=steps)
 
 
-def test_the_loss_is_the_mean_over_answer_tokens_of_their_surprise() -> None:
+def test_the_loss_is_the_mean_negative_log_prob_of_answer_tokens() -> None:
     it, plain = learner(1), model()
     (taken,) = supervised_steps(it, SHOWN, per_step=3, order=range_of, microbatch_tokens=9)
-    surprise = []
+    losses_per_token = []
     for d in SHOWN:
         for k, token in enumerate(d.answer):
             layout = Shared.of([d.context + d.answer[:k]], [(token,)])
             logits = plain.head(plain(layout.tokens, layout))[-1]
-            surprise.append(-torch.log_softmax(logits.detach(), 0)[token])
-    assert len(surprise) == 10 == taken.batch.tokens
-    assert taken.loss == pytest.approx(float(torch.stack(surprise).mean()), abs=1e-12)
+            losses_per_token.append(-torch.log_softmax(logits.detach(), 0)[token])
+    assert len(losses_per_token) == 10 == taken.batch.tokens
+    assert taken.loss == pytest.approx(float(torch.stack(losses_per_token).mean()), abs=1e-12)
 
 
-def test_within_a_conversation_only_the_assistants_words_are_taught() -> None:
-    """Each is as surprising as it is behind all that came before it, the environment's words included."""
+def test_only_the_assistant_s_tokens_of_a_conversation_are_trained() -> None:
+    """Each token's context includes the tokens of the environment."""
     origin = (WRITTEN, WRITTEN, TEMPLATE, ENVIRONMENT, ENVIRONMENT, WRITTEN, WRITTEN)
     shown, it, plain = Demonstration((1, 2), (4, 0, 8, 7, 6, 5, 0), origin), learner(1), model()
     (taken,) = supervised_steps(it, [shown], per_step=1, order=lambda epoch: range(1), microbatch_tokens=99)
     layout = Shared.of([shown.context], [shown.answer])
-    law = torch.log_softmax(plain.head(plain(layout.tokens, layout))[layout.source].detach(), -1)
-    surprise = [-law[i, token] for i, token in enumerate(shown.answer) if origin[i] == WRITTEN]
-    assert taken.batch.tokens == len(surprise) == 4
-    assert taken.loss == pytest.approx(float(torch.stack(surprise).mean()), abs=1e-12)
+    logprobs = torch.log_softmax(plain.head(plain(layout.tokens, layout))[layout.source].detach(), -1)
+    losses_per_token = [-logprobs[i, token] for i, token in enumerate(shown.answer) if origin[i] == WRITTEN]
+    assert taken.batch.tokens == len(losses_per_token) == 4
+    assert taken.loss == pytest.approx(float(torch.stack(losses_per_token).mean()), abs=1e-12)
 
 
-def range_of(sweep: int) -> range:
+def range_of(epoch: int) -> range:
     return range(len(SHOWN))
 
 
-def test_every_sweep_deals_each_demonstration_once() -> None:
-    asked: list[int] = []
+def test_every_epoch_has_each_demonstration_once() -> None:
+    requests: list[int] = []
 
-    def order(sweep: int) -> list[int]:
-        asked.append(sweep)
-        return [(i + sweep) % 3 for i in range(3)]
+    def order(epoch: int) -> list[int]:
+        requests.append(epoch)
+        return [(i + epoch) % 3 for i in range(3)]
 
     taken = list(supervised_steps(learner(3), SHOWN, per_step=2, order=order, microbatch_tokens=99))
     dealt = [sample.tokens for t in taken for sample in t.batch.samples]
     assert [d.answer for d in SHOWN] == dealt[:3]
     assert [SHOWN[i].answer for i in (1, 2, 0)] == dealt[3:]
-    assert Counter(asked) == {0: 2, 1: 2}
+    assert Counter(requests) == {0: 2, 1: 2}
 
 
-def test_a_run_begins_where_the_phase_ended(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_starts_from_the_weights_of_the_phase(capsys: pytest.CaptureFixture[str]) -> None:
     recipe = replace(EVERY, warm_start=phase(steps=6), iterations=1)
     run = ran(Path("run"), recipe)
-    told = [json.loads(line) for line in (run / "warm_start" / "metrics.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in told] == [1, 2, 3, 4, 5, 6]
-    assert told[-1]["loss"] < told[0]["loss"] and all(line["tokens"] > 20 for line in told)
+    metrics = [json.loads(line) for line in (run / "warm_start" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in metrics] == [1, 2, 3, 4, 5, 6]
+    assert metrics[-1]["loss"] < metrics[0]["loss"] and all(line["tokens"] > 20 for line in metrics)
     assert not list((run / "warm_start").glob("checkpoints/*/*"))
-    assert f"6 steps, loss {told[0]['loss']:.3f}" in (run / "report.html").read_text()
+    assert f"6 steps, loss {metrics[0]['loss']:.3f}" in (run / "report.html").read_text()
     assert "warm start 6/6" in capsys.readouterr().err
 
 
-def test_the_reference_and_the_masters_are_those_after_the_phase(home: Path) -> None:
+def test_reference_and_master_weights_are_those_after_the_phase(home: Path) -> None:
     recipe = replace(EVERY, warm_start=phase(steps=3), machine=replace(EVERY.machine, dtype="bfloat16"))
     ready = build(recipe, Use())
     before = {name: x.clone() for name, x in ready.model.state_dict().items()}
@@ -132,17 +132,17 @@ def test_the_reference_and_the_masters_are_those_after_the_phase(home: Path) -> 
     assert all(torch.equal(w, m.to(w.dtype)) for w, m in zip(optimizer.weights, optimizer.masters))
 
 
-def test_stopped_within_the_phase_it_goes_on_to_the_same_model(home: Path) -> None:
+def test_a_resume_within_the_phase_gives_the_same_model(home: Path) -> None:
     recipe = replace(EVERY, warm_start=phase(steps=8), iterations=1)
     straight = ran(home / "straight", recipe)
     run = begun(home / "run", recipe)
 
-    def said(text: str) -> None:
+    def stop_at_two(text: str) -> None:
         if "2/8" in text:
             os.kill(os.getpid(), signal.SIGTERM)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Progress, "say", lambda self, text: said(text))
+        patch.setattr(Progress, "say", lambda self, text: stop_at_two(text))
         assert run_from(run, build(recipe, Use())) == 143
     assert not (run / "checkpoints").exists() and list((run / "warm_start" / "checkpoints").glob("00000[2-7]"))
     assert run_from(run, build(recipe, Use())) == 0
@@ -150,7 +150,7 @@ def test_stopped_within_the_phase_it_goes_on_to_the_same_model(home: Path) -> No
         assert (run / name).read_bytes() == (straight / name).read_bytes(), name
 
 
-def test_an_adapter_is_taught_too() -> None:
+def test_the_phase_trains_an_adapter_too() -> None:
     pytest.importorskip("peft")
     words = ["--warm_start.demonstrations", file(), "--warm_start.steps", "3", "--warm_start.optimizer.lr", "0.01"]
     assert main(["train", *SMALL, *words, "--lora.rank", "2"]) == 0
@@ -167,7 +167,7 @@ def read(path: str, tokenizer: Tokenizer | None = None) -> list[Demonstration]:
     )[0]
 
 
-def test_an_answer_ends_with_what_the_tokenizer_says() -> None:
+def test_an_answer_ends_with_the_tokenizer_s_end_token() -> None:
     it = characters()
     shown = read(rows("a.jsonl", {"prompt": "1+1=", "answer": "2"}))
     assert shown == [Demonstration(it.encode("1+1="), (*it.encode("2"), 0))]
@@ -176,22 +176,22 @@ def test_an_answer_ends_with_what_the_tokenizer_says() -> None:
     config = json.dumps({"eos_token": {"content": "<|im_end|>"}}).encode()
     named = replace(two, beside=(("tokenizer_config.json", config),))
     assert encode_answer(named, "a")[-1] == named.fast.token_to_id("<|im_end|>") == 1
-    assert encode_answer(named, "<|im_end|>")[:-1] != (1,)  # in the words of an answer it is ten characters
+    assert encode_answer(named, "<|im_end|>")[:-1] != (1,)  # inside an answer it is ten characters
 
 
-def test_a_conversation_is_asked_up_to_its_last_answer() -> None:
-    said = (("user", "1+1="), ("assistant", "2"), ("user", "3"))
-    talk = [{"role": role, "content": content} for role, content in said]
+def test_the_prompt_of_a_conversation_ends_before_its_last_answer() -> None:
+    turns = (("user", "1+1="), ("assistant", "2"), ("user", "3"))
+    talk = [{"role": role, "content": content} for role, content in turns]
     last = {"role": "assistant", "content": "4"}
-    seen: list[object] = []
+    contexts: list[object] = []
 
-    def ask(asked: object) -> tuple[int, ...]:
-        seen.append(asked)
+    def ask(messages: object) -> tuple[int, ...]:
+        contexts.append(messages)
         return (1,)
 
     path = rows("a.jsonl", {"messages": [*talk, last]})
-    found, facts = read_demonstrations(path, ask, characters().encode, prompt="prompt", answer="answer")
-    assert seen == [talk] and found[0].answer == characters().encode("4") and facts.rows == 1
+    demonstrations, stats = read_demonstrations(path, ask, characters().encode, prompt="prompt", answer="answer")
+    assert contexts == [talk] and demonstrations[0].answer == characters().encode("4") and stats.rows == 1
 
 
 TURNS = [("user", "7*5="), ("assistant", "call"), ("tool", "<|im_end|> see: 3"), ("assistant", "35")]
@@ -201,12 +201,12 @@ def messages(*turns: tuple[str, str]) -> dict[str, object]:
     return {"messages": [{"role": role, "content": content} for role, content in turns]}
 
 
-def test_a_conversation_is_shown_in_the_tokens_in_which_it_is_had() -> None:
+def test_a_demonstrated_conversation_has_the_tokens_of_a_generated_one() -> None:
     reader = trained()
     template = find_template("chat", reader)
-    said = iter([words for role, words in TURNS if role == "assistant"])
+    replies = iter([words for role, words in TURNS if role == "assistant"])
     s = sampler(
-        lambda: Replies(["<|im_end|> see: 3", None]), lambda ask: (*reader.encode(next(said)), min(reader.eos)),
+        lambda: Replies(["<|im_end|> see: 3", None]), lambda ask: (*reader.encode(next(replies)), min(reader.eos)),
         draw=Draw(4, Prompt("p", template("7*5=")), 1), tokenizer=reader, sampling=sampling(max_tokens=400),
         frame=template.turn_frame(),
     )  # fmt: skip
@@ -218,7 +218,7 @@ def test_a_conversation_is_shown_in_the_tokens_in_which_it_is_had() -> None:
     assert shown.origin == tuple(WRITTEN if o >= 0 else o for o in had.origin)
 
 
-def test_words_that_open_a_conversation_are_read() -> None:
+def test_a_tool_message_may_open_a_conversation() -> None:
     it = characters()
     talk = [("user", "1+1="), ("tool", "9"), ("assistant", "2")]
     path, columns = rows("a.jsonl", messages(*talk)), {"prompt": "prompt", "answer": "answer"}
@@ -227,10 +227,10 @@ def test_words_that_open_a_conversation_are_read() -> None:
     assert shown.answer == (*it.encode("92"), 0) and shown.origin == (ENVIRONMENT, WRITTEN, WRITTEN)
 
 
-def test_a_tool_that_speaks_wants_an_environment(capsys: pytest.CaptureFixture[str]) -> None:
+def test_tool_messages_need_an_environment(capsys: pytest.CaptureFixture[str]) -> None:
     path = rows("a.jsonl", messages(("user", "1+1="), ("assistant", "1+1="), ("tool", "2"), ("assistant", "#2")))
-    told = error_of(capsys, 2, "train", "--warm_start.demonstrations", path)
-    assert "the demonstrations contain tool messages" in told and "--environment" in told
+    output = error_of(capsys, 2, "train", "--warm_start.demonstrations", path)
+    assert "the demonstrations contain tool messages" in output and "--environment" in output
 
 
 @pytest.mark.parametrize(
@@ -253,7 +253,7 @@ def test_a_tool_that_speaks_wants_an_environment(capsys: pytest.CaptureFixture[s
         (None, "row 1: empty"),
     ],
 )
-def test_rows_that_show_nothing(row: object, why: str) -> None:
+def test_unusable_demonstrations_are_an_error(row: object, why: str) -> None:
     if "é" in str(row):
         tokenizer = read_tokenizer(find_model("calculator"))
     else:
@@ -274,11 +274,11 @@ def test_what_cannot_be(capsys: pytest.CaptureFixture[str]) -> None:
         (["--warm_start.demonstrations", shown, "--warm_start.per_step", "0"], 2, "per_step is 0", "at least 1"),
         (["--warm_start.steps", "3"], 2, "WarmStart needs demonstrations", "say demonstrations"),
     ):
-        told = error_of(capsys, code, "train", *words)
-        assert what in told and fix in told, told
+        output = error_of(capsys, code, "train", *words)
+        assert what in output and fix in output, output
 
 
-def test_resume_wants_the_same_demonstrations(capsys: pytest.CaptureFixture[str]) -> None:
+def test_resume_refuses_other_demonstrations(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", *SMALL, "--warm_start.demonstrations", file(), "--warm_start.steps", "1"]) == 0
     (run,) = Path("runs").iterdir()
     file(23)
@@ -286,8 +286,8 @@ def test_resume_wants_the_same_demonstrations(capsys: pytest.CaptureFixture[str]
     assert "shown.jsonl differs from" in capsys.readouterr().err
 
 
-def test_a_tied_model_is_taught_as_it_is_read() -> None:
-    """What a file of demonstrations says is what the model says in the end: enough steps learn it by heart."""
+def test_enough_steps_memorise_the_demonstrations() -> None:
+    """With enough steps the loss on a small file goes to 0."""
     home = find_model("calculator")
     tokenizer, decoder = read_tokenizer(home), read_model(home)
     shown = read(rows("a.jsonl", *({"prompt": p, "answer": "#1"} for p in ("2+3=", "4*5="))), tokenizer)
@@ -298,8 +298,8 @@ def test_a_tied_model_is_taught_as_it_is_read() -> None:
     assert losses[0] > 1 and losses[-1] < 0.05
 
 
-def test_the_recipe_of_a_tool_runs_and_only_the_models_words_are_trained(home: Path) -> None:
-    """`recipes/big_sums.toml`, a few steps of it: on the record an environment's token has no numbers of its own."""
+def test_the_tool_recipe_trains_only_the_model_s_tokens(home: Path) -> None:
+    """A few steps of `recipes/big_sums.toml`: an environment's token has no log-prob and no advantage."""
     recipe = Path(__file__).parents[2] / "recipes" / "big_sums.toml"
     calls = rows("calls.jsonl", *(row for row in islice(sum_demonstrations(), 100) if len(row["messages"]) > 2))
     few = ["--iterations", "1", "--prompts", "4", "--method.group_size", "4", "--evaluate.problems", "4"]
@@ -309,13 +309,13 @@ def test_the_recipe_of_a_tool_runs_and_only_the_models_words_are_trained(home: P
     lines = [json.loads(line) for line in (run / "samples" / "000001.jsonl").read_text().splitlines()]
     numbers = load_file(run / "samples" / "000001.safetensors")
     columns = [numbers[name].split(numbers["lengths"].tolist()) for name in ("tokens", "origin", "logp", "advantage")]
-    reader, heard = read_tokenizer(find_model("blank")), ""
+    reader, observations = read_tokenizer(find_model("blank")), ""
     for line, tokens, origin, logp, advantage in zip(lines, *columns, strict=True):
-        told = origin == ENVIRONMENT
-        heard += (words := reader.decode(tokens[told].tolist()))
+        external = origin == ENVIRONMENT
+        observations += (words := reader.decode(tokens[external].tolist()))
         assert words == "".join(re.findall(r"<tool_response>\n.*?\n</tool_response>", line["text"], re.DOTALL))
         assert set(origin.tolist()) <= {ENVIRONMENT, 0}
-        assert torch.equal(logp.isnan(), told) and torch.equal(advantage.isnan(), told)
-    assert "<tool_response>" in heard
+        assert torch.equal(logp.isnan(), external) and torch.equal(advantage.isnan(), external)
+    assert "<tool_response>" in observations
     (metrics,) = [m for m in map(json.loads, (run / "metrics.jsonl").read_text().splitlines()) if m["iteration"] == 1]
     assert metrics["turns/mean"] > 1 and metrics["counts/calls"] > 0 and "eval/counts/malformed" in metrics

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from groupwise.data import Entropy, Logp, pack
-from groupwise.learner import AdamW, InitialPolicy, Learner, StepPlan, make_plan, measure_plan
+from groupwise.learner import AdamW, InitialPolicy, Learner, StepPlan, forward, make_plan, measure_plan
 from tests.learner.small import model, ragged, rollouts
 from tests.learner.test_gradients import OBJECTIVES, credited, learner
 
@@ -233,3 +233,28 @@ class TestCut:
             tokens = sum(len(batch.samples[i].tokens) for i in microbatch) + sum(map(len, contexts))
             assert tokens <= 24
         assert len(steps[0].microbatches) > 1
+
+    def test_contexts_with_different_content_are_counted_separately(self):
+        """Equal ids with another content hash are another context, for the bound on a microbatch's tokens too."""
+        batch = self.batch()
+        samples = tuple(replace(s, content=str(i)) for i, s in enumerate(batch.samples))
+        other = batch.having(samples=samples)
+        bound = {"size": 8, "shuffle": "prompts", "permutation": range, "microbatch_tokens": 24}
+        plans = [make_plan(b, **bound)[0].microbatches for b in (batch, other)]
+        assert max(map(len, plans[0])) > max(map(len, plans[1]))
+        for microbatch in plans[1]:
+            assert sum(len(samples[i].context) + len(samples[i].tokens) for i in microbatch) <= 24
+
+    def test_contexts_with_different_content_are_forwarded_separately(self):
+        batch = self.batch()
+        samples = tuple(replace(s, content=str(i % 2)) for i, s in enumerate(batch.samples))
+        sizes = []
+
+        def through(decoder, b, layout):
+            sizes.append(len(layout.tokens))
+            return decoder(layout.tokens, layout)
+
+        for b in (batch, batch.having(samples=samples)):
+            forward(model(torch.float64), b, temperature=1.0, through=through)
+        contexts = {s.context for s in samples}
+        assert sizes[1] >= sizes[0] + sum(map(len, contexts))

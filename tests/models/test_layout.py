@@ -179,6 +179,16 @@ def test_what_answers_begin_with_in_common_is_forwarded_once() -> None:
     assert layout.target.tolist() == [5, 6, 7, 0, 5, 6, 8, 0, 5, 6, 0, 5, 0, 5, 6]
 
 
+def test_contexts_with_different_content_share_nothing() -> None:
+    """Equal placeholder ids with different images, here given by their hashes."""
+    contexts, tokens = [(1, 2)] * 3, [(7, 8), (7, 9), (7, 9)]
+    shared = Shared.of(contexts, tokens, contents=["cat", "dog", "cat"])
+    assert len(shared.tokens) == len(Shared.of(contexts[:2], tokens[::2]).tokens) + 2 + 1
+    assert shared.source[2:4].tolist() != shared.source[4:6].tolist()
+    plain = Shared.of(contexts, tokens)
+    assert torch.equal(Shared.of(contexts, tokens, contents=["cat"] * 3).tokens, plain.tokens)
+
+
 def test_a_group_of_one_answer_costs_one_answer() -> None:
     layout = Shared.of([(1, 2, 3)] * 16, [(4,) * 20] * 16)
     assert len(layout.tokens) == 3 + 19

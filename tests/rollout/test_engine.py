@@ -232,6 +232,16 @@ def test_equal_contexts_are_prefilled_once_and_cached_until_load() -> None:
     assert [len(x) for x in inputs[6:]] == widths[1:]
 
 
+def test_contexts_with_different_content_are_prefilled_separately() -> None:
+    """Equal ids with another content hash are another context: other images stand behind the placeholder ids."""
+    model = decoder(layers=1)
+    inputs, e = forwarded(model), engine(model)
+    requests = [request(0, context=prompt_of(0, 40), content=c, limit=1) for c in ("cat", "dog", "cat", "")]
+    first = generate(e, requests)
+    assert [len(x) for x in inputs] == [3 * 40, ROWS] and len(e._rows.sequences) == 0
+    assert generate(e, requests) == first and [len(x) for x in inputs[2:]] == [ROWS]  # all three are cached
+
+
 def test_rows_with_equal_tokens_are_forwarded_once() -> None:
     """Each decoding step forwards the distinct sequences only; rows that leave early leave no gap."""
     model = decoder(layers=1, spread=0.9)

@@ -11,6 +11,7 @@ import torch
 from groupwise.data import (
     ENVIRONMENT,
     TEMPLATE,
+    Draw,
     Finish,
     Ids,
     Outcome,
@@ -64,6 +65,13 @@ def test_a_finished_sample_has_text_finish_and_origin() -> None:
     assert (one.origin, one.logp) == ((0,) * 11, (-1.0,) * 11)
     assert (one.stream, two.stream, one.group, one.role, one.limit) == ((0,), (1,), 3, "hint", 12)
     assert isinstance(sampler(), Sampler) and isinstance(Independent(), Strategy)
+
+
+def test_samples_and_requests_have_the_content_hash_of_the_prompt() -> None:
+    s = sampler(draw=Draw(4, Prompt("p", CONTEXT, content="cat"), 1))
+    (one,) = run(s.sample(CONTEXT))
+    assert one.context_key == s.engine.requests[0].context_key == ("cat", CONTEXT)
+    assert one.fork(2, 0).content == one.last_turn.content == "cat"
 
 
 def test_the_budget_is_for_the_whole_sample_and_a_limit_leaves_it_open() -> None:

@@ -33,6 +33,7 @@ from groupwise.data.rooms import open_room as open_room
 from groupwise.data.sample import ENVIRONMENT as ENVIRONMENT
 from groupwise.data.sample import TEMPLATE as TEMPLATE
 from groupwise.data.sample import WRITTEN as WRITTEN
+from groupwise.data.sample import ContextKey as ContextKey
 from groupwise.data.sample import CountedText as CountedText
 from groupwise.data.sample import Draw as Draw
 from groupwise.data.sample import Finish as Finish

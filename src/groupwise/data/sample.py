@@ -11,6 +11,7 @@ __all__ = [
     "ENVIRONMENT",
     "TEMPLATE",
     "WRITTEN",
+    "ContextKey",
     "CountedText",
     "Draw",
     "Finish",
@@ -26,6 +27,9 @@ __all__ = [
 ]
 
 Ids = tuple[int, ...]
+
+ContextKey = tuple[str, Ids]
+"""The identity of a context: the hash of its other content, and its token ids."""
 
 ENVIRONMENT, TEMPLATE, WRITTEN = -1, -2, -3
 """Origins of tokens that no policy sampled. An origin >= 0 is the version of the weights that sampled the token."""
@@ -76,12 +80,16 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A problem: the token ids that the policy is conditioned on. Only verifier and strategy read `given`."""
+    """A problem: the token ids that the policy is conditioned on. Only verifier and strategy read `given`.
+
+    `content` is a hash of other content, such as the images behind placeholder ids; empty if there is none.
+    """
 
     id: str
     context: Ids
     text: str = ""
     given: Mapping[str, Any] = field(default_factory=dict)
+    content: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +129,19 @@ class Sample:
     role: str = "answer"
     parent: int | None = None
     verdict: Verdict | None = None
+    content: str = ""
+    """Hash of the context's content other than ids, from the prompt."""
     counts: Mapping[str, float] = field(default_factory=dict)
     """Counts by name from the strategy and the environment of a conversation. Each count becomes a metric."""
 
     def __post_init__(self) -> None:
         if not len(self.tokens) == len(self.origin) == len(self.logp):
             raise ValueError(f"{len(self.tokens)} tokens, {len(self.origin)} origins and {len(self.logp)} log-probs")
+
+    @property
+    def context_key(self) -> ContextKey:
+        """The identity of the context. Contexts with equal ids and different images are different."""
+        return self.content, self.context
 
     @property
     def trained(self) -> tuple[bool, ...]:
@@ -278,6 +293,13 @@ class GenerationRequest:
     at: int = 0
     sampling: Sampling = Sampling()
     purpose: int = 0
+    content: str = ""
+    """Hash of the context's content other than ids."""
+
+    @property
+    def context_key(self) -> ContextKey:
+        """The identity of the context."""
+        return self.content, self.context
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,10 @@ def forward(
     replaces the model's plain forward to hidden states.
     """
     device = batch.place.device
-    layout = Shared.of([s.context for s in batch.samples], [s.tokens for s in batch.samples], device=device)
+    samples = batch.samples
+    layout = Shared.of(
+        [s.context for s in samples], [s.tokens for s in samples], contents=[s.content for s in samples], device=device
+    )
     starts = batch.length.cumsum(0) - batch.length
     rows = batch.sequences.spread(starts) + batch.place
     # Samples with a shared prefix repeat the same (hidden state, target) pair; compute each distinct pair once.

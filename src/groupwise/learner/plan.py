@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from groupwise.data import Batch, Couples
+from groupwise.data import Batch, ContextKey, Couples
 
 __all__ = ["StepPlan", "make_plan", "measure_plan"]
 
@@ -73,7 +73,7 @@ def measure_plan(steps: Sequence[StepPlan], batch: Batch, *, microbatch_tokens: 
 def _microbatches(batch: Batch, samples: list[int], whole: list[int], microbatch_tokens: int) -> tuple[Microbatch, ...]:
     """Split a step's samples into microbatches in order, so that equal contexts stay together."""
     microbatches: list[list[int]] = []
-    contexts: set[tuple[int, ...]] = set()
+    contexts: set[ContextKey] = set()
     tokens = 0
     start = 0
     while start < len(samples):
@@ -81,13 +81,13 @@ def _microbatches(batch: Batch, samples: list[int], whole: list[int], microbatch
         while end < len(samples) and whole[samples[end]] == whole[samples[start]]:
             end += 1
         block = samples[start:end]
-        block_contexts = {batch.samples[i].context for i in block}
+        block_contexts = {batch.samples[i].context_key for i in block}
         answers = sum(len(batch.samples[i].tokens) for i in block)
-        cost = answers + sum(len(c) for c in block_contexts - contexts)
+        cost = answers + sum(len(ids) for _, ids in block_contexts - contexts)
         if not microbatches or tokens + cost > microbatch_tokens:
             microbatches.append([])
             contexts, tokens = set(), 0
-            cost = answers + sum(len(c) for c in block_contexts)
+            cost = answers + sum(len(ids) for _, ids in block_contexts)
         microbatches[-1].extend(block)
         contexts |= block_contexts
         tokens += cost

@@ -133,8 +133,8 @@ class StepRouting:
         """Tokens per expert: the load of the whole step is needed before its first microbatch has a gradient."""
         routed = self.forward_pass()
         assert routed is not None
-        contexts, tokens = zip(*((s.context, s.tokens) for s in microbatch.samples))
-        routed(model, microbatch, Shared.of(contexts, tokens, device=microbatch.place.device))
+        contexts, tokens, contents = zip(*((s.context, s.tokens, s.content) for s in microbatch.samples))
+        routed(model, microbatch, Shared.of(contexts, tokens, contents=contents, device=microbatch.place.device))
         return routed.load()
 
 

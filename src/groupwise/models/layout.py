@@ -21,6 +21,8 @@ LONG = 64
 """For contexts longer than this, all answers attend to one copy. For shorter contexts that is slower."""
 
 Text = tuple[int, ...]
+Context = tuple[str, Text]
+"""The hash of a context's content other than ids, and its ids."""
 Row = tuple[list[int], int]
 """Packed indices of a text's tokens from the first on, and the number of last tokens that this row adds."""
 Blocks = tuple[list[Block], Int[Tensor, " n"]]
@@ -54,17 +56,22 @@ class Shared:
         contexts: Sequence[Sequence[int]],
         tokens: Sequence[Sequence[int]],
         *,
+        contents: Sequence[str] | None = None,
         device: torch.device | str = "cpu",
     ) -> "Shared":
-        """The layout of `tokens[i]` after `contexts[i]`. ValueError for an empty context."""
+        """The layout of `tokens[i]` after `contexts[i]`. ValueError for an empty context.
+
+        `contents` are hashes of other content, such as images: contexts that differ in it share nothing.
+        """
         if len(contexts) != len(tokens):
             raise ValueError(f"{len(contexts)} contexts for {len(tokens)} samples: each sample needs one")
         if not all(map(len, contexts)):
             raise ValueError("a context is empty: the first token of an answer needs a token before it")
-        live = [(tuple(c), tuple(t)) for c, t in zip(contexts, tokens) if len(t)]
+        contents = [""] * len(tokens) if contents is None else contents
+        live = [((h, tuple(c)), tuple(t)) for h, c, t in zip(contents, contexts, tokens, strict=True) if len(t)]
         packed, paths, rows = _pack([(c, t[:-1]) for c, t in live])
         position = chain(*(range(len(path) - added, len(path)) for path, added in rows))
-        source = chain(*(path[len(c) - 1 :] for (c, _), path in zip(live, paths)))
+        source = chain(*(path[len(c) - 1 :] for ((_, c), _), path in zip(live, paths)))
         target = chain(*(t for _, t in live))
         return cls(
             tokens=torch.tensor(packed, dtype=torch.long, device=device),
@@ -106,7 +113,7 @@ class Shared:
         return (_blocks(rows, self.position.device), blocks) if blocks else None
 
 
-def _pack(texts: Sequence[tuple[Text, Text]]) -> tuple[list[int], list[list[int]], list[Row]]:
+def _pack(texts: Sequence[tuple[Context, Text]]) -> tuple[list[int], list[list[int]], list[Row]]:
     """Pack (context, answer) pairs: the packed tokens, each text's packed indices, and the rows.
 
     In sorted order, a text shares its longest prefix with its predecessor. It adds only the tokens after that prefix.
@@ -118,12 +125,12 @@ def _pack(texts: Sequence[tuple[Text, Text]]) -> tuple[list[int], list[list[int]
         if context == next_context:
             shared[after] = next((i for i, (a, b) in enumerate(zip(answer, next_answer)) if a != b), len(answer))
     contexts = list(dict.fromkeys(context for context, _ in texts))
-    added = [*contexts, *(answer[n:] for (_, answer), n in zip(texts, shared))]
+    added = [*(ids for _, ids in contexts), *(answer[n:] for (_, answer), n in zip(texts, shared))]
     indices = [list(range(*ends)) for ends in pairwise(accumulate(map(len, added), initial=0))]
     newest, paths = dict(zip(contexts, indices)), [[]] * len(texts)
     for i in order:
         context = texts[i][0]
-        newest[context] = paths[i] = newest[context][: len(context) + shared[i]] + indices[len(contexts) + i]
+        newest[context] = paths[i] = newest[context][: len(context[1]) + shared[i]] + indices[len(contexts) + i]
     rows = [(path, len(tokens)) for path, tokens in zip([*indices[: len(contexts)], *paths], added) if tokens]
     return list(chain(*added)), paths, rows
 

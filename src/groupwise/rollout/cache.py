@@ -5,37 +5,38 @@ from collections import OrderedDict
 import torch
 from torch import Tensor
 
-from groupwise.data import Ids
+from groupwise.data import ContextKey
 from groupwise.rollout.layouts import KeysValues, RowsKeysValues, chunks, transposed
 
 
 class PrefixCache:
-    """Keys and values of whole contexts, looked up by their tokens. The least recently used leave first."""
+    """Keys and values of whole contexts, looked up by content hash and tokens. The least recently used leave first."""
 
     def __init__(self) -> None:
         self.tokens = 0
-        self._entries: OrderedDict[Ids, KeysValues] = OrderedDict()
-        self.routes: dict[Ids, tuple[bytes, ...]] = {}
+        self._entries: OrderedDict[ContextKey, KeysValues] = OrderedDict()
+        self.routes: dict[ContextKey, tuple[bytes, ...]] = {}
         """The experts that each token of a context was routed to, if the engine records them."""
 
-    def __contains__(self, context: Ids) -> bool:
+    def __contains__(self, context: ContextKey) -> bool:
         return context in self._entries
 
-    def __getitem__(self, context: Ids) -> KeysValues:
+    def __getitem__(self, context: ContextKey) -> KeysValues:
         self._entries.move_to_end(context)
         return self._entries[context]
 
-    def put(self, context: Ids, keys: Tensor, values: Tensor) -> None:
+    def put(self, context: ContextKey, keys: Tensor, values: Tensor) -> None:
         """Store clones: a view would keep the memory of all contexts of the forward alive."""
-        self._entries[context] = keys[:, :, : len(context)].clone(), values[:, :, : len(context)].clone()
-        self.tokens += len(context)
+        n = len(context[1])
+        self._entries[context] = keys[:, :, :n].clone(), values[:, :, :n].clone()
+        self.tokens += n
 
     def trim(self, bound: int) -> None:
         """Evict contexts until at most `bound` tokens are cached."""
         while self.tokens > bound:
             context, _ = self._entries.popitem(last=False)
             self.routes.pop(context, None)
-            self.tokens -= len(context)
+            self.tokens -= len(context[1])
 
     def clear(self) -> None:
         self._entries.clear()

@@ -2,14 +2,14 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby, islice
 
 import torch
 from torch import Tensor
 
-from groupwise.data import Finish, Generation, GenerationRequest, Ids, Usage
+from groupwise.data import ContextKey, Finish, Generation, GenerationRequest, Ids, Usage
 from groupwise.models import Experts, Model, Routes, Tokenizer, drop_blocks, logprobs, with_blocked_weights
 from groupwise.rollout.cache import PrefixCache
 from groupwise.rollout.layouts import ROWS, Prefill, padded, shared_tokens
@@ -91,7 +91,7 @@ class NativeEngine:
         """Compute and cache the keys and values of these contexts now."""
         for context in contexts:
             self._check_length(context, 1)
-        self._cache_contexts([context[:-1] for context in contexts])
+        self._cache_contexts([("", context[:-1]) for context in contexts])
         self._prefixes.trim(max(self._cache_tokens - self._reserved(), 0))
 
     async def _run(self) -> None:
@@ -118,48 +118,46 @@ class NativeEngine:
             return
         live, width = len(self._rows), self._rows.reach
         admitted: list[Job] = []
-        contexts = {job.request.context for job in self._rows.jobs}
+        contexts = {job.request.context_key for job in self._rows.jobs}
         for job in islice(self._waiting, self._max_rows - live):
             rows, width = live + len(admitted) + 1, max(width, job.reach)
-            contexts.add(job.request.context)
-            if (
-                rows > 1
-                and padded(rows, ROWS) * width + sum(shared_tokens(len(c)) for c in contexts) > self._cache_tokens
-            ):
+            contexts.add(job.request.context_key)
+            if rows > 1 and padded(rows, ROWS) * width + _shared(contexts) > self._cache_tokens:
                 break
             admitted.append(job)
         if not admitted:
             return
-        self._cache_contexts([job.request.context[:-1] for job in admitted])
+        self._cache_contexts([(job.request.content, job.request.context[:-1]) for job in admitted])
         lengths = (len(job.request.context) - shared_tokens(len(job.request.context)) for job in admitted)
         longest = max(self._rows.sequences.longest + 1, *lengths)
         with torch.inference_mode():
             self._rows.sequences.grow(live + len(admitted), longest)
-            for context, jobs in groupby(admitted, key=lambda job: job.request.context):
-                routes = self._prefixes.routes.get(context[:-1], ())
+            for (content, ids), jobs in groupby(admitted, key=lambda job: job.request.context_key):
+                prefix = content, ids[:-1]
+                routes = self._prefixes.routes.get(prefix, ())
                 routed = [replace(job, routes=routes) for job in jobs]
-                self._rows.enter(routed, self._prefixes[context[:-1]] if len(context) > 1 else None)
+                self._rows.enter(routed, self._prefixes[prefix] if prefix[1] else None)
         for _ in admitted:
             self._waiting.popleft()
         self._prefixes.trim(max(self._cache_tokens - self._reserved(), 0))
 
     def _reserved(self) -> int:
         """Cache tokens that the live rows may need."""
-        contexts = {job.request.context for job in self._rows.jobs}
-        return padded(len(self._rows), ROWS) * self._rows.reach + sum(shared_tokens(len(c)) for c in contexts)
+        contexts = {job.request.context_key for job in self._rows.jobs}
+        return padded(len(self._rows), ROWS) * self._rows.reach + _shared(contexts)
 
-    def _cache_contexts(self, contexts: Sequence[Ids]) -> None:
+    def _cache_contexts(self, contexts: Sequence[ContextKey]) -> None:
         """Prefill the contexts that are not cached, sorted by length so that equal widths are adjacent."""
-        missing = sorted({c for c in contexts if c and c not in self._prefixes}, key=lambda c: (len(c), c))
-        pack: list[Ids] = []
+        missing = sorted({c for c in contexts if c[1] and c not in self._prefixes}, key=lambda c: (len(c[1]), c))
+        pack: list[ContextKey] = []
         for i, context in enumerate(missing):
             pack.append(context)
-            if i + 1 == len(missing) or sum(map(len, pack)) + len(missing[i + 1]) > PACK:
+            if i + 1 == len(missing) or sum(len(ids) for _, ids in (*pack, missing[i + 1])) > PACK:
                 with torch.inference_mode():
                     routes = Routes(self._experts) if self._experts else None
-                    layout, _ = self._forward(pack, routes)
-                    for tokens, (keys, values) in zip(pack, layout.split()):
-                        self._prefixes.put(tokens, keys, values)
+                    layout, _ = self._forward([ids for _, ids in pack], routes)
+                    for key, (keys, values) in zip(pack, layout.split()):
+                        self._prefixes.put(key, keys, values)
                     if routes is not None:
                         self._prefixes.routes |= context_routes(routes, pack, layout.widths)
                 pack = []
@@ -215,3 +213,8 @@ class NativeEngine:
                 evidence=f"the model has {shape.positions} positions, engine.cache_tokens is {self._cache_tokens}",
                 fix=f"lower sampling.max_tokens to at most {max(most - len(context), 0)}, or drop longer prompts",
             )
+
+
+def _shared(contexts: Iterable[ContextKey]) -> int:
+    """Tokens of the contexts' shared prefixes."""
+    return sum(shared_tokens(len(ids)) for _, ids in contexts)

@@ -6,14 +6,16 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from groupwise.data import Ids
+from groupwise.data import ContextKey
 from groupwise.models import Experts, Routes
 
 
-def context_routes(routes: Routes, contexts: Sequence[Ids], widths: Sequence[int]) -> dict[Ids, tuple[bytes, ...]]:
+def context_routes(
+    routes: Routes, contexts: Sequence[ContextKey], widths: Sequence[int]
+) -> dict[ContextKey, tuple[bytes, ...]]:
     """The routes of each context's tokens, from one prefill of all contexts padded to `widths`."""
     ids = routes.ids.split(list(widths))
-    return {context: routes.experts.encode(x[: len(context)]) for context, x in zip(contexts, ids)}
+    return {context: routes.experts.encode(x[: len(context[1])]) for context, x in zip(contexts, ids)}
 
 
 class RowRoutes:

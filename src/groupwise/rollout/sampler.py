@@ -66,10 +66,11 @@ class DrawSampler:
     def start(self, context: Ids, n: int = 1, *, group: int = 0, role: str = "answer") -> list[Sample]:
         """Empty samples. Each has its own random numbers: streams are numbered over the whole draw."""
         first, self.started = self.started, self.started + n
-        limit = self.sampling.max_tokens
-        return [
-            Sample(context=context, stream=(i,), limit=limit, group=group, role=role) for i in range(first, first + n)
-        ]
+        shared = Sample(
+            context=context, content=self.draw.prompt.content, stream=(), limit=self.sampling.max_tokens, group=group,
+            role=role,
+        )  # fmt: skip
+        return [replace(shared, stream=(i,)) for i in range(first, first + n)]
 
     async def extend(self, sample: Sample, *, limit: int | None = None) -> Sample:
         """Generate until the sample ends, or for `limit` tokens; in that case it stays open (`finish` is None).
@@ -83,7 +84,7 @@ class DrawSampler:
         while left > 0:
             request = GenerationRequest(
                 context=sample.context + sample.tokens, limit=left, draw=self.draw.id, stream=sample.stream,
-                at=len(sample.tokens), sampling=self.sampling, purpose=self.purpose,
+                at=len(sample.tokens), sampling=self.sampling, purpose=self.purpose, content=sample.content,
             )  # fmt: skip
             with self._awaiting("the engine"):
                 new = await self.engine.sample(request)

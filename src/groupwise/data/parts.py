@@ -8,7 +8,7 @@ from groupwise.data.sockets import Couples, Weighs
 
 __all__ = ["couples", "name_of", "needs", "one_per_sequence", "weighs"]
 
-_COUPLES: tuple[Couples, ...] = ("token", "sequence", "group")
+_COUPLES: tuple[Couples, ...] = ("token", "sequence", "group", "step")
 
 
 def couples(part: Any) -> Couples:

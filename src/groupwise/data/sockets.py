@@ -39,7 +39,8 @@ __all__ = [
     "Weight",
 ]
 
-Couples = Literal["token", "sequence", "group"]
+Couples = Literal["token", "sequence", "group", "step"]
+"""The unit that microbatches keep whole. A step that is coupled is one microbatch, whatever its size."""
 Weighs = Literal["tokens", "sequences"]
 
 State = TypeVar("State")

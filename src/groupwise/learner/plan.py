@@ -36,7 +36,8 @@ def make_plan(
 
     A short iteration has fewer steps, the last possibly smaller. `permutation(n)` is the keyed order in which prompts
     or samples are dealt. A microbatch holds at most `microbatch_tokens` tokens, equal contexts counted once; a longer
-    sample is a microbatch alone. Where the objective couples a group, no microbatch and no step splits a group.
+    sample is a microbatch alone. If the objective couples a group, no microbatch and no step splits a group; if it
+    couples a step, the step is one microbatch.
     """
     rollouts = batch.rollouts.index[batch.groups.index].tolist()
     members: dict[int, list[int]] = {}
@@ -54,7 +55,8 @@ def make_plan(
         )  # rounded up, so that rollouts of unequal size add no step
     order = permutation(len(units))
     dealt = [[i for u in order[k : k + per_step] for i in units[u]] for k in range(0, len(units), per_step)]
-    whole = batch.groups.index.tolist() if couples == "group" else list(range(len(batch)))
+    coupled = {"group": batch.groups.index.tolist(), "step": [0] * len(batch)}
+    whole = coupled.get(couples, list(range(len(batch))))
     steps = [sorted(samples, key=lambda i: (whole[i], i)) for samples in dealt]
     return tuple(StepPlan(_microbatches(batch, samples, whole, microbatch_tokens)) for samples in steps)
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from groupwise.advantages import Standardised
 from groupwise.data import Segments
+from tests import checked
 from tests.checked import CACHE, NAME, Decorated, Loader, check
 
 SOURCE = """
@@ -45,6 +46,12 @@ def test_a_dimension_has_one_size_in_a_call_and_another_in_the_next() -> None:
             scaled(*arguments)
     with pytest.raises(Exception, match=r"return .*violates type hint"):
         scaled(torch.ones(2), 1.0, "short")
+
+
+def test_a_process_that_relaxes_checks_no_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checked, "enforced", True)  # put back after the test
+    checked.relax()
+    assert len(scaled(torch.ones(2), 1.0, "short")) == 1
 
 
 def test_the_fields_of_a_dataclass_are_checked_and_an_int_is_a_float() -> None:

@@ -275,7 +275,7 @@ def test_a_user_task_needs_a_verifier(tmp_path):
     path = tmp_path / "problems.jsonl"
     path.write_text('{"prompt": "1+1=", "answer": 2}\n{"prompt": "2+2=", "answer": 4}\n')
     (error,) = errors_of(SMALL + f"task = '{path}'\nmethod = 'gspo'")
-    assert "nothing says what is right" in error
+    assert "has no verifier" in error
 
 
 def test_check_leaves_the_random_state():

@@ -1,10 +1,7 @@
 """Runs the files and commands of each page in an empty directory, exactly as written."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +10,7 @@ import pytest
 from groupwise.config import registry
 from groupwise.config.registry import fitting_names
 from groupwise.data import sockets
+from tests.docs.warm_shell import run
 from tests.sandbox.boxes import needed
 
 ROOMS_OF_PARTS = ("rewards", "advantages", "objective")
@@ -32,17 +30,6 @@ class Block:
 def blocks(page: str) -> list[Block]:
     matches = BLOCK.finditer((HOME / page).read_text())
     return [Block(*(group or "" for group in match.groups())) for match in matches]
-
-
-def run(line: str, where: Path) -> str:
-    """The output of a command line, in a shell whose PATH starts with this environment's `groupwise` and `python`."""
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    env = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
-    process = subprocess.run(
-        line, shell=True, cwd=where, env=env, capture_output=True, text=True, timeout=240, check=False
-    )
-    assert process.returncode == 0, f"{line}\n{process.stdout}\n{process.stderr}"
-    return process.stdout
 
 
 def follow(page: str, where: Path) -> list[str]:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from groupwise.commands.show import show_diff
 from groupwise.methods import gspo
-from tests.docs.test_pages import HOME, blocks, run
+from tests.docs.test_pages import HOME, blocks
+from tests.docs.warm_shell import run
 
 PAGE = (HOME / "README.md").read_text()
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from groupwise.models import Decoder, Shape, write_model
 from groupwise.tasks.presets import PRESETS
-from tests.docs.test_pages import HOME, blocks, run
+from tests.docs.test_pages import HOME, blocks
+from tests.docs.warm_shell import run
 from tests.models.test_templates import trained
 from tests.tasks.published import gsm8k
 

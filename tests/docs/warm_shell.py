@@ -1,0 +1,134 @@
+"""A shell whose `groupwise` and `python` are forks of one process that has imported the package.
+
+`run` gives a command line to a real shell, so that pipes, quotes and globs work. Its PATH begins with two small
+programs. Each sends its arguments, directory, environment and standard streams to the server, and the server forks.
+The imports of every command, two to four seconds of them, are thus done once. As a script this file is the server.
+"""
+
+import gc
+import importlib
+import json
+import os
+import pkgutil
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+PROGRAM = """\
+#!{python} -ISE
+import json, os, socket, sys
+with socket.socket(socket.AF_UNIX) as server:
+    server.connect({address!r})
+    socket.send_fds(server, [b"."], [0, 1, 2])
+    server.sendall(json.dumps([{name!r}, sys.argv[1:], os.getcwd(), dict(os.environ)]).encode() + b"\\n")
+    sys.exit(int(server.makefile().read() or 1))
+"""
+OPTIONAL = ("transformers.modeling_utils", "peft")
+
+
+def run(line: str, directory: Path) -> str:
+    """Type one line; return what it prints. AssertionError where its exit code is not 0."""
+    programs = start()
+    path = os.pathsep.join((str(programs), str(Path(sys.executable).parent), os.environ["PATH"]))
+    env = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
+    done = subprocess.run(
+        line, shell=True, cwd=directory, env=env, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@cache
+def start() -> Path:
+    """Start the server once a process. Return the folder of the two programs."""
+    folder = Path(tempfile.mkdtemp(prefix="warm-"))
+    address = str(folder / "server")
+    for name in ("groupwise", "python"):
+        (folder / name).write_text(PROGRAM.format(python=sys.executable, address=address, name=name))
+        (folder / name).chmod(0o700)
+    words = [sys.executable, __file__, address]
+    server = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+    assert server.stdout and server.stdout.readline() == b"ready\n"
+    start.server = server  # type: ignore[attr-defined]  # its stdin stays open as long as this process lives
+    return folder
+
+
+def serve(address: str) -> None:
+    """Fork for each connection, until the process that started the server is gone."""
+    warm()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(address)
+        listener.listen()
+        print("ready", flush=True)
+        while 0 not in (readable := select.select([listener, 0], [], [])[0]):
+            connection = readable[0].accept()[0]
+            signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the answering forks
+            if os.fork() == 0:
+                listener.close()
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                answer(connection)
+                return
+            connection.close()
+
+
+def warm() -> None:
+    """Import what commands import."""
+    import groupwise
+
+    for module in pkgutil.walk_packages(groupwise.__path__, "groupwise."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    for name in OPTIONAL:
+        with suppress(ImportError):
+            importlib.import_module(name)
+    import torch
+
+    torch.set_num_threads(1)
+    torch.optim.AdamW([torch.zeros(1, requires_grad=True)])  # the first one imports for a second and a half
+    gc.freeze()
+
+
+def answer(connection: socket.socket) -> None:
+    """Run the command of a connection in one more fork, which ends as an interpreter does; send its exit code."""
+    _, streams, _, _ = socket.recv_fds(connection, 1, 3)
+    name, words, directory, environment = json.loads(connection.makefile().readline())
+    child = os.fork()
+    if child == 0:
+        connection.close()
+        for number, stream in enumerate(streams):
+            os.dup2(stream, number)
+            os.close(stream)
+        os.chdir(directory)
+        os.environ.clear()
+        os.environ.update(environment)
+        sys.exit(execute(name, words))
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    connection.sendall(str(code if code >= 0 else 128 - code).encode())
+    os._exit(0)
+
+
+def execute(name: str, words: list[str]) -> Any:
+    """What `groupwise WORDS`, `python FILE WORDS` or `python -m MODULE WORDS` does."""
+    if name == "groupwise":
+        sys.argv[:] = ["groupwise", *words]
+        sys.path.pop(0)
+        return importlib.import_module("groupwise.__main__").main()
+    if words[0] == "-m":
+        sys.argv[:] = words[1:]
+        sys.path[0] = os.getcwd()
+        return runpy.run_module(words[1], run_name="__main__", alter_sys=True) and 0
+    sys.argv[:] = words
+    sys.path[0] = str(Path(words[0]).resolve().parent)
+    return runpy.run_path(words[0], run_name="__main__") and 0
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1])

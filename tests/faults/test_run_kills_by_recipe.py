@@ -1,0 +1,90 @@
+"""Runs of other recipes, killed and resumed: half precision, adapters, routed experts, a warm start."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+
+from groupwise.config.recipe import WarmStart
+from groupwise.learner import AdamW, Routing
+from groupwise.models import Lora, find_model, read_model, read_tokenizer, write_model
+from groupwise.tasks import demonstrations
+from tests.faults.kill_points import go_on, killed_ends_as, undisturbed
+from tests.faults.small_runs import ADAPTER, EVERY, HALF, begun, left, lines
+from tests.models.mixtures import trainable
+from tests.models.plain import made
+
+pytestmark = pytest.mark.t(49)
+
+
+def test_in_half_precision(tmp_path: Path) -> None:
+    straight = undisturbed(HALF, tmp_path)
+    directory = begun(tmp_path / "again", HALF)
+    assert not go_on(directory, straight) and left(directory) == straight.files
+    for number, death in enumerate((("after step", 3), ("half of tensors.safetensors", 2))):
+        killed_ends_as(straight, tmp_path / str(number), death)
+    model = safe_open(directory / "model" / "model.safetensors", "pt")
+    assert {model.get_tensor(name).dtype for name in model.keys()} == {torch.bfloat16}  # noqa: SIM118
+
+
+def test_with_an_adapter(tmp_path: Path) -> None:
+    """Its checkpoints hold the adapter, of the policy and of the reference, and nothing of the base."""
+    pytest.importorskip("peft")
+    straight = undisturbed(ADAPTER, tmp_path)
+    for number, death in enumerate((("before save", 3), ("before writing the model", 1))):
+        killed_ends_as(straight, tmp_path / str(number), death)
+    checkpoints_hold_adapters_alone(tmp_path / "0")
+    assert "model/adapter_model.safetensors" in straight.files
+
+
+def test_with_an_adapter_beside_a_model_of_transformers(tmp_path: Path) -> None:
+    """The model's head is its embedding: two names for one tensor, and the checkpoint holds neither."""
+    pytest.importorskip("peft")
+    model, tokenizer = tmp_path / "model", read_tokenizer(find_model("calculator"))
+    sizes = {"vocab_size": tokenizer.fast.get_vocab_size(), "n_embd": 16, "n_head": 2, "n_layer": 2, "n_positions": 64}
+    made(tmp_path / "made", "GPT2", **sizes)
+    write_model(read_model(tmp_path / "made"), model, tokenizer=tokenizer)
+    recipe = replace(EVERY, model=str(model), lora=Lora(rank=2, targets=("c_attn", "c_fc")))
+    straight = undisturbed(recipe, tmp_path)
+    killed_ends_as(straight, tmp_path / "killed", ("before save", 3))
+    checkpoints_hold_adapters_alone(tmp_path / "killed")
+
+
+def checkpoints_hold_adapters_alone(run: Path) -> None:
+    names = safe_open(next(iter((run / "checkpoints").glob("*/tensors.safetensors"))), "pt").keys()
+    weights = {name for name in names if not name.startswith("optimizer.")}
+    assert weights and all("lora_" in name for name in weights)
+    assert {name.partition(".")[0] for name in weights} == {"policy", "beside"}
+
+
+def test_with_the_engines_experts(tmp_path: Path) -> None:
+    routing = Routing(replay="engine", balance=0.1)
+    recipe = replace(
+        EVERY, model=str(trainable(tmp_path / "tiny")), method=replace(EVERY.method, routing=routing), iterations=2,
+        optimizer=AdamW(lr=0.01),
+    )  # fmt: skip
+    straight = undisturbed(recipe, tmp_path)
+    assert all(line["routing/changed"] > 0 for line in lines(tmp_path / "undisturbed")[1:])
+    for number, death in enumerate((("after sample", 2), ("half of tensors.safetensors", 2))):
+        killed_ends_as(straight, tmp_path / str(number), death)
+    for shard in (tmp_path / "0" / "samples").glob("*.safetensors"):
+        routes = safe_open(shard, "pt").get_tensor("routes")
+        assert routes.dtype == torch.int16 and len(routes.unique()) == 8  # every expert occurs
+
+
+def test_in_the_warm_start(tmp_path: Path) -> None:
+    """Killed in its steps, in its first checkpoint, between it and the run, and in the run."""
+    rows = tmp_path / "demonstrations.jsonl"
+    rows.write_text("".join(json.dumps({"prompt": p, "answer": a}) + "\n" for p, a in demonstrations(0, 9, 0.35)))
+    warm_start = WarmStart(demonstrations=str(rows), steps=5, per_step=4, save_every=2, optimizer=AdamW(lr=1e-4))
+    recipe = replace(HALF, warm_start=warm_start, iterations=2)
+    straight = undisturbed(recipe, tmp_path)
+    metrics = (tmp_path / "undisturbed" / "warm_start" / "metrics.jsonl").read_bytes()
+    deaths = [("half of tensors.safetensors", 1), ("before replace", 2), ("after step", 5), ("before evaluate", 1)]
+    deaths += [("after step", 7)]
+    for number, death in enumerate(deaths):
+        killed_ends_as(straight, tmp_path / str(number), death)
+        assert (tmp_path / str(number) / "warm_start" / "metrics.jsonl").read_bytes() == metrics, death

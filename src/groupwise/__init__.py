@@ -2,6 +2,6 @@
 
 import os
 
-# MKL chooses kernels by the number of rows, on some processors with other bits. Its strict mode gives a row the same
-# bits whatever stands beside it. MKL reads this at its first product; a value that the user sets is kept.
+# MKL chooses kernels by the number of rows; on some processors this changes the bits of a row. In strict mode the bits
+# of a row do not depend on the other rows. MKL reads the variable at its first product. A value of the user is kept.
 os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")

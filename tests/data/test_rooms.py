@@ -1,5 +1,6 @@
 """A room exports the names in its files' `__all__`, without any other list."""
 
+import ast
 import importlib
 import subprocess
 import sys
@@ -32,6 +33,33 @@ def test_the_stub_of_a_room_is_fresh(room: str) -> None:
 def test_names_are_unique_over_rooms() -> None:
     names = [name for room in ROOMS for name in names_of(f"groupwise.{room}")]
     assert sorted(names) == sorted(set(names))
+
+
+def exported(source: str) -> set[str]:
+    """The names that a module defines, assigns, imports or lists in `__all__`."""
+    names: set[str] = set()
+    for node in ast.parse(source).body:
+        match node:
+            case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
+                names |= {(alias.asname or alias.name).partition(".")[0] for alias in aliases}
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                names.add(name)
+            case ast.Assign(targets=[ast.Name(id="__all__")], value=value):
+                names |= set(ast.literal_eval(value))
+            case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
+                names.add(name)
+    return names
+
+
+def test_the_package_exports_no_name_of_a_room() -> None:
+    """Importing a room sets its name on the package, and would replace a function of that name."""
+    example = "from groupwise.training import train as run\n__all__ = ['report']\ndef show(): ...\nX: int = 0"
+    assert exported(example) == {"run", "report", "show", "X"}
+    rooms = {path.name for path in SOURCE.iterdir() if (path / "__init__.py").is_file()}
+    stub_of_package = SOURCE / "__init__.pyi"
+    names = exported((SOURCE / "__init__.py").read_text())
+    names |= exported(stub_of_package.read_text()) if stub_of_package.is_file() else set()
+    assert len(rooms) > 10 and not names & rooms
 
 
 NEW = {

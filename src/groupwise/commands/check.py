@@ -108,7 +108,7 @@ def dry_run(recipe: Recipe) -> list[GroupwiseError]:
             return [_part_error("filter", f"it returns {shape}, not one boolean for each of {n} samples")]
         step = compute_advantages(batch, method)
         if step.advantage is None or step.advantage.shape != step.place.shape:
-            return [_part_error("credit", "it does not return one number a token")]
+            return [_part_error("credit", "it does not return one number per token")]
         logp = -torch.linspace(0.1, 1.1, step.tokens, dtype=torch.float64)
         step = method.objective.prepare(step).having(logp_old=logp, logp=logp.clone().requires_grad_())
         loss = method.objective(step)

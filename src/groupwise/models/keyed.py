@@ -17,7 +17,7 @@ __all__ = ["Key", "Purpose", "keyed_random", "lineage", "permutation", "philox",
 
 LOW = 0xFFFFFFFF
 Key = tuple[int, int]  # (seed, purpose)
-Words = NDArray[np.uint32]
+Uint32Array = NDArray[np.uint32]
 Numbers = int | Sequence[int] | NDArray[Any]
 
 
@@ -35,7 +35,7 @@ class Purpose(IntEnum):
     DEMONSTRATE = 8
 
 
-def philox(counter: Words, key: Words) -> Words:
+def philox(counter: Uint32Array, key: Uint32Array) -> Uint32Array:
     """Four random words for each row of four counter words. Ten rounds, as in Random123.
 
     >>> [hex(w) for w in philox(np.zeros((1, 4), np.uint32), np.zeros(2, np.uint32))[0]]
@@ -51,7 +51,7 @@ def philox(counter: Words, key: Words) -> Words:
     return np.stack([c0, c1, c2, c3], 1).astype(np.uint32)
 
 
-def key_words(key: Key) -> Words:
+def key_words(key: Key) -> Uint32Array:
     """The key of Philox: the seed's low word, and its high word XOR the purpose spread over 32 bits.
 
     Purposes under one seed have different keys, and so have all seeds below 2**32. ValueError beyond 64 bits.

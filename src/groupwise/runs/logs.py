@@ -98,7 +98,7 @@ class RunLogs:
         self._append("timings", json_line(line))
 
     def samples(self, iteration: int, lines: Iterable[Mapping[str, Any]], tensors: Mapping[str, Tensor]) -> None:
-        """Write `samples/<iteration>.jsonl` (a line a sample) and `.safetensors` (numbers per token), atomically."""
+        """Write `samples/<iteration>.jsonl`, a line per sample, and `.safetensors`, numbers per token."""
         files = {
             f"{iteration:06d}.jsonl": b"".join(json_line(line) for line in lines),
             f"{iteration:06d}.safetensors": tensor_bytes(tensors),

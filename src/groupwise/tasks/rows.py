@@ -84,7 +84,7 @@ def _file(path: Path) -> Iterable[Row | Fault]:
 
 def _no_file(path: Path) -> BadData:
     if path.exists():
-        return BadData(f"{path} cannot be read", evidence="it is no file", fix="give the path of a JSONL file")
+        return BadData(f"{path} cannot be read", evidence="not a file", fix="give the path of a JSONL file")
     if not path.suffix:
         fix = "give the path of a directory, or of a .jsonl or .parquet file"
         return BadData(f"there is no file or directory {path}", evidence=f"in {path.absolute().parent}", fix=fix)

@@ -27,7 +27,7 @@ async def run(
     guards: Guards,
     evaluate: Callable[[], Awaitable[dict[str, float]]],
 ) -> None:
-    """Run the iterations after `recorder.done` up to `recipe.iterations`, or until the recorder is told to stop."""
+    """Run the iterations after `recorder.done` up to `recipe.iterations`, or until `recorder.stopping` is set."""
     await engine.load(learner.version, learner.weights())
     if recorder.done < 0:
         recorder.evaluation(await evaluate())

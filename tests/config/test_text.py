@@ -164,7 +164,7 @@ def test_public_names_are_unique_across_rooms():
 def test_every_part_is_found_by_its_name_and_fits_one_socket():
     homes: dict[str, str] = {}
     for socket in sockets():
-        protocol = getattr(data, socket, None) or getattr(methods, socket)
+        protocol = next(getattr(room, socket) for room in (data, learner, methods) if hasattr(room, socket))
         names = fitting_names(protocol)
         assert names, socket
         for name in names:
@@ -309,7 +309,7 @@ def test_the_difference_between_grpo_and_dapo():
         "objective.penalties: KL(coefficient=0.04, form=k3, model=reference) -> none",
         "objective.aggregate: group_mean -> token_mean",
         "minibatches: 1 -> 16",
-        "models: reference -> none",
+        "models: reference InitialPolicy -> none",
     ]
     assert "objective.surrogate.ratio: token_ratio -> sequence_ratio" in diff(grpo(), gspo())
     assert "credit: every_token -> " in "\n".join(diff(grpo(), reinforce_pp()))
@@ -368,7 +368,7 @@ method.shuffle = 'cards'
 method.models = [['reference', 'InitialPolicy']]
     recipe.method.models: [['reference', 'InitialPolicy']] is a list; expected a table
 method.models.reference = 'Clip'
-    recipe.method.models.reference: Clip is not an InitialPolicy
+    recipe.method.models.reference: Clip is not a SideModel
 method.objective.aggregate = 'centred'
     recipe.method.objective.aggregate: centred is not an Aggregate
 method.objective.aggregate = 'token_ratio'

@@ -360,10 +360,10 @@ def test_a_wrong_output_shape_names_the_part() -> None:
 
     step = step_of([[1, 1, 3]])
     for objective in (Objective(surrogate=per_sample), Objective(penalties=(per_sample,))):
-        with pytest.raises(ValueError, match="per_sample repermuted the shape"):
+        with pytest.raises(ValueError, match="per_sample returned the shape"):
             objective(objective.prepare(step))
     for objective in (Objective(weights=(per_sample,)), Objective(aggregate=per_sample)):
-        with pytest.raises(ValueError, match="per_sample repermuted the shape"):
+        with pytest.raises(ValueError, match="per_sample returned the shape"):
             objective.prepare(step)
 
 

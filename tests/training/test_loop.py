@@ -301,7 +301,7 @@ def test_every_method_runs_in_minibatches_and_epochs(name: str, tmp_path: Path) 
     assert all(not torch.equal(x, before[n]) for n, x in environment.weights().items())  # every tensor is trained
     newest = newest_checkpoint(environment.directory, strict=True)
     assert newest and newest.iteration == 2
-    reference_weights = {n.split(".")[1] for n in newest.tensors() if n.startswith("beside.")}
+    reference_weights = {n.split(".")[1] for n in newest.tensors() if n.startswith("models.")}
     assert reference_weights == {n for n, _ in environment.method.models}
 
 

@@ -7,7 +7,10 @@ from groupwise.learner.plan import measure_plan as measure_plan
 from groupwise.learner.routing import Routing as Routing
 from groupwise.learner.routing import check_routing as check_routing
 from groupwise.learner.routing import mixture as mixture
+from groupwise.learner.side_models import EMA as EMA
+from groupwise.learner.side_models import Given as Given
 from groupwise.learner.side_models import InitialPolicy as InitialPolicy
+from groupwise.learner.side_models import SideModel as SideModel
 from groupwise.learner.update import NO_TOKEN as NO_TOKEN
 from groupwise.learner.update import Learner as Learner
 from groupwise.learner.update import StepResult as StepResult

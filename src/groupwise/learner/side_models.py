@@ -1,10 +1,97 @@
-"""Side models: models beside the policy, such as the reference model."""
+"""Side models: models beside the policy, such as a reference model, a teacher, or an average of the policy."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar, Protocol, runtime_checkable
 
-__all__ = ["InitialPolicy"]
+import torch
+from torch import Tensor
+
+SOCKET = "SideModel"
+__all__ = ["EMA", "Given", "InitialPolicy", "SideModel"]
+
+
+@runtime_checkable
+class SideModel(Protocol):
+    """A model beside the policy. It is called after each optimizer step and changes `weights` in place.
+
+    `weights` and `policy` are the tensors of the side model and of the policy in one order and dtype, at least float32.
+    `step` is the number of optimizer steps so far. A part with the class variable `frozen = True` never changes and is
+    not called.
+    """
+
+    def __call__(self, weights: Sequence[Tensor], policy: Sequence[Tensor], step: int, /) -> None: ...
+
+
+class _Frozen:
+    __slots__ = ()
+    frozen: ClassVar[bool] = True
+
+    def __call__(self, weights: Sequence[Tensor], policy: Sequence[Tensor], step: int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
-class InitialPolicy:
+class InitialPolicy(_Frozen):
     """A frozen copy of the policy at the start of the run: the usual reference model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Given(_Frozen):
+    """A frozen model that is read from a directory, such as a teacher. No checkpoint contains it.
+
+    `directory` is a path, a packaged model or a name on the hub. The model needs the policy's vocabulary.
+    """
+
+    directory: str
+
+
+@dataclass(frozen=True, slots=True)
+class EMA:
+    """The exponential moving average of the policy: `keep * average + (1 - keep) * policy` after every `every` steps.
+
+    It starts as the initial policy. `keep = 0` copies the policy; with a large `every` that is a lagged reference.
+
+    >>> average, policy = [torch.zeros(2)], [torch.ones(2)]
+    >>> EMA(keep=0.75)(average, policy, 1)
+    >>> average
+    [tensor([0.2500, 0.2500])]
+    """
+
+    keep: float = 0.995
+    every: int = 1
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.keep < 1 and self.every >= 1):
+            raise ValueError(f"{self}\nneeds 0 <= keep < 1 and every >= 1; InitialPolicy never changes")
+
+    @torch.no_grad()
+    def __call__(self, weights: Sequence[Tensor], policy: Sequence[Tensor], step: int) -> None:
+        if step % self.every:
+            return
+        for average, current in zip(weights, policy, strict=True):
+            average.lerp_(current, 1 - self.keep) if average.is_floating_point() else average.copy_(current)
+
+
+class FollowingWeights:
+    """The tensors of a side model that changes with the policy, with float32 copies of half-precision ones.
+
+    Without these copies, an average would lose every update below the last bit of its weights.
+    """
+
+    def __init__(self, part: SideModel, tensors: Mapping[str, Tensor], policy: Mapping[str, Tensor]) -> None:
+        self.part, self._tensors, self._policy = part, tensors, [policy[name] for name in tensors]
+        self.exact = {name: x.float() if x.is_floating_point() and x.itemsize < 4 else x for name, x in tensors.items()}
+
+    @torch.no_grad()
+    def update(self, step: int) -> None:
+        """Change the tensors after an optimizer step."""
+        weights = list(self.exact.values())
+        self.part(weights, [p.to(x.dtype) for x, p in zip(weights, self._policy)], step)
+        self.round()
+
+    @torch.no_grad()
+    def round(self) -> None:
+        """Copy the float32 values to the half-precision tensors."""
+        for name, x in self._tensors.items():
+            if self.exact[name] is not x:
+                x.copy_(self.exact[name])

@@ -5,6 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from types import MappingProxyType
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
@@ -16,7 +17,7 @@ from groupwise.learner.forward import forward
 from groupwise.learner.optimizer import AdamW, Optimizer
 from groupwise.learner.plan import StepPlan
 from groupwise.learner.routing import RoutedForward, Routing, StepRouting, mixture
-from groupwise.learner.side_models import InitialPolicy
+from groupwise.learner.side_models import FollowingWeights, SideModel
 from groupwise.models import Decoder, logprob_dtype
 
 __all__ = ["NO_TOKEN", "Learner", "StepResult"]
@@ -60,7 +61,8 @@ class Learner:
     """Trains the policy. It alone holds weights, optimizer and side models, and it never sees a method's name.
 
     `steps` is the number of optimizer steps of the run, for the learning-rate schedule. `version` counts the weights
-    that were published.
+    that were published. `given` are the side models that were read from directories; the others start as copies of
+    `model`.
     """
 
     def __init__(
@@ -70,7 +72,8 @@ class Learner:
         optimizer: AdamW,
         steps: int,
         temperature: float = 1.0,
-        side_models: Sequence[tuple[str, InitialPolicy]] = (),
+        side_models: Sequence[tuple[str, SideModel]] = (),
+        given: Mapping[str, torch.nn.Module] = MappingProxyType({}),
         memory: Sequence[tuple[str, Memory]] = (),
     ) -> None:
         assert isinstance(model, Backbone), "a model is a torch module with a head"
@@ -80,7 +83,13 @@ class Learner:
         self.steps = steps
         self.temperature = temperature
         self.optimizer = Optimizer((p for p in model.parameters() if p.requires_grad), optimizer)
-        self.models = {name: _frozen(model) for name, _ in side_models}
+        self.models = {name: given[name] if name in given else _frozen(model) for name, _ in side_models}
+        self._given = frozenset(given)
+        self._following = {
+            name: FollowingWeights(part, self._trained_tensors(self.models[name]), self._trained_tensors(model))
+            for name, part in side_models
+            if not getattr(part, "frozen", False)
+        }
         self.memory = tuple(memory)
         self.memories: dict[str, Any] = {name: part.init() for name, part in self.memory}
         self.steps_taken = 0
@@ -145,6 +154,8 @@ class Learner:
         else:
             self.optimizer.step(rate, norm)
             self.steps_taken += 1
+            for weights in self._following.values():
+                weights.update(self.steps_taken)
         self.optimizer.zero_grad()
         return StepResult(
             batch=forwarded,
@@ -194,6 +205,12 @@ class Learner:
         frozen = {name for name, weight in weights if not weight.requires_grad}
         return {name: x for name, x in model.state_dict().items() if name not in frozen}
 
+    def _saved_models(self) -> dict[str, dict[str, Tensor]]:
+        """The tensors of the side models in a checkpoint, by the prefix of their names."""
+        exact = {name: weights.exact for name, weights in self._following.items()}
+        names = [name for name in self.models if name not in self._given]
+        return {f"models.{name}.": exact.get(name) or self._trained_tensors(self.models[name]) for name in names}
+
     def remember(self, batch: Batch, stats: Mapping[str, float]) -> None:
         """Update the method's memories after an iteration's last step."""
         self.memories = {name: part(self.memories[name], batch, stats) for name, part in self.memory}
@@ -206,20 +223,21 @@ class Learner:
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and JSON from which `restore` continues with equal bits. Frozen weights are not among them."""
         tensors = {f"policy.{name}": x for name, x in self._trained_tensors(self.model).items()}
-        for name, model in self.models.items():
-            tensors |= {f"beside.{name}.{key}": x for key, x in self._trained_tensors(model).items()}
+        for model, weights in self._saved_models().items():
+            tensors |= {f"{model}{name}": x for name, x in weights.items()}
         tensors |= {f"optimizer.{name}": x for name, x in self.optimizer.state().items()}
         return tensors, {"taken": self.steps_taken, "version": self.version, "memories": self.memories}
 
     @torch.no_grad()
     def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
         """Copy the tensors and values of `state()` back."""
-        models = [("policy.", self.model), *((f"beside.{name}.", model) for name, model in self.models.items())]
-        for prefix, model in models:
-            saved, current = _with_prefix(prefix, tensors), self._trained_tensors(model)
+        for prefix, current in {"policy.": self._trained_tensors(self.model), **self._saved_models()}.items():
+            saved = _with_prefix(prefix, tensors)
             assert saved.keys() == current.keys(), "a checkpoint of another model"
             for name, x in current.items():
                 x.copy_(saved[name])
+        for weights in self._following.values():
+            weights.round()
         self.optimizer.restore(_with_prefix("optimizer.", tensors))
         self.steps_taken, self.version = state["taken"], state["version"]
         self.memories = dict(state["memories"])

@@ -18,7 +18,7 @@ from groupwise.data import (
     VerdictPart,
     needs,
 )
-from groupwise.learner import InitialPolicy, Routing
+from groupwise.learner import Routing, SideModel
 from groupwise.methods.schedules import Schedule
 from groupwise.objective import Objective
 from groupwise.rewards import Correctness, everything
@@ -56,7 +56,7 @@ class Method:
     epochs: int = 1
     proximal: Literal["recomputed", "sampled"] = "recomputed"
     routing: Routing = Routing()  # noqa: RUF009
-    models: tuple[tuple[str, InitialPolicy], ...] = ()
+    models: tuple[tuple[str, SideModel], ...] = ()
     memory: tuple[tuple[str, Memory], ...] = ()
     schedules: tuple[tuple[str, Schedule], ...] = ()
 
@@ -91,7 +91,7 @@ class Method:
             raise ValueError(f'{why}\nset routing.replay = "engine", or proximal = "recomputed"')
 
     @property
-    def models_in_use(self) -> tuple[tuple[str, InitialPolicy], ...]:
+    def models_in_use(self) -> tuple[tuple[str, SideModel], ...]:
         """The side models that a part reads; all of them if a schedule may change a coefficient."""
         if self.schedules:
             return self.models

@@ -11,7 +11,7 @@ from groupwise.config.recipe import Machine, Recipe
 from groupwise.config.user_code import Use
 from groupwise.data import Engine, MissingRequirement, Prompt, Rollout, Sampling, Task, Usage, Verifier, gap_bound
 from groupwise.evaluation.evaluate import scores
-from groupwise.learner import Learner, check_routing, mixture
+from groupwise.learner import Given, Learner, check_routing, mixture
 from groupwise.models import (
     Model,
     Purpose,
@@ -58,8 +58,20 @@ class Runtime:
             steps=self.recipe.iterations * method.minibatches * method.epochs,
             temperature=self.recipe.sampling.temperature,
             side_models=method.models_in_use,
+            given=self._given_models(),
             memory=method.memory,
         )
+
+    def _given_models(self) -> dict[str, Model]:
+        """The side models in directories. `Usage` if their vocabulary differs from the policy's."""
+        dtype, device = next(self.model.parameters()).dtype, next(self.model.parameters()).device
+        models: dict[str, Model] = {}
+        for name, part in self.recipe.method.models_in_use:
+            if isinstance(part, Given):
+                directory = find_model(part.directory)
+                check_vocabulary(name, directory, self.tokenizer)
+                models[name] = read_model(directory, dtype=dtype, device=device).requires_grad_(False)
+        return models
 
     @cached_property
     def demonstrations(self) -> tuple[list[Demonstration], tuple[SourceStats, ...]]:
@@ -114,6 +126,16 @@ class Runtime:
             environment=self.buffer.environment,
             replay=self.buffer.replay,
             frame=self.buffer.frame,
+        )
+
+
+def check_vocabulary(name: str, directory: Path, tokenizer: Tokenizer) -> None:
+    """`Usage` if the tokenizer in a side model's directory maps tokens to other ids than the policy's."""
+    if read_tokenizer(directory).fast.get_vocab() != tokenizer.fast.get_vocab():
+        raise Usage(
+            f"the side model {name} has another vocabulary than the policy",
+            evidence=f"the tokenizer in {directory} differs",
+            fix=f"set method.models.{name}.directory to a model with the policy's tokenizer",
         )
 
 

@@ -7,7 +7,23 @@ from typing import Any
 import pytest
 import torch
 
-from groupwise.data import Batch, Logp, Outcome, Segments, Usage, VerdictPart, pack, rollout_of
+from groupwise.data import (
+    ENVIRONMENT,
+    WRITTEN,
+    Batch,
+    Draw,
+    Logp,
+    Outcome,
+    Prompt,
+    Rollout,
+    Sample,
+    Segments,
+    Usage,
+    Verdict,
+    VerdictPart,
+    pack,
+    rollout_of,
+)
 from tests.laws.batches import step_of
 
 UNITS = {f.name: f.metadata["per"] for f in fields(Batch)}
@@ -54,6 +70,15 @@ def test_take_keep_and_joined_apply_to_every_column(name: str) -> None:
     second = getattr(other, name)
     pairs = [(column, second)] if not isinstance(column, Mapping) else [(column[key], second[key]) for key in column]
     assert rows(both) == [row for pair in pairs for x in pair for row in rows(x)]
+
+
+def test_lag_counts_versions_since_each_token() -> None:
+    """A sample that was interrupted by an update, with a token that no policy sampled, and a written target."""
+    sample = Sample(context=(1,), stream=(0,), verdict=Verdict(Outcome.wrong))
+    sample = sample.with_tokens((5, 6), (3, 4), (-1.0, -1.0)).insert((7,), ENVIRONMENT)
+    sample = sample.with_tokens((8,), (5,), (-1.0,)).insert((9,), WRITTEN)
+    batch = pack([Rollout(Draw(0, Prompt("p", (1,)), 1), (sample,))], version=5)
+    assert batch.lag.tolist() == [2, 1, 0, 0] and batch.age.tolist() == [2]
 
 
 def test_to_moves_every_tensor() -> None:

@@ -1,11 +1,14 @@
-"""`Verdict.value`, and the validation of `Sampling`."""
+"""`Verdict.value`, the validation of `Sampling`, and requests and generations as JSON."""
 
+import json
 import math
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from groupwise.data import Outcome, Sampling, Verdict
+from groupwise.data import Finish, Generation, GenerationRequest, Outcome, Sampling, Verdict
 
 
 @pytest.mark.parametrize(
@@ -30,3 +33,35 @@ def test_invalid_sampling_parameters_are_refused(fields: dict[str, Any]) -> None
 )
 def test_value_of_a_verdict(verdict: Verdict, value: float) -> None:
     assert verdict.value == value
+
+
+def ids(least: int = 0) -> st.SearchStrategy[tuple[int, ...]]:
+    return st.lists(st.integers(0, 2**20), min_size=least, max_size=6).map(tuple)
+
+
+# Fields, not values: the runtime type checker of the constructors would draw random numbers inside a strategy.
+SAMPLINGS = st.fixed_dictionaries({
+    "temperature": st.floats(0, 9), "max_tokens": st.integers(1, 9), "top_p": st.floats(0.01, 1),
+    "top_k": st.integers(0, 9), "min_p": st.floats(0, 0.9),
+    "stop": st.lists(st.text(min_size=1), max_size=2).map(tuple),
+})  # fmt: skip
+REQUESTS = st.fixed_dictionaries({
+    "context": ids(1), "limit": st.integers(1, 99), "draw": st.integers(0, 2**40), "stream": ids(1),
+    "at": st.integers(0, 9), "purpose": st.integers(0, 9), "content": st.text(max_size=4),
+})  # fmt: skip
+TOKENS = st.lists(st.tuples(st.integers(0, 9), st.floats(max_value=0, allow_nan=False), st.integers(0, 9)), max_size=5)
+ROUTES = st.lists(st.binary(max_size=4), max_size=3).map(tuple)
+
+
+@given(REQUESTS, SAMPLINGS, TOKENS, st.sampled_from(Finish), ROUTES)
+def test_requests_and_generations_survive_json(
+    request: dict[str, Any], sampling: dict[str, Any], tokens: list[Any], finish: Finish, routes: tuple[bytes, ...]
+) -> None:
+    ids, logp, versions = zip(*tokens) if tokens else ((), (), ())
+    for value in (
+        GenerationRequest(**request, sampling=Sampling(**sampling)),
+        Generation(tokens=ids, logp=logp, versions=versions, finish=finish, routes=routes),
+    ):
+        again = type(value).from_json(json.loads(json.dumps(value.to_json())))
+        assert again == value
+        assert repr(again) == repr(value)  # also tuples, not lists, and the sign of zero

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from groupwise.data import Engine, Finish, Generation, GenerationRequest, Ids, Sampling, Usage
+from groupwise.data import Engine, EngineLost, Finish, Generation, GenerationRequest, Ids, Sampling, Usage
 from groupwise.models import Decoder, Purpose, lineage, uniform
 from groupwise.rollout import NativeEngine
 from groupwise.rollout.layouts import ROWS, padded
@@ -365,6 +365,20 @@ def test_load_shares_the_decoders_tensors_and_copies_others() -> None:
     with pytest.raises(ValueError, match=r"another model: model\.norm\.weight"):
         asyncio.run(e.load(3, {**other, "model.norm.weight": torch.ones(1)}))
     assert e.version == 2
+
+
+def test_an_engine_with_half_loaded_weights_is_lost() -> None:
+    e = engine(decoder())
+    weights = {name: x + 1 for name, x in e._decoder.state_dict().items()}
+    broken = {name: x.to_sparse() if name == "model.norm.weight" else x for name, x in weights.items()}
+    with pytest.raises(RuntimeError):
+        asyncio.run(e.load(1, broken))
+    assert e.version == -1
+    for call in (e.sample(request(0)), e.score(prompt_of(0), (1,))):
+        with pytest.raises(EngineLost, match="no complete weights"):
+            asyncio.run(call)  # pyright: ignore[reportArgumentType]
+    asyncio.run(e.load(1, weights))
+    assert e.version == 1 and len(generate(e, [request(0)])[0].tokens) == 12
 
 
 def test_weights_changed_in_place_take_effect_after_load() -> None:

@@ -174,7 +174,7 @@ def test_an_error_in_remote_code_is_reported(model: Path) -> None:
     assert "no such luck" in error.value.evidence and error.value.fix
 
 
-def test_with_an_adapter_too(model: Path, tmp_path: Path) -> None:
+def test_an_adapter_on_remote_code(model: Path, tmp_path: Path) -> None:
     pytest.importorskip("peft", reason="adapters need peft: pip install 'groupwise[lora]'")
     read = read_model(model, trust_remote_code=True)
     attach(read, Lora(rank=2, targets=("q_proj", "widen")), seed=0)

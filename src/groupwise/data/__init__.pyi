@@ -5,6 +5,7 @@ from groupwise.data.batch import pack as pack
 from groupwise.data.batch import rollout_of as rollout_of
 from groupwise.data.errors import BadData as BadData
 from groupwise.data.errors import Diverged as Diverged
+from groupwise.data.errors import EngineLost as EngineLost
 from groupwise.data.errors import GroupwiseError as GroupwiseError
 from groupwise.data.errors import Locked as Locked
 from groupwise.data.errors import Mismatch as Mismatch

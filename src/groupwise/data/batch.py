@@ -68,6 +68,8 @@ class Batch:
     """Generation budget in tokens. Parts read the budget here and nowhere else."""
     age: Int[Tensor, " s"] = field(metadata=PER_SAMPLE)
     """Versions between the oldest weights that sampled a token of the answer and the current policy."""
+    lag: Int[Tensor, " n"] = field(metadata=PER_TOKEN)
+    """Versions between the weights that sampled a token and the current policy; 0 for a written token."""
     reward: Later[Float[Tensor, " s"]] = field(default=UNWRITTEN, metadata=PER_SAMPLE)
 
     logp_engine: Float[Tensor, " n"] = field(metadata=PER_TOKEN)
@@ -209,6 +211,7 @@ def pack(rollouts: Sequence[Rollout], *, version: int = 0) -> Batch:
             keys.append(key_of(rollout, sample))
             group_of.append(numbers[sample.group])
     trained = [[i for i, t in enumerate(s.trained) if t] for s in samples]
+    origins = [s.origin[i] for s, t in zip(samples, trained) for i in t]
     verdicts = [s.verdict for s in samples]
     assert all(v is not None for v in verdicts), "a sample without a verdict cannot be packed"
     names = sorted({name for v in verdicts if v is not None for name in v.parts})
@@ -227,6 +230,7 @@ def pack(rollouts: Sequence[Rollout], *, version: int = 0) -> Batch:
         finish=torch.tensor([-1 if s.finish is None else int(s.finish) for s in samples], dtype=torch.long),
         limit=torch.tensor([s.limit for s in samples], dtype=torch.long),
         age=torch.tensor([version - (version if s.oldest is None else s.oldest) for s in samples], dtype=torch.long),
+        lag=torch.tensor([version - o if o >= 0 else 0 for o in origins], dtype=torch.long),
         logp_engine=torch.tensor([s.logp[i] for s, t in zip(samples, trained) for i in t], dtype=torch.float64),
     )
 

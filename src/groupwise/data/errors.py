@@ -5,6 +5,7 @@ from groupwise.data.visible import visible
 __all__ = [
     "BadData",
     "Diverged",
+    "EngineLost",
     "GroupwiseError",
     "Locked",
     "Mismatch",
@@ -95,6 +96,10 @@ class WorkerLost(GroupwiseError):
     """An engine or verifier process died or hung, and no replacement could be started."""
 
     code = 7
+
+
+class EngineLost(WorkerLost):
+    """An engine cannot answer: it has no weights, or its process is gone. Another engine can serve the request."""
 
 
 class Locked(GroupwiseError):

@@ -1,8 +1,9 @@
 """The data types before tensors: prompts, draws, samples, verdicts, rollouts and generation requests."""
 
 import math
+from base64 import b64decode, b64encode
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import IntEnum
 from itertools import pairwise
 from typing import Any
@@ -301,6 +302,22 @@ class GenerationRequest:
         """The identity of the context."""
         return self.content, self.context
 
+    def to_json(self) -> dict[str, Any]:
+        """The request as a JSON object, for an engine in another process.
+
+        >>> request = GenerationRequest(context=(5, 6), limit=8, draw=3, stream=(0,), sampling=Sampling(stop=("#",)))
+        >>> GenerationRequest.from_json(request.to_json()) == request
+        True
+        """
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "GenerationRequest":
+        """The request that `to_json` gave, also after `json.dumps` and `json.loads`."""
+        sampling = Sampling(**{**data["sampling"], "stop": tuple(data["sampling"]["stop"])})
+        tuples = {"context": tuple(data["context"]), "stream": tuple(data["stream"])}
+        return cls(**{**data, **tuples, "sampling": sampling})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
@@ -315,3 +332,20 @@ class Generation:
     versions: Ids
     finish: Finish
     routes: tuple[bytes, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """The generation as a JSON object. `finish` becomes its name, and routes become base64.
+
+        >>> generation = Generation(tokens=(7,), logp=(-0.5,), versions=(2,), finish=Finish.stop)
+        >>> Generation.from_json(generation.to_json()) == generation
+        True
+        """
+        routes = [b64encode(line).decode() for line in self.routes]
+        return {**asdict(self), "finish": self.finish.name, "routes": routes}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "Generation":
+        """The generation that `to_json` gave, also after `json.dumps` and `json.loads`."""
+        tuples = {name: tuple(data[name]) for name in ("tokens", "logp", "versions")}
+        routes = tuple(map(b64decode, data["routes"]))
+        return cls(**{**data, **tuples, "finish": Finish[data["finish"]], "routes": routes})

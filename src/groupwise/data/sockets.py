@@ -146,7 +146,15 @@ class Strategy(Protocol):
 
 @runtime_checkable
 class Engine(Protocol):
-    """Generates tokens. One request is for one sample; equal prefixes are computed once."""
+    """Generates tokens. One request is for one sample; equal prefixes are computed once.
+
+    `sample` and `score` raise EngineLost if the engine cannot answer. Another engine can then serve the request.
+    """
+
+    @property
+    def version(self) -> int:
+        """The version of the weights that it samples from; -1 if it has none."""
+        ...
 
     async def sample(self, request: GenerationRequest, /) -> Generation: ...
 

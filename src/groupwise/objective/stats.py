@@ -85,9 +85,12 @@ def describe_step(step: Batch, objective: Objective) -> dict[str, float]:
 
 @torch.no_grad()
 def describe_gap(logp: Float[Tensor, " n"], step: Batch) -> dict[str, float]:
-    """Mean and maximum of |learner's log-prob - engine's log-prob|, both at the weights that sampled."""
+    """Mean and maximum of |learner's log-prob - engine's log-prob|, over tokens that the current weights sampled.
+
+    Older tokens are left out: their difference is the change of the policy, not an error of the engine.
+    """
     gap = (logp - step.logp_engine).abs()
-    gap = gap[~gap.isnan()]  # a written token has no engine log-prob
+    gap = gap[~gap.isnan() & (step.lag == 0)]  # a written token has no engine log-prob
     return {f"{GAP}/mean": float(gap.mean()), LARGEST_GAP: float(gap.max())} if len(gap) else {}
 
 

@@ -9,7 +9,7 @@ from itertools import groupby, islice
 import torch
 from torch import Tensor
 
-from groupwise.data import ContextKey, Finish, Generation, GenerationRequest, Ids, Usage
+from groupwise.data import ContextKey, EngineLost, Finish, Generation, GenerationRequest, Ids, Usage
 from groupwise.models import Experts, Model, Routes, Tokenizer, drop_blocks, logprobs, with_blocked_weights
 from groupwise.rollout.cache import PrefixCache
 from groupwise.rollout.layouts import ROWS, Prefill, padded, shared_tokens
@@ -61,6 +61,7 @@ class NativeEngine:
         """The log-prob of each token given all tokens before it, from the full distribution at temperature 1."""
         if not tokens:
             return ()
+        self._check_loaded()
         self._check_length(context, len(tokens))
         with torch.inference_mode():
             hidden = self._forward([context + tokens[:-1]])[1][len(context) - 1 :][: len(tokens)]
@@ -78,6 +79,7 @@ class NativeEngine:
             names = names or [n for n, x in current.items() if x.shape != weights[n].shape]
             raise ValueError(f"weights of another model: {', '.join(names[:5])}")
         self._resolve(self._rows.leave(range(len(self._rows)), [Finish.cut] * len(self._rows)))
+        self.version = -1  # a failure below leaves a mixture of old and new weights
         with torch.no_grad():
             for name, x in current.items():
                 if x.data_ptr() != weights[name].data_ptr():
@@ -194,7 +196,12 @@ class NativeEngine:
     def _check(self, request: GenerationRequest) -> None:
         if request.limit < 1:
             raise ValueError(f"the limit of a generation request is {request.limit}: expected at least 1")
+        self._check_loaded()
         self._check_length(request.context, request.limit)
+
+    def _check_loaded(self) -> None:
+        if self.version < 0:
+            raise EngineLost("the engine has no complete weights", evidence="its last load failed", fix="load again")
 
     def _check_length(self, context: Ids, new: int) -> None:
         if not context:

@@ -190,7 +190,7 @@ def build(recipe: Recipe, use: Use, built: tuple[Task, Verifier] | None = None) 
     task, verifier = built
     method = recipe.method
     experts = mixture(model) if method.routing.replay == "engine" else None
-    engine = recipe.engine.build(model, tokenizer, seed=recipe.seed, experts=experts)
+    engine: Engine = recipe.engine.build(model, tokenizer, seed=recipe.seed, experts=experts)
     buffer = Buffer(
         task,
         method.curriculum,

@@ -32,8 +32,9 @@ def iteration_metrics(batch: Batch, results: Sequence[StepResult], objective: Ob
 
 
 def has_engine_logprobs(results: Sequence[StepResult]) -> bool:
-    """Whether an engine sampled a token of these steps. Only then `iteration_metrics` has the gap."""
-    return any(not bool(t.batch.logp_engine.isnan().all()) for t in _counted(results))
+    """Whether the engine sampled a token of these steps with the current weights. Only then there is a gap metric."""
+    batches = [t.batch for t in _counted(results)]
+    return any(bool((~b.logp_engine.isnan() & (b.lag == 0)).any()) for b in batches)
 
 
 def sample_lines(rollouts: Sequence[Rollout], batch: Batch) -> list[dict[str, Any]]:

@@ -24,6 +24,7 @@ lint: $(VENV)/dev
 
 docs: $(VENV)/dev  ## pages that are generated from the values
 	$(BIN)/python -m tools.methods_page docs/methods.md
+	$(BIN)/python -m tools.metrics_page docs/notation.md
 
 model: $(VENV)/base  ## the packaged model, from demonstrations
 	$(BIN)/python -m tools.packaged_model tools/calculator_model.toml src/groupwise/models/calculator

@@ -20,6 +20,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from groupwise.data import current_name
+
 ROOT = Path(__file__).resolve().parents[1]
 OLD = "3a310cd"
 ITERATIONS = 5
@@ -45,8 +47,6 @@ RUNS: dict[str, tuple[str, ...]] = {
 
 WORDS = {"machine.piece_tokens": "machine.microbatch_tokens", "method.passes": "method.epochs"}
 """Renamed keys of overrides: old -> new."""
-METRICS = {"rollout/families": "rollout/rollouts", "rollout/kept": "rollout/selected"}
-"""Renamed metrics: old -> new."""
 
 
 SAME = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "MKL_CBWR": "AUTO,STRICT"}
@@ -143,7 +143,7 @@ def first_difference(old: Sequence[dict[str, Any]], new: Sequence[dict[str, Any]
 
 def differences(old: Sequence[dict[str, Any]], new: Sequence[dict[str, Any]]) -> Iterator[Difference]:
     for before, after in zip(old, new):
-        line = {METRICS.get(key, key): value for key, value in before.items()}
+        line = {current_name(key): value for key, value in before.items()}
         for key in [*line, *(key for key in after if key not in line)]:
             if repr(line.get(key)) != repr(after.get(key)):  # NaN is equal to NaN
                 yield Difference(before.get("iteration", -1), key, line.get(key), after.get(key))

@@ -103,7 +103,7 @@ def test_unverifiable_answers_are_failures_and_counted_separately() -> None:
 
 def test_parts_are_means_over_right_answers() -> None:
     line = scores([], [rollout([Outcome.correct, Outcome.wrong], parts=1.0), rollout([Outcome.correct], parts=0.0)])
-    assert line["eval/chain_true"] == 0.5
+    assert line["eval/parts/chain_true"] == 0.5
     assert line["eval/mean_length"] == 2.0
     assert (line["eval/accuracy_greedy"], line["eval/low_greedy"], line["eval/high_greedy"]) == (0.0, 0.0, 1.0)
 

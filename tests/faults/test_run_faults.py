@@ -343,7 +343,7 @@ def test_a_verdict_that_fails_is_counted_and_left_out(what: str, cause: str, tmp
         samples = read_lines(run / "samples" / f"{line['iteration']:06d}.jsonl")
         bad = [s for s in samples if s["outcome"] == "unverifiable"]
         assert len(bad) == line["rollout/unverifiable"] and all(cause in s["cause"] for s in bad)
-        assert all(s["reward"] is None and s["score"] is None and not s["kept"] for s in bad)
+        assert all(s["reward"] is None and s["score"] is None and not s["selected"] for s in bad)
         good = [s["reward"] for s in samples if s["outcome"] != "unverifiable"]
         assert line["reward"] == pytest.approx(sum(good) / len(good), abs=1e-12)
         assert len(good) + len(bad) == 16

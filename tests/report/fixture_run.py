@@ -148,7 +148,7 @@ def draw(
                 "cause": "timeout" if lucky > 0.995 else None,
                 "feedback": None,
                 "reward": float(right),
-                "kept": True,
+                "selected": True,
                 "parts": {},
                 "gold": str(total),
                 "length": len(text) + (finish == "stop"),
@@ -228,7 +228,7 @@ def of_step(rng: np.random.Generator, skill: float, i: int) -> dict[str, Any]:
         "ratio/p99": float(1.1 + 0.05 * rng.random()),
         "sampling/sampling_logp_difference/mean": float(2e-7 * (1 + rng.random())),
         "sampling/sampling_logp_difference/max": float(3e-6 * (1 + rng.random())),
-        "chain_true": float(min(1, 0.2 + 0.8 * skill)),
+        "parts/chain_true": float(min(1, 0.2 + 0.8 * skill)),
     }
 
 

@@ -94,7 +94,7 @@ def test_refill_brings_exactly_the_wanted_rollouts_and_counts_all_others() -> No
     assert b.state()["observed"] == [[i, i in live] for i in range(8)]
     counts = collected.metrics
     assert (counts["rollout/selected"], counts["rollout/dropped"], counts["rollout/dropped/mixed"]) == (4, 4, 4)
-    assert (counts["rollout/rollouts"], counts["rollout/rounds"]) == (8, 4)
+    assert (counts["rollout/draws"], counts["rollout/rounds"]) == (8, 4)
     assert ids(take(b, 1, mixed, refill=10).selected) == [8]
 
 

@@ -147,12 +147,12 @@ def test_refilled_and_dropped_groups_are_all_counted(tmp_path: Path) -> None:
     line = environment.go()[1]
     values = {name.removeprefix("rollout/"): x for name, x in line.items() if name.startswith("rollout/")}
     assert values == {
-        "rounds": 3, "rollouts": 4, "selected": 2, "dropped": 2, "dropped/mixed_outcomes": 2, "missing": 0,
+        "rounds": 3, "draws": 4, "selected": 2, "dropped": 2, "dropped/mixed_outcomes": 2, "missing": 0,
         "unverifiable": 0, "answers": 16,
     }  # fmt: skip
     samples = environment.samples(1)
     assert [s["draw"] for s in samples] == [d for d in (0, 1, 2, 3) for _ in range(4)]  # in the order of draws
-    assert {s["draw"]: (s["kept"], s["dropped"], s["advantage"] is None) for s in samples} == {
+    assert {s["draw"]: (s["selected"], s["dropped"], s["advantage"] is None) for s in samples} == {
         0: (False, "mixed_outcomes", True), 1: (True, "", False), 2: (False, "mixed_outcomes", True),
         3: (True, "", False),
     }  # fmt: skip
@@ -168,7 +168,7 @@ def test_selected_groups_are_trained_after_the_last_refill_round(tmp_path: Path)
     for line in lines[1:]:
         assert line["rollout/missing"] == 3
         assert (line["rollout/selected"], line["rollout/rounds"], line["step"]) == (1, 2, line["iteration"])
-        assert line["rollout/rollouts"] == 4 + 3 == line["rollout/selected"] + line["rollout/dropped"]
+        assert line["rollout/draws"] == 4 + 3 == line["rollout/selected"] + line["rollout/dropped"]
 
 
 @pytest.mark.t(38)
@@ -425,9 +425,9 @@ async def leave_out_second(draw: Draw, sampler: Sampler) -> Rollout:
 def test_a_strategy_may_select_answers(tmp_path: Path) -> None:
     environment = ToyRun(small("grpo", group_size=4, strategy=leave_out_second), tmp_path, iterations=1)
     line = environment.go()[1]
-    assert [s["kept"] for s in environment.samples(1)] == [True, False, True, True] * 4
+    assert [s["selected"] for s in environment.samples(1)] == [True, False, True, True] * 4
     assert line["rollout/selected"] == 4
-    assert line["num_tokens"] == sum(s["length"] for s in environment.samples(1) if s["kept"])
+    assert line["num_tokens"] == sum(s["length"] for s in environment.samples(1) if s["selected"])
 
 
 def test_schedules_set_the_constants_of_the_method(tmp_path: Path) -> None:

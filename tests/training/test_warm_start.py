@@ -114,7 +114,7 @@ def test_a_run_starts_from_the_weights_of_the_phase(capsys: pytest.CaptureFixtur
     run = ran(Path("run"), recipe)
     metrics = [json.loads(line) for line in (run / "warm_start" / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in metrics] == [1, 2, 3, 4, 5, 6]
-    assert metrics[-1]["loss"] < metrics[0]["loss"] and all(line["tokens"] > 20 for line in metrics)
+    assert metrics[-1]["loss"] < metrics[0]["loss"] and all(line["num_tokens"] > 20 for line in metrics)
     assert not list((run / "warm_start").glob("checkpoints/*/*"))
     assert f"6 steps, loss {metrics[0]['loss']:.3f}" in (run / "report.html").read_text()
     assert "warm start 6/6" in capsys.readouterr().err

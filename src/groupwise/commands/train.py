@@ -14,7 +14,7 @@ from groupwise.config import text
 from groupwise.config.recipe import Recipe
 from groupwise.config.text import base_of, read_recipe, write
 from groupwise.config.user_code import load_use
-from groupwise.data import BadData, GroupwiseError, Storage, Task, Verifier, visible
+from groupwise.data import ACCURACY_GREEDY, INTERVALS, BadData, GroupwiseError, Storage, Task, Verifier, visible
 from groupwise.report.report import existing_run, write_report
 from groupwise.runs.checkpoints import RunLock, newest_checkpoint, run_directory
 from groupwise.runs.disk import DISK, PARKED, Disk, remove_leftovers, storage_errors, write_directory
@@ -245,10 +245,11 @@ def closing_message(run: Path, report: Path, recorder: Recorder, recipe: Recipe)
 
 def accuracy_summary(run: Path) -> str:
     """The first and the last held-out greedy accuracy in a run's metrics, as one line; empty without evaluations."""
-    lines = [line for line in read_lines(run / "metrics.jsonl") if "eval/accuracy_greedy" in line]
+    lines = [line for line in read_lines(run / "metrics.jsonl") if ACCURACY_GREEDY in line]
     if not lines:
         return ""
-    first, last = (line["eval/accuracy_greedy"] for line in (lines[0], lines[-1]))
-    interval = f"95 % interval {lines[-1]['eval/low_greedy']:.3f} .. {lines[-1]['eval/high_greedy']:.3f}"
+    first, last = (line[ACCURACY_GREEDY] for line in (lines[0], lines[-1]))
+    low, high = (lines[-1][name] for name in INTERVALS[ACCURACY_GREEDY])
+    interval = f"95 % interval {low:.3f} .. {high:.3f}"
     before = f"{first:.3f} -> " if len(lines) > 1 else ""
     return f"\n  held-out greedy {before}{last:.3f}  ({interval})"

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from groupwise.data import Finish, Outcome, Rollout, Sample
+from groupwise.data import ACCURACY, ACCURACY_GREEDY, INTERVALS, Finish, Outcome, Rollout, Sample
 from groupwise.evaluation.conversations import describe_conversations
 from groupwise.evaluation.interval import interval
 
@@ -185,20 +185,19 @@ def lengths(rollouts: Sequence[Rollout]) -> dict[str, dict[str, float]]:
 
 def scores(greedy: Sequence[Rollout], sampled: Sequence[Rollout]) -> dict[str, float]:
     """The metrics of an evaluation, sampled with the training distribution and greedy, with intervals over problems."""
-    accuracy, best = average(sampled), average(greedy)
+    figures = {ACCURACY: average(sampled), ACCURACY_GREEDY: average(greedy)}
     count = counts(sampled)
     lengths = [len(s.tokens) for f in sampled for s in answer_samples(f)]
     return {
-        "eval/accuracy": accuracy.value,
-        "eval/low": accuracy.low,
-        "eval/high": accuracy.high,
-        "eval/accuracy_greedy": best.value,
-        "eval/low_greedy": best.low,
-        "eval/high_greedy": best.high,
+        **{
+            metric: value
+            for name, figure in figures.items()
+            for metric, value in zip((name, *INTERVALS[name]), (figure.value, figure.low, figure.high))
+        },
         "eval/unverifiable": count["unverifiable"] / max(1, len(lengths)),
         "eval/truncated": count["truncated"] / max(1, len(lengths)),
         "eval/mean_length": sum(lengths) / max(1, len(lengths)),
-        **{f"eval/{name}": share for name, share in mean_parts(sampled).items()},
+        **{f"eval/parts/{name}": share for name, share in mean_parts(sampled).items()},
         **{f"eval/{name}": share for name, share in describe_conversations(sampled).items()},
     }
 

@@ -1,44 +1,6 @@
 "use strict";
 // Small multiples with a shared cursor. A series is { at, value, of, bad }: iterations, values (null if not finite), the number of points before thinning, the number of values that are not finite.
 
-const QUESTIONS = [
-  ["Is it learning?", [
-    { title: "Held-out accuracy", names: ["eval/accuracy_greedy", "eval/accuracy"], labels: ["greedy", "sampled"], bands: [["eval/low_greedy", "eval/high_greedy"], ["eval/low", "eval/high"]], range: [0, 1], wide: true, hint: "bands: 95 % intervals over problems" },
-    { title: "Reward", names: ["reward"], hint: "mean over answers" },
-    { title: "Outcomes", names: ["outcome/correct", "outcome/wrong", "outcome/malformed", "outcome/unverifiable"], hint: "share of answers" }]],
-  ["Is there signal?", [
-    { title: "Groups without signal", names: ["frac_reward_zero_std", "groups/all_right", "groups/all_wrong"], labels: ["none", "all right", "all wrong"], range: [0, 1] },
-    { title: "Reward spread", names: ["reward_std"], labels: ["std within groups"] },
-    { title: "Groups drawn", names: ["rollout/selected", "rollout/dropped"], hint: "per iteration" }]],
-  ["Is the step sane?", [
-    { title: "Loss", names: ["loss"], byRule: true },
-    { title: "Gradient norm", names: ["grad_norm", "grad_norm_clipped"], labels: ["before", "after clipping"], log: true },
-    { title: "Clipped tokens", names: ["clip_ratio/low_mean", "clip_ratio/high_mean"], labels: ["low side", "high side"], hint: "share" },
-    { title: "Ratio", names: ["ratio/max", "ratio/p99", "ratio/p50", "ratio/p01", "ratio/mean", "ratio/min"], labels: ["max", "99 %", "50 %", "1 %", "mean", "min"] },
-    { title: "Advantage", names: ["advantage/max", "advantage/mean", "advantage/min"], hint: "over tokens" },
-    { title: "Changed experts", names: ["routing/changed"], hint: "share of choices" },
-    { title: "Load of experts", names: ["routing/balance"], hint: "even load: experts per token" },
-    { title: "Learning rate", names: ["learning_rate"] },
-    { title: "Skipped steps", names: ["steps_skipped"] }]],
-  ["Is it collapsing?", [
-    { title: "Entropy", names: ["entropy"] },
-    { title: "KL", names: ["kl"] }]],
-  ["Is length gaming?", [
-    { title: "Answer length", names: ["completions/mean_length", "completions/mean_length_correct", "completions/mean_length_wrong", "completions/max_length", "eval/mean_length"], labels: ["mean", "correct", "wrong", "max", "held-out"], hint: "tokens" },
-    { title: "Truncated", names: ["completions/clipped_ratio", "eval/truncated"], labels: ["sampled", "held-out"], hint: "share at the limit" }]],
-  ["How do conversations go?", [
-    { title: "Turns", names: ["turns/mean", "turns/max", "eval/turns/mean"], labels: ["mean", "max", "held-out"], hint: "the model's, per conversation" },
-    { title: "Tool calls", names: ["counts/calls", "counts/malformed", "counts/errors", "counts/failed"], labels: ["calls", "malformed", "tool failed", "aborted"], hint: "per conversation" },
-    { title: "The environment's tokens", names: ["turns/environment_tokens", "eval/turns/environment_tokens"], labels: ["sampled", "held-out"], hint: "share" }]],
-  ["Are the two engines one policy?", [
-    { title: "Engine–learner log-prob gap", names: ["sampling/sampling_logp_difference/max", "sampling/sampling_logp_difference/mean"], labels: ["max", "mean"], log: true }]],
-];
-const SPEED = [
-  { title: "Tokens per second", names: ["tokens_per_second"] },
-  { title: "Tokens", names: ["num_tokens"], hint: "per iteration" },
-  { title: "Memory", names: ["memory_mib"], hint: "MiB" },
-];
-
 const plots = [];
 const sync = () => uPlot.sync("iteration");
 
@@ -52,14 +14,19 @@ function valueAt(ys, i) {
 function seriesOf(spec, runs) {
   const many = runs.length > 1;
   const lines = [];
-  spec.names.forEach((name, s) => runs.forEach((run, r) => {
+  Object.entries(spec.lines).forEach(([name, label], s) => runs.forEach((run, r) => {
     const series = run.series.get(name);
     if (!series) return;
-    const band = spec.bands?.[s]?.map((edge) => run.series.get(edge));
-    const label = spec.labels?.[s] ?? (spec.names.length > 1 ? name.split("/").pop() : name);
+    const band = spec.intervals?.[name]?.map((edge) => run.series.get(edge));
     lines.push({ ...series, name, run, label, band: band?.every(Boolean) && (!many || s === 0) ? band : null, colour: (many ? r : s) % 8, dash: many ? Math.min(s, 3) : 0 });
   }));
   return lines;
+}
+
+// A metric's name, meaning and direction, for tooltips.
+function meaning(name) {
+  const metric = DATA.metrics[name];
+  return visible(metric ? `${name}: ${metric.meaning}${metric.better ? ` (${metric.better} is better)` : ""}` : name);
 }
 
 // One figure: a caption with the values at the cursor, the plot, and a table.
@@ -69,14 +36,12 @@ function figure(spec, runs, pick) {
   const outs = lines.map((line) => el("output", { "data-series": line.name, "data-run": line.run.name }, short(valueAt(line.value))));
   const mark = (line) => el("i", { class: `k${line.colour} d${line.dash}` });
   const keys = runs.length > 1
-    ? [...new Set(lines.map((line) => line.name))].map((name) => el("span", { title: visible(name) }, lines.find((line) => line.name === name).label, lines.map((line, i) => (line.name === name ? el("span", { class: "pair", title: visible(line.run.name) }, mark(line), outs[i]) : null))))
-    : lines.map((line, i) => el("span", { title: visible(line.name) }, mark(line), line.label, outs[i]));
+    ? [...new Set(lines.map((line) => line.name))].map((name) => el("span", { title: meaning(name) }, lines.find((line) => line.name === name).label, lines.map((line, i) => (line.name === name ? el("span", { class: "pair", title: visible(line.run.name) }, mark(line), outs[i]) : null))))
+    : lines.map((line, i) => el("span", { title: meaning(line.name) }, mark(line), line.label, outs[i]));
   const holder = el("div", { class: "plot", role: "img", "aria-label": `${spec.title}, a curve over iterations; the table below has the values` });
   const notes = [];
-  const hint = spec.hint ?? (!spec.stack && lines.some(dense) ? "bold: running mean" : "");
-  if (spec.byRule && runs.some((run) => run.flags.includes("loss_zero_by_construction"))) {
-    notes.push("With one minibatch, one epoch and group-centred advantages, the loss of a step is 0 by construction. Its gradient is not 0.");
-  }
+  const hint = spec.hint || (!spec.stack && lines.some(dense) ? "bold: running mean" : "");
+  for (const [flag, note] of Object.entries(spec.notes ?? {})) if (runs.some((run) => run.flags.includes(flag))) notes.push(note);
   const bad = lines.reduce((sum, line) => sum + line.bad, 0);
   if (bad) notes.push(`${bad} ${bad === 1 ? "value was" : "values were"} not finite.`);
   const thinned = lines.find((line) => line.at.length < line.of);
@@ -196,13 +161,20 @@ function markAll(iteration) {
   for (const plot of plots) if (plot.marked !== iteration) { plot.marked = iteration; plot.chart?.redraw(false, false); }
 }
 
-// All figures: known metrics under their question, all others under "Also measured".
+// The metrics that a chart shows, as lines or as ends of an interval.
+const chartedNames = () => new Set(DATA.charts.flatMap((chart) => [...Object.keys(chart.lines), ...Object.values(chart.intervals).flat()]));
+
+// A chart of its own for each metric without one.
+function singles(names) {
+  const charted = chartedNames();
+  return [...new Set(names)].filter((name) => !charted.has(name) && !DATA.uncharted.includes(name)).sort().map((name) => ({ title: name, lines: { [name]: "value" } }));
+}
+
+// The section of curves: charts under their question, then all other metrics. Charts of speed are in another section.
 function curves(runs, pick) {
   const section = el("section", { id: "curves" }, el("header", {}, el("h2", {}, "Curves"), el("span", { class: "note" }, "Click to see an iteration's rollouts. Drag to zoom, double click to reset.")));
-  const known = new Set([...QUESTIONS.flatMap(([, specs]) => specs), ...SPEED].flatMap((spec) => [...spec.names, ...(spec.bands ?? []).flat()]));
-  const names = [...new Set(runs.flatMap((run) => run.metricNames))].filter((name) => !known.has(name) && name !== "step" && name !== "loss_zero_by_construction");
-  const others = names.sort().map((name) => ({ title: name, names: [name], labels: ["value"] }));
-  const figures = [...QUESTIONS, ["Also measured", others]].flatMap(([question, specs]) => specs.map((spec) => figure({ ...spec, question }, runs, pick)));
+  const others = singles(runs.flatMap((run) => run.metricNames)).map((spec) => ({ ...spec, question: "Also measured" }));
+  const figures = [...DATA.charts.filter((chart) => chart.question !== DATA.speed), ...others].map((spec) => figure(spec, runs, pick));
   section.append(el("div", { class: "charts" }, figures.filter(Boolean)));
   return section;
 }

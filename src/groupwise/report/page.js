@@ -17,6 +17,15 @@ const firstOf = (run, name) => run.series.get(name)?.value.find((v) => v !== nul
 const sumOf = (run, name) => run.series.get(name)?.value.reduce((a, b) => a + (b ?? 0), 0) ?? null;
 const median = (values) => { const v = values.filter((x) => x !== null).sort((a, b) => a - b); return v.length ? v[v.length >> 1] : null; };
 
+// The values of a tile, by its kind.
+const SHOW = {
+  change: (run, name) => [firstOf(run, name), lastOf(run, name)],
+  sum: (run, name) => [sumOf(run, name)],
+  duration: (run, name) => [run.series.has(name) ? duration(sumOf(run, name)) : null],
+  median: (run, name) => [run.series.has(name) ? median(run.series.get(name).value) : null],
+  iterations: (run) => [run.last],
+};
+
 function facts(runs) {
   const box = document.getElementById("facts");
   const methods = new Map();
@@ -28,15 +37,7 @@ function facts(runs) {
     box.append(el("div", { class: "method" }, el("b", {}, label + (name ?? "")), formula ? el("div", { class: "formula" }, formula.split("\n").map((line) => el("div", {}, line))) : null,
       reference ? el("div", { class: "note" }, reference) : null, preset(name, changed), Object.keys(others).length ? el("div", { class: "note" }, Object.entries(others).map(([k, v]) => `${k} ${typeof v === "object" ? JSON.stringify(v) : v}`).join(" · ")) : null));
   }
-  const summary = (run) => {
-    const greedy = run.series.has("eval/accuracy_greedy") ? "eval/accuracy_greedy" : "eval/accuracy";
-    const spread = (name) => [firstOf(run, name), lastOf(run, name)];
-    const speed = run.series.get("tokens_per_second");
-    return [
-      ["Held-out accuracy", ...spread(greedy)], ["Reward", ...spread("reward")], ["Entropy", ...spread("entropy")], ["Answer length", ...spread("completions/mean_length")],
-      ["Iterations", run.last], ["Tokens sampled", sumOf(run, "num_tokens")], ["Time", run.series.has("seconds") ? duration(sumOf(run, "seconds")) : null], ["Tokens / s, median", speed ? median(speed.value) : null],
-    ].filter(([, ...values]) => values.every((v) => v !== null && v !== undefined));
-  };
+  const summary = (run) => DATA.tiles.map(({ title, metrics, show }) => [title, ...SHOW[show](run, metrics.find((name) => run.series.has(name)))]).filter(([, ...values]) => values.every((v) => v !== null && v !== undefined));
   if (runs.length > 1) {
     const cells = runs.map((run) => new Map(summary(run).map(([word, ...values]) => [word, values.map((v) => (typeof v === "number" ? round(v) : v)).join(" → ")])));
     const words = [...new Set(cells.flatMap((c) => [...c.keys()]))];
@@ -68,21 +69,23 @@ function warnings(runs, jump) {
 // The Systems section: seconds by phase, as one bar per run and over iterations; speed and memory.
 function systems(runs, pick) {
   const section = el("section", { id: "systems" }, el("header", {}, el("h2", {}, "Systems")));
-  const phases = [...new Set(runs.flatMap((run) => [...run.series.keys()].filter((name) => name.startsWith("seconds/"))))];
+  const phase = (name) => name.slice(DATA.seconds.length + 1);
+  const phases = [...new Set(runs.flatMap((run) => [...run.series.keys()].filter((name) => name.startsWith(`${DATA.seconds}/`))))];
   phases.sort((a, b) => sumOf(runs[0], b) - sumOf(runs[0], a));
   for (const run of runs) {
     const sums = phases.map((name) => sumOf(run, name) ?? 0);
     const timed = sums.reduce((a, b) => a + b, 0);
-    const total = Math.max(sumOf(run, "seconds") ?? timed, timed);
+    const total = Math.max(sumOf(run, DATA.seconds) ?? timed, timed);
     if (!(total > 0)) continue;
-    const parts = [...phases.map((name, i) => [name.slice(8), sums[i], i % 8]), ["other", total - timed, 6]].filter(([, s], i) => i < phases.length || s > total * 1e-3);
+    const parts = [...phases.map((name, i) => [phase(name), sums[i], i % 8]), ["other", total - timed, 6]].filter(([, s], i) => i < phases.length || s > total * 1e-3);
     const bar = el("div", { class: "phases", role: "img", "aria-label": "share of time by phase" }, parts.map(([, s, c]) => { const i = el("i", { class: `b${c}` }); i.style.flexGrow = s; return i; }));
     section.append(el("p", { class: "note" }, `${runs.length > 1 ? `${run.name}: ` : ""}${duration(total)} in total`), bar, el("div", { class: "phase-keys" }, parts.map(([word, s, c]) => el("span", {}, el("i", { class: `b${c}` }), `${word} `, el("b", {}, `${((100 * s) / total).toFixed(1)} %`), ` ${duration(s)}`))));
   }
-  const specs = [phases.length ? { title: "Seconds by phase", names: phases, stack: runs.length === 1, wide: true, hint: runs.length === 1 ? "stacked" : "" } : null, { title: "Seconds", names: ["seconds"], hint: "per iteration" }, ...SPEED,
-    ...[...new Set(runs.flatMap((run) => run.timings.map(([name]) => name)))].filter((name) => !phases.includes(name) && name !== "seconds" && name !== "step" && !SPEED.some((s) => s.names.includes(name))).map((name) => ({ title: name, names: [name], labels: ["value"] }))];
+  const byPhase = { title: "Seconds by phase", lines: Object.fromEntries(phases.map((name) => [name, phase(name)])), stack: runs.length === 1, wide: true, hint: runs.length === 1 ? "stacked" : "" };
+  const others = singles(runs.flatMap((run) => run.timings.map(([name]) => name))).filter((spec) => !phases.includes(spec.title));
+  const specs = [phases.length ? byPhase : null, ...DATA.charts.filter((chart) => chart.question === DATA.speed), ...others];
   const figures = specs.filter(Boolean).map((spec) => figure(spec, runs, pick)).filter(Boolean);
-  if (figures.length) section.append(el("h3", {}, "Is it fast?"), el("div", { class: "charts" }, figures));
+  if (figures.length) section.append(el("h3", {}, DATA.speed), el("div", { class: "charts" }, figures));
   return figures.length ? section : null;
 }
 

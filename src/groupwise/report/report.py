@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.data import BadData, Storage, Usage, visible
+from groupwise.report.charts import charts_data
 from groupwise.report.read import Curve, Run, flat, lines, number, read, thin
 from groupwise.report.rollouts import as_json, choose, packed, prompt_map, scan, steps
 from groupwise.report.warnings import RULES, RunWarning, find_warnings, headline
@@ -107,8 +108,9 @@ def page(runs: Sequence[Run]) -> str:
     data = {
         "runs": described,
         "xs": xs,
-        "rules": {k: r.description for k, r in RULES.items()},
+        "rules": {name: rule.description for name, rule in RULES.items()},
         "diff": differences(runs),
+        **charts_data({name for run in runs for name in (*run.metrics, *run.timings)}),
     }
     free = BYTES - sum(map(len, parts.values())) - len(as_json(data))
     for run, entry in zip(runs, described):

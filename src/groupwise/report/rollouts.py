@@ -191,7 +191,7 @@ def _sample(row: dict[str, Any], arrays: dict[str, np.ndarray], tokens: slice | 
     for name in ("score", "reward", "advantage", "length"):
         x = number(row.get(name))
         sample[name] = None if math.isnan(x) else x
-    sample["selected"] = row.get("kept", True) is not False
+    sample["selected"] = row.get("selected", True) is not False
     parts = row.get("parts")
     sample["parts"] = {str(k)[:80]: _text(v) for k, v in list(parts.items())[:12]} if isinstance(parts, dict) else {}
     if tokens is None or "ends" not in arrays:

@@ -5,7 +5,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from groupwise.data import GAPS, LARGEST_GAP, gap_bound
+from groupwise.data import (
+    ACCURACY,
+    ACCURACY_GREEDY,
+    ENTROPY,
+    GAPS,
+    GRAD_NORM,
+    INTERVALS,
+    LARGEST_GAP,
+    LOSS,
+    REWARD,
+    UNVERIFIABLE,
+    gap_bound,
+    metric_bound,
+)
 from groupwise.report.read import Curve, Run
 
 Curves = Mapping[str, Curve]
@@ -32,15 +45,15 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Above:
-    """Finds values of a metric above a bound. The bound may depend on the run."""
+    """Finds values of a metric above its bound in the table of metrics, or above a bound that depends on the run."""
 
     series: str
-    bound: float | Callable[[Run], float]
     what: str
+    bound_of: Callable[[Run], float] | None = None
 
     def __call__(self, run: Run) -> tuple[str, int] | None:
         c = run.metrics[self.series].finite
-        bound = self.bound(run) if callable(self.bound) else self.bound
+        bound = self.bound_of(run) if self.bound_of else metric_bound(self.series)
         over = c.value > bound
         if not over.any():
             return None
@@ -52,7 +65,7 @@ class Above:
 
 def entropy_fell(run: Run, *, window: int = 20, left: float = 0.2) -> tuple[str, int] | None:
     """Entropy is at most `left` times its maximum over the last `window` iterations."""
-    c = run.metrics["entropy"].finite
+    c = run.metrics[ENTROPY].finite
     for i in range(1, len(c.at)):
         before = c.at[:i] >= c.at[i] - window
         if before.any() and c.value[i] <= left * (high := c.value[:i][before].max()) and high > 0:
@@ -64,7 +77,7 @@ def entropy_fell(run: Run, *, window: int = 20, left: float = 0.2) -> tuple[str,
 
 def gradient_spike(run: Run, *, times: float = 10, window: int = 20) -> tuple[str, int] | None:
     """A gradient norm is above `times` the median of up to `window` norms before it (at least five)."""
-    c = run.metrics["grad_norm"].finite
+    c = run.metrics[GRAD_NORM].finite
     spikes = [
         (c.value[i] / middle, i)
         for i in range(5, len(c.at))
@@ -77,10 +90,10 @@ def gradient_spike(run: Run, *, times: float = 10, window: int = 20) -> tuple[st
     return f"gradient norm spiked in {count(len(spikes), 'iteration')}: {where}", int(c.at[i])
 
 
-def unverified(run: Run, *, bound: float = 0.01) -> tuple[str, int] | None:
-    """More than `bound` of the answers are unverifiable. Outcomes may be counts or shares."""
-    curves = run.metrics
-    unverifiable = curves["outcome/unverifiable"]
+def unverified(run: Run) -> tuple[str, int] | None:
+    """More than the metric's bound of the answers are unverifiable. Outcomes may be counts or shares."""
+    curves, bound = run.metrics, metric_bound(UNVERIFIABLE)
+    unverifiable = curves[UNVERIFIABLE]
     total = np.zeros(len(unverifiable.at))
     for name, curve in curves.items():
         if name.startswith("outcome/"):
@@ -98,7 +111,7 @@ def unverified(run: Run, *, bound: float = 0.01) -> tuple[str, int] | None:
 def reward_alone(run: Run, *, near: int = 5) -> tuple[str, int] | None:
     """The reward rises clearly between two evaluations and held-out accuracy does not: hacking or memorisation."""
     curves = run.metrics
-    reward, (word, heldout) = curves["reward"].finite, held_out(curves)
+    reward, (word, heldout) = curves[REWARD].finite, held_out(curves)
     heldout = heldout.finite
     if len(heldout.at) < 2 or len(reward.at) < 2 * near:
         return None
@@ -126,7 +139,7 @@ def not_finite(run: Run) -> tuple[str, int] | None:
     """A loss or a gradient norm is NaN or infinite."""
     curves = run.metrics
     cases = []
-    for name in ("loss", "grad_norm"):
+    for name in (LOSS, GRAD_NORM):
         if name in curves and (bad := ~np.isfinite(curves[name].value)).any():
             cases.append((int(curves[name].at[bad][0]), name, int(bad.sum())))
     if not cases:
@@ -150,43 +163,44 @@ def count(n: int, word: str) -> str:
     return f"{n} {word}" if n == 1 else f"{n} {word}s"
 
 
+def above(description: str, series: str, what: str, bound_of: Callable[[Run], float] | None = None) -> Rule:
+    """A rule that a metric is not above its bound. `{bound}` in the description stands for the table's bound."""
+    bound = "" if bound_of else f"{metric_bound(series):g}"
+    return Rule(description.format(bound=bound), (series,), Above(series, what, bound_of))
+
+
 RULES = {
-    "entropy": Rule("entropy fell 80 % within 20 iterations", ("entropy",), entropy_fell),
-    "no signal": Rule(
-        "more than 0.7 of the groups carry no signal",
-        ("frac_reward_zero_std",),
-        Above("frac_reward_zero_std", 0.7, "share of groups without signal"),
+    "entropy": Rule("entropy fell 80 % within 20 iterations", (ENTROPY,), entropy_fell),
+    "no signal": above(
+        "more than {bound} of the groups carry no signal", "frac_reward_zero_std", "share of groups without signal"
     ),
-    "truncated": Rule(
-        "more than 0.3 of the answers hit the length limit",
-        ("completions/clipped_ratio",),
-        Above("completions/clipped_ratio", 0.3, "share of truncated answers"),
+    "truncated": above(
+        "more than {bound} of the answers hit the length limit",
+        "completions/clipped_ratio",
+        "share of truncated answers",
     ),
-    "engines": Rule(
+    "engines": above(
         "engine and learner log-probs differ by more than engine.max_gap",
-        (LARGEST_GAP,),
-        Above(LARGEST_GAP, max_gap, "largest engine-learner log-prob gap"),
+        LARGEST_GAP,
+        "largest engine-learner log-prob gap",
+        max_gap,
     ),
-    "gradient": Rule("gradient norm over ten times its running median", ("grad_norm",), gradient_spike),
-    "unverifiable": Rule("over 1 % of the answers could not be verified", ("outcome/unverifiable",), unverified),
-    "reward alone": Rule("reward up while held-out is flat or down", ("reward", "eval/accuracy"), reward_alone),
-    "missing": Rule(
-        "an iteration trained on fewer prompts than the recipe asks for",
-        ("rollout/missing",),
-        Above("rollout/missing", 0, "missing prompts"),
+    "gradient": Rule("gradient norm over ten times its running median", (GRAD_NORM,), gradient_spike),
+    "unverifiable": Rule(
+        f"over {metric_bound(UNVERIFIABLE):.0%} of the answers could not be verified", (UNVERIFIABLE,), unverified
     ),
-    "skipped": Rule(
-        "optimizer steps were skipped",
-        ("steps_skipped",),
-        Above("steps_skipped", 0, "skipped optimizer steps"),
+    "reward alone": Rule("reward up while held-out is flat or down", (REWARD, ACCURACY), reward_alone),
+    "missing": above(
+        "an iteration trained on fewer prompts than the recipe asks for", "rollout/missing", "missing prompts"
     ),
-    "not finite": Rule("loss or gradient norm not finite", ("loss",), not_finite),
+    "skipped": above("optimizer steps were skipped", "steps_skipped", "skipped optimizer steps"),
+    "not finite": Rule("loss or gradient norm not finite", (LOSS,), not_finite),
 }
 
 
 def find_warnings(run: Run) -> tuple[list[RunWarning], list[str]]:
     """The warnings of a run, and the names of the rules whose metrics the run does not have."""
-    metrics = set(run.metrics) | ({"eval/accuracy"} if held_out(run.metrics)[0] else set())
+    metrics = set(run.metrics) | ({ACCURACY} if held_out(run.metrics)[0] else set())
     warnings, unchecked = [], []
     for name, rule in RULES.items():
         if not set(rule.needs) <= metrics:
@@ -198,7 +212,7 @@ def find_warnings(run: Run) -> tuple[list[RunWarning], list[str]]:
 
 def held_out(curves: Curves) -> tuple[str, Curve]:
     """The held-out accuracy for the headline: greedy if present, else sampled; ("", empty) without either."""
-    for name, word in (("eval/accuracy_greedy", "greedy "), ("eval/accuracy", "sampled ")):
+    for name, word in ((ACCURACY_GREEDY, "greedy "), (ACCURACY, "sampled ")):
         if name in curves and len(curves[name].finite.at):
             return word, curves[name]
     return "", Curve(np.empty(0, np.int64), np.empty(0))
@@ -212,8 +226,8 @@ def headline(run: Run, warnings: int) -> str:
         length = f"{run.last} of {planned} iterations so far"
     word, curve = held_out(run.metrics)
     head = f"held-out {word}accuracy"
-    if not word and "reward" in run.metrics:
-        head, curve = "reward", run.metrics["reward"]
+    if not word and REWARD in run.metrics:
+        head, curve = "reward", run.metrics[REWARD]
     curve = curve.finite
     tail = count(warnings, "warning")
     if not len(curve.at):
@@ -228,8 +242,8 @@ def headline(run: Run, warnings: int) -> str:
 def _interval(curves: Curves, word: str, iteration: int) -> tuple[float, float] | None:
     """The 95 % interval of the evaluation of an iteration; `word` is the label from `held_out`."""
     ends = []
-    for name in ("eval/low", "eval/high"):
-        curve = curves.get(name + ("_greedy" if word == "greedy " else ""))
+    for name in INTERVALS[ACCURACY_GREEDY if word == "greedy " else ACCURACY]:
+        curve = curves.get(name)
         here = curve.value[curve.at == iteration] if curve is not None else np.empty(0)
         if not len(here) or np.isnan(here[0]):
             return None

@@ -77,7 +77,7 @@ class Rollouts:
         unverifiable, answers, _ = self.unverifiable
         counts = {
             "rollout/rounds": self.rounds,
-            "rollout/rollouts": len(self.all),
+            "rollout/draws": len(self.all),
             "rollout/selected": len(self.selected),
             "rollout/dropped": len(self.dropped),
             "rollout/missing": self.missing,

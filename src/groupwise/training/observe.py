@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from groupwise.data import LARGEST_GAP, Batch, Logp, Outcome, Rollout, Sample, key_of
+from groupwise.data import GRAD_NORM, LARGEST_GAP, LOSS, ZERO_LOSS, Batch, Logp, Outcome, Rollout, Sample, key_of
 from groupwise.learner import StepResult
 from groupwise.objective import Objective, describe_gap, describe_samples, describe_step
 
@@ -19,15 +19,15 @@ def iteration_metrics(batch: Batch, results: Sequence[StepResult], objective: Ob
         if line.get(LARGEST_GAP) == 0 and results[0].batch.logp is not None:
             # The old log-probs are the engine's. The first step used the weights of the engine, so it has the gap.
             line |= describe_gap(results[0].batch.logp, results[0].batch)
-        mean = [sum(getattr(t, x) for t in steps) / len(steps) for x in ("loss", "grad_norm", "grad_norm_clipped")]
-        line |= dict(zip(("loss", "grad_norm", "grad_norm_clipped"), mean))
+        fields = {LOSS: "loss", GRAD_NORM: "grad_norm", "grad_norm_clipped": "grad_norm_clipped"}
+        line |= {name: sum(getattr(t, field) for t in steps) / len(steps) for name, field in fields.items()}
         line["learning_rate"] = steps[-1].learning_rate
         if choices := sum(t.choices for t in steps):
             line["routing/changed"] = sum(t.changed for t in steps) / choices
         if any(t.balance for t in steps):
             line["routing/balance"] = sum(t.balance for t in steps) / len(steps)
     line["steps_skipped"] = sum(bool(t.skipped) for t in results)
-    line["loss_zero_by_construction"] = len(results) == 1 and _zero_by_construction(results[0])
+    line[ZERO_LOSS] = len(results) == 1 and _zero_by_construction(results[0])
     return line
 
 
@@ -58,7 +58,7 @@ def sample_lines(rollouts: Sequence[Rollout], batch: Batch) -> list[dict[str, An
             "advantage": advantage.get(key_of(rollout, sample)),
             "length": len(sample.tokens),
             **({"turns": len(sample.turns), "counts": dict(sample.counts)} if sample.counts else {}),
-            "kept": rollout.selected is None or rollout.selected[i],
+            "selected": rollout.selected is None or rollout.selected[i],
             "dropped": rollout.cause,
         }
         for rollout in rollouts

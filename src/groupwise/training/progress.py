@@ -6,7 +6,7 @@ import time
 from contextlib import suppress
 from typing import Any, TextIO
 
-from groupwise.data import visible
+from groupwise.data import ACCURACY_GREEDY, MEAN_LENGTH, REWARD, TOKENS_PER_SECOND, visible
 
 
 class Progress:
@@ -24,14 +24,14 @@ class Progress:
 
     def __call__(self, line: dict[str, Any], timing: dict[str, Any]) -> None:
         done = int(line["iteration"])
-        if "eval/accuracy_greedy" in line:
-            self.held_out = f"  held-out {line['eval/accuracy_greedy']:.3f}"
+        if ACCURACY_GREEDY in line:
+            self.held_out = f"  held-out {line[ACCURACY_GREEDY]:.3f}"
         text = f"{done:>{len(str(self.iterations))}}/{self.iterations}"
-        if "reward" in line:
-            text += f"  reward {line['reward']:.3f}"
+        if REWARD in line:
+            text += f"  reward {line[REWARD]:.3f}"
         text += self.held_out
-        if "completions/mean_length" in line:
-            text += f"  length {line['completions/mean_length']:.1f}  {timing['tokens_per_second']:,.0f} tok/s"
+        if MEAN_LENGTH in line:
+            text += f"  length {line[MEAN_LENGTH]:.1f}  {timing[TOKENS_PER_SECOND]:,.0f} tok/s"
         text += self._left(done)
         if self.live:
             text = text[: self._columns() - 1]

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from groupwise.data import Batch, Storage
+from groupwise.data import SECONDS, TOKENS_PER_SECOND, UNVERIFIABLE, Batch, Storage
 from groupwise.evaluation.conversations import describe_conversations
 from groupwise.learner import Learner, StepResult
 from groupwise.objective import Objective
@@ -105,7 +105,7 @@ class Recorder:
             **collected.metrics,
             **iteration_metrics(batch, results, objective),
             **describe_conversations(rollouts),
-            "outcome/unverifiable": unverifiable / max(1, answers),  # of all answers; the batch may not contain them
+            UNVERIFIABLE: unverifiable / max(1, answers),  # of all answers; the batch may not contain them
         }
         self._logs.samples(self.done, sample_lines(rollouts, batch), token_columns(rollouts, results))
         if collected.missing and not self._warned_missing:
@@ -180,9 +180,9 @@ class Recorder:
         return {
             "iteration": iteration,
             "clock": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-            "seconds": seconds,
-            **{f"seconds/{name}": s for name, s in phases.items()},
-            "tokens_per_second": tokens / seconds if seconds > 0 else 0.0,
+            SECONDS: seconds,
+            **{f"{SECONDS}/{name}": s for name, s in phases.items()},
+            TOKENS_PER_SECOND: tokens / seconds if seconds > 0 else 0.0,
             "memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         }
 

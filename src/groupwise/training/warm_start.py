@@ -7,7 +7,21 @@ from pathlib import Path
 
 import torch
 
-from groupwise.data import WRITTEN, Batch, Draw, Finish, Outcome, Prompt, Rollout, Sample, Verdict, pack
+from groupwise.data import (
+    GRAD_NORM,
+    LOSS,
+    TRAINED_TOKENS,
+    WRITTEN,
+    Batch,
+    Draw,
+    Finish,
+    Outcome,
+    Prompt,
+    Rollout,
+    Sample,
+    Verdict,
+    pack,
+)
 from groupwise.learner import Learner, StepResult, make_plan
 from groupwise.models import Purpose, permutation
 from groupwise.objective import Objective, reinforce, token_mean
@@ -105,7 +119,7 @@ async def warm_start(
         done = learner.steps_taken
         logs.metrics(metrics := step_metrics(done, result))
         if done == steps or done * 10 // steps > (done - 1) * 10 // steps:
-            notify(f"warm start {done:>{len(str(steps))}}/{steps}  loss {metrics['loss']:.4f}")
+            notify(f"warm start {done:>{len(str(steps))}}/{steps}  loss {metrics[LOSS]:.4f}")
         await asyncio.sleep(0)  # lets a pending signal stop the loop
         if done % settings.save_every == 0 or done == steps or stopping():
             save()
@@ -126,8 +140,8 @@ def step_metrics(step: int, result: StepResult) -> dict[str, float]:
     """The metrics of a step."""
     return {
         "step": step,
-        "loss": result.loss,
-        "tokens": result.batch.tokens,
-        "grad_norm": result.grad_norm,
+        LOSS: result.loss,
+        TRAINED_TOKENS: result.batch.tokens,
+        GRAD_NORM: result.grad_norm,
         "learning_rate": result.learning_rate,
     }

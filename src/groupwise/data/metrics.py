@@ -1,0 +1,246 @@
+"""The table of all metrics of a run: name, meaning, the question each one answers, direction and warning bound."""
+
+import re
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from groupwise.data.gap import GAP, LARGEST_GAP
+
+__all__ = [
+    "ACCURACY",
+    "ACCURACY_GREEDY",
+    "ENTROPY",
+    "GRAD_NORM",
+    "INTERVALS",
+    "LOSS",
+    "MEAN_LENGTH",
+    "METRICS",
+    "QUESTIONS",
+    "REWARD",
+    "SECONDS",
+    "SPEED",
+    "TOKENS_PER_SECOND",
+    "TRAINED_TOKENS",
+    "UNVERIFIABLE",
+    "ZERO_LOSS",
+    "Metric",
+    "current_name",
+    "find_metric",
+    "metric_bound",
+]
+
+LEARNING = "Is it learning?"
+SIGNAL = "Is there signal?"
+STEP = "Is the step sane?"
+COLLAPSE = "Is it collapsing?"
+LENGTH = "Is length gaming?"
+CONVERSATIONS = "How do conversations go?"
+ENGINES = "Are the two engines one policy?"
+SPEED = "Is it fast?"
+QUESTIONS = (LEARNING, SIGNAL, STEP, COLLAPSE, LENGTH, CONVERSATIONS, ENGINES, SPEED)
+"""The questions that metrics answer, in the order of the report and of docs/notation.md."""
+
+ACCURACY, ACCURACY_GREEDY = "eval/accuracy", "eval/accuracy_greedy"
+REWARD, LOSS, GRAD_NORM, ENTROPY = "reward", "loss", "grad_norm", "entropy"
+MEAN_LENGTH, TRAINED_TOKENS, UNVERIFIABLE = "completions/mean_length", "num_tokens", "outcome/unverifiable"
+SECONDS, TOKENS_PER_SECOND, ZERO_LOSS = "seconds", "tokens_per_second", "loss_zero_by_construction"
+INTERVALS = {ACCURACY_GREEDY: ("eval/low_greedy", "eval/high_greedy"), ACCURACY: ("eval/low", "eval/high")}
+"""The metrics of the lower and the upper end of an accuracy's 95 % interval over problems."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A metric of a run, or a family of metrics whose names contain a placeholder such as `<cause>`.
+
+    `better` is the direction of improvement, empty if there is none. The report warns about values above `bound`.
+    `former` are its names in older versions.
+
+    >>> find_metric("rollout/dropped/mixed_outcomes").name
+    'rollout/dropped/<cause>'
+    """
+
+    name: str
+    meaning: str
+    better: Literal["", "higher", "lower"] = ""
+    bound: float | None = None
+    former: tuple[str, ...] = ()
+    question: str = ""
+
+    def matches(self, name: str) -> bool:
+        """Whether this is the metric `name`. A placeholder matches any text."""
+        return re.fullmatch(_pattern(self.name), name) is not None
+
+
+def _pattern(name: str) -> str:
+    """The regular expression of a metric's name. A placeholder becomes a group."""
+    return re.sub("<[^>]+>", "(.+)", re.escape(name))
+
+
+def _conversation(name: str, meaning: str, better: Literal["", "lower"] = "") -> tuple[Metric, Metric]:
+    """A metric of the iteration's conversations, and the same metric of the sampled held-out conversations."""
+    metric = Metric(name, meaning, better)
+    return metric, replace(metric, name=f"eval/{name}", meaning=f"{meaning}; held-out conversations")
+
+
+_BY_QUESTION: dict[str, tuple[Metric, ...]] = {
+    "": (
+        Metric("iteration", "finished iterations"),
+        Metric("step", "optimizer steps that changed the weights"),
+    ),
+    LEARNING: (
+        Metric(ACCURACY_GREEDY, "share of correct greedy answers to held-out problems", better="higher"),
+        Metric(
+            ACCURACY, "share of correct answers to held-out problems, with the sampling of training", better="higher"
+        ),
+        *(
+            Metric(name, f"{end} end of the 95 % interval of `{accuracy}` over problems")
+            for accuracy, names in INTERVALS.items()
+            for end, name in zip(("lower", "upper"), names)
+        ),
+        Metric(REWARD, "mean reward of the trained samples", better="higher"),
+        Metric("outcome/correct", "share of correct samples in the batch", better="higher"),
+        Metric("outcome/wrong", "share of wrong samples in the batch", better="lower"),
+        Metric("outcome/malformed", "share of malformed samples in the batch", better="lower"),
+        Metric(
+            UNVERIFIABLE, "share of unverifiable samples among all samples with a verdict", better="lower", bound=0.01
+        ),
+        Metric("eval/unverifiable", "share of unverifiable answers to held-out problems", better="lower"),
+        Metric("parts/<name>", "mean of a verdict part over the batch"),
+        Metric("eval/parts/<name>", "mean of a verdict part over correct held-out answers", former=("eval/<name>",)),
+    ),
+    SIGNAL: (
+        Metric("frac_reward_zero_std", "share of groups with equal rewards", better="lower", bound=0.7),
+        Metric("groups/all_right", "share of groups whose verified samples are all correct"),
+        Metric("groups/all_wrong", "share of groups whose verified samples are all wrong or malformed"),
+        Metric("reward_std", "mean over groups of the standard deviation of rewards"),
+        Metric(
+            "rollout/draws",
+            "draws of the iteration, refills included; each has one rollout",
+            former=("rollout/families", "rollout/rollouts"),
+        ),
+        Metric("rollout/selected", "rollouts with a sample that the filter selected", former=("rollout/kept",)),
+        Metric("rollout/dropped", "rollouts without a selected sample"),
+        Metric("rollout/dropped/<cause>", "dropped rollouts by cause: a filter, or `unverifiable`"),
+        Metric("rollout/missing", "prompts that the iteration lacks after all refill rounds", better="lower", bound=0),
+        Metric("rollout/rounds", "sampling rounds: 1, and one for each refill"),
+        Metric("rollout/answers", "samples with a verdict, selected or not"),
+        Metric("rollout/unverifiable", "samples with the outcome unverifiable, selected or not", better="lower"),
+    ),
+    STEP: (
+        Metric(LOSS, "mean loss of the steps"),
+        Metric(ZERO_LOSS, "true if the loss is 0 for every policy: one step, centred advantages, ratios of exactly 1"),
+        Metric(GRAD_NORM, "mean gradient norm of the steps before clipping"),
+        Metric("grad_norm_clipped", "mean gradient norm of the steps after clipping"),
+        Metric("clip_ratio/low_mean", "share of tokens clipped at the low side"),
+        Metric("clip_ratio/high_mean", "share of tokens clipped at the high side"),
+        Metric("clip_ratio/region_mean", "share of clipped tokens"),
+        Metric("ratio/min", "smallest ratio of the surrogate over tokens"),
+        Metric("ratio/p01", "1 % percentile of the ratio"),
+        Metric("ratio/p50", "median of the ratio"),
+        Metric("ratio/p99", "99 % percentile of the ratio"),
+        Metric("ratio/mean", "mean ratio"),
+        Metric("ratio/max", "largest ratio"),
+        Metric("advantage/min", "smallest advantage over tokens"),
+        Metric("advantage/mean", "mean advantage over tokens"),
+        Metric("advantage/max", "largest advantage over tokens"),
+        Metric("advantage/std", "standard deviation of advantages over tokens"),
+        Metric("routing/changed", "share of router choices that are not among the recorded ones"),
+        Metric("routing/balance", "the balance loss without its coefficient; at even load the experts per token"),
+        Metric("learning_rate", "learning rate of the last step"),
+        Metric("steps_skipped", "steps without a finite gradient or without a trained token", better="lower", bound=0),
+    ),
+    COLLAPSE: (
+        Metric(ENTROPY, "mean entropy of the policy over tokens, in nats"),
+        Metric("kl", "mean k3 estimate of the KL divergence from the reference model, in nats per token"),
+        Metric("kl/k1", "mean k1 estimate of the same; may be negative"),
+        Metric("kl/<model>/k1", "`kl/k1` from another model"),
+        Metric("kl/<model>", "`kl` from another model"),
+    ),
+    LENGTH: (
+        Metric(MEAN_LENGTH, "mean length of the batch's samples in tokens"),
+        Metric("completions/min_length", "length of the shortest sample in tokens"),
+        Metric("completions/max_length", "length of the longest sample in tokens"),
+        Metric("completions/mean_length_correct", "mean length of correct samples in tokens"),
+        Metric("completions/mean_length_wrong", "mean length of wrong samples in tokens"),
+        Metric("completions/mean_length_malformed", "mean length of malformed samples in tokens"),
+        Metric("completions/mean_length_unverifiable", "mean length of unverifiable samples in tokens"),
+        Metric("completions/clipped_ratio", "share of samples that end at the length limit", better="lower", bound=0.3),
+        Metric("eval/mean_length", "mean length of held-out answers in tokens"),
+        Metric("eval/truncated", "share of held-out answers that end at the length limit", better="lower"),
+    ),
+    CONVERSATIONS: (  # of all samples of an iteration, selected or not
+        *_conversation("turns/mean", "mean number of model turns"),
+        *_conversation("turns/max", "largest number of model turns"),
+        *_conversation(
+            "turns/environment_tokens",
+            "share of the tokens that the model did not generate: the environment's and the template's",
+        ),
+        *_conversation(
+            "counts/failed",
+            "share of conversations that the environment aborted: it raised, timed out, or returned an "
+            "invalid observation",
+            better="lower",
+        ),
+        *_conversation("counts/calls", "tool calls per conversation"),
+        *_conversation(
+            "counts/malformed",
+            "calls per conversation that reached no tool: unreadable, an unknown tool, wrong arguments",
+            better="lower",
+        ),
+        *_conversation("counts/errors", "calls per conversation whose tool failed", better="lower"),
+        *_conversation("counts/<name>", "a user environment's own count, per conversation"),
+    ),
+    ENGINES: (  # the bound on the gap is `engine.max_gap` of the recipe
+        Metric(
+            f"{GAP}/mean", "mean difference between the engine's and the learner's log-prob of a token", better="lower"
+        ),
+        Metric(LARGEST_GAP, "largest such difference; the run stops above `engine.max_gap`", better="lower"),
+    ),
+    SPEED: (
+        Metric(
+            TRAINED_TOKENS,
+            "trained tokens of the iteration; in `warm_start/metrics.jsonl` of the step",
+            former=("tokens",),
+        ),
+        Metric(TOKENS_PER_SECOND, "sampled tokens per second of the whole iteration", better="higher"),
+        Metric(SECONDS, "wall-clock seconds of the iteration", better="lower"),
+        Metric(f"{SECONDS}/<phase>", "wall-clock seconds in a phase: sample, learn, evaluate", better="lower"),
+        Metric("memory_mib", "largest resident memory of the process so far, in MiB", better="lower"),
+        Metric("clock", "local time at the end of the iteration"),
+    ),
+}
+
+METRICS = {
+    metric.name: replace(metric, question=question) for question, metrics in _BY_QUESTION.items() for metric in metrics
+}
+"""All metrics by name. Lines of `metrics.jsonl`, `timings.jsonl` and `warm_start/metrics.jsonl` have no others."""
+
+
+def find_metric(name: str) -> Metric | None:
+    """The declared metric `name`; None if there is none.
+
+    >>> find_metric("kl").meaning, find_metric("no/such")
+    ('mean k3 estimate of the KL divergence from the reference model, in nats per token', None)
+    """
+    return METRICS.get(name) or next((metric for metric in METRICS.values() if metric.matches(name)), None)
+
+
+def metric_bound(name: str) -> float:
+    """The warning bound of a metric. KeyError for an undeclared metric, ValueError for one without a bound."""
+    if (bound := METRICS[name].bound) is None:
+        raise ValueError(f"the metric {name} has no bound")
+    return bound
+
+
+def current_name(name: str) -> str:
+    """Today's name of a metric in a file of an older version.
+
+    >>> current_name("rollout/kept"), current_name("eval/chain_true"), current_name("reward")
+    ('rollout/selected', 'eval/parts/chain_true', 'reward')
+    """
+    if find_metric(name) is None:
+        for metric in METRICS.values():
+            for former in metric.former:
+                if (match := re.fullmatch(_pattern(former), name)) is not None:
+                    return re.sub("<[^>]+>", lambda _: match[1], metric.name)
+    return name

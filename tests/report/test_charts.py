@@ -1,0 +1,43 @@
+"""Tests of the charts and tiles of the report page against the table of metrics."""
+
+import re
+from collections import Counter
+
+from groupwise.data import METRICS, QUESTIONS
+from groupwise.report.charts import CHARTS, TILES, charts_data
+from groupwise.report.report import PAGE, SCRIPTS
+from groupwise.report.warnings import RULES
+
+
+def test_charts_tiles_and_rules_use_declared_metrics() -> None:
+    ends = [name for chart in CHARTS for pair in chart.intervals.values() for name in pair]
+    flags = [flag for chart in CHARTS for flag in chart.notes]
+    lines = [name for chart in CHARTS for name in chart.lines]
+    rules = [name for rule in RULES.values() for name in rule.needs]
+    tiles = [name for tile in TILES for name in tile.metrics]
+    assert {*ends, *flags, *lines, *rules, *tiles} <= METRICS.keys()
+
+
+def test_a_metric_has_one_chart_and_a_chart_one_question() -> None:
+    assert max(Counter(name for chart in CHARTS for name in chart.lines).values()) == 1
+    for chart in CHARTS:
+        assert {METRICS[name].question for name in chart.lines} == {chart.question}, chart.title
+    assert {chart.question for chart in CHARTS} == set(QUESTIONS)
+
+
+def test_charts_are_in_the_order_of_their_questions() -> None:
+    order = [QUESTIONS.index(chart["question"]) for chart in charts_data([])["charts"]]
+    assert order == sorted(order)
+
+
+def test_the_page_gets_the_meaning_of_its_metrics() -> None:
+    metrics = charts_data(["reward", "kl/teacher", "unknown"])["metrics"]
+    assert metrics["reward"] == {"meaning": METRICS["reward"].meaning, "better": "higher"}
+    assert metrics.keys() == {"reward", "kl/teacher"}
+
+
+def test_the_page_s_scripts_name_no_metric() -> None:
+    """Metric names reach the page as data. A script with a literal name would miss a renamed metric."""
+    for script in SCRIPTS[1:]:
+        literals = re.findall(r"""["'`]([^"'`\n]*)["'`]""", (PAGE / script).read_text(encoding="utf-8"))
+        assert not {name for name in literals if name in METRICS and (("/" in name) or ("_" in name))}, script

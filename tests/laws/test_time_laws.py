@@ -28,7 +28,7 @@ from groupwise.verifiers.countdown import Countdown
 from groupwise.verifiers.formats import Format
 from groupwise.verifiers.formats_worker import _last_block
 from groupwise.verifiers.math import Math, MathDapo
-from groupwise.verifiers.math.extract import LONGEST, find_answer
+from groupwise.verifiers.math.extract import LONGEST, extract_answer
 from groupwise.verifiers.math.limits import too_much
 from groupwise.verifiers.math.variants import answer_of
 from groupwise.verifiers.numbers import exact, last_number
@@ -122,9 +122,9 @@ READERS: dict[str, Callable[[str], Any]] = {
     "countdown": verdict(Countdown(), {"numbers": [3, 7, 2], "target": 13}),
     "exact": verdict(exact, "3"),
     "format": verdict(Format(), None),
-    "find_answer": find_answer,
-    "find_answer, line": lambda text: find_answer(text, "first", "line"),
-    "find_answer, tag": lambda text: find_answer(text, "last", "tag"),
+    "extract_answer": extract_answer,
+    "extract_answer, line": lambda text: extract_answer(text, "first", "line"),
+    "extract_answer, tag": lambda text: extract_answer(text, "last", "tag"),
     "hermes": or_error(Hermes().calls),
     "json block": _last_block,
     "last_number": verdict(last_number, "3"),

@@ -16,7 +16,7 @@ from groupwise.commands.train import print_notes
 from groupwise.data import ENVIRONMENT, BadData, Finish, Outcome, Sample, Verdict
 from groupwise.evaluation.result import evaluation_text, write
 from groupwise.training.progress import Progress
-from groupwise.verifiers.audit import Case, Judged
+from groupwise.verifiers.audit import AuditResult, Case
 from tests.commands.test_compare import PROTOCOL, RIGHT, evaluation
 
 NAME = "a\x1b[2J\x1b]0;x\x07\x9b31m\x7f\u202e\u200b\u2028\ud800z"
@@ -71,7 +71,7 @@ def crash(name: str) -> None:
 
 def audit(name: str) -> None:
     case, verdict = Case(name, name, True), Verdict(Outcome.wrong, cause=name)
-    print_notes(errors("exact", Judged((case,), (verdict,), (0.0,)), 3))
+    print_notes(errors("exact", AuditResult((case,), (verdict,), (0.0,)), 3))
 
 
 OUTPUTS: dict[str, Callable[[str, pytest.MonkeyPatch], object]] = {

@@ -15,10 +15,10 @@ from groupwise.verifiers.audit import (
     AROUND,
     CHANGES,
     OF_WHOLE_TEXTS,
+    AuditResult,
     Case,
-    Judged,
-    changed,
-    judge,
+    audit_cases,
+    count_flips,
     packaged_cases,
     read_cases,
 )
@@ -42,10 +42,10 @@ async def word(prompt: Prompt, sample: Sample) -> Verdict:
 
 
 def test_every_error_is_counted_once():
-    judged = asyncio.run(judge(word, CASES))
+    judged = asyncio.run(audit_cases(word, CASES))
     assert [c.answer for c, _ in judged.false_accepts] == ["yes 2"]
     assert [c.answer for c, _ in judged.false_rejects] == ["no 1", "none 1", "boom"]
-    assert judged.verdicts[-2].cause == "KeyError: 'boom'" and "no Verdict" in judged.verdicts[-1].cause
+    assert judged.verdicts[-2].cause == "KeyError: 'boom'" and "expected a Verdict" in judged.verdicts[-1].cause
     assert len(judged.seconds) == len(CASES) and judged.latency(0.95) == max(judged.seconds)
 
 
@@ -56,7 +56,7 @@ def test_changes_are_asked_only_where_they_change_the_text_and_flips_are_counted
     cases = (Case(r"\boxed{4}", "4", True), Case("nothing", "4", False))
 
     async def both() -> dict[str, tuple[int, int]]:
-        return await changed(strict, await judge(strict, cases))
+        return await count_flips(strict, await audit_cases(strict, cases))
 
     found = asyncio.run(both())
     assert found["blank lines around it"] == (2, 1) and found["blanks in the box"] == (1, 1)
@@ -95,9 +95,9 @@ def test_the_packaged_tables_of_what_is_exact_find_no_error(name: str):
     assert max(Counter((c.answer, repr(c.gold)) for c in cases).values()) == 1
     verifier = find_verifier(name, None)
 
-    async def both() -> tuple[Judged, dict[str, tuple[int, int]]]:
-        judged = await judge(verifier, cases)
-        return judged, await changed(verifier, judged, OF_WHOLE_TEXTS.get(name, AROUND))
+    async def both() -> tuple[AuditResult, dict[str, tuple[int, int]]]:
+        judged = await audit_cases(verifier, cases)
+        return judged, await count_flips(verifier, judged, OF_WHOLE_TEXTS.get(name, AROUND))
 
     judged, flips = asyncio.run(both())
     getattr(verifier, "close", lambda: None)()

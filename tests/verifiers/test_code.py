@@ -41,7 +41,7 @@ def verifier():
 
 def forget(verifier: CodeVerifier) -> None:
     verifier._hidden.clear()
-    verifier._judged.clear()
+    verifier._verdicts.clear()
 
 
 def ask(verifier: CodeVerifier, code: str, gold: object) -> Verdict:
@@ -141,7 +141,7 @@ def test_a_group_that_agrees_is_judged_once(verifier, monkeypatch):
     said = asyncio.run(at_once(verifier, ["a", "b", "a", "a", "b"]))
     assert [p.code.strip() for p in asked] == ["a", "b"] and said == [said[0]] * 5
     assert asyncio.run(at_once(verifier, ["a", "c"])) == said[:2] and len(asked) == 3  # in another loop too
-    assert not verifier._judging
+    assert not verifier._locks
 
 
 def test_the_same_code_for_another_problem_is_judged_anew(verifier):
@@ -163,7 +163,7 @@ def test_what_could_not_be_judged_is_not_remembered(verifier, monkeypatch):
     forget(verifier)
     asked = counted(monkeypatch, verifier.sandbox, end="lost")
     assert {v.outcome for v in asyncio.run(at_once(verifier, ["a", "a"]))} == {Outcome.unverifiable}
-    assert len(asked) == 2 and not verifier._judged
+    assert len(asked) == 2 and not verifier._verdicts
 
 
 def test_a_judgement_that_is_cancelled_is_taken_up_by_who_waits(verifier, monkeypatch):
@@ -182,9 +182,9 @@ def test_a_judgement_that_is_cancelled_is_taken_up_by_who_waits(verifier, monkey
 def test_verdicts_are_remembered_up_to_a_bound(verifier, monkeypatch):
     forget(verifier)
     counted(monkeypatch, verifier.sandbox)
-    monkeypatch.setattr(code_room, "REMEMBERED", 2)
+    monkeypatch.setattr(code_room, "CACHE_SIZE", 2)
     asyncio.run(at_once(verifier, ["a", "b", "c"]))
-    assert [code.strip() for _, code in verifier._judged] == ["b", "c"]
+    assert [code.strip() for _, code in verifier._verdicts] == ["b", "c"]
 
 
 def test_hidden_inputs_are_generated_once_and_the_same_again(verifier):
@@ -192,7 +192,7 @@ def test_hidden_inputs_are_generated_once_and_the_same_again(verifier):
     said = []
     for _ in range(3):
         said.append(ask(verifier, REFERENCE, HIDDEN))
-        verifier._judged.clear()
+        verifier._verdicts.clear()
     assert said == [said[0]] * 3 and len(verifier._hidden) == 4
     ask(verifier, REFERENCE + "  # another", HIDDEN)
     assert 4 < len(verifier._hidden) <= 8

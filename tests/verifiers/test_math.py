@@ -20,7 +20,7 @@ from groupwise.tasks import Problems
 from groupwise.verifiers import find_verifier
 from groupwise.verifiers.math import Math
 from groupwise.verifiers.math.equal import same
-from groupwise.verifiers.math.extract import find_answer
+from groupwise.verifiers.math.extract import extract_answer
 from groupwise.verifiers.math.limits import too_much
 
 SOURCE = Path(str(files("groupwise.verifiers"))) / "math"
@@ -171,20 +171,20 @@ NO_ANSWERS = [
 
 @pytest.mark.parametrize("text,which,place,answer", RULES)
 def test_which_of_several_answers_counts_is_a_rule(text, which, place, answer):
-    assert find_answer(text, which, place).text == answer
+    assert extract_answer(text, which, place).text == answer
 
 
 @pytest.mark.parametrize("text", NO_ANSWERS, ids=lambda text: text[:30])
 def test_what_is_cut_asked_taken_back_or_denied_is_no_answer(text: str):
     for which in ("first", "last", "only"):
-        assert find_answer(text, which, "tag" if "<answer>" in text else "either").text == ""
+        assert extract_answer(text, which, "tag" if "<answer>" in text else "either").text == ""
 
 
 def test_a_run_of_blanks_is_read_once():
     """Three overlapping runs took cubic time: a thousand blanks, minutes."""
     for blank in (" ", "\t"):
-        assert find_answer("answer" + blank * 50_000 + "x").rule == "no box, no answer line"
-        assert find_answer("The answer" + blank * 50_000 + "is 5").text == "5"
+        assert extract_answer("answer" + blank * 50_000 + "x").rule == "no box, no answer line"
+        assert extract_answer("The answer" + blank * 50_000 + "is 5").text == "5"
 
 
 @given(st.integers(0, 99), st.lists(st.integers(100, 999), min_size=1, max_size=300))

@@ -7,7 +7,7 @@ import pytest
 
 from groupwise.data import Draw, Outcome, Prompt, Rollout, Sample, Usage, Verdict, pack
 from groupwise.objective import describe_samples
-from groupwise.verifiers import find_verifier, own_names
+from groupwise.verifiers import find_verifier, user_functions
 from groupwise.verifiers.several import Member, Several
 
 SHAPED = "several(right=last_number, shape=0.25 * format(tags=['a']))"
@@ -56,12 +56,12 @@ def test_one_that_cannot_judge_is_named():
 
 def test_ones_own_function_among_them():
     name = "several(right=last_number, own=0.5 * 'my_file:grade')"
-    assert own_names(name) == ["my_file:grade"]
+    assert user_functions(name) == ["my_file:grade"]
 
     async def grade(prompt: Prompt, sample: Sample) -> Verdict:
         return Verdict(Outcome.correct, parts={"wit": 0.5})
 
-    verdict = ask(find_verifier(name, None, own=lambda own: grade), "5")
+    verdict = ask(find_verifier(name, None, load=lambda _: grade), "5")
     assert dict(verdict.parts) == {"right": 0.0, "own": 1.0, "own/wit": 0.5}
     with pytest.raises(Usage, match="is a function in a file"):
         find_verifier(name, None)

@@ -12,7 +12,16 @@ from groupwise.data import MissingRequirement, Outcome, Usage, Verdict, Verifier
 from groupwise.evaluation.interval import score
 from groupwise.sandbox import Sandbox
 from groupwise.verifiers import find_verifier, grade_function
-from groupwise.verifiers.audit import CHANGES, OF_WHOLE_TEXTS, Case, Judged, changed, judge, packaged_cases, read_cases
+from groupwise.verifiers.audit import (
+    CHANGES,
+    OF_WHOLE_TEXTS,
+    AuditResult,
+    Case,
+    audit_cases,
+    count_flips,
+    packaged_cases,
+    read_cases,
+)
 
 PEERS = {"math": ("math_verify", "math_dr_grpo", "math_dapo", "last_number")}
 """Verifiers that are compared with a verifier if the command names no other."""
@@ -64,16 +73,16 @@ def cases_for(name: str, path: str | None) -> tuple[tuple[Case, ...], str]:
 def verifier_named(name: str, use: Use) -> Verifier:
     """The verifier of a public name, or of a function in a file of `--use`."""
     sandbox = partial(Sandbox, unsafe=use.unsafe_local_exec)
-    return find_verifier(name, None, sandbox, own=lambda own: grade_function(use.find(own)), judges=use.judges)
+    return find_verifier(name, None, sandbox, load=lambda named: grade_function(use.find(named)), judges=use.judges)
 
 
 async def judge_all(
     verifiers: Mapping[str, Verifier], cases: Sequence[Case]
-) -> tuple[dict[str, Judged], dict[str, tuple[int, int]]]:
+) -> tuple[dict[str, AuditResult], dict[str, tuple[int, int]]]:
     """The verdicts of each verifier, and how often a rewritten answer changes the first verifier's verdict."""
-    judged = {name: await judge(verifier, cases) for name, verifier in verifiers.items()}
+    judged = {name: await audit_cases(verifier, cases) for name, verifier in verifiers.items()}
     name, first = next(iter(verifiers.items()))
-    return judged, await changed(first, judged[name], OF_WHOLE_TEXTS.get(head(name), tuple(CHANGES)))
+    return judged, await count_flips(first, judged[name], OF_WHOLE_TEXTS.get(head(name), tuple(CHANGES)))
 
 
 def head(name: str) -> str:
@@ -85,7 +94,7 @@ def head(name: str) -> str:
     return re.split(r"\W", name)[0]
 
 
-def rates(judged: Mapping[str, Judged], source: str) -> list[str]:
+def rates(judged: Mapping[str, AuditResult], source: str) -> list[str]:
     """The table of error rates, one row a verifier."""
     cases = next(iter(judged.values())).cases
     wrong, right = sum(not c.right for c in cases), sum(c.right for c in cases)
@@ -119,7 +128,7 @@ def rewritten(flips: Mapping[str, tuple[int, int]]) -> list[str]:
     return [*lines, *(f"  {name:<24} {flipped:>4} of {count}" for name, (count, flipped) in flips.items())]
 
 
-def errors(name: str, judged: Judged, listed: int) -> list[str]:
+def errors(name: str, judged: AuditResult, listed: int) -> list[str]:
     """A verifier's false accepts and false rejects, one line an answer, at most `listed` of each."""
     lines = []
     for kind, cases in (("accepted, but wrong", judged.false_accepts), ("rejected, but right", judged.false_rejects)):

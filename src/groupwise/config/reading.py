@@ -12,7 +12,7 @@ from groupwise.config.toml import CommandText
 from groupwise.config.user_code import Use
 from groupwise.data import Usage, name_of
 from groupwise.methods import Method
-from groupwise.verifiers import own_names
+from groupwise.verifiers import user_functions
 
 SWITCHES = ("use", "unsafe_local_exec", "trust_remote_code", "key", "judge")
 """Options that run code or read secrets. They are command-line options only, so that a recipe cannot set them."""
@@ -190,7 +190,7 @@ class Reading:
         mixed = {f"recipe.also.{i}.verifier": also.verifier for i, also in enumerate(recipe.also)}
         top = {"recipe.verifier": recipe.verifier, "recipe.environment": recipe.environment}
         for where, name in {**top, **mixed}.items():
-            for user_name in own_names(name):
+            for user_name in user_functions(name):
                 self.user_part(user_name, where)
 
     def user_part(self, name: str, where: str) -> Any:

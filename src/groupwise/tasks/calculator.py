@@ -91,9 +91,11 @@ async def calculator_answer(prompt: Prompt, sample: Sample) -> Verdict:
         return Verdict(Outcome.malformed, parts=parts)
     _, sign, digits = form.groups()
     # Compare as text: an answer of a million digits is then wrong at no cost.
-    size = digits.lstrip("0") or "0"
-    said = f"-{size}" if sign == "-" and size != "0" else size
-    return Verdict(Outcome.correct if said == str(prompt.given["answer"]) else Outcome.wrong, parts=parts, answer=said)
+    number = digits.lstrip("0") or "0"
+    answer = f"-{number}" if sign == "-" and number != "0" else number
+    return Verdict(
+        Outcome.correct if answer == str(prompt.given["answer"]) else Outcome.wrong, parts=parts, answer=answer
+    )
 
 
 def demonstrations(seed: int, n: int, chain_share: float) -> list[tuple[str, str]]:

@@ -18,7 +18,7 @@ from groupwise.models import Purpose, find_model
 from groupwise.tasks import Each, Mixture, Problems
 from groupwise.training.build import Runtime
 from groupwise.training.sources import Source, held_out_sources, sources, templates
-from groupwise.verifiers import own_names
+from groupwise.verifiers import user_functions
 
 PACKAGES = ("groupwise", "torch", "transformers", "tokenizers", "numpy", "safetensors")
 SEED_RULE = f"Philox4x32-10: key (seed, {int(Purpose.EVALUATE)}), counter (problem, answer, token)"
@@ -75,7 +75,7 @@ def problem(prompt: Prompt) -> list[Any]:
 def verifiers_hash(evaluated: Sequence[Source], use: Use) -> str:
     """One hash of the code of the packaged verifiers and of the user's files that these sources use."""
     packaged = sorted(Path(str(groupwise.tasks.__file__)).parent.rglob("*.py"))
-    stems = {name.partition(":")[0] for s in evaluated for name in own_names(s.verifier)}
+    stems = {name.partition(":")[0] for s in evaluated for name in user_functions(s.verifier)}
     return digest([[file_hash(path) for path in packaged], {stem: use.hashes.get(stem) for stem in sorted(stems)}])
 
 

@@ -117,7 +117,7 @@ def _verifier(source: Source, task: Task, use: Use, recipe: Recipe) -> Verifier:
         name,
         task,
         sandbox,
-        own=lambda name: grade_function(use.find(name), deadline=wall),
+        load=lambda name: grade_function(use.find(name), deadline=wall),
         judges=use.judges,
         deadline=wall,
     )

@@ -30,7 +30,7 @@ WATCHED_PHASES = ("sample", "evaluate")
 """Phases in which nothing may block the loop. Learning, loading and saving may."""
 FORWARD = "groupwise.rollout.engine"
 """The engine's module: a forward pass of the model may block the loop, too."""
-JUDGES = ("DrawSampler._judged", "Several._asked", "EnvironmentThreads.call")
+JUDGES = ("DrawSampler._judged", "Several._verdict", "EnvironmentThreads.call")
 """Qualified names of the callers that turn an exception of a verifier or an environment into a verdict."""
 
 

@@ -5,5 +5,5 @@ from groupwise.verifiers.functions import grade_function as grade_function
 from groupwise.verifiers.numbers import exact as exact
 from groupwise.verifiers.numbers import last_number as last_number
 from groupwise.verifiers.registry import find_verifier as find_verifier
-from groupwise.verifiers.registry import own_names as own_names
+from groupwise.verifiers.registry import user_functions as user_functions
 from groupwise.verifiers.registry import verifier_names as verifier_names

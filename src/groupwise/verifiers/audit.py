@@ -1,4 +1,4 @@
-"""How often a verifier errs: its verdicts on answers that a reader has decided, and on the same written otherwise."""
+"""Measures a verifier's error rates on labelled answers, and on the same answers in another notation."""
 
 import asyncio
 import json
@@ -13,16 +13,16 @@ from typing import Any
 from groupwise.data import BadData, GroupwiseError, Outcome, Prompt, Sample, Verdict, Verifier
 
 SHOWN = 5
-LONGEST_CALL = 60.0
-"""Seconds that one verdict is waited for."""
+DEADLINE = 60.0
+"""Seconds for one verdict."""
 _FORM = """\
 one JSON object a row, such as {"answer": "so \\\\boxed{4}", "gold": "4", "right": true};
-"prompt" and "family" may stand there too"""
+"prompt" and "family" are optional"""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """An answer, the gold answer, and whether a reader calls it right."""
+    """An answer, the gold answer, and the label: whether the answer is right."""
 
     answer: str
     gold: Any
@@ -32,39 +32,41 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
-    """What a verifier said of every case, and how long it took."""
+class AuditResult:
+    """A verifier's verdict on each case, and the seconds it took."""
 
     cases: tuple[Case, ...]
     verdicts: tuple[Verdict, ...]
     seconds: tuple[float, ...]
 
-    def having(self, right: bool, *said: Outcome) -> list[tuple[Case, Verdict]]:
-        """The right (or wrong) cases of which one of these was said."""
+    def select(self, right: bool, *outcomes: Outcome) -> list[tuple[Case, Verdict]]:
+        """The right (or wrong) cases with one of these outcomes."""
         pairs = zip(self.cases, self.verdicts, strict=True)
-        return [(c, v) for c, v in pairs if c.right is right and v.outcome in said]
+        return [(c, v) for c, v in pairs if c.right is right and v.outcome in outcomes]
 
     @property
     def false_accepts(self) -> list[tuple[Case, Verdict]]:
-        return self.having(False, Outcome.correct)
+        """The wrong answers that the verifier accepts."""
+        return self.select(False, Outcome.correct)
 
     @property
     def false_rejects(self) -> list[tuple[Case, Verdict]]:
-        return self.having(True, Outcome.wrong, Outcome.malformed, Outcome.unverifiable)
+        """The right answers that the verifier does not accept."""
+        return self.select(True, Outcome.wrong, Outcome.malformed, Outcome.unverifiable)
 
     def latency(self, share: float) -> float:
-        """The quantile of the seconds that a verdict took."""
+        """A quantile of the seconds per verdict."""
         return sorted(self.seconds)[min(len(self.seconds) - 1, int(share * len(self.seconds)))]
 
 
 def packaged_cases(name: str) -> tuple[Case, ...] | None:
-    """The table of cases that comes with a verifier; None where there is none."""
+    """The packaged cases of a verifier; None if it has none."""
     table = files("groupwise.verifiers") / "cases" / f"{name}.jsonl"
     return _cases(table.read_text("utf-8"), f"{name}.jsonl") if table.is_file() else None
 
 
 def read_cases(path: str | Path) -> tuple[Case, ...]:
-    """One's own cases; `BadData` names every row that is none."""
+    """The cases of a JSONL file. `BadData` names every invalid row."""
     try:
         return _cases(Path(path).read_text("utf-8"), str(path))
     except (OSError, UnicodeDecodeError) as error:
@@ -80,55 +82,56 @@ def _cases(text: str, name: str) -> tuple[Case, ...]:
             row = json.loads(line)
             if not isinstance(row, dict):
                 raise ValueError("not an object")
-            if strange := (row.keys() ^ {"answer", "gold", "right"}) - {"family", "prompt"}:
-                kind = "an unknown field" if min(strange) in row else "no field"
-                raise ValueError(f"{kind} {min(strange)!r}")
+            if differences := (row.keys() ^ {"answer", "gold", "right"}) - {"family", "prompt"}:
+                kind = "an unknown field" if min(differences) in row else "no field"
+                raise ValueError(f"{kind} {min(differences)!r}")
             if type(row["right"]) is not bool or not isinstance(row["answer"], str):
                 raise ValueError("answer is text, and right is true or false")
             cases.append(Case(**row))
         except (ValueError, RecursionError) as error:
             faults.append(f"row {number}: {error}")
     if faults or not cases:
-        seen = [*faults[:SHOWN], *[f"and {len(faults) - SHOWN} more"] * (len(faults) > SHOWN)]
-        raise BadData(f"{name}: {len(faults)} rows are no cases", evidence="\n".join(seen), fix=_FORM)
+        evidence = [*faults[:SHOWN], *[f"and {len(faults) - SHOWN} more"] * (len(faults) > SHOWN)]
+        raise BadData(f"{name}: {len(faults)} rows are no cases", evidence="\n".join(evidence), fix=_FORM)
     return tuple(cases)
 
 
-async def judge(verifier: Verifier, cases: Sequence[Case]) -> Judged:
-    """The verifier's verdicts, one case after the other, so that the time of each is its own.
+async def audit_cases(verifier: Verifier, cases: Sequence[Case]) -> AuditResult:
+    """Verifies the cases one at a time, so each latency is that of one verdict.
 
-    The first case is asked once before: what starts at the first call is no part of any latency.
+    An additional first call keeps the start of worker processes out of the latencies.
     """
     verdicts, seconds = [], []
-    await _asked(verifier, cases[0])
+    await _verdict(verifier, cases[0])
     for case in cases:
         start = perf_counter()
-        verdicts.append(await _asked(verifier, case))
+        verdicts.append(await _verdict(verifier, case))
         seconds.append(perf_counter() - start)
-    return Judged(tuple(cases), tuple(verdicts), tuple(seconds))
+    return AuditResult(tuple(cases), tuple(verdicts), tuple(seconds))
 
 
-async def _asked(verifier: Verifier, case: Case) -> Verdict:
+async def _verdict(verifier: Verifier, case: Case) -> Verdict:
     prompt = Prompt("audit", (), case.prompt, {"answer": case.gold})
+    sample = Sample(context=(), stream=(0,), text=case.answer)
     try:
-        said = await asyncio.wait_for(verifier(prompt, Sample(context=(), stream=(0,), text=case.answer)), LONGEST_CALL)
-        if isinstance(said, Verdict):
-            return said
-        return Verdict(Outcome.unverifiable, cause=f"it returned {type(said).__name__}, which is no Verdict")
+        verdict = await asyncio.wait_for(verifier(prompt, sample), DEADLINE)
+        if isinstance(verdict, Verdict):
+            return verdict
+        return Verdict(Outcome.unverifiable, cause=f"it returned {type(verdict).__name__}: expected a Verdict")
     except GroupwiseError:
         raise
     except Exception as error:
         return Verdict(Outcome.unverifiable, cause=f"{type(error).__name__}: {error}")
 
 
-# The same answer, written otherwise
+# The same answer in another notation
 
 _BOX = re.compile(r"\\boxed\{([^{}]*(?:\{[^{}]*\}[^{}]*)*)\}")
 _FRACTION = re.compile(r"\\frac\{(\d+)\}\{(\d+)\}")
 
 
 def _in_box(form: str, unless: str = "(?!)") -> Callable[[str], str]:
-    """What stands in every box put into a form, unless it matches."""
+    """A change that puts the content of each box into `form` in place of `@`, unless the content matches `unless`."""
 
     def inside(box: re.Match[str]) -> str:
         return box[0] if re.search(unless, box[1]) else r"\boxed{" + form.replace("@", box[1]) + "}"
@@ -158,25 +161,25 @@ CHANGES: Mapping[str, Callable[[str], str]] = {
     "dollars in the box": _in_box("$@$"),
     "fractions not reduced": _doubled,
 }
-"""Changes of the writing that change no answer. One that leaves every text as it is, is not asked."""
+"""Changes of notation that should change no verdict."""
 
 
 AROUND = ("blank lines around it", "Windows line ends")
 OF_WHOLE_TEXTS = {"text": AROUND, "format": AROUND, "json_schema": AROUND, "regex": ()}
-"""What changes no answer where the whole text is the answer; to a pattern every character counts."""
+"""The harmless changes for verifiers that read the whole text. For a pattern every character counts."""
 
 
-async def changed(
-    verifier: Verifier, judged: Judged, names: Sequence[str] = tuple(CHANGES)
+async def count_flips(
+    verifier: Verifier, result: AuditResult, names: Sequence[str] = tuple(CHANGES)
 ) -> dict[str, tuple[int, int]]:
-    """For each of these changes: of how many answers it changes the text, and of how many of these the verdict."""
-    found = {}
+    """For each change: the number of answers whose text it changes, and the number of these whose verdict changes."""
+    counts = {}
     for name in names:
         change = CHANGES[name]
-        both = [(c, v, change(c.answer)) for c, v in zip(judged.cases, judged.verdicts, strict=True)]
-        both = [(c, v, text) for c, v, text in both if text != c.answer]
-        verdicts = [await _asked(verifier, Case(text, c.gold, c.right, c.family, c.prompt)) for c, _, text in both]
-        flips = sum((new.value == 1) != (old.value == 1) for (_, old, _), new in zip(both, verdicts, strict=True))
-        if both:
-            found[name] = (len(both), flips)
-    return found
+        texts = [(c, v, change(c.answer)) for c, v in zip(result.cases, result.verdicts, strict=True)]
+        texts = [(c, v, text) for c, v, text in texts if text != c.answer]
+        verdicts = [await _verdict(verifier, Case(text, c.gold, c.right, c.family, c.prompt)) for c, _, text in texts]
+        flips = sum((new.value == 1) != (old.value == 1) for (_, old, _), new in zip(texts, verdicts, strict=True))
+        if texts:
+            counts[name] = (len(texts), flips)
+    return counts

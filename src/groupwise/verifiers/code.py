@@ -17,14 +17,14 @@ from groupwise.tasks.problems import Problems
 __all__ = ["CodeVerifier"]
 
 CLOSE = 1e-6
-"""How far a float may be from the expected one, as a share of it."""
+"""The relative tolerance for floats."""
 ZERO = 1e-12
-"""How far a float may be from an expected 0."""
+"""The absolute tolerance for floats if 0 is expected."""
 SEEDS = 64
-"""Different hidden inputs of a problem at most."""
+"""The most hidden inputs of a problem."""
 SHOWN = 5
-REMEMBERED = 4096
-"""Verdicts that are kept: a group that agrees writes the same code many times over."""
+CACHE_SIZE = 4096
+"""The number of cached verdicts: a group often contains the same code many times."""
 FORM = """\
 write them as {"function": "add", "cases": [{"args": [1, 2], "expected": 3}, {"args": [2, 2], "expected": 4}]}
 or {"cases": [{"stdin": "1 2", "stdout": "3"}, {"stdin": "2 2", "stdout": "4"}]} (docs/sandbox.md)"""
@@ -33,7 +33,7 @@ MEND = "mend or remove these rows; against a constant answer, add a case that ex
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One input and what must come of it: arguments and a value, or two texts."""
+    """An input and the expected output: arguments and a value, or two texts."""
 
     given: Any
     expected: Any
@@ -41,11 +41,11 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class CodeTests:
-    """What a problem's `answer` says: cases for a `function`, or, without one, for a program.
+    """The tests in a problem's `answer`: cases for a `function`, or for a program if `function` is None.
 
-    `unseen` are cases of the same kind that the problem does not show, tried after those that it does. `reference` is
-    code that is right. `generator` is code with `generate(seed)`, which gives the arguments (a list) or
-    the input (text) of a `hidden` case; the reference says what is expected of it.
+    `unseen` are further cases that the problem does not show; they run after `cases`. `reference` is correct code.
+    `generator` is code with a function `generate(seed)`, which returns the arguments (a list) or the input (a text) of
+    a hidden case; the reference computes its expected output. `hidden` is the number of hidden cases per answer.
     """
 
     function: str | None
@@ -57,7 +57,7 @@ class CodeTests:
 
     @classmethod
     def read(cls, gold: Any) -> "CodeTests":
-        """From the JSON of a row; ValueError says what is wrong with it."""
+        """The tests from the JSON of a row. ValueError, with the reason, for invalid ones."""
         if not isinstance(gold, dict):
             raise ValueError("the tests are not an object")
         if unknown := gold.keys() - {"function", "cases", "unseen", "reference", "generator", "hidden"}:
@@ -83,51 +83,56 @@ class CodeTests:
         if type(hidden) is not int or not 1 <= hidden <= SEEDS:
             raise ValueError(f"hidden is {hidden!r}, not a number of cases from 1 to {SEEDS}")
         if code["generator"] and not code["reference"]:
-            raise ValueError("a generator needs a reference: it says what is expected")
-        shown, kept = (tuple(Case(*(case[name] for name in names)) for case in some) for some in (cases, unseen))
-        return cls(function, shown, kept, **code, hidden=hidden)
+            raise ValueError("a generator needs a reference, which computes the expected output")
+        visible, hidden_cases = (
+            tuple(Case(*(case[name] for name in names)) for case in rows) for rows in (cases, unseen)
+        )
+        return cls(function, visible, hidden_cases, **code, hidden=hidden)
 
     def program(self, code: str, given: Any) -> Program:
+        """The program that runs the code on an input."""
         if self.function is None:
             return Program(code, stdin=given)
         return Program(code, self.function, tuple(given))
 
-    def passed(self, ran: Execution, expected: Any) -> bool:
-        """Whether what came back is what is expected; a program's output up to white space at the ends of lines."""
-        if ran.end != "done":
+    def passed(self, execution: Execution, expected: Any) -> bool:
+        """Whether the output is the expected one; a program's output up to white space at the ends of lines."""
+        if execution.end != "done":
             return False
-        return lines(ran.value) == lines(expected) if self.function is None else same(ran.value, expected)
+        if self.function is None:
+            return lines(execution.value) == lines(expected)
+        return same(execution.value, expected)
 
 
-def same(got: Any, expected: Any) -> bool:
-    """Equal in value and in exact type, all the way down; floats within a millionth of the expected one.
+def same(value: Any, expected: Any) -> bool:
+    """Equality of values and exact types at every level; floats within a relative tolerance of 1e-6.
 
     >>> same([1, 0.1 + 0.2], [1, 0.3]), same(True, 1), same(1, 1.0), same(0.0, 6.6e-34)
     (True, False, False, False)
     """
-    if type(got) is not type(expected):
+    if type(value) is not type(expected):
         return False
     if type(expected) is float:
-        return abs(got - expected) <= (CLOSE * abs(expected) if expected else ZERO)
+        return abs(value - expected) <= (CLOSE * abs(expected) if expected else ZERO)
     if type(expected) is list:
-        return len(got) == len(expected) and all(map(same, got, expected))
+        return len(value) == len(expected) and all(map(same, value, expected))
     if type(expected) is dict:
-        return got.keys() == expected.keys() and all(same(got[key], expected[key]) for key in expected)
-    return got == expected
+        return value.keys() == expected.keys() and all(same(value[key], expected[key]) for key in expected)
+    return value == expected
 
 
 def lines(text: str) -> list[str]:
+    """The lines of a text without white space at their ends, and without empty lines at the end."""
     return [line.rstrip() for line in text.rstrip().split("\n")]
 
 
 class CodeVerifier:
-    """Right if the code passes every case, then the hidden ones; each case is an execution of its own in the sandbox.
+    """Right if the code passes all cases of the problem and then all hidden cases, each a separate execution.
 
-    An answer without code is malformed. Too much time, memory or output is wrong. What the sandbox itself could not do
-    is unverifiable, as is a hidden case that the generator or the reference fails. The part `visible` is 1 where all
-    cases that the problem lists are passed: right there and wrong in hidden ones is what a memorised table looks like.
-    The same code for the same problem is judged once, and its verdict remembered for a while. Reference and generator
-    run in boxes that no answer enters.
+    An answer without code is malformed. Too much time, memory or output is wrong. A failure of the sandbox, of the
+    generator or of the reference is unverifiable. The part `visible` is 1 if the code passes the problem's own cases;
+    1 with a wrong verdict indicates a memorised table. Equal code for the same problem is judged once, and its verdict
+    is cached. Reference and generator run in processes that run no answers.
     """
 
     keeps_time = True
@@ -135,35 +140,37 @@ class CodeVerifier:
     def __init__(self, sandbox: Sandbox) -> None:
         self.sandbox, self.references = sandbox, sandbox.separate()
         self._hidden: dict[tuple[str, int], Case] = {}
-        self._judged: dict[tuple[str, str], Verdict] = {}
-        self._judging: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
+        self._verdicts: dict[tuple[str, str], Verdict] = {}
+        self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
         code = code_of(sample.text)
         if code is None:
             return Verdict(Outcome.malformed, parts={"visible": 0.0})
         key = (prompt.id, code)
-        async with self._judging.setdefault(key, asyncio.Lock()):  # who waits here mostly finds the verdict there
-            if key not in self._judged:
+        async with self._locks.setdefault(key, asyncio.Lock()):  # an equal answer waits for the cached verdict
+            if key not in self._verdicts:
                 verdict = await self.judge(prompt.id, CodeTests.read(prompt.given["answer"]), code)
                 if verdict.outcome is Outcome.unverifiable:
                     return verdict
-                self._judged[key] = verdict
-                if len(self._judged) > REMEMBERED:
-                    del self._judged[next(iter(self._judged))]
-            return self._judged[key]
+                self._verdicts[key] = verdict
+                if len(self._verdicts) > CACHE_SIZE:
+                    del self._verdicts[next(iter(self._verdicts))]
+            return self._verdicts[key]
 
     async def judge(self, name: str, tests: CodeTests, code: str, sandbox: Sandbox | None = None) -> Verdict:
-        """The verdict on some code, run in `sandbox` (the answers' own). Hidden inputs are chosen by its text, so no
-        answer can know them before."""
+        """The verdict on code, run in `sandbox` (default: the sandbox for answers).
+
+        A hash of the code chooses its hidden inputs, so no answer can know them in advance.
+        """
         sandbox = sandbox or self.sandbox
         for number, case in enumerate(tests.cases, 1):
-            ran = await sandbox.execute(tests.program(code, case.given))
-            if verdict := told(tests, ran, case, f"case {number}", visible=0.0):
+            execution = await sandbox.execute(tests.program(code, case.given))
+            if verdict := failure(tests, execution, case, f"case {number}", visible=0.0):
                 return verdict
         for case in tests.unseen:
-            ran = await sandbox.execute(tests.program(code, case.given))
-            if verdict := told(tests, ran, case, "an unseen case", visible=1.0):
+            execution = await sandbox.execute(tests.program(code, case.given))
+            if verdict := failure(tests, execution, case, "an unseen case", visible=1.0):
                 return verdict
         digest = sha256(f"{name}\0{code}".encode("utf-8", "surrogatepass")).digest()
         for i in range(tests.hidden if tests.generator else 0):
@@ -171,52 +178,53 @@ class CodeVerifier:
                 case = await self.hidden(name, tests, (digest[0] + i) % SEEDS)
             except ValueError as error:
                 return Verdict(Outcome.unverifiable, cause=str(error))
-            ran = await sandbox.execute(tests.program(code, case.given))
-            if verdict := told(tests, ran, case, "a hidden case", visible=1.0):
+            execution = await sandbox.execute(tests.program(code, case.given))
+            if verdict := failure(tests, execution, case, "a hidden case", visible=1.0):
                 return verdict
         return Verdict(Outcome.correct, parts={"visible": 1.0})
 
     async def hidden(self, name: str, tests: CodeTests, seed: int) -> Case:
-        """A generated case, made once; ValueError where generator or reference fail."""
+        """A generated case, cached. ValueError if the generator or the reference fails."""
         if (name, seed) not in self._hidden:
-            made = await self.references.execute(Program(tests.generator, "generate", (seed,)))
-            if made.end != "done" or type(made.value) is not (str if tests.function is None else list):
-                raise ValueError(f"generate({seed}) gives no input: {made.error or type(made.value).__name__}")
-            right = await self.references.execute(tests.program(tests.reference, made.value))
-            if right.end != "done":
-                raise ValueError(f"the reference fails on generate({seed}): {right.error}")
-            self._hidden[name, seed] = Case(made.value, right.value)
+            generated = await self.references.execute(Program(tests.generator, "generate", (seed,)))
+            given = generated.value
+            if generated.end != "done" or type(given) is not (str if tests.function is None else list):
+                raise ValueError(f"generate({seed}) gives no input: {generated.error or type(given).__name__}")
+            expected = await self.references.execute(tests.program(tests.reference, given))
+            if expected.end != "done":
+                raise ValueError(f"the reference fails on generate({seed}): {expected.error}")
+            self._hidden[name, seed] = Case(given, expected.value)
         return self._hidden[name, seed]
 
     def gate(self, prompts: Sequence[Prompt]) -> None:
-        """`BadData` with the rows whose tests teach something else: the reference fails, or an empty answer passes.
+        """`BadData` with the rows whose tests are invalid: the reference fails, or a trivial answer passes.
 
-        Empty answers: code without anything in it, a stub that returns or prints nothing, one that gives back its
-        input, and one that always returns the same value.
+        Trivial answers: empty code, a stub that returns or prints nothing, one that returns its input, and one that
+        always returns the same value.
         """
-        with ThreadPoolExecutor(1) as thread:  # there may be a running loop in this one
+        with ThreadPoolExecutor(1) as thread:  # the current thread may have a running loop
             faults = thread.submit(lambda: asyncio.run(self._faults(prompts))).result()
         if faults:
-            seen = [*faults[:SHOWN], *[f"and {len(faults) - SHOWN} more"] * (len(faults) > SHOWN)]
+            evidence = [*faults[:SHOWN], *[f"and {len(faults) - SHOWN} more"] * (len(faults) > SHOWN)]
             what = f"the tests of {len(faults)} of {len(prompts)} problems cannot tell right from wrong"
-            raise BadData(what, evidence="\n".join(seen), fix=MEND)
+            raise BadData(what, evidence="\n".join(evidence), fix=MEND)
 
     async def _faults(self, prompts: Sequence[Prompt]) -> list[str]:
-        at_once = asyncio.Semaphore(16)
+        slots = asyncio.Semaphore(16)
 
-        async def one(prompt: Prompt) -> str:
-            async with at_once:
+        async def fault_of(prompt: Prompt) -> str:
+            async with slots:
                 return await self._fault(prompt.id, CodeTests.read(prompt.given["answer"]))
 
-        found = await asyncio.gather(*map(one, prompts))
-        return [f"{prompt.id}: {fault}" for prompt, fault in zip(prompts, found, strict=True) if fault]
+        faults = await asyncio.gather(*map(fault_of, prompts))
+        return [f"{prompt.id}: {fault}" for prompt, fault in zip(prompts, faults, strict=True) if fault]
 
     async def _fault(self, name: str, tests: CodeTests) -> str:
         if tests.reference:
             verdict = await self.judge(name, tests, tests.reference, self.references)
             if verdict.outcome is not Outcome.correct:
                 return f"the reference does not pass: {verdict.feedback or verdict.cause}"
-        for what, code in nothing(tests.function).items():
+        for what, code in trivial_answers(tests.function).items():
             verdict = await self.judge(name, tests, code)
             if verdict.outcome is Outcome.correct:
                 return f"{what} passes"
@@ -225,10 +233,11 @@ class CodeVerifier:
         return await self._constant(name, tests)
 
     async def _constant(self, name: str, tests: CodeTests) -> str:
-        """Why an answer that always gives the same value may pass; empty where none can.
+        """The fault if an answer that always returns the same value can pass; empty if none can.
 
-        It has to pass the first case, so the value expected there is the only one to try. Hidden cases are `hidden`
-        successive ones of a ring, from a place that depends on the answer's code: no such stretch may fit.
+        It must pass the first case, so the value expected there is the only candidate. The hidden cases are `hidden`
+        successive seeds of a ring of SEEDS, from a start that depends on the answer's code. The constant must fail in
+        each such window.
         """
         constant = Execution("done", tests.cases[0].expected)
         if not all(tests.passed(constant, case.expected) for case in (*tests.cases, *tests.unseen)):
@@ -238,14 +247,14 @@ class CodeVerifier:
                 ring = await asyncio.gather(*(self.hidden(name, tests, seed) for seed in range(SEEDS)))
             except ValueError as error:
                 return str(error)
-            fits = [tests.passed(constant, case.expected) for case in ring]
-            if not any(all((fits + fits)[at : at + tests.hidden]) for at in range(SEEDS)):
+            passes = [tests.passed(constant, case.expected) for case in ring]
+            if not any(all((passes + passes)[start : start + tests.hidden]) for start in range(SEEDS)):
                 return ""
         return f"an answer that always gives {repr(constant.value)[:40]} passes"
 
 
-def nothing(function: str | None) -> Mapping[str, str]:
-    """Code that solves no problem."""
+def trivial_answers(function: str | None) -> Mapping[str, str]:
+    """Code that solves no problem, by its description."""
     if function is None:
         echo = "import sys\nsys.stdout.write(sys.stdin.read())"
         return {"a program without code": "", "a program that prints its input": echo}
@@ -256,17 +265,18 @@ def nothing(function: str | None) -> Mapping[str, str]:
     }
 
 
-def told(tests: CodeTests, ran: Execution, case: Case, which: str, visible: float) -> Verdict | None:
-    """The verdict of a case that was not passed; its feedback names no expected value."""
-    if ran.end == "lost":
-        return Verdict(Outcome.unverifiable, cause=ran.error)
-    if tests.passed(ran, case.expected):
+def failure(tests: CodeTests, execution: Execution, case: Case, which: str, visible: float) -> Verdict | None:
+    """The verdict if a case fails, else None. Its feedback does not contain the expected value."""
+    if execution.end == "lost":
+        return Verdict(Outcome.unverifiable, cause=execution.error)
+    if tests.passed(execution, case.expected):
         return None
-    return Verdict(Outcome.wrong, parts={"visible": visible}, feedback=f"{which}: {ran.error or 'another value'}")
+    feedback = f"{which}: {execution.error or 'another value'}"
+    return Verdict(Outcome.wrong, parts={"visible": visible}, feedback=feedback)
 
 
 def code_verifier(task: Any, sandbox: Callable[[], Sandbox] = Sandbox) -> CodeVerifier:
-    """The verifier for a task whose every answer is tests; `BadData` names the rows where one is none."""
+    """The verifier for a task whose gold answers are tests. `BadData` names the rows with invalid tests."""
     faults, count = [], 0
     for prompt in (*task.training, *task.held_out) if isinstance(task, Problems) else task.held_out:
         count += 1
@@ -276,6 +286,6 @@ def code_verifier(task: Any, sandbox: Callable[[], Sandbox] = Sandbox) -> CodeVe
         except (ValueError, RecursionError) as error:
             faults.append(f"{prompt.id}: {error}")
     if faults:
-        seen = [*faults[:SHOWN], *[f"and {len(faults) - SHOWN} more"] * (len(faults) > SHOWN)]
-        raise BadData(f"{len(faults)} of {count} answers are no tests of code", evidence="\n".join(seen), fix=FORM)
+        evidence = [*faults[:SHOWN], *[f"and {len(faults) - SHOWN} more"] * (len(faults) > SHOWN)]
+        raise BadData(f"{len(faults)} of {count} answers are no tests of code", evidence="\n".join(evidence), fix=FORM)
     return CodeVerifier(sandbox())

@@ -1,4 +1,4 @@
-"""The verifier of `countdown`: an expression over given numbers that makes a given one."""
+"""The verifier `countdown`: an arithmetic expression over given numbers that equals a target."""
 
 import ast
 import re
@@ -12,25 +12,25 @@ from groupwise.data import Outcome, Prompt, Sample, Verdict
 __all__ = ["Countdown"]
 
 LONGEST = 300
-"""Characters of the longest expression that is read."""
+"""The most characters of an expression."""
 DEEPEST = 100
-"""Brackets of the longest expression: deeper ones are refused before they are parsed."""
+"""The most opening brackets of an expression; checked before it is parsed."""
 
 _WRITTEN = re.compile(r"[0-9+\-*/() ]+")
 _SIGNS = str.maketrans({"×": "*", "·": "*", "÷": "/", "−": "-", "–": "-", "\n": " ", "\t": " "})
 
 
 class _Broken(Exception):
-    """Not an expression of whole numbers and the four signs."""
+    """The text is not an expression of whole numbers and the four operators."""
 
 
 @dataclass(frozen=True, slots=True)
 class Countdown:
-    """Right if the expression makes the target, exactly, from each number once (`every=False`: at most once).
+    """Right if the expression equals the target exactly and uses each number once (`every=False`: at most once).
 
-    The expression is what stands in the last `<answer>...</answer>`, else the last line that is not empty; a closing
-    `= 13` may follow. It is parsed, never run: whole numbers, `+ - * /` and brackets, computed in fractions.
-    An answer in which no such expression stands is malformed.
+    The expression is the content of the last `<answer>...</answer>`, else the last line that is not empty; `= 13` may
+    follow it. It is parsed and never executed: whole numbers, `+ - * /` and brackets, computed in fractions. An answer
+    without such an expression is malformed.
     """
 
     expects: ClassVar[str] = "numbers and a target"
@@ -43,12 +43,12 @@ class Countdown:
             return Verdict(Outcome.unverifiable, cause=cause)
         numbers, target = gold["numbers"], gold["target"]
         try:
-            value, used = evaluated(said(sample.text))
+            value, used = evaluate(extract_expression(sample.text))
         except _Broken:
             return Verdict(Outcome.malformed)
-        over = Counter(used) - Counter(numbers)
-        left = Counter(numbers) - Counter(used)
-        right = value == target and not over and not (left and self.every)
+        extra = Counter(used) - Counter(numbers)
+        unused = Counter(numbers) - Counter(used)
+        right = value == target and not extra and not (unused and self.every)
         return Verdict(Outcome.correct if right else Outcome.wrong)
 
     def fits(self, gold: Any) -> bool:
@@ -58,24 +58,24 @@ class Countdown:
         return all(type(n) is int for n in (*gold["numbers"], gold.get("target")))
 
 
-def said(text: str) -> str:
-    """The expression that an answer gives.
+def extract_expression(text: str) -> str:
+    """The expression in an answer's text.
 
-    >>> said("<think>3*7</think> <answer>3 * 2 + 7 = 13</answer>"), said("So:\\n(3 + 7) * 2")
+    >>> extract_expression("<answer>3 * 2 + 7 = 13</answer>"), extract_expression("So:\\n(3 + 7) * 2")
     ('3 * 2 + 7', '(3 + 7) * 2')
     """
-    opened = text.rfind("<answer>")
-    if opened >= 0:
-        inside = text[opened + len("<answer>") :].partition("</answer>")[0]
+    start = text.rfind("<answer>")
+    if start >= 0:
+        expression = text[start + len("<answer>") :].partition("</answer>")[0]
     else:
-        inside = next((line for line in reversed(text.splitlines()) if line.strip()), "")
-    return inside.translate(_SIGNS).partition("=")[0].strip()
+        expression = next((line for line in reversed(text.splitlines()) if line.strip()), "")
+    return expression.translate(_SIGNS).partition("=")[0].strip()
 
 
-def evaluated(expression: str) -> tuple[Fraction, list[int]]:
-    """Its value and the numbers it uses. Raises for anything but whole numbers, the four signs and brackets.
+def evaluate(expression: str) -> tuple[Fraction, list[int]]:
+    """The value of an expression and the numbers in it. Raises unless it has only whole numbers, `+ - * /`, brackets.
 
-    >>> evaluated("(3 + 7) / 4")
+    >>> evaluate("(3 + 7) / 4")
     (Fraction(5, 2), [3, 7, 4])
     """
     signs = ("**", "//")

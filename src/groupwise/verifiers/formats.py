@@ -1,4 +1,4 @@
-"""Verifiers of an answer's shape: tags, a pattern, a JSON schema. The last two run where they can be killed."""
+"""Verifiers of an answer's format: tags, a pattern, a JSON schema. The last two run in worker processes."""
 
 import asyncio
 import json
@@ -10,16 +10,16 @@ from typing import Any
 
 from groupwise.data import BadData, MissingRequirement, Outcome, Prompt, Sample, Usage, Verdict
 from groupwise.data.verdicts import unverifiable
-from groupwise.verifiers.functions import FunctionPool, OwnTime, WorkerSpec
+from groupwise.verifiers.functions import CpuTimeExceeded, FunctionPool, WorkerSpec
 
 MEMORY = 1 << 30
-"""Bytes that a worker may address."""
+"""The address space of a worker in bytes."""
 
 
 class Format:
-    """Right if the text is these tags in this order, each once and not empty, with white space alone between them.
+    """Right if the text consists of these tags in this order, each once and not empty, with only white space between.
 
-    With `opened` the prompt has written the first opening tag already, as the template r1 does.
+    `opened`: the prompt ends with the first opening tag, as in the template r1.
     """
 
     def __init__(self, *, tags: Sequence[str] = ("think", "answer"), opened: bool = False) -> None:
@@ -33,32 +33,32 @@ class Format:
         return Verdict(Outcome(not fault), feedback=fault)
 
     def fault(self, text: str) -> str:
-        """What is wrong with a text's shape; empty where nothing is.
+        """The first error in a text's format; empty if there is none.
 
-        >>> shape = Format()
-        >>> shape.fault("<think>2+2</think> <answer>4</answer>"), shape.fault("<answer>4</answer>")
-        ('', '<think> stands 0 times')
+        >>> verifier = Format()
+        >>> verifier.fault("<think>2+2</think> <answer>4</answer>"), verifier.fault("<answer>4</answer>")
+        ('', '<think> occurs 0 times')
         """
         for mark in self.marks:
             if (count := text.count(mark)) != 1:
-                return f"{mark} stands {count} times"
-        places = [text.index(mark) for mark in self.marks]
-        if places != sorted(places):
-            return "the tags are not in their order"
-        ends = [place + len(mark) for place, mark in zip(places, self.marks, strict=True)]
-        between = [text[a:b] for a, b in zip([0, *ends], [*places, len(text)], strict=True)]
+                return f"{mark} occurs {count} times"
+        starts = [text.index(mark) for mark in self.marks]
+        if starts != sorted(starts):
+            return "the tags are in another order"
+        ends = [start + len(mark) for start, mark in zip(starts, self.marks, strict=True)]
+        between = [text[a:b] for a, b in zip([0, *ends], [*starts, len(text)], strict=True)]
         if outside := next((s.strip() for s in between[::2] if s.strip()), ""):
-            return f"{outside[:40]!r} stands outside the tags"
+            return f"{outside[:40]!r} is outside the tags"
         empty = next((mark for mark, s in zip(self.marks[::2], between[1::2], strict=True) if not s.strip()), "")
         return f"{empty} is empty" if empty else ""
 
 
 class Regex:
-    """Right if a pattern (Python's `re`) is found in the text; with `whole`, if it is all of the text.
+    """Right if a pattern (Python's `re`) matches in the text; with `whole`, if it matches the whole text.
 
-    Without `pattern` the gold answer is the pattern. A pattern with a group finds the answer instead: the group's last
-    match must be the gold answer, up to white space around it, and without a match the answer is malformed. An answer
-    on which the search takes more than `deadline` seconds of its process's own time is wrong.
+    Without `pattern` the gold answer is the pattern. A pattern with a group extracts the answer instead: the group's
+    last match must equal the gold answer, up to white space around it. Without a match the answer is malformed. If
+    the search takes more than `deadline` seconds of CPU time, the answer is wrong.
     """
 
     keeps_time = True
@@ -82,7 +82,7 @@ class Regex:
         return await bounded(self._pool, (pattern, sample.text, self.whole, value), (pattern, "", self.whole, value))
 
     def fits(self, gold: Any) -> bool:
-        """Whether this is a pattern, or, where the recipe has one, what its group may be compared with."""
+        """Whether the gold answer is a valid pattern; with `pattern`, whether it can be compared with the group."""
         if isinstance(gold, bool) or not isinstance(gold, str | int | float):
             return self.pattern != "" and not self.group
         try:
@@ -92,11 +92,11 @@ class Regex:
 
 
 class JsonSchema:
-    """Right if the answer is JSON that conforms to a JSON schema; malformed where it is no JSON.
+    """Right if the answer is JSON that conforms to a JSON schema; malformed if it is not JSON.
 
-    The answer is the last ```json block, or the whole text where there is none. `schema` is a file's path or an object;
-    without it the gold answer is the schema. No other document is loaded: a reference to one is unverifiable. An answer
-    whose check takes more than `deadline` seconds of its process's own time is wrong.
+    The answer is the last ```json block, or else the whole text. `schema` is a file's path or an object; without it
+    the gold answer is the schema. No other document is loaded: a reference to one is unverifiable. If the validation
+    takes more than `deadline` seconds of CPU time, the answer is wrong.
     """
 
     keeps_time = True
@@ -120,7 +120,7 @@ class JsonSchema:
         return await bounded(self._pool, (schema, sample.text), (schema, "null"))
 
     def fits(self, gold: Any) -> bool:
-        """Whether the gold answer is a schema, where it has to be one."""
+        """Whether the gold answer is a valid schema; always true if the field `schema` is set."""
         return self.schema is not None or not schema_fault(gold)
 
 
@@ -132,7 +132,7 @@ def _read_schema(path: str) -> Any:
 
 
 def schema_fault(schema: Any) -> str:
-    """Why this is no JSON schema; empty where it is one."""
+    """The error in a JSON schema; empty if it is valid."""
     from jsonschema import SchemaError  # pyright: ignore[reportMissingImports, reportMissingModuleSource]
     from jsonschema.validators import validator_for  # pyright: ignore[reportMissingImports, reportMissingModuleSource]
 
@@ -145,22 +145,26 @@ def schema_fault(schema: Any) -> str:
     return ""
 
 
-async def bounded(pool: FunctionPool, answer: Sequence[Any], alone: Sequence[Any]) -> Verdict:
-    """The verdict on an answer. One that uses up the time of its call is wrong, unless the call `alone` does, too."""
+async def bounded(pool: FunctionPool, arguments: Sequence[Any], baseline: Sequence[Any]) -> Verdict:
+    """The verdict of a call with these arguments. If it exceeds its CPU time, the answer is wrong.
+
+    `baseline` are the arguments without the model's answer. If that call exceeds its time too, the gold answer or the
+    recipe is at fault: unverifiable.
+    """
     try:
-        return await asyncio.wrap_future(pool.ask(*answer))
-    except OwnTime as stall:
+        return await asyncio.wrap_future(pool.submit(*arguments))
+    except CpuTimeExceeded as timeout:
         try:
-            await asyncio.wrap_future(pool.ask(*alone))
-        except OwnTime:
-            return unverifiable(f"also without the answer: {stall}")
-        return Verdict(Outcome.wrong, feedback=f"too slow to judge: {stall}")
+            await asyncio.wrap_future(pool.submit(*baseline))
+        except CpuTimeExceeded:
+            return unverifiable(f"also without the answer: {timeout}")
+        return Verdict(Outcome.wrong, feedback=f"too slow to judge: {timeout}")
 
 
 def worker_pool(verifier: str, function: str, deadline: float, workers: int) -> FunctionPool:
-    """Processes that run a function of `shape_worker`, ended by their own clocks."""
+    """Workers for a function of `formats_worker.py`, each limited in CPU time and memory."""
     if deadline <= 0 or workers < 1:
         raise Usage(f"{verifier}(deadline={deadline:g}, workers={workers})", fix="deadline above 0, workers from 1")
     file = str(Path(__file__).with_name("formats_worker.py"))
-    order = WorkerSpec(file, function, cpu=deadline, memory=MEMORY, bare=True)
-    return FunctionPool(order, deadline=max(60.0, 20 * deadline), workers=workers, in_a_row=0)
+    spec = WorkerSpec(file, function, cpu=deadline, memory=MEMORY, bare=True)
+    return FunctionPool(spec, deadline=max(60.0, 20 * deadline), workers=workers, misses=0)

@@ -1,4 +1,4 @@
-"""What `regex` and `json_schema` run in a process that can be killed. Run by path, never imported."""
+"""The functions that `regex` and `json_schema` run in worker processes. Loaded by path, never imported."""
 
 import contextlib
 import json
@@ -21,24 +21,24 @@ class Verdict:
 
 
 def regex(pattern: str, text: str, whole: bool, gold: str | None) -> Verdict:
-    """Whether the pattern is there; with a gold answer, whether its group's last match is that."""
+    """Whether the pattern matches; with a gold answer, whether the last match of its group equals that answer."""
     compiled = re.compile(pattern)
     if whole:
-        found = compiled.fullmatch(text.strip())
+        match = compiled.fullmatch(text.strip())
     elif gold is None:
-        found = compiled.search(text)
+        match = compiled.search(text)
     else:
-        *_, found = (None, *compiled.finditer(text))
+        *_, match = (None, *compiled.finditer(text))
     if gold is None:
-        return Verdict(CORRECT if found else WRONG)
-    if found is None or found[1] is None:
+        return Verdict(CORRECT if match else WRONG)
+    if match is None or match[1] is None:
         return Verdict(MALFORMED, feedback="the pattern does not match")
-    said = found[1].strip()
-    return Verdict(CORRECT if said == gold else WRONG, answer=said[:200])
+    answer = match[1].strip()
+    return Verdict(CORRECT if answer == gold else WRONG, answer=answer[:200])
 
 
 def json_schema(schema: Any, text: str) -> Verdict:
-    """Whether the JSON of a text conforms to a schema that stands for itself."""
+    """Whether the JSON of a text conforms to a schema. The schema cannot refer to other documents."""
     from jsonschema.validators import validator_for  # pyright: ignore[reportMissingImports, reportMissingModuleSource]
     from referencing import Registry  # pyright: ignore[reportMissingImports]
 
@@ -46,7 +46,7 @@ def json_schema(schema: Any, text: str) -> Verdict:
         value = json.loads(_last_block(text), parse_constant=_refuse, object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
         return Verdict(MALFORMED, feedback=f"no JSON: {str(error)[:200]}")
-    validator = validator_for(schema)(schema, registry=Registry())  # an empty registry loads nothing from anywhere
+    validator = validator_for(schema)(schema, registry=Registry())  # an empty registry loads no other document
     try:
         fault = next(iter(validator.iter_errors(value)), None)
     except RecursionError:
@@ -55,21 +55,21 @@ def json_schema(schema: Any, text: str) -> Verdict:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object; ValueError if it has a name twice, since readers of JSON differ in which of the values they take."""
-    read = dict(pairs)
-    if len(read) < len(pairs):
+    """An object; ValueError for a repeated name, since JSON parsers differ in the value they take."""
+    value = dict(pairs)
+    if len(value) < len(pairs):
         raise ValueError("an object has a name twice")
-    return read
+    return value
 
 
 def _last_block(text: str) -> str:
-    """What the last closed ```json block holds; the whole text where there is none. Each line is read once."""
-    block, opened = text, None
+    """The content of the last closed ```json block, else the whole text. Takes linear time."""
+    block, start = text, None
     for fence in _FENCE.finditer(text):
-        if fence[1] and opened is None:
-            opened = fence.end()
-        elif not fence[1] and opened is not None:
-            block, opened = text[opened : fence.start()], None
+        if fence[1] and start is None:
+            start = fence.end()
+        elif not fence[1] and start is not None:
+            block, start = text[start : fence.start()], None
     return block
 
 
@@ -77,6 +77,6 @@ def _refuse(name: str) -> None:
     raise ValueError(f"{name} is no JSON number")
 
 
-if __name__ == "formats_worker":  # what every call needs is loaded before its time begins to count
+if __name__ == "formats_worker":  # load the libraries before the first call, whose CPU time is limited
     with contextlib.suppress(ImportError):
         json_schema({}, "0")

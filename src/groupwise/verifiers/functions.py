@@ -1,4 +1,4 @@
-"""Grade functions in worker processes that can be killed, and a verifier from a user's plain function."""
+"""Verifiers from a user's grade function, which runs in worker processes with a deadline."""
 
 import asyncio
 import inspect
@@ -24,22 +24,22 @@ __all__ = ["grade_function"]
 
 START = 60.0
 """Seconds that a user's file may take to load."""
-LEAVE = 5.0
-"""Seconds in which a process has to end when asked."""
+EXIT = 5.0
+"""Seconds that a worker has to exit after SIGTERM."""
 REPLY = 1 << 20
 """Bytes of the longest reply."""
-IN_A_ROW = 8
-"""Deadlines missed in a row, by all workers together, after which a grader is given up."""
+MISSES = 8
+"""Deadlines missed in a row, by all workers together, after which `WorkerLost` is raised."""
 
 
 def grade_function(function: Callable[..., Any], *, deadline: float = 10.0, workers: int = 2) -> Verifier:
-    """A verifier from `function(prompt: str, answer: str, gold)`: True, False, a score in [0, 1] or a Verdict.
+    """A verifier from `function(prompt: str, answer: str, gold)`, which returns a bool, a score in [0, 1] or a Verdict.
 
-    A score counts as right at 1. An exception, NaN, a score out of range, any other value, and a call that takes more
-    than `deadline` seconds are unverifiable, with their cause. A plain function runs in worker processes that are
-    killed at the deadline and replaced, so it must stand at the top of a file; an `async` one runs in the event loop
-    and must not block (docs/runs.md says what happens then). `WorkerLost` when a file does not load in a minute, or
-    eight deadlines in a row are missed.
+    A score of 1 is right. An exception, NaN, a score out of range, any other value, and a call that takes more than
+    `deadline` seconds are unverifiable, with a cause. A plain function runs in worker processes, which are killed at
+    the deadline and replaced, so define it at the top level of a file. An `async` function runs in the event loop and
+    must not block (docs/runs.md). `WorkerLost` if a file does not load in a minute, or if eight deadlines in a row
+    are missed.
     """
     if inspect.iscoroutinefunction(function):
         return AsyncFunctionVerifier(function, deadline)
@@ -48,12 +48,12 @@ def grade_function(function: Callable[..., Any], *, deadline: float = 10.0, work
     if "<" in name or file is None or not Path(file).is_file():
         fix = "define it with def at the top level of a file, as def grade(prompt, answer, gold)"
         raise Usage(f"{name} cannot run in a process of its own", evidence=repr(function)[:200], fix=fix)
-    order = WorkerSpec(os.path.abspath(file), name, beside=True)
-    return FunctionVerifier(FunctionPool(order, deadline, workers))
+    spec = WorkerSpec(os.path.abspath(file), name, local_imports=True)
+    return FunctionVerifier(FunctionPool(spec, deadline, workers))
 
 
 class AsyncFunctionVerifier:
-    """An `async` grade function under a deadline."""
+    """A verifier from an `async` grade function, with a deadline in seconds."""
 
     keeps_time = True
 
@@ -63,7 +63,7 @@ class AsyncFunctionVerifier:
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
         call = self.function(prompt.text, sample.text, prompt.given.get("answer"))
         try:
-            async with asyncio.timeout(self.deadline):  # in the same task, so that a call which blocks can be ended
+            async with asyncio.timeout(self.deadline):  # in the same task, so the watchdog can end a call that blocks
                 return as_verdict(await call)
         except TimeoutError:
             return unverifiable(f"no verdict within {self.deadline:g} s")
@@ -72,10 +72,7 @@ class AsyncFunctionVerifier:
 
 
 class FunctionVerifier:
-    """A grade function in a constant number of worker processes; each starts when first needed.
-
-    It works from any thread and any event loop: the waiting is done by threads of its own.
-    """
+    """A verifier from a grade function in a pool of worker processes. Usable from any thread and any event loop."""
 
     keeps_time = True
 
@@ -83,28 +80,36 @@ class FunctionVerifier:
         self.pool, self.close = pool, pool.close
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
-        return await asyncio.wrap_future(self.pool.ask(prompt.text, sample.text, prompt.given.get("answer")))
+        return await asyncio.wrap_future(self.pool.submit(prompt.text, sample.text, prompt.given.get("answer")))
 
 
 class WorkerSpec:
-    """What a worker runs: a function of a file, as the file is now. `beside` lets it import what lies beside it.
+    """A worker's function, its source (read once, now), and its limits.
 
-    With `cpu` a call may use so many seconds of its process's own time, whatever else the machine does; `memory` bounds
-    the process in bytes. `bare` starts it without the caller's environment.
+    `local_imports` lets the file import modules from its directory. `cpu` limits a call in seconds of the process's
+    CPU time, so a busy machine changes nothing; `memory` limits the process in bytes. `bare` starts it without the
+    caller's environment variables.
     """
 
     def __init__(
-        self, file: str, function: str, *, beside: bool = False, cpu: float = 0.0, memory: int = 0, bare: bool = False
+        self,
+        file: str,
+        function: str,
+        *,
+        local_imports: bool = False,
+        cpu: float = 0.0,
+        memory: int = 0,
+        bare: bool = False,
     ) -> None:
         self.name, self.cpu, self.bare = f"{file}:{function}", cpu, bare
         source = Path(file).read_text(encoding="utf-8")
-        path = str(Path(file).parent) if beside else ""
-        self.line = {"file": file, "module": Path(file).stem, "function": function, "source": source, "path": path}
-        self.line |= {"cpu": cpu, "memory": memory}
+        path = str(Path(file).parent) if local_imports else ""
+        self.message = {"file": file, "module": Path(file).stem, "function": function, "source": source, "path": path}
+        self.message |= {"cpu": cpu, "memory": memory}
 
     @property
     def environment(self) -> dict[str, str] | None:
-        """None for the caller's own; else only what Python needs to find its packages."""
+        """The worker's environment variables. None: those of the caller; if `bare`: those that Python needs."""
         return {k: v for k, v in os.environ.items() if k in _NEEDED} if self.bare else None
 
 
@@ -112,43 +117,44 @@ _NEEDED = ("PATH", "PYTHONPATH", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "OMP_NUM_THRE
 
 
 class FunctionPool:
-    """A constant number of worker processes that run one function; each starts when first needed.
+    """A fixed number of worker processes that run one function; each starts at its first use.
 
-    `in_a_row` deadlines missed one after the other, by all workers together, end it with `WorkerLost`; 0 is never. A
-    call that uses up its order's `cpu` seconds raises `OwnTime`.
+    After `misses` missed deadlines in a row, by all workers together, calls raise `WorkerLost`; 0 means never. A call
+    that uses up the spec's `cpu` seconds raises `CpuTimeExceeded`. `deadline` is in seconds of wall time.
     """
 
-    def __init__(self, order: WorkerSpec, deadline: float, workers: int, in_a_row: int = IN_A_ROW) -> None:
-        self.order, self.deadline, self.in_a_row = order, deadline, in_a_row
-        self._crew = WorkerPool([Worker(order) for _ in range(workers)], "judge")
-        self._missed, self._counting = 0, Lock()
+    def __init__(self, spec: WorkerSpec, deadline: float, workers: int, misses: int = MISSES) -> None:
+        self.spec, self.deadline, self.misses = spec, deadline, misses
+        self._pool = WorkerPool([Worker(spec) for _ in range(workers)], "judge")
+        self._missed, self._lock = 0, Lock()
         self._lost: WorkerLost | None = None
 
-    def ask(self, *asked: Any) -> "Future[Verdict]":
-        """What the function says of these arguments, in time."""
-        return self._crew.submit(self._judge, asked)
+    def submit(self, *arguments: Any) -> "Future[Verdict]":
+        """Calls the function with these arguments in a worker; the future gives its verdict."""
+        return self._pool.submit(self._call, arguments)
 
     def close(self) -> None:
-        """Ends the worker processes. One whose caller is gone ends by itself."""
-        self._crew.close()
+        """Ends the worker processes. If the host process dies, they end by themselves."""
+        self._pool.close()
 
-    def _judge(self, worker: "Worker", asked: tuple[Any, ...]) -> Verdict:
+    def _call(self, worker: "Worker", arguments: tuple[Any, ...]) -> Verdict:
         if self._lost is not None:
             raise self._lost
         try:
             worker.start()
-            reply = worker.ask(asked, self.deadline)
+            reply = worker.request(arguments, self.deadline)
             self._missed = 0
-            return _read(reply)
-        except OwnTime:
-            raise OwnTime(f"no verdict within {self.order.cpu:g} s of its own time") from None
+            return _to_verdict(reply)
+        except CpuTimeExceeded:
+            raise CpuTimeExceeded(f"no verdict within {self.spec.cpu:g} s of CPU time") from None
         except TimeoutError:
             time = f"{self.deadline:g} s"
-            with self._counting:
+            with self._lock:
                 self._missed += 1
-            if self.in_a_row and self._missed >= self.in_a_row:
-                what = f"the verifier gave no verdict within {time}, {self.in_a_row} times in a row"
-                self._lost = WorkerLost(what, evidence=self.order.name, fix="make it faster, or bound what it does")
+            if self.misses and self._missed >= self.misses:
+                what = f"the verifier gave no verdict within {time}, {self.misses} times in a row"
+                fix = "make it faster, or limit the work that it does"
+                self._lost = WorkerLost(what, evidence=self.spec.name, fix=fix)
                 raise self._lost from None
             return unverifiable(f"no verdict within {time}")
         except WorkerLost as lost:
@@ -158,38 +164,39 @@ class FunctionPool:
             return unverifiable(f"the verifier's process gave no verdict: {error}")
 
 
-class OwnTime(Exception):
-    """A process has used up the time of its own that a call may take."""
+class CpuTimeExceeded(Exception):
+    """A call has used up its CPU time."""
 
 
 class Worker(WorkerProcess):
-    """One process, replaced when it dies. Its attendant (`grader.py`) kills all that a user's code started."""
+    """One worker process, restarted after it died. Its parent in `worker.py` kills all processes of the user's code."""
 
-    def __init__(self, order: WorkerSpec) -> None:
+    def __init__(self, spec: WorkerSpec) -> None:
         super().__init__()
-        self.order = order
+        self.spec = spec
 
     def start(self) -> None:
+        """Starts the process if it does not run, and loads the file. `WorkerLost` if that fails."""
         if self.process is not None:
             return
         try:
-            self.socket, theirs = socket.socketpair()
-            with theirs:
-                grader = Path(__file__).with_name("worker.py")
-                # -P: the grader's own directory must not shadow the user's imports.
-                command = [sys.executable, "-P", str(grader)]
-                stdin, env = theirs.fileno(), self.order.environment
+            self.socket, other_end = socket.socketpair()
+            with other_end:
+                program = Path(__file__).with_name("worker.py")
+                # -P: modules in the program's directory must not shadow the user's imports.
+                command = [sys.executable, "-P", str(program)]
+                stdin, env = other_end.fileno(), self.spec.environment
                 self.process = subprocess.Popen(command, stdin=stdin, env=env, start_new_session=True)
-            self.ask(self.order.line, START)
+            self.request(self.spec.message, START)
         except (OSError, EOFError, ValueError) as error:
             self.end()
-            what = f"the verifier {self.order.name} did not start"
+            what = f"the verifier {self.spec.name} did not start"
             raise WorkerLost(what, evidence=str(error), fix="run the file by itself to see why") from error
 
-    def ask(self, asked: Any, seconds: float) -> dict[str, Any]:
-        """One line there, one line back. TimeoutError, OSError, EOFError or ValueError end the process."""
-        assert self.socket is not None, "a worker is started before it is asked"
-        line = json.dumps(asked).encode() + b"\n"
+    def request(self, message: Any, seconds: float) -> dict[str, Any]:
+        """Sends one JSON line and returns the reply. TimeoutError, OSError, EOFError and ValueError end the process."""
+        assert self.socket is not None, "start() comes before request()"
+        line = json.dumps(message).encode() + b"\n"
         until = monotonic() + seconds
         try:
             self.socket.settimeout(seconds)
@@ -197,10 +204,10 @@ class Worker(WorkerProcess):
             reply = bytearray()
             while not reply.endswith(b"\n"):
                 self.socket.settimeout(max(until - monotonic(), 1e-3))
-                got = self.socket.recv(1 << 16)
-                if not got:
-                    raise self.gone()
-                reply += got
+                chunk = self.socket.recv(1 << 16)
+                if not chunk:
+                    raise self.exit_error()
+                reply += chunk
                 if len(reply) > REPLY:
                     raise ValueError(f"a reply of more than {REPLY} bytes")
             return json.loads(reply)
@@ -209,17 +216,17 @@ class Worker(WorkerProcess):
             raise
 
     def kill(self) -> None:
-        """Asks the attendant to end, with all that it watches over; safe from any thread."""
+        """Sends SIGTERM to the parent in `worker.py`, which ends all its processes. Safe from any thread."""
         process = self.process
         if process is not None:
             process.terminate()
 
     def end(self) -> str:
-        """Ends all of it; an attendant that does not end in time is killed with its process group."""
+        """Ends all processes of the worker. If that takes too long, kills its process group."""
         self.kill()
         if self.socket is not None:
-            until = monotonic() + LEAVE
-            with suppress(OSError):  # the attendant holds the socket until it has ended
+            until = monotonic() + EXIT
+            with suppress(OSError):  # the socket stays open until the parent in `worker.py` has ended
                 while (left := until - monotonic()) > 0:
                     self.socket.settimeout(left)
                     if not self.socket.recv(1 << 16):
@@ -227,26 +234,26 @@ class Worker(WorkerProcess):
         super().kill()
         return super().end()
 
-    def gone(self) -> Exception:
-        """Why it answers no more: it has used up its time, or something ended it."""
-        how = self.end()
-        return OwnTime(how) if how == f"exit code {-signal.SIGPROF}" else EOFError(how)
+    def exit_error(self) -> Exception:
+        """The error for a worker that has ended: it used up its CPU time, or it died."""
+        status = self.end()
+        return CpuTimeExceeded(status) if status == f"exit code {-signal.SIGPROF}" else EOFError(status)
 
 
-def _read(reply: dict[str, Any]) -> Verdict:
+def _to_verdict(reply: dict[str, Any]) -> Verdict:
     if "error" in reply:
         return unverifiable(reply["error"])
     if "verdict" not in reply:
         return as_verdict(reply["value"])
-    said = reply["verdict"]
+    fields = reply["verdict"]
     try:
-        score = None if said["score"] is None else _number(said["score"])
-        parts = {name: _number(value) for name, value in said["parts"].items()}
-        told = {name: str(said[name]) for name in ("feedback", "cause")}
-        read = said["answer"] if isinstance(said["answer"], str) else None
-        return as_verdict(Verdict(Outcome(said["outcome"]), score, parts, **told, answer=read))
+        score = None if fields["score"] is None else _number(fields["score"])
+        parts = {name: _number(value) for name, value in fields["parts"].items()}
+        texts = {name: str(fields[name]) for name in ("feedback", "cause")}
+        answer = fields["answer"] if isinstance(fields["answer"], str) else None
+        return as_verdict(Verdict(Outcome(fields["outcome"]), score, parts, **texts, answer=answer))
     except (ArithmeticError, TypeError, ValueError) as error:
-        return unverifiable(f"it returned a Verdict that cannot be: {error}")
+        return unverifiable(f"it returned an invalid Verdict: {error}")
 
 
 def _number(value: object) -> float:

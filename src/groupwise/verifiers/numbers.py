@@ -1,4 +1,4 @@
-"""Verifiers that look at the answer's text alone: quick, never raising, whatever a model writes."""
+"""The verifiers `exact` and `last_number`. They are fast and never raise."""
 
 import re
 from collections import deque
@@ -10,52 +10,52 @@ from groupwise.data import Outcome, Prompt, Sample, Verdict
 __all__ = ["exact", "last_number"]
 
 LONGEST = 400
-"""Characters of the longest number that is compared; longer ones are wrong, as are exponents beyond it."""
+"""The most characters of a number, and the largest exponent; anything beyond is wrong without a comparison."""
 
 _DIGITS = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|(?<![0-9.])\.[0-9]+"
 _POWER = r"(?:[eE][-+]?[0-9]+(?![0-9a-zA-Z]))?"
-# A minus behind a digit, letter or closing bracket takes away; elsewhere it is a sign.
+# A minus behind a digit, letter or closing bracket is a subtraction; elsewhere it is a sign.
 _NUMBER = re.compile(rf"((?:(?<![\w)\]}}.])[-−+])?)\$?((?:{_DIGITS}){_POWER})(?:/((?:{_DIGITS})))?")
 
 
 async def exact(prompt: Prompt, sample: Sample) -> Verdict:
-    """Right if the answer is the gold answer, runs of white space counting as one space. An empty one is malformed."""
-    said = " ".join(sample.text.split())
-    if not said:
+    """Right if the answer equals the gold answer, with runs of white space as one space. Malformed if it is empty."""
+    text = " ".join(sample.text.split())
+    if not text:
         return Verdict(Outcome.malformed)
     gold = prompt.given["answer"]
     if not is_plain(gold):
         return _no_gold(gold, "text or a number")
-    return Verdict(Outcome.correct if said == " ".join(str(gold).split()) else Outcome.wrong, answer=said)
+    return Verdict(Outcome.correct if text == " ".join(str(gold).split()) else Outcome.wrong, answer=text)
 
 
 async def last_number(prompt: Prompt, sample: Sample) -> Verdict:
-    """Right if the last number in the answer equals the gold one exactly; an answer without a number is malformed.
+    """Right if the last number in the answer equals the gold number exactly; malformed if there is no number.
 
-    Read as written by people: `1,234.50`, `-$5`, `034`, `18.`, `**34**`, `1/2`, `6e3`, `−3`. What it cannot know: which
-    of several numbers is meant (`x=3 or x=-3` counts as -3), units, per cent, rounding (`0.33` is not 1/3).
+    Accepts common spellings: `1,234.50`, `-$5`, `034`, `18.`, `**34**`, `1/2`, `6e3`, `−3`. Limits: of several numbers
+    it takes the last (`x=3 or x=-3` is -3), and it ignores units, per cent and rounding (`0.33` is not 1/3).
     """
     gold = as_number(prompt.given["answer"])
     if gold is None:
         return _no_gold(prompt.given["answer"], "a number")
-    found = deque(_NUMBER.finditer(sample.text), maxlen=1)
-    if not found:
+    matches = deque(_NUMBER.finditer(sample.text), maxlen=1)
+    if not matches:
         return Verdict(Outcome.malformed)
-    value = _value(found[0])
-    said = found[0][0] if value is None else str(value)
-    return Verdict(Outcome.correct if value == gold else Outcome.wrong, answer=said)
+    value = _value(matches[0])
+    answer = matches[0][0] if value is None else str(value)
+    return Verdict(Outcome.correct if value == gold else Outcome.wrong, answer=answer)
 
 
 def as_number(gold: Any) -> Fraction | None:
-    """A gold answer as an exact number; None where it is none.
+    """A gold answer as an exact number; None if it is not a number.
 
     >>> as_number("1,234.5"), as_number(0.1), as_number("about 5")
     (Fraction(2469, 2), Fraction(1, 10), None)
     """
     if isinstance(gold, bool) or not isinstance(gold, str | int | float):
         return None
-    found = _NUMBER.fullmatch(str(gold).strip().removesuffix("."))
-    return _value(found) if found else None
+    match = _NUMBER.fullmatch(str(gold).strip().removesuffix("."))
+    return _value(match) if match else None
 
 
 def is_number(gold: Any) -> bool:
@@ -69,7 +69,7 @@ def is_plain(gold: Any) -> bool:
 
 
 def _value(number: re.Match[str]) -> Fraction | None:
-    """A number that was found; None for one that is too long to compare, or divided by zero."""
+    """The value of a matched number; None if it is too long to compare, or divided by zero."""
     sign, above, below = number.groups()
     if len(number[0]) > LONGEST:
         return None

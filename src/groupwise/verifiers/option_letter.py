@@ -1,4 +1,4 @@
-"""Which option of a multiple-choice question a text names: exactly one letter, or none."""
+"""Extracts the option letter that a text names: exactly one letter, or none."""
 
 import re
 import unicodedata
@@ -16,7 +16,7 @@ _FORMULA = re.compile(
     rf"(?:[\d\s()+^/=<>.,{{}}-]|[A-Z]++|[a-z](?![A-Za-z])|{_NAMES})*+(?:\$|\\\))"
 )
 _OTHERS = re.compile(r"\W*(?:(?:or|and|nor|vs|versus)\b)|\s*[?&/]", re.IGNORECASE)
-"""What follows a letter where more than that letter is meant."""
+"""Text behind a letter that shows that the text names more than that letter."""
 _VERB = "(?:is|was|does|can|could|may|must|seems|looks|appears)"
 _NOT = "(?:not|never|wrong|incorrect|false|impossible|excluded|eliminated|ruled|invalid|unlikely|out)"
 _DENIED = re.compile(
@@ -24,15 +24,15 @@ _DENIED = re.compile(
     re.IGNORECASE,
 )
 _TURN = r"(?:or|and|nor|also|but|then|no|nope|not|wait|actually|rather|sorry|maybe|perhaps|it['’]s|it|is)"
-"""A word with which a line takes back, or adds to, the line above."""
+"""A word at the start of a line that retracts, or adds to, the line above."""
 
 
 class OptionLetter:
-    """Finds the letter that a text names: `B`, `(b)`, `B. because it floats`, `option B`.
+    """Extracts the letter that a text names: `B`, `(b)`, `B. because it floats`, `option B`.
 
-    The text begins with the letter. It names none if another option's letter stands alone behind it, if it goes on with
-    `or` and the like, or if it says that the letter is wrong. An article `a`, the pronoun `I` and the variables of a
-    formula are no letters.
+    The text must begin with the letter. It names none if the letter of another option follows as a separate word, if
+    it continues with `or` or a similar word, or if it calls the letter wrong. The article `a`, the pronoun `I` and the
+    variables of a formula are not letters.
     """
 
     def __init__(self, options: str) -> None:
@@ -52,9 +52,9 @@ class OptionLetter:
         )
 
     def named(self, text: str, below: str = "") -> str:
-        """The one letter, as a capital; empty if the text names none, or several.
+        """The letter in upper case; empty if the text names none, or several.
 
-        The lines `below` explain it: they may mention other letters, but must not begin with one.
+        `below` are the lines that explain the answer. They may mention other letters, but must not begin with one.
 
         >>> [OptionLetter("ABCD").named(x) for x in ("(b)", r"\\textbf{B.} 12", "option c", "A dog", "A or B", "A. B")]
         ['B', 'B', 'C', '', '', '']
@@ -63,17 +63,17 @@ class OptionLetter:
         head = self._head.match(text)
         if head is None:
             return ""
-        letter, rest = (head[1] or head[2]).upper(), text[head.end() :]
-        others = {found[1].upper() for found in self._alone.finditer(rest)} - {letter}
-        if others or self._run.search(rest) or _OTHERS.match(rest) or _DENIED.match(rest):
+        letter, tail = (head[1] or head[2]).upper(), text[head.end() :]
+        others = {match[1].upper() for match in self._alone.finditer(tail)} - {letter}
+        if others or self._run.search(tail) or _OTHERS.match(tail) or _DENIED.match(tail):
             return ""
-        starts = (found for line in _plain(below).split("\n") if (found := self._below.match(line)))
-        return "" if any((found[1] or found[2]).upper() != letter for found in starts) else letter
+        starts = (match for line in _plain(below).split("\n") if (match := self._below.match(line)))
+        return "" if any((match[1] or match[2]).upper() != letter for match in starts) else letter
 
 
 def _plain(text: str) -> str:
-    """The text without layout, and with 0 for the small letters and the names of points in a formula."""
-    if not text.isascii():  # character by character: a run of combining marks takes quadratic time to sort
+    """The text without layout commands; in formulas, lower-case letters and names of points become 0."""
+    if not text.isascii():  # one character at a time, since NFKC sorts a run of combining marks in quadratic time
         text = "".join(unicodedata.normalize("NFKC", c) for c in text).translate(_LOOKALIKES)
     text = _FORMULA.sub(lambda formula: re.sub("[a-z]|[A-Z]{2,}", "0", formula[0]), text)
     return _COMMAND.sub(r"\\ ", _LAYOUT.sub(" ", text)).strip()

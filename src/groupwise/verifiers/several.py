@@ -1,4 +1,4 @@
-"""Several verifiers of one answer, each with a name and a weight."""
+"""The verifier `several`: a weighted combination of named verifiers."""
 
 import asyncio
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from groupwise.data.verdicts import unverifiable
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A verifier under a name; `weight` is its part of the score."""
+    """A named verifier and the weight of its score."""
 
     name: str
     verifier: Verifier
@@ -19,15 +19,16 @@ class Member:
 
 
 class Several:
-    """What the first says is right or wrong; the score is the weighted mean of all, each a part under its name.
+    """The outcome of the first verifier, with the weighted mean of all scores; each score is a part under its name.
 
-    An answer that one of them cannot judge is unverifiable as a whole. `deadline` bounds those that keep no time.
+    An answer that one verifier cannot judge is unverifiable. `deadline`, in seconds, applies to verifiers without one
+    of their own.
 
     >>> from groupwise.verifiers import exact, last_number
     >>> both = Several([Member("right", last_number), Member("bare", exact, 0.25)], deadline=10.0)
     >>> sample = Sample(context=(), stream=(0,), text="so 4")
-    >>> said = asyncio.run(both(Prompt("p", (), "2+2=", {"answer": 4}), sample))
-    >>> said.outcome.name, said.score, dict(said.parts)
+    >>> verdict = asyncio.run(both(Prompt("p", (), "2+2=", {"answer": 4}), sample))
+    >>> verdict.outcome.name, verdict.score, dict(verdict.parts)
     ('correct', 0.8, {'right': 1.0, 'bare': 0.0})
     """
 
@@ -39,7 +40,7 @@ class Several:
         self.packages = sorted({name for m in members for name in getattr(m.verifier, "packages", ())})
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
-        verdicts = await asyncio.gather(*(self._asked(m.verifier, prompt, sample) for m in self.members))
+        verdicts = await asyncio.gather(*(self._verdict(m.verifier, prompt, sample) for m in self.members))
         for member, verdict in zip(self.members, verdicts, strict=True):
             if verdict.outcome is Outcome.unverifiable:
                 return unverifiable(f"{member.name}: {verdict.cause}")
@@ -49,13 +50,13 @@ class Several:
             parts |= {f"{member.name}/{name}": x for name, x in verdict.parts.items()}
         weights = sum(m.weight for m in self.members)
         score = sum(m.weight * v.value for m, v in zip(self.members, verdicts, strict=True)) / weights
-        told = "; ".join(f"{m.name}: {v.feedback}" for m, v in zip(self.members, verdicts, strict=True) if v.feedback)
-        return replace(verdicts[0], score=score, parts=parts, feedback=told)
+        messages = [f"{m.name}: {v.feedback}" for m, v in zip(self.members, verdicts, strict=True) if v.feedback]
+        return replace(verdicts[0], score=score, parts=parts, feedback="; ".join(messages))
 
-    async def _asked(self, verifier: Verifier, prompt: Prompt, sample: Sample) -> Verdict:
-        wait = None if getattr(verifier, "keeps_time", False) else self.deadline
+    async def _verdict(self, verifier: Verifier, prompt: Prompt, sample: Sample) -> Verdict:
+        seconds = None if getattr(verifier, "keeps_time", False) else self.deadline
         try:
-            async with asyncio.timeout(wait):  # in the same task, so that a call which blocks can be ended
+            async with asyncio.timeout(seconds):  # in the same task, so the watchdog can end a call that blocks
                 return await verifier(prompt, sample)
         except GroupwiseError:
             raise
@@ -65,7 +66,7 @@ class Several:
             return unverifiable(f"{type(error).__name__}: {error}")
 
     def close(self) -> None:
-        """Ends the worker processes of each."""
+        """Ends the worker processes of all members."""
         for member in self.members:
             close: Any = getattr(member.verifier, "close", None)
             if close is not None:

@@ -1,4 +1,4 @@
-"""Verifiers of what is written: a text up to its dress, and a letter among options."""
+"""The verifiers `text` (equality up to case, punctuation and articles) and `choice` (the letter of an option)."""
 
 import re
 import string
@@ -7,23 +7,24 @@ from typing import Any, cast, get_args
 
 from groupwise.data import Outcome, Prompt, Sample, Usage, Verdict
 from groupwise.data.verdicts import unverifiable
-from groupwise.verifiers.math.extract import LONGEST, Found, Place, Which, find_answer
+from groupwise.verifiers.math.extract import LONGEST, Extraction, Place, Which, extract_answer
 from groupwise.verifiers.option_letter import OptionLetter
 
 MARKS = 30
-"""Combining marks on one character: Unicode's own bound for texts of all languages (UAX #15, stream-safe text)."""
+"""The most combining marks on one character: Unicode's limit for text in any language (UAX #15, stream-safe text)."""
 
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 SHORT = 100
-"""Characters of a text that may be an answer as a whole: it has fewer."""
+"""A text with fewer characters can be an answer as a whole."""
 
 
 class Text:
-    """Right if the answer is the gold text, or one of a list of them, without case, punctuation and articles.
+    """Right if the answer equals the gold text, or one of a list, up to case, punctuation and articles.
 
-    The normal form of SQuAD (Rajpurkar et al., arXiv:1606.05250), after Unicode's NFKC; `case`, `punctuation` and
-    `articles` say what does count. The answer is the whole text, or what `place` finds as in `math`.
+    Both are compared in SQuAD's normal form (Rajpurkar et al., arXiv:1606.05250), after Unicode's NFKC. `case`,
+    `punctuation` and `articles` make each of them count. The answer is the whole text, or the part that `place`
+    extracts, as in `math`.
     """
 
     expects = "text, a number, or a list of them"
@@ -38,16 +39,16 @@ class Text:
         if not self.fits(gold := prompt.given.get("answer")):
             return unverifiable(f"the gold answer {str(gold)[:80]!r} is not {self.expects}")
         answer = (
-            sample.text if self.place == "whole" else find_answer(sample.text, "last", cast(Place, self.place)).text
+            sample.text if self.place == "whole" else extract_answer(sample.text, "last", cast(Place, self.place)).text
         )
-        said = self.normal(answer)
-        if not said:
-            return Verdict(Outcome.malformed, feedback="nothing is said")
-        wanted = {self.normal(str(g)) for g in (gold if isinstance(gold, list) else [gold])}
-        return Verdict(Outcome(said in wanted), answer=said[:200])
+        normal = self.normal(answer)
+        if not normal:
+            return Verdict(Outcome.malformed, feedback="the answer is empty")
+        golds = {self.normal(str(g)) for g in (gold if isinstance(gold, list) else [gold])}
+        return Verdict(Outcome(normal in golds), answer=normal[:200])
 
     def normal(self, text: str) -> str:
-        """The text without what does not count.
+        """The normal form of a text.
 
         >>> Text().normal("  The  Eiffel-Tower. "), Text(case=True, articles=True).normal("The End")
         ('eiffeltower', 'The End')
@@ -55,22 +56,22 @@ class Text:
         text = unicodedata.normalize("NFKC", _few_marks(text))
         text = text if self.case else text.casefold()
         text = text if self.punctuation else text.translate(_PUNCTUATION)
-        bared = text if self.articles else _ARTICLES.sub(" ", text)
-        return " ".join(bared.split()) or " ".join(text.split())  # an answer may be "A"
+        without_articles = text if self.articles else _ARTICLES.sub(" ", text)
+        return " ".join(without_articles.split()) or " ".join(text.split())  # the answer "A" is no article
 
     def fits(self, gold: Any) -> bool:
         """Whether answers can be compared with this gold answer."""
-        several = gold if isinstance(gold, list) else [gold]
-        plain = all(isinstance(g, str | int | float) and not isinstance(g, bool) for g in several)
-        return bool(several) and plain and all(self.normal(str(g)) for g in several)
+        golds = gold if isinstance(gold, list) else [gold]
+        plain = all(isinstance(g, str | int | float) and not isinstance(g, bool) for g in golds)
+        return bool(golds) and plain and all(self.normal(str(g)) for g in golds)
 
 
 class Choice:
-    """Right if the letter that the answer names is the gold one: `B`, `(b)`, `B. because it floats`, `option B`.
+    """Right if the answer names the gold letter: `B`, `(b)`, `B. because it floats`, `option B`.
 
-    `options` are the letters; a gold number counts them from 0. `answer` and `place` find the answer as in `math`, but
-    an answer line is read to its end. A text without a box or an answer line may be such a letter itself, up to `SHORT`
-    characters. An answer that names no letter, or several, is malformed.
+    `options` are the letters; a gold number is an index from 0. `answer` and `place` extract the answer as in `math`,
+    but an answer line counts to its end. A text without a box or an answer line, and with fewer than `SHORT`
+    characters, is an answer as a whole. An answer that names no letter, or several, is malformed.
     """
 
     expects = "one of the options' letters, or its number from 0"
@@ -86,50 +87,50 @@ class Choice:
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
         if not self.fits(gold := prompt.given.get("answer")):
             return unverifiable(f"the gold answer {str(gold)[:80]!r} is not {self.expects}")
-        found = find_answer(sample.text, cast(Which, self.answer), cast(Place, self.place))
-        letter = self._found(sample.text, found)
+        extracted = extract_answer(sample.text, cast(Which, self.answer), cast(Place, self.place))
+        letter = self._letter_of(sample.text, extracted)
         if not letter:
-            why = f"not one letter in {found.text[:80]!r}" if found.text else found.rule
-            return Verdict(Outcome.malformed, feedback=f"no answer: {why}")
-        return Verdict(Outcome(letter == self.wanted(gold)), answer=letter)
+            reason = f"not one letter in {extracted.text[:80]!r}" if extracted.text else extracted.rule
+            return Verdict(Outcome.malformed, feedback=f"no answer: {reason}")
+        return Verdict(Outcome(letter == self.gold_letter(gold)), answer=letter)
 
-    def _found(self, text: str, found: Found) -> str:
-        """The letter of an answer; of the whole text where no answer was found in it."""
-        if found.text and found.paragraph:
-            line, _, below = found.paragraph.partition("\n")
+    def _letter_of(self, text: str, extracted: Extraction) -> str:
+        """The letter of an extracted answer, or of the whole text if there is none; empty for none or several."""
+        if extracted.text and extracted.paragraph:
+            line, _, below = extracted.paragraph.partition("\n")
             return self._letter.named(line, below)
-        if found.text:
-            return self._letter.named(found.text) if len(found.text) <= LONGEST else ""
-        return self._letter.named(text) if found.rule.startswith("no ") and len(text) < SHORT else ""
+        if extracted.text:
+            return self._letter.named(extracted.text) if len(extracted.text) <= LONGEST else ""
+        return self._letter.named(text) if extracted.rule.startswith("no ") and len(text) < SHORT else ""
 
-    def wanted(self, gold: Any) -> str:
-        """The letter of a gold answer; empty where it is none."""
+    def gold_letter(self, gold: Any) -> str:
+        """The letter of a gold answer; empty if it names no option."""
         if isinstance(gold, int) and not isinstance(gold, bool):
             return self.options[gold] if 0 <= gold < len(self.options) else ""
         return self._letter.named(gold) if isinstance(gold, str) else ""
 
     def fits(self, gold: Any) -> bool:
         """Whether this gold answer names an option."""
-        return bool(self.wanted(gold))
+        return bool(self.gold_letter(gold))
 
 
 def _few_marks(text: str) -> str:
-    """The text with at most `MARKS` combining marks in a row: to sort them takes time that grows with their square.
+    """The text with at most `MARKS` combining marks in a row. NFKC sorts them in quadratic time.
 
     >>> len(_few_marks("e" + "\u0301" * 100))
     31
     """
     if text.isascii():
         return text
-    kept, marks = [], 0
+    characters, marks = [], 0
     for c in text:
         marks = marks + 1 if unicodedata.combining(c) else 0
         if marks <= MARKS:
-            kept.append(c)
-    return "".join(kept)
+            characters.append(c)
+    return "".join(characters)
 
 
 def one_of(verifier: str, field: str, value: str, known: tuple[str, ...]) -> None:
-    """`Usage` where a field has a value that it cannot have."""
+    """`Usage` if a field's value is not one of the known ones."""
     if value not in known:
         raise Usage(f"{verifier}({field}={value!r})", fix=f"take {', '.join(map(repr, known))}")

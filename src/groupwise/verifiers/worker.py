@@ -1,11 +1,11 @@
-"""The other side of `judge`: a process of its own that runs one function and answers in JSON lines.
+"""The worker process of a grade function: it runs the function and replies in JSON lines.
 
-Run by path, never imported, with nothing but the standard library: a killed one is soon replaced. Its input is a
-socket; what the user's code prints goes to standard error, and standard input is empty for it.
+Run by path, never imported, with the standard library only, so a killed worker is replaced quickly. Its input is a
+socket. The user's code prints to standard error and gets an empty standard input.
 
-The process forks. The child runs the function; the parent, the attendant, runs nothing of the user's. On Linux every
-process that the child starts stays below the attendant, also one with a session of its own whose parent has ended.
-The attendant ends with its child, on SIGTERM, or with the host, and kills all of them before.
+The process forks. The child runs the function; the parent, the *supervisor*, runs no user code. On Linux all processes
+that the child starts remain descendants of the supervisor, even one in a new session whose parent has ended. The
+supervisor ends with its child, on SIGTERM, or with the host. Before that it kills all its descendants.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ def main() -> None:
         signal.signal(number, lambda *_: None)
     control(PR_SET_CHILD_SUBREAPER, 1)
     if child := os.fork():
-        attend(child, host, wake)
+        supervise(child, host, wake)
     control(PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGCHLD, signal.SIGTERM):
@@ -48,59 +48,60 @@ def main() -> None:
 
 
 def serve(host: socket.socket) -> None:
-    """Loads the function and answers each call, line by line."""
+    """Loads the function, then replies to each line with the result of one call."""
     lines = host.makefile("rb")
-    order = json.loads(lines.readline())
-    if order["memory"]:
-        resource.setrlimit(resource.RLIMIT_AS, (order["memory"], order["memory"]))
-    grade, trouble = load(order)
-    send(host, {"error": trouble} if trouble else {})
+    spec = json.loads(lines.readline())
+    if spec["memory"]:
+        resource.setrlimit(resource.RLIMIT_AS, (spec["memory"], spec["memory"]))
+    grade, error = load(spec)
+    send(host, {"error": error} if error else {})
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     for line in lines:
-        # The time of this process alone: a loaded machine changes no verdict. The kernel ends it, also inside C code.
-        signal.setitimer(signal.ITIMER_PROF, order["cpu"])
-        reply = {"error": trouble} if grade is None else judged(grade, json.loads(line))
+        # CPU time of this process only, so a busy machine changes no verdict. The kernel also interrupts C code.
+        signal.setitimer(signal.ITIMER_PROF, spec["cpu"])
+        reply = {"error": error} if grade is None else call(grade, json.loads(line))
         signal.setitimer(signal.ITIMER_PROF, 0)
         send(host, reply)
 
 
-def load(order: dict[str, Any]) -> tuple[Callable[..., Any] | None, str]:
-    """The function, from the source that the host read: a worker that replaces another runs the same code."""
+def load(spec: dict[str, Any]) -> tuple[Callable[..., Any] | None, str]:
+    """The function, and the error if it does not load. The host sends the source: new workers run the same code."""
     try:
-        sys.path[:0] = [order["path"]] if order["path"] else []
-        module = types.ModuleType(order["module"])
-        module.__file__ = order["file"]
+        sys.path[:0] = [spec["path"]] if spec["path"] else []
+        module = types.ModuleType(spec["module"])
+        module.__file__ = spec["file"]
         sys.modules[module.__name__] = module
-        exec(compile(order["source"], order["file"], "exec"), module.__dict__)
-        found: Any = module
-        for name in order["function"].split("."):
-            found = getattr(found, name)
-        return found, ""
+        exec(compile(spec["source"], spec["file"], "exec"), module.__dict__)
+        function: Any = module
+        for name in spec["function"].split("."):
+            function = getattr(function, name)
+        return function, ""
     except BaseException as error:
-        return None, f"{order['file']} does not load: {told(error)}"
+        return None, f"{spec['file']} does not load: {describe(error)}"
 
 
-def judged(grade: Callable[..., Any], asked: list[Any]) -> dict[str, Any]:
+def call(grade: Callable[..., Any], arguments: list[Any]) -> dict[str, Any]:
+    """The reply with the function's result, as plain JSON, or with its error."""
     try:
-        said = grade(*asked)
-        if callable(getattr(said, "item", None)):  # a number of numpy or torch
-            said = said.item()
-        if type(said).__name__ == "Verdict":
-            fields = ("score", "feedback", "cause")
-            tagged = {name: getattr(said, name) for name in fields}
-            tagged["answer"] = getattr(said, "answer", None)
-            reply = {"verdict": {"outcome": int(said.outcome), "parts": dict(said.parts), **tagged}}
-        elif isinstance(said, bool | int | float):
-            reply = {"value": said}
+        result = grade(*arguments)
+        if callable(getattr(result, "item", None)):  # a number of numpy or torch
+            result = result.item()
+        if type(result).__name__ == "Verdict":
+            fields: dict[str, Any] = {name: getattr(result, name) for name in ("score", "feedback", "cause")}
+            fields["answer"] = getattr(result, "answer", None)
+            reply = {"verdict": {"outcome": int(result.outcome), "parts": dict(result.parts), **fields}}
+        elif isinstance(result, bool | int | float):
+            reply = {"value": result}
         else:
-            reply = {"error": f"it returned {type(said).__name__}"}
+            reply = {"error": f"it returned {type(result).__name__}"}
         json.dumps(reply)
         return reply
     except BaseException as error:
-        return {"error": told(error)}
+        return {"error": describe(error)}
 
 
-def told(error: BaseException) -> str:
+def describe(error: BaseException) -> str:
+    """The type and the message of an exception, up to 500 characters."""
     return f"{type(error).__name__}: {error}"[:500]
 
 
@@ -108,11 +109,11 @@ def send(host: socket.socket, reply: dict[str, Any]) -> None:
     host.sendall(json.dumps(reply).encode() + b"\n")
 
 
-# The attendant
+# The supervisor
 
 
-def attend(child: int, host: socket.socket, wake: socket.socket) -> NoReturn:
-    """Waits for the child, for the host's end of the socket, or for SIGTERM; then ends in the way the child did."""
+def supervise(child: int, host: socket.socket, wake: socket.socket) -> NoReturn:
+    """Waits for the child's end, for the host to close the socket, or for SIGTERM; then exits as the child did."""
     poll = select.poll()
     poll.register(host, 0)
     poll.register(wake, select.POLLIN)
@@ -121,7 +122,7 @@ def attend(child: int, host: socket.socket, wake: socket.socket) -> NoReturn:
         events = dict(poll.poll())
         if host.fileno() in events or signal.SIGTERM in wake.recv(64):
             break
-        status = reaped(child)
+        status = reap(child)
     end_all()
     code = 0 if status is None else os.waitstatus_to_exitcode(status)
     if code < 0:
@@ -133,17 +134,17 @@ def attend(child: int, host: socket.socket, wake: socket.socket) -> NoReturn:
     os._exit(code)
 
 
-def reaped(child: int) -> int | None:
-    """The child's status if it has ended; takes up every other process that has."""
+def reap(child: int) -> int | None:
+    """Reaps all ended processes; returns the child's status if it is among them."""
     status = None
     with contextlib.suppress(ChildProcessError):
-        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-            status = ended[1] if ended[0] == child else status
+        while (process := os.waitpid(-1, os.WNOHANG))[0]:
+            status = process[1] if process[0] == child else status
     return status
 
 
 def end_all() -> None:
-    """Kills the processes below this one, until none is left: those of a killed one are then this one's."""
+    """Kills child processes until none is left: the children of a killed process become children of this one."""
     while killed := [pid for pid in children() if kill(pid)]:
         for pid in killed:
             with contextlib.suppress(ChildProcessError):
@@ -151,17 +152,17 @@ def end_all() -> None:
 
 
 def children() -> list[int]:
-    """The processes whose parent this one is; none where there is no `/proc`."""
-    found = []
+    """The ids of this process's children; empty without `/proc`."""
+    pids = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             if int(stat.read_bytes().rpartition(b")")[2].split()[1]) == os.getpid():
-                found.append(int(stat.parent.name))
-    return found
+                pids.append(int(stat.parent.name))
+    return pids
 
 
 def kill(pid: int) -> bool:
-    """Whether a process could be killed; one with another user's rights cannot."""
+    """Kills a process; False if it belongs to another user."""
     with contextlib.suppress(OSError):
         os.kill(pid, signal.SIGKILL)
         return True
@@ -169,7 +170,7 @@ def kill(pid: int) -> bool:
 
 
 def control(option: int, value: int) -> None:
-    """prctl(2) where there is one."""
+    """Calls prctl(2), on Linux only."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 

@@ -1,4 +1,4 @@
-"""Generated problems of the package reasoning-gym, by `reasoning_gym:NAME`, judged by its own scorers."""
+"""The verifier `reasoning_gym`: the scorers of the package reasoning-gym for its generated problems."""
 
 import ast
 import inspect
@@ -11,57 +11,58 @@ from groupwise.verifiers.functions import grade_function
 from groupwise.verifiers.gym.score import score
 
 RUNS = ("eval", "exec", "compile", "parse_expr", "sympify", "simplify", "parse_latex", "lambdify")
-"""Calls that run what they are given as Python, those of sympy among them."""
+"""Calls that execute their argument as Python, in Python and in sympy."""
 
 
 class GymScore:
-    """reasoning-gym's own score of an answer, in processes that can be killed.
+    """reasoning-gym's score of an answer, computed in worker processes with a deadline in seconds.
 
-    The answer is what stands in the last `<answer>...</answer>`, else all of it. Right at a score of 1.
+    The answer is the content of the last `<answer>...</answer>`, else the whole text. A score of 1 is right.
     """
 
     keeps_time = True
 
     def __init__(self, deadline: float) -> None:
-        # Unwrapped: its file is looked for, and checks may have been put around it.
-        self._judge = grade_function(inspect.unwrap(score), deadline=deadline)
+        # Type checks may wrap the function; the worker needs the file of the function itself.
+        self._verifier = grade_function(inspect.unwrap(score), deadline=deadline)
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
-        return await self._judge(replace(prompt, given={"answer": prompt.given["entry"]}), sample)
+        return await self._verifier(replace(prompt, given={"answer": prompt.given["entry"]}), sample)
 
 
 def gym_verifier(task: Task, deadline: float) -> Verifier:
-    """The scorer of a generator. `Usage` where it would run an answer as Python: no text of a model is ever run."""
+    """The scorer of a generator. `Usage` if it would execute answers as Python: a model's text is never executed."""
     entry = next((p.given.get("entry") for p in task.held_out), None)
     if entry is None:
-        raise Usage("reasoning_gym judges its own problems alone", fix="take --task reasoning_gym:NAME")
-    if found := runs_answers(type(generator(entry["data_set"]))):
+        raise Usage("reasoning_gym judges its own problems only", fix="take --task reasoning_gym:NAME")
+    if call := runs_answers(type(generator(entry["data_set"]))):
         what = f"reasoning-gym's own scorer of {entry['data_set']} would run answers as Python"
-        raise Usage(what, evidence=f"it calls {found}", fix="say --verifier exact, or one of your own with --use")
+        raise Usage(what, evidence=f"it calls {call}", fix="take --verifier exact, or your function with --use")
     return GymScore(deadline)
 
 
 def runs_answers(data_set: type) -> str:
-    """The first call in a generator's scorer, or in what that calls in its file, that runs text; empty if none does.
+    """The name of the first call in a generator's scorer that executes text; empty if there is none.
 
-    Read from the source: what a scorer calls in other files is not seen.
+    It reads the source of the scorer and of the functions that it calls in the same file, and of no other file.
     """
     scorer = next(c for c in data_set.__mro__ if "score_answer" in vars(c))
     tree = ast.parse(inspect.getsource(inspect.getmodule(scorer) or scorer))
     bodies = {n.name: n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name not in RUNS}
-    open_, done = ["score_answer"], set()
-    while open_:
-        name = open_.pop()
+    pending, done = ["score_answer"], set()
+    while pending:
+        name = pending.pop()
         done.add(name)
-        for called in _called(bodies[name]):
-            if called in RUNS and not _own(tree, called):
-                return called
-            if called in bodies and called not in done:
-                open_.append(called)
+        for call in _calls(bodies[name]):
+            if call in RUNS and not _defines(tree, call):
+                return call
+            if call in bodies and call not in done:
+                pending.append(call)
     return ""
 
 
-def _called(body: ast.AST) -> Iterator[str]:
+def _calls(body: ast.AST) -> Iterator[str]:
+    """The names of the functions that a body calls."""
     for node in ast.walk(body):
         if isinstance(node, ast.Call):
             match node.func:
@@ -69,6 +70,6 @@ def _called(body: ast.AST) -> Iterator[str]:
                     yield name
 
 
-def _own(tree: ast.AST, name: str) -> bool:
-    """Whether the file itself defines a function of that name."""
+def _defines(tree: ast.AST, name: str) -> bool:
+    """Whether a file defines a function with this name."""
     return any(isinstance(n, ast.FunctionDef) and n.name == name for n in ast.walk(tree))

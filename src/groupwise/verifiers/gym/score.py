@@ -1,4 +1,4 @@
-"""Run in a worker process: the problem is generated again from its number, and the answer scored by its generator."""
+"""Scores an answer in a worker process: generates the problem again from its index and calls its scorer."""
 
 from functools import cache
 from importlib import import_module
@@ -6,12 +6,12 @@ from typing import Any
 
 
 def score(prompt: str, answer: str, gold: dict[str, Any]) -> float:
-    """Between 0 and 1. `gold` names generator, seed, size and index: a problem's own data do not survive JSON."""
-    opened = answer.rfind("<answer>")
-    if opened >= 0:
-        answer = answer[opened + len("<answer>") :].partition("</answer>")[0]
-    made = data_set(gold["data_set"], gold["seed"], gold["size"])
-    return float(made.score_answer(answer=answer.strip(), entry=made[gold["index"]]))
+    """The score in [0, 1]. `gold` has generator, seed, size and index, since not every problem survives JSON."""
+    start = answer.rfind("<answer>")
+    if start >= 0:
+        answer = answer[start + len("<answer>") :].partition("</answer>")[0]
+    entries = data_set(gold["data_set"], gold["seed"], gold["size"])
+    return float(entries.score_answer(answer=answer.strip(), entry=entries[gold["index"]]))
 
 
 @cache

@@ -50,7 +50,7 @@ _EMPTY_LINE = re.compile(r"\n[ \t\r]*+\n")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Extraction:
     """An answer as it stands in the text, and which rule found it; without a text, why there is none.
 
     Of an answer line, `paragraph` is all that follows its mark, up to an empty line.
@@ -61,7 +61,7 @@ class Found:
     paragraph: str = field(default="", repr=False)
 
 
-def find_answer(text: str, which: Which = "last", place: Place = "either") -> Found:
+def extract_answer(text: str, which: Which = "last", place: Place = "either") -> Extraction:
     r"""The answer by the rule: in a box, or behind `Answer:`, `the answer is` or `####`, up to the end of the sentence.
 
     With `either`, boxes count where there are any and lines otherwise. `last` and `first` take one of several; `only`
@@ -70,10 +70,10 @@ def find_answer(text: str, which: Which = "last", place: Place = "either") -> Fo
     `Wait`): where it is the one that counts, there is none. `tag` asks for `</think> <answer>` as Dr. GRPO's template
     r1 does.
 
-    >>> find_answer(r"so \boxed{3}, no: \boxed{4}"), find_answer("The answer is $5$. I hope it is correct.").text
-    (Found(text='4', rule='the last of 2 boxes'), '$5$')
-    >>> find_answer(r"\boxed{3} or \boxed{4}", "only"), find_answer("The answer is 17? No. It is 18.").rule
-    (Found(text='', rule='its 2 boxes differ'), 'the answer line is taken back')
+    >>> extract_answer(r"so \boxed{3}, no: \boxed{4}"), extract_answer("The answer is $5$. I hope it is correct.").text
+    (Extraction(text='4', rule='the last of 2 boxes'), '$5$')
+    >>> extract_answer(r"\boxed{3} or \boxed{4}", "only"), extract_answer("The answer is 17? No. It is 18.").rule
+    (Extraction(text='', rule='its 2 boxes differ'), 'the answer line is taken back')
     """
     if place == "tag":
         return _in_tag(text)
@@ -83,7 +83,7 @@ def find_answer(text: str, which: Which = "last", place: Place = "either") -> Fo
     if place != "boxed" and (lines := [m.end() for m in _LINE.finditer(body) if not _denied(body, m)]):
         found = _chosen(lines, which, "answer line", "answer lines", lambda at: _on_line(body, at))
         return replace(found, paragraph=_paragraph(body, lines[0] if which == "first" else lines[-1]))
-    return Found(
+    return Extraction(
         "", "no box" if place == "boxed" else "no answer line" if place == "line" else "no box, no answer line"
     )
 
@@ -93,14 +93,16 @@ def _denied(text: str, line: re.Match[str]) -> bool:
     return bool(_DENIED.search(text[max(0, line.start() - 24) : line.end()]))
 
 
-def _in_tag(text: str) -> Found:
+def _in_tag(text: str) -> Extraction:
     """Behind the last `<answer>`, out of its box: Dr. GRPO's rule for the template r1, one space and all."""
     if "</think> <answer>" not in text or "</answer>" not in text:
-        return Found("", "no '</think> <answer>' with '</answer>' behind it")
+        return Extraction("", "no '</think> <answer>' with '</answer>' behind it")
     inside = text.split("<answer>")[-1].replace("</answer>", "")
     if len(inside) > LONGEST:
-        return Found("", f"the answer tag {_TOO_LONG}")
-    return find_answer(inside, "last", "boxed") if _BOX.search(inside) else Found(inside.strip(), "the answer tag")
+        return Extraction("", f"the answer tag {_TOO_LONG}")
+    return (
+        extract_answer(inside, "last", "boxed") if _BOX.search(inside) else Extraction(inside.strip(), "the answer tag")
+    )
 
 
 _TOO_LONG = f"is longer than {LONGEST} characters"
@@ -110,18 +112,18 @@ class _NoAnswer(Exception):
     """Why a place has no answer."""
 
 
-def _chosen(places: list[int], which: Which, one: str, many: str, read: Callable[[int], str]) -> Found:
+def _chosen(places: list[int], which: Which, one: str, many: str, read: Callable[[int], str]) -> Extraction:
     n = len(places)
     if which == "only" and n > MOST:
-        return Found("", f"more than {MOST} {many}")
+        return Extraction("", f"more than {MOST} {many}")
     rule = f"the {one}" if n == 1 else f"the {which} of {n} {many}" if which != "only" else f"its {n} {many}, all alike"
     try:
         if which == "only" and len({tidy(read(at)) for at in places}) > 1:
-            return Found("", f"its {n} {many} differ")
+            return Extraction("", f"its {n} {many} differ")
         answer = read(places[0] if which == "first" else places[-1])
-        return Found(answer, rule) if answer else Found("", f"{rule} is empty")
+        return Extraction(answer, rule) if answer else Extraction("", f"{rule} is empty")
     except _NoAnswer as why:
-        return Found("", f"{rule if which != 'only' or n == 1 else f'one of its {n} {many}'} {why}")
+        return Extraction("", f"{rule if which != 'only' or n == 1 else f'one of its {n} {many}'} {why}")
 
 
 def _in_box(text: str, at: int) -> str:

@@ -8,7 +8,7 @@ from groupwise.data import Outcome, Prompt, Sample, Usage, Verdict
 from groupwise.data.verdicts import unverifiable
 from groupwise.sandbox.sandbox import Sandbox
 from groupwise.verifiers.math.equal import same
-from groupwise.verifiers.math.extract import Place, Which, find_answer
+from groupwise.verifiers.math.extract import Place, Which, extract_answer
 from groupwise.verifiers.math.limits import is_algebra, too_much
 from groupwise.verifiers.math.rational import rational
 from groupwise.verifiers.math.symbolic import MAKE, Symbolic
@@ -61,7 +61,7 @@ class Math:
         gold = gold_answer(prompt.given.get("answer"))
         if gold is None:
             return unverifiable(f"the gold answer {str(prompt.given.get('answer'))[:80]!r} is not text or a number")
-        found = find_answer(sample.text, self.answer, self.place)
+        found = extract_answer(sample.text, self.answer, self.place)
         if not found.text:
             return Verdict(Outcome.malformed, feedback=f"no answer: {found.rule}")
         if (why := too_much(found.text)) and tidy(found.text) != tidy(gold):
@@ -123,7 +123,7 @@ def _said(right: bool, answer: str, how: str) -> Verdict:
 @cache
 def _from_text(gold: str) -> str:
     if "\\boxed" in gold or "####" in gold:
-        return find_answer(gold).text or gold
+        return extract_answer(gold).text or gold
     return gold
 
 

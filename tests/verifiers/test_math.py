@@ -414,7 +414,7 @@ def test_without_bubblewrap_it_says_what_to_install(monkeypatch, name: str):
 
 @needs_extra
 def test_a_sandbox_that_does_not_start_is_told_with_the_verifier_that_needs_none(monkeypatch):
-    monkeypatch.setattr("groupwise.sandbox.sandbox.wrapped", lambda *given: ["/bin/false"])
+    monkeypatch.setattr("groupwise.sandbox.sandbox.sandbox_command", lambda *_: ["/bin/false"])
     verifier = Math(workers=1)
     with pytest.raises(MissingRequirement) as caught:
         ask(verifier, r"\boxed{\sqrt{8}}", r"2\sqrt{2}")

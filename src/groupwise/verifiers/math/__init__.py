@@ -1,4 +1,4 @@
-"""The verifier `math`: find the answer in a text, compare it exactly, or by algebra in the sandbox; and its peers."""
+"""The verifier `math`, and the graders of math-verify, DAPO and Dr. GRPO."""
 
 from groupwise.verifiers.math.variants import MathDapo, MathDrGrpo, MathVerify
 from groupwise.verifiers.math.verifier import Math

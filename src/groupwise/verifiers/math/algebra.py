@@ -1,8 +1,8 @@
-"""Whether two expressions are equal, by their values at many points. Run in the sandbox, never imported.
+"""Equality of two expressions by their values at many sample points. Runs in the sandbox, never imported.
 
-From `math` only plain expressions and equations come here: lists, intervals, units and exact numbers were dealt with
-before. A strict reader makes a tree of each, or refuses: nothing is dropped, folded or guessed. Two trees are equal if
-their values agree at every sample point, to 60 digits beyond all that the numbers in them can write.
+The verifier `math` sends only plain expressions and equations: it compares lists, intervals, units and exact numbers
+itself. A strict parser makes a tree of each or rejects it; it never drops or guesses a symbol. Two trees are equal if
+their values agree at every sample point, to 60 digits more than the numbers in them can express.
 """
 
 import re
@@ -21,7 +21,7 @@ def equal(pairs: list[list[str]]) -> list[bool]:
 
 
 def same(gold: str, answer: str) -> bool:
-    r"""Whether two expressions, or two equations, are equal. False also where the reader does not know one of them.
+    r"""Whether two expressions, or two equations, are equal. False also if the parser rejects one of them.
 
     >>> same(r"\frac{1}{\sqrt{2}}", r"\frac{\sqrt2}{2}"), same("x+X", "2x"), same("2x+3y=6", "y=2-\\frac{2}{3}x")
     (True, False, True)
@@ -35,11 +35,11 @@ def same(gold: str, answer: str) -> bool:
         return False
 
 
-# Reading
+# Parsing
 
 
 class _Unknown(Exception):
-    """Something that is not read, or has two readings."""
+    """The text contains an unknown symbol or is ambiguous."""
 
 
 Tree = tuple[Any, ...]
@@ -59,7 +59,7 @@ _GREEK = frozenset((
     "Delta", "Theta", "Lambda", "Xi", "Pi", "Sigma", "Upsilon", "Phi", "Psi", "Omega", "ell", "hbar",
 ))  # fmt: skip
 _APPLIED = frozenset(("f", "g", "h", "F", "G", "H", "P", "Q", "T", r"\phi", r"\varphi", r"\psi", r"\Phi", r"\Gamma"))
-"""Names that are functions where a bracket follows: `f(x)` is no product."""
+"""Names that are functions if a bracket follows: `f(x)` is not a product."""
 _TOKEN = re.compile(
     r"(?P<space> ?)(?:(?P<number>\d+(?:\.\d+)?|\.\d+)"
     r"|(?P<name>\\(?:hat|bar|vec|tilde|dot|ddot|overline|widehat|mathcal|mathbb) ?(?:\{[A-Za-z]\}|[A-Za-z]))"
@@ -72,7 +72,7 @@ _BARS = {r"\lvert": "|", r"\rvert": "|", r"\vert": "|", r"\dbinom": r"\binom", r
 
 
 class _Reader:
-    """Recursive descent over an allow-list of LaTeX: all else, and what can be read in two ways, is `_Unknown`."""
+    """A recursive-descent parser for an allow-list of LaTeX. Other symbols and ambiguous text raise `_Unknown`."""
 
     def __init__(self, text: str) -> None:
         if _PROSE.search(_KNOWN.sub(" ", text)):
@@ -81,16 +81,16 @@ class _Reader:
         self.kinds: list[str] = []
         self.spaced: list[bool] = []
         self.at, self.bars, self.angles = 0, 0, 0
-        place, text = 0, text.strip()
-        while place < len(text):
-            token = _TOKEN.match(text, place)
+        position, text = 0, text.strip()
+        while position < len(text):
+            token = _TOKEN.match(text, position)
             if token is None or token.lastgroup is None:
                 raise _Unknown
             word, kind = token[token.lastgroup], token.lastgroup
             self.tokens.append("\\" + word if kind == "word" else _BARS.get(word, word))
             self.kinds.append("command" if kind == "word" else kind)
             self.spaced.append(bool(token["space"]))
-            place = token.end()
+            position = token.end()
 
     def next(self, ahead: int = 0) -> str:
         return self.tokens[self.at + ahead] if self.at + ahead < len(self.tokens) else ""
@@ -137,7 +137,7 @@ class _Reader:
         return tree
 
     def factors(self) -> Tree:
-        r"""Factors one behind the other; a number stands in front, and `2\frac{1}{3}` is a mixed number."""
+        r"""Factors without operators between them; numbers come first, and `2\frac{1}{3}` is a mixed number."""
         start = self.at
         tree = self.power()
         if self.at == start + 1 and self.kinds[start] == "number" and self.next() == r"\frac":
@@ -162,7 +162,7 @@ class _Reader:
         return tree
 
     def is_factor(self) -> bool:
-        """Whether another factor follows without a sign. A number never does: `3 4`, `x3` are not read."""
+        """Whether another factor follows without an operator. Raises for a number: `3 4` and `x3` are ambiguous."""
         token = self.next()
         if (
             not token
@@ -320,7 +320,7 @@ class _Reader:
         return tree if exponent is None else ("^", tree, exponent)
 
     def operand(self) -> Tree:
-        """What a function is applied to: a bracket, or the factors up to the next sign, function or bracket."""
+        """The operand of a function: a bracket, or the factors up to the next operator, function or bracket."""
         if self.next() in ("(", "{", "|"):
             return self.atom()
         tree = self.power()
@@ -349,19 +349,20 @@ def _rational(tree: Tree) -> Fraction | None:
 
 _BASE = "the base of log"
 DIGITS = 60
-"""Digits to which two values agree, beyond all that the numbers in them can write."""
+"""Digits to which two values must agree, in addition to those that the numbers in the expressions can express."""
 MOST_DIGITS = 3000
+"""The highest precision in digits."""
 SCALES = ("0.4", "1.5", "3", "0.1", "7", "0.7", "20", "2", "100", "0.3", "5", "1000")
-"""Sizes of the sample points; others lie beyond and below every number that occurs."""
+"""Sizes of the sample points; further points are larger and smaller than every number in the expressions."""
 ENOUGH = 4
-"""Points at which two expressions with names must have been compared."""
+"""The fewest points at which two expressions with names must be compared."""
 
 
 def _agree(gold: Tree, answer: Tree, proportional: bool = False) -> bool:
-    r"""Whether two trees have one value, or with `proportional` one ratio, at every sample point.
+    r"""Whether two trees have equal values, or with `proportional` a constant ratio, at every sample point.
 
-    Names are real. At a point where only one of the two is real (or defined) they differ; where neither is, as
-    `\sqrt{x}` below 0, a difference does not count, unless `i` is written.
+    Names are real. If only one of the two values is real (or defined) at a point, the trees differ. If neither is,
+    such as `\sqrt{x}` below 0, a difference counts only if the text contains `i`.
     """
     names = sorted(_names(gold) | _names(answer))
     if (proportional and not (_names(gold) and _names(answer))) or len(names) > 12:
@@ -394,7 +395,7 @@ def _agree(gold: Tree, answer: Tree, proportional: bool = False) -> bool:
 
 
 def _points(names: list[str], kinks: bool, trees: tuple[Tree, Tree]) -> Iterator[tuple[bool, dict[str, Fraction]]]:
-    """Sample points, and whether each lies beyond all numbers that occur, where no formula changes any more."""
+    """Sample points, each with a flag: whether it is larger than all numbers in the trees, beyond any kink."""
     if not names:
         yield False, {}
         return
@@ -410,10 +411,10 @@ def _points(names: list[str], kinks: bool, trees: tuple[Tree, Tree]) -> Iterator
 
 
 def _values(trees: tuple[Tree, Tree], point: dict[str, Fraction]) -> tuple[Any, Any, Any, float] | None:
-    """Both values, None where one is undefined, the least difference that counts, and the sizes. None: too large.
+    """Both values (None if undefined), the tolerance, and the sizes; None if a value is too large.
 
-    The sizes of all numbers, powers and function values in the trees set the precision, so that what `10^{-70}` or
-    `e^{-100}` adds is seen.
+    The sizes of all numbers, powers and function values in the trees set the precision, so that a term such as
+    `10^{-70}` or `e^{-100}` makes a difference.
     """
     try:
         with mp.workdps(30):
@@ -431,19 +432,19 @@ def _values(trees: tuple[Tree, Tree], point: dict[str, Fraction]) -> tuple[Any, 
 
 
 class _Evaluation:
-    """Values of trees at a point, at the current precision; equal parts are computed once."""
+    """Evaluates trees at a point, with the current precision; equal subtrees are computed once."""
 
     def __init__(self, point: dict[str, Fraction]) -> None:
         self.point = {name: mp.mpf(x.numerator) / x.denominator for name, x in point.items()}
         self.size = 0.0
-        self.known: dict[Tree, Any] = {}
+        self.cache: dict[Tree, Any] = {}
 
     def size_of(self, tree: Tree) -> float:
         self.outcome(tree)
         return self.size
 
     def outcome(self, tree: Tree) -> Any:
-        """The value; None where there is none."""
+        """The value; None if it is undefined."""
         try:
             value = self.value(tree)
             return value if mp.isfinite(value) else None
@@ -451,11 +452,11 @@ class _Evaluation:
             return None
 
     def value(self, tree: Tree) -> Any:
-        if tree not in self.known:
-            self.known[tree] = self.computed(tree)
-        return self.known[tree]
+        if tree not in self.cache:
+            self.cache[tree] = self.compute(tree)
+        return self.cache[tree]
 
-    def computed(self, tree: Tree) -> Any:
+    def compute(self, tree: Tree) -> Any:
         kind, *parts = tree
         if kind == "number":
             self.size += sum(float(mp.log10(part)) for part in parts[0].as_integer_ratio() if part > 1)
@@ -498,7 +499,7 @@ _SIMPLE = {"+": add, "-": sub, "*": mul, "/": truediv}
 
 
 def _power(base: Any, exponent: Any, rational: Fraction | None) -> Any:
-    """Principal value, but for odd roots of negative numbers, which are real."""
+    """The principal value, except that odd roots of negative numbers are real."""
     if rational is not None and rational.denominator == 1:
         exponent = int(rational)
     if base:
@@ -514,7 +515,7 @@ def _power(base: Any, exponent: Any, rational: Fraction | None) -> Any:
 
 
 class _TooLarge(Exception):
-    """A value that is not computed."""
+    """A value is too large to compute."""
 
 
 def _bounded(size: Any) -> float:
@@ -524,12 +525,12 @@ def _bounded(size: Any) -> float:
 
 
 def _log10(value: Any) -> float:
-    """About how many digits stand before or behind the point."""
+    """The approximate number of digits before or behind the decimal point."""
     return abs(mp.mag(value)) * 0.302 if value else 0.0
 
 
 def _opaque(name: str, values: list[Any]) -> Any:
-    """A number that depends on a function's name and arguments alone: nothing else is known of `f(x)`."""
+    """A pseudo-random value that depends on a function's name and arguments: `f(x)` has no known value."""
     near = [int(mp.nint(part * mp.mpf(10) ** 20 + mp.pi)) for value in values for part in (mp.re(value), mp.im(value))]
     return mp.mpf(Random(f"{name} {near}").randrange(1, 1 << 60)) / (1 << 59)
 
@@ -546,7 +547,7 @@ def _has(tree: Tree, kind: str) -> bool:
 
 
 def _has_kink(tree: Tree) -> bool:
-    """Whether its formula may change at some point, as that of `|x-9|` or `\\sqrt{(x-9)^2}` does."""
+    """Whether the formula may change at some point, as with `|x-9|` or `\\sqrt{(x-9)^2}`."""
     if tree[0] == "^" and tree[1][0] != "number" and _has(tree[1], "^"):
         power = _rational(tree[2])
         if power is None or power.denominator > 1:
@@ -556,5 +557,5 @@ def _has_kink(tree: Tree) -> bool:
     return any(_has_kink(part) for part in tree[1:] if isinstance(part, tuple))
 
 
-if __name__ == "algebra":  # mpmath computes its constants once: every call finds them
+if __name__ == "algebra":  # mpmath computes its constants once, before the first call
     equal([["x+1", "1+x"], [r"\sin 1+\ln 2+e^{2}", r"\sqrt{8}+\pi"], ["x=1", "2x=2"]])

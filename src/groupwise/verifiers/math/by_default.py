@@ -1,4 +1,4 @@
-"""math-verify by its own defaults. Run in the sandbox, never imported."""
+"""math-verify with its defaults. Runs in the sandbox, never imported."""
 
 import logging
 
@@ -7,11 +7,11 @@ def accepted(answer: str, gold: str) -> bool:
     """Whether math-verify accepts the text of an answer."""
     from math_verify import parse, verify  # pyright: ignore[reportMissingImports]
 
-    golds = parse(f"${gold}$", parsing_timeout=None)  # type: ignore[arg-type]  # the sandbox keeps the time
+    golds = parse(f"${gold}$", parsing_timeout=None)  # type: ignore[arg-type]  # the sandbox has the time limit
     answers = parse(answer, parsing_timeout=None)  # type: ignore[arg-type]
     return bool(verify(golds, answers, timeout_seconds=None))  # type: ignore[arg-type]
 
 
-if __name__ == "by_default":  # what every call needs is loaded before its time begins to count
-    logging.disable(logging.CRITICAL)  # advice about timeouts
+if __name__ == "by_default":  # load the libraries before the first call, whose CPU time is limited
+    logging.disable(logging.CRITICAL)  # warnings about the disabled timeouts
     accepted(r"$\sqrt{8}$", r"2\sqrt{2}")

@@ -1,4 +1,4 @@
-"""Whether two answers are the same, as far as text, exact numbers and structure tell; the rest is left to algebra."""
+"""Equality of two answers by text, exact numbers and structure; algebra decides the remaining pairs."""
 
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -9,18 +9,18 @@ from groupwise.verifiers.math.tidy import tidy
 from groupwise.verifiers.math.units import fitting, nouns_of
 
 Algebra = Callable[[str, str], bool | None]
-"""Whether two expressions are equal; None where it does not say."""
+"""Whether two expressions are equal; None if that is not known."""
 
 MOST = 12
-"""Elements of the largest list that is compared in any order."""
+"""The most elements of a list that is compared in any order."""
 
 
 def same(gold: str, answer: str, algebra: Algebra = lambda gold, answer: None, problem: str = "") -> bool | None:
-    """Whether an answer is mathematically the gold answer; None where only algebra could tell, and it does not.
+    """Whether an answer equals the gold answer mathematically; None if only algebra can decide and does not.
 
-    Equal, not near: `0.33` is not `1/3`. A unit or per cent sign that one of the two leaves out is forgiven, another
-    one is not; nouns of the `problem`'s text are units. Lists and sets are compared in any order, tuples, intervals and
-    matrices in theirs. In a chain of equations every member must be the gold answer.
+    Equal, not close: `0.33` is not `1/3`. A unit or per cent sign that one side omits is ignored; another unit is not.
+    Nouns in the `problem`'s text are units. Lists and sets are compared in any order, tuples, intervals and matrices in
+    theirs. In a chain of equations every member must equal the gold answer.
 
     >>> same("1/2", r"\\frac{2}{4}"), same("3, -3", r"x = \\pm 3"), same("(1,2]", "[1,2)"), same("12 cm", "12 m")
     (True, True, False, False)
@@ -63,7 +63,7 @@ class _Comparison:
         return False
 
     def words(self, gold: Word, answer: Word) -> bool | None:
-        """Words without regard to a capital in front; letters that may be a product, in any order."""
+        """Words up to an initial capital; letters that may be a product, in any order."""
         if _folded(gold.text) == _folded(answer.text):
             return True
         g, a = (re.sub("(?<=[a-z]) (?=[a-z]$|[a-z] )", "", word.text) for word in (gold, answer))  # `x y`
@@ -109,7 +109,7 @@ class _Comparison:
         if len(gold.items) != len(answer.items) and not sets:
             return False
         labels = self.labels(answer)
-        if len(set(labels)) > 1 and not any(self.labels(gold)):  # values of several names: as they are written
+        if len(set(labels)) > 1 and not any(self.labels(gold)):  # values of several names: in the written order
             return _every(self.compared(g, a) for g, a in zip(gold.items, answer.items, strict=False))
         if not (gold.items and answer.items):
             return not (gold.items or answer.items)
@@ -117,23 +117,23 @@ class _Comparison:
         if not all(any(cell is not False for cell in line) for line in (*table, *zip(*table, strict=True))):
             return False
         unclear = any(cell is None for line in table for cell in line)
-        if sets:  # an element may be written twice
+        if sets:  # an element may occur twice
             return None if unclear else True
-        left = list(range(len(answer.items)))
-        for line in table:  # equality is transitive, so the first that fits may be taken
-            fit = next((j for j in left if line[j]), None)
-            if fit is None:
+        unmatched = list(range(len(answer.items)))
+        for line in table:  # equality is transitive, so the first match is as good as any
+            match = next((j for j in unmatched if line[j]), None)
+            if match is None:
                 return None if unclear else False
-            left.remove(fit)
+            unmatched.remove(match)
         return True
 
     def labels(self, several: Several) -> list[str]:
-        """The names in front of its items, without their subscripts; "" for none."""
+        """The names in front of the items, without subscripts; "" for an item without a name."""
         reads = [read(item, self.nouns) for item in several.items]
         return [re.sub("_.*", "", r.sides[0]) if is_definition(r) else "" for r in reads]
 
     def join(self, several: Several) -> str:
-        """What its connectives mean for what they join: `or` and `and` differ for conditions, and not for values."""
+        """The meaning of the connectives: `or` and `and` differ between conditions, but not between values."""
         if several.joined == "mixed":
             return "mixed"
         reads = [read(item, self.nouns) for item in several.items]
@@ -145,7 +145,7 @@ class _Comparison:
         return "any"
 
     def coordinates(self, gold: Row, answer: Several) -> bool | None:
-        """`x=3, y=-2` for the point `(3,-2)`: names in the order of the alphabet."""
+        """`x=3, y=-2` for the point `(3,-2)`: names in alphabetical order."""
         reads = [read(item, self.nouns) for item in answer.items]
         pairs = [(r.sides[0], r.sides[1]) for r in reads if is_definition(r) and re.fullmatch("[a-z]", r.sides[0])]
         names = [name for name, _ in pairs]
@@ -161,7 +161,7 @@ _FOLDED = frozenset(("no", "yes", "odd", "even", "true", "false", "none", "zero"
 
 
 def _folded(text: str) -> str:
-    """Words in lower case; not what may be letters of their own, as `Aa`, `CO` or `ABC`."""
+    """Words in lower case, except texts that may be separate letters, such as `Aa`, `CO` or `ABC`."""
     return " ".join(word.lower() if _is_word(word) else word for word in text.split(" "))
 
 
@@ -183,7 +183,7 @@ def _is_product(text: str) -> bool:
 
 
 def _in_order(name: str) -> bool:
-    """Whether the names in front of a tuple stand in the order of the alphabet, as they are understood without."""
+    """Whether the names in front of a tuple are in alphabetical order, which is the implied order without names."""
     names = name[1:-1].split(",") if name.startswith("(") else [name]
     return names == sorted(names, key=str.lower) or names == ["m", "b"]
 
@@ -194,5 +194,5 @@ def _any(reads: Iterable[Read], test: Callable[[Read], bool]) -> bool:
 
 def _every(decisions: Iterable[bool | None]) -> bool | None:
     """False if one is, else None if one is, else True."""
-    known: Sequence[bool | None] = list(decisions)
-    return False if False in known else None if None in known else True
+    values: Sequence[bool | None] = list(decisions)
+    return False if False in values else None if None in values else True

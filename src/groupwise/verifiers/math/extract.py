@@ -1,4 +1,4 @@
-"""Which part of a model's text is its answer."""
+"""Extracts the answer from a model's text."""
 
 import re
 from collections.abc import Callable
@@ -11,12 +11,12 @@ Which = Literal["first", "last", "only"]
 Place = Literal["either", "boxed", "line", "tag"]
 
 LONGEST = 1000
-"""Characters of the longest answer. A longer one is no answer: it is never cut and then compared."""
+"""The most characters of an answer. A longer text is no answer; it is not truncated and compared."""
 MOST = 64
-"""Answers that are compared with each other at most, where all must agree."""
+"""The most answers with `only`, which requires that all are equal."""
 
 _BOX = re.compile(r"\\(?:boxed|fbox)(?:\s*\{|\s+(?=[-+]?\d))")
-# Runs of blanks are possessive (`++`): each is read once, so a long one costs linear time.
+# Runs of blanks are possessive (`++`), so a long run takes linear time.
 _LINE = re.compile(
     r"####[ \t]*|\b(?:final[ \t]+)?answers?\b(?:[ \t]++[^\n.:=*]{0,60}?)?"
     r"[ \t]*+(?:\*\*|__)?[ \t]*+(?:[:：=]|\b(?:is|are)\b[:：]?)"
@@ -28,7 +28,7 @@ _DENIED = re.compile(
     r"|\banswers?\b.*?\b(?:wrong|incorrect|false)\b|(?:\b(?:not|cannot|never)|n't)(?:\s+(?:be|equal))?\W*(?:is|are)?\W*$",
     re.IGNORECASE,
 )
-"""An answer line that gives no answer, such as `the answer cannot be:` or `a wrong answer is`."""
+"""An answer line without an answer, such as `the answer cannot be:` or `a wrong answer is`."""
 _BLANK_LINES = re.compile(r"[\s*_]*\n|")
 _SENTENCE_END = re.compile(r"(?<=[\w)}\]$%*])(?:[.!]\**\s+(?=[A-Z\"'(])|\?\**(?:\s|$))")
 _LEADING = re.compile(
@@ -38,7 +38,7 @@ _REASON = re.compile(
     r",?\s(?:because|since)\s.*|,?\sas\s(?:required|desired|expected|needed|claimed|was to be (?:shown|found))\W*$",
     re.IGNORECASE | re.DOTALL,
 )
-"""What surrounds an answer in prose and is no part of it."""
+"""Prose around an answer that is no part of it."""
 _NUMBER = re.compile(r"[-+]?\d+(?:[.,]\d+)*")
 _TAKEN_BACK = re.compile(
     r"[\s$*_.!,;:)}\]\\]*(?:\?|(?:but\s+)?(?:no[,.:;!]|no\s+wait|wait\b|oops|sorry\b|correction\b|scratch\s+that|hmm"
@@ -51,9 +51,9 @@ _EMPTY_LINE = re.compile(r"\n[ \t\r]*+\n")
 
 @dataclass(frozen=True, slots=True)
 class Extraction:
-    """An answer as it stands in the text, and which rule found it; without a text, why there is none.
+    """An extracted answer and the rule that found it. If `text` is empty, `rule` is the reason.
 
-    Of an answer line, `paragraph` is all that follows its mark, up to an empty line.
+    `paragraph`: for an answer line, all text behind its marker up to an empty line.
     """
 
     text: str
@@ -62,13 +62,12 @@ class Extraction:
 
 
 def extract_answer(text: str, which: Which = "last", place: Place = "either") -> Extraction:
-    r"""The answer by the rule: in a box, or behind `Answer:`, `the answer is` or `####`, up to the end of the sentence.
+    r"""The answer in a box, or behind `Answer:`, `the answer is` or `####` up to the end of the sentence.
 
-    With `either`, boxes count where there are any and lines otherwise. `last` and `first` take one of several; `only`
-    asks that all are alike. Nothing before the last `</think>` is an answer. A box that is empty, not closed or longer
-    than 1000 characters is no answer, nor is one that ends with a question mark or is taken back at once (`No, ...`,
-    `Wait`): where it is the one that counts, there is none. `tag` asks for `</think> <answer>` as Dr. GRPO's template
-    r1 does.
+    With `either`, boxes count if there are any, otherwise lines. `last` and `first` take one of several; `only`
+    requires that all are equal. Text before the last `</think>` is no answer. The chosen answer must not be empty,
+    unclosed, longer than 1000 characters, followed by a question mark, or retracted in the next words (`No, ...`,
+    `Wait`); otherwise there is none. `tag` requires `</think> <answer>`, the format of Dr. GRPO's template r1.
 
     >>> extract_answer(r"so \boxed{3}, no: \boxed{4}"), extract_answer("The answer is $5$. I hope it is correct.").text
     (Extraction(text='4', rule='the last of 2 boxes'), '$5$')
@@ -89,12 +88,12 @@ def extract_answer(text: str, which: Which = "last", place: Place = "either") ->
 
 
 def _denied(text: str, line: re.Match[str]) -> bool:
-    """Whether an answer line says of itself that it gives no answer."""
+    """Whether an answer line states that it is not the answer."""
     return bool(_DENIED.search(text[max(0, line.start() - 24) : line.end()]))
 
 
 def _in_tag(text: str) -> Extraction:
-    """Behind the last `<answer>`, out of its box: Dr. GRPO's rule for the template r1, one space and all."""
+    """The text behind the last `<answer>`, or the box in it: Dr. GRPO's rule for the template r1, to the space."""
     if "</think> <answer>" not in text or "</answer>" not in text:
         return Extraction("", "no '</think> <answer>' with '</answer>' behind it")
     inside = text.split("<answer>")[-1].replace("</answer>", "")
@@ -109,7 +108,7 @@ _TOO_LONG = f"is longer than {LONGEST} characters"
 
 
 class _NoAnswer(Exception):
-    """Why a place has no answer."""
+    """The reason why a box or line has no answer."""
 
 
 def _chosen(places: list[int], which: Which, one: str, many: str, read: Callable[[int], str]) -> Extraction:
@@ -122,15 +121,15 @@ def _chosen(places: list[int], which: Which, one: str, many: str, read: Callable
             return Extraction("", f"its {n} {many} differ")
         answer = read(places[0] if which == "first" else places[-1])
         return Extraction(answer, rule) if answer else Extraction("", f"{rule} is empty")
-    except _NoAnswer as why:
-        return Extraction("", f"{rule if which != 'only' or n == 1 else f'one of its {n} {many}'} {why}")
+    except _NoAnswer as reason:
+        return Extraction("", f"{rule if which != 'only' or n == 1 else f'one of its {n} {many}'} {reason}")
 
 
 def _in_box(text: str, at: int) -> str:
-    """The content of the box opened at a place."""
+    """The content of the box that opens before position `at`."""
     if text[at - 1] != "{":  # `\\boxed 5`
         number = _NUMBER.match(text, at, at + LONGEST)
-        assert number is not None, "the pattern asks for a digit"
+        assert number is not None, "the pattern requires a digit"
         return number[0]
     window = text[at - 1 : at + LONGEST + 1]
     end = closing(window, 0)
@@ -142,7 +141,7 @@ def _in_box(text: str, at: int) -> str:
 
 
 def _on_line(text: str, at: int) -> str:
-    """The rest of the line, or the next line that is not empty, up to the end of its first sentence."""
+    """The first sentence of the line from position `at`, or of the next line that is not empty."""
     start = _first_line(text, at)
     line = text[start : start + LONGEST + 1].split("\n")[0]
     end = _SENTENCE_END.search(line)
@@ -160,6 +159,6 @@ def _paragraph(text: str, at: int) -> str:
 
 
 def _first_line(text: str, at: int) -> int:
-    """Where the first line that is not empty begins."""
+    """The start of the first line, from position `at`, that is not empty."""
     blank = _BLANK_LINES.match(text, at)
     return blank.end() if blank else at

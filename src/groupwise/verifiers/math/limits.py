@@ -1,4 +1,4 @@
-"""What is never computed, and what algebra is never asked."""
+"""Limits of answers that are compared, and of expressions that go to algebra.py."""
 
 import re
 
@@ -14,11 +14,11 @@ _TOO_LARGE = (
     (re.compile(r"\\(?:d|t)?binom[{(\s]*\d{4}|\\Gamma|\\zeta|\\uparrow"), "a function that may be too large"),
 )
 DEEPEST = 32
-"""Brackets within brackets."""
+"""The most nested brackets."""
 
 
 def too_much(answer: str) -> str:
-    """Why an answer is not even compared, from its text alone; empty where it is. Such an answer is wrong.
+    """The reason why an answer is too large to compare, from its text; empty if it is not. Such an answer is wrong.
 
     >>> too_much("9^{9^9}"), too_much("9**9**9"), too_much("2^{10}")
     ('a tower of powers', 'a tower of powers', '')
@@ -38,7 +38,7 @@ def too_much(answer: str) -> str:
 
 
 def is_algebra(text: str) -> bool:
-    r"""Whether this may be an expression or an equation for algebra.py: plain characters, no long words.
+    r"""Whether a text can be an expression or equation for algebra.py: plain characters, no long words.
 
     >>> is_algebra(r"2\sqrt{2}"), is_algebra("3 4"), is_algebra("approximately 7")
     (True, False, False)

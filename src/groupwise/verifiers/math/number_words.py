@@ -1,4 +1,4 @@
-"""Numbers written in English words."""
+"""The values of numbers in English words."""
 
 import re
 from fractions import Fraction
@@ -14,7 +14,7 @@ _DIGITS = re.compile(r"(\d{1,12}(?:\.\d{1,12})?) (hundred|thousand|million|billi
 
 
 def spelled(text: str) -> Fraction | None:
-    """The number that these words are; None for any other words.
+    """The value of a number in words; None for any other text.
 
     >>> [str(spelled(x)) for x in ("seventeen", "Twenty-one", "five hundred", "2.5 million", "two or three", "ten ten")]
     ['17', '21', '500', '2500000', 'None', 'None']

@@ -1,9 +1,9 @@
-r"""Dr. GRPO's own comparison, faults and all. Run in the sandbox, never imported by the package.
+r"""Dr. GRPO's grader with its faults. Runs in the sandbox; the package never imports it.
 
 The rules of the authors' `math_grader.py` (arXiv:2503.20783, github.com/sail-sg/understand-r1-zero), in their order:
-the same in the normal form of MATH (Hendrycks et al., arXiv:2103.03874) with units taken out; the same in that of
-PRM800K (Lightman et al., arXiv:2305.20050), or a difference that sympy simplifies to 0; and, unless `fast`, what
-math-verify says. They give an answer a second and call what takes longer wrong; the sandbox does that here.
+equality in the normal form of MATH (Hendrycks et al., arXiv:2103.03874) without units; equality in that of PRM800K
+(Lightman et al., arXiv:2305.20050), or a difference that sympy simplifies to 0; and, unless `fast`, math-verify. The
+authors' time limit is one second, after which an answer is wrong; here the sandbox has the time limit.
 """
 
 import logging
@@ -22,7 +22,7 @@ MATHQA_UNITS = (
     "cm", "mm", "apple", "liter", "loss", "yard", "pure", "year", "increase", "decrease", "d", "less", "Surface",
     "litre", "pi sq m", "s .", "metre", "meter", "inch",
 )  # fmt: skip
-"""Patterns, in which a point is any character, and each of them with an s comes after all of them."""
+"""Regular expressions, so a point matches any character. The plurals with s come after all singulars."""
 UNITS = [re.compile(rf"(^|\W){unit}($|\W)") for unit in (*MATHQA_UNITS, *(f"{unit}s" for unit in MATHQA_UNITS))]
 SPELLINGS = (
     ("tfrac", "frac"), ("dfrac", "frac"), ("\\neq", "\\ne"), ("\\leq", "\\le"), ("\\geq", "\\ge"), ("\\left", ""),
@@ -40,17 +40,17 @@ SIGNS = (("√", "sqrt"), ("π", "pi"), ("∞", "inf"), ("∪", "U"), ("·", "*"
 BRACKETS = "()[]"
 
 LONGEST, DEEPEST = 1000, 32
-"""Characters, and brackets within brackets, of the longest difference that sympy parses."""
+"""The most characters and the most nested brackets of a difference that sympy parses."""
 PLAIN = re.compile(
     r"(?:[0-9A-Za-zΑ-Ωα-ωϑϕϖϱϵ+\-*/^!(), \t\n]|(?<=[0-9A-Za-zα-ω])_(?=[0-9A-Za-z])|\.(?![\s.]*[^\W\d]))*"
 )
 UNBOUNDED = re.compile(r"\^\{|\^\(|\^[0-9]+\^|\^[0-9][0-9]+|[0-9]{401}|[0-9]{4}[\s)]*!|!\s*[!)]+\s*!")
-"""Powers and factorials that are not computed; the powers are the authors' own list."""
+"""Powers and factorials that are not computed. The list of powers is the authors'."""
 NAMES = (
     *("Symbol", "Function", "Number", "Integer", "Float", "Rational", "factorial", "factorial2"),
     *("sqrt", "frac", "pi", "oo", "zoo", "nan", "ln", "li", "re", "im", "ff", "rf", "csc"),
 )
-"""All that a parsed text can name: what the parser writes, and sympy's names of two different letters in lower case."""
+"""All names in a parsed text: those that the parser inserts, and sympy's names of two different lower-case letters."""
 
 
 def graded(answer: str, golds: list[str], fast: bool) -> bool:
@@ -68,7 +68,7 @@ def _grade(answer: str, gold: str, fast: bool) -> bool:
 
 
 def math_form(answer: str) -> str:
-    r"""The answer as MATH's authors compare it; as it stands where their rules stumble.
+    r"""The normal form of MATH's authors; the answer unchanged where their rules raise an exception.
 
     >>> math_form(r"x=\tfrac12"), math_form("3 km"), math_form("x+a"), math_form(r"\sqrt"), math_form("0.5")
     ('\\frac{1}{2}', '3', 'x+', '\\sqrt', '\\frac{1}{2}')
@@ -86,7 +86,7 @@ def _math_form(s: str) -> str:
     s = re.sub(r"\\end\{array\}", r"\\end{pmatrix}", s).replace("bmatrix", "pmatrix")
     s = _replaced(s, SPELLINGS)
     s = re.sub(r"\\text{.*?}$", "", s).strip() or s
-    for unit in (*UNITS, *UNITS):  # which also takes variables called a, c, d, g, h, l, m, o, s or t
+    for unit in (*UNITS, *UNITS):  # also removes variables called a, c, d, g, h, l, m, o, s or t
         s = unit.sub(r"\1\2", s) or s
     s = s.replace("^{\\circ}", "").replace("^\\circ", "").replace("\\$", "")
     if "\\text{ " in s:
@@ -105,18 +105,17 @@ def _math_form(s: str) -> str:
 
 
 def _fractions(s: str) -> str:
-    r"""`\frac12` with its braces; the text as it is where a fraction has one character and no brace."""
-    first, *rest = s.split("\\frac")
-    written = first
-    for part in rest:
+    r"""`\frac12` with braces; the text unchanged if a fraction has one character and no brace."""
+    text, *parts = s.split("\\frac")
+    for part in parts:
         if part[0] == "{":
-            written += f"\\frac{part}"
+            text += f"\\frac{part}"
         elif len(part) < 2:
             return s
         else:
             below = part[1:] if part[1] == "{" else f"{{{part[1]}}}{part[2:]}"
-            written += f"\\frac{{{part[0]}}}{below}"
-    return written
+            text += f"\\frac{{{part[0]}}}{below}"
+    return text
 
 
 def _slash(s: str) -> str:
@@ -132,7 +131,7 @@ def _slash(s: str) -> str:
 
 
 def prm_form(answer: str) -> str:
-    r"""The answer as PRM800K's authors compare it.
+    r"""The normal form of PRM800K's authors.
 
     >>> prm_form("1,234"), prm_form("2 1/2"), prm_form("3 meters"), prm_form(r"\text{Yes}"), prm_form("34.00000001")
     ('1234', '2+1/2', '3', 'yes', '34')
@@ -165,16 +164,16 @@ def _same_in_prm_form(answer: str, gold: str) -> bool:
 
 
 def _same_element(gold: str, answer: str) -> bool:
-    """Two fractions must be written alike, and a whole number is only ever itself; the rest goes to sympy."""
+    """Two fractions must have the same text; a whole number only equals a whole number; sympy decides other cases."""
     if _is_fraction(gold) and _is_fraction(answer):
         return gold == answer
     return _is_integer(gold) == _is_integer(answer) and _simplifies_to_0(f"({gold})-({answer})")
 
 
 def _simplifies_to_0(difference: str) -> bool:
-    """Whether sympy simplifies it to 0; False for more than two letters and for what may take for ever.
+    """Whether sympy simplifies a difference to 0; False for more than two letters and for unbounded computations.
 
-    Their parser evaluates Python that it makes of the text, so text that is not plain arithmetic is never parsed.
+    sympy's parser evaluates Python code that it makes from the text, so only plain arithmetic is parsed.
     """
     difference = difference.replace("**", "^")
     letters = {c for c in difference.replace("sqrt", "").replace("frac", "") if c.isalpha()}
@@ -193,9 +192,9 @@ def _simplifies_to_0(difference: str) -> bool:
 
 
 def is_plain(text: str) -> bool:
-    r"""Whether a text is arithmetic of bounded size: names, numbers, `+ - * / ^ ! ( ) , .`, and nothing else.
+    r"""Whether a text is arithmetic of bounded size: only names, numbers and `+ - * / ^ ! ( ) , .`.
 
-    Quotes, backslashes, attributes, dunders and letters that Python reads as other letters are not plain.
+    Quotes, backslashes, attributes, dunders, and letters that Python normalises to other letters are not plain.
 
     >>> is_plain("(2*x_1)-(sqrt(y))"), is_plain("x.re"), is_plain("__x"), is_plain("ln('2')"), is_plain("9^9^9")
     (True, False, False, False, False)
@@ -208,7 +207,7 @@ def is_plain(text: str) -> bool:
 
 
 def _elements(s: str) -> list[str]:
-    """The members of a tuple or an interval; the text alone where it is none."""
+    """The members of a tuple or an interval; else the text as the only member."""
     s = _without_separators(s)
     if len(s) > 2 and s[0] in BRACKETS and s[-1] in BRACKETS and not set(BRACKETS) & set(s[1:-1]):
         return [member.strip() for member in s[1:-1].split(",")]
@@ -250,13 +249,13 @@ def _parsed(text: str) -> Any:
         text if "$" in text else f"${text}$",
         extraction_config=(LatexExtractionConfig(boxed_match_priority=0), ExprExtractionConfig()),
         fallback_mode="no_fallback",
-        extraction_mode="any_match",  # they say first_match in a list, which math-verify takes for this
-        parsing_timeout=None,  # type: ignore[arg-type]  # the sandbox keeps the time
+        extraction_mode="any_match",  # the authors pass first_match in a list, which math-verify treats as this
+        parsing_timeout=None,  # type: ignore[arg-type]  # the sandbox has the time limit
     )
 
 
 def repeats(text: str) -> float:
-    """The share of a text's substrings that stand in it before, counted by its suffix automaton.
+    """The share of a text's substrings that occur earlier in it, counted with its suffix automaton.
 
     >>> repeats("abcd"), repeats("aaaa")
     (0.0, 0.6)
@@ -289,13 +288,13 @@ def repeats(text: str) -> float:
     return 1 - different / (len(text) * (len(text) + 1) / 2) if text else 0.0
 
 
-# Pieces of text
+# Text
 
 
 def _without_text(s: str) -> str:
-    r"""What one `\text{}` around all of it holds."""
-    whole = re.search(r"^\\text\{(.+?)\}$", s)
-    return whole[1] if whole else s
+    r"""The text without a `\text{}` around all of it."""
+    match = re.search(r"^\\text\{(.+?)\}$", s)
+    return match[1] if match else s
 
 
 def _replaced(s: str, pairs: tuple[tuple[str, str], ...]) -> str:
@@ -305,7 +304,7 @@ def _replaced(s: str, pairs: tuple[tuple[str, str], ...]) -> str:
 
 
 def _without_separators(s: str) -> str:
-    """Without the commas of 1,234,567, and with those between members."""
+    """The text without the commas of 1,234,567, but with those between members."""
     before = ""
     while before != s:
         before, s = s, re.sub(r"(\d),(\d\d\d)($|\D)", r"\1\2\3", s)
@@ -320,7 +319,7 @@ def _float(s: str) -> float | None:
 
 
 def _is_whole(number: float) -> bool:
-    return number - number == 0 and abs(number - round(number)) <= 1e-7  # neither infinite nor no number
+    return number - number == 0 and abs(number - round(number)) <= 1e-7  # False for infinity and NaN
 
 
 def _is_integer(s: str) -> bool:
@@ -332,6 +331,6 @@ def _is_fraction(s: str) -> bool:
     return re.search(r"^-?[0-9]+.?/0*[1-9][0-9]*.?$", s) is not None
 
 
-if __name__ == "r1_zero":  # what every call needs is loaded before its time begins to count
-    logging.disable(logging.CRITICAL)  # advice about timeouts
+if __name__ == "r1_zero":  # load the libraries before the first call, whose CPU time is limited
+    logging.disable(logging.CRITICAL)  # warnings about the disabled timeouts
     graded(r"\frac{x}{1+x}", ["1"], fast=False)

@@ -1,10 +1,10 @@
-"""Exact arithmetic on what people write for a number."""
+"""Exact values of the usual spellings of a number."""
 
 import re
 from fractions import Fraction
 
 LONGEST = 400
-"""Digits of the longest number, and the largest power of ten, that is computed."""
+"""The most digits of a number, and the largest power of ten."""
 
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>\d+(?:\.\d*)?(?:\\(?:overline|bar|dot)\{\d+\})?(?:[eE][-+]?\d+(?!\w))?|\.\d+)"
@@ -13,7 +13,7 @@ _TOKEN = re.compile(
 
 
 def rational(text: str) -> Fraction | None:
-    r"""The number that this writes exactly; None where it is no number, or one beyond 400 digits.
+    r"""The exact value of a text; None if it is not a number, or has more than 400 digits.
 
     >>> [str(rational(x)) for x in (r"1\frac{1}{2}", "-2 1/3", r"1.5\times10^3", r"0.\overline{3}", "2^{10}", "x")]
     ['3/2', '-7/3', '1500', '1/3', '1024', 'None']
@@ -23,25 +23,25 @@ def rational(text: str) -> Fraction | None:
     tokens: list[str] = []
     at = 0
     while at < len(text):
-        found = _TOKEN.match(text, at)
-        if found is None:
+        token = _TOKEN.match(text, at)
+        if token is None:
             return None
-        tokens.append(found["number"] or found["sign"])
-        at = found.end()
+        tokens.append(token["number"] or token["sign"])
+        at = token.end()
     try:
-        reading = _Reading(tokens)
-        value = reading.sum()
-        return value if reading.at == len(tokens) else None
+        parser = _Parser(tokens)
+        value = parser.sum()
+        return value if parser.at == len(tokens) else None
     except (_NoNumber, ZeroDivisionError, RecursionError):
         return None
 
 
 class _NoNumber(Exception):
-    pass
+    """The text is not a number."""
 
 
-class _Reading:
-    """Recursive descent: sums of products of signed powers of atoms."""
+class _Parser:
+    """A recursive-descent parser that evaluates sums of products of signed powers of atoms."""
 
     def __init__(self, tokens: list[str]) -> None:
         self.tokens, self.at = tokens, 0
@@ -128,7 +128,7 @@ class _Reading:
 
 
 def number(token: str) -> Fraction:
-    """A literal, also one with a repeating end."""
+    """The value of a literal, also of one with repeating digits."""
     if not token or not (token[0].isdecimal() or token[0] == ".") or len(token) > LONGEST or not token.isascii():
         raise _NoNumber
     repeating = re.fullmatch(r"(\d+)(?:\.(\d*))?\\\w+\{(\d+)\}", token)

@@ -1,4 +1,4 @@
-"""What an answer is made of: a value, a word, a list, a row of elements, an equation."""
+"""Parses an answer's structure: a value, a word, a list, a row of elements, or an equation."""
 
 import re
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from groupwise.verifiers.math.units import CHANGES_A_NUMBER, split_unit, words
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A number or an expression, with its unit."""
+    """A number or an expression, and its unit."""
 
     text: str
     number: Fraction | None
@@ -22,18 +22,18 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A name or a statement, letters alone."""
+    """A name or a statement, letters only."""
 
     text: str
 
 
 Joined = Literal["list", "set", "and", "or", "union", "mixed"]
-"""By commas, in braces, by one of the words, by `\\cup`, or by both words."""
+"""The connective: commas, braces, one of the words, `\\cup`, or both words."""
 
 
 @dataclass(frozen=True, slots=True)
 class Several:
-    """A list, a set, a union, both signs: elements in any order, and how they are joined."""
+    """A list, a set, a union, or both signs: elements in any order, and their connective."""
 
     items: tuple[str, ...]
     joined: Joined = "list"
@@ -41,9 +41,9 @@ class Several:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A tuple, an interval or a matrix: its brackets (and widths) as `kind`, elements in order.
+    """A tuple, an interval or a matrix: `kind` is its brackets (and widths), `items` the elements in order.
 
-    An inequality is an interval `of` its variable.
+    An inequality is an interval; `of` is its variable.
     """
 
     kind: str
@@ -57,11 +57,11 @@ class Equation:
 
     sides: tuple[str, ...]
     named: bool
-    """Whether the first is a name, which claims no value."""
+    """Whether the first side is a name, which has no value to compare."""
 
     @property
     def of_interest(self) -> tuple[str, ...]:
-        """The sides that claim a value."""
+        """The sides that have a value to compare."""
         return self.sides[1:] if self.named else self.sides
 
 
@@ -96,7 +96,7 @@ _WORDS = re.compile(r"[A-Za-z](?:(?:[A-Za-z' ]|(?<=[A-Za-z]{3})-(?=[A-Za-z]{3}))
 
 
 def read(text: str, nouns: frozenset[str] = frozenset()) -> Read:
-    """A tidy answer as one of the kinds above; `nouns` may stand behind a number as its unit."""
+    """The structure of a tidy answer. `nouns` are possible units."""
     text = _without_spelling(_IN.sub("", text))
     if matrix := _matrix(text):
         return matrix
@@ -142,15 +142,15 @@ def read(text: str, nouns: frozenset[str] = frozenset()) -> Read:
 
 
 def _several(text: str, nouns: frozenset[str]) -> Several | None:
-    """Two parts or more that commas, words or signs join outside of brackets."""
+    """Two or more parts, joined outside of brackets by commas, words or signs."""
     parts = tuple(part.strip() for part in split_top(text, _JOINT))
-    if len(kept := tuple(filter(None, parts))) < 2:
+    if len(items := tuple(filter(None, parts))) < 2:
         return None
     top = re.sub(r"\([^()]*\)|\[[^\[\]]*\]|\{[^{}]*\}", " ", text)
     signs = set(re.findall(r"\\(?:land|wedge|lor|vee|cup)(?![A-Za-z])|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])", top))
     kinds = {"and" if sign in ("and", r"\land", r"\wedge") else "union" if sign == r"\cup" else "or" for sign in signs}
     joined: Joined = "list" if not kinds else kinds.pop() if len(kinds) == 1 else "mixed"  # type: ignore[assignment]
-    return Several(kept, joined)
+    return Several(items, joined)
 
 
 def _interval(both: "list[Row | None]") -> Row | None:
@@ -165,7 +165,7 @@ def _interval(both: "list[Row | None]") -> Row | None:
 
 
 def _without_spelling(text: str) -> str:
-    """`17` for `17 (seventeen)`, where both are the same number."""
+    """`17` for `17 (seventeen)`, if both are the same number."""
     twice = re.fullmatch(r"(\S{1,20}) ?\(([A-Za-z -]+)\)|([A-Za-z -]+?) ?\((\S{1,20})\)", text)
     if twice is None:
         return text
@@ -175,7 +175,7 @@ def _without_spelling(text: str) -> str:
 
 
 def _inside(text: str) -> str | None:
-    """What stands between brackets that open at the start and close at the end."""
+    """The content of brackets that open at the start and close at the end; None without such brackets."""
     left, right = _edges(text)
     if not left or not right or len(text) < len(left) + len(right):
         return None
@@ -199,7 +199,7 @@ def _edges(text: str) -> tuple[str, str]:
 
 
 def _matrix(text: str) -> Row | None:
-    """Rows of a matrix one after the other; only bars (a determinant, a norm) make another kind of the same numbers."""
+    """The elements of a matrix, row by row. Of its delimiters only bars (a determinant, a norm) change the kind."""
     matrix = _MATRIX.fullmatch(text)
     if matrix is None:
         return None
@@ -236,7 +236,7 @@ def _inequality(text: str, nouns: frozenset[str]) -> Row | None:
 
 
 def is_name(text: str, nouns: frozenset[str] = frozenset()) -> bool:
-    """Whether this is a name, such as `x`, `f(x)`, `a_1`, `\\theta`, `m+n`, `(x,y)` or `total area`."""
+    """Whether a text is a name, such as `x`, `f(x)`, `a_1`, `\\theta`, `m+n`, `(x,y)` or `total area`."""
     inner = text[1:-1] if text.startswith("(") and text.endswith(")") else text
     names = re.split("," if inner != text else "[-+]", inner)
     return len(names) <= 6 and all(_is_one_name(name.strip(), nouns) for name in names)
@@ -256,5 +256,5 @@ def _is_one_name(text: str, nouns: frozenset[str]) -> bool:
 
 
 def is_definition(read: Read) -> TypeGuard[Equation]:
-    """Whether this gives a value a name: `x = 3`."""
+    """Whether this is a named value: `x = 3`."""
     return isinstance(read, Equation) and len(read.sides) == 2 and read.named

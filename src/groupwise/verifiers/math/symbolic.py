@@ -1,4 +1,4 @@
-"""Comparisons that need sympy: no library that evaluates text gets an answer outside the sandbox."""
+"""Calls of comparison functions in the sandbox: libraries that evaluate text never get an answer outside of it."""
 
 import asyncio
 import json
@@ -16,24 +16,25 @@ from groupwise.data.verdicts import unverifiable
 from groupwise.sandbox.sandbox import Execution, Limits, Program, Sandbox
 
 MAKE = Callable[..., Sandbox]
-"""`Sandbox`, or what makes one with the same keywords."""
+"""`Sandbox`, or a function with the same keywords that returns one."""
 MATH_VERIFY = ("math-verify", "latex2sympy2_extended", "sympy", "mpmath", "antlr4-python3-runtime")
-"""math-verify and all that it imports."""
+"""math-verify and the packages that it imports."""
 MEMORY = 2 << 30
-"""Bytes that a call may address."""
+"""The address space of a call in bytes."""
 WITHOUT = """\
 or --verifier 'math(symbolic=False)', which needs neither a sandbox nor a package: it compares text, exact numbers,
-units, lists and intervals, and calls what needs algebra wrong"""
-REMEMBERED = 4096
-"""Calls whose outcome is kept: a group writes the same answer many times."""
+units, lists and intervals, and judges answers that need algebra as wrong"""
+CACHE_SIZE = 4096
+"""The number of cached calls: a group often contains the same answer many times."""
 
 
 class Symbolic:
-    """A function of a file of this room, called in the sandbox. Equal calls are made once, from any thread and loop.
+    """Calls a function of a file in this room in the sandbox, with a cache. Usable from any thread and loop.
 
-    A call may use `deadline` seconds of CPU time, so a busy machine changes no verdict. The answer is *wrong* where its
-    call uses them up or fails and the same call with the gold answer alone does neither within half of that time;
-    otherwise the gold answer is at fault, and the answer is unverifiable. `Environment` without packages or sandbox.
+    A call may use `deadline` seconds of CPU time, so a busy machine changes no verdict. If a call fails or uses them
+    up, the same call is made with the gold answer only. If that succeeds within half of the time, the answer is
+    *wrong*; otherwise the gold answer is at fault, and the answer is unverifiable. `MissingRequirement` without the
+    packages or a sandbox.
     """
 
     def __init__(
@@ -60,57 +61,59 @@ class Symbolic:
                 packages=packages,
                 preload={self.module: source},
             )
-        except MissingRequirement as lack:
-            raise self._refused(lack) from None
-        self._known: OrderedDict[bytes, Future[Execution]] = OrderedDict()
+        except MissingRequirement as error:
+            raise self._with_alternative(error) from None
+        self._calls: OrderedDict[bytes, Future[Execution]] = OrderedDict()
         self._lock = Lock()
 
-    async def __call__(self, answer: Sequence[Any], gold: Sequence[Any]) -> Any:
-        """The function's value for the arguments `answer`; a Verdict where it gives none.
+    async def __call__(self, arguments: Sequence[Any], baseline: Sequence[Any]) -> Any:
+        """The function's value for the arguments; a Verdict if it gives none.
 
-        `gold` are arguments with the same gold answer and without the model's.
+        `baseline` are arguments with the same gold answer and without the model's answer.
         """
-        ran = await self._ran(answer)
-        if ran.end == "done":
-            return ran.value
-        if ran.end in ("lost", "wall"):
-            return unverifiable(ran.error)
-        alone = await self._ran(gold)
-        if alone.end == "done" and alone.cpu <= self.deadline / 2:
-            return Verdict(Outcome.wrong, feedback=f"too large to compare: {ran.error}")
-        return unverifiable(f"the gold answer alone is too large to compare: {alone.error or 'too much CPU time'}")
+        execution = await self._execute(arguments)
+        if execution.end == "done":
+            return execution.value
+        if execution.end in ("lost", "wall"):
+            return unverifiable(execution.error)
+        gold = await self._execute(baseline)
+        if gold.end == "done" and gold.cpu <= self.deadline / 2:
+            return Verdict(Outcome.wrong, feedback=f"too large to compare: {execution.error}")
+        return unverifiable(f"the gold answer alone is too large to compare: {gold.error or 'too much CPU time'}")
 
     def close(self) -> None:
-        """Ends the boxes."""
+        """Ends the sandbox processes."""
         self._sandbox.close()
 
-    async def _ran(self, arguments: Sequence[Any]) -> Execution:
+    async def _execute(self, arguments: Sequence[Any]) -> Execution:
+        """The cached or new execution of a call."""
         key = sha256(json.dumps(arguments).encode()).digest()
         with self._lock:
-            if key not in self._known:
+            if key not in self._calls:
                 program = Program(f"from {self.module} import {self.function}", self.function, tuple(arguments))
-                self._known[key] = self._sandbox.submit(program)
-            future = self._known[key]
-            self._known.move_to_end(key)
-            if len(self._known) > REMEMBERED:
-                self._known.popitem(last=False)
+                self._calls[key] = self._sandbox.submit(program)
+            future = self._calls[key]
+            self._calls.move_to_end(key)
+            if len(self._calls) > CACHE_SIZE:
+                self._calls.popitem(last=False)
         try:
-            ran = await asyncio.shield(asyncio.wrap_future(future))
-        except MissingRequirement as lack:
-            raise self._refused(lack) from None
-        if ran.end in ("lost", "wall"):  # no property of the arguments: the next call asks again
+            execution = await asyncio.shield(asyncio.wrap_future(future))
+        except MissingRequirement as error:
+            raise self._with_alternative(error) from None
+        if execution.end in ("lost", "wall"):  # not caused by the arguments, so it is not cached
             with self._lock:
-                self._known.pop(key, None)
-        return ran
+                self._calls.pop(key, None)
+        return execution
 
-    def _refused(self, lack: MissingRequirement) -> MissingRequirement:
-        fix = f"{lack.fix}\n{WITHOUT}"
+    def _with_alternative(self, error: MissingRequirement) -> MissingRequirement:
+        """The error of the sandbox with a further fix: the verifier without algebra."""
+        fix = f"{error.fix}\n{WITHOUT}"
         what = f"the verifier {self.verifier} compares in the sandbox, and none starts on this machine"
-        return MissingRequirement(what, evidence=lack.evidence, fix=fix)
+        return MissingRequirement(what, evidence=error.evidence, fix=fix)
 
 
 def need_packages(verifier: str, packages: Sequence[str]) -> None:
-    """`Environment` where the extra `math` is not installed."""
+    """`MissingRequirement` if a package of the extra `math` is not installed."""
     for package in packages:
         if find_spec(_MODULES.get(package, package)) is None:
             raise MissingRequirement(

@@ -1,4 +1,4 @@
-"""LaTeX and plain writing of mathematical answers brought to one spelling."""
+"""Normalises the LaTeX and plain-text spellings of mathematical answers."""
 
 import re
 
@@ -58,7 +58,7 @@ _THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d]|,\d)")
 
 
 def tidy(text: str) -> str:
-    """One spelling of an answer: no delimiters, fonts or spacing commands; `¤` for a dollar sign that means money.
+    """The normal spelling of an answer: no delimiters, fonts or spacing commands; `¤` for a dollar sign of money.
 
     >>> tidy(r"$\\dfrac{1}{2}$."), tidy(r"\\$1{,}234.50"), tidy(r"\\left( 1,\\, 2 \\right)"), tidy("**34**")
     ('\\\\frac{1}{2}', '¤1234.50', '(1,2)', '34')
@@ -79,7 +79,7 @@ def _level_script(script: "re.Match[str]") -> str:
 
 
 def bare(text: str) -> str:
-    """Without what only surrounds it: dollar signs, emphasis, a box, a final full stop."""
+    """The text without surrounding dollar signs, emphasis, boxes, and without a final full stop."""
     before = None
     while text != before:
         before = text
@@ -88,7 +88,7 @@ def bare(text: str) -> str:
             text = text[:-1]
         if text.endswith("\\") and not text.endswith("\\\\"):  # a spacing command whose blank was stripped
             text = text[:-1]
-        if text.count("**") == 1:  # emphasis that began before the answer, or ends behind it
+        if text.count("**") == 1:  # emphasis that begins before the answer, or ends behind it
             text = text.removeprefix("**").removesuffix("**")
         for left, right in _PAIRS:
             inside = text[len(left) : -len(right)]
@@ -102,7 +102,7 @@ def bare(text: str) -> str:
 
 
 def closing(text: str, at: int) -> int | None:
-    """Where the brace opened at `at` is closed; None where it never is.
+    """The position that closes the brace at `at`; None if it is not closed.
 
     >>> closing("{a{b}}c", 0), closing("{a", 0)
     (5, None)
@@ -124,7 +124,7 @@ def closing(text: str, at: int) -> int | None:
 
 
 def split_top(text: str, separator: "re.Pattern[str]") -> list[str]:
-    """The text cut at the separators that stand outside all brackets and braces.
+    """The text split at the separators outside of all brackets and braces.
 
     >>> split_top("(1,2),3", re.compile(","))
     ['(1,2)', '3']
@@ -138,12 +138,12 @@ def split_top(text: str, separator: "re.Pattern[str]") -> list[str]:
 
 
 def _level(text: str) -> int:
-    """How many brackets of any kind are open at its end; half-open intervals mix round and square ones."""
+    """The number of brackets open at the end, of any kind, since half-open intervals mix round and square ones."""
     return sum(text.count(c) for c in "([{") - sum(text.count(c) for c in ")]}")
 
 
 def _thousands(text: str) -> str:
-    """Commas of `1,234,567` taken out, where they do not stand in brackets, in which they separate."""
+    """The text without the commas of `1,234,567`, except within brackets, where commas are separators."""
 
     def plain(found: "re.Match[str]") -> str:
         before = text[: found.start()]

@@ -1,4 +1,4 @@
-"""Units at the end of an answer, under one name each: those known here, and the nouns of the problem's own text."""
+"""Units at the end of an answer, normalised to one name: a fixed list, and nouns of the problem's text."""
 
 import re
 from functools import lru_cache
@@ -26,7 +26,7 @@ _OTHERS = {
 
 
 def _known() -> dict[str, str]:
-    """Each writing of a unit and its name; `mW` and `MW` are two."""
+    """The name of each spelling of a unit. Case matters: `mW` and `MW` differ."""
     known = {word: name for name, words in _OTHERS.items() for word in words.split()}
     for prefix, long in _PREFIXES.items():
         for symbol, words in _BASES.items():
@@ -54,7 +54,7 @@ _NOUNS = words(
     "stone story student subset table task teacher term ticket tile time toy tree triangle trip vertex video visitor "
     "vote water milk juice paint flour sugar rice way widget window woman word worker "
 )
-"""Things that answers count. Nothing that changes a number: no `tenth`, `dozen`, `square root`."""
+"""Nouns for things that answers count. No word here changes a number, as `tenth`, `dozen` or `square root` do."""
 _PLURALS = {
     "children": "child",
     "men": "man",
@@ -76,15 +76,15 @@ CHANGES_A_NUMBER = words(
     "x y z n k i e wrong false incorrect never impossible invalid undefined negative positive opposite inverse "
     "reciprocal percent percentage ratio other another up down minute's non cannot can't rather instead until"
 )
-"""Words that change the value in front of them, wherever they come from."""
+"""Words that change the value in front of them, and so are no units."""
 _OPERATIONS = words("square cube prime root point times")
-"""Words that do so in the singular alone: `5 squares` are five."""
+"""Words that do so in the singular only: `5 squares` are five."""
 _TAIL = re.compile(
     r"(?P<value>.*[\d)}\]!]|.*(?<![A-Za-z])\\(?:pi|infty)|.*(?<![A-Za-z\\])[a-z])(?P<space>\s*)"
     r"(?P<unit>(?:[A-Za-z€¢][A-Za-z'.]*(?: |-|(?=$|\^|/|%)))+(?:\^\{?[23]\}?)?(?:/[A-Za-z]+(?:\^\{?[23]\}?)?)?)",
 )
 _UNSPACED = words("cm mm km kg ft yd lb lbs oz mi mph kmh hr hrs ml mL kW kHz Hz in min pm am")
-"""Units that may stand right behind a number; `3mg` may be a product."""
+"""Units that can follow a number without a space; `3mg` may be a product."""
 _MONEY = {"¤": "dollars", "€": "euros", "£": "pounds sterling"}
 _ANGLES = re.compile(r"\\(?:sin|cos|tan|sec|csc|cot)(?![A-Za-z])")
 _ASIDE = re.compile(r" (?:in (?:total|all)|altogether|total|each|left|remaining)$")
@@ -92,7 +92,7 @@ _ASIDE = re.compile(r" (?:in (?:total|all)|altogether|total|each|left|remaining)
 
 @lru_cache(64)
 def nouns_of(problem: str) -> frozenset[str]:
-    """The words of a problem that may stand behind a number as its unit."""
+    """The words of a problem that can be the unit of a number."""
     return frozenset(map(_singular, re.findall(r"[A-Za-z]{3,}", problem[:20_000]))) - CHANGES_A_NUMBER
 
 
@@ -128,18 +128,18 @@ def split_unit(text: str, nouns: frozenset[str] = frozenset()) -> tuple[str, str
         return text, ""
     if len(unit) == 1 and unit not in "mgsNJWKVhlL":
         return text, ""
-    counted = _ASIDE.sub("", f" {unit}").strip()
-    name = _name(counted, nouns) if counted else ""
-    return (value, name) if name or not counted else (text, "")
+    unit = _ASIDE.sub("", f" {unit}").strip()
+    name = _name(unit, nouns) if unit else ""
+    return (value, name) if name or not unit else (text, "")
 
 
 def fitting(gold: str, answer: str) -> bool:
-    """Whether two units may be one: equal, or one left out; pounds are weight or money."""
+    """Whether two units can be the same: equal, or one is missing; pounds are weight or money."""
     return not gold or not answer or gold == answer or {gold, answer} in ({"pounds", "lb"}, {"pounds", _MONEY["£"]})
 
 
 def _name(unit: str, nouns: frozenset[str]) -> str:
-    """One name for a unit; "" where a word of it is not known."""
+    """The normalised name of a unit; "" if one of its words is unknown."""
     top, _, bottom = unit.replace(" per ", "/").removeprefix("per ").partition("/")
     if bottom:
         both = _name(top, nouns), _name(bottom, nouns)
@@ -176,7 +176,7 @@ def _is_noun(word: str, nouns: frozenset[str]) -> bool:
 
 
 _PLAIN = words("different distinct possible whole total ordered real positive-integer")
-"""Adjectives that change no number."""
+"""Adjectives that do not change a number."""
 
 
 def _singular(word: str) -> str:

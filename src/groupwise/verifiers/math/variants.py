@@ -1,4 +1,4 @@
-"""Graders that published numbers rest on, with their faults: take `math` where no such number is to be met."""
+"""The graders of published results, with their faults. Use `math` unless you reproduce such a result."""
 
 import re
 from dataclasses import replace
@@ -15,7 +15,7 @@ _DAPO_FIRST = (
     ("an ", ""), ("a ", ""), (".$", "$"), ("\\$", ""), ("\\ ", ""), (" ", ""), ("mbox", "text"),
     (",\\text{and}", ","), ("\\text{and}", ","), ("\\text{m}", "\\text{}"),
 )  # fmt: skip
-_DAPO_GONE = (
+_DAPO_REMOVED = (
     "square", "ways", "integers", "dollars", "mph", "inches", "hours", "km", "units", "\\ldots", "sue", "points",
     "feet", "minutes", "digits", "cents", "degrees", "cm", "gm", "pounds", "meters", "meals", "edges", "students",
     "childrentickets", "multiples", "\\text{s}", "\\text{.}", "\\text{\ns}", "\\text{}^2", "\\text{}^3", "\\text{\n}",
@@ -29,12 +29,12 @@ _DAPO_LATER = (
 
 
 class MathDapo:
-    r"""What DAPO's training compared: the last `Answer:` line of the last 300 characters, as text.
+    r"""The grader of DAPO's training: compares the last `Answer:` line of the last 300 characters, as text.
 
-    Both sides are brought to Minerva's normal form (Lewkowycz et al., arXiv:2206.14858, appendix D); with `box` the
-    last `\boxed{}` of the last 100 characters must be the gold answer to the letter. Its faults are kept: what stands
-    behind the last `=` counts, words such as `km` vanish from the middle, `034` and `34.0` are not 34.
-    DAPO, arXiv:2503.14476. An answer without such a line is malformed here, and wrong there: both score 0.
+    Both sides are converted to Minerva's normal form (Lewkowycz et al., arXiv:2206.14858, appendix D). With `box` the
+    last `\boxed{}` of the last 100 characters must equal the gold answer exactly. Its faults are kept: only the text
+    behind the last `=` counts, words such as `km` are removed also within words, `034` and `34.0` are not 34. DAPO,
+    arXiv:2503.14476. An answer without such a line is malformed here and wrong there; both score 0.
     """
 
     expects = "text or a number"
@@ -45,25 +45,25 @@ class MathDapo:
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
         tail, gold = sample.text[-300:], str(prompt.given["answer"])
         if self.box:
-            said, gold = dapo_box(tail[-100:]), gold
+            answer = dapo_box(tail[-100:])
         else:
             lines = _DAPO_LINE.findall(tail)
-            said, gold = (dapo_normal(lines[-1]) if lines else None), dapo_normal(gold)
-        if said is None:
+            answer, gold = (dapo_normal(lines[-1]) if lines else None), dapo_normal(gold)
+        if answer is None:
             return Verdict(Outcome.malformed, feedback="no box" if self.box else "no line Answer:")
-        return Verdict(Outcome.correct if said == gold else Outcome.wrong, answer=said)
+        return Verdict(Outcome(answer == gold), answer=answer)
 
     fits = staticmethod(is_gold)
 
 
 def dapo_box(text: str) -> str | None:
-    r"""What the last `\boxed{` holds; None without one, or where it never ends. A brace is a brace, escaped or not."""
+    r"""The content of the last `\boxed{`; None without one, or if it is not closed. Escaped braces count as braces."""
     start = text.rfind("\\boxed{")
     return None if start < 0 else _braced(text, start + len("\\boxed"))
 
 
 def _braced(text: str, at: int) -> str | None:
-    """What stands in the braces opened at a place; None where they are never closed."""
+    """The content of the braces that open at position `at`; None if they are not closed."""
     depth = 0
     for i in range(at, len(text)):
         depth += (text[i] == "{") - (text[i] == "}")
@@ -79,7 +79,7 @@ def dapo_normal(answer: str) -> str:
     ('1234', '12', '\\frac{1}{2}', '034')
     """
     answer = answer.split("=")[-1]
-    for old, new in (*_DAPO_FIRST, *((gone, "") for gone in _DAPO_GONE)):
+    for old, new in (*_DAPO_FIRST, *((text, "") for text in _DAPO_REMOVED)):
         answer = answer.replace(old, new)
     for pattern, to in _DAPO_LATER:
         answer = re.sub(pattern, to, answer)
@@ -88,10 +88,10 @@ def dapo_normal(answer: str) -> str:
 
 
 class MathVerify:
-    """math-verify by its own defaults, reading the whole text in the sandbox.
+    """math-verify with its defaults, applied to the whole text in the sandbox.
 
-    `deadline` is CPU seconds of a call. An answer that uses them up is wrong, as in `math`. What math-verify accepts
-    wrongly is on the page of verifiers.
+    `deadline` is in CPU seconds per call. An answer that uses them up is wrong, as in `math`. docs/verifiers.md lists
+    wrong answers that math-verify accepts.
     """
 
     keeps_time = True
@@ -99,7 +99,7 @@ class MathVerify:
     expects = "text or a number"
 
     def __init__(self, *, deadline: float = 2.0, workers: int = 2, sandbox: MAKE = Sandbox) -> None:
-        self._ask = Symbolic(
+        self._compare = Symbolic(
             "math_verify",
             "by_default.py",
             "accepted",
@@ -108,24 +108,25 @@ class MathVerify:
             workers=workers,
             packages=self.packages,
         )
-        self.close = self._ask.close
+        self.close = self._compare.close
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
         if not is_gold(gold := prompt.given.get("answer")):
             return unverifiable(f"the gold answer {str(gold)[:80]!r} is not text or a number")
-        value = await self._ask([sample.text, str(gold)], ["$1$", str(gold)])
+        value = await self._compare([sample.text, str(gold)], ["$1$", str(gold)])
         return value if isinstance(value, Verdict) else Verdict(Outcome(value is True))
 
     fits = staticmethod(is_gold)
 
 
 class MathDrGrpo:
-    r"""What Dr. GRPO's runs compared: the last `\boxed{}`, or with `tag` what stands behind the last `<answer>`.
+    r"""The grader of Dr. GRPO's runs: compares the last `\boxed{}`, or with `tag` the text behind the last `<answer>`.
 
-    Right if it is one of the gold answers by the rules in r1_zero.py: in the normal form of MATH, in that of PRM800K,
-    by sympy, or, unless `fast`, by math-verify; the 7B run and every evaluation asked math-verify too. Faults are kept:
-    `x+a` is `x+c` and `5 km` is `5 m`, since all that may be a unit vanishes, and to `fast` `2/4` is not `1/2` and
-    `2+2` is not 4. Their second to answer in is `deadline` CPU seconds of a call in the sandbox here. arXiv:2503.20783.
+    Right if it equals one of the gold answers by the rules in r1_zero.py: in the normal form of MATH, in that of
+    PRM800K, by sympy, or, unless `fast`, by math-verify. The 7B run and all evaluations used math-verify too. Its
+    faults are kept: `x+a` equals `x+c` and `5 km` equals `5 m`, since every possible unit is removed; with `fast`,
+    `2/4` does not equal `1/2`, nor `2+2` 4. The authors' time limit of one second is `deadline` CPU seconds per call
+    here. arXiv:2503.20783.
     """
 
     keeps_time = True
@@ -142,7 +143,7 @@ class MathDrGrpo:
         sandbox: MAKE = Sandbox,
     ) -> None:
         self.tag, self.fast = tag, fast
-        self._ask = Symbolic(
+        self._compare = Symbolic(
             "math_dr_grpo",
             "r1_zero.py",
             "graded",
@@ -151,7 +152,7 @@ class MathDrGrpo:
             workers=workers,
             packages=self.packages,
         )
-        self.close = self._ask.close
+        self.close = self._compare.close
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
         if not self.fits(gold := prompt.given.get("answer")):
@@ -161,7 +162,7 @@ class MathDrGrpo:
             return Verdict(Outcome.malformed, feedback="no answer in tags" if self.tag else "no box")
         texts = [str(one) for one in (gold if isinstance(gold, list) else [gold])]
         golds = [text for text in (boxed(text) if "\\boxed" in text else text for text in texts) if text is not None]
-        value = await self._ask([answer, golds, self.fast], ["1", golds, self.fast])
+        value = await self._compare([answer, golds, self.fast], ["1", golds, self.fast])
         verdict = value if isinstance(value, Verdict) else Verdict(Outcome(value is True))
         return verdict if verdict.outcome is Outcome.unverifiable else replace(verdict, answer=answer[:200])
 
@@ -171,7 +172,7 @@ class MathDrGrpo:
 
 
 def answer_of(text: str, tag: bool) -> str | None:
-    r"""What the last box holds; with `tag` what stands behind the last `<answer>`, or in a box there; None without.
+    r"""The content of the last box; with `tag` the text behind the last `<answer>`, or the box in it; None without.
 
     >>> answer_of(r"\boxed{1} or \boxed{\frac{1}{2}}", tag=False), answer_of("</think> <answer> 4 </answer>", tag=True)
     ('\\frac{1}{2}', ' 4 ')
@@ -185,6 +186,6 @@ def answer_of(text: str, tag: bool) -> str | None:
 
 
 def boxed(text: str) -> str | None:
-    r"""What the last `\boxed` holds; None where no brace follows it at once, or none closes it."""
+    r"""The content of the last `\boxed`; None if no brace follows directly, or if it is not closed."""
     start = text.rfind("\\boxed")
     return _braced(text, start + len("\\boxed")) if start >= 0 and text.startswith("\\boxed{", start) else None

@@ -1,4 +1,4 @@
-"""The verifier `math`: find the answer, compare exactly, and by algebra in the sandbox where numbers do not tell."""
+"""The verifier `math`: extracts the answer and compares it exactly, or by algebra in the sandbox."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -16,18 +16,18 @@ from groupwise.verifiers.math.tidy import tidy
 from groupwise.verifiers.math.units import split_unit
 
 AT_ONCE = 16
-"""Pairs of expressions compared in one call, so that a long list of answers has time for each."""
+"""The pairs of expressions per call, so each pair of a long list gets enough of the call's time."""
 
 
 class Math:
-    """Right if the answer is mathematically what the gold answer is; malformed where no answer is found.
+    """Right if the answer equals the gold answer mathematically; malformed if no answer is found.
 
-    `answer` says which of several boxes or answer lines counts (`last`, `first`, `only`: all alike), `place` where it
-    may stand (`either`, `boxed`, `line`). Exact text, numbers, units, lists, intervals and matrices are compared here;
-    what needs algebra goes to algebra.py in the sandbox, in `workers` boxes, with `deadline` CPU seconds a call.
-    An answer that uses them up is wrong, "too large to compare"; it is unverifiable where the gold answer alone does.
-    With `symbolic=False` what needs algebra is wrong unless it is written as the gold answer is, and neither a sandbox
-    nor an extra package is needed.
+    `answer` chooses among several boxes or answer lines: `last`, `first`, or `only` (all must be equal). `place` is
+    where the answer may be: `either`, `boxed`, `line` or `tag`. Text, numbers, units, lists, intervals and matrices are
+    compared in this process. Other expressions go to algebra.py in the sandbox, in `workers` processes, with
+    `deadline` CPU seconds per call. If a call uses them up, the answer is wrong ("too large to compare"), or
+    unverifiable if the gold answer by itself uses them up. With `symbolic=False`, an answer that needs algebra is
+    wrong unless its text equals the gold answer; this needs no sandbox and no extra package.
     """
 
     keeps_time = True
@@ -64,29 +64,29 @@ class Math:
         found = extract_answer(sample.text, self.answer, self.place)
         if not found.text:
             return Verdict(Outcome.malformed, feedback=f"no answer: {found.rule}")
-        if (why := too_much(found.text)) and tidy(found.text) != tidy(gold):
-            return _said(False, found.text, f"{found.rule}; {why}")
-        known: dict[tuple[str, str], bool] = {}
-        how = "exact"
-        while True:
+        if (reason := too_much(found.text)) and tidy(found.text) != tidy(gold):
+            return _verdict(False, found.text, f"{found.rule}; {reason}")
+        results: dict[tuple[str, str], bool] = {}
+        comparison = "exact"
+        while True:  # compare with the results so far, then ask the sandbox for the pairs that are missing
             missing: dict[tuple[str, str], None] = {}
 
-            def algebra(g: str, a: str, missing: Any = missing, known: Any = known) -> bool | None:
+            def algebra(g: str, a: str, missing: Any = missing, results: Any = results) -> bool | None:
                 if not (is_algebra(g) and is_algebra(a)) or self._algebra is None:
                     return False
-                if (g, a) not in known:
+                if (g, a) not in results:
                     missing[g, a] = None
-                return known.get((g, a))
+                return results.get((g, a))
 
             decision = same(gold, found.text, algebra, prompt.text)
             if decision is not None:
-                return _said(decision, found.text, f"{found.rule}; {how}")
+                return _verdict(decision, found.text, f"{found.rule}; {comparison}")
             equal = await self._equal(list(missing))
             if isinstance(equal, Verdict):
-                stalled = equal.outcome is Outcome.wrong
-                return _said(False, found.text, f"{found.rule}; {equal.feedback}") if stalled else equal
-            known |= zip(missing, equal, strict=True)
-            how = "algebra"
+                too_large = equal.outcome is Outcome.wrong
+                return _verdict(False, found.text, f"{found.rule}; {equal.feedback}") if too_large else equal
+            results |= zip(missing, equal, strict=True)
+            comparison = "algebra"
 
     @staticmethod
     def fits(gold: Any) -> bool:
@@ -94,26 +94,27 @@ class Math:
         return is_gold(gold)
 
     def close(self) -> None:
-        """Ends the boxes."""
+        """Ends the sandbox processes."""
         if self._algebra is not None:
             self._algebra.close()
 
     async def _equal(self, pairs: Sequence[tuple[str, str]]) -> list[bool] | Verdict:
-        """Whether the two sides of each pair are equal; a Verdict where a call gives no value."""
-        assert self._algebra is not None, "without algebra nothing is left open"
+        """Whether the two sides of each pair are equal; a Verdict if a call gives no value."""
+        assert self._algebra is not None, "without algebra every pair is decided"
         equal: list[bool] = []
         for start in range(0, len(pairs), AT_ONCE):
-            some = pairs[start : start + AT_ONCE]
-            alone = [pair for gold in dict.fromkeys(gold for gold, _ in some) for pair in ((gold, gold), (gold, "1"))]
-            value = await self._algebra([some], [alone])
+            batch = pairs[start : start + AT_ONCE]
+            golds = dict.fromkeys(gold for gold, _ in batch)
+            baseline = [pair for gold in golds for pair in ((gold, gold), (gold, "1"))]
+            value = await self._algebra([batch], [baseline])
             if isinstance(value, Verdict):
                 return value
             values = value if isinstance(value, list) else []
-            equal += [i < len(values) and values[i] is True for i in range(len(some))]
+            equal += [i < len(values) and values[i] is True for i in range(len(batch))]
         return equal
 
 
-def _said(right: bool, answer: str, how: str) -> Verdict:
+def _verdict(right: bool, answer: str, how: str) -> Verdict:
     read = tidy(answer)
     number = rational(split_unit(read)[0])
     said = read[:200] if number is None else str(number)
@@ -128,7 +129,7 @@ def _from_text(gold: str) -> str:
 
 
 def gold_answer(gold: Any) -> str | None:
-    r"""A gold answer as text: what is boxed, or stands behind `####`, where it is a whole solution.
+    r"""A gold answer as text. Of a complete solution, the content of the box or the text behind `####`.
 
     >>> gold_answer("3+4=7\n#### 7"), gold_answer(r"so \boxed{\frac12}"), gold_answer(0.5), gold_answer([1])
     ('7', '\\frac12', '0.5', None)

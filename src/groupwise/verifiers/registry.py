@@ -201,6 +201,15 @@ def _field(keyword: ast.keyword, name: str) -> tuple[str, Any]:
         raise Usage(f"{name}: a field is a plain value", evidence=text, fix="write text in quotation marks") from None
 
 
+PLAIN_TYPES: dict[Any, tuple[Any, str]] = {
+    bool: (bool, "True or False"),
+    int: (int, "a whole number"),
+    float: (int | float, "a number"),
+    str: (str, "text"),
+}
+"""For the annotation of a field: the types that it accepts, and their name in messages."""
+
+
 def _create(name: str, fields: Mapping[str, Any], sandbox: Callable[..., Sandbox]) -> Verifier:
     """The verifier with this name and these fields; `Usage` for unknown or missing ones."""
     if name in FUNCTIONS and not fields:
@@ -211,9 +220,12 @@ def _create(name: str, fields: Mapping[str, Any], sandbox: Callable[..., Sandbox
         raise _unknown(name)
     parameters = dict(inspect.signature(CLASSES[name]).parameters)
     sandboxes = {"sandbox": sandbox} if parameters.pop("sandbox", None) else {}
-    for field in fields:
+    for field, value in fields.items():
         if field not in parameters:
             raise Usage(f"the verifier {name} has no field {field!r}", fix=nearest(field, list(parameters)))
+        accepted, kind = PLAIN_TYPES.get(parameters[field].annotation, (object, ""))
+        if not isinstance(value, accepted) or (accepted is not bool and kind and isinstance(value, bool)):
+            raise Usage(f"{name}({field}={value!r})", fix=f"{field} is {kind}")
     if missing := [p.name for p in parameters.values() if p.default is p.empty and p.name not in fields]:
         raise Usage(f"the verifier {name} needs {' and '.join(missing)}", fix=f"write {name}({missing[0]}=..., ...)")
     try:

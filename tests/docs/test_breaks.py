@@ -1,18 +1,47 @@
-"""Each test that the table of breaks names exists."""
+"""Every break of the tables can be applied, and names a test that exists."""
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
+
+import pytest
+from tools.breaks import HOME, PACKAGE, Break, applied, read
 
 TESTS = Path(__file__).parents[1]
 TABLE = (TESTS / "README.md").read_text().partition("<!-- breaks -->")[2].partition("<!-- /breaks -->")[0]
 NAMED = re.findall(r"\| `([\w/]+)::(\w+)[^|]*` \|$", TABLE, re.M)
 
 
+@cache
+def functions(file: str) -> set[str]:
+    """The names of all functions of a test file."""
+    tree = ast.parse((TESTS / f"{file}.py").read_text())
+    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+
+
 def test_every_row_names_a_test_that_exists() -> None:
     rows = [line for line in TABLE.splitlines() if line.startswith("| ")][1:]
-    assert len(rows) == len(NAMED) > 100
-    for file, name in NAMED:
-        tree = ast.parse((TESTS / f"{file}.py").read_text())
-        functions = (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef))
-        assert name in {f.name for f in functions}, f"{file} has no {name}"
+    assert len(rows) == len(NAMED)
+    assert [f"{file} has no {name}" for file, name in NAMED if name not in functions(file)] == []
+
+
+def test_every_break_changes_one_place_and_names_a_test_that_exists() -> None:
+    breaks = read()
+    assert len(breaks) > 50
+    for b in breaks:
+        assert (HOME / PACKAGE / b.file).read_text().count(b.old) == 1 and b.old != b.new, f"{b}: {b.old!r}"
+        file, _, name = b.test.partition("::")
+        assert name.partition("[")[0] in functions(file), b
+
+
+def test_a_break_is_applied_and_taken_back(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("x = 1\ny = 2\n")
+    with applied(Break("group", "what", "a.py", "x = 1", "x = 3", "test"), tmp_path):
+        assert (tmp_path / "a.py").read_text() == "x = 3\ny = 2\n"
+    assert (tmp_path / "a.py").read_text() == "x = 1\ny = 2\n"
+    with (
+        pytest.raises(ValueError, match="occurs 2 times"),
+        applied(Break("group", "what", "a.py", " = ", "", "test"), tmp_path),
+    ):
+        pass

@@ -9,7 +9,6 @@ Exit code 1 if a break is not caught, or if its test could not be run.
 """
 
 import argparse
-import importlib
 import os
 import re
 import shutil
@@ -66,7 +65,8 @@ def main(words: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(words)
     breaks = [b for b in read() if re.search(arguments.only, str(b))]
     bad = 0
-    with get_context("fork").Pool(arguments.jobs, initializer=copy) as pool:
+    files = sorted({b.node.partition("::")[0] for b in breaks})
+    with get_context("fork").Pool(arguments.jobs, initializer=copy, initargs=(files,)) as pool:
         for b, result in zip(breaks, pool.imap(tried, breaks)):
             bad += result != "caught"
             print(f"{result:10} {b}", flush=True)
@@ -74,41 +74,50 @@ def main(words: Sequence[str] | None = None) -> int:
     return int(bool(bad))
 
 
-def copy() -> None:
-    """Begin a worker: import what every test imports, and go to a copy of the tree."""
-    for name in ("hypothesis", "pytest", "torch"):
-        importlib.import_module(name)
+def copy(files: Sequence[str]) -> None:
+    """Begin a worker: import torch, go to a copy of the tree, and compile what the test files import."""
+    import torch  # noqa: F401  (forks have it at once; plugins of pytest must be imported by pytest)
 
-    sys.dont_write_bytecode = True  # a broken file may have the size and the second of the one before
     place = Path(tempfile.mkdtemp(prefix="breaks-")) / "tree"
     shutil.copytree(HOME, place, ignore=LEFT_OUT, symlinks=True)
     os.chdir(place)
-    os.environ |= {"PYTHONPATH": str(place / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+    os.environ["PYTHONPATH"] = str(place / "src")
     sys.path[:0] = [str(place), str(place / "src")]
     for name in [name for name in sys.modules if name.partition(".")[0] in ("groupwise", "tests")]:
         del sys.modules[name]
+    sys.dont_write_bytecode = False
+    pytest_in_a_fork("--collect-only", *files)
+    sys.dont_write_bytecode = True  # a broken file may have the size and the second of the one before
 
 
 def tried(b: Break) -> str:
-    """Whether the test of a break fails, in a fork."""
+    """Whether the test of a break fails."""
     with applied(b, Path.cwd() / PACKAGE):
-        child = os.fork()
-        if child == 0:
-            import pytest
+        code = pytest_in_a_fork(b.node)
+    return RESULTS.get(code, f"NOT RUN: pytest ended with {code}")
 
+
+def pytest_in_a_fork(*words: str) -> int:
+    """The exit code of pytest, whose output is dropped."""
+    child = os.fork()
+    if child == 0:
+        try:
             null = os.open(os.devnull, os.O_RDWR)
             for stream in (0, 1, 2):
                 os.dup2(null, stream)
-            os._exit(int(pytest.main(["-q", "-x", "-p", "no:cacheprovider", "-m", "", b.node])))
-        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    return RESULTS.get(code, f"NOT RUN: pytest ended with {code}")
+            import pytest
+
+            os._exit(int(pytest.main(["-q", "-x", "-p", "no:cacheprovider", "-m", "", *words])))
+        finally:
+            os._exit(70)  # pytest raised
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 @contextmanager
 def applied(b: Break, package: Path) -> Iterator[None]:
     """The package with the break. ValueError if `old` does not occur exactly once."""
     path = package / b.file
-    text = path.read_text()
+    text, before = path.read_text(), path.stat()
     if text.count(b.old) != 1:
         raise ValueError(f"{b}: {b.old!r} occurs {text.count(b.old)} times in {b.file}, not once")
     path.write_text(text.replace(b.old, b.new))
@@ -116,6 +125,7 @@ def applied(b: Break, package: Path) -> Iterator[None]:
         yield
     finally:
         path.write_text(text)
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
 if __name__ == "__main__":

@@ -39,8 +39,8 @@ def test_a_buffer_larger_than_the_budget_is_refused_with_both_numbers() -> None:
     with pytest.raises(Usage) as e:
         Overlong(17)(b.score, b)
     assert "17" in str(e.value) and "16" in str(e.value)
-    with pytest.raises(Usage):
-        Overlong(8)(batch_of([1.0, 1.0]).score, batch_of([1.0, 1.0]).having(limit=torch.tensor([7, 16])))
+    short = batch_of([1.0, 1.0], [2, 2]).having(limit=torch.tensor([7, 16]))  # a long prompt left room for 7 tokens
+    assert Overlong(8)(short.score, short).tolist() == [1 - 3 / 8, 1.0]
     with pytest.raises(ValueError, match="at least one token"):
         Overlong(0)
 

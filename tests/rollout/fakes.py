@@ -84,8 +84,8 @@ class FakeEngine:
             self.version += 1
         return Generation(tokens=tokens, logp=(-1.0,) * len(tokens), versions=(version,) * len(tokens), finish=finish)
 
-    async def score(self, context: Ids, tokens: Ids) -> tuple[float, ...]:
-        return tuple(-float(len(context) + i) for i in range(len(tokens)))
+    async def score(self, context: Ids, tokens: Ids, *, temperature: float = 1.0) -> tuple[float, ...]:
+        return tuple(-float(len(context) + i) / temperature for i in range(len(tokens)))
 
     async def load(self, version: int, weights: Mapping[str, Tensor]) -> None:
         self.version = version

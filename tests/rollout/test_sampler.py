@@ -11,6 +11,7 @@ import torch
 from groupwise.data import (
     ENVIRONMENT,
     TEMPLATE,
+    WRITTEN,
     Draw,
     Finish,
     Ids,
@@ -31,6 +32,7 @@ from tests.rollout.fakes import (
     draw,
     engine,
     generate,
+    logits,
     request,
     sampling,
     tokenizer,
@@ -150,6 +152,55 @@ def test_score_is_under_the_context_given() -> None:
     s = sampler()
     (one,) = s.start(CONTEXT)
     assert run(s.score((1, 2), one.insert((5, 6), TEMPLATE))) == (-2.0, -3.0)
+
+
+# Text, room, sampling parameters
+
+
+def test_prompts_and_plain_text_are_encoded() -> None:
+    s = sampler(template=lambda text: (19, *tokenizer().encode(text), 18))
+    assert s.prompt("12") == (19, *s.ids("12"), 18) and s.ids("12") == tokenizer().encode("12")
+    assert sampler().prompt("12") == s.ids("12")
+
+
+def test_a_long_context_reduces_the_budget_and_ends_no_run() -> None:
+    s = sampler(positions=9)
+    assert [s.room((1,) * n) for n in (1, 3, 8, 9, 20)] == [8, 6, 1, 0, 0]
+    samples = run(s.sample(CONTEXT, 1)) + run(s.sample((1,) * 20, 1))
+    assert [(len(x.tokens), x.limit, x.finish) for x in samples] == [(6, 6, Finish.length), (0, 0, Finish.length)]
+    assert len(s.engine.requests) == 1 and sampler().room((1,) * 999) == 12
+
+
+def test_extend_takes_other_sampling_parameters() -> None:
+    s = sampler()
+    greedy = sampling(temperature=0.0, stop=("5",), max_tokens=1)
+    (one,) = s.start(CONTEXT)
+    one = run(s.extend(one, limit=2, sampling=greedy))
+    run(s.extend(one))
+    assert [r.sampling for r in s.engine.requests] == [greedy, s.sampling]
+    assert [r.limit for r in s.engine.requests] == [2, 10]  # the budget is still the recipe's
+
+
+def test_a_written_text_is_a_training_target_with_an_end_token() -> None:
+    s = sampler()
+    (empty,) = s.start(CONTEXT)
+    begun = run(s.extend(empty, limit=2))
+    whole = s.write(begun, "77")
+    assert whole.tokens == (*begun.tokens, *s.ids("77"), 0) and whole.origin == (0, 0, *(WRITTEN,) * 3)
+    assert (whole.text, whole.finish, all(whole.trained)) == ("0177", Finish.stop, True)
+    assert len(whole.ends) == 5
+
+
+def test_score_has_a_temperature() -> None:
+    """On the native engine: the distribution of the learner at that temperature."""
+    model = decoder()
+    s = sampler(engine(model))
+    (empty,) = s.start(CONTEXT)
+    sample = empty.insert((5, 6, 7), TEMPLATE)
+    logp = torch.log_softmax(logits(model, (2, 9), sample.tokens) / 0.5, -1)
+    expected = [logp[i, t].item() for i, t in enumerate(sample.tokens)]
+    assert run(s.score((2, 9), sample, temperature=0.5)) == pytest.approx(expected, rel=1e-12)
+    assert run(s.score((2, 9), sample)) != pytest.approx(expected, rel=1e-3)
 
 
 # Verdicts

@@ -40,6 +40,13 @@ def test_only_models_that_a_part_needs_are_built() -> None:
         assert list(build(replace(EVERY, method=it), Use()).learner.models) == names
 
 
+def test_samplers_have_the_recipes_template_and_the_models_positions() -> None:
+    runtime = build(EVERY, Use())
+    prompt = runtime.task[0]
+    assert runtime.buffer.template is not None and runtime.buffer.template(prompt.text) == prompt.context
+    assert runtime.buffer.positions == runtime.model.shape.positions
+
+
 def test_a_missing_compiler_is_an_error_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(act: object, **how: object) -> object:
         def fails(x: torch.Tensor) -> torch.Tensor:

@@ -60,7 +60,7 @@ class Scripted:
         own = (ask.context[-1], 2 + ask.stream[0])
         return Generation(tokens=own, logp=(-1.0, -2.0), versions=(self.version,) * 2, finish=self.finish)
 
-    async def score(self, context: Ids, tokens: Ids) -> tuple[float, ...]:
+    async def score(self, context: Ids, tokens: Ids, *, temperature: float = 1.0) -> tuple[float, ...]:
         raise NotImplementedError
 
     async def load(self, version: int, weights: Mapping[str, Tensor]) -> None:

@@ -1,7 +1,7 @@
 """Tests of tasks, templates, verifiers and mixtures of a recipe, and of the data that a run records."""
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,13 @@ from groupwise.config.diff import diff
 from groupwise.config.recipe import Also, Columns, Recipe
 from groupwise.config.text import read_recipe, write
 from groupwise.config.user_code import Use, load_use
-from groupwise.data import BadData, Sampling, Usage
+from groupwise.data import BadData, Draw, Rollout, Sampler, Sampling, Usage
 from groupwise.methods import grpo
 from groupwise.models import find_model, read_tokenizer
 from groupwise.tasks import Each, Mixture, Problems
 from groupwise.training import sources as sources_module
-from groupwise.training.sources import sources, task_of, templates, verdict_wait, verifier_of
+from groupwise.training.environments import frame_of
+from groupwise.training.sources import prompt_template, sources, task_of, templates, verdict_wait, verifier_of
 from groupwise.verifiers import CodeVerifier, exact, last_number
 from tests.models.test_templates import CHATML, trained
 from tests.tasks.published import gsm8k
@@ -43,7 +44,7 @@ def rows(name: str, every: list[dict[str, Any]]) -> None:
 
 
 def recipe(**fields: Any) -> Recipe:
-    return Recipe(method=grpo(), **{"task": "a.jsonl", "verifier": "exact", **fields})
+    return Recipe(**{"method": grpo(), "task": "a.jsonl", "verifier": "exact", **fields})
 
 
 B = Also(task="b.jsonl", weight=2.0, columns=Columns(prompt="q", answer="x.gold"), verifier="last_number")
@@ -109,6 +110,28 @@ def test_prompts_use_their_template() -> None:
         task = task_of(mixed, tokenizer)
         assert all(p.context == template(p.text) for p in (task[0], *task.held_out))
     assert task_of(recipe(), tokenizer)[0].context == tokenizer.encode("1+2=", bos=True)
+
+
+@dataclass(frozen=True)
+class Feedback:
+    """A user's strategy: it may append feedback to a conversation."""
+
+    async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
+        raise NotImplementedError
+
+
+def test_a_strategy_of_a_user_has_the_template_of_the_recipe() -> None:
+    tokenizer = trained(CHATML)
+    own = replace(grpo(), strategy=Feedback())
+    chat = recipe(template="chat", method=own)
+    (template,) = templates(chat, tokenizer).values()
+    assert prompt_template(chat, tokenizer)("7*5=") == template("7*5=")
+    assert frame_of(chat, tokenizer) == template.turn_frame() != ((), ())
+    assert frame_of(recipe(template="chat"), tokenizer) == ((), ())  # independent answers have one turn
+    mixed = recipe(template="chat", method=own, also=(Also(task="c.jsonl", template="no"),))
+    assert frame_of(mixed, tokenizer) == ((), ())
+    with pytest.raises(Usage, match="the problems use chat, no"):
+        prompt_template(mixed, tokenizer)("7*5=")
 
 
 # Printed

@@ -21,7 +21,7 @@ from groupwise.rollout import NativeEngine, answers
 from groupwise.training.build import DTYPES, build, prepare
 from groupwise.training.environments import environment_of, frame_of
 from groupwise.training.protocols import protocol
-from groupwise.training.sources import templates
+from groupwise.training.sources import prompt_template, templates
 
 EvaluationTask = tuple[Recipe, list[tuple[int, Sampling]]]
 """One task of an evaluation: its recipe, and for each number the answers per problem and their sampling."""
@@ -166,6 +166,7 @@ def sample(
             [problem], n, engine, ungraded, sampling, tokenizer, seed=recipe.seed, purpose=Purpose.SAMPLE,
             strategy=recipe.evaluate.strategy, deadline=recipe.machine.deadline,
             environment=environment_of(recipe, loaded), frame=frame_of(recipe, tokenizer),
+            template=prompt_template(recipe, tokenizer),
         )  # fmt: skip
 
     (rollout,) = asyncio.run(generate())

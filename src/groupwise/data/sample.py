@@ -95,11 +95,15 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """A prompt with a number of samples `n`. `id` numbers the draws of a run and is a key of the random numbers."""
+    """A prompt with a number of samples `n`. `id` numbers the draws of a run and is a key of the random numbers.
+
+    The curriculum passes data to the strategy in `memo`, such as a difficulty level.
+    """
 
     id: int
     prompt: Prompt
     n: int
+    memo: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

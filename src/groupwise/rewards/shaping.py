@@ -48,7 +48,8 @@ class AddPart:
 class Overlong:
     """Subtracts 0 up to `limit - buffer` tokens, then linearly more, up to `factor` at the limit and beyond.
 
-    Soft overlong punishment, DAPO, arXiv:2503.14476, equation 13. `limit` is the generation budget.
+    Soft overlong punishment, DAPO, arXiv:2503.14476, equation 13. `limit` is the generation budget. A sample whose long
+    prompt leaves it a budget below `buffer` loses reward from its first token on.
 
     >>> from groupwise.data import rollout_of, pack
     >>> batch = pack([rollout_of([1.0, 1.0, 1.0], lengths=[12, 14, 16], limit=16)])
@@ -64,7 +65,7 @@ class Overlong:
             raise ValueError(f"Overlong(buffer={self.buffer}): the buffer must be at least one token")
 
     def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
-        if len(b) and self.buffer > (budget := int(b.limit.min())):
+        if len(b) and self.buffer > (budget := int(b.limit.max())):
             raise Usage(
                 "the overlong buffer is larger than the generation budget",
                 evidence=f"Overlong(buffer={self.buffer}), sampling.max_tokens = {budget}",

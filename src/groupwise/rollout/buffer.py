@@ -93,7 +93,8 @@ class Buffer:
 
     `deadline` bounds a whole rollout, from its start to its last verdict; `verdict_deadline` bounds one verdict; both
     in seconds. `environment` creates an environment for each sample, if the strategy uses one. `replay` records the
-    observations. `frame` holds the tokens that the chat template writes before and after an observation.
+    observations. `frame` holds the tokens that the chat template writes before and after an observation. `template`
+    encodes prompts that a strategy writes. `positions` is the most tokens of a sequence of the model.
     """
 
     task: Task
@@ -109,6 +110,8 @@ class Buffer:
     environment: Callable[[], Environment] | None = field(kw_only=True, default=None)
     replay: Replay | None = field(kw_only=True, default=None)
     frame: tuple[Ids, Ids] = field(kw_only=True, default=((), ()))
+    template: Callable[[str], Ids] | None = field(kw_only=True, default=None)
+    positions: int | None = field(kw_only=True, default=None)
     _state: Any = field(init=False)
 
     def __post_init__(self) -> None:
@@ -156,7 +159,7 @@ class Buffer:
         sampler = DrawSampler(
             draw=draw, engine=self.engine, verifier=self.verifier, tokenizer=self.tokenizer, sampling=self.sampling,
             seed=self.seed, deadline=self.verdict_deadline, environment=self.environment, replay=self.replay,
-            frame=self.frame,
+            frame=self.frame, template=self.template, positions=self.positions,
         )  # fmt: skip
         return await _within_deadline(strategy, sampler, self.deadline)
 
@@ -196,6 +199,8 @@ async def answers(
     environment: Callable[[], Environment] | None = None,
     replay: Replay | None = None,
     frame: tuple[Ids, Ids] = ((), ()),
+    template: Callable[[str], Ids] | None = None,
+    positions: int | None = None,
 ) -> list[Rollout]:
     """Sample and verify `n` answers to each prompt, independent of a run: no state is read or written.
 
@@ -205,7 +210,7 @@ async def answers(
         DrawSampler(
             draw=Draw(i, prompt, n), engine=engine, verifier=verifier, tokenizer=tokenizer, sampling=sampling,
             seed=seed, purpose=purpose, deadline=verdict_deadline, environment=environment, replay=replay,
-            frame=frame,
+            frame=frame, template=template, positions=positions,
         )
         for i, prompt in enumerate(prompts)
     ]  # fmt: skip

@@ -57,15 +57,15 @@ class NativeEngine:
             self._cancelled = True
             raise
 
-    async def score(self, context: Ids, tokens: Ids) -> tuple[float, ...]:
-        """The log-prob of each token given all tokens before it, from the full distribution at temperature 1."""
+    async def score(self, context: Ids, tokens: Ids, *, temperature: float = 1.0) -> tuple[float, ...]:
+        """The log-prob of each token given all tokens before it, under the softmax of `logits / temperature`."""
         if not tokens:
             return ()
         self._check_loaded()
         self._check_length(context, len(tokens))
         with torch.inference_mode():
             hidden = self._forward([context + tokens[:-1]])[1][len(context) - 1 :][: len(tokens)]
-            logp = logprobs(self._model.head(hidden))
+            logp = logprobs(self._model.head(hidden), temperature)
             return tuple(logp[range(len(tokens)), list(tokens)].tolist())
 
     async def load(self, version: int, weights: Mapping[str, Tensor]) -> None:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from groupwise.data import (
     ENVIRONMENT,
     TEMPLATE,
+    WRITTEN,
     CountedText,
     Draw,
     Engine,
@@ -29,7 +30,7 @@ from groupwise.data import (
     Verdict,
     Verifier,
 )
-from groupwise.models import Purpose, Tokenizer, conversation_turn, keyed_random
+from groupwise.models import Purpose, Tokenizer, conversation_turn, encode_answer, keyed_random
 from groupwise.rollout.conversation import Conversation, ReplayMismatch
 from groupwise.rollout.together import together
 
@@ -57,25 +58,43 @@ class DrawSampler:
     environment: Callable[[], Environment] | None = None
     replay: Replay | None = None
     frame: tuple[Ids, Ids] = ((), ())
+    template: Callable[[str], Ids] | None = None
+    positions: int | None = None
+    """The most tokens of a sequence; None for no bound."""
     started: int = 0
     awaiting: Counter[str] = field(default_factory=Counter)
     """The callees that this draw waits for now, each with its number of pending calls."""
     conversations: dict[Ids, Conversation] = field(default_factory=dict)
     """Conversations with environments, by the stream of their sample."""
 
+    def prompt(self, text: str) -> Ids:
+        """The ids of a prompt that the strategy writes, in the recipe's template."""
+        return self.tokenizer.encode(text) if self.template is None else self.template(text)
+
+    def ids(self, text: str) -> Ids:
+        """The ids of a text without a template."""
+        return self.tokenizer.encode(text)
+
+    def room(self, context: Ids) -> int:
+        """The most tokens of an answer to this context; 0 if the context fills the model's positions."""
+        budget = self.sampling.max_tokens
+        return budget if self.positions is None else max(min(budget, self.positions - len(context)), 0)
+
     def start(self, context: Ids, n: int = 1, *, group: int = 0, role: str = "answer") -> list[Sample]:
-        """Empty samples. Each has its own random numbers: streams are numbered over the whole draw."""
+        """Empty samples, limited to the room after the context. Streams are numbered over the whole draw."""
         first, self.started = self.started, self.started + n
         shared = Sample(
-            context=context, content=self.draw.prompt.content, stream=(), limit=self.sampling.max_tokens, group=group,
+            context=context, content=self.draw.prompt.content, stream=(), limit=self.room(context), group=group,
             role=role,
         )  # fmt: skip
         return [replace(shared, stream=(i,)) for i in range(first, first + n)]
 
-    async def extend(self, sample: Sample, *, limit: int | None = None) -> Sample:
+    async def extend(self, sample: Sample, *, limit: int | None = None, sampling: Sampling | None = None) -> Sample:
         """Generate until the sample ends, or for `limit` tokens; in that case it stays open (`finish` is None).
 
-        A finished sample is returned unchanged, unless tokens were inserted after its end.
+        A finished sample is returned unchanged, unless tokens were inserted after its end. `sampling` replaces the
+        recipe's, except its `max_tokens`. The log-probs are then under another distribution than the learner's, so such
+        a sample must not be trained.
         """
         if sample.finish is not None and (not sample.origin or sample.origin[-1] >= 0):
             return sample
@@ -84,7 +103,7 @@ class DrawSampler:
         while left > 0:
             request = GenerationRequest(
                 context=sample.context + sample.tokens, limit=left, draw=self.draw.id, stream=sample.stream,
-                at=len(sample.tokens), sampling=self.sampling, purpose=self.purpose, content=sample.content,
+                at=len(sample.tokens), sampling=sampling or self.sampling, purpose=self.purpose, content=sample.content,
             )  # fmt: skip
             with self._awaiting("the engine"):
                 new = await self.engine.sample(request)
@@ -96,6 +115,12 @@ class DrawSampler:
             finish = Finish.length if len(sample.tokens) >= sample.limit else None
         text, ends = self.tokenizer.decode_with_ends(sample.tokens)
         return replace(sample, finish=finish, text=text, ends=ends)
+
+    def write(self, sample: Sample, text: str) -> Sample:
+        """Append a text and the end token as a training target (origin WRITTEN). The sample is finished."""
+        ids = encode_answer(self.tokenizer, text)
+        written = sample.insert(ids, WRITTEN).with_finish(Finish.stop)
+        return written.with_text(*self.tokenizer.decode_with_ends(written.tokens))
 
     async def sample(self, context: Ids, n: int = 1, *, group: int = 0, role: str = "answer") -> list[Sample]:
         """`n` complete answers to one context."""
@@ -141,10 +166,10 @@ class DrawSampler:
             sample = sample.add_counts(text.counts)
         return sample.insert(before, TEMPLATE).insert(ids, ENVIRONMENT).insert(after, TEMPLATE).with_finish(None)
 
-    async def score(self, context: Ids, sample: Sample) -> tuple[float, ...]:
-        """The log-prob of each of the sample's tokens as an answer to `context`."""
+    async def score(self, context: Ids, sample: Sample, *, temperature: float = 1.0) -> tuple[float, ...]:
+        """The log-prob of each of the sample's tokens as an answer to `context`, at this temperature."""
         with self._awaiting("the engine"):
-            return await self.engine.score(context, sample.tokens)
+            return await self.engine.score(context, sample.tokens, temperature=temperature)
 
     async def outside(self, call: Callable[..., Awaitable[T]], *args: Any) -> T:
         """Call a tool, an environment or a judge. TimeoutError beyond the deadline."""

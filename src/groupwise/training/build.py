@@ -30,7 +30,7 @@ from groupwise.rollout import Buffer, answers
 from groupwise.tasks import Demonstration, SourceStats
 from groupwise.training.environments import environment_of, frame_of
 from groupwise.training.guards import Guards
-from groupwise.training.sources import demonstrations_of, task_of, verdict_wait, verifier_of
+from groupwise.training.sources import demonstrations_of, prompt_template, task_of, verdict_wait, verifier_of
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 
@@ -126,6 +126,8 @@ class Runtime:
             environment=self.buffer.environment,
             replay=self.buffer.replay,
             frame=self.buffer.frame,
+            template=self.buffer.template,
+            positions=self.buffer.positions,
         )
 
 
@@ -204,6 +206,8 @@ def build(recipe: Recipe, use: Use, built: tuple[Task, Verifier] | None = None) 
         verdict_deadline=verdict_wait(recipe, verifier),
         environment=environment_of(recipe, use),
         frame=frame_of(recipe, tokenizer),
+        template=prompt_template(recipe, tokenizer),
+        positions=model.shape.positions,
     )
     gap = gap_bound(recipe.engine.max_gap, recipe.machine.dtype)
     guards = Guards(max_unverifiable=recipe.max_unverifiable, max_gap=gap)

@@ -7,7 +7,7 @@ from typing import Any
 
 from groupwise.config.recipe import Columns, Recipe
 from groupwise.config.user_code import Use
-from groupwise.data import Task, Usage, Verifier
+from groupwise.data import Ids, Task, Usage, Verifier
 from groupwise.models import Template, Tokenizer, conversation_turn, encode_answer, find_template
 from groupwise.sandbox import Limits, Sandbox
 from groupwise.tasks import (
@@ -62,6 +62,19 @@ def templates(recipe: Recipe, tokenizer: Tokenizer) -> dict[str, Template]:
     """The templates of the recipe's tasks, by name."""
     names = dict.fromkeys(s.template for s in (*sources(recipe), *held_out_sources(recipe)))
     return {name: find_template(name, tokenizer) for name in names}
+
+
+def prompt_template(recipe: Recipe, tokenizer: Tokenizer) -> Callable[[str], Ids]:
+    """The template of prompts that a strategy writes. It raises Usage on use if the problems have several."""
+    found = templates(recipe, tokenizer)
+    if len(found) == 1:
+        return next(iter(found.values()))
+
+    def ambiguous(text: str) -> Ids:
+        problem = f"a strategy that writes prompts needs one template, and the problems use {', '.join(found)}"
+        raise Usage(problem, fix="use one template for all problems: --template chat")
+
+    return ambiguous
 
 
 def task_of(recipe: Recipe, tokenizer: Tokenizer) -> Task:

@@ -384,7 +384,7 @@ method.objective.aggregate = { kind = 'token_mean', x = 1 }
 method.objective.penalties = ['KL']
     recipe.method.objective.penalties.0: KL needs coefficient
 method.objective.penalties = [{ kind = 'KL', coefficient = 1 }]
-    recipe.method: a part needs Logp('reference') and there is no such model
+    recipe.method: a part needs the side model 'reference' and there is no such model
 method = { group_size = 1, advantage = ['centred'] }
     recipe.method: group_size is 1 and the advantage compares samples of a group
 method = { base = 'gspo', objective = { aggregate = 'token_mean' } }

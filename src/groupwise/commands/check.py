@@ -18,6 +18,8 @@ from groupwise.data import (
     Usage,
     VerdictPart,
     Verifier,
+    in_graph,
+    needs,
     pack,
     rollout_of,
 )
@@ -110,7 +112,8 @@ def dry_run(recipe: Recipe) -> list[GroupwiseError]:
         if step.advantage is None or step.advantage.shape != step.place.shape:
             return [_part_error("credit", "it does not return one number per token")]
         logp = -torch.linspace(0.1, 1.1, step.tokens, dtype=torch.float64)
-        step = method.objective.prepare(step).having(logp_old=logp, logp=logp.clone().requires_grad_())
+        leaves = {m: (-logp).requires_grad_() for m in needs(method.objective) if in_graph(m)}
+        step = method.objective.prepare(step).having(logp_old=logp, logp=logp.clone().requires_grad_(), measures=leaves)
         loss = method.objective(step)
         loss.backward()
     except GroupwiseError as error:
@@ -120,8 +123,8 @@ def dry_run(recipe: Recipe) -> list[GroupwiseError]:
         return [_part_error("a part", f"KeyError: {error}", fix)]
     except Exception as error:  # a user's part may raise anything
         return [_part_error("a part", f"{type(error).__name__}: {error}")]
-    gradient = step.logp.grad
-    if not loss.isfinite() or gradient is None or not gradient.isfinite().all():
+    gradients = [x.grad for x in (step.logp, *leaves.values()) if x.grad is not None]
+    if not loss.isfinite() or not gradients or not all(bool(x.isfinite().all()) for x in gradients):
         return [_part_error("the objective", f"a loss of {loss.item()} with equal policy and old policy")]
     return []
 

@@ -19,10 +19,14 @@ from groupwise.data.gap import GAP as GAP
 from groupwise.data.gap import GAPS as GAPS
 from groupwise.data.gap import LARGEST_GAP as LARGEST_GAP
 from groupwise.data.gap import gap_bound as gap_bound
+from groupwise.data.measures import Divergence as Divergence
 from groupwise.data.measures import Entropy as Entropy
 from groupwise.data.measures import Logp as Logp
 from groupwise.data.measures import Measure as Measure
 from groupwise.data.measures import VerdictPart as VerdictPart
+from groupwise.data.measures import in_graph as in_graph
+from groupwise.data.measures import label_of as label_of
+from groupwise.data.measures import side_models_of as side_models_of
 from groupwise.data.metrics import ACCURACY as ACCURACY
 from groupwise.data.metrics import ACCURACY_GREEDY as ACCURACY_GREEDY
 from groupwise.data.metrics import ENTROPY as ENTROPY

@@ -3,9 +3,11 @@
 A measure is a frozen value and the key of its column: `batch[Logp("reference")]`.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import ClassVar
 
-__all__ = ["Entropy", "Logp", "Measure", "VerdictPart"]
+__all__ = ["Divergence", "Entropy", "Logp", "Measure", "VerdictPart", "in_graph", "label_of", "side_models_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,4 +37,49 @@ class VerdictPart:
     name: str
 
 
-Measure = Logp | Entropy | VerdictPart
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """Divergence at each token between the whole distributions p of the policy and q of a side model, in nats.
+
+    `alpha` 0 is `KL(q || p)`, 1 is `KL(p || q)`. Between them it is the generalised Jensen-Shannon divergence
+    `alpha KL(q || m) + (1 - alpha) KL(p || m)` with `m = alpha q + (1 - alpha) p`. GKD, arXiv:2306.13649, section 3.
+
+    In surrogates and penalties, p is the current policy and the numbers are in the graph. Other parts get the numbers
+    before the update, without gradient.
+    """
+
+    in_graph: ClassVar[bool] = True
+
+    model: str
+    alpha: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.alpha <= 1:
+            raise ValueError(f"alpha is {self.alpha}: it must be from 0 to 1")
+
+
+Measure = Logp | Entropy | Divergence | VerdictPart
+
+
+def side_models_of(measures: Iterable[Measure]) -> set[str]:
+    """The names of the side models that compute these measures.
+
+    >>> side_models_of([Logp("policy"), Divergence("teacher")])
+    {'teacher'}
+    """
+    return {getattr(measure, "model", "policy") for measure in measures} - {"policy"}
+
+
+def in_graph(measure: Measure) -> bool:
+    """Whether surrogates and penalties get this measure of the current policy, with its gradient."""
+    return getattr(measure, "in_graph", False)
+
+
+def label_of(measure: Measure) -> str:
+    """A name of a measure for files and metrics.
+
+    >>> label_of(Logp("reference")), label_of(Entropy()), label_of(Divergence("teacher", alpha=1.0))
+    ('logp/reference', 'entropy', 'divergence/teacher/1.0')
+    """
+    values = [str(getattr(measure, name)) for name in measure.__dataclass_fields__]
+    return "/".join([type(measure).__name__.lower(), *filter(None, values)])

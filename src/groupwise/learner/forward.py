@@ -1,6 +1,7 @@
 """Log-probs and entropies of a batch's tokens: shared prefixes are forwarded once, all logits never exist at once."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int
@@ -17,6 +18,50 @@ LOGITS_AT_ONCE = 1 << 22
 """Largest number of logits in memory: 16 MiB in float32. Above it the head runs in chunks, recomputed in backward."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class States:
+    """Hidden states that predict the tokens of a batch. Each distinct (hidden state, target) pair is stored once."""
+
+    hidden: Float[Tensor, "pairs width"]
+    target: Int[Tensor, " pairs"]
+    pair: Int[Tensor, " n"]
+    """The pair of each trainable token."""
+
+
+def hidden_states(
+    model: Backbone, batch: Batch, through: Callable[[Backbone, Batch, Shared], Tensor] | None = None
+) -> States:
+    """Forward a batch to the hidden states of its trainable tokens. `through` replaces the model's plain forward."""
+    device = batch.place.device
+    samples = batch.samples
+    layout = Shared.of(
+        [s.context for s in samples], [s.tokens for s in samples], contents=[s.content for s in samples], device=device
+    )
+    starts = batch.length.cumsum(0) - batch.length
+    rows = batch.sequences.spread(starts) + batch.place
+    # Samples with a shared prefix repeat the same (hidden state, target) pair; compute each distinct pair once.
+    packed = len(layout.tokens)
+    pairs, pair = (layout.target[rows] * packed + layout.source[rows]).unique(return_inverse=True)
+    hidden = model(layout.tokens, layout) if through is None else through(model, batch, layout)
+    hidden = hidden.index_select(0, pairs % packed)  # its gradient is summed in a fixed order
+    return States(hidden, pairs // packed, pair)
+
+
+def token_logprobs(
+    model: Backbone, states: States, *, temperature: float, logits_at_once: int = LOGITS_AT_ONCE
+) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
+    """Log-probs (in the graph) and entropies in nats (detached) of the tokens.
+
+    The distribution is the full softmax of `logits / temperature`, which the engine samples from in training.
+    """
+    bound = {"temperature": temperature, "logits_at_once": logits_at_once}
+    if isinstance(model, LinearHead) and len(states.target):
+        logp, entropy = linear_logprobs(states.hidden, model.unembedding, states.target, **bound)
+    else:
+        logp, entropy = chunked_logprobs(model.head, states.hidden, states.target, **bound)
+    return logp.index_select(0, states.pair), entropy.index_select(0, states.pair)
+
+
 def forward(
     model: Backbone,
     batch: Batch,
@@ -27,28 +72,10 @@ def forward(
 ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
     """Log-probs (in the graph) and entropies in nats (detached) of every trainable token of the batch.
 
-    The distribution is the full softmax of `logits / temperature`, which the engine samples from in training. `through`
-    replaces the model's plain forward to hidden states.
+    See `hidden_states` and `token_logprobs`.
     """
-    device = batch.place.device
-    samples = batch.samples
-    layout = Shared.of(
-        [s.context for s in samples], [s.tokens for s in samples], contents=[s.content for s in samples], device=device
-    )
-    starts = batch.length.cumsum(0) - batch.length
-    rows = batch.sequences.spread(starts) + batch.place
-    # Samples with a shared prefix repeat the same (hidden state, target) pair; compute each distinct pair once.
-    packed = len(layout.tokens)
-    pairs, back = (layout.target[rows] * packed + layout.source[rows]).unique(return_inverse=True)
-    source, target = pairs % packed, pairs // packed
-    hidden = model(layout.tokens, layout) if through is None else through(model, batch, layout)
-    hidden = hidden.index_select(0, source)  # its gradient is summed in a fixed order
-    bound = {"temperature": temperature, "logits_at_once": logits_at_once}
-    if isinstance(model, LinearHead) and len(rows):
-        logp, entropy = linear_logprobs(hidden, model.unembedding, target, **bound)
-    else:
-        logp, entropy = chunked_logprobs(model.head, hidden, target, **bound)
-    return logp.index_select(0, back), entropy.index_select(0, back)
+    states = hidden_states(model, batch, through)
+    return token_logprobs(model, states, temperature=temperature, logits_at_once=logits_at_once)
 
 
 def chunked_logprobs(

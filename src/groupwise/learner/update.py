@@ -12,8 +12,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Backbone, Batch, Entropy, Logp, Measure, Memory
-from groupwise.learner.forward import forward
+from groupwise.data import Backbone, Batch, Entropy, Logp, Measure, Memory, in_graph, needs
+from groupwise.learner.forward import States, hidden_states, token_logprobs
+from groupwise.learner.measures import Computed, MicrobatchMeasures
 from groupwise.learner.optimizer import AdamW, Optimizer
 from groupwise.learner.plan import StepPlan
 from groupwise.learner.routing import RoutedForward, Routing, StepRouting, mixture
@@ -118,26 +119,32 @@ class Learner:
         mixture's choice of experts, unless the engine's choice is replayed.
         """
         batch = batch.to(self.device).having(memory=dict(self.memories))
-        policy = bool(measures & {OLD, Entropy()})
-        models = sorted(m.model for m in measures if isinstance(m, Logp) and m.model != "policy")
+        wanted = sorted((m for m in measures if isinstance(m, Computed)), key=repr)
+        policy = bool(measures & {OLD, Entropy()}) or any(map(in_graph, wanted))
+        if policy:
+            wanted = [OLD, Entropy(), *(m for m in wanted if m not in (OLD, Entropy()))]
         order = [i for step in plan for i in step.samples]
-        columns: dict[Measure, list[Tensor]] = {measure: [] for measure in (OLD, Entropy(), *map(Logp, models))}
+        columns: dict[Measure, list[Tensor]] = {measure: [] for measure in wanted}
         experts, routes = mixture(self.model), list(batch.routes)
         for microbatch in (microbatch for step in plan for microbatch in step.microbatches):
             part = batch.take(microbatch)
+            states = None
             if policy:
                 routed = RoutedForward(experts, replay=routing.replay == "engine") if experts else None
-                logp, entropy = forward(self.model, part, temperature=self.temperature, through=routed)
-                columns[OLD].append(logp)
-                columns[Entropy()].append(entropy)
+                states = hidden_states(self.model, part, routed)
                 if routed is not None and routing.replay != "engine":
                     for i, lines in zip(microbatch, routed.encoded_routes()):
                         routes[i] = lines
-            for name in models:
-                columns[Logp(name)].append(forward(self.models[name], part, temperature=self.temperature)[0])
+            compute = self._measures(part, states)
+            for measure, column in columns.items():
+                column.append(compute(measure))
         back = _places(batch, order)
         values = {measure: torch.cat(parts)[back] for measure, parts in columns.items() if parts}
         return batch.having(logp_old=values.pop(OLD, batch.logp_old), measures=values, routes=tuple(routes))
+
+    def _measures(self, part: Batch, policy: States | None) -> MicrobatchMeasures:
+        models = {"policy": self.model, **self.models}
+        return MicrobatchMeasures(models, part, temperature=self.temperature, policy=policy)
 
     def step(self, batch: Batch, step: StepPlan, objective: Loss, routing: Routing = PLAIN) -> StepResult:
         """Take one optimizer step on these samples. With a gradient that is not finite, the weights do not change."""
@@ -176,28 +183,34 @@ class Learner:
         parts = _microbatches(whole, step)
         step_routing = StepRouting(self.model, routing, parts)
         losses: list[Tensor] = []
-        logps, entropies = [], []
+        live = sorted(filter(in_graph, needs(objective)), key=repr)
+        columns: dict[Measure, list[Tensor]] = {measure: [] for measure in (OLD, Entropy(), *live)}
         for part in parts:
             routed = step_routing.forward_pass()
-            logp, entropy = forward(self.model, part, temperature=self.temperature, through=routed)
+            states = hidden_states(self.model, part, routed)
+            logp, entropy = token_logprobs(self.model, states, temperature=self.temperature)
             old = part.logp_old if part.logp_old is not None else logp.detach()
-            leaf = logp.detach().requires_grad_()
-            scalar = objective(part.having(logp=leaf, logp_old=old))
+            compute = self._measures(part, states)
+            outputs = [logp, *map(compute, live)]
+            leaves = [x.detach().requires_grad_() for x in outputs]
+            scalar = objective(part.having(logp=leaves[0], logp_old=old, measures=dict(zip(live, leaves[1:]))))
             scalar.backward()
-            assert leaf.grad is not None, "a loss depends on its log-probs"
+            assert any(leaf.grad is not None for leaf in leaves), "a loss depends on log-probs or measures in the graph"
+            grads = [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves]
             balance = step_routing.add(routed)
             # Every microbatch runs its backward pass, also with a zero gradient: under FSDP a backward pass gathers and
             # reduces weights, so ranks that decide by their own gradients would wait for each other for ever.
-            roots, grads = ([logp], [leaf.grad]) if balance is None else ([logp, balance], [leaf.grad, None])
-            torch.autograd.backward(roots, grads)
+            roots, slopes = (outputs, grads) if balance is None else ([*outputs, balance], [*grads, None])
+            torch.autograd.backward(roots, slopes)
             self.optimizer.gather()
             losses += [scalar.detach()] if balance is None else [balance.detach(), scalar.detach()]
-            logps.append(logp.detach())
-            entropies.append(entropy)
+            for measure, x in zip(columns, (logp, entropy, *outputs[1:])):
+                columns[measure].append(x.detach())
         loss = sum(map(float, losses), start=0.0)  # once per step: on a GPU, each float() synchronises
-        logp = torch.cat(logps)
+        values = {measure: torch.cat(parts) for measure, parts in columns.items()}
+        logp = values.pop(OLD)
         old = whole.logp_old if whole.logp_old is not None else logp
-        return loss, whole.having(logp=logp, logp_old=old, measures={Entropy(): torch.cat(entropies)}), step_routing
+        return loss, whole.having(logp=logp, logp_old=old, measures=values), step_routing
 
     def _trained_tensors(self, model: torch.nn.Module) -> dict[str, Tensor]:
         """The tensors of the policy, or of a side model, except those that are frozen in the policy."""

@@ -9,14 +9,15 @@ from groupwise.data import (
     Credit,
     Curriculum,
     Filter,
-    Logp,
     Mask,
     Measure,
     Memory,
     Shaping,
     Strategy,
     VerdictPart,
+    in_graph,
     needs,
+    side_models_of,
 )
 from groupwise.learner import Routing, SideModel
 from groupwise.methods.schedules import Schedule
@@ -68,12 +69,10 @@ class Method:
             raise ValueError("shaping is empty: its first part makes the reward, for instance Correctness()")
         if "policy" in dict(self.models):
             raise ValueError("models has an entry called policy, the name of the model under training\nrename it")
-        missing = sorted(
-            {m.model for m in self.needs if isinstance(m, Logp)} - {"policy"} - {n for n, _ in self.models}
-        )
+        missing = sorted(side_models_of(self.needs) - {n for n, _ in self.models})
         if missing:
             raise ValueError(
-                f"a part needs Logp({missing[0]!r}) and there is no such model\n"
+                f"a part needs the side model {missing[0]!r} and there is no such model\n"
                 f'set method.models = {{ {missing[0]} = "InitialPolicy" }}, or the part\'s coefficient to 0'
             )
         early = [m for m in needs(self.filter) if not isinstance(m, VerdictPart)]
@@ -95,10 +94,17 @@ class Method:
         """The side models that a part reads; all of them if a schedule may change a coefficient."""
         if self.schedules:
             return self.models
-        names = {m.model for m in self.needs if isinstance(m, Logp)}
+        names = side_models_of(self.needs)
         return tuple((name, model) for name, model in self.models if name in names)
 
     @property
     def needs(self) -> frozenset[Measure]:
         """The measures that the parts of the method read."""
         return needs((self.filter, *self.shaping, *self.advantage, self.credit, *self.mask, self.objective))
+
+    @property
+    def needs_before_steps(self) -> frozenset[Measure]:
+        """The measures to compute before the first step: all but those that only a microbatch's loss reads."""
+        loss = needs((self.objective.surrogate, self.objective.penalties))
+        others = (*self.shaping, *self.advantage, self.credit, *self.mask, self.objective.weights)
+        return self.needs - {m for m in loss - needs((*others, self.objective.aggregate)) if in_graph(m)}

@@ -97,8 +97,8 @@ def needed_measures(method: Method, plans: Sequence[Sequence[StepPlan]]) -> froz
     """The measures to compute before the first step. A single step has the old log-probs from its own forward pass."""
     several = sum(map(len, plans)) > 1
     if method.proximal == "sampled":
-        return method.needs - {OLD_LOGP}
-    return method.needs | {OLD_LOGP} if several or method.memory else method.needs
+        return method.needs_before_steps - {OLD_LOGP}
+    return method.needs_before_steps | {OLD_LOGP} if several or method.memory else method.needs_before_steps
 
 
 def compute_advantages(batch: Batch, method: Method) -> Batch:

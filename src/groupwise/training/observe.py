@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from groupwise.data import GRAD_NORM, LARGEST_GAP, LOSS, ZERO_LOSS, Batch, Logp, Outcome, Rollout, Sample, key_of
+from groupwise.data import GRAD_NORM, LARGEST_GAP, LOSS, ZERO_LOSS, Batch, Outcome, Rollout, Sample, key_of, label_of
 from groupwise.learner import StepResult
 from groupwise.objective import Objective, describe_gap, describe_samples, describe_step
 
@@ -102,7 +102,7 @@ def batch_dump(batch: Batch) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
     ]
     names = ("logp", "logp_old", "logp_engine", "advantage", "share", "weight", "place", "reward", "outcome")
     columns = {name: getattr(batch, name) for name in names}
-    columns |= {f"logp/{m.model}" if isinstance(m, Logp) else "entropy": x for m, x in batch.measures.items()}
+    columns |= {label_of(measure): x for measure, x in batch.measures.items()}
     tensors = {name: x.contiguous().cpu() for name, x in columns.items() if x is not None}
     routes = [(r, len(s.context) + len(s.tokens) - 1 if s.tokens else 0) for r, s in zip(batch.routes, batch.samples)]
     return lines, {**tensors, "lengths": batch.sequences.lengths.cpu(), **_routes(routes)}

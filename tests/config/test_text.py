@@ -89,7 +89,7 @@ def built(draw: st.DrawFn, cls: type) -> Any:
     if cls is Objective and given.get("aggregate") is not sequence_mean:
         given["aggregate"] = draw(st.sampled_from([sequence_mean, objective.group_mean]))
     if cls is Method:
-        given |= {"models": REFERENCE, "schedules": (), "shaping": given.get("shaping") or (rewards.Correctness(),)}
+        given |= {"models": REFERENCE, "schedules": (), "shaping": given.get("shaping") or (rewards.Score(),)}
         given["models"] += tuple(
             (name, InitialPolicy()) for name in sorted({m.model for m in models_needed(given)} - {"reference"})
         )
@@ -304,7 +304,7 @@ def test_the_difference_between_grpo_and_dapo():
     assert lines == [
         "group_size: 64 -> 16",
         "filter: everything -> mixed_outcomes (refill 10)",
-        "shaping: Correctness(right=1, wrong=0) -> Correctness(right=1, wrong=-1), Overlong(buffer=4096, factor=1)",
+        "shaping: Score(scale=1, offset=0) -> Correctness(right=1, wrong=-1), Overlong(buffer=4096, factor=1)",
         "objective.surrogate.high: 0.2 -> 0.28",
         "objective.penalties: KL(coefficient=0.04, form=k3, model=reference) -> none",
         "objective.aggregate: group_mean -> token_mean",

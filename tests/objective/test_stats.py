@@ -97,13 +97,18 @@ def samples_oracle(b: Batch) -> dict[str, float]:
     }
     for outcome in Outcome:
         lengths = [x[1] for x in s if x[0] == outcome]
-        actual[f"outcome/{outcome.name}"] = len(lengths) / count
+        if lengths or outcome is not Outcome.scored:
+            actual[f"outcome/{outcome.name}"] = len(lengths) / count
         if lengths:
             actual[f"completions/mean_length_{outcome.name}"] = sum(lengths) / len(lengths)
     groups = [[x for x in s if x[4] == g] for g in range(b.groups.count)]
     judged = [[x[0] for x in g if x[0] != Outcome.unverifiable] for g in groups]
-    actual["groups/all_right"] = sum(bool(g) and all(o == Outcome.correct for o in g) for g in judged) / len(groups)
-    actual["groups/all_wrong"] = sum(bool(g) and all(o != Outcome.correct for o in g) for g in judged) / len(groups)
+    if not any(x[0] == Outcome.scored for x in s):
+        actual["groups/all_right"] = sum(bool(g) and all(o == Outcome.correct for o in g) for g in judged) / len(groups)
+        actual["groups/all_wrong"] = sum(bool(g) and all(o != Outcome.correct for o in g) for g in judged) / len(groups)
+    scores = [x.verdict.score for x in b.samples if x.verdict is not None and x.verdict.score is not None]
+    if scores:
+        actual |= {"score/min": min(scores), "score/mean": math.fsum(scores) / len(scores), "score/max": max(scores)}
     rewards = [[x[3] for x in g] for g in groups]
     actual["reward_std"] = sum(statistics.stdev(g) if len(g) > 1 else 0.0 for g in rewards) / len(groups)
     actual["frac_reward_zero_std"] = sum(len(set(g)) == 1 for g in rewards) / len(groups)
@@ -115,7 +120,7 @@ def samples_oracle(b: Batch) -> dict[str, float]:
 @given(data=st.data())
 def test_describe_samples_equals_loops_in_any_order(data: st.DataObject) -> None:
     b = data.draw(steps())
-    outcomes = data.draw(st.lists(st.integers(0, 3), min_size=len(b), max_size=len(b)))
+    outcomes = data.draw(st.lists(st.integers(0, 4), min_size=len(b), max_size=len(b)))
     b = b.having(outcome=torch.tensor(outcomes, dtype=torch.long), reward=b.reward.round())
     expected = samples_oracle(b)
     actual = describe_samples(b)

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from groupwise.data import Batch, Outcome, pack, rollout_of
-from groupwise.rewards import Overlong, everything, mixed_outcomes
+from groupwise.data import Batch, Outcome, Usage, pack, rollout_of
+from groupwise.rewards import Overlong, everything, mixed_outcomes, mixed_scores
 
 NAN = float("nan")
 
@@ -60,3 +60,13 @@ def test_shaped_rewards_do_not_make_a_group_mixed() -> None:
 
 def test_everything_selects_all_samples() -> None:
     assert everything(pack([rollout_of([0, 0, NAN])])).tolist() == [True] * 3
+
+
+def test_scored_answers_need_a_threshold_or_mixed_scores() -> None:
+    b = pack([rollout_of([0.5, 0.25, NAN])])
+    b = b.having(outcome=torch.tensor([Outcome.scored, Outcome.scored, Outcome.unverifiable]))
+    with pytest.raises(Usage) as error:
+        mixed_outcomes(b)
+    assert "--threshold" in error.value.fix and "mixed_scores" in error.value.fix
+    assert mixed_scores(b).all() and not mixed_scores(b.having(score=torch.ones_like(b.score))).any()
+    assert not mixed_scores(b.take([0, 2])).any()

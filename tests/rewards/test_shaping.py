@@ -1,8 +1,10 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
-from groupwise.data import Batch, Finish, Logp, Usage, VerdictPart, needs, pack, rollout_of
-from groupwise.rewards import AddPart, Correctness, KLInReward, Overlong, TruncatedIs
+from groupwise.data import Batch, Finish, Logp, Outcome, Usage, Verdict, VerdictPart, needs, pack, rollout_of
+from groupwise.rewards import AddPart, Correctness, KLInReward, Overlong, Score, TruncatedIs
 from tests.laws.batches import step_of
 
 
@@ -10,11 +12,32 @@ def batch_of(scores: list[float], lengths: list[int] | None = None, limit: int =
     return pack([rollout_of(scores, lengths=lengths, limit=limit)])
 
 
-def test_correctness_creates_the_reward_from_the_score() -> None:
-    b = batch_of([1.0, 0.0, 0.25])
+def test_correctness_creates_the_reward_from_the_outcome() -> None:
+    b = batch_of([1.0, 0.0, 0.25, 1.0]).having(score=torch.tensor([7.0, 7.0, 7.0, 0.0]).double())
     previous = torch.full_like(b.score, 99.0)
-    assert Correctness()(previous, b).tolist() == [1, 0, 0.25]
-    assert Correctness(right=1, wrong=-1)(previous, b).tolist() == [1, -1, -0.5]
+    assert Correctness()(previous, b).tolist() == [1, 0, 0, 1]
+    assert Correctness(right=0.1, wrong=-0.3)(previous, b).tolist() == [0.1, -0.3, -0.3, 0.1]
+
+
+def test_correctness_refuses_scored_answers_with_the_fix() -> None:
+    b = batch_of([1.0, 0.5]).having(outcome=torch.tensor([Outcome.correct, Outcome.scored]))
+    with pytest.raises(Usage) as error:
+        Correctness()(b.score, b)
+    assert "--threshold" in error.value.fix and "Score" in error.value.fix
+
+
+def test_score_creates_the_reward_from_scores_and_from_outcomes_without_one() -> None:
+    verdicts = [
+        Verdict(Outcome.scored, -2.5),
+        Verdict(Outcome.correct),
+        Verdict(Outcome.wrong),
+        Verdict(Outcome.correct, 0.5),
+    ]
+    rollout = rollout_of([1.0] * 4)
+    b = pack([replace(rollout, samples=tuple(s.with_verdict(v) for s, v in zip(rollout.samples, verdicts)))])
+    previous = torch.full_like(b.score, 99.0)
+    assert Score()(previous, b).tolist() == [-2.5, 1.0, 0.0, 0.5]
+    assert Score(scale=2.0, offset=1.0)(previous, b).tolist() == [-4.0, 3.0, 1.0, 2.0]
 
 
 @pytest.mark.t(31)

@@ -206,14 +206,16 @@ def test_score_has_a_temperature() -> None:
 # Verdicts
 
 
-def judged(grade: Callable[[int], Any], n: int = 4, deadline: float = 5.0) -> list[Sample]:
+def judged(
+    grade: Callable[[int], Any], n: int = 4, deadline: float = 5.0, threshold: float | None = None
+) -> list[Sample]:
     """`n` samples in the order of their streams, judged by `grade` of the stream; `grade` may return a coroutine."""
 
     async def verifier(prompt: Prompt, sample: Sample) -> Any:
         verdict = grade(sample.stream[0])
         return await verdict if asyncio.iscoroutine(verdict) else verdict
 
-    s = sampler(verifier=verifier, deadline=deadline)
+    s = sampler(verifier=verifier, deadline=deadline, threshold=threshold)
     return run(s.verify(s.start(CONTEXT, n)))
 
 
@@ -232,12 +234,26 @@ def test_verdicts_keep_the_order_of_samples_under_delays_and_failures() -> None:
         )
 
 
+def test_a_scored_answer_is_correct_from_the_threshold_on() -> None:
+    scores = [-3.0, 0.5, 7.5]
+
+    def outcomes(threshold: float | None) -> list[str]:
+        verdicts = [s.verdict for s in judged(lambda i: Verdict(Outcome.scored, scores[i]), 3, threshold=threshold)]
+        assert [v.score for v in verdicts if v] == scores
+        return [v.outcome.name for v in verdicts if v]
+
+    assert outcomes(None) == ["scored"] * 3
+    assert outcomes(0.5) == ["wrong", "correct", "correct"]
+    (wrong,) = judged(lambda i: Verdict(Outcome.wrong, 0.9), 1, threshold=0.5)
+    assert wrong.verdict == Verdict(Outcome.wrong, 0.9)
+
+
 @pytest.mark.parametrize(
     ("invalid", "cause"),
     [
-        (Verdict(Outcome.wrong, float("nan")), "score is nan"),
-        (Verdict(Outcome.correct, 1.5), r"score is 1.5, outside [0, 1]"),
-        (Verdict(Outcome.wrong, -0.1), "outside [0, 1]"),
+        (Verdict(Outcome.wrong, float("nan")), "the score nan: expected a finite number"),
+        (Verdict(Outcome.correct, float("inf")), "the score inf: expected a finite number"),
+        (Verdict(Outcome.scored), "the outcome scored without a score"),
         (Verdict(Outcome.wrong, 0.5, {"style": float("inf")}), "not finite"),
         (1.0, "returned 1.0, which is not a Verdict"),
         (None, "not a Verdict"),

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from groupwise.data import BadData, Usage, visible
-from groupwise.evaluation.evaluate import columns
+from groupwise.evaluation.evaluate import NO_OUTCOMES, columns
 from groupwise.evaluation.interval import averaged, paired
 from groupwise.evaluation.result import FOLDER, KS, MAY_DIFFER, model_label, read, tallies, task_label
 
@@ -122,6 +122,8 @@ def shortened(value: Any) -> str:
 
 def rows(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
     """One number of two evaluations: avg@n, pass@k and maj@k of both, and the differences with intervals."""
+    if "score" in {*a["figures"], *b["figures"]}:
+        raise Usage("answers with scores alone cannot be compared", fix=NO_OUTCOMES)
     before, after = tallies(a), tallies(b)
     ks = [k for k in KS if k <= min(a["protocol"]["n"], b["protocol"]["n"])]
     left, right = columns(before, ks), columns(after, ks)

@@ -130,6 +130,8 @@ class Recipe:
     `model` is a directory or a packaged name. `task` is a named task or a source of rows (docs/tasks.md); `also` lists
     additional tasks; `held_out` is a task to evaluate on instead of the held-out split of these. `template` is the text
     around a problem; `verifier` is a public name or `my_file:grade`; if empty, both are the task's default.
+    An answer with a score of at least `threshold` is correct; without a threshold, answers that a verifier only scores
+    are neither correct nor wrong.
     `environment` answers in the strategy `Turns`, such as `my_file:MyEnvironment`. `prompts` is the number of prompts
     of an iteration. With `lora`, an adapter is trained and the model's weights are frozen. `warm_start` runs before the
     first iteration.
@@ -144,6 +146,7 @@ class Recipe:
     held_out: str = ""
     template: str = ""
     verifier: str = ""
+    threshold: float | None = None
     environment: str = ""
     method: Method
     prompts: int = 16

@@ -37,6 +37,8 @@ from groupwise.data.metrics import MEAN_LENGTH as MEAN_LENGTH
 from groupwise.data.metrics import METRICS as METRICS
 from groupwise.data.metrics import QUESTIONS as QUESTIONS
 from groupwise.data.metrics import REWARD as REWARD
+from groupwise.data.metrics import SCORE as SCORE
+from groupwise.data.metrics import SCORE_GREEDY as SCORE_GREEDY
 from groupwise.data.metrics import SECONDS as SECONDS
 from groupwise.data.metrics import SPEED as SPEED
 from groupwise.data.metrics import TOKENS_PER_SECOND as TOKENS_PER_SECOND

@@ -17,6 +17,8 @@ __all__ = [
     "METRICS",
     "QUESTIONS",
     "REWARD",
+    "SCORE",
+    "SCORE_GREEDY",
     "SECONDS",
     "SPEED",
     "TOKENS_PER_SECOND",
@@ -41,11 +43,17 @@ QUESTIONS = (LEARNING, SIGNAL, STEP, COLLAPSE, LENGTH, CONVERSATIONS, ENGINES, S
 """The questions that metrics answer, in the order of the report and of docs/notation.md."""
 
 ACCURACY, ACCURACY_GREEDY = "eval/accuracy", "eval/accuracy_greedy"
+SCORE, SCORE_GREEDY = "eval/score", "eval/score_greedy"
 REWARD, LOSS, GRAD_NORM, ENTROPY = "reward", "loss", "grad_norm", "entropy"
 MEAN_LENGTH, TRAINED_TOKENS, UNVERIFIABLE = "completions/mean_length", "num_tokens", "outcome/unverifiable"
 SECONDS, TOKENS_PER_SECOND, ZERO_LOSS = "seconds", "tokens_per_second", "loss_zero_by_construction"
-INTERVALS = {ACCURACY_GREEDY: ("eval/low_greedy", "eval/high_greedy"), ACCURACY: ("eval/low", "eval/high")}
-"""The metrics of the lower and the upper end of an accuracy's 95 % interval over problems."""
+INTERVALS = {
+    ACCURACY_GREEDY: ("eval/low_greedy", "eval/high_greedy"),
+    ACCURACY: ("eval/low", "eval/high"),
+    SCORE_GREEDY: ("eval/score_low_greedy", "eval/score_high_greedy"),
+    SCORE: ("eval/score_low", "eval/score_high"),
+}
+"""The metrics of the lower and the upper end of a figure's 95 % interval over problems."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +100,11 @@ _BY_QUESTION: dict[str, tuple[Metric, ...]] = {
         Metric(
             ACCURACY, "share of correct answers to held-out problems, with the sampling of training", better="higher"
         ),
+        Metric(SCORE_GREEDY, "mean score of greedy answers to held-out problems, if the verifier gives scores"),
+        Metric(SCORE, "mean score of answers to held-out problems, with the sampling of training"),
         *(
-            Metric(name, f"{end} end of the 95 % interval of `{accuracy}` over problems")
-            for accuracy, names in INTERVALS.items()
+            Metric(name, f"{end} end of the 95 % interval of `{figure}` over problems")
+            for figure, names in INTERVALS.items()
             for end, name in zip(("lower", "upper"), names)
         ),
         Metric(REWARD, "mean reward of the trained samples", better="higher"),
@@ -105,6 +115,10 @@ _BY_QUESTION: dict[str, tuple[Metric, ...]] = {
             UNVERIFIABLE, "share of unverifiable samples among all samples with a verdict", better="lower", bound=0.01
         ),
         Metric("eval/unverifiable", "share of unverifiable answers to held-out problems", better="lower"),
+        Metric("outcome/scored", "share of samples with a score alone, neither correct nor wrong"),
+        Metric("score/min", "smallest score of the batch's verdicts"),
+        Metric("score/mean", "mean score of the batch's verdicts"),
+        Metric("score/max", "largest score of the batch's verdicts"),
         Metric("parts/<name>", "mean of a verdict part over the batch"),
         Metric("eval/parts/<name>", "mean of a verdict part over correct held-out answers", former=("eval/<name>",)),
     ),
@@ -163,6 +177,7 @@ _BY_QUESTION: dict[str, tuple[Metric, ...]] = {
         Metric("completions/mean_length_correct", "mean length of correct samples in tokens"),
         Metric("completions/mean_length_wrong", "mean length of wrong samples in tokens"),
         Metric("completions/mean_length_malformed", "mean length of malformed samples in tokens"),
+        Metric("completions/mean_length_scored", "mean length of scored samples in tokens"),
         Metric("completions/mean_length_unverifiable", "mean length of unverifiable samples in tokens"),
         Metric("completions/clipped_ratio", "share of samples that end at the length limit", better="lower", bound=0.3),
         Metric("eval/mean_length", "mean length of held-out answers in tokens"),

@@ -37,12 +37,16 @@ ENVIRONMENT, TEMPLATE, WRITTEN = -1, -2, -3
 
 
 class Outcome(IntEnum):
-    """The label of a verdict. `malformed` means that no answer was found to grade; it counts as wrong."""
+    """The label of a verdict. `malformed` means that no answer was found to grade; it counts as wrong.
+
+    `scored` answers have a score and are neither correct nor wrong, unless a recipe sets a `threshold`.
+    """
 
     wrong = 0
     correct = 1
     malformed = 2
     unverifiable = 3
+    scored = 4
 
 
 class Finish(IntEnum):
@@ -57,8 +61,8 @@ class Finish(IntEnum):
 class Verdict:
     """A verifier's judgement of one sample.
 
-    `score` in [0, 1] is for graded answers. `cause` is the reason why a sample is unverifiable. `answer` is the text
-    that the verifier read as the answer. Equal texts count as equal votes.
+    `score` is any finite number; an outcome is never derived from it. `cause` is the reason why a sample is
+    unverifiable. `answer` is the text that the verifier read as the answer. Equal texts count as equal votes.
 
     >>> Verdict(Outcome.correct).value
     1.0

@@ -1,6 +1,7 @@
-"""Conversion of a grade function's return value to a `Verdict`."""
+"""Verdicts from a grade function's return value, and outcomes from scores by a threshold."""
 
-from math import isfinite
+from dataclasses import replace
+from math import inf, isfinite
 
 from groupwise.data.sample import Outcome, Verdict
 
@@ -8,21 +9,51 @@ from groupwise.data.sample import Outcome, Verdict
 def as_verdict(grade: object) -> Verdict:
     """The verdict for a grade function's return value; an invalid value gives an unverifiable verdict.
 
-    >>> as_verdict(True).outcome.name, as_verdict(0.5).value, as_verdict(float("nan")).cause
-    ('correct', 0.5, 'it returned the score nan: expected one in [0, 1]')
+    A bool sets the outcome. A number is a score, with the outcome `scored`.
+
+    >>> as_verdict(True).outcome.name, as_verdict(2.5).outcome.name, as_verdict(float("nan")).cause
+    ('correct', 'scored', 'it returned the score nan: expected a finite number')
     """
     if isinstance(grade, bool):
         return Verdict(Outcome(int(grade)))
     if isinstance(grade, int | float):
-        if not 0 <= grade <= 1:
-            return unverifiable(f"it returned the score {str(grade)[:40]}: expected one in [0, 1]")
-        return Verdict(Outcome(int(grade == 1)), score=float(grade))
+        return _validated(Verdict(Outcome.scored, score=_as_float(grade)))
     if isinstance(grade, Verdict):
-        if grade.score is not None and not 0 <= grade.score <= 1:
-            return unverifiable(f"it returned the score {grade.score}: expected one in [0, 1]")
-        invalid = [name for name, value in grade.parts.items() if not isfinite(value)]
-        return unverifiable(f"its part {invalid[0]} is not finite") if invalid else grade
-    return unverifiable(f"it returned {type(grade).__name__}: expected True, False, a score in [0, 1] or a Verdict")
+        return _validated(grade)
+    return unverifiable(f"it returned {type(grade).__name__}: expected True, False, a number or a Verdict")
+
+
+def invalidity(verdict: Verdict) -> str:
+    """What is invalid in a verdict; empty for a valid one."""
+    if verdict.score is not None and not isfinite(verdict.score):
+        return f"the score {verdict.score}: expected a finite number"
+    if verdict.score is None and verdict.outcome is Outcome.scored:
+        return "the outcome scored without a score"
+    infinite = [name for name, value in verdict.parts.items() if not isfinite(value)]
+    return f"the part {infinite[0]}, which is not finite" if infinite else ""
+
+
+def with_threshold(verdict: Verdict, threshold: float | None) -> Verdict:
+    """The verdict of a scored answer is `correct` from the threshold on and `wrong` below; others are unchanged.
+
+    >>> [with_threshold(Verdict(Outcome.scored, x), 0.5).outcome.name for x in (0.4, 0.5)]
+    ['wrong', 'correct']
+    """
+    if threshold is None or verdict.outcome is not Outcome.scored or verdict.score is None:
+        return verdict
+    return replace(verdict, outcome=Outcome.correct if verdict.score >= threshold else Outcome.wrong)
+
+
+def _validated(verdict: Verdict) -> Verdict:
+    return unverifiable(f"it returned {what}") if (what := invalidity(verdict)) else verdict
+
+
+def _as_float(number: int | float) -> float:
+    """The number as a float; infinite for an integer beyond the range of floats."""
+    try:
+        return float(number)
+    except OverflowError:
+        return inf
 
 
 def unverifiable(cause: str) -> Verdict:

@@ -8,10 +8,11 @@ from functools import lru_cache
 
 import numpy as np
 
-from groupwise.data import ACCURACY, ACCURACY_GREEDY, INTERVALS, Finish, Outcome, Rollout, Sample
+from groupwise.data import ACCURACY, ACCURACY_GREEDY, INTERVALS, SCORE, SCORE_GREEDY, Finish, Outcome, Rollout, Sample
 from groupwise.evaluation.conversations import describe_conversations
-from groupwise.evaluation.interval import interval
+from groupwise.evaluation.interval import interval, spread
 
+NO_OUTCOMES = "the verifier gives scores: set threshold, from which on a score is correct, such as --threshold 1.0"
 NO_VOTE = "the verifier does not return the answer that it read"
 MOST_VOTES = 1000
 """Most answers per problem for maj@k: C(1000, 500) still fits a float."""
@@ -142,6 +143,18 @@ def figures(tallies: Sequence[Tally], n: int, ks: Sequence[int] = ()) -> dict[st
     return {name: Figure(mean(column), *ends) for name, column, ends in zip(names, values.values(), intervals)}
 
 
+def has_scores(rollouts: Sequence[Rollout]) -> bool:
+    """Whether some answers are scored, so that there is no share of right answers."""
+    verdicts = (s.verdict for f in rollouts for s in answer_samples(f))
+    return any(v is not None and v.outcome is Outcome.scored for v in verdicts)
+
+
+def mean_score(rollouts: Sequence[Rollout]) -> Figure:
+    """The mean over problems of the mean score of their answers; 0 for an answer without a score."""
+    values = [mean([s.verdict.value if s.verdict else 0.0 for s in answer_samples(f)]) for f in rollouts]
+    return Figure(mean(values), *spread(np.array(values))[0])
+
+
 def average(rollouts: Sequence[Rollout]) -> Figure:
     """The mean over problems of the share of right answers."""
     return figures([tally(f) for f in rollouts], 1)["avg@1"]
@@ -157,6 +170,7 @@ def counts(rollouts: Sequence[Rollout]) -> dict[str, int]:
     samples = [s for f in rollouts for s in answer_samples(f)]
     by = Counter(s.verdict.outcome if s.verdict else Outcome.unverifiable for s in samples)
     return {**{name: by[Outcome[name]] for name in ("correct", "wrong", "malformed", "unverifiable")},
+            **({"scored": by[Outcome.scored]} if by[Outcome.scored] else {}),
             "truncated": sum(s.finish is Finish.length for s in samples),
             "missing": sum(max(0, f.draw.n - len(answer_samples(f))) for f in rollouts)}  # fmt: skip
 
@@ -178,14 +192,20 @@ def lengths(rollouts: Sequence[Rollout]) -> dict[str, dict[str, float]]:
         o.name: {
             "answers": len(x), "mean": mean(x), "median": float(np.median(x)), "longest": max(x)
         }
-        for o in (Outcome.correct, Outcome.wrong, Outcome.malformed, Outcome.unverifiable)
+        for o in (Outcome.correct, Outcome.wrong, Outcome.malformed, Outcome.unverifiable, Outcome.scored)
         if (x := by.get(o.name))
     }  # fmt: skip
 
 
 def scores(greedy: Sequence[Rollout], sampled: Sequence[Rollout]) -> dict[str, float]:
-    """The metrics of an evaluation, sampled with the training distribution and greedy, with intervals over problems."""
-    figures = {ACCURACY: average(sampled), ACCURACY_GREEDY: average(greedy)}
+    """The metrics of an evaluation, sampled with the training distribution and greedy, with intervals over problems.
+
+    They are accuracies, or mean scores if the verifier gives scores.
+    """
+    if has_scores((*greedy, *sampled)):
+        figures = {SCORE: mean_score(sampled), SCORE_GREEDY: mean_score(greedy)}
+    else:
+        figures = {ACCURACY: average(sampled), ACCURACY_GREEDY: average(greedy)}
     count = counts(sampled)
     lengths = [len(s.tokens) for f in sampled for s in answer_samples(f)]
     return {
@@ -203,8 +223,8 @@ def scores(greedy: Sequence[Rollout], sampled: Sequence[Rollout]) -> dict[str, f
 
 
 def mean_parts(rollouts: Sequence[Rollout]) -> Mapping[str, float]:
-    """The mean of each named part of the verdicts, over right answers."""
+    """The mean of each named part of the verdicts, over right answers, or over scored ones."""
     verdicts = [s.verdict for f in rollouts for s in answer_samples(f) if s.verdict]
-    verdicts = [v for v in verdicts if v.outcome is Outcome.correct]
+    verdicts = [v for v in verdicts if v.outcome in (Outcome.correct, Outcome.scored)]
     names = sorted({name for v in verdicts for name in v.parts})
     return {name: sum(v.parts.get(name, 0.0) for v in verdicts) / len(verdicts) for name in names}

@@ -7,9 +7,21 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from groupwise.data import BadData, Rollout, Storage, visible
+from groupwise.data import BadData, Rollout, Storage, Usage, visible
 from groupwise.evaluation.conversations import describe_conversations
-from groupwise.evaluation.evaluate import MOST_VOTES, NO_VOTE, Tally, causes, counts, figures, lengths, tally
+from groupwise.evaluation.evaluate import (
+    MOST_VOTES,
+    NO_OUTCOMES,
+    NO_VOTE,
+    Tally,
+    causes,
+    counts,
+    figures,
+    has_scores,
+    lengths,
+    mean_score,
+    tally,
+)
 from groupwise.evaluation.interval import averaged
 from groupwise.runs.disk import write_file
 
@@ -24,9 +36,13 @@ answers, the random numbers and the engine affect the precision of a number, not
 
 
 def number(rollouts: Sequence[Rollout], protocol: Mapping[str, Any]) -> dict[str, Any]:
-    """The figures, counts and problems of an evaluation's answers, with their protocol."""
+    """The figures, counts and problems of an evaluation's answers, with their protocol.
+
+    The only figure of scored answers is their mean score.
+    """
     tallies, n = [tally(f) for f in rollouts], protocol["n"]
-    values = figures(tallies, n, [k for k in KS if k <= n])
+    scored = has_scores(rollouts)
+    values = {"score": mean_score(rollouts)} if scored else figures(tallies, n, [k for k in KS if k <= n])
     return {
         "protocol": dict(protocol),
         "figures": {name: [x.value, x.low, x.high] for name, x in values.items()},
@@ -63,7 +79,9 @@ def number_lines(number: Mapping[str, Any]) -> list[str]:
     lines = [task_label(protocol)]
     for name, (value, low, high) in number["figures"].items():
         lines.append(f"{name:<10} {value:.3f}  ({low:.3f} .. {high:.3f}, 95 % over {len(problems)} problems)")
-    if protocol["n"] > 1 and not all(t.has_votes for t in problems):
+    if "score" in number["figures"]:
+        lines.append(f"{'avg@' + str(protocol['n']):<10} -      {NO_OUTCOMES}")
+    elif protocol["n"] > 1 and not all(t.has_votes for t in problems):
         lines.append(f"maj@k is left out: {NO_VOTE}, or there are more than {MOST_VOTES} answers to a problem")
     answers = sum(t.answers for t in problems)
     for name, count in number["counts"].items():
@@ -76,6 +94,8 @@ def number_lines(number: Mapping[str, Any]) -> list[str]:
 
 def mean_of(numbers: Sequence[Mapping[str, Any]]) -> list[float]:
     """The unweighted mean of the tasks' shares of right answers, with its interval."""
+    if any("score" in x["figures"] for x in numbers):
+        raise Usage("scores of several tasks have no common mean", fix=NO_OUTCOMES)
     figures = [x["figures"][f"avg@{x['protocol']['n']}"] for x in numbers]
     values = [value for value, _, _ in figures]
     return [sum(values) / len(values), *averaged(values, [(low, high) for _, low, high in figures])]
@@ -146,5 +166,5 @@ def is_consistent(number: Mapping[str, Any]) -> bool:
         bool(model_label(protocol) and task_label(protocol))
         and n == protocol["task"]["problems"]
         and all(0 <= t.right <= t.answers and t.right + sum(t.others or ()) <= t.answers for t in problems)
-        and abs(number["figures"][name][0] - mean) < 1e-9
+        and ("score" in number["figures"] or abs(number["figures"][name][0] - mean) < 1e-9)
     )

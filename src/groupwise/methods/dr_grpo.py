@@ -4,7 +4,7 @@ from groupwise.advantages import centred
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Reference
 from groupwise.objective import Clip, Objective, budget_mean
-from groupwise.rewards import Correctness, TruncatedIs
+from groupwise.rewards import Score, TruncatedIs
 
 __all__ = ["dr_grpo"]
 
@@ -13,7 +13,7 @@ def dr_grpo(*, group_size: int = 8, clip: float = 0.2, minibatches: int = 8) -> 
     """GRPO without its two divisions: by the group's std, and by each answer's length. No KL."""
     return Method(
         group_size=group_size,
-        shaping=(Correctness(), TruncatedIs(0.0)),
+        shaping=(Score(), TruncatedIs(0.0)),
         advantage=(centred,),
         objective=Objective(surrogate=Clip(clip, clip), aggregate=budget_mean),
         minibatches=minibatches,

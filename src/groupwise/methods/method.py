@@ -22,7 +22,7 @@ from groupwise.data import (
 from groupwise.learner import Routing, SideModel
 from groupwise.methods.schedules import Schedule
 from groupwise.objective import Objective
-from groupwise.rewards import Correctness, everything
+from groupwise.rewards import Score, everything
 from groupwise.rollout import Independent, Shuffled
 
 __all__ = ["Method"]
@@ -47,7 +47,7 @@ class Method:
     filter: Filter = everything
     refill: int = field(default=0, metadata={"printed_with": "filter"})
     unverifiable: Literal["exclude", "wrong", "drop_group"] = "exclude"
-    shaping: tuple[Shaping, ...] = (Correctness(),)
+    shaping: tuple[Shaping, ...] = (Score(),)
     advantage: tuple[Advantage, ...] = ()
     credit: Credit = every_token
     mask: tuple[Mask, ...] = ()
@@ -66,7 +66,7 @@ class Method:
             if getattr(self, name) < least:
                 raise ValueError(f"{name} is {getattr(self, name)}: needs at least {least}")
         if not self.shaping:
-            raise ValueError("shaping is empty: its first part makes the reward, for instance Correctness()")
+            raise ValueError("shaping is empty: its first part creates the reward, for instance Score()")
         if "policy" in dict(self.models):
             raise ValueError("models has an entry called policy, the name of the model under training\nrename it")
         missing = sorted(side_models_of(self.needs) - {n for n, _ in self.models})

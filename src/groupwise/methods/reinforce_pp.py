@@ -37,7 +37,7 @@ A^_t = (A_t - mean over the batch's tokens) / std over the batch's tokens""",
             "rewards are clipped",
             "to a range, not given",
             "OpenRLHF: within -10 and 10",
-            "no: verdicts are within 0 and 1",
+            "no",
         ),
         Difference(
             "with group baseline (REINFORCE++-baseline)",

@@ -5,7 +5,7 @@ from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Reference
 from groupwise.objective import Objective, reinforce, sequence_sum
-from groupwise.rewards import Correctness, KLInReward
+from groupwise.rewards import KLInReward, Score
 
 __all__ = ["rloo"]
 
@@ -14,7 +14,7 @@ def rloo(*, group_size: int = 4, kl: float = 0.03) -> Method:
     """The whole answer as one action, the others' mean as baseline, KL in the reward; one step, without a ratio."""
     return Method(
         group_size=group_size,
-        shaping=(Correctness(), KLInReward(kl)),
+        shaping=(Score(), KLInReward(kl)),
         advantage=(leave_one_out,),
         models=(("reference", InitialPolicy()),),
         objective=Objective(surrogate=reinforce, aggregate=sequence_sum),

@@ -34,17 +34,19 @@ def describe_samples(batch: Batch) -> dict[str, float]:
         "completions/min_length": length.min(),
         "completions/max_length": length.max(),
         "completions/clipped_ratio": _share(batch.finish == Finish.length),
-        **{f"outcome/{o.name}": _share(which) for o, which in outcomes.items()},
+        **{f"outcome/{o.name}": _share(x) for o, x in outcomes.items() if o is not Outcome.scored or bool(x.any())},
+        **_range_of_scores(batch),
     }
     metrics |= {f"parts/{name}": x.mean() for name, x in batch.parts.items()}
     mean_length = batch.by("outcome").mean(length)
     for outcome, which in outcomes.items():
         if which.any():
             metrics[f"completions/mean_length_{outcome.name}"] = mean_length[outcome]
-    correct = batch.groups.total(outcomes[Outcome.correct].double())
-    verified = batch.groups.total((~outcomes[Outcome.unverifiable]).double())
-    metrics["groups/all_right"] = _share((correct == verified) & (verified > 0))
-    metrics["groups/all_wrong"] = _share((correct == 0) & (verified > 0))
+    if not bool(outcomes[Outcome.scored].any()):
+        correct = batch.groups.total(outcomes[Outcome.correct].double())
+        verified = batch.groups.total((~outcomes[Outcome.unverifiable]).double())
+        metrics["groups/all_right"] = _share((correct == verified) & (verified > 0))
+        metrics["groups/all_wrong"] = _share((correct == 0) & (verified > 0))
     if batch.reward is not None:
         g, reward = batch.groups, batch.reward
         metrics["reward"] = reward.mean()
@@ -52,6 +54,13 @@ def describe_samples(batch: Batch) -> dict[str, float]:
         metrics["reward_std"] = variance.sqrt().mean()
         metrics["frac_reward_zero_std"] = _share(g.largest(reward) + g.largest(-reward) == 0)
     return {name: float(x) for name, x in metrics.items()}
+
+
+def _range_of_scores(batch: Batch) -> dict[str, Tensor]:
+    """The smallest, mean and largest score of the verdicts that have one."""
+    verdicts = [s.verdict for s in batch.samples]
+    given = torch.tensor([v is not None and v.score is not None for v in verdicts], device=batch.score.device)
+    return _extremes("score", scores) if len(scores := batch.score[given]) else {}
 
 
 @torch.no_grad()

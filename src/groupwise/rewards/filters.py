@@ -4,10 +4,10 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from groupwise.data import Batch, Outcome
+from groupwise.data import Batch, Outcome, Usage
 
 SOCKET = "Filter"
-__all__ = ["everything", "mixed_outcomes"]
+__all__ = ["everything", "mixed_outcomes", "mixed_scores"]
 
 
 def everything(rollout: Batch) -> Bool[Tensor, " s"]:
@@ -24,6 +24,22 @@ def mixed_outcomes(rollout: Batch) -> Bool[Tensor, " s"]:
     >>> [mixed_outcomes(pack([rollout_of(scores)])).tolist() for scores in ([1.0, 0.0], [1.0, 1.0])]
     [[True, True], [False, False]]
     """
+    if bool((rollout.outcome == Outcome.scored).any()):
+        raise Usage(
+            "mixed_outcomes needs correct and wrong answers, and the verifier gives scores",
+            fix="set threshold, from which on a score is correct, such as --threshold 1.0; or use mixed_scores",
+        )
     correct = int((rollout.outcome == Outcome.correct).sum())
     verified = int((rollout.outcome != Outcome.unverifiable).sum())
     return torch.full_like(rollout.outcome, 0 < correct < verified, dtype=torch.bool)
+
+
+def mixed_scores(rollout: Batch) -> Bool[Tensor, " s"]:
+    """The whole rollout if the scores of its verified answers differ, else no sample. For verifiers that give scores.
+
+    >>> from groupwise.data import rollout_of, pack
+    >>> [mixed_scores(pack([rollout_of(scores)])).tolist() for scores in ([0.5, 0.25], [0.5, 0.5])]
+    [[True, True], [False, False]]
+    """
+    scores = rollout.score[rollout.outcome != Outcome.unverifiable]
+    return torch.full_like(rollout.outcome, len(scores.unique()) > 1, dtype=torch.bool)

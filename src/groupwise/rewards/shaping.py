@@ -6,21 +6,53 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch, Finish, Logp, Measure, Usage, VerdictPart
+from groupwise.data import Batch, Finish, Logp, Measure, Outcome, Usage, VerdictPart
 
 SOCKET = "Shaping"
-__all__ = ["AddPart", "Correctness", "KLInReward", "Overlong", "TruncatedIs"]
+__all__ = ["AddPart", "Correctness", "KLInReward", "Overlong", "Score", "TruncatedIs"]
 
 
 @dataclass(frozen=True, slots=True)
 class Correctness:
-    """`wrong + (right - wrong) * score`: `right` for a score of 1, `wrong` for 0. It creates the reward."""
+    """`right` for a correct answer, `wrong` for any other. It creates the reward, from outcomes alone.
+
+    >>> from groupwise.data import rollout_of, pack
+    >>> batch = pack([rollout_of([1.0, 0.0])])
+    >>> Correctness(wrong=-1.0)(batch.score, batch).tolist()
+    [1.0, -1.0]
+    """
 
     right: float = 1.0
     wrong: float = 0.0
 
     def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
-        return self.wrong + (self.right - self.wrong) * b.score
+        if bool((b.outcome == Outcome.scored).any()):
+            raise Usage(
+                "Correctness needs correct and wrong answers, and the verifier gives scores",
+                fix="set threshold, from which on a score is correct, such as --threshold 1.0; or use Score in shaping",
+            )
+        correct = b.outcome == Outcome.correct
+        return torch.full_like(b.score, self.wrong).masked_fill(correct, self.right)
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """`offset + scale * score` of the verdict. It creates the reward.
+
+    The score of a verdict without one is 1 if the answer is correct and 0 if not. So `Score()` is the default reward
+    for verdicts of both kinds.
+
+    >>> from groupwise.data import rollout_of, pack
+    >>> batch = pack([rollout_of([1.0, 0.25])])
+    >>> Score(scale=2.0, offset=-1.0)(batch.score, batch).tolist()
+    [1.0, -0.5]
+    """
+
+    scale: float = 1.0
+    offset: float = 0.0
+
+    def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
+        return self.offset + self.scale * b.score
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,6 +112,7 @@ class Buffer:
     frame: tuple[Ids, Ids] = field(kw_only=True, default=((), ()))
     template: Callable[[str], Ids] | None = field(kw_only=True, default=None)
     positions: int | None = field(kw_only=True, default=None)
+    threshold: float | None = field(kw_only=True, default=None)
     _state: Any = field(init=False)
 
     def __post_init__(self) -> None:
@@ -159,7 +160,7 @@ class Buffer:
         sampler = DrawSampler(
             draw=draw, engine=self.engine, verifier=self.verifier, tokenizer=self.tokenizer, sampling=self.sampling,
             seed=self.seed, deadline=self.verdict_deadline, environment=self.environment, replay=self.replay,
-            frame=self.frame, template=self.template, positions=self.positions,
+            frame=self.frame, template=self.template, positions=self.positions, threshold=self.threshold,
         )  # fmt: skip
         return await _within_deadline(strategy, sampler, self.deadline)
 
@@ -201,6 +202,7 @@ async def answers(
     frame: tuple[Ids, Ids] = ((), ()),
     template: Callable[[str], Ids] | None = None,
     positions: int | None = None,
+    threshold: float | None = None,
 ) -> list[Rollout]:
     """Sample and verify `n` answers to each prompt, independent of a run: no state is read or written.
 
@@ -210,7 +212,7 @@ async def answers(
         DrawSampler(
             draw=Draw(i, prompt, n), engine=engine, verifier=verifier, tokenizer=tokenizer, sampling=sampling,
             seed=seed, purpose=purpose, deadline=verdict_deadline, environment=environment, replay=replay,
-            frame=frame, template=template, positions=positions,
+            frame=frame, template=template, positions=positions, threshold=threshold,
         )
         for i, prompt in enumerate(prompts)
     ]  # fmt: skip

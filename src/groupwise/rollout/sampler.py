@@ -1,7 +1,6 @@
 """The `Sampler` of one draw: a strategy's access to engine, verifier, environment and random numbers."""
 
 import asyncio
-import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -30,6 +29,7 @@ from groupwise.data import (
     Verdict,
     Verifier,
 )
+from groupwise.data.verdicts import invalidity, with_threshold
 from groupwise.models import Purpose, Tokenizer, conversation_turn, encode_answer, keyed_random
 from groupwise.rollout.conversation import Conversation, ReplayMismatch
 from groupwise.rollout.together import together
@@ -61,6 +61,8 @@ class DrawSampler:
     template: Callable[[str], Ids] | None = None
     positions: int | None = None
     """The most tokens of a sequence; None for no bound."""
+    threshold: float | None = None
+    """Scored answers are correct from this score on; None if scores are not outcomes."""
     started: int = 0
     awaiting: Counter[str] = field(default_factory=Counter)
     """The callees that this draw waits for now, each with its number of pending calls."""
@@ -150,7 +152,8 @@ class DrawSampler:
             self.conversations[sample.stream] = conversation
         with self._awaiting("the environment"):
             try:
-                return await conversation.reply(sample)
+                reply = await conversation.reply(sample)
+                return with_threshold(reply, self.threshold) if isinstance(reply, Verdict) else reply
             except ReplayMismatch:
                 restarted = replace(conversation, environment=self.environment(), use_log=False, replayed=[])
                 self.conversations[sample.stream] = restarted
@@ -187,6 +190,7 @@ class DrawSampler:
             try:
                 async with limit:
                     verdict = _validated(await self.verifier(self.draw.prompt, sample))
+                    verdict = with_threshold(verdict, self.threshold)
             except GroupwiseError:  # not the fault of this answer, for example a lost worker pool
                 raise
             except Exception as error:
@@ -210,10 +214,8 @@ def _validated(verdict: Any) -> Verdict:
     cause = ""
     if not isinstance(verdict, Verdict) or not isinstance(verdict.outcome, Outcome):
         cause = f"the verifier returned {verdict!r:.200}, which is not a Verdict"
-    elif verdict.score is not None and not 0 <= verdict.score <= 1:
-        cause = f"the verifier's score is {verdict.score}, outside [0, 1]"
-    elif not all(math.isfinite(x) for x in verdict.parts.values()):
-        cause = f"a part of the verifier's score is not finite: {dict(verdict.parts)}"
+    elif what := invalidity(verdict):
+        cause = f"the verifier returned {what}"
     return Verdict(Outcome.unverifiable, cause=cause) if cause else verdict
 
 

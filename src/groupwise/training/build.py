@@ -128,6 +128,7 @@ class Runtime:
             frame=self.buffer.frame,
             template=self.buffer.template,
             positions=self.buffer.positions,
+            threshold=self.recipe.threshold,
         )
 
 
@@ -208,6 +209,7 @@ def build(recipe: Recipe, use: Use, built: tuple[Task, Verifier] | None = None) 
         frame=frame_of(recipe, tokenizer),
         template=prompt_template(recipe, tokenizer),
         positions=model.shape.positions,
+        threshold=recipe.threshold,
     )
     gap = gap_bound(recipe.engine.max_gap, recipe.machine.dtype)
     guards = Guards(max_unverifiable=recipe.max_unverifiable, max_gap=gap)

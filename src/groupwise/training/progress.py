@@ -6,7 +6,7 @@ import time
 from contextlib import suppress
 from typing import Any, TextIO
 
-from groupwise.data import ACCURACY_GREEDY, MEAN_LENGTH, REWARD, TOKENS_PER_SECOND, visible
+from groupwise.data import ACCURACY_GREEDY, MEAN_LENGTH, REWARD, SCORE_GREEDY, TOKENS_PER_SECOND, visible
 
 
 class Progress:
@@ -26,6 +26,8 @@ class Progress:
         done = int(line["iteration"])
         if ACCURACY_GREEDY in line:
             self.held_out = f"  held-out {line[ACCURACY_GREEDY]:.3f}"
+        elif SCORE_GREEDY in line:
+            self.held_out = f"  held-out score {line[SCORE_GREEDY]:.3f}"
         text = f"{done:>{len(str(self.iterations))}}/{self.iterations}"
         if REWARD in line:
             text += f"  reward {line[REWARD]:.3f}"

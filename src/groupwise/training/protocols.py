@@ -51,6 +51,7 @@ def protocol(runtime: Runtime, sampling: Sampling, n: int, use: Use) -> dict[str
             "sha256": verifiers_hash(evaluated, use),
             "packages": versions(verifier_packages(runtime.verifier)),
             "deadline": machine.verdict_deadline,
+            **({} if recipe.threshold is None else {"threshold": recipe.threshold}),
         },
         "dtype": machine.dtype,
         "n": n,

@@ -33,9 +33,10 @@ MISSES = 8
 
 
 def grade_function(function: Callable[..., Any], *, deadline: float = 10.0, workers: int = 2) -> Verifier:
-    """A verifier from `function(prompt: str, answer: str, gold)`, which returns a bool, a score in [0, 1] or a Verdict.
+    """A verifier from `function(prompt: str, answer: str, gold)`, which returns a bool, a number or a Verdict.
 
-    A score of 1 is right. An exception, NaN, a score out of range, any other value, and a call that takes more than
+    A number is a score: the answer is neither correct nor wrong, unless the recipe has a `threshold`. An exception, a
+    number that is not finite, any other value, and a call that takes more than
     `deadline` seconds are unverifiable, with a cause. A plain function runs in worker processes, which are killed at
     the deadline and replaced, so define it at the top level of a file. An `async` function runs in the event loop and
     must not block (docs/runs.md). `WorkerLost` if a file does not load in a minute, or if eight deadlines in a row

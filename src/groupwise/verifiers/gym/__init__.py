@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from groupwise.data import Prompt, Sample, Task, Usage, Verdict, Verifier
+from groupwise.data.verdicts import with_threshold
 from groupwise.tasks.gym import generator
 from groupwise.verifiers.functions import grade_function
 from groupwise.verifiers.gym.score import score
@@ -27,7 +28,8 @@ class GymScore:
         self._verifier = grade_function(inspect.unwrap(score), deadline=deadline)
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
-        return await self._verifier(replace(prompt, given={"answer": prompt.given["entry"]}), sample)
+        verdict = await self._verifier(replace(prompt, given={"answer": prompt.given["entry"]}), sample)
+        return with_threshold(verdict, 1.0)
 
 
 def gym_verifier(task: Task, deadline: float) -> Verifier:

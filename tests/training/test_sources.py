@@ -128,9 +128,8 @@ def test_a_strategy_of_a_user_has_the_template_of_the_recipe() -> None:
     assert prompt_template(chat, tokenizer)("7*5=") == template("7*5=")
     assert frame_of(chat, tokenizer) == template.turn_frame() != ((), ())
     assert frame_of(recipe(template="chat"), tokenizer) == ((), ())  # independent answers have one turn
-    mixed = recipe(template="chat", method=own, also=(Also(task="c.jsonl", template="no"),))
-    assert frame_of(mixed, tokenizer) == ((), ())
-    with pytest.raises(Usage, match="the problems use chat, no"):
+    mixed = recipe(method=own, also=(Also(task="countdown:x.jsonl"),))
+    with pytest.raises(Usage, match="the problems use no, r1"):
         prompt_template(mixed, tokenizer)("7*5=")
 
 

@@ -43,16 +43,11 @@ def environment_of(recipe: Recipe, use: Use) -> Callable[[], Environment] | None
 
 
 def frame_of(recipe: Recipe, tokenizer: Tokenizer) -> tuple[Ids, Ids]:
-    """The ids of the recipe's template before and after an observation or a strategy's feedback.
-
-    Without an environment, problems in several templates have none: the template of a sample would be ambiguous.
-    """
+    """The ids of the recipe's template before and after an observation or a strategy's feedback."""
     if all(isinstance(s, Independent) for s in (recipe.method.strategy, recipe.evaluate.strategy)):
         return (), ()
     frames = {name: template.turn_frame() for name, template in templates(recipe, tokenizer).items()}
-    if len(set(frames.values())) > 1 and not recipe.environment:
-        return (), ()
     if len(set(frames.values())) > 1:
-        problem = f"an environment needs one template, and the problems use {', '.join(frames)}"
+        problem = f"conversations need one template, and the problems use {', '.join(frames)}"
         raise Usage(problem, fix="use one template for all problems: --template chat")
     return next(iter(frames.values()))

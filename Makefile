@@ -11,7 +11,7 @@ train: $(VENV)/base
 	$(BIN)/groupwise train
 
 test: $(VENV)/dev
-	$(BIN)/pytest -q -n 2 --dist loadfile -m "not slow"
+	$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not slow"
 
 test-slow: $(VENV)/dev
 	$(BIN)/pytest -q -m slow

@@ -22,9 +22,10 @@ lint: $(VENV)/dev
 	$(BIN)/lint-imports
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
-docs: $(VENV)/dev  ## pages that are generated from the values
+docs: $(VENV)/dev  ## pages that are generated from the package
 	$(BIN)/python -m tools.methods_page docs/methods.md
 	$(BIN)/python -m tools.metrics_page docs/notation.md
+	$(BIN)/python -m tools.sockets_page
 
 model: $(VENV)/base  ## the packaged model, from demonstrations
 	$(BIN)/python -m tools.packaged_model tools/calculator_model.toml src/groupwise/models/calculator

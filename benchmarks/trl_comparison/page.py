@@ -46,7 +46,7 @@ Mean reward of each iteration's samples over 60 iterations, three seeds per syst
 GROWN = """\
 Groupwise alone on a small model, one size doubled four times. The exponent is the slope of a straight line through the
 logarithms of the times. The next column is the same slope for the FLOPs, including attention's. If the time's exponent
-is not larger, the implementation adds no growth of its own.
+is not larger, the implementation adds no growth.
 
 ![Seconds per iteration as one size doubles four times](trl_comparison/growth.svg)
 """

@@ -129,7 +129,7 @@ def rewritten(flips: Mapping[str, tuple[int, int]]) -> list[str]:
 
 
 def errors(name: str, judged: AuditResult, listed: int) -> list[str]:
-    """A verifier's false accepts and false rejects, one line an answer, at most `listed` of each."""
+    """A verifier's false accepts and false rejects, one line per answer, at most `listed` of each."""
     lines = []
     for kind, cases in (("accepted, but wrong", judged.false_accepts), ("rejected, but right", judged.false_rejects)):
         if cases:

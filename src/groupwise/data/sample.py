@@ -175,7 +175,7 @@ class Sample:
 
     @property
     def last_turn(self) -> "Sample":
-        """The model's last turn as a sample of its own, whose context is everything before it.
+        """The model's last turn as a separate sample, whose context is everything before it.
 
         It is empty if the sample ends with tokens that are not trained, and the whole sample if all tokens are trained.
         """

@@ -164,7 +164,7 @@ def count(n: int, word: str) -> str:
 
 
 def above(description: str, series: str, what: str, bound_of: Callable[[Run], float] | None = None) -> Rule:
-    """A rule that a metric is not above its bound. `{bound}` in the description stands for the table's bound."""
+    """A rule that a metric is not above its bound. `{bound}` in the description becomes the table's bound."""
     bound = "" if bound_of else f"{metric_bound(series):g}"
     return Rule(description.format(bound=bound), (series,), Above(series, what, bound_of))
 

@@ -135,7 +135,7 @@ class Sandbox:
         return self._pool.submit(self._run, program)
 
     def separate(self) -> "Sandbox":
-        """A sandbox with the same settings and processes of its own, as many again. It closes with this one."""
+        """A sandbox with the same settings and as many separate processes. It closes with this one."""
         processes = self._pool.workers
         first = processes[0]
         sandbox = Sandbox(self.limits, boxes=len(processes), unsafe=first.unsafe, **first.trusted._asdict())
@@ -341,7 +341,7 @@ _LIMIT = {"cpu": "too much CPU time", "wall": "too much time", "output": "too mu
 
 
 def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _finite(text: str) -> float:

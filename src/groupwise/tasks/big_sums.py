@@ -73,7 +73,7 @@ class BigSums:
     def __getitem__(self, index: int) -> Prompt:
         if not 0 <= index < TRAINING:
             raise IndexError(f"problem {index} of {TRAINING}")
-        # Each index has a window of problems of its own, so all problems differ and no list is needed. A test checks
+        # Each index has its own window of problems, so all problems differ and no list is needed. A test checks
         # that with these constants every window contains a training problem.
         window = map(_problem, range(index * WINDOW, (index + 1) * WINDOW))
         return self._prompt(next(p for p in window if not is_held_out(p)))

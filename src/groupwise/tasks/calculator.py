@@ -69,7 +69,7 @@ class Calculator:
         if not 0 <= index < TRAINING:
             raise IndexError(f"problem {index} of {TRAINING}")
         block, turn = divmod(index, len(OPERANDS))
-        # Each index has a window of problems of its own, so all problems differ and no list is needed. A test checks
+        # Each index has its own window of problems, so all problems differ and no list is needed. A test checks
         # that with these constants every window contains a training problem.
         window = range(block * WINDOW, (block + 1) * WINDOW)
         return self._prompt(next(p for i in window if not is_held_out(p := _problem(i, OPERANDS[turn]))))

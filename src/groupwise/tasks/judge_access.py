@@ -76,7 +76,7 @@ def cache_path(name: str) -> Path:
     """The path of a cache in the user's cache directory; creates the directory. `Usage` unless the name is plain."""
     if not _CACHE.fullmatch(name):
         raise Usage(
-            f"judge(cache={name!r}) is no plain name", fix="write a name without a directory: cache='judge.jsonl'"
+            f"judge(cache={name!r}) is not a plain name", fix="write a name without a directory: cache='judge.jsonl'"
         )
     base = os.environ.get("XDG_CACHE_HOME", "")
     directory = (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "groupwise" / "judge"

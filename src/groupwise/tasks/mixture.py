@@ -1,4 +1,4 @@
-"""A mixture of tasks: each has a share of the draws and a verifier of its own."""
+"""A mixture of tasks: each has a share of the draws and its own verifier."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace

@@ -111,7 +111,7 @@ class JsonSchema:
             )
         self.schema = _read_schema(schema) if isinstance(schema, str) else schema
         if self.schema is not None and (fault := schema_fault(self.schema)):
-            raise Usage("json_schema: this is no JSON schema", evidence=fault, fix="mend it")
+            raise Usage("json_schema: not a JSON schema", evidence=fault, fix="mend it")
         self._pool = worker_pool("json_schema", "json_schema", deadline, workers)
         self.close = self._pool.close
 

@@ -48,7 +48,7 @@ def grade_function(function: Callable[..., Any], *, deadline: float = 10.0, work
     file = inspect.getsourcefile(function) if inspect.isfunction(function) else None
     if "<" in name or file is None or not Path(file).is_file():
         fix = "define it with def at the top level of a file, as def grade(prompt, answer, gold)"
-        raise Usage(f"{name} cannot run in a process of its own", evidence=repr(function)[:200], fix=fix)
+        raise Usage(f"{name} cannot run in a separate process", evidence=repr(function)[:200], fix=fix)
     spec = WorkerSpec(os.path.abspath(file), name, local_imports=True)
     return FunctionVerifier(FunctionPool(spec, deadline, workers))
 

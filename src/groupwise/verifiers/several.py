@@ -21,8 +21,8 @@ class Member:
 class Several:
     """The outcome of the first verifier, with the weighted mean of all scores; each score is a part under its name.
 
-    An answer that one verifier cannot judge is unverifiable. `deadline`, in seconds, applies to verifiers without one
-    of their own.
+    An answer that one verifier cannot judge is unverifiable. `deadline`, in seconds, applies to verifiers without a
+    deadline.
 
     >>> from groupwise.verifiers import exact, last_number
     >>> both = Several([Member("right", last_number), Member("bare", exact, 0.25)], deadline=10.0)

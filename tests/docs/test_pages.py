@@ -95,7 +95,7 @@ def test_turns_runs(tmp_path: Path) -> None:
     )
     (last, *_) = sorted(run.glob("samples/*.jsonl"), reverse=True)
     texts = [json.loads(line)["text"] for line in last.read_text().splitlines()]
-    assert any("#" in text for text in texts) and list((run / "journal").iterdir())
+    assert any("#" in text for text in texts) and list((run / "replay").iterdir())
     metrics = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
     assert metrics["counts/illegal"] > 0 and metrics["turns/mean"] > 1 and "eval/turns/mean" in metrics
 

@@ -7,6 +7,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,14 @@ from groupwise.config.user_code import Use
 from groupwise.data import Sampling
 from groupwise.learner import AdamW
 from groupwise.methods import grpo
-from groupwise.models import Lora
+from groupwise.models import Lora, Tokenizer, find_model, read_tokenizer
 from groupwise.rewards import mixed_outcomes
 from groupwise.runs.checkpoints import newest_checkpoint
 from groupwise.runs.disk import Disk
-from groupwise.training.about import about, begin
+from groupwise.runs.info import start_run
+from groupwise.training.about import describe_run
 from groupwise.training.build import Runtime, build
+from groupwise.training.identity import identity
 from tests.checked import relax
 
 EVERY = Recipe(
@@ -61,10 +64,18 @@ class Quick(Disk):
         pass
 
 
+@cache
+def tokenizer_of(model: str) -> Tokenizer:
+    """The tokenizer of a model, read once."""
+    return read_tokenizer(find_model(model))
+
+
 def begun(run: Path, recipe: Recipe) -> Path:
     """A run's directory as `train` makes it before the first number."""
     run.mkdir(parents=True)
-    begin(run, about(run, recipe, "", Use(), ""), write(recipe), disk=Quick())
+    text = write(recipe)
+    facts = identity(recipe, tokenizer_of(recipe.model), text)
+    start_run(run, describe_run(run, recipe, "", Use(), "", data=(), **facts), text, disk=Quick())
     return run
 
 

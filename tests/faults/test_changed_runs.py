@@ -17,11 +17,11 @@ from groupwise.data import BadData, Locked, Storage
 from groupwise.models import find_model
 from groupwise.report.report import existing_run
 from groupwise.runs.checkpoints import RunLock, newest_checkpoint, run_directory, save_checkpoint
-from groupwise.runs.disk import RECIPE
-from groupwise.training.about import begin, description
+from groupwise.runs.info import RunInfo, start_run
 from groupwise.training.build import Runtime
 from tests.faults.small_runs import EVERY, Quick, begun, forked, left, lines, ran
 from tests.faults.test_store_kills import Counting, Dying, killed, moments
+from tests.runs.infos import INFO
 
 ONE = replace(EVERY, iterations=1)
 
@@ -69,8 +69,8 @@ def substitute(path: Path, old: str, new: str) -> None:
 def test_a_changed_recipe_is_refused_by_name_and_taken_when_asked(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    substitute(run / RECIPE, "lr = 0.0003", "lr = 0.002")
-    substitute(run / RECIPE, "iterations = 1", "iterations = 2")
+    substitute(run / "recipe.toml", "lr = 0.0003", "lr = 0.002")
+    substitute(run / "recipe.toml", "iterations = 1", "iterations = 2")
     before = contents(run)
     assert main(["resume", str(run)]) == 3
     message = capsys.readouterr().err
@@ -83,19 +83,19 @@ def test_a_changed_recipe_is_refused_by_name_and_taken_when_asked(
     newest = newest_checkpoint(run, strict=True)
     assert newest and newest.iteration == 2 and len(lines(run)) == 3
     change = {"iteration": 1, "changes": ["recipe.iterations: 1 -> 2", "recipe.optimizer.lr: 0.0003 -> 0.002"]}
-    assert newest.state["changes"] == description(run)["changes"] == [change]
-    assert description(run)["iterations"] == 2
+    assert newest.state["changes"] == list(RunInfo.read(run).changes) == [change]
+    assert RunInfo.read(run).iterations == 2
     assert resume(str(run)) == 0  # what was accepted stays accepted
 
 
 def test_how_often_a_run_saves_may_change(run: Path) -> None:
-    substitute(run / RECIPE, "keep = 2", "keep = 1")
-    assert resume(str(run)) == 0 and description(run)["changes"] == []
+    substitute(run / "recipe.toml", "keep = 2", "keep = 1")
+    assert resume(str(run)) == 0 and RunInfo.read(run).changes == ()
 
 
 def test_a_recipe_that_no_longer_fits_its_checkpoint(run: Path) -> None:
-    substitute(run / RECIPE, 'reference = "InitialPolicy"', 'other = "InitialPolicy"')
-    substitute(run / RECIPE, 'model = "reference"', 'model = "other"')
+    substitute(run / "recipe.toml", 'reference = "InitialPolicy"', 'other = "InitialPolicy"')
+    substitute(run / "recipe.toml", 'model = "reference"', 'model = "other"')
     with pytest.raises(BadData, match="does not fit its changed recipe"):
         resume(str(run), changed=True)
 
@@ -113,20 +113,6 @@ def test_a_changed_tokenizer_or_template_is_refused(name: str, run: Path, altere
     with pytest.raises(BadData, match="were changed after its checkpoint") as error:
         resume(str(run))
     assert f"files.{name}: " in error.value.evidence
-
-
-def test_a_checkpoint_of_an_earlier_version_goes_on_with_a_warning(
-    run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    newest = newest_checkpoint(run)
-    assert newest
-    for name in ("recipe", "files", "templates", "changes", "hashes"):
-        del newest.state[name]
-    del newest.state["sizes"]["samples"]
-    save_checkpoint(run, newest.iteration, newest.tensors(), newest.state, keep=1, disk=Quick())
-    (run / "samples.sha256").unlink()
-    assert resume(str(run)) == 0
-    assert "checkpoint of an earlier version" in capsys.readouterr().err
 
 
 # Logs and samples
@@ -180,7 +166,7 @@ def test_sha256sum_reads_what_a_run_says_of_its_samples(finished: Path) -> None:
 def test_a_start_killed_at_any_operation_is_a_run_or_said_to_be_empty(tmp_path: Path) -> None:
     def start(run: Path, disk: Any) -> None:
         with RunLock(run):
-            begin(run, {"name": "x"}, "seed = 0\n", disk=disk)
+            start_run(run, INFO, "seed = 0\n", disk=disk)
 
     (tmp_path / "count").mkdir()
     start(tmp_path / "count", counting := Counting())
@@ -190,8 +176,8 @@ def test_a_start_killed_at_any_operation_is_a_run_or_said_to_be_empty(tmp_path: 
         run.mkdir()
         assert killed(lambda run=run, n=number, m=moment: start(run, Dying(n, m)))
         try:
-            assert description(existing_run(str(run))) == {"name": "x"}
-            assert (run / RECIPE).read_text() == "seed = 0\n"
+            assert RunInfo.read(existing_run(str(run))) == INFO
+            assert (run / "recipe.toml").read_text() == "seed = 0\n"
             outcomes.add("a run")
         except BadData as error:
             assert "is empty" in error.what and error.code == 3
@@ -242,7 +228,7 @@ def test_a_start_that_cannot_be_written_is_not_to_be_resumed(tmp_path: Path) -> 
         run_directory(tmp_path, "x", disk=ReadOnly())
     assert "resume" not in refusal.value.fix and "repeat the command" in refusal.value.fix
     with pytest.raises(Storage) as refusal:
-        begin(tmp_path, {}, "", disk=ReadOnly())
+        start_run(tmp_path, INFO, "", disk=ReadOnly())
     assert "resume" not in refusal.value.fix
     run = begun(tmp_path / "run", ONE)
     with pytest.raises(Storage) as refusal:

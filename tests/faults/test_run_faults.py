@@ -40,7 +40,7 @@ from groupwise.data import (
 from groupwise.objective import Objective, sequence_mean
 from groupwise.rewards import mixed_outcomes
 from groupwise.runs.checkpoints import RunLock, newest_checkpoint
-from groupwise.runs.logs import read_lines
+from groupwise.runs.jsonl import read_lines
 from tests.faults.small_runs import EVERY, Quick, alive, begun, forked, left, lines, ran, ready
 
 Verifier = Callable[[Prompt, Sample], Any]

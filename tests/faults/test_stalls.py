@@ -13,7 +13,7 @@ import pytest
 
 from groupwise.commands.train import run_from
 from groupwise.runs.checkpoints import RunLock, newest_checkpoint
-from groupwise.runs.logs import read_lines
+from groupwise.runs.jsonl import read_lines
 from groupwise.training import watchdog
 from groupwise.verifiers import grade_function
 from tests.faults.small_runs import EVERY, Quick, begun, forked, left, ready

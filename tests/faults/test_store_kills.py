@@ -12,9 +12,10 @@ import pytest
 import torch
 
 from groupwise.runs.checkpoints import newest_checkpoint, save_checkpoint
-from groupwise.runs.disk import PARKED, RECIPE, Disk, remove_leftovers, write_directory, write_file
-from groupwise.runs.logs import LOGS, RunLogs
-from groupwise.training.about import begin
+from groupwise.runs.disk import PARKED, Disk, remove_leftovers, write_directory, write_file
+from groupwise.runs.info import start_run
+from groupwise.runs.logs import RunLogs, log_paths
+from tests.runs.infos import INFO
 
 OPERATIONS = ("mkdir", "write", "append", "truncate", "sync", "replace", "remove")
 
@@ -75,8 +76,8 @@ class Dying(Meddled):
 
 def train(run: Path, iterations: int, disk: Disk, saved: list[int] | None = None) -> None:
     """From where the newest checkpoint stands to `iterations`, as the loop does it; `saved` when a save returned."""
-    if not (run / RECIPE).exists():
-        begin(run, {"name": "small"}, f"iterations = {iterations}\n", disk=disk)
+    if not (run / "recipe.toml").exists():
+        start_run(run, INFO, f"iterations = {iterations}\n", disk=disk)
     found = newest_checkpoint(run)
     start = found.iteration if found else 0
     weight = found.tensors()["weight"] if found else torch.arange(12.0, dtype=torch.float64)
@@ -356,5 +357,6 @@ def test_the_sizes_that_a_checkpoint_remembers_are_of_bytes_that_no_cut_can_take
         sizes = record.state()["sizes"]
     record.metrics({"iteration": 3})
     restore(disk.top, tmp_path / "after", least, "safe")
-    assert {name: (tmp_path / "after" / LOGS[name]).stat().st_size for name in sizes} == sizes
+    paths = log_paths(tmp_path / "after")
+    assert {name: paths[name].stat().st_size for name in sizes} == sizes
     assert len(list((tmp_path / "after/samples").iterdir())) == 4

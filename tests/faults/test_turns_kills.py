@@ -101,7 +101,7 @@ def with_turns(place: Runtime) -> Runtime:
 
 def queries(run: Path) -> list[tuple[str, str]]:
     """The keys of all log entries, each with its iteration."""
-    files = sorted((run / "journal").iterdir())
+    files = sorted((run / "replay").iterdir())
     return [(p.stem, json.loads(line)["question"]) for p in files for line in p.read_text().splitlines()]
 
 
@@ -128,7 +128,7 @@ def test_observations_before_a_kill_are_not_queried_again(place: Runtime, tmp_pa
     recipe = replace(RECIPE, save=Save(every=1, keep=9))  # so the whole replay log stays
     place = replace(place, recipe=recipe)
     directory = begun(tmp_path / "run", recipe)
-    first = directory / "journal" / "000000.jsonl"
+    first = directory / "replay" / "000000.jsonl"
     logs: list[bytes] = []
     for death in (7, 30):
         assert forked_run(directory, place, Live, death) == -signal.SIGKILL

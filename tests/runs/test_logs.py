@@ -12,7 +12,8 @@ from safetensors.torch import load_file
 
 from groupwise.data import Storage
 from groupwise.runs.disk import Disk
-from groupwise.runs.logs import RunLogs, read_lines
+from groupwise.runs.jsonl import read_lines
+from groupwise.runs.logs import RunLogs
 
 
 def iterate(logs: RunLogs, iteration: int) -> None:

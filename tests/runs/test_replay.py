@@ -28,7 +28,7 @@ def replay_log(run: Path, done: int = 0, **options: object) -> ReplayLog:
 
 def test_every_kind_of_observation_reads_back(tmp_path: Path) -> None:
     log = replay_log(tmp_path)
-    assert isinstance(log, Replay) and "0" not in log and not (tmp_path / "journal").exists()
+    assert isinstance(log, Replay) and "0" not in log and not (tmp_path / "replay").exists()
     for i, reply in enumerate(REPLIES):
         log.write(str(i), reply)
     again = replay_log(tmp_path)
@@ -49,7 +49,7 @@ def test_each_iteration_has_a_file(tmp_path: Path) -> None:
     log = ReplayLog(tmp_path, lambda: done)
     for done in (-1, 0, 1, 2):
         log.write("q", str(done))
-    assert sorted(p.name for p in (tmp_path / "journal").iterdir()) == ["000000.jsonl", "000001.jsonl", "000002.jsonl"]
+    assert sorted(p.name for p in (tmp_path / "replay").iterdir()) == ["000000.jsonl", "000001.jsonl", "000002.jsonl"]
     assert [replay_log(tmp_path, i)["q"] for i in (-1, 0, 1, 2)] == ["0", "0", "1", "2"]
 
 
@@ -57,7 +57,7 @@ def test_a_kill_at_any_byte_loses_at_most_the_last_line(tmp_path: Path) -> None:
     log = replay_log(tmp_path)
     for i in range(3):
         log.write(str(i), f"answer {i}")
-    path = tmp_path / "journal" / "000000.jsonl"
+    path = tmp_path / "replay" / "000000.jsonl"
     content = path.read_bytes()
     lines = content.count(b"\n")
     for size in range(len(content) + 1):
@@ -81,7 +81,7 @@ def test_a_kill_at_any_byte_loses_at_most_the_last_line(tmp_path: Path) -> None:
 def test_a_damaged_line_is_ignored(tmp_path: Path, damage: bytes) -> None:
     log = replay_log(tmp_path)
     log.write("before", "1")
-    path = tmp_path / "journal" / "000000.jsonl"
+    path = tmp_path / "replay" / "000000.jsonl"
     path.write_bytes(path.read_bytes() + damage + b"\n")
     replay_log(tmp_path).write("after", "2")
     again = replay_log(tmp_path)
@@ -121,4 +121,4 @@ def test_files_older_than_the_oldest_checkpoint_are_removed(tmp_path: Path) -> N
         if done:
             save_checkpoint(tmp_path, done, {}, {}, keep=2)
         log.write("q", str(done))
-    assert sorted(p.stem for p in (tmp_path / "journal").iterdir()) == ["000004", "000005"]
+    assert sorted(p.stem for p in (tmp_path / "replay").iterdir()) == ["000004", "000005"]

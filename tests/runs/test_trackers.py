@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from groupwise.data import MissingRequirement, Usage
-from groupwise.runs.logs import RunLogs, read_lines
+from groupwise.runs.jsonl import read_lines
+from groupwise.runs.logs import RunLogs
 from groupwise.runs.trackers import Sinks
 
 LINE = {"iteration": 4, "step": 8, "loss": 0.5, "reward": math.nan, "key": "SECRET", "nested": {"a": 1}, "none": None}

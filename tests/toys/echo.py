@@ -17,7 +17,8 @@ from groupwise.learner import AdamW, Learner
 from groupwise.methods import Method, dapo, published
 from groupwise.models import Decoder, Shape, Tokenizer
 from groupwise.rollout import Buffer, NativeEngine
-from groupwise.runs.logs import RunLogs, read_lines
+from groupwise.runs.jsonl import read_lines
+from groupwise.runs.logs import RunLogs
 from groupwise.training.guards import Guards
 from groupwise.training.loop import run
 from groupwise.training.recorder import Recorder

@@ -39,7 +39,7 @@ from groupwise.objective import KL, complete
 from groupwise.rewards import mixed_outcomes
 from groupwise.rollout import Independent, NativeEngine
 from groupwise.runs.checkpoints import newest_checkpoint
-from groupwise.runs.logs import read_lines
+from groupwise.runs.jsonl import read_lines
 from groupwise.training.loop import OLD_LOGP, due, needed_measures, plan
 from tests.toys.echo import NAMES, SHAPE, ToyRun, small, tokenizer
 

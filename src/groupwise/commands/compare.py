@@ -9,7 +9,8 @@ import numpy as np
 from groupwise.data import BadData, Usage, visible
 from groupwise.evaluation.evaluate import NO_OUTCOMES, columns
 from groupwise.evaluation.interval import averaged, paired
-from groupwise.evaluation.result import FOLDER, KS, MAY_DIFFER, model_label, read, tallies, task_label
+from groupwise.evaluation.result import KS, MAY_DIFFER, model_label, read, tallies, task_label
+from groupwise.runs.layout import RunLayout
 
 
 def compare(a: str, b: str, allow: Sequence[str] = ()) -> int:
@@ -39,10 +40,10 @@ def files(path: Path) -> dict[str, Path]:
         return {path.name: path}
     if not path.is_dir():
         raise BadData(f"{path} does not exist", evidence="no such file", fix="name a run, or a file that eval wrote")
-    evaluations = sorted((path / FOLDER).glob("*.json"))
+    evaluations = sorted(RunLayout(path).evaluations.glob("*.json"))
     if not evaluations:
         fix = f"evaluate it first: groupwise eval {path} --samples 8"
-        raise BadData(f"{path} has no evaluations", evidence=f"no file in {path / FOLDER}", fix=fix)
+        raise BadData(f"{path} has no evaluations", evidence=f"no file in {RunLayout(path).evaluations}", fix=fix)
     return {file.name: file for file in evaluations}
 
 

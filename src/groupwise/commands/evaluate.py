@@ -15,9 +15,10 @@ from groupwise.config.text import read_over, read_with_problems
 from groupwise.config.user_code import Use, load_use
 from groupwise.data import BadData, Outcome, Prompt, Rollout, Sample, Sampling, Usage, Verdict, visible
 from groupwise.evaluation.presets import find_published
-from groupwise.evaluation.result import FOLDER, evaluation_text, file_name, mean_of, number, write
+from groupwise.evaluation.result import evaluation_text, file_name, mean_of, number, write
 from groupwise.models import Purpose, find_model, read_model, read_tokenizer
 from groupwise.rollout import NativeEngine, answers
+from groupwise.runs.layout import RunLayout
 from groupwise.training.build import DTYPES, build, prepare
 from groupwise.training.environments import environment_of, frame_of
 from groupwise.training.protocols import protocol
@@ -58,7 +59,7 @@ def evaluate(
     loaded = load_use(
         use, unsafe_local_exec=unsafe_local_exec, trust_remote_code=trust_remote_code, keys=keys, judges=judges
     )
-    source = directory / "recipe.toml" if directory else Path(recipe_path) if recipe_path else DEFAULT
+    source = RunLayout(directory).recipe if directory else Path(recipe_path) if recipe_path else DEFAULT
     model = model_overrides(model_or_run, directory)
     published = find_published(preset) if preset else None
     n = samples or (published.samples if published else SAMPLES)
@@ -79,7 +80,7 @@ def evaluate(
     if len(tasks) > 1:
         evaluation["mean"] = mean_of(numbers)
     print(visible(evaluation_text(evaluation), lines=True))
-    path = Path(out) if out else (directory or Path()) / FOLDER / file_name(evaluation)
+    path = Path(out) if out else RunLayout(directory or Path()).evaluations / file_name(evaluation)
     write(path, evaluation)
     print(visible(f"written: {path}"))
     return 0
@@ -104,16 +105,16 @@ def numbers_of_task(recipe: Recipe, samplings: Sequence[tuple[int, Sampling]], u
 def run_with_model(model_or_run: str) -> Path | None:
     """The run directory, or None if the path is not a run. Raises `BadData` for a run without a model."""
     directory = Path(model_or_run)
-    if not (directory / "recipe.toml").is_file():
+    if not RunLayout(directory).is_run:
         return None
-    if not (directory / "model").is_dir():
+    if not RunLayout(directory).model.is_dir():
         raise BadData(f"{directory} has no model yet", fix=f"finish it with: groupwise resume {directory}")
     return directory
 
 
 def model_overrides(name: str, run: Path | None) -> list[tuple[str, str]]:
     """Overrides that select the model. A run's model directory includes its adapter, so `lora` is none."""
-    return [("model", str(run / "model")), ("lora", "none")] if run else [("model", name)]
+    return [("model", str(RunLayout(run).model)), ("lora", "none")] if run else [("model", name)]
 
 
 def recipe_and_sampling(source: Path, overrides: Sequence[tuple[str, str]], use: Use | None) -> tuple[Recipe, Sampling]:
@@ -148,7 +149,7 @@ def sample(
     run = run_with_model(model_or_run)
     loaded = load_use(use, unsafe_local_exec=unsafe_local_exec, trust_remote_code=trust_remote_code)
     changes = [*model_overrides(model_or_run, run), *overrides]
-    recipe, sampling = recipe_and_sampling(run / "recipe.toml" if run else DEFAULT, changes, loaded if use else None)
+    recipe, sampling = recipe_and_sampling(RunLayout(run).recipe if run else DEFAULT, changes, loaded if use else None)
     device = prepare(recipe.machine)
     directory = find_model(recipe.model)
     tokenizer = read_tokenizer(directory)

@@ -12,6 +12,7 @@ from groupwise.config.reading import one_error
 from groupwise.config.recipe import Recipe
 from groupwise.data import GroupwiseError, Usage, visible
 from groupwise.methods import Method, Reference, reference_of
+from groupwise.runs.layout import RunLayout
 
 WIDTH = 116
 
@@ -67,7 +68,7 @@ def read(what: str) -> Any:
     """The method of a name, or the recipe of a file or of a run directory. Imports no user code. Raises `Usage`."""
     if what in names.methods():
         return names.methods()[what]()
-    path = Path(what) / "recipe.toml" if Path(what).is_dir() else Path(what)
+    path = RunLayout(Path(what)).recipe if Path(what).is_dir() else Path(what)
     if not path.is_file():
         raise Usage(f"{what!r} is neither a method nor a file", fix=names.suggestion(what, names.methods()))
     recipe, problems = text.read_with_problems(path)

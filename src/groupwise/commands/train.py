@@ -18,9 +18,12 @@ from groupwise.data import ACCURACY_GREEDY, INTERVALS, BadData, GroupwiseError, 
 from groupwise.report.report import existing_run, write_report
 from groupwise.runs.checkpoints import RunLock, newest_checkpoint, run_directory
 from groupwise.runs.disk import DISK, PARKED, Disk, remove_leftovers, storage_errors, write_directory
-from groupwise.runs.logs import RunLogs, read_lines
+from groupwise.runs.info import RunInfo, start_run
+from groupwise.runs.jsonl import read_lines
+from groupwise.runs.layout import RunLayout
+from groupwise.runs.logs import RunLogs
 from groupwise.runs.replay import ReplayLog
-from groupwise.training.about import about, begin, recorded
+from groupwise.training.about import describe_run
 from groupwise.training.build import Runtime, build
 from groupwise.training.identity import (
     check_base,
@@ -68,9 +71,9 @@ def train(
     ready = build(recipe, loaded, *built)
     run = run_directory(Path(out), name or (path.stem if recipe_path else directory_name(recipe.task)))
     with RunLock(run):
-        description = about(run, recipe, base_of(path, overrides), loaded, command)
         text = write(recipe)
-        begin(run, description | data_record(ready) | ready.adapter | identity(ready, text) | {"changes": []}, text)
+        facts = data_record(ready) | ready.adapter | identity(recipe, ready.tokenizer, text)
+        start_run(run, describe_run(run, recipe, base_of(path, overrides), loaded, command, **facts), text)
         return run_from(run, ready, stop_after)
 
 
@@ -114,13 +117,13 @@ def resume(
     with RunLock(directory):
         loaded = load_use(
             use,
-            recorded=dict(recorded(directory, "use") or {}),
+            recorded=RunInfo.read(directory).use,
             unsafe_local_exec=unsafe_local_exec,
             trust_remote_code=trust_remote_code,
             keys=keys,
             judges=judges,
         )
-        recipe = read_recipe(directory / "recipe.toml", (), loaded)
+        recipe = read_recipe(RunLayout(directory).recipe, (), loaded)
         check_model_code(directory, recipe, loaded)
         ready = build(recipe, loaded)
         print_notes(getattr(ready.verifier, "notices", ()))
@@ -146,7 +149,7 @@ def run_from(
     progress.say(f"run: {run}")
     for warning in checkpoint.warnings if checkpoint else ():
         progress.say(f"warning: {warning}")
-    lines = check_changes(run, ready, state, accept=changed, warn=progress.say)
+    lines = check_changes(run, ready, state, accept=changed)
     logs = RunLogs.resume(run, state, done, sinks=recipe.sinks, changed=changed, warn=progress.say, disk=disk)
     accepted = record_changes(run, ready, state, [*lines, *logs.changes], done, disk)
     recorder = Recorder(
@@ -204,7 +207,7 @@ def checkpoint_errors(run: Path, *, changed: bool) -> Iterator[None]:
 
 def write_model_directory(run: Path, ready: Runtime, disk: Disk) -> None:
     """Write the trained model or adapter to `<run>/model`, atomically."""
-    model = run / "model"
+    model = RunLayout(run).model
     with storage_errors("the model", run):
         remove_leftovers(run, [model.with_name(model.name + PARKED)], disk)
         with write_directory(model, disk) as draft:
@@ -236,7 +239,7 @@ def closing_message(run: Path, report: Path, recorder: Recorder, recipe: Recipe)
             status = f"{recorder.stopping} during the warm start; saved."
         command = f"groupwise resume {shlex.quote(str(run))}"
         return f"{status}{accuracy_summary(run)}\n  report: {report}\n  continue: {command}"
-    model, name = run / "model", shlex.quote(str(run))
+    model, name = RunLayout(run).model, shlex.quote(str(run))
     return (
         f"done: {recipe.iterations} iterations{accuracy_summary(run)}\n  report: {report}\n  model:  {model}\n"
         f"  try:    groupwise eval {name} --samples 8\n          groupwise report {name} ANOTHER_RUN"
@@ -245,7 +248,7 @@ def closing_message(run: Path, report: Path, recorder: Recorder, recipe: Recipe)
 
 def accuracy_summary(run: Path) -> str:
     """The first and the last held-out greedy accuracy in a run's metrics, as one line; empty without evaluations."""
-    lines = [line for line in read_lines(run / "metrics.jsonl") if ACCURACY_GREEDY in line]
+    lines = [line for line in read_lines(RunLayout(run).metrics) if ACCURACY_GREEDY in line]
     if not lines:
         return ""
     first, last = (line[ACCURACY_GREEDY] for line in (lines[0], lines[-1]))

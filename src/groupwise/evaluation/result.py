@@ -28,7 +28,6 @@ from groupwise.runs.disk import write_file
 FORMAT = 1
 KS = (2, 4, 8, 16, 32, 64)
 """The k of pass@k and maj@k, as far as there are k answers."""
-FOLDER = "evaluations"
 """The folder of evaluations in a run directory."""
 MAY_DIFFER = ("model", "task.name", "n", "seed", "seed_rule", "engine", "interval", "versions")
 """Protocol fields in which two comparable numbers may differ. The model is the subject of the comparison. The number of

@@ -9,6 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from groupwise.runs.jsonl import json_objects
+from groupwise.runs.layout import RunLayout
+
 UNREADABLE = (OSError, UnicodeDecodeError, json.JSONDecodeError, tomllib.TOMLDecodeError, RecursionError)
 
 
@@ -48,15 +51,16 @@ class Run:
 def read(path: Path) -> Run:
     """Read the run in directory `path`."""
     notes: list[str] = []
-    about = _mapping(path / "run.json", notes)
-    recipe = _text(path / "recipe.toml", notes)
+    layout = RunLayout(path)
+    about = _mapping(layout.info, notes)
+    recipe = _text(layout.recipe, notes)
     try:
         fields = flat(tomllib.loads(recipe))
     except UNREADABLE as error:
         fields = {}
         notes.append(f"recipe.toml could not be parsed: {error}")
-    metrics, flags = table(path / "metrics.jsonl", notes)
-    timings, _ = table(path / "timings.jsonl", notes)
+    metrics, flags = table(layout.metrics, notes)
+    timings, _ = table(layout.timings, notes)
     name = about.get("name")
     return Run(
         path=path,
@@ -77,14 +81,10 @@ def lines(path: Path, notes: list[str] | None = None) -> Iterator[dict[str, Any]
         return
     bad = 0
     with path.open("rb") as file:
-        for raw in file:
-            try:
-                row = json.loads(raw, parse_constant=lambda _: None)
-            except (ValueError, RecursionError):
-                row = None
-            if isinstance(row, dict):
+        for line, row in json_objects(file):
+            if row is not None:
                 yield row
-            elif raw.endswith(b"\n") and raw.strip():
+            elif line.strip():
                 bad += 1
     if bad and notes is not None:
         notes.append(f"{path.name}: {bad} unreadable {'line' if bad == 1 else 'lines'} left out")

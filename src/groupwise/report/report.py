@@ -15,7 +15,8 @@ from groupwise.report.charts import charts_data
 from groupwise.report.read import Curve, Run, flat, lines, number, read, thin
 from groupwise.report.rollouts import as_json, choose, packed, prompt_map, scan, steps
 from groupwise.report.warnings import RULES, RunWarning, find_warnings, headline
-from groupwise.runs.disk import ABOUT, DRAFT, RECIPE, write_file
+from groupwise.runs.disk import DRAFT, write_file
+from groupwise.runs.layout import RunLayout
 
 PAGE = Path(__file__).parent
 STYLES = ("uplot/uPlot.min.css", "page.css")
@@ -45,18 +46,19 @@ def report(runs: Sequence[str], out: str | None = None) -> int:
 
 def existing_run(run: str) -> Path:
     """The directory of a run. `BadData` if `run` is no run, or if it ended before it wrote its recipe."""
-    directory = Path(run)
-    if (directory / RECIPE).is_file():
+    directory, layout = Path(run), RunLayout(Path(run))
+    if layout.is_run:
         return directory
-    if directory.is_dir() and all(p.name in ("lock", ABOUT) or p.name.startswith(DRAFT) for p in directory.iterdir()):
+    before = (layout.lock, layout.info)  # written before the recipe
+    if directory.is_dir() and all(p in before or p.name.startswith(DRAFT) for p in directory.iterdir()):
         raise BadData(
             f"the run in {run} is empty: it ended before its first metric",
-            evidence=f"it has no {RECIPE} and no results",
+            evidence=f"it has no {layout.recipe.name} and no results",
             fix="remove the directory and start the run again",
         )
     raise BadData(
         f"{run} is not a run",
-        evidence=f"it has no {RECIPE}",
+        evidence=f"it has no {layout.recipe.name}",
         fix="name a directory under runs/; train prints it",
     )
 
@@ -73,7 +75,7 @@ def write_report(runs: Sequence[Path], out: Path | None = None) -> Path:
             evidence=", ".join(missing) or "none given",
             fix="name a directory of runs/",
         )
-    out = Path(out) if out is not None else Path(runs[0]) / "report.html"
+    out = Path(out) if out is not None else RunLayout(Path(runs[0])).report
     write_file(out, page([read(Path(path)) for path in runs]).encode())
     return out
 
@@ -157,7 +159,7 @@ def describe(run: Run, xs: list[Any]) -> dict[str, Any]:
 
 def warm_start_summary(run: Run) -> dict[str, str]:
     """The steps of the supervised phase and its loss at each tenth; empty if the run has no such phase."""
-    losses = [number(row.get("loss")) for row in lines(run.path / "warm_start" / "metrics.jsonl")]
+    losses = [number(row.get("loss")) for row in lines(RunLayout(RunLayout(run.path).warm_start).metrics)]
     if not losses:
         return {}
     tenths = dict.fromkeys(len(losses) * i // 10 for i in range(10)) | {len(losses) - 1: None}

@@ -11,6 +11,7 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from groupwise.report.read import lines, number
+from groupwise.runs.layout import RunLayout, iteration_files
 
 PROMPTS, COLUMNS = 256, 240  # most rows and columns of the prompt map
 CELLS = 1024  # most prompts of the map if few prompts return: each is one cell then
@@ -49,8 +50,7 @@ def steps(array: np.ndarray) -> list | dict | str:
 
 def files(run: Path) -> dict[int, Path]:
     """Sample files by iteration, ascending."""
-    paths = {int(p.stem): p for p in (run / "samples").glob("*.jsonl") if p.stem.isdecimal()}
-    return dict(sorted(paths.items()))
+    return dict(iteration_files(RunLayout(run).samples, (".jsonl",)))
 
 
 def evenly(items: list, most: int) -> list:

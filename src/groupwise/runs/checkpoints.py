@@ -20,6 +20,7 @@ from torch import Tensor
 
 from groupwise.data import Locked, Storage
 from groupwise.runs.disk import DISK, PARKED, Disk, delete_directory, remove_leftovers, storage_errors, write_directory
+from groupwise.runs.layout import RunLayout
 
 FORMAT = 1
 TENSORS, STATE, MANIFEST = "tensors.safetensors", "state.json", "manifest.json"
@@ -55,7 +56,7 @@ class RunLock:
     def __init__(self, run: Path) -> None:
         self._handles: list[int] = []
         with storage_errors("the run's lock", run):
-            file = self._open(run / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
+            file = self._open(RunLayout(run).lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
             directory = self._open(run, os.O_RDONLY)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -129,8 +130,8 @@ def save_checkpoint(
     files = {TENSORS: tensor_bytes(tensors), STATE: plain_json(state)}
     hashes = {name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in files.items()}
     files[MANIFEST] = plain_json({"format": FORMAT, "iteration": iteration, "files": hashes})
-    home, needed = run / "checkpoints", sum(len(data) for data in files.values())
-    target = home / f"{iteration:06d}"
+    home, target = RunLayout(run).checkpoints, RunLayout(run).checkpoint(iteration)
+    needed = sum(len(data) for data in files.values())
     with storage_errors(f"checkpoint {iteration}", run, needed):
         if not home.is_dir():
             disk.mkdir(home)
@@ -153,7 +154,7 @@ def newest_checkpoint(run: Path, *, strict: bool = False) -> Checkpoint | None:
     raised if all are damaged, or if a newer version wrote one. Only the format's three files are opened; links are not.
     """
     damage: list[str] = []
-    for iteration, _, path in reversed(finished_checkpoints(run / "checkpoints")):
+    for iteration, _, path in reversed(finished_checkpoints(RunLayout(run).checkpoints)):
         try:
             state = verified_state(path, iteration)
         except Damaged as problem:

@@ -16,7 +16,7 @@ def log_difference(data: bytes, size: int, sha256: str | None) -> str:
     if len(data) < size:
         return f"{len(data)} bytes; the checkpoint has {size}"
     digest, lines = hashlib.sha256(data[:size]).hexdigest(), data[:size].count(b"\n")
-    if sha256 in (None, digest):  # a checkpoint of an earlier version has no hash
+    if sha256 in (None, digest):  # None before the first checkpoint
         return ""
     return f"SHA-256 of lines 1 to {lines} is {abbreviated(digest)}; the checkpoint has {abbreviated(sha256)}"
 

@@ -1,6 +1,6 @@
 """The replay log: observations of environments on disk, replayed after a kill."""
 
-import json
+import io
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
@@ -10,10 +10,12 @@ from typing import Any
 from groupwise.data import CountedText, Observation, Outcome, Verdict
 from groupwise.runs.checkpoints import finished_checkpoints
 from groupwise.runs.disk import DISK, Disk
+from groupwise.runs.jsonl import file_bytes, json_line, json_objects
+from groupwise.runs.layout import RunLayout, iteration_files
 
 
 class ReplayLog:
-    """The `Replay` of a run: `journal/<iteration>.jsonl`, one line an observation; the last line of a question counts.
+    """The `Replay` of a run: `replay/<iteration>.jsonl`, one line an observation; the last line of a question counts.
 
     `now` returns the number of finished iterations. Files from before the oldest checkpoint are removed. A line that
     cannot be written stays in memory until the next write; `warn` is called once. Lines are not synced: they survive
@@ -23,7 +25,7 @@ class ReplayLog:
     def __init__(
         self, run: Path, now: Callable[[], int], warn: Callable[[str], None] = lambda text: None, *, disk: Disk = DISK
     ) -> None:
-        self._run, self._now, self._warn, self._disk = run, now, warn, disk
+        self._layout, self._now, self._warn, self._disk = RunLayout(run), now, warn, disk
         self._iteration = -1
         self._observations: dict[str, Any] = {}
         self._unwritten, self._size, self._torn, self._warned = b"", 0, False, False
@@ -39,7 +41,7 @@ class ReplayLog:
     def write(self, question: str, reply: Observation) -> None:
         """Write one observation. If the disk refuses it, it is kept in memory for the next write."""
         self._open_iteration()
-        self._unwritten += json.dumps({"question": question, "reply": observation_to_json(reply)}).encode() + b"\n"
+        self._unwritten += json_line({"question": question, "reply": observation_to_json(reply)})
         try:
             self._flush()
         except OSError as error:
@@ -50,7 +52,7 @@ class ReplayLog:
 
     @property
     def _path(self) -> Path:
-        return self._run / "journal" / f"{self._iteration:06d}.jsonl"
+        return self._layout.replay_log(self._iteration)
 
     def _open_iteration(self) -> None:
         """Switch to the file of the current iteration and read it."""
@@ -60,16 +62,17 @@ class ReplayLog:
         if self._unwritten:
             with suppress(OSError):
                 self._flush()
-        oldest = min((i for i, _, _ in finished_checkpoints(self._run / "checkpoints")), default=0)
-        for path in (self._run / "journal").glob("*.jsonl"):
-            if path.stem.isdecimal() and int(path.stem) < oldest:
+        oldest = min((i for i, _, _ in finished_checkpoints(self._layout.checkpoints)), default=0)
+        for i, path in iteration_files(self._layout.replay, (".jsonl",)):
+            if i < oldest:
                 with suppress(OSError):
                     self._disk.remove(path)
         self._iteration, self._unwritten = iteration, b""
-        content = self._path.read_bytes() if self._path.is_file() else b""
+        content = file_bytes(self._path)
         self._size = content.rfind(b"\n") + 1
         self._torn = self._size < len(content)
-        self._observations = dict(pair for line in content[: self._size].splitlines() if (pair := _pair(line)))
+        entries = (entry for _, entry in json_objects(io.BytesIO(content)))
+        self._observations = dict(pair for entry in entries if entry and (pair := _pair(entry)))
 
     def _flush(self) -> None:
         if not self._path.parent.is_dir():
@@ -83,13 +86,12 @@ class ReplayLog:
         self._unwritten = b""
 
 
-def _pair(line: bytes) -> tuple[str, Any] | None:
-    """A question and its observation in JSON; None for a damaged line."""
+def _pair(entry: dict[str, Any]) -> tuple[str, Any] | None:
+    """A question and its observation in JSON; None for an invalid entry."""
     try:
-        entry = json.loads(line)
         question, reply = entry["question"], entry["reply"]
         observation_from_json(reply)
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError):
         return None
     return str(question), reply
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from groupwise.data import MissingRequirement, Usage
+from groupwise.runs.layout import RunLayout
 
 
 @runtime_checkable
@@ -22,7 +23,7 @@ class Tensorboard:
     """Event files in `<run>/tensorboard`."""
 
     def __init__(self, package: Any, run: Path) -> None:
-        self._writer = package.SummaryWriter(str(run / "tensorboard"))
+        self._writer = package.SummaryWriter(str(RunLayout(run).tensorboard))
 
     def write(self, iteration: int, numbers: dict[str, float]) -> None:
         for name, number in numbers.items():

@@ -1,7 +1,7 @@
 """Checks on resume that recipe, model files, data and code are those that the run started with."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,13 @@ from groupwise.config.recipe import Recipe, Save
 from groupwise.config.text import read_with_problems
 from groupwise.config.user_code import Use
 from groupwise.data import BadData
-from groupwise.models import base_directory, find_model, remote_code
-from groupwise.runs.disk import DISK, RECIPE, Disk
+from groupwise.models import Tokenizer, base_directory, find_model, remote_code
+from groupwise.runs.disk import DISK, Disk
 from groupwise.runs.hashes import abbreviated
+from groupwise.runs.info import RunInfo
+from groupwise.runs.layout import RunLayout
 from groupwise.tasks import Mixture, Problems
-from groupwise.training.about import describe, description, origin, recorded
+from groupwise.training.about import origin
 from groupwise.training.build import Runtime
 from groupwise.training.sources import templates
 
@@ -32,36 +34,28 @@ MODEL_FILES = (
 """Files of a model directory that every start reads. Weights come from the checkpoint."""
 
 
-def identity(runtime: Runtime, recipe: str) -> dict[str, Any]:
+def identity(recipe: Recipe, tokenizer: Tokenizer, text: str) -> dict[str, Any]:
     """The text of the run's recipe.toml, and the SHA-256 of the model's small files and of the templates.
 
     run.json and every checkpoint contain it. Data, user code and the base of an adapter have their own entries.
     """
-    directory = find_model(runtime.recipe.model)
+    directory = find_model(recipe.model)
     directories = dict.fromkeys((directory, base_directory(directory)))
     files = {name: path / name for path in directories for name in MODEL_FILES if (path / name).is_file()}
-    by_name = templates(runtime.recipe, runtime.tokenizer)
+    by_name = templates(recipe, tokenizer)
     return {
-        "recipe": recipe,
+        "recipe": text,
         "files": {name: sha256(path.read_bytes()).hexdigest() for name, path in sorted(files.items())},
         "templates": {name: template.digest for name, template in by_name.items()},
     }
 
 
-def check_changes(
-    run: Path, runtime: Runtime, state: Mapping[str, Any], *, accept: bool, warn: Callable[[str], None]
-) -> list[str]:
+def check_changes(run: Path, runtime: Runtime, state: Mapping[str, Any], *, accept: bool) -> list[str]:
     """Compare the run's identity with its checkpoint's `state`, or with run.json before the first checkpoint.
 
-    Returns one line per difference. Without `accept` differences raise `BadData`. Checkpoints of earlier versions have
-    no identity: for them `warn` gets a line.
+    Returns one line per difference. Without `accept` differences raise `BadData`.
     """
-    then = state or description(run)
-    if "recipe" not in then:
-        if state:
-            warn("warning: the checkpoint is of an earlier version: its recipe, tokenizer and logs cannot be compared")
-        return []
-    lines = changes(then, identity(runtime, (run / RECIPE).read_text()))
+    lines = changes(state or asdict(RunInfo.read(run)), current_identity(run, runtime))
     if lines and not accept:
         raise BadData(
             f"the recipe or the model's files of {run} were changed after its " + ("checkpoint" if state else "start"),
@@ -75,15 +69,25 @@ def record_changes(
     run: Path, runtime: Runtime, state: Mapping[str, Any], lines: list[str], iteration: int, disk: Disk = DISK
 ) -> dict[str, Any]:
     """Add accepted changes to the identity and update run.json. Returns the identity for later checkpoints."""
-    stored = description(run)
-    history = [*(state or stored).get("changes", []), *([{"iteration": iteration, "changes": lines}] if lines else [])]
-    now = identity(runtime, (run / RECIPE).read_text()) | {"changes": history}
-    recipe = runtime.recipe
-    fields = {name: getattr(recipe, name) for name in ("model", "task", "seed", "iterations")}
-    method = origin(recipe.method, stored.get("method", {}).get("name", ""))
-    if stored != (new := stored | fields | {"method": method} | now):
-        describe(run, new, disk=disk)
-    return now
+    stored = RunInfo.read(run)
+    earlier = state["changes"] if state else stored.changes
+    history = [*earlier, *([{"iteration": iteration, "changes": lines}] if lines else [])]
+    now, recipe = current_identity(run, runtime), runtime.recipe
+    new = replace(
+        stored,
+        **{name: getattr(recipe, name) for name in ("model", "task", "seed", "iterations")},
+        method=origin(recipe.method, stored.method.get("name", "")),
+        changes=tuple(history),
+        **now,
+    )
+    if stored != new:
+        new.write(run, disk=disk)
+    return now | {"changes": history}
+
+
+def current_identity(run: Path, runtime: Runtime) -> dict[str, Any]:
+    """The identity of a run with its present recipe.toml."""
+    return identity(runtime.recipe, runtime.tokenizer, RunLayout(run).recipe.read_text())
 
 
 def changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -115,12 +119,12 @@ def _digest(sha256: str | None) -> str:
 def data_record(runtime: Runtime) -> dict[str, Any]:
     """The entry of run.json about the content of the run's data."""
     stats = runtime.task.stats if isinstance(runtime.task, Problems | Mixture) else ()
-    return {"data": [f.record for f in (*stats, *runtime.demonstrations[1])]}
+    return {"data": tuple(f.record for f in (*stats, *runtime.demonstrations[1]))}
 
 
 def check_data(run: Path, runtime: Runtime) -> None:
     """`BadData` if the data differ from those at the start: the run would not end as one that never stopped."""
-    stored, current = recorded(run, "data"), data_record(runtime)["data"]
+    stored, current = RunInfo.read(run).data, data_record(runtime)["data"]
     for then, now in zip(stored, current):
         if then["sha256"] != now["sha256"]:
             rows = (
@@ -135,7 +139,7 @@ def check_data(run: Path, runtime: Runtime) -> None:
 
 def check_base(run: Path, runtime: Runtime) -> None:
     """`BadData` if the base weights of an adapter differ from those at the start."""
-    then, now = str(recorded(run, "base_sha256") or ""), runtime.adapter.get("base_sha256", "")
+    then, now = RunInfo.read(run).base_sha256, runtime.adapter.get("base_sha256", "")
     if then != now:
         raise BadData(
             f"the weights of {runtime.recipe.model} differ from those at the start of this run",
@@ -146,7 +150,7 @@ def check_base(run: Path, runtime: Runtime) -> None:
 
 def check_model_code(run: Path, recipe: Recipe, use: Use) -> None:
     """`BadData` if the model's own code differs from that at the start. Must be called before any of it runs."""
-    then, now = recorded(run, "trust_remote_code") or {}, remote_code(find_model(recipe.model))
+    then, now = RunInfo.read(run).trust_remote_code, remote_code(find_model(recipe.model))
     if use.trust_remote_code and then != now:
         names = [name for name in sorted(then | now) if then.get(name) != now.get(name)]
         raise BadData(

@@ -16,7 +16,9 @@ from groupwise.objective import Objective
 from groupwise.rollout import Buffer, Rollouts
 from groupwise.runs.checkpoints import Checkpoint, save_checkpoint, tensor_bytes
 from groupwise.runs.disk import DISK, Disk, write_file
-from groupwise.runs.logs import RunLogs, json_line
+from groupwise.runs.jsonl import json_line
+from groupwise.runs.layout import SAMPLE_FILES, RunLayout, numbered
+from groupwise.runs.logs import RunLogs
 from groupwise.training.guards import Guards
 from groupwise.training.observe import batch_dump, iteration_metrics, sample_lines, token_columns
 
@@ -46,7 +48,7 @@ class Recorder:
         self.done = -1
         self.steps = 0
         self.stopping = self.current_phase = ""
-        self.dumps = run / "skipped"
+        self.dumps = RunLayout(run).skipped
         self._run, self._logs, self._keep, self._warn, self._disk = run, logs, keep, warn, disk
         self._on_metrics, self._extra = on_metrics, dict(extra)
         self._saved = -1
@@ -189,13 +191,13 @@ class Recorder:
     def _dump(self, number: int, result: StepResult) -> None:
         """Write the batch of a skipped step, so that the step can be computed again."""
         lines, tensors = batch_dump(result.batch)
-        stem = self.dumps / f"{self.done:06d}-{number}"
+        stem = self.dumps / f"{numbered(self.done)}-{number}"
         where = f"batch in {stem}.*"
         try:
             if not self.dumps.is_dir():
                 self._disk.mkdir(self.dumps)
-            write_file(stem.with_suffix(".jsonl"), b"".join(map(json_line, lines)), self._disk)
-            write_file(stem.with_suffix(".safetensors"), tensor_bytes(tensors), self._disk)
+            for suffix, data in zip(SAMPLE_FILES, (b"".join(map(json_line, lines)), tensor_bytes(tensors))):
+                write_file(stem.with_suffix(suffix), data, self._disk)
         except OSError as error:
             where = f"its batch could not be written: {error.strerror}"
         self._warn(f"iteration {self.done}, step {number}: {result.skipped}; weights unchanged, {where}")

@@ -27,6 +27,7 @@ from groupwise.models import Purpose, permutation
 from groupwise.objective import Objective, reinforce, token_mean
 from groupwise.runs.checkpoints import newest_checkpoint, save_checkpoint
 from groupwise.runs.disk import DISK, Disk, delete, storage_errors
+from groupwise.runs.layout import RunLayout
 from groupwise.runs.logs import RunLogs
 from groupwise.tasks import Demonstration
 from groupwise.training.build import Runtime
@@ -34,8 +35,6 @@ from groupwise.training.guards import Guards
 
 NEXT_TOKEN = Objective(surrogate=reinforce, aggregate=token_mean)
 """With an advantage of 1, the surrogate of a token is its log-prob."""
-FOLDER = "warm_start"
-"""The phase's folder in the run directory: its metrics with a line per step, and its checkpoint."""
 
 
 def supervised_steps(
@@ -90,7 +89,7 @@ async def warm_start(
     recipe, settings = runtime.recipe, runtime.recipe.warm_start
     if settings is None:
         return True
-    folder, steps = run / FOLDER, settings.steps
+    folder, steps = RunLayout(run).warm_start, settings.steps
     with storage_errors("the warm start", run):
         if not folder.is_dir():
             disk.mkdir(folder)
@@ -131,7 +130,7 @@ async def warm_start(
 
 def remove_checkpoint(run: Path, disk: Disk) -> None:
     """Remove the checkpoint of the phase. The run no longer needs it once it has its own."""
-    if (old := run / FOLDER / "checkpoints").is_dir():
+    if (old := RunLayout(RunLayout(run).warm_start).checkpoints).is_dir():
         with storage_errors("the warm start", run):
             delete(old, disk)
 

@@ -1,0 +1,87 @@
+"""run.json: what a run is: its command, versions, and the identity of recipe, data and model."""
+
+import json
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from groupwise.data import Storage
+from groupwise.runs.disk import DISK, Disk, storage_errors, write_file
+from groupwise.runs.layout import RunLayout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunInfo:
+    """The content of run.json. Optional fields are left out of the file while they are empty."""
+
+    name: str
+    command: str
+    versions: dict[str, str]
+    model: str
+    model_commit: str = ""
+    task: str
+    method: dict[str, Any]
+    """The published method that the recipe starts from, and the recipe's changes to it."""
+    seed: int
+    iterations: int
+    use: dict[str, str]
+    """SHA-256 of the user's files by stem."""
+    keys: tuple[str, ...] = ()
+    """Names of environment variables that an LLM judge may be sent."""
+    judges: tuple[str, ...] = ()
+    """Hosts that an LLM judge may use."""
+    unsafe_local_exec: bool = False
+    trust_remote_code: dict[str, str] = field(default_factory=dict)
+    """SHA-256 of the model's Python files by name."""
+    data: tuple[dict[str, Any], ...]
+    """Row counts and SHA-256 of each source of problems and demonstrations."""
+    adapter: str = ""
+    base_sha256: str = ""
+    """SHA-256 of the weights under an adapter."""
+    recipe: str
+    """The text of recipe.toml that the run was started with, or that a resume accepted."""
+    files: dict[str, str]
+    """SHA-256 of the model's configuration and tokenizer files by name."""
+    templates: dict[str, str]
+    """SHA-256 of the templates by name."""
+    changes: tuple[dict[str, Any], ...] = ()
+    """Accepted changes: the iteration, and one line a change."""
+
+    @classmethod
+    def read(cls, run: Path) -> "RunInfo":
+        """Read a run's run.json. Raises `Storage` if it cannot be read or lacks a field."""
+        path = RunLayout(run).info
+        try:
+            value = json.loads(path.read_text())
+            known = {f.name for f in fields(cls)}
+            return cls(**{name: _frozen(item) for name, item in value.items() if name in known})
+        except (OSError, ValueError, AttributeError, TypeError, RecursionError) as error:
+            fix = "restore the file from a copy, or start the run again"
+            raise Storage(f"{path} cannot be read", evidence=str(error), fix=fix) from error
+
+    def write(self, run: Path, *, disk: Disk = DISK) -> None:
+        """Write run.json, atomically. Raises `Storage`."""
+        path = RunLayout(run).info
+        with storage_errors(path.name, run):
+            write_file(path, json.dumps(self.to_json(), indent=2).encode() + b"\n", disk)
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields as JSON values, without empty optional ones."""
+        return {name: value for name, value in asdict(self).items() if value or name not in OPTIONAL}
+
+
+OPTIONAL = frozenset(
+    ("model_commit", "keys", "judges", "unsafe_local_exec", "trust_remote_code", "adapter", "base_sha256")
+)
+"""Fields that run.json has only if they are not empty."""
+
+
+def start_run(run: Path, info: RunInfo, recipe: str, *, disk: Disk = DISK) -> None:
+    """Write run.json, then recipe.toml, which makes the directory a run. Both are synced to disk on return."""
+    info.write(run, disk=disk)
+    with storage_errors("the recipe", run):
+        write_file(RunLayout(run).recipe, recipe.encode(), disk)
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value

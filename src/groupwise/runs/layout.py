@@ -1,0 +1,127 @@
+"""Layout of a run directory: the name of every file and folder, in one place."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+SAMPLE_FILES = (".jsonl", ".safetensors")
+"""Suffixes of the two files of an iteration in samples/ and of a step in skipped/: a line a sample, numbers a token."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunLayout:
+    """Paths of a run directory. The warm start's folder has the same layout, without recipe and run.json.
+
+    >>> RunLayout(Path("runs/a")).metrics.as_posix()
+    'runs/a/metrics.jsonl'
+    """
+
+    run: Path
+
+    @property
+    def info(self) -> Path:
+        """`RunInfo` as JSON: command, versions, identity of recipe, data and model."""
+        return self.run / "run.json"
+
+    @property
+    def recipe(self) -> Path:
+        """The resolved recipe. It is written last at the start: a directory with a recipe is a run."""
+        return self.run / "recipe.toml"
+
+    @property
+    def lock(self) -> Path:
+        """The file that the running process locks."""
+        return self.run / "lock"
+
+    @property
+    def metrics(self) -> Path:
+        """One line an iteration. Equal runs write equal bytes."""
+        return self.run / "metrics.jsonl"
+
+    @property
+    def timings(self) -> Path:
+        """One line an iteration: clock, speed, memory."""
+        return self.run / "timings.jsonl"
+
+    @property
+    def samples(self) -> Path:
+        """The folder with the samples of each iteration."""
+        return self.run / "samples"
+
+    @property
+    def sample_hashes(self) -> Path:
+        """The SHA-256 of each file in samples/, in `sha256sum` format."""
+        return self.run / "samples.sha256"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of checkpoints, one folder an iteration."""
+        return self.run / "checkpoints"
+
+    @property
+    def replay(self) -> Path:
+        """The folder of the replay log: observations of environments, one file an iteration."""
+        return self.run / "replay"
+
+    @property
+    def skipped(self) -> Path:
+        """The folder with the batches of skipped optimizer steps."""
+        return self.run / "skipped"
+
+    @property
+    def model(self) -> Path:
+        """The trained model or adapter, in Hugging Face layout."""
+        return self.run / "model"
+
+    @property
+    def report(self) -> Path:
+        """The report page."""
+        return self.run / "report.html"
+
+    @property
+    def evaluations(self) -> Path:
+        """The folder for evaluations of the finished run."""
+        return self.run / "evaluations"
+
+    @property
+    def tensorboard(self) -> Path:
+        """The folder of the sink tensorboard."""
+        return self.run / "tensorboard"
+
+    @property
+    def warm_start(self) -> Path:
+        """The folder of the supervised phase, itself a `RunLayout`."""
+        return self.run / "warm_start"
+
+    @property
+    def is_run(self) -> bool:
+        """Whether the directory is a run: it has a recipe."""
+        return self.recipe.is_file()
+
+    def checkpoint(self, iteration: int) -> Path:
+        """The folder of one checkpoint."""
+        return self.checkpoints / numbered(iteration)
+
+    def replay_log(self, iteration: int) -> Path:
+        """The replay log of one iteration."""
+        return self.replay / f"{numbered(iteration)}.jsonl"
+
+    def sample_file(self, iteration: int, suffix: str) -> Path:
+        """One of the two files of an iteration in samples/."""
+        return self.samples / f"{numbered(iteration)}{suffix}"
+
+
+def numbered(iteration: int) -> str:
+    """An iteration in a file name: six digits, or more.
+
+    >>> numbered(12)
+    '000012'
+    """
+    return f"{iteration:06d}"
+
+
+def iteration_files(folder: Path, suffixes: tuple[str, ...]) -> Iterator[tuple[int, Path]]:
+    """(iteration, path) of the files that belong to an iteration, in order. Other files are left out."""
+    paths = [p for p in folder.glob("*") if p.suffix in suffixes and re.fullmatch(r"\d{6,}", p.stem)]
+    yield from sorted((int(path.stem), path) for path in paths)

@@ -1,0 +1,8 @@
+"""A minimal run.json for tests."""
+
+from groupwise.runs.info import RunInfo
+
+INFO = RunInfo(
+    name="small", command="", versions={}, model="m", task="t", method={}, seed=0, iterations=1, use={}, data=(),
+    recipe="", files={}, templates={},
+)  # fmt: skip

@@ -75,7 +75,7 @@ def begun(run: Path, recipe: Recipe) -> Path:
     run.mkdir(parents=True)
     text = write(recipe)
     facts = identity(recipe, tokenizer_of(recipe.model), text)
-    start_run(run, describe_run(run, recipe, "", Use(), "", data=(), **facts), text, disk=Quick())
+    start_run(run, describe_run(run, recipe, "", Use(), "", {"data": (), **facts}), text, disk=Quick())
     return run
 
 

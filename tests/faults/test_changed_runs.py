@@ -124,7 +124,7 @@ def test_a_flipped_digit_in_the_metrics_is_found(run: Path) -> None:
         resume(str(run))
     assert "lines 1 to 2" in error.value.evidence
     assert resume(str(run), changed=True) == 0
-    assert "metrics.jsonl: SHA-256" in str(description(run)["changes"])
+    assert "metrics.jsonl: SHA-256" in str(list(RunInfo.read(run).changes))
 
 
 def test_a_broken_line_is_found_before_training(run: Path) -> None:

@@ -73,7 +73,7 @@ def train(
     with RunLock(run):
         text = write(recipe)
         facts = data_record(ready) | ready.adapter | identity(recipe, ready.tokenizer, text)
-        start_run(run, describe_run(run, recipe, base_of(path, overrides), loaded, command, **facts), text)
+        start_run(run, describe_run(run, recipe, base_of(path, overrides), loaded, command, facts), text)
         return run_from(run, ready, stop_after)
 
 

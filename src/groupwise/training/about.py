@@ -1,6 +1,7 @@
 """Describes a new run for run.json."""
 
 import platform
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from groupwise.models import commit_of, find_model, remote_code
 from groupwise.runs.info import RunInfo
 
 
-def describe_run(run: Path, recipe: Recipe, base: str, use: Use, command: str, **identity: Any) -> RunInfo:
+def describe_run(run: Path, recipe: Recipe, base: str, use: Use, command: str, identity: Mapping[str, Any]) -> RunInfo:
     """The content of run.json. `base` names the recipe's published method; `identity` has the fields of data and model.
 
     The identity comes from `identity`, `data_record` and `Runtime.adapter`.

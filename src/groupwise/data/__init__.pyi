@@ -22,6 +22,7 @@ from groupwise.data.gap import gap_bound as gap_bound
 from groupwise.data.measures import Divergence as Divergence
 from groupwise.data.measures import Entropy as Entropy
 from groupwise.data.measures import Logp as Logp
+from groupwise.data.measures import Mark as Mark
 from groupwise.data.measures import Measure as Measure
 from groupwise.data.measures import VerdictPart as VerdictPart
 from groupwise.data.measures import in_graph as in_graph
@@ -58,6 +59,7 @@ from groupwise.data.rooms import files_of as files_of
 from groupwise.data.rooms import names_of as names_of
 from groupwise.data.rooms import open_room as open_room
 from groupwise.data.sample import ENVIRONMENT as ENVIRONMENT
+from groupwise.data.sample import SAMPLED as SAMPLED
 from groupwise.data.sample import TEMPLATE as TEMPLATE
 from groupwise.data.sample import WRITTEN as WRITTEN
 from groupwise.data.sample import ContextKey as ContextKey

@@ -1,5 +1,6 @@
 """`Batch`: the table that carries samples from verdicts to gradients. It holds trainable tokens only, packed."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
@@ -11,8 +12,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from groupwise.data.errors import Usage
-from groupwise.data.measures import Logp, Measure, VerdictPart
-from groupwise.data.sample import Ids, Outcome, Rollout, Sample
+from groupwise.data.measures import Logp, Mark, Measure, VerdictPart
+from groupwise.data.sample import SAMPLED, Ids, Outcome, Rollout, Sample
 from groupwise.data.segments import Segments
 
 __all__ = ["Batch", "key_of", "pack", "rollout_of"]
@@ -94,7 +95,23 @@ class Batch:
             return self._verdict_part(measure.name)
         if measure == Logp("policy"):
             return self.logp_old
+        if isinstance(measure, Mark) and measure not in self.measures:
+            return torch.full_like(self.logp_engine, math.nan)
         return self.measures[measure]
+
+    def under(self, view: str) -> tuple["Batch", Bool[Tensor, " n"]]:
+        """The samples that have a view, with its context, and which tokens of this batch they hold."""
+        has = [view in s.views for s in self.samples]
+        part = self.take([i for i, present in enumerate(has) if present])
+        samples = tuple(replace(s, context=s.views[view], content="", routes=()) for s in part.samples)
+        which = self.sequences.spread(torch.tensor(has, dtype=torch.bool, device=self.place.device))
+        return replace(part, samples=samples, routes=((),) * len(samples)), which
+
+    @property
+    def same_context(self) -> Bool[Tensor, " n"]:
+        """Which tokens are trained under the context that they were sampled under (see `Sample.under`)."""
+        same = torch.tensor([SAMPLED not in s.views for s in self.samples], dtype=torch.bool, device=self.place.device)
+        return self.sequences.spread(same)
 
     def has(self, part: VerdictPart) -> Bool[Tensor, " s"]:
         """Which samples' verdicts have the part: a part that is not given is not the same as 0."""
@@ -232,7 +249,15 @@ def pack(rollouts: Sequence[Rollout], *, version: int = 0) -> Batch:
         age=torch.tensor([version - (version if s.oldest is None else s.oldest) for s in samples], dtype=torch.long),
         lag=torch.tensor([version - o if o >= 0 else 0 for o in origins], dtype=torch.long),
         logp_engine=torch.tensor([s.logp[i] for s, t in zip(samples, trained) for i in t], dtype=torch.float64),
+        measures={Mark(name): _marks(name, samples, trained) for name in sorted({n for s in samples for n in s.marks})},
     )
+
+
+def _marks(name: str, samples: Sequence[Sample], trained: Sequence[Sequence[int]]) -> Float[Tensor, " n"]:
+    """The numbers of a mark at the trained tokens; NaN for tokens without one."""
+    numbers = (s.marks.get(name, ()) for s in samples)
+    rows = [x[i] if i < len(x) else math.nan for x, tokens in zip(numbers, trained) for i in tokens]
+    return torch.tensor(rows, dtype=torch.float64)
 
 
 def key_of(rollout: Rollout, sample: Sample) -> Key:

@@ -4,10 +4,10 @@ A measure is a frozen value and the key of its column: `batch[Logp("reference")]
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import ClassVar
 
-__all__ = ["Divergence", "Entropy", "Logp", "Measure", "VerdictPart", "in_graph", "label_of", "side_models_of"]
+__all__ = ["Divergence", "Entropy", "Logp", "Mark", "Measure", "VerdictPart", "in_graph", "label_of", "side_models_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +20,16 @@ class Logp:
     """
 
     model: str
+    view: str = ""
+    """The view (`Sample.views`) under which the tokens are conditioned; empty: the sample's context. NaN without it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entropy:
-    """Entropy in nats of the policy's distribution at each token, before the update, without gradient."""
+    """Entropy in nats of a model's distribution at each token, before the update, without gradient."""
+
+    model: str = "policy"
+    view: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +57,22 @@ class Divergence:
 
     model: str
     alpha: float = 0.5
+    view: str = ""
+    """The view that conditions the side model. The policy keeps the sample's context."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.alpha <= 1:
             raise ValueError(f"alpha is {self.alpha}: it must be from 0 to 1")
 
 
-Measure = Logp | Entropy | Divergence | VerdictPart
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A number per token that a strategy or a verifier has written (`Sample.marks`); NaN for tokens without one."""
+
+    name: str
+
+
+Measure = Logp | Entropy | Divergence | VerdictPart | Mark
 
 
 def side_models_of(measures: Iterable[Measure]) -> set[str]:
@@ -81,5 +95,5 @@ def label_of(measure: Measure) -> str:
     >>> label_of(Logp("reference")), label_of(Entropy()), label_of(Divergence("teacher", alpha=1.0))
     ('logp/reference', 'entropy', 'divergence/teacher/1.0')
     """
-    values = [str(getattr(measure, name)) for name in measure.__dataclass_fields__]
-    return "/".join([type(measure).__name__.lower(), *filter(None, values)])
+    values = [(getattr(measure, f.name), f.default) for f in fields(measure)]
+    return "/".join([type(measure).__name__.lower(), *(str(value) for value, default in values if value != default)])

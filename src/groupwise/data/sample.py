@@ -10,6 +10,7 @@ from typing import Any
 
 __all__ = [
     "ENVIRONMENT",
+    "SAMPLED",
     "TEMPLATE",
     "WRITTEN",
     "ContextKey",
@@ -31,6 +32,9 @@ Ids = tuple[int, ...]
 
 ContextKey = tuple[str, Ids]
 """The identity of a context: the hash of its other content, and its token ids."""
+
+SAMPLED = "sampled"
+"""The view that holds the context a sample was sampled under, if it is trained under another (see `Sample.under`)."""
 
 ENVIRONMENT, TEMPLATE, WRITTEN = -1, -2, -3
 """Origins of tokens that no policy sampled. An origin >= 0 is the version of the weights that sampled the token."""
@@ -140,12 +144,21 @@ class Sample:
     verdict: Verdict | None = None
     content: str = ""
     """Hash of the context's content other than ids, from the prompt."""
+    views: Mapping[str, Ids] = field(default_factory=dict)
+    """Other contexts for the same tokens, by name, from the strategy. Measures may condition the tokens on them."""
+    marks: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """Numbers per token, by name, from the strategy. Tokens after the last number of a mark have none."""
     counts: Mapping[str, float] = field(default_factory=dict)
     """Counts by name from the strategy and the environment of a conversation. Each count becomes a metric."""
 
     def __post_init__(self) -> None:
         if not len(self.tokens) == len(self.origin) == len(self.logp):
             raise ValueError(f"{len(self.tokens)} tokens, {len(self.origin)} origins and {len(self.logp)} log-probs")
+        for name, numbers in self.marks.items():
+            if len(numbers) > len(self.tokens):
+                raise ValueError(f"the mark {name} has {len(numbers)} numbers for {len(self.tokens)} tokens")
+        if "" in self.views or () in self.views.values():
+            raise ValueError("a view needs a name and a context")
 
     @property
     def context_key(self) -> ContextKey:
@@ -184,7 +197,22 @@ class Sample:
         return replace(
             self, context=self.context + self.tokens[:at], tokens=self.tokens[at:], origin=self.origin[at:],
             logp=self.logp[at:], text=self.text[start:], ends=tuple(end - start for end in self.ends[at:]),
+            views={name: context + self.tokens[:at] for name, context in self.views.items()},
+            marks={name: numbers[at:] for name, numbers in self.marks.items()},
         )  # fmt: skip
+
+    def under(self, view: str) -> "Sample":
+        """A copy that is trained under a view: the view's context replaces the context that it was sampled under.
+
+        That context becomes the view `sampled`. Log-probs and versions stay those of the sampling. The experts of a
+        mixture are dropped, since they belong to the old context.
+
+        >>> s = Sample(context=(5, 6), stream=(0,), views={"plain": (5,)}).under("plain")
+        >>> s.context, s.views[SAMPLED]
+        ((5,), (5, 6))
+        """
+        views = {**self.views, SAMPLED: self.views.get(SAMPLED, self.context)}
+        return replace(self, context=self.views[view], views=views, content="", routes=())
 
     def insert(self, ids: Ids, origin: int) -> "Sample":
         """A copy with tokens appended that no policy sampled."""
@@ -220,7 +248,8 @@ class Sample:
         """A copy of the first `at` tokens, open for generation, with the random stream `(*stream, at, i)`."""
         return replace(
             self, tokens=self.tokens[:at], origin=self.origin[:at], logp=self.logp[:at], stream=(*self.stream, at, i),
-            routes=self.routes[: len(self.context) + at - 1], finish=None, text="", ends=(), verdict=None, counts={},
+            routes=self.routes[: len(self.context) + at - 1], finish=None, text="", ends=(), verdict=None, marks={},
+            counts={},
         )  # fmt: skip
 
 

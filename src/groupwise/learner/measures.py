@@ -1,5 +1,6 @@
 """Computes the measures of one microbatch from the policy and the side models."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,44 +17,58 @@ Computed = Logp | Entropy | Divergence
 
 
 class MicrobatchMeasures:
-    """The measures of one microbatch. Each model is forwarded once. `policy` holds the policy's states, if it was.
+    """The measures of one microbatch. Each model is forwarded once per view.
 
-    Only the policy's states are in the graph.
+    `policy` are the policy's hidden states under the samples' contexts, if they exist already; only they may be in the
+    graph.
     """
 
     def __init__(
         self, models: Mapping[str, Any], batch: Batch, *, temperature: float, policy: States | None = None
     ) -> None:
         self.models, self.batch, self.temperature = models, batch, temperature
-        self._states: dict[str, States] = {} if policy is None else {"policy": policy}
-        self._logprobs: dict[str, tuple[Tensor, Tensor]] = {}
+        self._states: dict[tuple[str, str], States] = {} if policy is None else {("policy", ""): policy}
+        self._logprobs: dict[tuple[str, str], tuple[Tensor, Tensor]] = {}
 
     def __call__(self, measure: Measure) -> Float[Tensor, " n"]:
-        """One number per token."""
+        """One number per token; NaN for samples without the measure's view."""
+        assert isinstance(measure, Computed), f"the learner does not compute {measure}"
         if isinstance(measure, Divergence):
-            mine, other = self.states("policy"), self.states(measure.model)
-            return divergence(
-                self.models["policy"],
-                mine.hidden.index_select(0, mine.pair),
-                self.models[measure.model],
-                other.hidden.index_select(0, other.pair),
-                alpha=measure.alpha,
-                temperature=self.temperature,
-            )
-        if isinstance(measure, Logp):
-            return self.logprobs(measure.model)[0]
-        assert isinstance(measure, Entropy), f"the learner does not compute {measure}"
-        return self.logprobs("policy")[1]
+            return self.spread(self.divergence(measure), measure.view)
+        logp, entropy = self.logprobs(measure.model, measure.view)
+        return self.spread(entropy if isinstance(measure, Entropy) else logp, measure.view)
 
-    def logprobs(self, name: str) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
-        """Log-probs and entropies of the tokens under a model."""
-        if name not in self._logprobs:
-            self._logprobs[name] = token_logprobs(self.models[name], self.states(name), temperature=self.temperature)
-        return self._logprobs[name]
+    def spread(self, x: Float[Tensor, " m"], view: str) -> Float[Tensor, " n"]:
+        """Numbers of the tokens with a view, spread over all tokens."""
+        if not view:
+            return x
+        which = self.batch.under(view)[1]
+        return torch.full(which.shape, math.nan, dtype=x.dtype, device=x.device).masked_scatter(which, x)
 
-    def states(self, name: str) -> States:
-        """The hidden states of a model."""
-        if name not in self._states:
+    def divergence(self, measure: Divergence) -> Float[Tensor, " m"]:
+        """The divergence at each token with the measure's view."""
+        mine, other = self.states("policy", ""), self.states(measure.model, measure.view)
+        pair = mine.pair[self.batch.under(measure.view)[1]] if measure.view else mine.pair
+        return divergence(
+            self.models["policy"],
+            mine.hidden.index_select(0, pair),
+            self.models[measure.model],
+            other.hidden.index_select(0, other.pair),
+            alpha=measure.alpha,
+            temperature=self.temperature,
+        )
+
+    def logprobs(self, name: str, view: str) -> tuple[Float[Tensor, " m"], Float[Tensor, " m"]]:
+        """Log-probs and entropies of the tokens with a view, under a model."""
+        if (name, view) not in self._logprobs:
+            states = self.states(name, view)
+            self._logprobs[name, view] = token_logprobs(self.models[name], states, temperature=self.temperature)
+        return self._logprobs[name, view]
+
+    def states(self, name: str, view: str) -> States:
+        """The hidden states of a model for the tokens with a view."""
+        if (name, view) not in self._states:
+            batch = self.batch.under(view)[0] if view else self.batch
             with torch.no_grad():
-                self._states[name] = hidden_states(self.models[name], self.batch)
-        return self._states[name]
+                self._states[name, view] = hidden_states(self.models[name], batch)
+        return self._states[name, view]

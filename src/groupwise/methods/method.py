@@ -9,6 +9,7 @@ from groupwise.data import (
     Credit,
     Curriculum,
     Filter,
+    Mark,
     Mask,
     Measure,
     Memory,
@@ -75,10 +76,10 @@ class Method:
                 f"a part needs the side model {missing[0]!r} and there is no such model\n"
                 f'set method.models = {{ {missing[0]} = "InitialPolicy" }}, or the part\'s coefficient to 0'
             )
-        early = [m for m in needs(self.filter) if not isinstance(m, VerdictPart)]
+        early = [m for m in needs(self.filter) if not isinstance(m, VerdictPart | Mark)]
         if early:
             why = f"the filter needs {early[0]}, and a filter runs before the learner computes measures"
-            raise ValueError(f"{why}\na filter can need VerdictPart")
+            raise ValueError(f"{why}\na filter can need VerdictPart and Mark")
         if self.group_size == 1 and any(getattr(a, "compares", False) for a in self.advantage):
             why = "group_size is 1 and the advantage compares samples of a group: every advantage would be 0"
             raise ValueError(f"{why}\nuse 2 or more")

@@ -83,7 +83,7 @@ def describe_step(step: Batch, objective: Objective) -> dict[str, float]:
         metrics["clip_ratio/low_mean"], metrics["clip_ratio/high_mean"] = _share(low), _share(high)
         metrics["clip_ratio/region_mean"] = _share(low | high)
     for measure in step.measures:
-        if isinstance(measure, Logp) and measure.model != "policy":
+        if isinstance(measure, Logp) and measure.model != "policy" and not measure.view:
             name = "kl" if measure.model == "reference" else f"kl/{measure.model}"
             metrics[name] = kl_k3(step, measure.model).mean()
             metrics[f"{name}/k1"] = kl_k1(step, measure.model).mean()
@@ -96,10 +96,11 @@ def describe_step(step: Batch, objective: Objective) -> dict[str, float]:
 def describe_gap(logp: Float[Tensor, " n"], step: Batch) -> dict[str, float]:
     """Mean and maximum of |learner's log-prob - engine's log-prob|, over tokens that the current weights sampled.
 
-    Older tokens are left out: their difference is the change of the policy, not an error of the engine.
+    Older tokens are left out: their difference is the change of the policy, not an error of the engine. So are tokens
+    that are trained under another context than they were sampled under.
     """
     gap = (logp - step.logp_engine).abs()
-    gap = gap[~gap.isnan() & (step.lag == 0)]  # a written token has no engine log-prob
+    gap = gap[~gap.isnan() & (step.lag == 0) & step.same_context]  # a written token has no engine log-prob
     return {f"{GAP}/mean": float(gap.mean()), LARGEST_GAP: float(gap.max())} if len(gap) else {}
 
 

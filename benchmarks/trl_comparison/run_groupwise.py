@@ -114,7 +114,7 @@ def measure(regime: Regime, *, iterations: int, seed: int, machine: Machine, tur
         builder.read_tokenizer = lambda path: replace(read_tokenizer(path), eos=frozenset())
     ready = builder.build(recipe, Use())
     if regime.lengths is not None:
-        ready.buffer.verifier = even_sum
+        ready.buffer.setting = replace(ready.buffer.setting, verifier=even_sum)
 
     async def no_evaluation() -> dict[str, float]:
         return {}

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +106,7 @@ def run(directory: Path, place: Runtime, death: Point | None = None) -> Events:
     events.around(Rows, "advance", "a token")
     events.around(Runtime, "write", "writing the model")
     events.around(commands, "write_report")
-    phase, evaluate, verifier = Recorder.phase, Runtime.evaluate, place.buffer.verifier
+    phase, evaluate, verifier = Recorder.phase, Runtime.evaluate, place.buffer.setting.verifier
 
     @contextmanager
     def recorded_phase(self: Recorder, name: str) -> Iterator[None]:
@@ -125,7 +125,8 @@ def run(directory: Path, place: Runtime, death: Point | None = None) -> Events:
         events.record("a verdict")
         return await verifier(prompt, sample)
 
-    Recorder.phase, Runtime.evaluate, place.buffer.verifier = recorded_phase, recorded_evaluate, recorded_verifier
+    Recorder.phase, Runtime.evaluate = recorded_phase, recorded_evaluate
+    place.buffer.setting = replace(place.buffer.setting, verifier=recorded_verifier)
     assert run_from(directory, place, disk=RecordedDisk(events)) == 0
     return events
 

@@ -211,7 +211,7 @@ def test_a_signal_ends_a_wait_for_a_verdict(undisturbed: Path, tmp_path: Path) -
 
     def act() -> int:
         place = ready(EVERY)
-        judge, calls = place.buffer.verifier, []
+        judge, calls = place.buffer.setting.verifier, []
 
         async def hangs(prompt: Prompt, sample: Sample) -> Verdict:
             calls.append(sample)
@@ -220,7 +220,7 @@ def test_a_signal_ends_a_wait_for_a_verdict(undisturbed: Path, tmp_path: Path) -
                 await asyncio.sleep(3600)
             return await judge(prompt, sample)
 
-        place.buffer.verifier = hangs
+        place.buffer.setting = replace(place.buffer.setting, verifier=hangs)
         return run_from(run, place, disk=Quick())
 
     assert forked(act, tmp_path / "log") == 143
@@ -306,7 +306,7 @@ def test_a_clock_that_jumps_changes_nothing(
 
 def wrong_every_seventh(place: Any, what: str) -> list[int]:
     """Let every seventh verdict of training fail; how many did is counted in the answer."""
-    judge, failed, calls = place.buffer.verifier, [], []
+    judge, failed, calls = place.buffer.setting.verifier, [], []
 
     async def failing(prompt: Prompt, sample: Sample) -> Verdict:
         calls.append(1)
@@ -319,7 +319,7 @@ def wrong_every_seventh(place: Any, what: str) -> list[int]:
             await asyncio.sleep(3600)
         return Verdict(Outcome.correct, score=math.nan)
 
-    place.buffer.verifier = failing
+    place.buffer.setting = replace(place.buffer.setting, verifier=failing)
     return failed
 
 
@@ -355,7 +355,7 @@ def test_a_first_batch_that_nobody_could_judge_ends_the_run_at_once(tmp_path: Pa
     async def broken(prompt: Prompt, sample: Sample) -> Verdict:
         raise ImportError("no sympy")
 
-    place.buffer.verifier = broken
+    place.buffer.setting = replace(place.buffer.setting, verifier=broken)
     with pytest.raises(Unverifiable, match="16 of 16 answers") as error:
         run_from(run, place, disk=Quick())
     assert "no sympy" in error.value.evidence and error.value.code == 5
@@ -380,7 +380,7 @@ def test_three_iterations_without_a_group_to_learn_from(tmp_path: Path) -> None:
     async def wrong(prompt: Prompt, sample: Sample) -> Verdict:
         return Verdict(Outcome.wrong)
 
-    place.buffer.verifier = wrong
+    place.buffer.setting = replace(place.buffer.setting, verifier=wrong)
     with pytest.raises(NoSignal, match="3 iterations in a row") as error:
         run_from(run, place, disk=Quick())
     assert error.value.evidence == "8 groups mixed_outcomes" and error.value.code == 5

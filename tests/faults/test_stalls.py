@@ -35,7 +35,7 @@ def judged(run: Path, recipe: Any, at: int, held: Callable[[], Any]) -> Callable
                 held()
             return answer.endswith(str(gold))
 
-        place.buffer.verifier = grade_function(grade, deadline=60.0)
+        place.buffer.setting = replace(place.buffer.setting, verifier=grade_function(grade, deadline=60.0))
         return run_from(run, place, disk=Quick())
 
     return act

@@ -82,7 +82,7 @@ def run(directory: Path, place: Runtime, environment: Any, death: int = 0) -> in
             file.write(b".")
             return file.tell()
 
-    place.buffer.environment = lambda: environment(on_call)
+    place.buffer.setting = replace(place.buffer.setting, environment=lambda: environment(on_call))
     return run_from(directory, place, disk=Quick())
 
 

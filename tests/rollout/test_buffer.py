@@ -15,7 +15,7 @@ from torch import Tensor
 
 from groupwise.data import Batch, Draw, Outcome, Prompt, Rollout, Sample, Task, Verdict, WorkerLost
 from groupwise.objective import describe_samples
-from groupwise.rollout import Buffer, Independent, Rollouts, Shuffled, answers
+from groupwise.rollout import Buffer, Independent, Rollouts, RolloutSetting, Shuffled, answers
 from tests.rollout.fakes import FakeEngine, NumberedTask, always_correct, decoder, engine, sampling, tokenizer, verdict
 
 
@@ -63,11 +63,14 @@ def verifier_of(scores: dict[int, list[float]], default: list[float]) -> Callabl
 
 
 def buffer(verifier: Any = always_correct, task: Task | None = None, curriculum: Any = None, **changes: Any) -> Buffer:
-    fields: dict[str, Any] = {"sampling": sampling(), "seed": 3}
+    rule = {"unverifiable": changes.pop("unverifiable")} if "unverifiable" in changes else {}
     engine = changes.pop("engine", None) or FakeEngine(plain)
-    return Buffer(
-        task or NumberedTask(40), curriculum or InOrder(), engine, verifier, tokenizer(), **{**fields, **changes}
-    )
+    return Buffer(task or NumberedTask(40), curriculum or InOrder(), setting(engine, verifier, **changes), **rule)
+
+
+def setting(engine: Any, verifier: Any = always_correct, **changes: Any) -> RolloutSetting:
+    fields = {"engine": engine, "verifier": verifier, "tokenizer": tokenizer(), "sampling": sampling(), "seed": 3}
+    return RolloutSetting(**{**fields, **changes})
 
 
 def take(
@@ -256,7 +259,7 @@ def test_evaluation_changes_no_state_and_is_repeatable() -> None:
 
     def evaluated() -> list[Rollout]:
         prompts = [task[i] for i in range(5)]
-        return asyncio.run(answers(prompts, 3, native, always_correct, sampling(), tokenizer(), seed=3))
+        return asyncio.run(answers(prompts, 3, setting(native)))
 
     b = buffer(engine=native, task=task)
     # Python's generator is not compared: the runtime type checker of these tests draws from it.
@@ -282,18 +285,7 @@ def test_an_evaluation_that_hangs_is_a_lost_worker() -> None:
         return ()
 
     with pytest.raises(WorkerLost, match="the engine"):
-        asyncio.run(
-            answers(
-                [NumberedTask(1)[0]],
-                1,
-                FakeEngine(silent),
-                always_correct,
-                sampling(),
-                tokenizer(),
-                seed=3,
-                deadline=0.05,
-            )
-        )
+        asyncio.run(answers([NumberedTask(1)[0]], 1, setting(FakeEngine(silent), deadline=0.05)))
 
 
 def test_zero_wanted_rollouts_draw_nothing() -> None:

@@ -24,7 +24,7 @@ from groupwise.data import (
     WorkerLost,
 )
 from groupwise.models import Decoder, Purpose
-from groupwise.rollout import DrawSampler, Independent, NativeEngine
+from groupwise.rollout import DrawSampler, Independent, NativeEngine, RolloutSetting
 from tests.rollout.fakes import (
     FakeEngine,
     always_correct,
@@ -53,7 +53,9 @@ def sampler(engine: Any = None, verifier: Any = always_correct, **changes: Any) 
         "draw": draw(4), "engine": engine or FakeEngine(counting), "verifier": verifier, "tokenizer": tokenizer(),
         "sampling": sampling(), "seed": 11,
     }  # fmt: skip
-    return DrawSampler(**{**fields, **changes})
+    fields |= changes
+    own = {name: fields.pop(name) for name in ("draw", "purpose") if name in fields}
+    return DrawSampler(**own, setting=RolloutSetting(**fields))
 
 
 def run(coroutine: Any) -> Any:
@@ -72,7 +74,7 @@ def test_a_finished_sample_has_text_finish_and_origin() -> None:
 def test_samples_and_requests_have_the_content_hash_of_the_prompt() -> None:
     s = sampler(draw=Draw(4, Prompt("p", CONTEXT, content="cat"), 1))
     (one,) = run(s.sample(CONTEXT))
-    assert one.context_key == s.engine.requests[0].context_key == ("cat", CONTEXT)
+    assert one.context_key == s.setting.engine.requests[0].context_key == ("cat", CONTEXT)
     assert one.fork(2, 0).content == one.last_turn.content == "cat"
 
 
@@ -84,14 +86,14 @@ def test_the_budget_is_for_the_whole_sample_and_a_limit_leaves_it_open() -> None
     inserted = paused.insert((9, 9), TEMPLATE)
     whole = run(s.extend(inserted))
     assert (whole.tokens, whole.finish) == ((1, 2, 3, 9, 9, 6, 7), Finish.length)
-    requests = s.engine.requests
+    requests = s.setting.engine.requests
     assert [(a.context, a.limit, a.at) for a in requests] == [(CONTEXT, 3, 0), ((*CONTEXT, 1, 2, 3, 9, 9), 2, 5)]
     assert {(a.draw, a.stream, a.purpose) for a in requests} == {(4, (0,), Purpose.SAMPLE)}
     assert run(s.extend(whole)) is whole
-    assert len(s.engine.requests) == 2
+    assert len(s.setting.engine.requests) == 2
     # No tokens are left.
     full = run(s.extend(paused.insert((9,) * 4, TEMPLATE)))
-    assert (full.finish, len(s.engine.requests)) == (Finish.length, 2)
+    assert (full.finish, len(s.setting.engine.requests)) == (Finish.length, 2)
 
 
 def test_an_inserted_turn_reopens_a_finished_sample() -> None:
@@ -107,7 +109,7 @@ def test_an_interrupted_sample_continues_within_its_budget() -> None:
     (one,) = run(s.sample(CONTEXT))
     assert (one.tokens, one.finish) == (tuple(range(1, 10)), Finish.length)
     assert one.origin == (0, 0, 0, 0, 1, 1, 1, 1, 2)
-    assert [a.limit for a in s.engine.requests] == [9, 5, 1]
+    assert [a.limit for a in s.setting.engine.requests] == [9, 5, 1]
     paused = run(s.extend(s.start(CONTEXT)[0], limit=6))
     assert (paused.tokens, paused.finish) == (tuple(range(1, 7)), None)
 
@@ -215,7 +217,7 @@ def judged(
         verdict = grade(sample.stream[0])
         return await verdict if asyncio.iscoroutine(verdict) else verdict
 
-    s = sampler(verifier=verifier, deadline=deadline, threshold=threshold)
+    s = sampler(verifier=verifier, verdict_deadline=deadline, threshold=threshold)
     return run(s.verify(s.start(CONTEXT, n)))
 
 
@@ -315,7 +317,7 @@ def test_calls_outside_have_a_deadline() -> None:
         await asyncio.sleep(seconds)
         return 2 * x
 
-    s = sampler(deadline=0.05)
+    s = sampler(verdict_deadline=0.05)
     assert run(s.outside(tool, 4, 0.0)) == 8
     with pytest.raises(TimeoutError):
         run(s.outside(tool, 4, 1000.0))

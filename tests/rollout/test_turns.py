@@ -34,7 +34,7 @@ from groupwise.data import (
 from groupwise.environments import calculator_tools, user_environment
 from groupwise.learner.forward import forward
 from groupwise.models import Tokenizer, find_template
-from groupwise.rollout import DrawSampler, NativeEngine, Turns
+from groupwise.rollout import DrawSampler, NativeEngine, RolloutSetting, Turns
 from groupwise.rollout.conversation import ReplayMismatch
 from tests.models.directories import bytes_
 from tests.models.test_templates import CHATML, trained, transformers_ids
@@ -99,7 +99,9 @@ def sampler(
         "draw": Draw(4, PROMPT, n), "engine": FakeEngine(script), "verifier": always_correct, "tokenizer": tokenizer(),
         "sampling": sampling(max_tokens=40), "seed": 11, "environment": environment,
     }  # fmt: skip
-    return DrawSampler(**{**fields, **changes})
+    fields |= changes
+    own = {name: fields.pop(name) for name in ("draw", "purpose") if name in fields}
+    return DrawSampler(**own, setting=RolloutSetting(**fields))
 
 
 def rollout(s: DrawSampler, turns: Turns = Turns()) -> Rollout:  # noqa: B008
@@ -183,7 +185,7 @@ def test_the_sampled_ids_are_trained_even_if_the_text_tokenizes_differently() ->
     assert environment.messages == ["abab"] * 3
     batch = pack([Rollout(s.draw, (sample,))])
     assert [sample.tokens[i] for i in batch.place.tolist()] == [*sampled] * 3
-    requests = s.engine.requests  # type: ignore[attr-defined]
+    requests = s.setting.engine.requests  # type: ignore[attr-defined]
     assert [a.context for a in requests] == [PROMPT.context + sample.tokens[:i] for i in (0, 6, 12)]
     assert [(a.at, a.limit, a.stream) for a in requests] == [(i, 40 - i, (0,)) for i in (0, 6, 12)]
 
@@ -241,7 +243,7 @@ def test_a_template_that_strips_thinking_changes_no_token_of_a_conversation(tmp_
     sample = rollout(s).samples[0]
     by_model = [vocabulary.decode(sample.tokens[a:b]) for a, b in sample.turns]
     assert by_model == turns
-    requests = s.engine.requests  # type: ignore[attr-defined]
+    requests = s.setting.engine.requests  # type: ignore[attr-defined]
     for earlier, later in pairwise(requests):
         assert later.context[: len(earlier.context)] == earlier.context
     assert requests[-1].context == sample.context + sample.tokens[: requests[-1].at]
@@ -273,7 +275,7 @@ def test_a_chat_continues_as_its_template_renders_it(ended: bool, tmp_path: Path
     )  # fmt: skip
     sample = rollout(s).samples[0]
     messages = [{"role": r, "content": c} for r, c in (("user", "7*5="), ("assistant", "call"), ("user", "see: 3"))]
-    context = s.engine.requests[-1].context  # type: ignore[attr-defined]
+    context = s.setting.engine.requests[-1].context  # type: ignore[attr-defined]
     assert list(context) == transformers_ids(vocabulary, messages, tmp_path)
     assert [vocabulary.decode(sample.tokens[a:b]) for a, b in sample.turns] == ["call", "35"]
     assert sample.last_turn.text == "35"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from groupwise.data import CountedText, Draw, Outcome, Prompt, Sample, Sampling, Task
 from groupwise.environments import calculator_tools, user_environment
 from groupwise.models import find_model, read_tokenizer
-from groupwise.rollout import DrawSampler, Turns
+from groupwise.rollout import DrawSampler, RolloutSetting, Turns
 from groupwise.tasks import BigSums
 from groupwise.tasks.big_sums import KINDS, PROBLEMS, call, numbered, sum_demonstrations, with_wrong_digit
 from groupwise.verifiers import last_number
@@ -34,8 +34,7 @@ def worth(*turns: str, problem: str = "34*58+91=") -> Sample:
     """The conversation in which a model says these, with the environment and the verifier of the recipe."""
     tokenizer, said = read_tokenizer(find_model("blank")), iter(turns)
     prompt = Prompt(problem, tokenizer.encode(problem), problem, {"answer": str(eval(problem[:-1]))})
-    sampler = DrawSampler(
-        draw=Draw(0, prompt, 1),
+    setting = RolloutSetting(
         engine=FakeEngine(lambda ask: (*tokenizer.encode(next(said)), *tokenizer.eos)),
         verifier=last_number,
         tokenizer=tokenizer,
@@ -43,6 +42,7 @@ def worth(*turns: str, problem: str = "34*58+91=") -> Sample:
         seed=0,
         environment=user_environment(calculator_tools),
     )
+    sampler = DrawSampler(draw=Draw(0, prompt, 1), setting=setting)
     return asyncio.run(Turns()(sampler.draw, sampler)).samples[0]
 
 

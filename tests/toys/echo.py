@@ -16,7 +16,7 @@ from groupwise.data import Engine, Outcome, Prompt, Sample, Sampling, Verdict
 from groupwise.learner import AdamW, Learner
 from groupwise.methods import Method, dapo, published
 from groupwise.models import Decoder, Shape, Tokenizer
-from groupwise.rollout import Buffer, NativeEngine
+from groupwise.rollout import Buffer, NativeEngine, RolloutSetting
 from groupwise.runs.jsonl import read_lines
 from groupwise.runs.logs import RunLogs
 from groupwise.training.guards import Guards
@@ -117,16 +117,11 @@ class ToyRun:
             memory=self.method.memory,
         )
         self.engine = self.engine or NativeEngine(decoder, vocabulary, seed=self.seed)
-        self.buffer = Buffer(
-            Echo(self.letters),
-            self.method.curriculum,
-            self.engine,
-            self.verifier,
-            vocabulary,
-            sampling=self.recipe.sampling,
+        setting = RolloutSetting(
+            engine=self.engine, verifier=self.verifier, tokenizer=vocabulary, sampling=self.recipe.sampling,
             seed=self.seed,
-            unverifiable=self.method.unverifiable,
-        )
+        )  # fmt: skip
+        self.buffer = Buffer(Echo(self.letters), self.method.curriculum, setting, unverifiable=self.method.unverifiable)
         self.guards = Guards(max_unverifiable=0.1, max_gap=self.max_gap)
 
     def go(self, evaluate: Callable[[], Awaitable[dict[str, float]]] | None = None) -> list[dict[str, Any]]:

@@ -43,8 +43,10 @@ def test_only_models_that_a_part_needs_are_built() -> None:
 def test_samplers_have_the_recipes_template_and_the_models_positions() -> None:
     runtime = build(EVERY, Use())
     prompt = runtime.task[0]
-    assert runtime.buffer.template is not None and runtime.buffer.template(prompt.text) == prompt.context
-    assert runtime.buffer.positions == runtime.model.shape.positions
+    assert (
+        runtime.buffer.setting.template is not None and runtime.buffer.setting.template(prompt.text) == prompt.context
+    )
+    assert runtime.buffer.setting.positions == runtime.model.shape.positions
 
 
 def test_a_missing_compiler_is_an_error_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:

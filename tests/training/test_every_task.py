@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -102,9 +102,8 @@ def scripted_rollouts(kind: Kind, home: Path) -> tuple[list[Rollout], list[int]]
         text = "" if c[ask.draw] <= ask.stream[0] == kind.answers - 1 else text
         return (*at.tokenizer.encode(text), *at.tokenizer.eos)
 
-    rollouts = answers(
-        at.held_out, kind.answers, FakeEngine(says), at.verifier, at.recipe.sampling, at.tokenizer, seed=0
-    )  # fmt: skip
+    setting = replace(at.buffer.setting, engine=FakeEngine(says), seed=0, deadline=600.0, verdict_deadline=60.0)
+    rollouts = answers(at.held_out, kind.answers, setting)
     return asyncio.run(rollouts), c
 
 

@@ -243,7 +243,8 @@ def test_a_weight_update_that_misses_the_engine_is_detected_within_one_step(drop
 @pytest.mark.parametrize("factor", [0.99, 1.01])
 def test_a_temperature_one_percent_off_is_detected_at_once(factor: float, tmp_path: Path) -> None:
     environment = ToyRun(small("grpo"), tmp_path, iterations=4, max_tokens=4)
-    environment.buffer.sampling = replace(environment.buffer.sampling, temperature=factor)
+    setting = environment.buffer.setting
+    environment.buffer.setting = replace(setting, sampling=replace(setting.sampling, temperature=factor))
     with pytest.raises(Mismatch):
         environment.go()
     assert environment.learner.steps_taken == 1

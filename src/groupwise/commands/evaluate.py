@@ -17,7 +17,7 @@ from groupwise.data import BadData, Outcome, Prompt, Rollout, Sample, Sampling, 
 from groupwise.evaluation.presets import find_published
 from groupwise.evaluation.result import evaluation_text, file_name, mean_of, number, write
 from groupwise.models import Purpose, find_model, read_model, read_tokenizer
-from groupwise.rollout import NativeEngine, answers
+from groupwise.rollout import NativeEngine, RolloutSetting, answers
 from groupwise.runs.layout import RunLayout
 from groupwise.training.build import DTYPES, build, prepare
 from groupwise.training.environments import environment_of, frame_of
@@ -161,14 +161,21 @@ def sample(
         raise Usage("the prompt has no tokens", evidence=repr(prompt), fix="use another prompt")
     problem = Prompt("prompt", context, prompt, {} if answer is None else {"answer": answer})
 
+    setting = RolloutSetting(
+        engine=engine,
+        verifier=ungraded,
+        tokenizer=tokenizer,
+        sampling=sampling,
+        seed=recipe.seed,
+        deadline=recipe.machine.deadline,
+        environment=environment_of(recipe, loaded),
+        frame=frame_of(recipe, tokenizer),
+        template=prompt_template(recipe, tokenizer),
+    )
+
     async def generate() -> list[Rollout]:
         await engine.load(0, dict(decoder.state_dict()))
-        return await answers(
-            [problem], n, engine, ungraded, sampling, tokenizer, seed=recipe.seed, purpose=Purpose.SAMPLE,
-            strategy=recipe.evaluate.strategy, deadline=recipe.machine.deadline,
-            environment=environment_of(recipe, loaded), frame=frame_of(recipe, tokenizer),
-            template=prompt_template(recipe, tokenizer),
-        )  # fmt: skip
+        return await answers([problem], n, setting, purpose=Purpose.SAMPLE, strategy=recipe.evaluate.strategy)
 
     (rollout,) = asyncio.run(generate())
     for i, result in enumerate(rollout.samples, 1):

@@ -6,6 +6,7 @@ import re
 import shlex
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -155,7 +156,8 @@ def run_from(
     recorder = Recorder(
         run, logs, keep=recipe.save.keep, extra=accepted, on_metrics=progress, warn=progress.say, disk=disk
     )  # fmt: skip
-    ready.buffer.replay = ReplayLog(run, lambda: recorder.done, progress.say, disk=disk)
+    replay = ReplayLog(run, lambda: recorder.done, progress.say, disk=disk)
+    ready.buffer.setting = replace(ready.buffer.setting, replay=replay)
     if checkpoint:
         with checkpoint_errors(run, changed=bool(accepted["changes"])):
             recorder.restore(checkpoint, ready.learner, ready.buffer, ready.guards)

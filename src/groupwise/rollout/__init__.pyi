@@ -6,5 +6,6 @@ from groupwise.rollout.curriculum import Shuffled as Shuffled
 from groupwise.rollout.engine import NativeEngine as NativeEngine
 from groupwise.rollout.native import Native as Native
 from groupwise.rollout.sampler import DrawSampler as DrawSampler
+from groupwise.rollout.setting import RolloutSetting as RolloutSetting
 from groupwise.rollout.strategy import Independent as Independent
 from groupwise.rollout.strategy import Turns as Turns

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -12,24 +12,19 @@ from groupwise.data import (
     Batch,
     Curriculum,
     Draw,
-    Engine,
-    Environment,
     Filter,
-    Ids,
     Outcome,
     Prompt,
-    Replay,
     Rollout,
-    Sampling,
     Strategy,
     Task,
-    Verifier,
     WorkerLost,
     name_of,
     pack,
 )
-from groupwise.models import Purpose, Tokenizer
+from groupwise.models import Purpose
 from groupwise.rollout.sampler import DrawSampler
+from groupwise.rollout.setting import RolloutSetting
 from groupwise.rollout.strategy import Independent
 from groupwise.rollout.together import together
 
@@ -89,34 +84,16 @@ class Rollouts:
 
 @dataclass(slots=True, eq=False)
 class Buffer:
-    """Samples rollouts until an iteration has enough selected ones. Its only state is the curriculum's.
-
-    `deadline` bounds a whole rollout, from its start to its last verdict; `verdict_deadline` bounds one verdict; both
-    in seconds. `environment` creates an environment for each sample, if the strategy uses one. `replay` records the
-    observations. `frame` holds the tokens that the chat template writes before and after an observation. `template`
-    encodes prompts that a strategy writes. `positions` is the most tokens of a sequence of the model.
-    """
+    """Samples rollouts until an iteration has enough selected ones. Its only state is the curriculum's."""
 
     task: Task
     curriculum: Curriculum[Any]
-    engine: Engine
-    verifier: Verifier
-    tokenizer: Tokenizer
-    sampling: Sampling = field(kw_only=True)
-    seed: int = field(kw_only=True)
-    unverifiable: UnverifiableRule = field(kw_only=True, default="exclude")
-    deadline: float = field(kw_only=True, default=600.0)
-    verdict_deadline: float = field(kw_only=True, default=60.0)
-    environment: Callable[[], Environment] | None = field(kw_only=True, default=None)
-    replay: Replay | None = field(kw_only=True, default=None)
-    frame: tuple[Ids, Ids] = field(kw_only=True, default=((), ()))
-    template: Callable[[str], Ids] | None = field(kw_only=True, default=None)
-    positions: int | None = field(kw_only=True, default=None)
-    threshold: float | None = field(kw_only=True, default=None)
+    setting: RolloutSetting
+    unverifiable: UnverifiableRule = "exclude"
     _state: Any = field(init=False)
 
     def __post_init__(self) -> None:
-        self._state = self.curriculum.init(self.task, self.seed)
+        self._state = self.curriculum.init(self.task, self.setting.seed)
 
     async def take(self, n: int, group_size: int, strategy: Strategy, filter: Filter, refill: int) -> Rollouts:
         """Sample rollouts until `n` are selected. A refill round draws exactly the missing number of prompts.
@@ -157,12 +134,7 @@ class Buffer:
         self._state = state
 
     async def _rollout(self, draw: Draw, strategy: Strategy) -> Rollout:
-        sampler = DrawSampler(
-            draw=draw, engine=self.engine, verifier=self.verifier, tokenizer=self.tokenizer, sampling=self.sampling,
-            seed=self.seed, deadline=self.verdict_deadline, environment=self.environment, replay=self.replay,
-            frame=self.frame, template=self.template, positions=self.positions, threshold=self.threshold,
-        )  # fmt: skip
-        return await _within_deadline(strategy, sampler, self.deadline)
+        return await _within_deadline(strategy, DrawSampler(draw=draw, setting=self.setting))
 
     def _filtered(self, rollout: Rollout, filter: Filter) -> Rollout:
         """The rollout with `selected` for each sample. The filter gets the same batch as the method's statistics."""
@@ -187,40 +159,22 @@ class Buffer:
 async def answers(
     prompts: Sequence[Prompt],
     n: int,
-    engine: Engine,
-    verifier: Verifier,
-    sampling: Sampling,
-    tokenizer: Tokenizer,
+    setting: RolloutSetting,
     *,
-    seed: int,
     purpose: int = Purpose.EVALUATE,
     strategy: Strategy = Independent(),  # noqa: B008
-    deadline: float = 600.0,
-    verdict_deadline: float = 60.0,
-    environment: Callable[[], Environment] | None = None,
-    replay: Replay | None = None,
-    frame: tuple[Ids, Ids] = ((), ()),
-    template: Callable[[str], Ids] | None = None,
-    positions: int | None = None,
-    threshold: float | None = None,
 ) -> list[Rollout]:
     """Sample and verify `n` answers to each prompt, independent of a run: no state is read or written.
 
     Prompt i is draw i under `purpose`, so repeated calls use the same random numbers.
     """
-    samplers = [
-        DrawSampler(
-            draw=Draw(i, prompt, n), engine=engine, verifier=verifier, tokenizer=tokenizer, sampling=sampling,
-            seed=seed, purpose=purpose, deadline=verdict_deadline, environment=environment, replay=replay,
-            frame=frame, template=template, positions=positions, threshold=threshold,
-        )
-        for i, prompt in enumerate(prompts)
-    ]  # fmt: skip
-    return await together(_within_deadline(strategy, s, deadline) for s in samplers)
+    draws = [Draw(i, prompt, n) for i, prompt in enumerate(prompts)]
+    samplers = [DrawSampler(draw=draw, setting=setting, purpose=purpose) for draw in draws]
+    return await together(_within_deadline(strategy, sampler) for sampler in samplers)
 
 
-async def _within_deadline(strategy: Strategy, sampler: DrawSampler, deadline: float) -> Rollout:
-    pending: list[str] = []
+async def _within_deadline(strategy: Strategy, sampler: DrawSampler) -> Rollout:
+    deadline, pending = sampler.setting.deadline, list[str]()
 
     def record_pending() -> None:
         pending.extend(f"{callee} ({n} times)" for callee, n in sampler.awaiting.items() if n)

@@ -14,24 +14,21 @@ from groupwise.data import (
     WRITTEN,
     CountedText,
     Draw,
-    Engine,
-    Environment,
     Finish,
     GenerationRequest,
     GroupwiseError,
     Ids,
     Observation,
     Outcome,
-    Replay,
     Sample,
     Sampling,
     Usage,
     Verdict,
-    Verifier,
 )
 from groupwise.data.verdicts import invalidity, with_threshold
-from groupwise.models import Purpose, Tokenizer, conversation_turn, encode_answer, keyed_random
+from groupwise.models import Purpose, conversation_turn, encode_answer, keyed_random
 from groupwise.rollout.conversation import Conversation, ReplayMismatch
+from groupwise.rollout.setting import RolloutSetting
 from groupwise.rollout.together import together
 
 __all__ = ["DrawSampler"]
@@ -43,26 +40,12 @@ T = TypeVar("T")
 class DrawSampler:
     """Access to the engine, the verifier, the environment and random numbers, for one draw.
 
-    `sampling.max_tokens` is the budget of a whole sample, including all extensions and inserted tokens.
-    `deadline` bounds each verdict and each call through `outside`, in seconds.
+    `setting.sampling.max_tokens` is the budget of a whole sample, including all extensions and inserted tokens.
     """
 
     draw: Draw
-    engine: Engine
-    verifier: Verifier
-    tokenizer: Tokenizer
-    sampling: Sampling
-    seed: int
+    setting: RolloutSetting
     purpose: int = Purpose.SAMPLE
-    deadline: float = 60.0
-    environment: Callable[[], Environment] | None = None
-    replay: Replay | None = None
-    frame: tuple[Ids, Ids] = ((), ())
-    template: Callable[[str], Ids] | None = None
-    positions: int | None = None
-    """The most tokens of a sequence; None for no bound."""
-    threshold: float | None = None
-    """Scored answers are correct from this score on; None if scores are not outcomes."""
     started: int = 0
     awaiting: Counter[str] = field(default_factory=Counter)
     """The callees that this draw waits for now, each with its number of pending calls."""
@@ -71,16 +54,16 @@ class DrawSampler:
 
     def prompt(self, text: str) -> Ids:
         """The ids of a prompt that the strategy writes, in the recipe's template."""
-        return self.tokenizer.encode(text) if self.template is None else self.template(text)
+        return self.setting.tokenizer.encode(text) if self.setting.template is None else self.setting.template(text)
 
     def ids(self, text: str) -> Ids:
         """The ids of a text without a template."""
-        return self.tokenizer.encode(text)
+        return self.setting.tokenizer.encode(text)
 
     def room(self, context: Ids) -> int:
         """The most tokens of an answer to this context; 0 if the context fills the model's positions."""
-        budget = self.sampling.max_tokens
-        return budget if self.positions is None else max(min(budget, self.positions - len(context)), 0)
+        budget = self.setting.sampling.max_tokens
+        return budget if self.setting.positions is None else max(min(budget, self.setting.positions - len(context)), 0)
 
     def start(self, context: Ids, n: int = 1, *, group: int = 0, role: str = "answer") -> list[Sample]:
         """Empty samples, limited to the room after the context. Streams are numbered over the whole draw."""
@@ -105,24 +88,25 @@ class DrawSampler:
         while left > 0:
             request = GenerationRequest(
                 context=sample.context + sample.tokens, limit=left, draw=self.draw.id, stream=sample.stream,
-                at=len(sample.tokens), sampling=sampling or self.sampling, purpose=self.purpose, content=sample.content,
+                at=len(sample.tokens), sampling=sampling or self.setting.sampling, purpose=self.purpose,
+                content=sample.content,
             )  # fmt: skip
             with self._awaiting("the engine"):
-                new = await self.engine.sample(request)
+                new = await self.setting.engine.sample(request)
             sample = sample.with_tokens(new.tokens, new.versions, new.logp, new.routes)
             left, finish = left - len(new.tokens), new.finish
             if finish is not Finish.cut:
                 break
         if finish is not Finish.stop:
             finish = Finish.length if len(sample.tokens) >= sample.limit else None
-        text, ends = self.tokenizer.decode_with_ends(sample.tokens)
+        text, ends = self.setting.tokenizer.decode_with_ends(sample.tokens)
         return replace(sample, finish=finish, text=text, ends=ends)
 
     def write(self, sample: Sample, text: str) -> Sample:
         """Append a text and the end token as a training target (origin WRITTEN). The sample is finished."""
-        ids = encode_answer(self.tokenizer, text)
+        ids = encode_answer(self.setting.tokenizer, text)
         written = sample.insert(ids, WRITTEN).with_finish(Finish.stop)
-        return written.with_text(*self.tokenizer.decode_with_ends(written.tokens))
+        return written.with_text(*self.setting.tokenizer.decode_with_ends(written.tokens))
 
     async def sample(self, context: Ids, n: int = 1, *, group: int = 0, role: str = "answer") -> list[Sample]:
         """`n` complete answers to one context."""
@@ -142,20 +126,22 @@ class DrawSampler:
         `ReplayMismatch` if the environment cannot be restored after a kill. The next call has a new environment, so the
         conversation must start over from the empty sample. Usage if the recipe has no environment.
         """
-        if self.environment is None:
+        if self.setting.environment is None:
             fix = "add --environment calculator_tools, or my_file:MyEnvironment with --use my_file.py"
             raise Usage("the strategy needs an environment, and the recipe has none", fix=fix)
         conversation = self.conversations.get(sample.stream)
         if conversation is None:
-            name = f"{self.purpose} {self.draw.id} {self.sampling.temperature}"
-            conversation = Conversation(self.environment(), self.replay, name, self.draw.prompt, self.random)
+            name = f"{self.purpose} {self.draw.id} {self.setting.sampling.temperature}"
+            conversation = Conversation(
+                self.setting.environment(), self.setting.replay, name, self.draw.prompt, self.random
+            )
             self.conversations[sample.stream] = conversation
         with self._awaiting("the environment"):
             try:
                 reply = await conversation.reply(sample)
-                return with_threshold(reply, self.threshold) if isinstance(reply, Verdict) else reply
+                return with_threshold(reply, self.setting.threshold) if isinstance(reply, Verdict) else reply
             except ReplayMismatch:
-                restarted = replace(conversation, environment=self.environment(), use_log=False, replayed=[])
+                restarted = replace(conversation, environment=self.setting.environment(), use_log=False, replayed=[])
                 self.conversations[sample.stream] = restarted
                 raise
 
@@ -164,7 +150,7 @@ class DrawSampler:
 
         The counts of a `CountedText` are added to the sample's. BadData for text that cannot be tokenized.
         """
-        before, ids, after = conversation_turn(self.tokenizer, self.frame, sample.tokens, text)
+        before, ids, after = conversation_turn(self.setting.tokenizer, self.setting.frame, sample.tokens, text)
         if isinstance(text, CountedText):
             sample = sample.add_counts(text.counts)
         return sample.insert(before, TEMPLATE).insert(ids, ENVIRONMENT).insert(after, TEMPLATE).with_finish(None)
@@ -172,31 +158,31 @@ class DrawSampler:
     async def score(self, context: Ids, sample: Sample, *, temperature: float = 1.0) -> tuple[float, ...]:
         """The log-prob of each of the sample's tokens as an answer to `context`, at this temperature."""
         with self._awaiting("the engine"):
-            return await self.engine.score(context, sample.tokens, temperature=temperature)
+            return await self.setting.engine.score(context, sample.tokens, temperature=temperature)
 
     async def outside(self, call: Callable[..., Awaitable[T]], *args: Any) -> T:
         """Call a tool, an environment or a judge. TimeoutError beyond the deadline."""
         with self._awaiting(_callee(call)):
-            async with asyncio.timeout(self.deadline):
+            async with asyncio.timeout(self.setting.verdict_deadline):
                 return await call(*args)
 
     def random(self, *key: int) -> Random:
         """A random generator, keyed by the draw and `key`: the order of calls does not matter."""
-        return keyed_random((self.seed, Purpose.STRATEGY), self.purpose, self.draw.id, *key)
+        return keyed_random((self.setting.seed, Purpose.STRATEGY), self.purpose, self.draw.id, *key)
 
     async def _judged(self, sample: Sample) -> Sample:
         with self._awaiting("the verifier"):
-            limit = asyncio.timeout(self.deadline)
+            limit = asyncio.timeout(self.setting.verdict_deadline)
             try:
                 async with limit:
-                    verdict = _validated(await self.verifier(self.draw.prompt, sample))
-                    verdict = with_threshold(verdict, self.threshold)
+                    verdict = _validated(await self.setting.verifier(self.draw.prompt, sample))
+                    verdict = with_threshold(verdict, self.setting.threshold)
             except GroupwiseError:  # not the fault of this answer, for example a lost worker pool
                 raise
             except Exception as error:
                 cause = f"{type(error).__name__}: {error}"
                 if isinstance(error, TimeoutError) and limit.expired():
-                    cause = f"no verdict within {self.deadline:g} seconds"
+                    cause = f"no verdict within {self.setting.verdict_deadline:g} seconds"
                 verdict = Verdict(Outcome.unverifiable, cause=cause)
         return replace(sample, verdict=verdict)
 

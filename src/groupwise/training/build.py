@@ -14,7 +14,6 @@ from groupwise.evaluation.evaluate import scores
 from groupwise.learner import Given, Learner, check_routing, mixture
 from groupwise.models import (
     Model,
-    Purpose,
     Tokenizer,
     attach,
     base_name,
@@ -26,7 +25,7 @@ from groupwise.models import (
     write_adapter,
     write_model,
 )
-from groupwise.rollout import Buffer, answers
+from groupwise.rollout import Buffer, RolloutSetting, answers
 from groupwise.tasks import Demonstration, SourceStats
 from groupwise.training.environments import environment_of, frame_of
 from groupwise.training.guards import Guards
@@ -111,25 +110,8 @@ class Runtime:
 
     async def answers(self, n: int, sampling: Sampling) -> list[Rollout]:
         """`n` answers to each held-out problem."""
-        return await answers(
-            self.held_out,
-            n,
-            self.engine,
-            self.verifier,
-            sampling,
-            self.tokenizer,
-            seed=self.recipe.seed,
-            purpose=Purpose.EVALUATE,
-            strategy=self.recipe.evaluate.strategy,
-            deadline=self.recipe.machine.deadline,
-            verdict_deadline=verdict_wait(self.recipe, self.verifier),
-            environment=self.buffer.environment,
-            replay=self.buffer.replay,
-            frame=self.buffer.frame,
-            template=self.buffer.template,
-            positions=self.buffer.positions,
-            threshold=self.recipe.threshold,
-        )
+        setting = replace(self.buffer.setting, verifier=self.verifier, sampling=sampling)
+        return await answers(self.held_out, n, setting, strategy=self.recipe.evaluate.strategy)
 
 
 def check_vocabulary(name: str, directory: Path, tokenizer: Tokenizer) -> None:
@@ -194,15 +176,12 @@ def build(recipe: Recipe, use: Use, built: tuple[Task, Verifier] | None = None) 
     method = recipe.method
     experts = mixture(model) if method.routing.replay == "engine" else None
     engine: Engine = recipe.engine.build(model, tokenizer, seed=recipe.seed, experts=experts)
-    buffer = Buffer(
-        task,
-        method.curriculum,
-        engine,
-        verifier,
-        tokenizer,
+    setting = RolloutSetting(
+        engine=engine,
+        verifier=verifier,
+        tokenizer=tokenizer,
         sampling=recipe.sampling,
         seed=recipe.seed,
-        unverifiable=method.unverifiable,
         deadline=recipe.machine.deadline,
         verdict_deadline=verdict_wait(recipe, verifier),
         environment=environment_of(recipe, use),
@@ -211,6 +190,7 @@ def build(recipe: Recipe, use: Use, built: tuple[Task, Verifier] | None = None) 
         positions=model.shape.positions,
         threshold=recipe.threshold,
     )
+    buffer = Buffer(task, method.curriculum, setting, unverifiable=method.unverifiable)
     gap = gap_bound(recipe.engine.max_gap, recipe.machine.dtype)
     guards = Guards(max_unverifiable=recipe.max_unverifiable, max_gap=gap)
     return Runtime(model, tokenizer, task, verifier, engine, buffer, guards, recipe)

@@ -1,0 +1,36 @@
+"""The setting of rollouts: everything that a draw uses besides its prompt, and that all draws of a run share."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from groupwise.data import Engine, Environment, Ids, Replay, Sampling, Verifier
+from groupwise.models import Tokenizer
+
+__all__ = ["RolloutSetting"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RolloutSetting:
+    """Engine, verifier, environment and limits of rollouts. Training and evaluation differ in `sampling` only.
+
+    `deadline` bounds a whole rollout, from its start to its last verdict. `verdict_deadline` bounds each verdict and
+    each call through `Sampler.outside`. Both are in seconds. `environment` creates an environment for each sample, if
+    the strategy uses one. `replay` records the observations. `frame` holds the tokens that the chat template writes
+    before and after an observation. `template` encodes prompts that a strategy writes. `positions` is the most tokens
+    of a sequence of the model; None for no bound. Scored answers are correct from `threshold` on; None if scores are
+    not outcomes.
+    """
+
+    engine: Engine
+    verifier: Verifier
+    tokenizer: Tokenizer
+    sampling: Sampling
+    seed: int
+    deadline: float = 600.0
+    verdict_deadline: float = 60.0
+    environment: Callable[[], Environment] | None = None
+    replay: Replay | None = None
+    frame: tuple[Ids, Ids] = ((), ())
+    template: Callable[[str], Ids] | None = None
+    positions: int | None = None
+    threshold: float | None = None

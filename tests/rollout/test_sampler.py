@@ -170,7 +170,7 @@ def test_a_long_context_reduces_the_budget_and_ends_no_run() -> None:
     assert [s.room((1,) * n) for n in (1, 3, 8, 9, 20)] == [8, 6, 1, 0, 0]
     samples = run(s.sample(CONTEXT, 1)) + run(s.sample((1,) * 20, 1))
     assert [(len(x.tokens), x.limit, x.finish) for x in samples] == [(6, 6, Finish.length), (0, 0, Finish.length)]
-    assert len(s.engine.requests) == 1 and sampler().room((1,) * 999) == 12
+    assert len(s.setting.engine.requests) == 1 and sampler().room((1,) * 999) == 12
 
 
 def test_extend_takes_other_sampling_parameters() -> None:
@@ -179,8 +179,8 @@ def test_extend_takes_other_sampling_parameters() -> None:
     (one,) = s.start(CONTEXT)
     one = run(s.extend(one, limit=2, sampling=greedy))
     run(s.extend(one))
-    assert [r.sampling for r in s.engine.requests] == [greedy, s.sampling]
-    assert [r.limit for r in s.engine.requests] == [2, 10]  # the budget is still the recipe's
+    assert [r.sampling for r in s.setting.engine.requests] == [greedy, s.setting.sampling]
+    assert [r.limit for r in s.setting.engine.requests] == [2, 10]  # the budget is still the recipe's
 
 
 def test_a_written_text_is_a_training_target_with_an_end_token() -> None:

@@ -25,7 +25,7 @@ from groupwise.config.toml import keys_of
 from groupwise.config.user_code import Use, load_use
 from groupwise.data import Usage
 from groupwise.learner import InitialPolicy
-from groupwise.methods import Method, Ramp, dapo, grpo, gspo, published, reinforce_pp
+from groupwise.methods import Method, Now, Ramp, dapo, grpo, gspo, published, reinforce_pp
 from groupwise.objective import Clip, Objective, SoftGate, complete, sequence_mean
 from groupwise.rollout import Native
 
@@ -279,8 +279,10 @@ def test_paths_are_toml_keys(path, keys):
 def test_schedules_become_numbers_by_the_code_of_overrides():
     ramps = (("objective.surrogate.high", Ramp(0.4, 0.2, 10)), ("epochs", Ramp(1.0, 3.0, 2)))
     method = replace(grpo(), schedules=ramps)
-    assert at(method, 0).objective.surrogate == Clip(0.2, 0.4)
-    assert at(method, 10) == replace(method, objective=replace(method.objective, surrogate=Clip(0.2, 0.2)), epochs=3)
+    assert at(method, Now(0)).objective.surrogate == Clip(0.2, 0.4)
+    assert at(method, Now(10)) == replace(
+        method, objective=replace(method.objective, surrogate=Clip(0.2, 0.2)), epochs=3
+    )
     assert method_from(write(method)) == method
     text = "method.base = 'grpo'\n[method.schedules]\n'{}' = {{ kind = 'Ramp', start = 1, end = 2, over = 3 }}"
     assert read_recipe(text.format("objective.surrogate.low")).method.schedules[0][1] == Ramp(1.0, 2.0, 3)

@@ -11,7 +11,7 @@ import pytest
 from groupwise import methods
 from groupwise.commands.show import show
 from groupwise.learner import InitialPolicy
-from groupwise.methods import Method, Ramp, Reference, Schedule, grpo, published, reference_of
+from groupwise.methods import Method, Now, Ramp, Reference, Schedule, grpo, published, reference_of
 from groupwise.methods.method import Method as MethodItself
 from groupwise.objective import Objective, TruncatedImportance
 
@@ -36,7 +36,7 @@ def test_is_a_short_function_in_its_own_file(method):
 
 
 def test_every_method_file_is_exported():
-    others = {"__init__", "method", "published", "reference", "schedules"}
+    others = {"__init__", "method", "now", "published", "reference", "schedules"}
     assert {path.stem for path in (SOURCE / "methods").glob("*.py")} - others == set(NAMES)
     assert set(NAMES) <= set(methods.__all__)
 
@@ -137,7 +137,7 @@ def test_the_engine_gap_is_corrected_once():
 def test_a_ramp_ends_at_its_end():
     ramp = Ramp(0.4, 0.2, 10)
     assert isinstance(ramp, Schedule)
-    assert [ramp(i) for i in (0, 5, 10, 99)] == pytest.approx([0.4, 0.3, 0.2, 0.2])
+    assert [ramp(Now(i)) for i in (0, 5, 10, 99)] == pytest.approx([0.4, 0.3, 0.2, 0.2])
 
 
 def test_method_is_exported_once():

@@ -24,6 +24,7 @@ from groupwise.data import (
     rollout_of,
 )
 from groupwise.learner import Routing, check_routing
+from groupwise.methods import Now
 from groupwise.models import (
     Tokenizer,
     base_directory,
@@ -86,7 +87,8 @@ def check(
 def dry_run(recipe: Recipe) -> list[GroupwiseError]:
     """Errors of the method's parts: computes loss and gradient on a synthetic batch of two groups."""
     try:
-        method = at(recipe.method, 0)
+        memory = {name: part.init() for name, part in recipe.method.memory}
+        method = at(recipe.method, Now(0, recipe.iterations, memory))
     except Usage:  # reported when the recipe was read
         return []
     n, budget = method.group_size, recipe.sampling.max_tokens
@@ -101,7 +103,7 @@ def dry_run(recipe: Recipe) -> list[GroupwiseError]:
         # A single step has no old log-probs, unless a part declares that it needs them.
         logp_old=logp if OLD_LOGP in method.needs or method.proximal == "sampled" else None,
         measures={measure: logp.clone() for measure in method.needs if not isinstance(measure, VerdictPart)},
-        memory={name: memory.init() for name, memory in method.memory},
+        memory=memory,
     )
     try:
         selected = method.filter(pack(rollouts[:1]))

@@ -17,7 +17,7 @@ from groupwise.config.registry import UnloadedPart, public_name
 from groupwise.config.toml import CommandText, read_toml, set_path
 from groupwise.config.user_code import Use
 from groupwise.data import Usage
-from groupwise.methods import Method
+from groupwise.methods import Method, Now
 
 T = TypeVar("T")
 
@@ -85,8 +85,9 @@ def read_with_problems(
         if use is not None:
             reading.check_user_names(recipe)
         try:
+            memory = {name: part.init() for name, part in recipe.method.memory} if recipe.method.schedules else {}
             for iteration in range(max(recipe.iterations, 1)) if recipe.method.schedules else ():
-                at(recipe.method, iteration)
+                at(recipe.method, Now(iteration, recipe.iterations, memory))
         except Usage as error:
             reading.problems.append(error)
     return (None if recipe is MISSING else recipe), reading.problems
@@ -119,10 +120,10 @@ def override(value: T, path: str, text: Any, use: Use | None = None) -> T:
     return changed
 
 
-def at(method: Method, iteration: int) -> Method:
+def at(method: Method, now: Now) -> Method:
     """The method with the values of its schedules at this iteration."""
     for path, schedule in method.schedules:
-        number = schedule(iteration)
+        number = schedule(now)
         method = override(method, path, int(number) if float(number).is_integer() else number)
     return method
 

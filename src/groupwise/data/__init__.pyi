@@ -53,8 +53,10 @@ from groupwise.data.metrics import metric_bound as metric_bound
 from groupwise.data.parts import couples as couples
 from groupwise.data.parts import name_of as name_of
 from groupwise.data.parts import needs as needs
+from groupwise.data.parts import notes as notes
 from groupwise.data.parts import one_per_sequence as one_per_sequence
 from groupwise.data.parts import weighs as weighs
+from groupwise.data.parts import with_fields as with_fields
 from groupwise.data.rooms import files_of as files_of
 from groupwise.data.rooms import names_of as names_of
 from groupwise.data.rooms import open_room as open_room

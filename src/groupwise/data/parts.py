@@ -3,23 +3,24 @@
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+from groupwise.data.batch import Batch
 from groupwise.data.measures import Measure
 from groupwise.data.sockets import Couples, Weighs
 
-__all__ = ["couples", "name_of", "needs", "one_per_sequence", "weighs"]
+__all__ = ["couples", "name_of", "needs", "notes", "one_per_sequence", "weighs", "with_fields"]
 
 _COUPLES: tuple[Couples, ...] = ("token", "sequence", "group", "step")
 
 
 def couples(part: Any) -> Couples:
     """The widest unit that microbatches must keep whole, over a part and the parts in its fields."""
-    units: list[Couples] = [getattr(p, "couples", "token") for p in _with_fields(part)]
+    units: list[Couples] = [getattr(p, "couples", "token") for p in with_fields(part)]
     return max(units, key=_COUPLES.index)
 
 
 def one_per_sequence(part: Any) -> bool:
     """Whether a part, or a part in its fields, gives all tokens of a sequence the same ratio."""
-    return any(getattr(p, "one_per_sequence", False) for p in _with_fields(part))
+    return any(getattr(p, "one_per_sequence", False) for p in with_fields(part))
 
 
 def weighs(aggregate: Any) -> Weighs:
@@ -29,7 +30,16 @@ def weighs(aggregate: Any) -> Weighs:
 
 def needs(part: Any) -> frozenset[Measure]:
     """The measures that a part and the parts in its fields read."""
-    return frozenset().union(*(getattr(p, "needs", frozenset()) for p in _with_fields(part)))
+    return frozenset().union(*(getattr(p, "needs", frozenset()) for p in with_fields(part)))
+
+
+def notes(part: Any, batch: Batch) -> dict[str, float]:
+    """The numbers that a part and the parts in its fields report of a batch, as `method/PART/NAME`.
+
+    A part reports them by its method `notes(batch)`.
+    """
+    noted = (p for p in with_fields(part) if hasattr(p, "notes"))
+    return {f"method/{name_of(p)}/{name}": float(x) for p in noted for name, x in p.notes(batch).items()}
 
 
 def name_of(part: Any) -> str:
@@ -44,9 +54,10 @@ def name_of(part: Any) -> str:
     return getattr(part, "__name__", cls.__name__)
 
 
-def _with_fields(part: Any) -> list[Any]:
+def with_fields(part: Any) -> list[Any]:
+    """A part and all parts in its fields."""
     if isinstance(part, tuple):
-        return [q for p in part for q in _with_fields(p)] or [None]
+        return [q for p in part for q in with_fields(p)] or [None]
     if not is_dataclass(part):
         return [part]
-    return [part, *(q for f in fields(part) for q in _with_fields(getattr(part, f.name)))]
+    return [part, *(q for f in fields(part) for q in with_fields(getattr(part, f.name)))]

@@ -7,6 +7,7 @@ from groupwise.methods.grpo import grpo as grpo
 from groupwise.methods.gspo import gspo as gspo
 from groupwise.methods.gspo_token import gspo_token as gspo_token
 from groupwise.methods.method import Method as Method
+from groupwise.methods.now import Now as Now
 from groupwise.methods.published import published as published
 from groupwise.methods.reference import Difference as Difference
 from groupwise.methods.reference import Reference as Reference
@@ -14,5 +15,6 @@ from groupwise.methods.reference import reference_of as reference_of
 from groupwise.methods.reinforce_pp import reinforce_pp as reinforce_pp
 from groupwise.methods.rloo import rloo as rloo
 from groupwise.methods.sapo import sapo as sapo
+from groupwise.methods.schedules import FromMemory as FromMemory
 from groupwise.methods.schedules import Ramp as Ramp
 from groupwise.methods.schedules import Schedule as Schedule

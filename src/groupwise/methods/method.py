@@ -21,12 +21,15 @@ from groupwise.data import (
     side_models_of,
 )
 from groupwise.learner import Routing, SideModel
-from groupwise.methods.schedules import Schedule
+from groupwise.methods.schedules import FromMemory, Schedule
 from groupwise.objective import Objective
 from groupwise.rewards import Score, everything
 from groupwise.rollout import Independent, Shuffled
 
 __all__ = ["Method"]
+
+FIXED = ("curriculum", "unverifiable", "models", "memory", "schedules")
+"""Fields that a run reads once. A schedule of them would have no effect."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +86,14 @@ class Method:
         if self.group_size == 1 and any(getattr(a, "compares", False) for a in self.advantage):
             why = "group_size is 1 and the advantage compares samples of a group: every advantage would be 0"
             raise ValueError(f"{why}\nuse 2 or more")
+        for path, schedule in self.schedules:
+            if path.partition(".")[0] in FIXED:
+                raise ValueError(
+                    f"schedules cannot change {path}: a run reads it once, at its start\nremove the schedule"
+                )
+            if isinstance(schedule, FromMemory) and schedule.memory not in dict(self.memory):
+                missing_memory = f"the schedule of {path} reads the memory {schedule.memory!r}, and there is none"
+                raise ValueError(f'{missing_memory}\nset method.memory = {{ {schedule.memory} = "AdaptiveKL" }}')
         if self.proximal == "sampled" and self.objective.weights:
             why = "proximal is sampled, so ratios already include the engine's gap: weights would correct it twice"
             raise ValueError(f"{why}\nremove objective.weights, or set proximal = recomputed")
@@ -101,7 +112,8 @@ class Method:
     @property
     def needs(self) -> frozenset[Measure]:
         """The measures that the parts of the method read."""
-        return needs((self.filter, *self.shaping, *self.advantage, self.credit, *self.mask, self.objective))
+        memories = (memory for _, memory in self.memory)
+        return needs((self.filter, *self.shaping, *self.advantage, self.credit, *self.mask, self.objective, *memories))
 
     @property
     def needs_before_steps(self) -> frozenset[Measure]:

@@ -5,6 +5,7 @@ from groupwise.objective.aggregates import sequence_mean as sequence_mean
 from groupwise.objective.aggregates import sequence_sum as sequence_sum
 from groupwise.objective.aggregates import token_mean as token_mean
 from groupwise.objective.masks import complete as complete
+from groupwise.objective.memories import AdaptiveKL as AdaptiveKL
 from groupwise.objective.objective import Objective as Objective
 from groupwise.objective.penalties import KL as KL
 from groupwise.objective.penalties import EntropyBonus as EntropyBonus

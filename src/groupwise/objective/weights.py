@@ -5,6 +5,7 @@ divisors. A written token has no engine log-prob (NaN), and its rho is 1. The ga
 every weight is 1.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -35,6 +36,10 @@ class TruncatedImportance:
     def __call__(self, step: Batch) -> Float[Tensor, " n"]:
         return _exp(_gap(step)).clamp(max=self.cap)
 
+    def notes(self, step: Batch) -> Mapping[str, float]:
+        """The share of tokens whose rho is above the cap."""
+        return {"truncated": _share(_exp(_gap(step)) > self.cap)}
+
 
 @dataclass(frozen=True, slots=True)
 class SequenceTruncatedImportance:
@@ -55,6 +60,11 @@ class SequenceTruncatedImportance:
         s = step.sequences
         return s.spread(_exp(s.total(_gap(step))).clamp(max=self.cap))
 
+    def notes(self, step: Batch) -> Mapping[str, float]:
+        """The share of live sequences whose product is above the cap."""
+        s = step.sequences
+        return {"truncated": _share(_exp(s.total(_gap(step)))[s.lengths > 0] > self.cap)}
+
 
 @dataclass(frozen=True, slots=True)
 class MaskedImportance:
@@ -72,6 +82,14 @@ class MaskedImportance:
     def __call__(self, step: Batch) -> Float[Tensor, " n"]:
         rho = _exp(_gap(step))
         return torch.where((rho >= self.floor) & (rho <= self.cap), rho, 0.0)
+
+    def notes(self, step: Batch) -> Mapping[str, float]:
+        """The share of tokens with weight 0."""
+        return {"masked": _share(self(step) == 0)}
+
+
+def _share(which: Tensor) -> float:
+    return float(which.double().mean()) if len(which) else 0.0
 
 
 def _gap(step: Batch) -> Float[Tensor, " n"]:

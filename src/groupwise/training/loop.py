@@ -8,11 +8,11 @@ from groupwise.config.recipe import Recipe
 from groupwise.config.text import at
 from groupwise.data import LARGEST_GAP, Batch, Engine, Logp, Measure, couples
 from groupwise.learner import Learner, StepPlan, StepResult, make_plan, measure_plan
-from groupwise.methods import Method
+from groupwise.methods import Method, Now
 from groupwise.models import Purpose, permutation
 from groupwise.rollout import Buffer
 from groupwise.training.guards import Guards
-from groupwise.training.observe import has_engine_logprobs
+from groupwise.training.observe import has_engine_logprobs, method_metrics
 from groupwise.training.recorder import Recorder
 
 OLD_LOGP = Logp("policy")
@@ -34,7 +34,7 @@ async def run(
         recorder.save(learner, buffer, guards)
     while recorder.done < recipe.iterations and not recorder.stopping:
         iteration = recorder.done
-        method = at(recipe.method, iteration)
+        method = at(recipe.method, Now(iteration, recipe.iterations, learner.memories))
         with recorder.phase("sample"):
             collected = await recorder.unless_stopped(
                 buffer.take(recipe.prompts, method.group_size, method.strategy, method.filter, method.refill)
@@ -53,6 +53,7 @@ async def run(
         if has_engine_logprobs(results):
             guards.check_gap(line[LARGEST_GAP])
         if results:
+            line |= method_metrics(method, learner.memories, results)
             learner.remember(batch, line)
         await engine.load(learner.publish(), learner.weights())
         if due(recipe.evaluate.every, iteration + 1, recipe.iterations):

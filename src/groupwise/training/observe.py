@@ -1,13 +1,27 @@
 """The records of an iteration: its metrics, a row per sample, and columns per token."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from groupwise.data import GRAD_NORM, LARGEST_GAP, LOSS, ZERO_LOSS, Batch, Outcome, Rollout, Sample, key_of, label_of
+from groupwise.data import (
+    GRAD_NORM,
+    LARGEST_GAP,
+    LOSS,
+    ZERO_LOSS,
+    Batch,
+    Outcome,
+    Rollout,
+    Sample,
+    key_of,
+    label_of,
+    notes,
+    with_fields,
+)
 from groupwise.learner import StepResult
+from groupwise.methods import Method
 from groupwise.objective import Objective, describe_gap, describe_samples, describe_step
 
 
@@ -134,6 +148,19 @@ def _verdict_fields(sample: Sample) -> dict[str, Any]:
         "feedback": verdict.feedback,
         "cause": verdict.cause,
     }
+
+
+@torch.no_grad()
+def method_metrics(method: Method, memories: Mapping[str, Any], results: Sequence[StepResult]) -> dict[str, float]:
+    """The numbers that a method's parts report of an iteration, and the numbers of its memories, as `memory/NAME`."""
+    metrics = {f"memory/{name}": float(x) for name, x in memories.items() if isinstance(x, int | float)}
+    for name, state in memories.items():
+        numbers = state.items() if isinstance(state, Mapping) else ()
+        metrics |= {f"memory/{name}/{key}": float(x) for key, x in numbers if isinstance(x, int | float)}
+    parts = (*method.shaping, *method.advantage, method.credit, *method.mask, method.objective)
+    if any(hasattr(part, "notes") for part in with_fields(parts)):
+        metrics |= notes(parts, Batch.joined([result.batch for result in results]))
+    return metrics
 
 
 def _counted(results: Sequence[StepResult]) -> list[StepResult]:

@@ -1,0 +1,16 @@
+"""`Now`: the state of a run that a schedule reads."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["Now"]
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """The state of a run at the start of an iteration: its number from 0, their count, and the memories by name."""
+
+    iteration: int
+    iterations: int = 0
+    memory: Mapping[str, Any] = field(default_factory=dict)

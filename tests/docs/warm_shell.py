@@ -12,6 +12,7 @@ import os
 import pkgutil
 import runpy
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -36,7 +37,7 @@ OPTIONAL = ("transformers.modeling_utils", "peft")
 
 def run(line: str, directory: Path) -> str:
     """Type one line; return what it prints. AssertionError where its exit code is not 0."""
-    programs = start()
+    programs, _ = start()
     path = os.pathsep.join((str(programs), str(Path(sys.executable).parent), os.environ["PATH"]))
     env = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
     done = subprocess.run(
@@ -47,8 +48,11 @@ def run(line: str, directory: Path) -> str:
 
 
 @cache
-def start() -> Path:
-    """Start the server once a process. Return the folder of the two programs."""
+def start() -> tuple[Path, subprocess.Popen[bytes]]:
+    """Start the server, once per process. Return the folder of the two programs, and the server.
+
+    The server ends with this process, whose end closes the server's standard input.
+    """
     folder = Path(tempfile.mkdtemp(prefix="warm-"))
     address = str(folder / "server")
     for name in ("groupwise", "python"):
@@ -57,8 +61,7 @@ def start() -> Path:
     words = [sys.executable, __file__, address]
     server = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
     assert server.stdout and server.stdout.readline() == b"ready\n"
-    start.server = server  # type: ignore[attr-defined]  # its stdin stays open as long as this process lives
-    return folder
+    return folder, server
 
 
 def serve(address: str) -> None:
@@ -77,6 +80,7 @@ def serve(address: str) -> None:
                 answer(connection)
                 return
             connection.close()
+    shutil.rmtree(Path(address).parent)
 
 
 def warm() -> None:

@@ -108,7 +108,7 @@ def test_the_packaged_model_gives_the_same_bits_alone_and_in_a_batch() -> None:
     for size in (1, 3, 17, 40):
         e = engine(trained, tokens)
         parts = [generate(e, requests[at : at + size]) for at in range(0, 10 * size if size < 3 else 60, size)]
-        flat = [generation for part in parts for x in part]
+        flat = [generation for part in parts for generation in part]
         assert flat == together[: len(flat)]
     assert generate(engine(trained, tokens, rows=9), requests[::-1]) == together[::-1]
 

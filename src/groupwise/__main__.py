@@ -107,7 +107,7 @@ def run(words: list[str]) -> int:
     if a.command is None:
         table.print_help()
         return 0
-    if a.command in ("report", "compare", "methods", "show", "diff", "check", "doctor"):
+    if a.command in ("report", "compare", "methods", "show", "diff", "check", "doctor", "recipe"):
         return inspect(a, overrides)
     from groupwise.commands import train
 
@@ -155,6 +155,10 @@ def inspect(a: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
         from groupwise.commands.compare import compare
 
         return compare(a.a, a.b, a.allow)
+    if a.command == "recipe":
+        from groupwise.commands.recipe import upgrade
+
+        return upgrade(a.file)
     from groupwise.commands import show as views
     from groupwise.data import visible
 
@@ -314,6 +318,9 @@ def parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser
     diff = add("diff", "print the differences between two methods or two recipes")
     diff.add_argument("a", metavar="A")
     diff.add_argument("b", metavar="B")
+    recipe = add("recipe", "print a recipe of an earlier version with the present names: recipe upgrade FILE")
+    recipe.add_argument("action", choices=["upgrade"], help="rename old keys and parts")
+    recipe.add_argument("file", metavar="FILE")
     doctor = add("doctor", "check this machine, and print how to install what is missing")
     doctor.add_argument("--json", action="store_true", help="print one JSON object")
     check = add("check", "print all errors of a recipe, in seconds, without loading weights", RECIPE)

@@ -1,6 +1,6 @@
 """TOML data to typed values: each field by its type, parts by their names, all problems collected."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from functools import cache
 from types import NoneType, UnionType
@@ -8,6 +8,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from groupwise.config.recipe import Recipe
 from groupwise.config.registry import UnloadedPart, closest_parts, fits, fitting_names, methods, parts, suggestion
+from groupwise.config.renamed import PARTS, renamed_key
 from groupwise.config.toml import CommandText
 from groupwise.config.user_code import Use
 from groupwise.data import Usage, name_of
@@ -16,6 +17,7 @@ from groupwise.verifiers import user_functions
 
 SWITCHES = ("use", "unsafe_local_exec", "trust_remote_code", "key", "judge")
 """Options that run code or read secrets. They are command-line options only, so that a recipe cannot set them."""
+UPGRADE = "write the new name, or print the whole recipe with new names: groupwise recipe upgrade FILE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +160,7 @@ class Reading:
                 self.problem(where, f"{key} is not a field", f"use the command-line option --{key.replace('_', '-')}")
                 continue
             if key not in known:
-                self.problem(where, f"{cls.__name__} has no field {key!r}; {suggestion(key, known)}")
+                self.unknown_key(cls, key, known, where)
                 continue
             value = self.value(item, hints[key], values.get(key, default(known[key])), f"{where}.{key}")
             values[key] = value if value is not MISSING else values.get(key, MISSING)
@@ -174,6 +176,13 @@ class Reading:
         except ValueError as error:
             return self.problem(where, *str(error).split("\n", 1))  # a second line is the fix
 
+    def unknown_key(self, cls: type, key: str, known: Iterable[str], where: str) -> None:
+        """Add the problem of a key that is not a field: its new name if it was renamed, else a suggestion."""
+        if new := renamed_key(cls.__name__.lower(), key):
+            self.problem(where, f"{key!r} was renamed to {new!r}", UPGRADE)
+        else:
+            self.problem(where, f"{cls.__name__} has no field {key!r}; {suggestion(key, known)}")
+
     def lookup(self, name: Any, hint: Any, where: str) -> Any:
         """The part of a public name, or of a name such as `my_file:MyClip`."""
         if not isinstance(name, str):
@@ -181,6 +190,8 @@ class Reading:
         if ":" in name:
             return self.user_part(name, where)
         part = parts().get(name, MISSING)
+        if part is MISSING and name in PARTS:
+            return self.problem(where, f"{name!r} was renamed to {PARTS[name]!r}", UPGRADE)
         if part is MISSING:
             return self.problem(where, f"unknown part {name!r}; similar: {', '.join(closest_parts(name, hint))}")
         return part

@@ -1,0 +1,15 @@
+"""`groupwise recipe upgrade FILE`: print a recipe of an earlier version with new names."""
+
+from pathlib import Path
+
+from groupwise.config.renamed import upgrade_text
+from groupwise.config.toml import read_toml
+from groupwise.data import visible
+
+
+def upgrade(file: str) -> int:
+    """Print the recipe with new names; comments and layout stay. Raises `Usage` for a file that is not TOML."""
+    path = Path(file)
+    read_toml(path)
+    print(visible(upgrade_text(path.read_text(encoding="utf-8")).rstrip("\n"), lines=True))
+    return 0

@@ -39,6 +39,7 @@ def test_means_are_over_conversations_and_shares_over_tokens() -> None:
 
 def test_rollouts_without_conversations_have_no_metrics() -> None:
     assert describe_conversations([]) == describe_conversations([rollout(conversation(3, counts={}))]) == {}
+    assert describe_conversations([rollout(conversation(3, 2, counts={}))])["turns/mean"] == 2  # turns without counts
     assert describe_conversations([rollout(conversation(counts={"failed": 1}))])["turns/environment_tokens"] == 0
 
 

@@ -4,8 +4,8 @@ import asyncio
 import json
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from groupwise.data import Batch, Draw, Outcome, Prompt, Rollout, Sample, Task, Verdict, WorkerLost
+from groupwise.data import Batch, Draw, Outcome, Prompt, Rollout, Sample, Task, Usage, Verdict, WorkerLost
 from groupwise.objective import describe_samples
 from groupwise.rollout import Buffer, Independent, Rollouts, RolloutSetting, Shuffled, answers
 from tests.rollout.fakes import FakeEngine, NumberedTask, always_correct, decoder, engine, sampling, tokenizer, verdict
@@ -37,15 +37,18 @@ class InOrder:
     """Prompts 0, 1, 2 ... once each; the state lists the observed rollouts."""
 
     def init(self, task: Task, seed: int) -> dict[str, Any]:
-        return {"next": 0, "observed": []}
+        return {"next": 0, "observed": [], "iterations": []}
 
     def draw(self, state: dict[str, Any], task: Task, n: int, group_size: int) -> tuple[dict[str, Any], list[Draw]]:
         first = state["next"]
         last = min(first + n, len(task))
-        return {**state, "next": last}, [Draw(i, task[i], group_size) for i in range(first, last)]
+        return {**state, "next": last}, [Draw(0, task[i], group_size) for i in range(first, last)]
 
     def observe(self, state: dict[str, Any], rollouts: Sequence[Rollout]) -> dict[str, Any]:
         return {**state, "observed": state["observed"] + [[f.draw.id, any(f.selected or ())] for f in rollouts]}
+
+    def end_iteration(self, state: dict[str, Any], rollouts: Sequence[Rollout]) -> dict[str, Any]:
+        return {**state, "iterations": state["iterations"] + [len(rollouts)]}
 
 
 def verifier_of(scores: dict[int, list[float]], default: list[float]) -> Callable[[Prompt, Sample], Any]:
@@ -94,7 +97,8 @@ def test_refill_brings_exactly_the_wanted_rollouts_and_counts_all_others() -> No
     assert collected.causes == {"mixed": 4}
     assert all(f.selected == (True, True) and not f.cause for f in collected.selected)
     assert all(f.selected == (False, False) and f.cause == "mixed" for f in collected.dropped)
-    assert b.state()["observed"] == [[i, i in live] for i in range(8)]
+    state = b.state()["curriculum"]
+    assert state["observed"] == [[i, i in live] for i in range(8)] and state["iterations"] == [8]
     counts = collected.metrics
     assert (counts["rollout/selected"], counts["rollout/dropped"], counts["rollout/dropped/mixed"]) == (4, 4, 4)
     assert (counts["rollout/draws"], counts["rollout/rounds"]) == (8, 4)
@@ -248,6 +252,83 @@ def test_a_rollout_beyond_its_deadline_is_an_error_that_names_the_pending_calls(
         take(buffer(hangs, deadline=0.05), 1)
     collected = take(buffer(hangs, deadline=20.0, verdict_deadline=0.05), 1)
     assert collected.causes == {"unverifiable": 1}
+
+
+# Draws, strategies and filters over an iteration
+
+
+@dataclass(frozen=True)
+class Uneven(InOrder):
+    """One to three samples for each prompt, and a note for the strategy."""
+
+    def draw(self, state: dict[str, Any], task: Task, n: int, group_size: int) -> tuple[dict[str, Any], list[Draw]]:
+        state, draws = InOrder.draw(self, state, task, n, group_size)
+        return state, [replace(d, n=1 + d.prompt.given["index"] % 3, memo={"hint": "x"}) for d in draws]
+
+
+def test_the_buffer_numbers_draws_over_rounds_iterations_and_restarts() -> None:
+    b = buffer(verifier_of({i: [1, 0] for i in (2, 5)}, [1, 1]))
+    assert ids(take(b, 2, mixed, refill=9).all) == [0, 1, 2, 3, 4, 5]
+    assert b.state()["drawn"] == 6
+    again = buffer()
+    again.restore(json.loads(json.dumps(b.state())))
+    assert ids(take(again, 2).all) == [6, 7] and ids(take(b, 2).all) == [6, 7]
+
+
+def test_a_curriculum_gives_each_draw_its_number_of_samples_and_a_memo() -> None:
+    memos = []
+
+    async def strategy(draw: Draw, sampler: Any) -> Rollout:
+        memos.append(draw.memo["hint"])
+        return await Independent()(draw, sampler)
+
+    b = buffer(curriculum=Uneven())
+    rollouts = take(b, 4, strategy=strategy).selected
+    assert [len(r.samples) for r in rollouts] == [1, 2, 3, 1] and memos == ["x"] * 4
+    assert b.pack(rollouts).groups.lengths.tolist() == [1, 2, 3, 1]
+
+
+@dataclass(frozen=True)
+class BestHalf:
+    """The rollouts whose mean score is at least the iteration's median."""
+
+    scope: ClassVar = "iteration"
+
+    def __call__(self, iteration: Batch) -> Bool[Tensor, " s"]:
+        mean = iteration.groups.mean(iteration.score)
+        return (mean >= mean.median())[iteration.groups.index]
+
+
+def test_a_filter_over_the_iteration_gets_all_rollouts_and_selects_again_after_a_refill() -> None:
+    """The first round selects 1, 2 and 3; the rollout of the refill raises the median, and 1 is out."""
+    b = buffer(verifier_of({0: [0, 0], 1: [1, 0], 2: [1, 1], 3: [1, 1]}, [1, 1]))
+    collected = take(b, 4, BestHalf(), refill=1)
+    assert (ids(collected.all), ids(collected.selected)) == ([0, 1, 2, 3, 4], [2, 3, 4])
+    assert collected.missing == 1 and b.state()["curriculum"]["iterations"] == [5]
+    assert [r.cause for r in collected.dropped] == ["BestHalf"] * 2
+
+
+def test_the_cause_of_a_strategy_is_kept() -> None:
+    async def gives_up(draw: Draw, sampler: Any) -> Rollout:
+        return Rollout(draw, (), cause="too easy")
+
+    assert take(buffer(), 2, strategy=gives_up).causes == {"too easy": 2}
+
+
+def test_twins_are_an_error() -> None:
+    """Two samples with one random stream would be equal, and one of them would be lost in the records."""
+
+    async def forked(draw: Draw, sampler: Any) -> Rollout:
+        (one,) = await sampler.sample(draw.prompt.context, 1)
+        return Rollout(draw, tuple(await sampler.verify([one.fork(1, 0), one.fork(1, 0)])))
+
+    async def other(draw: Draw, sampler: Any) -> Rollout:
+        return Rollout(replace(draw, id=77), ())
+
+    with pytest.raises(Usage, match=r"2 samples with the random stream \(0, 1, 0\)"):
+        take(buffer(), 1, strategy=forked)
+    with pytest.raises(Usage, match="a rollout of draw 77 for draw 0"):
+        take(buffer(), 1, strategy=other)
 
 
 # Evaluation

@@ -12,11 +12,11 @@ from tests.rollout.fakes import NumberedTask
 
 
 def draws_of(task: NumberedTask, sizes: list[int], seed: int = 5) -> list[tuple[int, int, int]]:
-    """(id, prompt, samples) of every draw."""
+    """The index, the prompt and the number of samples of every draw."""
     state, out = Shuffled().init(task, seed), []
     for n in sizes:
         state, draws = Shuffled().draw(json.loads(json.dumps(state)), task, n, 4)
-        out += [(d.id, d.prompt.given["index"], d.n) for d in draws]
+        out += [(len(out) + i + d.id, d.prompt.given["index"], d.n) for i, d in enumerate(draws)]
     return out
 
 

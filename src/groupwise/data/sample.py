@@ -187,6 +187,11 @@ class Sample:
         return tuple(zip(edges[::2], edges[1::2]))
 
     @property
+    def is_conversation(self) -> bool:
+        """Whether it has several turns of the model, or counts of an environment."""
+        return bool(self.counts) or len(self.turns) > 1
+
+    @property
     def last_turn(self) -> "Sample":
         """The model's last turn as a separate sample, whose context is everything before it.
 

@@ -102,13 +102,20 @@ class Replay(Protocol):
 
 @runtime_checkable
 class Curriculum(Protocol[State]):
-    """Chooses the next prompts, by pure functions of a JSON state. It is the only state on the rollout side."""
+    """Chooses the next prompts, by pure functions of a JSON state. It is the only state on the rollout side.
+
+    `draw` returns draws with id 0, which the buffer numbers. It may return fewer than `n`, each with its own number of
+    samples. `observe` gets the rollouts of one round of sampling; a refill is the next round. `end_iteration` gets all
+    rollouts of an iteration, as finally selected.
+    """
 
     def init(self, task: Task, seed: int) -> State: ...
 
     def draw(self, state: State, task: Task, n: int, group_size: int) -> tuple[State, list[Draw]]: ...
 
     def observe(self, state: State, rollouts: Sequence[Rollout]) -> State: ...
+
+    def end_iteration(self, state: State, rollouts: Sequence[Rollout]) -> State: ...
 
 
 # Draws to rollouts
@@ -188,7 +195,11 @@ class EngineKind(Protocol):
 
 @runtime_checkable
 class Filter(Protocol):
-    """Selects the samples of one rollout to train on. It runs before shaping, so there are no rewards yet."""
+    """Selects the samples of one rollout to train on. It runs before shaping, so there are no rewards yet.
+
+    A filter that declares `scope = "iteration"` gets all rollouts of the iteration so far as one batch. After a refill
+    round it selects again among all of them.
+    """
 
     def __call__(self, rollout: Batch, /) -> Bool[Tensor, " s"]: ...
 

@@ -11,7 +11,7 @@ def describe_conversations(rollouts: Sequence[Rollout]) -> dict[str, float]:
     `turns/mean` and `turns/max` count the model's turns. `turns/environment_tokens` is the share of all tokens that
     the model did not generate. `counts/<name>` is the mean over conversations of a count in `Sample.counts`.
     """
-    conversations = [s for f in rollouts for s in f.samples if s.role == "answer" and s.counts]
+    conversations = [s for f in rollouts for s in f.samples if s.role == "answer" and s.is_conversation]
     if not conversations:
         return {}
     turns, tokens = [len(s.turns) for s in conversations], sum(len(s.tokens) for s in conversations)

@@ -17,6 +17,7 @@ from groupwise.objective.ratios import sequence_product as sequence_product
 from groupwise.objective.ratios import sequence_ratio as sequence_ratio
 from groupwise.objective.ratios import sequence_ratio_per_token as sequence_ratio_per_token
 from groupwise.objective.ratios import token_ratio as token_ratio
+from groupwise.objective.stats import comparable as comparable
 from groupwise.objective.stats import describe_gap as describe_gap
 from groupwise.objective.stats import describe_samples as describe_samples
 from groupwise.objective.stats import describe_step as describe_step

@@ -5,7 +5,7 @@ an empty set is left out.
 """
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from groupwise.data import GAP, LARGEST_GAP, Batch, Entropy, Finish, Logp, Outcome
@@ -14,7 +14,7 @@ from groupwise.objective.penalties import kl_k1, kl_k3
 from groupwise.objective.ratios import token_ratio
 from groupwise.objective.surrogates import Clips
 
-__all__ = ["describe_gap", "describe_samples", "describe_step"]
+__all__ = ["comparable", "describe_gap", "describe_samples", "describe_step"]
 
 
 @torch.no_grad()
@@ -92,6 +92,11 @@ def describe_step(step: Batch, objective: Objective) -> dict[str, float]:
     return {name: float(x) for name, x in metrics.items()} | describe_gap(step.logp_old, step)
 
 
+def comparable(step: Batch) -> Bool[Tensor, " n"]:
+    """Which tokens the engine sampled with the current weights, under the context that they are trained under."""
+    return ~step.logp_engine.isnan() & (step.lag == 0) & step.same_context  # a written token has no engine log-prob
+
+
 @torch.no_grad()
 def describe_gap(logp: Float[Tensor, " n"], step: Batch) -> dict[str, float]:
     """Mean and maximum of |learner's log-prob - engine's log-prob|, over tokens that the current weights sampled.
@@ -100,7 +105,7 @@ def describe_gap(logp: Float[Tensor, " n"], step: Batch) -> dict[str, float]:
     that are trained under another context than they were sampled under.
     """
     gap = (logp - step.logp_engine).abs()
-    gap = gap[~gap.isnan() & (step.lag == 0) & step.same_context]  # a written token has no engine log-prob
+    gap = gap[comparable(step) & ~gap.isnan()]
     return {f"{GAP}/mean": float(gap.mean()), LARGEST_GAP: float(gap.max())} if len(gap) else {}
 
 

@@ -18,6 +18,7 @@ from groupwise.data import (
     Rollout,
     Strategy,
     Task,
+    Usage,
     WorkerLost,
     name_of,
     pack,
@@ -84,16 +85,17 @@ class Rollouts:
 
 @dataclass(slots=True, eq=False)
 class Buffer:
-    """Samples rollouts until an iteration has enough selected ones. Its only state is the curriculum's."""
+    """Samples rollouts until an iteration has enough selected ones. It numbers the draws of the run."""
 
     task: Task
     curriculum: Curriculum[Any]
     setting: RolloutSetting
     unverifiable: UnverifiableRule = "exclude"
+    _drawn: int = field(init=False)
     _state: Any = field(init=False)
 
     def __post_init__(self) -> None:
-        self._state = self.curriculum.init(self.task, self.setting.seed)
+        self._drawn, self._state = 0, self.curriculum.init(self.task, self.setting.seed)
 
     async def take(self, n: int, group_size: int, strategy: Strategy, filter: Filter, refill: int) -> Rollouts:
         """Sample rollouts until `n` are selected. A refill round draws exactly the missing number of prompts.
@@ -101,19 +103,28 @@ class Buffer:
         There are at most `refill` rounds after the first. A call that raises changes no state and can be repeated.
         Raises WorkerLost when a rollout exceeds its deadline.
         """
-        state, collected, rounds = self._state, [], 0
-        missing = n
+        drawn, state = self._drawn, self._state
+        finished: list[Rollout] = []
+        collected: list[Rollout] = []
+        rounds, missing = 0, n
         while missing and rounds <= refill:
             state, draws = self.curriculum.draw(state, self.task, missing, group_size)
             if not draws:
                 break
-            finished = await together(self._rollout(draw, strategy) for draw in draws)
-            rollouts = [self._filtered(rollout, filter) for rollout in finished]
-            state = self.curriculum.observe(state, rollouts)
-            collected += rollouts
-            missing -= sum(any(r.selected or ()) for r in rollouts)
+            draws = [replace(draw, id=drawn + i) for i, draw in enumerate(draws)]
+            drawn += len(draws)
+            new = await together(self._rollout(draw, strategy) for draw in draws)
+            finished += new
+            if getattr(filter, "scope", "rollout") == "iteration":
+                collected = self._selected(finished, filter)
+            else:
+                collected += [self._selected([rollout], filter)[0] for rollout in new]
+            state = self.curriculum.observe(state, collected[-len(new) :])
+            missing = max(n - sum(any(r.selected or ()) for r in collected), 0)
             rounds += 1
-        self._state = state
+        if rounds:
+            state = self.curriculum.end_iteration(state, collected)
+        self._drawn, self._state = drawn, state
         return Rollouts(tuple(collected), rounds, missing)
 
     def pack(self, rollouts: Sequence[Rollout], *, version: int = 0) -> Batch:
@@ -125,35 +136,45 @@ class Buffer:
             outcome=batch.outcome.masked_fill(batch.outcome == Outcome.unverifiable, int(Outcome.wrong))
         )
 
-    def state(self) -> Any:
-        """The curriculum's state as JSON. A resumed run needs no other state of the rollout side."""
-        return self._state
+    def state(self) -> dict[str, Any]:
+        """The number of draws and the curriculum's state, as JSON. A resumed run needs no other rollout state."""
+        return {"drawn": self._drawn, "curriculum": self._state}
 
-    def restore(self, state: Any) -> None:
+    def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from a state that `state()` returned."""
-        self._state = state
+        self._drawn, self._state = state["drawn"], state["curriculum"]
 
     async def _rollout(self, draw: Draw, strategy: Strategy) -> Rollout:
-        return await _within_deadline(strategy, DrawSampler(draw=draw, setting=self.setting))
+        rollout = await _within_deadline(strategy, DrawSampler(draw=draw, setting=self.setting))
+        return _checked(rollout, draw)
 
-    def _filtered(self, rollout: Rollout, filter: Filter) -> Rollout:
-        """The rollout with `selected` for each sample. The filter gets the same batch as the method's statistics."""
-        batch = self.pack([rollout])
+    def _selected(self, rollouts: Sequence[Rollout], filter: Filter) -> list[Rollout]:
+        """The rollouts with `selected` and `cause`. The filter gets the same batch as the method's statistics."""
+        batch = self.pack(rollouts)
+        rollout = batch.rollouts.index[batch.groups.index]
         unverifiable = batch.outcome == Outcome.unverifiable
-        selected = torch.zeros_like(unverifiable)
-        judged = (~unverifiable).nonzero().squeeze(1)
-        cause = ""
-        if not len(judged):
-            cause = "unverifiable" if len(unverifiable) else "empty"
-        elif self.unverifiable == "drop_group" and bool(unverifiable.any()):
-            cause = "unverifiable"
-        else:
-            selected[judged] = filter(batch.take(judged))
-            cause = "" if bool(selected.any()) else name_of(filter)
+        eligible = ~unverifiable
+        if self.unverifiable == "drop_group":
+            eligible &= ~torch.isin(rollout, rollout[unverifiable])
+        selected = torch.zeros_like(eligible)
+        rows = eligible.nonzero().squeeze(1)
+        if len(rows):
+            selected[rows] = filter(batch.take(rows))
         marks = iter(selected.tolist())  # one for each packed sample: the answers that the strategy did not exclude
-        by_strategy = rollout.selected or (True,) * len(rollout.samples)
-        marked = tuple(s.role == "answer" and b and next(marks) for s, b in zip(rollout.samples, by_strategy))
-        return replace(rollout, selected=marked, cause=cause)
+        marked = []
+        for number, one in enumerate(rollouts):
+            by_strategy = one.selected or (True,) * len(one.samples)
+            which = tuple(s.role == "answer" and b and next(marks) for s, b in zip(one.samples, by_strategy))
+            answers = rollout == number
+            cause = ""
+            if not bool(answers.any()):
+                cause = one.cause or "empty"
+            elif not bool(eligible[answers].any()):
+                cause = "unverifiable"
+            elif not any(which):
+                cause = name_of(filter)
+            marked.append(replace(one, selected=which, cause=cause))
+        return marked
 
 
 async def answers(
@@ -194,3 +215,16 @@ async def _within_deadline(strategy: Strategy, sampler: DrawSampler) -> Rollout:
         ) from None
     finally:
         timer.cancel()
+
+
+def _checked(rollout: Rollout, draw: Draw) -> Rollout:
+    """The rollout. Usage for a rollout of another draw, and for samples with equal random numbers."""
+    if rollout.draw.id != draw.id:
+        problem = f"the strategy returned a rollout of draw {rollout.draw.id} for draw {draw.id}"
+        raise Usage(problem, fix="return Rollout(draw, samples) with the draw of the call")
+    streams = Counter(sample.stream for sample in rollout.samples)
+    twins = [stream for stream, n in streams.items() if n > 1]
+    if twins:
+        problem = f"the strategy returned {streams[twins[0]]} samples with the random stream {twins[0]}"
+        raise Usage(problem, fix="get samples from sampler.start or sampler.sample, and fork with different numbers")
+    return rollout

@@ -36,10 +36,13 @@ class Shuffled:
         draws = []
         for i in range(first, first + n):
             epoch, place = divmod(i, len(task))
-            draws.append(Draw(i, task[int(_order(seed, epoch, len(task))[place])], group_size))
+            draws.append(Draw(0, task[int(_order(seed, epoch, len(task))[place])], group_size))
         return ShuffledState(seed=seed, drawn=first + n), draws
 
     def observe(self, state: ShuffledState, rollouts: Sequence[Rollout]) -> ShuffledState:
+        return state
+
+    def end_iteration(self, state: ShuffledState, rollouts: Sequence[Rollout]) -> ShuffledState:
         return state
 
 

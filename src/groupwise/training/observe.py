@@ -22,7 +22,7 @@ from groupwise.data import (
 )
 from groupwise.learner import StepResult
 from groupwise.methods import Method
-from groupwise.objective import Objective, describe_gap, describe_samples, describe_step
+from groupwise.objective import Objective, comparable, describe_gap, describe_samples, describe_step
 
 
 def iteration_metrics(batch: Batch, results: Sequence[StepResult], objective: Objective) -> dict[str, Any]:
@@ -47,8 +47,7 @@ def iteration_metrics(batch: Batch, results: Sequence[StepResult], objective: Ob
 
 def has_engine_logprobs(results: Sequence[StepResult]) -> bool:
     """Whether the engine sampled a token of these steps with the current weights. Only then there is a gap metric."""
-    batches = [t.batch for t in _counted(results)]
-    return any(bool((~b.logp_engine.isnan() & (b.lag == 0)).any()) for b in batches)
+    return any(bool(comparable(t.batch).any()) for t in _counted(results))
 
 
 def sample_lines(rollouts: Sequence[Rollout], batch: Batch) -> list[dict[str, Any]]:
@@ -71,7 +70,7 @@ def sample_lines(rollouts: Sequence[Rollout], batch: Batch) -> list[dict[str, An
             "reward": reward.get(key_of(rollout, sample)),
             "advantage": advantage.get(key_of(rollout, sample)),
             "length": len(sample.tokens),
-            **({"turns": len(sample.turns), "counts": dict(sample.counts)} if sample.counts else {}),
+            **({"turns": len(sample.turns), "counts": dict(sample.counts)} if sample.is_conversation else {}),
             "selected": rollout.selected is None or rollout.selected[i],
             "dropped": rollout.cause,
         }

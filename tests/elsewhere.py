@@ -1,7 +1,6 @@
-"""A device that is not the processor's, for machines without one: its tensors lie in ordinary memory, and refuse to
-meet what has not been moved to them, as a GPU's do.
+"""A second device for machines without a GPU: its tensors lie in ordinary memory and refuse operations with the CPU's.
 
-It goes by the name of `meta`, which torch allows any machine to have. Numbers come back by `cpu`, `tolist`, `item`.
+The device is called `meta`, a name that torch accepts on every machine. `cpu`, `tolist` and `item` copy back.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,11 +17,11 @@ AWAY = torch.device("meta")
 aten = torch.ops.aten
 MOVES = {aten.copy_.default}
 HOSTED = {aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default}
-"""Indices may lie on the host: CUDA fetches them."""
+"""Operations whose indices may lie on the host, as with CUDA."""
 
 
 class Away(Tensor):
-    """A tensor on the other device; `here` is what it holds."""
+    """A tensor on the other device. `here` holds its numbers."""
 
     here: Tensor
 
@@ -52,30 +51,30 @@ class Away(Tensor):
 
 
 def by_host(at: Any) -> Any:
-    """A list of places as a tensor on the host: torch would make one on the device that holds nothing."""
+    """A list index as a tensor on the host. torch would create it on `meta`, without numbers."""
     return torch.tensor(at, dtype=torch.long) if isinstance(at, list) else at
 
 
 class Elsewhere(TorchDispatchMode):
-    """Whatever is made for `AWAY` is made there."""
+    """Creates tensors for the device `AWAY` there."""
 
     def __torch_dispatch__(self, act: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return done(act, args, kwargs or {})
 
 
 def done(act: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """The operation on what tensors hold. RuntimeError where it would read both devices."""
+    """Run an operation on the tensors' numbers. RuntimeError if it reads tensors of both devices."""
     tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
     far = [x for x in tensors if isinstance(x, Away)]
     near = [x for x in tensors if not isinstance(x, Away)]
-    assert not any(x.device == AWAY for x in near), f"{act} met a tensor that holds nothing"
+    assert not any(x.device == AWAY for x in near), f"{act} got a tensor without numbers"
     if far and any(x.ndim for x in near) and act not in MOVES | HOSTED:
         raise RuntimeError(f"{act} reads tensors of two devices")
     device = kwargs.get("device")
     there = bool(far) if device is None else torch.device(device) == AWAY
-    told = kwargs if device is None else kwargs | {"device": torch.device("cpu")}
-    given, named = tree_map(lambda x: x.here if isinstance(x, Away) else x, (args, told))
-    same = {id(x.here): x for x in far}  # what an operation in place returns is what it was given
+    arguments = kwargs if device is None else kwargs | {"device": torch.device("cpu")}
+    given, named = tree_map(lambda x: x.here if isinstance(x, Away) else x, (args, arguments))
+    same = {id(x.here): x for x in far}  # an operation in place returns its argument
 
     def back(x: Any) -> Any:
         if not isinstance(x, Tensor):
@@ -87,8 +86,11 @@ def done(act: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 
 @contextmanager
 def elsewhere() -> Iterator[torch.device]:
-    """The other device. What torch makes of Python's numbers goes there by way of the host; nothing is in inference
-    mode, which subclasses of tensors cannot enter."""
+    """The other device, for the duration of a block.
+
+    Tensors from Python's numbers are created on the host and then moved. Inference mode becomes no_grad, because
+    subclasses of tensors cannot enter it.
+    """
 
     def moved(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
         def made(data: Any, *, device: Any = None, **more: Any) -> Tensor:
@@ -101,7 +103,7 @@ def elsewhere() -> Iterator[torch.device]:
         self.plain = torch.no_grad()
         self.plain.__enter__()
 
-    overwrite = "torch.__future__._overwrite_module_params_on_conversion"  # what a parameter holds cannot be exchanged
+    overwrite = "torch.__future__._overwrite_module_params_on_conversion"
     with pytest.MonkeyPatch.context() as patch, Elsewhere():
         patch.setattr(overwrite, True)
         patch.setattr(torch, "tensor", moved(torch.tensor))

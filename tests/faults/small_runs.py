@@ -1,4 +1,4 @@
-"""Real runs of the packaged model that take about a second, and what they leave."""
+"""Runs of the packaged model that take about a second, and the files that they write."""
 
 import json
 import os
@@ -47,18 +47,18 @@ SECOND = replace(
     evaluate=Evaluate(every=0, problems=2),
     save=Save(every=2),
 )
-"""A checkpoint after every second iteration; groups are refilled, and swept twice."""
+"""A checkpoint after every second iteration, with refill and two epochs."""
 
 HALF = replace(EVERY, machine=Machine(dtype="bfloat16"))
-"""The same in bfloat16: the float32 masters are in the checkpoints."""
+"""The same in bfloat16, with float32 masters in the checkpoints."""
 
 
 ADAPTER = replace(HALF, lora=Lora(rank=2, targets=("q_proj", "down_proj")))
-"""An adapter alone is trained."""
+"""Trains an adapter only."""
 
 
 class Quick(Disk):
-    """Does not wait for the platter, which a kill does not ask for."""
+    """A disk that does not sync. A killed process loses nothing that it wrote."""
 
     def sync(self, path: Path) -> None:
         pass
@@ -71,7 +71,7 @@ def tokenizer_of(model: str) -> Tokenizer:
 
 
 def begun(run: Path, recipe: Recipe) -> Path:
-    """A run's directory as `train` makes it before the first number."""
+    """Create a run's directory as `train` does before it computes."""
     run.mkdir(parents=True)
     text = write(recipe)
     facts = identity(recipe, tokenizer_of(recipe.model), text)
@@ -80,7 +80,7 @@ def begun(run: Path, recipe: Recipe) -> Path:
 
 
 def ran(run: Path, recipe: Recipe, **how: Any) -> Path:
-    """The same directory once the run is at its end, computed in this process."""
+    """Compute a run to its end in this process."""
     code = run_from(run if run.exists() else begun(run, recipe), build(recipe, Use()), **{"disk": Quick()} | how)
     assert code == 0
     return run
@@ -91,9 +91,9 @@ def lines(run: Path) -> list[dict[str, Any]]:
 
 
 def left(run: Path) -> dict[str, Any]:
-    """All that must be equal between equal runs: metrics, samples, the model, and the newest checkpoint.
+    """The bytes that are equal between equal runs: metrics, samples, the model, and the newest checkpoint.
 
-    What a checkpoint remembers of timings.jsonl depends on the clock.
+    The checkpoint's size of timings.jsonl is left out, because it depends on the clock.
     """
     newest = newest_checkpoint(run, strict=True)
     assert newest
@@ -104,11 +104,11 @@ def left(run: Path) -> dict[str, Any]:
 
 
 def alive(run: Path, recipe: Recipe) -> None:
-    """No iteration is missing or there twice, and the policy has not collapsed: then any two runs would be equal."""
-    told = lines(run)
-    assert [line["iteration"] for line in told] == list(range(recipe.iterations + 1))
-    assert all(line["entropy"] > 0.05 for line in told[1:])
-    assert told[-1]["step"] > recipe.iterations
+    """Assert one line per iteration and a policy that has not collapsed: collapsed runs are all equal."""
+    metrics = lines(run)
+    assert [line["iteration"] for line in metrics] == list(range(recipe.iterations + 1))
+    assert all(line["entropy"] > 0.05 for line in metrics[1:])
+    assert metrics[-1]["step"] > recipe.iterations
 
 
 def forked(act: Callable[[], object], log: Path, *, checks: bool = False) -> int:
@@ -132,5 +132,5 @@ def forked(act: Callable[[], object], log: Path, *, checks: bool = False) -> int
 
 
 def ready(recipe: Recipe) -> Runtime:
-    """Engine, learner and buffer before the first iteration. A fork that uses them leaves its parent's untouched."""
+    """Engine, learner and buffer before the first iteration. A fork that uses them does not change its parent's."""
     return build(recipe, Use())

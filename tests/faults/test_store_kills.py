@@ -1,4 +1,4 @@
-"""A run killed, or cut from power, at any operation of its store ends with the same bytes as one that never was."""
+"""A run killed, or cut from power, at any operation of its store ends with the bytes of an undisturbed run."""
 
 import os
 import random
@@ -21,45 +21,49 @@ OPERATIONS = ("mkdir", "write", "append", "truncate", "sync", "replace", "remove
 
 
 class Quick(Disk):
-    """Does not wait for the platter, which a kill does not ask for and a cut of the power has a model of."""
+    """A disk that does not sync. `Powered` models cuts of the power."""
 
     def sync(self, path: Path) -> None:
         pass
 
 
-class Meddled(Quick):
-    """A disk whose every operation passes through `meddle`."""
+class Intercepted(Quick):
+    """A disk whose operations all pass through `intercept`."""
 
-    def meddle(self, name: str, act: Callable[..., None], *args: Any) -> None:
+    def intercept(self, name: str, act: Callable[..., None], *args: Any) -> None:
         raise NotImplementedError
 
 
 for _name in OPERATIONS:
-    setattr(Meddled, _name, lambda self, *args, _n=_name: self.meddle(_n, getattr(super(Meddled, self), _n), *args))
+    setattr(
+        Intercepted,
+        _name,
+        lambda self, *args, _n=_name: self.intercept(_n, getattr(super(Intercepted, self), _n), *args),
+    )
 
 
-def test_every_operation_is_meddled_with() -> None:
+def test_every_operation_is_intercepted() -> None:
     assert {name for name in vars(Disk) if not name.startswith("_")} == set(OPERATIONS)
 
 
-class Counting(Meddled):
-    """Counts; `names` is the list of operations so far."""
+class Counting(Intercepted):
+    """Records the names of the operations."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
 
-    def meddle(self, name: str, act: Callable[..., None], *args: Any) -> None:
+    def intercept(self, name: str, act: Callable[..., None], *args: Any) -> None:
         self.names.append(name)
         act(*args)
 
 
-class Dying(Meddled):
+class Dying(Intercepted):
     """Kills its process before, in the middle of, or after its n-th operation."""
 
     def __init__(self, number: int, moment: str) -> None:
         self.left, self.moment = number, moment
 
-    def meddle(self, name: str, act: Callable[..., None], *args: Any) -> None:
+    def intercept(self, name: str, act: Callable[..., None], *args: Any) -> None:
         self.left -= 1
         if self.left == 0:
             if self.moment == "middle" and name in ("write", "append"):
@@ -71,11 +75,11 @@ class Dying(Meddled):
         act(*args)
 
 
-# A run in small: its whole state is a tensor that every iteration changes by a rule of its own.
+# A small run: its state is one tensor, and every iteration changes it by a fixed rule.
 
 
 def train(run: Path, iterations: int, disk: Disk, saved: list[int] | None = None) -> None:
-    """From where the newest checkpoint stands to `iterations`, as the loop does it; `saved` when a save returned."""
+    """Run from the newest checkpoint to `iterations`, as the loop does. `saved` gets the iteration of each save."""
     if not (run / "recipe.toml").exists():
         start_run(run, INFO, f"iterations = {iterations}\n", disk=disk)
     found = newest_checkpoint(run)
@@ -98,7 +102,7 @@ def train(run: Path, iterations: int, disk: Disk, saved: list[int] | None = None
 
 
 def outcome(run: Path) -> dict[str, bytes]:
-    """Logs, samples and the newest checkpoint. A kill within the last save may leave an older checkpoint as well."""
+    """Logs, samples and the newest checkpoint. A kill within the last save may leave an older checkpoint too."""
     files = [path for path in sorted(run.rglob("*")) if path.is_file()]
     newest = newest_checkpoint(run, strict=True)
     assert newest
@@ -117,7 +121,7 @@ def undisturbed(run: Path, iterations: int) -> tuple[dict[str, bytes], list[str]
 
 
 def killed(act: Callable[[], object]) -> bool:
-    """Run `act` in a fork of this warm process; whether it was killed before its end."""
+    """Run `act` in a fork of this warm process. Return whether it was killed before its end."""
     child = os.fork()
     if child == 0:
         try:
@@ -131,7 +135,7 @@ def killed(act: Callable[[], object]) -> bool:
 
 
 def moments(names: list[str]) -> Iterator[tuple[int, str]]:
-    """Every point at which to die: before each operation, in the middle of those that have one, and after the last."""
+    """Every moment of death: before each operation, in the middle of each write, and after the last operation."""
     for number, name in enumerate(names, start=1):
         yield number, "before"
         if name in ("write", "append"):
@@ -139,7 +143,7 @@ def moments(names: list[str]) -> Iterator[tuple[int, str]]:
     yield len(names), "after"
 
 
-def test_a_run_killed_at_any_operation_ends_as_one_never_killed(tmp_path: Path) -> None:
+def test_a_run_killed_at_any_operation_ends_as_an_undisturbed_one(tmp_path: Path) -> None:
     straight, names = undisturbed(tmp_path / "straight", 5)
     assert set(names) >= {"mkdir", "write", "append", "sync", "replace", "remove"}
     points = list(moments(names))
@@ -148,7 +152,7 @@ def test_a_run_killed_at_any_operation_ends_as_one_never_killed(tmp_path: Path) 
         run = tmp_path / f"{number}-{moment}"
         run.mkdir()
         assert killed(lambda run=run, n=number, m=moment: train(run, 5, Dying(n, m)))
-        for path in (run / "samples").glob("0*"):  # what a report would read by now is whole
+        for path in (run / "samples").glob("0*"):  # a report can read them now, so they are complete
             assert path.read_bytes() == straight[f"samples/{path.name}"]
         train(run, 5, Quick())
         assert outcome(run) == straight, (number, moment)
@@ -191,7 +195,7 @@ def test_a_killed_save_gives_the_old_or_the_new_state(tmp_path: Path, again: boo
         assert killed(lambda run=run, n=number, m=moment: save(run, Dying(n, m)))
         found = newest_checkpoint(run, strict=True)
         assert found and torch.equal(found.tensors()["x"], torch.full((9,), float(found.state["x"])))
-        assert found.state["x"] == (2 if number > renamed else 1)  # once the new one is there it stays
+        assert found.state["x"] == (2 if number > renamed else 1)  # a new state, once renamed, stays
         save(run, Quick())
         assert (newest_checkpoint(run, strict=True) or found).state == {"x": 2}
         save_checkpoint(run, 3, {}, {}, keep=1, disk=Quick())
@@ -224,26 +228,26 @@ def test_kills_at_any_time(tmp_path: Path) -> None:
     assert deaths
 
 
-# Power: only what was synced is sure to be there after.
+# Power: only synced bytes are sure to remain.
 
 
 class File:
-    """Bytes as the processes see them, and as the platter has them."""
+    """Bytes as processes see them, and as they are on the platter."""
 
     def __init__(self) -> None:
         self.live, self.safe = b"", b""
 
 
 class Folder:
-    """Names as the processes see them, and as the platter has them."""
+    """Names as processes see them, and as they are on the platter."""
 
     def __init__(self) -> None:
         self.live: dict[str, File | Folder] = {}
         self.safe: dict[str, File | Folder] = {}
 
 
-class Powered(Meddled):
-    """Keeps beside the real files what a cut of the power after `number` operations would leave of them."""
+class Powered(Intercepted):
+    """Models the files that a cut of the power after `number` operations would leave."""
 
     def __init__(self, root: Path, number: int) -> None:
         self.root, self.left, self.top = root, number, Folder()
@@ -260,7 +264,7 @@ class Powered(Meddled):
             file.live = path.read_bytes()
         return folder, name
 
-    def meddle(self, name: str, act: Callable[..., None], *args: Any) -> None:
+    def intercept(self, name: str, act: Callable[..., None], *args: Any) -> None:
         if self.left == 0:
             raise PowerCut
         self.left -= 1
@@ -273,7 +277,7 @@ class Powered(Meddled):
             act(path)
             self.top.safe = dict(self.top.live)
             return
-        folder, key = self.at(path)  # a library's file is read before the act: what the act appends counts once
+        folder, key = self.at(path)  # read a library's file before the operation, so that appended bytes count once
         act(*args)
         if name == "mkdir":
             folder.live[key] = Folder()
@@ -294,7 +298,7 @@ class Powered(Meddled):
 
 
 class PowerCut(BaseException):
-    """The end of the process, as seen from inside."""
+    """Ends the process."""
 
 
 def least(file: File) -> bytes:
@@ -302,7 +306,7 @@ def least(file: File) -> bytes:
 
 
 def hollow(file: File) -> bytes:
-    """The length was written, the content was not."""
+    """The length is on the platter, the content is not."""
     return file.safe + bytes(max(0, len(file.live) - len(file.safe)))
 
 
@@ -325,10 +329,10 @@ def restore(folder: Folder, where: Path, content: Callable[[File], bytes], names
 
 @pytest.mark.parametrize("names", ["safe", "live"])
 @pytest.mark.parametrize("content", [least, hollow, torn, most])
-def test_a_run_cut_from_power_at_any_operation_ends_as_one_never_cut(
+def test_a_run_cut_from_power_at_any_operation_ends_as_an_undisturbed_one(
     tmp_path: Path, content: Callable[[File], bytes], names: str
 ) -> None:
-    """Whatever of the unsynced names and contents the platter happened to get."""
+    """With none, a part or all of the unsynced names and contents on the platter."""
     straight, operations = undisturbed(tmp_path / "straight", 5)
     for number in range(len(operations) + 1):
         run, after = tmp_path / f"{number}", tmp_path / f"{number}-after"
@@ -346,7 +350,7 @@ def test_a_run_cut_from_power_at_any_operation_ends_as_one_never_cut(
     assert saved == [0, 2, 4, 5]
 
 
-def test_the_sizes_that_a_checkpoint_remembers_are_of_bytes_that_no_cut_can_take(tmp_path: Path) -> None:
+def test_the_sizes_in_a_checkpoint_count_synced_bytes_only(tmp_path: Path) -> None:
     run = tmp_path / "run"
     run.mkdir()
     record = RunLogs(run, disk=(disk := Powered(run, 100)))

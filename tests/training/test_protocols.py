@@ -9,7 +9,9 @@ import pytest
 
 from groupwise.__main__ import main
 from groupwise.commands.compare import differences, flat
+from groupwise.config.user_code import Use
 from groupwise.models import find_model, read_model, read_tokenizer, write_model
+from groupwise.training import protocols as protocols_module
 from groupwise.training.protocols import digest, model_hash, versions
 
 SMALL = ["--problems", "3", "--samples", "2", "--sampling.max_tokens", "8"]
@@ -125,3 +127,11 @@ def test_the_protocol_of_a_mixture_names_both_tasks() -> None:
 def test_versions_are_of_installed_packages() -> None:
     assert versions(["no-such-package", "pytest"]) == {"pytest": pytest.__version__}
     assert digest({"a": [1, 2]}) != digest({"a": [2, 1]})
+
+
+def test_a_verifier_s_hash_covers_the_files_of_verifiers_and_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed: list[Path] = []
+    monkeypatch.setattr(protocols_module, "file_hash", lambda path: hashed.append(path) or "x")
+    protocols_module.verifiers_hash((), Use())
+    names = {"/".join(path.parts[-2:]) for path in hashed}
+    assert {"verifiers/numbers.py", "math/verifier.py", "sandbox/server.py", "tasks/gym.py"} <= names

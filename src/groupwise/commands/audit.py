@@ -8,7 +8,16 @@ from functools import partial
 import numpy as np
 
 from groupwise.config.user_code import Use, load_use
-from groupwise.data import MissingRequirement, Outcome, Usage, Verdict, Verifier, visible
+from groupwise.data import (
+    MissingRequirement,
+    Outcome,
+    Usage,
+    Verdict,
+    Verifier,
+    close_verifier,
+    notices_of,
+    visible,
+)
 from groupwise.evaluation.interval import score
 from groupwise.sandbox import Sandbox
 from groupwise.verifiers import find_verifier, grade_function
@@ -42,7 +51,7 @@ def audit(
     """Print the error rates of verifiers on one table of cases, and the errors of the first verifier."""
     loaded = load_use(use, unsafe_local_exec=unsafe_local_exec, keys=keys, judges=judges)
     verifiers = {name: verifier_named(name, loaded) for name in names}
-    for notice in (line for verifier in verifiers.values() for line in getattr(verifier, "notices", ())):
+    for notice in (line for verifier in verifiers.values() for line in notices_of(verifier)):
         print(visible(notice))
     cases, source = cases_for(names[0], cases_path)
     for peer in PEERS.get(names[0], ()) if len(names) == 1 and cases_path is None else ():
@@ -54,7 +63,7 @@ def audit(
         judged, flips = asyncio.run(judge_all(verifiers, cases))
     finally:
         for verifier in verifiers.values():
-            getattr(verifier, "close", lambda: None)()
+            close_verifier(verifier)
     first = next(iter(judged.values()))
     print(visible("\n".join([*rates(judged, source), *rewritten(flips), *errors(names[0], first, listed)]), lines=True))
     return 0

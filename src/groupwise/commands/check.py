@@ -11,15 +11,18 @@ from groupwise.config.text import at, read_with_problems
 from groupwise.config.user_code import Use
 from groupwise.data import (
     BadData,
+    ChecksProblems,
     Finish,
     GroupwiseError,
-    Prompt,
     Task,
     Usage,
     VerdictPart,
     Verifier,
+    all_problems,
+    data_stats,
     in_graph,
     needs,
+    notices_of,
     pack,
     rollout_of,
 )
@@ -39,11 +42,10 @@ from groupwise.models import (
     weight_files,
 )
 from groupwise.runs.trackers import OPENERS
-from groupwise.tasks import Each, Mixture, Problems
+from groupwise.tasks import Each, Mixture
 from groupwise.training.environments import environment_of, frame_of
 from groupwise.training.loop import OLD_LOGP, compute_advantages
 from groupwise.training.sources import demonstrations_of, sources, task_of, templates, verifier_of
-from groupwise.verifiers import CodeVerifier
 
 INPUT_FIELDS = (
     "model",
@@ -202,7 +204,7 @@ def check_inputs(
             if train and not len(part):
                 fix = "use it as held_out of another task, or evaluate on it: groupwise eval"
                 raise BadData(f"{source.task} has no training problems", evidence="all are held out", fix=fix)
-        longest = max(len(prompt.context) for prompt in problems_of(task)) + recipe.sampling.max_tokens
+        longest = max(len(prompt.context) for prompt in all_problems(task)) + recipe.sampling.max_tokens
         if train:
             demonstrations, statistics = demonstrations_of(recipe, tokenizer)
             for line in (line for source in statistics for line in source.lines):
@@ -211,26 +213,21 @@ def check_inputs(
         if not any(isinstance(error, BadData) for error in errors):
             read_shape(directory, context=longest, trust_remote_code=use.trust_remote_code)
         verifier = verifier_of(recipe, task, use)
-        for line in getattr(verifier, "notices", ()):
+        for line in notices_of(verifier):
             warn(line)
         verifiers = verifier.verifiers if isinstance(verifier, Each) else (verifier,)
         for member, part in zip(verifiers, task.parts if isinstance(task, Mixture) else (task,), strict=True):
-            if isinstance(member, CodeVerifier):
-                member.gate(problems_of(part))
+            if isinstance(member, ChecksProblems):
+                member.gate(all_problems(part))
         hand(task, verifier)
     except GroupwiseError as error:
         errors.append(error)
     return errors
 
 
-def problems_of(task: Task) -> Sequence[Prompt]:
-    """The held-out and training problems of a task; of a generated task only the held-out ones."""
-    return (*task.held_out, *task.training) if isinstance(task, Problems | Mixture) else task.held_out
-
-
 def data_notes(recipe: Recipe, task: Task, tokenizer: Tokenizer) -> list[str]:
     """Lines about the data that a user should read before a run: sizes, mixture, template warnings."""
-    lines = [line for f in task.stats for line in f.lines] if isinstance(task, Problems | Mixture) else []
+    lines = [line for stats in data_stats(task) for line in stats.lines]
     if isinstance(task, Mixture) and len(task.tasks) > 1 and len(task):
         parts = ", ".join(f"{share:.0%} {s.task}" for share, s in zip(task.shares, sources(recipe), strict=True))
         lines.append(f"mixture: {parts}; an epoch has {len(task)} draws")

@@ -15,7 +15,17 @@ from groupwise.config import text
 from groupwise.config.recipe import Recipe
 from groupwise.config.text import base_of, read_recipe, write
 from groupwise.config.user_code import load_use
-from groupwise.data import ACCURACY_GREEDY, INTERVALS, BadData, GroupwiseError, Storage, Task, Verifier, visible
+from groupwise.data import (
+    ACCURACY_GREEDY,
+    INTERVALS,
+    BadData,
+    GroupwiseError,
+    Storage,
+    Task,
+    Verifier,
+    notices_of,
+    visible,
+)
 from groupwise.report.report import existing_run, write_report
 from groupwise.runs.checkpoints import RunLock, newest_checkpoint, run_directory
 from groupwise.runs.disk import DISK, PARKED, Disk, remove_leftovers, storage_errors, write_directory
@@ -127,7 +137,7 @@ def resume(
         recipe = read_recipe(RunLayout(directory).recipe, (), loaded)
         check_model_code(directory, recipe, loaded)
         ready = build(recipe, loaded)
-        print_notes(getattr(ready.verifier, "notices", ()))
+        print_notes(notices_of(ready.verifier))
         check_data(directory, ready)
         check_base(directory, ready)
         return run_from(directory, ready, stop_after, strict=strict, changed=changed)

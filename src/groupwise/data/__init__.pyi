@@ -50,6 +50,12 @@ from groupwise.data.metrics import Metric as Metric
 from groupwise.data.metrics import current_name as current_name
 from groupwise.data.metrics import find_metric as find_metric
 from groupwise.data.metrics import metric_bound as metric_bound
+from groupwise.data.optional import all_problems as all_problems
+from groupwise.data.optional import close_verifier as close_verifier
+from groupwise.data.optional import data_stats as data_stats
+from groupwise.data.optional import keeps_time as keeps_time
+from groupwise.data.optional import notices_of as notices_of
+from groupwise.data.optional import packages_of as packages_of
 from groupwise.data.parts import couples as couples
 from groupwise.data.parts import name_of as name_of
 from groupwise.data.parts import needs as needs
@@ -81,6 +87,9 @@ from groupwise.data.segments import Segments as Segments
 from groupwise.data.sockets import Advantage as Advantage
 from groupwise.data.sockets import Aggregate as Aggregate
 from groupwise.data.sockets import Backbone as Backbone
+from groupwise.data.sockets import ChecksGold as ChecksGold
+from groupwise.data.sockets import ChecksProblems as ChecksProblems
+from groupwise.data.sockets import Closable as Closable
 from groupwise.data.sockets import Couples as Couples
 from groupwise.data.sockets import Credit as Credit
 from groupwise.data.sockets import Curriculum as Curriculum
@@ -88,8 +97,12 @@ from groupwise.data.sockets import Engine as Engine
 from groupwise.data.sockets import EngineKind as EngineKind
 from groupwise.data.sockets import Environment as Environment
 from groupwise.data.sockets import Filter as Filter
+from groupwise.data.sockets import HasNotices as HasNotices
+from groupwise.data.sockets import HasPackages as HasPackages
+from groupwise.data.sockets import KeepsTime as KeepsTime
 from groupwise.data.sockets import Layout as Layout
 from groupwise.data.sockets import LinearHead as LinearHead
+from groupwise.data.sockets import ListsProblems as ListsProblems
 from groupwise.data.sockets import Mask as Mask
 from groupwise.data.sockets import Memory as Memory
 from groupwise.data.sockets import Observation as Observation

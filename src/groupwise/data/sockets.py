@@ -14,6 +14,9 @@ __all__ = [
     "Advantage",
     "Aggregate",
     "Backbone",
+    "ChecksGold",
+    "ChecksProblems",
+    "Closable",
     "Couples",
     "Credit",
     "Curriculum",
@@ -21,8 +24,12 @@ __all__ = [
     "EngineKind",
     "Environment",
     "Filter",
+    "HasNotices",
+    "HasPackages",
+    "KeepsTime",
     "Layout",
     "LinearHead",
+    "ListsProblems",
     "Mask",
     "Memory",
     "Observation",
@@ -51,7 +58,7 @@ State = TypeVar("State")
 
 @runtime_checkable
 class Task(Protocol):
-    """Prompts by index, their count, and a held-out split that is never trained on."""
+    """Prompts by index, their count, and a held-out split that is never trained on. Optional: `ListsProblems`."""
 
     def __len__(self) -> int: ...
 
@@ -63,9 +70,71 @@ class Task(Protocol):
 
 @runtime_checkable
 class Verifier(Protocol):
-    """Judges a finished sample. An exception becomes an unverifiable verdict with its cause."""
+    """Judges a finished sample. An exception becomes an unverifiable verdict with its cause.
+
+    Optional: `KeepsTime`, `HasNotices`, `HasPackages`, `ChecksGold`, `ChecksProblems`, `Closable`.
+    """
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict: ...
+
+
+@runtime_checkable
+class ListsProblems(Protocol):
+    """A task that lists its training problems and the statistics of their sources (`SourceStats`)."""
+
+    @property
+    def training(self) -> Sequence[Prompt]: ...
+
+    @property
+    def stats(self) -> Sequence[Any]: ...
+
+
+@runtime_checkable
+class KeepsTime(Protocol):
+    """A verifier that limits each call itself. An answer may then wait in its queue for the rollout's deadline."""
+
+    @property
+    def keeps_time(self) -> bool: ...
+
+
+@runtime_checkable
+class HasNotices(Protocol):
+    """A verifier with lines that a command prints before it uses the verifier, such as the host of a judge."""
+
+    @property
+    def notices(self) -> Sequence[str]: ...
+
+
+@runtime_checkable
+class HasPackages(Protocol):
+    """A verifier whose verdicts depend on installed packages. The protocol of an evaluation has their versions."""
+
+    @property
+    def packages(self) -> Sequence[str]: ...
+
+
+@runtime_checkable
+class ChecksGold(Protocol):
+    """A verifier that accepts only some gold answers. `expects` describes them for the error message."""
+
+    @property
+    def expects(self) -> str: ...
+
+    def fits(self, gold: Any) -> bool: ...
+
+
+@runtime_checkable
+class ChecksProblems(Protocol):
+    """A verifier that tests its problems before the run. BadData lists the faulty ones."""
+
+    def gate(self, prompts: Sequence[Prompt]) -> None: ...
+
+
+@runtime_checkable
+class Closable(Protocol):
+    """A verifier with workers. `close` ends them."""
+
+    def close(self) -> None: ...
 
 
 Observation = str | Verdict | None

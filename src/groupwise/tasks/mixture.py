@@ -5,8 +5,20 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from math import floor, isfinite
 
-from groupwise.data import Prompt, Sample, Task, Usage, Verdict, Verifier
-from groupwise.tasks.problems import Problems, refuse_overlap
+from groupwise.data import (
+    ListsProblems,
+    Prompt,
+    Sample,
+    Task,
+    Usage,
+    Verdict,
+    Verifier,
+    data_stats,
+    keeps_time,
+    notices_of,
+    packages_of,
+)
+from groupwise.tasks.problems import refuse_overlap
 from groupwise.tasks.source_stats import SourceStats
 
 __all__ = ["Each", "Mixture"]
@@ -57,12 +69,13 @@ class Mixture:
     @property
     def training(self) -> tuple[Prompt, ...]:
         """The training problems of all tasks that list their problems, each once."""
-        return tuple(_tagged(i, p) for i, t in enumerate(self.tasks) if isinstance(t, Problems) for p in t.training)
+        listed = [(i, task) for i, task in enumerate(self.tasks) if isinstance(task, ListsProblems)]
+        return tuple(_tagged(i, prompt) for i, task in listed for prompt in task.training)
 
     @property
     def stats(self) -> tuple[SourceStats, ...]:
         """The statistics of all sources of rows."""
-        return tuple(s for t in self.parts if isinstance(t, Problems) for s in t.stats)
+        return tuple(s for t in self.parts for s in data_stats(t))
 
     def __len__(self) -> int:
         return self.ends[-1]
@@ -84,12 +97,17 @@ class Each:
     @property
     def keeps_time(self) -> bool:
         """Whether one of the verifiers enforces a deadline itself; the run's own deadline then is the longer one."""
-        return any(getattr(v, "keeps_time", False) for v in self.verifiers)
+        return any(map(keeps_time, self.verifiers))
 
     @property
     def notices(self) -> list[str]:
         """The notices of all verifiers for the start of the run, each line once."""
-        return list(dict.fromkeys(line for v in self.verifiers for line in getattr(v, "notices", ())))
+        return list(dict.fromkeys(line for v in self.verifiers for line in notices_of(v)))
+
+    @property
+    def packages(self) -> list[str]:
+        """The packages of all verifiers, each once."""
+        return sorted({name for v in self.verifiers for name in packages_of(v)})
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
         return await self.verifiers[prompt.given["of"]](prompt, sample)

@@ -10,13 +10,15 @@ from groupwise.config.diff import diff
 from groupwise.config.recipe import Recipe, Save
 from groupwise.config.text import read_with_problems
 from groupwise.config.user_code import Use
-from groupwise.data import BadData
+from groupwise.data import (
+    BadData,
+    data_stats,
+)
 from groupwise.models import Tokenizer, base_directory, find_model, remote_code
 from groupwise.runs.disk import DISK, Disk
 from groupwise.runs.hashes import abbreviated
 from groupwise.runs.info import RunInfo
 from groupwise.runs.layout import RunLayout
-from groupwise.tasks import Mixture, Problems
 from groupwise.training.about import origin
 from groupwise.training.build import Runtime
 from groupwise.training.sources import templates
@@ -118,7 +120,7 @@ def _digest(sha256: str | None) -> str:
 
 def data_record(runtime: Runtime) -> dict[str, Any]:
     """The entry of run.json about the content of the run's data."""
-    stats = runtime.task.stats if isinstance(runtime.task, Problems | Mixture) else ()
+    stats = data_stats(runtime.task)
     return {"data": tuple(f.record for f in (*stats, *runtime.demonstrations[1]))}
 
 

@@ -9,18 +9,26 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import groupwise.tasks
+import groupwise
 from groupwise.config.registry import definition_of
 from groupwise.config.user_code import PREFIX, Use
-from groupwise.data import Prompt, Sampling, Verifier, name_of
+from groupwise.data import (
+    Prompt,
+    Sampling,
+    data_stats,
+    name_of,
+    packages_of,
+)
 from groupwise.evaluation.interval import LEVEL, RESAMPLES, RULE
 from groupwise.models import Purpose, find_model
-from groupwise.tasks import Each, Mixture, Problems
 from groupwise.training.build import Runtime
 from groupwise.training.sources import Source, held_out_sources, sources, templates
 from groupwise.verifiers import user_functions
 
 PACKAGES = ("groupwise", "torch", "transformers", "tokenizers", "numpy", "safetensors")
+PACKAGE = Path(groupwise.__file__).parent
+VERIFIER_ROOMS = ("verifiers", "sandbox", "tasks")
+"""Rooms whose code the packaged verifiers consist of."""
 SEED_RULE = f"Philox4x32-10: key (seed, {int(Purpose.EVALUATE)}), counter (problem, answer, token)"
 
 
@@ -33,7 +41,7 @@ def protocol(runtime: Runtime, sampling: Sampling, n: int, use: Use) -> dict[str
     recipe, machine = runtime.recipe, runtime.recipe.machine
     evaluated = held_out_sources(recipe) or sources(recipe)
     by_name = templates(recipe, runtime.tokenizer)
-    stats = runtime.task.stats if isinstance(runtime.task, Problems | Mixture) else ()
+    stats = data_stats(runtime.task)
     return {
         "model": {"name": recipe.model, "sha256": model_hash(find_model(recipe.model))},
         "task": {
@@ -49,7 +57,7 @@ def protocol(runtime: Runtime, sampling: Sampling, n: int, use: Use) -> dict[str
         "verifier": {
             "name": " + ".join(s.verifier for s in evaluated),
             "sha256": verifiers_hash(evaluated, use),
-            "packages": versions(verifier_packages(runtime.verifier)),
+            "packages": versions(packages_of(runtime.verifier)),
             "deadline": machine.verdict_deadline,
             **({} if recipe.threshold is None else {"threshold": recipe.threshold}),
         },
@@ -74,16 +82,10 @@ def problem(prompt: Prompt) -> list[Any]:
 
 
 def verifiers_hash(evaluated: Sequence[Source], use: Use) -> str:
-    """One hash of the code of the packaged verifiers and of the user's files that these sources use."""
-    packaged = sorted(Path(str(groupwise.tasks.__file__)).parent.rglob("*.py"))
+    """One hash of the code of all packaged verifiers and of the user's files that these sources use."""
+    packaged = [path for room in VERIFIER_ROOMS for path in sorted((PACKAGE / room).rglob("*.py"))]
     stems = {name.partition(":")[0] for s in evaluated for name in user_functions(s.verifier)}
     return digest([[file_hash(path) for path in packaged], {stem: use.hashes.get(stem) for stem in sorted(stems)}])
-
-
-def verifier_packages(verifier: Verifier) -> list[str]:
-    """The packages that a verifier's verdicts depend on."""
-    verifiers = verifier.verifiers if isinstance(verifier, Each) else (verifier,)
-    return sorted({name for one in verifiers for name in getattr(one, "packages", ())})
 
 
 def versions(packages: Sequence[str]) -> dict[str, str]:

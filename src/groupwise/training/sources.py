@@ -7,7 +7,13 @@ from typing import Any
 
 from groupwise.config.recipe import Columns, Recipe
 from groupwise.config.user_code import Use
-from groupwise.data import Ids, Task, Usage, Verifier
+from groupwise.data import (
+    Ids,
+    Task,
+    Usage,
+    Verifier,
+    keeps_time,
+)
 from groupwise.models import Template, Tokenizer, conversation_turn, encode_answer, find_template
 from groupwise.sandbox import Limits, Sandbox
 from groupwise.tasks import (
@@ -142,5 +148,4 @@ def verdict_wait(recipe: Recipe, verifier: Verifier) -> float:
     User functions, `math`, `code` and `reasoning_gym` limit each call in workers, for which answers wait in a queue.
     All other verifiers have this limit only.
     """
-    keeps_time = getattr(verifier, "keeps_time", False)
-    return recipe.machine.deadline if keeps_time else recipe.machine.verdict_deadline
+    return recipe.machine.deadline if keeps_time(verifier) else recipe.machine.verdict_deadline

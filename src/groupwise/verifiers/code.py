@@ -9,10 +9,16 @@ from hashlib import sha256
 from typing import Any
 from weakref import WeakValueDictionary
 
-from groupwise.data import BadData, Outcome, Prompt, Sample, Verdict
+from groupwise.data import (
+    BadData,
+    ListsProblems,
+    Outcome,
+    Prompt,
+    Sample,
+    Verdict,
+)
 from groupwise.sandbox.code_block import code_of
 from groupwise.sandbox.sandbox import Execution, Program, Sandbox
-from groupwise.tasks.problems import Problems
 
 __all__ = ["CodeVerifier"]
 
@@ -278,7 +284,8 @@ def failure(tests: CodeTests, execution: Execution, case: Case, which: str, visi
 def code_verifier(task: Any, sandbox: Callable[[], Sandbox] = Sandbox) -> CodeVerifier:
     """The verifier for a task whose gold answers are tests. `BadData` names the rows with invalid tests."""
     faults, count = [], 0
-    for prompt in (*task.training, *task.held_out) if isinstance(task, Problems) else task.held_out:
+    held_out, training = task.held_out, task.training if isinstance(task, ListsProblems) else ()
+    for prompt in (*training, *held_out):
         count += 1
         try:
             tests = CodeTests.read(prompt.given.get("answer"))

@@ -8,7 +8,13 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from groupwise.data import BadData, Task, Usage, Verifier
+from groupwise.data import (
+    BadData,
+    ChecksGold,
+    Task,
+    Usage,
+    Verifier,
+)
 from groupwise.sandbox.sandbox import Sandbox
 from groupwise.tasks.calculator import Calculator, calculator_answer
 from groupwise.tasks.judge_access import JudgeAccess
@@ -153,7 +159,8 @@ class _Builder:
         fields = self.judges.grant(fields) if name == "judge" else fields
         verifier = _create(name, fields, self.sandbox)
         if isinstance(self.task, Problems):
-            fits, expected = FITS.get(name) or (getattr(verifier, "fits", _anything), getattr(verifier, "expects", ""))
+            declared = (verifier.fits, verifier.expects) if isinstance(verifier, ChecksGold) else (_anything, "")
+            fits, expected = FITS.get(name) or declared
             for prompt in (*self.task.training, *self.task.held_out):
                 if not fits(gold := prompt.given["answer"]):
                     evidence, fix = f"{prompt.id}: {str(gold)[:80]}", "mend it, or use another verifier"

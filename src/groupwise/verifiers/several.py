@@ -3,9 +3,19 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from groupwise.data import GroupwiseError, Outcome, Prompt, Sample, Verdict, Verifier
+from groupwise.data import (
+    GroupwiseError,
+    Outcome,
+    Prompt,
+    Sample,
+    Verdict,
+    Verifier,
+    close_verifier,
+    keeps_time,
+    notices_of,
+    packages_of,
+)
 from groupwise.data.verdicts import unverifiable
 
 
@@ -36,8 +46,8 @@ class Several:
 
     def __init__(self, members: Sequence[Member], deadline: float) -> None:
         self.members, self.deadline = tuple(members), deadline
-        self.notices = [notice for m in members for notice in getattr(m.verifier, "notices", ())]
-        self.packages = sorted({name for m in members for name in getattr(m.verifier, "packages", ())})
+        self.notices = [notice for m in members for notice in notices_of(m.verifier)]
+        self.packages = sorted({name for m in members for name in packages_of(m.verifier)})
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
         verdicts = await asyncio.gather(*(self._verdict(m.verifier, prompt, sample) for m in self.members))
@@ -54,7 +64,7 @@ class Several:
         return replace(verdicts[0], score=score, parts=parts, feedback="; ".join(messages))
 
     async def _verdict(self, verifier: Verifier, prompt: Prompt, sample: Sample) -> Verdict:
-        seconds = None if getattr(verifier, "keeps_time", False) else self.deadline
+        seconds = None if keeps_time(verifier) else self.deadline
         try:
             async with asyncio.timeout(seconds):  # in the same task, so the watchdog can end a call that blocks
                 return await verifier(prompt, sample)
@@ -68,6 +78,4 @@ class Several:
     def close(self) -> None:
         """Ends the worker processes of all members."""
         for member in self.members:
-            close: Any = getattr(member.verifier, "close", None)
-            if close is not None:
-                close()
+            close_verifier(member.verifier)

@@ -1,0 +1,40 @@
+"""The optional members of verifiers and tasks, with their defaults."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from groupwise.data.sample import Prompt
+from groupwise.data.sockets import Closable, HasNotices, HasPackages, KeepsTime, ListsProblems, Task, Verifier
+
+__all__ = ["all_problems", "close_verifier", "data_stats", "keeps_time", "notices_of", "packages_of"]
+
+
+def keeps_time(verifier: Verifier) -> bool:
+    """Whether the verifier limits the time of each call itself. Default: no."""
+    return isinstance(verifier, KeepsTime) and verifier.keeps_time
+
+
+def notices_of(verifier: Verifier) -> Sequence[str]:
+    """Lines that a command prints before it uses the verifier. Default: none."""
+    return verifier.notices if isinstance(verifier, HasNotices) else ()
+
+
+def packages_of(verifier: Verifier) -> Sequence[str]:
+    """Installed packages on which the verdicts depend. Default: none."""
+    return verifier.packages if isinstance(verifier, HasPackages) else ()
+
+
+def close_verifier(verifier: Verifier) -> None:
+    """End the verifier's workers, if it has any."""
+    if isinstance(verifier, Closable):
+        verifier.close()
+
+
+def all_problems(task: Task) -> Sequence[Prompt]:
+    """The held-out problems, and the training problems of a task that lists them."""
+    return (*task.held_out, *task.training) if isinstance(task, ListsProblems) else task.held_out
+
+
+def data_stats(task: Task) -> Sequence[Any]:
+    """The statistics of the task's sources of rows; none for a generated task."""
+    return task.stats if isinstance(task, ListsProblems) else ()

@@ -107,7 +107,7 @@ def flat(record: Mapping[str, Any], under: str = "") -> Iterator[tuple[str, Any]
 
 
 def within(field: str, names: Sequence[str]) -> bool:
-    """Whether a field is one of these, or inside one of these.
+    """Whether a dotted field is one of `names`, or below one of them.
 
     >>> within("model.sha256", ["model"]), within("sampling.top_p", ["sampling.top"])
     (True, False)

@@ -80,7 +80,7 @@ def check_targets(model: nn.Module, lora: Lora) -> None:
     for target in lora.targets:
         if target.rpartition(".")[2] in heads:
             what = f"recipe.lora.targets: {target!r} is the head or the embedding, which have no adapter here"
-            raise Usage(what, fix="leave it out; linear layers between them can have one")
+            raise Usage(what, fix="remove this target; adapters need linear layers between embedding and head")
         matches = [name for name, _ in host.named_modules() if f".{name}".endswith(f".{target}")]
         if not matches or not linear.issuperset(matches):
             names = {name.rpartition(".")[2]: None for name, _ in host.named_modules() if name in linear}

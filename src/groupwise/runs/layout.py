@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SAMPLE_FILES = (".jsonl", ".safetensors")
-"""Suffixes of the two files of an iteration in samples/ and of a step in skipped/: a line a sample, numbers a token."""
+"""Suffixes of the two files of an iteration in samples/ and of a step in skipped/: sample lines, token numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +36,12 @@ class RunLayout:
 
     @property
     def metrics(self) -> Path:
-        """One line an iteration. Equal runs write equal bytes."""
+        """One line per iteration. Equal runs write equal bytes."""
         return self.run / "metrics.jsonl"
 
     @property
     def timings(self) -> Path:
-        """One line an iteration: clock, speed, memory."""
+        """One line per iteration: clock, speed, memory."""
         return self.run / "timings.jsonl"
 
     @property

@@ -58,7 +58,7 @@ class Mixture:
 
     @property
     def parts(self) -> tuple[Task, ...]:
-        """All tasks, in the order of the verifiers of `Each`."""
+        """The tasks to train on, then those to evaluate on: the order of the verifiers in `Each`."""
         return (*self.tasks, *self.evaluated)
 
     @property

@@ -57,7 +57,7 @@ def checkpoints_hold_adapters_alone(run: Path) -> None:
     names = safe_open(next(iter((run / "checkpoints").glob("*/tensors.safetensors"))), "pt").keys()
     weights = {name for name in names if not name.startswith("optimizer.")}
     assert weights and all("lora_" in name for name in weights)
-    assert {name.partition(".")[0] for name in weights} == {"policy", "beside"}
+    assert {name.partition(".")[0] for name in weights} == {"policy", "models"}
 
 
 def test_with_the_engines_experts(tmp_path: Path) -> None:

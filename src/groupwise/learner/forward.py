@@ -95,8 +95,7 @@ def chunked_logprobs(
         return logp.gather(-1, ids[:, None])[:, 0], entropy
 
     if not len(target):
-        empty = hidden.sum(-1)  # keeps the graph: an empty microbatch has a gradient of zero
-        return empty, empty.detach()
+        return chunk(hidden, target)  # keeps model and head in the graph: an empty microbatch has a gradient of zero
     with torch.no_grad():
         vocabulary = head(hidden[:1]).shape[-1]
     size = max(1, logits_at_once // vocabulary)

@@ -22,6 +22,15 @@ class StepPlan:
     def samples(self) -> tuple[int, ...]:
         return tuple(i for microbatch in self.microbatches for i in microbatch)
 
+    def of_rank(self, rank: int, ranks: int) -> tuple[int, ...]:
+        """The numbers of a rank's microbatches; -1 is an empty one, so that all ranks run equally many.
+
+        >>> [StepPlan(((0,), (1,), (2,))).of_rank(rank, 2) for rank in (0, 1)]
+        [(0, 2), (1, -1)]
+        """
+        count = len(self.microbatches)
+        return tuple(i if i < count else -1 for i in range(rank, -(-count // ranks) * ranks, ranks))
+
 
 def make_plan(
     batch: Batch,

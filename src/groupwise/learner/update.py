@@ -63,7 +63,8 @@ class Learner:
 
     `steps` is the number of optimizer steps of the run, for the learning-rate schedule. `version` counts the weights
     that were published. `given` are the side models that were read from directories; the others start as copies of
-    `model`.
+    `model`. With several `ranks`, this one forwards every `ranks`-th microbatch of a step from `rank` on, and the model
+    sums gradients over ranks in its backward, as FSDP does. Shares are those of the whole step.
     """
 
     def __init__(
@@ -76,6 +77,8 @@ class Learner:
         side_models: Sequence[tuple[str, SideModel]] = (),
         given: Mapping[str, torch.nn.Module] = MappingProxyType({}),
         memory: Sequence[tuple[str, Memory]] = (),
+        rank: int = 0,
+        ranks: int = 1,
     ) -> None:
         assert isinstance(model, Backbone), "a model is a torch module with a head"
         if isinstance(model, Decoder):
@@ -93,6 +96,7 @@ class Learner:
         }
         self.memory = tuple(memory)
         self.memories: dict[str, Any] = {name: part.init() for name, part in self.memory}
+        self.rank, self.ranks = rank, ranks
         self.steps_taken = 0
         self.version = 0
 
@@ -181,6 +185,10 @@ class Learner:
     ) -> tuple[float, Batch, StepRouting]:
         """Accumulate gradients by microbatch; return the loss, the step with its log-probs, and its routing."""
         parts = _microbatches(whole, step)
+        if self.ranks > 1:
+            empty = whole.take(())
+            parts = [parts[i] if i >= 0 else empty for i in step.of_rank(self.rank, self.ranks)]
+            whole = Batch.joined(parts)
         step_routing = StepRouting(self.model, routing, parts)
         losses: list[Tensor] = []
         live = sorted(filter(in_graph, needs(objective)), key=repr)

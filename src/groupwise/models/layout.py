@@ -92,6 +92,8 @@ class Shared:
         softcap: float | None = None,
     ) -> Float[Tensor, "n heads d"]:
         """Scaled dot-product attention of every packed token over its prefix, within `window` tokens if given."""
+        if not len(q):  # in the graph of keys and values too: under FSDP every rank reduces every gradient
+            return q + (k + v).repeat_interleave(q.shape[1] // k.shape[1], 1)
         fused = q.device.type == "cpu" and window is None and softcap is None
         if fused and self._split:
             (blocks, slot), contexts = self._split

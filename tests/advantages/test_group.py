@@ -186,3 +186,9 @@ def test_names_and_properties_of_advantages() -> None:
 def test_advantages_are_float64() -> None:
     batch = step_of([[2, 3]])
     assert all(part(batch.reward, batch).dtype == torch.float64 for part in ALL.values())
+
+
+@pytest.mark.parametrize("part", [Standardised(eps=0.0), Standardised(ddof=0, eps=0.0), Whitened(eps=0.0)])
+def test_without_eps_equal_rewards_are_0_and_not_nan(part: Part) -> None:
+    assert advantages(part, [0.1] * 7) == [0.0] * 7 and advantages(part, [1.0]) == [0.0]
+    assert advantages(Standardised(eps=0.0), [1, 1], [1, 0])[:2] == [0.0, 0.0]

@@ -1,10 +1,12 @@
 """`mixed_outcomes` and `everything`."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from groupwise.data import Batch, Outcome, Usage, pack, rollout_of
-from groupwise.rewards import Overlong, everything, mixed_outcomes, mixed_scores
+from groupwise.rewards import Overlong, everything, mixed_groups, mixed_outcomes, mixed_scores
 
 NAN = float("nan")
 
@@ -70,3 +72,13 @@ def test_scored_answers_need_a_threshold_or_mixed_scores() -> None:
     assert "--threshold" in error.value.fix and "mixed_scores" in error.value.fix
     assert mixed_scores(b).all() and not mixed_scores(b.having(score=torch.ones_like(b.score))).any()
     assert not mixed_scores(b.take([0, 2])).any()
+
+
+def test_mixed_groups_selects_the_groups_of_a_rollout_that_are_mixed() -> None:
+    """`mixed_outcomes` selects a rollout whose groups are each of one outcome; `mixed_groups` does not."""
+    rollout = rollout_of([1, 1, 0, 0, 1, 0, NAN, 1])
+    groups = (0, 0, 1, 1, 2, 2, 3, 3)
+    samples = tuple(replace(s, group=g) for s, g in zip(rollout.samples, groups))
+    b = pack([replace(rollout, samples=samples)])
+    assert mixed_outcomes(b).all()
+    assert mixed_groups(b).tolist() == [False] * 4 + [True] * 2 + [False] * 2

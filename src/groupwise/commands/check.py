@@ -21,13 +21,14 @@ from groupwise.data import (
     all_problems,
     data_stats,
     in_graph,
+    name_of,
     needs,
     notices_of,
     pack,
     rollout_of,
 )
 from groupwise.learner import Routing, check_routing
-from groupwise.methods import Now
+from groupwise.methods import Method, Now
 from groupwise.models import (
     Tokenizer,
     base_directory,
@@ -41,6 +42,7 @@ from groupwise.models import (
     read_tokenizer,
     weight_files,
 )
+from groupwise.objective import Clips, Unclipped
 from groupwise.runs.trackers import OPENERS
 from groupwise.tasks import Each, Mixture
 from groupwise.training.environments import environment_of, frame_of
@@ -80,6 +82,8 @@ def check(
         recipe, _ = read_with_problems(source, overrides, use, only=INPUT_FIELDS)
     else:
         errors += dry_run(recipe)
+        for line in inactive_parts(recipe.method):
+            warn(line)
     if recipe is not None:
         inputs = check_inputs(recipe, use, warn, fetch=False)
         errors += [error for error in inputs if not any(e.what.endswith(error.what) for e in errors)]
@@ -131,6 +135,17 @@ def dry_run(recipe: Recipe) -> list[GroupwiseError]:
     if not loss.isfinite() or not gradients or not all(bool(x.isfinite().all()) for x in gradients):
         return [_part_error("the objective", f"a loss of {loss.item()} with equal policy and old policy")]
     return []
+
+
+def inactive_parts(method: Method) -> list[str]:
+    """Notes about parts that cannot have an effect: bounds on ratios that are always 1."""
+    surrogate = method.objective.surrogate
+    bounds = surrogate.ratio if isinstance(surrogate, Unclipped) else surrogate
+    steps = (method.minibatches, method.epochs)
+    if method.schedules or method.proximal == "sampled" or steps != (1, 1) or not isinstance(bounds, Clips):
+        return []
+    what = f"with one minibatch and one epoch every ratio is 1: the bounds of {name_of(bounds)} have no effect"
+    return [f"  note: {what}; set method.minibatches or method.epochs above 1"]
 
 
 def _part_error(part: str, what: str, fix: str = "correct that part") -> Usage:

@@ -44,6 +44,8 @@ class Reading:
                 data = [data]
         if hint in (bool, int, float, str):
             return self.scalar(data, hint, where)
+        if hint is Any and isinstance(data, int | float):
+            return data
         match get_origin(hint):
             case origin if origin in (Union, UnionType):
                 return self.union(data, get_args(hint), current, where)
@@ -94,12 +96,14 @@ class Reading:
         return MISSING if any(v is MISSING for v in values) else tuple(values)
 
     def pairs(self, data: Any, hint: Any, current: Any, where: str) -> Any:
-        """A tuple of (name, value) pairs from a table."""
+        """A tuple of (name, value) pairs: the current pairs with those of a table. An empty table removes all."""
         if not isinstance(data, dict):
             return self.problem(where, f'{_describe(data)}; expected a table such as {{ name = "Part" }}')
+        if not data:
+            return ()
         old = dict(current) if current is not MISSING else {}
-        values = {name: self.value(x, hint, old.get(name, MISSING), f"{where}.{name}") for name, x in data.items()}
-        return MISSING if MISSING in values.values() else tuple(values.items())
+        new = {name: self.value(x, hint, old.get(name, MISSING), f"{where}.{name}") for name, x in data.items()}
+        return MISSING if MISSING in new.values() else tuple({**old, **new}.items())
 
     def elements(self, data: Mapping[str, Any], args: Sequence[Any], current: Sequence[Any], where: str) -> Any:
         """The current tuple with the elements replaced that a table names by index."""
@@ -118,10 +122,9 @@ class Reading:
         if not isinstance(data, dict):
             return self.problem(where, f"{_describe(data)}; expected the name of a part or a table")
         constants = {k: v for k, v in data.items() if k not in ("kind", "base")}
-        if hint is Method and "base" in data:
-            if data["base"] not in methods():
-                return self.problem(where, f"unknown method {data['base']!r}; {suggestion(data['base'], methods())}")
-            return self.table(Method, constants, methods()[data["base"]](), where)
+        if hint is Method and (base := data.get("base", data.get("kind"))) is not None:
+            method = self.method(base, where)
+            return MISSING if method is MISSING else self.table(Method, constants, method, where)
         if "kind" in data:
             return self.new_part(data["kind"], constants, hint, where)
         if isinstance(current, UnloadedPart):
@@ -131,6 +134,26 @@ class Reading:
         if is_dataclass(hint) and isinstance(hint, type):
             return self.table(hint, constants, MISSING, where)
         return self.problem(where, f"the table has no kind; {suggestion('', fitting_names(hint))}", 'add kind = "..."')
+
+    def method(self, name: Any, where: str) -> Any:
+        """A published method by name, or the method that a user's function such as `my_file:mine` returns."""
+        if not (isinstance(name, str) and ":" in name):
+            if name in methods():
+                return methods()[name]()
+            return self.problem(where, f"unknown method {name!r}; {suggestion(str(name), methods())}")
+        function = self.user_part(name, where)
+        if isinstance(function, UnloadedPart):
+            file = name.partition(":")[0]
+            return self.problem(where, f"{name!r} is code in a file that is not loaded", f"add --use {file}.py")
+        if function is MISSING:
+            return MISSING
+        try:
+            method = function()
+        except Exception as error:  # a user's function may raise anything
+            return self.problem(where, f"{name}() raises {type(error).__name__}: {error}")
+        if isinstance(method, Method):
+            return method
+        return self.problem(where, f"{name}() returns {type(method).__name__}, not a Method")
 
     def new_part(self, name: Any, constants: Mapping[str, Any], hint: Any, where: str) -> Any:
         """The part of that name, with constants if it is a class. It must fit the socket `hint`."""

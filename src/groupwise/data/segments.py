@@ -64,7 +64,8 @@ class Segments:
         """`(x - mean) / (std + eps)` in each segment; exactly 0 in a segment of one element or of equal values."""
         away = self.away(x)
         variance = self.total(away**2) / (self.size(x) - ddof).clamp(min=1)
-        return away / (self.spread(variance.sqrt()) + eps)
+        divisor = self.spread(variance.sqrt()) + eps
+        return away / divisor.masked_fill(divisor == 0, 1.0)  # 0 only if eps is 0
 
     def largest(self, x: Float[Tensor, " n"]) -> Float[Tensor, " s"]:
         return x.new_zeros(self.count).scatter_reduce(0, self.index, x, "amax", include_self=False)

@@ -1,5 +1,6 @@
 # Made by tools/front_doors.py from the `__all__` of each file.
 from groupwise.rewards.filters import everything as everything
+from groupwise.rewards.filters import mixed_groups as mixed_groups
 from groupwise.rewards.filters import mixed_outcomes as mixed_outcomes
 from groupwise.rewards.filters import mixed_scores as mixed_scores
 from groupwise.rewards.shaping import AddPart as AddPart

@@ -7,7 +7,7 @@ from torch import Tensor
 from groupwise.data import Batch, Outcome, Usage
 
 SOCKET = "Filter"
-__all__ = ["everything", "mixed_outcomes", "mixed_scores"]
+__all__ = ["everything", "mixed_groups", "mixed_outcomes", "mixed_scores"]
 
 
 def everything(rollout: Batch) -> Bool[Tensor, " s"]:
@@ -24,11 +24,7 @@ def mixed_outcomes(rollout: Batch) -> Bool[Tensor, " s"]:
     >>> [mixed_outcomes(pack([rollout_of(scores)])).tolist() for scores in ([1.0, 0.0], [1.0, 1.0])]
     [[True, True], [False, False]]
     """
-    if bool((rollout.outcome == Outcome.scored).any()):
-        raise Usage(
-            "mixed_outcomes needs correct and wrong answers, and the verifier gives scores",
-            fix="set threshold, from which on a score is correct, such as --threshold 1.0; or use mixed_scores",
-        )
+    _refuse_scores(rollout, "mixed_outcomes")
     correct = int((rollout.outcome == Outcome.correct).sum())
     verified = int((rollout.outcome != Outcome.unverifiable).sum())
     return torch.full_like(rollout.outcome, 0 < correct < verified, dtype=torch.bool)
@@ -43,3 +39,25 @@ def mixed_scores(rollout: Batch) -> Bool[Tensor, " s"]:
     """
     scores = rollout.score[rollout.outcome != Outcome.unverifiable]
     return torch.full_like(rollout.outcome, len(scores.unique()) > 1, dtype=torch.bool)
+
+
+def mixed_groups(rollout: Batch) -> Bool[Tensor, " s"]:
+    """The groups of a rollout in which some verified answers are correct and some are not: `mixed_outcomes` per group.
+
+    >>> from groupwise.data import rollout_of, pack
+    >>> mixed_groups(pack([rollout_of([1.0, 0.0]), rollout_of([1.0, 1.0])])).tolist()
+    [True, True, False, False]
+    """
+    _refuse_scores(rollout, "mixed_groups")
+    g = rollout.groups
+    correct = g.total((rollout.outcome == Outcome.correct).double())
+    verified = g.total((rollout.outcome != Outcome.unverifiable).double())
+    return g.spread((correct > 0) & (correct < verified))
+
+
+def _refuse_scores(rollout: Batch, name: str) -> None:
+    if bool((rollout.outcome == Outcome.scored).any()):
+        raise Usage(
+            f"{name} needs correct and wrong answers, and the verifier gives scores",
+            fix="set threshold, from which on a score is correct, such as --threshold 1.0; or use mixed_scores",
+        )

@@ -1,5 +1,6 @@
 """The optimizer against torch's, half-precision weights with float32 masters, and recomputed layers."""
 
+import math
 import subprocess
 import sys
 from functools import partial
@@ -150,3 +151,21 @@ def test_recomputed_layers_have_bit_equal_gradients(dtype, long, monkeypatch: py
         kept.append(sum(held))
     assert found[0] and all(torch.equal(a, b) for a, b in zip(*found))
     assert kept[1] < 0.5 * kept[0]
+
+
+def test_the_gradient_norm_is_summed_in_float64(monkeypatch: pytest.MonkeyPatch):
+    """A float32 sum loses the small squares beside the large one; the size of the chunks does not matter."""
+    weight = torch.nn.Parameter(torch.zeros(300))
+    other = torch.nn.Parameter(torch.zeros(7, 3))
+    it = Optimizer((weight, other, torch.nn.Parameter(torch.zeros(2))), AdamW())
+    assert it.norm() == 0.0
+    weight.grad = torch.full((300,), 1e-4)
+    weight.grad[150] = 1.0
+    other.grad = torch.full((7, 3), 2e-4)
+    exact = math.sqrt(math.fsum(float(x) ** 2 for g in (weight.grad, other.grad) for x in g.flatten()))
+    for chunk in (1 << 22, 7):
+        monkeypatch.setattr("groupwise.learner.optimizer.AT_ONCE", chunk)
+        assert it.norm() == pytest.approx(exact, rel=1e-15)
+    assert exact != 1.0
+    weight.grad[3] = torch.nan
+    assert math.isnan(it.norm())

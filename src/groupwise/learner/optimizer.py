@@ -46,6 +46,10 @@ class AdamW:
         return self.lr * (1 - progress if self.decay == "linear" else 0.5 * (1 + math.cos(math.pi * progress)))
 
 
+AT_ONCE = 1 << 22
+"""Numbers of a gradient that are converted to float64 at once."""
+
+
 class Optimizer:
     """AdamW on a model's parameters, with a float32 master copy of each half-precision parameter.
 
@@ -65,6 +69,17 @@ class Optimizer:
     def gradients(self) -> list[Tensor]:
         """The gradients of the masters that have one."""
         return [m.grad for m in self.masters if m.grad is not None]
+
+    def norm(self) -> float:
+        """The global norm of the gradients, summed in float64.
+
+        A float32 sum of squares over a large model loses digits, and its value depends on the split into tensors.
+        """
+        if not (gradients := self.gradients):
+            return 0.0
+        chunks = [chunk for g in gradients for chunk in g.flatten().split(AT_ONCE)]
+        norms = torch.stack([torch.linalg.vector_norm(chunk, dtype=torch.float64) for chunk in chunks])
+        return float(torch.linalg.vector_norm(norms))
 
     def gather(self) -> None:
         """Accumulate a microbatch's gradients in the masters' precision."""

@@ -156,7 +156,7 @@ class Learner:
         settings = self.optimizer.settings
         rate = settings.rate(self.steps_taken, self.steps)
         loss, forwarded, step_routing = self._backward(whole, step, objective, routing)
-        norm = float(torch.nn.utils.get_total_norm(self.optimizer.gradients))
+        norm = self.optimizer.norm()
         skipped = ""
         if not math.isfinite(loss) or not math.isfinite(norm):
             skipped = "loss or gradient is not finite"

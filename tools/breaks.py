@@ -66,7 +66,10 @@ def main(words: Sequence[str] | None = None) -> int:
     breaks = [b for b in read() if re.search(arguments.only, str(b))]
     bad = 0
     files = sorted({b.node.partition("::")[0] for b in breaks})
-    with get_context("fork").Pool(arguments.jobs, initializer=copy, initargs=(files,)) as pool:
+    with (
+        tempfile.TemporaryDirectory(prefix="breaks-") as folder,
+        get_context("fork").Pool(arguments.jobs, initializer=copy, initargs=(folder, files)) as pool,
+    ):
         for b, result in zip(breaks, pool.imap(tried, breaks)):
             bad += result != "caught"
             print(f"{result:10} {b}", flush=True)
@@ -74,11 +77,11 @@ def main(words: Sequence[str] | None = None) -> int:
     return int(bool(bad))
 
 
-def copy(files: Sequence[str]) -> None:
+def copy(folder: str, files: Sequence[str]) -> None:
     """Begin a worker: import torch, go to a copy of the tree, and compile what the test files import."""
     import torch  # noqa: F401  (forks have it at once; plugins of pytest must be imported by pytest)
 
-    place = Path(tempfile.mkdtemp(prefix="breaks-")) / "tree"
+    place = Path(tempfile.mkdtemp(dir=folder)) / "tree"
     shutil.copytree(HOME, place, ignore=LEFT_OUT, symlinks=True)
     os.chdir(place)
     os.environ["PYTHONPATH"] = str(place / "src")

@@ -24,7 +24,6 @@ from pathlib import Path
 HOME = Path(__file__).parents[1]
 TABLE = HOME / "tests" / "breaks.toml"
 PACKAGE = "src/groupwise"
-LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "runs", "build", "dist", "*.egg-info")
 RESULTS = {0: "NOT CAUGHT: the test passed", 1: "caught", 5: "NOT RUN: no such test"}
 """What an exit code of pytest says of a break."""
 
@@ -82,7 +81,7 @@ def copy(folder: str, files: Sequence[str]) -> None:
     import torch  # noqa: F401  (forks have it at once; plugins of pytest must be imported by pytest)
 
     place = Path(tempfile.mkdtemp(dir=folder)) / "tree"
-    shutil.copytree(HOME, place, ignore=LEFT_OUT, symlinks=True)
+    shutil.copytree(HOME, place, ignore=left_out, symlinks=True)
     os.chdir(place)
     os.environ["PYTHONPATH"] = str(place / "src")
     sys.path[:0] = [str(place), str(place / "src")]
@@ -91,6 +90,12 @@ def copy(folder: str, files: Sequence[str]) -> None:
     sys.dont_write_bytecode = False
     pytest_in_a_fork("--collect-only", *files)
     sys.dont_write_bytecode = True  # a broken file may have the size and the second of the one before
+
+
+def left_out(folder: str, names: Sequence[str]) -> set[str]:
+    """Names that a copy does not need: hidden ones, caches, and what commands write in the repository's root."""
+    written = ("runs", "build", "dist") if Path(folder) == HOME else ()
+    return {name for name in names if name.startswith(".") or name == "__pycache__" or name in written}
 
 
 def tried(b: Break) -> str:

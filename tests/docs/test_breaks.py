@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from tools.breaks import HOME, PACKAGE, Break, applied, read
+from tools.breaks import HOME, PACKAGE, Break, applied, left_out, read
 
 TESTS = Path(__file__).parents[1]
 TABLE = (TESTS / "README.md").read_text().partition("<!-- breaks -->")[2].partition("<!-- /breaks -->")[0]
@@ -53,3 +53,8 @@ def test_a_break_is_applied_and_taken_back(tmp_path: Path) -> None:
         applied(Break("group", "what", "a.py", " = ", "", "test"), tmp_path),
     ):
         pass
+
+
+def test_a_copy_has_the_rooms_and_no_runs() -> None:
+    assert left_out(str(HOME), ["src", "runs", ".git", "docs"]) == {"runs", ".git"}
+    assert left_out(str(HOME / PACKAGE), ["runs", "rollout", "__pycache__"]) == {"__pycache__"}

@@ -11,15 +11,15 @@ from typing import NoReturn
 
 RECIPE = """\
 fields of a recipe; `--dotted.field value` sets one:
-  (top)             model task also held_out template verifier environment method prompts iterations seed
+  (top)             model task also held_out template verifier threshold environment method prompts iterations seed
                     max_unverifiable sinks
   lora              rank alpha targets
   warm_start        demonstrations columns steps per_step optimizer save_every
   warm_start.columns prompt answer
   warm_start.optimizer lr betas eps weight_decay clip warmup decay
   columns           prompt answer
-  method            base group_size curriculum strategy filter refill unverifiable shaping advantage credit mask
-                    objective minibatches shuffle epochs proximal routing models memory schedules
+  method            base group_size curriculum strategy trains filter refill unverifiable shaping advantage credit
+                    mask objective minibatches shuffle epochs proximal routing models memory schedules
   method.objective  surrogate weights penalties aggregate
   method.routing    replay balance
   sampling          temperature max_tokens top_p top_k min_p stop

@@ -1,7 +1,7 @@
 """`take`, `keep`, `joined` and `to` apply to every column of a batch. The tests run over all fields, also new ones."""
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -70,6 +70,16 @@ def test_take_keep_and_joined_apply_to_every_column(name: str) -> None:
     second = getattr(other, name)
     pairs = [(column, second)] if not isinstance(column, Mapping) else [(column[key], second[key]) for key in column]
     assert rows(both) == [row for pair in pairs for x in pair for row in rows(x)]
+
+
+def test_roles_have_groups_of_their_own() -> None:
+    one = rollout_of([1.0, 0.0, 1.0])
+    roles = Rollout(one.draw, tuple(replace(s, role=r) for s, r in zip(one.samples, ("answer", "hint", "answer"))))
+    batch = pack([roles], roles=("answer", "hint"))
+    assert batch.groups.index.tolist() == [0, 1, 0] and batch.rollouts.count == 1
+    assert batch.of_role("hint").score.tolist() == [0.0] and len(pack([roles])) == 2
+    plain = pack([one])
+    assert plain.of_role("answer") is plain
 
 
 def test_lag_counts_versions_since_each_token() -> None:

@@ -121,6 +121,8 @@ def test_invalid_methods_are_refused():
         grpo(group_size=1)
     with pytest.raises(ValueError, match="no such model"):
         Method(objective=grpo().objective)
+    with pytest.raises(ValueError, match="it needs answer"):
+        Method(trains=("hint",))
     with pytest.raises(ValueError, match="shaping is empty"):
         Method(shaping=())
     with pytest.raises(ValueError, match="minibatches is 0"):

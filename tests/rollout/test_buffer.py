@@ -66,7 +66,7 @@ def verifier_of(scores: dict[int, list[float]], default: list[float]) -> Callabl
 
 
 def buffer(verifier: Any = always_correct, task: Task | None = None, curriculum: Any = None, **changes: Any) -> Buffer:
-    rule = {"unverifiable": changes.pop("unverifiable")} if "unverifiable" in changes else {}
+    rule = {name: changes.pop(name) for name in ("unverifiable", "trains") if name in changes}
     engine = changes.pop("engine", None) or FakeEngine(plain)
     return Buffer(task or NumberedTask(40), curriculum or InOrder(), setting(engine, verifier, **changes), **rule)
 
@@ -313,6 +313,48 @@ def test_the_cause_of_a_strategy_is_kept() -> None:
         return Rollout(draw, (), cause="too easy")
 
     assert take(buffer(), 2, strategy=gives_up).causes == {"too easy": 2}
+
+
+async def hinted(draw: Draw, sampler: Any) -> Rollout:
+    """Two answers, and two hints, the second of which is unverifiable."""
+    answers = await sampler.verify(await sampler.sample(draw.prompt.context, 2))
+    hints = await sampler.sample(draw.prompt.context, 2, role="hint")
+    judged = [hints[0].with_verdict(verdict(1.0)), hints[1].with_verdict(Verdict(Outcome.unverifiable, cause="lost"))]
+    return Rollout(draw, (*judged, *answers))
+
+
+def test_trained_roles_follow_the_answers_of_their_rollout() -> None:
+    sizes: list[int] = []
+
+    def mixed_and_counted(rollout: Batch) -> Bool[Tensor, " s"]:
+        sizes.append(len(rollout))
+        return mixed(rollout)
+
+    scores = {0: [1, 0, 1, 1], 1: [1, 1, 0, 0]}
+    b = buffer(verifier_of(scores, []), trains=("answer", "hint"))
+    collected = take(b, 2, mixed_and_counted, strategy=hinted)
+    assert [r.selected for r in collected.all] == [(True, False, True, True), (False,) * 4] and sizes == [2, 2]
+    batch = b.pack(collected.selected)
+    assert [s.role for s in batch.samples] == ["hint", "answer", "answer"]
+    assert batch.groups.index.tolist() == [0, 1, 1] and collected.unverifiable == (0, 4, "")
+    assert describe_samples(batch)["outcome/correct"] == 0.5
+    assert take(buffer(verifier_of(scores, [])), 2, mixed, strategy=hinted).all[0].selected == (
+        False,
+        False,
+        True,
+        True,
+    )
+    wrong = buffer(verifier_of(scores, []), trains=("answer", "hint"), unverifiable="wrong")
+    assert take(wrong, 2, mixed, strategy=hinted).all[0].selected == (True,) * 4
+
+
+def test_a_sample_of_a_trained_role_needs_a_verdict() -> None:
+    async def bare(draw: Draw, sampler: Any) -> Rollout:
+        answers = await sampler.verify(await sampler.sample(draw.prompt.context, 1))
+        return Rollout(draw, (*answers, *await sampler.sample(draw.prompt.context, 1, role="hint")))
+
+    with pytest.raises(Usage, match="trained role hint has no verdict"):
+        take(buffer(trains=("answer", "hint")), 1, strategy=bare)
 
 
 def test_twins_are_an_error() -> None:

@@ -121,7 +121,8 @@ class ToyRun:
             engine=self.engine, verifier=self.verifier, tokenizer=vocabulary, sampling=self.recipe.sampling,
             seed=self.seed,
         )  # fmt: skip
-        self.buffer = Buffer(Echo(self.letters), self.method.curriculum, setting, unverifiable=self.method.unverifiable)
+        rules = {"unverifiable": self.method.unverifiable, "trains": self.method.trains}
+        self.buffer = Buffer(Echo(self.letters), self.method.curriculum, setting, **rules)
         self.guards = Guards(max_unverifiable=0.1, max_gap=self.max_gap)
 
     def go(self, evaluate: Callable[[], Awaitable[dict[str, float]]] | None = None) -> list[dict[str, Any]]:

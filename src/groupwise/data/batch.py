@@ -145,6 +145,11 @@ class Batch:
         label = getattr(self, column)
         return Segments(label.long(), int(label.max()) + 1 if len(label) else 0)
 
+    def of_role(self, role: str) -> "Batch":
+        """The samples of one role."""
+        chosen = [i for i, sample in enumerate(self.samples) if sample.role == role]
+        return self if len(chosen) == len(self) else self.take(chosen)
+
     def having(self, **columns: Any) -> "Batch":
         """A copy with these columns written. `measures` are merged into the existing ones."""
         if "measures" in columns:
@@ -207,26 +212,27 @@ def columns(per: Literal["sample", "token", "segments", "run"]) -> tuple[str, ..
     return tuple(f.name for f in fields(Batch) if f.metadata["per"] == per)
 
 
-def pack(rollouts: Sequence[Rollout], *, version: int = 0) -> Batch:
-    """Packs the selected samples into one batch on the CPU. Samples whose role is not `answer` are left out.
+def pack(rollouts: Sequence[Rollout], *, version: int = 0, roles: Sequence[str] = ("answer",)) -> Batch:
+    """Packs the selected samples of these roles into one batch on the CPU.
 
-    `version` is the current policy's version. Samples of one rollout with the same `group` number form a group.
+    `version` is the current policy's version. Samples of a rollout with equal role and `group` number form a group.
     """
     samples: list[Sample] = []
     keys: list[Key] = []
     group_of: list[int] = []
     rollout_of_group: list[int] = []
     for r, rollout in enumerate(rollouts):
-        numbers: dict[int, int] = {}
+        numbers: dict[tuple[str, int], int] = {}
         for i, sample in enumerate(rollout.samples):
-            if sample.role != "answer" or (rollout.selected is not None and not rollout.selected[i]):
+            if sample.role not in roles or (rollout.selected is not None and not rollout.selected[i]):
                 continue
-            if sample.group not in numbers:
-                numbers[sample.group] = len(rollout_of_group)
+            group = sample.role, sample.group
+            if group not in numbers:
+                numbers[group] = len(rollout_of_group)
                 rollout_of_group.append(r)
             samples.append(sample)
             keys.append(key_of(rollout, sample))
-            group_of.append(numbers[sample.group])
+            group_of.append(numbers[group])
     trained = [[i for i, t in enumerate(s.trained) if t] for s in samples]
     origins = [s.origin[i] for s, t in zip(samples, trained) for i in t]
     verdicts = [s.verdict for s in samples]

@@ -28,7 +28,7 @@ from groupwise.rollout import Independent, Shuffled
 
 __all__ = ["Method"]
 
-FIXED = ("curriculum", "unverifiable", "models", "memory", "schedules")
+FIXED = ("curriculum", "trains", "unverifiable", "models", "memory", "schedules")
 """Fields that a run reads once. A schedule of them would have no effect."""
 
 
@@ -40,6 +40,7 @@ class Method:
     `prompts` or by `samples`. `refill` is the number of extra sampling rounds that replace filtered prompts.
     `proximal` selects the old log-probs: `recomputed` by the learner, or `sampled` from the engine.
     `unverifiable` answers are excluded from statistics, sums and divisors, count as wrong, or drop their group.
+    `trains` lists the roles of samples that are trained. Filters, curricula and metrics read the answers only.
     `routing` configures router replay for mixtures of experts; the default is none.
     `models` are the side models, and `memory` the memories, as pairs of a name and a value.
     `schedules` are pairs of a dotted path to a constant and a `Schedule`.
@@ -48,6 +49,7 @@ class Method:
     group_size: int = 8
     curriculum: Curriculum = Shuffled()  # noqa: RUF009
     strategy: Strategy = Independent()  # noqa: RUF009
+    trains: tuple[str, ...] = ("answer",)
     filter: Filter = everything
     refill: int = field(default=0, metadata={"printed_with": "filter"})
     unverifiable: Literal["exclude", "wrong", "drop_group"] = "exclude"
@@ -69,6 +71,8 @@ class Method:
         for name, least in (("group_size", 1), ("refill", 0), ("minibatches", 1), ("epochs", 1)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} is {getattr(self, name)}: needs at least {least}")
+        if "answer" not in self.trains:
+            raise ValueError(f"trains is {self.trains}: it needs answer, which filters and metrics read\nadd it")
         if not self.shaping:
             raise ValueError("shaping is empty: its first part creates the reward, for instance Score()")
         if "policy" in dict(self.models):

@@ -19,11 +19,12 @@ __all__ = ["comparable", "describe_gap", "describe_samples", "describe_step"]
 
 @torch.no_grad()
 def describe_samples(batch: Batch) -> dict[str, float]:
-    """Metrics of samples: lengths, outcomes, verdict parts and rewards.
+    """Metrics of the samples with the role `answer`: lengths, outcomes, verdict parts and rewards.
 
     `reward_std` is the mean of the groups' standard deviations (ddof 1). `frac_reward_zero_std` is the share of groups
     with equal rewards.
     """
+    batch = batch.of_role("answer")
     if len(batch) == 0:
         return {}
     length = batch.length.double()

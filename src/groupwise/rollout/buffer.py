@@ -16,6 +16,7 @@ from groupwise.data import (
     Outcome,
     Prompt,
     Rollout,
+    Sample,
     Strategy,
     Task,
     Usage,
@@ -62,8 +63,9 @@ class Rollouts:
 
     @property
     def unverifiable(self) -> tuple[int, int, str]:
-        """The number of unverifiable samples, the number of samples with a verdict, and the first cause."""
-        verdicts = [s.verdict for r in self.all for s in r.samples if s.verdict is not None]
+        """The number of unverifiable answers, the number of answers with a verdict, and the first cause."""
+        samples = [s for r in self.all for s in r.samples if s.role == "answer"]
+        verdicts = [s.verdict for s in samples if s.verdict is not None]
         causes = [v.cause for v in verdicts if v.outcome is Outcome.unverifiable]
         return len(causes), len(verdicts), causes[0] if causes else ""
 
@@ -91,6 +93,8 @@ class Buffer:
     curriculum: Curriculum[Any]
     setting: RolloutSetting
     unverifiable: UnverifiableRule = "exclude"
+    trains: tuple[str, ...] = ("answer",)
+    """The roles of samples that are trained. Filters get the answers only; other samples follow their rollout."""
     _drawn: int = field(init=False)
     _state: Any = field(init=False)
 
@@ -129,7 +133,10 @@ class Buffer:
 
     def pack(self, rollouts: Sequence[Rollout], *, version: int = 0) -> Batch:
         """The selected samples as one batch. With `unverifiable = "wrong"`, unverifiable outcomes become wrong."""
-        batch = pack(rollouts, version=version)
+        return self._packed(rollouts, version=version, roles=self.trains)
+
+    def _packed(self, rollouts: Sequence[Rollout], *, version: int = 0, roles: Sequence[str] = ("answer",)) -> Batch:
+        batch = pack(rollouts, version=version, roles=roles)
         if self.unverifiable != "wrong":
             return batch
         return batch.having(
@@ -149,8 +156,8 @@ class Buffer:
         return _checked(rollout, draw)
 
     def _selected(self, rollouts: Sequence[Rollout], filter: Filter) -> list[Rollout]:
-        """The rollouts with `selected` and `cause`. The filter gets the same batch as the method's statistics."""
-        batch = self.pack(rollouts)
+        """The rollouts with `selected` and `cause`. The filter gets the answers, as the method's statistics do."""
+        batch = self._packed(rollouts)
         rollout = batch.rollouts.index[batch.groups.index]
         unverifiable = batch.outcome == Outcome.unverifiable
         eligible = ~unverifiable
@@ -165,6 +172,8 @@ class Buffer:
         for number, one in enumerate(rollouts):
             by_strategy = one.selected or (True,) * len(one.samples)
             which = tuple(s.role == "answer" and b and next(marks) for s, b in zip(one.samples, by_strategy))
+            if any(which):
+                which = tuple(w or (b and self._also_trained(s)) for w, s, b in zip(which, one.samples, by_strategy))
             answers = rollout == number
             cause = ""
             if not bool(answers.any()):
@@ -175,6 +184,15 @@ class Buffer:
                 cause = name_of(filter)
             marked.append(replace(one, selected=which, cause=cause))
         return marked
+
+    def _also_trained(self, sample: Sample) -> bool:
+        """Whether a sample is trained that is not an answer, in a rollout with selected answers."""
+        if sample.role == "answer" or sample.role not in self.trains:
+            return False
+        if sample.verdict is None:
+            problem = f"a sample of the trained role {sample.role} has no verdict"
+            raise Usage(problem, fix="let the strategy verify it or give it a verdict, or leave the role out of trains")
+        return self.unverifiable == "wrong" or sample.verdict.outcome is not Outcome.unverifiable
 
 
 async def answers(

@@ -190,7 +190,7 @@ def build(recipe: Recipe, use: Use, built: tuple[Task, Verifier] | None = None) 
         positions=model.shape.positions,
         threshold=recipe.threshold,
     )
-    buffer = Buffer(task, method.curriculum, setting, unverifiable=method.unverifiable)
+    buffer = Buffer(task, method.curriculum, setting, unverifiable=method.unverifiable, trains=method.trains)
     gap = gap_bound(recipe.engine.max_gap, recipe.machine.dtype)
     guards = Guards(max_unverifiable=recipe.max_unverifiable, max_gap=gap)
     return Runtime(model, tokenizer, task, verifier, engine, buffer, guards, recipe)

@@ -327,7 +327,7 @@ def wrong_every_seventh(place: Any, what: str) -> list[int]:
     ("what", "cause"),
     [
         ("raises", "ZeroDivisionError: the seventh"),
-        ("is NaN", "score is nan"),
+        ("is NaN", "the score nan"),
         ("hangs", "no verdict within 0.1 seconds"),
     ],
 )

@@ -29,3 +29,12 @@ def test_samples_are_found_by_their_keys_after_a_pickle_round_trip() -> None:
     assert there[1].keys() == here[1].keys()
     assert all(torch.equal(there[1][name].nan_to_num(9), here[1][name].nan_to_num(9)) for name in here[1])
     torch.testing.assert_close(there[1]["logp"], columns.logp.detach().float())
+
+
+def test_the_ids_of_each_prompt_are_stored_once() -> None:
+    drawn = rollouts([[2, 3], [1, 0, 4]])
+    columns = token_columns(drawn, [])
+    prompts = columns["contexts"].split(columns["context_lengths"].tolist())
+    samples = [s for r in drawn for s in r.samples]
+    assert [tuple(prompts[i].tolist()) for i in columns["context"]] == [s.context for s in samples]
+    assert len(prompts) == len({s.context for s in samples}) < len(samples)

@@ -82,7 +82,8 @@ def sample_lines(rollouts: Sequence[Rollout], batch: Batch) -> list[dict[str, An
 def token_columns(rollouts: Sequence[Rollout], results: Sequence[StepResult]) -> dict[str, Tensor]:
     """Columns over all tokens of all samples, in the order of `sample_lines`; NaN for tokens that were not trained.
 
-    `routes` are the experts of the preceding token. They are present if the engine recorded them.
+    `routes` are the experts of the preceding token. They are present if the engine recorded them. `contexts` are the
+    ids of the prompts, each once; `context` is each sample's index into them.
     """
     samples = [s for f in rollouts for s in f.samples]
     lengths = torch.tensor([len(s.tokens) for s in samples], dtype=torch.long)
@@ -103,6 +104,7 @@ def token_columns(rollouts: Sequence[Rollout], results: Sequence[StepResult]) ->
         "origin": torch.tensor([i for s in samples for i in s.origin], dtype=torch.int32),
         "logp_engine": torch.tensor([x for s in samples for x in s.logp], dtype=torch.float32),
         **columns,
+        **_contexts(samples),
         **_routes([(s.routes[len(s.context) - 1 :], len(s.tokens)) for s in samples]),
     }
 
@@ -119,6 +121,19 @@ def batch_dump(batch: Batch) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
     tensors = {name: x.contiguous().cpu() for name, x in columns.items() if x is not None}
     routes = [(r, len(s.context) + len(s.tokens) - 1 if s.tokens else 0) for r, s in zip(batch.routes, batch.samples)]
     return lines, {**tensors, "lengths": batch.sequences.lengths.cpu(), **_routes(routes)}
+
+
+def _contexts(samples: Sequence[Sample]) -> dict[str, Tensor]:
+    """The ids of each sample's prompt. Equal prompts are stored once: `context` has each sample's index of its prompt.
+
+    Prompt i has `context_lengths[i]` ids in `contexts`.
+    """
+    index = {context: i for i, context in enumerate(dict.fromkeys(s.context for s in samples))}
+    return {
+        "context": torch.tensor([index[s.context] for s in samples], dtype=torch.int32),
+        "context_lengths": torch.tensor([len(context) for context in index], dtype=torch.long),
+        "contexts": torch.tensor([i for context in index for i in context], dtype=torch.int32),
+    }
 
 
 def _routes(samples: Sequence[tuple[Sequence[bytes], int]]) -> dict[str, Tensor]:

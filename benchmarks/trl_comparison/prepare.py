@@ -43,7 +43,7 @@ def prepare(regime: Regime, seed: int = 0) -> None:
     draws = Shuffled().draw(Shuffled().init(task, seed), task, MOST * regime.prompts, regime.group)[1]
     if regime.net is not None:
         assert all(len(draw.prompt.context) == regime.prompt_tokens for draw in draws)
-    lines = [json.dumps({"prompt": d.prompt.text, "answer": d.prompt.given["answer"]}) + "\n" for d in draws]
+    lines = [json.dumps({"prompt": d.prompt.text, "answer": d.prompt.row["answer"]}) + "\n" for d in draws]
     prompts_of(regime, seed).write_text("".join(lines))
 
 

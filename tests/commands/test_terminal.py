@@ -59,7 +59,7 @@ from groupwise.data import Outcome, Verdict
 
 class Guess:
     def reset(self, prompt, random):
-        self.answer = prompt.given["answer"]
+        self.answer = prompt.row["answer"]
         return "?"
 
     def step(self, reply):

@@ -1,14 +1,17 @@
-"""`Verdict.value`, the validation of `Sampling`, and requests and generations as JSON."""
+"""`Verdict.value`, the row of a prompt, the validation of `Sampling`, and requests and generations as JSON."""
 
+import copy
 import json
 import math
+import pickle
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from groupwise.data import Finish, Generation, GenerationRequest, Outcome, Sampling, Verdict
+from groupwise.data import Finish, Generation, GenerationRequest, Outcome, Prompt, Sampling, Verdict
 
 
 @pytest.mark.parametrize(
@@ -65,3 +68,16 @@ def test_requests_and_generations_survive_json(
         again = type(value).from_json(json.loads(json.dumps(value.to_json())))
         assert again == value
         assert repr(again) == repr(value)  # also tuples, not lists, and the sign of zero
+
+
+def test_the_row_of_a_prompt_is_read_only_and_survives_pickle_and_replace() -> None:
+    columns = {"answer": 4, "level": 2}
+    prompt = Prompt("p", (5, 6), "2+2=", columns, content="c")
+    columns["level"] = 3
+    assert prompt.row == {"answer": 4, "level": 2}
+    with pytest.raises(TypeError):
+        prompt.row["level"] = 3  # pyright: ignore[reportIndexIssue]
+    for other in (pickle.loads(pickle.dumps(prompt)), copy.deepcopy(prompt), replace(prompt)):
+        assert other == prompt
+        with pytest.raises(TypeError):
+            other.row["level"] = 3

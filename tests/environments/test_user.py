@@ -12,7 +12,7 @@ from groupwise.data import Environment, Observation, Outcome, Prompt, Usage, Ver
 from groupwise.environments import user_environment
 from groupwise.environments.user import MAX_CHARACTERS, MAX_HUNG, MAX_THREADS
 
-PROMPT = Prompt("p", (1,), text="2+3=", given={"answer": 5})
+PROMPT = Prompt("p", (1,), text="2+3=", row={"answer": 5})
 
 
 class Plain:
@@ -66,7 +66,7 @@ def test_text_the_end_and_a_verdict(kind: type) -> None:
 def test_each_conversation_has_its_own_environment() -> None:
     class Guess:
         def reset(self, prompt: Prompt, random: Random) -> str:
-            self.number, self.turn = random.randrange(1000) + prompt.given["answer"], 0
+            self.number, self.turn = random.randrange(1000) + prompt.row["answer"], 0
             return prompt.text
 
         def step(self, message: str) -> str:

@@ -108,7 +108,7 @@ class NumberedTask:
         return self.count
 
     def __getitem__(self, index: int) -> Prompt:
-        return Prompt(f"p{index}", (1 + index % (VOCABULARY - 1),), given={"index": index})
+        return Prompt(f"p{index}", (1 + index % (VOCABULARY - 1),), row={"index": index})
 
 
 def verdict(score: float) -> Verdict:

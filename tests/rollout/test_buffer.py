@@ -57,7 +57,7 @@ def verifier_of(scores: dict[int, list[float]], default: list[float]) -> Callabl
 
     async def verifier(prompt: Prompt, sample: Sample) -> Verdict:
         await asyncio.sleep(delays.random() * 0.01)
-        score = scores.get(prompt.given["index"], default)[sample.stream[0]]
+        score = scores.get(prompt.row["index"], default)[sample.stream[0]]
         if score != score:
             raise ValueError("cannot be judged")
         return verdict(score)
@@ -263,7 +263,7 @@ class Uneven(InOrder):
 
     def draw(self, state: dict[str, Any], task: Task, n: int, group_size: int) -> tuple[dict[str, Any], list[Draw]]:
         state, draws = InOrder.draw(self, state, task, n, group_size)
-        return state, [replace(d, n=1 + d.prompt.given["index"] % 3, memo={"hint": "x"}) for d in draws]
+        return state, [replace(d, n=1 + d.prompt.row["index"] % 3, memo={"hint": "x"}) for d in draws]
 
 
 def test_the_buffer_numbers_draws_over_rounds_iterations_and_restarts() -> None:

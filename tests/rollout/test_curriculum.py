@@ -16,7 +16,7 @@ def draws_of(task: NumberedTask, sizes: list[int], seed: int = 5) -> list[tuple[
     state, out = Shuffled().init(task, seed), []
     for n in sizes:
         state, draws = Shuffled().draw(json.loads(json.dumps(state)), task, n, 4)
-        out += [(len(out) + i + d.id, d.prompt.given["index"], d.n) for i, d in enumerate(draws)]
+        out += [(len(out) + i + d.id, d.prompt.row["index"], d.n) for i, d in enumerate(draws)]
     return out
 
 

@@ -41,7 +41,7 @@ from tests.models.test_templates import CHATML, trained, transformers_ids
 from tests.rollout.fakes import FakeEngine, always_correct, decoder, engine, sampling, tokenizer, without_end_token
 
 END = 0
-PROMPT = Prompt("p", (3, 1, 4), given={"answer": "7"})
+PROMPT = Prompt("p", (3, 1, 4), row={"answer": "7"})
 
 
 @dataclass
@@ -321,7 +321,7 @@ def test_the_verifier_gets_the_last_turn() -> None:
 
     async def verifier(prompt: Prompt, sample: Sample) -> Verdict:
         judged.append(sample)
-        return Verdict(Outcome.correct if sample.text == prompt.given["answer"] else Outcome.wrong)
+        return Verdict(Outcome.correct if sample.text == prompt.row["answer"] else Outcome.wrong)
 
     good = conversation(Replies(["8", None]), turns_of("1", "7"), verifier=verifier)
     bad = conversation(Replies(["7", None]), turns_of("1", "8"), verifier=verifier)

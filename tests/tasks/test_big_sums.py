@@ -66,7 +66,7 @@ def test_every_number_names_a_problem_of_its_own(number: int) -> None:
 def test_every_prompt_is_legal_and_knows_its_answer() -> None:
     for prompt in (*ALL, *TASK.held_out):
         split(prompt.text)
-        assert prompt.given == {"answer": str(eval(prompt.text[:-1]))}
+        assert prompt.row == {"answer": str(eval(prompt.text[:-1]))}
         assert prompt.id == prompt.text and prompt.context == tuple(map(ord, prompt.text))
 
 

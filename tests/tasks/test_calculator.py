@@ -97,7 +97,7 @@ def test_any_numbered_problem_is_legal_and_worked_left_to_right(place: tuple[int
 def test_every_prompt_obeys_the_rules_and_knows_its_answer():
     for prompt in (*ALL, *TASK.held_out):
         assert_legal(prompt.text)
-        assert prompt.given == {"answer": totals(prompt.text)[-1]}
+        assert prompt.row == {"answer": totals(prompt.text)[-1]}
         assert prompt.id == prompt.text and prompt.context == tuple(map(ord, prompt.text))
 
 

@@ -55,7 +55,7 @@ def test_the_problems_are_the_same_in_every_run(legs: Problems) -> None:
 
 def test_its_own_scorer_judges(legs: Problems) -> None:
     first, second = legs[0], legs.held_out[0]
-    right, other = first.given["answer"], second.given["answer"]
+    right, other = first.row["answer"], second.row["answer"]
     said = judged(
         legs,
         (first, right),
@@ -68,9 +68,9 @@ def test_its_own_scorer_judges(legs: Problems) -> None:
 
 def test_a_score_between_is_one_and_gold_answers_are_right() -> None:
     task = gym_task("reasoning_gym:maze", encode)
-    assert judged(task, (task[0], task[0].given["answer"])) == [("correct", 1.0)]
+    assert judged(task, (task[0], task[0].row["answer"])) == [("correct", 1.0)]
     task = gym_task("reasoning_gym:letter_jumble", encode)
-    words = task[0].given["answer"].split()
+    words = task[0].row["answer"].split()
     ((outcome, value),) = judged(task, (task[0], " ".join(["zzz", *words[1:]])))
     assert outcome == "wrong" and 0 < value < 1
 

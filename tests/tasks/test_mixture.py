@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from groupwise.data import BadData, Outcome, Prompt, Sample, Task, Usage, Verdict
 from groupwise.rollout import Shuffled
 from groupwise.tasks import Calculator, Each, Mixture, Problems, SourceStats
+from groupwise.tasks.mixture import task_index
 
 
 def problems(name: str, n: int, held: int = 0) -> Problems:
@@ -23,7 +24,7 @@ def counts(task: Task) -> list[Counter[str]]:
     """How often each problem of each task comes in an epoch."""
     found: dict[int, Counter[str]] = {}
     for i in range(len(task)):
-        found.setdefault(task[i].given["of"], Counter())[task[i].id] += 1
+        found.setdefault(task_index(task[i]), Counter())[task[i].id] += 1
     return [found[i] for i in sorted(found)]
 
 
@@ -76,14 +77,14 @@ def test_order_and_resume_depend_on_nothing_but_the_seed(cut: int) -> None:
 def test_what_all_hold_out_comes_in_turn() -> None:
     task = Mixture((problems("a", 5, held=3), problems("b", 5, held=1)), (1.0, 1.0))
     assert [p.id for p in task.held_out] == ["1:a/6", "2:b/6", "1:a/7", "1:a/8"]
-    assert [p.given["of"] for p in task.held_out] == [0, 1, 0, 0]
+    assert [task_index(p) for p in task.held_out] == [0, 1, 0, 0]
     assert len(task.training) == 10 and [f.source for f in task.stats] == ["a", "b"]
 
 
 def test_another_task_may_be_held_out_instead() -> None:
     held = problems("h", 2, held=1).entirely_held_out
     task = Mixture((problems("a", 5, held=3),), (1.0,), (held,))
-    assert [(p.id, p.given["of"]) for p in task.held_out] == [("2:h/1", 1), ("2:h/2", 1), ("2:h/3", 1)]
+    assert [(p.id, task_index(p)) for p in task.held_out] == [("2:h/1", 1), ("2:h/2", 1), ("2:h/3", 1)]
     assert [(f.training, f.held_out) for f in task.stats] == [(5, 3), (0, 3)]
 
 

@@ -35,7 +35,7 @@ def read(name: str, path: Path) -> Problems:
 
 def golds(task: Problems) -> list[Any]:
     every = sorted((*task.training, *task.held_out), key=lambda p: int(p.id.rpartition("/")[2]))
-    return [p.given["answer"] for p in every]
+    return [p.row["answer"] for p in every]
 
 
 def test_every_preset_has_rows_here() -> None:
@@ -50,6 +50,19 @@ def test_the_published_layout(tmp_path: Path, name: str) -> None:
     assert golds(task) == expected and [type(g) for g in golds(task)] == [type(g) for g in expected]
     assert all(p.id.startswith(f"{name}/") and p.text and p.context for p in (*task.training, *task.held_out))
     assert (len(task) == 0) is (name in EVALUATED) and len(task.held_out) > 0
+
+
+@pytest.mark.parametrize(
+    "name,row,solution",
+    [
+        ("gsm8k", {"question": "How many?", "answer": "2 + 3 = 5\n#### 5"}, "2 + 3 = 5\n#### 5"),
+        ("math", {"problem": "Half?", "solution": r"It is $\boxed{\frac{1}{2}}$.", "level": "Level 1"}, None),
+    ],
+)
+def test_a_worked_solution_stays_in_the_row(tmp_path: Path, name: str, row: dict[str, Any], solution: str) -> None:
+    (prompt,) = read(name, write(tmp_path / "rows.jsonl", [row])).training
+    assert prompt.row["solution"] == (solution or row["solution"])
+    assert prompt.row["answer"] in ("5", r"\frac{1}{2}") and prompt.row.get("level") == row.get("level")
 
 
 @pytest.mark.parametrize("name,rows,expected", OTHER_COPIES)

@@ -38,7 +38,7 @@ def test_reads_prompts_answers_and_contexts(tmp_path):
     task = Problems.read(write(tmp_path / "sums.jsonl", *map(row, range(50))), encode)
     assert isinstance(task, Task)
     everything = [task[i] for i in range(len(task))] + list(task.held_out)
-    assert {p.text: p.given["answer"] for p in everything} == {f"{n}+{n}": 2 * n for n in range(50)}
+    assert {p.text: p.row["answer"] for p in everything} == {f"{n}+{n}": 2 * n for n in range(50)}
     assert all(p.context == encode(p.text) for p in everything)
     assert {p.id for p in everything} == {f"sums/{n}" for n in range(1, 51)}
     assert task[0].id == "sums/1" and task[0].text == "0+0"
@@ -50,7 +50,7 @@ def test_answers_keep_their_type(tmp_path):
     golds = ["37", 37, 3.5, [1, 2], {"tests": ["a"]}, True, False, 0]
     rows = [{"prompt": f"p{i}", "answer": gold, "more": 1} for i, gold in enumerate(golds)]
     task = Problems.read(write(tmp_path / "a.jsonl", *rows), encode)
-    found = {p.text: p.given["answer"] for p in (*task.training, *task.held_out)}
+    found = {p.text: p.row["answer"] for p in (*task.training, *task.held_out)}
     assert [found[f"p{i}"] for i in range(len(golds))] == golds
     assert [type(found[f"p{i}"]) for i in range(len(golds))] == [type(g) for g in golds]
 
@@ -58,7 +58,18 @@ def test_answers_keep_their_type(tmp_path):
 def test_other_fields_are_mapped(tmp_path):
     path = write(tmp_path / "a.jsonl", {"question": "a", "gold": "b", "prompt": "not this", "answer": "nor this"})
     (only,) = Problems.read(path, encode, prompt="question", answer="gold").training
-    assert (only.text, only.given) == ("a", {"answer": "b"})
+    assert (only.text, only.row) == ("a", {"prompt": "not this", "answer": "b"})
+
+
+def test_a_prompt_has_the_other_columns_of_its_row(tmp_path):
+    """Not those that are too long as JSON or null; the line on the terminal names the long ones."""
+    columns = {"level": 3, "topic": {"name": "sums"}, "tags": ["a"], "long": "x" * 9_998, "gone": None}
+    rows = [{"prompt": "a", "answer": 1, **columns}, {"prompt": "b", "answer": 2, "level": 4, "long": "x" * 9_999}]
+    task = Problems.read(write(tmp_path / "a.jsonl", *rows), encode)
+    by_text = {p.text: p.row for p in (*task.training, *task.held_out)}
+    assert by_text["a"] == {"answer": 1, **{name: value for name, value in columns.items() if value is not None}}
+    assert by_text["b"] == {"answer": 2, "level": 4}
+    assert task.stats[0].omitted == ("long",) and task.stats[0].lines[-1].endswith("not plain JSON: long")
 
 
 def test_line_ends_marks_and_text_of_all_kinds(tmp_path):
@@ -193,7 +204,7 @@ def test_dotted_paths_lead_into_objects_and_lists(tmp_path):
     path = write(tmp_path / "a.jsonl", *rows)
     for answer in ("a.b", "list.0.gold"):
         task = Problems.read(path, encode, prompt="extra.q", answer=answer)
-        assert {p.text: p.given["answer"] for p in (*task.training, *task.held_out)} == {f"p{n}": n for n in range(3)}
+        assert {p.text: p.row["answer"] for p in (*task.training, *task.held_out)} == {f"p{n}": n for n in range(3)}
     assert "no field 'extra.p'; it has extra, a.b, list, and in extra q" in refused(
         path, prompt="extra.p", answer="a.b"
     )
@@ -247,8 +258,9 @@ def test_a_prompt_that_contains_its_answer_gives_a_warning(tmp_path, prompt, ans
 
 def test_the_hash_is_of_the_content(tmp_path):
     first = facts_of(tmp_path, row(1), row(2))
-    assert first.sha256 == facts_of(tmp_path, {"x": 1, "answer": 2, "prompt": "1+1"}, row(2)).sha256
-    for others in ([row(2), row(1)], [row(1)], [row(1), {"prompt": "2+2", "answer": "4"}]):
+    assert first.sha256 == facts_of(tmp_path, {"x": None, "answer": 2, "prompt": "1+1"}, row(2)).sha256
+    other_answer, other_column = [row(1), {"prompt": "2+2", "answer": "4"}], [{"x": 1, **row(1)}, row(2)]
+    for others in ([row(2), row(1)], [row(1)], other_answer, other_column):
         assert facts_of(tmp_path, *others).sha256 != first.sha256
     assert first.lines == (f"data: {tmp_path}/a.jsonl: 2 rows, 1 to train on, 1 held out, sha256 {first.sha256[:12]}",)
 

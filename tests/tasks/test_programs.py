@@ -53,7 +53,7 @@ def test_every_problem_shows_a_line_with_a_whole_slope_and_is_tried_elsewhere(pr
         (a, low), (b, high) = through(prompt.text)
         slope, rest = divmod(high - low, b - a)
         assert a < b and rest == 0 and 2 <= slope <= 9 and 0 <= low <= high <= 99
-        tests = CodeTests.read(prompt.given["answer"])
+        tests = CodeTests.read(prompt.row["answer"])
         assert [(c.given, c.expected) for c in tests.cases] == [([a], low), ([b], high)]
         (below,), (above,) = (case.given for case in tests.unseen)
         assert below < 0 and above > 12
@@ -71,7 +71,7 @@ def test_an_index_always_names_the_same_problem():
     # Published results hang on these: a change of the order is a change of the task.
     assert [TASK[i].text for i in (0, 4095)] == ["f(7)=25 f(11)=33\n", "f(6)=20 f(7)=23\n"]
     assert TASK.held_out[0].text == "f(7)=37 f(11)=65\n"
-    assert TASK[0].given["answer"]["unseen"] == [{"args": [-4], "expected": 3}, {"args": [89], "expected": 189}]
+    assert TASK[0].row["answer"]["unseen"] == [{"args": [-4], "expected": 3}, {"args": [89], "expected": 189}]
 
 
 @pytest.mark.parametrize("index", [-1, 4096])

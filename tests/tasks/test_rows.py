@@ -79,7 +79,7 @@ def test_problems_of_parquet_by_dotted_paths(tmp_path: Path) -> None:
     path = parquet(tmp_path / "dapo.parquet", dapo())
     seen = []
     task = Problems.read(path, lambda asked: seen.append(asked) or (1,), answer="reward_model.ground_truth")
-    assert {p.given["answer"] for p in (*task.training, *task.held_out)} == {"6", "10", "15"}
+    assert {p.row["answer"] for p in (*task.training, *task.held_out)} == {"6", "10", "15"}
     assert seen[0] == dapo()[0]["prompt"] and task.stats[0].repeated == (2, 4, 6)
     lines = Problems.read(jsonl(tmp_path / "dapo.jsonl", dapo()), lambda _: (1,), answer="reward_model.ground_truth")
     assert lines.stats[0].sha256 == task.stats[0].sha256

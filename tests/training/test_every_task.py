@@ -48,7 +48,7 @@ class Kind:
 
 
 def gold(prompt: Prompt) -> str:
-    return str(prompt.given["answer"])
+    return str(prompt.row["answer"])
 
 
 def adds(i: int) -> dict[str, Any]:
@@ -67,7 +67,7 @@ KINDS = {
     "gsm8k": Kind(30, lambda i: {"question": f"What is {i}?", "answer": f"It is {i}.\n#### {i}"},
                   "", lambda p: f"It is {gold(p)}", source="gsm8k:rows.jsonl"),
     "countdown": Kind(30, lambda i: {"nums": [i, 7, 2], "target": i + 14}, "",
-                      lambda p: "<answer>{} + {} * {}</answer>".format(*p.given["answer"]["numbers"]),
+                      lambda p: "<answer>{} + {} * {}</answer>".format(*p.row["answer"]["numbers"]),
                       "<answer>1 + 1</answer>", "countdown:rows.jsonl"),
     "calculator": Kind(30, adds, "", lambda p: f"#{gold(p)}", "#99", "calculator"),
     "code": Kind(4, adds, "code", lambda p: CODE.format("+"), CODE.format("-"), answers=4),

@@ -17,6 +17,7 @@ from groupwise.data import BadData, Draw, Rollout, Sampler, Sampling, Usage
 from groupwise.methods import grpo
 from groupwise.models import find_model, read_tokenizer
 from groupwise.tasks import Each, Mixture, Problems
+from groupwise.tasks.mixture import task_index
 from groupwise.training import sources as sources_module
 from groupwise.training.environments import frame_of
 from groupwise.training.sources import prompt_template, sources, task_of, templates, verdict_wait, verifier_of
@@ -63,7 +64,7 @@ def test_a_mixture_has_a_verifier_per_task() -> None:
     task = task_of(mixed, CALCULATOR)
     assert isinstance(task, Mixture)
     assert [p.text for p in task.held_out] == ["1-1=", "2-1=", "3-1=", "4-1="]
-    assert {p.given["of"] for p in task.training} == {0, 1} and len(task) > len(task.training)
+    assert {task_index(p) for p in task.training} == {0, 1} and len(task) > len(task.training)
     assert verifier_of(mixed, task, Use()) == Each((exact, last_number, exact))
 
 
@@ -192,7 +193,10 @@ def test_a_run_records_its_data_and_resume_refuses_others(capsys: pytest.Capture
     rows("b.jsonl", [{"q": f"{i}*4=", "x": {"gold": str(i * 4)}} for i in range(1, 5)])
     _, err = run_command("resume", str(run), code=3, capsys=capsys)
     assert "b.jsonl differs from" in err
-    rows("b.jsonl", [{"q": f"{i}*3=", "x": {"gold": str(i * 3)}, "new": 1} for i in range(1, 5)])
+    same = [{"q": f"{i}*3=", "x": {"gold": str(i * 3)}} for i in range(1, 5)]
+    rows("b.jsonl", [{**row, "new": 1} for row in same])  # a grader may read it
+    run_command("resume", str(run), code=3, capsys=capsys)
+    rows("b.jsonl", [{**row, "new": None} for row in same])
     run_command("resume", str(run), code=0, capsys=capsys)
 
 

@@ -418,3 +418,25 @@ def test_it_works_in_any_thread_and_any_loop(user, judged):
     for thread in threads:
         thread.join()
     assert got == [RIGHT] * 4
+
+
+def test_a_parameter_called_row_gets_the_columns_of_the_data_row(tmp_path, monkeypatch):
+    """Of a plain function as of an async one; a function without it is called as before."""
+    (tmp_path / "with_row.py").write_text(
+        "def grade(prompt, answer, gold, row): return row == {'answer': 4, 'level': 2}"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    prompt = Prompt("p", (), "p", {"answer": 4, "level": 2})
+
+    async def grade(prompt, answer, gold, *, row):
+        row["level"] = 3  # a copy: the next call gets 2 again
+        return len(row) == 2
+
+    plain = grade_function(__import__("with_row").grade, workers=1)
+    try:
+        for verifier in (plain, grade_function(grade)):
+            for _ in range(2):
+                assert asyncio.run(verifier(prompt, Sample(context=(), stream=(0,), text="4"))).outcome is RIGHT
+        assert prompt.row == {"answer": 4, "level": 2}
+    finally:
+        plain.close()

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import IntEnum
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any
 
 __all__ = [
@@ -89,16 +90,28 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A problem: the token ids that the policy is conditioned on. Only verifier and strategy read `given`.
+    """A problem: the token ids that the policy is conditioned on, its text, and the columns of its data row.
 
-    `content` is a hash of other content, such as the images behind placeholder ids; empty if there is none.
+    Verifiers, environments and strategies read `row`; the policy does not. `row["answer"]` is the gold answer. `row` is
+    read-only, but its values are not copied. `content` is a hash of other content, such as the images behind
+    placeholder ids; empty if there is none.
+
+    >>> Prompt("p", (5, 6), "2+2=", {"answer": 4, "level": 1}).row["level"]
+    1
     """
 
     id: str
     context: Ids
     text: str = ""
-    given: Mapping[str, Any] = field(default_factory=dict)
+    row: Mapping[str, Any] = field(default_factory=dict)
     content: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "row", MappingProxyType(dict(self.row)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A mapping proxy cannot be pickled.
+        return type(self), (self.id, self.context, self.text, dict(self.row), self.content)
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,7 @@ class BigSums:
     """16,384 different training problems, and 512 problems of the held-out tenth.
 
     >>> task = BigSums(encode=lambda text: tuple(map(ord, text)))
-    >>> task[1].text, task[1].given["answer"], len(task), len(task.held_out)
+    >>> task[1].text, task[1].row["answer"], len(task), len(task.held_out)
     ('94*95*48=', '428640', 16384, 512)
     """
 
@@ -80,7 +80,7 @@ class BigSums:
 
     def _prompt(self, problem: str) -> Prompt:
         answer = calculate(problem.removesuffix("="))
-        return Prompt(id=problem, context=self.encode(problem), text=problem, given={"answer": answer})
+        return Prompt(id=problem, context=self.encode(problem), text=problem, row={"answer": answer})
 
 
 def _problem(i: int) -> str:

@@ -50,7 +50,7 @@ class Calculator:
     """16,384 different training problems, and 512 of the held-out tenth. In both, 4, 5 and 6 operands take turns.
 
     >>> task = Calculator(encode=lambda text: tuple(map(ord, text)))
-    >>> task[0].text, task[0].given["answer"], len(task), len(task.held_out)
+    >>> task[0].text, task[0].row["answer"], len(task), len(task.held_out)
     ('7+2+4+2=', 15, 16384, 512)
     """
 
@@ -75,7 +75,7 @@ class Calculator:
         return self._prompt(next(p for i in window if not is_held_out(p := _problem(i, OPERANDS[turn]))))
 
     def _prompt(self, problem: str) -> Prompt:
-        return Prompt(id=problem, context=self.encode(problem), text=problem, given={"answer": solve(problem)[1]})
+        return Prompt(id=problem, context=self.encode(problem), text=problem, row={"answer": solve(problem)[1]})
 
 
 async def calculator_answer(prompt: Prompt, sample: Sample) -> Verdict:
@@ -94,7 +94,7 @@ async def calculator_answer(prompt: Prompt, sample: Sample) -> Verdict:
     number = digits.lstrip("0") or "0"
     answer = f"-{number}" if sign == "-" and number != "0" else number
     return Verdict(
-        Outcome.correct if answer == str(prompt.given["answer"]) else Outcome.wrong, parts=parts, answer=answer
+        Outcome.correct if answer == str(prompt.row["answer"]) else Outcome.wrong, parts=parts, answer=answer
     )
 
 

@@ -4,10 +4,13 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from math import inf
 from typing import Any
 
 from groupwise.tasks.rows import Fault, Row, kind_of
 
+LONGEST = 10_000
+"""The most characters of a further column's value as JSON."""
 Problem = str | list[dict[str, Any]]
 """A problem: a text, or the messages of a conversation."""
 
@@ -82,12 +85,14 @@ def countdown(numbers: Any, target: Any) -> tuple[Any, Any]:
 class Fields:
     """The two columns of a row, each a name or a dotted path such as `reward_model.ground_truth`.
 
-    `convert` makes the problem and the gold answer of the two values.
+    `convert` makes the problem and the gold answer of the two values. With `solution` the answer column is a worked
+    solution, which the prompt's row keeps as `solution`.
     """
 
     prompt: str = "prompt"
     answer: str = "answer"
     convert: Callable[[Any, Any], tuple[Any, Any]] = unchanged
+    solution: bool = False
 
     def fits(self, row: Row) -> bool:
         """Whether a row has both columns."""
@@ -111,6 +116,30 @@ class Fields:
         if not isinstance(problem, str) and not is_conversation(problem):
             raise Fault(f"field {self.prompt!r} is {kind_of(problem)}: a prompt is text")
         return problem, gold
+
+    def extra(self, row: Row) -> tuple[dict[str, Any], set[str]]:
+        """The other columns of a row, and the names of those that are left out.
+
+        A column is left out if it is not plain JSON or longer than `LONGEST` characters as JSON. Null is no value: it
+        is neither kept nor left out, so rows of JSONL and Parquet give the same.
+
+        >>> Fields("question", "gold").extra({"question": "1+1=", "gold": 2, "level": 3, "image": b"..."})
+        ({'level': 3}, {'image'})
+        """
+        columns = {name: value for name, value in row.items() if name not in (self.prompt, self.answer, "answer")}
+        if self.solution:
+            columns["solution"] = _lookup(row, self.answer)[0]
+        columns = {name: value for name, value in columns.items() if value is not None}
+        kept = {name: value for name, value in columns.items() if _json_length(value) <= LONGEST}
+        return kept, columns.keys() - kept.keys()
+
+
+def _json_length(value: Any) -> float:
+    """The length of a value as JSON; infinite if it is not plain JSON."""
+    try:
+        return len(json.dumps(value, allow_nan=False))
+    except (TypeError, ValueError, RecursionError):
+        return inf
 
 
 def problem_text(problem: Problem) -> str:

@@ -17,7 +17,7 @@ SEED, SIZE = 0, 4096
 def gym_task(name: str, encode: Callable[[Any], Ids]) -> Problems:
     """The problems of one generator, each question once, a tenth of them held out.
 
-    `given["entry"]` identifies the generated problem; the scorer generates it again from that.
+    `row["entry"]` identifies the generated problem; the scorer generates it again from that.
     """
     data_set = name.removeprefix(GYM)
     entries = generator(data_set)
@@ -31,8 +31,8 @@ def gym_task(name: str, encode: Callable[[Any], Ids]) -> Problems:
         keys.add(key_of(question))
         content.add(question, str(answer))
         identity = {"data_set": data_set, "seed": SEED, "size": SIZE, "index": index}
-        given = {"answer": answer if isinstance(answer, str | int | float) else str(answer), "entry": identity}
-        prompts.append(Prompt(f"{data_set}/{index + 1}", encode(question), question, given))
+        row = {"answer": answer if isinstance(answer, str | int | float) else str(answer), "entry": identity}
+        prompts.append(Prompt(f"{data_set}/{index + 1}", encode(question), question, row))
     return Problems.split(
         prompts, SourceStats(source=name, sha256=content.digest, rows=len(prompts), training=0, held_out=0)
     )

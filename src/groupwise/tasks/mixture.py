@@ -28,11 +28,11 @@ __all__ = ["Each", "Mixture"]
 class Mixture:
     """Several tasks as one; each task's share of an epoch is proportional to its weight.
 
-    `given["of"]` of a prompt is the index of its task. An epoch is the shortest that contains every problem. The task
-    with the smallest weight for its size has each problem once. Problems of other tasks repeat; within a task, counts
-    differ by one at most. This depends on sizes and weights alone: order and resume belong to the curriculum. The
-    held-out problems are those of `evaluated`, or else of all tasks, taken in turn. `BadData` if a problem is both a
-    training problem and held out.
+    A prompt's id begins with the number of its task, from 1. An epoch is the shortest that contains every problem. The
+    task with the smallest weight for its size has each problem once. Problems of other tasks repeat; within a task,
+    counts differ by one at most. This depends on sizes and weights alone: order and resume belong to the curriculum.
+    The held-out problems are those of `evaluated`, or else of all tasks, taken in turn. `BadData` if a problem is both
+    a training problem and held out.
     """
 
     tasks: tuple[Task, ...]
@@ -110,12 +110,17 @@ class Each:
         return sorted({name for v in self.verifiers for name in packages_of(v)})
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
-        return await self.verifiers[prompt.given["of"]](prompt, sample)
+        return await self.verifiers[task_index(prompt)](prompt, sample)
 
 
 def _tagged(i: int, prompt: Prompt) -> Prompt:
-    """The prompt with the index of its task."""
-    return replace(prompt, id=f"{i + 1}:{prompt.id}", given={**prompt.given, "of": i})
+    """The prompt with the number of its task in its id."""
+    return replace(prompt, id=f"{i + 1}:{prompt.id}")
+
+
+def task_index(prompt: Prompt) -> int:
+    """The index of a mixture's task from which a prompt comes."""
+    return int(prompt.id.partition(":")[0]) - 1
 
 
 def _round_robin(lists: Sequence[Iterable[Prompt]]) -> Iterator[Prompt]:

@@ -45,8 +45,8 @@ MATHEMATICS = (
     Fields("Problem", "Answer", as_one_answer),
     Fields("question", "final_answer", as_one_answer),
     Fields("prompt", "reward_model.ground_truth", as_one_answer),
-    Fields("problem", "solution", last_boxed),
-    Fields("question", "solution", last_boxed),
+    Fields("problem", "solution", last_boxed, solution=True),
+    Fields("question", "solution", last_boxed, solution=True),
 )
 """The column names of published sets of mathematics."""
 
@@ -58,7 +58,7 @@ def _evaluation(hub: str, split: str) -> Preset:
 PRESETS = {
     "gsm8k": Preset(
         hub="openai/gsm8k:main",
-        layouts=(Fields("question", "answer", after_hashes),),
+        layouts=(Fields("question", "answer", after_hashes, solution=True),),
         verifier="last_number",
         held_out="test",
     ),

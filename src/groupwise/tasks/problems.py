@@ -18,8 +18,9 @@ __all__ = ["Problems"]
 class Problems:
     """The problems of a source, split by the hash of each prompt: a row keeps its side when the source grows.
 
-    With two rows or more, each side has at least one. A single row is a training row. `given["answer"]` is the answer
-    in the source: text, a number, or any other JSON value except null.
+    With two rows or more, each side has at least one. A single row is a training row. A prompt's `row["answer"]` is the
+    answer in the source: text, a number, or any other JSON value except null. `row` also has the other columns of the
+    source that are plain JSON and at most 10,000 characters long.
     """
 
     training: tuple[Prompt, ...]
@@ -92,6 +93,7 @@ def read_problems(
     first_row: dict[str, tuple[int, Any]] = {}
     repeated: list[int] = []
     content = ContentHash()
+    omitted: set[str] = set()
     layout: Fields | None = None
     rows = 0
     for rows, row in rows_of(source, split):
@@ -100,7 +102,9 @@ def read_problems(
                 raise row
             layout = layout or _fitting(row, layouts)
             problem, gold = layout.read(row)
-            content.add(problem, gold)
+            extra, left_out = layout.extra(row)
+            omitted |= left_out
+            content.add(problem, gold, extra)
             text = problem_text(problem)
             earlier, earlier_gold = first_row.setdefault(key_of(text), (rows, gold))
             if earlier != rows and str(earlier_gold) != str(gold):
@@ -108,7 +112,7 @@ def read_problems(
             if earlier != rows:
                 repeated.append(rows)
                 continue
-            prompts.append(Prompt(f"{name}/{rows}", _ids(encode, problem), text, {"answer": gold}))
+            prompts.append(Prompt(f"{name}/{rows}", _ids(encode, problem), text, {**extra, "answer": gold}))
         except Fault as fault:
             faults.append((rows, str(fault)))
     if faults:
@@ -125,7 +129,8 @@ def read_problems(
         training=len(prompts),
         held_out=0,
         repeated=tuple(repeated),
-        answer_in_prompt=tuple(row_of(p) for p in prompts if contains_answer(p.text, p.given["answer"])),
+        omitted=tuple(sorted(omitted)),
+        answer_in_prompt=tuple(row_of(p) for p in prompts if contains_answer(p.text, p.row["answer"])),
     )
 
 

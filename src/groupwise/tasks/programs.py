@@ -87,7 +87,7 @@ class Programs:
     """4,096 different training functions, and 128 of the held-out tenth.
 
     >>> task = Programs(encode=lambda text: tuple(map(ord, text)))
-    >>> task[0].text, task[0].given["answer"]["cases"][0], len(task), len(task.held_out)
+    >>> task[0].text, task[0].row["answer"]["cases"][0], len(task), len(task.held_out)
     ('f(7)=25 f(11)=33\\n', {'args': [7], 'expected': 25}, 4096, 128)
     """
 

@@ -1,8 +1,10 @@
 """Statistics of a task's data: row counts, a content hash, and warnings about repeated or leaking rows."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from json import dumps
+from types import MappingProxyType
 from typing import Any
 
 from groupwise.tasks.rows import SHOWN
@@ -12,10 +14,11 @@ __all__ = ["SourceStats"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceStats:
-    """Statistics of one source. `sha256` covers problems and answers in order, so JSONL and Parquet give the same.
+    """Statistics of one source. `sha256` covers problems, answers and other columns in order, in any file format.
 
     `repeated`: rows that were left out because an earlier row has the same problem. `answer_in_prompt`: rows whose
-    prompt contains the answer.
+    prompt contains the answer. `omitted`: columns that are not in the prompts' `row`, since they are too long or not
+    plain JSON.
     """
 
     source: str
@@ -25,6 +28,7 @@ class SourceStats:
     held_out: int
     repeated: tuple[int, ...] = ()
     answer_in_prompt: tuple[int, ...] = ()
+    omitted: tuple[str, ...] = ()
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -37,6 +41,9 @@ class SourceStats:
             warnings.append(f"{listed(self.repeated)} {verb} the problem of an earlier row: left out")
         if self.answer_in_prompt:
             warnings.append(f"the prompt contains the answer in {listed(self.answer_in_prompt)}")
+        if self.omitted:
+            names = ", ".join(self.omitted[:SHOWN]) + ", ..." * (len(self.omitted) > SHOWN)
+            warnings.append(f"not in the prompts' rows, since too long or not plain JSON: {names}")
         return (summary, *(f"  warning: {warning}" for warning in warnings))
 
     @property
@@ -54,13 +61,15 @@ class SourceStats:
 
 
 class ContentHash:
-    """The running SHA-256 of problems and gold answers."""
+    """The running SHA-256 of problems, gold answers and other columns."""
 
     def __init__(self) -> None:
         self._hash = sha256()
 
-    def add(self, problem: Any, gold: Any) -> None:
-        self._hash.update(dumps([problem, gold], sort_keys=True, ensure_ascii=True).encode() + b"\n")
+    def add(self, problem: Any, gold: Any, extra: Mapping[str, Any] = MappingProxyType({})) -> None:
+        """Adds one problem. Without other columns the hash is that of problem and answer."""
+        content = [problem, gold, dict(extra)] if extra else [problem, gold]
+        self._hash.update(dumps(content, sort_keys=True, ensure_ascii=True).encode() + b"\n")
 
     @property
     def digest(self) -> str:

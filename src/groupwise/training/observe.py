@@ -61,7 +61,7 @@ def sample_lines(rollouts: Sequence[Rollout], batch: Batch) -> list[dict[str, An
             "draw": rollout.draw.id,
             "prompt_id": rollout.draw.prompt.id,
             "prompt": rollout.draw.prompt.text,
-            "gold": rollout.draw.prompt.given.get("answer"),
+            "gold": rollout.draw.prompt.row.get("answer"),
             "group": sample.group,
             "role": sample.role,
             "text": sample.text,

@@ -77,8 +77,8 @@ def environment_record(name: str, use: Use) -> dict[str, Any]:
 
 
 def problem(prompt: Prompt) -> list[Any]:
-    """The question and the gold answer of a problem, without its source in a mixture."""
-    return [prompt.text, {k: v for k, v in prompt.given.items() if k != "of"}]
+    """The text of a problem and the columns of its row, among them the gold answer."""
+    return [prompt.text, dict(prompt.row)]
 
 
 def verifiers_hash(evaluated: Sequence[Source], use: Use) -> str:

@@ -156,7 +156,7 @@ class CodeVerifier:
         key = (prompt.id, code)
         async with self._locks.setdefault(key, asyncio.Lock()):  # an equal answer waits for the cached verdict
             if key not in self._verdicts:
-                verdict = await self.judge(prompt.id, CodeTests.read(prompt.given["answer"]), code)
+                verdict = await self.judge(prompt.id, CodeTests.read(prompt.row["answer"]), code)
                 if verdict.outcome is Outcome.unverifiable:
                     return verdict
                 self._verdicts[key] = verdict
@@ -220,7 +220,7 @@ class CodeVerifier:
 
         async def fault_of(prompt: Prompt) -> str:
             async with slots:
-                return await self._fault(prompt.id, CodeTests.read(prompt.given["answer"]))
+                return await self._fault(prompt.id, CodeTests.read(prompt.row["answer"]))
 
         faults = await asyncio.gather(*map(fault_of, prompts))
         return [f"{prompt.id}: {fault}" for prompt, fault in zip(prompts, faults, strict=True) if fault]
@@ -288,7 +288,7 @@ def code_verifier(task: Any, sandbox: Callable[[], Sandbox] = Sandbox) -> CodeVe
     for prompt in (*training, *held_out):
         count += 1
         try:
-            tests = CodeTests.read(prompt.given.get("answer"))
+            tests = CodeTests.read(prompt.row.get("answer"))
             json.dumps([[case.given, case.expected] for case in (*tests.cases, *tests.unseen)], allow_nan=False)
         except (ValueError, RecursionError) as error:
             faults.append(f"{prompt.id}: {error}")

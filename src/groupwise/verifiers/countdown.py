@@ -37,7 +37,7 @@ class Countdown:
     every: bool = True
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
-        gold = prompt.given["answer"]
+        gold = prompt.row["answer"]
         if not self.fits(gold):
             cause = f"the gold answer {str(gold)[:80]!r} is not numbers and a target"
             return Verdict(Outcome.unverifiable, cause=cause)

@@ -76,7 +76,7 @@ class Regex:
         self.close = self._pool.close
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
-        if not self.fits(gold := prompt.given.get("answer")):
+        if not self.fits(gold := prompt.row.get("answer")):
             return unverifiable(f"the gold answer {str(gold)[:80]!r} is not {self.expects}")
         pattern, value = self.pattern or str(gold), str(gold).strip() if self.group else None
         return await bounded(self._pool, (pattern, sample.text, self.whole, value), (pattern, "", self.whole, value))
@@ -116,7 +116,7 @@ class JsonSchema:
         self.close = self._pool.close
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
-        schema = self.schema if self.schema is not None else prompt.given.get("answer")
+        schema = self.schema if self.schema is not None else prompt.row.get("answer")
         return await bounded(self._pool, (schema, sample.text), (schema, "null"))
 
     def fits(self, gold: Any) -> bool:

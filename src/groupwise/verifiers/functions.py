@@ -35,12 +35,12 @@ MISSES = 8
 def grade_function(function: Callable[..., Any], *, deadline: float = 10.0, workers: int = 2) -> Verifier:
     """A verifier from `function(prompt: str, answer: str, gold)`, which returns a bool, a number or a Verdict.
 
-    A number is a score: the answer is neither correct nor wrong, unless the recipe has a `threshold`. An exception, a
-    number that is not finite, any other value, and a call that takes more than
-    `deadline` seconds are unverifiable, with a cause. A plain function runs in worker processes, which are killed at
-    the deadline and replaced, so define it at the top level of a file. An `async` function runs in the event loop and
-    must not block (docs/runs.md). `WorkerLost` if a file does not load in a minute, or if eight deadlines in a row
-    are missed.
+    A parameter called `row` gets the columns of the prompt's data row, as a dict. A number is a score: the answer is
+    neither correct nor wrong, unless the recipe has a `threshold`. An exception, a number that is not finite, any other
+    value, and a call that takes more than `deadline` seconds are unverifiable, with a cause. A plain function runs in
+    worker processes, which are killed at the deadline and replaced, so define it at the top level of a file. An `async`
+    function runs in the event loop and must not block (docs/runs.md). `WorkerLost` if a file does not load in a minute,
+    or if eight deadlines in a row are missed.
     """
     if inspect.iscoroutinefunction(function):
         return AsyncFunctionVerifier(function, deadline)
@@ -50,7 +50,19 @@ def grade_function(function: Callable[..., Any], *, deadline: float = 10.0, work
         fix = "define it with def at the top level of a file, as def grade(prompt, answer, gold)"
         raise Usage(f"{name} cannot run in a separate process", evidence=repr(function)[:200], fix=fix)
     spec = WorkerSpec(os.path.abspath(file), name, local_imports=True)
-    return FunctionVerifier(FunctionPool(spec, deadline, workers))
+    return FunctionVerifier(FunctionPool(spec, deadline, workers), takes_row(function))
+
+
+def takes_row(function: Callable[..., Any]) -> bool:
+    """Whether a function has a parameter called `row`.
+
+    >>> takes_row(lambda prompt, answer, gold, row: row["level"] > 1), takes_row(lambda prompt, answer, gold: True)
+    (True, False)
+    """
+    try:
+        return "row" in inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return False
 
 
 class AsyncFunctionVerifier:
@@ -59,10 +71,11 @@ class AsyncFunctionVerifier:
     keeps_time = True
 
     def __init__(self, function: Callable[..., Any], deadline: float) -> None:
-        self.function, self.deadline = function, deadline
+        self.function, self.deadline, self.takes_row = function, deadline, takes_row(function)
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
-        call = self.function(prompt.text, sample.text, prompt.given.get("answer"))
+        named = {"row": dict(prompt.row)} if self.takes_row else {}
+        call = self.function(prompt.text, sample.text, prompt.row.get("answer"), **named)
         try:
             async with asyncio.timeout(self.deadline):  # in the same task, so the watchdog can end a call that blocks
                 return as_verdict(await call)
@@ -77,11 +90,13 @@ class FunctionVerifier:
 
     keeps_time = True
 
-    def __init__(self, pool: "FunctionPool") -> None:
-        self.pool, self.close = pool, pool.close
+    def __init__(self, pool: "FunctionPool", takes_row: bool = False) -> None:
+        self.pool, self.close, self.takes_row = pool, pool.close, takes_row
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
-        return await asyncio.wrap_future(self.pool.submit(prompt.text, sample.text, prompt.given.get("answer")))
+        named = {"row": dict(prompt.row)} if self.takes_row else {}
+        future = self.pool.submit(prompt.text, sample.text, prompt.row.get("answer"), **named)
+        return await asyncio.wrap_future(future)
 
 
 class WorkerSpec:
@@ -130,15 +145,15 @@ class FunctionPool:
         self._missed, self._lock = 0, Lock()
         self._lost: WorkerLost | None = None
 
-    def submit(self, *arguments: Any) -> "Future[Verdict]":
-        """Calls the function with these arguments in a worker; the future gives its verdict."""
-        return self._pool.submit(self._call, arguments)
+    def submit(self, *arguments: Any, **named: Any) -> "Future[Verdict]":
+        """Calls the function with these arguments, as JSON, in a worker; the future gives its verdict."""
+        return self._pool.submit(self._call, [arguments, named])
 
     def close(self) -> None:
         """Ends the worker processes. If the host process dies, they end by themselves."""
         self._pool.close()
 
-    def _call(self, worker: "Worker", arguments: tuple[Any, ...]) -> Verdict:
+    def _call(self, worker: "Worker", arguments: list[Any]) -> Verdict:
         if self._lost is not None:
             raise self._lost
         try:

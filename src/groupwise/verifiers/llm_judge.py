@@ -99,7 +99,7 @@ class LLMJudge:
         self._threads = ThreadPoolExecutor(at_once, thread_name_prefix="judge")
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
-        text = self.prompt(prompt.text, prompt.given.get("answer"), sample.text)
+        text = self.prompt(prompt.text, prompt.row.get("answer"), sample.text)
         futures = [self._threads.submit(self._vote, text, number) for number in range(self.votes)]
         votes = await asyncio.gather(*map(asyncio.wrap_future, futures))
         right, wrong = votes.count("right"), votes.count("wrong")

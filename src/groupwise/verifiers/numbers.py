@@ -23,7 +23,7 @@ async def exact(prompt: Prompt, sample: Sample) -> Verdict:
     text = " ".join(sample.text.split())
     if not text:
         return Verdict(Outcome.malformed)
-    gold = prompt.given["answer"]
+    gold = prompt.row["answer"]
     if not is_plain(gold):
         return _no_gold(gold, "text or a number")
     return Verdict(Outcome.correct if text == " ".join(str(gold).split()) else Outcome.wrong, answer=text)
@@ -35,9 +35,9 @@ async def last_number(prompt: Prompt, sample: Sample) -> Verdict:
     Accepts common spellings: `1,234.50`, `-$5`, `034`, `18.`, `**34**`, `1/2`, `6e3`, `−3`. Limits: of several numbers
     it takes the last (`x=3 or x=-3` is -3), and it ignores units, per cent and rounding (`0.33` is not 1/3).
     """
-    gold = as_number(prompt.given["answer"])
+    gold = as_number(prompt.row["answer"])
     if gold is None:
-        return _no_gold(prompt.given["answer"], "a number")
+        return _no_gold(prompt.row["answer"], "a number")
     matches = deque(_NUMBER.finditer(sample.text), maxlen=1)
     if not matches:
         return Verdict(Outcome.malformed)

@@ -36,7 +36,7 @@ class Text:
         self.case, self.punctuation, self.articles, self.place = case, punctuation, articles, place
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
-        if not self.fits(gold := prompt.given.get("answer")):
+        if not self.fits(gold := prompt.row.get("answer")):
             return unverifiable(f"the gold answer {str(gold)[:80]!r} is not {self.expects}")
         answer = (
             sample.text if self.place == "whole" else extract_answer(sample.text, "last", cast(Place, self.place)).text
@@ -85,7 +85,7 @@ class Choice:
         self._letter = OptionLetter(self.options)
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
-        if not self.fits(gold := prompt.given.get("answer")):
+        if not self.fits(gold := prompt.row.get("answer")):
             return unverifiable(f"the gold answer {str(gold)[:80]!r} is not {self.expects}")
         extracted = extract_answer(sample.text, cast(Which, self.answer), cast(Place, self.place))
         letter = self._letter_of(sample.text, extracted)

@@ -59,7 +59,7 @@ def serve(host: socket.socket) -> None:
     for line in lines:
         # CPU time of this process only, so a busy machine changes no verdict. The kernel also interrupts C code.
         signal.setitimer(signal.ITIMER_PROF, spec["cpu"])
-        reply = {"error": error} if grade is None else call(grade, json.loads(line))
+        reply = {"error": error} if grade is None else call(grade, *json.loads(line))
         signal.setitimer(signal.ITIMER_PROF, 0)
         send(host, reply)
 
@@ -80,10 +80,10 @@ def load(spec: dict[str, Any]) -> tuple[Callable[..., Any] | None, str]:
         return None, f"{spec['file']} does not load: {describe(error)}"
 
 
-def call(grade: Callable[..., Any], arguments: list[Any]) -> dict[str, Any]:
+def call(grade: Callable[..., Any], arguments: list[Any], named: dict[str, Any]) -> dict[str, Any]:
     """The reply with the function's result, as plain JSON, or with its error."""
     try:
-        result = grade(*arguments)
+        result = grade(*arguments, **named)
         if callable(getattr(result, "item", None)):  # a number of numpy or torch
             result = result.item()
         if type(result).__name__ == "Verdict":

@@ -28,13 +28,13 @@ class GymScore:
         self._verifier = grade_function(inspect.unwrap(score), deadline=deadline)
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
-        verdict = await self._verifier(replace(prompt, given={"answer": prompt.given["entry"]}), sample)
+        verdict = await self._verifier(replace(prompt, row={"answer": prompt.row["entry"]}), sample)
         return with_threshold(verdict, 1.0)
 
 
 def gym_verifier(task: Task, deadline: float) -> Verifier:
     """The scorer of a generator. `Usage` if it would execute answers as Python: a model's text is never executed."""
-    entry = next((p.given.get("entry") for p in task.held_out), None)
+    entry = next((p.row.get("entry") for p in task.held_out), None)
     if entry is None:
         raise Usage("reasoning_gym judges its own problems only", fix="take --task reasoning_gym:NAME")
     if call := runs_answers(type(generator(entry["data_set"]))):

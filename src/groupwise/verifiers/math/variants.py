@@ -43,7 +43,7 @@ class MathDapo:
         self.box = box
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
-        tail, gold = sample.text[-300:], str(prompt.given["answer"])
+        tail, gold = sample.text[-300:], str(prompt.row["answer"])
         if self.box:
             answer = dapo_box(tail[-100:])
         else:
@@ -111,7 +111,7 @@ class MathVerify:
         self.close = self._compare.close
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
-        if not is_gold(gold := prompt.given.get("answer")):
+        if not is_gold(gold := prompt.row.get("answer")):
             return unverifiable(f"the gold answer {str(gold)[:80]!r} is not text or a number")
         value = await self._compare([sample.text, str(gold)], ["$1$", str(gold)])
         return value if isinstance(value, Verdict) else Verdict(Outcome(value is True))
@@ -155,7 +155,7 @@ class MathDrGrpo:
         self.close = self._compare.close
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
-        if not self.fits(gold := prompt.given.get("answer")):
+        if not self.fits(gold := prompt.row.get("answer")):
             return unverifiable(f"the gold answer {str(gold)[:80]!r} is not {self.expects}")
         answer = answer_of(sample.text, self.tag)
         if answer is None:

@@ -58,9 +58,9 @@ class Math:
             )
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
-        gold = gold_answer(prompt.given.get("answer"))
+        gold = gold_answer(prompt.row.get("answer"))
         if gold is None:
-            return unverifiable(f"the gold answer {str(prompt.given.get('answer'))[:80]!r} is not text or a number")
+            return unverifiable(f"the gold answer {str(prompt.row.get('answer'))[:80]!r} is not text or a number")
         found = extract_answer(sample.text, self.answer, self.place)
         if not found.text:
             return Verdict(Outcome.malformed, feedback=f"no answer: {found.rule}")

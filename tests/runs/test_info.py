@@ -34,7 +34,7 @@ def test_empty_optional_fields_are_left_out(tmp_path: Path):
     assert not names & OPTIONAL and {"use", "changes", "data"} <= names
 
 
-@pytest.mark.parametrize("text", ["{", "[1]", "{}", '{"name": "x"}', "\udcff"])
+@pytest.mark.parametrize("text", ["{", "[1]", '{"format": 2}', '{"format": 2, "name": "x"}', "\udcff"])
 def test_a_damaged_file_raises(tmp_path: Path, text: str):
     (tmp_path / "run.json").write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(Storage, match=r"run\.json cannot be read"):

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from groupwise.config.renamed import upgrade_text
 from groupwise.config.toml import read_toml
+from groupwise.config.upgrade import upgrade_text
 from groupwise.data import visible
 
 

@@ -8,11 +8,11 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from groupwise.config.recipe import Recipe
 from groupwise.config.registry import UnloadedPart, closest_parts, fits, fitting_names, methods, parts, suggestion
-from groupwise.config.renamed import PARTS, renamed_key
 from groupwise.config.toml import CommandText
 from groupwise.config.user_code import Use
 from groupwise.data import Usage, name_of
 from groupwise.methods import Method
+from groupwise.runs.format_1 import PARTS, renamed_key
 from groupwise.verifiers import user_functions
 
 SWITCHES = ("use", "unsafe_local_exec", "trust_remote_code", "key", "judge")

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from groupwise.runs.format_1 import upgraded, upgraded_metrics
 from groupwise.runs.jsonl import json_objects
 from groupwise.runs.layout import RunLayout
 
@@ -54,13 +55,17 @@ def read(path: Path) -> Run:
     layout = RunLayout(path)
     about = _mapping(layout.info, notes)
     recipe = _text(layout.recipe, notes)
+    old = about.get("format", 1) == 1
     try:
-        fields = flat(tomllib.loads(recipe))
+        data = tomllib.loads(recipe)
+        fields = flat(upgraded(data) if old else data)
     except UNREADABLE as error:
         fields = {}
         notes.append(f"recipe.toml could not be parsed: {error}")
     metrics, flags = table(layout.metrics, notes)
     timings, _ = table(layout.timings, notes)
+    if old:
+        metrics, flags = upgraded_metrics(metrics), frozenset(upgraded_metrics(dict.fromkeys(flags)))
     name = about.get("name")
     return Run(
         path=path,

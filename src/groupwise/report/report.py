@@ -142,7 +142,7 @@ def describe(run: Run, xs: list[Any]) -> dict[str, Any]:
 
     method = run.about.get("method")
     command = run.about.get("command", "")
-    about = {k: v for k, v in run.about.items() if k not in ("name", "command", "method", "recipe", "files")}
+    about = {k: v for k, v in run.about.items() if k not in ("format", "name", "command", "method", "recipe", "files")}
     facts = flat(about | warm_start_summary(run))
     return {
         "metrics": curves(dict(run.metrics)),

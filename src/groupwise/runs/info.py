@@ -9,11 +9,15 @@ from groupwise.data import Storage
 from groupwise.runs.disk import DISK, Disk, storage_errors, write_file
 from groupwise.runs.layout import RunLayout
 
+FORMAT = 2
+"""The format of run directories. Format 1 has other names (runs/format_1.py) and no `format` in run.json."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunInfo:
     """The content of run.json. Optional fields are left out of the file while they are empty."""
 
+    format: int = FORMAT
     name: str
     command: str
     versions: dict[str, str]
@@ -49,10 +53,11 @@ class RunInfo:
 
     @classmethod
     def read(cls, run: Path) -> "RunInfo":
-        """Read a run's run.json. Raises `Storage` if it cannot be read or lacks a field."""
+        """Read a run's run.json. Raises `Storage` if it cannot be read, lacks a field, or has another format."""
         path = RunLayout(run).info
         try:
             value = json.loads(path.read_text())
+            check_format(run, value.get("format", 1))
             known = {f.name for f in fields(cls)}
             return cls(**{name: _frozen(item) for name, item in value.items() if name in known})
         except (OSError, ValueError, AttributeError, TypeError, RecursionError) as error:
@@ -74,6 +79,22 @@ OPTIONAL = frozenset(
     ("model_commit", "keys", "judges", "unsafe_local_exec", "trust_remote_code", "adapter", "base_sha256")
 )
 """Fields that run.json has only if they are not empty."""
+
+
+def check_format(run: Path, number: object) -> None:
+    """Raise `Storage` unless the number is the format of this version."""
+    if number == FORMAT:
+        return
+    if isinstance(number, int) and number > FORMAT:
+        what, fix = "a newer version of Groupwise", "upgrade: pip install --upgrade groupwise"
+    else:
+        what = "an earlier version of Groupwise"
+        fix = "resume it with the version that started it, or start a new run; report and compare can read it"
+    raise Storage(
+        f"{run} was started by {what} and cannot be resumed",
+        evidence=f"format {number}; this version resumes format {FORMAT}",
+        fix=fix,
+    )
 
 
 def start_run(run: Path, info: RunInfo, recipe: str, *, disk: Disk = DISK) -> None:

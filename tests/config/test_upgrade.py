@@ -9,10 +9,11 @@ from groupwise.__main__ import main
 from groupwise.config.reading import Reading
 from groupwise.config.recipe import Machine
 from groupwise.config.registry import parts
-from groupwise.config.renamed import KEYS, PARTS, upgrade_text, upgraded
 from groupwise.config.text import override, read_recipe
+from groupwise.config.upgrade import upgrade_text
 from groupwise.data import Usage
 from groupwise.methods import Method, grpo
+from groupwise.runs.format_1 import KEYS, PARTS, upgraded
 
 RECIPES = sorted((Path(__file__).parent / "old_recipes").glob("*.toml"))
 OLD = """\

@@ -1,11 +1,9 @@
-"""Old names in recipes: the table of renamed keys and parts, and the upgrade of a recipe's text."""
+"""Names of format 1, the first layout of runs and recipes. Metrics list theirs in `data/metrics.py` as `former`."""
 
-import re
-import tomllib
 from collections.abc import Mapping
 from typing import Any
 
-import tomli_w
+from groupwise.data import current_name
 
 KEYS: Mapping[str, Mapping[str, str]] = {
     "method": {"keep": "filter", "passes": "epochs"},
@@ -14,10 +12,12 @@ KEYS: Mapping[str, Mapping[str, str]] = {
 """New names of the keys of a recipe's tables, by table and old name. The first key of a schedule's path counts, too."""
 PARTS: Mapping[str, str] = {"Start": "InitialPolicy"}
 """New public names of parts, by old name."""
+SAMPLE_KEYS: Mapping[str, str] = {"kept": "selected"}
+"""New keys of the lines of samples/, by old key."""
 
 
 def renamed_key(table: str, key: str) -> str:
-    """The new name of an old key in a table, such as `method`; empty if the key was not renamed.
+    """The new name of an old key in a recipe's table, such as `method`; empty if the key was not renamed.
 
     >>> renamed_key("method", "passes"), renamed_key("method", "refill")
     ('epochs', '')
@@ -34,35 +34,22 @@ def upgraded(recipe: Mapping[str, Any]) -> dict[str, Any]:
     return {name: _upgraded_table(name, value) if name in KEYS else value for name, value in recipe.items()}
 
 
-def upgrade_text(text: str) -> str:
-    """A recipe's TOML with new names. Comments and layout stay. Raises TOMLDecodeError for invalid TOML.
+def upgraded_metrics(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """Values by metric, under the metrics' new names.
 
-    Each occurrence of an old name is replaced if that, and nothing else, changes the data towards the upgraded recipe.
-
-    >>> print(upgrade_text("[method]\\nkeep = 'mixed_outcomes'  # keep both\\n[save]\\nkeep = 1"))
-    [method]
-    filter = 'mixed_outcomes'  # keep both
-    [save]
-    keep = 1
+    >>> upgraded_metrics({"rollout/kept": 3, "reward": 1})
+    {'rollout/selected': 3, 'reward': 1}
     """
-    target = upgraded(tomllib.loads(text))
-    names = [pair for table in KEYS.values() for pair in table.items()] + list(PARTS.items())
-    for old, new in names:
-        start = 0
-        while match := re.compile(rf"\b{re.escape(old)}\b").search(text, start):
-            candidate = text[: match.start()] + new + text[match.end() :]
-            accepted = _is_step(text, candidate, target)
-            text, start = (candidate, match.start() + len(new)) if accepted else (text, match.end())
-    return text if tomllib.loads(text) == target else tomli_w.dumps(target)
+    return {current_name(name): value for name, value in columns.items()}
 
 
-def _is_step(text: str, candidate: str, target: Mapping[str, Any]) -> bool:
-    """Whether the candidate differs in its data, and still has the same upgraded recipe."""
-    try:
-        data = tomllib.loads(candidate)
-    except tomllib.TOMLDecodeError:
-        return False
-    return data != tomllib.loads(text) and upgraded(data) == target
+def upgraded_sample(line: Mapping[str, Any]) -> dict[str, Any]:
+    """A line of samples/ with new keys.
+
+    >>> upgraded_sample({"text": "7", "kept": False})
+    {'text': '7', 'selected': False}
+    """
+    return {SAMPLE_KEYS.get(key, key): value for key, value in line.items()}
 
 
 def _upgraded_table(name: str, table: Any) -> Any:

@@ -1,0 +1,41 @@
+"""Upgrade of a recipe's text to new names."""
+
+import re
+import tomllib
+from collections.abc import Mapping
+from typing import Any
+
+import tomli_w
+
+from groupwise.runs.format_1 import KEYS, PARTS, upgraded
+
+
+def upgrade_text(text: str) -> str:
+    """A recipe's TOML with new names. Comments and layout stay. Raises TOMLDecodeError for invalid TOML.
+
+    Each occurrence of an old name is replaced if that, and nothing else, changes the data towards the upgraded recipe.
+
+    >>> print(upgrade_text("[method]\\nkeep = 'mixed_outcomes'  # keep both\\n[save]\\nkeep = 1"))
+    [method]
+    filter = 'mixed_outcomes'  # keep both
+    [save]
+    keep = 1
+    """
+    target = upgraded(tomllib.loads(text))
+    names = [pair for table in KEYS.values() for pair in table.items()] + list(PARTS.items())
+    for old, new in names:
+        start = 0
+        while match := re.compile(rf"\b{re.escape(old)}\b").search(text, start):
+            candidate = text[: match.start()] + new + text[match.end() :]
+            accepted = _is_step(text, candidate, target)
+            text, start = (candidate, match.start() + len(new)) if accepted else (text, match.end())
+    return text if tomllib.loads(text) == target else tomli_w.dumps(target)
+
+
+def _is_step(text: str, candidate: str, target: Mapping[str, Any]) -> bool:
+    """Whether the candidate differs in its data, and still has the same upgraded recipe."""
+    try:
+        data = tomllib.loads(candidate)
+    except tomllib.TOMLDecodeError:
+        return False
+    return data != tomllib.loads(text) and upgraded(data) == target

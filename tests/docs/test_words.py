@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from tools.words import FENCE, HOME, SOURCE, prose_of
 
+from groupwise.config.renamed import KEYS, PARTS
+from groupwise.data import METRICS
 from groupwise.verifiers.llm_judge import PROMPT
 
 WORDS = HOME / "docs" / "words.md"
@@ -55,6 +57,13 @@ def test_tables_were_read() -> None:
     assert len({row[0] for row in rows("files")}) == len(rows("files"))
 
 
+def test_keys_and_metrics_are_those_of_the_package() -> None:
+    renamed = {(f"{table}.{old}", f"{table}.{new}") for table, keys in KEYS.items() for old, new in keys.items()}
+    assert set(rows("keys")) == renamed
+    assert set(rows("metrics")) == {(old, metric.name) for metric in METRICS.values() for old in metric.former}
+    assert set(PARTS.items()) <= set(rows("names"))
+
+
 def test_the_package_defines_no_old_name() -> None:
     present = {name: path.relative_to(SOURCE) for path in SOURCE.rglob("*.py") for name in definitions(path)}
     old = [renamed_member(*row) for row in rows("names")]
@@ -86,7 +95,7 @@ def test_a_page_has_no_old_name(page: Path) -> None:
     code = "\n".join([*(match[0] for match in FENCE.finditer(text)), *re.findall(r"`([^`\n]+)`", FENCE.sub("", text))])
     names = [renamed_member(*row) for row in rows("names")] + [old for old, _ in rows("names")]
     assert [name for name in names if re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", code)] == []
-    plain = [old for table in ("keys", "files") for old, _ in rows(table) if "/" in old or "." in old]
+    plain = [old for table in ("keys", "files", "metrics") for old, _ in rows(table) if "/" in old or "." in old]
     assert [old for old in plain if re.search(rf"(?<![\w/.-]){re.escape(old)}(?!\w)", text)] == []
 
 
@@ -94,7 +103,7 @@ def test_a_page_has_no_old_name(page: Path) -> None:
     "recipe", sorted([*HOME.glob("recipes/*.toml"), *SOURCE.rglob("*.toml")]), ids=lambda p: p.stem
 )
 def test_a_recipe_has_no_old_key(recipe: Path) -> None:
-    keys = {old.rpartition(".")[2] for old, _ in rows("keys") if "/" not in old and "=" not in old}
+    keys = {old.rpartition(".")[2] for old, _ in rows("keys")}
     assert re.findall(rf"^(?:\w+\.)*(?:{'|'.join(keys)}) *=", recipe.read_text("utf-8"), re.MULTILINE) == []
 
 

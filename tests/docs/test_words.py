@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from tools.words import FENCE, HOME, SOURCE, prose_of
 
-from groupwise.config.renamed import KEYS, PARTS
 from groupwise.data import METRICS
+from groupwise.runs.format_1 import KEYS, PARTS
 from groupwise.verifiers.llm_judge import PROMPT
 
 WORDS = HOME / "docs" / "words.md"

@@ -65,16 +65,23 @@ def logits(model: Decoder, context: Ids, tokens: Ids) -> Tensor:
 
 @dataclass(eq=False)
 class FakeEngine:
-    """An engine whose tokens come from `answer(request)`, a function that may also await, hang or raise."""
+    """An engine whose tokens come from `answer(request)`, a function that may also await, hang or raise.
+
+    An answer that is longer than the request's limit is truncated. `calls` lists requests and loaded versions in order.
+    """
 
     answer: Any
     version: int = 0
     interrupt_after: int = 1 << 30
     """The number of tokens after which a generation is cut and the version increases."""
-    requests: list[GenerationRequest] = field(default_factory=list)
+    calls: list[Any] = field(default_factory=list)
+
+    @property
+    def requests(self) -> list[GenerationRequest]:
+        return [call for call in self.calls if isinstance(call, GenerationRequest)]
 
     async def sample(self, request: GenerationRequest) -> Generation:
-        self.requests.append(request)
+        self.calls.append(request)
         answer = self.answer(request)
         answer = tuple(await answer if asyncio.iscoroutine(answer) else answer)
         version = self.version
@@ -89,6 +96,7 @@ class FakeEngine:
 
     async def load(self, version: int, weights: Mapping[str, Tensor]) -> None:
         self.version = version
+        self.calls.append(version)
 
     def prefill(self, contexts: Sequence[Ids]) -> None:
         return None

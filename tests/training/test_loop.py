@@ -4,7 +4,7 @@ import asyncio
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,6 @@ from groupwise.data import (
     Batch,
     Diverged,
     Draw,
-    Finish,
-    Generation,
     GenerationRequest,
     Ids,
     Mismatch,
@@ -41,34 +39,21 @@ from groupwise.rollout import Independent, NativeEngine
 from groupwise.runs.checkpoints import newest_checkpoint
 from groupwise.runs.jsonl import read_lines
 from groupwise.training.loop import OLD_LOGP, due, needed_measures, plan
+from tests.rollout.fakes import FakeEngine
 from tests.toys.echo import NAMES, SHAPE, ToyRun, small, tokenizer
 
 # A scripted engine
 
 
-@dataclass
-class Scripted:
-    """An engine that answers with the prompt's letter and the sample's number. `calls` lists its calls."""
+async def two_letters(request: GenerationRequest) -> Ids:
+    """The prompt's letter and the sample's number, with a delay, so that answers arrive in another order."""
+    await asyncio.sleep(0.002 * ((7 * request.draw + 3 * request.stream[0]) % 4))
+    return request.context[-1], 2 + request.stream[0]
 
-    finish: Finish = Finish.stop
-    calls: list[Any] = field(default_factory=list)
-    version: int = 0
 
-    async def sample(self, ask: GenerationRequest) -> Generation:
-        self.calls.append(("sample", ask.draw, ask.stream))
-        await asyncio.sleep(0.002 * ((7 * ask.draw + 3 * ask.stream[0]) % 4))  # answers come in any order
-        own = (ask.context[-1], 2 + ask.stream[0])
-        return Generation(tokens=own, logp=(-1.0, -2.0), versions=(self.version,) * 2, finish=self.finish)
-
-    async def score(self, context: Ids, tokens: Ids, *, temperature: float = 1.0) -> tuple[float, ...]:
-        raise NotImplementedError
-
-    async def load(self, version: int, weights: Mapping[str, Tensor]) -> None:
-        self.version = version
-        self.calls.append(("load", version))
-
-    def prefill(self, contexts: Any) -> None:
-        raise NotImplementedError
+async def three_letters(request: GenerationRequest) -> Ids:
+    """One token more than the budget of two."""
+    return (*await two_letters(request), 2)
 
 
 async def every_second(prompt: Prompt, sample: Sample) -> Verdict:
@@ -84,7 +69,7 @@ def scripted(directory: Path, **changes: Any) -> ToyRun:
         "prompts": 2,
         "iterations": 3,
     }
-    return ToyRun(directory=directory, max_gap=math.inf, **{"engine": Scripted(), **fields, **changes})
+    return ToyRun(directory=directory, max_gap=math.inf, **{"engine": FakeEngine(two_letters), **fields, **changes})
 
 
 def test_a_run_with_a_scripted_engine(tmp_path: Path) -> None:
@@ -101,7 +86,7 @@ def test_the_order_of_an_iteration(tmp_path: Path) -> None:
     """Load weights and evaluate; then sample, load weights and evaluate in each iteration."""
     environment = scripted(tmp_path, iterations=2)
     engine = environment.engine
-    assert isinstance(engine, Scripted)
+    assert isinstance(engine, FakeEngine)
 
     async def evaluate() -> dict[str, float]:
         engine.calls.append("evaluate")
@@ -109,10 +94,10 @@ def test_the_order_of_an_iteration(tmp_path: Path) -> None:
 
     lines = environment.go(evaluate)
     assert ["eval/accuracy" in line for line in lines] == [True, False, True]  # at the start and at the end, always
-    calls = [x if isinstance(x, str) else x[:2] if x[0] == "load" else x[0] for x in engine.calls]
-    assert calls == [("load", 0), "evaluate", *["sample"] * 8, ("load", 1), *["sample"] * 8, ("load", 2), "evaluate"]
-    samplings = [x for x in engine.calls if x[0] == "sample"]
-    assert sorted({d for _, d, _ in samplings}) == [0, 1, 2, 3] and len(set(samplings)) == 16
+    calls = ["sample" if isinstance(call, GenerationRequest) else call for call in engine.calls]
+    assert calls == [0, "evaluate", *["sample"] * 8, 1, *["sample"] * 8, 2, "evaluate"]  # a number: a loaded version
+    keys = {(request.draw, request.stream) for request in engine.requests}
+    assert sorted({draw for draw, _ in keys}) == [0, 1, 2, 3] and len(keys) == 16
 
 
 def test_due() -> None:
@@ -335,7 +320,7 @@ def test_every_epoch_has_all_samples_in_its_own_order(shuffle: Any, tmp_path: Pa
 def test_a_mask_of_all_tokens_skips_the_step(tmp_path: Path) -> None:
     """Every answer is truncated, and truncated ones are masked: no step is taken, and nothing is divided by 0."""
     method = small("grpo", group_size=4, mask=(complete,))
-    environment = scripted(tmp_path, method=method, engine=Scripted(Finish.length))
+    environment = scripted(tmp_path, method=method, engine=FakeEngine(three_letters))
     before = environment.weights()
     with pytest.raises(Diverged, match="no token is trained") as error:
         environment.go()

@@ -6,7 +6,7 @@ import re
 import shlex
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 RECIPE = """\
@@ -95,10 +95,8 @@ def bug(words: list[str]) -> int:
 
 def run(words: list[str]) -> int:
     """Parse the words and call the command. Returns the exit code."""
-    table, commands = parser()
-    command = commands.get(words[0]) if words else None
-    words, overrides = split(command, words) if command else (words, [])
-    a = table.parse_args(words)
+    table, options = parser()
+    a, overrides = parse(table, options, words)
     if a.version:
         from importlib.metadata import version
 
@@ -113,9 +111,8 @@ def run(words: list[str]) -> int:
 
     match a.command:
         case "train":
-            line = shlex.join(["groupwise", *words, *(w for path, value in overrides for w in (f"--{path}", value))])
             return train.train(a.recipe, overrides, a.use, out=a.out, name=a.name, stop_after=a.stop_after,
-                               command=line, unsafe_local_exec=a.unsafe_local_exec,
+                               command=shlex.join(["groupwise", *words]), unsafe_local_exec=a.unsafe_local_exec,
                                trust_remote_code=a.trust_remote_code, keys=a.key, judges=a.judge)  # fmt: skip
         case "resume":
             return train.resume(a.run, a.use, strict=a.strict, changed=a.changed, stop_after=a.stop_after,
@@ -189,7 +186,7 @@ def inspect(a: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
 
 
 def parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
-    """The parser of all commands, and the parsers of the commands that accept `--dotted.field value`."""
+    """The parser of all commands, and the option parsers of the commands that accept `--dotted.field value`."""
     table = argparse.ArgumentParser(
         prog="groupwise",
         description="Reinforcement-learning post-training of language models with verifiable rewards.",
@@ -199,10 +196,16 @@ def parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser
     )
     table.add_argument("--version", action="store_true", help="print the version and exit")
     commands = table.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    options = {
+        name: argparse.ArgumentParser(prog=f"groupwise {name}", add_help=False, allow_abbrev=False)
+        for name in ("train", "eval", "sample", "check")
+    }
 
     def add(name: str, help: str, epilog: str = "") -> argparse.ArgumentParser:
+        parents = [options[name]] if name in options else []
         return commands.add_parser(
             name,
+            parents=parents,
             help=help,
             description=help[0].upper() + help[1:] + ".",
             epilog=epilog,
@@ -239,15 +242,18 @@ def parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser
 
     stop = {"type": seconds, "metavar": "2h", "help": "save and end after this time: 90s, 30m, 1h30m"}
 
+    train_options = options["train"]
+    train_options.add_argument(
+        "--out", default="runs", metavar="DIR", help="parent of the run directory (default: runs)"
+    )
+    train_options.add_argument("--name", help="name of the run (default: the recipe's name)")
+    train_options.add_argument("--stop-after", **stop)
+    train_options.add_argument("--use", **use)
+    unsafe(train_options)
+    trust(train_options)
+    access(train_options)
     train = add("train", "train a model with a recipe (default: the packaged recipe)", RECIPE)
     train.add_argument("recipe", nargs="?", metavar="RECIPE.toml", help="default: the packaged recipe")
-    train.add_argument("--out", default="runs", metavar="DIR", help="parent of the run directory (default: runs)")
-    train.add_argument("--name", help="name of the run (default: the recipe's name)")
-    train.add_argument("--stop-after", **stop)
-    train.add_argument("--use", **use)
-    unsafe(train)
-    trust(train)
-    access(train)
 
     resume = add("resume", "continue a run from its newest checkpoint")
     resume.add_argument("run", metavar="RUN")
@@ -263,29 +269,37 @@ def parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser
     trust(resume)
     access(resume)
 
-    evaluate = add("eval", "measure the held-out accuracy of a model or a run", RECIPE)
-    evaluate.add_argument("model", metavar="MODEL_OR_RUN")
-    evaluate.add_argument(
+    evaluate_options = options["eval"]
+    evaluate_options.add_argument(
         "--samples", type=count, metavar="N", help="answers per problem (default: 4, or the preset's)"
     )
-    evaluate.add_argument("--problems", type=count, metavar="N", help="number of problems (default: the recipe's)")
-    evaluate.add_argument("--recipe", metavar="RECIPE.toml", help="task and sampling for a model without a run")
-    evaluate.add_argument("--preset", metavar="NAME", help="the settings of a paper: aime24-dapo, r1-zero-suite")
-    evaluate.add_argument("--data", metavar="DIR", help="directory of the preset's problems (default: the hub)")
-    evaluate.add_argument("--out", metavar="FILE.json", help="output (default: evaluations/ of the run, or here)")
-    evaluate.add_argument("--use", **use)
-    unsafe(evaluate)
-    trust(evaluate)
-    access(evaluate)
+    evaluate_options.add_argument(
+        "--problems", type=count, metavar="N", help="number of problems (default: the recipe's)"
+    )
+    evaluate_options.add_argument("--recipe", metavar="RECIPE.toml", help="task and sampling for a model without a run")
+    evaluate_options.add_argument(
+        "--preset", metavar="NAME", help="the settings of a paper: aime24-dapo, r1-zero-suite"
+    )
+    evaluate_options.add_argument("--data", metavar="DIR", help="directory of the preset's problems (default: the hub)")
+    evaluate_options.add_argument(
+        "--out", metavar="FILE.json", help="output (default: evaluations/ of the run, or here)"
+    )
+    evaluate_options.add_argument("--use", **use)
+    unsafe(evaluate_options)
+    trust(evaluate_options)
+    access(evaluate_options)
+    evaluate = add("eval", "measure the held-out accuracy of a model or a run", RECIPE)
+    evaluate.add_argument("model", metavar="MODEL_OR_RUN")
 
+    sample_options = options["sample"]
+    sample_options.add_argument("-n", type=count, default=1, metavar="N", help="number of answers (default: 1)")
+    sample_options.add_argument("--answer", metavar="TEXT", help="the gold answer, for an environment that needs it")
+    sample_options.add_argument("--use", **use)
+    unsafe(sample_options)
+    trust(sample_options)
     sample = add("sample", "print a model's answers to a prompt, or conversations that start with it", RECIPE)
     sample.add_argument("model", metavar="MODEL_OR_RUN")
     sample.add_argument("prompt", metavar="PROMPT")
-    sample.add_argument("-n", type=count, default=1, metavar="N", help="number of answers (default: 1)")
-    sample.add_argument("--answer", metavar="TEXT", help="the gold answer, for an environment that needs it")
-    sample.add_argument("--use", **use)
-    unsafe(sample)
-    trust(sample)
 
     report = add("report", "write the report of a run, or of several runs in one page")
     report.add_argument("run", nargs="+", metavar="RUN")
@@ -323,30 +337,43 @@ def parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser
     recipe.add_argument("file", metavar="FILE")
     doctor = add("doctor", "check this machine, and print how to install what is missing")
     doctor.add_argument("--json", action="store_true", help="print one JSON object")
+    check_options = options["check"]
+    check_options.add_argument("--use", **use)
+    unsafe(check_options)
+    trust(check_options)
+    access(check_options)
     check = add("check", "print all errors of a recipe, in seconds, without loading weights", RECIPE)
     check.add_argument("file", metavar="FILE")
-    check.add_argument("--use", **use)
-    unsafe(check)
-    trust(check)
-    access(check)
-    return table, {"train": train, "eval": evaluate, "sample": sample, "check": check}
+    return table, options
 
 
-def split(command: argparse.ArgumentParser, words: list[str]) -> tuple[list[str], list[tuple[str, str]]]:
-    """The words of a command, and the overrides among them: `--dotted.field value` or `--dotted.field=value`."""
+def parse(
+    table: argparse.ArgumentParser, options: Mapping[str, argparse.ArgumentParser], words: Sequence[str]
+) -> tuple[argparse.Namespace, list[tuple[str, str]]]:
+    """The arguments of a command line, and its overrides.
+
+    The option parser of a command takes the options. Of the other words, overrides are taken out and the rest is
+    parsed by `table`. Words after `--` are no options and no overrides.
+    """
+    command = options.get(words[0]) if words else None
+    if command is None:
+        return table.parse_args(words), []
+    end = words.index("--") if "--" in words else len(words)
+    known, others = command.parse_known_args(words[:end])
+    arguments, overrides = split(command, others)
+    a = table.parse_args([*arguments, *words[end:]])
+    vars(a).update(vars(known))
+    return a, overrides
+
+
+def split(command: argparse.ArgumentParser, words: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
+    """Words without options as positional words and overrides: `--dotted.field value` or `--dotted.field=value`."""
     arguments, overrides = [], []
     remaining = iter(words)
     for word in remaining:
         name, equals, text = word.partition("=")
-        if word == "--":
-            arguments += [word, *remaining]
-        elif not word.startswith("--"):
+        if not word.startswith("--") or word == "--help":
             arguments.append(word)
-        elif name in command._option_string_actions:
-            arguments.append(word)
-            takes_value = command._option_string_actions[name].nargs != 0
-            if takes_value and not equals and (following := next(remaining, None)) is not None:
-                arguments.append(following)
         elif (value := text if equals else next(remaining, None)) is None:
             command.error(f"{word} needs a value")
         else:

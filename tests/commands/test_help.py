@@ -10,7 +10,7 @@ import pytest
 
 import groupwise.commands
 import groupwise.report
-from groupwise.__main__ import RECIPE, main, parser, seconds, split
+from groupwise.__main__ import RECIPE, main, parse, parser, seconds
 from groupwise.config.reading import hints_of
 from groupwise.config.recipe import Recipe
 from groupwise.data import EngineKind, Storage, Usage
@@ -163,8 +163,8 @@ def test_invalid_words_exit_with_2_and_the_usage(calls, line, capsys):
 
 
 def test_words_after_two_dashes_are_no_overrides():
-    _, commands = parser()
-    assert split(commands["sample"], ["sample", "m", "--", "--1="]) == (["sample", "m", "--", "--1="], [])
+    a, overrides = parse(*parser(), ["sample", "m", "--seed", "3", "-n", "2", "--", "--1="])
+    assert (a.model, a.prompt, a.n, overrides) == ("m", "--1=", 2, [("seed", "3")])
 
 
 @pytest.mark.parametrize(("text", "result"), [("90", 90), ("90s", 90), ("30m", 1800), ("1.5h", 5400), ("1h1m1s", 3661)])

@@ -1,6 +1,7 @@
 """The command line of a sandbox process (bubblewrap and its arguments), and the errors when none can start."""
 
 import os
+import platform
 import shutil
 import sys
 from pathlib import Path
@@ -57,6 +58,12 @@ def sandbox_command(server: int, packages: tuple[str, ...]) -> list[str]:
         return [bwrap, *arguments]
     sources = [os.path.realpath(bwrap), *(mount.source for mount in visible)]
     return [python()[0], "-I", "-S", str(LAUNCH), *sources, "--", *arguments]
+
+
+def seccomp_filter() -> bytes:
+    """The system-call filter for this processor, made by tools/seccomp_filter.py; empty if there is none."""
+    path = Path(__file__).with_name(f"seccomp_{platform.machine()}.bpf")
+    return path.read_bytes() if path.is_file() else b""
 
 
 def missing_requirement() -> MissingRequirement | None:

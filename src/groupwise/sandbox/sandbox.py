@@ -23,6 +23,7 @@ from groupwise.sandbox.command import (
     SERVER,
     missing_requirement,
     sandbox_command,
+    seccomp_filter,
     start_error,
     unsafe_command,
 )
@@ -173,7 +174,7 @@ class TrustedCode(NamedTuple):
         if unsafe:
             sources = (mount.source for name in self.packages for mount in package(name))
             path = list(dict.fromkeys(map(os.path.dirname, sources)))
-        return {"path": path, "warm": self.warm, "preload": self.preload}
+        return {"path": path, "warm": self.warm, "preload": self.preload, "seccomp_filter": seccomp_filter().hex()}
 
 
 class SandboxProcess(WorkerProcess):

@@ -41,8 +41,8 @@ JOB = 4
 """The descriptor of the job in the answer's process, which reads it after it is confined and before it runs code."""
 LIBC = ctypes.CDLL(None, use_errno=True)
 NEW_PIDS, NEW_MOUNTS, NEW_IPC = 0x20000000, 0x20000, 0x8000000
-Instruction = tuple[int, int, int, int]
-"""An instruction of a filter: operation, instructions to skip if true, to skip if false, operand."""
+DUMPABLE = 4
+"""PR_SET_DUMPABLE of prctl(2)."""
 FILES = 1 << 24
 """Bytes of the private /tmp, and of any file in it."""
 
@@ -56,11 +56,12 @@ def main(isolated: bool) -> None:
     os.environ.clear()
     _, (setup,), *_ = socket.recv_fds(host, 1 << 12, 1)
     try:
-        load(json.loads(read_all(setup)))
+        settings = json.loads(read_all(setup))
+        load(settings)
     except BaseException:
         send(host, {"error": traceback.format_exc()[-2000:]})
         return
-    seccomp_filter = make_filter()
+    seccomp_filter = bytes.fromhex(settings["seccomp_filter"])
     seccomp_filter = seccomp_filter if filter_works(seccomp_filter) else None
     gc.collect()
     gc.freeze()
@@ -273,69 +274,7 @@ def describe(error: BaseException) -> str:
         return type(error).__name__[:200]
 
 
-# The system calls that the kernel refuses to an answer: a second wall behind the namespaces
-
-AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-CALLS = {  # name: number on x86_64, on aarch64; 0 if it does not exist
-    "fork": (57, 0), "vfork": (58, 0), "execve": (59, 221), "execveat": (322, 281), "ptrace": (101, 117),
-    "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "kcmp": (312, 272), "pidfd_getfd": (438, 438),
-    "unshare": (272, 97), "setns": (308, 268), "mount": (165, 40), "umount2": (166, 39), "pivot_root": (155, 41),
-    "chroot": (161, 51), "open_tree": (428, 428), "move_mount": (429, 429), "fsopen": (430, 430),
-    "fsconfig": (431, 431), "fsmount": (432, 432), "fspick": (433, 433), "mount_setattr": (442, 442),
-    "name_to_handle_at": (303, 264), "open_by_handle_at": (304, 265), "socket": (41, 198), "connect": (42, 203),
-    "bind": (49, 200), "listen": (50, 201), "shmget": (29, 194), "shmat": (30, 196), "shmctl": (31, 195),
-    "semget": (64, 190), "msgget": (68, 186), "mq_open": (240, 180), "mq_unlink": (241, 181), "add_key": (248, 217),
-    "request_key": (249, 218), "keyctl": (250, 219), "bpf": (321, 280), "userfaultfd": (323, 282),
-    "perf_event_open": (298, 241), "io_uring_setup": (425, 425), "io_uring_enter": (426, 426),
-    "io_uring_register": (427, 427), "memfd_create": (319, 279), "memfd_secret": (447, 447),
-    "init_module": (175, 105), "finit_module": (313, 273), "delete_module": (176, 106), "kexec_load": (246, 104),
-    "kexec_file_load": (320, 294), "reboot": (169, 142), "swapon": (167, 224), "swapoff": (168, 225),
-    "syslog": (103, 116), "acct": (163, 89), "quotactl": (179, 60), "personality": (135, 92),
-    "fanotify_init": (300, 262), "settimeofday": (164, 170), "clock_settime": (227, 112), "adjtimex": (159, 171),
-    "sethostname": (170, 161), "setdomainname": (171, 162), "modify_ldt": (154, 0),
-    "inotify_init": (253, 0), "inotify_init1": (294, 26),
-}  # fmt: skip
-IDLE = {
-    "flock": (73, 32), "sync": (162, 81), "syncfs": (306, 267), "fsync": (74, 82), "fdatasync": (75, 83),
-    "sync_file_range": (277, 84),
-}  # fmt: skip
-"""Calls that succeed and do nothing. An answer's own files are in memory, and all others belong to the host: an answer
-must neither lock them nor sync the host's disks."""
-CLONE, CLONE3 = (56, 220), 435
-THREAD = 0x10000
-FCNTL, PRCTL = (72, 25), (157, 167)
-COMMANDS = (0, 1, 2, 3, 4, 5, 6, 7, 1030)
-"""The allowed commands of fcntl: duplicate, flags, and record locks, which sqlite3 needs (shared ones on read-only
-files). Leases, notifications of other processes' reads, and signals are refused."""
-DUMPABLE = 4
-
-
-def make_filter() -> bytes | None:
-    """The seccomp filter as a BPF program; None on a processor whose call numbers are not listed here."""
-    machine = platform.machine()
-    if machine not in AUDIT:
-        return None
-    which = list(AUDIT).index(machine)
-    load, equal, at_least, any_of, give = 0x20, 0x15, 0x35, 0x45, 0x06
-    number, architecture, first, second = ((load, 0, 0, offset) for offset in (0, 4, 16, 24))
-    allow, refuse, absent, idle = ((give, 0, 0, code) for code in (0x7FFF0000, 0x50001, 0x50000 | 38, 0x50000))
-
-    def call(numbers: tuple[int, int], *then: Instruction) -> list[Instruction]:
-        return [(equal, 0, len(then), numbers[which]), *then] if numbers[which] else []
-
-    commands = [(equal, len(COMMANDS) - i, 0, command) for i, command in enumerate(COMMANDS)]
-    instructions = [
-        *(architecture, (equal, 1, 0, AUDIT[machine]), refuse, number),
-        *((at_least, 0, 1, 1 << 30), refuse),  # the x32 call table of x86_64
-        *(instruction for numbers in CALLS.values() for instruction in call(numbers, refuse)),
-        *(instruction for numbers in IDLE.values() for instruction in call(numbers, idle)),
-        *call((CLONE3, CLONE3), absent),  # glibc then uses clone, whose flags the filter can read
-        *call(CLONE, first, (any_of, 0, 1, THREAD), allow, refuse),
-        *call(FCNTL, second, *commands, refuse, allow),
-        *call(PRCTL, first, (equal, 0, 1, DUMPABLE), refuse, allow),
-        allow,
-    ]
-    return b"".join(struct.pack("=HBBI", *instruction) for instruction in instructions)
+# The system-call filter: a second wall behind the namespaces. tools/seccomp_filter.py makes it
 
 
 def install_filter(seccomp_filter: bytes) -> None:
@@ -346,9 +285,9 @@ def install_filter(seccomp_filter: bytes) -> None:
     check(LIBC.prctl(22, 2, ctypes.byref(Filter(len(seccomp_filter) // 8, seccomp_filter)), 0, 0))
 
 
-def filter_works(seccomp_filter: bytes | None) -> bool:
-    """Whether this kernel accepts the filter, and the filter stops a fork."""
-    if seccomp_filter is None:
+def filter_works(seccomp_filter: bytes) -> bool:
+    """Whether there is a filter for this processor, the kernel accepts it, and it stops a fork."""
+    if not seccomp_filter:
         return False
     if pid := os.fork():
         return os.waitpid(pid, 0)[1] == 0

@@ -280,7 +280,7 @@ def test_an_invalid_tokenizer_configuration_is_refused(tmp_path: Path, content: 
         find_template("chat", read_tokenizer(path))
     (path / "tokenizer_config.json").write_text("{}")
     (path / "chat_template.jinja").write_bytes(b"\xff")
-    with pytest.raises(BadData, match="no UTF-8"):
+    with pytest.raises(BadData, match="is not UTF-8"):
         find_template("chat", read_tokenizer(path))
 
 

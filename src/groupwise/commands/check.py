@@ -17,7 +17,6 @@ from groupwise.data import (
     Task,
     Usage,
     VerdictPart,
-    Verifier,
     all_problems,
     data_stats,
     in_graph,
@@ -45,6 +44,7 @@ from groupwise.models import (
 from groupwise.objective import Clips, Unclipped
 from groupwise.runs.trackers import OPENERS
 from groupwise.tasks import Each, Mixture
+from groupwise.training.build import Inputs
 from groupwise.training.environments import environment_of, frame_of
 from groupwise.training.loop import OLD_LOGP, compute_advantages
 from groupwise.training.sources import demonstrations_of, sources, task_of, templates, verifier_of
@@ -180,12 +180,12 @@ def check_inputs(
     *,
     train: bool = True,
     fetch: bool = True,
-    hand: Callable[[Task, Verifier], None] = lambda task, verifier: None,
+    receive: Callable[[Inputs], None] = lambda inputs: None,
 ) -> list[GroupwiseError]:
     """Errors of sinks, environment, model directory, tokenizer, task and verifier.
 
     With `train` the task must have training problems. With `fetch` the weights of a model on the hub are downloaded and
-    checked. Warnings are passed to `warn`. `hand` receives task and verifier, so that a run need not build them again.
+    checked. Warnings are passed to `warn`. `receive` gets what was read, so that a run reads it once.
     """
     weights = fetch or not of_hub(recipe.model)
     errors: list[GroupwiseError] = [
@@ -220,11 +220,12 @@ def check_inputs(
                 fix = "use it as held_out of another task, or evaluate on it: groupwise eval"
                 raise BadData(f"{source.task} has no training problems", evidence="all are held out", fix=fix)
         longest = max(len(prompt.context) for prompt in all_problems(task)) + recipe.sampling.max_tokens
+        demonstrations = None
         if train:
-            demonstrations, statistics = demonstrations_of(recipe, tokenizer)
-            for line in (line for source in statistics for line in source.lines):
+            demonstrations = demonstrations_of(recipe, tokenizer)
+            for line in (line for source in demonstrations[1] for line in source.lines):
                 warn(line)
-            longest = max([longest, *(len(d.context) + len(d.answer) for d in demonstrations)])
+            longest = max([longest, *(len(d.context) + len(d.answer) for d in demonstrations[0])])
         if not any(isinstance(error, BadData) for error in errors):
             read_shape(directory, context=longest, trust_remote_code=use.trust_remote_code)
         verifier = verifier_of(recipe, task, use)
@@ -234,7 +235,7 @@ def check_inputs(
         for member, part in zip(verifiers, task.parts if isinstance(task, Mixture) else (task,), strict=True):
             if isinstance(member, ChecksProblems):
                 member.gate(all_problems(part))
-        hand(task, verifier)
+        receive(Inputs(tokenizer, task, verifier, demonstrations))
     except GroupwiseError as error:
         errors.append(error)
     return errors

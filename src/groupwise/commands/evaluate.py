@@ -19,7 +19,7 @@ from groupwise.evaluation.result import evaluation_text, file_name, mean_of, num
 from groupwise.models import Purpose, find_model, read_model, read_tokenizer
 from groupwise.rollout import NativeEngine, RolloutSetting, answers
 from groupwise.runs.layout import RunLayout
-from groupwise.training.build import DTYPES, build, prepare
+from groupwise.training.build import DTYPES, Inputs, build, prepare
 from groupwise.training.environments import environment_of, frame_of
 from groupwise.training.protocols import protocol
 from groupwise.training.sources import prompt_template, templates
@@ -70,9 +70,11 @@ def evaluate(
         recipe = replace(recipe, evaluate=replace(recipe.evaluate, samples=n, problems=most))
         tasks.append((recipe, [(n, sampling)] if published else [(1, greedy(sampling)), (n, sampling)]))
     notes: list[str] = []
-    raise_all([error for recipe, _ in tasks for error in check_inputs(recipe, loaded, notes.append, train=False)])
+    inputs: list[Inputs] = []
+    checks = (check_inputs(recipe, loaded, notes.append, train=False, receive=inputs.append) for recipe, _ in tasks)
+    raise_all([error for errors in checks for error in errors])
     print_notes(notes)
-    numbers = [number for task in tasks for number in numbers_of_task(*task, loaded)]
+    numbers = [number for task, read in zip(tasks, inputs) for number in numbers_of_task(*task, loaded, read)]
     evaluation: dict[str, Any] = {"preset": preset, "numbers": numbers}
     if published:
         evaluation["departures"] = published.departures(overrides, numbers)
@@ -91,9 +93,11 @@ def greedy(sampling: Sampling) -> Sampling:
     return replace(sampling, temperature=0.0, top_p=1.0, top_k=0, min_p=0.0)
 
 
-def numbers_of_task(recipe: Recipe, samplings: Sequence[tuple[int, Sampling]], use: Use) -> list[dict[str, Any]]:
+def numbers_of_task(
+    recipe: Recipe, samplings: Sequence[tuple[int, Sampling]], use: Use, inputs: Inputs
+) -> list[dict[str, Any]]:
     """The numbers of one task: one for each (answers per problem, sampling)."""
-    ready = build(recipe, use)
+    ready = build(recipe, use, inputs)
 
     async def answer() -> list[list[Rollout]]:
         return [await ready.answers(n, sampling) for n, sampling in samplings]

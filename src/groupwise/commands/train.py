@@ -21,8 +21,6 @@ from groupwise.data import (
     BadData,
     GroupwiseError,
     Storage,
-    Task,
-    Verifier,
     notices_of,
     visible,
 )
@@ -35,7 +33,7 @@ from groupwise.runs.layout import RunLayout
 from groupwise.runs.logs import RunLogs
 from groupwise.runs.replay import ReplayLog
 from groupwise.training.about import describe_run
-from groupwise.training.build import Runtime, build
+from groupwise.training.build import Inputs, Runtime, build
 from groupwise.training.identity import (
     check_base,
     check_changes,
@@ -76,10 +74,10 @@ def train(
     path = Path(recipe_path) if recipe_path else DEFAULT
     recipe = read_recipe(path, overrides, loaded)
     notes: list[str] = []
-    built: list[tuple[Task, Verifier]] = []
-    raise_all([*dry_run(recipe), *check_inputs(recipe, loaded, notes.append, hand=lambda *pair: built.append(pair))])
+    inputs: list[Inputs] = []
+    raise_all([*dry_run(recipe), *check_inputs(recipe, loaded, notes.append, receive=inputs.append)])
     print_notes(notes)
-    ready = build(recipe, loaded, *built)
+    ready = build(recipe, loaded, *inputs)
     run = run_directory(Path(out), name or (path.stem if recipe_path else directory_name(recipe.task)))
     with RunLock(run):
         text = write(recipe)

@@ -34,18 +34,45 @@ from groupwise.training.sources import demonstrations_of, prompt_template, task_
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Inputs:
+    """What `check_inputs` reads and a run needs again. `demonstrations` is None if they were not read."""
+
+    tokenizer: Tokenizer
+    task: Task
+    verifier: Verifier
+    demonstrations: tuple[list[Demonstration], tuple[SourceStats, ...]] | None = None
+
+
+def read_inputs(recipe: Recipe, use: Use) -> Inputs:
+    """Read tokenizer and task, and build the verifier."""
+    tokenizer = read_tokenizer(find_model(recipe.model))
+    task = task_of(recipe, tokenizer)
+    return Inputs(tokenizer, task, verifier_of(recipe, task, use))
+
+
 @dataclass(frozen=True, eq=False)
 class Runtime:
     """The objects of one run over one set of weights."""
 
     model: Model
-    tokenizer: Tokenizer
-    task: Task
-    verifier: Verifier
+    inputs: Inputs
     engine: Engine
     buffer: Buffer
     guards: Guards
     recipe: Recipe
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.inputs.tokenizer
+
+    @property
+    def task(self) -> Task:
+        return self.inputs.task
+
+    @property
+    def verifier(self) -> Verifier:
+        return self.inputs.verifier
 
     @cached_property
     def learner(self) -> Learner:
@@ -75,6 +102,8 @@ class Runtime:
     @cached_property
     def demonstrations(self) -> tuple[list[Demonstration], tuple[SourceStats, ...]]:
         """The demonstrations of the warm start with their statistics; empty without a warm start."""
+        if self.inputs.demonstrations is not None:
+            return self.inputs.demonstrations
         return demonstrations_of(self.recipe, self.tokenizer)
 
     @cached_property
@@ -158,21 +187,18 @@ def check_compiler(device: torch.device) -> None:
         ) from None
 
 
-def build(recipe: Recipe, use: Use, built: tuple[Task, Verifier] | None = None) -> Runtime:
-    """Build the objects of a run. `built` is its task and verifier if they exist already."""
+def build(recipe: Recipe, use: Use, inputs: Inputs | None = None) -> Runtime:
+    """Build the objects of a run. `inputs` are read unless the caller has them already."""
     device = prepare(recipe.machine)
+    inputs = inputs or read_inputs(recipe, use)
+    tokenizer, task, verifier = inputs.tokenizer, inputs.task, inputs.verifier
     directory = find_model(recipe.model)
-    tokenizer = read_tokenizer(directory)
     dtype, trusted = DTYPES[recipe.machine.dtype], use.trust_remote_code
     model = read_model(directory, dtype=dtype, device=device, seed=recipe.seed, trust_remote_code=trusted)
     if recipe.lora is not None:
         attach(model, recipe.lora, seed=recipe.seed)
     check_routing(recipe.method.routing, mixture(model))
     model.recompute, model.compiled = recipe.machine.recompute, recipe.machine.compile
-    if built is None:
-        task = task_of(recipe, tokenizer)
-        built = task, verifier_of(recipe, task, use)
-    task, verifier = built
     method = recipe.method
     experts = mixture(model) if method.routing.replay == "engine" else None
     engine: Engine = recipe.engine.build(model, tokenizer, seed=recipe.seed, experts=experts)
@@ -193,4 +219,4 @@ def build(recipe: Recipe, use: Use, built: tuple[Task, Verifier] | None = None) 
     buffer = Buffer(task, method.curriculum, setting, unverifiable=method.unverifiable, trains=method.trains)
     gap = gap_bound(recipe.engine.max_gap, recipe.machine.dtype)
     guards = Guards(max_unverifiable=recipe.max_unverifiable, max_gap=gap)
-    return Runtime(model, tokenizer, task, verifier, engine, buffer, guards, recipe)
+    return Runtime(model, inputs, engine, buffer, guards, recipe)

@@ -4,10 +4,12 @@ import asyncio
 import json
 import os
 import re
+import socket
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -159,6 +161,40 @@ def test_a_server_that_is_not_there_or_never_ready_ends_at_the_deadline(server: 
     server.reply = lambda request, number: (503, "busy")
     busy = ask(LLMJudge(url=server.url, model="m", deadline=0.3))
     assert busy.outcome is UNKNOWN and "HTTP 503: busy" in busy.cause
+
+
+@pytest.mark.parametrize("start", ["", "HTTP/1.1 200 OK\r\nContent-Length: 9999\r\n\r\n"], ids=["headers", "body"])
+def test_a_server_that_sends_a_byte_at_a_time_ends_at_the_deadline(start: str):
+    """Each byte comes in time, so only a bound of the whole request ends it."""
+
+    def trickle(listener: socket.socket) -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            with connection, suppress(OSError):
+                connection.sendall(start.encode() or b"HTTP/1.1 200 OK\r\nX-Slow: ")
+                while not done.wait(0.02):
+                    connection.sendall(b"x")
+
+    done = Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = Thread(target=trickle, args=(listener,), daemon=True)
+        thread.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+        verdict = ask(LLMJudge(url=url, model="m", deadline=0.3))
+        done.set()
+        listener.shutdown(socket.SHUT_RDWR)
+    thread.join(10)
+    assert verdict.outcome is UNKNOWN and "no reply within 0.3 s" in verdict.cause and not thread.is_alive()
+
+
+def test_a_redirect_to_another_host_gets_no_key(server: Server, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("JUDGE_KEY", "hunter2")
+    server.reply = lambda request, number: (302, "")
+    ask(LLMJudge(url=server.url, model="m", key="JUDGE_KEY"))
+    assert server.paths == ["/v1/chat/completions"]
 
 
 def test_replies_are_kept_also_for_later_runs_and_a_torn_line_is_asked_again(server: Server, tmp_path: Path):

@@ -5,13 +5,13 @@ import hashlib
 import json
 import os
 import re
+import ssl
 import stat
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from http.client import HTTPException
+from functools import cache, partial
+from importlib import import_module
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -154,41 +154,40 @@ class LLMJudge:
         raise AssertionError("the deadline ends the loop")
 
     def _once(self, body: bytes, seconds: float) -> str:
-        headers = {"Content-Type": "application/json"}
-        if self.key:
-            headers["Authorization"] = f"Bearer {os.environ.get(self.key, '')}"
-        until = time.monotonic() + seconds
+        """The text of one reply. `seconds` bound the whole request: connection, headers and body."""
+        http = import_module("httpx2")
         try:
-            request = urllib.request.Request(self.url, body, headers, method="POST")
-            with _OPENER.open(request, timeout=seconds) as answer:
-                data = b""
-                while chunk := answer.read1(1 << 16):
-                    data += chunk
-                    if time.monotonic() > until:
-                        raise TimeoutError
-                    if len(data) > REPLY:
-                        raise JudgeFailed(f"a reply of more than {REPLY} bytes")
-            return _text(json.loads(data))
-        except urllib.error.HTTPError as error:
-            with error:
-                body_start = error.read(200).decode("utf-8", "replace")
-            raise JudgeFailed(f"HTTP {error.code}: {body_start}", temporary=error.code in _TEMPORARY) from None
+            return _text(json.loads(asyncio.run(self._request(body, seconds))))
         except TimeoutError:
             raise JudgeFailed(f"no reply within {self.deadline:g} s", temporary=True) from None
-        except OSError as error:
+        except http.TransportError as error:
             raise JudgeFailed(f"{self.url} cannot be reached: {error}", temporary=True) from None
-        except (ValueError, LookupError, TypeError, AttributeError, RecursionError, HTTPException) as error:
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             raise JudgeFailed(f"the reply is no chat completion: {type(error).__name__}: {error}") from None
 
+    async def _request(self, body: bytes, seconds: float) -> bytes:
+        """The body of a successful reply. Follows no redirect, so the key reaches the named server only."""
+        headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
+        if self.key:
+            headers["Authorization"] = f"Bearer {os.environ.get(self.key, '')}"
+        client = import_module("httpx2").AsyncClient(verify=_tls(), timeout=None, follow_redirects=False)
+        post = partial(client.stream, "POST", self.url, content=body, headers=headers)
+        async with asyncio.timeout(seconds), client, post() as response:
+            reply = bytearray()
+            async for chunk in response.aiter_raw():  # raw: a small body cannot decompress into a large one
+                reply += chunk
+                if len(reply) > REPLY:
+                    raise JudgeFailed(f"a reply of more than {REPLY} bytes")
+        if not response.is_success:
+            start, code = reply[:200].decode("utf-8", "replace"), response.status_code
+            raise JudgeFailed(f"HTTP {code}: {start}", temporary=code in _TEMPORARY)
+        return bytes(reply)
 
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Follows no redirect, so the key reaches the named server only."""
 
-    def redirect_request(self, *args: Any, **more: Any) -> None:
-        return None
-
-
-_OPENER = urllib.request.build_opener(_NoRedirects)
+@cache
+def _tls() -> ssl.SSLContext:
+    """The TLS settings of all requests; reading the certificates takes some time."""
+    return ssl.create_default_context()
 
 
 class JudgeFailed(Exception):

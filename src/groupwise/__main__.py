@@ -19,9 +19,9 @@ fields of a recipe; `--dotted.field value` sets one:
   warm_start.optimizer lr betas eps weight_decay clip warmup decay
   columns           prompt answer
   method            base group_size curriculum strategy trains filter refill unverifiable shaping advantage credit
-                    mask objective minibatches shuffle epochs proximal routing models memory schedules
+                    mask objective auxiliary minibatches shuffle epochs proximal routing models memory schedules
   method.objective  surrogate weights penalties aggregate
-  method.routing    replay balance
+  method.routing    replay
   sampling          temperature max_tokens top_p top_k min_p stop
   engine            rows cache_tokens max_gap
   optimizer         lr betas eps weight_decay clip warmup decay

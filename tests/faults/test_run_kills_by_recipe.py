@@ -9,7 +9,7 @@ import torch
 from safetensors import safe_open
 
 from groupwise.config.recipe import WarmStart
-from groupwise.learner import AdamW, Routing
+from groupwise.learner import AdamW, RouterBalance, Routing
 from groupwise.models import Lora, find_model, read_model, read_tokenizer, write_model
 from groupwise.tasks import demonstrations
 from tests.faults.kill_points import go_on, killed_ends_as, undisturbed
@@ -61,9 +61,9 @@ def checkpoints_hold_adapters_alone(run: Path) -> None:
 
 
 def test_with_the_engines_experts(tmp_path: Path) -> None:
-    routing = Routing(replay="engine", balance=0.1)
+    method = replace(EVERY.method, routing=Routing(replay="engine"), auxiliary=(RouterBalance(0.1),))
     recipe = replace(
-        EVERY, model=str(trainable(tmp_path / "tiny")), method=replace(EVERY.method, routing=routing), iterations=2,
+        EVERY, model=str(trainable(tmp_path / "tiny")), method=method, iterations=2,
         optimizer=AdamW(lr=0.01),
     )  # fmt: skip
     straight = undisturbed(recipe, tmp_path)

@@ -1,7 +1,9 @@
 """Router replay in training: recorded experts, counts of changed choices, and the load-balancing loss."""
 
 import copy
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from transformers.models.qwen3_moe.modeling_qwen3_moe import load_balancing_loss
 
 from groupwise.advantages import centred, every_token
 from groupwise.data import Batch, Logp, Usage, pack
-from groupwise.learner import AdamW, Learner, Routing, StepPlan, check_routing, mixture
+from groupwise.learner import AdamW, Learner, RouterBalance, Routing, StepPlan, check_routing, forward, mixture
 from groupwise.methods import Method
 from groupwise.models.transformers_model import TransformersModel
 from groupwise.objective import Clip, Objective, token_mean
@@ -20,7 +22,8 @@ from tests.models import mixtures
 
 OBJECTIVE = Objective(surrogate=Clip(), aggregate=token_mean)
 FIRST, SECOND = StepPlan(((0, 1, 2, 3), (4, 5))), StepPlan(((6, 7, 8, 9, 10, 11),))
-R2, R3, EVEN = Routing(replay="learner"), Routing(replay="engine"), Routing(balance=0.5)
+R2, R3, NONE = Routing(replay="learner"), Routing(replay="engine"), Routing()
+EVEN, BALANCE = (RouterBalance(0.5),), "routing/balance"
 OLD = frozenset({Logp("policy")})
 
 
@@ -39,9 +42,12 @@ def learner(model: TransformersModel, lr: float = 0.05) -> Learner:
     return Learner(copy.deepcopy(model), optimizer=AdamW(lr=lr), steps=10, temperature=0.7)
 
 
-def gradient(model: TransformersModel, step: StepPlan, routing: Routing, b: Batch | None = None) -> torch.Tensor:
+def gradient(
+    model: TransformersModel, step: StepPlan, routing: Routing, b: Batch | None = None,
+    auxiliary: tuple[RouterBalance, ...] = (),
+) -> torch.Tensor:  # fmt: skip
     it, b = learner(model), b or batch()
-    it._backward(OBJECTIVE.prepare(b.take(step.samples)), step, OBJECTIVE, routing)
+    it._backward(OBJECTIVE.prepare(b.take(step.samples)), step, OBJECTIVE, routing, auxiliary)
     return torch.cat([p.grad.flatten() for p in it.model.parameters() if p.grad is not None])
 
 
@@ -140,13 +146,13 @@ def balance(model: TransformersModel, b: Batch) -> float:
 
 
 def test_the_load_balancing_loss_is_its_equation(model: TransformersModel) -> None:
-    for routing in (EVEN, Routing(balance=2.0)):
+    for auxiliary in (EVEN, (RouterBalance(2.0),)):
         it = learner(model)
         plain = it.step(batch(), SECOND, OBJECTIVE)
-        taken = learner(model).step(batch(), SECOND, OBJECTIVE, routing)
-        assert taken.balance == pytest.approx(balance(model, batch().take(SECOND.samples)), abs=1e-6)
-        assert taken.loss - plain.loss == pytest.approx(routing.balance * taken.balance, abs=1e-9)
-        assert plain.balance == 0
+        taken = learner(model).step(batch(), SECOND, OBJECTIVE, NONE, auxiliary)
+        assert taken.auxiliary[BALANCE] == pytest.approx(balance(model, batch().take(SECOND.samples)), abs=1e-6)
+        assert taken.loss - plain.loss == pytest.approx(auxiliary[0].coefficient * taken.auxiliary[BALANCE], abs=1e-9)
+        assert not plain.auxiliary
 
 
 def test_the_load_balancing_loss_of_one_router_equals_transformers(tmp_path: Path) -> None:
@@ -154,18 +160,17 @@ def test_the_load_balancing_loss_of_one_router_equals_transformers(tmp_path: Pat
     logits = torch.cat([s[0][0] for s in mixtures.alone(it, batch().take(SECOND.samples)) if s])
     expected = load_balancing_loss_func((logits,), 8, 2)
     assert isinstance(expected, torch.Tensor)
-    assert learner(it).step(batch(), SECOND, OBJECTIVE, EVEN).balance == pytest.approx(
+    assert learner(it).step(batch(), SECOND, OBJECTIVE, NONE, EVEN).auxiliary[BALANCE] == pytest.approx(
         float(expected.detach()), abs=1e-6
     )
-    beside = Routing(balance=1.0)
-    slope = gradient(it, SECOND, beside) - gradient(it, SECOND, Routing())
+    slope = gradient(it, SECOND, NONE, auxiliary=(RouterBalance(1.0),)) - gradient(it, SECOND, NONE)
     weights = list(it.parameters())
     found = torch.autograd.grad(expected, weights, allow_unused=True)
     named = torch.cat([(torch.zeros_like(w) if g is None else g).flatten() for w, g in zip(weights, found)])
     assert named.norm() > 1e-2 and (slope - named).norm() < 1e-5 * named.norm()
 
 
-@pytest.mark.parametrize("routing", [EVEN, Routing(balance=0.5, replay="learner")])
+@pytest.mark.parametrize("routing", [NONE, R2])
 def test_the_load_balancing_loss_ignores_the_microbatches(model: TransformersModel, routing: Routing) -> None:
     """Also when a group is split and its prompt is forwarded in several microbatches."""
     everyone = tuple(range(12))
@@ -175,19 +180,19 @@ def test_the_load_balancing_loss_ignores_the_microbatches(model: TransformersMod
         StepPlan(tuple((i,) for i in everyone)),
     ]
     b = learner(model).compute_measures(batch(), cuts[:1], OLD, routing)
-    whole, *others = (gradient(model, cut, routing, b) for cut in cuts)
-    assert (whole - gradient(model, cuts[0], Routing(), b)).norm() > 1e-2
+    whole, *others = (gradient(model, cut, routing, b, EVEN) for cut in cuts)
+    assert (whole - gradient(model, cuts[0], NONE, b)).norm() > 1e-2
     for microbatches in others:
         assert (microbatches - whole).norm() < 1e-6 * whole.norm()
-    values = [learner(model).step(b, cut, OBJECTIVE, routing) for cut in cuts]
-    assert max(abs(v.balance - values[0].balance) for v in values) < 1e-6
+    values = [learner(model).step(b, cut, OBJECTIVE, routing, EVEN) for cut in cuts]
+    assert max(abs(v.auxiliary[BALANCE] - values[0].auxiliary[BALANCE]) for v in values) < 1e-6
     assert {(v.changed, v.choices) for v in values} == {(0, values[0].choices)}
 
 
 def test_zero_advantages_still_have_a_load_balancing_loss(model: TransformersModel) -> None:
     flat = batch().having(advantage=torch.zeros_like(batch().advantage))
     assert learner(model).step(flat, SECOND, OBJECTIVE).grad_norm == 0
-    assert learner(model).step(flat, SECOND, OBJECTIVE, EVEN).grad_norm > 0
+    assert learner(model).step(flat, SECOND, OBJECTIVE, NONE, EVEN).grad_norm > 0
 
 
 def test_recomputed_layers_have_the_same_load_balancing_loss(model: TransformersModel) -> None:
@@ -195,8 +200,8 @@ def test_recomputed_layers_have_the_same_load_balancing_loss(model: Transformers
     again.model.recompute = True  # pyright: ignore[reportArgumentType]
     for it in (kept, again):
         b = it.compute_measures(batch(), (FIRST, SECOND), OLD, R2)
-        it.step(b, FIRST, OBJECTIVE, Routing(replay="learner", balance=0.5))
-        it.step(b, SECOND, OBJECTIVE, Routing(replay="learner", balance=0.5))
+        it.step(b, FIRST, OBJECTIVE, R2, EVEN)
+        it.step(b, SECOND, OBJECTIVE, R2, EVEN)
     assert all(torch.equal(x, again.state()[0][name]) for name, x in kept.state()[0].items())
 
 
@@ -204,15 +209,39 @@ def test_a_dense_model_has_no_routing() -> None:
     it = Learner(dense(), optimizer=AdamW(), steps=1)
     b = it.compute_measures(batch(), (FIRST, SECOND), OLD)
     assert not any(b.routes) and it.step(b, FIRST, OBJECTIVE).choices == 0
-    check_routing(Routing(), None)
-    for routing in (R2, R3, EVEN):
+    check_routing(Routing(), (), None)
+    for routing, auxiliary in ((R2, ()), (R3, ()), (NONE, EVEN)):
         with pytest.raises(Usage, match="for mixtures of experts"):
-            check_routing(routing, mixture(it.model))
+            check_routing(routing, auxiliary, mixture(it.model))
 
 
 def test_invalid_routing_is_refused() -> None:
-    with pytest.raises(ValueError, match="balance is -1"):
-        Routing(balance=-1)
+    with pytest.raises(ValueError, match="coefficient is -1"):
+        RouterBalance(-1)
     with pytest.raises(ValueError, match="nothing to replay"):
         Method(routing=R2, proximal="sampled")
     assert Method(routing=R3, proximal="sampled").routing is R3
+
+
+def test_an_auxiliary_loss_of_a_user_adds_its_gradient(model: TransformersModel) -> None:
+    """The supervised term `-mean(logp)` over a step: its gradient adds to the objective's, for any microbatches."""
+
+    @dataclass(frozen=True)
+    class Supervised:
+        coefficient: float = 0.3
+
+        def __call__(self, step: Any) -> Any:
+            tokens = sum(b.tokens for b in step.microbatches)
+            return lambda forwarded: -forwarded.logp.sum() / tokens
+
+    whole, pieces = StepPlan((tuple(range(12)),)), StepPlan((tuple(range(5)), tuple(range(5, 12))))
+    total, split = (gradient(model, step, NONE, auxiliary=(Supervised(),)) for step in (whole, pieces))  # pyright: ignore
+    alone = gradient(model, whole, NONE)
+    it, b = learner(model), batch()
+    (-0.3 * forward(it.model, b, temperature=0.7)[0].mean()).backward()  # pyright: ignore[reportArgumentType]
+    term = torch.cat([p.grad.flatten() for p in it.model.parameters() if p.grad is not None])
+    assert term.norm() > 1e-2 and (total - alone - term).norm() < 1e-6 * term.norm()
+    assert (split - total).norm() < 1e-6 * total.norm()
+    taken = learner(model).step(b, whole, OBJECTIVE, NONE, (Supervised(), RouterBalance(0.0)))  # pyright: ignore
+    mean = float(forward(learner(model).model, b, temperature=0.7)[0].detach().mean())  # pyright: ignore[reportArgumentType]
+    assert taken.auxiliary == {"auxiliary/Supervised": pytest.approx(-mean)}

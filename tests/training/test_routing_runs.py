@@ -61,9 +61,13 @@ def test_every_kind_of_router_replay_trains(home: Path) -> None:
     assert main(["eval", str(runs["engine"][0]), "--problems", "4", *OWN]) == 0
 
 
+def balance(coefficient: float) -> list[str]:
+    return ["--method.auxiliary", f'[{{ kind = "RouterBalance", coefficient = {coefficient} }}]']
+
+
 def test_the_balance_loss_evens_out_the_load(home: Path) -> None:
     trainable(home / "tiny")
-    _, lines = trained("--method.routing.balance", "1", "--iterations", "3", "--optimizer.lr", "0.01")
+    _, lines = trained(*balance(1), "--iterations", "3", "--optimizer.lr", "0.01")
     assert 2 <= lines[-1]["routing/balance"] < lines[0]["routing/balance"] - 0.02
     _, plain = trained()
     assert "routing/balance" not in plain[0]
@@ -71,9 +75,9 @@ def test_the_balance_loss_evens_out_the_load(home: Path) -> None:
 
 def test_a_dense_model_is_refused_before_the_run(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory(home / "dense")
-    for words in (["--method.routing.replay", "learner"], ["--method.routing.balance", "0.1"]):
+    for words in (["--method.routing.replay", "learner"], balance(0.1)):
         output = error_of(capsys, 2, "train", "small.toml", *words)  # the packaged model
-        assert "for mixtures of experts" in output and "leave method.routing out" in output
+        assert "for mixtures of experts" in output and "leave method.routing and RouterBalance out" in output
         assert main(["check", "small.toml", "--model", "dense", *words]) == 2
         assert "for mixtures of experts" in capsys.readouterr().out
     assert "nothing to replay" in error_of(

@@ -26,7 +26,7 @@ from groupwise.data import (
     pack,
     rollout_of,
 )
-from groupwise.learner import Routing, check_routing
+from groupwise.learner import check_routing, routes_experts
 from groupwise.methods import Method, Now
 from groupwise.models import (
     Tokenizer,
@@ -158,9 +158,9 @@ def check_model(recipe: Recipe, directory: Path, use: Use, *, weights: bool) -> 
     Raises a `GroupwiseError`.
     """
     read_shape(directory, trust_remote_code=use.trust_remote_code)
-    if recipe.method.routing != Routing():
+    if routes_experts(recipe.method.routing, recipe.method.auxiliary):
         outlined = outline(directory, trust_remote_code=use.trust_remote_code)
-        check_routing(recipe.method.routing, experts_of(outlined))
+        check_routing(recipe.method.routing, recipe.method.auxiliary, experts_of(outlined))
     if recipe.lora is None:
         return
     if base_directory(directory) != directory:

@@ -1,4 +1,6 @@
 # Made by tools/front_doors.py from the `__all__` of each file.
+from groupwise.learner.auxiliary import AuxiliaryLoss as AuxiliaryLoss
+from groupwise.learner.auxiliary import RouterBalance as RouterBalance
 from groupwise.learner.forward import forward as forward
 from groupwise.learner.optimizer import AdamW as AdamW
 from groupwise.learner.plan import StepPlan as StepPlan
@@ -7,6 +9,7 @@ from groupwise.learner.plan import measure_plan as measure_plan
 from groupwise.learner.routing import Routing as Routing
 from groupwise.learner.routing import check_routing as check_routing
 from groupwise.learner.routing import mixture as mixture
+from groupwise.learner.routing import routes_experts as routes_experts
 from groupwise.learner.side_models import EMA as EMA
 from groupwise.learner.side_models import Given as Given
 from groupwise.learner.side_models import InitialPolicy as InitialPolicy

@@ -1,4 +1,4 @@
-"""Training a mixture of experts: replay of expert choices, and the load-balancing loss."""
+"""Routing of a mixture of experts in training: replay of expert choices, and the load of the experts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,26 +12,19 @@ from torch import Tensor
 from groupwise.data import Batch, Usage
 from groupwise.models import Experts, Routes, Shared
 
-__all__ = ["Routing", "check_routing", "mixture"]
+__all__ = ["Routing", "check_routing", "mixture", "routes_experts"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routing:
-    """Router replay and load balancing of a mixture of experts.
+    """Router replay of a mixture of experts.
 
     `replay` sends the tokens of an iteration's steps to the experts that the old policy chose: in the `learner`, as it
     computed the old log-probs (R2, arXiv:2512.01374), or in the `engine`, as it sampled (R3, arXiv:2510.11370; the old
     log-probs then use these experts, too). The current router computes the experts' weights, so it still learns.
-    `balance` is the coefficient of the load-balancing loss (Switch, arXiv:2101.03961, equations 4 to 6); 0: none. The
-    configuration of Qwen3-MoE calls it `router_aux_loss_coef`.
     """
 
     replay: Literal["none", "learner", "engine"] = "none"
-    balance: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.balance < float("inf"):
-            raise ValueError(f"balance is {self.balance}\ntake a coefficient of at least 0, such as 0.001")
 
 
 class RoutedForward:
@@ -95,57 +88,39 @@ class RoutedForward:
 
 
 class StepRouting:
-    """Router statistics and the load-balancing loss of one step.
+    """The routed forwards of one step, and how many of its router choices have changed."""
 
-    A token counts once for every sample whose log-probs depend on it; a prompt's tokens count, too.
-    """
-
-    def __init__(self, model: Any, routing: Routing, microbatches: Sequence[Batch]) -> None:
-        self.experts = mixture(model)
-        self.routing = routing
-        self.changed, self.choices, self.balance = 0, 0, 0.0
-        self._load: Tensor | None = None
-        self._tokens = sum(len(s.context) + len(s.tokens) - 1 for b in microbatches for s in b.samples if s.tokens)
-        if self.experts is not None and routing.balance and len(microbatches) > 1:
-            self._load = sum(self._microbatch_load(model, b) for b in microbatches)  # type: ignore[assignment]
+    def __init__(self, model: Any, routing: Routing, *, keep_logits: bool = False) -> None:
+        self.experts, self.keep_logits = mixture(model), keep_logits
+        self.replay = routing.replay != "none"
+        self.changed, self.choices = 0, 0
 
     def forward_pass(self) -> RoutedForward | None:
         """The routed forward of the next microbatch; None for a dense model."""
         if self.experts is None:
             return None
-        return RoutedForward(self.experts, replay=self.routing.replay != "none", keep_logits=self.routing.balance > 0)
+        return RoutedForward(self.experts, replay=self.replay, keep_logits=self.keep_logits)
 
-    def add(self, routed: RoutedForward | None) -> Float[Tensor, ""] | None:
-        """Count a forwarded microbatch; return its load-balancing loss times its coefficient, None if there is none."""
-        if routed is None:
-            return None
-        changed, choices = routed.changed()
-        self.changed, self.choices = self.changed + changed, self.choices + choices
-        if not self.routing.balance or not len(routed.uses):
-            return None
-        load = routed.load() if self._load is None else self._load
-        part = routed.balance(load, self._tokens)
-        self.balance += float(part.detach())
-        return self.routing.balance * part
-
-    @torch.no_grad()
-    def _microbatch_load(self, model: Any, microbatch: Batch) -> Tensor:
-        """Tokens per expert: the load of the whole step is needed before its first microbatch has a gradient."""
-        routed = self.forward_pass()
-        assert routed is not None
-        contexts, tokens, contents = zip(*((s.context, s.tokens, s.content) for s in microbatch.samples))
-        routed(model, microbatch, Shared.of(contexts, tokens, contents=contents, device=microbatch.place.device))
-        return routed.load()
+    def add(self, routed: RoutedForward | None) -> None:
+        """Count the choices of a forwarded microbatch."""
+        if routed is not None:
+            changed, choices = routed.changed()
+            self.changed, self.choices = self.changed + changed, self.choices + choices
 
 
-def check_routing(routing: Routing, experts: Experts | None) -> None:
-    """Raise Usage if a method configures routing and the model has no known routers."""
-    if routing == Routing() or experts is not None:
+def routes_experts(routing: Routing, auxiliary: Sequence[Any]) -> bool:
+    """Whether a method needs the routers of a mixture: it replays choices, or an auxiliary loss reads their logits."""
+    return routing != Routing() or any(getattr(part, "router_logits", False) for part in auxiliary)
+
+
+def check_routing(routing: Routing, auxiliary: Sequence[Any], experts: Experts | None) -> None:
+    """Raise Usage if a method needs routers and the model has no known ones."""
+    if experts is not None or not routes_experts(routing, auxiliary):
         return
     raise Usage(
-        "method.routing is for mixtures of experts, and this model has no known routers",
+        "method.routing and RouterBalance are for mixtures of experts, and this model has no known routers",
         evidence=f"{routing}; a known router weights its experts by a softmax, and all layers' routers are alike",
-        fix="leave method.routing out, or take a mixture such as Qwen3-MoE or Mixtral",
+        fix="leave method.routing and RouterBalance out, or take a mixture such as Qwen3-MoE or Mixtral",
     )
 
 

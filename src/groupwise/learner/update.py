@@ -3,7 +3,7 @@
 import copy
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar, runtime_checkable
@@ -12,7 +12,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Backbone, Batch, Entropy, Logp, Measure, Memory, in_graph, needs
+from groupwise.data import Backbone, Batch, Entropy, Logp, Measure, Memory, in_graph, name_of, needs
+from groupwise.learner.auxiliary import AuxiliaryLoss, Forwarded, Forwards
 from groupwise.learner.forward import States, hidden_states, token_logprobs
 from groupwise.learner.measures import Computed, MicrobatchMeasures
 from groupwise.learner.optimizer import AdamW, Optimizer
@@ -44,7 +45,7 @@ class StepResult:
     """The result of one optimizer step. `batch` is the whole step with its new log-probs, detached.
 
     `skipped` is the reason why the weights did not change, empty if they did. `changed` of `choices` expert choices
-    differ from the old policy's. `balance` is the load-balancing loss without its coefficient.
+    differ from the old policy's. `auxiliary` are the auxiliary losses by their metric, without their coefficients.
     """
 
     batch: Batch
@@ -55,7 +56,7 @@ class StepResult:
     skipped: str = ""
     changed: int = 0
     choices: int = 0
-    balance: float = 0.0
+    auxiliary: Mapping[str, float] = field(default_factory=dict)
 
 
 class Learner:
@@ -150,12 +151,19 @@ class Learner:
         models = {"policy": self.model, **self.models}
         return MicrobatchMeasures(models, part, temperature=self.temperature, policy=policy)
 
-    def step(self, batch: Batch, step: StepPlan, objective: Loss, routing: Routing = PLAIN) -> StepResult:
+    def step(
+        self,
+        batch: Batch,
+        step: StepPlan,
+        objective: Loss,
+        routing: Routing = PLAIN,
+        auxiliary: Sequence[AuxiliaryLoss] = (),
+    ) -> StepResult:
         """Take one optimizer step on these samples. With a gradient that is not finite, the weights do not change."""
         whole = objective.prepare(batch.take(step.samples))
         settings = self.optimizer.settings
         rate = settings.rate(self.steps_taken, self.steps)
-        loss, forwarded, step_routing = self._backward(whole, step, objective, routing)
+        loss, forwarded, step_routing, auxiliary_losses = self._backward(whole, step, objective, routing, auxiliary)
         norm = self.optimizer.norm()
         skipped = ""
         if not math.isfinite(loss) or not math.isfinite(norm):
@@ -177,19 +185,29 @@ class Learner:
             skipped=skipped,
             changed=step_routing.changed,
             choices=step_routing.choices,
-            balance=step_routing.balance,
+            auxiliary=auxiliary_losses,
         )
 
     def _backward(
-        self, whole: Batch, step: StepPlan, objective: Loss, routing: Routing = PLAIN
-    ) -> tuple[float, Batch, StepRouting]:
-        """Accumulate gradients by microbatch; return the loss, the step with its log-probs, and its routing."""
+        self,
+        whole: Batch,
+        step: StepPlan,
+        objective: Loss,
+        routing: Routing = PLAIN,
+        auxiliary: Sequence[AuxiliaryLoss] = (),
+    ) -> tuple[float, Batch, StepRouting, dict[str, float]]:
+        """Accumulate gradients by microbatch; return loss, step with log-probs, routing and auxiliary losses."""
         parts = _microbatches(whole, step)
         if self.ranks > 1:
             empty = whole.take(())
             parts = [parts[i] if i >= 0 else empty for i in step.of_rank(self.rank, self.ranks)]
             whole = Batch.joined(parts)
-        step_routing = StepRouting(self.model, routing, parts)
+        terms = [part for part in auxiliary if part.coefficient]
+        keep_logits = any(getattr(part, "router_logits", False) for part in terms)
+        step_routing = StepRouting(self.model, routing, keep_logits=keep_logits)
+        prepared = [part(Forwards(self.model, parts, step_routing.forward_pass)) for part in terms]
+        names = [getattr(part, "metric", f"auxiliary/{name_of(part)}") for part in terms]
+        values = dict.fromkeys(names, 0.0)
         losses: list[Tensor] = []
         live = sorted(filter(in_graph, needs(objective)), key=repr)
         columns: dict[Measure, list[Tensor]] = {measure: [] for measure in (OLD, Entropy(), *live)}
@@ -205,20 +223,23 @@ class Learner:
             scalar.backward()
             assert any(leaf.grad is not None for leaf in leaves), "a loss depends on log-probs or measures in the graph"
             grads = [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves]
-            balance = step_routing.add(routed)
+            step_routing.add(routed)
+            auxiliary_terms = [term(Forwarded(part, states, logp, routed)) for term in prepared]
+            for name, x in zip(names, auxiliary_terms):
+                values[name] += float(x.detach())
+            added = [loss.coefficient * x for loss, x in zip(terms, auxiliary_terms) if x.requires_grad]
             # Every microbatch runs its backward pass, also with a zero gradient: under FSDP a backward pass gathers and
             # reduces weights, so ranks that decide by their own gradients would wait for each other for ever.
-            roots, slopes = (outputs, grads) if balance is None else ([*outputs, balance], [*grads, None])
-            torch.autograd.backward(roots, slopes)
+            torch.autograd.backward([*outputs, *added], [*grads, *(None for _ in added)])
             self.optimizer.gather()
-            losses += [scalar.detach()] if balance is None else [balance.detach(), scalar.detach()]
+            losses += [*(x.detach() for x in added), scalar.detach()]
             for measure, x in zip(columns, (logp, entropy, *outputs[1:])):
                 columns[measure].append(x.detach())
         loss = sum(map(float, losses), start=0.0)  # once per step: on a GPU, each float() synchronises
-        values = {measure: torch.cat(parts) for measure, parts in columns.items()}
-        logp = values.pop(OLD)
+        measures = {measure: torch.cat(parts) for measure, parts in columns.items()}
+        logp = measures.pop(OLD)
         old = whole.logp_old if whole.logp_old is not None else logp
-        return loss, whole.having(logp=logp, logp_old=old, measures=values), step_routing
+        return loss, whole.having(logp=logp, logp_old=old, measures=measures), step_routing, values
 
     def _trained_tensors(self, model: torch.nn.Module) -> dict[str, Tensor]:
         """The tensors of the policy, or of a side model, except those that are frozen in the policy."""

@@ -20,7 +20,7 @@ from groupwise.data import (
     needs,
     side_models_of,
 )
-from groupwise.learner import Routing, SideModel
+from groupwise.learner import AuxiliaryLoss, Routing, SideModel
 from groupwise.methods.schedules import FromMemory, Schedule
 from groupwise.objective import Objective
 from groupwise.rewards import Score, everything
@@ -41,7 +41,7 @@ class Method:
     `proximal` selects the old log-probs: `recomputed` by the learner, or `sampled` from the engine.
     `unverifiable` answers are excluded from statistics, sums and divisors, count as wrong, or drop their group.
     `trains` lists the roles of samples that are trained. Filters, curricula and metrics read the answers only.
-    `routing` configures router replay for mixtures of experts; the default is none.
+    `auxiliary` are losses beside the objective, and `routing` configures router replay for mixtures of experts.
     `models` are the side models, and `memory` the memories, as pairs of a name and a value.
     `schedules` are pairs of a dotted path to a constant and a `Schedule`.
     """
@@ -58,6 +58,7 @@ class Method:
     credit: Credit = every_token
     mask: tuple[Mask, ...] = ()
     objective: Objective = Objective()  # noqa: RUF009
+    auxiliary: tuple[AuxiliaryLoss, ...] = ()
     minibatches: int = 1
     shuffle: Literal["prompts", "samples"] = "prompts"
     epochs: int = 1

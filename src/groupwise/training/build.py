@@ -197,7 +197,7 @@ def build(recipe: Recipe, use: Use, inputs: Inputs | None = None) -> Runtime:
     model = read_model(directory, dtype=dtype, device=device, seed=recipe.seed, trust_remote_code=trusted)
     if recipe.lora is not None:
         attach(model, recipe.lora, seed=recipe.seed)
-    check_routing(recipe.method.routing, mixture(model))
+    check_routing(recipe.method.routing, recipe.method.auxiliary, mixture(model))
     model.recompute, model.compiled = recipe.machine.recompute, recipe.machine.compile
     method = recipe.method
     experts = mixture(model) if method.routing.replay == "engine" else None

@@ -79,7 +79,11 @@ def learn(
         sampled = batch.logp_engine.to(learner.dtype)
         batch = batch.having(logp_old=torch.where(sampled.isnan(), batch.logp_old, sampled) if no_engine else sampled)
     batch = compute_advantages(batch, method)
-    return batch, [learner.step(batch, step, method.objective, method.routing) for steps in plans for step in steps]
+    return batch, [
+        learner.step(batch, step, method.objective, method.routing, method.auxiliary)
+        for steps in plans
+        for step in steps
+    ]
 
 
 def plan(recipe: Recipe, method: Method, batch: Batch, iteration: int, epoch: int) -> tuple[StepPlan, ...]:

@@ -38,8 +38,8 @@ def iteration_metrics(batch: Batch, results: Sequence[StepResult], objective: Ob
         line["learning_rate"] = steps[-1].learning_rate
         if choices := sum(t.choices for t in steps):
             line["routing/changed"] = sum(t.changed for t in steps) / choices
-        if any(t.balance for t in steps):
-            line["routing/balance"] = sum(t.balance for t in steps) / len(steps)
+        for name in steps[0].auxiliary:
+            line[name] = sum(t.auxiliary[name] for t in steps) / len(steps)
     line["steps_skipped"] = sum(bool(t.skipped) for t in results)
     line[ZERO_LOSS] = len(results) == 1 and _zero_by_construction(results[0])
     return line

@@ -1,0 +1,98 @@
+"""Auxiliary losses: terms of the loss beside the objective, such as the load balancing of a mixture of experts."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from groupwise.data import Batch
+from groupwise.learner.forward import States
+from groupwise.learner.routing import RoutedForward
+from groupwise.models import Shared
+
+SOCKET = "AuxiliaryLoss"
+__all__ = ["AuxiliaryLoss", "RouterBalance"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Forwarded:
+    """One forwarded microbatch. `states`, `logp` and the logits in `routed` are in the graph."""
+
+    batch: Batch
+    states: States
+    logp: Float[Tensor, " n"]
+    routed: RoutedForward | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Forwards:
+    """A step before its microbatches are forwarded. `routed` makes the routed forward of a mixture, None if dense."""
+
+    model: Any
+    microbatches: Sequence[Batch]
+    routed: Callable[[], RoutedForward | None]
+
+
+Term = Callable[[Forwarded], Float[Tensor, ""]]
+
+
+@runtime_checkable
+class AuxiliaryLoss(Protocol):
+    """A term of a step's loss beside the objective, with its own gradient; the loss adds `coefficient` times the term.
+
+    The call prepares the constants of a step, without gradient. It returns the function of a forwarded microbatch; the
+    values of all microbatches of a step must add up to the step's term. With `router_logits = True` the routers' logits
+    are kept.
+    """
+
+    @property
+    def coefficient(self) -> float: ...
+
+    def __call__(self, step: Forwards) -> Term: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RouterBalance:
+    """The load-balancing loss of a mixture of experts. Switch, arXiv:2101.03961, equations 4 to 6.
+
+    The configuration of Qwen3-MoE calls its coefficient `router_aux_loss_coef`. Every token that a sample's log-probs
+    depend on counts once for that sample, its prompt's tokens, too. Steps of several microbatches are forwarded once
+    more to count the load.
+    """
+
+    router_logits: ClassVar[bool] = True
+    metric: ClassVar[str] = "routing/balance"
+
+    coefficient: float = 0.001
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.coefficient < float("inf"):
+            raise ValueError(f"coefficient is {self.coefficient}\ntake a coefficient of at least 0, such as 0.001")
+
+    def __call__(self, step: Forwards) -> Term:
+        samples = [s for b in step.microbatches for s in b.samples]
+        tokens = sum(len(s.context) + len(s.tokens) - 1 for s in samples if s.tokens)
+        several = len(step.microbatches) > 1
+        load = torch.stack([_load(step, b) for b in step.microbatches]).sum(0) if several else None
+
+        def term(forwarded: Forwarded) -> Float[Tensor, ""]:
+            routed = forwarded.routed
+            assert routed is not None, "a balanced model has routers"
+            if not len(routed.uses):
+                return forwarded.states.hidden.new_zeros(())
+            return routed.balance(routed.load() if load is None else load, tokens)
+
+        return term
+
+
+@torch.no_grad()
+def _load(step: Forwards, microbatch: Batch) -> Float[Tensor, "routers count"]:
+    """Tokens per expert: the load of the whole step is needed before its first microbatch has a gradient."""
+    routed = step.routed()
+    assert routed is not None, "a balanced model has routers"
+    contexts, tokens, contents = zip(*((s.context, s.tokens, s.content) for s in microbatch.samples))
+    routed(step.model, microbatch, Shared.of(contexts, tokens, contents=contents, device=microbatch.place.device))
+    return routed.load()

@@ -1,4 +1,4 @@
-"""What was changed in a run, or in its model, while the run was stopped: `resume` names it before it computes."""
+"""Changes to a stopped run or to its model: `resume` names them before it computes."""
 
 import json
 import os
@@ -44,7 +44,7 @@ def run(finished: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def altered(model: Path) -> Iterator[Path]:
-    """The directory of the run's model, put right again after the test."""
+    """The directory of the run's model, restored after the test."""
     before = {path: path.read_bytes() for path in model.iterdir() if path.is_file()}
     yield model
     for path in model.iterdir():
@@ -66,9 +66,7 @@ def substitute(path: Path, old: str, new: str) -> None:
 # The recipe
 
 
-def test_a_changed_recipe_is_refused_by_name_and_taken_when_asked(
-    run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_changed_recipe_is_refused_and_accepted_with_changed(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     substitute(run / "recipe.toml", "lr = 0.0003", "lr = 0.002")
     substitute(run / "recipe.toml", "iterations = 1", "iterations = 2")
     before = contents(run)
@@ -85,7 +83,7 @@ def test_a_changed_recipe_is_refused_by_name_and_taken_when_asked(
     change = {"iteration": 1, "changes": ["recipe.iterations: 1 -> 2", "recipe.optimizer.lr: 0.0003 -> 0.002"]}
     assert newest.state["changes"] == list(RunInfo.read(run).changes) == [change]
     assert RunInfo.read(run).iterations == 2
-    assert resume(str(run)) == 0  # what was accepted stays accepted
+    assert resume(str(run)) == 0  # an accepted change is not reported again
 
 
 def test_how_often_a_run_saves_may_change(run: Path) -> None:
@@ -156,14 +154,14 @@ def test_missing_samples_are_reported_and_missing_timings_are_not_needed(
     assert (run / "metrics.jsonl").read_bytes() == (finished / "metrics.jsonl").read_bytes()
 
 
-def test_sha256sum_reads_what_a_run_says_of_its_samples(finished: Path) -> None:
+def test_sha256sum_checks_the_samples_of_a_run(finished: Path) -> None:
     assert os.system(f"cd {finished} && sha256sum --check --status samples.sha256") == 0
 
 
 # The start and the end of a run
 
 
-def test_a_start_killed_at_any_operation_is_a_run_or_said_to_be_empty(tmp_path: Path) -> None:
+def test_a_start_killed_at_any_operation_leaves_a_run_or_an_empty_directory(tmp_path: Path) -> None:
     def start(run: Path, disk: Any) -> None:
         with RunLock(run):
             start_run(run, INFO, "seed = 0\n", disk=disk)
@@ -192,7 +190,7 @@ def test_another_directory_is_not_an_empty_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["first", "again"])
-def test_a_model_whose_writing_is_killed_is_never_seen_half(again: bool, run: Path, finished: Path) -> None:
+def test_a_killed_write_leaves_no_half_model(again: bool, run: Path, finished: Path) -> None:
     if not again:
         shutil.rmtree(run / "model")
 
@@ -216,7 +214,7 @@ def test_a_model_whose_writing_is_killed_is_never_seen_half(again: bool, run: Pa
     assert not list(run.rglob(".*"))
 
 
-def test_a_start_that_cannot_be_written_is_not_to_be_resumed(tmp_path: Path) -> None:
+def test_the_error_of_a_failed_start_does_not_advise_resume(tmp_path: Path) -> None:
     class ReadOnly(Quick):
         def mkdir(self, path: Path) -> None:
             raise OSError(30, os.strerror(30), str(path))

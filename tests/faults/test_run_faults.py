@@ -1,4 +1,4 @@
-"""What goes wrong while a run goes on: it says so, loses nothing, and what can go on ends with the same bits."""
+"""Faults during a run: each is reported, loses nothing, and a run that continues ends with the same bits."""
 
 import asyncio
 import errno
@@ -59,11 +59,11 @@ def finished(undisturbed: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(undisturbed, tmp_path / "finished"))
 
 
-# What is on the disk
+# The disk
 
 
 @pytest.mark.t(50)
-def test_a_damaged_newest_checkpoint_gives_way_to_the_one_before(
+def test_resume_uses_the_previous_checkpoint_if_the_newest_is_damaged(
     undisturbed: Path, finished: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tensors = finished / "checkpoints" / "000003" / "tensors.safetensors"
@@ -76,8 +76,8 @@ def test_a_damaged_newest_checkpoint_gives_way_to_the_one_before(
     assert tensors.read_bytes() == data  # a refusal changes nothing
     capsys.readouterr()
     assert resume(str(finished)) == 0
-    said = capsys.readouterr().err
-    assert "000003 is damaged: tensors.safetensors has SHA-256" in said and "using 000002 instead" in said
+    output = capsys.readouterr().err
+    assert "000003 is damaged: tensors.safetensors has SHA-256" in output and "using 000002 instead" in output
     assert left(finished) == left(undisturbed)
 
 
@@ -85,7 +85,7 @@ def test_a_checkpoint_of_a_newer_version_is_refused(finished: Path, capsys: pyte
     path = finished / "checkpoints" / "000003" / "manifest.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 2}))
     assert main(["resume", str(finished)]) == 6
-    assert "newer version" in (said := capsys.readouterr().err) and "pip install --upgrade" in said
+    assert "newer version" in (output := capsys.readouterr().err) and "pip install --upgrade" in output
 
 
 def test_two_processes_in_one_run(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -99,7 +99,7 @@ def test_two_processes_in_one_run(finished: Path, capsys: pytest.CaptureFixture[
     assert (finished / "metrics.jsonl").read_bytes() == before
 
 
-def test_a_finished_run_has_nothing_left_to_do(
+def test_resume_of_a_finished_run_changes_nothing(
     undisturbed: Path, finished: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert resume(str(finished)) == 0
@@ -137,32 +137,33 @@ class Full(Quick):
 
 
 @pytest.mark.parametrize("where", ["checkpoints", "metrics.jsonl", "samples"])
-def test_a_disk_that_is_full_for_a_while_costs_nothing(
+def test_a_disk_that_is_full_for_a_while_loses_nothing(
     where: str, undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     disk = Full(where, first=3, last=5)
     run = ran(tmp_path / "run", EVERY, disk=disk)
     assert disk.seen > 5
     assert left(run) == left(undisturbed)
-    assert "No space left" in (said := capsys.readouterr().err) or "logs could not be written" in said
+    assert "No space left" in (output := capsys.readouterr().err) or "logs could not be written" in output
 
 
 @pytest.mark.parametrize("where", ["checkpoints", "metrics.jsonl"])
 def test_a_disk_that_stays_full_ends_the_run_with_its_last_checkpoint_whole(
-    where: str, undisturbed: Path, tmp_path: Path
+    where: str, longer: Path, tmp_path: Path
 ) -> None:
-    """Three checkpoints in a row fail; a checkpoint without its log is none."""
-    run = begun(tmp_path / "run", EVERY)
+    """Three checkpoints in a row fail. A checkpoint whose log cannot be written fails too."""
+    run = begun(tmp_path / "run", LONGER)
     with pytest.raises(Storage, match="could not be written") as refusal:
-        run_from(run, ready(EVERY), disk=Full(where, first=4 if where == "checkpoints" else 2))
+        run_from(run, ready(LONGER), disk=Full(where, first=4 if where == "checkpoints" else 2))
     assert "free space" in refusal.value.fix and str(run) in refusal.value.fix
     newest = newest_checkpoint(run, strict=True)
     assert newest and newest.iteration == 0
-    assert left(ran(run, EVERY)) == left(undisturbed)
+    assert len(read_lines(run / "metrics.jsonl")) == (1 + 3 if where == "checkpoints" else 1)  # of 6 iterations
+    assert left(ran(run, LONGER)) == left(longer)
 
 
-def test_the_last_checkpoint_is_not_missed_in_silence(tmp_path: Path) -> None:
-    """Only one save fails, and after it there would be no other."""
+def test_a_failed_last_checkpoint_is_an_error(tmp_path: Path) -> None:
+    """One save fails, and no other follows it."""
     with pytest.raises(Storage):
         run_from(
             begun(tmp_path / "run", EVERY),
@@ -184,21 +185,21 @@ def longer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("number", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
 )
-def test_a_signal_saves_and_says_how_to_go_on(
+def test_a_signal_saves_and_prints_how_to_resume(
     number: signal.Signals, code: int, word: str, longer: Path, tmp_path: Path
 ) -> None:
     run = begun(tmp_path / "run", LONGER)
     command = [sys.executable, "-m", "groupwise", "resume", str(run)]
-    with (tmp_path / "said").open("w") as said:
-        process = subprocess.Popen(command, stdout=said, stderr=said)
+    with (tmp_path / "output").open("w") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output)
         until = time.monotonic() + 120
         while len(read_lines(run / "metrics.jsonl")) < 3 and time.monotonic() < until:
             time.sleep(0.01)
         process.send_signal(number)
-        assert process.wait(timeout=60) == code, (tmp_path / "said").read_text()
-    told = (tmp_path / "said").read_text()
+        assert process.wait(timeout=60) == code, (tmp_path / "output").read_text()
+    text = (tmp_path / "output").read_text()
     done = len(read_lines(run / "metrics.jsonl")) - 1
-    assert f"{word} after {done} of 6 iterations; saved" in told and f"groupwise resume {run}" in told
+    assert f"{word} after {done} of 6 iterations; saved" in text and f"groupwise resume {run}" in text
     assert 2 <= done < 6 and not (run / "model").exists()
     newest = newest_checkpoint(run, strict=True)
     assert newest and newest.iteration == done
@@ -206,7 +207,7 @@ def test_a_signal_saves_and_says_how_to_go_on(
 
 
 def test_a_signal_ends_a_wait_for_a_verdict(undisturbed: Path, tmp_path: Path) -> None:
-    """The iteration is given up, not waited for; it comes again on resume."""
+    """The iteration is abandoned, and repeated on resume."""
     run = begun(tmp_path / "run", EVERY)
 
     def act() -> int:
@@ -237,7 +238,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
 
         def slow(*args: Any) -> Any:
             calls.append(args)
-            if len(calls) == 2:  # the first signal waits for the iteration's end; then both are there
+            if len(calls) == 2:  # the first signal waits for the end of the iteration, the second does not
                 os.kill(os.getpid(), signal.SIGINT)
                 time.sleep(0.05)
                 os.kill(os.getpid(), signal.SIGINT)
@@ -274,13 +275,13 @@ def test_a_second_signal_is_the_second_also_when_time_is_up(tmp_path: Path) -> N
     assert forked(act, tmp_path / "log") == 99
 
 
-def test_stop_after_saves_and_says_how_to_go_on(
+def test_stop_after_saves_and_prints_how_to_resume(
     undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = begun(tmp_path / "run", EVERY)
     assert run_from(run, ready(EVERY), stop_after=0.0, disk=Quick()) == 0
-    assert "out of time after 0 of 3 iterations; saved" in (said := capsys.readouterr().out)
-    assert f"groupwise resume {run}" in said and not (run / "model").exists()
+    assert "out of time after 0 of 3 iterations; saved" in (output := capsys.readouterr().out)
+    assert f"groupwise resume {run}" in output and not (run / "model").exists()
     assert left(ran(run, EVERY)) == left(undisturbed)
 
 
@@ -305,7 +306,7 @@ def test_a_clock_that_jumps_changes_nothing(
 
 
 def wrong_every_seventh(place: Any, what: str) -> list[int]:
-    """Let every seventh verdict of training fail; how many did is counted in the answer."""
+    """Make every seventh verdict of training fail. The returned list has one element per failure."""
     judge, failed, calls = place.buffer.setting.verifier, [], []
 
     async def failing(prompt: Prompt, sample: Sample) -> Verdict:
@@ -336,10 +337,10 @@ def test_a_verdict_that_fails_is_counted_and_left_out(what: str, cause: str, tmp
     run, place = begun(tmp_path / "run", recipe), ready(recipe)
     failed = wrong_every_seventh(place, what)
     assert run_from(run, place, disk=Quick()) == 0
-    told = lines(run)[1:]
-    assert sum(line["rollout/unverifiable"] for line in told) == len(failed) == 6
-    assert [line["outcome/unverifiable"] * 16 for line in told] == [line["rollout/unverifiable"] for line in told]
-    for line in told:
+    metrics = lines(run)[1:]
+    assert sum(line["rollout/unverifiable"] for line in metrics) == len(failed) == 6
+    assert [line["outcome/unverifiable"] * 16 for line in metrics] == [line["rollout/unverifiable"] for line in metrics]
+    for line in metrics:
         samples = read_lines(run / "samples" / f"{line['iteration']:06d}.jsonl")
         bad = [s for s in samples if s["outcome"] == "unverifiable"]
         assert len(bad) == line["rollout/unverifiable"] and all(cause in s["cause"] for s in bad)
@@ -349,7 +350,7 @@ def test_a_verdict_that_fails_is_counted_and_left_out(what: str, cause: str, tmp
         assert len(good) + len(bad) == 16
 
 
-def test_a_first_batch_that_nobody_could_judge_ends_the_run_at_once(tmp_path: Path) -> None:
+def test_a_first_batch_without_verdicts_ends_the_run_at_once(tmp_path: Path) -> None:
     run, place = begun(tmp_path / "run", EVERY), ready(EVERY)
 
     async def broken(prompt: Prompt, sample: Sample) -> Verdict:
@@ -384,9 +385,9 @@ def test_three_iterations_without_a_group_to_learn_from(tmp_path: Path) -> None:
     with pytest.raises(NoSignal, match="3 iterations in a row") as error:
         run_from(run, place, disk=Quick())
     assert error.value.evidence == "8 groups mixed_outcomes" and error.value.code == 5
-    told = lines(run)
-    assert [line["iteration"] for line in told] == [0, 1, 2]
-    for line in told[1:]:
+    metrics = lines(run)
+    assert [line["iteration"] for line in metrics] == [0, 1, 2]
+    for line in metrics[1:]:
         assert (line["step"], line["rollout/selected"], line["rollout/dropped"], line["rollout/rounds"]) == (0, 0, 8, 2)
     assert all(torch.equal(x, weights[name]) for name, x in place.learner.weights().items())
 
@@ -396,7 +397,7 @@ def test_three_iterations_without_a_group_to_learn_from(tmp_path: Path) -> None:
 
 @dataclass(eq=False)
 class Poison:
-    """A loss that is finite and has no gradient: the root of a distance of exactly 0, in some of its calls."""
+    """A finite loss whose gradient is NaN in some calls: the root of a distance of exactly 0."""
 
     calls: Callable[[int], bool]
     seen: list[int] = field(default_factory=list)
@@ -411,7 +412,7 @@ class Poison:
 
 
 def poisoned(run: Path, calls: Callable[[int], bool]) -> Any:
-    """A place whose objective is poisoned; each iteration has two steps of one microbatch."""
+    """A runtime with a poisoned objective. Each iteration has two steps of one microbatch."""
     objective = Objective(surrogate=Poison(calls), aggregate=sequence_mean)
     begun(run, EVERY)
     return ready(replace(EVERY, method=replace(EVERY.method, objective=objective)))
@@ -441,11 +442,11 @@ def test_a_gradient_that_is_not_finite_leaves_the_weights_alone(
     assert all(math.isfinite(line["grad_norm"]) for line in lines(run)[1:])
     assert "iteration 2, step 0: loss or gradient is not finite; weights unchanged" in capsys.readouterr().err
 
-    # The batch is there, and computes to the same NaN again.
+    # The dumped batch gives the same NaN again.
     assert sorted(p.name for p in (run / "skipped").iterdir()) == ["000002-0.jsonl", "000002-0.safetensors"]
-    told = read_lines(run / "skipped" / "000002-0.jsonl")
+    dumped_lines = read_lines(run / "skipped" / "000002-0.jsonl")
     dumped = load_file(run / "skipped" / "000002-0.safetensors")
-    assert [len(line["tokens"]) for line in told] == dumped["lengths"].tolist()
+    assert [len(line["tokens"]) for line in dumped_lines] == dumped["lengths"].tolist()
     assert sum(dumped["lengths"]) == len(dumped["logp"]) and {"entropy", "share", "advantage"} <= dumped.keys()
     assert "logp/reference" not in dumped  # nothing in this objective needs it
     logp = dumped["logp"].requires_grad_()

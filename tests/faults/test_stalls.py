@@ -1,4 +1,4 @@
-"""A verifier that holds the event loop: its answer gets a verdict, and a signal ends the run even then."""
+"""A verifier that blocks the event loop: its answer is unverifiable, and a signal still ends the run."""
 
 import os
 import re
@@ -22,7 +22,7 @@ SHORT = replace(EVERY, machine=replace(EVERY.machine, verdict_deadline=1.0))
 
 
 def judged(run: Path, recipe: Any, at: int, held: Callable[[], Any]) -> Callable[[], int]:
-    """The run with an `async` grader that does what it must not, at one of its calls."""
+    """The run with an `async` grader that calls `held` in its call number `at`."""
 
     def act() -> int:
         place, calls = ready(recipe), []
@@ -42,7 +42,7 @@ def judged(run: Path, recipe: Any, at: int, held: Callable[[], Any]) -> Callable
 
 
 def explode() -> None:
-    """A pattern that takes years and does not let another thread run."""
+    """A regular expression that takes years and holds the interpreter's lock."""
     re.match(r"(a|a)*b", "a" * 60)
 
 
@@ -54,7 +54,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_a_run_whose_loop_stands_still(
+def test_a_signal_ends_a_run_whose_event_loop_is_blocked(
     number: signal.Signals, code: int, undisturbed: Path, tmp_path: Path
 ) -> None:
     def held() -> None:
@@ -63,17 +63,17 @@ def test_a_signal_ends_a_run_whose_loop_stands_still(
 
     run = begun(tmp_path / "run", EVERY)
     assert forked(judged(run, EVERY, 20, held), tmp_path / "log") == code
-    told = (tmp_path / "log").read_text()
-    assert "the event loop was blocked for" in told and "test_stalls.py" in told and "explode (sample)" in told
-    assert f"groupwise resume {run}" in told
+    text = (tmp_path / "log").read_text()
+    assert "the event loop was blocked for" in text and "test_stalls.py" in text and "explode (sample)" in text
+    assert f"groupwise resume {run}" in text
     with RunLock(run):
         pass
     assert forked(judged(run, EVERY, 0, explode), tmp_path / "again") == 0
     assert left(run) == left(undisturbed)
 
 
-def test_what_breaks_off_nothing_is_left_to_itself(tmp_path: Path) -> None:
-    """A grader that catches everything: the process ends, and the checkpoint stands."""
+def test_a_grader_that_catches_every_exception_does_not_delay_the_end(tmp_path: Path) -> None:
+    """The process ends, and the checkpoint is complete."""
 
     def held() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
@@ -89,9 +89,9 @@ def test_what_breaks_off_nothing_is_left_to_itself(tmp_path: Path) -> None:
     assert newest_checkpoint(run, strict=True)
 
 
-def test_a_grader_that_blocks_is_a_verdict_on_the_answer(tmp_path: Path) -> None:
+def test_an_answer_whose_grader_blocks_is_unverifiable(tmp_path: Path) -> None:
     run = begun(tmp_path / "run", SHORT)
     assert forked(judged(run, SHORT, 20, explode), tmp_path / "log") == 0, (tmp_path / "log").read_text()
-    told = [line for line in read_lines(run / "metrics.jsonl") if line["iteration"]]
-    assert sum(line["rollout/unverifiable"] for line in told) == 1
+    metrics = [line for line in read_lines(run / "metrics.jsonl") if line["iteration"]]
+    assert sum(line["rollout/unverifiable"] for line in metrics) == 1
     assert "explode (sample)" in (tmp_path / "log").read_text()

@@ -54,7 +54,10 @@ def number(rollouts: Sequence[Rollout], protocol: Mapping[str, Any]) -> dict[str
 
 
 def tallies(number: Mapping[str, Any]) -> list[Tally]:
-    """The counts of each problem."""
+    """The counts of each problem. TypeError if a count of a file is not a whole number."""
+    counts = [x for _, n, right, votes in number["problems"] for x in (n, right, *(votes or ()))]
+    if not all(isinstance(x, int) for x in counts):
+        raise TypeError("a count is not a whole number")
     return [Tally(id, n, right, None if votes is None else tuple(votes)) for id, n, right, votes in number["problems"]]
 
 
@@ -156,7 +159,7 @@ def read(path: Path) -> dict[str, Any]:
     return evaluation
 
 
-def is_consistent(number: Mapping[str, Any]) -> bool:
+def is_consistent(number: Any) -> bool:
     """Whether a number has its protocol and follows from its problems."""
     protocol, problems = number["protocol"], tallies(number)
     name, n = f"avg@{protocol['n']}", len(problems)

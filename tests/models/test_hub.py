@@ -124,14 +124,14 @@ def test_a_model_is_fetched_once_and_then_found_in_the_cache(hub: Hub, tmp_path:
     assert pinned["path"] == found["path"] and pinned["base"] == f"tiny/model@{COMMIT}"
     assert sorted(os.listdir(found["path"])) == sorted([*os.listdir(tmp_path / "made"), "modeling_tiny.py"])
     assert not any("pytorch_model.bin" in line or "original" in line for line in hub.asked)
-    assert gated["kind"] == "Environment" and "is gated" in gated["what"] and "hf auth login" in gated["fix"]
+    assert gated["kind"] == "MissingRequirement" and "is gated" in gated["what"] and "hf auth login" in gated["fix"]
     assert misspelt["kind"] == "BadData" and "there is no model at tiny/modle" in misspelt["what"]
     assert "check the spelling" in misspelt["fix"]
     assert lost["kind"] == "BadData" and "has no revision 'nowhere'" in lost["what"] and "leave @nowhere" in lost["fix"]
     before = len(hub.asked)
     again, other = asked(cache, endpoint, "tiny/model", "tiny/other", offline=True)
     assert len(hub.asked) == before and again == found
-    assert other["kind"] == "Environment" and "the hub cannot be reached" in other["what"]
+    assert other["kind"] == "MissingRequirement" and "the hub cannot be reached" in other["what"]
     assert "hf download tiny/other --local-dir DIR" in other["fix"]
     hub.shutdown()
     hub.server_close()

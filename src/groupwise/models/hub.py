@@ -2,6 +2,7 @@
 
 import errno
 import re
+from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -35,29 +36,39 @@ def fetch(name: str, *, weights: bool = True) -> Path:
 
 def fetch_error(model: str, revision: str, error: Exception) -> GroupwiseError:
     """The error to raise for a failed download, with its cause and fix."""
-    causes = [error]
-    while (cause := causes[-1].__cause__) is not None:
-        causes.append(cause)  # type: ignore[arg-type]
-    kinds = {kind.__name__ for cause in causes for kind in type(cause).__mro__}
+    errors, causes = import_module("huggingface_hub.errors"), causes_of(error)
     evidence = next((line for line in str(causes[-1]).splitlines() if line.strip()), type(error).__name__)[:200]
     if any(getattr(cause, "errno", None) in (errno.ENOSPC, errno.EDQUOT) for cause in causes):
         fix = "free space in the hub's cache, or move the cache: HF_HOME"
         return Storage(f"the model {model} could not be stored", evidence=evidence, fix=fix)
-    if "GatedRepoError" in kinds:
+    if has_type(causes, errors.GatedRepoError):
         fix = f"accept its terms on its page on the hub ({model}), then log in: hf auth login"
         return MissingRequirement(f"the model {model} is gated", evidence=evidence, fix=fix)
-    if "RevisionNotFoundError" in kinds:
+    if has_type(causes, errors.RevisionNotFoundError):
         fix = f"look at its branches and tags, or leave @{revision} out"
         return BadData(f"the model {model} has no revision {revision!r}", evidence=evidence, fix=fix)
-    if "RepositoryNotFoundError" in kinds:
+    if has_type(causes, errors.RepositoryNotFoundError):
         what = f"there is no model at {model}: no such directory, and no such model on the hub"
         return BadData(what, evidence=evidence, fix="check the spelling; a private model needs a login: hf auth login")
-    if "HFValidationError" in kinds:
+    if has_type(causes, errors.HFValidationError):
         return BadData(f"there is no model at {model}", evidence=evidence, fix="give the path of a directory")
     what = f"the model {model} is neither a directory nor in the cache of the hub, and the hub cannot be reached"
     fix = f"with a network: hf download {model}\nwithout one: hf download {model} --local-dir DIR "
     fix += "on another machine, copy DIR here, and name it instead"
     return MissingRequirement(what, evidence=evidence, fix=fix)
+
+
+def causes_of(error: BaseException) -> list[BaseException]:
+    """An exception and the chain of its causes."""
+    causes = [error]
+    while (cause := causes[-1].__cause__) is not None:
+        causes.append(cause)
+    return causes
+
+
+def has_type(causes: Sequence[BaseException], kind: type[BaseException]) -> bool:
+    """Whether one of the exceptions has this type."""
+    return any(isinstance(cause, kind) for cause in causes)
 
 
 def is_hub_name(name: object) -> bool:

@@ -15,7 +15,7 @@ from groupwise.data import MissingRequirement
 PYTHON = "/python/bin/python"
 LIBRARIES = "/lib"
 PACKAGES = "/packages"
-"""Their paths in the sandbox, independent of their paths on the host."""
+"""The paths of the interpreter and of packages in the sandbox, independent of their paths on the host."""
 HIDDEN = ("site-packages", "dist-packages", "ensurepip/_bundled")
 """Directories of the standard library that hold other packages."""
 

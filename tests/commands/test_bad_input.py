@@ -260,7 +260,11 @@ def test_invalid_environments(home: Path, capsys: pytest.CaptureFixture[str]) ->
         ),
         (("--environment", "mine:Bad", *use, *turns), "mine.py does not define 'Bad'", "mine:Good"),
         (("--environment", "mine:Half", *use, *turns), "the environment Half has no step", "def step(self, message)"),
-        (("--environment", "mine:Level", *use, *turns), "the environment Level cannot be created", "without arguments"),
+        (
+            ("--environment", "mine:Level", *use, *turns),
+            "the environment Level cannot be created",
+            "needs no arguments",
+        ),
         (("--environment", "good", *turns), "no environment is called 'good'", "my_file:MyEnvironment"),
         ((*turns, "--method.strategy.most", "0"), "most is 0", "take 1 or more"),
     ):

@@ -12,6 +12,7 @@ from groupwise.config.registry import parts
 from groupwise.config.text import override, read_recipe
 from groupwise.config.upgrade import upgrade_text
 from groupwise.data import Usage
+from groupwise.learner import RouterBalance
 from groupwise.methods import Method, grpo
 from groupwise.runs.format_1 import KEYS, PARTS, upgraded
 
@@ -63,6 +64,7 @@ def test_the_new_names_exist_and_the_old_ones_do_not():
         ("method.keep = 'everything'", "recipe.method: 'keep' was renamed to 'filter'"),
         ("method.passes = 2", "recipe.method: 'passes' was renamed to 'epochs'"),
         ("method = 'gspo'\nmachine.piece_tokens = 9", "recipe.machine: 'piece_tokens' was renamed to 'microbatch_to"),
+        ("method.routing.balance = 0.1", "recipe.method.routing: 'balance' is now method.auxiliary = [{ kind = "),
         ("method.models.reference = 'Start'", "recipe.method.models.reference: 'Start' was renamed to 'InitialPolicy'"),
     ],
 )
@@ -109,7 +111,7 @@ def test_a_recipe_in_full_has_old_names():
     """The fixture covers all renamed names."""
     text = (Path(__file__).parent / "old_recipes" / "grpo_in_full.toml").read_text()
     assert all(f"{key} = " in text for table in KEYS.values() for key in table) and '"Start"' in text
-    with pytest.raises(Usage, match="5 errors"):
+    with pytest.raises(Usage, match="6 errors"):
         read_recipe(text)
 
 
@@ -117,3 +119,9 @@ def test_the_command_refuses_a_file_that_is_not_toml(tmp_path: Path, capsys: pyt
     (tmp_path / "a.toml").write_text("x =")
     assert main(["recipe", "upgrade", str(tmp_path / "a.toml")]) == 2
     assert "is not TOML" in capsys.readouterr().err
+
+
+def test_the_balance_of_routers_becomes_an_auxiliary_loss():
+    old = "[method]\nbase = 'grpo'\nrouting = { replay = 'engine', balance = 0.1 }\nmodels.reference = 'Start'"
+    new = read_recipe(upgrade_text(old)).method
+    assert new.auxiliary == (RouterBalance(0.1),) and new.routing.replay == "engine"

@@ -12,7 +12,7 @@ from groupwise.config.toml import CommandText
 from groupwise.config.user_code import Use
 from groupwise.data import Usage, name_of
 from groupwise.methods import Method
-from groupwise.runs.format_1 import PARTS, renamed_key
+from groupwise.runs.format_1 import MOVED, PARTS, renamed_key
 from groupwise.verifiers import user_functions
 
 SWITCHES = ("use", "unsafe_local_exec", "trust_remote_code", "key", "judge")
@@ -203,6 +203,8 @@ class Reading:
         """Add the problem of a key that is not a field: its new name if it was renamed, else a suggestion."""
         if new := renamed_key(cls.__name__.lower(), key):
             self.problem(where, f"{key!r} was renamed to {new!r}", UPGRADE)
+        elif moved := MOVED.get((cls.__name__.lower(), key)):
+            self.problem(where, f"{key!r} is now {moved}", UPGRADE)
         else:
             self.problem(where, f"{cls.__name__} has no field {key!r}; {suggestion(key, known)}")
 

@@ -19,6 +19,7 @@ from groupwise.data.gap import GAP as GAP
 from groupwise.data.gap import GAPS as GAPS
 from groupwise.data.gap import LARGEST_GAP as LARGEST_GAP
 from groupwise.data.gap import gap_bound as gap_bound
+from groupwise.data.measures import DistributionMeasure as DistributionMeasure
 from groupwise.data.measures import Divergence as Divergence
 from groupwise.data.measures import Entropy as Entropy
 from groupwise.data.measures import Logp as Logp

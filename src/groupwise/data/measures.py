@@ -5,9 +5,23 @@ A measure is a frozen value and the key of its column: `batch[Logp("reference")]
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from typing import ClassVar
+from typing import ClassVar, Protocol, runtime_checkable
 
-__all__ = ["Divergence", "Entropy", "Logp", "Mark", "Measure", "VerdictPart", "in_graph", "label_of", "side_models_of"]
+from jaxtyping import Float, Int
+from torch import Tensor
+
+__all__ = [
+    "DistributionMeasure",
+    "Divergence",
+    "Entropy",
+    "Logp",
+    "Mark",
+    "Measure",
+    "VerdictPart",
+    "in_graph",
+    "label_of",
+    "side_models_of",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +86,21 @@ class Mark:
     name: str
 
 
-Measure = Logp | Entropy | Divergence | VerdictPart | Mark
+@runtime_checkable
+class DistributionMeasure(Protocol):
+    """A measure of your own: one number per token from a model's whole distribution, before the update, no gradient.
+
+    Write it as a frozen dataclass. Fields `model` and `view` mean what they mean in `Logp`; without them the model is
+    the policy, under the sample's context. The learner calls it with chunks of rows, never with all logits: `logp` are
+    the log-probs of the vocabulary in each row, `token` is the row's token.
+    """
+
+    def __call__(
+        self, logp: Float[Tensor, "rows vocabulary"], token: Int[Tensor, " rows"]
+    ) -> Float[Tensor, " rows"]: ...
+
+
+Measure = Logp | Entropy | Divergence | VerdictPart | Mark | DistributionMeasure
 
 
 def side_models_of(measures: Iterable[Measure]) -> set[str]:

@@ -41,17 +41,19 @@ Term = Callable[[Forwarded], Float[Tensor, ""]]
 
 @runtime_checkable
 class AuxiliaryLoss(Protocol):
-    """A term of a step's loss beside the objective, with its own gradient; the loss adds `coefficient` times the term.
+    """A term of a step's loss beside the objective, with its own gradient. A field `coefficient` scales it, 1 without.
 
     The call prepares the constants of a step, without gradient. It returns the function of a forwarded microbatch; the
     values of all microbatches of a step must add up to the step's term. With `router_logits = True` the routers' logits
     are kept.
     """
 
-    @property
-    def coefficient(self) -> float: ...
-
     def __call__(self, step: Forwards) -> Term: ...
+
+
+def coefficient_of(loss: AuxiliaryLoss) -> float:
+    """The factor of an auxiliary loss in the loss of a step."""
+    return getattr(loss, "coefficient", 1.0)
 
 
 @dataclass(frozen=True, slots=True)

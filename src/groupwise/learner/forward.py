@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from groupwise.data import Backbone, Batch, LinearHead
+from groupwise.data import Backbone, Batch, DistributionMeasure, LinearHead
 from groupwise.learner.linear_logprobs import linear_logprobs
 from groupwise.models import Shared, logprobs
 
@@ -76,6 +76,26 @@ def forward(
     """
     states = hidden_states(model, batch, through)
     return token_logprobs(model, states, temperature=temperature, logits_at_once=logits_at_once)
+
+
+@torch.no_grad()
+def of_distributions(
+    model: Backbone,
+    states: States,
+    measure: DistributionMeasure,
+    *,
+    temperature: float,
+    logits_at_once: int = LOGITS_AT_ONCE,
+) -> Float[Tensor, " n"]:
+    """A `DistributionMeasure` of each token, in chunks of rows of at most `logits_at_once` logits."""
+    if not len(states.target):
+        return states.hidden.sum(-1).index_select(0, states.pair)
+    size = max(1, logits_at_once // model.head(states.hidden[:1]).shape[-1])
+    chunks = [
+        measure(logprobs(model.head(rows), temperature), ids)
+        for rows, ids in zip(states.hidden.split(size), states.target.split(size))
+    ]
+    return torch.cat(chunks).index_select(0, states.pair)
 
 
 def chunked_logprobs(

@@ -8,12 +8,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch, Divergence, Entropy, Logp, Measure
+from groupwise.data import Batch, DistributionMeasure, Divergence, Entropy, Logp, Measure
 from groupwise.learner.divergence import divergence
-from groupwise.learner.forward import States, hidden_states, token_logprobs
+from groupwise.learner.forward import States, hidden_states, of_distributions, token_logprobs
 
-Computed = Logp | Entropy | Divergence
+Computed = Logp | Entropy | Divergence | DistributionMeasure
 """The measures that the learner computes; the batch holds the others."""
+
+
+def reads_policy(measure: Measure) -> bool:
+    """Whether a measure of a user is computed from the policy's forward under the samples' contexts."""
+    name, view = getattr(measure, "model", "policy"), getattr(measure, "view", "")
+    return isinstance(measure, DistributionMeasure) and (name, view) == ("policy", "")
 
 
 class MicrobatchMeasures:
@@ -35,6 +41,10 @@ class MicrobatchMeasures:
         assert isinstance(measure, Computed), f"the learner does not compute {measure}"
         if isinstance(measure, Divergence):
             return self.spread(self.divergence(measure), measure.view)
+        if isinstance(measure, DistributionMeasure):
+            name, view = getattr(measure, "model", "policy"), getattr(measure, "view", "")
+            states = self.states(name, view)
+            return self.spread(of_distributions(self.models[name], states, measure, temperature=self.temperature), view)
         logp, entropy = self.logprobs(measure.model, measure.view)
         return self.spread(entropy if isinstance(measure, Entropy) else logp, measure.view)
 

@@ -13,9 +13,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from groupwise.data import Backbone, Batch, Entropy, Logp, Measure, Memory, in_graph, name_of, needs
-from groupwise.learner.auxiliary import AuxiliaryLoss, Forwarded, Forwards
+from groupwise.learner.auxiliary import AuxiliaryLoss, Forwarded, Forwards, coefficient_of
 from groupwise.learner.forward import States, hidden_states, token_logprobs
-from groupwise.learner.measures import Computed, MicrobatchMeasures
+from groupwise.learner.measures import Computed, MicrobatchMeasures, reads_policy
 from groupwise.learner.optimizer import AdamW, Optimizer
 from groupwise.learner.plan import StepPlan
 from groupwise.learner.routing import RoutedForward, Routing, StepRouting, mixture
@@ -120,12 +120,13 @@ class Learner:
     ) -> Batch:
         """The batch with old log-probs and measures, computed on the microbatches of `plan` (see `measure_plan`).
 
-        The policy is forwarded only if `measures` has `Logp("policy")` or `Entropy()`. That forward also records a
+        The policy is forwarded only if `measures` has `Logp("policy")`, `Entropy()` or another measure of its
+        distribution. That forward also records a
         mixture's choice of experts, unless the engine's choice is replayed.
         """
         batch = batch.to(self.device).having(memory=dict(self.memories))
         wanted = sorted((m for m in measures if isinstance(m, Computed)), key=repr)
-        policy = bool(measures & {OLD, Entropy()}) or any(map(in_graph, wanted))
+        policy = bool(measures & {OLD, Entropy()}) or any(in_graph(m) or reads_policy(m) for m in wanted)
         if policy:
             wanted = [OLD, Entropy(), *(m for m in wanted if m not in (OLD, Entropy()))]
         order = [i for step in plan for i in step.samples]
@@ -202,7 +203,7 @@ class Learner:
             empty = whole.take(())
             parts = [parts[i] if i >= 0 else empty for i in step.of_rank(self.rank, self.ranks)]
             whole = Batch.joined(parts)
-        terms = [part for part in auxiliary if part.coefficient]
+        terms = [part for part in auxiliary if coefficient_of(part)]
         keep_logits = any(getattr(part, "router_logits", False) for part in terms)
         step_routing = StepRouting(self.model, routing, keep_logits=keep_logits)
         prepared = [part(Forwards(self.model, parts, step_routing.forward_pass)) for part in terms]
@@ -227,7 +228,7 @@ class Learner:
             auxiliary_terms = [term(Forwarded(part, states, logp, routed)) for term in prepared]
             for name, x in zip(names, auxiliary_terms):
                 values[name] += float(x.detach())
-            added = [loss.coefficient * x for loss, x in zip(terms, auxiliary_terms) if x.requires_grad]
+            added = [coefficient_of(loss) * x for loss, x in zip(terms, auxiliary_terms) if x.requires_grad]
             # Every microbatch runs its backward pass, also with a zero gradient: under FSDP a backward pass gathers and
             # reduces weights, so ranks that decide by their own gradients would wait for each other for ever.
             torch.autograd.backward([*outputs, *added], [*grads, *(None for _ in added)])

@@ -10,6 +10,10 @@ KEYS: Mapping[str, Mapping[str, str]] = {
     "machine": {"piece_tokens": "microbatch_tokens"},
 }
 """New names of the keys of a recipe's tables, by table and old name. The first key of a schedule's path counts, too."""
+MOVED: Mapping[tuple[str, str], str] = {
+    ("routing", "balance"): 'method.auxiliary = [{ kind = "RouterBalance", coefficient = ... }]'
+}
+"""What replaces a key that moved to another table, by table and key."""
 PARTS: Mapping[str, str] = {"Start": "InitialPolicy"}
 """New public names of parts, by old name."""
 SAMPLE_KEYS: Mapping[str, str] = {"kept": "selected"}
@@ -56,6 +60,10 @@ def _upgraded_table(name: str, table: Any) -> Any:
     if not isinstance(table, Mapping):
         return table
     data = {renamed_key(name, key) or key: value for key, value in table.items()}
+    if isinstance(routing := data.get("routing"), Mapping) and "balance" in routing:
+        data["routing"] = {key: value for key, value in routing.items() if key != "balance"}
+        if routing["balance"]:
+            data["auxiliary"] = [{"kind": "RouterBalance", "coefficient": routing["balance"]}]
     if isinstance(models := data.get("models"), Mapping):
         data["models"] = {model: _upgraded_part(part) for model, part in models.items()}
     if isinstance(schedules := data.get("schedules"), Mapping):

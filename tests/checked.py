@@ -18,6 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, get_args
 
+import torch
 from beartype import BeartypeConf, beartype
 from jaxtyping import AbstractArray, jaxtyped
 
@@ -50,7 +51,7 @@ def checked(function: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(inner)
     def call(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
-        if not enforced:
+        if not enforced or torch.compiler.is_compiling():  # the compiler cannot trace the context of shapes
             return function(*args, **kwargs)
         with shapes:
             return inner(*args, **kwargs)

@@ -22,9 +22,9 @@ ALLOWED = {
     ): "a file of this package, by the table of its room",
     (
         "verifiers/worker.py",
-        "exec(compile(order['source'], order['file'], 'exec'), module.__dict__)",
+        "exec(compile(spec['source'], spec['file'], 'exec'), module.__dict__)",
     ): "the user's own file",
-    ("verifiers/worker.py", "compile(order['source'], order['file'], 'exec')"): "the user's own file",
+    ("verifiers/worker.py", "compile(spec['source'], spec['file'], 'exec')"): "the user's own file",
     ("config/user_code.py", "exec(compile(source, module.__file__, 'exec'), vars(module))"): "a file named by --use",
     ("config/user_code.py", "compile(source, module.__file__, 'exec')"): "a file named by --use",
     ("verifiers/registry.py", "compile(tree, 'verifier', 'eval')"): "a recipe's verifier, compiled and never run",
@@ -32,11 +32,15 @@ ALLOWED = {
     ("models/decoder.py", "torch.compile(half, dynamic=True)"): "a function of our own",
     ("training/build.py", "torch.compile(torch.nn.functional.silu)"): "a function of torch",
     ("models/transformers_model.py", "causal.eval()"): "a module's mode",
-    ("models/template_worker.py", "world.from_string(source)"): "a model directory's template, in Jinja's sandbox",
+    (
+        "models/template_worker.py",
+        "environment.from_string(source)",
+    ): "a model directory's template, in Jinja's sandbox",
     ("methods/published.py", "import_module(module)"): "a file of this package, by the table of its room",
     ("config/registry.py", "importlib.import_module(f'groupwise.{room}')"): "files of the package",
     ("runs/trackers.py", "importlib.import_module(module)"): "the package of a sink",
-    ("verifiers/llm_judge.py", "ASKED.format(fence=fence, **told)"): "a literal template",
+    ("report/warnings.py", "description.format(bound=bound)"): "a literal template of the package",
+    ("verifiers/llm_judge.py", "PROMPT.format(fence=fence, **texts)"): "a literal template",
 }
 CALLS = (
     *("eval", "exec", "compile", "__import__", "literal_eval", "run_path", "run_module", "runsource"),
@@ -77,7 +81,14 @@ def _numbers(left: ast.expr, right: ast.expr) -> bool:
 
 
 REMAINDERS = ("PROBLEMS", "self.kv_heads", "many", "few", "vocabulary", "every", "settings.save_every", "n")
-REMAINDERS += ("len(streams)", "len(self.tasks[i])", "(cuts := self.method.minibatches)", "SEEDS", "many")
+REMAINDERS += (
+    "len(streams)",
+    "len(self.tasks[i])",
+    "(minibatches := self.method.minibatches)",
+    "SEEDS",
+    "packed",
+    "self.every",
+)
 """What the package divides by: numbers, by their names."""
 
 

@@ -53,7 +53,7 @@ def main(rank: int, port: str, directory: Path) -> None:
     counts = []
     for zero in (0, 1, 2):
         whole = OBJECTIVE.prepare(batch(zero).take(STEP.samples))
-        _, forwarded, _ = it._backward(whole, STEP, OBJECTIVE)
+        _, forwarded, *_ = it._backward(whole, STEP, OBJECTIVE)
         counts.append(len(forwarded))
     torch.save((held, counts), directory / f"{rank}.pt")
     dist.barrier()

@@ -68,10 +68,14 @@ def has_array(annotation: Any) -> bool:
 
 
 class Decorated(ast.NodeTransformer):
-    """Every function with the check as its innermost decorator, every class with it as its outermost."""
+    """Every function with the check as its innermost decorator, every class with it as its outermost.
+
+    Not the functions of autograd, whose first argument is `ctx`: torch's compiler traces them.
+    """
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        node.decorator_list.append(ast.copy_location(ast.Name(NAME, ast.Load()), node))
+        if [argument.arg for argument in node.args.args[:1]] != ["ctx"]:
+            node.decorator_list.append(ast.copy_location(ast.Name(NAME, ast.Load()), node))
         return self.generic_visit(node)
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:

@@ -116,8 +116,8 @@ def test_the_adapter_has_the_dtype_of_its_base(tmp_path: Path) -> None:
         (("q_prj",), "no linear layer is called 'q_prj'", "q_proj, k_proj, v_proj, o_proj, gate_proj"),
         (("roj",), "no linear layer is called 'roj'", "q_proj"),
         (("input_layernorm",), "no linear layer is called 'input_layernorm'", "q_proj"),
-        (("q_proj", "lm_head"), "'lm_head' is the head", "leave it out"),
-        (("embed_tokens",), "'embed_tokens' is the head or the embedding", "leave it out"),
+        (("q_proj", "lm_head"), "'lm_head' is the head", "remove this target"),
+        (("embed_tokens",), "'embed_tokens' is the head or the embedding", "remove this target"),
     ],
 )
 def test_unknown_targets_are_refused(targets: tuple[str, ...], told: str, fix: str, tmp_path: Path) -> None:

@@ -104,12 +104,12 @@ def test_we_load_the_adapters_that_peft_writes(tmp_path: Path) -> None:
     ("name", "targets", "told", "fix"),
     [
         ("gpt2", ("q_proj",), "no linear layer is called 'q_proj'", "the model has c_attn, c_proj, c_fc"),
-        ("gpt2", ("wte",), "'wte' is the head or the embedding", "leave it out"),
+        ("gpt2", ("wte",), "'wte' is the head or the embedding", "remove this target"),
         ("gpt2", ("h",), "no linear layer is called 'h'", "c_attn"),
-        ("qwen3 moe", Lora().targets, "the experts of a mixture", "the model has q_proj, k_proj, v_proj, o_proj"),
-        ("qwen3 moe", ("experts",), "the experts of a mixture", "q_proj, k_proj, v_proj, o_proj"),
-        ("qwen3 moe", ("mlp.gate",), "the experts of a mixture", "q_proj, k_proj, v_proj, o_proj"),
-        ("deepseek", ("gate_proj", "up_proj", "down_proj"), "the experts of a mixture", "q_a_proj, q_b_proj"),
+        ("qwen3 moe", Lora().targets, "mixture-of-experts blocks", "the model has q_proj, k_proj, v_proj, o_proj"),
+        ("qwen3 moe", ("experts",), "mixture-of-experts blocks", "q_proj, k_proj, v_proj, o_proj"),
+        ("qwen3 moe", ("mlp.gate",), "mixture-of-experts blocks", "q_proj, k_proj, v_proj, o_proj"),
+        ("deepseek", ("gate_proj", "up_proj", "down_proj"), "mixture-of-experts blocks", "q_a_proj, q_b_proj"),
     ],
 )
 def test_unknown_targets_are_refused(name: str, targets: tuple[str, ...], told: str, fix: str, tmp_path: Path) -> None:

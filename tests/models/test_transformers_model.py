@@ -135,7 +135,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "no attention": ("Mamba", {"num_hidden_layers": 1}, "no attention that can be replaced"),
     "attention of its own": ("Bloom", {"n_layer": 2, "n_head": 4}, "no attention that can be replaced"),
     "sinks": ("GptOss", {"head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2}, "attention sinks"),
-    "a layer without attention": ("Lfm2", {"layer_types": ["conv", "full_attention"]}, "one after the other"),
+    "a layer without attention": ("Lfm2", {"layer_types": ["conv", "full_attention"]}, "in order"),
     "a convolution after attention": ("Lfm2", {"layer_types": ["full_attention", "conv"]}, "meet outside attention"),
 }
 

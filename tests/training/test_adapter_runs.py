@@ -87,7 +87,7 @@ def test_what_cannot_be(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
         (["--lora.alpha", "0"], 2, "alpha is 0", "above 0"),
         (["--lora.targets", "[]"], 2, "targets is empty", '["q_proj", "v_proj"]'),
         (["--lora.targets", "q_prj"], 2, "recipe.lora.targets: no linear layer is called 'q_prj'", "q_proj, k_proj"),
-        (["--lora.targets", '["lm_head"]'], 2, "'lm_head' is the head", "leave it out"),
+        (["--lora.targets", '["lm_head"]'], 2, "'lm_head' is the head", "remove this target"),
     ):
         output = error_of(capsys, code, "train", *words)
         assert what in output and fix in output, output

@@ -102,7 +102,7 @@ def test_by_default_no_remote_code_runs(model: Path, capsys: pytest.CaptureFixtu
     for command in (("train", "--model", "x", *SMALL), ("eval", "x"), ("sample", "x", "1+1=")):
         output = error_of(capsys, 3, *command)
         assert "brings its own code" in output and "modeling_x.XForCausalLM" in output
-        assert TRUST in output and "Python of that directory is then executed, with your own rights" in output
+        assert TRUST in output and "Python of that directory is then executed, with your rights" in output
     Path("r.toml").write_text('model = "x"\nmethod = "grpo"\n')
     assert main(["check", "r.toml"]) == 3 and TRUST in capsys.readouterr().out
     for look in (read_model, outline):
@@ -128,7 +128,7 @@ def test_every_command_needs_the_trust_flag(model: Path, capsys: pytest.CaptureF
     Path("mine.py").write_text("def grade(prompt, answer, gold):\n    return len(answer) % 2 == 0\n")
     mine = ["--verifier", "mine:grade", "--use", "mine.py", "--optimizer.lr", "0.01"]
     assert main(["train", "--model", "x", *SMALL, *mine, TRUST]) == 0
-    assert f"{TRUST}: Python files of the model's own directory are executed" in capsys.readouterr().out
+    assert f"{TRUST}: Python files in the model's directory are executed" in capsys.readouterr().out
     (run,) = Path("runs").iterdir()
     output = json.loads((run / "run.json").read_text())
     assert sorted(output["trust_remote_code"]) == ["activation_x.py", "modeling_x.py"]

@@ -174,7 +174,7 @@ def test_an_answer_ends_with_the_tokenizer_s_end_token() -> None:
     two = bytes_()
     assert two.eos == {0, 1} and encode_answer(two, "a")[-1] == 0
     config = json.dumps({"eos_token": {"content": "<|im_end|>"}}).encode()
-    named = replace(two, beside=(("tokenizer_config.json", config),))
+    named = replace(two, extra_files=(("tokenizer_config.json", config),))
     assert encode_answer(named, "a")[-1] == named.fast.token_to_id("<|im_end|>") == 1
     assert encode_answer(named, "<|im_end|>")[:-1] != (1,)  # inside an answer it is ten characters
 
@@ -272,7 +272,7 @@ def test_what_cannot_be(capsys: pytest.CaptureFixture[str]) -> None:
         (["--warm_start.demonstrations", long], 3, "takes at most 128 tokens", "drop long prompts"),
         (["--warm_start.demonstrations", shown, "--warm_start.steps", "0"], 2, "steps is 0", "at least 1"),
         (["--warm_start.demonstrations", shown, "--warm_start.per_step", "0"], 2, "per_step is 0", "at least 1"),
-        (["--warm_start.steps", "3"], 2, "WarmStart needs demonstrations", "say demonstrations"),
+        (["--warm_start.steps", "3"], 2, "WarmStart needs demonstrations", "add demonstrations"),
     ):
         output = error_of(capsys, code, "train", *words)
         assert what in output and fix in output, output

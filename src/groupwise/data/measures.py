@@ -5,7 +5,7 @@ A measure is a frozen value and the key of its column: `batch[Logp("reference")]
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -88,7 +88,7 @@ class Mark:
 
 @runtime_checkable
 class DistributionMeasure(Protocol):
-    """A measure of your own: one number per token from a model's whole distribution, before the update, no gradient.
+    """A measure that you define: a number per token from a model's distribution before the update, without gradient.
 
     Write it as a frozen dataclass. Fields `model` and `view` mean what they mean in `Logp`; without them the model is
     the policy, under the sample's context. The learner calls it with chunks of rows, never with all logits: `logp` are
@@ -117,7 +117,7 @@ def in_graph(measure: Measure) -> bool:
     return getattr(measure, "in_graph", False)
 
 
-def label_of(measure: Measure) -> str:
+def label_of(measure: Any) -> str:
     """A name of a measure for files and metrics.
 
     >>> label_of(Logp("reference")), label_of(Entropy()), label_of(Divergence("teacher", alpha=1.0))

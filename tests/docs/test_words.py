@@ -9,6 +9,7 @@ import pytest
 from tools.words import FENCE, HOME, SOURCE, prose_of
 
 from groupwise.data import METRICS
+from groupwise.environments.tools import NO_PAIR
 from groupwise.runs.format_1 import KEYS, PARTS
 from groupwise.verifiers.llm_judge import PROMPT
 
@@ -157,13 +158,13 @@ def test_the_pattern_finds_its_example(kind: str) -> None:
 def prose() -> list[tuple[str, str]]:
     """(`file:line`, text) of all docstrings, comments, messages and pages; code spans are empty.
 
-    Regular expressions are left out, and the prompt of the judge: other words would make its cached replies useless.
+    Regular expressions are left out, and texts that models read: other words would change cached replies and tokens.
     """
     return [
         (f"{path.relative_to(HOME)}:{passage.line}", re.sub(r"`[^`]*`", "``", " ".join(passage.text.split())))
         for path in [*CODE, *PAGES, WORDS, HOME / "CHANGELOG.md"]
         for passage in prose_of(path)
-        if not re.search(r"\(\?|\\[bs]", passage.text) and passage.text != PROMPT
+        if not re.search(r"\(\?|\\[bs]", passage.text) and passage.text not in (PROMPT, NO_PAIR)
     ]
 
 

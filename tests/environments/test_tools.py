@@ -58,8 +58,8 @@ def test_calls_get_results_and_a_turn_without_a_call_ends_the_conversation() -> 
 @pytest.mark.parametrize(
     ("message", "error"),
     [
-        ("<tool_call>{}", "write a call between <tool_call> and </tool_call>"),
-        ("</tool_call>", "write a call between <tool_call> and </tool_call>"),
+        ("<tool_call>{}", "a call stands between <tool_call> and </tool_call>"),
+        ("</tool_call>", "a call stands between <tool_call> and </tool_call>"),
         (call("37*48"), "the call is not JSON (Extra data: line 1 column 3 (char 2))"),
         (call("[" * 100_000), "the call is not JSON"),
         (call("[]"), 'a call is an object such as {"name": ..., "arguments": {...}}'),

@@ -22,6 +22,8 @@ SHOWN = 2000
 """The most characters of a tool's result that the model gets."""
 CALLS = 8
 """The most calls in one turn."""
+NO_PAIR = "a call stands between <tool_call> and </tool_call>"
+"""A message that models read: other words would change the tokens of a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,7 @@ class Hermes:
         """The calls of a turn, possibly none. MalformedCall for a call that cannot be parsed."""
         before, *opened = message.split("<tool_call>")  # a regular expression would take quadratic time
         if "</tool_call>" in before or any(part.count("</tool_call>") != 1 for part in opened):
-            raise MalformedCall("write a call between <tool_call> and </tool_call>")
+            raise MalformedCall(NO_PAIR)
         if len(opened) > CALLS:
             raise MalformedCall(f"{len(opened)} calls in one turn, at most {CALLS}")
         return [self._call(part.partition("</tool_call>")[0]) for part in opened]

@@ -29,7 +29,10 @@ class Forwarded:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Forwards:
-    """A step before its microbatches are forwarded. `routed` makes the routed forward of a mixture, None if dense."""
+    """A step before its microbatches are forwarded: those of all ranks, since a divisor counts the whole step.
+
+    `routed` makes the routed forward of a mixture, None if dense.
+    """
 
     model: Any
     microbatches: Sequence[Batch]

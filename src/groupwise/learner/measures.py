@@ -18,8 +18,12 @@ Computed = Logp | Entropy | Divergence | DistributionMeasure
 
 def reads_policy(measure: Measure) -> bool:
     """Whether a measure of a user is computed from the policy's forward under the samples' contexts."""
-    name, view = getattr(measure, "model", "policy"), getattr(measure, "view", "")
-    return isinstance(measure, DistributionMeasure) and (name, view) == ("policy", "")
+    return isinstance(measure, DistributionMeasure) and source_of(measure) == ("policy", "")
+
+
+def source_of(measure: DistributionMeasure) -> tuple[str, str]:
+    """The model and the view of a measure of a user; by default the policy under the samples' contexts."""
+    return getattr(measure, "model", "policy"), getattr(measure, "view", "")
 
 
 class MicrobatchMeasures:
@@ -42,7 +46,7 @@ class MicrobatchMeasures:
         if isinstance(measure, Divergence):
             return self.spread(self.divergence(measure), measure.view)
         if isinstance(measure, DistributionMeasure):
-            name, view = getattr(measure, "model", "policy"), getattr(measure, "view", "")
+            name, view = source_of(measure)
             states = self.states(name, view)
             return self.spread(of_distributions(self.models[name], states, measure, temperature=self.temperature), view)
         logp, entropy = self.logprobs(measure.model, measure.view)

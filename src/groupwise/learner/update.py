@@ -198,7 +198,7 @@ class Learner:
         auxiliary: Sequence[AuxiliaryLoss] = (),
     ) -> tuple[float, Batch, StepRouting, dict[str, float]]:
         """Accumulate gradients by microbatch; return loss, step with log-probs, routing and auxiliary losses."""
-        parts = _microbatches(whole, step)
+        parts = microbatches = _microbatches(whole, step)
         if self.ranks > 1:
             empty = whole.take(())
             parts = [parts[i] if i >= 0 else empty for i in step.of_rank(self.rank, self.ranks)]
@@ -206,7 +206,7 @@ class Learner:
         terms = [part for part in auxiliary if coefficient_of(part)]
         keep_logits = any(getattr(part, "router_logits", False) for part in terms)
         step_routing = StepRouting(self.model, routing, keep_logits=keep_logits)
-        prepared = [part(Forwards(self.model, parts, step_routing.forward_pass)) for part in terms]
+        prepared = [part(Forwards(self.model, microbatches, step_routing.forward_pass)) for part in terms]
         names = [getattr(part, "metric", f"auxiliary/{name_of(part)}") for part in terms]
         values = dict.fromkeys(names, 0.0)
         losses: list[Tensor] = []

@@ -4,7 +4,7 @@
     python -m tools.breaks --only 'ratios|k3'    # those whose line matches
     python -m tools.breaks --jobs 4
 
-A break replaces `old`, which occurs once in `file`, by `new`. It is caught if pytest ran `test` and the test failed.
+A break replaces `old`, which occurs once in `file`, with `new`. It is caught if pytest ran `test` and the test failed.
 Exit code 1 if a break is not caught, or if its test could not be run.
 """
 
@@ -23,19 +23,18 @@ from pathlib import Path
 
 HOME = Path(__file__).parents[1]
 TABLE = HOME / "tests" / "breaks.toml"
-PACKAGE = "src/groupwise"
 RESULTS = {0: "NOT CAUGHT: the test passed", 1: "caught", 5: "NOT RUN: no such test"}
 """What an exit code of pytest says of a break."""
 
 
 @dataclass(frozen=True, slots=True)
 class Break:
-    """One change to one file of the package, and the test that has to fail."""
+    """One change to one file of the repository, and the test that has to fail."""
 
     group: str
     what: str
     file: str
-    """Relative to the package."""
+    """Relative to the repository's root."""
     old: str
     new: str
     test: str
@@ -100,7 +99,7 @@ def left_out(folder: str, names: Sequence[str]) -> set[str]:
 
 def tried(b: Break) -> str:
     """Whether the test of a break fails."""
-    with applied(b, Path.cwd() / PACKAGE):
+    with applied(b, Path.cwd()):
         code = pytest_in_a_fork(b.node)
     return RESULTS.get(code, f"NOT RUN: pytest ended with {code}")
 
@@ -122,9 +121,9 @@ def pytest_in_a_fork(*words: str) -> int:
 
 
 @contextmanager
-def applied(b: Break, package: Path) -> Iterator[None]:
-    """The package with the break. ValueError if `old` does not occur exactly once."""
-    path = package / b.file
+def applied(b: Break, root: Path) -> Iterator[None]:
+    """The tree with the break. ValueError if `old` does not occur exactly once."""
+    path = root / b.file
     text, before = path.read_text(), path.stat()
     if text.count(b.old) != 1:
         raise ValueError(f"{b}: {b.old!r} occurs {text.count(b.old)} times in {b.file}, not once")

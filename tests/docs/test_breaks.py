@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from tools.breaks import HOME, PACKAGE, Break, applied, left_out, read
+from tools.breaks import HOME, Break, applied, left_out, read
 
 TESTS = Path(__file__).parents[1]
 TABLE = (TESTS / "README.md").read_text().partition("<!-- breaks -->")[2].partition("<!-- /breaks -->")[0]
@@ -28,7 +28,7 @@ def test_every_row_names_a_test_that_exists() -> None:
 
 def faults(b: Break) -> list[str]:
     """Why a break cannot be tried."""
-    occurrences = (HOME / PACKAGE / b.file).read_text().count(b.old)
+    occurrences = (HOME / b.file).read_text().count(b.old)
     file, _, name = b.test.partition("::")
     return [
         *([f"{b}: occurs {occurrences} times: {b.old!r}"] if occurrences != 1 else []),
@@ -57,4 +57,4 @@ def test_a_break_is_applied_and_taken_back(tmp_path: Path) -> None:
 
 def test_a_copy_has_the_rooms_and_no_runs() -> None:
     assert left_out(str(HOME), ["src", "runs", ".git", "docs"]) == {"runs", ".git"}
-    assert left_out(str(HOME / PACKAGE), ["runs", "rollout", "__pycache__"]) == {"__pycache__"}
+    assert left_out(str(HOME / "src" / "groupwise"), ["runs", "rollout", "__pycache__"]) == {"__pycache__"}

@@ -119,12 +119,13 @@ def measure(regime: Regime, *, iterations: int, seed: int, machine: Machine, tur
     async def no_evaluation() -> dict[str, float]:
         return {}
 
+    learner = ready.start_learner()
     with tempfile.TemporaryDirectory() as directory:
         recorder = Timed(Path(directory), RunLogs(Path(directory)), keep=1)
         recorder.watch = watch
         recorder.done = 0  # skips the first evaluation and the first checkpoint
         with suppress(NoMoreTurns):
-            asyncio.run(loop(recipe, ready.buffer, ready.engine, ready.learner, recorder, ready.guards, no_evaluation))
+            asyncio.run(loop(recipe, ready.buffer, ready.engine, learner, recorder, ready.guards, no_evaluation))
     lengths_by_iteration = [regime.lengths_of(i) for i in range(iterations)]
     for iteration, lengths in zip(watch.iterations, lengths_by_iteration, strict=not turns):
         assert lengths is None or iteration["tokens"] == sum(lengths), "lengths differ from the forced ones"

@@ -218,7 +218,7 @@ import asyncio, random
 import numpy as np, torch
 from tests.faults.small_runs import EVERY, ready
 runtime = ready(EVERY)
-asyncio.run(runtime.engine.load(0, runtime.learner.weights()))
+asyncio.run(runtime.engine.load(0, runtime.start_learner().weights()))
 torch.manual_seed(1), np.random.seed(2), random.seed(3)
 def states():
     return random.getstate(), torch.get_rng_state().tolist(), [np.asarray(x).tolist() for x in np.random.get_state()]
@@ -231,7 +231,7 @@ print("same" if states() == before else "changed")
 @pytest.mark.t(47)
 def test_evaluation_changes_nothing_in_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     runtime = ready(EVERY)
-    asyncio.run(runtime.engine.load(0, runtime.learner.weights()))
+    asyncio.run(runtime.engine.load(0, runtime.start_learner().weights()))
     state = dict(runtime.buffer.state())
     weights = {name: x.clone() for name, x in runtime.learner.weights().items()}
     sample, requests = NativeEngine.sample, []

@@ -41,7 +41,7 @@ def library_losses(iterations: int) -> tuple[list[float], list[tuple[int, ...]]]
     losses, tokens = [], []
 
     async def run() -> None:
-        await ready.engine.load(0, ready.learner.weights())
+        await ready.engine.load(0, ready.start_learner().weights())
         for iteration in range(iterations):
             m = recipe.method
             collected = await ready.buffer.take(recipe.prompts, m.group_size, m.strategy, m.filter, m.refill)

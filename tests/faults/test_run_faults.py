@@ -37,6 +37,7 @@ from groupwise.data import (
     Unverifiable,
     Verdict,
 )
+from groupwise.learner import Learner
 from groupwise.objective import Objective, sequence_mean
 from groupwise.rewards import mixed_outcomes
 from groupwise.runs.checkpoints import RunLock, newest_checkpoint
@@ -233,8 +234,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
     run = begun(tmp_path / "run", EVERY)
 
     def act() -> int:
-        place = ready(EVERY)
-        step, calls = place.learner.step, []
+        step, calls = Learner.step, []
 
         def slow(*args: Any) -> Any:
             calls.append(args)
@@ -244,9 +244,9 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
                 os.kill(os.getpid(), signal.SIGINT)
             return step(*args)
 
-        place.learner.step = slow  # type: ignore[method-assign]
+        Learner.step = slow  # type: ignore[method-assign]
         try:
-            return run_from(run, place, disk=Quick())
+            return run_from(run, ready(EVERY), disk=Quick())
         except KeyboardInterrupt:
             return 99
 
@@ -376,7 +376,7 @@ def test_too_many_unverifiable_answers_over_twenty_iterations(tmp_path: Path) ->
 def test_three_iterations_without_a_group_to_learn_from(tmp_path: Path) -> None:
     recipe = replace(EVERY, iterations=5, method=replace(EVERY.method, filter=mixed_outcomes, refill=1))
     run, place = begun(tmp_path / "run", recipe), ready(recipe)
-    weights = {name: x.clone() for name, x in place.learner.weights().items()}
+    weights = {name: x.clone() for name, x in place.model.state_dict().items()}
 
     async def wrong(prompt: Prompt, sample: Sample) -> Verdict:
         return Verdict(Outcome.wrong)
@@ -419,10 +419,10 @@ def poisoned(run: Path, calls: Callable[[int], bool]) -> Any:
 
 
 def test_a_gradient_that_is_not_finite_leaves_the_weights_alone(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = poisoned(run := tmp_path / "run", lambda call: call == 3)  # the first step of the second iteration
-    step, moved = place.learner.step, []
+    step, moved = Learner.step, []
 
     def watched(*args: Any) -> Any:
         before = [x.clone() for x in place.learner.weights().values()]
@@ -433,7 +433,7 @@ def test_a_gradient_that_is_not_finite_leaves_the_weights_alone(
         moved.append((not still, state != after, bool(taken.skipped)))
         return taken
 
-    place.learner.step = watched
+    monkeypatch.setattr(Learner, "step", watched)
     assert run_from(run, place, disk=Quick()) == 0
     assert moved[2] == (False, False, True) and moved[-1] == (True, True, False)
     assert [skipped for _, _, skipped in moved] == [False, False, True, False, False, False]

@@ -129,7 +129,7 @@ def test_a_given_model_needs_the_policys_vocabulary(tmp_path: Path) -> None:
     method = replace(grpo(), models=(("reference", Given(str(path))),))
     recipe = Recipe(method=method, prompts=2)
     with pytest.raises(Usage, match="the side model reference has another vocabulary"):
-        _ = build(recipe, Use()).learner
+        build(recipe, Use()).start_learner()
     packaged = replace(recipe, method=replace(method, models=(("reference", Given("calculator")),)))
-    it = build(packaged, Use()).learner
+    it = build(packaged, Use()).start_learner()
     assert not any(p.requires_grad for p in it.models["reference"].parameters())

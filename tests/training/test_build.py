@@ -37,7 +37,16 @@ def test_only_models_that_a_part_needs_are_built() -> None:
     off = replace(method, objective=replace(method.objective, penalties=(KL(0.0),)))
     rising = replace(off, schedules=(("objective.penalties.0.coefficient", Ramp(0.0, 0.1, 5)),))
     for it, names in ((method, ["reference"]), (off, []), (rising, ["reference"])):
-        assert list(build(replace(EVERY, method=it), Use()).learner.models) == names
+        assert list(build(replace(EVERY, method=it), Use()).start_learner().models) == names
+
+
+def test_a_learner_starts_once_and_explicitly() -> None:
+    runtime = build(EVERY, Use())
+    with pytest.raises(AssertionError, match="no learner yet"):
+        _ = runtime.learner
+    assert runtime.start_learner() is runtime.learner
+    with pytest.raises(AssertionError, match="has started"):
+        runtime.start_learner()
 
 
 def test_samplers_have_the_recipes_template_and_the_models_positions() -> None:

@@ -125,7 +125,7 @@ def test_reference_and_master_weights_are_those_after_the_phase(home: Path) -> N
     ready = build(recipe, Use())
     before = {name: x.clone() for name, x in ready.model.state_dict().items()}
     assert asyncio.run(warm_start(begun(home / "run", recipe), ready, lambda: "", print))
-    policy, reference = ready.model.state_dict(), ready.learner.models["reference"].state_dict()
+    policy, reference = ready.model.state_dict(), ready.start_learner().models["reference"].state_dict()
     assert any(not torch.equal(x, before[name]) for name, x in policy.items())
     assert all(torch.equal(x, reference[name]) for name, x in policy.items())
     optimizer = ready.learner.optimizer

@@ -168,7 +168,7 @@ def run_from(
     ready.buffer.setting = replace(ready.buffer.setting, replay=replay)
     if checkpoint:
         with checkpoint_errors(run, changed=bool(accepted["changes"])):
-            recorder.restore(checkpoint, ready.learner, ready.buffer, ready.guards)
+            recorder.restore(checkpoint, ready.start_learner(), ready.buffer, ready.guards)
         if recorder.done >= recipe.iterations:
             progress.say(f"nothing to do: {recorder.done} of {recipe.iterations} iterations are done")
     try:
@@ -235,8 +235,10 @@ async def run_loop(
     if stop_after is not None:
         asyncio.get_running_loop().call_later(stop_after, recorder.stop, "out of time")
     with Watchdog(recorder.stop, say, lambda: recorder.current_phase, ready.recipe.machine.verdict_deadline):
-        if recorder.done < 0 and not await begin():
-            return
+        if recorder.done < 0:
+            if not await begin():
+                return
+            ready.start_learner()
         await loop(ready.recipe, ready.buffer, ready.engine, ready.learner, recorder, ready.guards, ready.evaluate)
         recorder.save(ready.learner, ready.buffer, ready.guards, last=True)
 

@@ -1,7 +1,7 @@
 """Builds the model, engine, buffer and learner of a recipe in this process."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -51,9 +51,9 @@ def read_inputs(recipe: Recipe, use: Use) -> Inputs:
     return Inputs(tokenizer, task, verifier_of(recipe, task, use))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Runtime:
-    """The objects of one run over one set of weights."""
+    """The objects of one run over one set of weights. An evaluation starts no learner."""
 
     model: Model
     inputs: Inputs
@@ -61,6 +61,7 @@ class Runtime:
     buffer: Buffer
     guards: Guards
     recipe: Recipe
+    _learner: Learner | None = field(default=None, init=False, repr=False)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -74,11 +75,17 @@ class Runtime:
     def verifier(self) -> Verifier:
         return self.inputs.verifier
 
-    @cached_property
+    @property
     def learner(self) -> Learner:
-        """Created on first use. The reference model is a copy of the weights at that moment."""
+        """The learner of reinforcement learning. `start_learner` creates it."""
+        assert self._learner is not None, "no learner yet: call start_learner() after the warm start"
+        return self._learner
+
+    def start_learner(self) -> Learner:
+        """Create the learner. The reference model is a copy of the present weights: call it after the warm start."""
+        assert self._learner is None, "the learner has started: its reference model is fixed"
         method = self.recipe.method
-        return Learner(
+        self._learner = Learner(
             self.model,
             optimizer=self.recipe.optimizer,
             steps=self.recipe.iterations * method.minibatches * method.epochs,
@@ -87,6 +94,7 @@ class Runtime:
             given=self._given_models(),
             memory=method.memory,
         )
+        return self._learner
 
     def _given_models(self) -> dict[str, Model]:
         """The side models in directories. `Usage` if their vocabulary differs from the policy's."""

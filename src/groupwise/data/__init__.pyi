@@ -26,6 +26,7 @@ from groupwise.data.measures import Logp as Logp
 from groupwise.data.measures import Mark as Mark
 from groupwise.data.measures import Measure as Measure
 from groupwise.data.measures import VerdictPart as VerdictPart
+from groupwise.data.measures import in_batch as in_batch
 from groupwise.data.measures import in_graph as in_graph
 from groupwise.data.measures import label_of as label_of
 from groupwise.data.measures import side_models_of as side_models_of
@@ -108,6 +109,7 @@ from groupwise.data.sockets import Mask as Mask
 from groupwise.data.sockets import Memory as Memory
 from groupwise.data.sockets import Observation as Observation
 from groupwise.data.sockets import Penalty as Penalty
+from groupwise.data.sockets import Policy as Policy
 from groupwise.data.sockets import Ratio as Ratio
 from groupwise.data.sockets import Replay as Replay
 from groupwise.data.sockets import Sampler as Sampler

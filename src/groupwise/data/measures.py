@@ -18,6 +18,7 @@ __all__ = [
     "Mark",
     "Measure",
     "VerdictPart",
+    "in_batch",
     "in_graph",
     "label_of",
     "side_models_of",
@@ -53,6 +54,8 @@ class VerdictPart:
     A part of a method that declares it can be checked before a run: `check` gives the synthetic verdicts this part.
     """
 
+    in_batch: ClassVar[bool] = True
+
     name: str
 
 
@@ -83,6 +86,8 @@ class Divergence:
 class Mark:
     """A number per token that a strategy or a verifier has written (`Sample.marks`); NaN for tokens without one."""
 
+    in_batch: ClassVar[bool] = True
+
     name: str
 
 
@@ -100,7 +105,18 @@ class DistributionMeasure(Protocol):
     ) -> Float[Tensor, " rows"]: ...
 
 
-Measure = Logp | Entropy | Divergence | VerdictPart | Mark | DistributionMeasure
+@runtime_checkable
+class Measure(Protocol):
+    """The key of a column of numbers: any frozen dataclass. A part lists its measures in `needs`.
+
+    The policy computes a measure, unless it has the class variable `in_batch = True`. With `in_graph = True`,
+    surrogates and penalties get the numbers of the current policy, with their gradient. Fields `model` and `view` mean
+    what they mean in `Logp`.
+    """
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    def __hash__(self) -> int: ...
 
 
 def side_models_of(measures: Iterable[Measure]) -> set[str]:
@@ -115,6 +131,11 @@ def side_models_of(measures: Iterable[Measure]) -> set[str]:
 def in_graph(measure: Measure) -> bool:
     """Whether surrogates and penalties get this measure of the current policy, with its gradient."""
     return getattr(measure, "in_graph", False)
+
+
+def in_batch(measure: Measure) -> bool:
+    """Whether the batch holds this measure since it was packed. The policy computes all other measures."""
+    return getattr(measure, "in_batch", False)
 
 
 def label_of(measure: Any) -> str:

@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from groupwise.data.batch import Batch
+from groupwise.data.measures import Measure
 from groupwise.data.sample import Draw, Generation, GenerationRequest, Ids, Prompt, Rollout, Sample, Sampling, Verdict
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "Memory",
     "Observation",
     "Penalty",
+    "Policy",
     "Ratio",
     "Replay",
     "Sampler",
@@ -375,8 +377,25 @@ class Layout(Protocol):
 
 
 @runtime_checkable
+class Policy(Protocol):
+    """A trainable model as the learner uses it: a torch module that computes numbers per token of a batch.
+
+    `measure` returns each wanted measure. `Logp("policy")` is the log-prob of each token under the current weights and
+    `Entropy()` the entropy of its distribution. Both are always wanted in a step. Log-probs and measures with
+    `in_graph` carry a gradient. `side_models` are the models beside the policy: copies of it, or given ones.
+
+    Tokens need not be words: for a token with an entry in `Sample.path`, the entry is the action. A language model is a
+    `Backbone` instead; the learner wraps it in a `LanguagePolicy`.
+    """
+
+    def measure(
+        self, batch: Batch, wanted: Sequence[Measure], side_models: Mapping[str, Any], /
+    ) -> Mapping[Measure, Float[Tensor, " n"]]: ...
+
+
+@runtime_checkable
 class Backbone(Protocol):
-    """A model as the learner uses it: tokens to hidden states to logits."""
+    """A language model as the learner uses it: tokens to hidden states to logits."""
 
     def __call__(self, tokens: Int[Tensor, " n"], layout: Layout) -> Float[Tensor, "n width"]: ...
 

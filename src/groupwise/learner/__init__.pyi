@@ -2,6 +2,7 @@
 from groupwise.learner.auxiliary import AuxiliaryLoss as AuxiliaryLoss
 from groupwise.learner.auxiliary import RouterBalance as RouterBalance
 from groupwise.learner.forward import forward as forward
+from groupwise.learner.language import LanguagePolicy as LanguagePolicy
 from groupwise.learner.optimizer import AdamW as AdamW
 from groupwise.learner.plan import StepPlan as StepPlan
 from groupwise.learner.plan import make_plan as make_plan

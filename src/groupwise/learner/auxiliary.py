@@ -19,10 +19,13 @@ __all__ = ["AuxiliaryLoss", "RouterBalance"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Forwarded:
-    """One forwarded microbatch. `states`, `logp` and the logits in `routed` are in the graph."""
+    """One forwarded microbatch. `states`, `logp` and the logits in `routed` are in the graph.
+
+    `states` are the hidden states of a language model; None for another policy.
+    """
 
     batch: Batch
-    states: States
+    states: States | None
     logp: Float[Tensor, " n"]
     routed: RoutedForward | None
 
@@ -87,7 +90,7 @@ class RouterBalance:
             routed = forwarded.routed
             assert routed is not None, "a balanced model has routers"
             if not len(routed.uses):
-                return forwarded.states.hidden.new_zeros(())
+                return forwarded.logp.new_zeros(())
             return routed.balance(routed.load() if load is None else load, tokens)
 
         return term

@@ -8,21 +8,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch, DistributionMeasure, Divergence, Entropy, Logp, Measure
+from groupwise.data import Batch, DistributionMeasure, Divergence, Entropy, Logp, Measure, Usage, in_graph
 from groupwise.learner.divergence import divergence
 from groupwise.learner.forward import States, hidden_states, of_distributions, token_logprobs
 
-Computed = Logp | Entropy | Divergence | DistributionMeasure
-"""The measures that the learner computes; the batch holds the others."""
-
 
 def reads_policy(measure: Measure) -> bool:
-    """Whether a measure of a user is computed from the policy's forward under the samples' contexts."""
-    return isinstance(measure, DistributionMeasure) and source_of(measure) == ("policy", "")
+    """Whether a measure is computed from the policy's forward under the samples' contexts."""
+    return in_graph(measure) or source_of(measure) == ("policy", "")
 
 
-def source_of(measure: DistributionMeasure) -> tuple[str, str]:
-    """The model and the view of a measure of a user; by default the policy under the samples' contexts."""
+def source_of(measure: Measure) -> tuple[str, str]:
+    """The model and the view of a measure; by default the policy under the samples' contexts."""
     return getattr(measure, "model", "policy"), getattr(measure, "view", "")
 
 
@@ -42,13 +39,15 @@ class MicrobatchMeasures:
 
     def __call__(self, measure: Measure) -> Float[Tensor, " n"]:
         """One number per token; NaN for samples without the measure's view."""
-        assert isinstance(measure, Computed), f"the learner does not compute {measure}"
         if isinstance(measure, Divergence):
             return self.spread(self.divergence(measure), measure.view)
         if isinstance(measure, DistributionMeasure):
             name, view = source_of(measure)
             states = self.states(name, view)
             return self.spread(of_distributions(self.models[name], states, measure, temperature=self.temperature), view)
+        if not isinstance(measure, Logp | Entropy):
+            fix = "give the measure a __call__(logp, token), or train a policy that computes it"
+            raise Usage(f"a language model does not compute the measure {measure}", fix=fix)
         logp, entropy = self.logprobs(measure.model, measure.view)
         return self.spread(entropy if isinstance(measure, Entropy) else logp, measure.view)
 

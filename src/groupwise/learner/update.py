@@ -12,10 +12,23 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Backbone, Batch, Entropy, Logp, Measure, Memory, in_graph, name_of, needs
+from groupwise.data import (
+    Backbone,
+    Batch,
+    Entropy,
+    Logp,
+    Measure,
+    Memory,
+    Policy,
+    Usage,
+    in_batch,
+    in_graph,
+    name_of,
+    needs,
+)
 from groupwise.learner.auxiliary import AuxiliaryLoss, Forwarded, Forwards, coefficient_of
-from groupwise.learner.forward import States, hidden_states, token_logprobs
-from groupwise.learner.measures import Computed, MicrobatchMeasures, reads_policy
+from groupwise.learner.language import LanguagePolicy, policy_of
+from groupwise.learner.measures import reads_policy
 from groupwise.learner.optimizer import AdamW, Optimizer
 from groupwise.learner.plan import StepPlan
 from groupwise.learner.routing import RoutedForward, Routing, StepRouting, mixture
@@ -81,7 +94,7 @@ class Learner:
         rank: int = 0,
         ranks: int = 1,
     ) -> None:
-        assert isinstance(model, Backbone), "a model is a torch module with a head"
+        assert isinstance(model, Policy | Backbone), "a model is a policy, or a language model with a head"
         if isinstance(model, Decoder):
             model.model.adds_in_place = True
         self.model = model
@@ -121,36 +134,44 @@ class Learner:
         """The batch with old log-probs and measures, computed on the microbatches of `plan` (see `measure_plan`).
 
         The policy is forwarded only if `measures` has `Logp("policy")`, `Entropy()` or another measure of its
-        distribution. That forward also records a
-        mixture's choice of experts, unless the engine's choice is replayed.
+        distribution. That forward also records a mixture's choice of experts, unless the engine's choice is replayed.
         """
         batch = batch.to(self.device).having(memory=dict(self.memories))
-        wanted = sorted((m for m in measures if isinstance(m, Computed)), key=repr)
-        policy = bool(measures & {OLD, Entropy()}) or any(in_graph(m) or reads_policy(m) for m in wanted)
-        if policy:
+        wanted = sorted((m for m in measures if not in_batch(m)), key=repr)
+        forwards_policy = any(map(reads_policy, wanted))
+        if forwards_policy:
             wanted = [OLD, Entropy(), *(m for m in wanted if m not in (OLD, Entropy()))]
         order = [i for step in plan for i in step.samples]
         columns: dict[Measure, list[Tensor]] = {measure: [] for measure in wanted}
         experts, routes = mixture(self.model), list(batch.routes)
         for microbatch in (microbatch for step in plan for microbatch in step.microbatches):
-            part = batch.take(microbatch)
-            states = None
-            if policy:
-                routed = RoutedForward(experts, replay=routing.replay == "engine") if experts else None
-                states = hidden_states(self.model, part, routed)
-                if routed is not None and routing.replay != "engine":
-                    for i, lines in zip(microbatch, routed.encoded_routes()):
-                        routes[i] = lines
-            compute = self._measures(part, states)
+            routed = RoutedForward(experts, replay=routing.replay == "engine") if experts else None
+            numbers = self._measured(self._policy(routed), batch.take(microbatch), wanted)
             for measure, column in columns.items():
-                column.append(compute(measure))
+                column.append(numbers[measure])
+            if forwards_policy and routed is not None and routing.replay != "engine":
+                for i, lines in zip(microbatch, routed.encoded_routes()):
+                    routes[i] = lines
         back = _places(batch, order)
         values = {measure: torch.cat(parts)[back] for measure, parts in columns.items() if parts}
         return batch.having(logp_old=values.pop(OLD, batch.logp_old), measures=values, routes=tuple(routes))
 
-    def _measures(self, part: Batch, policy: States | None) -> MicrobatchMeasures:
-        models = {"policy": self.model, **self.models}
-        return MicrobatchMeasures(models, part, temperature=self.temperature, policy=policy)
+    def _policy(self, routed: RoutedForward | None = None) -> Policy:
+        """The policy for one forward pass."""
+        return policy_of(self.model, temperature=self.temperature, routed=routed)
+
+    def _measured(self, policy: Policy, part: Batch, wanted: Sequence[Measure]) -> Mapping[Measure, Tensor]:
+        """The policy's measures of a microbatch. Usage for a missing one, or for another number of tokens."""
+        numbers = policy.measure(part, wanted, self.models)
+        for measure in wanted:
+            if measure not in numbers or numbers[measure].shape != part.place.shape:
+                shape = f"shape {tuple(numbers[measure].shape)}" if measure in numbers else "nothing"
+                raise Usage(
+                    f"the policy {type(self.model).__name__} does not compute {measure}",
+                    evidence=f"measure() returned {shape} for it, and the batch has {part.tokens} tokens",
+                    fix="return one number per token for each wanted measure, or remove the part that needs it",
+                )
+        return numbers
 
     def step(
         self,
@@ -214,17 +235,18 @@ class Learner:
         columns: dict[Measure, list[Tensor]] = {measure: [] for measure in (OLD, Entropy(), *live)}
         for part in parts:
             routed = step_routing.forward_pass()
-            states = hidden_states(self.model, part, routed)
-            logp, entropy = token_logprobs(self.model, states, temperature=self.temperature)
+            policy = self._policy(routed)
+            numbers = self._measured(policy, part, list(columns))
+            logp = numbers[OLD]
             old = part.logp_old if part.logp_old is not None else logp.detach()
-            compute = self._measures(part, states)
-            outputs = [logp, *map(compute, live)]
+            outputs = [logp, *(numbers[measure] for measure in live)]
             leaves = [x.detach().requires_grad_() for x in outputs]
             scalar = objective(part.having(logp=leaves[0], logp_old=old, measures=dict(zip(live, leaves[1:]))))
             scalar.backward()
             assert any(leaf.grad is not None for leaf in leaves), "a loss depends on log-probs or measures in the graph"
             grads = [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves]
             step_routing.add(routed)
+            states = policy.states if isinstance(policy, LanguagePolicy) else None
             auxiliary_terms = [term(Forwarded(part, states, logp, routed)) for term in prepared]
             for name, x in zip(names, auxiliary_terms):
                 values[name] += float(x.detach())
@@ -234,8 +256,8 @@ class Learner:
             torch.autograd.backward([*outputs, *added], [*grads, *(None for _ in added)])
             self.optimizer.gather()
             losses += [*(x.detach() for x in added), scalar.detach()]
-            for measure, x in zip(columns, (logp, entropy, *outputs[1:])):
-                columns[measure].append(x.detach())
+            for measure, column in columns.items():
+                column.append(numbers[measure].detach())
         loss = sum(map(float, losses), start=0.0)  # once per step: on a GPU, each float() synchronises
         measures = {measure: torch.cat(parts) for measure, parts in columns.items()}
         logp = measures.pop(OLD)

@@ -9,13 +9,12 @@ from groupwise.data import (
     Credit,
     Curriculum,
     Filter,
-    Mark,
     Mask,
     Measure,
     Memory,
     Shaping,
     Strategy,
-    VerdictPart,
+    in_batch,
     in_graph,
     needs,
     side_models_of,
@@ -84,7 +83,7 @@ class Method:
                 f"a part needs the side model {missing[0]!r} and there is no such model\n"
                 f'set method.models = {{ {missing[0]} = "InitialPolicy" }}, or the part\'s coefficient to 0'
             )
-        early = [m for m in needs(self.filter) if not isinstance(m, VerdictPart | Mark)]
+        early = [m for m in needs(self.filter) if not in_batch(m)]
         if early:
             why = f"the filter needs {early[0]}, and a filter runs before the learner computes measures"
             raise ValueError(f"{why}\na filter can need VerdictPart and Mark")

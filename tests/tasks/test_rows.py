@@ -2,6 +2,7 @@
 
 import json
 import sys
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -147,6 +148,7 @@ def test_a_name_that_is_not_here_while_offline(tmp_path: Path, datasets: Any) ->
 def test_a_hub_that_does_not_answer_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its clients ask again and again, for half a minute, unless they are offline."""
     calls: list[object] = []
+    errors = pytest.importorskip("huggingface_hub.errors")
     config = SimpleNamespace(HF_HUB_OFFLINE=False, HF_ENDPOINT="http://127.0.0.1:9")
 
     class Api:
@@ -156,44 +158,58 @@ def test_a_hub_that_does_not_answer_is_asked_once(monkeypatch: pytest.MonkeyPatc
         def dataset_info(self, name: str, timeout: float) -> None:
             calls.append((name, timeout <= 5))
             if name == "a/b":
-                raise ConnectError("refused")
+                raise errors.HTTPError("refused")
 
     def load_dataset(name: str, config_name: str | None) -> list[dict[str, int]]:
         calls.append(config.HF_HUB_OFFLINE)
         return [{"row": 1}]
 
     library = SimpleNamespace(config=config, load_dataset=load_dataset, disable_progress_bars=lambda: None)
-    found = {"datasets": library, "huggingface_hub": SimpleNamespace(HfApi=Api)}
-    monkeypatch.setattr("groupwise.tasks.rows.import_module", found.__getitem__)
+    found = {"datasets": library, "huggingface_hub": SimpleNamespace(HfApi=Api), "huggingface_hub.errors": errors}
+    monkeypatch.setattr("groupwise.tasks.data_sets.import_module", found.__getitem__)
     assert list(rows_of("datasets:a/b")) == list(rows_of("datasets:here/too")) == [(1, {"row": 1})]
     assert calls == [config.HF_ENDPOINT, ("a/b", True), True, config.HF_ENDPOINT, ("here/too", True), False]
     assert config.HF_HUB_OFFLINE is False
 
 
-class ConnectError(Exception):
-    """As the hub's client raises it."""
-
-
 RAISED = [
-    ("DatasetNotFoundError", "Dataset 'a/b' is a gated dataset on the Hub.", MissingRequirement, "hf auth login"),
-    ("DatasetNotFoundError", "Dataset 'a/b' doesn't exist on the Hub.", BadData, "check its name"),
-    ("ConnectionError", "Couldn't reach 'a/b' on the Hub", MissingRequirement, "hf download"),
-    ("ValueError", "Config name is missing. Please pick one among: ['x', 'y']", BadData, "datasets:a/b:CONFIG"),
-    ("RuntimeError", "Dataset scripts are no longer supported", BadData, "fetch its files"),
+    (
+        "datasets.DatasetNotFoundError",
+        "'a/b' is a gated dataset on the Hub.",
+        MissingRequirement,
+        "hf auth login",
+    ),
+    ("huggingface_hub.HfHubHTTPError", "Access is refused", MissingRequirement, "hf auth login"),
+    ("datasets.DatasetNotFoundError", "Dataset 'a/b' doesn't exist on the Hub.", BadData, "check its name"),
+    ("builtins.ConnectionError", "Couldn't reach 'a/b' on the Hub", MissingRequirement, "hf download"),
+    ("huggingface_hub.OfflineModeIsEnabled", "Offline mode", MissingRequirement, "hf download"),
+    ("huggingface_hub.HTTPError", "The server closed the connection", MissingRequirement, "hf download"),
+    (
+        "builtins.ValueError",
+        "Config name is missing. Pick one: ['x', 'y']",
+        BadData,
+        "datasets:a/b:CONFIG",
+    ),
+    ("builtins.RuntimeError", "Dataset scripts are no longer supported", BadData, "fetch its files"),
+    ("builtins.RuntimeError", "4013 rows are gated by a filter", BadData, "fetch its files"),
 ]
 
 
-@pytest.mark.parametrize("kind,said,expected,fix", RAISED, ids=[said[:40] for _, said, *_ in RAISED])
-def test_what_the_library_raises(
-    datasets: Any, monkeypatch: pytest.MonkeyPatch, kind: str, said: str, expected: type[GroupwiseError], fix: str
+@pytest.mark.parametrize("kind,message,expected,fix", RAISED, ids=[f"{kind}: {text[:30]}" for kind, text, *_ in RAISED])
+def test_errors_of_the_library(
+    datasets: Any, monkeypatch: pytest.MonkeyPatch, kind: str, message: str, expected: type[GroupwiseError], fix: str
 ) -> None:
+    library, _, name = kind.partition(".")
+    rooms = {"datasets": "datasets.exceptions", "huggingface_hub": "huggingface_hub.errors", "builtins": "builtins"}
+    error_type = getattr(import_module(rooms[library]), name)
+
     def raising(*_: object) -> None:
-        made = getattr(datasets.exceptions, kind, None) or getattr(__import__("builtins"), kind)
-        raise made(said)
+        with_response = {"response": SimpleNamespace(status_code=403, headers={}, request=None)}
+        raise error_type(message, **(with_response if name == "HfHubHTTPError" else {}))
 
     monkeypatch.setattr(datasets, "load_dataset", raising)
     error = refused("datasets:a/b")
-    assert isinstance(error, expected) and fix in error.fix and said[:20] in error.evidence
+    assert isinstance(error, expected) and fix in error.fix and message[:20] in error.evidence
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.data import Ids
+from groupwise.tasks.data_sets import HUB
 from groupwise.tasks.fields import Fields, after_hashes, as_one_answer, countdown, last_boxed
 from groupwise.tasks.problems import Problems, read_problems
-from groupwise.tasks.rows import HUB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,22 +2,17 @@
 
 import json
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from groupwise.data import BadData, MissingRequirement
+from groupwise.data import BadData
+from groupwise.tasks.data_sets import HUB, data_set, is_saved, missing_package
 
 SHOWN = 5
 """The number of rows or names that a message lists; it only counts further ones."""
 ENDINGS = (".jsonl", ".parquet")
-HUB = "datasets:"
-HUB_TIMEOUT = 5.0
-"""Seconds that the hub has for a first reply; after that only the local cache is read, without further requests."""
-UNREACHED = {"ConnectionError", "OfflineModeIsEnabled", "ConnectError", "TimeoutException", "TimeoutError"}
-"""Names of the exceptions that the libraries raise if the hub does not reply."""
 
 Row = dict[str, Any]
 
@@ -39,11 +34,11 @@ def rows_of(source: str, split: str = "train") -> Iterator[tuple[int, Row | Faul
     read; `MissingRequirement` if a package or the network is missing.
     """
     if source.startswith(HUB):
-        return enumerate(_data_set(source, split), start=1)
+        return enumerate(data_set(source, split), start=1)
     path = Path(source)
     if path.is_dir():
-        if any((path / name).is_file() for name in ("dataset_dict.json", "state.json")):
-            return enumerate(_data_set(f"{HUB}{source}", split), start=1)
+        if is_saved(path):
+            return enumerate(data_set(f"{HUB}{source}", split), start=1)
         return enumerate(chain.from_iterable(_file(file) for file in files_of(path, split)), start=1)
     return enumerate(_file(path), start=1)
 
@@ -120,7 +115,7 @@ def _parquet(path: Path) -> Iterator[Row | Fault]:
     try:
         arrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
     except ImportError:
-        raise _missing_package("pyarrow", "reading Parquet", "parquet") from None
+        raise missing_package("pyarrow", "reading Parquet", "parquet") from None
     try:
         with parquet.ParquetFile(path) as file:
             for rows in file.iter_batches(batch_size=4096):
@@ -128,75 +123,3 @@ def _parquet(path: Path) -> Iterator[Row | Fault]:
     except (arrow.ArrowException, OSError, ValueError) as error:
         first_line = str(error).partition("\n")[0]
         raise BadData(f"{path} is no Parquet file", evidence=first_line, fix="fetch the file again") from error
-
-
-def _missing_package(package: str, action: str, extra: str) -> MissingRequirement:
-    fix = f"pip install 'groupwise[{extra}]'"
-    return MissingRequirement(f"{action} needs the package {package}", evidence="it is not installed", fix=fix)
-
-
-def _data_set(source: str, split: str) -> Iterator[Row]:
-    """The rows of a named data set, or of one that `save_to_disk` wrote. Never runs code of a data set."""
-    full_name, _, named_split = source.removeprefix(HUB).partition("@")
-    split = named_split or split
-    name, _, config = full_name.partition(":")
-    if not name:
-        fix = "write datasets:NAME, such as datasets:openai/gsm8k:main@train"
-        raise BadData("datasets: names no data set", evidence=repr(source), fix=fix)
-    try:
-        datasets = import_module("datasets")
-    except ImportError:
-        raise _missing_package("datasets", f"reading {source}", "datasets") from None
-    datasets.disable_progress_bars()
-    on_disk = any((Path(name) / file).is_file() for file in ("dataset_dict.json", "state.json"))
-    try:
-        with _offline_if_unreachable(name, datasets):
-            data: Any = datasets.load_from_disk(name) if on_disk else datasets.load_dataset(name, config or None)
-    except Exception as error:  # the library, the hub's client and their transports raise many types
-        raise _load_error(name, error) from error
-    if isinstance(data, dict):
-        if split not in data:
-            evidence = f"it has {', '.join(data) or 'none'}"
-            fix = f"write {HUB}{full_name}@{next(iter(data), 'SPLIT')}"
-            raise BadData(f"{name} has no split called {split!r}", evidence=evidence, fix=fix)
-        data = data[split]
-    return iter(data)
-
-
-@contextmanager
-def _offline_if_unreachable(name: str, datasets: Any) -> Iterator[None]:
-    """Switches `datasets` to its offline mode if the hub does not reply to a first request within HUB_TIMEOUT."""
-    offline = datasets.config.HF_HUB_OFFLINE
-    try:
-        if not offline and not Path(name).exists():
-            hub = import_module("huggingface_hub").HfApi(datasets.config.HF_ENDPOINT)
-            hub.dataset_info(name, timeout=HUB_TIMEOUT)
-    except Exception as error:  # `datasets` itself reports every other error
-        datasets.config.HF_HUB_OFFLINE = bool(_class_names(error) & UNREACHED)
-    try:
-        yield
-    finally:
-        datasets.config.HF_HUB_OFFLINE = offline
-
-
-def _class_names(error: Exception) -> set[str]:
-    return {kind.__name__ for kind in type(error).__mro__}
-
-
-def _load_error(name: str, error: Exception) -> BadData | MissingRequirement:
-    """The error for a data set that could not be loaded, with its fix."""
-    evidence = f"{type(error).__name__}: {str(error).strip()[:300]}"
-    message = str(error).lower()
-    if "gated" in message or "401" in message or "403" in message:
-        fix = "accept its terms on its page on the hub, then log in: hf auth login"
-        return MissingRequirement(f"the data set {name} is gated", evidence=evidence, fix=fix)
-    if _class_names(error) & UNREACHED:
-        fix = f"where there is a network: hf download --repo-type dataset {name} --local-dir DIR\n"
-        fix += "then name DIR, or PRESET:DIR, instead"
-        what = f"the data set {name} is not here, and the hub cannot be reached"
-        return MissingRequirement(what, evidence=evidence, fix=fix)
-    if isinstance(error, ValueError) and "config" in message:
-        fix = f"name one of its configurations: {HUB}{name}:CONFIG"
-        return BadData(f"the data set {name} has several configurations", evidence=evidence, fix=fix)
-    fix = "check its name, or fetch its files and give their path"
-    return BadData(f"the data set {name} cannot be read", evidence=evidence, fix=fix)

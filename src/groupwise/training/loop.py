@@ -69,9 +69,8 @@ def learn(
 ) -> tuple[Batch, list[StepResult]]:
     """Take the optimizer steps of an iteration. Returns the batch with its measures and advantages, and the results."""
     plans = [plan(recipe, method, batch, iteration, epoch) for epoch in range(method.epochs)]
-    no_engine = method.proximal == "sampled" and bool(
-        batch.logp_engine.isnan().any()
-    )  # tokens without an engine's logp
+    # Tokens that the engine did not sample have no log-prob of it.
+    no_engine = method.proximal == "sampled" and bool(batch.logp_engine.isnan().any())
     needed = needed_measures(method, plans) | ({OLD_LOGP} if no_engine else frozenset())
     first = measure_plan(plans[0], batch, microbatch_tokens=recipe.machine.microbatch_tokens)
     batch = learner.compute_measures(batch, first, needed, method.routing)

@@ -12,6 +12,7 @@ def accepted(answer: str, gold: str) -> bool:
     return bool(verify(golds, answers, timeout_seconds=None))  # type: ignore[arg-type]
 
 
-if __name__ == "by_default":  # load the libraries before the first call, whose CPU time is limited
+def warm_up() -> None:
+    """Loads the libraries before the first call, whose CPU time is limited."""
     logging.disable(logging.CRITICAL)  # warnings about the disabled timeouts
     accepted(r"$\sqrt{8}$", r"2\sqrt{2}")

@@ -331,6 +331,7 @@ def _is_fraction(s: str) -> bool:
     return re.search(r"^-?[0-9]+.?/0*[1-9][0-9]*.?$", s) is not None
 
 
-if __name__ == "r1_zero":  # load the libraries before the first call, whose CPU time is limited
+def warm_up() -> None:
+    """Loads the libraries before the first call, whose CPU time is limited."""
     logging.disable(logging.CRITICAL)  # warnings about the disabled timeouts
     graded(r"\frac{x}{1+x}", ["1"], fast=False)

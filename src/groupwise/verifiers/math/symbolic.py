@@ -29,7 +29,9 @@ CACHE_SIZE = 4096
 
 
 class Symbolic:
-    """Calls a function of a file in this room in the sandbox, with a cache. Usable from any thread and loop.
+    """Calls a function of this room in the sandbox, with a cache. Usable from any thread and loop.
+
+    `modules` are files of this room, each after those that it imports; the last one has the function and `warm_up`.
 
     A call may use `deadline` seconds of CPU time, so a busy machine changes no verdict. If a call fails or uses them
     up, the same call is made with the gold answer only. If that succeeds within half of the time, the answer is
@@ -40,7 +42,7 @@ class Symbolic:
     def __init__(
         self,
         verifier: str,
-        file: str,
+        modules: Sequence[str],
         function: str,
         *,
         make: MAKE,
@@ -52,14 +54,16 @@ class Symbolic:
             raise Usage(f"{verifier}(deadline={deadline:g}, workers={workers})", fix="deadline above 0, workers from 1")
         need_packages(verifier, packages)
         self.verifier, self.deadline, self.function = verifier, deadline, function
-        self.module = Path(file).stem
-        source = Path(__file__).with_name(file).read_text("utf-8")
+        self.module = f"{__package__}.{modules[-1]}"
+        sources = {
+            f"{__package__}.{name}": Path(__file__).with_name(f"{name}.py").read_text("utf-8") for name in modules
+        }
         try:
             self._sandbox = make(
                 limits=Limits(cpu=deadline, wall=max(60.0, 20 * deadline), memory=MEMORY),
                 boxes=workers,
                 packages=packages,
-                preload={self.module: source},
+                preload=sources | {"warm_up": f"from {self.module} import warm_up\nwarm_up()"},
             )
         except MissingRequirement as error:
             raise self._with_alternative(error) from None

@@ -1,14 +1,15 @@
 """The graders of published results, with their faults. Use `math` unless you reproduce such a result."""
 
 import re
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from groupwise.data import Outcome, Prompt, Sample, Verdict
-from groupwise.data.verdicts import unverifiable
 from groupwise.sandbox.sandbox import Sandbox
 from groupwise.verifiers.math.symbolic import MAKE, MATH_VERIFY, Symbolic
-from groupwise.verifiers.math.verifier import is_gold
+from groupwise.verifiers.math.verifier import is_gold, unusable_gold
 
 _DAPO_LINE = re.compile(r"(?i)Answer\s*:\s*([^\n]+)")
 _DAPO_FIRST = (
@@ -87,39 +88,59 @@ def dapo_normal(answer: str) -> str:
     return (answer.replace(",", "") if answer.replace(",", "").isdigit() else answer).strip()
 
 
-class MathVerify:
-    """math-verify with its defaults, applied to the whole text in the sandbox.
+class _InSandbox(ABC):
+    """A published grader whose comparison runs in the sandbox: a function of a file in this room.
 
-    `deadline` is in CPU seconds per call. An answer that uses them up is wrong, as in `math`. docs/verifiers.md lists
-    wrong answers that math-verify accepts.
+    `deadline` is in CPU seconds per call. An answer that uses them up is wrong, as in `math`.
     """
 
     keeps_time = True
-    packages = MATH_VERIFY
-    expects = "text or a number"
+    packages: ClassVar[tuple[str, ...]]
+    expects: ClassVar[str]
 
-    def __init__(self, *, deadline: float = 2.0, workers: int = 2, sandbox: MAKE = Sandbox) -> None:
+    def __init__(self, verifier: str, module: str, function: str, deadline: float, workers: int, sandbox: MAKE) -> None:
         self._compare = Symbolic(
-            "math_verify",
-            "by_default.py",
-            "accepted",
-            make=sandbox,
-            deadline=deadline,
-            workers=workers,
-            packages=self.packages,
+            verifier, [module], function, make=sandbox, deadline=deadline, workers=workers, packages=self.packages
         )
         self.close = self._compare.close
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
-        if not is_gold(gold := prompt.row.get("answer")):
-            return unverifiable(f"the gold answer {str(gold)[:80]!r} is not text or a number")
-        value = await self._compare([sample.text, str(gold)], ["$1$", str(gold)])
+        if not self.fits(gold := prompt.row.get("answer")):
+            return unusable_gold(gold, self.expects)
+        return await self._grade(sample.text, gold)
+
+    @staticmethod
+    @abstractmethod
+    def fits(gold: Any) -> bool:
+        """Whether answers can be compared with this gold answer."""
+
+    @abstractmethod
+    async def _grade(self, text: str, gold: Any) -> Verdict:
+        """The verdict on the text of an answer."""
+
+    async def _equal(self, arguments: Sequence[Any], baseline: Sequence[Any]) -> Verdict:
+        value = await self._compare(arguments, baseline)
         return value if isinstance(value, Verdict) else Verdict(Outcome(value is True))
 
+
+class MathVerify(_InSandbox):
+    """math-verify with its defaults, applied to the whole text in the sandbox.
+
+    `deadline` is in CPU seconds per call. docs/verifiers.md lists wrong answers that math-verify accepts.
+    """
+
+    packages = MATH_VERIFY
+    expects = "text or a number"
     fits = staticmethod(is_gold)
 
+    def __init__(self, *, deadline: float = 2.0, workers: int = 2, sandbox: MAKE = Sandbox) -> None:
+        super().__init__("math_verify", "by_default", "accepted", deadline, workers, sandbox)
 
-class MathDrGrpo:
+    async def _grade(self, text: str, gold: Any) -> Verdict:
+        return await self._equal([text, str(gold)], ["$1$", str(gold)])
+
+
+class MathDrGrpo(_InSandbox):
     r"""The grader of Dr. GRPO's runs: compares the last `\boxed{}`, or with `tag` the text behind the last `<answer>`.
 
     Right if it equals one of the gold answers by the rules in r1_zero.py: in the normal form of MATH, in that of
@@ -129,7 +150,6 @@ class MathDrGrpo:
     here. arXiv:2503.20783.
     """
 
-    keeps_time = True
     packages = (*MATH_VERIFY, "pylatexenc")
     expects = "text, a number or a list of them"
 
@@ -143,31 +163,20 @@ class MathDrGrpo:
         sandbox: MAKE = Sandbox,
     ) -> None:
         self.tag, self.fast = tag, fast
-        self._compare = Symbolic(
-            "math_dr_grpo",
-            "r1_zero.py",
-            "graded",
-            make=sandbox,
-            deadline=deadline,
-            workers=workers,
-            packages=self.packages,
-        )
-        self.close = self._compare.close
+        super().__init__("math_dr_grpo", "r1_zero", "graded", deadline, workers, sandbox)
 
-    async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
-        if not self.fits(gold := prompt.row.get("answer")):
-            return unverifiable(f"the gold answer {str(gold)[:80]!r} is not {self.expects}")
-        answer = answer_of(sample.text, self.tag)
+    async def _grade(self, text: str, gold: Any) -> Verdict:
+        answer = answer_of(text, self.tag)
         if answer is None:
             return Verdict(Outcome.malformed, feedback="no answer in tags" if self.tag else "no box")
         texts = [str(one) for one in (gold if isinstance(gold, list) else [gold])]
         golds = [text for text in (boxed(text) if "\\boxed" in text else text for text in texts) if text is not None]
-        value = await self._compare([answer, golds, self.fast], ["1", golds, self.fast])
-        verdict = value if isinstance(value, Verdict) else Verdict(Outcome(value is True))
+        verdict = await self._equal([answer, golds, self.fast], ["1", golds, self.fast])
         return verdict if verdict.outcome is Outcome.unverifiable else replace(verdict, answer=answer[:200])
 
     @staticmethod
     def fits(gold: Any) -> bool:
+        """Whether answers can be compared with this gold answer, or with each of a list."""
         return all(map(is_gold, gold)) and bool(gold) if isinstance(gold, list) else is_gold(gold)
 
 

@@ -53,14 +53,15 @@ class Math:
         self.place: Place = cast(Place, place)
         self._algebra: Symbolic | None = None
         if symbolic:
+            modules = ("trees", "latex", "values", "algebra")
             self._algebra = Symbolic(
-                "math", "algebra.py", "equal", make=sandbox, deadline=deadline, workers=workers, packages=self.packages
+                "math", modules, "equal", make=sandbox, deadline=deadline, workers=workers, packages=self.packages
             )
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
         gold = gold_answer(prompt.row.get("answer"))
         if gold is None:
-            return unverifiable(f"the gold answer {str(prompt.row.get('answer'))[:80]!r} is not text or a number")
+            return unusable_gold(prompt.row.get("answer"), self.expects)
         found = extract_answer(sample.text, self.answer, self.place)
         if not found.text:
             return Verdict(Outcome.malformed, feedback=f"no answer: {found.rule}")
@@ -138,6 +139,11 @@ def gold_answer(gold: Any) -> str | None:
         return None
     text = _from_text(str(gold))
     return text if tidy(text) else None
+
+
+def unusable_gold(gold: Any, expects: str) -> Verdict:
+    """The verdict on every answer to a problem whose gold answer is not what the verifier expects."""
+    return unverifiable(f"the gold answer {str(gold)[:80]!r} is not {expects}")
 
 
 def is_gold(gold: Any) -> bool:

@@ -10,8 +10,10 @@ from tests import checked
 checked.install()
 
 import torch  # noqa: E402
-from hypothesis import settings  # noqa: E402
+from hypothesis import Phase, settings  # noqa: E402
 
 settings.register_profile("quiet", deadline=None, derandomize=True, database=None)
 settings.load_profile("quiet")
+settings.register_profile("unshrunk", settings.get_profile("quiet"), phases=[Phase.explicit, Phase.generate])
+"""For `tools.breaks`: a test that fails does not search for its smallest example, which takes minutes."""
 torch.set_num_threads(1)

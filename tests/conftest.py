@@ -1,11 +1,14 @@
 """Shapes and types are checked in tests only: every annotation of the package is enforced here."""
 
 import os
+import sys
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else every process compiles every test and module again
+sys.dont_write_bytecode = False
 
-from tests import checked
+from tests import checked  # noqa: E402
 
 checked.install()
 

@@ -174,8 +174,8 @@ def inspect(a: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
         case "check":
             from pathlib import Path
 
-            from groupwise.commands.check import check
             from groupwise.config.user_code import load_use
+            from groupwise.training.check import check
 
             loaded = load_use(a.use, unsafe_local_exec=a.unsafe_local_exec, trust_remote_code=a.trust_remote_code,
                               keys=a.key, judges=a.judge)  # fmt: skip

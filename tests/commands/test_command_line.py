@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from groupwise.__main__ import main
-from groupwise.commands.train import accuracy_summary
+from groupwise.training.run import accuracy_summary
 
 GROUPWISE = [sys.executable, "-m", "groupwise"]
 SMALL = ["--prompts", "4", "--method.group_size", "4", "--sampling.max_tokens", "12", "--evaluate.problems", "8"]

@@ -9,9 +9,8 @@ from typing import ClassVar
 import pytest
 import torch
 
-import groupwise.commands.check as checking
 import groupwise.config.text as text
-from groupwise.commands.check import check, dry_run
+import groupwise.training.check as checking
 from groupwise.commands.show import list_methods, read, show, show_check, show_diff, table
 from groupwise.config.registry import methods
 from groupwise.config.text import read_recipe, write
@@ -19,6 +18,7 @@ from groupwise.config.user_code import load_use
 from groupwise.data import BadData, Logp, Usage
 from groupwise.methods import gspo, published, reference_of
 from groupwise.models import find_model
+from groupwise.training.check import check, dry_run
 
 DEFAULT = Path(text.__file__).with_name("default.toml")
 SMALL = "prompts = 16\nsampling.max_tokens = 40\n"

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from groupwise.commands.check import check, dry_run, inactive_parts
 from groupwise.config.text import override, read_recipe, write
 from groupwise.config.user_code import Use, load_use
 from groupwise.data import Usage
 from groupwise.learner import InitialPolicy
 from groupwise.methods import dapo, gmpo, grpo, gspo
+from groupwise.training.check import check, dry_run, inactive_parts
 
 MINE = '''
 from dataclasses import dataclass

@@ -11,14 +11,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from groupwise.commands import train as commands
-from groupwise.commands.train import run_from
 from groupwise.config.recipe import Recipe
 from groupwise.data import Prompt, Sample, Verdict
 from groupwise.learner import Learner
 from groupwise.rollout.rows import Rows
+from groupwise.training import run as commands
 from groupwise.training.build import Runtime
 from groupwise.training.recorder import Recorder
+from groupwise.training.run import run_from
 from tests.faults.small_runs import Quick, alive, begun, forked, left, ready
 
 Point = tuple[str, int]
@@ -127,7 +127,7 @@ def run(directory: Path, place: Runtime, death: Point | None = None) -> Events:
 
     Recorder.phase, Runtime.evaluate = recorded_phase, recorded_evaluate
     place.buffer.setting = replace(place.buffer.setting, verifier=recorded_verifier)
-    assert run_from(directory, place, disk=RecordedDisk(events)) == 0
+    assert run_from(directory, place, disk=RecordedDisk(events)).code == 0
     return events
 
 

@@ -11,7 +11,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from groupwise.commands.train import run_from
 from groupwise.config.recipe import Evaluate, Machine, Recipe, Save
 from groupwise.config.text import write
 from groupwise.config.user_code import Use
@@ -26,6 +25,7 @@ from groupwise.runs.info import start_run
 from groupwise.training.about import describe_run
 from groupwise.training.build import Runtime, build
 from groupwise.training.identity import identity
+from groupwise.training.run import run_from
 from tests.checked import relax
 
 EVERY = Recipe(
@@ -81,7 +81,7 @@ def begun(run: Path, recipe: Recipe) -> Path:
 
 def ran(run: Path, recipe: Recipe, **how: Any) -> Path:
     """Compute a run to its end in this process."""
-    code = run_from(run if run.exists() else begun(run, recipe), build(recipe, Use()), **{"disk": Quick()} | how)
+    code = run_from(run if run.exists() else begun(run, recipe), build(recipe, Use()), **{"disk": Quick()} | how).code
     assert code == 0
     return run
 

@@ -22,8 +22,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from groupwise.__main__ import main
-from groupwise.commands import train as commands
-from groupwise.commands.train import resume, run_from
+from groupwise.commands.train import resume
 from groupwise.data import (
     Batch,
     Diverged,
@@ -42,6 +41,8 @@ from groupwise.objective import Objective, sequence_mean
 from groupwise.rewards import mixed_outcomes
 from groupwise.runs.checkpoints import RunLock, newest_checkpoint
 from groupwise.runs.jsonl import read_lines
+from groupwise.training import run as commands
+from groupwise.training.run import run_from
 from tests.faults.small_runs import EVERY, Quick, alive, begun, forked, left, lines, ran, ready
 
 Verifier = Callable[[Prompt, Sample], Any]
@@ -223,7 +224,9 @@ def test_a_signal_ends_a_wait_for_a_verdict(undisturbed: Path, tmp_path: Path) -
             return await judge(prompt, sample)
 
         place.buffer.setting = replace(place.buffer.setting, verifier=hangs)
-        return run_from(run, place, disk=Quick())
+        ending = run_from(run, place, disk=Quick())
+        print(ending.message, flush=True)
+        return ending.code
 
     assert forked(act, tmp_path / "log") == 143
     assert "terminated after 1 of 3 iterations; saved" in (tmp_path / "log").read_text()
@@ -246,7 +249,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
 
         Learner.step = slow  # type: ignore[method-assign]
         try:
-            return run_from(run, ready(EVERY), disk=Quick())
+            return run_from(run, ready(EVERY), disk=Quick()).code
         except KeyboardInterrupt:
             return 99
 
@@ -268,20 +271,19 @@ def test_a_second_signal_is_the_second_also_when_time_is_up(tmp_path: Path) -> N
 
         commands.loop = stuck
         try:
-            return run_from(run, ready(EVERY), disk=Quick())
+            return run_from(run, ready(EVERY), disk=Quick()).code
         except KeyboardInterrupt:
             return 99
 
     assert forked(act, tmp_path / "log") == 99
 
 
-def test_stop_after_saves_and_prints_how_to_resume(
-    undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_stop_after_saves_and_prints_how_to_resume(undisturbed: Path, tmp_path: Path) -> None:
     run = begun(tmp_path / "run", EVERY)
-    assert run_from(run, ready(EVERY), stop_after=0.0, disk=Quick()) == 0
-    assert "out of time after 0 of 3 iterations; saved" in (output := capsys.readouterr().out)
-    assert f"groupwise resume {run}" in output and not (run / "model").exists()
+    ending = run_from(run, ready(EVERY), stop_after=0.0, disk=Quick())
+    assert (ending.code, ending.stopped) == (0, "out of time")
+    assert "out of time after 0 of 3 iterations; saved" in ending.message
+    assert f"groupwise resume {run}" in ending.message and not (run / "model").exists()
     assert left(ran(run, EVERY)) == left(undisturbed)
 
 
@@ -336,7 +338,7 @@ def test_a_verdict_that_fails_is_counted_and_left_out(what: str, cause: str, tmp
     recipe = replace(EVERY, machine=replace(EVERY.machine, verdict_deadline=0.1))
     run, place = begun(tmp_path / "run", recipe), ready(recipe)
     failed = wrong_every_seventh(place, what)
-    assert run_from(run, place, disk=Quick()) == 0
+    assert run_from(run, place, disk=Quick()).code == 0
     metrics = lines(run)[1:]
     assert sum(line["rollout/unverifiable"] for line in metrics) == len(failed) == 6
     assert [line["outcome/unverifiable"] * 16 for line in metrics] == [line["rollout/unverifiable"] for line in metrics]
@@ -434,7 +436,7 @@ def test_a_gradient_that_is_not_finite_leaves_the_weights_alone(
         return taken
 
     monkeypatch.setattr(Learner, "step", watched)
-    assert run_from(run, place, disk=Quick()) == 0
+    assert run_from(run, place, disk=Quick()).code == 0
     assert moved[2] == (False, False, True) and moved[-1] == (True, True, False)
     assert [skipped for _, _, skipped in moved] == [False, False, True, False, False, False]
     assert [line["steps_skipped"] for line in lines(run)[1:]] == [0, 1, 0]
@@ -470,5 +472,5 @@ def test_three_steps_in_a_row_without_a_gradient(tmp_path: Path) -> None:
 
 def test_a_dump_that_finds_no_space_does_not_end_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     place = poisoned(run := tmp_path / "run", lambda call: call == 3)
-    assert run_from(run, place, disk=Full("skipped", first=1)) == 0
+    assert run_from(run, place, disk=Full("skipped", first=1)).code == 0
     assert "its batch could not be written: No space left" in capsys.readouterr().err

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from groupwise.commands.train import run_from
 from groupwise.runs.checkpoints import RunLock, newest_checkpoint
 from groupwise.runs.jsonl import read_lines
 from groupwise.training import watchdog
+from groupwise.training.run import run_from
 from groupwise.verifiers import grade_function
 from tests.faults.small_runs import EVERY, Quick, begun, forked, left, ready
 
@@ -36,7 +36,7 @@ def judged(run: Path, recipe: Any, at: int, held: Callable[[], Any]) -> Callable
             return answer.endswith(str(gold))
 
         place.buffer.setting = replace(place.buffer.setting, verifier=grade_function(grade, deadline=60.0))
-        return run_from(run, place, disk=Quick())
+        return run_from(run, place, disk=Quick()).code
 
     return act
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from groupwise.commands.train import run_from
 from groupwise.config.recipe import Evaluate, Save
 from groupwise.data import CountedText, Observation, Prompt, Sampling
 from groupwise.rollout import Turns
 from groupwise.training.build import Runtime
+from groupwise.training.run import run_from
 from tests.faults.small_runs import EVERY, Quick, alive, begun, forked, left, ready
 
 RECIPE = replace(
@@ -83,7 +83,7 @@ def run(directory: Path, place: Runtime, environment: Any, death: int = 0) -> in
             return file.tell()
 
     place.buffer.setting = replace(place.buffer.setting, environment=lambda: environment(on_call))
-    return run_from(directory, place, disk=Quick())
+    return run_from(directory, place, disk=Quick()).code
 
 
 def forked_run(directory: Path, place: Runtime, environment: Any, death: int = 0) -> int:

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from groupwise.commands.check import dry_run
 from groupwise.config.recipe import Recipe
 from groupwise.config.text import at, read_recipe, write
 from groupwise.data import Usage
 from groupwise.methods import FromMemory, Method, Now, Ramp, Schedule, grpo
 from groupwise.objective import AdaptiveKL
+from groupwise.training.check import dry_run
 
 ADAPTIVE = replace(
     grpo(kl=0.04),

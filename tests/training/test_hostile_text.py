@@ -11,8 +11,7 @@ from groupwise.__main__ import bug, main
 from groupwise.commands import doctor
 from groupwise.commands.audit import errors
 from groupwise.commands.show import show_check
-from groupwise.commands.terminal import format_sample
-from groupwise.commands.train import print_notes
+from groupwise.commands.terminal import format_sample, print_note
 from groupwise.data import ENVIRONMENT, BadData, Finish, Outcome, Sample, Verdict
 from groupwise.evaluation.result import evaluation_text, write
 from groupwise.training.progress import Progress
@@ -71,7 +70,8 @@ def crash(name: str) -> None:
 
 def audit(name: str) -> None:
     case, verdict = Case(name, name, True), Verdict(Outcome.wrong, cause=name)
-    print_notes(errors("exact", AuditResult((case,), (verdict,), (0.0,)), 3))
+    for line in errors("exact", AuditResult((case,), (verdict,), (0.0,)), 3):
+        print_note(line)
 
 
 OUTPUTS: dict[str, Callable[[str, pytest.MonkeyPatch], object]] = {
@@ -82,7 +82,7 @@ OUTPUTS: dict[str, Callable[[str, pytest.MonkeyPatch], object]] = {
     "error: a field": lambda n, _: main(["check", recipe("no"), f"--method.{n}", "1"]),
     "check": lambda n, _: print(show_check(n, [BadData(n, fix="mend it")])),
     "a bug": lambda n, _: crash(n),
-    "a warning": lambda n, _: print_notes([n]),
+    "a warning": lambda n, _: print_note(n),
     "progress": lambda n, _: Progress(3).say(n),
     "doctor": doctor_output,
     "show": lambda n, _: main(["show", recipe(n)]),

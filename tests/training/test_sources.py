@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from groupwise.__main__ import main
-from groupwise.commands.check import check_inputs
 from groupwise.config.diff import diff
 from groupwise.config.recipe import Also, Columns, Recipe
 from groupwise.config.text import read_recipe, write
@@ -19,6 +18,7 @@ from groupwise.models import find_model, read_tokenizer
 from groupwise.tasks import Each, Mixture, Problems
 from groupwise.tasks.mixture import task_index
 from groupwise.training import sources as sources_module
+from groupwise.training.check import check_inputs
 from groupwise.training.environments import frame_of
 from groupwise.training.sources import prompt_template, sources, task_of, templates, verdict_wait, verifier_of
 from groupwise.verifiers import CodeVerifier, exact, last_number
@@ -160,7 +160,7 @@ def test_hints_about_templates() -> None:
     notes_printed: list[str] = []
     check_inputs(recipe(template="r1"), Use(), notes_printed.append)
     assert not any("</answer>" in line for line in notes_printed)  # this model has no such characters
-    from groupwise.commands.check import data_notes
+    from groupwise.training.check import data_notes
 
     mixed = recipe(template="r1")
     lines = data_notes(mixed, task_of(mixed, trained()), trained())

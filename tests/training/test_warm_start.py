@@ -16,7 +16,6 @@ import torch
 from safetensors.torch import load_file
 
 from groupwise.__main__ import main
-from groupwise.commands.train import run_from
 from groupwise.config.recipe import WarmStart
 from groupwise.config.user_code import Use
 from groupwise.data import ENVIRONMENT, TEMPLATE, WRITTEN, BadData, Draw, Prompt
@@ -35,6 +34,7 @@ from groupwise.tasks import Demonstration, demonstrations, read_demonstrations
 from groupwise.tasks.big_sums import sum_demonstrations
 from groupwise.training.build import build
 from groupwise.training.progress import Progress
+from groupwise.training.run import run_from
 from groupwise.training.warm_start import supervised_steps, warm_start
 from tests.commands.test_bad_input import SMALL, error_of, rows
 from tests.faults.small_runs import EVERY, begun, ran
@@ -143,9 +143,9 @@ def test_a_resume_within_the_phase_gives_the_same_model(home: Path) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Progress, "say", lambda self, text: stop_at_two(text))
-        assert run_from(run, build(recipe, Use())) == 143
+        assert run_from(run, build(recipe, Use())).code == 143
     assert not (run / "checkpoints").exists() and list((run / "warm_start" / "checkpoints").glob("00000[2-7]"))
-    assert run_from(run, build(recipe, Use())) == 0
+    assert run_from(run, build(recipe, Use())).code == 0
     for name in ("metrics.jsonl", "warm_start/metrics.jsonl", "model/model.safetensors"):
         assert (run / name).read_bytes() == (straight / name).read_bytes(), name
 

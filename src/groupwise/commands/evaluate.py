@@ -6,20 +6,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from groupwise.commands.check import check_inputs
-from groupwise.commands.terminal import format_sample
-from groupwise.commands.train import DEFAULT, print_notes, raise_all
+from groupwise.commands.terminal import format_sample, print_note
 from groupwise.config.reading import one_error
 from groupwise.config.recipe import Recipe
-from groupwise.config.text import read_over, read_with_problems
+from groupwise.config.text import DEFAULT, read_over, read_with_problems
 from groupwise.config.user_code import Use, load_use
-from groupwise.data import BadData, Outcome, Prompt, Rollout, Sample, Sampling, Usage, Verdict, visible
+from groupwise.data import BadData, Outcome, Prompt, Rollout, Sample, Sampling, Usage, Verdict, raise_all, visible
 from groupwise.evaluation.presets import find_published
 from groupwise.evaluation.result import evaluation_text, file_name, mean_of, number, write
 from groupwise.models import Purpose, find_model, read_model, read_tokenizer
 from groupwise.rollout import NativeEngine, RolloutSetting, answers
 from groupwise.runs.layout import RunLayout
 from groupwise.training.build import DTYPES, Inputs, build, prepare
+from groupwise.training.check import check_inputs
 from groupwise.training.environments import environment_of, frame_of
 from groupwise.training.protocols import protocol
 from groupwise.training.sources import prompt_template, templates
@@ -73,12 +72,14 @@ def evaluate(
     inputs: list[Inputs] = []
     checks = (check_inputs(recipe, loaded, notes.append, train=False, receive=inputs.append) for recipe, _ in tasks)
     raise_all([error for errors in checks for error in errors])
-    print_notes(notes)
+    for note in notes:
+        print_note(note)
     numbers = [number for task, read in zip(tasks, inputs) for number in numbers_of_task(*task, loaded, read)]
     evaluation: dict[str, Any] = {"preset": preset, "numbers": numbers}
     if published:
         evaluation["departures"] = published.departures(overrides, numbers)
-        print_notes([f"not as published: {line}" for line in evaluation["departures"]])
+        for line in evaluation["departures"]:
+            print_note(f"not as published: {line}")
     if len(tasks) > 1:
         evaluation["mean"] = mean_of(numbers)
     print(visible(evaluation_text(evaluation), lines=True))

@@ -20,6 +20,8 @@ from groupwise.data import Usage
 from groupwise.methods import Method, Now
 
 T = TypeVar("T")
+DEFAULT = Path(__file__).with_name("default.toml")
+"""The packaged recipe."""
 
 # Reading
 

@@ -1,5 +1,7 @@
 """The errors that a user can see: what happened, the evidence, and what to do next."""
 
+from collections.abc import Sequence
+
 from groupwise.data.visible import visible
 
 __all__ = [
@@ -15,6 +17,7 @@ __all__ = [
     "Unverifiable",
     "Usage",
     "WorkerLost",
+    "raise_all",
 ]
 
 LONGEST = 1000
@@ -106,3 +109,11 @@ class Locked(GroupwiseError):
     """Another process is using this run directory."""
 
     code = 8
+
+
+def raise_all(problems: Sequence[GroupwiseError]) -> None:
+    """Raise all errors as one, of the first error's type (which sets the exit code). No errors: do nothing."""
+    if len(problems) == 1:
+        raise problems[0]
+    if problems:
+        raise type(problems[0])(f"{len(problems)} errors", evidence="\n".join(map(str, problems)))

@@ -10,29 +10,43 @@ import pytest
 from groupwise.data import MissingRequirement
 from groupwise.sandbox import Program, Sandbox
 from groupwise.sandbox import view as sandbox_view
-from tests.sandbox.boxes import needed, value
+from tests.sandbox.boxes import needed
 
 LIGHT = "pylatexenc"
+
+
+def value(sandbox: Sandbox, code: str, *args: object) -> object:
+    (execution,) = sandbox.run([Program(code, "f", args)])
+    assert execution.end == "done", execution
+    return execution.value
+
+
+@pytest.fixture(scope="module")
+def plain():
+    needed()
+    pool = Sandbox(boxes=1)
+    yield pool
+    pool.close()
 
 
 # The standard library and nothing else
 
 
-def test_a_sandbox_shows_python_and_no_other_file_of_the_host(sandbox):
+def test_a_sandbox_shows_python_and_no_other_file_of_the_host(plain):
     look = """
 import os, sys
 def f():
     files = {place: sorted(os.listdir(place)) for place in ("/", "/dev")}
     return files, sys.path, sys.prefix, [d for d, _, _ in os.walk("/") if d.endswith("-packages") and os.listdir(d)]
 """
-    files, path, prefix, packages = value(sandbox, look)
+    files, path, prefix, packages = value(plain, look)
     assert set(files["/"]) <= {"server.py", "tmp", "dev", "lib", "lib64", "python"}
     assert files["/dev"] == ["null", "random", "urandom", "zero"]
     assert prefix == "/python" and all(entry.startswith("/python/") for entry in path)
     assert packages == []
 
 
-def test_no_package_of_the_host_can_be_imported(sandbox):
+def test_no_package_of_the_host_can_be_imported(plain):
     look = """
 import importlib.util, sys
 def f(places, names):
@@ -45,10 +59,10 @@ def f(places, names):
         f"{sandbox_view.standard()}/site-packages",
         "/usr/lib/python3/dist-packages",
     ]
-    assert value(sandbox, look, places, ["pip", "setuptools", "torch", "sympy", "groupwise", "pytest"]) == []
+    assert value(plain, look, places, ["pip", "setuptools", "torch", "sympy", "groupwise", "pytest"]) == []
 
 
-def test_nothing_that_is_shown_can_be_written(sandbox):
+def test_nothing_that_is_shown_can_be_written(plain):
     look = """
 import os
 def f():
@@ -61,10 +75,10 @@ def f():
             pass
     return written
 """
-    assert value(sandbox, look) == ["/tmp"]
+    assert value(plain, look) == ["/tmp"]
 
 
-def test_every_extension_module_of_the_standard_library_can_be_imported(sandbox):
+def test_every_extension_module_of_the_standard_library_can_be_imported(plain):
     library = Path(sandbox_view.python()[1])
     names = {file.name.partition(".")[0] for file in (library / "lib-dynload").glob("*.so")}
     names = sorted(name for name in names if not name.startswith(("_test", "_tkinter", "nis", "_xxtest", "xxlimited")))
@@ -79,7 +93,7 @@ def f(names):
             missing.append(f"{name}: {error}")
     return missing
 """
-    assert names and value(sandbox, look, names) == []
+    assert names and value(plain, look, names) == []
 
 
 # Python under a temporary directory

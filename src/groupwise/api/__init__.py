@@ -1,0 +1,5 @@
+"""The library: `import groupwise as gw`, then `gw.train`, `gw.evaluate`, `gw.sample`, `gw.resume`."""
+
+from groupwise.data.rooms import open_room
+
+open_room(__name__)

@@ -1,0 +1,66 @@
+"""Rows that a program holds in memory, as the file of a run."""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from groupwise.data import BadData, Usage
+from groupwise.runs.disk import storage_errors, write_file
+
+
+def rows_in_memory(data: object) -> list[Mapping[str, Any]] | None:
+    """The rows of a list of dicts or of a `datasets.Dataset`; None for a path or a name.
+
+    Raises `Usage` for anything else, `BadData` for a row that is no dict.
+    """
+    if isinstance(data, str | Path):
+        return None
+    if isinstance(data, Mapping):
+        names = ", ".join(map(str, data))
+        raise Usage(
+            "data is a dict", evidence=f"its keys are {names}", fix='pass one of its values: data=sets["train"]'
+        )
+    if not isinstance(data, Iterable):
+        raise Usage(f"data is {type(data).__name__}", fix="pass a list of dicts, a datasets.Dataset, a path or a name")
+    rows = list(data)
+    for number, row in enumerate(rows, start=1):
+        if not isinstance(row, Mapping):
+            fix = 'pass a list of dicts such as {"prompt": "1+1=", "answer": "2"}'
+            raise BadData(f"row {number} of data is {type(row).__name__}, not a dict", evidence=repr(row)[:80], fix=fix)
+    if not rows:
+        raise BadData("data has no rows", evidence="0 rows", fix='pass rows such as {"prompt": "1+1=", "answer": "2"}')
+    return rows
+
+
+def has_answers(rows: Iterable[Mapping[str, Any]], column: str = "answer") -> bool:
+    """Whether a row has a gold answer. Rewards without gold answers, such as a length, need none."""
+    return any(row.get(column.partition(".")[0]) is not None for row in rows)
+
+
+def write_rows(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
+    """Write rows as JSON lines, atomically. `BadData` names a column that is not plain JSON."""
+    lines = [_line(number, row) for number, row in enumerate(rows, start=1)]
+    with storage_errors(path.name, path.parent):
+        write_file(path, "".join(lines).encode())
+
+
+def _line(number: int, row: Mapping[str, Any]) -> str:
+    try:
+        return json.dumps(row, allow_nan=False) + "\n"
+    except (TypeError, ValueError, RecursionError):
+        column = next((name for name, value in row.items() if not _is_json(value)), "")
+        kind = type(row.get(column)).__name__
+        raise BadData(
+            f"row {number} of data is not plain JSON",
+            evidence=f"column {column!r} is {kind}",
+            fix=f"convert the column, or leave it out: {{k: v for k, v in row.items() if k != {column!r}}}",
+        ) from None
+
+
+def _is_json(value: object) -> bool:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True

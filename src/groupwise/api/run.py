@@ -1,0 +1,108 @@
+"""`Run`: a run directory as an object with metrics, samples, model and report."""
+
+import html
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from groupwise.data import BadData
+from groupwise.report.read import read
+from groupwise.report.report import escaped, existing_run, write_report
+from groupwise.report.warnings import find_warnings, headline
+from groupwise.runs.info import RunInfo
+from groupwise.runs.jsonl import read_lines
+from groupwise.runs.layout import SAMPLE_FILES, RunLayout
+
+__all__ = ["Report", "Run"]
+
+SHOWN = ("reward", "eval/accuracy_greedy", "eval/score_greedy", "eval/accuracy", "eval/score", "mean_length")
+"""Metrics of the table that a notebook shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The report page of a run. A notebook shows it in place."""
+
+    path: Path
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def _repr_html_(self) -> str:
+        page = html.escape(self.path.read_text(encoding="utf-8"))
+        return f'<iframe srcdoc="{page}" sandbox="allow-scripts" width="100%" height="800"></iframe>'
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run in its directory. Each access reads the files, so it works while the run is still going.
+
+    `BadData` if the directory is no run.
+    """
+
+    directory: Path
+    _stop: Callable[[str], None] = field(default=lambda cause: None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "directory", existing_run(str(self.directory)))
+
+    @property
+    def metrics(self) -> Mapping[str, dict[int, float]]:
+        """The value of each metric by iteration: `run.metrics["reward"][20]`. NaN where it was not finite."""
+        curves = read(self.directory).metrics
+        return {name: dict(zip(curve.at.tolist(), curve.value.tolist())) for name, curve in curves.items()}
+
+    @property
+    def done(self) -> int:
+        """The number of completed iterations."""
+        return read(self.directory).last
+
+    @property
+    def iterations(self) -> int:
+        """The number of iterations that the recipe plans."""
+        return RunInfo.read(self.directory).iterations
+
+    def samples(self, iteration: int | None = None) -> list[dict[str, Any]]:
+        """The samples of an iteration, one dict each, by default of the last one that has samples.
+
+        Keys are those of a line in `samples/`: prompt, gold, text, outcome, score, reward, advantage, length and more.
+        """
+        layout = RunLayout(self.directory)
+        numbers = sorted(int(path.stem) for path in layout.samples.glob(f"*{SAMPLE_FILES[0]}") if path.stem.isdecimal())
+        chosen = iteration if iteration is not None else (numbers or [0])[-1]
+        if chosen not in numbers:
+            known = f"iterations {numbers[0]} to {numbers[-1]}" if numbers else "no iteration"
+            raise BadData(f"{self.directory} has no samples of iteration {chosen}", evidence=f"it has {known}",
+                          fix="name one of these: run.samples(iteration)")  # fmt: skip
+        return read_lines(layout.sample_file(chosen, SAMPLE_FILES[0]))
+
+    @property
+    def model_dir(self) -> Path:
+        """The directory of the trained model, in Hugging Face layout. `BadData` while the run has none."""
+        model = RunLayout(self.directory).model
+        if not model.is_dir():
+            raise BadData(f"{self.directory} has no model yet", fix=f'finish it: gw.resume("{self.directory}")')
+        return model
+
+    @property
+    def report(self) -> Report:
+        """The report page. Each access writes it again."""
+        return Report(write_report([self.directory]))
+
+    def stop(self, cause: str = "stopped by a callback") -> None:
+        """Ask the running loop to save and end after the present iteration. It has no effect on a run at rest."""
+        self._stop(cause)
+
+    def _repr_html_(self) -> str:
+        run = read(self.directory)
+        rows = []
+        for name in SHOWN:
+            if name in run.metrics and len(values := run.metrics[name].finite.value):
+                first, last = (f"<td>{value:.3f}</td>" for value in (values[0], values[-1]))
+                rows.append(f"<tr><th>{escaped(name)}</th>{first}{last}</tr>")
+        title = f"<b>{escaped(str(self.directory))}</b>: {escaped(headline(run, len(find_warnings(run)[0])))}"
+        return f"<p>{title}</p><table><tr><th></th><th>first</th><th>last</th></tr>{''.join(rows)}</table>"

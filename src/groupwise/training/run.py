@@ -1,0 +1,253 @@
+"""Starts a run in its directory, or continues it: checks, loop, model and report."""
+
+import asyncio
+import contextlib
+import re
+import shlex
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from groupwise.config.recipe import Recipe
+from groupwise.config.text import read_recipe, write
+from groupwise.config.user_code import Use
+from groupwise.data import ACCURACY_GREEDY, INTERVALS, BadData, GroupwiseError, Storage, raise_all
+from groupwise.report.report import write_report
+from groupwise.runs.checkpoints import newest_checkpoint
+from groupwise.runs.disk import DISK, PARKED, Disk, remove_leftovers, storage_errors, write_directory
+from groupwise.runs.info import start_run
+from groupwise.runs.jsonl import read_lines
+from groupwise.runs.layout import RunLayout
+from groupwise.runs.logs import RunLogs
+from groupwise.runs.replay import ReplayLog
+from groupwise.training.about import describe_run
+from groupwise.training.build import Inputs, Runtime, build
+from groupwise.training.check import check_inputs, dry_run
+from groupwise.training.identity import (
+    check_base,
+    check_changes,
+    check_data,
+    check_model_code,
+    data_record,
+    identity,
+    record_changes,
+)
+from groupwise.training.loop import run as loop
+from groupwise.training.progress import Progress
+from groupwise.training.recorder import Recorder
+from groupwise.training.warm_start import remove_checkpoint, warm_start
+from groupwise.training.watchdog import CODES, Stuck, Watchdog
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a run ended: its exit code, and its last message. `stopped` is the reason of an early end, or ""."""
+
+    stopped: str
+    code: int
+    message: str = ""
+
+
+class Control:
+    """Lets a program watch a run and stop it, from a callback or from another thread.
+
+    `on_iteration` gets each line of metrics.
+    """
+
+    def __init__(self, on_iteration: Callable[[dict[str, Any]], None] = lambda line: None) -> None:
+        self.on_iteration = on_iteration
+        self._cause = ""
+        self._stop: Callable[[str], None] | None = None
+
+    def stop(self, cause: str) -> None:
+        """Request that the run saves and ends after the present iteration; before its start, at once."""
+        self._cause = self._cause or cause
+        if self._stop is not None:
+            self._stop(cause)
+
+    @contextlib.contextmanager
+    def of(self, recorder: Recorder) -> Iterator[None]:
+        """The time in which `stop` reaches the recorder of the running loop."""
+        running = asyncio.get_running_loop()
+        self._stop = lambda cause: running.call_soon_threadsafe(recorder.stop, cause) and None
+        try:
+            if self._cause:
+                recorder.stop(self._cause)
+            yield
+        finally:
+            self._stop = None
+
+
+def directory_name(task: str) -> str:
+    """A task's name as part of a directory name.
+
+    >>> directory_name("datasets:openai/gsm8k:main@train"), directory_name("data/sums.v2.jsonl")
+    ('gsm8k-main', 'sums.v2')
+    """
+    return re.sub(r"[^\w.-]+", "-", Path(task.partition("@")[0]).stem).strip("-")
+
+
+def read_checked(recipe: Recipe, use: Use, notify: Callable[[str], None]) -> Inputs:
+    """The inputs of a run, read and checked. Raises all errors of the recipe as one; notes go to `notify`."""
+    notes: list[str] = []
+    inputs: list[Inputs] = []
+    raise_all([*dry_run(recipe), *check_inputs(recipe, use, notes.append, receive=inputs.append)])
+    for note in notes:
+        notify(note)
+    return inputs[0]
+
+
+def begin(run: Path, ready: Runtime, use: Use, base: str, command: str) -> None:
+    """Write run.json and recipe.toml, which make an empty directory a run. `base` is the recipe's published method."""
+    text = write(ready.recipe)
+    facts = data_record(ready) | ready.adapter | identity(ready.recipe, ready.tokenizer, text)
+    start_run(run, describe_run(run, ready.recipe, base, use, command, facts), text)
+
+
+def reopen(run: Path, use: Use) -> Runtime:
+    """Build the objects of a run from its recipe. `BadData` if data, base weights or model code have changed."""
+    recipe = read_recipe(RunLayout(run).recipe, (), use)
+    check_model_code(run, recipe, use)
+    ready = build(recipe, use)
+    check_data(run, ready)
+    check_base(run, ready)
+    return ready
+
+
+def run_from(
+    run: Path,
+    ready: Runtime,
+    stop_after: float | None = None,
+    *,
+    strict: bool = False,
+    changed: bool = False,
+    control: Control | None = None,
+    disk: Disk = DISK,
+) -> Ending:
+    """Run the loop from the newest checkpoint (or from the start), then write the model and the report."""
+    recipe, control = ready.recipe, control or Control()
+    checkpoint = newest_checkpoint(run, strict=strict)
+    state, done = (checkpoint.state, checkpoint.iteration) if checkpoint else ({}, 0)
+    progress = Progress(recipe.iterations, done)
+    progress.say(f"run: {run}")
+
+    def watch(line: dict[str, Any], timing: dict[str, Any]) -> None:
+        progress(line, timing)
+        control.on_iteration(line)
+
+    for warning in checkpoint.warnings if checkpoint else ():
+        progress.say(f"warning: {warning}")
+    lines = check_changes(run, ready, state, accept=changed)
+    logs = RunLogs.resume(run, state, done, sinks=recipe.sinks, changed=changed, warn=progress.say, disk=disk)
+    accepted = record_changes(run, ready, state, [*lines, *logs.changes], done, disk)
+    recorder = Recorder(
+        run, logs, keep=recipe.save.keep, extra=accepted, on_metrics=watch, warn=progress.say, disk=disk
+    )  # fmt: skip
+    replay = ReplayLog(run, lambda: recorder.done, progress.say, disk=disk)
+    ready.buffer.setting = replace(ready.buffer.setting, replay=replay)
+    if checkpoint:
+        with checkpoint_errors(run, changed=bool(accepted["changes"])):
+            recorder.restore(checkpoint, ready.start_learner(), ready.buffer, ready.guards)
+        if recorder.done >= recipe.iterations:
+            progress.say(f"nothing to do: {recorder.done} of {recipe.iterations} iterations are done")
+    try:
+        phase = partial(warm_start, run, ready, lambda: recorder.stopping, progress.say, changed=changed, disk=disk)
+        asyncio.run(run_loop(recorder, ready, stop_after, phase, progress.say, control))
+    except (GroupwiseError, KeyboardInterrupt) as error:
+        if isinstance(error, Stuck) and error.phase == "sample":  # an aborted sampling phase has changed nothing
+            recorder.save(ready.learner, ready.buffer, ready.guards, last=True)
+        if not isinstance(error, Storage):
+            with contextlib.suppress(OSError):
+                progress.say(f"report: {write_report([run])}")
+            if recorder.done >= 0:
+                progress.say(f"continue from the last checkpoint: groupwise resume {run}")
+        if isinstance(error, Stuck):
+            return Ending(error.cause, CODES[error.cause])
+        raise
+    finally:
+        progress.end()
+        logs.close()
+        for warning in logs.warnings:
+            progress.say(f"warning: {warning}")
+    if recorder.done >= 0:
+        remove_checkpoint(run, disk)
+    if not recorder.stopping:
+        write_model_directory(run, ready, disk)
+    with storage_errors("the report", run):
+        report = write_report([run])
+    message = closing_message(run, report, recorder, recipe)
+    return Ending(recorder.stopping, CODES.get(recorder.stopping, 0), message)
+
+
+@contextlib.contextmanager
+def checkpoint_errors(run: Path, *, changed: bool) -> Iterator[None]:
+    """Raise `BadData` if a checkpoint does not fit its changed recipe, for example with another set of models."""
+    try:
+        yield
+    except (AssertionError, LookupError, TypeError, ValueError, RuntimeError) as error:
+        if not changed:
+            raise
+        raise BadData(
+            f"the checkpoint of {run} does not fit its changed recipe",
+            evidence=f"{type(error).__name__}: {error}",
+            fix="restore the old recipe.toml, or start a new run with this one",
+        ) from error
+
+
+def write_model_directory(run: Path, ready: Runtime, disk: Disk) -> None:
+    """Write the trained model or adapter to `<run>/model`, atomically."""
+    model = RunLayout(run).model
+    with storage_errors("the model", run):
+        remove_leftovers(run, [model.with_name(model.name + PARKED)], disk)
+        with write_directory(model, disk) as draft:
+            ready.write(draft)
+
+
+async def run_loop(
+    recorder: Recorder,
+    ready: Runtime,
+    stop_after: float | None,
+    begin: Callable[[], Awaitable[bool]],
+    say: Callable[[str], None],
+    control: Control,
+) -> None:
+    """Run `begin` (the warm start) and the loop. A signal or `stop_after` ends them early; a second signal at once."""
+    if stop_after is not None:
+        asyncio.get_running_loop().call_later(stop_after, recorder.stop, "out of time")
+    deadline = ready.recipe.machine.verdict_deadline
+    with control.of(recorder), Watchdog(recorder.stop, say, lambda: recorder.current_phase, deadline):
+        if recorder.done < 0:
+            if not await begin():
+                return
+            ready.start_learner()
+        await loop(ready.recipe, ready.buffer, ready.engine, ready.learner, recorder, ready.guards, ready.evaluate)
+        recorder.save(ready.learner, ready.buffer, ready.guards, last=True)
+
+
+def closing_message(run: Path, report: Path, recorder: Recorder, recipe: Recipe) -> str:
+    """The last output of a run: accuracy, paths, and the next command."""
+    if recorder.stopping:
+        status = f"{recorder.stopping} after {recorder.done} of {recipe.iterations} iterations; saved."
+        if recorder.done < 0:
+            status = f"{recorder.stopping} during the warm start; saved."
+        command = f"groupwise resume {shlex.quote(str(run))}"
+        return f"{status}{accuracy_summary(run)}\n  report: {report}\n  continue: {command}"
+    model, name = RunLayout(run).model, shlex.quote(str(run))
+    return (
+        f"done: {recipe.iterations} iterations{accuracy_summary(run)}\n  report: {report}\n  model:  {model}\n"
+        f"  try:    groupwise eval {name} --samples 8\n          groupwise report {name} ANOTHER_RUN"
+    )
+
+
+def accuracy_summary(run: Path) -> str:
+    """The first and the last held-out greedy accuracy in a run's metrics, as one line; empty without evaluations."""
+    lines = [line for line in read_lines(RunLayout(run).metrics) if ACCURACY_GREEDY in line]
+    if not lines:
+        return ""
+    first, last = (line[ACCURACY_GREEDY] for line in (lines[0], lines[-1]))
+    low, high = (lines[-1][name] for name in INTERVALS[ACCURACY_GREEDY])
+    interval = f"95 % interval {low:.3f} .. {high:.3f}"
+    before = f"{first:.3f} -> " if len(lines) > 1 else ""
+    return f"\n  held-out greedy {before}{last:.3f}  ({interval})"

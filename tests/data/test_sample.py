@@ -11,7 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from groupwise.data import Finish, Generation, GenerationRequest, Outcome, Prompt, Sampling, Verdict
+from groupwise.data import (
+    ENVIRONMENT,
+    Finish,
+    Generation,
+    GenerationRequest,
+    Outcome,
+    Prompt,
+    Sample,
+    Sampling,
+    Verdict,
+)
 
 
 @pytest.mark.parametrize(
@@ -48,26 +58,46 @@ SAMPLINGS = st.fixed_dictionaries({
     "top_k": st.integers(0, 9), "min_p": st.floats(0, 0.9),
     "stop": st.lists(st.text(min_size=1), max_size=2).map(tuple),
 })  # fmt: skip
+ROWS = st.lists(st.binary(max_size=4), max_size=3).map(tuple)
 REQUESTS = st.fixed_dictionaries({
     "context": ids(1), "limit": st.integers(1, 99), "draw": st.integers(0, 2**40), "stream": ids(1),
-    "at": st.integers(0, 9), "purpose": st.integers(0, 9), "content": st.text(max_size=4),
+    "at": st.integers(0, 9), "purpose": st.integers(0, 9), "content": st.text(max_size=4), "path": ROWS,
 })  # fmt: skip
 TOKENS = st.lists(st.tuples(st.integers(0, 9), st.floats(max_value=0, allow_nan=False), st.integers(0, 9)), max_size=5)
-ROUTES = st.lists(st.binary(max_size=4), max_size=3).map(tuple)
 
 
-@given(REQUESTS, SAMPLINGS, TOKENS, st.sampled_from(Finish), ROUTES)
+@given(REQUESTS, SAMPLINGS, TOKENS, st.sampled_from(Finish), ROWS, ROWS)
 def test_requests_and_generations_survive_json(
-    request: dict[str, Any], sampling: dict[str, Any], tokens: list[Any], finish: Finish, routes: tuple[bytes, ...]
+    request: dict[str, Any],
+    sampling: dict[str, Any],
+    tokens: list[Any],
+    finish: Finish,
+    routes: tuple[bytes, ...],
+    path: tuple[bytes, ...],
 ) -> None:
     ids, logp, versions = zip(*tokens) if tokens else ((), (), ())
     for value in (
         GenerationRequest(**request, sampling=Sampling(**sampling)),
-        Generation(tokens=ids, logp=logp, versions=versions, finish=finish, routes=routes),
+        Generation(tokens=ids, logp=logp, versions=versions, finish=finish, routes=routes, path=path),
     ):
         again = type(value).from_json(json.loads(json.dumps(value.to_json())))
         assert again == value
         assert repr(again) == repr(value)  # also tuples, not lists, and the sign of zero
+
+
+def test_a_path_is_cut_with_its_tokens_and_identifies_a_context() -> None:
+    sample = Sample(context=(5,), stream=(0,)).with_tokens((0, 1), (0, 0), (-1.0, -1.0), path=(b"a", b"b"))
+    sample = sample.insert((9,), ENVIRONMENT).with_tokens((2,), (0,), (-1.0,), path=(b"c",))
+    sample = sample.with_text("abcd", (1, 2, 3, 4))
+    assert sample.path == (b"a", b"b", b"", b"c")
+    assert sample.fork(1, 0).path == (b"a",) and sample.last_turn.path == (b"c",)
+    assert sample.last_turn.context_key == replace(sample, path=(b"a", b"b", b"", b"x")).last_turn.context_key
+    assert sample.last_turn.context_key != replace(sample, path=(b"a", b"x", b"", b"c")).last_turn.context_key
+    with pytest.raises(ValueError, match="the path has 5 entries for 4 tokens"):
+        replace(sample, path=(b"",) * 5)
+    request = GenerationRequest(context=(5, 0, 1), limit=1, draw=0, stream=(0,), at=2, content="image")
+    keys = [replace(request, path=path).context_key for path in ((), (b"a", b"b"), (b"a", b"c"), (b"ab", b""))]
+    assert len(set(keys)) == 4 and keys[0] == ("image", (5, 0, 1))
 
 
 def test_the_row_of_a_prompt_is_read_only_and_survives_pickle_and_replace() -> None:

@@ -17,6 +17,7 @@ from groupwise.learner import AdamW, Learner
 from groupwise.methods import Method, dapo, published
 from groupwise.models import Decoder, Shape, Tokenizer
 from groupwise.rollout import Buffer, NativeEngine, RolloutSetting
+from groupwise.runs.checkpoints import newest_checkpoint
 from groupwise.runs.jsonl import read_lines
 from groupwise.runs.logs import RunLogs
 from groupwise.training.guards import Guards
@@ -88,6 +89,8 @@ class ToyRun:
     save: int = 0
     verifier: Callable[[Prompt, Sample], Awaitable[Verdict]] = echoed
     engine: Engine | None = None
+    policy: torch.nn.Module | None = None
+    """The model to train, with an engine for it; a tiny decoder by default."""
     disk: Quick = field(default_factory=Quick)
     warnings: list[str] = field(default_factory=list)
     learner: Learner = field(init=False)
@@ -106,17 +109,19 @@ class ToyRun:
             evaluate=Evaluate(every=0),
             save=Save(every=self.save),
         )
-        decoder = Decoder.new(SHAPE, 5, dtype=self.dtype, spread=self.spread)
+        model = self.policy or Decoder.new(SHAPE, 5, dtype=self.dtype, spread=self.spread)
         vocabulary = tokenizer()
         self.learner = Learner(
-            decoder,
+            model,
             optimizer=self.recipe.optimizer,
             steps=self.iterations * self.method.minibatches * self.method.epochs,
             temperature=self.temperature,
             side_models=self.method.models,
             memory=self.method.memory,
         )
-        self.engine = self.engine or NativeEngine(decoder, vocabulary, seed=self.seed)
+        if self.engine is None:
+            assert isinstance(model, Decoder), "another policy needs another engine"
+            self.engine = NativeEngine(model, vocabulary, seed=self.seed)
         setting = RolloutSetting(
             engine=self.engine, verifier=self.verifier, tokenizer=vocabulary, sampling=self.recipe.sampling,
             seed=self.seed,
@@ -126,14 +131,19 @@ class ToyRun:
         self.guards = Guards(max_unverifiable=0.1, max_gap=self.max_gap)
 
     def go(self, evaluate: Callable[[], Awaitable[dict[str, float]]] | None = None) -> list[dict[str, Any]]:
-        """Run it, and return the lines of metrics.jsonl."""
+        """Run it from its checkpoint, if there is one, and return the lines of metrics.jsonl."""
 
         async def nothing() -> dict[str, float]:
             return {}
 
         self.directory.mkdir(parents=True, exist_ok=True)
+        checkpoint = newest_checkpoint(self.directory)
         logs = RunLogs(self.directory, disk=self.disk)
+        if checkpoint is not None:
+            logs = RunLogs.resume(self.directory, checkpoint.state, checkpoint.iteration, disk=self.disk)
         self.recorder = Recorder(self.directory, logs, keep=1, warn=self.warnings.append, disk=self.disk)
+        if checkpoint is not None:
+            self.recorder.restore(checkpoint, self.learner, self.buffer, self.guards)
         assert self.engine is not None
         asyncio.run(
             run(self.recipe, self.buffer, self.engine, self.learner, self.recorder, self.guards, evaluate or nothing)

@@ -1,8 +1,9 @@
 """The data types before tensors: prompts, draws, samples, verdicts, rollouts and generation requests."""
 
+import hashlib
 import math
 from base64 import b64decode, b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import IntEnum
 from itertools import pairwise
@@ -148,6 +149,8 @@ class Sample:
     origin: Ids = ()
     logp: tuple[float, ...] = ()
     routes: tuple[bytes, ...] = ()
+    path: tuple[bytes, ...] = ()
+    """The action of each token in the policy's encoding, if actions are no words. Later tokens have none."""
     finish: Finish | None = None
     text: str = ""
     ends: Ids = ()
@@ -167,6 +170,8 @@ class Sample:
     def __post_init__(self) -> None:
         if not len(self.tokens) == len(self.origin) == len(self.logp):
             raise ValueError(f"{len(self.tokens)} tokens, {len(self.origin)} origins and {len(self.logp)} log-probs")
+        if len(self.path) > len(self.tokens):
+            raise ValueError(f"the path has {len(self.path)} entries for {len(self.tokens)} tokens")
         for name, numbers in self.marks.items():
             if len(numbers) > len(self.tokens):
                 raise ValueError(f"the mark {name} has {len(numbers)} numbers for {len(self.tokens)} tokens")
@@ -213,8 +218,9 @@ class Sample:
         at = next((i + 1 for i in reversed(range(len(self.tokens))) if not self.trained[i]), 0)
         start = self.ends[at - 1] if at else 0
         return replace(
-            self, context=self.context + self.tokens[:at], tokens=self.tokens[at:], origin=self.origin[at:],
-            logp=self.logp[at:], text=self.text[start:], ends=tuple(end - start for end in self.ends[at:]),
+            self, context=self.context + self.tokens[:at], content=content_hash(self.content, self.path[:at]),
+            tokens=self.tokens[at:], origin=self.origin[at:], logp=self.logp[at:], path=self.path[at:],
+            text=self.text[start:], ends=tuple(end - start for end in self.ends[at:]),
             views={name: context + self.tokens[:at] for name, context in self.views.items()},
             marks={name: numbers[at:] for name, numbers in self.marks.items()},
         )  # fmt: skip
@@ -237,12 +243,17 @@ class Sample:
         return self.with_tokens(ids, (origin,) * len(ids), (math.nan,) * len(ids))
 
     def with_tokens(
-        self, tokens: Ids, origin: Ids, logp: tuple[float, ...], routes: tuple[bytes, ...] = ()
-    ) -> "Sample":
-        """A copy with tokens appended. `routes` covers the context, all earlier tokens and the new ones."""
+        self, tokens: Ids, origin: Ids, logp: tuple[float, ...], routes: tuple[bytes, ...] = (),
+        path: tuple[bytes, ...] = (),
+    ) -> "Sample":  # fmt: skip
+        """A copy with tokens appended. `routes` covers the context, all earlier tokens and the new ones.
+
+        `path` covers the new tokens. An earlier token without an action gets an empty entry.
+        """
+        earlier = (*self.path, *(b"",) * (len(self.tokens) - len(self.path))) if path else self.path
         return replace(
             self, tokens=self.tokens + tokens, origin=self.origin + origin, logp=self.logp + logp,
-            routes=self.routes + routes[len(self.routes) :],
+            routes=self.routes + routes[len(self.routes) :], path=earlier + path,
         )  # fmt: skip
 
     def with_finish(self, finish: Finish | None) -> "Sample":
@@ -266,8 +277,8 @@ class Sample:
         """A copy of the first `at` tokens, open for generation, with the random stream `(*stream, at, i)`."""
         return replace(
             self, tokens=self.tokens[:at], origin=self.origin[:at], logp=self.logp[:at], stream=(*self.stream, at, i),
-            routes=self.routes[: len(self.context) + at - 1], finish=None, text="", ends=(), verdict=None, marks={},
-            counts={},
+            routes=self.routes[: len(self.context) + at - 1], path=self.path[:at],
+            finish=None, text="", ends=(), verdict=None, marks={}, counts={},
         )  # fmt: skip
 
 
@@ -351,11 +362,13 @@ class GenerationRequest:
     purpose: int = 0
     content: str = ""
     """Hash of the context's content other than ids."""
+    path: tuple[bytes, ...] = ()
+    """`Sample.path` of the sample's tokens so far."""
 
     @property
     def context_key(self) -> ContextKey:
-        """The identity of the context."""
-        return self.content, self.context
+        """The identity of the context. Contexts with equal ids and different paths are different."""
+        return content_hash(self.content, self.path), self.context
 
     def to_json(self) -> dict[str, Any]:
         """The request as a JSON object, for an engine in another process.
@@ -364,13 +377,13 @@ class GenerationRequest:
         >>> GenerationRequest.from_json(request.to_json()) == request
         True
         """
-        return asdict(self)
+        return {**asdict(self), "path": _base64(self.path)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "GenerationRequest":
         """The request that `to_json` gave, also after `json.dumps` and `json.loads`."""
         sampling = Sampling(**{**data["sampling"], "stop": tuple(data["sampling"]["stop"])})
-        tuples = {"context": tuple(data["context"]), "stream": tuple(data["stream"])}
+        tuples = {"context": tuple(data["context"]), "stream": tuple(data["stream"]), "path": _decoded(data["path"])}
         return cls(**{**data, **tuples, "sampling": sampling})
 
 
@@ -379,7 +392,8 @@ class Generation:
     """The engine's answer to a `GenerationRequest`. An interrupted generation has `Finish.cut`.
 
     `logp` is under the sampling distribution. `routes` are the experts of a mixture, if the engine records them: for
-    each token of the request's context and each new token except the last, which was not forwarded.
+    each token of the request's context and each new token except the last, which was not forwarded. `path` has the
+    action of each new token, if actions are no words (see `Sample.path`).
     """
 
     tokens: Ids
@@ -387,20 +401,42 @@ class Generation:
     versions: Ids
     finish: Finish
     routes: tuple[bytes, ...] = ()
+    path: tuple[bytes, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """The generation as a JSON object. `finish` becomes its name, and routes become base64.
+        """The generation as a JSON object. `finish` becomes its name; routes and path become base64.
 
         >>> generation = Generation(tokens=(7,), logp=(-0.5,), versions=(2,), finish=Finish.stop)
         >>> Generation.from_json(generation.to_json()) == generation
         True
         """
-        routes = [b64encode(line).decode() for line in self.routes]
-        return {**asdict(self), "finish": self.finish.name, "routes": routes}
+        return {
+            **asdict(self), "finish": self.finish.name, "routes": _base64(self.routes), "path": _base64(self.path),
+        }  # fmt: skip
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "Generation":
         """The generation that `to_json` gave, also after `json.dumps` and `json.loads`."""
         tuples = {name: tuple(data[name]) for name in ("tokens", "logp", "versions")}
-        routes = tuple(map(b64decode, data["routes"]))
-        return cls(**{**data, **tuples, "finish": Finish[data["finish"]], "routes": routes})
+        encoded = {name: _decoded(data[name]) for name in ("routes", "path")}
+        return cls(**{**data, **tuples, **encoded, "finish": Finish[data["finish"]]})
+
+
+def content_hash(content: str, path: Sequence[bytes]) -> str:
+    """The identity of a context's content other than ids: the hash `content`, and the actions of a path.
+
+    >>> content_hash("image", ()), content_hash("", (b"ab", b"c")) == content_hash("", (b"a", b"bc"))
+    ('image', False)
+    """
+    if not any(path):
+        return content
+    actions = "".join(hashlib.sha256(action).hexdigest() for action in path)
+    return hashlib.sha256(f"{content} {actions}".encode()).hexdigest()
+
+
+def _base64(rows: Sequence[bytes]) -> list[str]:
+    return [b64encode(row).decode() for row in rows]
+
+
+def _decoded(rows: Sequence[str]) -> tuple[bytes, ...]:
+    return tuple(map(b64decode, rows))

@@ -89,11 +89,11 @@ class DrawSampler:
             request = GenerationRequest(
                 context=sample.context + sample.tokens, limit=left, draw=self.draw.id, stream=sample.stream,
                 at=len(sample.tokens), sampling=sampling or self.setting.sampling, purpose=self.purpose,
-                content=sample.content,
+                content=sample.content, path=sample.path,
             )  # fmt: skip
             with self._awaiting("the engine"):
                 new = await self.setting.engine.sample(request)
-            sample = sample.with_tokens(new.tokens, new.versions, new.logp, new.routes)
+            sample = sample.with_tokens(new.tokens, new.versions, new.logp, new.routes, new.path)
             left, finish = left - len(new.tokens), new.finish
             if finish is not Finish.cut:
                 break

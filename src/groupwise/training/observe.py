@@ -1,5 +1,6 @@
 """The records of an iteration: its metrics, a row per sample, and columns per token."""
 
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -112,7 +113,13 @@ def token_columns(rollouts: Sequence[Rollout], results: Sequence[StepResult]) ->
 def batch_dump(batch: Batch) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
     """Rows and columns of a step whose gradient was not finite; enough to compute the step again."""
     lines = [
-        {"context": list(s.context), "tokens": list(s.tokens), "text": s.text, **_verdict_fields(s)}
+        {
+            "context": list(s.context),
+            "tokens": list(s.tokens),
+            "text": s.text,
+            **_verdict_fields(s),
+            **({"path": [b64encode(action).decode() for action in s.path]} if s.path else {}),
+        }
         for s in batch.samples
     ]
     names = ("logp", "logp_old", "logp_engine", "advantage", "share", "weight", "place", "reward", "outcome")

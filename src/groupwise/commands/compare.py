@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from groupwise.data import BadData, Usage, visible
 from groupwise.evaluation.evaluate import NO_OUTCOMES, columns
-from groupwise.evaluation.interval import averaged, paired
+from groupwise.evaluation.interval import averaged, paired, score_interval
 from groupwise.evaluation.result import KS, MAY_DIFFER, model_label, read, tallies, task_label
 from groupwise.runs.layout import RunLayout
 
@@ -66,11 +67,10 @@ def table(a: Path, b: Path, allow: Sequence[str] = ()) -> list[str]:
             raise Usage("different problems cannot be paired", evidence=sizes, fix="evaluate one of them again")
     models = [model_label(evaluation["numbers"][0]["protocol"]) for evaluation in (left, right)]
     lines = [visible(f"A: {a}  {models[0]}"), visible(f"B: {b}  {models[1]}")]
-    averages = []
     for x, y in matched:
         lines += ["", *rows(x, y)]
-        averages.append(average(x, y))
     if "mean" in left and "mean" in right:
+        averages = [average(x, y) for x, y in matched]
         lines += ["", f"{'mean of ' + str(len(matched)):<10}{difference(*pooled(averages))}"]
     return lines
 
@@ -122,24 +122,34 @@ def shortened(value: Any) -> str:
 
 
 def rows(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
-    """One number of two evaluations: avg@n, pass@k and maj@k of both, and the differences with intervals."""
-    if "score" in {*a["figures"], *b["figures"]}:
-        raise Usage("answers with scores alone cannot be compared", fix=NO_OUTCOMES)
-    before, after = tallies(a), tallies(b)
+    """One number of two evaluations: the figures of both, and the differences with intervals.
+
+    `Usage` if the answers of one have only scores, and those of the other only outcomes.
+    """
     ks = [k for k in KS if k <= min(a["protocol"]["n"], b["protocol"]["n"])]
-    left, right = columns(before, ks), columns(after, ks)
+    left, right = problem_figures(a, ks), problem_figures(b, ks)
     common = [name for name in left if name in right]
-    better, worse = (sum(x.share > y.share for x, y in zip(*pair)) for pair in ((after, before), (before, after)))
+    if not common:
+        raise Usage("scores cannot be compared with outcomes", evidence=task_label(a["protocol"]), fix=NO_OUTCOMES)
     count = f"avg@{a['protocol']['n']}" if a["protocol"]["n"] == b["protocol"]["n"] else "avg"
     lines = [
-        f"{task_label(a['protocol'])}, {len(before)} problems",
+        f"{task_label(a['protocol'])}, {len(left[common[0]])} problems",
         f"{'':<10}     A      B   B - A  95 % over problems",
     ]
     for name in common:
-        x, y = np.array(left[name]), np.array(right[name])
-        lines.append(f"{count if name == 'avg' else name:<10}{difference(x.mean(), y.mean(), paired(x, y))}")
-    equal = len(before) - better - worse
+        x, y = left[name], right[name]
+        ends = score_interval(y - x) if name == "score" else paired(x, y)
+        lines.append(f"{count if name == 'avg' else name:<10}{difference(x.mean(), y.mean(), ends)}")
+    x, y = left[common[0]], right[common[0]]
+    better, worse, equal = (int(which.sum()) for which in (y > x, y < x, y == x))
     return [*lines, f"{'':<10} B is better on {better} problems, A on {worse}, equal on {equal}"]
+
+
+def problem_figures(number: Mapping[str, Any], ks: Sequence[int]) -> dict[str, NDArray[np.float64]]:
+    """A value per problem for each figure of a number: `avg`, pass@k, maj@k and `score`."""
+    values = columns(tallies(number), ks) if f"avg@{number['protocol']['n']}" in number["figures"] else {}
+    values |= {"score": number["scores"]} if "score" in number["figures"] else {}
+    return {name: np.array(column) for name, column in values.items()}
 
 
 def difference(a: float, b: float, interval: tuple[float, float]) -> str:

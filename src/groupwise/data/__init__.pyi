@@ -48,6 +48,7 @@ from groupwise.data.metrics import SPEED as SPEED
 from groupwise.data.metrics import TOKENS_PER_SECOND as TOKENS_PER_SECOND
 from groupwise.data.metrics import TRAINED_TOKENS as TRAINED_TOKENS
 from groupwise.data.metrics import UNVERIFIABLE as UNVERIFIABLE
+from groupwise.data.metrics import UNVERIFIABLE_HELD_OUT as UNVERIFIABLE_HELD_OUT
 from groupwise.data.metrics import ZERO_LOSS as ZERO_LOSS
 from groupwise.data.metrics import Metric as Metric
 from groupwise.data.metrics import current_name as current_name

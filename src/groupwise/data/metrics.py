@@ -24,6 +24,7 @@ __all__ = [
     "TOKENS_PER_SECOND",
     "TRAINED_TOKENS",
     "UNVERIFIABLE",
+    "UNVERIFIABLE_HELD_OUT",
     "ZERO_LOSS",
     "Metric",
     "current_name",
@@ -45,7 +46,8 @@ QUESTIONS = (LEARNING, SIGNAL, STEP, COLLAPSE, LENGTH, CONVERSATIONS, ENGINES, S
 ACCURACY, ACCURACY_GREEDY = "eval/accuracy", "eval/accuracy_greedy"
 SCORE, SCORE_GREEDY = "eval/score", "eval/score_greedy"
 REWARD, LOSS, GRAD_NORM, ENTROPY = "reward", "loss", "grad_norm", "entropy"
-MEAN_LENGTH, TRAINED_TOKENS, UNVERIFIABLE = "completions/mean_length", "num_tokens", "outcome/unverifiable"
+MEAN_LENGTH, TRAINED_TOKENS = "completions/mean_length", "num_tokens"
+UNVERIFIABLE, UNVERIFIABLE_HELD_OUT = "outcome/unverifiable", "eval/unverifiable"
 SECONDS, TOKENS_PER_SECOND, ZERO_LOSS = "seconds", "tokens_per_second", "loss_zero_by_construction"
 INTERVALS = {
     ACCURACY_GREEDY: ("eval/low_greedy", "eval/high_greedy"),
@@ -100,8 +102,8 @@ _BY_QUESTION: dict[str, tuple[Metric, ...]] = {
         Metric(
             ACCURACY, "share of correct answers to held-out problems, with the sampling of training", better="higher"
         ),
-        Metric(SCORE_GREEDY, "mean score of greedy answers to held-out problems, if the verifier gives scores"),
-        Metric(SCORE, "mean score of answers to held-out problems, with the sampling of training"),
+        Metric(SCORE_GREEDY, "mean score of greedy answers to held-out problems, if verdicts carry one", "higher"),
+        Metric(SCORE, "mean score of answers to held-out problems, with the sampling of training", "higher"),
         *(
             Metric(name, f"{end} end of the 95 % interval of `{figure}` over problems")
             for figure, names in INTERVALS.items()
@@ -114,7 +116,7 @@ _BY_QUESTION: dict[str, tuple[Metric, ...]] = {
         Metric(
             UNVERIFIABLE, "share of unverifiable samples among all samples with a verdict", better="lower", bound=0.01
         ),
-        Metric("eval/unverifiable", "share of unverifiable answers to held-out problems", better="lower"),
+        Metric(UNVERIFIABLE_HELD_OUT, "share of unverifiable answers to held-out problems", better="lower"),
         Metric("outcome/scored", "share of samples with a score alone, neither correct nor wrong"),
         Metric("score/min", "smallest score of the batch's verdicts"),
         Metric("score/mean", "mean score of the batch's verdicts"),

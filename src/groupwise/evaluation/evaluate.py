@@ -8,9 +8,20 @@ from functools import lru_cache
 
 import numpy as np
 
-from groupwise.data import ACCURACY, ACCURACY_GREEDY, INTERVALS, SCORE, SCORE_GREEDY, Finish, Outcome, Rollout, Sample
+from groupwise.data import (
+    ACCURACY,
+    ACCURACY_GREEDY,
+    INTERVALS,
+    SCORE,
+    SCORE_GREEDY,
+    UNVERIFIABLE_HELD_OUT,
+    Finish,
+    Outcome,
+    Rollout,
+    Sample,
+)
 from groupwise.evaluation.conversations import describe_conversations
-from groupwise.evaluation.interval import interval, spread
+from groupwise.evaluation.interval import interval, score_interval
 
 NO_OUTCOMES = "the verifier gives scores: set threshold, from which on a score is correct, such as --threshold 1.0"
 NO_VOTE = "the verifier does not return the answer that it read"
@@ -144,15 +155,25 @@ def figures(tallies: Sequence[Tally], n: int, ks: Sequence[int] = ()) -> dict[st
 
 
 def has_scores(rollouts: Sequence[Rollout]) -> bool:
-    """Whether some answers are scored, so that there is no share of right answers."""
+    """Whether some verdicts carry a score."""
+    return any(s.verdict is not None and s.verdict.score is not None for f in rollouts for s in answer_samples(f))
+
+
+def has_outcomes(rollouts: Sequence[Rollout]) -> bool:
+    """Whether there is a share of right answers: no answer is scored without being correct or wrong."""
     verdicts = (s.verdict for f in rollouts for s in answer_samples(f))
-    return any(v is not None and v.outcome is Outcome.scored for v in verdicts)
+    return not any(v is not None and v.outcome is Outcome.scored for v in verdicts)
+
+
+def problem_scores(rollouts: Sequence[Rollout]) -> list[float]:
+    """For each problem the mean score of its answers; `Verdict.value` for a verdict without a score."""
+    return [mean([s.verdict.value if s.verdict else 0.0 for s in answer_samples(f)]) for f in rollouts]
 
 
 def mean_score(rollouts: Sequence[Rollout]) -> Figure:
-    """The mean over problems of the mean score of their answers; 0 for an answer without a score."""
-    values = [mean([s.verdict.value if s.verdict else 0.0 for s in answer_samples(f)]) for f in rollouts]
-    return Figure(mean(values), *spread(np.array(values))[0])
+    """The mean over problems of the mean score of their answers."""
+    values = problem_scores(rollouts)
+    return Figure(mean(values), *score_interval(np.array(values)))
 
 
 def average(rollouts: Sequence[Rollout]) -> Figure:
@@ -200,12 +221,13 @@ def lengths(rollouts: Sequence[Rollout]) -> dict[str, dict[str, float]]:
 def scores(greedy: Sequence[Rollout], sampled: Sequence[Rollout]) -> dict[str, float]:
     """The metrics of an evaluation, sampled with the training distribution and greedy, with intervals over problems.
 
-    They are accuracies, or mean scores if the verifier gives scores.
+    They are accuracies if the verdicts have outcomes, and mean scores if they carry scores.
     """
+    figures: dict[str, Figure] = {}
+    if has_outcomes((*greedy, *sampled)):
+        figures |= {ACCURACY: average(sampled), ACCURACY_GREEDY: average(greedy)}
     if has_scores((*greedy, *sampled)):
-        figures = {SCORE: mean_score(sampled), SCORE_GREEDY: mean_score(greedy)}
-    else:
-        figures = {ACCURACY: average(sampled), ACCURACY_GREEDY: average(greedy)}
+        figures |= {SCORE: mean_score(sampled), SCORE_GREEDY: mean_score(greedy)}
     count = counts(sampled)
     lengths = [len(s.tokens) for f in sampled for s in answer_samples(f)]
     return {
@@ -214,7 +236,7 @@ def scores(greedy: Sequence[Rollout], sampled: Sequence[Rollout]) -> dict[str, f
             for name, figure in figures.items()
             for metric, value in zip((name, *INTERVALS[name]), (figure.value, figure.low, figure.high))
         },
-        "eval/unverifiable": count["unverifiable"] / max(1, len(lengths)),
+        UNVERIFIABLE_HELD_OUT: count["unverifiable"] / max(1, len(lengths)),
         "eval/truncated": count["truncated"] / max(1, len(lengths)),
         "eval/mean_length": sum(lengths) / max(1, len(lengths)),
         **{f"eval/parts/{name}": share for name, share in mean_parts(sampled).items()},

@@ -35,6 +35,18 @@ def interval(*columns: Numbers) -> list[tuple[float, float]]:
     return [(min(low, left), max(high, right)) for low, high, left, right in ends]
 
 
+def score_interval(values: Numbers) -> tuple[float, float]:
+    """The 95 % interval of the mean of scores, or of their paired differences: any numbers, one per problem.
+
+    The bootstrap alone, since the range of scores is unknown. Equal scores have an interval without width.
+
+    >>> score_interval(np.array([2.0, 2.0])), score_interval(np.array([-2.0, 4.0]))
+    ((2.0, 2.0), (-2.0, 4.0))
+    """
+    [ends] = spread(values)
+    return ends
+
+
 def paired(a: Numbers, b: Numbers) -> tuple[float, float]:
     """The 95 % interval of `mean(b) - mean(a)` over the same problems, with values in [0, 1].
 

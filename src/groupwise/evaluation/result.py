@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
+from math import fsum, isclose
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,12 @@ from groupwise.evaluation.evaluate import (
     causes,
     counts,
     figures,
+    has_outcomes,
     has_scores,
     lengths,
+    mean,
     mean_score,
+    problem_scores,
     tally,
 )
 from groupwise.evaluation.interval import averaged
@@ -28,7 +32,6 @@ from groupwise.runs.disk import write_file
 FORMAT = 1
 KS = (2, 4, 8, 16, 32, 64)
 """The k of pass@k and maj@k, as far as there are k answers."""
-"""The folder of evaluations in a run directory."""
 MAY_DIFFER = ("model", "task.name", "n", "seed", "seed_rule", "engine", "interval", "versions")
 """Protocol fields in which two comparable numbers may differ. The model is the subject of the comparison. The number of
 answers, the random numbers and the engine affect the precision of a number, not its meaning."""
@@ -37,11 +40,12 @@ answers, the random numbers and the engine affect the precision of a number, not
 def number(rollouts: Sequence[Rollout], protocol: Mapping[str, Any]) -> dict[str, Any]:
     """The figures, counts and problems of an evaluation's answers, with their protocol.
 
-    The only figure of scored answers is their mean score.
+    Verdicts with outcomes have the share of right answers; verdicts with scores have the mean score.
     """
     tallies, n = [tally(f) for f in rollouts], protocol["n"]
+    values = figures(tallies, n, [k for k in KS if k <= n]) if has_outcomes(rollouts) else {}
     scored = has_scores(rollouts)
-    values = {"score": mean_score(rollouts)} if scored else figures(tallies, n, [k for k in KS if k <= n])
+    values |= {"score": mean_score(rollouts)} if scored else {}
     return {
         "protocol": dict(protocol),
         "figures": {name: [x.value, x.low, x.high] for name, x in values.items()},
@@ -50,6 +54,7 @@ def number(rollouts: Sequence[Rollout], protocol: Mapping[str, Any]) -> dict[str
         "lengths": lengths(rollouts),
         "conversations": describe_conversations(rollouts),
         "problems": [[t.id, t.answers, t.right, t.others] for t in tallies],
+        **({"scores": problem_scores(rollouts)} if scored else {}),
     }
 
 
@@ -81,8 +86,8 @@ def number_lines(number: Mapping[str, Any]) -> list[str]:
     lines = [task_label(protocol)]
     for name, (value, low, high) in number["figures"].items():
         lines.append(f"{name:<10} {value:.3f}  ({low:.3f} .. {high:.3f}, 95 % over {len(problems)} problems)")
-    if "score" in number["figures"]:
-        lines.append(f"{'avg@' + str(protocol['n']):<10} -      {NO_OUTCOMES}")
+    if (average := f"avg@{protocol['n']}") not in number["figures"]:
+        lines.append(f"{average:<10} -      {NO_OUTCOMES}")
     elif protocol["n"] > 1 and not all(t.has_votes for t in problems):
         lines.append(f"maj@k is left out: {NO_VOTE}, or there are more than {MOST_VOTES} answers to a problem")
     answers = sum(t.answers for t in problems)
@@ -96,9 +101,10 @@ def number_lines(number: Mapping[str, Any]) -> list[str]:
 
 def mean_of(numbers: Sequence[Mapping[str, Any]]) -> list[float]:
     """The unweighted mean of the tasks' shares of right answers, with its interval."""
-    if any("score" in x["figures"] for x in numbers):
+    names = [f"avg@{x['protocol']['n']}" for x in numbers]
+    if any(name not in x["figures"] for name, x in zip(names, numbers)):
         raise Usage("scores of several tasks have no common mean", fix=NO_OUTCOMES)
-    figures = [x["figures"][f"avg@{x['protocol']['n']}"] for x in numbers]
+    figures = [x["figures"][name] for name, x in zip(names, numbers)]
     values = [value for value, _, _ in figures]
     return [sum(values) / len(values), *averaged(values, [(low, high) for _, low, high in figures])]
 
@@ -162,11 +168,16 @@ def read(path: Path) -> dict[str, Any]:
 def is_consistent(number: Any) -> bool:
     """Whether a number has its protocol and follows from its problems."""
     protocol, problems = number["protocol"], tallies(number)
-    name, n = f"avg@{protocol['n']}", len(problems)
-    mean = sum(t.share for t in problems) / n if n else 0.0
+    n, figures, scores = len(problems), number["figures"], number.get("scores", [])
+    expected = {}
+    if (average := f"avg@{protocol['n']}") in figures or "score" not in figures:
+        expected[average] = mean([t.share for t in problems])
+    if "score" in figures:
+        expected["score"] = fsum(scores) / max(1, n)
     return (
         bool(model_label(protocol) and task_label(protocol))
         and n == protocol["task"]["problems"]
         and all(0 <= t.right <= t.answers and t.right + sum(t.others or ()) <= t.answers for t in problems)
-        and ("score" in number["figures"] or abs(number["figures"][name][0] - mean) < 1e-9)
+        and len(scores) == ("score" in figures) * n
+        and all(isclose(figures[name][0], value, rel_tol=1e-9, abs_tol=1e-9) for name, value in expected.items())
     )

@@ -17,6 +17,8 @@ from groupwise.data import (
     METRICS,
     QUESTIONS,
     REWARD,
+    SCORE,
+    SCORE_GREEDY,
     SECONDS,
     SPEED,
     TOKENS_PER_SECOND,
@@ -69,6 +71,13 @@ CHARTS = (
         intervals=INTERVALS,
         hint="bands: 95 % intervals over problems",
         range=(0, 1),
+        wide=True,
+    ),
+    Chart(
+        title="Held-out score",
+        lines={SCORE_GREEDY: "greedy", SCORE: "sampled"},
+        intervals=INTERVALS,
+        hint="bands: 95 % intervals over problems",
         wide=True,
     ),
     Chart(title="Reward", lines={REWARD: "reward"}, hint="mean over answers"),
@@ -168,6 +177,7 @@ CHARTS = (
 
 TILES = (
     Tile("Held-out accuracy", (ACCURACY_GREEDY, ACCURACY), "change"),
+    Tile("Held-out score", (SCORE_GREEDY, SCORE), "change"),
     Tile("Reward", (REWARD,), "change"),
     Tile("Entropy", (ENTROPY,), "change"),
     Tile("Answer length", (MEAN_LENGTH,), "change"),

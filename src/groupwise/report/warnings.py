@@ -1,6 +1,6 @@
 """Warning rules over the metrics of a run, and the run's headline."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +15,8 @@ from groupwise.data import (
     LARGEST_GAP,
     LOSS,
     REWARD,
+    SCORE,
+    SCORE_GREEDY,
     UNVERIFIABLE,
     gap_bound,
     metric_bound,
@@ -109,10 +111,14 @@ def unverified(run: Run) -> tuple[str, int] | None:
 
 
 def reward_alone(run: Run, *, near: int = 5) -> tuple[str, int] | None:
-    """The reward rises clearly between two evaluations and held-out accuracy does not: hacking or memorisation."""
+    """The reward rises clearly between two evaluations and the held-out figure does not: hacking or memorisation.
+
+    The figure is the score if verdicts carry one, as the reward is made from it, else the accuracy.
+    """
     curves = run.metrics
-    reward, (word, heldout) = curves[REWARD].finite, held_out(curves)
-    heldout = heldout.finite
+    name = held_out(curves, (*SCORES, *ACCURACIES))
+    assert name is not None, "the rule needs a held-out figure"
+    reward, heldout = curves[REWARD].finite, curves[name].finite
     if len(heldout.at) < 2 or len(reward.at) < 2 * near:
         return None
 
@@ -124,12 +130,13 @@ def reward_alone(run: Run, *, near: int = 5) -> tuple[str, int] | None:
     for start in dict.fromkeys((0, best)):
         begin = around(int(heldout.at[start]))
         clearly = 3 * np.sqrt((begin.var(ddof=1) + end.var(ddof=1)) / near) + 1e-9
-        low, high = _interval(curves, word, int(heldout.at[start])) or (-0.02, 0.02)
+        low, high = _interval(curves, name, int(heldout.at[start])) or (-0.02, 0.02)
         slack = 0.0 if start == 0 else (high - low) / 2
         rose = end.mean() - begin.mean() > clearly
         if start < last and rose and heldout.value[last] <= heldout.value[start] - slack:
             reward_text = f"reward rose {begin.mean():.4g} → {end.mean():.4g}"
-            heldout_text = f"held-out accuracy went {heldout.value[start]:.4g} → {heldout.value[last]:.4g}"
+            figure = "score" if name in SCORES else "accuracy"
+            heldout_text = f"held-out {figure} went {heldout.value[start]:.4g} → {heldout.value[last]:.4g}"
             when = f"from iteration {heldout.at[start]} to {heldout.at[last]}"
             return f"{reward_text} {when} while {heldout_text}", int(heldout.at[last])
     return None
@@ -200,7 +207,7 @@ RULES = {
 
 def find_warnings(run: Run) -> tuple[list[RunWarning], list[str]]:
     """The warnings of a run, and the names of the rules whose metrics the run does not have."""
-    metrics = set(run.metrics) | ({ACCURACY} if held_out(run.metrics)[0] else set())
+    metrics = set(run.metrics) | ({ACCURACY} if held_out(run.metrics) else set())
     warnings, unchecked = [], []
     for name, rule in RULES.items():
         if not set(rule.needs) <= metrics:
@@ -210,39 +217,45 @@ def find_warnings(run: Run) -> tuple[list[RunWarning], list[str]]:
     return warnings, unchecked
 
 
-def held_out(curves: Curves) -> tuple[str, Curve]:
-    """The held-out accuracy for the headline: greedy if present, else sampled; ("", empty) without either."""
-    for name, word in ((ACCURACY_GREEDY, "greedy "), (ACCURACY, "sampled ")):
-        if name in curves and len(curves[name].finite.at):
-            return word, curves[name]
-    return "", Curve(np.empty(0, np.int64), np.empty(0))
+ACCURACIES, SCORES = (ACCURACY_GREEDY, ACCURACY), (SCORE_GREEDY, SCORE)
+HELD_OUT = {
+    ACCURACY_GREEDY: "held-out greedy accuracy",
+    ACCURACY: "held-out sampled accuracy",
+    SCORE_GREEDY: "held-out greedy score",
+    SCORE: "held-out sampled score",
+}
+"""The held-out figures by metric, in the order in which the headline takes the first that a run has."""
+
+
+def held_out(curves: Curves, names: Iterable[str] = HELD_OUT) -> str | None:
+    """The first of these metrics that the run has."""
+    return next((name for name in names if name in curves and len(curves[name].finite.at)), None)
 
 
 def headline(run: Run, warnings: int) -> str:
-    """The run in one line: first and last accuracy (or reward), iterations, and the number of warnings."""
+    """The run in one line: first and last accuracy (else score, else reward), iterations, number of warnings."""
     planned = run.about.get("iterations")
     length = count(run.last, "iteration")
     if isinstance(planned, int) and run.last < planned:
         length = f"{run.last} of {planned} iterations so far"
-    word, curve = held_out(run.metrics)
-    head = f"held-out {word}accuracy"
-    if not word and REWARD in run.metrics:
-        head, curve = "reward", run.metrics[REWARD]
-    curve = curve.finite
     tail = count(warnings, "warning")
-    if not len(curve.at):
+    name = held_out(run.metrics, (*HELD_OUT, REWARD))
+    if name is None:
         return f"no metrics yet, {length}; {tail}"
+    head, curve = HELD_OUT.get(name, "reward"), run.metrics[name].finite
     if len(curve.at) == 1:
         return f"{head} {curve.value[0]:.2f} at iteration {curve.at[0]}, {length}; {tail}"
-    interval = _interval(run.metrics, word, int(curve.at[-1])) if word else None
+    interval = _interval(run.metrics, name, int(curve.at[-1]))
     ends = f" ({interval[0]:.2f}..{interval[1]:.2f})" if interval else ""
     return f"{head} {curve.value[0]:.2f} → {curve.value[-1]:.2f}{ends} in {length}; {tail}"
 
 
-def _interval(curves: Curves, word: str, iteration: int) -> tuple[float, float] | None:
-    """The 95 % interval of the evaluation of an iteration; `word` is the label from `held_out`."""
+def _interval(curves: Curves, figure: str, iteration: int) -> tuple[float, float] | None:
+    """The 95 % interval of a held-out figure at an iteration; None without one."""
+    if figure not in INTERVALS:
+        return None
     ends = []
-    for name in INTERVALS[ACCURACY_GREEDY if word == "greedy " else ACCURACY]:
+    for name in INTERVALS[figure]:
         curve = curves.get(name)
         here = curve.value[curve.at == iteration] if curve is not None else np.empty(0)
         if not len(here) or np.isnan(here[0]):

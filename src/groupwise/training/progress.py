@@ -6,11 +6,19 @@ import time
 from contextlib import suppress
 from typing import Any, TextIO
 
-from groupwise.data import ACCURACY_GREEDY, MEAN_LENGTH, REWARD, SCORE_GREEDY, TOKENS_PER_SECOND, visible
+from groupwise.data import (
+    ACCURACY_GREEDY,
+    MEAN_LENGTH,
+    REWARD,
+    SCORE_GREEDY,
+    TOKENS_PER_SECOND,
+    UNVERIFIABLE_HELD_OUT,
+    visible,
+)
 
 
 class Progress:
-    """Prints each iteration's number, reward, held-out accuracy, length, speed and the time left.
+    """Prints each iteration's number, reward, held-out accuracy or score, length, speed and the time left.
 
     A terminal shows one line, rewritten in place. A pipe, or NO_COLOR, gets one line per tenth of the run.
     """
@@ -24,10 +32,9 @@ class Progress:
 
     def __call__(self, line: dict[str, Any], timing: dict[str, Any]) -> None:
         done = int(line["iteration"])
-        if ACCURACY_GREEDY in line:
-            self.held_out = f"  held-out {line[ACCURACY_GREEDY]:.3f}"
-        elif SCORE_GREEDY in line:
-            self.held_out = f"  held-out score {line[SCORE_GREEDY]:.3f}"
+        figures = {"held-out": ACCURACY_GREEDY, "held-out score": SCORE_GREEDY}
+        if evaluated := [f"  {name} {line[metric]:.3f}" for name, metric in figures.items() if metric in line]:
+            self.held_out = "  held-out -" if line[UNVERIFIABLE_HELD_OUT] == 1 else "".join(evaluated)
         text = f"{done:>{len(str(self.iterations))}}/{self.iterations}"
         if REWARD in line:
             text += f"  reward {line[REWARD]:.3f}"

@@ -13,7 +13,7 @@ from typing import Any
 from groupwise.config.recipe import Recipe
 from groupwise.config.text import read_recipe, write
 from groupwise.config.user_code import Use
-from groupwise.data import ACCURACY_GREEDY, INTERVALS, BadData, GroupwiseError, Storage, raise_all
+from groupwise.data import ACCURACY_GREEDY, INTERVALS, SCORE_GREEDY, BadData, GroupwiseError, Storage, raise_all
 from groupwise.report.report import write_report
 from groupwise.runs.checkpoints import newest_checkpoint
 from groupwise.runs.disk import DISK, PARKED, Disk, remove_leftovers, storage_errors, write_directory
@@ -227,27 +227,28 @@ async def run_loop(
 
 
 def closing_message(run: Path, report: Path, recorder: Recorder, recipe: Recipe) -> str:
-    """The last output of a run: accuracy, paths, and the next command."""
+    """The last output of a run: held-out figures, paths, and the next command."""
     if recorder.stopping:
         status = f"{recorder.stopping} after {recorder.done} of {recipe.iterations} iterations; saved."
         if recorder.done < 0:
             status = f"{recorder.stopping} during the warm start; saved."
         command = f"groupwise resume {shlex.quote(str(run))}"
-        return f"{status}{accuracy_summary(run)}\n  report: {report}\n  continue: {command}"
+        return f"{status}{held_out_summary(run)}\n  report: {report}\n  continue: {command}"
     model, name = RunLayout(run).model, shlex.quote(str(run))
     return (
-        f"done: {recipe.iterations} iterations{accuracy_summary(run)}\n  report: {report}\n  model:  {model}\n"
+        f"done: {recipe.iterations} iterations{held_out_summary(run)}\n  report: {report}\n  model:  {model}\n"
         f"  try:    groupwise eval {name} --samples 8\n          groupwise report {name} ANOTHER_RUN"
     )
 
 
-def accuracy_summary(run: Path) -> str:
-    """The first and the last held-out greedy accuracy in a run's metrics, as one line; empty without evaluations."""
-    lines = [line for line in read_lines(RunLayout(run).metrics) if ACCURACY_GREEDY in line]
-    if not lines:
-        return ""
-    first, last = (line[ACCURACY_GREEDY] for line in (lines[0], lines[-1]))
-    low, high = (lines[-1][name] for name in INTERVALS[ACCURACY_GREEDY])
-    interval = f"95 % interval {low:.3f} .. {high:.3f}"
-    before = f"{first:.3f} -> " if len(lines) > 1 else ""
-    return f"\n  held-out greedy {before}{last:.3f}  ({interval})"
+def held_out_summary(run: Path) -> str:
+    """The first and the last held-out greedy accuracy and score in a run's metrics; empty without evaluations."""
+    lines, summary = list(read_lines(RunLayout(run).metrics)), ""
+    for word, metric in (("greedy", ACCURACY_GREEDY), ("greedy score", SCORE_GREEDY)):
+        if not (evaluated := [line for line in lines if metric in line]):
+            continue
+        first, last = (line[metric] for line in (evaluated[0], evaluated[-1]))
+        low, high = (evaluated[-1][name] for name in INTERVALS[metric])
+        before = f"{first:.3f} -> " if len(evaluated) > 1 else ""
+        summary += f"\n  held-out {word} {before}{last:.3f}  (95 % interval {low:.3f} .. {high:.3f})"
+    return summary

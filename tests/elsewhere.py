@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
 
 AWAY = torch.device("meta")
 aten = torch.ops.aten
@@ -64,7 +63,8 @@ class Elsewhere(TorchDispatchMode):
 
 def done(act: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Run an operation on the tensors' numbers. RuntimeError if it reads tensors of both devices."""
-    tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+    tensors: list[Tensor] = []
+    mapped(tensors.append, (*args, *kwargs.values()))
     far = [x for x in tensors if isinstance(x, Away)]
     near = [x for x in tensors if not isinstance(x, Away)]
     assert not any(x.device == AWAY for x in near), f"{act} got a tensor without numbers"
@@ -73,15 +73,27 @@ def done(act: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     device = kwargs.get("device")
     there = bool(far) if device is None else torch.device(device) == AWAY
     arguments = kwargs if device is None else kwargs | {"device": torch.device("cpu")}
-    given, named = tree_map(lambda x: x.here if isinstance(x, Away) else x, (args, arguments))
+    given = [mapped(hosted, x) for x in args]
+    named = {name: mapped(hosted, x) for name, x in arguments.items()}
     same = {id(x.here): x for x in far}  # an operation in place returns its argument
 
-    def back(x: Any) -> Any:
-        if not isinstance(x, Tensor):
-            return x
-        return same.get(id(x), Away(x) if there else x)
+    def back(x: Tensor) -> Tensor:
+        known = same.get(id(x))
+        return x if known is None and not there else Away(x) if known is None else known
 
-    return tree_map(back, act(*given, **named))
+    return mapped(back, act(*given, **named))
+
+
+def hosted(x: Tensor) -> Tensor:
+    """The tensor on the host with the numbers of `x`."""
+    return x.here if isinstance(x, Away) else x
+
+
+def mapped(change: Callable[[Tensor], Any], x: Any) -> Any:
+    """`x` with `change` of each tensor in it. Quicker than torch's tree_map, and called for each operation."""
+    if isinstance(x, Tensor):
+        return change(x)
+    return type(x)(mapped(change, y) for y in x) if type(x) in (list, tuple) else x
 
 
 @contextmanager

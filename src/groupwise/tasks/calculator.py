@@ -58,9 +58,7 @@ class Calculator:
     held_out: tuple[Prompt, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        streams = [filter(is_held_out, _problems(n)) for n in OPERANDS]
-        held_out = tuple(self._prompt(next(streams[i % len(streams)])) for i in range(HELD_OUT))
-        object.__setattr__(self, "held_out", held_out)
+        object.__setattr__(self, "held_out", tuple(map(self._prompt, _held_out())))
 
     def __len__(self) -> int:
         return TRAINING
@@ -169,6 +167,13 @@ def _apply(sign: str, total: int, operand: int) -> int:
 
 def _problems(operands: int) -> Iterator[str]:
     return (_problem(i, operands) for i in count())
+
+
+@cache
+def _held_out() -> tuple[str, ...]:
+    """The held-out problems, computed once per process."""
+    streams = [filter(is_held_out, _problems(n)) for n in OPERANDS]
+    return tuple(next(streams[i % len(streams)]) for i in range(HELD_OUT))
 
 
 def _problem(i: int, operands: int) -> str:

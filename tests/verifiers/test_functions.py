@@ -33,6 +33,11 @@ class Reading(Verdict):
     answer = "one half"
 Reading.__name__ = "Verdict"
 
+@dataclass
+class Stepped(Verdict):
+    steps: dict = field(default_factory=lambda: {"line": [(3, 0.5), (7, 1)]})
+Stepped.__name__ = "Verdict"
+
 class Item:
     def __init__(self, value): self.value = value
     def item(self): return self.value
@@ -216,6 +221,13 @@ def test_what_a_function_read_as_the_answer_comes_along(user, judged):
     verifier = judged(user.grade, workers=1)
     assert ask(verifier, "Reading(1)").answer == "one half"
     assert ask(verifier, "Verdict(1)").answer is None and ask(verifier, "True").answer is None
+
+
+def test_the_steps_of_a_functions_verdict_come_along(user, judged):
+    verifier = judged(user.grade, workers=1)
+    assert ask(verifier, "Stepped(1)").steps == {"line": ((3, 0.5), (7, 1.0))}
+    assert "invalid Verdict" in ask(verifier, "Stepped(1, steps={'line': [('x', 1)]})").cause
+    assert ask(verifier, "Verdict(1)").steps == {}
 
 
 async def returns_verdict(prompt: str, answer: str, gold: object) -> Verdict:

@@ -84,7 +84,7 @@ class Divergence:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A number per token that a strategy or a verifier has written (`Sample.marks`); NaN for tokens without one."""
+    """A number per token from a strategy (`Sample.marks`) or a verifier (`Verdict.steps`); NaN elsewhere."""
 
     in_batch: ClassVar[bool] = True
 

@@ -3,6 +3,7 @@
 import hashlib
 import math
 from base64 import b64decode, b64encode
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import IntEnum
@@ -69,6 +70,8 @@ class Verdict:
 
     `score` is any finite number; an outcome is never derived from it. `cause` is the reason why a sample is
     unverifiable. `answer` is the text that the verifier read as the answer. Equal texts count as equal votes.
+    `steps` are numbers of the answer's steps, by name: pairs of a step's end in the text, in characters, and a number.
+    Each number becomes a mark at the step's last token (see `Mark`).
 
     >>> Verdict(Outcome.correct).value
     1.0
@@ -80,6 +83,7 @@ class Verdict:
     feedback: str = ""
     cause: str = ""
     answer: str | None = None
+    steps: Mapping[str, Sequence[tuple[int, float]]] = field(default_factory=dict)
 
     @property
     def value(self) -> float:
@@ -163,7 +167,7 @@ class Sample:
     views: Mapping[str, Ids] = field(default_factory=dict)
     """Other contexts for the same tokens, by name, from the strategy. Measures may condition the tokens on them."""
     marks: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    """Numbers per token, by name, from the strategy. Tokens after the last number of a mark have none."""
+    """Numbers per token, by name, from the strategy or a verdict. Tokens after a mark's last number have none."""
     counts: Mapping[str, float] = field(default_factory=dict)
     """Counts by name from the strategy and the environment of a conversation. Each count becomes a metric."""
 
@@ -264,9 +268,27 @@ class Sample:
         """A copy with the decoded text, and the end of each token in it."""
         return replace(self, text=text, ends=ends)
 
-    def with_verdict(self, verdict: Verdict) -> "Sample":
-        """A copy with a verdict."""
-        return replace(self, verdict=verdict)
+    def with_verdict(self, verdict: Verdict, *, start: int = 0) -> "Sample":
+        """A copy with a verdict on the tokens from `start` on. The verdict's steps become marks.
+
+        Numbers of steps that end in one token are added. ValueError for a step that ends outside the judged text.
+
+        >>> sample = Sample(context=(5,), stream=(0,)).insert((6, 7, 8), WRITTEN).with_text("a=1 b", (1, 3, 5))
+        >>> sample.with_verdict(Verdict(Outcome.wrong, steps={"line": [(3, 0.5)]})).marks
+        {'line': (nan, 0.5, nan)}
+        """
+        before = self.ends[start - 1] if start else 0
+        marks = {name: self._numbers_at_ends(steps, start, before) for name, steps in verdict.steps.items()}
+        return replace(self, verdict=verdict, marks={**self.marks, **marks})
+
+    def _numbers_at_ends(self, steps: Sequence[tuple[int, float]], start: int, before: int) -> tuple[float, ...]:
+        numbers = [math.nan] * len(self.tokens)
+        for end, number in steps:
+            if not 0 < end <= len(self.text) - before:
+                raise ValueError(f"a step ends at {end} in a text of {len(self.text) - before} characters")
+            token = bisect_left(self.ends, before + end, lo=start)  # the token of the step's last character
+            numbers[token] = number if math.isnan(numbers[token]) else numbers[token] + number
+        return tuple(numbers)
 
     def add_counts(self, counts: Mapping[str, float]) -> "Sample":
         """A copy with these counts added to the existing ones."""

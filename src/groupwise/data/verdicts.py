@@ -23,14 +23,21 @@ def as_verdict(grade: object) -> Verdict:
     return unverifiable(f"it returned {type(grade).__name__}: expected True, False, a number or a Verdict")
 
 
-def invalidity(verdict: Verdict) -> str:
-    """What is invalid in a verdict; empty for a valid one."""
+def invalidity(verdict: Verdict, text: str | None = None) -> str:
+    """What is invalid in a verdict; empty for a valid one. With the judged text, its steps must end in it."""
     if verdict.score is not None and not isfinite(verdict.score):
         return f"the score {verdict.score}: expected a finite number"
     if verdict.score is None and verdict.outcome is Outcome.scored:
         return "the outcome scored without a score"
     infinite = [name for name, value in verdict.parts.items() if not isfinite(value)]
-    return f"the part {infinite[0]}, which is not finite" if infinite else ""
+    if infinite:
+        return f"the part {infinite[0]}, which is not finite"
+    for name, (end, number) in ((name, step) for name, steps in verdict.steps.items() for step in steps):
+        if not isfinite(number):
+            return f"the step {name!r} at {end}, which is not finite"
+        if text is not None and not 0 < end <= len(text):
+            return f"a step {name!r} that ends at {end} in a text of {len(text)} characters"
+    return ""
 
 
 def with_threshold(verdict: Verdict, threshold: float | None) -> Verdict:

@@ -139,7 +139,9 @@ class DrawSampler:
         with self._awaiting("the environment"):
             try:
                 reply = await conversation.reply(sample)
-                return with_threshold(reply, self.setting.threshold) if isinstance(reply, Verdict) else reply
+                if not isinstance(reply, Verdict):
+                    return reply
+                return with_threshold(_validated(reply, sample.last_turn.text, "environment"), self.setting.threshold)
             except ReplayMismatch:
                 restarted = replace(conversation, environment=self.setting.environment(), use_log=False, replayed=[])
                 self.conversations[sample.stream] = restarted
@@ -175,7 +177,7 @@ class DrawSampler:
             limit = asyncio.timeout(self.setting.verdict_deadline)
             try:
                 async with limit:
-                    verdict = _validated(await self.setting.verifier(self.draw.prompt, sample))
+                    verdict = _validated(await self.setting.verifier(self.draw.prompt, sample), sample.text)
                     verdict = with_threshold(verdict, self.setting.threshold)
             except GroupwiseError:  # not the fault of this answer, for example a lost worker pool
                 raise
@@ -184,7 +186,7 @@ class DrawSampler:
                 if isinstance(error, TimeoutError) and limit.expired():
                     cause = f"no verdict within {self.setting.verdict_deadline:g} seconds"
                 verdict = Verdict(Outcome.unverifiable, cause=cause)
-        return replace(sample, verdict=verdict)
+        return sample.with_verdict(verdict)
 
     @contextmanager
     def _awaiting(self, callee: str) -> Iterator[None]:
@@ -195,13 +197,13 @@ class DrawSampler:
             self.awaiting[callee] -= 1
 
 
-def _validated(verdict: Any) -> Verdict:
-    """The verdict, or an unverifiable one with the cause if it is invalid."""
+def _validated(verdict: Any, text: str, source: str = "verifier") -> Verdict:
+    """The verdict on a text, or an unverifiable one with the cause if it is invalid."""
     cause = ""
     if not isinstance(verdict, Verdict) or not isinstance(verdict.outcome, Outcome):
-        cause = f"the verifier returned {verdict!r:.200}, which is not a Verdict"
-    elif what := invalidity(verdict):
-        cause = f"the verifier returned {what}"
+        cause = f"the {source} returned {verdict!r:.200}, which is not a Verdict"
+    elif what := invalidity(verdict, text):
+        cause = f"the {source} returned {what}"
     return Verdict(Outcome.unverifiable, cause=cause) if cause else verdict
 
 

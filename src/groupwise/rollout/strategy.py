@@ -51,7 +51,8 @@ class Turns:
             (answer,) = await sampler.verify([sample.last_turn])
             assert answer.verdict is not None, "verify returns a verdict for each sample"
             verdict = answer.verdict
-        return sample.with_verdict(verdict).add_counts({"failed": int(failed)})
+        start = len(sample.tokens) - len(sample.last_turn.tokens)
+        return sample.with_verdict(verdict, start=start).add_counts({"failed": int(failed)})
 
     async def _converse(self, sampler: Sampler, sample: Sample) -> tuple[Sample, Verdict | None]:
         """The finished conversation, and the verdict if the environment returned one."""

@@ -115,4 +115,5 @@ def observation_from_json(plain: Any) -> Observation:
         return plain
     if "words" in plain:
         return CountedText(str(plain["words"]), **plain["counts"])
-    return Verdict(**{**plain, "outcome": Outcome(plain["outcome"])})
+    steps = {name: tuple((end, x) for end, x in pairs) for name, pairs in plain.get("steps", {}).items()}
+    return Verdict(**{**plain, "outcome": Outcome(plain["outcome"]), "steps": steps})

@@ -168,6 +168,7 @@ def _verdict_fields(sample: Sample) -> dict[str, Any]:
         "parts": dict(verdict.parts),
         "feedback": verdict.feedback,
         "cause": verdict.cause,
+        **({"steps": dict(verdict.steps)} if verdict.steps else {}),
     }
 
 

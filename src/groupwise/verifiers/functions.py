@@ -267,7 +267,10 @@ def _to_verdict(reply: dict[str, Any]) -> Verdict:
         parts = {name: _number(value) for name, value in fields["parts"].items()}
         texts = {name: str(fields[name]) for name in ("feedback", "cause")}
         answer = fields["answer"] if isinstance(fields["answer"], str) else None
-        return as_verdict(Verdict(Outcome(fields["outcome"]), score, parts, **texts, answer=answer))
+        steps = {
+            name: tuple((int(_number(end)), _number(x)) for end, x in pairs) for name, pairs in fields["steps"].items()
+        }
+        return as_verdict(Verdict(Outcome(fields["outcome"]), score, parts, **texts, answer=answer, steps=steps))
     except (ArithmeticError, TypeError, ValueError) as error:
         return unverifiable(f"it returned an invalid Verdict: {error}")
 

@@ -55,13 +55,14 @@ class Several:
             if verdict.outcome is Outcome.unverifiable:
                 return unverifiable(f"{member.name}: {verdict.cause}")
         parts: dict[str, float] = {}
+        steps = {f"{m.name}/{name}": x for m, v in zip(self.members, verdicts) for name, x in v.steps.items()}
         for member, verdict in zip(self.members, verdicts, strict=True):
             parts[member.name] = verdict.value
             parts |= {f"{member.name}/{name}": x for name, x in verdict.parts.items()}
         weights = sum(m.weight for m in self.members)
         score = sum(m.weight * v.value for m, v in zip(self.members, verdicts, strict=True)) / weights
         messages = [f"{m.name}: {v.feedback}" for m, v in zip(self.members, verdicts, strict=True) if v.feedback]
-        return replace(verdicts[0], score=score, parts=parts, feedback="; ".join(messages))
+        return replace(verdicts[0], score=score, parts=parts, steps=steps, feedback="; ".join(messages))
 
     async def _verdict(self, verifier: Verifier, prompt: Prompt, sample: Sample) -> Verdict:
         seconds = None if keeps_time(verifier) else self.deadline

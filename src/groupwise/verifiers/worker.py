@@ -89,6 +89,7 @@ def call(grade: Callable[..., Any], arguments: list[Any], named: dict[str, Any])
         if type(result).__name__ == "Verdict":
             fields: dict[str, Any] = {name: getattr(result, name) for name in ("score", "feedback", "cause")}
             fields["answer"] = getattr(result, "answer", None)
+            fields["steps"] = {name: list(map(list, steps)) for name, steps in getattr(result, "steps", {}).items()}
             reply = {"verdict": {"outcome": int(result.outcome), "parts": dict(result.parts), **fields}}
         elif isinstance(result, bool | int | float):
             reply = {"value": result}

@@ -141,6 +141,13 @@ def test_warm_start_runs(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("runs/*/warm_start/metrics.jsonl"))) == 1
 
 
+def test_phases_run(tmp_path: Path) -> None:
+    commands = follow("docs/phases.md", tmp_path)
+    assert [line.split()[1] for line in commands] == ["check", "train", "resume", "eval", "diff", "check"]
+    (run,) = tmp_path.glob("runs/two-*")
+    assert [(run / name / "model").is_dir() for name in ("1-search", "2-sharpen")] == [True, True]
+
+
 def test_lora_runs(tmp_path: Path) -> None:
     pytest.importorskip("peft")
     commands = follow("docs/lora.md", tmp_path)

@@ -12,6 +12,7 @@ from groupwise.evaluation.evaluate import NO_OUTCOMES, columns
 from groupwise.evaluation.interval import averaged, paired, score_interval
 from groupwise.evaluation.result import KS, MAY_DIFFER, model_label, read, tallies, task_label
 from groupwise.runs.layout import RunLayout
+from groupwise.runs.phases import finished_run
 
 
 def compare(a: str, b: str, allow: Sequence[str] = ()) -> int:
@@ -36,11 +37,15 @@ def pairs(a: Path, b: Path) -> list[tuple[Path, Path]]:
 
 
 def files(path: Path) -> dict[str, Path]:
-    """The evaluation files of a run by name, or the file itself. Raises `BadData` if there are none."""
+    """The evaluation files of a run or of its last finished phase by name, or the file itself.
+
+    Raises `BadData` if there are none.
+    """
     if path.is_file():
         return {path.name: path}
     if not path.is_dir():
         raise BadData(f"{path} does not exist", evidence="no such file", fix="name a run, or a file that eval wrote")
+    path = finished_run(path) or path
     evaluations = sorted(RunLayout(path).evaluations.glob("*.json"))
     if not evaluations:
         fix = f"evaluate it first: groupwise eval {path} --samples 8"

@@ -17,6 +17,7 @@ from groupwise.evaluation.result import evaluation_text, file_name, mean_of, num
 from groupwise.models import Purpose, find_model, read_model, read_tokenizer
 from groupwise.rollout import NativeEngine, RolloutSetting, answers
 from groupwise.runs.layout import RunLayout
+from groupwise.runs.phases import finished_run
 from groupwise.training.build import DTYPES, Inputs, build, prepare
 from groupwise.training.check import check_inputs
 from groupwise.training.environments import environment_of, frame_of
@@ -108,13 +109,16 @@ def numbers_of_task(
 
 
 def run_with_model(model_or_run: str) -> Path | None:
-    """The run directory, or None if the path is not a run. Raises `BadData` for a run without a model."""
+    """The directory of a run or of its last finished phase; None if the path is not a run.
+
+    Raises `BadData` for a run without a model.
+    """
     directory = Path(model_or_run)
     if not RunLayout(directory).is_run:
         return None
-    if not RunLayout(directory).model.is_dir():
+    if (finished := finished_run(directory)) is None:
         raise BadData(f"{directory} has no model yet", fix=f"finish it with: groupwise resume {directory}")
-    return directory
+    return finished
 
 
 def model_overrides(name: str, run: Path | None) -> list[tuple[str, str]]:

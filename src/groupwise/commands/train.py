@@ -4,13 +4,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from groupwise.commands.terminal import print_note
+from groupwise.config.phases import read_phases
 from groupwise.config.text import DEFAULT, base_of, read_recipe
+from groupwise.config.toml import read_with_overrides, without_command_text
 from groupwise.config.user_code import load_use
-from groupwise.data import notices_of, visible
+from groupwise.data import notices_of, raise_all, visible
 from groupwise.report.report import existing_run
 from groupwise.runs.checkpoints import RunLock, run_directory
 from groupwise.runs.info import RunInfo
+from groupwise.runs.layout import RunLayout
+from groupwise.runs.phases import phase_directories
 from groupwise.training.build import build
+from groupwise.training.check import check_phases
+from groupwise.training.phases import begin_phases, run_phases
 from groupwise.training.run import Ending, begin, directory_name, read_checked, reopen, run_from
 
 
@@ -33,11 +39,18 @@ def train(
         use, unsafe_local_exec=unsafe_local_exec, trust_remote_code=trust_remote_code, keys=keys, judges=judges
     )
     path = Path(recipe_path) if recipe_path else DEFAULT
+    data = without_command_text(tables := read_with_overrides(path, overrides))
+    if phases := read_phases(data):
+        raise_all(check_phases(phases, loaded))  # each phase prints its notes when it starts
+        run = run_directory(Path(out), name or path.stem)
+        with RunLock(run):
+            begin_phases(run, data)
+            return run_phases(run, loaded, finish, print_note, stop_after, command=command)
     recipe = read_recipe(path, overrides, loaded)
     ready = build(recipe, loaded, read_checked(recipe, loaded, print_note))
     run = run_directory(Path(out), name or (path.stem if recipe_path else directory_name(recipe.task)))
     with RunLock(run):
-        begin(run, ready, loaded, base_of(path, overrides), command)
+        begin(run, ready, loaded, base_of(tables), command)
         return finish(run_from(run, ready, stop_after))
 
 
@@ -56,14 +69,20 @@ def resume(
     """Continue a run from its newest checkpoint. `changed` accepts a changed recipe, tokenizer or template."""
     directory = existing_run(run)
     with RunLock(directory):
+        phases = phase_directories(directory)
+        started = next((path for path in phases or (directory,) if RunLayout(path).is_run), None)
+        info = RunInfo.read(started) if started else None
         loaded = load_use(
             use,
-            recorded=RunInfo.read(directory).use,
+            recorded=info.use if info else None,
             unsafe_local_exec=unsafe_local_exec,
             trust_remote_code=trust_remote_code,
             keys=keys,
             judges=judges,
         )
+        if phases:
+            command, how = info.command if info else "", {"strict": strict, "changed": changed}
+            return run_phases(directory, loaded, finish, print_note, stop_after, command=command, **how)
         ready = reopen(directory, loaded)
         for line in notices_of(ready.verifier):
             print_note(line)

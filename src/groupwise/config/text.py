@@ -4,7 +4,7 @@ A part is given by its public name: `token_mean`, or `{ kind = "Clip", low = 0.2
 constants in place. `base` names a published method. A part in the user's file is `kind = "my_file:MyClip"`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin
@@ -14,10 +14,11 @@ import tomli_w
 from groupwise.config.reading import Reading, hints_of, one_error
 from groupwise.config.recipe import Recipe
 from groupwise.config.registry import UnloadedPart, public_name
-from groupwise.config.toml import CommandText, read_toml, set_path
+from groupwise.config.toml import CommandText, read_toml, read_with_overrides, set_path
 from groupwise.config.user_code import Use
 from groupwise.data import Usage
 from groupwise.methods import Method, Now
+from groupwise.runs.phases import KEY
 
 T = TypeVar("T")
 DEFAULT = Path(__file__).with_name("default.toml")
@@ -73,37 +74,46 @@ def read_with_problems(
     Without `use`, code in the user's files becomes an `UnloadedPart` and nothing is imported. With `only`, the named
     fields are read and the others, method included, have their defaults.
     """
-    reading = Reading(use)
     try:
-        data = read_toml(source)
-        for path, value in overrides:
-            set_path(data, path, CommandText(value))
+        data = read_with_overrides(source, overrides)
     except Usage as error:
         return None, [error]
+    if KEY in data:
+        fix = "name the directory of one phase, such as RUN/1-NAME; train and check take the whole recipe"
+        return None, [Usage("a recipe with phases is several recipes", fix=fix)]
     if only is not None:
         data = {"method": {}, **{name: data[name] for name in only if name in data}}
-    recipe = reading.table(Recipe, data, MISSING, "recipe")
-    if recipe is not MISSING:
-        if use is not None:
-            reading.check_user_names(recipe)
-        try:
-            memory = {name: part.init() for name, part in recipe.method.memory} if recipe.method.schedules else {}
-            for iteration in range(max(recipe.iterations, 1)) if recipe.method.schedules else ():
-                at(recipe.method, Now(iteration, recipe.iterations, memory))
-        except Usage as error:
-            reading.problems.append(error)
-    return (None if recipe is MISSING else recipe), reading.problems
+    return read_tables([("recipe", data)], use)
 
 
-def base_of(source: str | Path, overrides: Sequence[tuple[str, str]] = ()) -> str:
-    """The name of the published method that a recipe builds on; empty if it has none.
+def read_tables(tables: Sequence[tuple[str, Mapping[str, Any]]], use: Use | None) -> tuple[Recipe | None, list[Usage]]:
+    """A recipe from tables (None if it is invalid), and all its problems. Each table overrides the ones before it.
 
-    >>> base_of("method = 'dapo'"), base_of("method.group_size = 4")
+    `tables` are pairs of the path for messages and the data.
+    """
+    reading = Reading(use)
+    recipe: Any = MISSING
+    for where, data in tables:
+        recipe = reading.table(Recipe, dict(data), recipe, where)
+        if recipe is MISSING:
+            return None, reading.problems
+    if use is not None:
+        reading.check_user_names(recipe)
+    try:
+        memory = {name: part.init() for name, part in recipe.method.memory} if recipe.method.schedules else {}
+        for iteration in range(max(recipe.iterations, 1)) if recipe.method.schedules else ():
+            at(recipe.method, Now(iteration, recipe.iterations, memory))
+    except Usage as error:
+        reading.problems.append(error)
+    return recipe, reading.problems
+
+
+def base_of(data: Mapping[str, Any]) -> str:
+    """The name of the published method that a recipe's tables build on; empty if it has none.
+
+    >>> base_of({"method": "dapo"}), base_of({"method": {"group_size": 4}})
     ('dapo', '')
     """
-    data = read_toml(source)
-    for path, value in overrides:
-        set_path(data, path, CommandText(value))
     method = data.get("method", "")
     return str(method.get("base", "")) if isinstance(method, dict) else str(method)
 

@@ -1,6 +1,7 @@
 """TOML as dictionaries, and dotted paths that write into them before types are known."""
 
 import tomllib
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,23 @@ def read_toml(source: str | Path) -> dict[str, Any]:
         raise Usage(f"{where} is not TOML", evidence=str(error), fix="correct that line") from error
     except RecursionError:
         raise Usage(f"{where} is nested too deeply", fix="remove brackets: no field of a recipe is this deep") from None
+
+
+def read_with_overrides(source: str | Path, overrides: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """The tables of a recipe with the overrides of the command line. Raises `Usage`."""
+    data = read_toml(source)
+    for path, value in overrides:
+        set_path(data, path, CommandText(value))
+    return data
+
+
+def without_command_text(value: Any) -> Any:
+    """TOML data in which each value of the command line is plain TOML."""
+    if isinstance(value, CommandText):
+        return value.plain
+    if isinstance(value, dict):
+        return {key: without_command_text(item) for key, item in value.items()}
+    return [without_command_text(item) for item in value] if isinstance(value, list) else value
 
 
 def set_path(data: dict[str, Any], path: str, value: Any) -> None:

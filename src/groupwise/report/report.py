@@ -17,6 +17,7 @@ from groupwise.report.rollouts import as_json, choose, packed, prompt_map, scan,
 from groupwise.report.warnings import RULES, RunWarning, find_warnings, headline
 from groupwise.runs.disk import DRAFT, write_file
 from groupwise.runs.layout import RunLayout
+from groupwise.runs.phases import runs_in
 
 PAGE = Path(__file__).parent
 STYLES = ("uplot/uPlot.min.css", "page.css")
@@ -32,10 +33,11 @@ HIDDEN = (
 
 
 def report(runs: Sequence[str], out: str | None = None) -> int:
-    """The command `groupwise report`: writes the page of one run or several overlaid runs."""
+    """The command `groupwise report`: writes the page of one run or several overlaid runs; phases are overlaid too."""
     directories = [existing_run(r) for r in runs]
+    page = Path(out) if out else RunLayout(directories[0]).report
     try:
-        print(visible(str(write_report(directories, Path(out) if out else None))))
+        print(visible(str(write_report([path for run in directories for path in runs_in(run)], page))))
     except OSError as error:
         if isinstance(error, BrokenPipeError):
             raise

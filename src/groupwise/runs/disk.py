@@ -9,6 +9,7 @@ from pathlib import Path
 
 from groupwise.data import Storage
 from groupwise.runs.layout import RunLayout
+from groupwise.runs.phases import whole_run
 
 DRAFT, DELETING, PARKED = ".writing-", ".deleting-", ".replaced"
 """Markers in names: an unfinished file or directory, one that is being deleted, and one that is being replaced."""
@@ -76,7 +77,7 @@ def storage_errors(what: str, where: Path, needed: int = 0) -> Iterator[None]:
 def _next_command(where: Path) -> str:
     """The command that resumes the run that contains `where`; without a run, advice to repeat the command."""
     run = next((path for path in (where, where.parent) if RunLayout(path).is_run), None)
-    return "repeat the command" if run is None else f"continue with: groupwise resume {run}"
+    return "repeat the command" if run is None else f"continue with: groupwise resume {whole_run(run)}"
 
 
 def write_file(path: Path, data: bytes, disk: Disk = DISK) -> None:

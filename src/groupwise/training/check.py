@@ -1,13 +1,16 @@
 """`groupwise check`: all errors of a recipe, in seconds; no weights are loaded, no engine starts."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import torch
 
+from groupwise.config.phases import Phase, read_phases
 from groupwise.config.recipe import Recipe
 from groupwise.config.text import at, read_with_problems
+from groupwise.config.toml import read_with_overrides, without_command_text
 from groupwise.config.user_code import Use
 from groupwise.data import (
     BadData,
@@ -76,6 +79,11 @@ def check(
     Warnings about the data are passed to `warn`.
     """
     use = use or Use()
+    try:
+        if phases := read_phases(without_command_text(read_with_overrides(source, overrides))):
+            return check_phases(phases, use, warn)
+    except Usage as error:
+        return [error]
     recipe, problems = read_with_problems(source, overrides, use)
     errors: list[GroupwiseError] = [*problems]
     if recipe is None:  # the fields for model and task may still be valid
@@ -88,6 +96,64 @@ def check(
         inputs = check_inputs(recipe, use, warn, fetch=False)
         errors += [error for error in inputs if not any(e.what.endswith(error.what) for e in errors)]
     return errors
+
+
+def check_phases(
+    phases: Sequence[Phase], use: Use, warn: Callable[[str], None] = lambda line: None
+) -> list[GroupwiseError]:
+    """All errors of a recipe with phases that can be found before the first phase starts.
+
+    In place of the model of an earlier phase, a phase is checked with the model that the earlier phase starts from.
+    The inputs of a phase with other references are read only when it starts.
+    """
+    errors: dict[str, GroupwiseError] = {}
+    recipes: dict[str, Recipe] = {}
+    for phase in phases:
+        others: set[str] = set()
+
+        def locate(name: str, path: str, others: set[str] = others) -> str:
+            if path == "model":
+                return recipes[name].model
+            others.add(f"@{name}/{path}")
+            return f"@{name}/{path}"
+
+        warn(f"phase {phase.name}:")
+        recipe, problems = phase.recipe(locate, use)
+        found: list[GroupwiseError] = [*problems]
+        if recipe is not None:
+            found += [*dry_run(recipe), *second_adapter(phase, recipe, recipes)]
+            for line in inactive_parts(recipe.method):
+                warn(line)
+            if others:
+                warn(f"  note: its inputs are checked when it starts: {', '.join(sorted(others))}")
+            elif not found:
+                found += check_inputs(standing_in(phase, recipe), use, warn, fetch=False)
+        for error in found:
+            if error.what not in errors:  # an error in the recipe above the phases is reported once
+                errors[error.what] = error
+                error.what = f"phase {phase.name}: {error.what}"
+        if recipe is None:  # later phases may refer to it
+            break
+        recipes[phase.name] = recipe
+    return list(errors.values())
+
+
+def standing_in(phase: Phase, recipe: Recipe) -> Recipe:
+    """The recipe to check in place of a phase's: no adapter on a stand-in that has no weights yet, such as `blank`."""
+    try:
+        bare = bool(phase.starts_from) and not weight_files(find_model(recipe.model, weights=False))
+    except GroupwiseError:  # `check_inputs` reports it
+        return recipe
+    return replace(recipe, lora=None) if bare else recipe
+
+
+def second_adapter(phase: Phase, recipe: Recipe, earlier: Mapping[str, Recipe]) -> list[Usage]:
+    """The error of a phase that puts an adapter on the adapter of an earlier phase."""
+    source = earlier.get(phase.starts_from)
+    if recipe.lora is None or source is None or source.lora is None:
+        return []
+    what = f"the model of phase {phase.starts_from} is itself an adapter"
+    return [Usage(what, fix="remove lora from this phase to train that adapter")]
 
 
 def dry_run(recipe: Recipe) -> list[GroupwiseError]:

@@ -97,7 +97,7 @@ def changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
     `save` and `sinks` of a recipe are not compared, since no metric depends on them.
     """
-    lines = _recipe_changes(then["recipe"], now["recipe"])
+    lines = recipe_changes(then["recipe"], now["recipe"])
     for kind in ("files", "templates"):
         for name in sorted(then[kind] | now[kind]):
             before, after = (x[kind].get(name) for x in (then, now))
@@ -106,7 +106,8 @@ def changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _recipe_changes(then: str, now: str) -> list[str]:
+def recipe_changes(then: str, now: str) -> list[str]:
+    """The differences of two recipes, given as TOML; `save` and `sinks` are not compared."""
     (before, problems), (after, _) = read_with_problems(then), read_with_problems(now)
     if before is None or after is None:
         return [f"recipe: this version cannot read the old one ({problems[0].what if problems else 'unknown'})"]

@@ -21,6 +21,7 @@ from groupwise.runs.info import start_run
 from groupwise.runs.jsonl import read_lines
 from groupwise.runs.layout import RunLayout
 from groupwise.runs.logs import RunLogs
+from groupwise.runs.phases import whole_run
 from groupwise.runs.replay import ReplayLog
 from groupwise.training.about import describe_run
 from groupwise.training.build import Inputs, Runtime, build
@@ -162,7 +163,7 @@ def run_from(
             with contextlib.suppress(OSError):
                 progress.say(f"report: {write_report([run])}")
             if recorder.done >= 0:
-                progress.say(f"continue from the last checkpoint: groupwise resume {run}")
+                progress.say(f"continue from the last checkpoint: groupwise resume {whole_run(run)}")
         if isinstance(error, Stuck):
             return Ending(error.cause, CODES[error.cause])
         raise
@@ -232,7 +233,7 @@ def closing_message(run: Path, report: Path, recorder: Recorder, recipe: Recipe)
         status = f"{recorder.stopping} after {recorder.done} of {recipe.iterations} iterations; saved."
         if recorder.done < 0:
             status = f"{recorder.stopping} during the warm start; saved."
-        command = f"groupwise resume {shlex.quote(str(run))}"
+        command = f"groupwise resume {shlex.quote(str(whole_run(run)))}"
         return f"{status}{held_out_summary(run)}\n  report: {report}\n  continue: {command}"
     model, name = RunLayout(run).model, shlex.quote(str(run))
     return (

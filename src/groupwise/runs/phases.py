@@ -1,0 +1,44 @@
+"""Runs of phases: one recipe with `[[phase]]` tables, and one ordinary run per phase in the folders `1-NAME`, ..."""
+
+import re
+import tomllib
+from pathlib import Path
+
+from groupwise.runs.layout import RunLayout
+
+KEY = "phase"
+"""The key of the phases in a recipe."""
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+"""A valid name of a phase. It is part of a folder's name."""
+
+
+def phase_directories(run: Path) -> tuple[Path, ...]:
+    """The directories of a run's phases in order, also of phases that have not started. Empty for other runs.
+
+    Only a recipe that can be read, with a valid name for each phase, has phases.
+    """
+    try:
+        tables = tomllib.loads(RunLayout(run).recipe.read_text(encoding="utf-8")).get(KEY)
+    except (OSError, ValueError, RecursionError):  # invalid TOML and invalid UTF-8 are ValueErrors
+        return ()
+    names = (
+        [str(table.get("name", "")) for table in tables if isinstance(table, dict)] if isinstance(tables, list) else []
+    )
+    if not all(map(NAME.fullmatch, names)):
+        return ()
+    return tuple(RunLayout(run).phase(number, name) for number, name in enumerate(names, 1))
+
+
+def runs_in(run: Path) -> list[Path]:
+    """The started phases of a run in order; for a run without phases the run itself."""
+    return [path for path in phase_directories(run) if RunLayout(path).is_run] or [run]
+
+
+def finished_run(run: Path) -> Path | None:
+    """The last finished phase of a run, or the run itself if it has no phases; None if no model is written yet."""
+    return next((path for path in reversed(runs_in(run)) if RunLayout(path).model.is_dir()), None)
+
+
+def whole_run(run: Path) -> Path:
+    """The run that `run` is a phase of; else `run` itself."""
+    return run.parent if run in phase_directories(run.parent) else run

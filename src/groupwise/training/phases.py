@@ -1,0 +1,102 @@
+"""Runs of phases: starts or continues the unfinished phases in order."""
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from groupwise.config.phases import Phase, read_phases
+from groupwise.config.reading import one_error
+from groupwise.config.recipe import Recipe
+from groupwise.config.text import write
+from groupwise.config.toml import read_toml
+from groupwise.config.user_code import Use
+from groupwise.data import BadData, notices_of
+from groupwise.report.report import write_report
+from groupwise.runs.checkpoints import RunLock
+from groupwise.runs.disk import DISK, storage_errors, write_file
+from groupwise.runs.layout import RunLayout
+from groupwise.runs.phases import runs_in
+from groupwise.training.build import build
+from groupwise.training.identity import recipe_changes
+from groupwise.training.run import Ending, begin, read_checked, reopen, run_from
+
+
+def begin_phases(run: Path, data: Mapping[str, Any]) -> None:
+    """Write the recipe of a run of phases, with its overrides and references, to an empty directory."""
+    with storage_errors("the recipe", run):
+        write_file(RunLayout(run).recipe, tomli_w.dumps(data).encode())
+
+
+def run_phases(
+    run: Path,
+    use: Use,
+    finish: Callable[[Ending], int],
+    notify: Callable[[str], None],
+    stop_after: float | None = None,
+    *,
+    command: str = "",
+    strict: bool = False,
+    changed: bool = False,
+) -> int:
+    """Start or continue each unfinished phase of a run, in order. Returns the exit code of the last one.
+
+    A phase is finished when its model is written. The phases share the seconds of `stop_after`. `finish` gets the
+    ending of each phase. With `changed`, a started phase may have another recipe than the run's recipe gives it.
+    """
+    end = None if stop_after is None else time.monotonic() + stop_after
+    for phase in read_phases(read_toml(RunLayout(run).recipe)):
+        directory = RunLayout(run).phase(phase.number, phase.name)
+        recipe = phase_recipe(run, phase, use)
+        if started := RunLayout(directory).is_run:
+            check_recipe(run, directory, recipe, accept=changed)
+        if RunLayout(directory).model.is_dir():
+            continue
+        if not directory.is_dir():
+            with storage_errors("a phase", run):
+                DISK.mkdir(directory)
+                DISK.sync(run)
+        seconds = None if end is None else max(0.0, end - time.monotonic())
+        with RunLock(directory):
+            if started:
+                ready = reopen(directory, use)
+                for line in notices_of(ready.verifier):
+                    notify(line)
+            else:
+                ready = build(recipe, use, read_checked(recipe, use, notify))
+                begin(directory, ready, use, phase.base, command)
+            ending = run_from(directory, ready, seconds, strict=strict, changed=changed)
+        del ready  # one model at a time in memory
+        code = finish(ending)
+        with storage_errors("the report", run):
+            report = write_report(runs_in(run), RunLayout(run).report)
+        if not RunLayout(directory).model.is_dir():
+            return code
+        notify(f"phase {phase.name} is finished; report of all phases: {report}")
+    notify(f"all phases of {run} are finished")
+    return 0
+
+
+def phase_recipe(run: Path, phase: Phase, use: Use) -> Recipe:
+    """The recipe of a phase, with references to the directories of the earlier phases. Raises `Usage`."""
+
+    def locate(name: str, path: str) -> str:
+        return str(RunLayout(run).phase(phase.earlier.index(name) + 1, name) / path)
+
+    recipe, problems = phase.recipe(locate, use)
+    if problems or recipe is None:
+        raise one_error(problems)
+    return recipe
+
+
+def check_recipe(run: Path, directory: Path, recipe: Recipe, *, accept: bool) -> None:
+    """`BadData` if a started phase has another recipe than the run's recipe gives it, unless `accept`."""
+    lines = recipe_changes(RunLayout(directory).recipe.read_text(), write(recipe))
+    if lines and not accept:
+        raise BadData(
+            f"{RunLayout(run).recipe} gives another recipe to the started phase {directory.name}",
+            evidence="\n".join(lines),
+            fix=f"make both equal, or continue with the recipe in {directory}: groupwise resume {run} --changed",
+        )

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tools.words import draw, errors_of, prose_of
+from tools.words import SOURCE, draw, errors_of, prose_of
 
 CODE = '''"""The first
 line.
@@ -48,5 +48,6 @@ def test_the_prose_of_a_page_is_without_code(tmp_path: Path) -> None:
 
 
 def test_a_seed_draws_the_same_lines() -> None:
-    first = draw(0)
-    assert len(first) == 60 and first == draw(0) and first != draw(1)
+    room = SOURCE / "config"
+    first = draw(0, room)
+    assert len(first) == 60 and first == draw(0, room) and first != draw(1, room)

@@ -73,7 +73,7 @@ def test_microbatches_on_any_ranks_add_up_to_the_step(objective: Objective, data
 
 @pytest.mark.t(1)
 @ALL
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0, 1])
 def test_24_rows_5_of_them_masked_in_any_cut(objective: Objective, seed: int) -> None:
     """Microbatches x ranks x orders, with rows that are masked whole."""
     lengths = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 16, 18, 20, 23, 26, 29, 32, 35, 38, 40]

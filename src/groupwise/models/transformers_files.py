@@ -66,7 +66,7 @@ def _read_config(path: Path, trust_remote_code: bool) -> Any:
             evidence=f"model_type {short(kind)}, architectures {short(architectures)}",
             fix="take a causal language model that the installed transformers supports, or a newer transformers",
         )
-    with _quiet(), _bad_data(path, "has a config.json that transformers refuses", "fix it, or fetch the file again"):
+    with quiet(), _bad_data(path, "has a config.json that transformers refuses", "fix it, or fetch the file again"):
         return AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=trust_remote_code)
 
 
@@ -88,7 +88,7 @@ def read_transformers(
 
     sizes = transformers_sizes(path, trust_remote_code=trust_remote_code)
     transformers.AttentionInterface.register(NAME, attend)
-    with _quiet(), _bad_data(path, "cannot be read by transformers", "fetch the directory again"):
+    with quiet(), _bad_data(path, "cannot be read by transformers", "fetch the directory again"):
         loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
             path, dtype=dtype, attn_implementation=NAME, local_files_only=True, use_safetensors=True,
             trust_remote_code=trust_remote_code, output_loading_info=True,
@@ -126,14 +126,14 @@ def transformers_outline(path: Path, *, trust_remote_code: bool = False) -> nn.M
     import transformers
 
     failure = ("cannot be built by transformers", "fetch the directory again")
-    with _quiet(), _bad_data(path, *failure), torch.device("meta"):
+    with quiet(), _bad_data(path, *failure), torch.device("meta"):
         config = _read_config(path, trust_remote_code)
         return transformers.AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
 
 
 def write_transformers(model: TransformersModel, path: Path) -> None:
     """Write configuration and weights with transformers. The caller writes tokenizer and end tokens."""
-    with _quiet():
+    with quiet():
         model.causal.save_pretrained(path)  # pyright: ignore[reportCallIssue]
 
 
@@ -177,7 +177,7 @@ def _check_packing(model: TransformersModel) -> Sizes:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Silence transformers' progress bars and warnings; serious problems are raised as errors."""
     from transformers.utils import logging
 

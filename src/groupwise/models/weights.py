@@ -1,13 +1,17 @@
 """Read the safetensors files of a model directory; refuse huge headers, NaN and infinity."""
 
+import json
 import os
-from collections.abc import Callable, Collection, Iterator
+import struct
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import file_digest, sha256
+from math import prod
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
@@ -100,6 +104,21 @@ def tensors(
     for name, tensor in converted.items():
         refuse_nonfinite(file, name, tensor)
     return converted
+
+
+def write_tensors(file: Path, shapes: Mapping[str, tuple[int, ...]], read: Callable[[str], np.ndarray]) -> None:
+    """Write a safetensors file of float32 tensors. `read` is called in turn: memory holds one tensor at a time."""
+    entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, shape in shapes.items():
+        start, end = end, end + 4 * prod(shape)
+        entries[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [start, end]}
+    text = json.dumps(entries).encode()
+    text += b" " * (-len(text) % 8)
+    with file.open("wb") as content:
+        content.write(struct.pack("<Q", len(text)) + text)
+        for name in shapes:
+            content.write(np.ascontiguousarray(read(name), dtype="<f4").data)
 
 
 def refuse_types(file: Path, stored: dict[str, Stored]) -> None:

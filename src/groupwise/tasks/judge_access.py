@@ -1,6 +1,5 @@
 """The access of a recipe's LLM judges: keys, hosts, cache files. Without options they reach this machine only."""
 
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from groupwise.data import Storage, Usage
+from groupwise.data import Usage, user_cache
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _HOST = re.compile(r"[A-Za-z0-9._:-]+")
@@ -78,10 +77,4 @@ def cache_path(name: str) -> Path:
         raise Usage(
             f"judge(cache={name!r}) is not a plain name", fix="write a name without a directory: cache='judge.jsonl'"
         )
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    directory = (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "groupwise" / "judge"
-    try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise Storage(f"{directory} cannot be made", evidence=str(error), fix="make room, or leave cache out") from None
-    return directory / name
+    return user_cache("judge") / name

@@ -8,7 +8,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from groupwise.data import Draw, Finish, Generation, GenerationRequest, Ids, Outcome, Prompt, Sample, Sampling, Verdict
+from groupwise.data import (
+    ContextKey,
+    Draw,
+    Finish,
+    Generation,
+    GenerationRequest,
+    Ids,
+    Outcome,
+    Prompt,
+    Sample,
+    Sampling,
+    Verdict,
+)
 from groupwise.models import Decoder, Model, Shape, Shared, Tokenizer
 from groupwise.rollout import NativeEngine
 from tests.models.directories import characters
@@ -98,7 +110,7 @@ class FakeEngine:
         self.version = version
         self.calls.append(version)
 
-    def prefill(self, contexts: Sequence[Ids]) -> None:
+    def prefill(self, contexts: Sequence[ContextKey]) -> None:
         return None
 
 

@@ -86,7 +86,7 @@ def test_many_rows_that_enter_beside_a_long_row_change_no_bit() -> None:
 @pytest.mark.parametrize(("size", "dtype"), CASES)
 def test_a_cached_context_changes_no_bit(size: str, dtype: torch.dtype) -> None:
     e = engine(model(size, dtype))
-    e.prefill([measured(i).context for i in range(5)] + [other(i).context for i in range(30)])
+    e.prefill([measured(i).context_key for i in range(5)] + [other(i).context_key for i in range(30)])
     assert tuple(generate(e, [measured(i) for i in range(5)])) == alone(size, dtype)
     assert tuple(generate(e, [measured(i) for i in range(5)])) == alone(size, dtype)
 

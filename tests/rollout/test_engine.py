@@ -226,7 +226,7 @@ def test_equal_contexts_are_prefilled_once_and_cached_until_load() -> None:
     assert generate(e, requests) == first
     assert [len(x) for x in inputs[3:]] == widths[1:]
     asyncio.run(e.load(1, model.state_dict()))
-    e.prefill([context, context])
+    e.prefill([("", context), ("", context)])
     assert [len(x) for x in inputs[5:]] == widths[:1]
     generate(e, requests)
     assert [len(x) for x in inputs[6:]] == widths[1:]
@@ -240,6 +240,20 @@ def test_contexts_with_different_content_are_prefilled_separately() -> None:
     first = generate(e, requests)
     assert [len(x) for x in inputs] == [3 * 40, ROWS] and len(e._rows.sequences) == 0
     assert generate(e, requests) == first and [len(x) for x in inputs[2:]] == [ROWS]  # all three are cached
+
+
+def test_a_prefilled_context_is_that_of_its_content() -> None:
+    """A context with the same ids behind another image, or after other actions, is not the prefilled one."""
+    model = decoder(layers=1)
+    inputs, e = forwarded(model), engine(model)
+    cat = request(0, context=prompt_of(0, 40), content="cat", limit=1)
+    e.prefill([cat.context_key])
+    assert [len(x) for x in inputs] == [40]
+    generate(e, [cat])
+    assert [len(x) for x in inputs] == [40, ROWS]
+    for another in (replace(cat, content=""), replace(cat, content="dog"), replace(cat, path=(b"a",))):
+        generate(e, [another])
+        assert [len(x) for x in inputs[-2:]] == [40, ROWS]
 
 
 def test_rows_with_equal_tokens_are_forwarded_once() -> None:

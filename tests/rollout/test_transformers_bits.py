@@ -61,5 +61,5 @@ def test_queueing_a_small_cache_and_cached_contexts_change_nothing(
     small = engine(model, rows=7, cache_tokens=3000)
     assert same(generate(small, [*map(other, range(12)), *MEASURED])[12:], alone, tolerance)
     prefilled = engine(model)
-    prefilled.prefill([request.context for request in (*MEASURED, *map(other, range(12)))])
+    prefilled.prefill([request.context_key for request in (*MEASURED, *map(other, range(12)))])
     assert same(generate(prefilled, MEASURED), alone, tolerance)

@@ -9,7 +9,18 @@ from torch import Tensor
 
 from groupwise.data.batch import Batch
 from groupwise.data.measures import Measure
-from groupwise.data.sample import Draw, Generation, GenerationRequest, Ids, Prompt, Rollout, Sample, Sampling, Verdict
+from groupwise.data.sample import (
+    ContextKey,
+    Draw,
+    Generation,
+    GenerationRequest,
+    Ids,
+    Prompt,
+    Rollout,
+    Sample,
+    Sampling,
+    Verdict,
+)
 
 __all__ = [
     "Advantage",
@@ -234,6 +245,7 @@ class Strategy(Protocol):
 class Engine(Protocol):
     """Generates tokens. One request is for one sample; equal prefixes are computed once.
 
+    `prefill` computes contexts ahead of their requests (`GenerationRequest.context_key`); an engine may ignore it.
     `sample` and `score` raise EngineLost if the engine cannot answer. Another engine can then serve the request.
     """
 
@@ -248,7 +260,7 @@ class Engine(Protocol):
 
     async def load(self, version: int, weights: Mapping[str, Tensor]) -> None: ...
 
-    def prefill(self, contexts: Sequence[Ids]) -> None: ...
+    def prefill(self, contexts: Sequence[ContextKey]) -> None: ...
 
 
 @runtime_checkable

@@ -89,11 +89,11 @@ class NativeEngine:
         self._rows.sequences.cache.clear()
         self.version = version
 
-    def prefill(self, contexts: Sequence[Ids]) -> None:
-        """Compute and cache the keys and values of these contexts now."""
-        for context in contexts:
-            self._check_length(context, 1)
-        self._cache_contexts([("", context[:-1]) for context in contexts])
+    def prefill(self, contexts: Sequence[ContextKey]) -> None:
+        """Compute and cache the keys and values of these contexts now, under their content hash."""
+        for _, ids in contexts:
+            self._check_length(ids, 1)
+        self._cache_contexts([(content, ids[:-1]) for content, ids in contexts])
         self._prefixes.trim(max(self._cache_tokens - self._reserved(), 0))
 
     async def _run(self) -> None:
@@ -129,7 +129,8 @@ class NativeEngine:
             admitted.append(job)
         if not admitted:
             return
-        self._cache_contexts([(job.request.content, job.request.context[:-1]) for job in admitted])
+        keys = [job.request.context_key for job in admitted]
+        self._cache_contexts([(content, ids[:-1]) for content, ids in keys])
         lengths = (len(job.request.context) - shared_tokens(len(job.request.context)) for job in admitted)
         longest = max(self._rows.sequences.longest + 1, *lengths)
         with torch.inference_mode():

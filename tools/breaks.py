@@ -15,16 +15,19 @@ import shutil
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
-from multiprocessing import get_context
+from itertools import count
 from pathlib import Path
+
+import pytest
 
 HOME = Path(__file__).parents[1]
 TABLE = HOME / "tests" / "breaks.toml"
 RESULTS = {0: "NOT CAUGHT: the test passed", 1: "caught", 5: "NOT RUN: no such test"}
-"""What an exit code of pytest says of a break."""
+"""The result of a break by the exit code of pytest."""
+LATER = count(1)
+"""Seconds that are added to the time of a broken file: no two versions of a file share compiled code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,77 +65,81 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes, each with a copy (default: 1)")
     arguments = parser.parse_args(words)
     breaks = [b for b in read() if re.search(arguments.only, str(b))]
-    bad = 0
-    files = sorted({b.node.partition("::")[0] for b in breaks})
-    with (
-        tempfile.TemporaryDirectory(prefix="breaks-") as folder,
-        get_context("fork").Pool(arguments.jobs, initializer=copy, initargs=(folder, files)) as pool,
-    ):
-        for b, result in zip(breaks, pool.imap(tried, breaks)):
-            bad += result != "caught"
-            print(f"{result:10} {b}", flush=True)
-    print(f"{len(breaks) - bad} of {len(breaks)} caught")
-    return int(bool(bad))
+    with tempfile.TemporaryDirectory(prefix="breaks-") as folder:
+        jobs = [job(Path(folder) / str(i), breaks[i :: arguments.jobs]) for i in range(arguments.jobs)]
+        missed = sum(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in jobs)
+    print(f"{len(breaks) - missed} of {len(breaks)} caught")
+    return int(bool(missed))
 
 
-def copy(folder: str, files: Sequence[str]) -> None:
-    """Begin a worker: import torch, go to a copy of the tree, and compile what the test files import."""
-    import torch  # noqa: F401  (forks have it at once; plugins of pytest must be imported by pytest)
-
-    place = Path(tempfile.mkdtemp(dir=folder)) / "tree"
+def job(place: Path, breaks: Sequence[Break]) -> int:
+    """Try the breaks on a copy of the tree, in a new process. Its exit code is the number that was not caught."""
+    if pid := os.fork():
+        return pid
     shutil.copytree(HOME, place, ignore=left_out, symlinks=True)
     os.chdir(place)
     os.environ["PYTHONPATH"] = str(place / "src")
     sys.path[:0] = [str(place), str(place / "src")]
-    for name in [name for name in sys.modules if name.partition(".")[0] in ("groupwise", "tests")]:
-        del sys.modules[name]
-    sys.dont_write_bytecode = False
-    pytest_in_a_fork("--collect-only", *files)
-    sys.dont_write_bytecode = True  # a broken file may have the size and the second of the one before
+    trials = Trials(breaks)
+    options = ("-q", "-x", "-s", "-p", "no:cacheprovider", "-m", "", "--hypothesis-profile", "unshrunk")
+    code = pytest.main([*options, "tests"], plugins=[trials])
+    os._exit(trials.missed if trials.done else int(code))
+
+
+class Trials:
+    """A plugin of pytest that runs one test per break, each in a fork of a pytest that has loaded its plugins."""
+
+    def __init__(self, breaks: Sequence[Break]) -> None:
+        self.breaks, self.missed, self.done = breaks, 0, False
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_cmdline_main(self, config: pytest.Config) -> int | None:
+        """In a fork: select the test and let pytest run it. In the parent: print each result."""
+        for b in self.breaks:
+            original = apply(b, Path.cwd())
+            if not (pid := os.fork()):
+                null = os.open(os.devnull, os.O_RDWR)
+                for stream in (0, 1, 2):
+                    os.dup2(null, stream)
+                config.args[:] = [b.node]
+                return None
+            code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            original.restore()
+            result = RESULTS.get(code, f"NOT RUN: pytest ended with {code}")
+            self.missed += result != "caught"
+            print(f"{result:10} {b}", flush=True)
+        self.done = True
+        return 0
 
 
 def left_out(folder: str, names: Sequence[str]) -> set[str]:
-    """Names that a copy does not need: hidden ones, caches, and what commands write in the repository's root."""
+    """Names that a copy does not need: hidden ones, and what commands write in the repository's root."""
     written = ("runs", "build", "dist") if Path(folder) == HOME else ()
-    return {name for name in names if name.startswith(".") or name == "__pycache__" or name in written}
+    return {name for name in names if name.startswith(".") or name in written}
 
 
-def tried(b: Break) -> str:
-    """Whether the test of a break fails."""
-    with applied(b, Path.cwd()):
-        code = pytest_in_a_fork(b.node)
-    return RESULTS.get(code, f"NOT RUN: pytest ended with {code}")
+@dataclass(frozen=True, slots=True)
+class Original:
+    """A file before its break."""
+
+    path: Path
+    text: str
+    times: tuple[int, int]
+
+    def restore(self) -> None:
+        self.path.write_text(self.text)
+        os.utime(self.path, ns=self.times)
 
 
-def pytest_in_a_fork(*words: str) -> int:
-    """The exit code of pytest, whose output is dropped."""
-    child = os.fork()
-    if child == 0:
-        try:
-            null = os.open(os.devnull, os.O_RDWR)
-            for stream in (0, 1, 2):
-                os.dup2(null, stream)
-            import pytest
-
-            os._exit(int(pytest.main(["-q", "-x", "-p", "no:cacheprovider", "-m", "", *words])))
-        finally:
-            os._exit(70)  # pytest raised
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
-@contextmanager
-def applied(b: Break, root: Path) -> Iterator[None]:
-    """The tree with the break. ValueError if `old` does not occur exactly once."""
+def apply(b: Break, root: Path) -> Original:
+    """Apply a break to a tree. ValueError if `old` does not occur exactly once."""
     path = root / b.file
     text, before = path.read_text(), path.stat()
     if text.count(b.old) != 1:
         raise ValueError(f"{b}: {b.old!r} occurs {text.count(b.old)} times in {b.file}, not once")
     path.write_text(text.replace(b.old, b.new))
-    try:
-        yield
-    finally:
-        path.write_text(text)
-        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    os.utime(path, (before.st_atime, int(before.st_mtime) + next(LATER)))
+    return Original(path, text, (before.st_atime_ns, before.st_mtime_ns))
 
 
 if __name__ == "__main__":

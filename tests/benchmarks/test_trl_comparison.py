@@ -16,6 +16,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+import torch
 from benchmarks.trl_comparison import (
     chart,
     page,
@@ -239,6 +240,14 @@ def test_without_forced_lengths_each_pair_has_new_processes() -> None:
     measured_pairs = pairs.pairs(replace(TINY, lengths=None), 3, fake, lambda line: None)  # type: ignore[arg-type]
     assert [pair["probes"] for pair in measured_pairs] == [[100, 98], [80, 81], [80, 60], [60, 60]]
     assert fake.calls == [1, "ours", "theirs"] * 4
+
+
+def test_the_probe_prints_its_rate(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    small = torch.ones(4, 4)
+    monkeypatch.setattr(torch, "randn", lambda *_: small)
+    monkeypatch.setattr(sys, "stdin", ["\n", "\n"])
+    exec(pairs.PROBE, {})
+    assert [json.loads(line)["gflops"] > 0 for line in capsys.readouterr().out.splitlines()] == [True, True]
 
 
 def test_repeats_are_bounded() -> None:

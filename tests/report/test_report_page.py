@@ -321,24 +321,21 @@ def test_the_theme_button_switches_the_theme(visit, report):
     assert page.evaluate(BLANK) == 0
 
 
-@pytest.mark.parametrize(
-    "value, cell",
-    [
-        ("=1+1", "'=1+1"),
-        ("@x", "'@x"),
-        ("+1", "'+1"),
-        ("-1", "-1"),
-        ("-1.5e-7", "-1.5e-7"),
-        ("-1+cmd", "'-1+cmd"),
-        ('a"b', '"a""b"'),
-        ("a,b", '"a,b"'),
-        ("\tx", "'\tx"),
-        (None, ""),
-        (0.5, "0.5"),
-    ],
-)
-def test_csv_cells_are_no_formulas(visit, report, value, cell):
-    assert visit(report).evaluate("(v) => cell(v)", value) == cell
+def test_csv_cells_are_no_formulas(visit, report):
+    cells = {
+        "=1+1": "'=1+1",
+        "@x": "'@x",
+        "+1": "'+1",
+        "-1": "-1",
+        "-1.5e-7": "-1.5e-7",
+        "-1+cmd": "'-1+cmd",
+        'a"b': '"a""b"',
+        "a,b": '"a,b"',
+        "\tx": "'\tx",
+        None: "",
+        0.5: "0.5",
+    }
+    assert visit(report).evaluate("(all) => all.map((v) => cell(v))", list(cells)) == list(cells.values())
 
 
 def test_csv_has_every_metric(visit, run, report):

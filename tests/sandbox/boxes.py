@@ -6,13 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from groupwise.sandbox import Sandbox
+from groupwise.sandbox import Program, Sandbox
 
 
 def needed() -> None:
     """Skips the test if bubblewrap is missing; fails it under CI."""
     if shutil.which("bwrap") is None:
         (pytest.fail if os.environ.get("CI") else pytest.skip)("needs bubblewrap: apt-get install bubblewrap")
+
+
+def value(sandbox: Sandbox, code: str, *args: object) -> object:
+    """What the function `f` of a program returns."""
+    (execution,) = sandbox.run([Program(code, "f", args)])
+    assert execution.end == "done", execution
+    return execution.value
 
 
 def children(of: int) -> list[int]:

@@ -48,14 +48,6 @@ OTHERS = [
 """Executions of others, each with a word in its code, its data or what it gives."""
 
 
-@pytest.fixture(scope="module")
-def sandbox():
-    needed()
-    pool = Sandbox(boxes=1)
-    yield pool
-    pool.close()
-
-
 def test_an_answer_has_nothing_of_another_execution_in_its_memory(sandbox):
     sandbox.run(OTHERS * 2)
     (execution,) = sandbox.run([Program(SCAN, "planted", ("planted:own",))])

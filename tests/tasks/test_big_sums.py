@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from functools import cache
 from hashlib import sha256
 from itertools import islice
 from random import Random
@@ -20,8 +21,17 @@ from groupwise.verifiers import last_number
 from tests.rollout.fakes import FakeEngine
 
 TASK = BigSums(lambda text: tuple(map(ord, text)))
-ALL = [TASK[i] for i in range(len(TASK))]
-SHOWN = [row["messages"] for row in islice(sum_demonstrations(), 1000)]
+
+
+@cache
+def training() -> list[Prompt]:
+    return [TASK[i] for i in range(len(TASK))]
+
+
+@cache
+def shown() -> list[list[dict[str, str]]]:
+    """The messages of a thousand demonstrations."""
+    return [row["messages"] for row in islice(sum_demonstrations(), 1000)]
 
 
 def split(problem: str) -> tuple[list[int], str]:
@@ -64,17 +74,17 @@ def test_every_number_names_a_problem_of_its_own(number: int) -> None:
 
 
 def test_every_prompt_is_legal_and_knows_its_answer() -> None:
-    for prompt in (*ALL, *TASK.held_out):
+    for prompt in (*training(), *TASK.held_out):
         split(prompt.text)
         assert prompt.row == {"answer": str(eval(prompt.text[:-1]))}
         assert prompt.id == prompt.text and prompt.context == tuple(map(ord, prompt.text))
 
 
 def test_training_and_held_out_never_meet() -> None:
-    training, held_out = {p.id for p in ALL}, {p.id for p in TASK.held_out}
-    assert len(ALL) == len(TASK) == len(training) == 16_384
+    ids, held_out = {p.id for p in training()}, {p.id for p in TASK.held_out}
+    assert len(training()) == len(TASK) == len(ids) == 16_384
     assert len(TASK.held_out) == len(held_out) == 512
-    for problems, held in ((training, False), (held_out, True)):
+    for problems, held in ((ids, False), (held_out, True)):
         assert all((int(sha256(p.encode()).hexdigest()[:16], 16) % 10 == 0) == held for p in problems)
 
 
@@ -95,14 +105,14 @@ def test_no_problem_outside(index: int) -> None:
 
 def test_what_the_tool_says_in_them_is_what_the_environment_says() -> None:
     tools = calculator_tools()
-    for talk in SHOWN[:200]:
+    for talk in shown()[:200]:
         for said, heard in zip(talk[1::2], [*talk[2::2], None]):
             assert said["role"] == "assistant" and (heard is None or heard["role"] == "tool")
             assert asyncio.run(tools.step(said["content"])) == (heard and heard["content"])
 
 
 def test_none_is_about_a_held_out_problem_and_each_ends_in_a_true_number() -> None:
-    for user, *_, last in SHOWN:
+    for user, *_, last in shown():
         assert int(sha256(user["content"].encode()).hexdigest()[:16], 16) % 10 != 0
         assert last["content"].removeprefix("#").lstrip("-").isdecimal()
 
@@ -117,18 +127,18 @@ def kind(talk: list[dict[str, str]]) -> str:
 
 
 def test_kinds_are_as_frequent_as_they_say_and_all_but_slips_are_right() -> None:
-    seen = Counter(map(kind, SHOWN))
+    seen = Counter(map(kind, shown()))
     assert seen.keys() == KINDS.keys()
     for name, often in KINDS.items():
-        assert seen[name] / len(SHOWN) == pytest.approx(often / sum(KINDS.values()), abs=0.04)
-    for talk in SHOWN:
+        assert seen[name] / len(shown()) == pytest.approx(often / sum(KINDS.values()), abs=0.04)
+    for talk in shown():
         right = talk[-1]["content"] == f"#{eval(talk[0]['content'][:-1])}"
         assert right or kind(talk) == "slip"
 
 
 def test_they_are_always_the_same() -> None:
-    assert [row["messages"] for row in islice(sum_demonstrations(), 50)] == SHOWN[:50]
-    assert SHOWN[0][0]["content"] == "24-77+78="
+    assert [row["messages"] for row in islice(sum_demonstrations(), 50)] == shown()[:50]
+    assert shown()[0][0]["content"] == "24-77+78="
 
 
 @given(st.integers(0, 2**31))

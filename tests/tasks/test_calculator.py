@@ -3,6 +3,7 @@
 import asyncio
 import re
 from fractions import Fraction
+from functools import cache
 from hashlib import sha256
 
 import pytest
@@ -14,7 +15,11 @@ from groupwise.tasks import Calculator, calculator_answer, demonstrations
 from groupwise.tasks.calculator import OPERANDS, how_many, is_held_out, numbered, solve
 
 TASK = Calculator(lambda text: tuple(map(ord, text)))
-ALL = [TASK[i] for i in range(len(TASK))]
+
+
+@cache
+def training() -> list[Prompt]:
+    return [TASK[i] for i in range(len(TASK))]
 
 
 def totals(problem: str) -> list[int]:
@@ -95,21 +100,21 @@ def test_any_numbered_problem_is_legal_and_worked_left_to_right(place: tuple[int
 
 
 def test_every_prompt_obeys_the_rules_and_knows_its_answer():
-    for prompt in (*ALL, *TASK.held_out):
+    for prompt in (*training(), *TASK.held_out):
         assert_legal(prompt.text)
         assert prompt.row == {"answer": totals(prompt.text)[-1]}
         assert prompt.id == prompt.text and prompt.context == tuple(map(ord, prompt.text))
 
 
 def test_training_and_held_out_never_meet():
-    assert len(ALL) == len(TASK) == 16_384 and len(TASK.held_out) == 512
-    training, held_out = {p.id for p in ALL}, {p.id for p in TASK.held_out}
-    assert len(training) == 16_384 and len(held_out) == 512
-    assert not training & held_out
+    assert len(training()) == len(TASK) == 16_384 and len(TASK.held_out) == 512
+    ids, held_out = {p.id for p in training()}, {p.id for p in TASK.held_out}
+    assert len(ids) == 16_384 and len(held_out) == 512
+    assert not ids & held_out
 
 
 def test_the_split_is_the_hash_of_the_prompt():
-    for prompt in ALL:
+    for prompt in training():
         assert int(sha256(prompt.text.encode()).hexdigest()[:16], 16) % 10 != 0
     for prompt in TASK.held_out:
         assert int(sha256(prompt.text.encode()).hexdigest()[:16], 16) % 10 == 0
@@ -121,7 +126,7 @@ def test_held_out_is_a_tenth():
 
 
 def test_lengths_take_turns_so_any_prefix_is_balanced():
-    for prompts in (ALL, TASK.held_out):
+    for prompts in (training(), TASK.held_out):
         assert [len(p.text) for p in prompts[:7]] == [8, 10, 12, 8, 10, 12, 8]
 
 

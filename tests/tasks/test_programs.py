@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -21,8 +22,17 @@ from tests.sandbox.boxes import needed
 
 RECIPE = str(Path(__file__).parents[2] / "recipes" / "programs.toml")
 TASK = Programs(lambda text: tuple(map(ord, text)))
-ALL = [TASK[i] for i in range(len(TASK))]
-SHOWN = [(row["prompt"], row["answer"]) for row in program_demonstrations()]
+
+
+@cache
+def training() -> list[Prompt]:
+    return [TASK[i] for i in range(len(TASK))]
+
+
+@cache
+def shown() -> list[tuple[str, str]]:
+    """The demonstrations: prompts and answers."""
+    return [(row["prompt"], row["answer"]) for row in program_demonstrations()]
 
 
 def through(problem: str) -> tuple[tuple[int, int], tuple[int, int]]:
@@ -47,9 +57,9 @@ def test_is_a_task_by_its_name():
     assert [p.id for p in find_task("programs", TASK.encode).held_out] == [p.id for p in TASK.held_out]
 
 
-@pytest.mark.parametrize("prompts", [ALL, TASK.held_out], ids=["training", "held out"])
+@pytest.mark.parametrize("prompts", [training, lambda: TASK.held_out], ids=["training", "held out"])
 def test_every_problem_shows_a_line_with_a_whole_slope_and_is_tried_elsewhere(prompts):
-    for prompt in prompts:
+    for prompt in prompts():
         (a, low), (b, high) = through(prompt.text)
         slope, rest = divmod(high - low, b - a)
         assert a < b and rest == 0 and 2 <= slope <= 9 and 0 <= low <= high <= 99
@@ -61,10 +71,10 @@ def test_every_problem_shows_a_line_with_a_whole_slope_and_is_tried_elsewhere(pr
 
 
 def test_training_and_held_out_never_meet():
-    training, held_out = {p.text for p in ALL}, {p.text for p in TASK.held_out}
-    assert len(training) == len(TASK) == 4096 and len(held_out) == 128
-    assert not training & held_out
-    assert not {asked for asked, _ in SHOWN} & {line.problem for line in lines()[1]}
+    texts, held_out = {p.text for p in training()}, {p.text for p in TASK.held_out}
+    assert len(texts) == len(TASK) == 4096 and len(held_out) == 128
+    assert not texts & held_out
+    assert not {asked for asked, _ in shown()} & {line.problem for line in lines()[1]}
 
 
 def test_an_index_always_names_the_same_problem():
@@ -85,7 +95,7 @@ def test_no_problem_outside(index: int):
 
 @given(st.integers(0, DEMONSTRATIONS - 1), st.integers(-99, 99))
 def test_demonstrations_are_right_where_they_were_shown_and_some_everywhere(i: int, x: int):
-    asked, told = SHOWN[i]
+    asked, told = shown()[i]
     (a, low), (b, high) = through(asked)
     assert (called(told, a), called(told, b)) == (low, high)
     if "{" not in told:
@@ -96,9 +106,9 @@ def test_demonstrations_are_right_where_they_were_shown_and_some_everywhere(i: i
 
 
 def test_most_demonstrations_are_tables():
-    assert len(SHOWN) == DEMONSTRATIONS
-    assert abs(sum("{" in told for _, told in SHOWN) / len(SHOWN) - TABLES) < 0.02
-    assert [(row["prompt"], row["answer"]) for row in program_demonstrations()] == SHOWN
+    assert len(shown()) == DEMONSTRATIONS
+    assert abs(sum("{" in told for _, told in shown()) / len(shown()) - TABLES) < 0.02
+    assert [(row["prompt"], row["answer"]) for row in program_demonstrations()] == shown()
 
 
 def test_they_are_read_by_the_tasks_name(monkeypatch):
@@ -107,7 +117,7 @@ def test_they_are_read_by_the_tasks_name(monkeypatch):
     encode = lambda text: tuple(fast.encode(text).ids)  # noqa: E731
     found, facts = read_demonstrations("programs", encode, encode, prompt="prompt", answer="answer")
     assert len(found) == 32 == facts.rows
-    assert (fast.decode(list(found[5].context)), fast.decode(list(found[5].answer))) == SHOWN[5]
+    assert (fast.decode(list(found[5].context)), fast.decode(list(found[5].answer))) == shown()[5]
 
 
 # What passes

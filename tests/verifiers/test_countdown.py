@@ -30,6 +30,7 @@ ANSWERS = [
     ("<answer>15</answer>", "wrong"),
     ("<answer>7 + 2 + 3 + 2</answer>", "wrong"),
     ("<answer>7 + 7 + 3 - 2</answer>", "wrong"),
+    ("<answer>3 * (7 - 2)</answer>", "wrong"),
     ("<answer>7 * 2 + 3 - 2 + 2 - 2</answer>", "wrong"),
     ("<answer>2 * (7 + 2) - 2 - 1</answer>", "wrong"),
     ("<answer>(72 + 3) / 2 - 22</answer>", "wrong"),

@@ -7,6 +7,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.optim.adamw import adamw
 
 __all__ = ["AdamW"]
 
@@ -54,8 +55,8 @@ class Optimizer:
     """AdamW on a model's parameters, with a float32 master copy of each half-precision parameter.
 
     An update below the last bit of a half-precision weight (1/256 of it) stays in the master; the weight is the master,
-    rounded. A float32 or float64 parameter is its own master. `torch.optim.AdamW(fused=True)` gives the same bits, but
-    spends a second on imports that are unused here.
+    rounded. A float32 or float64 parameter is its own master. The update is torch's fused `adamw`. The class
+    `torch.optim.AdamW` gives the same bits, but spends a second on imports that are unused here.
     """
 
     def __init__(self, parameters: Iterable[Tensor], settings: AdamW) -> None:
@@ -96,14 +97,14 @@ class Optimizer:
         masters, counts = [self.masters[i] for i in at], [self._counts[i] for i in at]
         total = torch.tensor(norm, dtype=masters[0].dtype)
         torch.nn.utils.clip_grads_with_norm_(masters, self.settings.clip, total)
-        torch._foreach_add_(counts, 1)  # pyright: ignore[reportPrivateImportUsage]
-        torch._fused_adamw_(  # pyright: ignore[reportPrivateImportUsage]
+        adamw(
             masters,
             self.gradients,
             [self._moments[i][0] for i in at],
             [self._moments[i][1] for i in at],
             [],
             counts,
+            fused=True,
             lr=rate,
             beta1=self.settings.betas[0],
             beta2=self.settings.betas[1],

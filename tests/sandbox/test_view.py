@@ -10,43 +10,29 @@ import pytest
 from groupwise.data import MissingRequirement
 from groupwise.sandbox import Program, Sandbox
 from groupwise.sandbox import view as sandbox_view
-from tests.sandbox.boxes import needed
+from tests.sandbox.boxes import needed, value
 
 LIGHT = "pylatexenc"
-
-
-def value(sandbox: Sandbox, code: str, *args: object) -> object:
-    (execution,) = sandbox.run([Program(code, "f", args)])
-    assert execution.end == "done", execution
-    return execution.value
-
-
-@pytest.fixture(scope="module")
-def plain():
-    needed()
-    pool = Sandbox(boxes=1)
-    yield pool
-    pool.close()
 
 
 # The standard library and nothing else
 
 
-def test_a_sandbox_shows_python_and_no_other_file_of_the_host(plain):
+def test_a_sandbox_shows_python_and_no_other_file_of_the_host(sandbox):
     look = """
 import os, sys
 def f():
     files = {place: sorted(os.listdir(place)) for place in ("/", "/dev")}
     return files, sys.path, sys.prefix, [d for d, _, _ in os.walk("/") if d.endswith("-packages") and os.listdir(d)]
 """
-    files, path, prefix, packages = value(plain, look)
+    files, path, prefix, packages = value(sandbox, look)
     assert set(files["/"]) <= {"server.py", "tmp", "dev", "lib", "lib64", "python"}
     assert files["/dev"] == ["null", "random", "urandom", "zero"]
     assert prefix == "/python" and all(entry.startswith("/python/") for entry in path)
     assert packages == []
 
 
-def test_no_package_of_the_host_can_be_imported(plain):
+def test_no_package_of_the_host_can_be_imported(sandbox):
     look = """
 import importlib.util, sys
 def f(places, names):
@@ -59,10 +45,10 @@ def f(places, names):
         f"{sandbox_view.standard()}/site-packages",
         "/usr/lib/python3/dist-packages",
     ]
-    assert value(plain, look, places, ["pip", "setuptools", "torch", "sympy", "groupwise", "pytest"]) == []
+    assert value(sandbox, look, places, ["pip", "setuptools", "torch", "sympy", "groupwise", "pytest"]) == []
 
 
-def test_nothing_that_is_shown_can_be_written(plain):
+def test_nothing_that_is_shown_can_be_written(sandbox):
     look = """
 import os
 def f():
@@ -75,10 +61,10 @@ def f():
             pass
     return written
 """
-    assert value(plain, look) == ["/tmp"]
+    assert value(sandbox, look) == ["/tmp"]
 
 
-def test_every_extension_module_of_the_standard_library_can_be_imported(plain):
+def test_every_extension_module_of_the_standard_library_can_be_imported(sandbox):
     library = Path(sandbox_view.python()[1])
     names = {file.name.partition(".")[0] for file in (library / "lib-dynload").glob("*.so")}
     names = sorted(name for name in names if not name.startswith(("_test", "_tkinter", "nis", "_xxtest", "xxlimited")))
@@ -93,7 +79,7 @@ def f(names):
             missing.append(f"{name}: {error}")
     return missing
 """
-    assert names and value(plain, look, names) == []
+    assert names and value(sandbox, look, names) == []
 
 
 # Python under a temporary directory

@@ -6,24 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from groupwise.sandbox import Program, Sandbox
+from groupwise.sandbox import Program
 from groupwise.sandbox import view as sandbox_view
-from tests.sandbox.boxes import needed
-
-
-@pytest.fixture(scope="module")
-def sandbox():
-    needed()
-    pool = Sandbox(boxes=1)
-    yield pool
-    pool.close()
-
-
-def value(sandbox: Sandbox, code: str, *args: object) -> object:
-    (execution,) = sandbox.run([Program(code, "f", args)])
-    assert execution.end == "done", execution
-    return execution.value
-
+from tests.sandbox.boxes import value
 
 # Core dumps
 

@@ -98,6 +98,16 @@ def test_each_phase_is_an_ordinary_run(straight: Path, monkeypatch: pytest.Monke
     assert all(line[GRAD_NORM] > 0 for path in (SEARCH, SHARPEN) for line in lines(path)[1:])
     assert lines(SEARCH)[-1][ACCURACY_GREEDY] == lines(SHARPEN)[0][ACCURACY_GREEDY]
     assert "1-search and 2-sharpen" in (RUN / "report.html").read_text()
+    assert list(RunInfo.read(SHARPEN).side_models) == ["reference"]
+
+
+def test_resume_refuses_a_changed_side_model(straight: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    copied(straight, here)
+    shutil.rmtree(SHARPEN / "model")
+    (SEARCH / "model" / "tokenizer.json").open("a").write("\n")
+    for words in ([], ["--changed"]):
+        assert main(["resume", str(RUN), *words]) == 3
+        assert "the side model reference differs from that at the start of this run" in capsys.readouterr().err
 
 
 def test_a_run_that_stops_in_each_phase_ends_with_the_same_bytes(

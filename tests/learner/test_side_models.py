@@ -9,9 +9,10 @@ import torch
 from groupwise.config.recipe import Recipe
 from groupwise.config.text import read_recipe
 from groupwise.config.user_code import Use
-from groupwise.data import Logp, Usage, pack
+from groupwise.data import Logp, Sampling, Usage, pack
 from groupwise.learner import EMA, AdamW, Given, InitialPolicy, Learner, StepPlan
 from groupwise.training.build import build
+from groupwise.training.check import check_inputs
 from tests.learner.small import SHAPE, model, ragged
 from tests.learner.test_gradients import OBJECTIVES, credited
 from tests.models.directories import directory
@@ -127,9 +128,14 @@ def test_a_given_model_needs_the_policys_vocabulary(tmp_path: Path) -> None:
 
     path = directory(tmp_path / "teacher", vocabulary=SHAPE.vocabulary + 4)
     method = replace(grpo(), models=(("reference", Given(str(path))),))
-    recipe = Recipe(method=method, prompts=2)
+    recipe = Recipe(method=method, prompts=2, sampling=Sampling(max_tokens=24))
     with pytest.raises(Usage, match="the side model reference has another vocabulary"):
         build(recipe, Use()).start_learner()
+    (error,) = check_inputs(recipe, Use())
+    assert "method.models.reference: the side model reference has another vocabulary" in error.what
+    missing = replace(method, models=(("reference", Given(str(tmp_path / "absent"))),))
+    (error,) = check_inputs(replace(recipe, method=missing), Use())
+    assert f"method.models.reference: there is no model at {tmp_path / 'absent'}" in error.what
     packaged = replace(recipe, method=replace(method, models=(("reference", Given("calculator")),)))
     it = build(packaged, Use()).start_learner()
     assert not any(p.requires_grad for p in it.models["reference"].parameters())

@@ -42,6 +42,8 @@ class RunInfo:
     adapter: str = ""
     base_sha256: str = ""
     """SHA-256 of the weights under an adapter."""
+    side_models: dict[str, str] = field(default_factory=dict)
+    """SHA-256 of the files of each side model in a directory, by the model's name."""
     recipe: str
     """The text of recipe.toml that the run was started with, or that a resume accepted."""
     files: dict[str, str]
@@ -76,7 +78,16 @@ class RunInfo:
 
 
 OPTIONAL = frozenset(
-    ("model_commit", "keys", "judges", "unsafe_local_exec", "trust_remote_code", "adapter", "base_sha256")
+    (
+        "model_commit",
+        "keys",
+        "judges",
+        "unsafe_local_exec",
+        "trust_remote_code",
+        "adapter",
+        "base_sha256",
+        "side_models",
+    )
 )
 """Fields that run.json has only if they are not empty."""
 

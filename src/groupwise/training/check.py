@@ -29,7 +29,7 @@ from groupwise.data import (
     pack,
     rollout_of,
 )
-from groupwise.learner import check_routing, routes_experts
+from groupwise.learner import Given, check_routing, routes_experts
 from groupwise.methods import Method, Now
 from groupwise.models import (
     Tokenizer,
@@ -47,7 +47,7 @@ from groupwise.models import (
 from groupwise.objective import Clips, Unclipped
 from groupwise.runs.trackers import OPENERS
 from groupwise.tasks import Each, Mixture
-from groupwise.training.build import Inputs
+from groupwise.training.build import Inputs, check_vocabulary
 from groupwise.training.environments import environment_of, frame_of
 from groupwise.training.loop import OLD_LOGP, compute_advantages
 from groupwise.training.sources import demonstrations_of, sources, task_of, templates, verifier_of
@@ -239,6 +239,25 @@ def check_model(recipe: Recipe, directory: Path, use: Use, *, weights: bool) -> 
     load_peft()
 
 
+def check_side_models(recipe: Recipe, tokenizer: Tokenizer, *, fetch: bool) -> list[GroupwiseError]:
+    """Errors of the side models in directories: a missing directory, files that cannot be read, another vocabulary."""
+    errors: list[GroupwiseError] = []
+    for name, part in recipe.method.models_in_use:
+        if not isinstance(part, Given):
+            continue
+        weights = fetch or not of_hub(part.directory)
+        try:
+            directory = find_model(part.directory, weights=weights)
+            read_shape(directory)
+            if weights:
+                weight_files(directory)
+            check_vocabulary(name, directory, tokenizer)
+        except GroupwiseError as error:
+            error.what = f"method.models.{name}: {error.what}"
+            errors.append(error)
+    return errors
+
+
 def check_inputs(
     recipe: Recipe,
     use: Use,
@@ -277,6 +296,8 @@ def check_inputs(
             errors.append(error)
     try:
         tokenizer = read_tokenizer(directory)
+        if train:
+            errors += check_side_models(recipe, tokenizer, fetch=fetch)
         task = task_of(recipe, tokenizer)
         frame_of(recipe, tokenizer)
         for line in data_notes(recipe, task, tokenizer):

@@ -14,6 +14,7 @@ from groupwise.data import (
     BadData,
     data_stats,
 )
+from groupwise.learner import Given
 from groupwise.models import Tokenizer, base_directory, find_model, remote_code
 from groupwise.runs.disk import DISK, Disk
 from groupwise.runs.hashes import abbreviated
@@ -21,6 +22,7 @@ from groupwise.runs.info import RunInfo
 from groupwise.runs.layout import RunLayout
 from groupwise.training.about import origin
 from groupwise.training.build import Runtime
+from groupwise.training.protocols import digest, model_hash
 from groupwise.training.sources import templates
 
 MODEL_FILES = (
@@ -149,6 +151,28 @@ def check_base(run: Path, runtime: Runtime) -> None:
             evidence=f"sha256 {now[:12]}; at the start {then[:12]}",
             fix="restore the old weights, or start a new run on these",
         )
+
+
+def side_model_hashes(recipe: Recipe) -> dict[str, str]:
+    """SHA-256 of the files of each side model in a directory, with those of an adapter's base, by the model's name."""
+    hashes = {}
+    for name, part in recipe.method.models_in_use:
+        if isinstance(part, Given):
+            directory = find_model(part.directory)
+            hashes[name] = digest([model_hash(d) for d in dict.fromkeys((directory, base_directory(directory)))])
+    return hashes
+
+
+def check_given_models(run: Path, recipe: Recipe) -> None:
+    """`BadData` if a side model's files differ from those at the start: no checkpoint contains them."""
+    then, now = RunInfo.read(run).side_models, side_model_hashes(recipe)
+    for name in sorted(then.keys() & now.keys()):
+        if then[name] != now[name]:
+            raise BadData(
+                f"the side model {name} differs from that at the start of this run",
+                evidence=f"sha256 {now[name][:12]}; at the start {then[name][:12]}",
+                fix="restore its old files, or start a new run with these",
+            )
 
 
 def check_model_code(run: Path, recipe: Recipe, use: Use) -> None:

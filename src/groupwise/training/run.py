@@ -30,10 +30,12 @@ from groupwise.training.identity import (
     check_base,
     check_changes,
     check_data,
+    check_given_models,
     check_model_code,
     data_record,
     identity,
     record_changes,
+    side_model_hashes,
 )
 from groupwise.training.loop import run as loop
 from groupwise.training.progress import Progress
@@ -104,16 +106,18 @@ def begin(run: Path, ready: Runtime, use: Use, base: str, command: str) -> None:
     """Write run.json and recipe.toml, which make an empty directory a run. `base` is the recipe's published method."""
     text = write(ready.recipe)
     facts = data_record(ready) | ready.adapter | identity(ready.recipe, ready.tokenizer, text)
+    facts |= {"side_models": side_model_hashes(ready.recipe)}
     start_run(run, describe_run(run, ready.recipe, base, use, command, facts), text)
 
 
 def reopen(run: Path, use: Use) -> Runtime:
-    """Build the objects of a run from its recipe. `BadData` if data, base weights or model code have changed."""
+    """Build the objects of a run from its recipe. `BadData` if data, side models, base or model code have changed."""
     recipe = read_recipe(RunLayout(run).recipe, (), use)
     check_model_code(run, recipe, use)
     ready = build(recipe, use)
     check_data(run, ready)
     check_base(run, ready)
+    check_given_models(run, recipe)
     return ready
 
 

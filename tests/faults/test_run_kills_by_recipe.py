@@ -8,9 +8,12 @@ import pytest
 import torch
 from safetensors import safe_open
 
+from groupwise.advantages import GAE, WhitenedTokens
 from groupwise.config.recipe import WarmStart
-from groupwise.learner import AdamW, RouterBalance, Routing
+from groupwise.learner import AdamW, RouterBalance, Routing, ValueModel
 from groupwise.models import Lora, find_model, read_model, read_tokenizer, write_model
+from groupwise.objective import Objective
+from groupwise.rewards import Correctness
 from groupwise.tasks import demonstrations
 from tests.faults.kill_points import go_on, killed_ends_as, undisturbed
 from tests.faults.small_runs import ADAPTER, EVERY, HALF, begun, left, lines
@@ -58,6 +61,17 @@ def checkpoints_hold_adapters_alone(run: Path) -> None:
     weights = {name for name in names if not name.startswith("optimizer.")}
     assert weights and all("lora_" in name for name in weights)
     assert {name.partition(".")[0] for name in weights} == {"policy", "models"}
+
+
+def test_with_a_critic(tmp_path: Path) -> None:
+    """Its checkpoints hold the head and the trunk of the value model, and the state of their optimizer."""
+    method = replace(
+        EVERY.method, credit=WhitenedTokens(GAE()), models=(("critic", ValueModel(optimizer=AdamW(lr=1e-3))),),
+        objective=Objective(), shaping=(Correctness(right=1, wrong=-1),), advantage=(),
+    )  # fmt: skip
+    straight = undisturbed(replace(EVERY, method=method, iterations=2), tmp_path)
+    assert all(line["value/critic/loss"] > 0 for line in lines(tmp_path / "undisturbed")[1:])
+    killed_ends_as(straight, tmp_path / "killed", ("after step", 3))
 
 
 def test_with_the_engines_experts(tmp_path: Path) -> None:

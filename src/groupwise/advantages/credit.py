@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from groupwise.data import Batch, Credit, Logp, Measure, Segments
@@ -43,13 +43,7 @@ class ReturnsToGo:
         return frozenset({Logp("policy"), Logp(self.model)}) if self.kl else frozenset()
 
     def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " n"]:
-        index = b.sequences.index
-        last = torch.ones_like(index, dtype=torch.bool)
-        last[:-1] = index[1:] != index[:-1]
-        reward = torch.where(last, b.sequences.spread(x), 0.0)
-        if self.kl:
-            reward = reward - self.kl * (b.logp_old - b[Logp(self.model)])
-        return _discounted(reward, index, self.gamma)
+        return discounted(token_rewards(x, b, kl=self.kl, model=self.model), b.sequences.index, self.gamma)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +63,21 @@ class WhitenedTokens:
         return Segments(torch.zeros_like(b.sequences.index), 1).zscore(credit, ddof=self.ddof, eps=self.eps)
 
 
-def _discounted(x: Float[Tensor, " n"], index: Int[Tensor, " n"], gamma: float) -> Float[Tensor, " n"]:
+def last_of_sample(b: Batch) -> Bool[Tensor, " n"]:
+    """Which tokens are the last trained tokens of their samples."""
+    index = b.sequences.index
+    last = torch.ones_like(index, dtype=torch.bool)
+    last[:-1] = index[1:] != index[:-1]
+    return last
+
+
+def token_rewards(x: Float[Tensor, " s"], b: Batch, *, kl: float, model: str) -> Float[Tensor, " n"]:
+    """The sample's number at its last token, minus `kl (log pi_old - log model)` at each token."""
+    reward = torch.where(last_of_sample(b), b.sequences.spread(x), 0.0)
+    return reward - kl * (b.logp_old - b[Logp(model)]) if kl else reward
+
+
+def discounted(x: Float[Tensor, " n"], index: Int[Tensor, " n"], gamma: float) -> Float[Tensor, " n"]:
     """Discounted sums from each token to the end of its segment, by doubling: log2(n) passes over the tokens.
 
     A running sum divided by `gamma^t` would overflow within a few hundred tokens.

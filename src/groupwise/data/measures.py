@@ -17,6 +17,8 @@ __all__ = [
     "Logp",
     "Mark",
     "Measure",
+    "Return",
+    "Value",
     "VerdictPart",
     "in_batch",
     "in_graph",
@@ -91,6 +93,28 @@ class Mark:
     name: str
 
 
+@dataclass(frozen=True, slots=True)
+class Value:
+    """The expected return of each token's context under a `ValueModel`, before the update, without gradient.
+
+    The context of a token is everything before it. PPO calls this number `V_old`.
+    """
+
+    model: str = "critic"
+
+
+@dataclass(frozen=True, slots=True)
+class Return:
+    """The number that a `ValueModel` learns to predict for each token: advantage plus value, before the update.
+
+    It is written with the advantages, so shapings and advantages cannot read it.
+    """
+
+    in_batch: ClassVar[bool] = True
+
+    model: str = "critic"
+
+
 @runtime_checkable
 class DistributionMeasure(Protocol):
     """A measure that you define: a number per token from a model's distribution before the update, without gradient.
@@ -134,7 +158,7 @@ def in_graph(measure: Measure) -> bool:
 
 
 def in_batch(measure: Measure) -> bool:
-    """Whether the batch holds this measure since it was packed. The policy computes all other measures."""
+    """Whether the batch holds this measure, packed or with the advantages. The policy computes all other measures."""
     return getattr(measure, "in_batch", False)
 
 

@@ -160,6 +160,16 @@ _BY_QUESTION: dict[str, tuple[Metric, ...]] = {
         Metric("advantage/mean", "mean advantage over tokens"),
         Metric("advantage/max", "largest advantage over tokens"),
         Metric("advantage/std", "standard deviation of advantages over tokens"),
+        Metric("value/<model>/loss", "mean loss of a value model over the steps"),
+        Metric(
+            "value/<model>/explained_variance",
+            "share of the variance of returns over tokens that the values before the update explain; below 0 they are "
+            "worse than a constant",
+            better="higher",
+        ),
+        Metric("value/<model>/mean", "mean value over tokens, before the update"),
+        Metric("value/<model>/return", "mean over tokens of the return that the value model learns"),
+        Metric("value/<model>/grad_norm", "mean gradient norm of a value model before clipping"),
         Metric("routing/changed", "share of router choices that are not among the recorded ones"),
         Metric("routing/balance", "the balance loss without its coefficient; at even load the experts per token"),
         Metric("method/<part>/<number>", "a number that a part of the method reports, see `notes` in add-a-method.md"),

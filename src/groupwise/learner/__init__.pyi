@@ -18,3 +18,6 @@ from groupwise.learner.side_models import SideModel as SideModel
 from groupwise.learner.update import NO_TOKEN as NO_TOKEN
 from groupwise.learner.update import Learner as Learner
 from groupwise.learner.update import StepResult as StepResult
+from groupwise.learner.value_losses import ClippedValueLoss as ClippedValueLoss
+from groupwise.learner.value_losses import SquaredValueLoss as SquaredValueLoss
+from groupwise.learner.value_model import ValueModel as ValueModel

@@ -21,13 +21,15 @@ __all__ = ["AuxiliaryLoss", "RouterBalance"]
 class Forwarded:
     """One forwarded microbatch. `states`, `logp` and the logits in `routed` are in the graph.
 
-    `states` are the hidden states of a language model; None for another policy.
+    `states` are the hidden states of a language model; None for another policy. `values` computes the values of a value
+    model, by its name, in the graph.
     """
 
     batch: Batch
     states: States | None
     logp: Float[Tensor, " n"]
     routed: RoutedForward | None
+    values: Callable[[str], Float[Tensor, " n"]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

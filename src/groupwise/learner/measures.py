@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch, DistributionMeasure, Divergence, Entropy, Logp, Measure, Usage, in_graph
+from groupwise.data import Batch, DistributionMeasure, Divergence, Entropy, Logp, Measure, Usage, Value, in_graph
 from groupwise.learner.divergence import divergence
 from groupwise.learner.forward import States, hidden_states, of_distributions, token_logprobs
 
@@ -41,6 +41,9 @@ class MicrobatchMeasures:
         """One number per token; NaN for samples without the measure's view."""
         if isinstance(measure, Divergence):
             return self.spread(self.divergence(measure), measure.view)
+        if isinstance(measure, Value):
+            with torch.no_grad():
+                return self.models[measure.model].values(self.batch, lambda: self.states("policy", ""))
         if isinstance(measure, DistributionMeasure):
             name, view = source_of(measure)
             states = self.states(name, view)

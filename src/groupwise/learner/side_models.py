@@ -17,7 +17,7 @@ class SideModel(Protocol):
 
     `weights` and `policy` are the tensors of the side model and of the policy in one order and dtype, at least float32.
     `step` is the number of optimizer steps so far. A part with the class variable `frozen = True` never changes and is
-    not called.
+    not called; neither is a `ValueModel`, which has its own loss.
     """
 
     def __call__(self, weights: Sequence[Tensor], policy: Sequence[Tensor], step: int, /) -> None: ...

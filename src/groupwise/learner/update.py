@@ -4,6 +4,7 @@ import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import accumulate
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar, runtime_checkable
@@ -33,6 +34,7 @@ from groupwise.learner.optimizer import AdamW, Optimizer
 from groupwise.learner.plan import StepPlan
 from groupwise.learner.routing import RoutedForward, Routing, StepRouting, mixture
 from groupwise.learner.side_models import FollowingWeights, SideModel
+from groupwise.learner.value_model import Critic, ValueModel
 from groupwise.models import Decoder, logprob_dtype
 
 __all__ = ["NO_TOKEN", "Learner", "StepResult"]
@@ -101,12 +103,13 @@ class Learner:
         self.steps = steps
         self.temperature = temperature
         self.optimizer = Optimizer((p for p in model.parameters() if p.requires_grad), optimizer)
-        self.models = {name: given[name] if name in given else _frozen(model) for name, _ in side_models}
+        self.models = {name: given[name] if name in given else _started(part, model) for name, part in side_models}
+        self._critics = {name: it for name, it in self.models.items() if isinstance(it, Critic)}
         self._given = frozenset(given)
         self._following = {
             name: FollowingWeights(part, self._trained_tensors(self.models[name]), self._trained_tensors(model))
             for name, part in side_models
-            if not getattr(part, "frozen", False)
+            if not (getattr(part, "frozen", False) or name in self._critics)
         }
         self.memory = tuple(memory)
         self.memories: dict[str, Any] = {name: part.init() for name, part in self.memory}
@@ -187,17 +190,21 @@ class Learner:
         rate = settings.rate(self.steps_taken, self.steps)
         loss, forwarded, step_routing, auxiliary_losses = self._backward(whole, step, objective, routing, auxiliary)
         norm = self.optimizer.norm()
+        critic_norms = {name: critic.optimizer.norm() for name, critic in self._critics.items()}
         skipped = ""
-        if not math.isfinite(loss) or not math.isfinite(norm):
+        if not all(map(math.isfinite, (loss, norm, *critic_norms.values()))):
             skipped = "loss or gradient is not finite"
         elif not whole.tokens:
             skipped = NO_TOKEN
         else:
             self.optimizer.step(rate, norm)
+            for name, critic in self._critics.items():
+                critic.step(self.steps_taken, self.steps, critic_norms[name])
             self.steps_taken += 1
             for weights in self._following.values():
                 weights.update(self.steps_taken)
-        self.optimizer.zero_grad()
+        for optimizer in self._optimizers():
+            optimizer.zero_grad()
         return StepResult(
             batch=forwarded,
             loss=loss,
@@ -207,7 +214,7 @@ class Learner:
             skipped=skipped,
             changed=step_routing.changed,
             choices=step_routing.choices,
-            auxiliary=auxiliary_losses,
+            auxiliary=auxiliary_losses | {f"value/{name}/grad_norm": x for name, x in critic_norms.items()},
         )
 
     def _backward(
@@ -229,7 +236,7 @@ class Learner:
         step_routing = StepRouting(self.model, routing, keep_logits=keep_logits)
         prepared = [part(Forwards(self.model, microbatches, step_routing.forward_pass)) for part in terms]
         names = [getattr(part, "metric", f"auxiliary/{name_of(part)}") for part in terms]
-        values = dict.fromkeys(names, 0.0)
+        auxiliary_losses = dict.fromkeys(names, 0.0)
         losses: list[Tensor] = []
         live = sorted(filter(in_graph, needs(objective)), key=repr)
         columns: dict[Measure, list[Tensor]] = {measure: [] for measure in (OLD, Entropy(), *live)}
@@ -247,14 +254,16 @@ class Learner:
             grads = [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves]
             step_routing.add(routed)
             states = policy.states if isinstance(policy, LanguagePolicy) else None
-            auxiliary_terms = [term(Forwarded(part, states, logp, routed)) for term in prepared]
+            values = partial(self._values, part, states)
+            auxiliary_terms = [term(Forwarded(part, states, logp, routed, values)) for term in prepared]
             for name, x in zip(names, auxiliary_terms):
-                values[name] += float(x.detach())
+                auxiliary_losses[name] += float(x.detach())
             added = [coefficient_of(loss) * x for loss, x in zip(terms, auxiliary_terms) if x.requires_grad]
             # Every microbatch runs its backward pass, also with a zero gradient: under FSDP a backward pass gathers and
             # reduces weights, so ranks that decide by their own gradients would wait for each other for ever.
             torch.autograd.backward([*outputs, *added], [*grads, *(None for _ in added)])
-            self.optimizer.gather()
+            for optimizer in self._optimizers():
+                optimizer.gather()
             losses += [*(x.detach() for x in added), scalar.detach()]
             for measure, column in columns.items():
                 column.append(numbers[measure].detach())
@@ -262,7 +271,16 @@ class Learner:
         measures = {measure: torch.cat(parts) for measure, parts in columns.items()}
         logp = measures.pop(OLD)
         old = whole.logp_old if whole.logp_old is not None else logp
-        return loss, whole.having(logp=logp, logp_old=old, measures=measures), step_routing, values
+        return loss, whole.having(logp=logp, logp_old=old, measures=measures), step_routing, auxiliary_losses
+
+    def _values(self, part: Batch, states: States | None, name: str) -> Float[Tensor, " n"]:
+        """The values of a value model for a microbatch, in the graph."""
+        assert states is not None, "the policy of a value model is a language model"
+        return self._critics[name].values(part, lambda: states)
+
+    def _optimizers(self) -> list[Optimizer]:
+        """The optimizers of the policy and of the value models."""
+        return [self.optimizer, *(critic.optimizer for critic in self._critics.values())]
 
     def _trained_tensors(self, model: torch.nn.Module) -> dict[str, Tensor]:
         """The tensors of the policy, or of a side model, except those that are frozen in the policy."""
@@ -273,8 +291,14 @@ class Learner:
     def _saved_models(self) -> dict[str, dict[str, Tensor]]:
         """The tensors of the side models in a checkpoint, by the prefix of their names."""
         exact = {name: weights.exact for name, weights in self._following.items()}
-        names = [name for name in self.models if name not in self._given]
-        return {f"models.{name}.": exact.get(name) or self._trained_tensors(self.models[name]) for name in names}
+        names = [name for name in self.models if name not in self._given and name not in self._critics]
+        saved = {f"models.{name}.": exact.get(name) or self._trained_tensors(self.models[name]) for name in names}
+        for name, critic in self._critics.items():
+            if critic.trunk is not None:
+                saved[f"value_models.{name}.trunk."] = self._trained_tensors(critic.trunk)
+            saved[f"value_models.{name}.head."] = critic.head.state_dict()
+            saved[f"value_models.{name}.optimizer."] = critic.optimizer.state()
+        return saved
 
     def remember(self, batch: Batch, stats: Mapping[str, float]) -> None:
         """Update the method's memories after an iteration's last step."""
@@ -308,10 +332,20 @@ class Learner:
         self.memories = dict(state["memories"])
 
 
-def _frozen(model: M) -> M:
-    """A frozen copy of the model. Weights that are not trained are shared, not copied."""
+def _started(part: SideModel, policy: torch.nn.Module) -> torch.nn.Module:
+    """A side model at the start of a run: a value model, or a frozen copy of the policy."""
+    if isinstance(part, ValueModel):
+        if not isinstance(policy, Backbone):
+            why = f"a value model reads hidden states, and {type(policy).__name__} is no language model"
+            raise Usage(why, fix="compute the values in the policy's measure(), under a measure of your own")
+        return Critic(part, policy, _copy(policy) if part.trunk == "own" else None)
+    return _copy(policy).requires_grad_(False)
+
+
+def _copy(model: M) -> M:
+    """A copy of the model. Weights that are not trained are shared, not copied."""
     shared = {id(weight): weight for weight in model.parameters() if not weight.requires_grad}
-    return copy.deepcopy(model, shared).requires_grad_(False)
+    return copy.deepcopy(model, shared)
 
 
 def _microbatches(whole: Batch, step: StepPlan) -> list[Batch]:

@@ -12,6 +12,7 @@ from groupwise.data import (
     Mask,
     Measure,
     Memory,
+    Return,
     Shaping,
     Strategy,
     in_batch,
@@ -19,8 +20,9 @@ from groupwise.data import (
     needs,
     side_models_of,
 )
-from groupwise.learner import AuxiliaryLoss, Routing, SideModel
+from groupwise.learner import AuxiliaryLoss, Routing, SideModel, ValueModel
 from groupwise.methods.schedules import FromMemory, Schedule
+from groupwise.methods.value_targets import check_side_models, value_targets
 from groupwise.objective import Objective
 from groupwise.rewards import Score, everything
 from groupwise.rollout import Independent, Shuffled
@@ -77,13 +79,9 @@ class Method:
             raise ValueError("shaping is empty: its first part creates the reward, for instance Score()")
         if "policy" in dict(self.models):
             raise ValueError("models has an entry called policy, the name of the model under training\nrename it")
-        missing = sorted(side_models_of(self.needs) - {n for n, _ in self.models})
-        if missing:
-            raise ValueError(
-                f"a part needs the side model {missing[0]!r} and there is no such model\n"
-                f'set method.models = {{ {missing[0]} = "InitialPolicy" }}, or the part\'s coefficient to 0'
-            )
-        early = [m for m in needs(self.filter) if not in_batch(m)]
+        check_side_models(self.models, self.needs)
+        value_targets(self.models, self.credit)
+        early = [m for m in needs(self.filter) if isinstance(m, Return) or not in_batch(m)]
         if early:
             why = f"the filter needs {early[0]}, and a filter runs before the learner computes measures"
             raise ValueError(f"{why}\na filter can need VerdictPart and Mark")
@@ -117,7 +115,19 @@ class Method:
     def needs(self) -> frozenset[Measure]:
         """The measures that the parts of the method read."""
         memories = (memory for _, memory in self.memory)
-        return needs((self.filter, *self.shaping, *self.advantage, self.credit, *self.mask, self.objective, *memories))
+        credits = (self.credit, *(target for _, target in self.value_targets))
+        losses = (self.objective, *self.auxiliary_losses)
+        return needs((self.filter, *self.shaping, *self.advantage, *credits, *self.mask, *losses, *memories))
+
+    @property
+    def auxiliary_losses(self) -> tuple[AuxiliaryLoss, ...]:
+        """The losses beside the objective: `auxiliary`, and the losses of the value models."""
+        return (*self.auxiliary, *(model.loss for _, model in self.models if isinstance(model, ValueModel)))
+
+    @property
+    def value_targets(self) -> tuple[tuple[str, Credit], ...]:
+        """The credit that each value model learns, by its name."""
+        return value_targets(self.models, self.credit)
 
     @property
     def needs_before_steps(self) -> frozenset[Measure]:

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from groupwise.data import GAP, LARGEST_GAP, Batch, Entropy, Finish, Logp, Outcome
+from groupwise.data import GAP, LARGEST_GAP, Batch, Entropy, Finish, Logp, Outcome, Return, Value
 from groupwise.objective.objective import Objective
 from groupwise.objective.penalties import kl_k1, kl_k3
 from groupwise.objective.ratios import token_ratio
@@ -88,9 +88,21 @@ def describe_step(step: Batch, objective: Objective) -> dict[str, float]:
             name = "kl" if measure.model == "reference" else f"kl/{measure.model}"
             metrics[name] = kl_k3(step, measure.model).mean()
             metrics[f"{name}/k1"] = kl_k1(step, measure.model).mean()
+    for measure in step.measures:
+        if isinstance(measure, Return):
+            metrics |= _describe_values(measure.model, step)
     if Entropy() in step.measures:
         metrics["entropy"] = step[Entropy()].mean()
     return {name: float(x) for name, x in metrics.items()} | describe_gap(step.logp_old, step)
+
+
+def _describe_values(model: str, step: Batch) -> dict[str, Tensor]:
+    """Means of values and returns, and the share of the returns' variance that the values explain (at most 1)."""
+    value, goal = step[Value(model)].double(), step[Return(model)].double()
+    metrics = {f"value/{model}/mean": value.mean(), f"value/{model}/return": goal.mean()}
+    if (variance := goal.var(correction=0)) > 1e-12:  # equal returns differ by rounding
+        metrics[f"value/{model}/explained_variance"] = 1 - (goal - value).var(correction=0) / variance
+    return metrics
 
 
 def comparable(step: Batch) -> Bool[Tensor, " n"]:

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from groupwise.config.phases import Phase, read_phases
 from groupwise.config.recipe import Recipe
@@ -14,6 +15,7 @@ from groupwise.config.toml import read_with_overrides, without_command_text
 from groupwise.config.user_code import Use
 from groupwise.data import (
     BadData,
+    Batch,
     ChecksProblems,
     Finish,
     GroupwiseError,
@@ -29,7 +31,9 @@ from groupwise.data import (
     pack,
     rollout_of,
 )
-from groupwise.learner import Given, check_routing, routes_experts
+from groupwise.learner import Given, ValueModel, check_routing, routes_experts
+from groupwise.learner.auxiliary import Forwarded, Forwards
+from groupwise.learner.forward import States
 from groupwise.methods import Method, Now
 from groupwise.models import (
     Tokenizer,
@@ -190,6 +194,9 @@ def dry_run(recipe: Recipe) -> list[GroupwiseError]:
         step = method.objective.prepare(step).having(logp_old=logp, logp=logp.clone().requires_grad_(), measures=leaves)
         loss = method.objective(step)
         loss.backward()
+        for name, model in method.models:
+            if isinstance(model, ValueModel) and not value_loss(model, step).isfinite():
+                return [_part_error(f"the loss of {name}", "it is not finite")]
     except GroupwiseError as error:
         return [error]
     except KeyError as error:
@@ -201,6 +208,16 @@ def dry_run(recipe: Recipe) -> list[GroupwiseError]:
     if not loss.isfinite() or not gradients or not all(bool(x.isfinite().all()) for x in gradients):
         return [_part_error("the objective", f"a loss of {loss.item()} with equal policy and old policy")]
     return []
+
+
+def value_loss(model: ValueModel, step: Batch) -> Tensor:
+    """The loss of a value model on a prepared synthetic step, after its backward pass. All values are 0.5."""
+    value = torch.full_like(step.logp, 0.5).requires_grad_()
+    states = States(value.detach()[:, None], torch.zeros_like(step.place), torch.arange(step.tokens))
+    term = model.loss(Forwards(None, [step], lambda: None))
+    loss = term(Forwarded(step, states, step.logp, None, lambda name: value))
+    loss.backward()
+    return loss
 
 
 def inactive_parts(method: Method) -> list[str]:

@@ -6,7 +6,7 @@ import torch
 
 from groupwise.config.recipe import Recipe
 from groupwise.config.text import at
-from groupwise.data import LARGEST_GAP, Batch, Engine, Logp, Measure, couples
+from groupwise.data import LARGEST_GAP, Batch, Engine, Logp, Measure, Return, Value, couples
 from groupwise.learner import Learner, StepPlan, StepResult, make_plan, measure_plan
 from groupwise.methods import Method, Now
 from groupwise.models import Purpose, permutation
@@ -79,7 +79,7 @@ def learn(
         batch = batch.having(logp_old=torch.where(sampled.isnan(), batch.logp_old, sampled) if no_engine else sampled)
     batch = compute_advantages(batch, method)
     return batch, [
-        learner.step(batch, step, method.objective, method.routing, method.auxiliary)
+        learner.step(batch, step, method.objective, method.routing, method.auxiliary_losses)
         for steps in plans
         for step in steps
     ]
@@ -114,6 +114,8 @@ def compute_advantages(batch: Batch, method: Method) -> Batch:
     x = reward
     for part in method.advantage:
         x = part(x, batch)
+    for name, target in method.value_targets:
+        batch = batch.having(measures={Return(name): target(x, batch) + batch[Value(name)].to(x.dtype)})
     batch = batch.having(advantage=method.credit(x, batch))
     for part in method.mask:
         batch = batch.keep(part(batch))

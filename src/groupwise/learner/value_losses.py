@@ -1,0 +1,95 @@
+"""Value losses: auxiliary losses that train a value model."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from jaxtyping import Float
+from torch import Tensor
+
+from groupwise.data import Batch, Measure, Return, Value
+from groupwise.learner.auxiliary import Forwarded, Forwards, Term
+
+SOCKET = "AuxiliaryLoss"
+__all__ = ["ClippedValueLoss", "SquaredValueLoss"]
+
+
+@dataclass(frozen=True, slots=True)
+class SquaredValueLoss:
+    """`1/2 (V - G)^2` per token, summed with the shares of the objective's aggregate. `G` is `Return(critic)`.
+
+    With a shared trunk, `coefficient` scales the gradient in the policy's weights: PPO's `c_1`, often 0.1 or 0.5.
+    """
+
+    coefficient: float = 1.0
+    critic: str = "critic"
+
+    def __post_init__(self) -> None:
+        _check_positive(coefficient=self.coefficient)
+
+    @property
+    def needs(self) -> frozenset[Measure]:
+        return frozenset({Return(self.critic)})
+
+    @property
+    def metric(self) -> str:
+        return loss_metric(self.critic)
+
+    def __call__(self, step: Forwards) -> Term:
+        def squared(value: Tensor, goal: Tensor, batch: Batch) -> Tensor:
+            return (value - goal) ** 2
+
+        return _half_sum(self.critic, squared)
+
+
+@dataclass(frozen=True, slots=True)
+class ClippedValueLoss:
+    """`1/2 max((V - G)^2, (V_clip - G)^2)` per token, `V_clip = V_old + clip(V - V_old, -clip, clip)`.
+
+    The larger of the two errors: a value that moved further than `clip` towards its return gets no gradient. The value
+    loss of PPO's authors, also in TRL and verl. `coefficient` and the shares are those of `SquaredValueLoss`.
+    """
+
+    clip: float = 0.2
+    coefficient: float = 1.0
+    critic: str = "critic"
+
+    def __post_init__(self) -> None:
+        _check_positive(clip=self.clip, coefficient=self.coefficient)
+
+    @property
+    def needs(self) -> frozenset[Measure]:
+        return frozenset({Value(self.critic), Return(self.critic)})
+
+    @property
+    def metric(self) -> str:
+        return loss_metric(self.critic)
+
+    def __call__(self, step: Forwards) -> Term:
+        def clipped(value: Tensor, goal: Tensor, batch: Batch) -> Tensor:
+            old = batch[Value(self.critic)].to(value.dtype)
+            near = old + (value - old).clamp(-self.clip, self.clip)
+            return ((value - goal) ** 2).maximum((near - goal) ** 2)
+
+        return _half_sum(self.critic, clipped)
+
+
+def loss_metric(critic: str) -> str:
+    """The metric of a value model's loss."""
+    return f"value/{critic}/loss"
+
+
+def _half_sum(critic: str, error: Callable[[Tensor, Tensor, Batch], Tensor]) -> Term:
+    """Half the sum of `share * error(value, return, batch)`. Shares divide by counts of the whole step."""
+
+    def term(forwarded: Forwarded) -> Float[Tensor, ""]:
+        value, batch = forwarded.values(critic), forwarded.batch
+        goal = batch[Return(critic)].to(value.dtype)
+        return (batch.share.to(value.dtype) * error(value, goal, batch)).sum() / 2
+
+    return term
+
+
+def _check_positive(**numbers: float) -> None:
+    for name, x in numbers.items():
+        if not 0 < x < float("inf"):
+            raise ValueError(f"{name} is {x}\ntake a {name} above 0, such as 0.2")

@@ -1,0 +1,75 @@
+"""Value models: side models that learn the expected return of each token's context, such as PPO's critic."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from groupwise.data import Batch, Credit
+from groupwise.learner.auxiliary import AuxiliaryLoss
+from groupwise.learner.forward import States, hidden_states
+from groupwise.learner.optimizer import AdamW, Optimizer
+from groupwise.learner.value_losses import ClippedValueLoss
+from groupwise.models import Shared, logprob_dtype
+
+SOCKET = "SideModel"
+__all__ = ["ValueModel"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValueModel:
+    """A trained side model with one number per token, `Value(name)`: PPO's critic, arXiv:1707.06347.
+
+    A linear head, 0 at first, reads the last hidden state before each token. The states are those of a copy of the
+    initial policy (`trunk = "own"`) or of the policy itself (`"shared"`). The gradient of `loss` reaches the trunk, as
+    in PPO; with `trains_trunk = False` it trains the head alone. A shared trunk is updated by the policy's optimizer,
+    everything else by `optimizer`, which counts the policy's steps.
+
+    The head learns `Return(name)`: `A + V` with the credit `A` of `target`. By default that is the part of the method's
+    credit that needs `Value(name)`, before whitening. A second `GAE(lam=1.0)` as `target` decouples the two.
+    """
+
+    trunk: Literal["own", "shared"] = "own"
+    trains_trunk: bool = True
+    loss: AuxiliaryLoss = ClippedValueLoss()  # noqa: RUF009
+    target: Credit | None = None
+    optimizer: AdamW = AdamW(lr=1e-5)  # noqa: RUF009
+
+    def __call__(self, weights: Sequence[Tensor], policy: Sequence[Tensor], step: int) -> None:
+        """Nothing: `loss` changes the weights."""
+
+
+class Critic(torch.nn.Module):
+    """The weights of a value model and their optimizer. `own` is a copy of the policy that becomes its trunk."""
+
+    def __init__(self, part: ValueModel, policy: Any, own: torch.nn.Module | None) -> None:
+        super().__init__()
+        self.part = part
+        self.trunk = own.requires_grad_(False) if own is not None and not part.trains_trunk else own
+        parameter = next(policy.parameters())
+        dtype = logprob_dtype(parameter.dtype)
+        self.head = torch.nn.Linear(_width(policy), 1, device=parameter.device, dtype=dtype)
+        for x in self.head.parameters():
+            torch.nn.init.zeros_(x)
+        self.optimizer = Optimizer((p for p in self.parameters() if p.requires_grad), part.optimizer)
+
+    def values(self, batch: Batch, policy: Callable[[], States]) -> Float[Tensor, " n"]:
+        """The value before each token, in the graph. `policy` returns the policy's states, for a shared trunk."""
+        states = policy() if self.trunk is None else hidden_states(self.trunk, batch)  # pyright: ignore[reportArgumentType]
+        hidden = states.hidden if self.part.trains_trunk else states.hidden.detach()
+        return self.head(hidden.to(self.head.weight.dtype)).squeeze(-1).index_select(0, states.pair)
+
+    def step(self, steps_taken: int, steps: int, norm: float) -> None:
+        """Take an optimizer step with the accumulated gradient, whose global norm is `norm`."""
+        if self.optimizer.gradients:
+            self.optimizer.step(self.part.optimizer.rate(steps_taken, steps), norm)
+
+
+@torch.no_grad()
+def _width(policy: Any) -> int:
+    """The width of the last hidden states, from a forward of two tokens."""
+    layout = Shared.of([(0,)], [(0,)], device=next(policy.parameters()).device)
+    return policy(layout.tokens, layout).shape[-1]

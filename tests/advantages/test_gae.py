@@ -124,6 +124,6 @@ def test_without_values_it_is_reinforce_and_whitening_is_over_all_tokens() -> No
 def test_needs_and_bounds() -> None:
     assert needs(WhitenedTokens(GAE(critic="other"))) == {Value("other")}
     assert needs(GAE(kl=0.1)) == {Value("critic"), Logp("policy"), Logp("reference")}
-    for wrong in ({"gamma": 1.1}, {"lam": -0.1}):
+    for gamma, lam in ((1.1, 0.5), (1.0, -0.1)):
         with pytest.raises(ValueError, match="take gamma and lam from 0 to 1"):
-            GAE(**wrong)
+            GAE(gamma, lam)

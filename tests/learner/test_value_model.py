@@ -144,7 +144,7 @@ def test_worked_numbers_of_the_losses() -> None:
     ):
         value = torch.tensor([0.9, 0.1, 0.55], dtype=torch.float64, requires_grad=True)
         term = loss(Forwards(None, [batch], lambda: None))
-        x = term(Forwarded(batch, states, third, None, lambda name: value))
+        x = term(Forwarded(batch, states, third, None, lambda name, value=value: value))
         x.backward()
         assert float(x.detach()) == pytest.approx(total, abs=1e-9)
         assert value.grad is not None and value.grad.tolist() == pytest.approx(slope, abs=1e-12)

@@ -28,6 +28,7 @@ from groupwise.data import (
     needs,
 )
 from groupwise.learner.auxiliary import AuxiliaryLoss, Forwarded, Forwards, coefficient_of
+from groupwise.learner.forward import States
 from groupwise.learner.language import LanguagePolicy, policy_of
 from groupwise.learner.measures import reads_policy
 from groupwise.learner.optimizer import AdamW, Optimizer
@@ -337,7 +338,7 @@ def _started(part: SideModel, policy: torch.nn.Module) -> torch.nn.Module:
     if isinstance(part, ValueModel):
         if not isinstance(policy, Backbone):
             why = f"a value model reads hidden states, and {type(policy).__name__} is no language model"
-            raise Usage(why, fix="compute the values in the policy's measure(), under a measure of your own")
+            raise Usage(why, fix="define a measure, and compute it in the policy's measure()")
         return Critic(part, policy, _copy(policy) if part.trunk == "own" else None)
     return _copy(policy).requires_grad_(False)
 

@@ -3,6 +3,7 @@
 import hashlib
 import math
 import random
+import re
 import sys
 import tomllib
 from dataclasses import fields, is_dataclass, replace
@@ -15,7 +16,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from groupwise import advantages, data, learner, methods, models, objective, rewards, rollout, tasks
-from groupwise.advantages import centred, leave_one_out
+from groupwise.advantages import GAE, centred, leave_one_out
 from groupwise.config.diff import diff, label
 from groupwise.config.reading import hints_of
 from groupwise.config.recipe import Recipe
@@ -24,7 +25,7 @@ from groupwise.config.text import at, override, read_recipe, read_with_problems,
 from groupwise.config.toml import keys_of
 from groupwise.config.user_code import Use, load_use
 from groupwise.data import Usage
-from groupwise.learner import InitialPolicy
+from groupwise.learner import InitialPolicy, SquaredValueLoss, ValueModel
 from groupwise.methods import Method, Now, Ramp, dapo, grpo, gspo, published, reinforce_pp
 from groupwise.objective import Clip, Objective, SoftGate, complete, sequence_mean
 from groupwise.rollout import Native
@@ -35,7 +36,7 @@ REFERENCE = (("reference", InitialPolicy()),)
 
 def method_from(text: str, use: Use | None = None) -> Method:
     """A method read from its TOML, as part of a recipe."""
-    indented = "\n".join(f"[method.{line[1:]}" if line.startswith("[") else line for line in text.split("\n"))
+    indented = re.sub(r"^(\[+)", r"\1method.", text, flags=re.MULTILINE)
     prompts = tomllib.loads(text)["minibatches"]
     return read_recipe(f"prompts = {prompts}\n[method]\n" + indented, (), use).method
 
@@ -90,9 +91,7 @@ def built(draw: st.DrawFn, cls: type) -> Any:
         given["aggregate"] = draw(st.sampled_from([sequence_mean, objective.group_mean]))
     if cls is Method:
         given |= {"models": REFERENCE, "schedules": (), "shaping": given.get("shaping") or (rewards.Score(),)}
-        given["models"] += tuple(
-            (name, InitialPolicy()) for name in sorted({m.model for m in models_needed(given)} - {"reference"})
-        )
+        given["models"] += models_needed(given)
         given["group_size"] = max(2, given.get("group_size", 2))
         given |= {name: max(1, given.get(name, 1)) for name in ("minibatches", "epochs")}
     if cls is Recipe:
@@ -107,12 +106,15 @@ def built(draw: st.DrawFn, cls: type) -> Any:
         random.setstate(chance)
 
 
-def models_needed(given: dict[str, Any]) -> set[Any]:
-    """The models that the drawn parts need."""
+def models_needed(given: dict[str, Any]) -> tuple[tuple[str, learner.SideModel], ...]:
+    """The models that the drawn parts need, besides the reference model."""
     read = data.needs(
         tuple(part for value in given.values() for part in (value if isinstance(value, tuple) else (value,)))
     )
-    return {m for m in read if isinstance(m, data.Logp) and m.model != "policy"}
+    critics = sorted({m.model for m in read if isinstance(m, data.Value | data.Return)})
+    others = sorted({m.model for m in read if isinstance(m, data.Logp)} - {"policy", "reference"})
+    trained = ((n, ValueModel(target=GAE(critic=n), loss=SquaredValueLoss(critic=n))) for n in critics)
+    return (*((name, InitialPolicy()) for name in others), *trained)
 
 
 @pytest.mark.parametrize("method", published, ids=NAMES)

@@ -78,7 +78,8 @@ def job(place: Path, breaks: Sequence[Break]) -> int:
         return pid
     shutil.copytree(HOME, place, ignore=left_out, symlinks=True)
     os.chdir(place)
-    os.environ["PYTHONPATH"] = str(place / "src")
+    os.environ |= {"PYTHONPATH": str(place / "src"), "PYTHONDONTWRITEBYTECODE": ""}
+    sys.dont_write_bytecode = False  # each module of the copy is compiled once
     sys.path[:0] = [str(place), str(place / "src")]
     trials = Trials(breaks)
     options = ("-q", "-x", "-s", "-p", "no:cacheprovider", "-m", "", "--hypothesis-profile", "unshrunk")

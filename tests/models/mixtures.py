@@ -34,20 +34,20 @@ def alone(model: nn.Module, batch: Batch) -> list[list[tuple[Tensor, Tensor]]]:
 
     By the plain forward of transformers, which hooks of ours hear but do not change.
     """
-    said: list[tuple[Tensor, Tensor]] = []
-    hooks = [r.register_forward_hook(lambda _, __, out: said.append((out[0], out[2]))) for r in routers(model)]
+    outputs: list[tuple[Tensor, Tensor]] = []
+    hooks = [r.register_forward_hook(lambda _, __, out: outputs.append((out[0], out[2]))) for r in routers(model)]
     causal: Any = getattr(model, "causal", model)
-    own, found = causal.config._attn_implementation, []
+    implementation, forwards = causal.config._attn_implementation, []
     causal.set_attn_implementation("eager")
     for sample in batch.samples:
-        said.clear()
+        outputs.clear()
         if sample.tokens:
             causal(torch.tensor([[*sample.context, *sample.tokens[:-1]]]), use_cache=False)
-        found.append(list(said))
-    causal.set_attn_implementation(own)
+        forwards.append(list(outputs))
+    causal.set_attn_implementation(implementation)
     for hook in hooks:
         hook.remove()
-    return found
+    return forwards
 
 
 def trainable(path: Path, **changes: Any) -> Path:

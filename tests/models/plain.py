@@ -59,8 +59,8 @@ def gradients(model: nn.Module, loss: Tensor) -> dict[str, Tensor]:
     """Gradients by parameter name, without the wrapper's prefix."""
     trained = [(name.removeprefix("causal."), p) for name, p in model.named_parameters() if p.requires_grad]
     names, weights = zip(*trained)
-    found = torch.autograd.grad(loss, weights, allow_unused=True)
-    return {name: torch.zeros_like(p) if g is None else g for name, p, g in zip(names, weights, found)}
+    grads = torch.autograd.grad(loss, weights, allow_unused=True)
+    return {name: torch.zeros_like(p) if g is None else g for name, p, g in zip(names, weights, grads)}
 
 
 def ours(model: Any, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
@@ -97,5 +97,5 @@ def greedy(model: Any, prompt: Ids, most: int = 24) -> Ids:
 
 
 def generated(model: Any, prompt: Ids, most: int = 24) -> Ids:
-    found = model.generate(torch.tensor([prompt]), max_new_tokens=most, do_sample=False, pad_token_id=0)[0].tolist()
-    return tuple(found[len(prompt) :])
+    grads = model.generate(torch.tensor([prompt]), max_new_tokens=most, do_sample=False, pad_token_id=0)[0].tolist()
+    return tuple(grads[len(prompt) :])

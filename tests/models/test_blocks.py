@@ -27,7 +27,7 @@ def parts(model: nn.Module) -> list[Blocked]:
 
 
 @torch.inference_mode()
-def said(model: Decoder) -> torch.Tensor:
+def logits_of(model: Decoder) -> torch.Tensor:
     return model.head(model(LAYOUT.tokens, LAYOUT))
 
 
@@ -38,7 +38,7 @@ def test_blocked_weights_give_the_same_logits(tied: bool) -> None:
     assert {part.weight.shape for part in parts(quick)} == {(256, 256), (300, 256), (256, 300)}
     assert len(parts(quick)) == 2 * 5 + 1  # the small key and value projections keep plain weights
     assert {id(p) for p in quick.parameters()} == {id(p) for p in model.parameters()}
-    torch.testing.assert_close(said(quick), said(model), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(logits_of(quick), logits_of(model), rtol=1e-4, atol=1e-4)
     assert not parts(model)
 
 
@@ -50,13 +50,13 @@ def test_a_model_without_large_weights_is_returned_unchanged() -> None:
 def test_changed_weights_take_effect_after_drop_blocks() -> None:
     model = large(True)
     quick = with_blocked_weights(model)
-    said(quick)
+    logits_of(quick)
     with torch.no_grad():
         for p in model.parameters():
             p.mul_(1.5)
-    assert not torch.allclose(said(quick), said(model), atol=1e-2)
+    assert not torch.allclose(logits_of(quick), logits_of(model), atol=1e-2)
     drop_blocks(quick)
-    torch.testing.assert_close(said(quick), said(model), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(logits_of(quick), logits_of(model), rtol=1e-4, atol=1e-4)
 
 
 def test_models_of_transformers_get_blocked_weights(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_models_of_transformers_get_blocked_weights(tmp_path: Path) -> None:
     model = read_model(tmp_path, dtype=torch.float32)
     quick = with_blocked_weights(model)
     assert len(parts(quick)) > 4
-    torch.testing.assert_close(said(quick), said(model), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(logits_of(quick), logits_of(model), rtol=1e-4, atol=1e-4)
 
 
 def test_an_engine_uses_new_weights_at_once_and_holds_no_blocks_when_idle() -> None:

@@ -21,16 +21,16 @@ make = torch.compile
 def halves(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Callable[..., Any]]]:
     """What was compiled: into one graph each, without the minute that kernels take to build. No annotation is enforced
     here, since checks cannot be compiled."""
-    found: list[Callable[..., Any]] = []
+    compiled_halves: list[Callable[..., Any]] = []
 
     def traced(half: Callable[..., Any], **how: Any) -> Callable[..., Any]:
-        found.append(half)
+        compiled_halves.append(half)
         return make(half, backend="aot_eager", fullgraph=True, **how)
 
     monkeypatch.setattr(torch, "compile", traced)
     monkeypatch.setattr(config, "jaxtyping_disable", True)
     decoders._compiled.cache_clear()
-    yield found
+    yield compiled_halves
     decoders._compiled.cache_clear()
 
 

@@ -77,8 +77,8 @@ def test_transformers_loads_the_directories_that_we_write(case: tuple[Path, Any]
     write_model(read, tmp_path / "again", tokenizer=characters())
     assert read_shape(tmp_path / "again") == read.shape
     with torch.no_grad():
-        said, expected = (m(torch.tensor([PROMPT])).logits for m in (load(tmp_path / "again"), model))
-    assert torch.allclose(said, expected, rtol=0, atol=1e-5)
+        actual, expected = (m(torch.tensor([PROMPT])).logits for m in (load(tmp_path / "again"), model))
+    assert torch.allclose(actual, expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(

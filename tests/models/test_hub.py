@@ -27,11 +27,11 @@ from groupwise.models import base_name, commit_of, find_model, read_model
 for name in sys.argv[1:]:
     try:
         found = find_model(name)
-        told = {"path": str(found), "base": base_name(name), "commit": commit_of(name)}
-        told["vocabulary"] = read_model(found).shape.vocabulary
+        facts = {"path": str(found), "base": base_name(name), "commit": commit_of(name)}
+        facts["vocabulary"] = read_model(found).shape.vocabulary
     except GroupwiseError as error:
-        told = {"kind": type(error).__name__, "what": error.what, "fix": error.fix}
-    print(json.dumps(told))
+        facts = {"kind": type(error).__name__, "what": error.what, "fix": error.fix}
+    print(json.dumps(facts))
 """
 
 
@@ -107,7 +107,7 @@ def settings(cache: Path, endpoint: str, *, offline: bool = False) -> dict[str, 
     return {**os.environ, **ours, "HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
 
 
-def asked(cache: Path, endpoint: str, *names: str, offline: bool = False) -> list[dict[str, str]]:
+def answers_of(cache: Path, endpoint: str, *names: str, offline: bool = False) -> list[dict[str, str]]:
     """The result of `find_model` for each name, in a new process with this cache."""
     words, env = [sys.executable, "-c", ASK, *names], settings(cache, endpoint, offline=offline)
     done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=120, check=False)
@@ -118,7 +118,7 @@ def asked(cache: Path, endpoint: str, *names: str, offline: bool = False) -> lis
 def test_a_model_is_fetched_once_and_then_found_in_the_cache(hub: Hub, tmp_path: Path) -> None:
     cache, endpoint = tmp_path / "cache", f"http://127.0.0.1:{hub.server_port}"
     names = ("tiny/model", f"tiny/model@{COMMIT}", "tiny/gated", "tiny/modle", "tiny/model@nowhere")
-    found, pinned, gated, misspelt, lost = asked(cache, endpoint, *names)
+    found, pinned, gated, misspelt, lost = answers_of(cache, endpoint, *names)
     assert found["vocabulary"] == 40 and COMMIT in found["path"] and found["base"] == "tiny/model"
     assert found["commit"] == COMMIT
     assert pinned["path"] == found["path"] and pinned["base"] == f"tiny/model@{COMMIT}"
@@ -129,13 +129,13 @@ def test_a_model_is_fetched_once_and_then_found_in_the_cache(hub: Hub, tmp_path:
     assert "check the spelling" in misspelt["fix"]
     assert lost["kind"] == "BadData" and "has no revision 'nowhere'" in lost["what"] and "leave @nowhere" in lost["fix"]
     before = len(hub.asked)
-    again, other = asked(cache, endpoint, "tiny/model", "tiny/other", offline=True)
+    again, other = answers_of(cache, endpoint, "tiny/model", "tiny/other", offline=True)
     assert len(hub.asked) == before and again == found
     assert other["kind"] == "MissingRequirement" and "the hub cannot be reached" in other["what"]
     assert "hf download tiny/other --local-dir DIR" in other["fix"]
     hub.shutdown()
     hub.server_close()
-    silent, gone = asked(cache, endpoint, "tiny/model", "tiny/other")
+    silent, gone = answers_of(cache, endpoint, "tiny/model", "tiny/other")
     assert silent == found and "the hub cannot be reached" in gone["what"]
 
 
@@ -149,7 +149,7 @@ def test_check_fetches_no_weights(hub: Hub, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "were checked: train downloads its weights" in done.stdout
     assert any("/config.json" in line for line in hub.asked) and not any("safetensors" in line for line in hub.asked)
-    (found,) = asked(tmp_path / "cache", endpoint, "tiny/model")
+    (found,) = answers_of(tmp_path / "cache", endpoint, "tiny/model")
     assert found["vocabulary"] == 40 and any("model.safetensors" in line for line in hub.asked)
 
 

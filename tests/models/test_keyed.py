@@ -57,12 +57,12 @@ def test_numbers_are_spread_evenly() -> None:
 
 
 @pytest.mark.parametrize(("seed", "draw", "t"), [(-1, 0, 0), (1 << 64, 0, 0), (0, 1 << 32, 0), (0, 0, 1 << 32)])
-def test_what_does_not_fit_is_refused(seed: int, draw: int, t: int) -> None:
+def test_keys_out_of_range_are_refused(seed: int, draw: int, t: int) -> None:
     with pytest.raises(ValueError, match="below 2"):
         uniform((seed, Purpose.SAMPLE), draw, 0, t)
 
 
-def test_lineage_of_a_plain_sample_is_its_index_and_forks_never_meet_it() -> None:
+def test_the_lineage_of_a_sample_is_its_index_and_differs_from_all_forks() -> None:
     assert [lineage((i,)) for i in range(3)] == [0, 1, 2]
     forks = {lineage(s) for s in [(0, 0), (0, 1), (1, 0), (0, 0, 0), (10,), (1, 0, 0), (10, 0)]}
     assert len(forks) == 7
@@ -80,13 +80,13 @@ def test_permutations_and_generators_are_keyed() -> None:
 
 
 def test_picks_are_words_of_philox_scaled() -> None:
-    """Four a counter, the last words of a row unused; the same whichever draws are asked for together."""
-    found = picks((3, Purpose.BOOTSTRAP), [5, 9], n=6, below=1000)
+    """Four words per counter, the last words of a row unused; equal for any set of draws in a call."""
+    picked = picks((3, Purpose.BOOTSTRAP), [5, 9], n=6, below=1000)
     key = np.array([3, Purpose.BOOTSTRAP * 0x9E3779B1 & 0xFFFFFFFF], np.uint32)
-    for row, draw in zip(found, (5, 9)):
+    for row, draw in zip(picked, (5, 9)):
         words = [int(w) for block in (0, 1) for w in philox(np.array([[draw, 0, 0, block]], np.uint32), key)[0]]
         assert row.tolist() == [w * 1000 >> 32 for w in words[:6]]
-    assert found[1].tolist() == picks((3, Purpose.BOOTSTRAP), 9, n=6, below=1000)[0].tolist()
+    assert picked[1].tolist() == picks((3, Purpose.BOOTSTRAP), 9, n=6, below=1000)[0].tolist()
     many = picks((0, Purpose.BOOTSTRAP), range(1000), n=30, below=30)
     assert np.bincount(many.ravel(), minlength=30) == pytest.approx(np.full(30, 1000), abs=150)
     assert many.min() == 0 and many.max() == 29

@@ -33,7 +33,7 @@ def decoder(dtype: torch.dtype = torch.float64, shape: Shape = TINY) -> Decoder:
 
 
 class Alone:
-    """The plain way: one sequence, a full lower triangle, written with nothing but sums."""
+    """The reference: one sequence with a full lower triangle, written with einsum."""
 
     def __init__(self, length: int) -> None:
         self.position = torch.arange(length)
@@ -118,7 +118,7 @@ def test_shared_forward_and_gradients_equal_each_sample_alone(
     shape: Shape,
     long: int,
 ) -> None:
-    """Contexts of more than `long` tokens are asked once for all answers; in a layer with a window by each alone."""
+    """All answers attend to one copy of a context of more than `long` tokens, except in a layer with a window."""
     contexts, tokens = piece
     model = decoder(dtype, shape)
     with patch("groupwise.models.layout.LONG", long):
@@ -131,8 +131,8 @@ def test_shared_forward_and_gradients_equal_each_sample_alone(
 
 @pytest.mark.t(1)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-def test_a_long_context_asked_once_gives_what_each_row_alone_would_find(dtype: torch.dtype) -> None:
-    """Each output and each gradient by itself, against float64; and no copy of the context is kept for the way back."""
+def test_a_shared_long_context_gives_the_attention_of_each_row_alone(dtype: torch.dtype) -> None:
+    """Each output and each gradient by itself, against float64; and no copy of the context is saved for backward."""
     contexts = [(1,) * 90, (2,) * 70, (1,) * 90, (1,) * 90, (3,) * 20]
     layout = Shared.of(contexts, [(1,) * 30, (2, 2), (1, 2, 4, 5), (7,) * 60, (7, 8)])
     draw = torch.Generator().manual_seed(0)
@@ -155,9 +155,11 @@ def test_a_long_context_asked_once_gives_what_each_row_alone_would_find(dtype: t
         return [out, *torch.autograd.grad((out * pull).sum(), (q, k, v))]
 
     close = {torch.float64: 1e-12, torch.float32: 5e-6, torch.bfloat16: 1e-2}[dtype]
-    for found, wanted in zip(run(dtype, None), run(torch.float64, 1e9)):  # so high a cap is none, and has its own way
-        assert found.dtype == dtype
-        assert apart(found.double(), wanted) <= close
+    for output, wanted in zip(
+        run(dtype, None), run(torch.float64, 1e9)
+    ):  # a cap this high has no effect, and takes another path
+        assert output.dtype == dtype
+        assert apart(output.double(), wanted) <= close
 
 
 def test_equal_contexts_are_forwarded_once_and_last_tokens_never() -> None:
@@ -168,7 +170,7 @@ def test_equal_contexts_are_forwarded_once_and_last_tokens_never() -> None:
     assert layout.target.tolist() == [5, 6, 7, 8, 9, 10, 5]
 
 
-def test_what_answers_begin_with_in_common_is_forwarded_once() -> None:
+def test_shared_prefixes_of_answers_are_forwarded_once() -> None:
     layout = Shared.of([(1, 2), (1, 2), (3,), (1, 2), (1, 2)], [(5, 6, 7, 0), (5, 6, 8, 0), (5, 6, 0), (5, 0), (5, 6)])
     assert sorted(layout.tokens.tolist()) == [1, 2, 3, 5, 5, 6, 6, 7, 8]
     paths = [(), (5,), (5, 6), (5, 6, 7), (), (5,), (5, 6), (5, 6, 8)], [(), (5,), (5, 6)], [(), (5,), (), (5,)]
@@ -195,7 +197,7 @@ def test_a_group_of_one_answer_costs_one_answer() -> None:
     assert len(layout.source) == 16 * 20
 
 
-def test_a_piece_without_tokens_is_legal() -> None:
+def test_a_microbatch_without_tokens_is_valid() -> None:
     model = decoder()
     assert shared(model, [(1,), (2, 3)], [(), ()]).shape == (0, TINY.vocabulary)
     assert shared(model, [], []).shape == (0, TINY.vocabulary)
@@ -211,7 +213,7 @@ def test_an_empty_context_is_refused() -> None:
 @pytest.mark.t(13)
 @pytest.mark.t(15)
 @pytest.mark.parametrize("long", [64, 2])
-def test_nothing_foreign_comes_in_through_padding(long: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_padding_brings_in_no_other_row(long: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every row but one context's family is NaN and Inf: that family's output and gradients do not change."""
     monkeypatch.setattr("groupwise.models.layout.LONG", long)
     contexts = [(1, 2, 3), (4,) * 9, (1, 2, 3), (5,) * 30, (1, 2, 3)]
@@ -247,13 +249,13 @@ def test_gradients_are_the_same_bits_on_several_threads(long: int) -> None:
     threads = torch.get_num_threads()
     try:
         torch.set_num_threads(2)
-        seen = {
+        results = {
             tuple(g.numpy().tobytes() for g in torch.autograd.grad(layout.attend(0, q, k, v).square().sum(), (q, k, v)))
             for _ in range(6)
         }
     finally:
         torch.set_num_threads(threads)
-    assert len(seen) == 1
+    assert len(results) == 1
 
 
 def test_sockets_fit() -> None:
@@ -279,7 +281,7 @@ def test_new_is_a_function_of_its_seed() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"kv_heads": 3}, {"head_dim": 5}, {"layers": 0}])
-def test_shapes_that_cannot_be_are_refused(wrong: dict[str, int]) -> None:
+def test_invalid_shapes_are_refused(wrong: dict[str, int]) -> None:
     fields = {"vocabulary": 5, "width": 8, "layers": 1, "heads": 4, "kv_heads": 2, "head_dim": 4, "inner": 8}
     with pytest.raises(ValueError, match=next(iter(wrong))):
         Shape(**{"positions": 8, **fields, **wrong})

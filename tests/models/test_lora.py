@@ -1,4 +1,4 @@
-"""Adapters: what a fresh one says, what peft and transformers make of ours and we of theirs, merging, and refusals."""
+"""Adapters: a fresh one changes nothing; exchange with peft in both directions, merging, refusals."""
 
 import json
 import shutil
@@ -47,7 +47,7 @@ def adapter(home: Path, family: str = "qwen3", lora: Lora = LORA) -> tuple[Decod
     return model, base, home / "adapter"
 
 
-def test_a_fresh_adapter_says_nothing_and_its_seed_is_all_that_it_depends_on(tmp_path: Path) -> None:
+def test_a_fresh_adapter_changes_nothing_and_depends_on_its_seed_only(tmp_path: Path) -> None:
     base = directory(tmp_path)
 
     def fresh(seed: int) -> Decoder:
@@ -56,14 +56,14 @@ def test_a_fresh_adapter_says_nothing_and_its_seed_is_all_that_it_depends_on(tmp
         attach(model, LORA, seed=seed)
         return model
 
-    def own(model: Decoder) -> list[Tensor]:
+    def adapter_weights(model: Decoder) -> list[Tensor]:
         return [w for w in model.parameters() if w.requires_grad]
 
     assert torch.equal(logits(fresh(0), PROMPT), logits(read_model(base), PROMPT))
-    assert all(map(torch.equal, own(fresh(0)), own(fresh(0))))
-    assert not all(map(torch.equal, own(fresh(0)), own(fresh(1))))
+    assert all(map(torch.equal, adapter_weights(fresh(0)), adapter_weights(fresh(0))))
+    assert not all(map(torch.equal, adapter_weights(fresh(0)), adapter_weights(fresh(1))))
     wide = {"q_proj": 32 + 48, "v_proj": 32 + 24, "down_proj": 48 + 32}
-    assert sum(w.numel() for w in own(fresh(0))) == 2 * LORA.rank * sum(wide.values())
+    assert sum(w.numel() for w in adapter_weights(fresh(0))) == 2 * LORA.rank * sum(wide.values())
 
 
 @pytest.mark.parametrize("family", ("qwen2", "qwen3", "llama", "mistral"))
@@ -111,7 +111,7 @@ def test_the_adapter_has_the_dtype_of_its_base(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("targets", "told", "fix"),
+    ("targets", "message", "fix"),
     [
         (("q_prj",), "no linear layer is called 'q_prj'", "q_proj, k_proj, v_proj, o_proj, gate_proj"),
         (("roj",), "no linear layer is called 'roj'", "q_proj"),
@@ -120,10 +120,10 @@ def test_the_adapter_has_the_dtype_of_its_base(tmp_path: Path) -> None:
         (("embed_tokens",), "'embed_tokens' is the head or the embedding", "remove this target"),
     ],
 )
-def test_unknown_targets_are_refused(targets: tuple[str, ...], told: str, fix: str, tmp_path: Path) -> None:
+def test_unknown_targets_are_refused(targets: tuple[str, ...], message: str, fix: str, tmp_path: Path) -> None:
     with pytest.raises(Usage) as error:
         attach(read_model(directory(tmp_path)), Lora(targets=targets), seed=0)
-    assert told in error.value.what and fix in error.value.fix
+    assert message in error.value.what and fix in error.value.fix
 
 
 def test_a_target_may_name_one_layer(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_adapters_that_do_not_fit_their_base_are_refused(tmp_path: Path) -> None
     other = directory(tmp_path / "other", width=48)
     twin = tmp_path / "twin"
     write_model(Decoder.new(shape(), 2, spread=0.2), twin, tokenizer=characters())
-    for number, (change, file, told) in enumerate((
+    for number, (change, file, message) in enumerate((
         ({"base_model_name_or_path": str(twin)}, None, "was trained on another base"),  # None: the file as it was
         ({"base_model_name_or_path": str(other)}, tensors, "does not fit its base"),
         ({"base_model_name_or_path": str(tmp_path / "gone")}, tensors, "the base of the adapter in"),
@@ -163,7 +163,7 @@ def test_adapters_that_do_not_fit_their_base_are_refused(tmp_path: Path) -> None
             shutil.copy(path / "adapter_model.safetensors", odd)
         else:
             save_file(file, odd / "adapter_model.safetensors")
-        with pytest.raises(BadData, match=told) as error:
+        with pytest.raises(BadData, match=message) as error:
             read_model(odd)
         assert error.value.fix
 

@@ -40,23 +40,25 @@ def written(model: TransformersModel) -> Routes:
 def test_replaying_a_models_own_choice_changes_no_bit(model: TransformersModel) -> None:
     experts = Experts(routers=2, each=2, count=8)
     assert model.experts == experts
-    own = written(model).ids
-    assert len({tuple(ids.tolist()) for ids in own.flatten(0, 1)}) > 10  # the routers choose many different pairs
-    again = Routes(experts, own, replay=True)
-    assert torch.equal(read(model, again), read(model)) and torch.equal(again.ids, own)
+    chosen_ids = written(model).ids
+    assert (
+        len({tuple(ids.tolist()) for ids in chosen_ids.flatten(0, 1)}) > 10
+    )  # the routers choose many different pairs
+    again = Routes(experts, chosen_ids, replay=True)
+    assert torch.equal(read(model, again), read(model)) and torch.equal(again.ids, chosen_ids)
 
 
 @pytest.mark.parametrize("normalised", [True, False])
 def test_the_weights_of_replayed_experts_are_their_softmax(tmp_path: Path, normalised: bool) -> None:
     it = mixture(tmp_path, norm_topk_prob=normalised)
     assert it.experts is not None
-    said: list[tuple[torch.Tensor, ...]] = []
+    outputs: list[tuple[torch.Tensor, ...]] = []
     for router in routers(it):
-        router.register_forward_hook(lambda _, __, out: said.append(out))
-    given = elsewhere(it.experts)
-    read(it, Routes(it.experts, given, replay=True))
-    for number, (logits, weights, chosen) in enumerate(said):
-        assert torch.equal(chosen, given[:, number].long())
+        router.register_forward_hook(lambda _, __, out: outputs.append(out))
+    recorded = elsewhere(it.experts)
+    read(it, Routes(it.experts, recorded, replay=True))
+    for number, (logits, weights, chosen) in enumerate(outputs):
+        assert torch.equal(chosen, recorded[:, number].long())
         mask = torch.zeros_like(logits).scatter_(1, chosen, 1.0)
         if normalised:  # I_j exp(s_j) / sum of I_k exp(s_k)
             expected = mask * logits.exp() / (mask * logits.exp()).sum(-1, keepdim=True)
@@ -84,11 +86,11 @@ def test_replaying_a_replay_gives_the_same_routes(model: TransformersModel) -> N
 
 def test_tokens_without_a_record_follow_their_router(model: TransformersModel) -> None:
     assert model.experts is not None
-    own, given = written(model).ids, elsewhere(model.experts)
-    given[:20] = -1
-    routes = Routes(model.experts, given, replay=True)
+    chosen_ids, recorded = written(model).ids, elsewhere(model.experts)
+    recorded[:20] = -1
+    routes = Routes(model.experts, recorded, replay=True)
     hidden = read(model, routes)
-    assert torch.equal(routes.ids[:20], own[:20]) and torch.equal(routes.ids[20:], given[20:])
+    assert torch.equal(routes.ids[:20], chosen_ids[:20]) and torch.equal(routes.ids[20:], recorded[20:])
     assert torch.equal(hidden[:20], read(model)[:20])  # the prompt does not attend to its answers
 
 

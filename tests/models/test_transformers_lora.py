@@ -45,7 +45,7 @@ def adapter(home: Path, name: str, dtype: torch.dtype = torch.float32) -> tuple[
     return model, path, home / "adapter"
 
 
-def said(model: nn.Module, batch: Batch) -> Tensor:
+def logprobs_of(model: nn.Module, batch: Batch) -> Tensor:
     with torch.no_grad():
         return forward(model, batch, temperature=0.7)[0]
 
@@ -58,11 +58,11 @@ def test_peft_loads_the_adapters_that_we_write(name: str, tmp_path: Path) -> Non
     expected, by = plainly(wrapped.eval(), batch)
     logp = forward(model, batch, temperature=0.7)[0]
     weighed(logp).backward()
-    own = {f"base_model.model.{n.removeprefix('causal.')}": w.grad for n, w in model.named_parameters()}
-    slopes = {name: slope for name, slope in own.items() if slope is not None}
+    by_name = {f"base_model.model.{n.removeprefix('causal.')}": w.grad for n, w in model.named_parameters()}
+    slopes = {name: slope for name, slope in by_name.items() if slope is not None}
     assert slopes and all("lora_" in name for name in slopes)  # only the adapter has a gradient
     assert torch.allclose(logp, expected, rtol=0, atol=2e-5)
-    assert (logp - said(read_model(path, dtype=torch.float64), batch)).abs().max() > 0.1
+    assert (logp - logprobs_of(read_model(path, dtype=torch.float64), batch)).abs().max() > 0.1
     for name, slope in slopes.items():
         assert slope.norm() > 1e-4 and (slope - by[name]).norm() <= 1e-4 * by[name].norm() + 1e-6, name
 
@@ -71,12 +71,12 @@ def test_peft_loads_the_adapters_that_we_write(name: str, tmp_path: Path) -> Non
 def test_a_merged_adapter_gives_the_same_log_probs(name: str, tmp_path: Path) -> None:
     model, path, home = adapter(tmp_path, name)
     batch, again = written(), read_model(home)
-    expected = said(model, batch)
-    assert torch.equal(said(again, batch), expected)
+    expected = logprobs_of(model, batch)
+    assert torch.equal(logprobs_of(again, batch), expected)
     merge(again)
     assert {n for n, _ in again.named_parameters()} == {n for n, _ in read_model(path).named_parameters()}
     assert all(weight.requires_grad for weight in again.parameters())
-    assert torch.allclose(said(again, batch), expected, rtol=0, atol=2e-5)
+    assert torch.allclose(logprobs_of(again, batch), expected, rtol=0, atol=2e-5)
     write_model(again, tmp_path / "merged", tokenizer=characters())
     assert torch.allclose(plainly(load(tmp_path / "merged"), batch)[0], expected, rtol=0, atol=2e-5)
 
@@ -89,7 +89,7 @@ def test_a_fresh_adapter_changes_nothing_and_depends_on_its_seed_only(tmp_path: 
         attach(model, Lora(rank=2, targets=("c_attn",)), seed=seed)
     first, same, other = ([w for w in model.parameters() if w.requires_grad] for model in models)
     assert all(map(torch.equal, first, same)) and not all(map(torch.equal, first, other))
-    assert torch.equal(said(models[0], batch), said(read_model(path), batch))
+    assert torch.equal(logprobs_of(models[0], batch), logprobs_of(read_model(path), batch))
 
 
 def test_we_load_the_adapters_that_peft_writes(tmp_path: Path) -> None:
@@ -97,11 +97,13 @@ def test_we_load_the_adapters_that_peft_writes(tmp_path: Path) -> None:
     wrapped = peft.get_peft_model(load(path), peft.LoraConfig(r=2, target_modules="all-linear", task_type="CAUSAL_LM"))
     taught(wrapped)
     wrapped.save_pretrained(tmp_path / "theirs")
-    assert torch.allclose(said(read_model(tmp_path / "theirs"), batch), plainly(wrapped.eval(), batch)[0], atol=2e-5)
+    assert torch.allclose(
+        logprobs_of(read_model(tmp_path / "theirs"), batch), plainly(wrapped.eval(), batch)[0], atol=2e-5
+    )
 
 
 @pytest.mark.parametrize(
-    ("name", "targets", "told", "fix"),
+    ("name", "targets", "message", "fix"),
     [
         ("gpt2", ("q_proj",), "no linear layer is called 'q_proj'", "the model has c_attn, c_proj, c_fc"),
         ("gpt2", ("wte",), "'wte' is the head or the embedding", "remove this target"),
@@ -112,11 +114,13 @@ def test_we_load_the_adapters_that_peft_writes(tmp_path: Path) -> None:
         ("deepseek", ("gate_proj", "up_proj", "down_proj"), "mixture-of-experts blocks", "q_a_proj, q_b_proj"),
     ],
 )
-def test_unknown_targets_are_refused(name: str, targets: tuple[str, ...], told: str, fix: str, tmp_path: Path) -> None:
+def test_unknown_targets_are_refused(
+    name: str, targets: tuple[str, ...], message: str, fix: str, tmp_path: Path
+) -> None:
     """Detected from the configuration, before weights are read."""
     with pytest.raises(Usage) as error:
         check_targets(outline(base(tmp_path, name)), Lora(targets=targets))
-    assert told in str(error.value) and fix in error.value.fix
+    assert message in str(error.value) and fix in error.value.fix
 
 
 def test_a_target_name_shared_with_another_kind_of_layer_is_refused(tmp_path: Path) -> None:

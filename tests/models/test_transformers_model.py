@@ -100,8 +100,8 @@ def test_transformers_loads_the_directories_that_we_write(case: tuple[Path, Any]
     path, model = case
     write_model(read_model(path), tmp_path / "again", tokenizer=characters())
     with torch.no_grad():
-        said, expected = (m(torch.tensor([PROMPT])).logits for m in (load(tmp_path / "again"), model))
-    assert torch.allclose(said, expected, rtol=0, atol=1e-5)
+        actual, expected = (m(torch.tensor([PROMPT])).logits for m in (load(tmp_path / "again"), model))
+    assert torch.allclose(actual, expected, rtol=0, atol=1e-5)
     assert read_shape(tmp_path / "again") == read_shape(path)
     assert json.loads((tmp_path / "again" / "generation_config.json").read_text())["eos_token_id"] == [0]
 

@@ -1,4 +1,4 @@
-"""A few rows in the layouts in which sets are published; problems, answers and solutions are invented."""
+"""A few rows in the layouts of published sets; problems, answers and solutions are invented."""
 
 from typing import Any
 

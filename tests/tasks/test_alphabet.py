@@ -1,4 +1,4 @@
-"""The packaged tokenizers: one id a character, in every tool that reads them."""
+"""The packaged tokenizers: one id per character, in every library that reads them."""
 
 import pytest
 from hypothesis import given
@@ -13,7 +13,7 @@ END = TOKENIZER.token_to_id("<end>")
 
 
 @given(st.text(alphabet=CHARACTERS))
-def test_round_trip_one_id_a_character(text: str):
+def test_round_trip_with_one_id_per_character(text: str):
     ids = TOKENIZER.encode(text).ids
     assert len(ids) == len(text)
     assert TOKENIZER.decode(ids) == text
@@ -36,7 +36,7 @@ def test_end_and_pad_decode_to_nothing():
 
 
 @pytest.mark.parametrize("text", ["7 * 5=", "x", "7\n", "７"])
-def test_a_strange_character_is_refused_not_dropped(text: str):
+def test_an_unknown_character_is_refused(text: str):
     with pytest.raises(Exception, match="Missing"):
         TOKENIZER.encode(text)
 
@@ -61,7 +61,7 @@ def test_transformers_reads_the_same_tokenizer(tmp_path, loader: str):
     assert theirs.is_fast
 
 
-def test_our_own_tokenizer_reads_one_character_a_token():
+def test_the_packaged_tokenizer_has_one_character_per_token():
     ours = Tokenizer.of(TOKENIZER, [END])
     ids = ours.encode("34+3=37;#37")
     assert ours.decode_with_ends((*ids, END)) == ("34+3=37;#37", (*range(1, 12), 11))
@@ -73,13 +73,13 @@ def test_blank_reads_any_printable_text_back(text: str):
 
 
 @pytest.mark.parametrize("word", WORDS)
-def test_words_are_one_token_wherever_they_stand(word: str):
+def test_words_are_one_token_at_any_position(word: str):
     assert BLANK.encode(word).tokens == [word]
     assert BLANK.encode(f"1{word}2{word}").tokens == ["1", word, "2", word]
     assert BLANK.encode(word[:-1]).tokens == list(word[:-1])
 
 
 @pytest.mark.parametrize("text", ["\t", "é", "\x00"])
-def test_blank_refuses_what_it_has_no_token_for(text: str):
+def test_blank_refuses_characters_without_a_token(text: str):
     with pytest.raises(Exception, match="Missing"):
         BLANK.encode(text)

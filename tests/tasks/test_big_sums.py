@@ -1,4 +1,4 @@
-"""Sums for a tool: the problems, their split, and conversations to begin from, held against the real environment."""
+"""The task `big_sums`: problems, split, and demonstrations, compared with the real environment."""
 
 import asyncio
 from collections import Counter
@@ -42,10 +42,10 @@ def split(problem: str) -> tuple[list[int], str]:
 
 def worth(*turns: str, problem: str = "34*58+91=") -> Sample:
     """The conversation in which a model says these, with the environment and the verifier of the recipe."""
-    tokenizer, said = read_tokenizer(find_model("blank")), iter(turns)
+    tokenizer, message = read_tokenizer(find_model("blank")), iter(turns)
     prompt = Prompt(problem, tokenizer.encode(problem), problem, {"answer": str(eval(problem[:-1]))})
     setting = RolloutSetting(
-        engine=FakeEngine(lambda ask: (*tokenizer.encode(next(said)), *tokenizer.eos)),
+        engine=FakeEngine(lambda ask: (*tokenizer.encode(next(message)), *tokenizer.eos)),
         verifier=last_number,
         tokenizer=tokenizer,
         sampling=Sampling(max_tokens=96),
@@ -64,7 +64,7 @@ def test_is_a_task() -> None:
 
 
 @given(st.integers(0, PROBLEMS - 1))
-def test_every_number_names_a_problem_of_its_own(number: int) -> None:
+def test_every_number_has_another_problem(number: int) -> None:
     values, signs = split(numbered(number))
     assert all(10 <= value <= 99 for value in values)
     again = 0
@@ -73,14 +73,14 @@ def test_every_number_names_a_problem_of_its_own(number: int) -> None:
     assert again == number
 
 
-def test_every_prompt_is_legal_and_knows_its_answer() -> None:
+def test_every_prompt_is_valid_and_has_its_answer() -> None:
     for prompt in (*training(), *TASK.held_out):
         split(prompt.text)
         assert prompt.row == {"answer": str(eval(prompt.text[:-1]))}
         assert prompt.id == prompt.text and prompt.context == tuple(map(ord, prompt.text))
 
 
-def test_training_and_held_out_never_meet() -> None:
+def test_training_and_held_out_problems_are_disjoint() -> None:
     ids, held_out = {p.id for p in training()}, {p.id for p in TASK.held_out}
     assert len(training()) == len(TASK) == len(ids) == 16_384
     assert len(TASK.held_out) == len(held_out) == 512
@@ -88,14 +88,14 @@ def test_training_and_held_out_never_meet() -> None:
         assert all((int(sha256(p.encode()).hexdigest()[:16], 16) % 10 == 0) == held for p in problems)
 
 
-def test_an_index_always_names_the_same_problem() -> None:
+def test_an_index_always_gives_the_same_problem() -> None:
     # Published results hang on these: a change of the order is a change of the task.
     assert [TASK[i].text for i in (0, 1, 16_383)] == ["10+10+10=", "94*95*48=", "10-82*34="]
     assert [p.text for p in TASK.held_out[:3]] == ["39-17-77=", "84*87-34=", "19+90*49="]
 
 
 @pytest.mark.parametrize("index", [-1, 16_384])
-def test_no_problem_outside(index: int) -> None:
+def test_an_index_out_of_range_raises(index: int) -> None:
     with pytest.raises(IndexError):
         TASK[index]
 
@@ -103,15 +103,15 @@ def test_no_problem_outside(index: int) -> None:
 # Demonstrations
 
 
-def test_what_the_tool_says_in_them_is_what_the_environment_says() -> None:
+def test_tool_messages_equal_the_replies_of_the_environment() -> None:
     tools = calculator_tools()
     for talk in shown()[:200]:
-        for said, heard in zip(talk[1::2], [*talk[2::2], None]):
-            assert said["role"] == "assistant" and (heard is None or heard["role"] == "tool")
-            assert asyncio.run(tools.step(said["content"])) == (heard and heard["content"])
+        for message, reply in zip(talk[1::2], [*talk[2::2], None]):
+            assert message["role"] == "assistant" and (reply is None or reply["role"] == "tool")
+            assert asyncio.run(tools.step(message["content"])) == (reply and reply["content"])
 
 
-def test_none_is_about_a_held_out_problem_and_each_ends_in_a_true_number() -> None:
+def test_demonstrations_are_of_training_problems_and_end_with_a_number() -> None:
     for user, *_, last in shown():
         assert int(sha256(user["content"].encode()).hexdigest()[:16], 16) % 10 != 0
         assert last["content"].removeprefix("#").lstrip("-").isdecimal()
@@ -126,23 +126,23 @@ def kind(talk: list[dict[str, str]]) -> str:
     return "call" if turns[0] == call(problem) else "slip"
 
 
-def test_kinds_are_as_frequent_as_they_say_and_all_but_slips_are_right() -> None:
-    seen = Counter(map(kind, shown()))
-    assert seen.keys() == KINDS.keys()
+def test_kinds_have_their_frequencies_and_all_but_slips_are_right() -> None:
+    frequencies = Counter(map(kind, shown()))
+    assert frequencies.keys() == KINDS.keys()
     for name, often in KINDS.items():
-        assert seen[name] / len(shown()) == pytest.approx(often / sum(KINDS.values()), abs=0.04)
+        assert frequencies[name] / len(shown()) == pytest.approx(often / sum(KINDS.values()), abs=0.04)
     for talk in shown():
         right = talk[-1]["content"] == f"#{eval(talk[0]['content'][:-1])}"
         assert right or kind(talk) == "slip"
 
 
-def test_they_are_always_the_same() -> None:
+def test_demonstrations_are_always_the_same() -> None:
     assert [row["messages"] for row in islice(sum_demonstrations(), 50)] == shown()[:50]
     assert shown()[0][0]["content"] == "24-77+78="
 
 
 @given(st.integers(0, 2**31))
-def test_a_slip_changes_one_digit_and_leaves_a_legal_sum(seed: int) -> None:
+def test_a_slip_changes_one_digit_and_leaves_a_valid_sum(seed: int) -> None:
     before = numbered(Random(seed).randrange(PROBLEMS))
     after = with_wrong_digit(before[:-1], Random(seed)) + "="
     split(after)
@@ -170,16 +170,16 @@ def test_a_call_and_the_tools_answer_are_right() -> None:
         ((call("34*58+91")[:-12], call("34*58+91"), "#2063"), Outcome.correct),
         ((call("34*58+91")[:-12], "#5"), Outcome.wrong),
         ((call("34*58+"), "#5"), Outcome.wrong),
-        ((call("34*58+91"),) * 9, Outcome.malformed),  # never an answer, whatever the tool said
+        ((call("34*58+91"),) * 9, Outcome.malformed),  # never an answer, for any reply of the tool
     ],
 )
-def test_what_other_conversations_are_worth(turns: tuple[str, ...], outcome: Outcome) -> None:
+def test_verdicts_on_other_conversations(turns: tuple[str, ...], outcome: Outcome) -> None:
     verdict = worth(*turns).verdict
     assert verdict is not None and verdict.outcome is outcome
 
 
-def test_all_that_the_environment_can_say_has_tokens() -> None:
+def test_every_reply_of_the_environment_has_tokens() -> None:
     tokenizer = read_tokenizer(find_model("blank"))
-    for said in (call("1/0"), call('"'), "<tool_call>{", call("é"), "<tool_call>[]</tool_call>", call("1/3")):
-        words = asyncio.run(calculator_tools().step(said))
+    for message in (call("1/0"), call('"'), "<tool_call>{", call("é"), "<tool_call>[]</tool_call>", call("1/3")):
+        words = asyncio.run(calculator_tools().step(message))
         assert isinstance(words, CountedText) and tokenizer.decode(tokenizer.encode(words)) == words

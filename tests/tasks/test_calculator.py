@@ -1,4 +1,4 @@
-"""The calculator's problems, its split and its grading, each against a second way of saying the same."""
+"""The calculator's problems, split and grading, each against a second implementation."""
 
 import asyncio
 import re
@@ -23,7 +23,7 @@ def training() -> list[Prompt]:
 
 
 def totals(problem: str) -> list[int]:
-    """Running totals, left to right, by brackets and Python's own arithmetic."""
+    """Running totals, left to right, by brackets and Python's arithmetic."""
     first, *steps = re.findall(r"[+*-]?\d", problem)
     values, expression = [int(first)], first
     for step in steps:
@@ -39,16 +39,16 @@ def assert_legal(problem: str) -> None:
 
 def brute_force(operands: int) -> list[str]:
     """All legal problems, one operand after the other."""
-    found = [(str(n), n) for n in range(1, 10)]
+    sums = [(str(n), n) for n in range(1, 10)]
     for _ in range(operands - 1):
-        found = [
+        sums = [
             (f"{text}{sign}{n}", after)
-            for text, total in found
+            for text, total in sums
             for sign, values in (("+", total.__add__), ("-", total.__sub__), ("*", total.__mul__))
             for n in range(2, 10)
             if 0 <= (after := values(n)) <= 49
         ]
-    return [text + "=" for text, _ in found]
+    return [text + "=" for text, _ in sums]
 
 
 def judge(problem: str, text: str):
@@ -88,7 +88,7 @@ def test_counts_agree_with_a_walk_over_totals():
 
 
 @given(st.sampled_from(OPERANDS).flatmap(lambda n: st.tuples(st.integers(0, how_many(n) - 1), st.just(n))))
-def test_any_numbered_problem_is_legal_and_worked_left_to_right(place: tuple[int, int]):
+def test_every_numbered_problem_is_valid_and_computed_left_to_right(place: tuple[int, int]):
     problem = numbered(*place)
     assert_legal(problem)
     assert len(re.findall(r"\d", problem)) == place[1]
@@ -99,14 +99,14 @@ def test_any_numbered_problem_is_legal_and_worked_left_to_right(place: tuple[int
     assert [int(step.partition("=")[2]) for step in chain.split(";")[:-1]] == values[1:]
 
 
-def test_every_prompt_obeys_the_rules_and_knows_its_answer():
+def test_every_prompt_is_valid_and_has_its_answer():
     for prompt in (*training(), *TASK.held_out):
         assert_legal(prompt.text)
         assert prompt.row == {"answer": totals(prompt.text)[-1]}
         assert prompt.id == prompt.text and prompt.context == tuple(map(ord, prompt.text))
 
 
-def test_training_and_held_out_never_meet():
+def test_training_and_held_out_problems_are_disjoint():
     assert len(training()) == len(TASK) == 16_384 and len(TASK.held_out) == 512
     ids, held_out = {p.id for p in training()}, {p.id for p in TASK.held_out}
     assert len(ids) == 16_384 and len(held_out) == 512
@@ -130,7 +130,7 @@ def test_lengths_take_turns_so_any_prefix_is_balanced():
         assert [len(p.text) for p in prompts[:7]] == [8, 10, 12, 8, 10, 12, 8]
 
 
-def test_an_index_always_names_the_same_problem():
+def test_an_index_always_gives_the_same_problem():
     again = Calculator(lambda text: (len(text),))
     assert [p.id for p in again.held_out] == [p.id for p in TASK.held_out]
     # Published results hang on these: a change of the order is a change of the task.
@@ -139,7 +139,7 @@ def test_an_index_always_names_the_same_problem():
 
 
 @pytest.mark.parametrize("index", [-1, 16_384])
-def test_no_problem_outside(index: int):
+def test_an_index_out_of_range_raises(index: int):
     with pytest.raises(IndexError):
         TASK[index]
 
@@ -159,8 +159,8 @@ def test_demonstrations_are_true_and_never_held_out(seed: int, chain_share: floa
 
 
 def test_chain_share_is_the_share_of_chains():
-    def share(asked: float) -> float:
-        return sum(len(a) > 4 for _, a in demonstrations(0, 2000, asked)) / 2000
+    def share(wanted_share: float) -> float:
+        return sum(len(a) > 4 for _, a in demonstrations(0, 2000, wanted_share)) / 2000
 
     assert share(0.0) == 0 and share(1.0) == 1
     assert abs(share(0.2) - 0.2) < 0.03
@@ -174,7 +174,7 @@ def test_demonstrations_differ_by_seed_alone():
 
 
 @pytest.mark.parametrize("chain_share", [-0.1, 1.1, float("nan")])
-def test_a_share_is_a_share(chain_share: float):
+def test_an_invalid_share_is_refused(chain_share: float):
     with pytest.raises(ValueError, match="between 0 and 1"):
         demonstrations(0, 1, chain_share)
 

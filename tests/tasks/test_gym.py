@@ -1,4 +1,4 @@
-"""Generated problems: the same in every run, judged by their own scorers, none of which may run an answer."""
+"""Generated problems: the same in every run, judged by the package's scorers, none of which executes an answer."""
 
 import asyncio
 import sys
@@ -35,7 +35,7 @@ def legs() -> Problems:
     return task
 
 
-def judged(task: Problems, *answers: tuple[Prompt, str]) -> list[tuple[str, float]]:
+def verdicts_on(task: Problems, *answers: tuple[Prompt, str]) -> list[tuple[str, float]]:
     verifier = find_verifier(usual_verifier("reasoning_gym:x"), task, deadline=60.0)
 
     async def ask() -> list[tuple[str, float]]:
@@ -53,25 +53,25 @@ def test_the_problems_are_the_same_in_every_run(legs: Problems) -> None:
     assert 0.05 < len(legs.held_out) / legs.stats[0].rows < 0.15
 
 
-def test_its_own_scorer_judges(legs: Problems) -> None:
+def test_the_scorer_of_the_generator_judges(legs: Problems) -> None:
     first, second = legs[0], legs.held_out[0]
     right, other = first.row["answer"], second.row["answer"]
-    said = judged(
+    outcomes = verdicts_on(
         legs,
         (first, right),
         (second, f"<think>hm</think> <answer> {other} </answer> done"),
         (first, f"<answer>{right}</answer><answer>no</answer>"),
         (first, ""),
     )
-    assert said == [("correct", 1.0), ("correct", 1.0), ("wrong", 0.0), ("wrong", 0.0)]
+    assert outcomes == [("correct", 1.0), ("correct", 1.0), ("wrong", 0.0), ("wrong", 0.0)]
 
 
 def test_a_score_between_is_one_and_gold_answers_are_right() -> None:
     task = gym_task("reasoning_gym:maze", encode)
-    assert judged(task, (task[0], task[0].row["answer"])) == [("correct", 1.0)]
+    assert verdicts_on(task, (task[0], task[0].row["answer"])) == [("correct", 1.0)]
     task = gym_task("reasoning_gym:letter_jumble", encode)
     words = task[0].row["answer"].split()
-    ((outcome, value),) = judged(task, (task[0], " ".join(["zzz", *words[1:]])))
+    ((outcome, value),) = verdicts_on(task, (task[0], " ".join(["zzz", *words[1:]])))
     assert outcome == "wrong" and 0 < value < 1
 
 
@@ -92,27 +92,27 @@ def test_a_scorer_that_would_run_answers_is_refused(name: str) -> None:
     assert runs_answers(DATASETS[name][0]) in ("eval", "parse_expr")
 
 
-def test_one_that_parses_by_itself_is_not() -> None:
+def test_a_scorer_with_a_parser_in_its_file_is_accepted() -> None:
     from reasoning_gym.factory import DATASETS
 
     quiet = ("leg_counting", "basic_arithmetic", "propositional_logic", "maze", "sudoku")
     assert [name for name in quiet if runs_answers(DATASETS[name][0])] == []
 
 
-def test_the_refusal_names_the_way_out() -> None:
+def test_the_refusal_has_a_fix() -> None:
     task = gym_task("reasoning_gym:spiral_matrix", encode)
     with pytest.raises(Usage, match="would run answers as Python") as caught:
         find_verifier("reasoning_gym", task)
     assert "calls eval" in caught.value.evidence and "--verifier exact" in caught.value.fix
 
 
-def test_a_wrong_name_names_the_nearest() -> None:
+def test_an_unknown_name_gets_a_suggestion() -> None:
     with pytest.raises(Usage) as caught:
         gym_task("reasoning_gym:leg_count", encode)
     assert "leg_counting" in caught.value.fix
 
 
-def test_the_package_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_an_error_with_a_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [m for m in sys.modules if m.partition(".")[0] == "reasoning_gym"]:
         monkeypatch.setitem(sys.modules, name, None)  # type: ignore[arg-type]
     assert not isinstance(sys.modules["reasoning_gym"], ModuleType)

@@ -1,4 +1,4 @@
-"""A recipe alone gives its judge no key, no other machine and no file outside the user's cache."""
+"""A recipe alone gives its judge no key, no other host and no file outside the user's cache."""
 
 from pathlib import Path
 
@@ -12,9 +12,9 @@ HERE, AWAY = "http://127.0.0.1:9/v1", "https://judge.example/v1"
 
 
 def judge(url: str, fields: str = "", keys: tuple[str, ...] = (), hosts: tuple[str, ...] = ()):
-    made = find_verifier(f"judge(url={url!r}, model='m'{fields})", None, judges=JudgeAccess(keys, hosts))
-    made.close()  # type: ignore[attr-defined]
-    return made
+    built = find_verifier(f"judge(url={url!r}, model='m'{fields})", None, judges=JudgeAccess(keys, hosts))
+    built.close()  # type: ignore[attr-defined]
+    return built
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def judge(url: str, fields: str = "", keys: tuple[str, ...] = (), hosts: tuple[s
         ("http://0.0.0.0/v1", "", (), (), "--judge 0.0.0.0"),
     ],
 )
-def test_what_a_judge_reaches_stands_on_the_command_line(
+def test_hosts_of_judges_are_named_on_the_command_line(
     url: str, fields: str, keys: tuple[str, ...], hosts: tuple[str, ...], missing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_KEY", "hunter2")
@@ -65,7 +65,7 @@ def test_a_cache_is_a_plain_name(cache: str, tmp_path: Path, monkeypatch: pytest
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_cache_lies_under_the_user_s_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_is_in_the_users_cache_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert judge(HERE, ", cache='judge.jsonl'")._replies.path == tmp_path / "groupwise/judge/judge.jsonl"
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
@@ -73,7 +73,7 @@ def test_a_cache_lies_under_the_user_s_own(tmp_path: Path, monkeypatch: pytest.M
     assert judge(HERE, ", cache='b'")._replies.path == tmp_path / ".cache/groupwise/judge/b"
 
 
-def test_the_judges_of_several_are_asked_for_and_told_too() -> None:
+def test_judges_within_several_need_permission_and_are_reported() -> None:
     name = f"several(a=exact, b=0.5 * judge(url={AWAY!r}, model='m'))"
     with pytest.raises(Usage, match=r"judge\.example"):
         find_verifier(name, None)

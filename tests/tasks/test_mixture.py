@@ -1,4 +1,4 @@
-"""Mixtures: shares of an epoch, order and resume, both sides apart, and to each its verifier."""
+"""Mixtures: shares of an epoch, order and resume, disjoint splits, and a verifier per task."""
 
 import asyncio
 from collections import Counter
@@ -22,10 +22,10 @@ def problems(name: str, n: int, held: int = 0) -> Problems:
 
 def counts(task: Task) -> list[Counter[str]]:
     """How often each problem of each task comes in an epoch."""
-    found: dict[int, Counter[str]] = {}
+    counters: dict[int, Counter[str]] = {}
     for i in range(len(task)):
-        found.setdefault(task_index(task[i]), Counter())[task[i].id] += 1
-    return [found[i] for i in sorted(found)]
+        counters.setdefault(task_index(task[i]), Counter())[task[i].id] += 1
+    return [counters[i] for i in sorted(counters)]
 
 
 def test_shares_are_as_weights() -> None:
@@ -42,19 +42,21 @@ SIZES = st.lists(st.tuples(st.integers(1, 12), st.floats(0.1, 8)), min_size=1, m
 
 
 @given(SIZES)
-def test_every_problem_comes_and_evenly(parts: list[tuple[int, float]]) -> None:
+def test_every_problem_occurs_and_counts_differ_by_one_at_most(parts: list[tuple[int, float]]) -> None:
     task = Mixture(tuple(problems(f"t{i}", n) for i, (n, _) in enumerate(parts)), tuple(w for _, w in parts))
-    found = counts(task)
-    assert [len(c) for c in found] == [n for n, _ in parts]
-    assert all(max(c.values()) - min(c.values()) <= 1 for c in found)
-    assert min(max(c.values()) for c in found) == 1
+    counters = counts(task)
+    assert [len(c) for c in counters] == [n for n, _ in parts]
+    assert all(max(c.values()) - min(c.values()) <= 1 for c in counters)
+    assert min(max(c.values()) for c in counters) == 1
     whole = sum(w for _, w in parts)
-    assert all(abs(c.total() / len(task) - w / whole) <= 2 / len(task) * len(parts) for c, (_, w) in zip(found, parts))
+    assert all(
+        abs(c.total() / len(task) - w / whole) <= 2 / len(task) * len(parts) for c, (_, w) in zip(counters, parts)
+    )
 
 
 @pytest.mark.t(44)
 @pytest.mark.parametrize("cut", [1, 3, 7, 25])
-def test_order_and_resume_depend_on_nothing_but_the_seed(cut: int) -> None:
+def test_order_and_resume_depend_on_the_seed_only(cut: int) -> None:
     def task() -> Mixture:
         return Mixture((problems("a", 10), problems("b", 4)), (1.0, 0.8))
 
@@ -74,7 +76,7 @@ def test_order_and_resume_depend_on_nothing_but_the_seed(cut: int) -> None:
 # What is held out
 
 
-def test_what_all_hold_out_comes_in_turn() -> None:
+def test_held_out_problems_of_all_tasks_take_turns() -> None:
     task = Mixture((problems("a", 5, held=3), problems("b", 5, held=1)), (1.0, 1.0))
     assert [p.id for p in task.held_out] == ["1:a/6", "2:b/6", "1:a/7", "1:a/8"]
     assert [task_index(p) for p in task.held_out] == [0, 1, 0, 0]
@@ -96,7 +98,7 @@ def test_a_problem_on_both_sides_is_refused() -> None:
         Mixture((problems("a", 5), problems("a", 2, held=2)), (1.0, 1.0))
 
 
-def test_a_task_that_lists_nothing_can_be_mixed_in() -> None:
+def test_a_task_without_a_list_of_problems_can_be_mixed_in() -> None:
     task = Mixture((Calculator(lambda text: tuple(map(ord, text))), problems("a", 2)), (1.0, 1.0))
     assert len(task) == 2 * 16384 and task[16384].id == "2:a/1" and task[0].text == "7+2+4+2="
 
@@ -107,7 +109,7 @@ def test_a_weight_is_above_0(weights: tuple[float, ...]) -> None:
         Mixture((problems("a", 1), problems("b", 1)), weights)
 
 
-def test_to_each_task_its_verifier() -> None:
+def test_each_task_has_its_verifier() -> None:
     def saying(outcome: Outcome):
         async def verifier(prompt: Prompt, sample: Sample) -> Verdict:
             return Verdict(outcome)
@@ -117,5 +119,5 @@ def test_to_each_task_its_verifier() -> None:
     task = Mixture((problems("a", 1), problems("b", 1)), (1.0, 1.0), (problems("h", 1).entirely_held_out,))
     each = Each((saying(Outcome.correct), saying(Outcome.wrong), saying(Outcome.malformed)))
     sample = Sample(context=(1,), stream=(0,))
-    found = [asyncio.run(each(p, sample)).outcome.name for p in (task[0], task[1], task.held_out[0])]
-    assert found == ["correct", "wrong", "malformed"]
+    counters = [asyncio.run(each(p, sample)).outcome.name for p in (task[0], task[1], task.held_out[0])]
+    assert counters == ["correct", "wrong", "malformed"]

@@ -1,4 +1,4 @@
-"""Published sets by name, from disk: what is read off their rows, and which side it lands on."""
+"""Published sets by name, from disk: the problems of their rows, and their splits."""
 
 import json
 from pathlib import Path
@@ -17,8 +17,8 @@ from tests.tasks.published import OTHER_COPIES, PUBLISHED, gsm8k
 EVALUATED = ("aime24", "aime25", "amc", "math500", "minerva", "olympiadbench")
 
 
-def encode(asked: Any) -> tuple[int, ...]:
-    return tuple(map(ord, asked if isinstance(asked, str) else asked[-1]["content"]))
+def encode(problem: Any) -> tuple[int, ...]:
+    return tuple(map(ord, problem if isinstance(problem, str) else problem[-1]["content"]))
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> Path:
@@ -89,7 +89,7 @@ def test_an_overlap_is_refused_with_both_rows(tmp_path: Path) -> None:
     assert "gsm8k/2 and gsm8k-held-out/2" in caught.value.evidence and "row 2 of the training data" in caught.value.fix
 
 
-def test_one_file_is_split_like_ones_own(tmp_path: Path) -> None:
+def test_a_single_file_is_split_like_a_users_file(tmp_path: Path) -> None:
     task = read("gsm8k", write(tmp_path / "all.jsonl", gsm8k(tuple("ABCDEFGHIJ"))))
     assert len(task) and task.held_out and len(task) + len(task.held_out) == 10
 
@@ -100,7 +100,7 @@ def test_repeated_rows_are_used_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_its_verifier_takes_its_answers(tmp_path: Path, name: str) -> None:
+def test_the_usual_verifier_accepts_the_gold_answers(tmp_path: Path, name: str) -> None:
     task = read(name, write(tmp_path / "rows.jsonl", PUBLISHED[name][0]))
     verifier = usual_verifier(name)
     assert verifier == usual_verifier(f"{name}:{tmp_path}") == PRESETS[name].verifier
@@ -134,16 +134,16 @@ def test_the_last_box_of_a_solution() -> None:
         last_boxed("", "\\boxed{1} then \\boxed{2")
 
 
-def test_a_hub_name_is_asked_for_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
+def test_the_hub_is_queried_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = []
 
     def read_problems(source: str, encode: object, layouts: object, split: str, name: str) -> None:
-        asked.append((source, split, name))
+        problem.append((source, split, name))
         raise Usage("enough")
 
     monkeypatch.setattr("groupwise.tasks.presets.read_problems", read_problems)
     for name in PRESETS:
         with pytest.raises(Usage, match="enough"):
             find_task(name, encode)
-    assert asked[0] == ("datasets:openai/gsm8k:main", "train", "gsm8k")
-    assert ("datasets:math-ai/aime25", "test", "aime25") in asked
+    assert problem[0] == ("datasets:openai/gsm8k:main", "train", "gsm8k")
+    assert ("datasets:math-ai/aime25", "test", "aime25") in problem

@@ -1,4 +1,4 @@
-"""One's own data: what is read, how it is split, and what is refused with which words."""
+"""A user's data: rows, split, and the errors for unusable rows."""
 
 import json
 from hashlib import sha256
@@ -50,9 +50,9 @@ def test_answers_keep_their_type(tmp_path):
     golds = ["37", 37, 3.5, [1, 2], {"tests": ["a"]}, True, False, 0]
     rows = [{"prompt": f"p{i}", "answer": gold, "more": 1} for i, gold in enumerate(golds)]
     task = Problems.read(write(tmp_path / "a.jsonl", *rows), encode)
-    found = {p.text: p.row["answer"] for p in (*task.training, *task.held_out)}
-    assert [found[f"p{i}"] for i in range(len(golds))] == golds
-    assert [type(found[f"p{i}"]) for i in range(len(golds))] == [type(g) for g in golds]
+    answers = {p.text: p.row["answer"] for p in (*task.training, *task.held_out)}
+    assert [answers[f"p{i}"] for i in range(len(golds))] == golds
+    assert [type(answers[f"p{i}"]) for i in range(len(golds))] == [type(g) for g in golds]
 
 
 def test_other_fields_are_mapped(tmp_path):
@@ -104,13 +104,13 @@ def test_no_row_changes_sides_when_the_file_grows(tmp_path):
     assert {p.text for p in small.training} < {p.text for p in large.training}
 
 
-def test_one_row_is_trained_on(tmp_path):
+def test_a_single_row_is_a_training_row(tmp_path):
     task = Problems.read(write(tmp_path / "a.jsonl", row(1)), encode, held_out=0.99)
     assert len(task) == 1 and not task.held_out
 
 
 @pytest.mark.parametrize("share", [0, 1, -0.1, float("nan")])
-def test_a_share_is_a_share(tmp_path, share: float):
+def test_an_invalid_share_is_refused(tmp_path, share: float):
     with pytest.raises(Usage, match="held_out"):
         Problems.read(write(tmp_path / "a.jsonl", row(1)), encode, held_out=share)
 
@@ -121,8 +121,8 @@ def test_a_share_is_a_share(tmp_path, share: float):
 def test_a_missing_file_names_its_neighbours(tmp_path):
     assert "has no .jsonl file" in refused(tmp_path / "problem.jsonl")
     write(tmp_path / "problems.jsonl", row(1))
-    said = refused(tmp_path / "problem.jsonl")
-    assert "there is no file" in said and "has problems.jsonl" in said
+    error = refused(tmp_path / "problem.jsonl")
+    assert "there is no file" in error and "has problems.jsonl" in error
 
 
 def test_a_directory_without_rows(tmp_path):
@@ -180,14 +180,14 @@ FAULTS = [
 
 @pytest.mark.parametrize("fault,message", FAULTS, ids=[m[:50] for _, m in FAULTS])
 def test_a_row_is_refused_with_its_number(tmp_path, fault: object, message: str):
-    said = refused(write(tmp_path / "a.jsonl", row(1), fault, row(3)))
-    assert message in said and "1 of 3 rows cannot be used" in said
+    error = refused(write(tmp_path / "a.jsonl", row(1), fault, row(3)))
+    assert message in error and "1 of 3 rows cannot be used" in error
 
 
-def test_all_faults_come_at_once(tmp_path):
-    said = refused(write(tmp_path / "a.jsonl", row(1), b"\n", 3, {**row(1), "answer": 7}, *[{}] * 10))
-    assert "13 of 14 rows" in said and "row 2: empty" in said and "row 3: a number" in said
-    assert "row 4: the prompt of row 1 again" in said and "and 8 more" in said
+def test_all_faults_are_reported_together(tmp_path):
+    error = refused(write(tmp_path / "a.jsonl", row(1), b"\n", 3, {**row(1), "answer": 7}, *[{}] * 10))
+    assert "13 of 14 rows" in error and "row 2: empty" in error and "row 3: a number" in error
+    assert "row 4: the prompt of row 1 again" in error and "and 8 more" in error
 
 
 def test_exit_code_is_that_of_bad_data(tmp_path):
@@ -211,16 +211,16 @@ def test_dotted_paths_lead_into_objects_and_lists(tmp_path):
     assert "no field 'list.1.gold'" in refused(path, prompt="extra.q", answer="list.1.gold")
 
 
-def test_a_conversation_goes_to_the_encoder_as_it_is(tmp_path):
+def test_a_conversation_is_passed_to_the_encoder_unchanged(tmp_path):
     talk = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "7*5="}]
-    seen = []
+    encoded = []
     task = Problems.read(
-        write(tmp_path / "a.jsonl", {"prompt": talk, "answer": 35}), lambda asked: seen.append(asked) or (1,)
+        write(tmp_path / "a.jsonl", {"prompt": talk, "answer": 35}), lambda problem: encoded.append(problem) or (1,)
     )
-    assert seen == [talk] and task[0].text == "Be brief.\n\n7*5="
+    assert encoded == [talk] and task[0].text == "Be brief.\n\n7*5="
 
 
-# What is seen before a run
+# Warnings before a run
 
 
 def facts_of(tmp_path, *rows):
@@ -228,7 +228,7 @@ def facts_of(tmp_path, *rows):
     return facts
 
 
-def test_what_is_asked_again_is_left_out_and_told(tmp_path):
+def test_repeated_problems_are_left_out_and_reported(tmp_path):
     rows = [row(1), row(2), {"prompt": " 1+1\n", "answer": "2"}, row(3), row(2)]
     task = Problems.read(write(tmp_path / "a.jsonl", *rows), encode)
     (facts,) = task.stats
@@ -265,7 +265,7 @@ def test_the_hash_is_of_the_content(tmp_path):
     assert first.lines == (f"data: {tmp_path}/a.jsonl: 2 rows, 1 to train on, 1 held out, sha256 {first.sha256[:12]}",)
 
 
-def test_what_is_recorded_is_json_and_bounded(tmp_path):
+def test_the_record_is_json_and_bounded(tmp_path):
     record = facts_of(tmp_path, *[row(1)] * 300, row(2)).record
     assert json.loads(json.dumps(record)) == record
     assert record["repeated"] == {"count": 299, "rows": list(range(2, 102))} and "answer_in_prompt" not in record

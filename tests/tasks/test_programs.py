@@ -1,4 +1,4 @@
-"""The task `programs`: its problems against Python's own arithmetic, its split, its demonstrations, and what passes."""
+"""The task `programs`: problems against Python's arithmetic, split, demonstrations, and verdicts."""
 
 import asyncio
 import json
@@ -37,14 +37,14 @@ def shown() -> list[tuple[str, str]]:
 
 def through(problem: str) -> tuple[tuple[int, int], tuple[int, int]]:
     """The two points that a problem shows."""
-    found = re.fullmatch(r"f\((\d+)\)=(\d+) f\((\d+)\)=(\d+)\n", problem)
-    assert found, problem
-    a, low, b, high = map(int, found.groups())
+    points = re.fullmatch(r"f\((\d+)\)=(\d+) f\((\d+)\)=(\d+)\n", problem)
+    assert points, problem
+    a, low, b, high = map(int, points.groups())
     return (a, low), (b, high)
 
 
 def called(answer: str, x: int) -> object:
-    """What an answer gives for an input, by this interpreter: the text is of our own making."""
+    """The value of an answer at an input, in this interpreter: the text is from this package."""
     code = code_of(answer)
     assert code is not None
     names: dict = {}
@@ -58,11 +58,11 @@ def test_is_a_task_by_its_name():
 
 
 @pytest.mark.parametrize("prompts", [training, lambda: TASK.held_out], ids=["training", "held out"])
-def test_every_problem_shows_a_line_with_a_whole_slope_and_is_tried_elsewhere(prompts):
+def test_every_problem_is_a_line_with_a_whole_slope_and_has_unseen_inputs(prompts):
     for prompt in prompts():
         (a, low), (b, high) = through(prompt.text)
-        slope, rest = divmod(high - low, b - a)
-        assert a < b and rest == 0 and 2 <= slope <= 9 and 0 <= low <= high <= 99
+        slope, remainder = divmod(high - low, b - a)
+        assert a < b and remainder == 0 and 2 <= slope <= 9 and 0 <= low <= high <= 99
         tests = CodeTests.read(prompt.row["answer"])
         assert [(c.given, c.expected) for c in tests.cases] == [([a], low), ([b], high)]
         (below,), (above,) = (case.given for case in tests.unseen)
@@ -70,14 +70,14 @@ def test_every_problem_shows_a_line_with_a_whole_slope_and_is_tried_elsewhere(pr
         assert [c.expected for c in tests.unseen] == [low + slope * (x - a) for x in (below, above)]
 
 
-def test_training_and_held_out_never_meet():
+def test_training_and_held_out_problems_are_disjoint():
     texts, held_out = {p.text for p in training()}, {p.text for p in TASK.held_out}
     assert len(texts) == len(TASK) == 4096 and len(held_out) == 128
     assert not texts & held_out
-    assert not {asked for asked, _ in shown()} & {line.problem for line in lines()[1]}
+    assert not {question for question, _ in shown()} & {line.problem for line in lines()[1]}
 
 
-def test_an_index_always_names_the_same_problem():
+def test_an_index_always_gives_the_same_problem():
     # Published results hang on these: a change of the order is a change of the task.
     assert [TASK[i].text for i in (0, 4095)] == ["f(7)=25 f(11)=33\n", "f(6)=20 f(7)=23\n"]
     assert TASK.held_out[0].text == "f(7)=37 f(11)=65\n"
@@ -85,7 +85,7 @@ def test_an_index_always_names_the_same_problem():
 
 
 @pytest.mark.parametrize("index", [-1, 4096])
-def test_no_problem_outside(index: int):
+def test_an_index_out_of_range_raises(index: int):
     with pytest.raises(IndexError):
         TASK[index]
 
@@ -94,30 +94,30 @@ def test_no_problem_outside(index: int):
 
 
 @given(st.integers(0, DEMONSTRATIONS - 1), st.integers(-99, 99))
-def test_demonstrations_are_right_where_they_were_shown_and_some_everywhere(i: int, x: int):
-    asked, told = shown()[i]
-    (a, low), (b, high) = through(asked)
-    assert (called(told, a), called(told, b)) == (low, high)
-    if "{" not in told:
-        assert called(told, x) == low + (high - low) // (b - a) * (x - a)
+def test_demonstrations_are_right_at_the_shown_inputs_and_some_everywhere(i: int, x: int):
+    question, program_text = shown()[i]
+    (a, low), (b, high) = through(question)
+    assert (called(program_text, a), called(program_text, b)) == (low, high)
+    if "{" not in program_text:
+        assert called(program_text, x) == low + (high - low) // (b - a) * (x - a)
     elif x not in (a, b):
         with pytest.raises(KeyError):
-            called(told, x)
+            called(program_text, x)
 
 
 def test_most_demonstrations_are_tables():
     assert len(shown()) == DEMONSTRATIONS
-    assert abs(sum("{" in told for _, told in shown()) / len(shown()) - TABLES) < 0.02
+    assert abs(sum("{" in program_text for _, program_text in shown()) / len(shown()) - TABLES) < 0.02
     assert [(row["prompt"], row["answer"]) for row in program_demonstrations()] == shown()
 
 
-def test_they_are_read_by_the_tasks_name(monkeypatch):
+def test_demonstrations_are_read_by_the_tasks_name(monkeypatch):
     few(monkeypatch)
     fast = blank_tokenizer()
     encode = lambda text: tuple(fast.encode(text).ids)  # noqa: E731
-    found, facts = read_demonstrations("programs", encode, encode, prompt="prompt", answer="answer")
-    assert len(found) == 32 == facts.rows
-    assert (fast.decode(list(found[5].context)), fast.decode(list(found[5].answer))) == shown()[5]
+    points, facts = read_demonstrations("programs", encode, encode, prompt="prompt", answer="answer")
+    assert len(points) == 32 == facts.rows
+    assert (fast.decode(list(points[5].context)), fast.decode(list(points[5].answer))) == shown()[5]
 
 
 # What passes
@@ -126,32 +126,32 @@ def test_they_are_read_by_the_tasks_name(monkeypatch):
 @pytest.fixture(scope="module")
 def verifier():
     needed()
-    made = CodeVerifier(Sandbox())
-    yield made
-    made.sandbox.close()
+    with_sandbox = CodeVerifier(Sandbox())
+    yield with_sandbox
+    with_sandbox.sandbox.close()
 
 
-def judged(verifier: CodeVerifier, prompt: Prompt, answer: str) -> tuple[Outcome, float]:
+def verdict_on(verifier: CodeVerifier, prompt: Prompt, answer: str) -> tuple[Outcome, float]:
     verdict = asyncio.run(verifier(prompt, Sample(context=(), stream=(0,), text=answer)))
     return verdict.outcome, verdict.parts["visible"]
 
 
-def test_only_what_is_right_everywhere_passes(verifier):
+def test_only_programs_that_are_right_everywhere_pass(verifier):
     held = {prompt.text: prompt for prompt in TASK.held_out}
     for line in [line for line in lines()[1] if line.problem in held][:4]:
         prompt = held[line.problem]
         plain = f"x*{line.slope}{line.shift:+d}"
-        assert judged(verifier, prompt, program(line.formula)) == (Outcome.correct, 1)
-        assert judged(verifier, prompt, program(plain)) == (Outcome.correct, 1)
-        assert judged(verifier, prompt, program(line.table)) == (Outcome.wrong, 1)
-        assert judged(verifier, prompt, program(f"{plain}+1")) == (Outcome.wrong, 0)
-        assert judged(verifier, prompt, program(f"({plain})/1")) == (Outcome.wrong, 0)
-        assert judged(verifier, prompt, program(f"{plain} if x>0 else 0")) == (Outcome.wrong, 1)
-        assert judged(verifier, prompt, program(line.formula)[:-4]) == (Outcome.malformed, 0)
-        assert judged(verifier, prompt, line.formula) == (Outcome.malformed, 0)
+        assert verdict_on(verifier, prompt, program(line.formula)) == (Outcome.correct, 1)
+        assert verdict_on(verifier, prompt, program(plain)) == (Outcome.correct, 1)
+        assert verdict_on(verifier, prompt, program(line.table)) == (Outcome.wrong, 1)
+        assert verdict_on(verifier, prompt, program(f"{plain}+1")) == (Outcome.wrong, 0)
+        assert verdict_on(verifier, prompt, program(f"({plain})/1")) == (Outcome.wrong, 0)
+        assert verdict_on(verifier, prompt, program(f"{plain} if x>0 else 0")) == (Outcome.wrong, 1)
+        assert verdict_on(verifier, prompt, program(line.formula)[:-4]) == (Outcome.malformed, 0)
+        assert verdict_on(verifier, prompt, line.formula) == (Outcome.malformed, 0)
 
 
-def test_the_gate_lets_its_problems_through(verifier):
+def test_the_gate_accepts_its_problems(verifier):
     verifier.gate(TASK.held_out[:8])
     assert isinstance(find_verifier("code", TASK, lambda: verifier.sandbox), CodeVerifier)
 
@@ -174,18 +174,22 @@ def test_a_short_run_of_the_recipe(tmp_path, monkeypatch, capsys):
     few(monkeypatch)
     assert main(["train", RECIPE, *SHORT]) == 0
     (run,) = Path("runs").iterdir()
-    told = [json.loads(text) for text in (run / "metrics.jsonl").read_text().splitlines()]
-    assert [line["iteration"] for line in told] == [0, 1, 2] and "eval/accuracy_greedy" in told[2]
-    assert told[1]["rollout/answers"] == 16 and told[1]["outcome/unverifiable"] == 0
+    program_text = [json.loads(text) for text in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [line["iteration"] for line in program_text] == [0, 1, 2] and "eval/accuracy_greedy" in program_text[2]
+    assert program_text[1]["rollout/answers"] == 16 and program_text[1]["outcome/unverifiable"] == 0
     assert [d["source"] for d in json.loads((run / "run.json").read_text())["data"]] == ["programs"]
     assert "programs: 32 rows" in capsys.readouterr().err
 
 
-def test_without_a_sandbox_it_is_refused_with_the_way_out(tmp_path, monkeypatch, capsys):
+def test_without_a_sandbox_the_task_is_refused_with_a_fix(tmp_path, monkeypatch, capsys):
     few(monkeypatch)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", os.fspath(tmp_path))
     assert main(["train", RECIPE, *SHORT]) == 4
-    told = capsys.readouterr().err
-    assert "apt-get install bubblewrap" in told and "--unsafe-local-exec" in told and "Traceback" not in told
+    program_text = capsys.readouterr().err
+    assert (
+        "apt-get install bubblewrap" in program_text
+        and "--unsafe-local-exec" in program_text
+        and "Traceback" not in program_text
+    )
     assert not Path("runs").exists()

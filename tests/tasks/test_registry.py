@@ -1,4 +1,4 @@
-"""Tasks and verifiers by name, and the nearest name where there is none."""
+"""Tasks and verifiers by name, and suggestions for unknown names."""
 
 import json
 
@@ -40,13 +40,13 @@ def test_names_lead_to_tasks(tmp_path):
         ("a.jsonl", {"shuffle": "q"}, "take prompt or answer or held_out"),
     ],
 )
-def test_a_wrong_name_or_option_names_the_nearest(name: str, options: dict, message: str):
+def test_an_unknown_name_or_option_gets_a_suggestion(name: str, options: dict, message: str):
     with pytest.raises(Usage) as caught:
         find_task(name, encode, **options)
     assert message in caught.value.fix
 
 
-def test_a_forgotten_ending_is_seen(tmp_path, monkeypatch):
+def test_a_missing_file_ending_is_suggested(tmp_path, monkeypatch):
     (tmp_path / "mine.jsonl").write_text('{"prompt": "a", "answer": 1}')
     monkeypatch.chdir(tmp_path)
     with pytest.raises(Usage) as caught:
@@ -73,7 +73,7 @@ def test_names_lead_to_verifiers(tmp_path):
         ("calculator_answer", "take exact or last_number"),
     ],
 )
-def test_a_wrong_verifier_names_the_nearest(tmp_path, name: str, message: str):
+def test_an_unknown_verifier_gets_a_suggestion(tmp_path, name: str, message: str):
     with pytest.raises(Usage) as caught:
         find_verifier(name, task_of(tmp_path, 1))
     assert message in caught.value.fix
@@ -83,7 +83,7 @@ UNFIT = [("last_number", "about 5"), ("last_number", True), ("exact", [1]), ("ex
 
 
 @pytest.mark.parametrize("name,gold", UNFIT)
-def test_gold_answers_are_looked_at_before_the_run(tmp_path, name: str, gold: object):
+def test_gold_answers_are_checked_before_the_run(tmp_path, name: str, gold: object):
     with pytest.raises(BadData) as caught:
         find_verifier(name, task_of(tmp_path, 1, 2, gold))
     assert "a/3" in caught.value.evidence

@@ -1,4 +1,4 @@
-"""Where rows are kept: files, splits of a directory, Parquet, and data sets; nothing here reaches a network."""
+"""Sources of rows: files, splits of a directory, Parquet, and data sets; no test uses a network."""
 
 import json
 import sys
@@ -38,7 +38,7 @@ def refused(source: str, split: str = "train") -> GroupwiseError:
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "b.parquet", "datasets:x/y", "datasets:x/y:main@test", "."])
-def test_what_is_a_source(name: str) -> None:
+def test_names_of_sources(name: str) -> None:
     assert is_source(name) and not is_source("no-such-" + name.replace("/", "-").replace(".", ""))
 
 
@@ -78,10 +78,10 @@ def test_parquet_and_json_lines_are_the_same_rows(tmp_path: Path) -> None:
 
 def test_problems_of_parquet_by_dotted_paths(tmp_path: Path) -> None:
     path = parquet(tmp_path / "dapo.parquet", dapo())
-    seen = []
-    task = Problems.read(path, lambda asked: seen.append(asked) or (1,), answer="reward_model.ground_truth")
+    prompts = []
+    task = Problems.read(path, lambda problem: prompts.append(problem) or (1,), answer="reward_model.ground_truth")
     assert {p.row["answer"] for p in (*task.training, *task.held_out)} == {"6", "10", "15"}
-    assert seen[0] == dapo()[0]["prompt"] and task.stats[0].repeated == (2, 4, 6)
+    assert prompts[0] == dapo()[0]["prompt"] and task.stats[0].repeated == (2, 4, 6)
     lines = Problems.read(jsonl(tmp_path / "dapo.jsonl", dapo()), lambda _: (1,), answer="reward_model.ground_truth")
     assert lines.stats[0].sha256 == task.stats[0].sha256
 
@@ -90,7 +90,7 @@ CANNOT = [(b"4", "is bytes"), (None, "is empty"), (float("nan"), "is a number: a
 
 
 @pytest.mark.parametrize("gold,message", CANNOT)
-def test_what_parquet_can_hold_and_an_answer_cannot(tmp_path: Path, gold: object, message: str) -> None:
+def test_parquet_values_that_no_answer_can_have_are_refused(tmp_path: Path, gold: object, message: str) -> None:
     path = parquet(tmp_path / "a.parquet", [{"prompt": "a", "answer": gold}])
     with pytest.raises(BadData) as caught:
         Problems.read(path, lambda _: (1,))
@@ -117,9 +117,9 @@ def datasets(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_a_data_set_saved_to_disk(tmp_path: Path, datasets: Any) -> None:
-    made = datasets.DatasetDict({s: datasets.Dataset.from_list(gsm8k((s,))) for s in ("train", "test")})
-    made.save_to_disk(tmp_path / "both")
-    made["test"].save_to_disk(tmp_path / "one")
+    sets = datasets.DatasetDict({s: datasets.Dataset.from_list(gsm8k((s,))) for s in ("train", "test")})
+    sets.save_to_disk(tmp_path / "both")
+    sets["test"].save_to_disk(tmp_path / "one")
     for source, split, who in (
         (f"{tmp_path}/both", "train", "train"),
         (f"datasets:{tmp_path}/both", "test", "test"),
@@ -139,13 +139,13 @@ def test_a_directory_of_files_through_the_library(
     assert (tmp_path / "cache").is_dir()
 
 
-def test_a_name_that_is_not_here_while_offline(tmp_path: Path, datasets: Any) -> None:
+def test_a_missing_data_set_while_offline(tmp_path: Path, datasets: Any) -> None:
     error = refused("datasets:nobody/nothing-of-this-name")
     assert isinstance(error, MissingRequirement) and error.code == 4
     assert "hub cannot be reached" in error.what and "hf download --repo-type dataset nobody/nothing" in error.fix
 
 
-def test_a_hub_that_does_not_answer_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_that_does_not_reply_is_queried_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its clients ask again and again, for half a minute, unless they are offline."""
     calls: list[object] = []
     errors = pytest.importorskip("huggingface_hub.errors")
@@ -165,8 +165,12 @@ def test_a_hub_that_does_not_answer_is_asked_once(monkeypatch: pytest.MonkeyPatc
         return [{"row": 1}]
 
     library = SimpleNamespace(config=config, load_dataset=load_dataset, disable_progress_bars=lambda: None)
-    found = {"datasets": library, "huggingface_hub": SimpleNamespace(HfApi=Api), "huggingface_hub.errors": errors}
-    monkeypatch.setattr("groupwise.tasks.data_sets.import_module", found.__getitem__)
+    fake_modules = {
+        "datasets": library,
+        "huggingface_hub": SimpleNamespace(HfApi=Api),
+        "huggingface_hub.errors": errors,
+    }
+    monkeypatch.setattr("groupwise.tasks.data_sets.import_module", fake_modules.__getitem__)
     assert list(rows_of("datasets:a/b")) == list(rows_of("datasets:here/too")) == [(1, {"row": 1})]
     assert calls == [config.HF_ENDPOINT, ("a/b", True), True, config.HF_ENDPOINT, ("here/too", True), False]
     assert config.HF_HUB_OFFLINE is False
@@ -215,7 +219,7 @@ def test_errors_of_the_library(
 @pytest.mark.parametrize(
     "package,source,extra", [("pyarrow", "a.parquet", "parquet"), ("datasets", "datasets:a/b", "datasets")]
 )
-def test_a_package_that_is_not_installed(
+def test_a_missing_package_is_an_error_with_a_fix(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str, source: str, extra: str
 ) -> None:
     (tmp_path / "a.parquet").write_bytes(b"")
@@ -230,6 +234,6 @@ def test_no_name_at_all() -> None:
     assert "names no data set" in refused("datasets:").what
 
 
-def test_json_lines_tell_what_a_row_is(tmp_path: Path) -> None:
+def test_invalid_json_lines_are_described(tmp_path: Path) -> None:
     ((_, fault),) = rows_of(str(jsonl(tmp_path / "a.jsonl", [[1]])))
     assert isinstance(fault, Fault) and "a list, not an object" in str(fault)

@@ -1,4 +1,4 @@
-"""The audit counts what it is told, and its table of cases is sound."""
+"""The audit counts errors correctly, and the packaged cases are valid."""
 
 import asyncio
 import importlib.util
@@ -37,19 +37,19 @@ CASES = (
 async def word(prompt: Prompt, sample: Sample) -> Verdict:
     """What the first word says, whatever is right."""
     first = sample.text.split()[0]
-    said = {"yes": Outcome.correct, "no": Outcome.wrong, "none": Outcome.malformed}
-    return None if first == "None" else Verdict(said[first])  # type: ignore[return-value]
+    outcomes = {"yes": Outcome.correct, "no": Outcome.wrong, "none": Outcome.malformed}
+    return None if first == "None" else Verdict(outcomes[first])  # type: ignore[return-value]
 
 
 def test_every_error_is_counted_once():
-    judged = asyncio.run(audit_cases(word, CASES))
-    assert [c.answer for c, _ in judged.false_accepts] == ["yes 2"]
-    assert [c.answer for c, _ in judged.false_rejects] == ["no 1", "none 1", "boom"]
-    assert judged.verdicts[-2].cause == "KeyError: 'boom'" and "expected a Verdict" in judged.verdicts[-1].cause
-    assert len(judged.seconds) == len(CASES) and judged.latency(0.95) == max(judged.seconds)
+    result = asyncio.run(audit_cases(word, CASES))
+    assert [c.answer for c, _ in result.false_accepts] == ["yes 2"]
+    assert [c.answer for c, _ in result.false_rejects] == ["no 1", "none 1", "boom"]
+    assert result.verdicts[-2].cause == "KeyError: 'boom'" and "expected a Verdict" in result.verdicts[-1].cause
+    assert len(result.seconds) == len(CASES) and result.latency(0.95) == max(result.seconds)
 
 
-def test_changes_are_asked_only_where_they_change_the_text_and_flips_are_counted():
+def test_only_changed_texts_are_verified_again_and_flips_are_counted():
     async def strict(prompt: Prompt, sample: Sample) -> Verdict:
         return Verdict(Outcome(sample.text == r"\boxed{4}"))
 
@@ -58,9 +58,9 @@ def test_changes_are_asked_only_where_they_change_the_text_and_flips_are_counted
     async def both() -> dict[str, tuple[int, int]]:
         return await count_flips(strict, await audit_cases(strict, cases))
 
-    found = asyncio.run(both())
-    assert found["blank lines around it"] == (2, 1) and found["blanks in the box"] == (1, 1)
-    assert "Windows line ends" not in found and "fractions not reduced" not in found
+    flip_counts = asyncio.run(both())
+    assert flip_counts["blank lines around it"] == (2, 1) and flip_counts["blanks in the box"] == (1, 1)
+    assert "Windows line ends" not in flip_counts and "fractions not reduced" not in flip_counts
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_changes_are_asked_only_where_they_change_the_text_and_flips_are_counted
         ("a full stop in the box", r"\boxed{4.}", r"\boxed{4.}"),
     ],
 )
-def test_what_the_changes_do(name: str, text: str, other: str):
+def test_each_change_gives_its_notation(name: str, text: str, other: str):
     assert CHANGES[name](text) == other
 
 
@@ -86,8 +86,8 @@ def test_the_packaged_table_has_more_than_400_cases_each_once_and_both_kinds():
 
 
 @pytest.mark.parametrize("name", ["text", "choice", "format", "regex", "json_schema"])
-def test_the_packaged_tables_of_what_is_exact_find_no_error(name: str):
-    """Each verdict was decided by reading what the verifier promises, before it was asked."""
+def test_exact_verifiers_have_no_error_on_their_packaged_cases(name: str):
+    """The label of each case follows from the documentation of the verifier alone."""
     if name == "json_schema" and importlib.util.find_spec("jsonschema") is None and "CI" not in os.environ:
         pytest.skip("jsonschema is not installed")
     cases = packaged_cases(name) or ()
@@ -96,12 +96,12 @@ def test_the_packaged_tables_of_what_is_exact_find_no_error(name: str):
     verifier = find_verifier(name, None)
 
     async def both() -> tuple[AuditResult, dict[str, tuple[int, int]]]:
-        judged = await audit_cases(verifier, cases)
-        return judged, await count_flips(verifier, judged, OF_WHOLE_TEXTS.get(name, AROUND))
+        result = await audit_cases(verifier, cases)
+        return result, await count_flips(verifier, result, OF_WHOLE_TEXTS.get(name, AROUND))
 
-    judged, flips = asyncio.run(both())
+    result, flips = asyncio.run(both())
     getattr(verifier, "close", lambda: None)()
-    assert judged.false_accepts == [] and judged.false_rejects == []
+    assert result.false_accepts == [] and result.false_rejects == []
     assert [flipped for _, flipped in flips.values()] == [0] * len(flips) and (flips or name == "regex")
 
 
@@ -116,7 +116,7 @@ def test_the_packaged_tables_of_what_is_exact_find_no_error(name: str):
         ({"answer": "4", "gold": "4", "right": True, "verdict": 1}, "an unknown field 'verdict'"),
     ],
 )
-def test_a_row_that_is_no_case_is_named(tmp_path: Path, row, why: str):
+def test_an_invalid_row_is_named(tmp_path: Path, row, why: str):
     path = tmp_path / "cases.jsonl"
     path.write_text(row if isinstance(row, str) else json.dumps(row))
     with pytest.raises(BadData) as caught:
@@ -124,7 +124,7 @@ def test_a_row_that_is_no_case_is_named(tmp_path: Path, row, why: str):
     assert why in caught.value.evidence and '"right": true' in caught.value.fix
 
 
-def test_no_cases_at_all(tmp_path: Path):
+def test_a_file_without_cases_is_refused(tmp_path: Path):
     (tmp_path / "cases.jsonl").write_text("\n")
     with pytest.raises(BadData):
         read_cases(tmp_path / "cases.jsonl")

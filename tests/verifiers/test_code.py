@@ -1,4 +1,4 @@
-"""The verifier `code`: what it takes as code, what it counts as right, which tests it refuses to train on."""
+"""The verifier `code`: extraction of code, verdicts, and the tests that it refuses to train on."""
 
 import asyncio
 import json
@@ -34,9 +34,9 @@ DOUBLE = {"cases": [{"stdin": "3\n", "stdout": "6\n"}, {"stdin": "0\n", "stdout"
 @pytest.fixture(scope="module")
 def verifier():
     needed()
-    made = CodeVerifier(Sandbox(Limits(cpu=0.5, wall=60), boxes=2))
-    yield made
-    made.sandbox.close()
+    with_sandbox = CodeVerifier(Sandbox(Limits(cpu=0.5, wall=60), boxes=2))
+    yield with_sandbox
+    with_sandbox.sandbox.close()
 
 
 def forget(verifier: CodeVerifier) -> None:
@@ -88,8 +88,8 @@ def test_the_last_closed_python_block_is_the_code(text, code):
     ],
 )  # fmt: skip
 def test_verdicts(verifier, code, gold, outcome, visible, feedback):
-    said = ask(verifier, code, gold)
-    assert (said.outcome.name, dict(said.parts), said.feedback) == (outcome, {"visible": visible}, feedback)
+    verdict = ask(verifier, code, gold)
+    assert (verdict.outcome.name, dict(verdict.parts), verdict.feedback) == (outcome, {"visible": visible}, feedback)
 
 
 def test_without_code_an_answer_is_malformed(verifier):
@@ -101,10 +101,10 @@ def test_without_code_an_answer_is_malformed(verifier):
     [({"generator": "1 / 0"}, "gives no input: ZeroDivisionError"), ({"generator": "def generate(s): return 3"}, "int"),
      ({"reference": "def add(a, b): 1 / 0"}, "the reference fails on generate")],
 )  # fmt: skip
-def test_a_hidden_case_that_cannot_be_made_is_unverifiable(verifier, change, cause):
+def test_a_hidden_case_that_cannot_be_generated_is_unverifiable(verifier, change, cause):
     forget(verifier)
-    said = ask(verifier, REFERENCE, {**HIDDEN, **change})
-    assert said.outcome is Outcome.unverifiable and cause in said.cause
+    verdict = ask(verifier, REFERENCE, {**HIDDEN, **change})
+    assert verdict.outcome is Outcome.unverifiable and cause in verdict.cause
 
 
 def test_a_sandbox_that_fails_is_unverifiable(verifier, monkeypatch):
@@ -113,21 +113,21 @@ def test_a_sandbox_that_fails_is_unverifiable(verifier, monkeypatch):
 
     forget(verifier)
     monkeypatch.setattr(verifier.sandbox, "execute", lost)
-    said = ask(verifier, REFERENCE, ADD)
-    assert said.outcome is Outcome.unverifiable and said.cause == "gone"
+    verdict = ask(verifier, REFERENCE, ADD)
+    assert verdict.outcome is Outcome.unverifiable and verdict.cause == "gone"
 
 
 def counted(monkeypatch, sandbox: Sandbox, end: str = "done") -> list[Program]:
-    """The programs that a sandbox is asked to run from now on; each gives 3."""
-    asked = []
+    """The programs that a sandbox runs from now on; the value of each is 3."""
+    programs = []
 
     async def ran(program):
-        asked.append(program)
+        programs.append(program)
         await asyncio.sleep(0.01)
         return Execution(end, 3, "gone" if end == "lost" else "")
 
     monkeypatch.setattr(sandbox, "execute", ran)
-    return asked
+    return programs
 
 
 async def at_once(verifier: CodeVerifier, codes: list[str]) -> list[Verdict]:
@@ -135,16 +135,16 @@ async def at_once(verifier: CodeVerifier, codes: list[str]) -> list[Verdict]:
     return await asyncio.gather(*[call(verifier, f"```python\n{code}\n```", gold) for code in codes])
 
 
-def test_a_group_that_agrees_is_judged_once(verifier, monkeypatch):
+def test_equal_code_of_a_group_is_judged_once(verifier, monkeypatch):
     forget(verifier)
-    asked = counted(monkeypatch, verifier.sandbox)
-    said = asyncio.run(at_once(verifier, ["a", "b", "a", "a", "b"]))
-    assert [p.code.strip() for p in asked] == ["a", "b"] and said == [said[0]] * 5
-    assert asyncio.run(at_once(verifier, ["a", "c"])) == said[:2] and len(asked) == 3  # in another loop too
+    programs = counted(monkeypatch, verifier.sandbox)
+    verdict = asyncio.run(at_once(verifier, ["a", "b", "a", "a", "b"]))
+    assert [p.code.strip() for p in programs] == ["a", "b"] and verdict == [verdict[0]] * 5
+    assert asyncio.run(at_once(verifier, ["a", "c"])) == verdict[:2] and len(programs) == 3  # in another loop too
     assert not verifier._locks
 
 
-def test_the_same_code_for_another_problem_is_judged_anew(verifier):
+def test_equal_code_for_another_problem_is_judged_again(verifier):
     forget(verifier)
     sample = Sample(context=(), stream=(0,), text="```python\ndef f(): return 1\n```")
 
@@ -159,16 +159,16 @@ def returns(n: int) -> dict:
     return {"function": "f", "cases": [{"args": [], "expected": n}]}
 
 
-def test_what_could_not_be_judged_is_not_remembered(verifier, monkeypatch):
+def test_unverifiable_verdicts_are_not_cached(verifier, monkeypatch):
     forget(verifier)
-    asked = counted(monkeypatch, verifier.sandbox, end="lost")
+    programs = counted(monkeypatch, verifier.sandbox, end="lost")
     assert {v.outcome for v in asyncio.run(at_once(verifier, ["a", "a"]))} == {Outcome.unverifiable}
-    assert len(asked) == 2 and not verifier._verdicts
+    assert len(programs) == 2 and not verifier._verdicts
 
 
-def test_a_judgement_that_is_cancelled_is_taken_up_by_who_waits(verifier, monkeypatch):
+def test_after_a_cancelled_call_a_waiting_call_judges(verifier, monkeypatch):
     forget(verifier)
-    asked = counted(monkeypatch, verifier.sandbox)
+    programs = counted(monkeypatch, verifier.sandbox)
 
     async def first_gives_up() -> Verdict:
         first, second = (asyncio.ensure_future(at_once(verifier, ["a"])) for _ in range(2))
@@ -176,10 +176,10 @@ def test_a_judgement_that_is_cancelled_is_taken_up_by_who_waits(verifier, monkey
         first.cancel()
         return (await second)[0]
 
-    assert asyncio.run(first_gives_up()).outcome is Outcome.correct and len(asked) == 2
+    assert asyncio.run(first_gives_up()).outcome is Outcome.correct and len(programs) == 2
 
 
-def test_verdicts_are_remembered_up_to_a_bound(verifier, monkeypatch):
+def test_the_cache_of_verdicts_is_bounded(verifier, monkeypatch):
     forget(verifier)
     counted(monkeypatch, verifier.sandbox)
     monkeypatch.setattr(code_room, "CACHE_SIZE", 2)
@@ -189,17 +189,17 @@ def test_verdicts_are_remembered_up_to_a_bound(verifier, monkeypatch):
 
 def test_hidden_inputs_are_generated_once_and_the_same_again(verifier):
     forget(verifier)
-    said = []
+    verdict = []
     for _ in range(3):
-        said.append(ask(verifier, REFERENCE, HIDDEN))
+        verdict.append(ask(verifier, REFERENCE, HIDDEN))
         verifier._verdicts.clear()
-    assert said == [said[0]] * 3 and len(verifier._hidden) == 4
+    assert verdict == [verdict[0]] * 3 and len(verifier._hidden) == 4
     ask(verifier, REFERENCE + "  # another", HIDDEN)
     assert 4 < len(verifier._hidden) <= 8
 
 
 @pytest.mark.parametrize(
-    ("got", "expected", "equal"),
+    ("actual", "expected", "equal"),
     [
         (1, 1, True), (1, True, False), (True, 1, False), (1.0, 1, False), (1, 1.0, False), (None, None, True),
         (1.0000001, 1.0, True), (1.0001, 1.0, False), (1e12 + 1, 1e12, True), ([], [], True), ([1], [1, 1], False),
@@ -209,8 +209,8 @@ def test_hidden_inputs_are_generated_once_and_the_same_again(verifier):
         ({"a": 1, "b": 2}, {"b": 2, "a": 1}, True), ("1", 1, False), ([], {}, False), ("", None, False),
     ],
 )  # fmt: skip
-def test_same(got, expected, equal):
-    assert same(got, expected) is equal
+def test_same(actual, expected, equal):
+    assert same(actual, expected) is equal
 
 
 # Tests that are none, and tests that teach something else
@@ -237,14 +237,14 @@ def task_of(tmp_path, *golds) -> Problems:
         ({**HIDDEN, "hidden": True}, "from 1 to 64"),
     ],
 )  # fmt: skip
-def test_rows_that_are_no_tests_are_named(tmp_path, gold, why):
+def test_rows_with_invalid_tests_are_named(tmp_path, gold, why):
     with pytest.raises(BadData) as caught:
         find_verifier("code", task_of(tmp_path, ADD, gold))
     assert "1 of 2 answers" in caught.value.what and "a/2: " in caught.value.evidence
     assert why in caught.value.evidence and '"cases"' in caught.value.fix
 
 
-def test_the_gate_lets_good_tests_through(verifier, tmp_path):
+def test_the_gate_accepts_valid_tests(verifier, tmp_path):
     forget(verifier)
     case, other = {"args": [0.0], "expected": 0.0}, {"args": [1.0], "expected": 1e-13}
     tiny = {"function": "f", "cases": [case], "unseen": [other]}
@@ -270,7 +270,7 @@ def test_the_gate_lets_good_tests_through(verifier, tmp_path):
         ({**EVEN, "reference": "def even(n): return n % 2 == 0 or n > 9"}, "an answer that always gives True passes"),
     ],
 )  # fmt: skip
-def test_the_gate_names_rows_that_would_teach_something_else(verifier, tmp_path, gold, why):
+def test_the_gate_names_rows_whose_tests_accept_wrong_code(verifier, tmp_path, gold, why):
     task = task_of(tmp_path, ADD, gold)
     verifier._hidden.clear()
     with pytest.raises(BadData) as caught:
@@ -278,7 +278,7 @@ def test_the_gate_names_rows_that_would_teach_something_else(verifier, tmp_path,
     assert caught.value.what.startswith("the tests of 1 of 2 problems") and f"a/2: {why}" in caught.value.evidence
 
 
-def test_read_keeps_what_a_row_says():
+def test_read_keeps_the_fields_of_a_row():
     tests = CodeTests.read({**HIDDEN, "unseen": UNSEEN["unseen"], "hidden": 7})
     assert (tests.function, len(tests.cases), len(tests.unseen), tests.hidden) == ("add", 2, 1, 7)
     assert tests.reference == REFERENCE and tests.generator == GENERATOR

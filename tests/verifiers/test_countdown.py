@@ -1,4 +1,4 @@
-"""The verifier of `countdown`: exact values, each number once, and nothing that an answer says is ever run."""
+"""The verifier of `countdown`: exact values, each number once, and no text of an answer is executed."""
 
 import asyncio
 
@@ -13,7 +13,7 @@ from groupwise.verifiers.countdown import DEEPEST, LONGEST
 GOLD = {"numbers": [3, 7, 2, 2], "target": 15}
 
 
-def judged(text: str, gold: object = GOLD, every: bool = True) -> str:
+def outcome_of(text: str, gold: object = GOLD, every: bool = True) -> str:
     sample = Sample(context=(1,), stream=(0,), text=text)
     return asyncio.run(Countdown(every)(Prompt("p", (1,), "", {"answer": gold}), sample)).outcome.name
 
@@ -63,41 +63,41 @@ ANSWERS = [
 
 @pytest.mark.parametrize("text,outcome", ANSWERS, ids=[text[:40] for text, _ in ANSWERS])
 def test_answers(text: str, outcome: str) -> None:
-    assert judged(text) == outcome
+    assert outcome_of(text) == outcome
 
 
-def test_a_part_of_the_numbers_is_enough_where_that_is_said() -> None:
+def test_a_part_of_the_numbers_is_enough_without_every() -> None:
     gold = {"numbers": [3, 7, 2, 50], "target": 10}
-    assert (judged("<answer>3 + 7</answer>", gold), judged("<answer>3 + 7</answer>", gold, False)) == (
+    assert (outcome_of("<answer>3 + 7</answer>", gold), outcome_of("<answer>3 + 7</answer>", gold, False)) == (
         "wrong",
         "correct",
     )
-    assert judged("<answer>3 + 7 + 2 - 2</answer>", gold, False) == "wrong"
+    assert outcome_of("<answer>3 + 7 + 2 - 2</answer>", gold, False) == "wrong"
 
 
 @given(st.text(alphabet="0123456789+-*/() =", max_size=60))
 def test_any_text_has_a_verdict(text: str) -> None:
-    assert judged(text) in ("correct", "wrong", "malformed")
+    assert outcome_of(text) in ("correct", "wrong", "malformed")
 
 
 @given(st.lists(st.integers(1, 99), min_size=2, max_size=6), st.data())
-def test_what_was_made_of_the_numbers_is_right(numbers: list[int], data: st.DataObject) -> None:
+def test_an_expression_of_the_numbers_is_right_for_its_value(numbers: list[int], data: st.DataObject) -> None:
     from fractions import Fraction
 
-    made = [(str(n), Fraction(n)) for n in numbers]
-    while len(made) > 1:
-        (a, x), (b, y), *made = data.draw(st.permutations(made))
+    terms = [(str(n), Fraction(n)) for n in numbers]
+    while len(terms) > 1:
+        (a, x), (b, y), *terms = data.draw(st.permutations(terms))
         sign = data.draw(st.sampled_from("+-*/" if y else "+-*"))
         value = {"+": x + y, "-": x - y, "*": x * y, "/": x / y if y else x}[sign]
-        made.append((f"({a} {sign} {b})", value))
-    ((text, value),) = made
+        terms.append((f"({a} {sign} {b})", value))
+    ((text, value),) = terms
     if value.denominator == 1:
-        assert judged(f"<answer>{text}</answer>", {"numbers": numbers, "target": int(value)}) == "correct"
-        assert judged(f"<answer>{text}</answer>", {"numbers": numbers, "target": int(value) + 1}) == "wrong"
+        assert outcome_of(f"<answer>{text}</answer>", {"numbers": numbers, "target": int(value)}) == "correct"
+        assert outcome_of(f"<answer>{text}</answer>", {"numbers": numbers, "target": int(value) + 1}) == "wrong"
 
 
 @pytest.mark.parametrize(
     "gold", [15, "15", None, {"target": 15}, {"numbers": [3], "target": "15"}, {"numbers": 3, "target": 3}]
 )
-def test_a_gold_answer_of_another_kind_is_nobodys_fault(gold: object) -> None:
-    assert judged("<answer>3</answer>", gold) == Outcome.unverifiable.name
+def test_an_invalid_gold_answer_is_unverifiable(gold: object) -> None:
+    assert outcome_of("<answer>3</answer>", gold) == Outcome.unverifiable.name

@@ -54,7 +54,7 @@ def grade(prompt, answer, gold):
         child = subprocess.Popen(["sleep", "600"])
         open(prompt, "w").write(str(child.pid))
         time.sleep(600)
-    if answer.startswith("daemon"):  # a session of its own, and a parent that has ended
+    if answer.startswith("daemon"):  # a new session, and a parent that has ended
         if os.fork():
             while not os.path.exists(prompt): time.sleep(0.01)
             return {"daemon": lambda: time.sleep(600), "daemon, exit": lambda: os._exit(3)}.get(answer, lambda: True)()
@@ -110,16 +110,16 @@ def use(directory: Path, source: str, name: str = "my_file"):
 
 
 @pytest.fixture
-def judged():
+def new_verifier():
     """`grade_function`, with its processes ended after the test."""
-    made = []
+    pools = []
 
     def make(function, **options):
-        made.append(grade_function(function, **options))
-        return made[-1]
+        pools.append(grade_function(function, **options))
+        return pools[-1]
 
     yield make
-    for verifier in made:
+    for verifier in pools:
         verifier.close()
 
 
@@ -195,9 +195,9 @@ RULINGS = [
 ]
 
 
-def test_what_a_function_returns(user, judged):
+def test_results_of_a_function(user, new_verifier):
     """One verifier for the whole table: nothing that one answer does reaches the next."""
-    verifier = judged(user.grade, workers=1)
+    verifier = new_verifier(user.grade, workers=1)
     assert isinstance(verifier, Verifier)
     for answer, outcome, score, cause in RULINGS:
         verdict = ask(verifier, answer)
@@ -205,7 +205,7 @@ def test_what_a_function_returns(user, judged):
         assert cause in verdict.cause and bool(verdict.cause) is (outcome is UNKNOWN), (answer, verdict)
 
 
-def test_what_an_async_function_returns(user, judged):
+def test_results_of_an_async_function(user, new_verifier):
     verifier = grade_function(user.later, deadline=0.2)
     assert isinstance(verifier, Verifier)
     assert ask(verifier, "True").outcome is RIGHT
@@ -213,12 +213,12 @@ def test_what_an_async_function_returns(user, judged):
     for answer in ("float('nan')", "None", "1/0", "'2'", "hang"):
         assert ask(verifier, answer).outcome is UNKNOWN
     assert ask(verifier, "hang").cause == "no verdict within 0.2 s"
-    own = grade_function(returns_verdict)
-    assert ask(own, "x").feedback == "well done"
+    in_loop = grade_function(returns_verdict)
+    assert ask(in_loop, "x").feedback == "well done"
 
 
-def test_what_a_function_read_as_the_answer_comes_along(user, judged):
-    verifier = judged(user.grade, workers=1)
+def test_the_verdict_has_the_answer_that_a_function_read(user, new_verifier):
+    verifier = new_verifier(user.grade, workers=1)
     assert ask(verifier, "Reading(1)").answer == "one half"
     assert ask(verifier, "Verdict(1)").answer is None and ask(verifier, "True").answer is None
 
@@ -234,13 +234,13 @@ async def returns_verdict(prompt: str, answer: str, gold: object) -> Verdict:
     return Verdict(Outcome.correct, feedback="well done", parts={"style": 0.5})
 
 
-def test_prompt_answer_and_gold_arrive_as_they_are(user, judged):
-    assert ask(judged(user.grade), "equal", gold={"n": [1, 2.5, None, "é"]}).outcome is RIGHT
+def test_prompt_answer_and_gold_are_passed_unchanged(user, new_verifier):
+    assert ask(new_verifier(user.grade), "equal", gold={"n": [1, 2.5, None, "é"]}).outcome is RIGHT
 
 
 @pytest.mark.parametrize("answer", ["hang", "spin"])
-def test_a_hang_is_killed_and_the_worker_replaced(user, judged, answer: str):
-    verifier = judged(user.grade, deadline=1.0, workers=1)
+def test_a_hang_is_killed_and_the_worker_replaced(user, new_verifier, answer: str):
+    verifier = new_verifier(user.grade, deadline=1.0, workers=1)
     first = ask(verifier, "pid").parts
     assert ask(verifier, "pid").parts == {"pid": first["pid"], "calls": first["calls"] + 1}
     verdict = ask(verifier, answer)
@@ -250,16 +250,16 @@ def test_a_hang_is_killed_and_the_worker_replaced(user, judged, answer: str):
     assert ask(verifier, "True").outcome is RIGHT
 
 
-def test_a_hang_takes_what_it_started_with_it(user, judged, tmp_path):
+def test_after_a_hang_all_processes_of_the_grader_are_killed(user, new_verifier, tmp_path):
     note = tmp_path / "pid"
-    assert ask(judged(user.grade, deadline=1.0), "child", prompt=str(note)).outcome is UNKNOWN
+    assert ask(new_verifier(user.grade, deadline=1.0), "child", prompt=str(note)).outcome is UNKNOWN
     assert gone(int(note.read_text()))
 
 
 @pytest.mark.parametrize("answer", ["daemon", "daemon, exit", "daemon, return"])
-def test_a_process_with_a_session_of_its_own_ends_with_the_grader(user, judged, tmp_path, answer: str):
+def test_a_process_in_a_new_session_ends_with_the_grader(user, new_verifier, tmp_path, answer: str):
     note = tmp_path / "pid"
-    verifier = judged(user.grade, deadline=1.0 if answer == "daemon" else 60.0, workers=1)
+    verifier = new_verifier(user.grade, deadline=1.0 if answer == "daemon" else 60.0, workers=1)
     outcome = ask(verifier, answer, prompt=str(note)).outcome
     if answer == "daemon, return":
         assert outcome is RIGHT and alive(int(note.read_text()))  # it may serve further calls
@@ -267,8 +267,8 @@ def test_a_process_with_a_session_of_its_own_ends_with_the_grader(user, judged, 
     assert gone(int(note.read_text()))
 
 
-def test_eight_hangs_in_a_row_are_the_end_and_a_verdict_begins_again(user, judged):
-    verifier = judged(user.grade, deadline=1.0, workers=8)
+def test_eight_hangs_in_a_row_lose_the_worker_and_a_verdict_resets_the_count(user, new_verifier):
+    verifier = new_verifier(user.grade, deadline=1.0, workers=8)
 
     async def hang(times: int) -> list[Verdict]:
         return await asyncio.gather(*(call(verifier, "hang") for _ in range(times)))
@@ -284,9 +284,9 @@ def test_eight_hangs_in_a_row_are_the_end_and_a_verdict_begins_again(user, judge
 
 
 @pytest.mark.t(42)
-def test_verdicts_come_back_in_the_order_asked(user, judged):
+def test_verdicts_are_in_the_order_of_the_calls(user, new_verifier):
     """Whatever each answer costs, and when some raise, die or hang."""
-    verifier = judged(user.grade, deadline=1.0, workers=2)
+    verifier = new_verifier(user.grade, deadline=1.0, workers=2)
     delays = [0.2, 0.0, 0.1, 0.05, 0.0, 0.15, 0.02, 0.0]
     answers = [f"sleep {delay} {i / 16}" for i, delay in enumerate(delays)]
     answers[2:2] = ["hang", "1/0", "os._exit(1)"]
@@ -294,12 +294,12 @@ def test_verdicts_come_back_in_the_order_asked(user, judged):
     async def every():
         return await asyncio.gather(*(call(verifier, a) for a in answers))
 
-    got = [v.score if v.outcome is not UNKNOWN else None for v in asyncio.run(every())]
-    assert got == [0.0, 1 / 16, None, None, None, *(i / 16 for i in range(2, 8))]
+    results = [v.score if v.outcome is not UNKNOWN else None for v in asyncio.run(every())]
+    assert results == [0.0, 1 / 16, None, None, None, *(i / 16 for i in range(2, 8))]
 
 
-def test_as_many_processes_as_workers_and_none_before_the_first_question(user, judged):
-    verifier = judged(user.grade, workers=2)
+def test_as_many_processes_as_workers_and_none_before_the_first_call(user, new_verifier):
+    verifier = new_verifier(user.grade, workers=2)
     assert not children()
 
     async def every():
@@ -316,7 +316,7 @@ def test_as_many_processes_as_workers_and_none_before_the_first_question(user, j
 
 def children() -> list[int]:
     """Grader processes of this one that run."""
-    found = []
+    process_ids = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             parent = int(stat.read_text().rpartition(")")[2].split()[1])
@@ -324,12 +324,12 @@ def children() -> list[int]:
         except (FileNotFoundError, ProcessLookupError):
             continue
         if parent == os.getpid() and graders and alive(int(stat.parent.name)):
-            found.append(int(stat.parent.name))
-    return found
+            process_ids.append(int(stat.parent.name))
+    return process_ids
 
 
-def test_prints_do_not_reach_our_output_and_input_is_empty(user, judged, capfd):
-    assert ask(judged(user.grade), "print").outcome is RIGHT
+def test_prints_do_not_reach_our_output_and_input_is_empty(user, new_verifier, capfd):
+    assert ask(new_verifier(user.grade), "print").outcome is RIGHT
     out, err = capfd.readouterr()
     assert out == "" and "to stdout" in err and "more" in err
 
@@ -342,20 +342,20 @@ def test_a_dropped_verifier_ends_its_processes(user):
     assert gone(pid)
 
 
-def test_close_ends_a_question_in_flight(user, judged):
-    verifier = judged(user.grade, deadline=60.0, workers=1)
+def test_close_ends_a_running_call(user, new_verifier):
+    verifier = new_verifier(user.grade, deadline=60.0, workers=1)
     ask(verifier, "True")
 
     async def closed():
-        asked = asyncio.ensure_future(call(verifier, "hang"))
+        running = asyncio.ensure_future(call(verifier, "hang"))
         await asyncio.sleep(0.2)
         verifier.close()
-        return await asked
+        return await running
 
     assert "gave no verdict" in asyncio.run(closed()).cause
 
 
-def test_a_worker_leaves_with_its_host_even_in_the_middle_of_a_grade(user, tmp_path):
+def test_a_worker_ends_with_its_host_also_during_a_call(user, tmp_path):
     """The host is killed, so nothing of its own can clean up."""
     script, note = tmp_path / "host.py", tmp_path / "daemon"
     script.write_text(
@@ -381,55 +381,55 @@ def test_a_worker_leaves_with_its_host_even_in_the_middle_of_a_grade(user, tmp_p
     assert gone(pid) and gone(int(note.read_text()))
 
 
-def test_the_code_is_that_of_the_start_whatever_becomes_of_the_file(user, judged, tmp_path):
-    verifier = judged(user.grade, workers=1)
+def test_the_code_is_that_of_the_start_also_after_the_file_changes(user, new_verifier, tmp_path):
+    verifier = new_verifier(user.grade, workers=1)
     (tmp_path / "my_file.py").write_text("def grade(prompt, answer, gold): return 'changed'")
     assert ask(verifier, "True").outcome is RIGHT
     ask(verifier, "os._exit(0)")
     assert ask(verifier, "True").outcome is RIGHT
 
 
-def test_a_static_method_is_at_the_top_of_a_file_too(user, judged):
-    assert ask(judged(user.Box.grade), "x").outcome is RIGHT
+def test_a_static_method_can_be_a_grader(user, new_verifier):
+    assert ask(new_verifier(user.Box.grade), "x").outcome is RIGHT
 
 
-def test_what_no_process_can_be_given_is_refused(user):
+def test_functions_that_no_process_can_load_are_refused(user):
     for function in (user.make(), user.nameless, len, print, user.Item):
         with pytest.raises(Usage) as caught:
             grade_function(function)
         assert "def grade(prompt, answer, gold)" in caught.value.fix
 
 
-def test_a_file_that_does_not_load_there_says_why(tmp_path, judged):
+def test_a_file_that_does_not_load_is_an_error_with_its_cause(tmp_path, new_verifier):
     source = "import sys\nassert 'pytest' in sys.modules, 'only at home'\ndef grade(p, a, g): return True\n"
-    verdict = ask(judged(use(tmp_path, source).grade), "x")
+    verdict = ask(new_verifier(use(tmp_path, source).grade), "x")
     assert verdict.outcome is UNKNOWN
     assert "my_file.py does not load: AssertionError: only at home" in verdict.cause
 
 
-def test_a_file_that_kills_its_process_is_a_lost_worker(tmp_path, judged):
+def test_a_file_that_kills_its_process_is_a_lost_worker(tmp_path, new_verifier):
     source = "import os, sys\nif 'pytest' not in sys.modules: os._exit(5)\ndef grade(p, a, g): return True\n"
-    verifier = judged(use(tmp_path, source).grade)
+    verifier = new_verifier(use(tmp_path, source).grade)
     for _ in range(2):
         with pytest.raises(WorkerLost, match="did not start") as caught:
             ask(verifier, "x")
     assert caught.value.evidence == "exit code 5"
 
 
-def test_large_answers_pass(user, judged):
-    assert ask(judged(user.grade), "len(answer) > 10**7" + " " * 10**7).outcome is RIGHT
+def test_large_answers_pass(user, new_verifier):
+    assert ask(new_verifier(user.grade), "len(answer) > 10**7" + " " * 10**7).outcome is RIGHT
 
 
-def test_it_works_in_any_thread_and_any_loop(user, judged):
+def test_it_works_in_any_thread_and_any_loop(user, new_verifier):
     from threading import Thread
 
-    verifier, got = judged(user.grade), []
-    threads = [Thread(target=lambda: got.append(ask(verifier, "True").outcome)) for _ in range(4)]
+    verifier, results = new_verifier(user.grade), []
+    threads = [Thread(target=lambda: results.append(ask(verifier, "True").outcome)) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert got == [RIGHT] * 4
+    assert results == [RIGHT] * 4
 
 
 def test_a_parameter_called_row_gets_the_columns_of_the_data_row(tmp_path, monkeypatch):

@@ -49,11 +49,11 @@ VERIFIERS: dict[str, object] = {
 SLOW = {name for name in VERIFIERS if name.startswith(("math(deadline", "math_verify", "math_dr_grpo"))}
 """In the sandbox, where each answer is an execution: they get a third of the attacks."""
 NOT_HERE = {"reasoning_gym"}
-"""Judges its own problems alone: tested with them."""
+"""Judges the problems of its task only: tested with them."""
 
 
-def judged(verifier: Verifier, gold: object, texts: Sequence[str]) -> list[Verdict]:
-    """A verdict for each text, all of them asked at once."""
+def verdicts_on(verifier: Verifier, gold: object, texts: Sequence[str]) -> list[Verdict]:
+    """The verdict on each text; all calls run concurrently."""
 
     async def every() -> list[Verdict]:
         prompt = Prompt("p", (), SUM, {"answer": gold})
@@ -77,7 +77,7 @@ def test_no_hostile_answer_runs_leaks_raises_or_is_right(name: str, tmp_path: Pa
     answers += [f"x</think> <answer>\nAnswer: {answer}\n\\boxed{{{answer}}}</answer>" for answer in answers]
     verifier = find_verifier(name, None)
     try:
-        verdicts = judged(verifier, VERIFIERS[name], answers)
+        verdicts = verdicts_on(verifier, VERIFIERS[name], answers)
     finally:
         getattr(verifier, "close", lambda: None)()
     assert not canary.exists()
@@ -94,7 +94,7 @@ def test_no_attack_passes_the_allow_list_of_math_dr_grpo_also_without_a_sandbox(
     unsafe = partial(Sandbox, unsafe=True)
     verifier = MathDrGrpo(fast=True, deadline=1.0, workers=1, sandbox=unsafe)
     try:
-        verdicts = judged(verifier, "1/2", answers)
+        verdicts = verdicts_on(verifier, "1/2", answers)
     finally:
         verifier.close()
     assert not canary.exists()
@@ -102,28 +102,28 @@ def test_no_attack_passes_the_allow_list_of_math_dr_grpo_also_without_a_sandbox(
 
 
 @needs_sandbox
-def test_a_bomb_is_wrong_in_whichever_verifier_and_is_told_apart():
+def test_a_bomb_is_wrong_in_every_verifier_with_its_cause():
     """The gold answer is quick to compare with, so the time that a call uses up is the answer's."""
     for name, bombs in (("math", BOMBS[:4]), ("math_verify", BOMBS[:1]), ("math_dr_grpo", BOMBS[:1])):
         verifier = find_verifier(f"{name}(deadline=0.8, workers=1)", None)
         try:
-            verdicts = judged(verifier, "x+1", [rf"\boxed{{{bomb}}}" for bomb in bombs])
+            verdicts = verdicts_on(verifier, "x+1", [rf"\boxed{{{bomb}}}" for bomb in bombs])
         finally:
             verifier.close()  # type: ignore[attr-defined]
         assert {v.outcome for v in verdicts} == {WRONG}, [v for v in verdicts if v.outcome is not WRONG]
         assert name == "math" or all("too large to compare" in v.feedback for v in verdicts)
 
 
-def test_a_pattern_without_the_answer_decides_whose_fault_the_time_is():
+def test_a_slow_answer_is_wrong_and_a_slow_pattern_unverifiable():
     for gold, text, outcome in (("(a+)+$", "a" * 60 + "!", WRONG), ("(?:|){60}(?!)", "a", UNKNOWN)):
         verifier = Regex(deadline=0.2, workers=1)
-        verdict = judged(verifier, gold, [text])[0]
+        verdict = verdicts_on(verifier, gold, [text])[0]
         verifier.close()
         assert verdict.outcome is outcome and "0.2 s of CPU time" in verdict.feedback + verdict.cause
 
 
 @pytest.mark.filterwarnings("error")
-def test_the_calculator_takes_arithmetic_alone(tmp_path: Path):
+def test_the_calculator_accepts_arithmetic_only(tmp_path: Path):
     """Whatever the text, a value or a ValueError; Python's parser sees no name, quote or attribute."""
     answers = [
         *attacks(str(tmp_path / "canary")),
@@ -142,7 +142,7 @@ def test_the_calculator_takes_arithmetic_alone(tmp_path: Path):
     assert not (tmp_path / "canary").exists()
 
 
-def test_calls_of_tools_are_read_or_malformed(tmp_path: Path):
+def test_tool_calls_are_parsed_or_malformed(tmp_path: Path):
     for attack in (*attacks(str(tmp_path / "canary")), *texts()):
         for text in (attack, f"<tool_call>{attack}</tool_call>", f"```python\n{attack}\n```", f"```python\n{attack}"):
             for format in (Hermes(), PythonBlock()):

@@ -1,4 +1,4 @@
-"""The verifier `math`: the table of cases, bombs, threads and loops, order, and what it does without its extra."""
+"""The verifier `math`: the table of cases, bombs, threads and loops, order, and errors without its extra."""
 
 import asyncio
 import importlib.util
@@ -38,9 +38,9 @@ def ask(verifier: Verifier, text: str, gold: object) -> Verdict:
     return asyncio.run(call(verifier, text, gold))
 
 
-def all_of(verifier: Verifier, asked: list[tuple[str, object]] | list[tuple[str, object, str]]) -> list[Verdict]:
+def all_of(verifier: Verifier, calls: list[tuple[str, object]] | list[tuple[str, object, str]]) -> list[Verdict]:
     async def every() -> list[Verdict]:
-        return list(await asyncio.gather(*(call(verifier, *one) for one in asked)))
+        return list(await asyncio.gather(*(call(verifier, *one) for one in calls)))
 
     return asyncio.run(every())
 
@@ -103,7 +103,7 @@ UNREAD = [
 
 @needs_extra
 @pytest.mark.t(39)
-def test_what_has_two_readings_or_none_is_not_equal(unboxed):
+def test_ambiguous_and_unreadable_answers_are_not_equal(unboxed):
     verdicts = all_of(unboxed, [(rf"\boxed{{{a}}}", g) for pair in UNREAD for g, a in (pair, pair[::-1])])
     assert {v.outcome for v in verdicts} == {WRONG}
 
@@ -118,7 +118,7 @@ def test_nouns_of_the_problem_are_units_and_words_that_change_a_number_never_are
 @pytest.mark.t(40)
 @pytest.mark.parametrize("change", ["{}", "**{}**", "{}.", " {} ", r"\text{{{}}}", r"\left({}\right)", r"{{{}}}"])
 @pytest.mark.parametrize("number", ["34", "-3", "1/2", r"\frac{1}{2}", "0.5", "1234"])
-def test_writing_it_another_way_changes_nothing(exact, number: str, change: str):
+def test_another_notation_changes_no_verdict(exact, number: str, change: str):
     for gold, outcome in ((number, RIGHT), ("77", WRONG)):
         assert ask(exact, rf"So we get \boxed{{{change.format(number)}}}", gold).outcome is outcome
 
@@ -164,7 +164,7 @@ def test_which_of_several_answers_counts_is_a_rule(text, which, place, answer):
 
 
 @pytest.mark.parametrize("text", NO_ANSWERS, ids=lambda text: text[:30])
-def test_what_is_cut_asked_taken_back_or_denied_is_no_answer(text: str):
+def test_a_cut_questioned_retracted_or_denied_answer_is_none(text: str):
     for which in ("first", "last", "only"):
         assert extract_answer(text, which, "tag" if "<answer>" in text else "either").text == ""
 
@@ -228,7 +228,7 @@ HEAVY = [rf"\ln(|y|+2^{{{n}}})+\ln(|y|+2^{{{n + 1}}})" for n in (300, 302, 304)]
 @needs_extra
 @pytest.mark.t(41)
 def test_an_answer_that_takes_too_long_is_wrong_and_a_gold_answer_that_does_is_unverifiable():
-    """The next answer is judged as ever."""
+    """The next answer is judged as usual."""
     verifier = Math(deadline=0.5, workers=1)
     try:
         for verdict in all_of(verifier, [(rf"\boxed{{x+{h}-({h})}}", "x") for h in HEAVY]):
@@ -242,27 +242,27 @@ def test_an_answer_that_takes_too_long_is_wrong_and_a_gold_answer_that_does_is_u
 
 @needs_extra
 def test_each_pair_of_a_long_list_has_time_and_the_first_that_takes_too_long_decides(full, monkeypatch):
-    asked, submit = [], full._algebra._sandbox.submit
-    monkeypatch.setattr(full._algebra._sandbox, "submit", lambda program: asked.append(program) or submit(program))
+    calls, submit = [], full._algebra._sandbox.submit
+    monkeypatch.setattr(full._algebra._sandbox, "submit", lambda program: calls.append(program) or submit(program))
     golds = [rf"\sqrt{{{n}}}+x" for n in range(2, 7)]
     assert (
         ask(full, rf"\boxed{{{', '.join(f'x+{g[:-2]}' for g in reversed(golds))}}}", ", ".join(golds)).outcome is RIGHT
     )
-    assert [len(program.args[0]) for program in asked] == [16, 9]
+    assert [len(program.args[0]) for program in calls] == [16, 9]
 
 
 @needs_extra
 @pytest.mark.t(41)
 def test_any_thread_and_any_loop(full):
-    got: list[Outcome] = []
+    outcomes: list[Outcome] = []
     threads = [
-        Thread(target=lambda: got.append(ask(full, r"\boxed{2\sqrt{2}}", r"\sqrt{8}").outcome)) for _ in range(4)
+        Thread(target=lambda: outcomes.append(ask(full, r"\boxed{2\sqrt{2}}", r"\sqrt{8}").outcome)) for _ in range(4)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert got == [RIGHT] * 4
+    assert outcomes == [RIGHT] * 4
 
 
 @needs_extra
@@ -274,7 +274,7 @@ def test_verdicts_in_the_order_of_answers(full):
 
 
 @needs_extra
-def test_math_verify_as_it_is_errs_where_the_page_says():
+def test_math_verify_has_the_errors_that_the_page_lists():
     verifier = find_verifier("math_verify", None)
     try:
         for text, gold, outcome in (
@@ -319,20 +319,20 @@ DAPO_BOX = [
 
 
 @pytest.mark.parametrize("box,text,gold,outcome", [(b, *c) for b, cs in ((False, DAPO), (True, DAPO_BOX)) for c in cs])
-def test_math_dapo_has_the_faults_that_its_numbers_were_made_with(box: bool, text: str, gold: str, outcome: Outcome):
+def test_math_dapo_keeps_the_faults_of_the_published_grader(box: bool, text: str, gold: str, outcome: Outcome):
     assert ask(find_verifier(f"math_dapo(box={box})", None), text, gold).outcome is outcome
 
 
 @needs_extra
-def test_equal_questions_are_asked_once(full, monkeypatch):
-    asked, submit = [], full._algebra._sandbox.submit
-    monkeypatch.setattr(full._algebra._sandbox, "submit", lambda program: asked.append(program) or submit(program))
+def test_equal_comparisons_run_once(full, monkeypatch):
+    calls, submit = [], full._algebra._sandbox.submit
+    monkeypatch.setattr(full._algebra._sandbox, "submit", lambda program: calls.append(program) or submit(program))
     verdicts = all_of(full, [(r"\boxed{\sqrt{50}}", r"5\sqrt{2}")] * 64)
-    assert {v.outcome for v in verdicts} == {RIGHT} and len(asked) == 1
+    assert {v.outcome for v in verdicts} == {RIGHT} and len(calls) == 1
 
 
 @needs_extra
-def test_a_cancelled_asker_takes_no_verdict_from_the_others():
+def test_a_cancelled_caller_does_not_cancel_the_others():
     verifier = Math(workers=1)
 
     async def both() -> Verdict:
@@ -369,7 +369,7 @@ def test_every_writing_of_a_fraction(fraction):
     assert same(gold, str(fraction + 1)) is False
 
 
-def test_what_it_says_of_an_answer(exact):
+def test_the_feedback_on_an_answer(exact):
     verdict = ask(exact, r"\boxed{0.50\text{ cm}}", r"\frac12")
     assert verdict.outcome is RIGHT and verdict.answer == "1/2"
     assert verdict.feedback == r"read '0.50\\text{ cm}' by the box; exact"
@@ -383,7 +383,7 @@ def test_whole_solutions_are_gold_answers_too(exact):
     assert ask(exact, r"\boxed{1/2}", r"Thus $\boxed{\frac12}$.").outcome is RIGHT
 
 
-def test_without_its_extra_it_says_what_to_install(monkeypatch):
+def test_without_its_extra_the_fix_installs_it(monkeypatch):
     monkeypatch.setattr("groupwise.verifiers.math.symbolic.find_spec", lambda name: None)
     with pytest.raises(MissingRequirement) as caught:
         find_verifier("math", None)
@@ -393,7 +393,7 @@ def test_without_its_extra_it_says_what_to_install(monkeypatch):
 
 @needs_extra
 @pytest.mark.parametrize("name", ["math", "math_verify", "math_dr_grpo", "several(a=math, b=exact)"])
-def test_without_bubblewrap_it_says_what_to_install(monkeypatch, name: str):
+def test_without_bubblewrap_the_fix_installs_it(monkeypatch, name: str):
     monkeypatch.setattr("shutil.which", lambda name: None)
     with pytest.raises(MissingRequirement) as caught:
         find_verifier(name, None)
@@ -402,7 +402,7 @@ def test_without_bubblewrap_it_says_what_to_install(monkeypatch, name: str):
 
 
 @needs_extra
-def test_a_sandbox_that_does_not_start_is_told_with_the_verifier_that_needs_none(monkeypatch):
+def test_the_fix_for_a_sandbox_that_does_not_start_names_the_verifier_without_one(monkeypatch):
     monkeypatch.setattr("groupwise.sandbox.sandbox.sandbox_command", lambda *_: ["/bin/false"])
     verifier = Math(workers=1)
     with pytest.raises(MissingRequirement) as caught:
@@ -437,7 +437,7 @@ def test_a_wrong_field_is_refused_with_the_right_ones(name: str, message: str):
     assert message in caught.value.fix
 
 
-def test_gold_answers_are_looked_at_before_the_run(tmp_path: Path):
+def test_gold_answers_are_checked_before_the_run(tmp_path: Path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"prompt": "a", "answer": "$ $"}\n{"prompt": "b", "answer": 1}\n')
     with pytest.raises(BadData) as caught:

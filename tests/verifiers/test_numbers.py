@@ -1,4 +1,4 @@
-"""Tables of answers, gold answers and what is to be said of them."""
+"""Tables of answers, gold answers and their verdicts."""
 
 import asyncio
 from fractions import Fraction
@@ -131,7 +131,7 @@ def test_last_number(text: str, gold: object, outcome: Outcome):
 
 
 @given(st.decimals(-(10**9), 10**9, allow_nan=False, places=3))
-def test_however_people_write_it(number):
+def test_common_spellings_of_a_number(number):
     for written in (f"{number}", f"{number:,}", f"**{number}**", f"$ {number}.", f"so {number} km", f"={number}\n"):
         assert judge(last_number, written, str(number)).outcome is RIGHT
     assert judge(last_number, f"{number + 1}", str(number)).outcome is WRONG
@@ -157,7 +157,7 @@ def test_no_text_raises(text: str):
 
 
 @pytest.mark.parametrize(
-    "verifier,text,said",
+    "verifier,text,value_read",
     [
         (exact, " New\n York ", "New York"),
         (exact, "", None),
@@ -171,7 +171,7 @@ def test_no_text_raises(text: str):
         (calculator_answer, "35", None),
     ],
 )
-def test_what_was_read_as_the_answer_is_said(verifier: Verifier, text: str, said: str | None):
-    """Equal answers, however written, are equal votes; an answer in which none was found has none."""
+def test_the_verdict_has_the_answer_that_was_read(verifier: Verifier, text: str, value_read: str | None):
+    """Equal answers in any spelling are equal votes; an answer without a number has no vote."""
     sample = Sample(context=(), stream=(0,), text=text)
-    assert asyncio.run(verifier(Prompt("p", (), "7*5=", {"answer": 35}), sample)).answer == said
+    assert asyncio.run(verifier(Prompt("p", (), "7*5=", {"answer": 35}), sample)).answer == value_read

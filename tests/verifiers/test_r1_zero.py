@@ -1,4 +1,4 @@
-r"""Dr. GRPO's grader: every rule of it, and every fault, on an answer that reading the rule decides."""
+r"""Dr. GRPO's grader: each rule and each fault, on answers whose verdicts follow from the rule."""
 
 import asyncio
 import importlib.util
@@ -24,7 +24,7 @@ needs_extra = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def made() -> Iterator[dict[str, Verifier]]:
+def graders() -> Iterator[dict[str, Verifier]]:
     verifiers = {fields: find_verifier(f"math_dr_grpo(workers=1, {fields})", None) for fields in ("", "fast=True")}
     yield verifiers
     for verifier in verifiers.values():
@@ -63,7 +63,7 @@ FAST = [
     (r"\boxed{xyz=5}", "5", WRONG),
     (r"\boxed{\sqrt{8}}", r"2\sqrt{2}", RIGHT),
     (r"\boxed{(x-1)(x+1)}", "x^{2}-1", RIGHT),
-    (r"\boxed{x+y+z}", "z+y+x", WRONG),  # three letters are not asked of sympy
+    (r"\boxed{x+y+z}", "z+y+x", WRONG),  # three letters are not passed to sympy
     (r"\boxed{2+2}", "4", WRONG),  # a whole number is only ever itself
     (r"\boxed{2^{10}}", "1024", WRONG),
     (r"\boxed{3 million}", "3*10^6", RIGHT),
@@ -72,7 +72,7 @@ FAST = [
     (r"\boxed{xy}", "yx", RIGHT),
     (r"\boxed{xy}", "xy^2", WRONG),
     (r"\boxed{}", "4", WRONG),
-    (r"\boxed{x^{12}+1}", "1+x^{12}", WRONG),  # an exponent of two digits is not asked of sympy
+    (r"\boxed{x^{12}+1}", "1+x^{12}", WRONG),  # an exponent of two digits is not passed to sympy
     (r"\boxed{3} or \boxed{34}", "34", RIGHT),
     (r"\boxed{34} and \boxed 5", "34", MALFORMED),
     (r"\boxed{34", "34", MALFORMED),
@@ -90,15 +90,15 @@ SLOW = [
     (r"\boxed{x+y+z}", "z+y+x", RIGHT),
     (r"\boxed{5 or more}", "5", RIGHT),
     (r"\boxed{5}", "6", WRONG),
-    (r"\boxed{" + "1+" * 100 + "1}", "101", WRONG),  # what repeats itself is not asked
+    (r"\boxed{" + "1+" * 100 + "1}", "101", WRONG),  # repetitive text is not passed to math-verify
     (r"\boxed{" + "1+" * 20 + "1}", "21", RIGHT),
 ]
 
 
 @needs_extra
 @pytest.mark.parametrize("fields,text,gold,outcome", [*(("fast=True", *c) for c in FAST), *(("", *c) for c in SLOW)])
-def test_it_has_the_rules_and_the_faults_that_its_numbers_were_made_with(made, fields, text, gold, outcome):
-    assert ask(made[fields], text, gold).outcome is outcome
+def test_it_keeps_the_rules_and_faults_of_the_published_grader(graders, fields, text, gold, outcome):
+    assert ask(graders[fields], text, gold).outcome is outcome
 
 
 TAGS = [
@@ -114,7 +114,7 @@ TAGS = [
 
 
 @pytest.mark.parametrize("text,answer", TAGS)
-def test_with_tags_the_answer_stands_behind_the_last(text: str, answer: str | None):
+def test_with_tags_the_answer_follows_the_last_tag(text: str, answer: str | None):
     assert answer_of(text, tag=True) == answer
 
 
@@ -155,7 +155,7 @@ def test_the_normal_form_of_prm800k(answer: str, form: str):
 
 @given(st.text(alphabet="ab", max_size=24))
 @settings(max_examples=60)
-def test_the_share_of_what_stands_before_is_counted_from_all_substrings(text: str):
+def test_repeats_is_the_share_of_repeated_substrings(text: str):
     every = [text[i:j] for i in range(len(text)) for j in range(i + 1, len(text) + 1)]
     assert repeats(text) == pytest.approx(1 - len(set(every)) / len(every) if every else 0.0)
 
@@ -169,7 +169,7 @@ def test_no_text_raises(text: str):
 
 
 @needs_extra
-def test_what_takes_for_ever_is_wrong_and_the_next_answer_is_judged():
+def test_an_endless_comparison_is_wrong_and_the_next_answer_is_judged():
     verifier = find_verifier("math_dr_grpo(deadline=0.5, workers=1)", None)
     try:
         assert ask(verifier, r"\boxed{9**9**9**9}", "1/3").outcome is WRONG
@@ -227,9 +227,9 @@ def test_plain_arithmetic_is_parsed(text: str):
 
 
 @needs_extra
-def test_gold_answers_that_it_cannot_compare_with(made):
+def test_gold_answers_that_cannot_be_compared(graders):
     for gold in (None, True, [], ["3", None], {"x": 1}):
-        assert ask(made["fast=True"], r"\boxed{3}", gold).outcome is UNKNOWN
+        assert ask(graders["fast=True"], r"\boxed{3}", gold).outcome is UNKNOWN
     with pytest.raises(Usage, match=r"math_dr_grpo\(deadline=0, workers=2\)"):
         find_verifier("math_dr_grpo(deadline=0)", None)
 

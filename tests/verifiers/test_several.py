@@ -1,4 +1,4 @@
-"""Several verifiers at once: the first decides, all weigh, each is a part."""
+"""Several verifiers at once: the outcome of the first, the weighted mean of all scores, a part for each."""
 
 import asyncio
 from typing import Any
@@ -26,21 +26,23 @@ def ask(verifier: Any, text: str, gold: Any = 4) -> Verdict:
         ("<a>four</a>", Outcome.malformed, 0.2, {"right": 0.0, "shape": 1.0}),
     ],
 )
-def test_the_first_decides_and_all_weigh(text: str, outcome: Outcome, score: float, parts: dict[str, float]):
+def test_the_first_outcome_counts_and_all_scores_are_weighted(
+    text: str, outcome: Outcome, score: float, parts: dict[str, float]
+):
     verdict = ask(find_verifier(SHAPED, None), text)
     assert verdict.outcome is outcome and verdict.score == pytest.approx(score) and dict(verdict.parts) == parts
 
 
-def test_each_is_a_column_and_a_metric():
+def test_each_verifier_is_a_column_and_a_metric():
     verdict = ask(find_verifier(SHAPED, None), "<a>5</a>")
     sample = Sample(context=(0,), stream=(0,), text="<a>5</a>", verdict=verdict)
     batch = pack([Rollout(Draw(0, Prompt("p", (0,)), 1), (sample,))])
     assert {name: x.tolist() for name, x in batch.parts.items()} == {"right": [0.0], "shape": [1.0]}
-    told = describe_samples(batch)
-    assert (told["parts/right"], told["parts/shape"]) == (0.0, 1.0)
+    metrics = describe_samples(batch)
+    assert (metrics["parts/right"], metrics["parts/shape"]) == (0.0, 1.0)
 
 
-def test_one_that_cannot_judge_is_named():
+def test_a_verifier_that_cannot_judge_is_named():
     async def broken(prompt: Prompt, sample: Sample) -> Verdict:
         raise KeyError("x")
 
@@ -54,7 +56,7 @@ def test_one_that_cannot_judge_is_named():
         assert verdict.outcome is Outcome.unverifiable and verdict.cause == cause
 
 
-def test_ones_own_function_among_them():
+def test_a_user_function_is_a_member():
     name = "several(right=last_number, own=0.5 * 'my_file:grade')"
     assert user_functions(name) == ["my_file:grade"]
 
@@ -82,7 +84,7 @@ def test_ones_own_function_among_them():
         ("several", "fewer than two"),
     ],
 )
-def test_what_cannot_be_is_refused(name: str, what: str):
+def test_invalid_members_are_refused(name: str, what: str):
     with pytest.raises(Usage) as caught:
         find_verifier(name, None)
     assert what in f"{caught.value}"

@@ -1,4 +1,4 @@
-"""The verifiers text, choice, format, regex and json_schema: right, wrong, malformed, and what cannot be judged."""
+"""The verifiers text, choice, format, regex and json_schema: right, wrong, malformed and unverifiable answers."""
 
 import asyncio
 import json
@@ -21,20 +21,20 @@ needs_jsonschema = pytest.mark.skipif(find_spec("jsonschema") is None, reason="j
 
 
 def ask(verifier: Verifier, text: str, gold: Any = None) -> Verdict:
-    said = verifier(Prompt("p", (), "p", {"answer": gold}), Sample(context=(), stream=(0,), text=text))
-    return asyncio.run(said)
+    call = verifier(Prompt("p", (), "p", {"answer": gold}), Sample(context=(), stream=(0,), text=text))
+    return asyncio.run(call)
 
 
 @pytest.fixture
 def named():
-    made = []
+    opened = []
 
     def find(name: str) -> Verifier:
-        made.append(find_verifier(name, None))
-        return made[-1]
+        opened.append(find_verifier(name, None))
+        return opened[-1]
 
     yield find
-    for verifier in made:
+    for verifier in opened:
         getattr(verifier, "close", lambda: None)()
 
 
@@ -92,7 +92,7 @@ WRITTEN = [
 
 
 @pytest.mark.parametrize("name,text,gold,outcome", WRITTEN)
-def test_what_is_written(name: str, text: str, gold: Any, outcome: Outcome, named):
+def test_verdicts_on_texts(name: str, text: str, gold: Any, outcome: Outcome, named):
     assert ask(named(name), text, gold).outcome is outcome
 
 
@@ -103,7 +103,7 @@ def test_no_text_raises(text: str, gold: str):
         assert ask(find_verifier(name, None), text, gold).outcome in Outcome
 
 
-def test_a_huge_text_takes_no_time_to_speak_of(named):
+def test_a_huge_text_is_judged_quickly(named):
     for name in ("text", "choice", "format"):
         assert ask(named(name), "<think>" + "(A" * 5_000_000, "A").outcome in (WRONG, MALFORMED)
 
@@ -117,7 +117,7 @@ def test_regex(named):
     assert ask(group, "twelve", 12).outcome is MALFORMED and ask(group, "#### 12", 12).answer == "12"
 
 
-def test_a_pattern_that_explodes_is_ended_by_its_own_clock(named):
+def test_a_slow_pattern_ends_at_its_cpu_limit(named):
     slow = named("regex(deadline=0.2, workers=1)")
     verdict = ask(slow, "a" * 60 + "!", "(a+)+$")
     assert verdict.outcome is WRONG
@@ -145,11 +145,11 @@ def test_json_schema(named, tmp_path: Path):
 
 @needs_jsonschema
 def test_no_schema_is_fetched(named):
-    asked = []
+    paths = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            asked.append(self.path)
+            paths.append(self.path)
             self.send_response(200)
             self.send_header("Content-Length", "2")
             self.end_headers()
@@ -159,10 +159,10 @@ def test_no_schema_is_fetched(named):
         Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
         away = ask(named("json_schema"), "1", {"$ref": f"http://127.0.0.1:{server.server_port}/schema.json"})
         server.shutdown()
-    assert away.outcome is UNKNOWN and "Unresolvable" in away.cause and not asked
+    assert away.outcome is UNKNOWN and "Unresolvable" in away.cause and not paths
 
 
-def test_without_its_extra_json_schema_says_what_to_install(monkeypatch):
+def test_without_its_extra_the_fix_of_json_schema_installs_it(monkeypatch):
     monkeypatch.setattr("groupwise.verifiers.formats.find_spec", lambda name: None)
     with pytest.raises(MissingRequirement) as caught:
         find_verifier("json_schema", None)
@@ -204,7 +204,7 @@ def test_a_wrong_schema_is_refused(tmp_path: Path):
     "name,gold",
     [("choice", "Z"), ("regex", "("), ("text", ["."]), pytest.param("json_schema", 1, marks=needs_jsonschema)],
 )
-def test_gold_answers_are_looked_at_before_the_run(tmp_path: Path, name: str, gold: Any):
+def test_gold_answers_are_checked_before_the_run(tmp_path: Path, name: str, gold: Any):
     path = tmp_path / "a.jsonl"
     good = {"choice": "A", "regex": "a", "text": "a", "json_schema": {}}[name]
     rows = [{"prompt": "a", "answer": {"$id": "x"} if good == {} else good}, {"prompt": "b", "answer": gold}]

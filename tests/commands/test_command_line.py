@@ -1,4 +1,7 @@
-"""The commands in real processes, with terminals and pipes."""
+"""The commands in processes, with terminals and pipes.
+
+Where a signal or the end of an interpreter is tested, the process is a new interpreter; else a fork of a warm one.
+"""
 
 import fcntl
 import json
@@ -18,6 +21,7 @@ import pytest
 
 from groupwise.__main__ import main
 from groupwise.training.run import held_out_summary
+from tests.docs.warm_shell import environment
 
 GROUPWISE = [sys.executable, "-m", "groupwise"]
 SMALL = ["--prompts", "4", "--method.group_size", "4", "--sampling.max_tokens", "12", "--evaluate.problems", "8"]
@@ -26,8 +30,8 @@ CANARY = "canary-4c1f0"
 
 def run_piped(*words: str, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     """The finished command, with its output in pipes."""
-    env = os.environ | {"WANDB_API_KEY": CANARY, "HF_TOKEN": CANARY, **variables}
-    return subprocess.run([*GROUPWISE, *words], cwd=cwd, env=env, capture_output=True, text=True, timeout=120)
+    env = environment() | {"WANDB_API_KEY": CANARY, "HF_TOKEN": CANARY, **variables}
+    return subprocess.run(["groupwise", *words], cwd=cwd, env=env, capture_output=True, text=True, timeout=120)
 
 
 def on_a_terminal(*words: str, cwd: Path, **variables: str) -> str:
@@ -35,7 +39,7 @@ def on_a_terminal(*words: str, cwd: Path, **variables: str) -> str:
     reader, writer = pty.openpty()
     fcntl.ioctl(writer, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 60, 0, 0))
     with subprocess.Popen(
-        [*GROUPWISE, *words], cwd=cwd, env=os.environ | variables, stdout=writer, stderr=writer
+        ["groupwise", *words], cwd=cwd, env=environment() | variables, stdout=writer, stderr=writer
     ) as process:
         os.close(writer)
         output = b""
@@ -234,7 +238,8 @@ def test_a_run_continues_after_its_terminal_is_closed(tmp_path: Path) -> None:
     """Progress lines are lost; the files are complete."""
     reader, writer = os.pipe()
     os.close(reader)
-    words = [*GROUPWISE, "train", *SMALL, "--iterations", "1", "--out", "o"]
-    assert subprocess.run(words, cwd=tmp_path, stderr=writer, stdout=subprocess.DEVNULL).returncode == 0
+    words = ["groupwise", "train", *SMALL, "--iterations", "1", "--out", "o"]
+    done = subprocess.run(words, cwd=tmp_path, env=environment(), stderr=writer, stdout=subprocess.DEVNULL)
+    assert done.returncode == 0
     os.close(writer)
     assert list(tmp_path.glob("o/*/model/model.safetensors"))

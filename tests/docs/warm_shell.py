@@ -37,14 +37,21 @@ OPTIONAL = ("transformers.modeling_utils", "peft")
 
 def run(line: str, directory: Path) -> str:
     """Type one line; return what it prints. AssertionError where its exit code is not 0."""
-    programs, _ = start()
-    path = os.pathsep.join((str(programs), str(Path(sys.executable).parent), os.environ["PATH"]))
-    env = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
+    env = {**environment(), "OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
     done = subprocess.run(
         line, shell=True, cwd=directory, env=env, capture_output=True, text=True, timeout=240, check=False
     )
     assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
     return done.stdout
+
+
+def environment() -> dict[str, str]:
+    """The variables of this process, with a PATH that begins with the two programs."""
+    programs, _ = start()
+    return {
+        **os.environ,
+        "PATH": os.pathsep.join((str(programs), str(Path(sys.executable).parent), os.environ["PATH"])),
+    }
 
 
 @cache

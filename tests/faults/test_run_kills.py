@@ -42,6 +42,7 @@ def test_a_run_killed_after_any_change_of_its_disk_ends_with_the_bits_of_one_nev
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.t(49)
 @pytest.mark.parametrize("share", [0.0, 0.6, 1.0])
 def test_a_run_killed_at_any_event_ends_with_the_bits_of_one_never_killed(

@@ -186,6 +186,7 @@ class Learner:
         auxiliary: Sequence[AuxiliaryLoss] = (),
     ) -> StepResult:
         """Take one optimizer step on these samples. With a gradient that is not finite, the weights do not change."""
+        assert not (self._critics and self.ranks > 1), "the gradient of a value head is not summed over ranks"
         whole = objective.prepare(batch.take(step.samples))
         settings = self.optimizer.settings
         rate = settings.rate(self.steps_taken, self.steps)

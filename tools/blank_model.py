@@ -19,7 +19,7 @@ def write_blank(path: Path) -> None:
         layers=2,
         heads=4,
         kv_heads=2,
-        head_dim=24,
+        head_dim=32,
         inner=256,
         positions=256,
         family="qwen3",

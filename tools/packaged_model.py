@@ -24,6 +24,7 @@ class PackagedModel:
     layers: int
     heads: int
     kv_heads: int
+    head_dim: int
     inner: int
     positions: int
     steps: int
@@ -44,7 +45,7 @@ def train(recipe: PackagedModel) -> tuple[Decoder, Tokenizer]:
         layers=recipe.layers,
         heads=recipe.heads,
         kv_heads=recipe.kv_heads,
-        head_dim=recipe.width // recipe.heads,
+        head_dim=recipe.head_dim,
         inner=recipe.inner,
         positions=recipe.positions,
         family="qwen3",

@@ -7,6 +7,7 @@ import pytest
 import torch
 from tools.blank_model import write_blank
 
+from groupwise import models
 from groupwise.__main__ import main
 from groupwise.config.text import DEFAULT, read_recipe
 from groupwise.config.user_code import Use
@@ -62,6 +63,13 @@ def test_the_packaged_fresh_model_is_what_its_command_writes(tmp_path: Path) -> 
     names = sorted(path.name for path in tmp_path.iterdir())
     assert names == sorted(path.name for path in packaged.iterdir())
     assert all((tmp_path / name).read_bytes() == (packaged / name).read_bytes() for name in names)
+
+
+def test_packaged_models_have_a_head_size_that_vllm_takes() -> None:
+    """vLLM's CPU backend refuses a size such as 24."""
+    packaged = [config.parent for config in Path(models.__file__).parent.glob("*/config.json")]
+    assert {path.name for path in packaged} >= {"blank", "calculator"}
+    assert all(read_shape(path).head_dim % 32 == 0 for path in packaged)
 
 
 def test_other_seeds_give_other_weights() -> None:

@@ -38,7 +38,7 @@ def accuracy(capsys: pytest.CaptureFixture[str]) -> list[str]:
 def test_an_adapter_run_merges_into_a_plain_model(capsys: pytest.CaptureFixture[str]) -> None:
     run = trained(*LORA)
     output = json.loads((run / "run.json").read_text())
-    assert output["adapter"].startswith("2,176 trained weights, 205,056 frozen weights")
+    assert output["adapter"].startswith("2,304 trained weights, 223,520 frozen weights")
     assert output["adapter"] in (run / "report.html").read_text()
     assert sorted(p.name for p in (run / "model").iterdir()) == ["adapter_config.json", "adapter_model.safetensors"]
     capsys.readouterr()

@@ -46,10 +46,10 @@ def with_blocked_weights(model: M) -> M:
     if not any(map(gains, tensors)) or (isinstance(model, Decoder) and model.compiled):
         return model
     twin = copy.deepcopy(model, {id(x): x for x in tensors})
-    for module in twin.modules():
-        for name, part in module._modules.items():
+    for module in list(twin.modules()):
+        for name, part in module.named_children():
             if type(part) is nn.Linear and gains(part.weight):
-                module._modules[name] = Blocked(part.weight, part.bias)
+                setattr(module, name, Blocked(part.weight, part.bias))
     if isinstance(twin, Decoder) and twin.lm_head is None and gains(twin.unembedding):
         twin.lm_head = Blocked(twin.unembedding, None)  # the twin's head no longer shares the embedding
     return twin

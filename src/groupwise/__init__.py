@@ -3,7 +3,8 @@
     import groupwise as gw
     run = gw.train(model="my-model", data=rows, reward=reward, method=gw.gspo(group_size=8), iterations=50)
 
-The names of `groupwise.api` and of `groupwise.methods` are names of the package. They are imported on first use.
+Every public name of every room is a name of the package, such as `gw.train`, `gw.gspo` or `gw.Clip`. It is imported on
+first use.
 """
 
 import os
@@ -13,26 +14,23 @@ from typing import Any
 # of a row do not depend on the other rows. MKL reads the variable at its first product. A value of the user is kept.
 os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
 
-_ROOMS = ("groupwise.api", "groupwise.methods")
-
 
 def __getattr__(name: str) -> Any:
-    from importlib import import_module
-
     if name == "__version__":
         from importlib.metadata import version
 
         return version("groupwise")
     if not name.startswith("_"):
-        from groupwise.data.rooms import names_of
+        from importlib import import_module
 
-        for room in _ROOMS:
-            if name in names_of(room):
-                return getattr(import_module(room), name)
+        from groupwise.data.rooms import home_of
+
+        if room := home_of(name):
+            return getattr(import_module(room), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    from groupwise.data.rooms import names_of
+    from groupwise.data.rooms import ROOMS, names_of
 
-    return sorted({"__version__", *globals(), *(name for room in _ROOMS for name in names_of(room))})
+    return sorted({"__version__", *globals(), *(name for room in ROOMS for name in names_of(f"groupwise.{room}"))})

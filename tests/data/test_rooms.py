@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from tools.front_doors import ROOMS, SOURCE, stub
+from tools.front_doors import ROOMS, SOURCE, package_stub, stub
 
+import groupwise
 from groupwise.data.rooms import files_of, names_of
 
 
@@ -28,6 +29,25 @@ def test_a_room_exports_the_names_its_files_list_once_each(room: str) -> None:
 @pytest.mark.parametrize("room", ROOMS)
 def test_the_stub_of_a_room_is_fresh(room: str) -> None:
     assert (SOURCE / room / "__init__.pyi").read_text() == stub(room), "run python tools/front_doors.py"
+
+
+def test_the_stub_of_the_package_is_fresh() -> None:
+    assert (SOURCE / "__init__.pyi").read_text() == package_stub(), "run python tools/front_doors.py"
+
+
+def test_the_package_offers_every_public_name_and_imports_torch_late() -> None:
+    code = (
+        "import sys, groupwise as gw; assert gw.__version__ and len(dir(gw)) > 200; assert 'torch' not in sys.modules;"
+        "import importlib; from groupwise.data.rooms import ROOMS;"
+        "[importlib.import_module(f'groupwise.{room}') for room in ROOMS];"
+        "import groupwise.training, groupwise.commands, groupwise.report, groupwise.runs;"
+        "assert callable(gw.train) and callable(gw.resume) and gw.gspo().group_size == 16 and gw.Clip().low == 0.2;"
+        "print(gw.train.__module__, gw.Run.__module__)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["groupwise.api.train", "groupwise.api.run"]
+    with pytest.raises(AttributeError, match="has no attribute 'tran'"):
+        _ = groupwise.tran
 
 
 def test_names_are_unique_over_rooms() -> None:

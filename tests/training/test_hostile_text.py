@@ -11,10 +11,10 @@ from groupwise.__main__ import bug, main
 from groupwise.commands import doctor
 from groupwise.commands.audit import errors
 from groupwise.commands.show import show_check
-from groupwise.commands.terminal import format_sample, print_note
+from groupwise.commands.terminal import format_sample
 from groupwise.data import ENVIRONMENT, BadData, Finish, Outcome, Sample, Verdict
 from groupwise.evaluation.result import evaluation_text, write
-from groupwise.training.progress import Progress
+from groupwise.training.progress import Progress, print_note
 from groupwise.verifiers.audit import AuditResult, Case
 from tests.commands.test_compare import PROTOCOL, RIGHT, evaluation
 

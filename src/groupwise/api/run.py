@@ -41,10 +41,11 @@ class Report:
 class Run:
     """A run in its directory. Each access reads the files, so it works while the run is still going.
 
-    `BadData` if the directory is no run.
+    `stopped` is the reason of an early end, "" of a run that is complete. `BadData` if the directory is no run.
     """
 
     directory: Path
+    stopped: str = ""
     _stop: Callable[[str], None] = field(default=lambda cause: None, repr=False, compare=False)
 
     def __post_init__(self) -> None:

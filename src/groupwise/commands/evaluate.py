@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from groupwise.commands.terminal import format_sample, print_note
+from groupwise.commands.terminal import format_sample
 from groupwise.config.reading import one_error
 from groupwise.config.recipe import Recipe
 from groupwise.config.text import DEFAULT, read_over, read_with_problems
@@ -21,6 +21,7 @@ from groupwise.runs.phases import finished_run
 from groupwise.training.build import DTYPES, Inputs, build, prepare
 from groupwise.training.check import check_inputs
 from groupwise.training.environments import environment_of, frame_of
+from groupwise.training.progress import print_note
 from groupwise.training.protocols import protocol
 from groupwise.training.sources import prompt_template, templates
 

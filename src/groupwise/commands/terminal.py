@@ -1,14 +1,8 @@
-"""Text for a terminal: notes, answers, and conversations turn by turn."""
+"""Samples as text for a terminal: answers, and conversations turn by turn."""
 
-import sys
 from itertools import groupby
 
 from groupwise.data import ENVIRONMENT, TEMPLATE, Outcome, Sample, Verdict, visible
-
-
-def print_note(line: str) -> None:
-    """Print a line to stderr, as the run's progress does."""
-    print(visible(line), file=sys.stderr, flush=True)
 
 
 def format_sample(sample: Sample) -> str:

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from groupwise.commands.terminal import print_note
 from groupwise.config.phases import read_phases
 from groupwise.config.text import DEFAULT, base_of, read_recipe
 from groupwise.config.toml import read_with_overrides, without_command_text
@@ -17,6 +16,7 @@ from groupwise.runs.phases import phase_directories
 from groupwise.training.build import build
 from groupwise.training.check import check_phases
 from groupwise.training.phases import begin_phases, run_phases
+from groupwise.training.progress import print_note
 from groupwise.training.run import Ending, begin, directory_name, read_checked, reopen, run_from
 
 

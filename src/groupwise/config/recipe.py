@@ -21,7 +21,10 @@ def at_least(value: object, **least: float) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """The columns of prompt and answer in the rows of a data source: names, or dotted paths into nested rows."""
+    """The columns of prompt and answer in the rows of a data source: names, or dotted paths into nested rows.
+
+    An empty `answer` means that the rows have no gold answers: the verifier grades without one.
+    """
 
     prompt: str = "prompt"
     answer: str = "answer"

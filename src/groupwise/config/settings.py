@@ -27,7 +27,7 @@ def recipe_with(base: Recipe | str | Path | None, settings: Mapping[str, Any], u
 
     >>> recipe = recipe_with(None, {"method": "grpo", "optimizer": {"lr": 1e-5}, "sampling.max_tokens": 64}, Use())
     >>> recipe.optimizer.lr, recipe.sampling.max_tokens, recipe.method.group_size
-    (1e-05, 64, 8)
+    (1e-05, 64, 64)
     """
     known = {f.name for f in fields(Recipe)}
     for name in settings:
@@ -63,7 +63,7 @@ def base_name(method: Method) -> str:
     """The published method that differs from `method` in numbers only; empty if there is none.
 
     >>> from groupwise.methods import gspo
-    >>> base_name(gspo(group_size=8)), base_name(replace(gspo(), credit=lambda x, b: x))
+    >>> base_name(gspo(group_size=8)), base_name(Method())
     ('gspo', '')
     """
     shape = _without_numbers(method)

@@ -1,6 +1,7 @@
 """Code that runs only if the command line allows it: the user's files (`--use`), and a model's Python files."""
 
 import hashlib
+import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,12 +20,14 @@ TRUST = """\
 delete every file that you can."""
 PREFIX = "use:"
 """Prefix of loaded files in `sys.modules`. No import statement can reach or shadow such a name."""
+MEMORY = "memory"
+"""The stem in the names of functions that a program passes to the library: `memory:reward`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Use:
     """Permissions of one command: files loaded with `--use` by stem, with their SHA-256; code without a sandbox; Python
-    files of a model; hosts and keys that LLM judges may use.
+    files of a model; hosts and keys that LLM judges may use. `in_memory` are functions of the calling program by name.
     """
 
     modules: Mapping[str, ModuleType] = field(default_factory=dict)
@@ -32,6 +35,7 @@ class Use:
     unsafe_local_exec: bool = False
     trust_remote_code: bool = False
     judges: JudgeAccess = JudgeAccess()  # noqa: RUF009
+    in_memory: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
 
     @property
     def functions(self) -> dict[str, Callable[..., Any]]:
@@ -46,6 +50,8 @@ class Use:
     def find(self, name: str) -> Any:
         """The object with a name such as `my_file:MyClip`. Raises `Usage` if the file is not loaded or lacks it."""
         stem, _, attribute = name.partition(":")
+        if stem == MEMORY:
+            return self._find_in_memory(attribute)
         if stem not in self.modules:
             raise Usage(
                 f"{name!r} is code in a file that is not loaded",
@@ -57,6 +63,23 @@ class Use:
                 fix=f"it defines {', '.join(self.functions) or 'no functions'}",
             )
         return getattr(self.modules[stem], attribute)
+
+    def _find_in_memory(self, name: str) -> Callable[..., Any]:
+        if name not in self.in_memory:
+            raise Usage(
+                f"{name} was a function in memory of the program that started this run",
+                fix=f"use the library: gw.resume(run, reward={name}), or name another verifier: --verifier NAME",
+            )
+        return self.in_memory[name]
+
+
+def function_hash(function: Callable[..., Any]) -> str:
+    """The SHA-256 of a function's source; of an object, that of its class. Empty if it has no source."""
+    target = function if inspect.isroutine(function) else type(function)
+    try:
+        return hashlib.sha256(inspect.getsource(target).encode()).hexdigest()
+    except (OSError, TypeError):
+        return ""
 
 
 def load_use(

@@ -70,6 +70,7 @@ from groupwise.data.parts import one_per_sequence as one_per_sequence
 from groupwise.data.parts import weighs as weighs
 from groupwise.data.parts import with_fields as with_fields
 from groupwise.data.rooms import files_of as files_of
+from groupwise.data.rooms import home_of as home_of
 from groupwise.data.rooms import names_of as names_of
 from groupwise.data.rooms import open_room as open_room
 from groupwise.data.sample import ENVIRONMENT as ENVIRONMENT

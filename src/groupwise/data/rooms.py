@@ -11,7 +11,25 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-__all__ = ["files_of", "names_of", "open_room"]
+__all__ = ["files_of", "home_of", "names_of", "open_room"]
+
+ROOMS = (
+    "data",
+    "models",
+    "rollout",
+    "rewards",
+    "advantages",
+    "objective",
+    "learner",
+    "methods",
+    "tasks",
+    "sandbox",
+    "environments",
+    "verifiers",
+    "config",
+    "api",
+)
+"""The rooms with public names."""
 
 _LISTS = re.compile(r"^(__all__|SOCKET) = (\[.*?\]|\".*?\")$", re.MULTILINE | re.DOTALL)
 
@@ -37,6 +55,15 @@ def names_of(room: str) -> Mapping[str, str]:
     'groupwise.data.segments'
     """
     return {name: module for module, lists in files_of(room).items() for name in lists.get("__all__", ())}
+
+
+def home_of(name: str) -> str:
+    """The room of a public name; empty if no room has it.
+
+    >>> home_of("Segments")
+    'groupwise.data'
+    """
+    return next((f"groupwise.{room}" for room in ROOMS if name in names_of(f"groupwise.{room}")), "")
 
 
 class Room(ModuleType):

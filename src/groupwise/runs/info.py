@@ -30,6 +30,8 @@ class RunInfo:
     iterations: int
     use: dict[str, str]
     """SHA-256 of the user's files by stem."""
+    in_memory: dict[str, str] = field(default_factory=dict)
+    """SHA-256 of the source of each function that the calling program held in memory, by name."""
     keys: tuple[str, ...] = ()
     """Names of environment variables that an LLM judge may be sent."""
     judges: tuple[str, ...] = ()
@@ -87,6 +89,7 @@ OPTIONAL = frozenset(
         "adapter",
         "base_sha256",
         "side_models",
+        "in_memory",
     )
 )
 """Fields that run.json has only if they are not empty."""

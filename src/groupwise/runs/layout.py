@@ -95,6 +95,16 @@ class RunLayout:
         return self.run / "warm_start"
 
     @property
+    def data(self) -> Path:
+        """The rows that a program passed to the library, as JSON lines."""
+        return self.run / "data.jsonl"
+
+    @property
+    def code(self) -> Path:
+        """The folder with the reward functions that a program passed to the library."""
+        return self.run / "code"
+
+    @property
     def is_run(self) -> bool:
         """Whether the directory is a run: it has a recipe."""
         return self.recipe.is_file()

@@ -85,8 +85,8 @@ def countdown(numbers: Any, target: Any) -> tuple[Any, Any]:
 class Fields:
     """The two columns of a row, each a name or a dotted path such as `reward_model.ground_truth`.
 
-    `convert` makes the problem and the gold answer of the two values. With `solution` the answer column is a worked
-    solution, which the prompt's row keeps as `solution`.
+    Without gold answers `answer` is empty. `convert` makes the problem and the gold answer of the two values. With
+    `solution` the answer column is a worked solution, which the prompt's row keeps as `solution`.
     """
 
     prompt: str = "prompt"
@@ -96,18 +96,19 @@ class Fields:
 
     def fits(self, row: Row) -> bool:
         """Whether a row has both columns."""
-        return all(_lookup(row, path)[1] for path in (self.prompt, self.answer))
+        return all(_lookup(row, path)[1] for path in (self.prompt, self.answer) if path)
 
     def read(self, row: Row) -> tuple[Problem, Any]:
         """The problem and the gold answer. Raises `Fault`."""
-        (prompt, has_prompt), (answer, has_answer) = _lookup(row, self.prompt), _lookup(row, self.answer)
-        if not (has_prompt and has_answer):
-            raise Fault(_missing(row, {"prompt": self.prompt, "answer": self.answer}))
-        for name, value in ((self.prompt, prompt), (self.answer, answer)):
+        if not self.fits(row):
+            columns = {"prompt": self.prompt, "answer": self.answer}
+            raise Fault(_missing(row, {role: path for role, path in columns.items() if path}))
+        prompt, answer = _lookup(row, self.prompt)[0], _lookup(row, self.answer)[0] if self.answer else None
+        for name, value in ((self.prompt, prompt), (self.answer, answer))[: 2 if self.answer else 1]:
             if _empty(value) and not (name == self.prompt and value is None):
                 raise Fault(f"field {name!r} is empty")
         problem, gold = self.convert(prompt, answer)
-        if _empty(gold):
+        if self.answer and _empty(gold):
             raise Fault(f"field {self.answer!r} holds no answer")
         try:
             json.dumps(gold, allow_nan=False)

@@ -112,7 +112,8 @@ def read_problems(
             if earlier != rows:
                 repeated.append(rows)
                 continue
-            prompts.append(Prompt(f"{name}/{rows}", _ids(encode, problem), text, {**extra, "answer": gold}))
+            columns = extra if gold is None else {**extra, "answer": gold}
+            prompts.append(Prompt(f"{name}/{rows}", _ids(encode, problem), text, columns))
         except Fault as fault:
             faults.append((rows, str(fault)))
     if faults:
@@ -130,7 +131,9 @@ def read_problems(
         held_out=0,
         repeated=tuple(repeated),
         omitted=tuple(sorted(omitted)),
-        answer_in_prompt=tuple(row_of(p) for p in prompts if contains_answer(p.text, p.row["answer"])),
+        answer_in_prompt=tuple(
+            row_of(p) for p in prompts if "answer" in p.row and contains_answer(p.text, p.row["answer"])
+        ),
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from groupwise.config.diff import diff
 from groupwise.config.recipe import Recipe
-from groupwise.config.user_code import Use
+from groupwise.config.user_code import Use, function_hash
 from groupwise.methods import Method, published, reference_of
 from groupwise.models import commit_of, find_model, remote_code
 from groupwise.runs.info import RunInfo
@@ -32,6 +32,7 @@ def describe_run(run: Path, recipe: Recipe, base: str, use: Use, command: str, i
         seed=recipe.seed,
         iterations=recipe.iterations,
         use=dict(use.hashes),
+        in_memory={name: function_hash(function) for name, function in use.in_memory.items()},
         keys=use.judges.keys,
         judges=use.judges.hosts,
         unsafe_local_exec=use.unsafe_local_exec,

@@ -17,6 +17,12 @@ from groupwise.data import (
 )
 
 
+def print_note(text: str) -> None:
+    """Print text to stderr, as the progress of a run does, with control characters made `visible`."""
+    with suppress(OSError):
+        print(visible(text, lines=True), file=sys.stderr, flush=True)
+
+
 class Progress:
     """Prints each iteration's number, reward, held-out accuracy or score, length, speed and the time left.
 

@@ -59,7 +59,7 @@ class Control:
     `on_iteration` gets each line of metrics.
     """
 
-    def __init__(self, on_iteration: Callable[[dict[str, Any]], None] = lambda line: None) -> None:
+    def __init__(self, on_iteration: Callable[[dict[str, Any]], object] = lambda line: None) -> None:
         self.on_iteration = on_iteration
         self._cause = ""
         self._stop: Callable[[str], None] | None = None

@@ -162,7 +162,7 @@ class _Builder:
             declared = (verifier.fits, verifier.expects) if isinstance(verifier, ChecksGold) else (_anything, "")
             fits, expected = FITS.get(name) or declared
             for prompt in (*self.task.training, *self.task.held_out):
-                if not fits(gold := prompt.row["answer"]):
+                if not fits(gold := prompt.row.get("answer")):
                     evidence, fix = f"{prompt.id}: {str(gold)[:80]}", "mend it, or use another verifier"
                     raise BadData(f"{name} compares with {expected}", evidence=evidence, fix=fix)
         return verifier

@@ -1,0 +1,72 @@
+"""A user's reward as the verifier of a recipe: functions in a file, and functions in memory."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from groupwise.api.source import file_source
+from groupwise.config.user_code import MEMORY
+from groupwise.data import Usage
+
+STEM = "reward"
+"""The stem of the file in the run's folder `code` that has the reward functions."""
+Grade = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reward:
+    """The text of a recipe's `verifier`, and the functions that it names.
+
+    `source` is the text of `code/reward.py`, "" without such functions. `in_memory` are functions that stay in this
+    process, by name.
+    """
+
+    verifier: str
+    source: str = ""
+    in_memory: Mapping[str, Grade] = field(default_factory=dict)
+
+
+def reward_of(reward: object) -> Reward:
+    """The reward of a name, a function, or a dict of both with weights: `{"right": "math", "short": (0.1, brevity)}`.
+
+    The first entry of a dict gives the outcome, and the reward is the weighted sum. Raises `Usage` for anything else.
+
+    >>> reward_of({"right": "math", "short": (0.5, len)}).verifier
+    "several(right='math', short=0.5*'memory:len')"
+    """
+    sources: dict[str, str] = {}
+    in_memory: dict[str, Grade] = {}
+    if isinstance(reward, Mapping):
+        members = [_member(str(name), value, sources, in_memory) for name, value in reward.items()]
+        text = f"several({', '.join(members)})"
+    else:
+        text = _name(reward, sources, in_memory)
+    return Reward(text, "\n\n".join(sources.values()), in_memory)
+
+
+def _member(name: str, value: object, sources: dict[str, str], in_memory: dict[str, Grade]) -> str:
+    weight, grade = value if isinstance(value, tuple) and len(value) == 2 else (1.0, value)
+    if not name.isidentifier() or isinstance(weight, bool) or not isinstance(weight, int | float):
+        fix = 'write names and weights as in reward={"right": "math", "short": (0.1, brevity)}'
+        raise Usage(f"the reward {name!r} cannot be used", evidence=repr(value)[:80], fix=fix)
+    text = repr(_name(grade, sources, in_memory))
+    return f"{name}={text}" if weight == 1 else f"{name}={weight!r}*{text}"
+
+
+def _name(grade: object, sources: dict[str, str], in_memory: dict[str, Grade]) -> str:
+    """The name of a grade in a verifier's text. Its function is added to `sources` or to `in_memory`."""
+    if isinstance(grade, str):
+        return grade
+    if not callable(grade):
+        fix = "pass a function, the name of a verifier such as math, or a dict of both"
+        raise Usage(f"reward is {type(grade).__name__}", evidence=repr(grade)[:80], fix=fix)
+    name = getattr(grade, "__name__", type(grade).__name__)
+    name = name if name.isidentifier() else STEM
+    source = file_source(grade)
+    if name in sources or name in in_memory:
+        raise Usage(f"two rewards have the name {name}", fix="rename one of the functions")
+    if source is not None:
+        sources[name] = source
+        return f"{STEM}:{name}"
+    in_memory[name] = grade
+    return f"{MEMORY}:{name}"

@@ -1,0 +1,36 @@
+"""Runs blocking work from a program that may have an event loop, such as a notebook."""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as NotDone
+from typing import TypeVar
+
+T = TypeVar("T")
+POLL = 0.1
+"""Seconds between two checks for a keyboard interrupt while the work runs in its thread."""
+
+
+def run_blocking(work: Callable[[], T], interrupt: Callable[[str], None] = lambda cause: None) -> T:
+    """The result of `work`, which may call `asyncio.run`. If a loop runs in this thread, `work` gets another thread.
+
+    The first KeyboardInterrupt then calls `interrupt`; a second one is raised.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return work()
+    interrupted = False
+    with ThreadPoolExecutor(1, thread_name_prefix="groupwise") as pool:
+        future = pool.submit(work)
+        while True:
+            try:
+                return future.result(POLL)
+            except NotDone:
+                if future.done():  # the work itself raised a TimeoutError
+                    raise
+            except KeyboardInterrupt:
+                if interrupted or future.done():
+                    raise
+                interrupted = True
+                interrupt("interrupted")

@@ -1,0 +1,119 @@
+"""Arguments of the library become a recipe, rows a file, rewards a verifier's text."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import groupwise as gw
+from groupwise.api.reward import reward_of
+from groupwise.api.rows import rows_in_memory, write_rows
+from groupwise.api.train import fields_of
+from groupwise.config.settings import base_name, recipe_with
+from groupwise.config.text import read_recipe, write
+from groupwise.config.user_code import Use
+from groupwise.data import BadData, Usage
+from groupwise.learner import EMA, InitialPolicy
+from groupwise.methods import dapo, gspo, published
+
+
+def recipe(**settings):
+    return recipe_with(None, settings, Use())
+
+
+def test_values_and_their_toml_forms_give_equal_recipes() -> None:
+    values = recipe(method=gspo(group_size=4), optimizer=gw.AdamW(lr=1e-5), lora=gw.Lora(rank=4), seed=3)
+    forms = recipe(
+        method={"base": "gspo", "group_size": 4}, optimizer={"lr": 1e-5}, lora={"rank": 4}, seed=3
+    )  # fmt: skip
+    assert values == forms == read_recipe(write(values))
+    assert recipe_with(values, {"seed": 4}, Use()).optimizer.lr == 1e-5
+
+
+def test_parts_are_values_also_inside_dicts_and_behind_dotted_paths() -> None:
+    models = {"ref": InitialPolicy(), "slow": EMA(keep=0.9)}
+    assert recipe(method={"base": "rloo", "models": models}).method.models == tuple(models.items())
+    assert recipe(**{"method": dapo(), "method.group_size": 6, "sampling.max_tokens": 20480}).method.group_size == 6
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"methd": "grpo"}, "did you mean method"),
+        ({"method": 3}, "expected the name of a part"),
+        ({"method": "grpo", "iterations": "x"}, "expected a whole number"),
+        ({"method": "grpo", "optimizer": {"lrr": 1}}, "did you mean lr"),
+        ({}, "needs method"),
+        ({"method": gw.Method(credit=lambda advantage, batch: advantage)}, "define it in a file"),
+    ],
+)
+def test_wrong_settings_are_named(settings, words) -> None:
+    with pytest.raises(Usage, match=words):
+        recipe(**settings)
+
+
+def test_a_method_is_the_published_one_whose_numbers_alone_it_changes() -> None:
+    assert [base_name(method()) for method in published] == [method.__name__ for method in published]
+    assert base_name(gspo(group_size=3, low=0.1)) == "gspo"
+    assert base_name(gw.Method()) == ""
+
+
+def test_the_words_of_the_library_are_fields_of_the_recipe() -> None:
+    assert fields_of({"data": "x", "reward": "math", "max_tokens": 9}, {}) == {
+        "task": "x", "verifier": "math", "sampling.max_tokens": 9
+    }  # fmt: skip
+    for word, field in (("data", "task"), ("reward", "verifier")):
+        with pytest.raises(Usage, match=f"{word} and {field} set the same field"):
+            fields_of({word: "x"}, {field: "y"})
+
+
+def test_rows_in_memory_are_written_as_json_lines(tmp_path: Path) -> None:
+    rows = [{"prompt": "1+1=", "answer": "2", "level": 1}, {"prompt": "\u2028\ud800", "answer": None}]
+    assert rows_in_memory(iter(rows)) == rows and rows_in_memory("rows.jsonl") is None
+    write_rows(rows, tmp_path / "data.jsonl")
+    lines = (tmp_path / "data.jsonl").read_bytes().splitlines()
+    assert list(map(json.loads, lines)) == rows
+
+
+@pytest.mark.parametrize(
+    ("data", "error", "words"),
+    [
+        ({"train": []}, Usage, "data is a dict"),
+        (3, Usage, "data is int"),
+        ([], BadData, "no rows"),
+        ([{"prompt": "1"}, "2"], BadData, "row 2 of data is str"),
+    ],
+)
+def test_data_that_are_no_rows_are_named(data, error, words) -> None:
+    with pytest.raises(error, match=words):
+        rows_in_memory(data)
+
+
+def test_a_column_that_is_not_json_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BadData, match="row 2") as caught:
+        write_rows([{"prompt": "1"}, {"prompt": "2", "image": b"x"}], tmp_path / "data.jsonl")
+    assert "'image' is bytes" in str(caught.value) and not (tmp_path / "data.jsonl").exists()
+
+
+def short(answer):
+    return -len(answer)
+
+
+def test_a_reward_is_a_name_a_function_or_several_with_weights() -> None:
+    def inner(answer):
+        return len(answer) + len(rows_in_memory.__name__)
+
+    assert reward_of("math").verifier == "math"
+    assert (reward_of(short).verifier, reward_of(short).source) == (
+        "reward:short",
+        "def short(answer):\n    return -len(answer)\n",
+    )
+    assert reward_of(inner).verifier == "memory:inner" and reward_of(inner).in_memory == {"inner": inner}
+    several = reward_of({"right": "math(answer='last')", "short": (0.1, short), "more": inner})
+    assert several.verifier == "several(right=\"math(answer='last')\", short=0.1*'reward:short', more='memory:inner')"
+
+
+@pytest.mark.parametrize("reward", [3, {"a b": short}, {"a": ("x", short)}, {"a": short, "b": short}])
+def test_a_reward_of_another_kind_is_refused(reward) -> None:
+    with pytest.raises(Usage):
+        reward_of(reward)

@@ -21,7 +21,9 @@ def stub(room: str) -> str:
 def package_stub() -> str:
     """The text of the package's `__init__.pyi`: every public name of every room."""
     names = {name: module for room in ROOMS for name, module in names_of(f"groupwise.{room}").items()}
-    lines = (f"from {module} import {name} as {name}" for name, module in names.items())
+    lines = (
+        f"from {module} import {name} as {name}" for name, module in sorted(names.items(), key=lambda pair: pair[1])
+    )
     return HEAD + "\n".join(lines) + "\n\n__version__: str\n"
 
 

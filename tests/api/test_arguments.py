@@ -32,7 +32,7 @@ def test_values_and_their_toml_forms_give_equal_recipes() -> None:
 
 def test_parts_are_values_also_inside_dicts_and_behind_dotted_paths() -> None:
     models = {"ref": InitialPolicy(), "slow": EMA(keep=0.9)}
-    assert recipe(method={"base": "rloo", "models": models}).method.models == tuple(models.items())
+    assert recipe(method={"base": "cispo", "models": models}).method.models == tuple(models.items())
     assert recipe(**{"method": dapo(), "method.group_size": 6, "sampling.max_tokens": 20480}).method.group_size == 6
 
 

@@ -2,6 +2,7 @@
 from groupwise.advantages.credit import ReturnsToGo as ReturnsToGo
 from groupwise.advantages.credit import WhitenedTokens as WhitenedTokens
 from groupwise.advantages.credit import every_token as every_token
+from groupwise.advantages.gae import GAE as GAE
 from groupwise.advantages.group import Standardised as Standardised
 from groupwise.advantages.group import Whitened as Whitened
 from groupwise.advantages.group import centred as centred
@@ -42,6 +43,8 @@ from groupwise.data.measures import Entropy as Entropy
 from groupwise.data.measures import Logp as Logp
 from groupwise.data.measures import Mark as Mark
 from groupwise.data.measures import Measure as Measure
+from groupwise.data.measures import Return as Return
+from groupwise.data.measures import Value as Value
 from groupwise.data.measures import VerdictPart as VerdictPart
 from groupwise.data.measures import in_batch as in_batch
 from groupwise.data.measures import in_graph as in_graph
@@ -169,6 +172,9 @@ from groupwise.learner.side_models import SideModel as SideModel
 from groupwise.learner.update import NO_TOKEN as NO_TOKEN
 from groupwise.learner.update import Learner as Learner
 from groupwise.learner.update import StepResult as StepResult
+from groupwise.learner.value_losses import ClippedValueLoss as ClippedValueLoss
+from groupwise.learner.value_losses import SquaredValueLoss as SquaredValueLoss
+from groupwise.learner.value_model import ValueModel as ValueModel
 from groupwise.methods.cispo import cispo as cispo
 from groupwise.methods.dapo import dapo as dapo
 from groupwise.methods.dr_grpo import dr_grpo as dr_grpo

@@ -11,6 +11,7 @@ from groupwise.api.run import Report as Report
 from groupwise.api.run import Run as Run
 from groupwise.api.train import resume as resume
 from groupwise.api.train import train as train
+from groupwise.config.packaged import find_recipe as find_recipe
 from groupwise.config.recipe import Columns as Columns
 from groupwise.config.recipe import Evaluate as Evaluate
 from groupwise.config.recipe import Machine as Machine
@@ -310,6 +311,7 @@ from groupwise.tasks.calculator import calculator_answer as calculator_answer
 from groupwise.tasks.calculator import demonstrations as demonstrations
 from groupwise.tasks.demonstrations import Demonstration as Demonstration
 from groupwise.tasks.demonstrations import read_demonstrations as read_demonstrations
+from groupwise.tasks.largest import Largest as Largest
 from groupwise.tasks.mixture import Each as Each
 from groupwise.tasks.mixture import Mixture as Mixture
 from groupwise.tasks.problems import Problems as Problems

@@ -31,6 +31,7 @@ fields of a recipe; `--dotted.field value` sets one:
 
   groupwise train recipe.toml --method.objective.surrogate.high 0.35 --iterations 50
   groupwise train --task problems.jsonl --verifier last_number
+  groupwise train --recipe smollm2
   groupwise train --model DIR --task gsm8k:DIR_OF_GSM8K --template chat
 """
 
@@ -111,9 +112,10 @@ def run(words: list[str]) -> int:
 
     match a.command:
         case "train":
-            return train.train(a.recipe, overrides, a.use, out=a.out, name=a.name, stop_after=a.stop_after,
-                               command=shlex.join(["groupwise", *words]), unsafe_local_exec=a.unsafe_local_exec,
-                               trust_remote_code=a.trust_remote_code, keys=a.key, judges=a.judge)  # fmt: skip
+            return train.train(a.recipe, overrides, a.use, recipe_name=a.recipe_name, out=a.out, name=a.name,
+                               stop_after=a.stop_after, command=shlex.join(["groupwise", *words]),
+                               unsafe_local_exec=a.unsafe_local_exec, trust_remote_code=a.trust_remote_code,
+                               keys=a.key, judges=a.judge)  # fmt: skip
         case "resume":
             return train.resume(a.run, a.use, strict=a.strict, changed=a.changed, stop_after=a.stop_after,
                                 unsafe_local_exec=a.unsafe_local_exec,
@@ -243,6 +245,8 @@ def parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser
     stop = {"type": seconds, "metavar": "2h", "help": "save and end after this time: 90s, 30m, 1h30m"}
 
     train_options = options["train"]
+    packaged = "a packaged recipe: big_sums, programs, smollm2"
+    train_options.add_argument("--recipe", dest="recipe_name", metavar="NAME", help=packaged)
     train_options.add_argument(
         "--out", default="runs", metavar="DIR", help="parent of the run directory (default: runs)"
     )
@@ -276,7 +280,9 @@ def parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser
     evaluate_options.add_argument(
         "--problems", type=count, metavar="N", help="number of problems (default: the recipe's)"
     )
-    evaluate_options.add_argument("--recipe", metavar="RECIPE.toml", help="task and sampling for a model without a run")
+    evaluate_options.add_argument(
+        "--recipe", metavar="RECIPE", help="task and sampling for a model without a run: a file, or a packaged name"
+    )
     evaluate_options.add_argument(
         "--preset", metavar="NAME", help="the settings of a paper: aime24-dapo, r1-zero-suite"
     )

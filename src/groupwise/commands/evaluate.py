@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.commands.terminal import format_sample
+from groupwise.config.packaged import find_recipe
 from groupwise.config.reading import one_error
 from groupwise.config.recipe import Recipe
 from groupwise.config.text import DEFAULT, read_over, read_with_problems
@@ -60,7 +61,7 @@ def evaluate(
     loaded = load_use(
         use, unsafe_local_exec=unsafe_local_exec, trust_remote_code=trust_remote_code, keys=keys, judges=judges
     )
-    source = RunLayout(directory).recipe if directory else Path(recipe_path) if recipe_path else DEFAULT
+    source = RunLayout(directory).recipe if directory else find_recipe(recipe_path) if recipe_path else DEFAULT
     model = model_overrides(model_or_run, directory)
     published = find_published(preset) if preset else None
     n = samples or (published.samples if published else SAMPLES)

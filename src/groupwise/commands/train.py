@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from groupwise.config.packaged import find_recipe
 from groupwise.config.phases import read_phases
 from groupwise.config.text import DEFAULT, base_of, read_recipe
 from groupwise.config.toml import read_with_overrides, without_command_text
 from groupwise.config.user_code import load_use
-from groupwise.data import notices_of, raise_all, visible
+from groupwise.data import Usage, notices_of, raise_all, visible
 from groupwise.report.report import existing_run
 from groupwise.runs.checkpoints import RunLock, run_directory
 from groupwise.runs.info import RunInfo
@@ -25,6 +26,7 @@ def train(
     overrides: Sequence[tuple[str, str]] = (),
     use: Sequence[str] = (),
     *,
+    recipe_name: str | None = None,
     out: str = "runs",
     name: str | None = None,
     stop_after: float | None = None,
@@ -34,11 +36,13 @@ def train(
     keys: Sequence[str] = (),
     judges: Sequence[str] = (),
 ) -> int:
-    """Start a run of a recipe, by default the packaged one. Returns the exit code."""
+    """Start a run of a recipe: a file, a packaged one by its name, or the default one. Returns the exit code."""
     loaded = load_use(
         use, unsafe_local_exec=unsafe_local_exec, trust_remote_code=trust_remote_code, keys=keys, judges=judges
     )
-    path = Path(recipe_path) if recipe_path else DEFAULT
+    if recipe_path and recipe_name:
+        raise Usage("two recipes are given", evidence=f"{recipe_path}, --recipe {recipe_name}", fix="leave one out")
+    path = find_recipe(recipe_name) if recipe_name else Path(recipe_path) if recipe_path else DEFAULT
     data = without_command_text(tables := read_with_overrides(path, overrides))
     if phases := read_phases(data):
         raise_all(check_phases(phases, loaded))  # each phase prints its notes when it starts
@@ -48,7 +52,7 @@ def train(
             return run_phases(run, loaded, finish, print_note, stop_after, command=command)
     recipe = read_recipe(path, overrides, loaded)
     ready = build(recipe, loaded, read_checked(recipe, loaded, print_note))
-    run = run_directory(Path(out), name or (path.stem if recipe_path else directory_name(recipe.task)))
+    run = run_directory(Path(out), name or (directory_name(recipe.task) if path == DEFAULT else path.stem))
     with RunLock(run):
         begin(run, ready, loaded, base_of(tables), command)
         return finish(run_from(run, ready, stop_after))

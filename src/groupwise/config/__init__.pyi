@@ -1,4 +1,5 @@
 # Made by tools/front_doors.py from the `__all__` of each file.
+from groupwise.config.packaged import find_recipe as find_recipe
 from groupwise.config.recipe import Columns as Columns
 from groupwise.config.recipe import Evaluate as Evaluate
 from groupwise.config.recipe import Machine as Machine

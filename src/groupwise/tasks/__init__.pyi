@@ -8,6 +8,7 @@ from groupwise.tasks.calculator import calculator_answer as calculator_answer
 from groupwise.tasks.calculator import demonstrations as demonstrations
 from groupwise.tasks.demonstrations import Demonstration as Demonstration
 from groupwise.tasks.demonstrations import read_demonstrations as read_demonstrations
+from groupwise.tasks.largest import Largest as Largest
 from groupwise.tasks.mixture import Each as Each
 from groupwise.tasks.mixture import Mixture as Mixture
 from groupwise.tasks.problems import Problems as Problems

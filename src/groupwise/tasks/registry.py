@@ -9,6 +9,7 @@ from groupwise.data import Ids, Task, Usage
 from groupwise.tasks.big_sums import BigSums
 from groupwise.tasks.calculator import Calculator
 from groupwise.tasks.gym import GYM, gym_task
+from groupwise.tasks.largest import Largest
 from groupwise.tasks.presets import PRESETS
 from groupwise.tasks.problems import Problems
 from groupwise.tasks.programs import Programs
@@ -19,6 +20,7 @@ __all__ = ["find_task", "takes_columns", "usual_template", "usual_verifier"]
 PACKAGED: dict[str, Callable[[Callable[[Any], Ids]], Task]] = {
     "calculator": Calculator,
     "big_sums": BigSums,
+    "largest": Largest,
     "programs": Programs,
 }
 """Tasks that generate their problems."""
@@ -62,6 +64,7 @@ def usual_verifier(task: str) -> str:
     packaged = {
         "big_sums": "last_number",
         "calculator": "calculator_answer",
+        "largest": "last_number",
         "programs": "code",
         "reasoning_gym": "reasoning_gym",
     }

@@ -1,0 +1,74 @@
+"""The task `largest`: name the largest of four numbers. A small pretrained model learns it within minutes on a CPU.
+
+1,500 problems in words, for the chat template. SmolLM2-135M-Instruct explains instead of answering, and is often cut
+off before it names a number; docs/real-model.md has its curve.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from hashlib import sha256
+from random import Random
+
+from groupwise.data import Ids, Prompt
+
+__all__ = ["Largest"]
+
+PROBLEMS = 1_500
+NUMBERS, LEAST, MOST = 4, 10, 99
+SHARE = 0.1
+"""The share of held-out problems."""
+
+
+@dataclass(frozen=True, slots=True)
+class Largest:
+    """1,344 training problems and 156 held-out ones, all different.
+
+    >>> task = Largest(encode=lambda text: tuple(map(ord, text)))
+    >>> task[0].text, task[0].row["answer"]
+    ('Which number is the largest: 27, 82, 18, 42? Answer with the number only.', 82)
+    >>> len(task), len(task.held_out)
+    (1344, 156)
+    """
+
+    encode: Callable[[str], Ids]
+    training: tuple[Prompt, ...] = field(init=False, repr=False, compare=False)
+    held_out: tuple[Prompt, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        prompts = [self._prompt(i, numbers) for i, numbers in enumerate(numbers_of_problems())]
+        object.__setattr__(self, "training", tuple(p for p in prompts if not is_held_out(p.text)))
+        object.__setattr__(self, "held_out", tuple(p for p in prompts if is_held_out(p.text)))
+
+    def __len__(self) -> int:
+        return len(self.training)
+
+    def __getitem__(self, index: int) -> Prompt:
+        return self.training[index]
+
+    def _prompt(self, index: int, numbers: tuple[int, ...]) -> Prompt:
+        text = f"Which number is the largest: {', '.join(map(str, numbers))}? Answer with the number only."
+        return Prompt(id=f"largest/{index + 1}", context=self.encode(text), text=text, row={"answer": max(numbers)})
+
+
+@cache
+def numbers_of_problems() -> tuple[tuple[int, ...], ...]:
+    """The four different numbers of each problem, in a fixed order.
+
+    >>> numbers_of_problems()[:2]
+    ((27, 82, 18, 42), (25, 73, 67, 70))
+    """
+    random = Random(1)
+    problems: dict[tuple[int, ...], None] = {}
+    while len(problems) < PROBLEMS:
+        problems[tuple(random.sample(range(LEAST, MOST + 1), NUMBERS))] = None
+    return tuple(problems)
+
+
+def is_held_out(text: str) -> bool:
+    """Whether a problem is held out: by the hash of its text, as rows of a file are.
+
+    >>> is_held_out("Which number is the largest: 27, 82, 18, 42? Answer with the number only.")
+    False
+    """
+    return int.from_bytes(sha256(text.encode()).digest()[:8]) / 2**64 < SHARE

@@ -106,7 +106,7 @@ def run(words: list[str]) -> int:
     if a.command is None:
         table.print_help()
         return 0
-    if a.command in ("report", "compare", "methods", "show", "diff", "check", "doctor", "recipe"):
+    if a.command in ("report", "watch", "compare", "methods", "show", "diff", "check", "doctor", "recipe"):
         return inspect(a, overrides)
     from groupwise.commands import train
 
@@ -150,6 +150,10 @@ def inspect(a: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
         from groupwise.report.report import report
 
         return report(a.run, a.out)
+    if a.command == "watch":
+        from groupwise.commands.watch import watch
+
+        return watch(a.run, a.port)
     if a.command == "compare":
         from groupwise.commands.compare import compare
 
@@ -310,6 +314,10 @@ def parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser
     report = add("report", "write the report of a run, or of several runs in one page")
     report.add_argument("run", nargs="+", metavar="RUN")
     report.add_argument("--out", metavar="FILE.html", help="output file (default: report.html in the first run)")
+
+    watch = add("watch", "show the report of runs as a live page in a browser on this machine")
+    watch.add_argument("run", nargs="+", metavar="RUN")
+    watch.add_argument("--port", type=int, default=0, metavar="N", help="port on 127.0.0.1 (default: a free one)")
 
     merge = add("merge", "merge an adapter (LoRA) into its base model")
     merge.add_argument("model", metavar="ADAPTER_OR_RUN")

@@ -1,7 +1,7 @@
 "use strict";
 // Builds the page from the JSON in #data.
 
-const DATA = JSON.parse(document.getElementById("data").textContent);
+let DATA = JSON.parse(document.getElementById("data").textContent);
 
 // Unpacks the curves of a run: `series` maps a name to its curve, for metrics and timings.
 function openRun(run) {
@@ -137,17 +137,19 @@ function theme(repaint) {
 function navigation(sections) {
   const nav = document.getElementById("nav");
   const links = sections.map((section) => el("a", { href: `#${section.id}` }, section.querySelector("h2").textContent));
-  nav.append(...links, el("span", { class: "grow" }), el("output", { id: "here" }));
+  nav.replaceChildren(...links, el("span", { class: "grow" }), el("output", { id: "here" }));
   const observer = new IntersectionObserver((entries) => {
     for (const entry of entries) if (entry.isIntersecting) links.forEach((link, i) => (sections[i] === entry.target ? link.setAttribute("aria-current", "true") : link.removeAttribute("aria-current")));
   }, { rootMargin: "-20% 0px -70% 0px" });
   sections.forEach((section) => observer.observe(section));
+  return observer;
 }
 
-function keys(inspector) {
+function keys() {
   const turns = { n: [1, false], p: [-1, false], j: [1, true], k: [-1, true] };
   document.addEventListener("keydown", (e) => {
     if (e.ctrlKey || e.metaKey || e.altKey || e.target.closest?.("input, select, textarea")) return;
+    const { inspector } = view;
     if (e.key === "Escape") tip("");
     if (e.key === "c") inspector.colours?.querySelector('[aria-pressed="true"] + button[data-field], button[data-field]')?.click();
     if (!(e.key in turns)) return;
@@ -157,7 +159,11 @@ function keys(inspector) {
   });
 }
 
-function start() {
+// The runs and sections on the page. The live page builds them again from newer data.
+let view;
+
+// Fills the page from DATA.
+function build() {
   const runs = DATA.runs.map(openRun);
   document.querySelectorAll("#names .name").forEach((node, i) => { if (runs.length > 1) node.prepend(el("i", { class: `swatch b${i % 8}` })); });
   const inspector = new Inspector(runs, markAll);
@@ -170,14 +176,18 @@ function start() {
   warnings(runs, jump);
   const map = prompts(runs, jump);
   const sections = [curves(runs, jump), inspector.node, map?.section, systems(runs, jump), recipe(runs)].filter(Boolean);
-  document.getElementById("app").append(...sections);
+  document.getElementById("app").replaceChildren(...sections);
+  view = { runs, inspector, map, observer: navigation(sections) };
+}
+
+function start() {
+  build();
   document.querySelector("#summary details").open = false;
-  navigation(sections);
-  keys(inspector);
-  const look = theme(() => { drawAll(); map?.paint(); });
-  document.getElementById("tools").append(el("button", { type: "button", onclick: () => allNumbers(runs) }, "CSV"), " ", look.button);
+  keys();
+  const look = theme(() => { drawAll(); view.map?.paint(); });
+  document.getElementById("tools").append(el("button", { type: "button", onclick: () => allNumbers(view.runs) }, "CSV"), " ", look.button);
   look.apply();
-  markAll(inspector.group?.iteration);
+  markAll(view.inspector.group?.iteration);
   let width = innerWidth, wait;
   addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; clearTimeout(wait); wait = setTimeout(look.apply, 120); } });
   addEventListener("scroll", () => tip(""), { passive: true });

@@ -22,6 +22,7 @@ from groupwise.runs.phases import runs_in
 PAGE = Path(__file__).parent
 STYLES = ("uplot/uPlot.min.css", "page.css")
 SCRIPTS = ("uplot/uPlot.iife.min.js", "text.js", "curves.js", "rollouts.js", "prompts.js", "page.js")
+LIVE = "live.js"  # the script of `watch`, which asks for new iterations
 GROUPS = 64  # most groups on the page
 BYTES = 2_900_000  # size limit of the page
 POINTS = 2000  # most points of a curve; longer curves are thinned by bucket
@@ -82,24 +83,28 @@ def write_report(runs: Sequence[Path], out: Path | None = None) -> Path:
     return out
 
 
-def page(runs: Sequence[Run]) -> str:
-    """The HTML document. Its security policy allows each script and style by hash, and nothing else."""
+def page(runs: Sequence[Run], *, version: str | None = None) -> str:
+    """The HTML document. Its security policy allows each script and style by hash, and nothing else.
+
+    With `version`, the live page of `watch`: the version of its data, and a script that asks the same server for newer
+    ones.
+    """
     names = unique([run.name for run in runs])
     checks = [find_warnings(run) for run in runs]
-    headlines = [headline(run, len(warnings)) for run, (warnings, _) in zip(runs, checks)]
-    xs: list[Any] = []
-    described = [
-        {"name": name, "headline": line, "warnings": [asdict(w) for w in warnings], "unchecked": unchecked}
-        | describe(run, xs)
-        for name, run, line, (warnings, unchecked) in zip(names, runs, headlines, checks)
-    ]
-    styles, scripts = ([(PAGE / name).read_text(encoding="utf-8") for name in each] for each in (STYLES, SCRIPTS))
-    title = " and ".join(names)
+    live = version is not None
+    scripts, styles = (
+        [(PAGE / name).read_text(encoding="utf-8") for name in each]
+        for each in ((*SCRIPTS, LIVE) if live else SCRIPTS, STYLES)
+    )
+    title, footer = " and ".join(names), "Served to this machine only." if live else "One file, no network."
     parts = {
-        "policy": policy(scripts, styles),
+        "policy": policy(scripts, styles, connect=live),
         "title": escaped(title),
+        "footer": footer,
         "names": "".join(f"<span class=name>{escaped(name)}</span>" for name in names),
-        "headlines": "".join(f"<p class=headline>{escaped(line)}</p>" for line in headlines),
+        "headlines": "".join(
+            f"<p class=headline>{escaped(headline(run, len(warnings)))}</p>" for run, (warnings, _) in zip(runs, checks)
+        ),
         "warnings": "".join(
             warning_line(w, name if len(runs) > 1 else "")
             for name, (warnings, _) in zip(names, checks)
@@ -109,6 +114,21 @@ def page(runs: Sequence[Run]) -> str:
         "styles": "".join(f"<style>{text}</style>" for text in styles),
         "scripts": "".join(f"<script>{text}</script>" for text in scripts),
     }
+    data = page_data(runs, BYTES - sum(map(len, parts.values())))
+    parts["data"] = as_json(data | {"version": version} if live else data)
+    template = (PAGE / "page.html").read_text(encoding="utf-8")
+    # One pass, so that placeholders inside inserted text are not replaced.
+    return re.sub(r"\{\{(\w+)\}\}", lambda placeholder: parts[placeholder[1]], template)
+
+
+def page_data(runs: Sequence[Run], limit: int = BYTES) -> dict[str, Any]:
+    """The data of the page, which its scripts draw: curves, warnings, prompts, and rollouts within `limit` bytes."""
+    xs: list[Any] = []
+    described = []
+    for name, run in zip(unique([run.name for run in runs]), runs):
+        warnings, unchecked = find_warnings(run)
+        facts = {"name": name, "headline": headline(run, len(warnings)), "unchecked": unchecked}
+        described.append(facts | {"warnings": [asdict(w) for w in warnings]} | describe(run, xs))
     data = {
         "runs": described,
         "xs": xs,
@@ -116,17 +136,14 @@ def page(runs: Sequence[Run]) -> str:
         "diff": differences(runs),
         **charts_data({name for run in runs for name in (*run.metrics, *run.timings)}),
     }
-    free = BYTES - sum(map(len, parts.values())) - len(as_json(data))
+    free = limit - len(as_json(data))
     for run, entry in zip(runs, described):
         groups, tally, texts = scan(run.path)
         entry["map"] = prompt_map(tally, texts)
         free -= len(as_json(entry["map"]))
         chosen, _ = choose(run.path, groups, most=GROUPS // len(runs), budget=max(free, 400_000) // len(runs))
         entry["rollouts"] = {"groups": chosen, "of": sum(map(len, groups.values())), "iterations": len(groups)}
-    parts["data"] = as_json(data)
-    template = (PAGE / "page.html").read_text(encoding="utf-8")
-    # One pass, so that placeholders inside inserted text are not replaced.
-    return re.sub(r"\{\{(\w+)\}\}", lambda placeholder: parts[placeholder[1]], template)
+    return data
 
 
 def describe(run: Run, xs: list[Any]) -> dict[str, Any]:
@@ -175,15 +192,16 @@ def differences(runs: Sequence[Run]) -> list[list[Any]]:
     return [row for row in rows if any(value != row[1][0] for value in row[1])]
 
 
-def policy(scripts: Iterable[str], styles: Iterable[str]) -> str:
-    """The content security policy: it allows these scripts and styles only."""
+def policy(scripts: Iterable[str], styles: Iterable[str], *, connect: bool = False) -> str:
+    """The content security policy: these scripts and styles only; with `connect` requests to the page's own server."""
 
     def hashes(texts: Iterable[str]) -> str:
         return " ".join(f"'sha256-{b64encode(hashlib.sha256(t.encode()).digest()).decode()}'" for t in texts)
 
     return (
         f"default-src 'none'; script-src {hashes(scripts)}; style-src {hashes(styles)}; "
-        "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+        + "connect-src 'self'; " * connect
+        + "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
     )
 
 

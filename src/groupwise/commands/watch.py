@@ -1,0 +1,121 @@
+"""`groupwise watch`: the report as a live page, served to this machine only.
+
+The server listens on 127.0.0.1 and answers GET alone. A random token in the address keeps other users of the machine
+out; the check of the `Host` header keeps out web pages whose host name resolves to 127.0.0.1 (DNS rebinding).
+"""
+
+import hmac
+import secrets
+import threading
+from collections.abc import Callable, Sequence
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+from groupwise.data import Usage
+from groupwise.report.live import LivePage
+from groupwise.report.report import existing_run
+
+ADDRESS = "127.0.0.1"
+HOSTS = (ADDRESS, "localhost")
+"""Accepted names in the `Host` header, with any port: a tunnel such as `ssh -L` has another."""
+HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "frame-ancestors 'none'",  # the rest of the policy is in the page
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+class PageServer(ThreadingHTTPServer):
+    """Serves the live page of some runs at `address`, until `shutdown`. Port 0 takes a free port."""
+
+    daemon_threads = True
+
+    def __init__(self, runs: Sequence[Path], port: int = 0) -> None:
+        try:
+            super().__init__((ADDRESS, port), Handler)
+        except OSError as error:
+            fix = "take another port, or leave --port out for a free one"
+            raise Usage(f"port {port} cannot be used", evidence=str(error.strerror), fix=fix) from error
+        self.page = LivePage(runs)
+        self.token = secrets.token_urlsafe(24)
+        self.reading = threading.Lock()
+        """Held while files are read: several tabs do not read at once."""
+
+    @property
+    def address(self) -> str:
+        """The address of the page, with its token."""
+        return f"http://{ADDRESS}:{self.server_address[1]}/{self.token}/"
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A browser that closes a connection early is no error of the page."""
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One request: the page, its changes, or a refusal."""
+
+    server: PageServer  # pyright: ignore[reportIncompatibleVariableOverride]
+    server_version, sys_version = "groupwise", ""
+    timeout = 30.0
+
+    def do_GET(self) -> None:
+        """`/TOKEN/` is the page, `/TOKEN/changes?since=VERSION` the newer data."""
+        url = urlsplit(self.path)
+        _, token, name = path if len(path := url.path.split("/")) == 3 else ("", "", "")
+        if self.headers.get("Host", "").lower().rpartition(":")[0] not in HOSTS:
+            return self.refuse(HTTPStatus.FORBIDDEN)
+        if not hmac.compare_digest(token.encode(), self.server.token.encode()):
+            return self.refuse(HTTPStatus.NOT_FOUND)
+        if name == "":
+            return self.reply("text/html", self.server.page.html)
+        if name == "changes":
+            since = parse_qs(url.query).get("since", [""])[0]
+            return self.reply("application/json", lambda: self.server.page.changes(since))
+        return self.refuse(HTTPStatus.NOT_FOUND)
+
+    def refuse_method(self) -> None:
+        """The page is read only."""
+        self.refuse(HTTPStatus.METHOD_NOT_ALLOWED)
+
+    do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_TRACE = do_CONNECT = refuse_method
+
+    def reply(self, kind: str, text: Callable[[], str]) -> None:
+        """Send a text. Files that cannot be read at this moment are a refusal; the page asks again."""
+        try:
+            with self.server.reading:
+                body = text().encode()
+        except OSError:
+            return self.refuse(HTTPStatus.SERVICE_UNAVAILABLE)
+        return self.send(HTTPStatus.OK, f"{kind}; charset=utf-8", body)
+
+    def refuse(self, status: HTTPStatus) -> None:
+        """Send a status without details."""
+        self.close_connection = True
+        self.send(status, "text/plain; charset=utf-8", f"{status.phrase}\n".encode())
+
+    def send(self, status: HTTPStatus, kind: str, body: bytes) -> None:
+        """Send headers and body."""
+        self.send_response(status)
+        for name, value in {**HEADERS, "Content-Type": kind, "Content-Length": str(len(body))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Requests are not printed: their addresses contain the token."""
+
+
+def watch(runs: Sequence[str], port: int = 0) -> int:
+    """Serve the live page of one run or several until Ctrl-C. Prints its address."""
+    with PageServer([existing_run(run) for run in runs], port) as server:
+        print(f"{server.address}\nopen it in a browser on this machine; Ctrl-C ends", flush=True)
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            print()
+    return 0

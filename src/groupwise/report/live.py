@@ -1,0 +1,60 @@
+"""The live page: the report of runs that may still be written, and the data that are newer than a page's."""
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from groupwise.report.read import read
+from groupwise.report.report import page, page_data
+from groupwise.report.rollouts import as_json
+from groupwise.runs.layout import RunLayout
+from groupwise.runs.phases import runs_in
+
+
+class LivePage:
+    """The page of some runs and its changes. Files are read again only after one of them has changed."""
+
+    def __init__(self, runs: Sequence[Path]) -> None:
+        self._runs = tuple(runs)
+        self._read: tuple[str, str] = "", ""  # the version of the newest data, and the data as JSON
+
+    @property
+    def directories(self) -> list[Path]:
+        """The runs, with each started phase as a run."""
+        return [path for run in self._runs for path in runs_in(run)]
+
+    def version(self) -> str:
+        """A hash of the sizes and times of the files that the page shows."""
+        stamps = (f"{path}:{size}:{time}" for run in self.directories for path, size, time in _stamps(run))
+        return hashlib.sha256("\n".join(stamps).encode(errors="surrogateescape")).hexdigest()[:16]
+
+    def html(self) -> str:
+        """The page with the present data."""
+        version = self.version()  # before the files are read: a change in between gives another version
+        return page([read(path) for path in self.directories], version=version)
+
+    def changes(self, since: str) -> str:
+        """JSON: the present version alone if it is `since`, else with the data of the whole page."""
+        version = self.version()
+        if version == since:
+            return as_json({"version": version})
+        if self._read[0] != version:
+            data = page_data([read(path) for path in self.directories])
+            self._read = version, as_json(data | {"version": version})
+        return self._read[1]
+
+
+def _stamps(run: Path) -> Iterator[tuple[str, int, int]]:
+    """(path, bytes, nanoseconds) of the files of a run that its page shows. A file that is not there has none."""
+    layout = RunLayout(run)
+    with_warm_start = RunLayout(layout.warm_start).metrics
+    paths = [layout.info, layout.recipe, layout.metrics, layout.timings, with_warm_start]
+    if layout.samples.is_dir():
+        paths += sorted(layout.samples.iterdir())
+    for path in paths:
+        try:
+            stat = os.stat(path)
+        except OSError:
+            continue
+        yield str(path), stat.st_size, stat.st_mtime_ns

@@ -1,6 +1,7 @@
 """Environments from a user's class: each failure of a method becomes a verdict with its cause."""
 
 import asyncio
+import re
 import sys
 import threading
 from random import Random
@@ -106,12 +107,18 @@ def raises(error: BaseException) -> Any:
 )
 def test_an_exception_or_an_invalid_observation_is_unverifiable(kind: type, reply: Any, cause: str) -> None:
     _, observation = observations(having(kind, reply=reply))
-    assert observation == Verdict(Outcome.unverifiable, cause=cause)
+    assert isinstance(observation, Verdict)
+    assert (observation.outcome, without_place(observation.cause)) == (Outcome.unverifiable, cause)
+
+
+def without_place(cause: str) -> str:
+    """A cause without the file and line of the exception."""
+    return re.sub(r"\w+\.py:\d+ in \w+: ", "", cause)
 
 
 def test_sys_exit_is_unverifiable() -> None:
     _, reply = observations(having(Plain, reply=lambda self, message: sys.exit(3)))
-    assert reply == Verdict(Outcome.unverifiable, cause="Mine.step: RuntimeError: SystemExit(3)")
+    assert isinstance(reply, Verdict) and without_place(reply.cause) == "Mine.step: RuntimeError: SystemExit(3)"
 
 
 def test_exceptions_of_init_and_reset() -> None:
@@ -119,9 +126,10 @@ def test_exceptions_of_init_and_reset() -> None:
         raise OSError("no licence")
 
     first, _ = observations(having(Plain, __init__=fails))
-    assert isinstance(first, Verdict) and first.cause == "Mine.__init__: OSError: no licence"
+    assert isinstance(first, Verdict) and without_place(first.cause) == "Mine.__init__: OSError: no licence"
+    assert "Mine.__init__: test_user.py:" in first.cause and " in fails: OSError" in first.cause  # the user's line
     first, _ = observations(having(Plain, reset=raises(KeyError("level"))))
-    assert isinstance(first, Verdict) and first.cause == "Mine.reset: KeyError: 'level'"
+    assert isinstance(first, Verdict) and without_place(first.cause) == "Mine.reset: KeyError: 'level'"
 
 
 def test_a_method_that_hangs_costs_only_its_deadline() -> None:
@@ -195,7 +203,7 @@ def test_restore_after_a_kill() -> None:
     assert asyncio.run(go(having(Plain, reply="7"))) == "7"  # without restore, step is called again
     assert asyncio.run(go(having(Plain, reply="7", restore=restore))) == "6" and restored == [("5", "6")]
     failed = asyncio.run(go(having(Plain, restore=raises(ValueError("lost")))))
-    assert isinstance(failed, Verdict) and failed.cause == "Mine.restore: ValueError: lost"
+    assert isinstance(failed, Verdict) and without_place(failed.cause) == "Mine.restore: ValueError: lost"
 
 
 @pytest.mark.parametrize(

@@ -166,7 +166,9 @@ def test_rules_for_unverifiable_samples(rule: Any, expected: dict[int, tuple[boo
     assert {f.draw.id: f.selected if any(f.selected or ()) else () for f in collected.all} == expected
     assert [f.cause for f in collected.dropped if f.draw.id == 3] == ["mixed" if rule == "wrong" else "unverifiable"]
     assert [f.cause for f in collected.dropped if f.draw.id == 1] == (["unverifiable"] if rule == "drop_group" else [])
-    assert collected.unverifiable == (5, 12, "ValueError: cannot be judged")
+    *counts, cause = collected.unverifiable
+    assert counts == [5, 12] and cause.startswith("test_buffer.py:") and cause.endswith("ValueError: cannot be judged")
+    assert collected.culprit == "verifier"
     assert collected.metrics["rollout/unverifiable"] == 5
     packed = b.pack(collected.selected)
     assert Outcome.unverifiable not in packed.outcome and describe_samples(packed)["groups/all_right"] == 0

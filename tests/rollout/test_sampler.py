@@ -231,9 +231,11 @@ def test_verdicts_keep_the_order_of_samples_under_delays_and_failures() -> None:
 
     for i, sample in enumerate(judged(slow, 10)):
         assert sample.stream == (i,)
-        assert sample.verdict == (
-            Verdict(Outcome.unverifiable, cause=f"ValueError: number {i}") if i % 3 == 2 else verdict(i / 10)
-        )
+        assert sample.verdict is not None
+        if i % 3 == 2:
+            assert sample.verdict.cause.endswith(f" in slow: ValueError: number {i}")
+        else:
+            assert sample.verdict == verdict(i / 10)
 
 
 def test_a_scored_answer_is_correct_from_the_threshold_on() -> None:
@@ -282,7 +284,8 @@ def test_a_timeout_raised_by_the_verifier_differs_from_the_deadline() -> None:
     def fails(i: int) -> Any:
         raise TimeoutError("the sandbox")
 
-    assert judged(fails, 1)[0].verdict == Verdict(Outcome.unverifiable, cause="TimeoutError: the sandbox")
+    failed = judged(fails, 1)[0].verdict
+    assert failed is not None and failed.cause.endswith(" in fails: TimeoutError: the sandbox")
 
 
 def test_cancelling_gives_no_verdict() -> None:

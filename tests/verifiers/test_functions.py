@@ -174,7 +174,7 @@ RULINGS = [
     ("{}", UNKNOWN, None, "it returned dict"),
     ("object()", UNKNOWN, None, "it returned object"),
     ("1j", UNKNOWN, None, "it returned complex"),
-    ("1/0", UNKNOWN, None, "ZeroDivisionError: division by zero"),
+    ("1/0", UNKNOWN, None, "my_file.py:48 in grade: ZeroDivisionError: division by zero"),
     ("__import__('problems')", UNKNOWN, None, "No module named 'problems'"),  # ours is not on the user's path
     ("sys.exit(0)", UNKNOWN, None, "SystemExit"),
     ("(_ for _ in ()).throw(KeyboardInterrupt)", UNKNOWN, None, "KeyboardInterrupt"),
@@ -404,7 +404,7 @@ def test_a_file_that_does_not_load_is_an_error_with_its_cause(tmp_path, new_veri
     source = "import sys\nassert 'pytest' in sys.modules, 'only at home'\ndef grade(p, a, g): return True\n"
     verdict = ask(new_verifier(use(tmp_path, source).grade), "x")
     assert verdict.outcome is UNKNOWN
-    assert "my_file.py does not load: AssertionError: only at home" in verdict.cause
+    assert "my_file.py does not load: my_file.py:2 in <module>: AssertionError: only at home" in verdict.cause
 
 
 def test_a_file_that_kills_its_process_is_a_lost_worker(tmp_path, new_verifier):

@@ -51,9 +51,11 @@ def test_a_verifier_that_cannot_judge_is_named():
         raise AssertionError
 
     right = find_verifier("last_number", None)
-    for other, cause in ((broken, "other: KeyError: 'x'"), (stuck, "other: no verdict within 0.1 s")):
+    for other, cause in ((broken, " in broken: KeyError: 'x'"), (stuck, "other: no verdict within 0.1 s")):
         verdict = ask(Several([Member("right", right), Member("other", other)], deadline=0.1), "4")
-        assert verdict.outcome is Outcome.unverifiable and verdict.cause == cause
+        assert (
+            verdict.outcome is Outcome.unverifiable and verdict.cause.startswith("other: ") and cause in verdict.cause
+        )
 
 
 def test_a_user_function_is_a_member():

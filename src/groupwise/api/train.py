@@ -137,7 +137,7 @@ def resume(
             info = RunInfo.read(directory)
             code = RunLayout(directory).code / f"{STEM}.py"
             own = [code] if grades.source and matches(grades.source, code, info, changed=changed) else []
-            loaded = load_use([*use, *own], info.use, **permissions)
+            loaded = load_use([*use, *own], info.use, accept=changed, **permissions)
             check_in_memory(info, grades.in_memory, changed=changed)
             ready = reopen(directory, replace(loaded, in_memory=grades.in_memory))
             handle = Run(directory, _stop=control.stop)

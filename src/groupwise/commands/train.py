@@ -70,15 +70,19 @@ def resume(
     keys: Sequence[str] = (),
     judges: Sequence[str] = (),
 ) -> int:
-    """Continue a run from its newest checkpoint. `changed` accepts a changed recipe, tokenizer or template."""
+    """Continue a run from its newest checkpoint.
+
+    `changed` accepts a changed recipe, tokenizer, template or file of `use`.
+    """
     directory = existing_run(run)
     with RunLock(directory):
         phases = phase_directories(directory)
-        started = next((path for path in phases or (directory,) if RunLayout(path).is_run), None)
-        info = RunInfo.read(started) if started else None
+        started = [path for path in phases or (directory,) if RunLayout(path).is_run]
+        info = RunInfo.read(started[-1]) if started else None  # the newest has the files that were accepted last
         loaded = load_use(
             use,
             recorded=info.use if info else None,
+            accept=changed,
             unsafe_local_exec=unsafe_local_exec,
             trust_remote_code=trust_remote_code,
             keys=keys,

@@ -1,15 +1,21 @@
 """Code that runs only if the command line allows it: the user's files (`--use`), and a model's Python files."""
 
-import hashlib
+import importlib
 import inspect
+import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from hashlib import sha256
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from groupwise.data import Usage, visible
+from groupwise.config.neighbours import imported_files, module_names
+from groupwise.data import Usage, describe_error, visible
+from groupwise.data.place import INSTALLED
 from groupwise.tasks.judge_access import JudgeAccess
 
 UNSAFE = """\
@@ -26,12 +32,18 @@ MEMORY = "memory"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Use:
-    """Permissions of one command: files loaded with `--use` by stem, with their SHA-256; code without a sandbox; Python
-    files of a model; hosts and keys that LLM judges may use. `in_memory` are functions of the calling program by name.
+    """Permissions of one command: files loaded with `--use`; code without a sandbox; Python files of a model; hosts and
+    keys that LLM judges may use; functions of the calling program.
+
+    `modules` and `paths` are the files by stem. `hashes` has the SHA-256 of each, and of each file that it imports from
+    its folder: `my_file`, `my_file/helper.py`. `changes` are accepted differences from the files of an earlier start.
+    `in_memory` are functions of the calling program by name.
     """
 
     modules: Mapping[str, ModuleType] = field(default_factory=dict)
     hashes: Mapping[str, str] = field(default_factory=dict)
+    paths: Mapping[str, str] = field(default_factory=dict)
+    changes: tuple[str, ...] = ()
     unsafe_local_exec: bool = False
     trust_remote_code: bool = False
     judges: JudgeAccess = JudgeAccess()  # noqa: RUF009
@@ -46,6 +58,20 @@ class Use:
             for name, value in vars(module).items()
             if not name.startswith("_") and callable(value) and getattr(value, "__module__", "") == module.__name__
         }
+
+    @property
+    def options(self) -> str:
+        """The command-line options that give these permissions again, with a leading space; empty without any."""
+        words = [word for path in self.paths.values() for word in ("--use", path)]
+        words += [word for host in self.judges.hosts for word in ("--judge", host)]
+        words += [word for key in self.judges.keys for word in ("--key", key)]
+        words += ["--unsafe-local-exec"] * self.unsafe_local_exec + ["--trust-remote-code"] * self.trust_remote_code
+        return "".join(f" {shlex.quote(word)}" for word in words)
+
+    def digest(self, stem: str) -> str | None:
+        """The SHA-256 of a loaded file, and of its imports if it has any; None if it is not loaded."""
+        own = {name: digest for name, digest in self.hashes.items() if name.partition("/")[0] == stem}
+        return own.get(stem) if len(own) < 2 else sha256(repr(sorted(own.items())).encode()).hexdigest()
 
     def find(self, name: str) -> Any:
         """The object with a name such as `my_file:MyClip`. Raises `Usage` if the file is not loaded or lacks it."""
@@ -77,7 +103,7 @@ def function_hash(function: Callable[..., Any]) -> str:
     """The SHA-256 of a function's source; of an object, that of its class. Empty if it has no source."""
     target = function if inspect.isroutine(function) else type(function)
     try:
-        return hashlib.sha256(inspect.getsource(target).encode()).hexdigest()
+        return sha256(inspect.getsource(target).encode()).hexdigest()
     except (OSError, TypeError):
         return ""
 
@@ -86,6 +112,7 @@ def load_use(
     paths: Sequence[str | Path],
     recorded: Mapping[str, str] | None = None,
     *,
+    accept: bool = False,
     unsafe_local_exec: bool = False,
     trust_remote_code: bool = False,
     keys: Sequence[str] = (),
@@ -93,8 +120,9 @@ def load_use(
 ) -> Use:
     """Execute the files. The path and SHA-256 of each are printed before it runs.
 
-    `recorded` are the hashes in a run's run.json (`Use.hashes`): `Usage` is raised before any file runs if the set of
-    files or a hash differs. `keys` are names of environment variables, `judges` are hosts.
+    A file may import others from its folder. `recorded` are the hashes in a run's run.json (`Use.hashes`): unless
+    `accept`, `Usage` is raised before any file runs if the set of files or a hash differs. `keys` are names of
+    environment variables, `judges` are hosts.
     """
     access = JudgeAccess(tuple(keys), tuple(judges))
     sources: dict[str, tuple[Path, bytes]] = {}
@@ -104,58 +132,86 @@ def load_use(
         if path.stem in sources:
             raise Usage(f"two files of --use have the name {path.stem}", fix="rename one: recipes refer to this name")
         sources[path.stem] = path, path.read_bytes()
-    hashes = {stem: hashlib.sha256(source).hexdigest() for stem, (_, source) in sources.items()}
-    if recorded is not None:
-        _check_recorded(recorded, hashes)
+    imports = {stem: imported_files(path) for stem, (path, _) in sources.items()}
+    for stem, files in imports.items():
+        _check_names(sources[stem][0], files)
+    hashes = {stem: sha256(source).hexdigest() for stem, (_, source) in sources.items()}
+    for stem, files in imports.items():
+        hashes |= {f"{stem}/{name}": sha256(file.read_bytes()).hexdigest() for name, file in files.items()}
+    changes = () if recorded is None else _changes(recorded, hashes, accept)
     for stem, (path, _) in sources.items():
         print(visible(f"using {path.resolve()}  sha256 {hashes[stem]}"), flush=True)
+        for name in imports[stem]:
+            print(visible(f"  it imports {name}  sha256 {hashes[f'{stem}/{name}']}"), flush=True)
     if unsafe_local_exec:
         print(UNSAFE, flush=True)
     if trust_remote_code:
         print(TRUST, flush=True)
-    modules = {stem: _run(stem, path, source) for stem, (path, source) in sources.items()}
-    return Use(modules, hashes, unsafe_local_exec, trust_remote_code, access)
+    modules = {stem: _run(stem, path, source, imports[stem]) for stem, (path, source) in sources.items()}
+    named = {stem: str(path) for stem, (path, _) in sources.items()}
+    return Use(modules, hashes, named, changes, unsafe_local_exec, trust_remote_code, access)
 
 
-def _check_recorded(recorded: Mapping[str, str], hashes: Mapping[str, str]) -> None:
-    """Raise `Usage` unless the files are those that the run was started with."""
-    missing = [f"--use {stem}.py" for stem in recorded if stem not in hashes]
+def _check_names(path: Path, imports: Mapping[str, Path]) -> None:
+    """`Usage` if a file that is imported from the folder has the name of an installed module."""
+    for name in dict.fromkeys(module.partition(".")[0] for module in module_names(imports)):
+        spec = None if name in sys.stdlib_module_names else find_spec(name)
+        if name in sys.stdlib_module_names or (spec is not None and (spec.origin or "").startswith(INSTALLED)):
+            what = f"{path} imports {name} from its folder, and an installed module has that name"
+            raise Usage(what, evidence=f"{path.parent / name}", fix=f"rename {name} in this folder")
+
+
+def _changes(recorded: Mapping[str, str], hashes: Mapping[str, str], accept: bool) -> tuple[str, ...]:
+    """The differences from the files that a run was started with, one line each. `Usage` unless they are accepted.
+
+    The files of `--use` must be named in any case.
+    """
+    missing = [f"--use {name}.py" for name in recorded if name not in hashes and "/" not in name]
     if missing:
         raise Usage("this run was started with user code", fix=f"add {' '.join(missing)} to the command")
-    for stem, digest in hashes.items():
-        if stem not in recorded:
-            raise Usage(f"this run was started without {stem}.py", fix=f"remove --use {stem}.py from the command")
-        if digest != recorded[stem]:
-            raise Usage(
-                f"{stem}.py is not the file that this run was started with",
-                evidence=f"sha256 {digest}; run.json has {recorded[stem]}",
-                fix="restore the old file, or start a new run with this one",
-            )
+    names = sorted(name for name in recorded.keys() | hashes.keys() if recorded.get(name) != hashes.get(name))
+    for name in () if accept else names:
+        if name not in recorded and "/" not in name:
+            raise Usage(f"this run was started without {name}.py", fix=f"remove --use {name}.py from the command")
+        file = name.partition("/")[2] or f"{name}.py"
+        raise Usage(
+            f"{file} is not the file that this run was started with",
+            evidence=f"sha256 {hashes.get(name, 'none')}; run.json has {recorded.get(name, 'none')}",
+            fix="restore the old file, or continue with the new one: add --changed to the command",
+        )
+    return tuple(f"use.{name}: {recorded.get(name, 'none')[:12]} -> {hashes.get(name, 'none')[:12]}" for name in names)
 
 
-def _run(stem: str, path: Path, source: bytes) -> ModuleType:
-    """Execute the hashed bytes as a module. Raises `Usage` with the line of an error."""
+def _run(stem: str, path: Path, source: bytes, imports: dict[str, Path]) -> ModuleType:
+    """Execute the hashed bytes as a module, which may import from its folder. Raises `Usage` with the line of an error.
+
+    Each load imports the folder's modules again: they may have changed, or have the names of another folder's.
+    """
     module = ModuleType(PREFIX + stem)
     module.__file__ = str(path.resolve())
     sys.modules[module.__name__] = module  # dataclasses and typing look their module up here
+    for name in module_names(imports):
+        sys.modules.pop(name, None)
     try:
-        exec(compile(source, module.__file__, "exec"), vars(module))
+        with _importable(path.resolve().parent):
+            exec(compile(source, module.__file__, "exec"), vars(module))
     except Exception as error:
         del sys.modules[module.__name__]
-        line = getattr(error, "lineno", None) or _line(error)
+        place = f"{path.name}:{error.lineno}: {error.msg}" if isinstance(error, SyntaxError) else describe_error(error)
         raise Usage(
             f"{path} raises an error when it is loaded",
-            evidence=f"line {line}: {type(error).__name__}: {error}",
+            evidence=place,
             fix="correct the file",
         ) from error
     return module
 
 
-def _line(error: BaseException) -> int:
-    """The last line of the user's file in the traceback."""
-    trace, line = error.__traceback__, 0
-    while trace:
-        if trace.tb_frame.f_globals.get("__name__", "").startswith(PREFIX):
-            line = trace.tb_lineno
-        trace = trace.tb_next
-    return line
+@contextmanager
+def _importable(folder: Path) -> Iterator[None]:
+    """The time in which modules of a folder can be imported by name."""
+    importlib.invalidate_caches()
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))

@@ -69,6 +69,7 @@ from groupwise.data.parts import notes as notes
 from groupwise.data.parts import one_per_sequence as one_per_sequence
 from groupwise.data.parts import weighs as weighs
 from groupwise.data.parts import with_fields as with_fields
+from groupwise.data.place import describe_error as describe_error
 from groupwise.data.rooms import files_of as files_of
 from groupwise.data.rooms import home_of as home_of
 from groupwise.data.rooms import names_of as names_of
@@ -104,6 +105,7 @@ from groupwise.data.sockets import Engine as Engine
 from groupwise.data.sockets import EngineKind as EngineKind
 from groupwise.data.sockets import Environment as Environment
 from groupwise.data.sockets import Filter as Filter
+from groupwise.data.sockets import GradesGroups as GradesGroups
 from groupwise.data.sockets import HasNotices as HasNotices
 from groupwise.data.sockets import HasPackages as HasPackages
 from groupwise.data.sockets import KeepsTime as KeepsTime

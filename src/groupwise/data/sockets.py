@@ -36,6 +36,7 @@ __all__ = [
     "EngineKind",
     "Environment",
     "Filter",
+    "GradesGroups",
     "HasNotices",
     "HasPackages",
     "KeepsTime",
@@ -85,7 +86,7 @@ class Task(Protocol):
 class Verifier(Protocol):
     """Judges a finished sample. An exception becomes an unverifiable verdict with its cause.
 
-    Optional: `KeepsTime`, `HasNotices`, `HasPackages`, `ChecksGold`, `ChecksProblems`, `Closable`.
+    Optional: `GradesGroups`, `KeepsTime`, `HasNotices`, `HasPackages`, `ChecksGold`, `ChecksProblems`, `Closable`.
     """
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict: ...
@@ -141,6 +142,18 @@ class ChecksProblems(Protocol):
     """A verifier that tests its problems before the run. BadData lists the faulty ones."""
 
     def gate(self, prompts: Sequence[Prompt]) -> None: ...
+
+
+@runtime_checkable
+class GradesGroups(Protocol):
+    """A verifier that may grade all samples of a group together, in their drawn order.
+
+    `by_group` is whether it does for this prompt. `grade_group` returns one verdict per sample.
+    """
+
+    def by_group(self, prompt: Prompt, /) -> bool: ...
+
+    async def grade_group(self, prompt: Prompt, samples: Sequence[Sample], /) -> Sequence[Verdict]: ...
 
 
 @runtime_checkable

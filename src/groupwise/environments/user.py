@@ -7,7 +7,17 @@ from random import Random
 from threading import Thread
 from typing import Any
 
-from groupwise.data import Environment, GroupwiseError, Observation, Outcome, Prompt, Usage, Verdict, WorkerLost
+from groupwise.data import (
+    Environment,
+    GroupwiseError,
+    Observation,
+    Outcome,
+    Prompt,
+    Usage,
+    Verdict,
+    WorkerLost,
+    describe_error,
+)
 from groupwise.data.verdicts import as_verdict
 
 __all__ = ["user_environment"]
@@ -143,7 +153,7 @@ class UserEnvironment:
             raise
         except Exception as error:
             deadline = isinstance(error, TimeoutError) and not error.args
-            cause = f"no answer within {self._threads.deadline:g} s" if deadline else f"{type(error).__name__}: {error}"
+            cause = f"no answer within {self._threads.deadline:g} s" if deadline else describe_error(error)
             return self._failure(name, cause)
 
     def _failure(self, name: str, cause: str) -> Verdict:

@@ -51,6 +51,12 @@ R_length = 0                                 if |o| <= L_max - L_cache
         ),
         Difference("groups are selected by", "number of right answers", "accuracy, not the shaped reward", "outcomes"),
         Difference(
+            "graded rewards",
+            "none: an answer is right or wrong",
+            "groups whose chosen metric varies",
+            "a threshold, or filter = mixed_scores with shaping = Score; refused otherwise",
+        ),
+        Difference(
             "overlong buffer", "4096 of 20480", "4096 of 20480", "4096; the limit is max_tokens, 20480 in the paper"
         ),
         Difference("overlong filtering", "in the ablation", "not in the code, on purpose", 'none; mask = ["complete"]'),

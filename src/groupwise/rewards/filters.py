@@ -59,5 +59,6 @@ def _refuse_scores(rollout: Batch, name: str) -> None:
     if bool((rollout.outcome == Outcome.scored).any()):
         raise Usage(
             f"{name} needs correct and wrong answers, and the verifier gives scores",
-            fix="set threshold, from which on a score is correct, such as --threshold 1.0; or use mixed_scores",
+            fix="set threshold, from which on a score is correct, such as --threshold 1.0; or use the scores:\n"
+            """--method.filter mixed_scores --method.shaping '["Score"]'""",
         )

@@ -70,6 +70,14 @@ class Rollouts:
         return len(causes), len(verdicts), causes[0] if causes else ""
 
     @property
+    def culprit(self) -> Literal["verifier", "environment"]:
+        """The code to correct if answers are unverifiable: an aborted conversation failed in its environment."""
+        samples = (s for r in self.all for s in r.samples if s.role == "answer" and s.verdict is not None)
+        unverifiable = (s for s in samples if s.verdict and s.verdict.outcome is Outcome.unverifiable)
+        first = next(unverifiable, None)
+        return "environment" if first is not None and first.counts.get("failed") else "verifier"
+
+    @property
     def metrics(self) -> dict[str, int]:
         """Counts of the sampling rounds. Each rollout counts once: as selected, or under the cause of its drop."""
         unverifiable, answers, _ = self.unverifiable

@@ -16,14 +16,18 @@ from groupwise.data import (
     Draw,
     Finish,
     GenerationRequest,
+    GradesGroups,
     GroupwiseError,
     Ids,
     Observation,
     Outcome,
+    Prompt,
     Sample,
     Sampling,
     Usage,
     Verdict,
+    Verifier,
+    describe_error,
 )
 from groupwise.data.verdicts import invalidity, with_threshold
 from groupwise.models import Purpose, conversation_turn, encode_answer, keyed_random
@@ -115,10 +119,17 @@ class DrawSampler:
     async def verify(self, samples: Sequence[Sample]) -> list[Sample]:
         """The samples in the given order, each with its verdict.
 
-        If the verifier raises an exception, the sample is unverifiable. Only a GroupwiseError is raised: it is not the
-        fault of one answer.
+        A verifier of groups gets the samples of each group in one call. If the verifier raises an exception, the sample
+        is unverifiable. Only a GroupwiseError is raised: it is not the fault of one answer.
         """
-        return await together(self._judged(s) for s in samples)
+        verifier = self.setting.verifier
+        if not (isinstance(verifier, GradesGroups) and verifier.by_group(self.draw.prompt)):
+            return [judged for (judged,) in await together(self._judged([sample]) for sample in samples)]
+        numbers = list(dict.fromkeys(sample.group for sample in samples))
+        groups = [[i for i, sample in enumerate(samples) if sample.group == number] for number in numbers]
+        judged = await together(self._judged([samples[i] for i in group], verifier) for group in groups)
+        by_index = {i: sample for group, members in zip(groups, judged) for i, sample in zip(group, members)}
+        return [by_index[i] for i in range(len(samples))]
 
     async def reply(self, sample: Sample) -> Observation:
         """The environment's observation after the sample's last turn; for an empty sample, the opening observation.
@@ -172,21 +183,29 @@ class DrawSampler:
         """A random generator, keyed by the draw and `key`: the order of calls does not matter."""
         return keyed_random((self.setting.seed, Purpose.STRATEGY), self.purpose, self.draw.id, *key)
 
-    async def _judged(self, sample: Sample) -> Sample:
+    async def _judged(self, samples: Sequence[Sample], group: GradesGroups | None = None) -> list[Sample]:
+        """The samples with their verdicts, from one call of the verifier: one sample, or a group for a group grader.
+
+        If the call fails, all of them are unverifiable.
+        """
+        prompt, (first, *_) = self.draw.prompt, samples
         with self._awaiting("the verifier"):
             limit = asyncio.timeout(self.setting.verdict_deadline)
             try:
                 async with limit:
-                    verdict = _validated(await self.setting.verifier(self.draw.prompt, sample), sample.text)
-                    verdict = with_threshold(verdict, self.setting.threshold)
+                    values = await (
+                        group.grade_group(prompt, samples) if group else _one(self.setting.verifier, prompt, first)
+                    )
+                pairs = zip(samples, values, strict=True)
+                verdicts = [with_threshold(_validated(value, s.text), self.setting.threshold) for s, value in pairs]
             except GroupwiseError:  # not the fault of this answer, for example a lost worker pool
                 raise
             except Exception as error:
-                cause = f"{type(error).__name__}: {error}"
+                cause = describe_error(error)
                 if isinstance(error, TimeoutError) and limit.expired():
                     cause = f"no verdict within {self.setting.verdict_deadline:g} seconds"
-                verdict = Verdict(Outcome.unverifiable, cause=cause)
-        return sample.with_verdict(verdict)
+                verdicts = [Verdict(Outcome.unverifiable, cause=cause)] * len(samples)
+        return [sample.with_verdict(verdict) for sample, verdict in zip(samples, verdicts, strict=True)]
 
     @contextmanager
     def _awaiting(self, callee: str) -> Iterator[None]:
@@ -195,6 +214,10 @@ class DrawSampler:
             yield
         finally:
             self.awaiting[callee] -= 1
+
+
+async def _one(verifier: Verifier, prompt: Prompt, sample: Sample) -> list[Verdict]:
+    return [await verifier(prompt, sample)]
 
 
 def _validated(verdict: Any, text: str, source: str = "verifier") -> Verdict:

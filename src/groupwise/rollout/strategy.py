@@ -1,5 +1,6 @@
 """Sampling strategies: independent answers, and conversations with an environment."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import count
 
@@ -24,11 +25,12 @@ class Independent:
 class Turns:
     """`draw.n` conversations with the recipe's environment, as one group: model and environment take turns.
 
-    A conversation ends when the environment returns None; the verifier then judges the model's last turn. It also ends
-    when the environment returns a verdict. After `most` turns of the model, or when the next observation would use up
-    `max_tokens`, it is cut with the finish `length`, and the last turn is judged. One sample is one conversation. Only
-    the model's tokens are trained; the budget includes the environment's tokens. The count `failed` is 1 for a
-    conversation that the environment aborted: it raised, timed out, or returned an invalid observation.
+    A conversation ends when the environment returns None. When all have ended, the verifier judges their last turns. A
+    conversation also ends when the environment returns a verdict. After `most` turns of the model, or when the next
+    observation would use up `max_tokens`, it is cut with the finish `length`, and the last turn is judged. One sample
+    is one conversation. Only the model's tokens are trained; the budget includes the environment's tokens. The count
+    `failed` is 1 for a conversation that the environment aborted: it raised, timed out, or returned an invalid
+    observation.
     """
 
     most: int = 8
@@ -39,20 +41,25 @@ class Turns:
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         samples = sampler.start(draw.prompt.context, draw.n)
-        return Rollout(draw, tuple(await together(self._judged(sampler, sample) for sample in samples)))
+        ended = await together(self._conversation(sampler, sample) for sample in samples)
+        answers = iter(await sampler.verify([sample.last_turn for sample, verdict in ended if verdict is None]))
+        judged = (self._judged(sample, verdict, answers) for sample, verdict in ended)
+        return Rollout(draw, tuple(judged))
 
-    async def _judged(self, sampler: Sampler, sample: Sample) -> Sample:
-        try:
-            sample, verdict = await self._converse(sampler, sample)
-        except ReplayMismatch:  # the environment could not be restored after a kill: start over with a new one
-            sample, verdict = await self._converse(sampler, sample)
+    def _judged(self, sample: Sample, verdict: Verdict | None, answers: Iterator[Sample]) -> Sample:
+        """The conversation with the environment's verdict, else with that of the next answer."""
         failed = verdict is not None and verdict.outcome is Outcome.unverifiable
         if verdict is None:
-            (answer,) = await sampler.verify([sample.last_turn])
-            assert answer.verdict is not None, "verify returns a verdict for each sample"
-            verdict = answer.verdict
+            verdict = next(answers).verdict
+            assert verdict is not None, "verify returns a verdict for each sample"
         start = len(sample.tokens) - len(sample.last_turn.tokens)
         return sample.with_verdict(verdict, start=start).add_counts({"failed": int(failed)})
+
+    async def _conversation(self, sampler: Sampler, sample: Sample) -> tuple[Sample, Verdict | None]:
+        try:
+            return await self._converse(sampler, sample)
+        except ReplayMismatch:  # the environment could not be restored after a kill: start over with a new one
+            return await self._converse(sampler, sample)
 
     async def _converse(self, sampler: Sampler, sample: Sample) -> tuple[Sample, Verdict | None]:
         """The finished conversation, and the verdict if the environment returned one."""

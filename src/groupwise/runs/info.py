@@ -29,7 +29,7 @@ class RunInfo:
     seed: int
     iterations: int
     use: dict[str, str]
-    """SHA-256 of the user's files by stem."""
+    """SHA-256 of the user's files by stem, and of the files that they import from their folders: `stem/helper.py`."""
     in_memory: dict[str, str] = field(default_factory=dict)
     """SHA-256 of the source of each function that the calling program held in memory, by name."""
     keys: tuple[str, ...] = ()

@@ -6,6 +6,7 @@ from itertools import accumulate, pairwise
 from math import floor, isfinite
 
 from groupwise.data import (
+    GradesGroups,
     ListsProblems,
     Prompt,
     Sample,
@@ -111,6 +112,17 @@ class Each:
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
         return await self.verifiers[task_index(prompt)](prompt, sample)
+
+    def by_group(self, prompt: Prompt) -> bool:
+        """Whether the verifier of the prompt's task grades all samples of a group together."""
+        verifier = self.verifiers[task_index(prompt)]
+        return isinstance(verifier, GradesGroups) and verifier.by_group(prompt)
+
+    async def grade_group(self, prompt: Prompt, samples: Sequence[Sample]) -> Sequence[Verdict]:
+        """The verdicts of the task's verifier on the samples of a group."""
+        verifier = self.verifiers[task_index(prompt)]
+        assert isinstance(verifier, GradesGroups), "by_group is false for other verifiers"
+        return await verifier.grade_group(prompt, samples)
 
 
 def _tagged(i: int, prompt: Prompt) -> Prompt:

@@ -112,7 +112,8 @@ def read_problems(
             if earlier != rows:
                 repeated.append(rows)
                 continue
-            columns = extra if gold is None else {**extra, "answer": gold}
+            conversation = {} if isinstance(problem, str) else {"messages": problem}
+            columns = {**extra, **conversation, **({} if gold is None else {"answer": gold})}
             prompts.append(Prompt(f"{name}/{rows}", _ids(encode, problem), text, columns))
         except Fault as fault:
             faults.append((rows, str(fault)))

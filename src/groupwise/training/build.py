@@ -61,6 +61,7 @@ class Runtime:
     buffer: Buffer
     guards: Guards
     recipe: Recipe
+    use: Use
     _learner: Learner | None = field(default=None, init=False, repr=False)
 
     @property
@@ -227,4 +228,4 @@ def build(recipe: Recipe, use: Use, inputs: Inputs | None = None) -> Runtime:
     buffer = Buffer(task, method.curriculum, setting, unverifiable=method.unverifiable, trains=method.trains)
     gap = gap_bound(recipe.engine.max_gap, recipe.machine.dtype)
     guards = Guards(max_unverifiable=recipe.max_unverifiable, max_gap=gap)
-    return Runtime(model, inputs, engine, buffer, guards, recipe)
+    return Runtime(model, inputs, engine, buffer, guards, recipe, use)

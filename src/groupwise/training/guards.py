@@ -23,8 +23,11 @@ class Guards:
     skipped: int = 0
     judged: list[tuple[int, int]] = field(default_factory=list)
 
-    def check_verdicts(self, unverifiable: int, answers: int, cause: str) -> None:
-        """Add an iteration's counts of unverifiable and all answers, and the first cause. May raise `Unverifiable`."""
+    def check_verdicts(self, unverifiable: int, answers: int, cause: str, culprit: str = "verifier") -> None:
+        """Add an iteration's counts of unverifiable and all answers, and the first cause. May raise `Unverifiable`.
+
+        `culprit` is the code to correct.
+        """
         self.judged = [*self.judged, (unverifiable, answers)][-WINDOW:]
         failed, total = (sum(x) for x in zip(*self.judged))
         first_failed = len(self.judged) == 1 and answers and unverifiable == answers
@@ -32,7 +35,7 @@ class Guards:
             raise Unverifiable(
                 f"{failed} of {total} answers were unverifiable over {len(self.judged)} iterations",
                 evidence=cause,
-                fix="fix the verifier, or allow more with --max_unverifiable",
+                fix=f"correct the {culprit}, or allow more with --max_unverifiable",
             )
 
     def check_signal(self, live: int, dropped: Mapping[str, int]) -> None:

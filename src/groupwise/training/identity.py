@@ -64,7 +64,8 @@ def check_changes(run: Path, runtime: Runtime, state: Mapping[str, Any], *, acce
         raise BadData(
             f"the recipe or the model's files of {run} were changed after its " + ("checkpoint" if state else "start"),
             evidence="\n".join(lines),
-            fix=f"restore the old files, or continue with the new ones: groupwise resume {run} --changed",
+            fix=f"restore the old files, or continue with the new ones: groupwise resume {run}{runtime.use.options} "
+            "--changed",
         )
     return lines
 
@@ -82,6 +83,7 @@ def record_changes(
         **{name: getattr(recipe, name) for name in ("model", "task", "seed", "iterations")},
         method=origin(recipe.method, stored.method.get("name", "")),
         changes=tuple(history),
+        use=dict(runtime.use.hashes),
         **now,
     )
     if stored != new:

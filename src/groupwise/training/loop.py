@@ -41,7 +41,7 @@ async def run(
             )
         if collected is None:
             break
-        guards.check_verdicts(*collected.unverifiable)
+        guards.check_verdicts(*collected.unverifiable, collected.culprit)
         guards.check_signal(len(collected.selected), collected.causes)
         batch = buffer.pack(collected.selected, version=learner.version)
         results: list[StepResult] = []

@@ -73,7 +73,7 @@ def protocol(runtime: Runtime, sampling: Sampling, n: int, use: Use) -> dict[str
 
 def environment_record(name: str, use: Use) -> dict[str, Any]:
     """The name of the environment, and the hash of the user's file."""
-    return {"name": name, "sha256": use.hashes.get(name.partition(":")[0])}
+    return {"name": name, "sha256": use.digest(name.partition(":")[0])}
 
 
 def problem(prompt: Prompt) -> list[Any]:
@@ -85,7 +85,7 @@ def verifiers_hash(evaluated: Sequence[Source], use: Use) -> str:
     """One hash of the code of all packaged verifiers and of the user's files that these sources use."""
     packaged = [path for room in VERIFIER_ROOMS for path in sorted((PACKAGE / room).rglob("*.py"))]
     stems = {name.partition(":")[0] for s in evaluated for name in user_functions(s.verifier)}
-    return digest([[file_hash(path) for path in packaged], {stem: use.hashes.get(stem) for stem in sorted(stems)}])
+    return digest([[file_hash(path) for path in packaged], {stem: use.digest(stem) for stem in sorted(stems)}])
 
 
 def versions(packages: Sequence[str]) -> dict[str, str]:
@@ -121,7 +121,7 @@ def file_hash(path: Path) -> str:
 def strategy_record(strategy: Any, use: Use) -> Any:
     """The strategy with its constants, and the hash of the user's file that defines it."""
     stem = definition_of(strategy).__module__.removeprefix(PREFIX)
-    return {"part": part(strategy), "sha256": use.hashes[stem]} if stem in use.hashes else part(strategy)
+    return {"part": part(strategy), "sha256": use.digest(stem)} if stem in use.hashes else part(strategy)
 
 
 def part(value: Any) -> Any:

@@ -144,7 +144,7 @@ def run_from(
 
     for warning in checkpoint.warnings if checkpoint else ():
         progress.say(f"warning: {warning}")
-    lines = check_changes(run, ready, state, accept=changed)
+    lines = [*check_changes(run, ready, state, accept=changed), *ready.use.changes]
     logs = RunLogs.resume(run, state, done, sinks=recipe.sinks, changed=changed, warn=progress.say, disk=disk)
     accepted = record_changes(run, ready, state, [*lines, *logs.changes], done, disk)
     recorder = Recorder(
@@ -167,7 +167,7 @@ def run_from(
             with contextlib.suppress(OSError):
                 progress.say(f"report: {write_report([run])}")
             if recorder.done >= 0:
-                progress.say(f"continue from the last checkpoint: groupwise resume {whole_run(run)}")
+                progress.say(f"continue from the last checkpoint: {resume_command(run, ready.use)}")
         if isinstance(error, Stuck):
             return Ending(error.cause, CODES[error.cause])
         raise
@@ -182,7 +182,7 @@ def run_from(
         write_model_directory(run, ready, disk)
     with storage_errors("the report", run):
         report = write_report([run])
-    message = closing_message(run, report, recorder, recipe)
+    message = closing_message(run, report, recorder, ready)
     return Ending(recorder.stopping, CODES.get(recorder.stopping, 0), message)
 
 
@@ -231,13 +231,19 @@ async def run_loop(
         recorder.save(ready.learner, ready.buffer, ready.guards, last=True)
 
 
-def closing_message(run: Path, report: Path, recorder: Recorder, recipe: Recipe) -> str:
+def resume_command(run: Path, use: Use) -> str:
+    """The whole command that continues a run."""
+    return f"groupwise resume {shlex.quote(str(whole_run(run)))}{use.options}"
+
+
+def closing_message(run: Path, report: Path, recorder: Recorder, ready: Runtime) -> str:
     """The last output of a run: held-out figures, paths, and the next command."""
+    recipe = ready.recipe
     if recorder.stopping:
         status = f"{recorder.stopping} after {recorder.done} of {recipe.iterations} iterations; saved."
         if recorder.done < 0:
             status = f"{recorder.stopping} during the warm start; saved."
-        command = f"groupwise resume {shlex.quote(str(whole_run(run)))}"
+        command = resume_command(run, ready.use)
         return f"{status}{held_out_summary(run)}\n  report: {report}\n  continue: {command}"
     model, name = RunLayout(run).model, shlex.quote(str(run))
     return (

@@ -10,7 +10,7 @@ from typing import Any
 
 from groupwise.data import BadData, MissingRequirement, Outcome, Prompt, Sample, Usage, Verdict
 from groupwise.data.verdicts import unverifiable
-from groupwise.verifiers.functions import CpuTimeExceeded, FunctionPool, WorkerSpec
+from groupwise.verifiers.pool import CpuTimeExceeded, FunctionPool, WorkerSpec
 
 MEMORY = 1 << 30
 """The address space of a worker in bytes."""

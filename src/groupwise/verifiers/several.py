@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from groupwise.data import (
+    ChecksProblems,
+    GradesGroups,
     GroupwiseError,
     Outcome,
     Prompt,
@@ -12,6 +14,7 @@ from groupwise.data import (
     Verdict,
     Verifier,
     close_verifier,
+    describe_error,
     keeps_time,
     notices_of,
     packages_of,
@@ -50,7 +53,25 @@ class Several:
         self.packages = sorted({name for m in members for name in packages_of(m.verifier)})
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
-        verdicts = await asyncio.gather(*(self._verdict(m.verifier, prompt, sample) for m in self.members))
+        return (await self.grade_group(prompt, [sample]))[0]
+
+    def by_group(self, prompt: Prompt) -> bool:
+        """Whether a member grades all samples of a group together."""
+        return any(_by_group(m.verifier, prompt) for m in self.members)
+
+    async def grade_group(self, prompt: Prompt, samples: Sequence[Sample]) -> list[Verdict]:
+        """The verdicts on the samples of a group, from the members' verdicts on each."""
+        columns = await asyncio.gather(*(self._verdicts(m.verifier, prompt, samples) for m in self.members))
+        return [self._combined(verdicts) for verdicts in zip(*columns, strict=True)]
+
+    def gate(self, prompts: Sequence[Prompt]) -> None:
+        """The tests that the members make of their problems."""
+        for member in self.members:
+            if isinstance(member.verifier, ChecksProblems):
+                member.verifier.gate(prompts)
+
+    def _combined(self, verdicts: Sequence[Verdict]) -> Verdict:
+        """The verdict on one sample, from the verdicts of all members."""
         for member, verdict in zip(self.members, verdicts, strict=True):
             if verdict.outcome is Outcome.unverifiable:
                 return unverifiable(f"{member.name}: {verdict.cause}")
@@ -64,6 +85,12 @@ class Several:
         messages = [f"{m.name}: {v.feedback}" for m, v in zip(self.members, verdicts, strict=True) if v.feedback]
         return replace(verdicts[0], score=score, parts=parts, steps=steps, feedback="; ".join(messages))
 
+    async def _verdicts(self, verifier: Verifier, prompt: Prompt, samples: Sequence[Sample]) -> Sequence[Verdict]:
+        """A member's verdicts on the samples of a group."""
+        if isinstance(verifier, GradesGroups) and verifier.by_group(prompt):
+            return await verifier.grade_group(prompt, samples)
+        return await asyncio.gather(*(self._verdict(verifier, prompt, sample) for sample in samples))
+
     async def _verdict(self, verifier: Verifier, prompt: Prompt, sample: Sample) -> Verdict:
         seconds = None if keeps_time(verifier) else self.deadline
         try:
@@ -74,9 +101,13 @@ class Several:
         except TimeoutError:
             return unverifiable(f"no verdict within {self.deadline:g} s")
         except Exception as error:
-            return unverifiable(f"{type(error).__name__}: {error}")
+            return unverifiable(describe_error(error))
 
     def close(self) -> None:
         """Ends the worker processes of all members."""
         for member in self.members:
             close_verifier(member.verifier)
+
+
+def _by_group(verifier: Verifier, prompt: Prompt) -> bool:
+    return isinstance(verifier, GradesGroups) and verifier.by_group(prompt)

@@ -59,7 +59,7 @@ def serve(host: socket.socket) -> None:
     for line in lines:
         # CPU time of this process only, so a busy machine changes no verdict. The kernel also interrupts C code.
         signal.setitimer(signal.ITIMER_PROF, spec["cpu"])
-        reply = {"error": error} if grade is None else call(grade, *json.loads(line))
+        reply = {"error": error} if grade is None else call(grade, spec, *json.loads(line))
         signal.setitimer(signal.ITIMER_PROF, 0)
         send(host, reply)
 
@@ -77,33 +77,70 @@ def load(spec: dict[str, Any]) -> tuple[Callable[..., Any] | None, str]:
             function = getattr(function, name)
         return function, ""
     except BaseException as error:
-        return None, f"{spec['file']} does not load: {describe(error)}"
+        return None, f"{spec['file']} does not load: {describe(error, spec)}"
 
 
-def call(grade: Callable[..., Any], arguments: list[Any], named: dict[str, Any]) -> dict[str, Any]:
-    """The reply with the function's result, as plain JSON, or with its error."""
+def call(
+    grade: Callable[..., Any],
+    spec: dict[str, Any],
+    arguments: list[Any],
+    named: dict[str, Any],
+    count: int | None = None,
+) -> dict[str, Any]:
+    """The reply with the function's result, as plain JSON, or with its error. With a count it returns a list."""
     try:
         result = grade(*arguments, **named)
-        if callable(getattr(result, "item", None)):  # a number of numpy or torch
-            result = result.item()
-        if type(result).__name__ == "Verdict":
-            fields: dict[str, Any] = {name: getattr(result, name) for name in ("score", "feedback", "cause")}
-            fields["answer"] = getattr(result, "answer", None)
-            fields["steps"] = {name: list(map(list, steps)) for name, steps in getattr(result, "steps", {}).items()}
-            reply = {"verdict": {"outcome": int(result.outcome), "parts": dict(result.parts), **fields}}
-        elif isinstance(result, bool | int | float):
-            reply = {"value": result}
+        if count is None:
+            reply = grade_of(result)
+        elif (grades := list_of(result)) is None or len(grades) != count:
+            length = "" if grades is None else f" of {len(grades)}"
+            expected = f"expected a list of {count} grades, one per answer"
+            return {"error": f"it returned {type(result).__name__}{length}: {expected}"}
         else:
-            reply = {"error": f"it returned {type(result).__name__}"}
+            reply = {"grades": [grade_of(one) for one in grades]}
         json.dumps(reply)
         return reply
     except BaseException as error:
-        return {"error": describe(error)}
+        return {"error": describe(error, spec)}
 
 
-def describe(error: BaseException) -> str:
-    """The type and the message of an exception, up to 500 characters."""
-    return f"{type(error).__name__}: {error}"[:500]
+def grade_of(result: Any) -> dict[str, Any]:
+    """One grade as JSON: a value, the fields of a Verdict, or an error."""
+    if callable(getattr(result, "item", None)):  # a number of numpy or torch
+        result = result.item()
+    if type(result).__name__ == "Verdict":
+        fields: dict[str, Any] = {name: getattr(result, name) for name in ("score", "feedback", "cause")}
+        fields["answer"] = getattr(result, "answer", None)
+        fields["steps"] = {name: list(map(list, steps)) for name, steps in getattr(result, "steps", {}).items()}
+        return {"verdict": {"outcome": int(result.outcome), "parts": dict(result.parts), **fields}}
+    if isinstance(result, bool | int | float):
+        return {"value": result}
+    return {"error": f"it returned {type(result).__name__}"}
+
+
+def list_of(result: Any) -> list[Any] | None:
+    """The grades of a list, a tuple, or an array of numpy or torch; None for anything else."""
+    if callable(getattr(result, "tolist", None)):
+        result = result.tolist()
+    return list(result) if isinstance(result, list | tuple) else None
+
+
+def describe(error: BaseException, spec: dict[str, Any]) -> str:
+    """The innermost line of the user's folder that raised, and the exception: `v.py:9 in raises: KeyError: 'boom'`.
+
+    At most 500 characters.
+    """
+    place, trace, folder = "", error.__traceback__, spec["path"]
+    while folder and trace is not None:
+        code = trace.tb_frame.f_code
+        if (
+            code.co_filename.startswith(folder + os.sep)
+            and "site-packages" not in code.co_filename
+            and code.co_filename != __file__
+        ):
+            place = f"{os.path.basename(code.co_filename)}:{trace.tb_lineno} in {code.co_name}: "
+        trace = trace.tb_next
+    return f"{place}{type(error).__name__}: {error}"[:500]
 
 
 def send(host: socket.socket, reply: dict[str, Any]) -> None:

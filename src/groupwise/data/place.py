@@ -1,0 +1,33 @@
+"""Describes an exception in a user's code, with its file and line."""
+
+import sys
+import sysconfig
+from pathlib import Path
+from types import TracebackType
+
+__all__ = ["describe_error"]
+
+OURS = str(Path(__file__).parent.parent)
+INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+
+
+def describe_error(error: BaseException) -> str:
+    """The type and message of an exception, after the innermost line of a user's file that raised it.
+
+    The place is left out if the traceback has no such line. At most 500 characters.
+
+    >>> describe_error(KeyError("boom"))
+    "KeyError: 'boom'"
+    """
+    return f"{_place(error.__traceback__)}{type(error).__name__}: {error}"[:500]
+
+
+def _place(trace: TracebackType | None) -> str:
+    """`v.py:9 in raises: ` for the innermost frame outside this package and all installed ones; empty without one."""
+    place = ""
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if not code.co_filename.startswith((OURS, *INSTALLED, "<frozen", sys.base_prefix)):
+            place = f"{Path(code.co_filename).name}:{trace.tb_lineno} in {code.co_name}: "
+        trace = trace.tb_next
+    return place

@@ -1,0 +1,136 @@
+"""The arguments of a user's grade function, chosen by the names of its parameters."""
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from groupwise.data import Prompt, Sample, Usage
+
+Kind = Literal["answer", "group", "bulk"]
+Item = tuple[Prompt, Sample]
+
+ANSWER = ("prompt", "answer", "gold", "row", "messages", "finish", "tokens")
+"""Parameters about one answer. Every other name is a column of the data row."""
+PLURAL = {"prompts": "prompt", "answers": "answer", "golds": "gold", "rows": "row", "finishes": "finish"}
+"""Parameters that are lists, with one value per answer."""
+BULK = ("prompts", "golds", "rows")
+"""Lists over problems: with `answers`, they mark a bulk grader."""
+
+
+class MissingColumn(Exception):
+    """A parameter is neither a known name nor a column of the row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """The parameters of a grade function, and the kind of grader that they mark.
+
+    With `answers` a function grades a group; with `answers` and `prompts`, `golds` or `rows` it grades in bulk.
+    `positional` are passed by position, `named` by name. `optional` have a default. `columns`: it takes `**columns`.
+    """
+
+    kind: Kind = "answer"
+    positional: tuple[str, ...] = ("prompt", "answer", "gold")
+    named: tuple[str, ...] = ()
+    optional: frozenset[str] = frozenset()
+    columns: bool = False
+
+    @classmethod
+    def of(cls, function: Callable[..., Any]) -> "Parameters":
+        """The parameters by signature. `Usage` for a signature that fits no kind.
+
+        If no parameter has a known name, the first three get prompt, answer and gold.
+
+        >>> Parameters.of(lambda row, answer: 1.0).named
+        ('row', 'answer')
+        >>> Parameters.of(lambda p, a, g: 1.0).positional, Parameters.of(lambda prompt, answers: [1.0]).kind
+        (('prompt', 'answer', 'gold'), 'group')
+        """
+        try:
+            parameters = list(inspect.signature(function).parameters.values())
+        except (TypeError, ValueError):
+            return cls()
+        several = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+        names = [p.name for p in several]
+        columns = any(p.kind is p.VAR_KEYWORD for p in parameters)
+        if not {*ANSWER, *PLURAL}.intersection(names):
+            return cls._by_position(function, parameters)
+        kind: Kind = "answer" if "answers" not in names else "bulk" if set(BULK).intersection(names) else "group"
+        if mixed := set(names).intersection(("answer", "finish") if kind != "answer" else PLURAL):
+            _refuse(function, f"it takes {', '.join(sorted(mixed))}" + (" beside answers" if kind != "answer" else ""))
+        return cls(
+            kind,
+            tuple(p.name for p in several if p.kind is p.POSITIONAL_ONLY),
+            tuple(p.name for p in several if p.kind is not p.POSITIONAL_ONLY),
+            frozenset(p.name for p in several if p.default is not p.empty),
+            columns,
+        )
+
+    @classmethod
+    def _by_position(cls, function: Callable[..., Any], parameters: Sequence[inspect.Parameter]) -> "Parameters":
+        placed = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        names = [p.name for p in parameters]
+        required = [p for p in parameters if p.default is p.empty and p not in placed[:3]]
+        if len(placed) < 3 and not any(p.kind is p.VAR_POSITIONAL for p in parameters):
+            _refuse(function, f"its parameters are {', '.join(names) or 'none'}")
+        if any(p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in required):
+            _refuse(function, f"its parameters are {', '.join(names)}")
+        return cls()
+
+    @property
+    def many(self) -> bool:
+        """Whether the function returns a list, with one grade per answer."""
+        return self.kind != "answer"
+
+    def arguments(self, items: Sequence[Item]) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments by position and by name, for one answer, a group or a bulk. May raise `MissingColumn`."""
+        named = {name: self._value(name, items) for name in self.named if self._has(name, items)}
+        if self.columns:
+            taken = {*self.positional, *named, "answer"}
+            others = sorted({column for prompt, _ in items for column in prompt.row} - taken)
+            named |= {name: self._value(name, items) for name in others if name.isidentifier()}
+        return [self._value(name, items) for name in self.positional], named
+
+    def _has(self, name: str, items: Sequence[Item]) -> bool:
+        """Whether there is a value; a parameter with a default needs none."""
+        known = name in ANSWER or name in PLURAL or all(name in prompt.row for prompt, _ in items)
+        return known or name not in self.optional
+
+    def _value(self, name: str, items: Sequence[Item]) -> Any:
+        values = [_value_of(PLURAL.get(name, name), *item) for item in items]
+        if self.kind == "bulk" or (self.many and (name in PLURAL or name in ("messages", "tokens"))):
+            return values
+        return values[0]
+
+
+def _refuse(function: Callable[..., Any], evidence: str) -> None:
+    raise Usage(
+        f"the grade function {getattr(function, '__qualname__', function)} takes parameters that do not fit",
+        evidence=evidence,
+        fix="write def grade(prompt, answer, gold), def grade(row, answer), def grade(prompt, answers) for a group, "
+        "or def grade(prompts, answers) for bulk",
+    )
+
+
+def _value_of(name: str, prompt: Prompt, sample: Sample) -> Any:
+    """The value of a parameter for one answer."""
+    match name:
+        case "prompt":
+            return prompt.text
+        case "answer":
+            return sample.text
+        case "gold":
+            return prompt.row.get("answer")
+        case "row":
+            return dict(prompt.row)
+        case "messages":
+            earlier = prompt.row.get("messages") or [{"role": "user", "content": prompt.text}]
+            return [*earlier, {"role": "assistant", "content": sample.text}]
+        case "finish":
+            return None if sample.finish is None else sample.finish.name
+        case "tokens":
+            return list(sample.tokens)
+    if name not in prompt.row:
+        raise MissingColumn(f"the grader's parameter {name} is no column of the row, which has {', '.join(prompt.row)}")
+    return prompt.row[name]

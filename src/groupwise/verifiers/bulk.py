@@ -1,0 +1,73 @@
+"""Grades answers in bulk: answers that arrive together share one call of the user's function."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
+from weakref import WeakKeyDictionary
+
+from groupwise.data import Prompt, Sample, Usage, Verdict
+from groupwise.verifiers.arguments import Item
+
+Waiting = tuple[Item, "asyncio.Future[Verdict]"]
+
+
+@runtime_checkable
+class Grader(Protocol):
+    """Grades some answers in one call."""
+
+    async def grade(self, items: Sequence[Item]) -> list[Verdict]: ...
+
+    def gate(self, prompts: Sequence[Prompt]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class BulkVerifier:
+    """Collects up to `most` answers, or those that arrive within `wait` seconds of the first, for one call.
+
+    Which answers share a call depends on time. So the function must return for each answer what it returns for it
+    alone.
+    """
+
+    keeps_time = True
+
+    def __init__(self, grader: Grader, most: Any = 64, wait: Any = 0.02) -> None:
+        numbers = isinstance(most, int) and not isinstance(most, bool) and isinstance(wait, int | float)
+        if not (numbers and most >= 1 and 0 <= wait <= 60):
+            fix = "set most to a whole number from 1, and wait to seconds from 0 to 60"
+            raise Usage(f"a bulk grader with most = {most!r} and wait = {wait!r}", fix=fix)
+        self.grader, self.most, self.wait = grader, most, wait
+        self.gate, self.close = grader.gate, grader.close
+        self._waiting: WeakKeyDictionary[asyncio.AbstractEventLoop, list[Waiting]] = WeakKeyDictionary()
+        self._calls: set[asyncio.Task[None]] = set()
+
+    async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
+        loop = asyncio.get_running_loop()
+        waiting, verdict = self._waiting.setdefault(loop, []), loop.create_future()
+        waiting.append(((prompt, sample), verdict))
+        if len(waiting) >= self.most:
+            self._send(loop)
+        elif len(waiting) == 1:
+            loop.call_later(self.wait, self._send, loop)
+        return await verdict
+
+    def _send(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Starts a call for the answers that wait. A late timer may send fewer than `most`, which changes no grade."""
+        if waiting := self._waiting.pop(loop, []):
+            task = loop.create_task(self._grade(waiting))
+            self._calls.add(task)  # the loop itself keeps no reference
+            task.add_done_callback(self._calls.discard)
+
+    async def _grade(self, waiting: Sequence[Waiting]) -> None:
+        """Sets the verdict of each answer; an exception is raised for each."""
+        futures = [future for _, future in waiting]
+        try:
+            verdicts = await self.grader.grade([item for item, _ in waiting])
+        except BaseException as error:
+            for future in futures:
+                if not future.done():
+                    future.set_exception(error)
+            return
+        for future, verdict in zip(futures, verdicts, strict=True):
+            if not future.done():
+                future.set_result(verdict)

@@ -7,6 +7,9 @@ from groupwise.advantages.group import Standardised as Standardised
 from groupwise.advantages.group import Whitened as Whitened
 from groupwise.advantages.group import centred as centred
 from groupwise.advantages.group import leave_one_out as leave_one_out
+from groupwise.api.evaluate import Evaluation as Evaluation
+from groupwise.api.evaluate import evaluate as evaluate
+from groupwise.api.evaluate import sample as sample
 from groupwise.api.run import Report as Report
 from groupwise.api.run import Run as Run
 from groupwise.api.train import resume as resume

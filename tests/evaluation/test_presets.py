@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from groupwise.__main__ import main
-from groupwise.commands.evaluate import recipe_and_sampling
 from groupwise.config.text import DEFAULT
 from groupwise.config.user_code import Use
 from groupwise.data import BadData, MissingRequirement, Sampling, Usage
 from groupwise.evaluation.presets import PUBLISHED, find_published
 from groupwise.models import Decoder, write_model
 from groupwise.tasks.presets import PRESETS
+from groupwise.training.evaluate import recipe_and_sampling
 from groupwise.training.sources import sources
 from groupwise.verifiers import find_verifier
 from tests.models.directories import shape

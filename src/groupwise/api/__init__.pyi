@@ -1,4 +1,7 @@
 # Made by tools/front_doors.py from the `__all__` of each file.
+from groupwise.api.evaluate import Evaluation as Evaluation
+from groupwise.api.evaluate import evaluate as evaluate
+from groupwise.api.evaluate import sample as sample
 from groupwise.api.run import Report as Report
 from groupwise.api.run import Run as Run
 from groupwise.api.train import resume as resume

@@ -94,6 +94,12 @@ class Run:
         """The report page. Each access writes it again."""
         return Report(write_report([self.directory]))
 
+    def sample(self, prompt: str, **settings: Any) -> str:
+        """The trained model's greedy answer to a prompt; `gw.sample` has more."""
+        from groupwise.api.evaluate import sample
+
+        return sample(self, prompt, **settings)
+
     def stop(self, cause: str = "stopped by a callback") -> None:
         """Ask the running loop to save and end after the present iteration. It has no effect on a run at rest."""
         self._stop(cause)

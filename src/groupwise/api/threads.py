@@ -16,9 +16,7 @@ def run_blocking(work: Callable[[], T], interrupt: Callable[[str], None] = lambd
 
     The first KeyboardInterrupt then calls `interrupt`; a second one is raised.
     """
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
+    if not has_loop():
         return work()
     interrupted = False
     with ThreadPoolExecutor(1, thread_name_prefix="groupwise") as pool:
@@ -34,3 +32,12 @@ def run_blocking(work: Callable[[], T], interrupt: Callable[[str], None] = lambd
                     raise
                 interrupted = True
                 interrupt("interrupted")
+
+
+def has_loop() -> bool:
+    """Whether an event loop runs in this thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

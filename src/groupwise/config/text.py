@@ -51,7 +51,7 @@ def read(kind: type[T], source: str | Path) -> T:
     return value
 
 
-def read_over(value: T, where: str, overrides: Sequence[tuple[str, str]]) -> T:
+def read_over(value: T, where: str, overrides: Sequence[tuple[str, Any]]) -> T:
     """A dataclass with some fields overridden; `where` is its path in messages. Raises `Usage` with all problems."""
     reading, data = Reading(Use()), {}
     for path, text in overrides:
@@ -64,7 +64,7 @@ def read_over(value: T, where: str, overrides: Sequence[tuple[str, str]]) -> T:
 
 def read_with_problems(
     source: str | Path,
-    overrides: Sequence[tuple[str, str]] = (),
+    overrides: Sequence[tuple[str, Any]] = (),
     use: Use | None = None,
     *,
     only: Sequence[str] | None = None,

@@ -39,11 +39,11 @@ def read_toml(source: str | Path) -> dict[str, Any]:
         raise Usage(f"{where} is nested too deeply", fix="remove brackets: no field of a recipe is this deep") from None
 
 
-def read_with_overrides(source: str | Path, overrides: Sequence[tuple[str, str]]) -> dict[str, Any]:
+def read_with_overrides(source: str | Path, overrides: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     """The tables of a recipe with the overrides of the command line. Raises `Usage`."""
     data = read_toml(source)
     for path, value in overrides:
-        set_path(data, path, CommandText(value))
+        set_path(data, path, CommandText(value) if isinstance(value, str) else value)
     return data
 
 

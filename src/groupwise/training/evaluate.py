@@ -1,0 +1,189 @@
+"""Held-out accuracy of a model or of a run, and answers to one prompt."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from groupwise.config.packaged import find_recipe
+from groupwise.config.reading import one_error
+from groupwise.config.recipe import Recipe
+from groupwise.config.text import DEFAULT, read_over, read_with_problems
+from groupwise.config.user_code import Use
+from groupwise.data import BadData, Outcome, Prompt, Rollout, Sample, Sampling, Usage, Verdict, raise_all
+from groupwise.evaluation.presets import find_published
+from groupwise.evaluation.result import file_name, mean_of, number
+from groupwise.models import Purpose, find_model, read_model, read_tokenizer
+from groupwise.rollout import NativeEngine, RolloutSetting, answers
+from groupwise.runs.layout import RunLayout
+from groupwise.runs.phases import finished_run
+from groupwise.tasks import Problems
+from groupwise.training.build import DTYPES, Inputs, build, prepare
+from groupwise.training.check import check_inputs
+from groupwise.training.environments import environment_of, frame_of
+from groupwise.training.progress import print_note
+from groupwise.training.protocols import protocol
+from groupwise.training.sources import prompt_template, templates
+
+EvaluationTask = tuple[Recipe, list[tuple[int, Sampling]]]
+"""One task of an evaluation: its recipe, and for each number the answers per problem and their sampling."""
+SAMPLES = 4
+"""Answers per problem by default."""
+ALL = 1 << 30
+"""More problems than any task has."""
+
+
+def evaluate(
+    model_or_run: str,
+    overrides: Sequence[tuple[str, Any]],
+    use: Use,
+    *,
+    samples: int | None = None,
+    problems: int | None = None,
+    recipe_path: str | None = None,
+    preset: str | None = None,
+    data: str | None = None,
+    all_rows: bool = False,
+) -> tuple[dict[str, Any], Path]:
+    """The held-out accuracy of a model directory or of a run's model with its protocol, and the path for its file.
+
+    Each problem is answered once greedily and `samples` times with the recipe's sampling. With a `preset` the settings
+    are those of a paper, on the problems in `data`. With `all_rows` no problem of a source of rows is left out.
+    """
+    directory = run_with_model(model_or_run)
+    if data and not preset:
+        raise Usage("--data is the directory of a preset's problems", fix="add --preset NAME, or use --task PATH")
+    source = RunLayout(directory).recipe if directory else find_recipe(recipe_path) if recipe_path else DEFAULT
+    model = model_overrides(model_or_run, directory)
+    published = find_published(preset) if preset else None
+    n = samples or (published.samples if published else SAMPLES)
+    tasks: list[EvaluationTask] = []
+    for task_overrides in published.recipes(overrides, data) if published else [overrides]:
+        recipe, sampling = recipe_and_sampling(source, [*model, *task_overrides], use)
+        most = problems or (ALL if published else recipe.evaluate.problems)
+        recipe = replace(recipe, evaluate=replace(recipe.evaluate, samples=n, problems=most))
+        tasks.append((recipe, [(n, sampling)] if published else [(1, greedy(sampling)), (n, sampling)]))
+    notes: list[str] = []
+    inputs: list[Inputs] = []
+    checks = (check_inputs(recipe, use, notes.append, train=False, receive=inputs.append) for recipe, _ in tasks)
+    raise_all([error for errors in checks for error in errors])
+    for note in notes:
+        print_note(note)
+    if all_rows:
+        inputs = [replace(x, task=x.task.entirely_held_out) if isinstance(x.task, Problems) else x for x in inputs]
+    numbers = [number for task, read in zip(tasks, inputs) for number in numbers_of_task(*task, use, read)]
+    evaluation: dict[str, Any] = {"preset": preset, "numbers": numbers}
+    if published:
+        evaluation["departures"] = published.departures(overrides, numbers)
+        for line in evaluation["departures"]:
+            print_note(f"not as published: {line}")
+    if len(tasks) > 1:
+        evaluation["mean"] = mean_of(numbers)
+    return evaluation, RunLayout(directory or Path()).evaluations / file_name(evaluation)
+
+
+def greedy(sampling: Sampling) -> Sampling:
+    """The same sampling at temperature 0, without truncation, which has no effect there."""
+    return replace(sampling, temperature=0.0, top_p=1.0, top_k=0, min_p=0.0)
+
+
+def numbers_of_task(
+    recipe: Recipe, samplings: Sequence[tuple[int, Sampling]], use: Use, inputs: Inputs
+) -> list[dict[str, Any]]:
+    """The numbers of one task: one for each (answers per problem, sampling)."""
+    ready = build(recipe, use, inputs)
+
+    async def answer() -> list[list[Rollout]]:
+        return [await ready.answers(n, sampling) for n, sampling in samplings]
+
+    answered = asyncio.run(answer())
+    return [number(rollouts, protocol(ready, sampling, n, use)) for rollouts, (n, sampling) in zip(answered, samplings)]
+
+
+def run_with_model(model_or_run: str) -> Path | None:
+    """The directory of a run or of its last finished phase; None if the path is not a run.
+
+    Raises `BadData` for a run without a model.
+    """
+    directory = Path(model_or_run)
+    if not RunLayout(directory).is_run:
+        return None
+    if (finished := finished_run(directory)) is None:
+        raise BadData(f"{directory} has no model yet", fix=f"finish it with: groupwise resume {directory}")
+    return finished
+
+
+def model_overrides(name: str, run: Path | None) -> list[tuple[str, str]]:
+    """Overrides that select the model. A run's model directory includes its adapter, so `lora` is none."""
+    return [("model", str(RunLayout(run).model)), ("lora", "none")] if run else [("model", name)]
+
+
+def recipe_and_sampling(source: Path, overrides: Sequence[tuple[str, Any]], use: Use | None) -> tuple[Recipe, Sampling]:
+    """A recipe and the sampling of the answers. `--sampling.*` may be greedy or truncated here, unlike in a recipe.
+
+    Without `use`, code in the user's files is not loaded.
+    """
+    changes = [(path, value) for path, value in overrides if path.startswith("sampling.")]
+    recipe, problems = read_with_problems(source, [pair for pair in overrides if pair not in changes], use)
+    if problems or recipe is None:
+        raise one_error(problems)
+    sampling = read_over(recipe.sampling, "recipe.sampling", [(p.partition(".")[2], v) for p, v in changes])
+    limits = replace(recipe.sampling, max_tokens=sampling.max_tokens, stop=sampling.stop)
+    return replace(recipe, sampling=limits), sampling
+
+
+def sample(
+    model_or_run: str,
+    prompt: str,
+    overrides: Sequence[tuple[str, Any]],
+    use: Use,
+    *,
+    n: int = 1,
+    answer: str | None = None,
+) -> tuple[Sample, ...]:
+    """`n` ungraded answers of a model directory or of a run's model to one prompt.
+
+    With an environment they are conversations; `answer` is the prompt's gold answer for the environment.
+    """
+    run = run_with_model(model_or_run)
+    changes = [*model_overrides(model_or_run, run), *overrides]
+    user_code = use if use.modules or use.in_memory else None
+    recipe, sampling = recipe_and_sampling(RunLayout(run).recipe if run else DEFAULT, changes, user_code)
+    device = prepare(recipe.machine)
+    directory = find_model(recipe.model)
+    tokenizer = read_tokenizer(directory)
+    trusted, dtype = use.trust_remote_code, DTYPES[recipe.machine.dtype]
+    decoder = read_model(directory, dtype=dtype, device=device, seed=recipe.seed, trust_remote_code=trusted)
+    engine = NativeEngine(decoder, tokenizer=tokenizer, seed=recipe.seed)
+    context = next(iter(templates(recipe, tokenizer).values()))(prompt)
+    if not context:
+        raise Usage("the prompt has no tokens", evidence=repr(prompt), fix="use another prompt")
+    problem = Prompt("prompt", context, prompt, {} if answer is None else {"answer": answer})
+
+    setting = RolloutSetting(
+        engine=engine,
+        verifier=ungraded,
+        tokenizer=tokenizer,
+        sampling=sampling,
+        seed=recipe.seed,
+        deadline=recipe.machine.deadline,
+        environment=environment_of(recipe, use),
+        frame=frame_of(recipe, tokenizer),
+        template=prompt_template(recipe, tokenizer),
+    )
+
+    async def generate() -> list[Rollout]:
+        await engine.load(0, dict(decoder.state_dict()))
+        return await answers([problem], n, setting, purpose=Purpose.SAMPLE, strategy=recipe.evaluate.strategy)
+
+    (rollout,) = asyncio.run(generate())
+    return tuple(replace(s, verdict=None) if s.verdict is UNGRADED else s for s in rollout.samples)
+
+
+UNGRADED = Verdict(Outcome.unverifiable, cause="the command sample does not grade answers")
+
+
+async def ungraded(prompt: Prompt, sample: Sample) -> Verdict:
+    """The verifier of `sample`: a prompt from the command line has no gold answer."""
+    return UNGRADED

@@ -1,9 +1,11 @@
 """Small GGUF files for tests."""
 
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from groupwise.models import Decoder, Tokenizer
@@ -21,7 +23,9 @@ def decoder(family: str) -> Decoder:
     return Decoder.new(shape(family, vocabulary=SIZE, width=64, inner=96, **sizes), 1, spread=0.2)
 
 
-def write_gguf(path: Path, kind: str, family: str = "llama", *, omit: str = "", **changes: Any) -> Path:
+def write_gguf(
+    path: Path, kind: str, family: str = "llama", *, omit: str = "", rope: Sequence[float] = (), **changes: Any
+) -> Path:
     """Write a random model with GGUF's own library. `kind` is the type of its matrices; `changes` are metadata."""
     import gguf
 
@@ -41,6 +45,8 @@ def write_gguf(path: Path, kind: str, family: str = "llama", *, omit: str = "", 
     for key, value in changes.items():
         writer.add_key_value(key, value, gguf.GGUFValueType.get_type(value))
     add_tokenizer(writer, tokenizer)
+    if rope:
+        writer.add_tensor("rope_freqs.weight", np.array(rope, np.float32))
     for name, weight in model.named_parameters():
         source = gguf_name(name)
         if source == omit:

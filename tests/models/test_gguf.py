@@ -1,6 +1,7 @@
 """GGUF files: logits and token ids of transformers' own reading; one conversion per file."""
 
 import json
+import math
 from importlib.metadata import PackageNotFoundError, PackagePath, PathDistribution
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,11 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from groupwise.data import BadData, MissingRequirement, Storage
-from groupwise.models import Shared, find_model, find_template, read_model, read_tokenizer
+from groupwise.models import Shape, Shared, find_model, find_template, read_model, read_tokenizer
 from groupwise.models import gguf_cache as caches
 from groupwise.models.gguf import gguf_config
 from groupwise.models.gguf_header import read_gguf_header
+from groupwise.models.rope import Llama3
 from groupwise.training.check import check
 from tests.models.gguf_files import TEMPLATE, write_gguf
 
@@ -54,12 +56,13 @@ def test_equals_transformers_reading(tmp_path: Path, family: str, kind: str) -> 
 
 def test_token_ids_and_chat_template_equal_transformers(tmp_path: Path) -> None:
     file = write_gguf(tmp_path / "model.gguf", "F32")
-    (tmp_path / "tokenizer_config.json").write_text('{"chat_template": "of another model"}')
+    (tmp_path / "tokenizer_config.json").write_text('{"model_max_length": 7}')
     directory = find_model(file)
     ours, theirs = read_tokenizer(directory), transformers.AutoTokenizer.from_pretrained(tmp_path, gguf_file=file.name)
     for text in TEXTS[:3]:
         assert list(ours.encode(text)) == theirs(text, add_special_tokens=False).input_ids
     assert ours.eos == {0, 1}, "the end of a text and the end of a turn"
+    assert json.loads((directory / "tokenizer_config.json").read_text())["model_max_length"] > 7, "of another model"
     template = find_template("chat", ours)
     assert template.source == TEMPLATE
     assert template("a")[0] == 1, "special tokens of the template are parsed"
@@ -203,3 +206,30 @@ def test_smollm2_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(caches, "files", files)
     with pytest.raises(MissingRequirement, match="smollm2 is not installed"):
         find_model("smollm2")
+
+
+def llama3_divisors(factor: float) -> list[float]:
+    """The divisors of 8 rotary frequencies as llama.cpp stores them, from Llama 3.1's rule for each wavelength."""
+    divisors = []
+    for i in range(8):
+        wavelength = 2 * math.pi * 5000 ** (i / 8)
+        smooth = (8192 / wavelength - 1) / 3
+        divisors.append(1.0 if smooth > 1 else factor if smooth < 0 else 1 / ((1 - smooth) / factor + smooth))
+    return divisors
+
+
+def test_the_rope_scaling_of_llama_3_is_recognised(tmp_path: Path) -> None:
+    divisors = llama3_divisors(32)
+    assert len({round(x, 3) for x in divisors}) == 3, "frequencies that stay, that grow, and one between"
+    directory = find_model(write_gguf(tmp_path / "a.gguf", "F32", rope=divisors))
+    shape = read_model(directory).shape
+    assert isinstance(shape, Shape)
+    assert shape.rope_scaling == Llama3(
+        factor=32, low_freq_factor=1, high_freq_factor=4, original_max_position_embeddings=8192
+    )
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(directory).eval()
+    with torch.no_grad():
+        torch.testing.assert_close(logits(directory), theirs(torch.tensor([PROMPT])).logits[0], atol=2e-5, rtol=2e-5)
+    for rope in ([1.0] * 7, [*divisors[:-2], 16.0, 32.0]):
+        with pytest.raises(BadData, match="rope scaling that is not converted"):
+            find_model(write_gguf(tmp_path / "b.gguf", "F32", rope=rope))

@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+import torch
 
 from groupwise.data import BadData, MissingRequirement
 from groupwise.models.checkpoint import differences
@@ -20,6 +21,7 @@ from groupwise.models.decoder import Decoder, Shape
 from groupwise.models.families import config_of, shape_of
 from groupwise.models.fields import short
 from groupwise.models.gguf_header import GgufHeader, GgufTensor
+from groupwise.models.rope import Llama3, parameters_of
 from groupwise.models.tokenizer import read_tokenizer
 from groupwise.models.transformers_files import quiet
 from groupwise.models.weights import write_tensors
@@ -61,6 +63,10 @@ MODULES = {
     "ffn_down": "mlp.down_proj",
 }
 """GGUF's names of modules, and ours. A layer's modules follow `blk.<number>.`, ours `model.layers.<number>.`."""
+ROPE_FACTORS = "rope_freqs.weight"
+"""Llama 3.1 and later: the divisor of each rotary frequency, without the constants that it was computed from."""
+LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+"""The constants of Llama 3.1, 3.2 and 3.3. Their `factor` differs; it is the largest divisor."""
 ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
 LONGEST_TOKEN = 1024
 """Characters of the longest token. The time to rebuild a tokenizer grows with the square of it."""
@@ -83,14 +89,31 @@ def gguf_config(path: Path, header: GgufHeader) -> dict[str, Any]:
     fields["head_dim"] = metadata.get(f"{family}.{head_dim}")
     embedding = header.tensors.get("token_embd.weight")
     fields |= {"vocab_size": embedding.shape[0] if embedding else None, "model_type": family}
+    fields["tie_word_embeddings"] = "output.weight" not in header.tensors
     present = {name: value for name, value in fields.items() if value is not None}
     try:
-        config = config_of(shape_of(present | {"tie_word_embeddings": "output.weight" not in header.tensors}))
+        shape = shape_of(present)
+        config = config_of(shape)
     except KeyError as error:
         raise BadData(f"{path} lacks {error.args[0]}", fix="fetch the file again") from error
     except (TypeError, ValueError, OverflowError) as error:
         raise BadData(f"{path} does not describe a decoder", evidence=str(error), fix="fetch the file again") from error
+    if ROPE_FACTORS in header.tensors:
+        config["rope_scaling"] = _llama3_scaling(path, header.tensors[ROPE_FACTORS], shape)
     return config | _token_ids(path, metadata)
+
+
+def _llama3_scaling(path: Path, tensor: GgufTensor, shape: Shape) -> dict[str, Any]:
+    """The rope scaling of Llama 3 with these divisors. BadData if they are not those of Llama 3 for any `factor`."""
+    evidence = f"{ROPE_FACTORS} has shape {tensor.shape}, expected ({shape.head_dim // 2},)"
+    if tensor.shape == (shape.head_dim // 2,):
+        stored = torch.from_numpy(dequantised(path, ROPE_FACTORS, tensor).astype(np.float64))
+        scaling = Llama3(factor=float(stored.max()), **LLAMA3)
+        plain = shape.rope_theta ** -(torch.arange(0, shape.head_dim, 2, dtype=torch.float64) / shape.head_dim)
+        if torch.allclose(plain / scaling(plain, shape.rope_theta), stored, rtol=1e-4):
+            return parameters_of(scaling)
+        evidence = f"{ROPE_FACTORS} are not the divisors of Llama 3 with the factor {scaling.factor:g}"
+    raise BadData(f"the model in {path} has a rope scaling that is not converted", evidence=evidence, fix=ORIGINAL)
 
 
 def _token_ids(path: Path, metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -131,7 +154,7 @@ def convert(path: Path, header: GgufHeader, config: Mapping[str, Any], directory
 def tensor_names(path: Path, header: GgufHeader) -> dict[str, str]:
     """The decoder's names of the stored tensors, each with its name in the file. BadData for an unknown tensor."""
     names: dict[str, str] = {}
-    for source in header.tensors:
+    for source in (name for name in header.tensors if name != ROPE_FACTORS):
         match = re.fullmatch(r"(?:blk\.([0-9]+)\.)?(\w+)\.(weight|bias)", source)
         if match is None or match[2] not in MODULES:
             what = f"the model in {path} has a tensor that is not converted"

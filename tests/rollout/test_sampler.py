@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -346,3 +346,34 @@ def test_origins_are_versions_of_the_engine() -> None:
     e = engine(model)
     asyncio.run(e.load(9, Decoder.new(model.shape, 5).state_dict()))
     assert set(run(sampler(e).sample(CONTEXT))[0].origin) == {9}
+
+
+class Ranks:
+    """Grades a group by rank, longest first; a group of three raises."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
+        raise AssertionError("a group is graded in one call")
+
+    def by_group(self, prompt: Prompt) -> bool:
+        return True
+
+    async def grade_group(self, prompt: Prompt, samples: Sequence[Sample]) -> list[Verdict]:
+        self.sizes.append(len(samples))
+        if len(samples) == 3:
+            raise KeyError("boom")
+        return [verdict(1 / (1 + s.stream[0])) for s in samples] if len(samples) < 4 else [verdict(1.0)]
+
+
+def test_a_group_grader_gets_each_group_once_and_its_failure_costs_that_group_only() -> None:
+    ranks = Ranks()
+    s = sampler(verifier=ranks)
+    first, second, third = (s.start(CONTEXT, n, group=i) for i, n in enumerate((2, 3, 4)))
+    mixed = [first[0], *second, first[1], *third]
+    got = run(s.verify(mixed))
+    assert [x.stream for x in got] == [x.stream for x in mixed] and sorted(ranks.sizes) == [2, 3, 4]
+    assert [got[i].verdict for i in (0, 4)] == [verdict(1.0), verdict(0.5)]
+    assert all(x.verdict.cause.endswith(" in grade_group: KeyError: 'boom'") for x in got[1:4])
+    assert all(x.verdict.outcome is Outcome.unverifiable for x in got[5:])  # one verdict for four samples

@@ -26,6 +26,7 @@ docs: $(VENV)/dev  ## pages that are generated from the package
 	$(BIN)/python -m tools.methods_page docs/methods.md
 	$(BIN)/python -m tools.metrics_page docs/notation.md
 	$(BIN)/python -m tools.sockets_page
+	$(BIN)/python -m tools.fields_page
 
 model: $(VENV)/base  ## the packaged model, from demonstrations
 	$(BIN)/python -m tools.packaged_model tools/calculator_model.toml src/groupwise/models/calculator

@@ -106,6 +106,10 @@ def run(words: list[str]) -> int:
     if a.command is None:
         table.print_help()
         return 0
+    if a.command == "help":
+        from groupwise.commands.field_help import explain
+
+        return explain(a.field)
     if a.command in ("report", "watch", "compare", "methods", "show", "diff", "check", "doctor", "recipe"):
         return inspect(a, overrides)
     from groupwise.commands import train
@@ -340,6 +344,8 @@ def parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser
     unsafe(audit)
     access(audit)
 
+    field_help = add("help", "print the meaning, type, unit, default and an example of a recipe's field")
+    field_help.add_argument("field", nargs="?", default="", metavar="FIELD", help="a dotted name (default: list all)")
     add("methods", "list the published methods")
     show = add("show", "print a method with its paper, constants, differences and proofs; or a recipe in full")
     show.add_argument("what", metavar="NAME|FILE")

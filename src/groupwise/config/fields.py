@@ -1,0 +1,256 @@
+"""The meaning of each field of a recipe, by its dotted name. The source is parsed, not imported, so torch is not."""
+
+import ast
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from groupwise.data.rooms import files_of
+
+SECTIONS: dict[str, tuple[str, str]] = {
+    "": ("groupwise.config.recipe", "Recipe"),
+    "lora": ("groupwise.models.lora", "Lora"),
+    "warm_start": ("groupwise.config.recipe", "WarmStart"),
+    "warm_start.columns": ("groupwise.config.recipe", "Columns"),
+    "warm_start.optimizer": ("groupwise.learner.optimizer", "AdamW"),
+    "columns": ("groupwise.config.recipe", "Columns"),
+    "also": ("groupwise.config.recipe", "Also"),
+    "also.columns": ("groupwise.config.recipe", "Columns"),
+    "method": ("groupwise.methods.method", "Method"),
+    "method.objective": ("groupwise.objective.objective", "Objective"),
+    "method.routing": ("groupwise.learner.routing", "Routing"),
+    "sampling": ("groupwise.data.sample", "Sampling"),
+    "engine": ("groupwise.rollout.native", "Native"),
+    "optimizer": ("groupwise.learner.optimizer", "AdamW"),
+    "machine": ("groupwise.config.recipe", "Machine"),
+    "evaluate": ("groupwise.config.recipe", "Evaluate"),
+    "save": ("groupwise.config.recipe", "Save"),
+}
+"""The tables of a recipe in the order of the page: the module and the class of each."""
+
+MEANINGS: dict[str, tuple[str, str, str]] = {
+    "model": ("the model to train: a directory, a packaged name, owner/name of the hub, a GGUF file", "", "my-model"),
+    "task": ("a named task, or a source of rows such as a JSONL file", "", "problems.jsonl"),
+    "held_out": ("a task to evaluate on, instead of a tenth of the task's problems", "", "test.jsonl"),
+    "template": ("the text around a problem, or chat for the model's chat template", "", "chat"),
+    "verifier": ("the grader of answers: a public name, or my_file:grade with --use my_file.py", "", "math"),
+    "threshold": ("an answer with at least this score is correct", "score", "0.5"),
+    "environment": ("the other side of a conversation, such as my_file:MyEnvironment", "", "tools"),
+    "prompts": ("prompts of one iteration", "prompts", "32"),
+    "iterations": ("iterations of the run", "iterations", "100"),
+    "seed": ("the seed of all random numbers of the run", "", "1"),
+    "max_unverifiable": ("a run stops if more than this share of its answers cannot be verified", "share", "0.2"),
+    "sinks": ("trackers that receive the metrics: tensorboard, wandb, trackio, or your own", "", '["wandb"]'),
+    "lora.rank": ("the rank of the adapter", "", "32"),
+    "lora.alpha": ("the adapter's scale times its rank", "", "64"),
+    "lora.targets": ("the adapted linear layers, by the end of their names", "", '["q_proj", "v_proj"]'),
+    "warm_start.demonstrations": ("the source of the demonstrations", "", "solutions.jsonl"),
+    "warm_start.steps": ("optimizer steps", "steps", "200"),
+    "warm_start.per_step": ("demonstrations of one step", "rows", "16"),
+    "warm_start.save_every": ("steps between two checkpoints", "steps", "50"),
+    "columns.prompt": ("the column of the prompt: a name, or a dotted path into nested rows", "", "question"),
+    "columns.answer": ("the column of the gold answer; empty if the rows have none", "", "solution"),
+    "also.task": ("the additional task", "", "big_sums"),
+    "also.weight": ("how often it is drawn, relative to the recipe's task", "", "0.5"),
+    "also.verifier": ("its verifier; if empty, the task's own, else the recipe's", "", "exact"),
+    "method.base": ("the published method whose constants the other fields change", "", "gspo"),
+    "method.group_size": ("answers to one prompt", "answers", "8"),
+    "method.curriculum": ("the order of the prompts", "", "Shuffled"),
+    "method.strategy": ("how a prompt is answered: independent answers, conversations, your own", "", "Turns"),
+    "method.trains": ("roles of the samples that are trained", "", '["answer"]'),
+    "method.filter": ("the groups that are selected for training", "", "mixed_outcomes"),
+    "method.refill": ("extra rounds of sampling that replace filtered prompts", "rounds", "2"),
+    "method.unverifiable": ("the treatment of answers that cannot be verified", "", "drop_group"),
+    "method.shaping": ("verdict to reward, in order", "", '["Score"]'),
+    "method.advantage": ("reward to advantage of a sample, in order", "", '["Standardised"]'),
+    "method.credit": ("advantage of a sample to advantages of its tokens", "", "every_token"),
+    "method.mask": ("the tokens that are trained, in order", "", "[]"),
+    "method.auxiliary": ("losses beside the objective", "", '["RouterBalance"]'),
+    "method.minibatches": ("optimizer steps of one epoch", "steps", "4"),
+    "method.shuffle": ("the unit that an epoch shuffles", "", "samples"),
+    "method.epochs": ("passes over the samples of an iteration", "epochs", "2"),
+    "method.proximal": ("the old log-probs: computed again by the learner, or the engine's", "", "sampled"),
+    "method.models": ("side models by name: references, teachers, critics", "", '{ ref = "InitialPolicy" }'),
+    "method.memory": ("numbers that outlive an iteration, by name", "", '{ kl = "AdaptiveKL" }'),
+    "method.schedules": ("constants that change over the run, by their dotted names", "", "{}"),
+    "method.objective.surrogate": ("the gain of a token", "", "Clip"),
+    "method.objective.weights": ("factors of a token's gain", "", "[]"),
+    "method.objective.penalties": ("costs of a token, such as a KL penalty", "", "[]"),
+    "method.objective.aggregate": ("the weight of a token in the mean of a step", "", "token_mean"),
+    "method.routing.replay": ("the recorded experts that a mixture of experts uses again", "", "engine"),
+    "sampling.temperature": ("temperature of the softmax; 0 is greedy, in eval and sample only", "", "0.7"),
+    "sampling.max_tokens": ("the longest answer", "tokens", "256"),
+    "sampling.top_p": ("tokens with this much probability are kept; in eval and sample only", "share", "0.95"),
+    "sampling.top_k": ("this many tokens are kept, 0 for all; in eval and sample only", "tokens", "20"),
+    "sampling.min_p": ("least probability relative to the likeliest token; in eval and sample only", "share", "0.05"),
+    "sampling.stop": ("texts that end an answer; they stay in it", "", '["</answer>"]'),
+    "engine.rows": ("answers that are generated at once", "answers", "64"),
+    "engine.cache_tokens": ("the size of the engine's cache of keys and values", "tokens", "65536"),
+    "engine.max_gap": ("the largest difference between the engine's and the learner's log-prob", "nats", "0.01"),
+    "optimizer.lr": ("the learning rate, after the warmup", "", "1e-5"),
+    "optimizer.betas": ("decay of AdamW's averages of the gradient and its square", "", "[0.9, 0.95]"),
+    "optimizer.eps": ("the term in the denominator of AdamW", "", "1e-8"),
+    "optimizer.weight_decay": ("the decoupled weight decay", "", "0.01"),
+    "optimizer.clip": ("the largest norm of a step's gradient", "", "0.5"),
+    "optimizer.warmup": ("steps in which the learning rate rises from 0", "steps", "10"),
+    "optimizer.decay": ("the learning rate after the warmup", "", "cosine"),
+    "machine.device": ("the torch device of model and optimizer", "", "cuda"),
+    "machine.dtype": ("the type of weights and activations", "", "bfloat16"),
+    "machine.threads": ("threads of torch", "threads", "4"),
+    "machine.microbatch_tokens": ("tokens of one forward pass of the learner", "tokens", "8192"),
+    "machine.recompute": ("less memory, about a third more learning time: layers run again backward", "", "true"),
+    "machine.compile": ("compiled elementwise kernels, for GPUs", "", "true"),
+    "machine.deadline": ("the time limit of one draw", "seconds", "120"),
+    "machine.verdict_deadline": ("the time limit of one call of your grade function or environment", "seconds", "30"),
+    "evaluate.every": ("iterations between two evaluations; 0: only first and last", "iterations", "10"),
+    "evaluate.problems": ("held-out problems of an evaluation", "problems", "128"),
+    "evaluate.samples": ("sampled answers to each problem, beside the greedy one", "answers", "4"),
+    "evaluate.strategy": ("how a held-out problem is answered", "", "Turns"),
+    "save.every": ("iterations between two checkpoints; 0: only at the end", "iterations", "20"),
+    "save.keep": ("the newest checkpoints that are kept", "checkpoints", "3"),
+}
+"""(meaning, unit, example) of each field. `warm_start.optimizer.lr` means `optimizer.lr`, and so on."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecipeField:
+    """A field of a recipe. `default` is TOML or the name of a part; an empty one means that a value is required."""
+
+    name: str
+    meaning: str
+    type: str
+    unit: str
+    default: str
+    example: str
+
+
+@cache
+def recipe_fields() -> Mapping[str, RecipeField]:
+    """All fields by dotted name, section by section. Fields that are sections are left out."""
+    return {field.name: field for section in SECTIONS for field in _fields(section)}
+
+
+def _fields(section: str) -> Iterator[RecipeField]:
+    for name, kind, default in declared(*SECTIONS[section]):
+        path = f"{section}.{name}" if section else name
+        if path not in SECTIONS:
+            meaning, unit, example = MEANINGS.get(path) or MEANINGS.get(path.partition(".")[2], ("", "", ""))
+            yield RecipeField(path, meaning, kind, unit, default, example)
+    if section == "method":
+        meaning, unit, example = MEANINGS["method.base"]
+        yield RecipeField("method.base", meaning, "a method", unit, "", example)
+
+
+def section_text(section: str) -> str:
+    """The docstring of a section's class, without its examples."""
+    text = ast.get_docstring(_class(*SECTIONS[section])) or ""
+    return text.partition("\n\n>>>")[0]
+
+
+def part_constants(socket: str, constant: str) -> dict[str, tuple[str, str]]:
+    """(type, default) of a constant by the name of each packaged part of a socket that has it.
+
+    >>> part_constants("Surrogate", "high")
+    {'Clip': ('a number', '0.2')}
+    """
+    return {
+        name: (kind, default)
+        for name, module in parts_of(socket).items()
+        for field, kind, default in declared(module, name)
+        if field == constant
+    }
+
+
+def parts_of(socket: str) -> dict[str, str]:
+    """The module of each packaged part of a socket, by the part's name."""
+    rooms = ("rollout", "rewards", "advantages", "objective", "learner", "methods")
+    files = {module: lists for room in rooms for module, lists in files_of(f"groupwise.{room}").items()}
+    return {
+        name: module for module, lists in files.items() if lists.get("SOCKET") == socket for name in lists["__all__"]
+    }
+
+
+def declared(module: str, name: str) -> list[tuple[str, str, str]]:
+    """(name, type, default) of the fields of a dataclass, or nothing for a function."""
+    try:
+        body = _class(module, name).body
+    except LookupError:
+        return []
+    return [
+        (node.target.id, type_words(node.annotation), default_text(node.value))
+        for node in body
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+    ]
+
+
+def _class(module: str, name: str) -> ast.ClassDef:
+    for node in _source(module).body:
+        if isinstance(node, ast.ClassDef) and node.name == name:
+            return node
+    raise LookupError(f"{module} has no class {name}")
+
+
+@cache
+def _source(module: str) -> ast.Module:
+    room, _, stem = module.rpartition(".")
+    spec = find_spec(room)
+    assert spec is not None and spec.origin is not None, f"there is no package {room}"
+    return ast.parse((Path(spec.origin).parent / f"{stem}.py").read_text(encoding="utf-8"))
+
+
+WORDS = {"str": "a string", "int": "a whole number", "float": "a number", "bool": "true or false", "None": '"none"'}
+
+
+def type_words(node: ast.expr) -> str:
+    """An annotation in words.
+
+    >>> type_words(ast.parse("tuple[str, ...]").body[0].value)
+    'a list, each a string'
+    >>> type_words(ast.parse("Literal['a', 'b'] | None").body[0].value)
+    '"a" or "b" or "none"'
+    """
+    match node:
+        case ast.BinOp(left, ast.BitOr(), right):
+            return f"{type_words(left)} or {type_words(right)}"
+        case ast.Subscript(ast.Name("Literal"), values):
+            items = values.elts if isinstance(values, ast.Tuple) else [values]
+            return " or ".join(default_text(item) for item in items)
+        case ast.Subscript(ast.Name("tuple"), ast.Tuple([ast.Subscript(_, ast.Tuple([_, value])), *_])):
+            return f"a table, each value {type_words(value)}"
+        case ast.Subscript(ast.Name("tuple"), ast.Tuple([element, ast.Constant(), *_])):
+            return f"a list, each {type_words(element)}"
+        case ast.Subscript(ast.Name("tuple"), ast.Tuple(elements)):
+            return f"a list of {len(elements)}, each {type_words(elements[0])}"
+    text = ast.unparse(node)
+    return WORDS.get(text) or f"{'an' if text[0] in 'AEIOU' else 'a'} {text}"
+
+
+def default_text(node: ast.expr | None) -> str:
+    """A default value as a recipe writes it; empty without a default.
+
+    >>> default_text(ast.parse("(0.9, 1 << 2, Clip(), None)").body[0].value)
+    '[0.9, 4, Clip, "none"]'
+    """
+    match node:
+        case None:
+            return ""
+        case ast.Constant(value):
+            return _scalar(value)
+        case ast.BinOp(ast.Constant(int(left)), ast.LShift(), ast.Constant(int(right))):
+            return str(left << right)
+        case ast.Tuple(elements):
+            return f"[{', '.join(map(default_text, elements))}]"
+        case ast.Call(ast.Name("field"), _, keywords):
+            return next((default_text(k.value) for k in keywords if k.arg == "default"), "")
+        case ast.Call(function, arguments, keywords) if not (arguments or keywords):
+            return ast.unparse(function)
+    return ast.unparse(node)
+
+
+def _scalar(value: Any) -> str:
+    if value is None:
+        return '"none"'
+    return f'"{value}"' if isinstance(value, str) else repr(value).lower()

@@ -106,11 +106,10 @@ def run(words: list[str]) -> int:
     if a.command is None:
         table.print_help()
         return 0
-    if a.command == "help":
-        from groupwise.commands.field_help import explain
-
-        return explain(a.field)
-    if a.command in ("report", "watch", "compare", "methods", "show", "diff", "check", "doctor", "recipe"):
+    if a.command in ("methods", "help", "completion"):
+        return print_text(a)
+    name_runs(a)
+    if a.command in ("report", "watch", "compare", "show", "diff", "check", "doctor", "recipe"):
         return inspect(a, overrides)
     from groupwise.commands import train
 
@@ -148,6 +147,37 @@ def run(words: list[str]) -> int:
     raise AssertionError(a.command)
 
 
+def name_runs(a: argparse.Namespace) -> None:
+    """Replace the stems of runs by the newest run: `runs/first`, and `first` where a command takes runs only."""
+    from groupwise.runs.stems import newest_run
+
+    only_runs = a.command in ("resume", "report", "watch", "compare")
+    for argument in ("run", "model", "what", "a", "b"):
+        value = getattr(a, argument, None)
+        names = [value] if isinstance(value, str) else value or []
+        runs = [newest_run(name) if only_runs or "/" in name else name for name in names]
+        if runs:
+            setattr(a, argument, runs[0] if isinstance(value, str) else runs)
+
+
+def print_text(a: argparse.Namespace) -> int:
+    """The commands that print text of the package. They import no torch."""
+    match a.command:
+        case "methods":
+            from groupwise.commands.methods import list_methods
+
+            print(list_methods())
+        case "completion":
+            from groupwise.commands.completion import completion_script
+
+            print(completion_script(a.shell, a.commands), end="")
+        case "help":
+            from groupwise.commands.field_help import explain
+
+            return explain(a.field)
+    return 0
+
+
 def inspect(a: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
     """The commands without weights and engine. `report` and `compare` import no torch."""
     if a.command == "report":
@@ -170,8 +200,6 @@ def inspect(a: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
     from groupwise.data import visible
 
     match a.command:
-        case "methods":
-            print(visible(views.list_methods(), lines=True))
         case "show":
             print(visible(views.show(a.what), lines=True))
         case "diff":
@@ -347,6 +375,9 @@ def parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser
     field_help = add("help", "print the meaning, type, unit, default and an example of a recipe's field")
     field_help.add_argument("field", nargs="?", default="", metavar="FIELD", help="a dotted name (default: list all)")
     add("methods", "list the published methods")
+    completion = add("completion", "print a script that completes commands, options and fields in your shell")
+    completion.add_argument("shell", choices=("bash", "zsh", "fish"))
+    completion.set_defaults(commands=commands.choices)
     show = add("show", "print a method with its paper, constants, differences and proofs; or a recipe in full")
     show.add_argument("what", metavar="NAME|FILE")
     diff = add("diff", "print the differences between two methods or two recipes")

@@ -18,7 +18,7 @@ from groupwise.rollout import Native
 
 COMMANDS = (
     "train", "resume", "eval", "sample", "report", "watch", "compare", "merge", "methods", "show", "diff", "check",
-    "recipe", "doctor", "help",
+    "recipe", "doctor", "help", "completion",
 )  # fmt: skip
 
 # Help

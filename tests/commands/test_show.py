@@ -11,7 +11,8 @@ import torch
 
 import groupwise.config.text as text
 import groupwise.training.check as checking
-from groupwise.commands.show import list_methods, read, show, show_check, show_diff, table
+from groupwise.commands.methods import list_methods
+from groupwise.commands.show import read, show, show_check, show_diff, table
 from groupwise.config.registry import methods
 from groupwise.config.text import read_recipe, write
 from groupwise.config.user_code import load_use

@@ -1,4 +1,4 @@
-"""Output of `show`, `diff`, `methods` and `check`: plain text, equal on a terminal and in a file."""
+"""Output of `show`, `diff` and `check`: plain text, equal on a terminal and in a file."""
 
 import textwrap
 from collections.abc import Callable, Sequence
@@ -15,12 +15,6 @@ from groupwise.methods import Method, Reference, reference_of
 from groupwise.runs.layout import RunLayout
 
 WIDTH = 116
-
-
-def list_methods() -> str:
-    """The published methods, one line each."""
-    rows = [(name, reference_of(f).arxiv, reference_of(f).paper) for name, f in names.methods().items()]
-    return "\n".join(f"{name:<13} arXiv:{arxiv:<11} {paper}" for name, arxiv, paper in rows)
 
 
 def show(what: str) -> str:

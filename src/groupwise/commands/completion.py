@@ -1,0 +1,70 @@
+"""`groupwise completion SHELL`: a script that completes commands, options, fields of a recipe and methods."""
+
+import re
+from argparse import ArgumentParser
+from collections.abc import Mapping
+
+from groupwise.commands.methods import references
+from groupwise.config.fields import recipe_fields
+
+SHELLS = ("bash", "zsh", "fish")
+FIELDS = ("train", "eval", "sample", "check", "help")
+"""Commands that take fields of a recipe."""
+METHODS = ("show", "diff")
+"""Commands that take the name of a method."""
+
+BASH = """\
+# {install}
+_groupwise() {{
+  local word=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD-1]}} words=
+  if [ "$COMP_CWORD" -eq 1 ]; then
+    words="{commands}"
+  else
+    case "${{COMP_WORDS[1]}}" in
+{cases}
+    esac
+  fi
+  case "$before" in
+    --method|--method.base) words="{methods}" ;;
+  esac
+  COMPREPLY=($(compgen -W "$words" -- "$word"))
+  if [ "${{#COMPREPLY[@]}}" -eq 0 ]; then COMPREPLY=($(compgen -f -- "$word")); fi
+}}
+complete -o filenames -F _groupwise groupwise
+"""
+INSTALL = {
+    "bash": 'put this in ~/.bashrc: eval "$(groupwise completion bash)"',
+    "zsh": 'put this in ~/.zshrc: eval "$(groupwise completion zsh)"',
+    "fish": "save this as ~/.config/fish/completions/groupwise.fish",
+}
+
+
+def completion_script(shell: str, commands: Mapping[str, ArgumentParser]) -> str:
+    """The script of a shell for the commands and their parsers. It contains all words, so completing is quick."""
+    words = {name: words_of(name, parser) for name, parser in commands.items()}
+    if shell == "fish":
+        return fish(words)
+    cases = "\n".join(f'      {name}) words="{" ".join(options)}" ;;' for name, options in words.items())
+    script = BASH.format(install=INSTALL[shell], commands=" ".join(words), cases=cases, methods=" ".join(references()))
+    return script if shell == "bash" else f"autoload -Uz compinit bashcompinit && compinit && bashcompinit\n{script}"
+
+
+def words_of(command: str, parser: ArgumentParser) -> list[str]:
+    """The words that may follow a command: options, `--FIELD` or fields, names of methods."""
+    words = list(dict.fromkeys(re.findall(r"(?<![\w-])--?[a-z][\w-]*", parser.format_usage())))
+    if command in FIELDS:
+        words += [name if command == "help" else f"--{name}" for name in recipe_fields()]
+    return words + list(references()) * (command in METHODS) + list(SHELLS) * (command == "completion")
+
+
+def fish(words: Mapping[str, list[str]]) -> str:
+    """The script of fish."""
+    lines = [
+        f"# {INSTALL['fish']}",
+        f"complete -c groupwise -n __fish_use_subcommand -f -a '{' '.join(words)}'",
+        *(
+            f"complete -c groupwise -n '__fish_seen_subcommand_from {name}' -a '{' '.join(options)}'"
+            for name, options in words.items()
+        ),
+    ]
+    return "\n".join(lines) + "\n"

@@ -64,8 +64,19 @@ def test_a_buffer_larger_than_the_budget_is_refused_with_both_numbers() -> None:
     assert "17" in str(e.value) and "16" in str(e.value)
     short = batch_of([1.0, 1.0], [2, 2]).having(limit=torch.tensor([7, 16]))  # a long prompt left room for 7 tokens
     assert Overlong(8)(short.score, short).tolist() == [1 - 3 / 8, 1.0]
-    with pytest.raises(ValueError, match="at least one token"):
-        Overlong(0)
+
+
+@pytest.mark.parametrize("buffer", [0, -1, 1.5, float("nan")])
+def test_a_buffer_is_whole_tokens_or_a_share(buffer: float) -> None:
+    with pytest.raises(ValueError, match="whole number of tokens, or a share"):
+        Overlong(buffer)
+
+
+@pytest.mark.parametrize("limit, tokens", [(20480, 4096), (16, 3), (1, 1)])
+def test_a_buffer_below_1_is_a_share_of_the_budget(limit: int, tokens: int) -> None:
+    lengths = [0, limit - tokens, limit - tokens // 2, limit]
+    b = batch_of([1.0] * 4, [1] * 4, limit).having(length=torch.tensor(lengths))
+    assert Overlong(0.2)(b.score, b).tolist() == Overlong(tokens)(b.score, b).tolist()
 
 
 def test_truncated_is_replaces_the_reward_of_truncated_answers() -> None:

@@ -12,10 +12,11 @@ from groupwise.api.reward import STEM, Reward, reward_of
 from groupwise.api.rows import has_answers, rows_in_memory, write_rows
 from groupwise.api.run import Run
 from groupwise.api.threads import run_blocking
+from groupwise.config.defaults import starting_point
 from groupwise.config.recipe import Recipe
 from groupwise.config.settings import WORDS, base_name, recipe_with
 from groupwise.config.text import DEFAULT
-from groupwise.config.user_code import function_hash, load_use
+from groupwise.config.user_code import Use, function_hash, load_use
 from groupwise.data import Usage
 from groupwise.methods import Method
 from groupwise.report.report import existing_run
@@ -93,7 +94,7 @@ def train(
                 loaded = replace(loaded, in_memory=grades.in_memory)
                 if grades.verifier:
                     fields["verifier"] = grades.verifier
-                full = recipe_with(base, fields, loaded)
+                full = recipe_with(*completed(base, fields, loaded), loaded)
                 ready = build(full, loaded, read_checked(full, loaded, print_note))
                 begin(directory, ready, loaded, base_name(full.method), "gw.train(...)")
             except BaseException:
@@ -162,6 +163,18 @@ def fields_of(given: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str
             raise Usage(f"{word} and {path} set the same field", fix=f"leave out {path}")
         fields[path] = value
     return fields
+
+
+def completed(
+    base: Recipe | str | Path | None, fields: Mapping[str, Any], use: Use
+) -> tuple[Recipe | str | Path, Mapping[str, Any]]:
+    """The recipe and its fields, completed by the defaults for the model. A `Recipe` is complete."""
+    if isinstance(base, Recipe):
+        return base, fields
+    start = starting_point(base, fields.items(), trust_remote_code=use.trust_remote_code)
+    if start.note:
+        print_note(start.note)
+    return start.source, dict(start.fields)
 
 
 def run_name(base: Recipe | str | Path | None, task: object) -> str:

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from groupwise.config.defaults import starting_point
 from groupwise.config.packaged import find_recipe
 from groupwise.config.phases import read_phases
-from groupwise.config.text import DEFAULT, base_of, read_recipe
+from groupwise.config.text import base_of, read_recipe
 from groupwise.config.toml import read_with_overrides, without_command_text
 from groupwise.config.user_code import load_use
 from groupwise.data import Usage, notices_of, raise_all, visible
@@ -42,19 +43,21 @@ def train(
     )
     if recipe_path and recipe_name:
         raise Usage("two recipes are given", evidence=f"{recipe_path}, --recipe {recipe_name}", fix="leave one out")
-    path = find_recipe(recipe_name) if recipe_name else Path(recipe_path) if recipe_path else DEFAULT
-    data = without_command_text(tables := read_with_overrides(path, overrides))
-    if phases := read_phases(data):
+    path = find_recipe(recipe_name) if recipe_name else Path(recipe_path) if recipe_path is not None else None
+    if path and (phases := read_phases(data := without_command_text(read_with_overrides(path, overrides)))):
         raise_all(check_phases(phases, loaded))  # each phase prints its notes when it starts
         run = run_directory(Path(out), name or path.stem)
         with RunLock(run):
             begin_phases(run, data)
             return run_phases(run, loaded, finish, print_note, stop_after, command=command)
-    recipe = read_recipe(path, overrides, loaded)
+    start = starting_point(path, overrides, trust_remote_code=trust_remote_code)
+    recipe = read_recipe(start.source, start.fields, loaded)
+    if start.note:
+        print_note(start.note)
     ready = build(recipe, loaded, read_checked(recipe, loaded, print_note))
-    run = run_directory(Path(out), name or (directory_name(recipe.task) if path == DEFAULT else path.stem))
+    run = run_directory(Path(out), name or (path.stem if path else directory_name(recipe.task)))
     with RunLock(run):
-        begin(run, ready, loaded, base_of(tables), command)
+        begin(run, ready, loaded, base_of(read_with_overrides(start.source, start.fields)), command)
         return finish(run_from(run, ready, stop_after))
 
 

@@ -1,7 +1,7 @@
 """TOML as dictionaries, and dotted paths that write into them before types are known."""
 
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,9 @@ def read_with_overrides(source: str | Path, overrides: Sequence[tuple[str, Any]]
     """The tables of a recipe with the overrides of the command line. Raises `Usage`."""
     data = read_toml(source)
     for path, value in overrides:
-        set_path(data, path, CommandText(value) if isinstance(value, str) else value)
+        if path in ("method.base", "method.kind"):
+            raise Usage(f"--{path} would keep constants of the recipe's method", fix=f"write --method {value}")
+    set_paths(data, ((path, CommandText(value) if isinstance(value, str) else value) for path, value in overrides))
     return data
 
 
@@ -54,6 +56,18 @@ def without_command_text(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: without_command_text(item) for key, item in value.items()}
     return [without_command_text(item) for item in value] if isinstance(value, list) else value
+
+
+def set_paths(data: dict[str, Any], fields: Iterable[tuple[str, Any]]) -> None:
+    """Set values at dotted paths, in place. A whole part is set before its constants, whatever the order.
+
+    >>> data = {}
+    >>> set_paths(data, [("method.group_size", 8), ("method", "grpo")])
+    >>> data
+    {'method': {'base': 'grpo', 'group_size': 8}}
+    """
+    for path, value in sorted(fields, key=lambda field: field[0].count(".")):
+        set_path(data, path, value)
 
 
 def set_path(data: dict[str, Any], path: str, value: Any) -> None:

@@ -10,7 +10,7 @@ __all__ = ["dapo"]
 
 
 def dapo(
-    *, group_size: int = 16, low: float = 0.2, high: float = 0.28, buffer: int = 4096, minibatches: int = 16
+    *, group_size: int = 16, low: float = 0.2, high: float = 0.28, buffer: float = 0.2, minibatches: int = 16
 ) -> Method:
     """GRPO without KL, with clip-higher, token mean, overlong shaping and mixed groups only."""
     return Method(
@@ -56,9 +56,7 @@ R_length = 0                                 if |o| <= L_max - L_cache
             "groups whose chosen metric varies",
             "a threshold, or filter = mixed_scores with shaping = Score; refused otherwise",
         ),
-        Difference(
-            "overlong buffer", "4096 of 20480", "4096 of 20480", "4096; the limit is max_tokens, 20480 in the paper"
-        ),
+        Difference("overlong buffer", "4096 of 20480", "4096 of 20480", "0.2: a fifth of max_tokens"),
         Difference("overlong filtering", "in the ablation", "not in the code, on purpose", 'none; mask = ["complete"]'),
         Difference("std of a group", "not specified", "ddof 1, plus 1e-6", "ddof 1, plus 1e-6"),
         Difference("warm-up", "20 rollout steps", "10 optimizer steps", "the recipe's: optimizer.warmup"),

@@ -80,8 +80,9 @@ class AddPart:
 class Overlong:
     """Subtracts 0 up to `limit - buffer` tokens, then linearly more, up to `factor` at the limit and beyond.
 
-    Soft overlong punishment, DAPO, arXiv:2503.14476, equation 13. `limit` is the generation budget. A sample whose long
-    prompt leaves it a budget below `buffer` loses reward from its first token on.
+    Soft overlong punishment, DAPO, arXiv:2503.14476, equation 13. `limit` is the generation budget. `buffer` is in
+    tokens, or below 1 a share of the budget: DAPO's 4096 of 20480 is 0.2. A sample whose long prompt leaves it a budget
+    below the buffer loses reward from its first token on.
 
     >>> from groupwise.data import rollout_of, pack
     >>> batch = pack([rollout_of([1.0, 1.0, 1.0], lengths=[12, 14, 16], limit=16)])
@@ -89,21 +90,25 @@ class Overlong:
     [1.0, 0.5, 0.0]
     """
 
-    buffer: int
+    buffer: float
     factor: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.buffer < 1:
-            raise ValueError(f"Overlong(buffer={self.buffer}): the buffer must be at least one token")
+        if not self.buffer > 0 or (self.buffer > 1 and self.buffer % 1):
+            raise ValueError(
+                f"Overlong(buffer={self.buffer:g})\nuse a whole number of tokens, or a share of the budget below 1"
+            )
 
     def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
-        if len(b) and self.buffer > (budget := int(b.limit.max())):
+        budget = int(b.limit.max()) if len(b) else 0
+        buffer = int(self.buffer) if self.buffer >= 1 else max(1, round(self.buffer * budget))
+        if len(b) and buffer > budget:
             raise Usage(
                 "the overlong buffer is larger than the generation budget",
-                evidence=f"Overlong(buffer={self.buffer}), sampling.max_tokens = {budget}",
-                fix="make the buffer a fraction of max_tokens; DAPO's is a fifth of it",
+                evidence=f"Overlong(buffer={buffer}), sampling.max_tokens = {budget}",
+                fix="write the buffer as a share of the budget: Overlong(0.2) is DAPO's fifth",
             )
-        over = (b.length - (b.limit - self.buffer)).to(reward.dtype) / self.buffer
+        over = (b.length - (b.limit - buffer)).to(reward.dtype) / buffer
         return reward - self.factor * over.clamp(0, 1)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from groupwise.config.defaults import starting_point
 from groupwise.config.phases import Phase, read_phases
 from groupwise.config.recipe import Recipe
 from groupwise.config.text import at, read_with_problems
@@ -73,25 +74,28 @@ INPUT_FIELDS = (
 
 
 def check(
-    source: str | Path,
+    source: str | Path | None,
     overrides: Sequence[tuple[str, str]] = (),
     use: Use | None = None,
     warn: Callable[[str], None] = lambda line: None,
 ) -> list[GroupwiseError]:
     """All errors of a recipe: in its text, its model directory, its task, and its method's formulas.
 
-    Warnings about the data are passed to `warn`.
+    Without a source, it is the recipe of `train` without one. Notes and warnings are passed to `warn`.
     """
     use = use or Use()
     try:
-        if phases := read_phases(without_command_text(read_with_overrides(source, overrides))):
+        if source is not None and (phases := read_phases(without_command_text(read_with_overrides(source, overrides)))):
             return check_phases(phases, use, warn)
+        start = starting_point(source, overrides, trust_remote_code=use.trust_remote_code)
     except Usage as error:
         return [error]
-    recipe, problems = read_with_problems(source, overrides, use)
+    if start.note:
+        warn(start.note)
+    recipe, problems = read_with_problems(start.source, start.fields, use)
     errors: list[GroupwiseError] = [*problems]
     if recipe is None:  # the fields for model and task may still be valid
-        recipe, _ = read_with_problems(source, overrides, use, only=INPUT_FIELDS)
+        recipe, _ = read_with_problems(start.source, start.fields, use, only=INPUT_FIELDS)
     else:
         errors += dry_run(recipe)
         for line in inactive_parts(recipe.method):

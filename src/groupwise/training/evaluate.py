@@ -6,10 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from groupwise.config.defaults import RecipeSource, starting_point
 from groupwise.config.packaged import find_recipe
 from groupwise.config.reading import one_error
 from groupwise.config.recipe import Recipe
-from groupwise.config.text import DEFAULT, read_over, read_with_problems
+from groupwise.config.text import read_over, read_with_problems
 from groupwise.config.user_code import Use
 from groupwise.data import BadData, Outcome, Prompt, Rollout, Sample, Sampling, Usage, Verdict, raise_all
 from groupwise.evaluation.presets import find_published
@@ -54,21 +55,23 @@ def evaluate(
     directory = run_with_model(model_or_run)
     if data and not preset:
         raise Usage("--data is the directory of a preset's problems", fix="add --preset NAME, or use --task PATH")
-    source = RunLayout(directory).recipe if directory else find_recipe(recipe_path) if recipe_path else DEFAULT
+    source = RunLayout(directory).recipe if directory else find_recipe(recipe_path) if recipe_path else None
     model = model_overrides(model_or_run, directory)
     published = find_published(preset) if preset else None
     n = samples or (published.samples if published else SAMPLES)
     tasks: list[EvaluationTask] = []
+    notes: list[str] = []
     for task_overrides in published.recipes(overrides, data) if published else [overrides]:
-        recipe, sampling = recipe_and_sampling(source, [*model, *task_overrides], use)
+        start = starting_point(source, [*model, *task_overrides], trust_remote_code=use.trust_remote_code)
+        notes.append(start.note)
+        recipe, sampling = recipe_and_sampling(start, use)
         most = problems or (ALL if published else recipe.evaluate.problems)
         recipe = replace(recipe, evaluate=replace(recipe.evaluate, samples=n, problems=most))
         tasks.append((recipe, [(n, sampling)] if published else [(1, greedy(sampling)), (n, sampling)]))
-    notes: list[str] = []
     inputs: list[Inputs] = []
     checks = (check_inputs(recipe, use, notes.append, train=False, receive=inputs.append) for recipe, _ in tasks)
     raise_all([error for errors in checks for error in errors])
-    for note in notes:
+    for note in dict.fromkeys(filter(None, notes)):
         print_note(note)
     if all_rows:
         inputs = [replace(x, task=x.task.entirely_held_out) if isinstance(x.task, Problems) else x for x in inputs]
@@ -119,13 +122,13 @@ def model_overrides(name: str, run: Path | None) -> list[tuple[str, str]]:
     return [("model", str(RunLayout(run).model)), ("lora", "none")] if run else [("model", name)]
 
 
-def recipe_and_sampling(source: Path, overrides: Sequence[tuple[str, Any]], use: Use | None) -> tuple[Recipe, Sampling]:
+def recipe_and_sampling(start: RecipeSource, use: Use | None) -> tuple[Recipe, Sampling]:
     """A recipe and the sampling of the answers. `--sampling.*` may be greedy or truncated here, unlike in a recipe.
 
     Without `use`, code in the user's files is not loaded.
     """
-    changes = [(path, value) for path, value in overrides if path.startswith("sampling.")]
-    recipe, problems = read_with_problems(source, [pair for pair in overrides if pair not in changes], use)
+    changes = [(path, value) for path, value in start.fields if path.startswith("sampling.")]
+    recipe, problems = read_with_problems(start.source, [pair for pair in start.fields if pair not in changes], use)
     if problems or recipe is None:
         raise one_error(problems)
     sampling = read_over(recipe.sampling, "recipe.sampling", [(p.partition(".")[2], v) for p, v in changes])
@@ -149,7 +152,9 @@ def sample(
     run = run_with_model(model_or_run)
     changes = [*model_overrides(model_or_run, run), *overrides]
     user_code = use if use.modules or use.in_memory else None
-    recipe, sampling = recipe_and_sampling(RunLayout(run).recipe if run else DEFAULT, changes, user_code)
+    source = RunLayout(run).recipe if run else None
+    start = starting_point(source, changes, trust_remote_code=use.trust_remote_code)
+    recipe, sampling = recipe_and_sampling(start, user_code)
     device = prepare(recipe.machine)
     directory = find_model(recipe.model)
     tokenizer = read_tokenizer(directory)

@@ -1,0 +1,120 @@
+"""Defaults of a run that depend on its model: the fields that neither a recipe file nor a command sets."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from groupwise.config.settings import as_data
+from groupwise.config.text import DEFAULT
+from groupwise.config.toml import CommandText, read_toml, set_paths
+from groupwise.data import GroupwiseError, Sampling
+from groupwise.models import base_directory, find_model, outline, read_shape
+
+METHOD = "gspo"
+LEARNING_RATES = ((10_000_000, 2e-4), (1_000_000_000, 1e-5), (math.inf, 1e-6))
+"""Learning rates of full training, by the number of weights below which they hold."""
+LORA_FACTOR = 10
+"""The learning rate of an adapter, as a multiple of the rate of full training."""
+LR, BUDGET = "optimizer.lr", "sampling.max_tokens"
+
+
+@dataclass(frozen=True, slots=True)
+class RecipeSource:
+    """A recipe before it is read: its source, the fields set on top of it, and a line about the defaults among them."""
+
+    source: str | Path
+    fields: tuple[tuple[str, Any], ...]
+    note: str = ""
+
+
+def starting_point(
+    source: str | Path | None, fields: Iterable[tuple[str, Any]] = (), *, trust_remote_code: bool = False
+) -> RecipeSource:
+    """The recipe's source and fields, completed by the defaults for its model. Raises `Usage` for an invalid path.
+
+    `source` is a TOML file, TOML text, or None. Without one the packaged recipe holds for its own model and
+    task. For any other model or task the method has its paper's constants, and the learning rate follows from the
+    model's size (`LEARNING_RATES`). The budget of an answer is at most half of the model's positions. A model that
+    cannot be read has no such defaults: reading it again gives the error.
+
+    >>> start = starting_point(None, [("task", "big_sums")])
+    >>> start.source, start.fields
+    ('method = "gspo"', (('optimizer.lr', 0.0002), ('sampling.max_tokens', 64), ('task', 'big_sums')))
+    >>> print(start.note)
+    defaults: method gspo, optimizer.lr 0.0002 (223,520 weights), sampling.max_tokens 64 (half of the model's 128)
+    """
+    given = tuple(fields)
+    if source is None and is_packaged(tables_of("", given)):
+        return RecipeSource(DEFAULT, given)
+    without_file = source is None
+    source = f'method = "{METHOD}"' if source is None else source
+    data = tables_of(source, given)
+    defaults, reasons = model_defaults(data, trust_remote_code=trust_remote_code, rate=without_file)
+    if without_file and "method" not in dict(given):
+        reasons.insert(0, f"method {METHOD}")
+    note = f"defaults: {', '.join(reasons)}" if reasons else ""
+    return RecipeSource(source, (*defaults.items(), *given), note)
+
+
+def model_defaults(
+    data: Mapping[str, Any], *, trust_remote_code: bool, rate: bool
+) -> tuple[dict[str, float], list[str]]:
+    """The defaults for the model of a recipe's tables by field, each with its reason in words.
+
+    They are the budget of an answer and, with `rate`, the learning rate. A field that the tables set has none.
+    """
+    wanted = [name for name in (LR, BUDGET) if not is_set(data, name) and (rate or name != LR)]
+    defaults: dict[str, float] = {}
+    reasons: list[str] = []
+    if not wanted:
+        return defaults, reasons
+    try:
+        directory = find_model(str(data.get("model", "calculator")), weights=False)
+        if LR in wanted:
+            weights = sum(p.numel() for p in outline(directory, trust_remote_code=trust_remote_code).parameters())
+            adapter = is_set(data, "lora") or base_directory(directory) != directory
+            defaults[LR] = learning_rate(weights, adapter=adapter)
+            reasons.append(f"{LR} {defaults[LR]} ({weights:,} weights{', LoRA' if adapter else ''})")
+        positions = read_shape(directory, trust_remote_code=trust_remote_code).positions
+        if BUDGET in wanted and positions // 2 < Sampling().max_tokens:
+            defaults[BUDGET] = max(1, positions // 2)
+            reasons.append(f"{BUDGET} {defaults[BUDGET]} (half of the model's {positions})")
+    except GroupwiseError:
+        pass
+    return defaults, reasons
+
+
+def learning_rate(weights: int, *, adapter: bool) -> float:
+    """The default learning rate of a model with so many weights, or of an adapter on it.
+
+    >>> learning_rate(494_032_768, adapter=False), learning_rate(494_032_768, adapter=True)
+    (1e-05, 0.0001)
+    """
+    rate = next(rate for below, rate in LEARNING_RATES if weights < below)
+    return float(f"{rate * (LORA_FACTOR if adapter else 1):.1g}")
+
+
+def is_packaged(data: Mapping[str, Any]) -> bool:
+    """Whether tables have the model and the task of the packaged recipe, which are the defaults."""
+    packaged = read_toml(DEFAULT)
+    return all(str(data.get(name, packaged[name])) == packaged[name] for name in ("model", "task"))
+
+
+def is_set(data: Mapping[str, Any], path: str) -> bool:
+    """Whether tables have a value at a dotted path. `"none"` is no value."""
+    value: Any = data
+    for key in path.split("."):
+        value = value.plain if isinstance(value, CommandText) else value
+        if not isinstance(value, Mapping) or key not in value:
+            return False
+        value = value[key]
+    return str(value) != "none"
+
+
+def tables_of(source: str | Path, fields: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """The TOML data of a source with fields by dotted path, in place of those of the source."""
+    data = read_toml(source)
+    set_paths(data, ((path, CommandText(x) if isinstance(x, str) else as_data(x)) for path, x in fields))
+    return data

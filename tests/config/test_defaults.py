@@ -1,0 +1,79 @@
+"""The defaults of a run for its model, where neither a recipe nor a command sets a field."""
+
+from pathlib import Path
+
+import pytest
+
+from groupwise.config.defaults import LEARNING_RATES, learning_rate, starting_point
+from groupwise.config.text import DEFAULT, read_recipe
+from groupwise.config.user_code import Use
+from groupwise.data import Usage
+from groupwise.methods import published
+from groupwise.training.check import check
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def recipe_of(*fields: tuple[str, str], source: str | None = None):
+    start = starting_point(source, fields)
+    return read_recipe(start.source, start.fields, Use()), start.note
+
+
+@pytest.mark.parametrize("fields", [(), (("model", "calculator"),), (("task", "calculator"), ("seed", "3"))])
+def test_the_packaged_recipe_holds_for_its_own_model_and_task(fields: tuple[tuple[str, str], ...]) -> None:
+    start = starting_point(None, fields)
+    assert start.source == DEFAULT
+    assert start.fields == fields
+    assert not start.note
+
+
+@pytest.mark.parametrize("field", [("model", "blank"), ("task", "big_sums")])
+def test_another_model_or_task_takes_no_number_of_the_packaged_recipe(field: tuple[str, str]) -> None:
+    recipe, note = recipe_of(field)
+    packaged = read_recipe(DEFAULT)
+    assert recipe.method == next(m for m in published if m.__name__ == "gspo")()
+    assert recipe.sampling.max_tokens == (128 if "blank" in field else 64) != packaged.sampling.max_tokens
+    assert note.startswith("defaults: method gspo, optimizer.lr 0.0002")
+
+
+def test_given_fields_stay() -> None:
+    fields = [("task", "big_sums"), ("method", "rloo"), ("optimizer.lr", "0.5"), ("sampling.max_tokens", "9")]
+    recipe, note = recipe_of(*fields)
+    assert (recipe.optimizer.lr, recipe.sampling.max_tokens, recipe.method.group_size, note) == (0.5, 9, 4, "")
+
+
+def test_an_adapter_learns_faster() -> None:
+    assert recipe_of(("task", "big_sums"), ("lora.rank", "2"))[0].optimizer.lr == pytest.approx(2e-3)
+    assert recipe_of(("task", "big_sums"), ("lora", "none"))[0].optimizer.lr == pytest.approx(2e-4)
+
+
+@pytest.mark.parametrize("method", [m.__name__ for m in published])
+def test_a_method_alone_is_a_recipe_that_runs(method: str, tmp_path: Path) -> None:
+    file = tmp_path / "r.toml"
+    file.write_text(f'method = "{method}"\n')
+    assert check(file, [("evaluate.problems", "1")]) == []
+    assert read_recipe(file).optimizer.lr == 1e-6  # a file without a learning rate has that of the papers
+
+
+def test_a_missing_model_is_an_error_of_the_check_alone() -> None:
+    start = starting_point(None, [("model", "no-such-model")])
+    assert start.fields == (("model", "no-such-model"),)
+    assert any("no model at" in str(error) for error in check(None, [("model", "no-such-model")]))
+
+
+def test_the_method_has_one_spelling_on_the_command_line() -> None:
+    with pytest.raises(Usage, match="would keep constants") as error:
+        read_recipe(DEFAULT, [("method.base", "grpo")])
+    assert error.value.fix == "write --method grpo"
+    for fields in ([("method", "grpo"), ("method.group_size", "8")], [("method.group_size", "8"), ("method", "grpo")]):
+        method = read_recipe(DEFAULT, fields).method
+        assert (method.group_size, method.objective.surrogate.low) == (8, 0.2)
+
+
+def test_the_documented_table_is_that_of_the_code() -> None:
+    page = (DOCS / "runs.md").read_text("utf-8")
+    rows = {"under 10 million": 9_999_999, "under 1 billion": 10_000_000, "more": 1_000_000_000}
+    assert len(rows) == len(LEARNING_RATES)
+    for words, weights in rows.items():
+        rates = (learning_rate(weights, adapter=adapter) for adapter in (False, True))
+        assert f"| {words} | {' | '.join(map(str, rates))} |" in page

@@ -242,6 +242,7 @@ from groupwise.models.sampling import choose as choose
 from groupwise.models.sampling import logprob_dtype as logprob_dtype
 from groupwise.models.sampling import logprobs as logprobs
 from groupwise.models.sampling import truncated as truncated
+from groupwise.models.templates import Arguments as Arguments
 from groupwise.models.templates import Messages as Messages
 from groupwise.models.templates import Template as Template
 from groupwise.models.templates import conversation_turn as conversation_turn

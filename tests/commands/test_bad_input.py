@@ -247,12 +247,6 @@ def test_invalid_environments(home: Path, capsys: pytest.CaptureFixture[str]) ->
     use = ("--use", "mine.py")
     for words, what, fix in (
         (turns, "method.strategy is Turns, and the recipe names no environment", "add --environment"),
-        (("--environment", "mine:Good", *use), "method.strategy is Independent", "use --method.strategy Turns"),
-        (
-            ("--environment", "mine:Good", *use, *turns[:2]),
-            "evaluate.strategy is Indep",
-            "use --evaluate.strategy Turns",
-        ),
         (
             ("--environment", "mine:Good", *turns),
             "'mine:Good' is code in a file",

@@ -18,6 +18,7 @@ from groupwise.environments import (
     python_tools,
     user_environment,
 )
+from groupwise.environments.schemas import tool_schema
 from groupwise.environments.tools import CALLS, SHOWN, calculate
 from groupwise.sandbox import Sandbox
 from tests.sandbox.boxes import needed
@@ -166,3 +167,34 @@ def test_python_runs_in_the_sandbox() -> None:
     assert failed == "\n```output\n1\nerror: exit code 3\n```\n"
     assert [counted(reply) for reply in (done, failed, apart)] == [(1, 0, 0), (1, 0, 1), (1, 0, 0)]
     assert apart == "\n```output\n[] False\n```\n"
+
+
+# Schemas
+
+
+def test_the_schema_of_a_function_is_that_of_transformers() -> None:
+    from transformers.utils import get_json_schema
+
+    def weather(city: str, days: int = 1, exact: bool = False, names: list[str] = []) -> str:  # noqa: B006
+        """Forecast the weather
+        of a city.
+
+        Args:
+            city: Its name.
+            days: How many.
+            exact: Whether to round.
+            names: Other names.
+        """
+        return ""
+
+    ours, theirs = tool_schema("weather", weather), get_json_schema(weather)
+    theirs["function"].pop("return", None)
+    theirs["function"]["description"] = theirs["function"]["description"].replace("\n", " ")
+    assert ours == theirs
+
+
+def test_tools_have_schemas_if_their_calls_are_json() -> None:
+    (schema,) = calculator_tools().schemas
+    assert schema["function"]["name"] == "calculate" and schema["function"]["parameters"]["required"] == ["expression"]
+    assert schema["function"]["description"].endswith("The result is an integer or a decimal.")
+    assert Tools(PythonBlock(), {"python": calculate}).schemas == ()

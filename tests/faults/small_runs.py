@@ -26,6 +26,7 @@ from groupwise.training.about import describe_run
 from groupwise.training.build import Runtime, build
 from groupwise.training.identity import identity
 from groupwise.training.run import run_from
+from groupwise.training.sources import templates
 from tests.checked import relax
 
 EVERY = Recipe(
@@ -74,7 +75,7 @@ def begun(run: Path, recipe: Recipe) -> Path:
     """Create a run's directory as `train` does before it computes."""
     run.mkdir(parents=True)
     text = write(recipe)
-    facts = identity(recipe, tokenizer_of(recipe.model), text)
+    facts = identity(recipe, templates(recipe, tokenizer_of(recipe.model)), text)
     start_run(run, describe_run(run, recipe, "", Use(), "", {"data": (), **facts}), text, disk=Quick())
     return run
 

@@ -1,7 +1,9 @@
 """Prompt templates: equal ids to transformers, and problem text that never becomes a special token."""
 
+import hashlib
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -212,3 +214,61 @@ def test_the_frame_of_a_later_user_message() -> None:
     alone = trained("{{ messages[0].content }}")
     with pytest.raises(BadData, match="does not write a second message"):
         find_template("chat", alone).turn_frame()
+
+
+# A system message, arguments of the template, and tools
+
+SETTINGS = (
+    "{%- if tools %}{{ '<|im_start|>' + (tools | tojson) + '<|im_end|>' }}{% endif %}" + CHATML + "{% if not think %}"
+    "{{ '</think>' }}{% endif %}"
+)
+TOOL = {"type": "function", "function": {"name": "add", "description": "a<|im_end|>b"}}
+
+
+def test_settings_give_the_ids_of_transformers(tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    tokenizer, tools = trained(SETTINGS), [{**TOOL, "function": {"name": "add"}}]
+    template = find_template("chat", tokenizer, system="Be brief.", arguments=(("think", True),), tools=tools)
+    tokenizer.save(tmp_path)
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "7*5="}]
+    render = AutoTokenizer.from_pretrained(tmp_path).apply_chat_template
+    expected = render(messages, tools=tools, think=True, add_generation_prompt=True, tokenize=True, return_dict=False)
+    assert list(template("7*5=")) == expected != list(find_template("chat", tokenizer)("7*5="))
+
+
+def test_a_conversation_keeps_its_own_system_message() -> None:
+    messages = [{"role": "system", "content": "Be long."}, {"role": "user", "content": "7*5="}]
+    assert find_template("chat", BYTES, system="Be brief.")(messages) == find_template("chat", BYTES)(messages)
+
+
+def test_arguments_are_in_the_frame_of_later_turns() -> None:
+    tokenizer = trained(SETTINGS)
+    (_, after), (_, closed) = (
+        find_template("chat", tokenizer, arguments=(("think", think),)).turn_frame() for think in (True, False)
+    )
+    assert closed == (*after, *tokenizer.encode("</think>"))
+
+
+def test_a_special_token_in_settings_is_text() -> None:
+    tokenizer = trained(SETTINGS)
+    template = find_template("chat", tokenizer, system="obey<|im_end|>", tools=[TOOL])
+    assert special(tokenizer, template("7")) == ["<|im_start|>", "<|im_end|>"] * 3 + ["<|im_start|>"]
+
+
+def test_the_digest_contains_the_settings() -> None:
+    settings: list[dict[str, Any]] = [{}, {"system": "a"}, {"arguments": (("think", False),)}, {"tools": [TOOL]}]
+    digests = {find_template("chat", BYTES, **setting).digest for setting in settings}
+    assert len(digests) == 4 and hashlib.sha256(CHATML.encode()).hexdigest() in digests
+
+
+def test_settings_without_effect() -> None:
+    template = find_template("chat", BYTES, arguments=(("think", False),), tools=[TOOL])
+    assert [line.rpartition(" ")[2] for line in template.warnings] == ["think", "tools"]
+    assert not find_template("chat", trained(SETTINGS), arguments=(("think", False),), tools=[TOOL]).warnings
+    with pytest.raises(Usage, match="a system prompt needs a chat template"):
+        find_template("no", BYTES, system="Be brief.")
+    with pytest.raises(Usage, match="template arguments need a chat template"):
+        find_template("r1", BYTES, arguments=(("think", False),))
+    with pytest.raises(Usage, match="messages is no argument"):
+        find_template("chat", BYTES, arguments=(("messages", False),))

@@ -15,11 +15,12 @@ from groupwise.config.user_code import Use, load_use
 from groupwise.data import BadData, Draw, Rollout, Sampler, Sampling, Usage
 from groupwise.methods import grpo
 from groupwise.models import find_model, read_tokenizer
+from groupwise.rollout import Independent, Turns
 from groupwise.tasks import Each, Mixture, Problems
 from groupwise.tasks.mixture import task_index
 from groupwise.training import sources as sources_module
 from groupwise.training.check import check_inputs
-from groupwise.training.environments import frame_of
+from groupwise.training.environments import frame_of, tool_schemas
 from groupwise.training.sources import prompt_template, sources, task_of, templates, verdict_wait, verifier_of
 from groupwise.verifiers import CodeVerifier, exact, last_number
 from tests.models.test_templates import CHATML, trained
@@ -55,13 +56,13 @@ B = Also(task="b.jsonl", weight=2.0, columns=Columns(prompt="q", answer="x.gold"
 
 
 def test_a_single_task_is_not_wrapped() -> None:
-    assert isinstance(task_of(recipe(), CALCULATOR), Problems)
-    assert verifier_of(recipe(), task_of(recipe(), CALCULATOR), Use()) is exact
+    assert isinstance(task_of(recipe(), templates(recipe(), CALCULATOR)), Problems)
+    assert verifier_of(recipe(), task_of(recipe(), templates(recipe(), CALCULATOR)), Use()) is exact
 
 
 def test_a_mixture_has_a_verifier_per_task() -> None:
     mixed = recipe(also=(B,), held_out="c.jsonl")
-    task = task_of(mixed, CALCULATOR)
+    task = task_of(mixed, templates(mixed, CALCULATOR))
     assert isinstance(task, Mixture)
     assert [p.text for p in task.held_out] == ["1-1=", "2-1=", "3-1=", "4-1="]
     assert {task_index(p) for p in task.training} == {0, 1} and len(task) > len(task.training)
@@ -78,7 +79,8 @@ def test_a_named_task_has_a_default_verifier_and_template() -> None:
 
 def test_a_named_task_has_fixed_columns() -> None:
     with pytest.raises(Usage, match="has fixed columns"):
-        task_of(recipe(task="gsm8k:gsm.jsonl", columns=Columns(prompt="q")), trained())
+        fixed = recipe(task="gsm8k:gsm.jsonl", columns=Columns(prompt="q"))
+        task_of(fixed, templates(fixed, trained()))
 
 
 def test_the_verdict_deadline_is_that_of_the_slowest_verifier() -> None:
@@ -86,7 +88,7 @@ def test_the_verdict_deadline_is_that_of_the_slowest_verifier() -> None:
     use = load_use(["my_file.py"])
 
     def wait(mixed: Recipe) -> float:
-        return verdict_wait(mixed, verifier_of(mixed, task_of(mixed, CALCULATOR), use))
+        return verdict_wait(mixed, verifier_of(mixed, task_of(mixed, templates(mixed, CALCULATOR)), use))
 
     machine = recipe().machine
     assert wait(recipe()) == wait(recipe(also=(B,))) == machine.verdict_deadline
@@ -108,9 +110,9 @@ def test_prompts_use_their_template() -> None:
     for name in ("no", "chat", "r1", "Q: {prompt}"):
         mixed = recipe(template=name)
         (template,) = templates(mixed, tokenizer).values()
-        task = task_of(mixed, tokenizer)
+        task = task_of(mixed, templates(mixed, tokenizer))
         assert all(p.context == template(p.text) for p in (task[0], *task.held_out))
-    assert task_of(recipe(), tokenizer)[0].context == tokenizer.encode("1+2=", bos=True)
+    assert task_of(recipe(), templates(recipe(), tokenizer))[0].context == tokenizer.encode("1+2=", bos=True)
 
 
 @dataclass(frozen=True)
@@ -126,12 +128,47 @@ def test_a_strategy_of_a_user_has_the_template_of_the_recipe() -> None:
     own = replace(grpo(), strategy=Feedback())
     chat = recipe(template="chat", method=own)
     (template,) = templates(chat, tokenizer).values()
-    assert prompt_template(chat, tokenizer)("7*5=") == template("7*5=")
-    assert frame_of(chat, tokenizer) == template.turn_frame() != ((), ())
-    assert frame_of(recipe(template="chat"), tokenizer) == ((), ())  # independent answers have one turn
+    assert prompt_template(templates(chat, tokenizer))("7*5=") == template("7*5=")
+    assert frame_of(chat, templates(chat, tokenizer)) == template.turn_frame() != ((), ())
+    assert frame_of(recipe(template="chat"), templates(chat, tokenizer)) == (
+        (),
+        (),
+    )  # independent answers have one turn
     mixed = recipe(method=own, also=(Also(task="countdown:x.jsonl"),))
     with pytest.raises(Usage, match="the problems use no, r1"):
-        prompt_template(mixed, tokenizer)("7*5=")
+        prompt_template(templates(mixed, tokenizer))("7*5=")
+
+
+def test_system_arguments_and_tools_reach_the_templates_of_a_recipe() -> None:
+    Path("mine.py").write_text(
+        "from groupwise.environments import Hermes, Tools\n"
+        "def add(a: int): ...\n"
+        "def tools():\n    return Tools(Hermes(), {'add': add})\n"
+        "class Mine(Tools):\n    def __init__(self):\n        super().__init__(Hermes(), {'add': add})\n"
+        "class Game:\n    def reset(self, prompt, random): ...\n    def step(self, message): ...\n"
+        "def broken():\n    raise ValueError('no server')\n"
+    )
+    use = load_use(["mine.py"])
+    names = {name: tool_schemas(recipe(environment=name), use) for name in ("mine:tools", "mine:Mine", "mine:Game")}
+    assert names["mine:tools"] == names["mine:Mine"] != names["mine:Game"] == ()
+    with pytest.raises(Usage, match="the environment mine:broken cannot be created"):
+        tool_schemas(recipe(environment="mine:broken"), use)
+    talk = recipe(template="chat", system="Be brief.", template_arguments=(("think", False),), environment="mine:tools")
+    (template,) = templates(talk, trained(CHATML), names["mine:tools"]).values()
+    assert (template.system, template.arguments) == ("Be brief.", (("think", False),))
+    assert template.tools[0]["function"]["name"] == "add"
+    assert read_recipe(write(talk), (), use) == talk
+    changes = [("template_arguments.think", "true"), ("template_arguments.effort", "low"), ("system", "Be long.")]
+    assert read_recipe(write(talk), changes, use).template_arguments == (("think", True), ("effort", "low"))
+
+
+def test_an_environment_implies_turns() -> None:
+    talk = recipe(environment="calculator_tools")
+    assert talk.method.strategy == talk.evaluate.strategy == Turns()
+    own = recipe(environment="calculator_tools", method=replace(grpo(), strategy=Turns(most=2)))
+    assert own.method.strategy == Turns(most=2) and recipe().method.strategy == Independent()
+    feedback = replace(grpo(), strategy=Feedback())
+    assert recipe(environment="calculator_tools", method=feedback).method.strategy == Feedback()
 
 
 # Printed
@@ -163,10 +200,11 @@ def test_hints_about_templates() -> None:
     from groupwise.training.check import data_notes
 
     mixed = recipe(template="r1")
-    lines = data_notes(mixed, task_of(mixed, trained()), trained())
+    by_name = templates(mixed, trained())
+    lines = data_notes(mixed, task_of(mixed, by_name), by_name)
     assert lines[-1] == "  note: answers with the template r1 end with </answer>: add --sampling.stop '</answer>'"
     mixed = replace(mixed, sampling=replace(mixed.sampling, stop=("</answer>",)))
-    assert len(data_notes(mixed, task_of(mixed, trained()), trained())) == len(lines) - 1
+    assert len(data_notes(mixed, task_of(mixed, by_name), by_name)) == len(lines) - 1
 
 
 def test_training_on_a_held_out_task_is_refused_and_evaluation_is_not(capsys: pytest.CaptureFixture[str]) -> None:
@@ -206,7 +244,7 @@ def test_an_overlap_between_files_is_refused(capsys: pytest.CaptureFixture[str])
     _, err = run_command(*words, code=3, capsys=capsys)
     assert "1 problem to train on is held out too" in err and "1:a/3 and 2:c/1" in err
     with pytest.raises(BadData):
-        task_of(recipe(held_out="c.jsonl"), CALCULATOR)
+        task_of(recipe(held_out="c.jsonl"), templates(recipe(held_out="c.jsonl"), CALCULATOR))
 
 
 @pytest.mark.t(44)
@@ -231,7 +269,7 @@ def test_a_missing_user_verifier_is_a_usage_error() -> None:
 def test_a_held_out_task_may_have_fixed_columns() -> None:
     rows("e.jsonl", [{"problem": "1+2=", "answer": "3"}])
     mixed = recipe(task="b.jsonl", columns=B.columns, held_out="aime24:e.jsonl", template="no")
-    assert [p.text for p in task_of(mixed, CALCULATOR).held_out] == ["1+2="]
+    assert [p.text for p in task_of(mixed, templates(mixed, CALCULATOR)).held_out] == ["1+2="]
 
 
 def test_a_mixed_task_without_training_problems_is_refused() -> None:

@@ -1,13 +1,13 @@
 """Recipe: a method and all other settings of one run, as one frozen value."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from groupwise.data import EngineKind, Sampling, Strategy
 from groupwise.learner import AdamW
 from groupwise.methods import Method
 from groupwise.models import Lora
-from groupwise.rollout import Independent, Native
+from groupwise.rollout import Independent, Native, Turns
 
 __all__ = ["Columns", "Evaluate", "Machine", "Recipe", "Save"]
 
@@ -130,14 +130,16 @@ class Save:
 class Recipe:
     """All settings of a run. A recipe file and the command-line options set fields of this class.
 
-    `model` is a directory or a packaged name. `task` is a named task or a source of rows (docs/tasks.md); `also` lists
-    additional tasks; `held_out` is a task to evaluate on instead of the held-out split of these. `template` is the text
-    around a problem; `verifier` is a public name or `my_file:grade`; if empty, both are the task's default.
-    An answer with a score of at least `threshold` is correct; without a threshold, answers that a verifier only scores
-    are neither correct nor wrong.
-    `environment` answers in the strategy `Turns`, such as `my_file:MyEnvironment`. `prompts` is the number of prompts
-    of an iteration. With `lora`, an adapter is trained and the model's weights are frozen. `warm_start` runs before the
-    first iteration.
+    `model` is a directory or a packaged name. `task` is a named task or a source of rows (docs/tasks.md); `also`
+    lists additional tasks; `held_out` is a task to evaluate on instead of the held-out split of these. `template`
+    is the text around a problem; `verifier` is a public name or `my_file:grade`; if empty, both are the task's
+    default. With the template `chat`, `system` is the system message of prompts that have none, and
+    `template_arguments` are variables of the chat template.
+    An answer with a score of at least `threshold` is correct; without a threshold, answers that a verifier only
+    scores are neither correct nor wrong. `environment` is the other side of a conversation, such as
+    `my_file:MyEnvironment`; it replaces the strategy `Independent` of method and evaluation by `Turns`. `prompts`
+    is the number of prompts of an iteration. With `lora`, an adapter is trained and the model's weights are frozen.
+    `warm_start` runs before the first iteration.
     """
 
     model: str = "calculator"
@@ -148,6 +150,8 @@ class Recipe:
     also: tuple[Also, ...] = ()
     held_out: str = ""
     template: str = ""
+    system: str = ""
+    template_arguments: tuple[tuple[str, bool | int | float | str], ...] = ()
     verifier: str = ""
     threshold: float | None = None
     environment: str = ""
@@ -165,6 +169,10 @@ class Recipe:
     sinks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.environment:
+            for owner in ("method", "evaluate"):
+                if isinstance(getattr(self, owner).strategy, Independent):
+                    object.__setattr__(self, owner, replace(getattr(self, owner), strategy=Turns()))
         at_least(self, prompts=1, iterations=0, seed=0)
         if self.seed >= 2**64:
             raise ValueError(f"seed is {self.seed}\nuse one below 2**64")

@@ -13,6 +13,7 @@ from random import Random
 from typing import Any, Protocol, runtime_checkable
 
 from groupwise.data import CountedText, GroupwiseError, Observation, Prompt
+from groupwise.environments.schemas import tool_schema
 from groupwise.sandbox.code_block import code_of
 from groupwise.sandbox.sandbox import Program, Sandbox
 
@@ -109,11 +110,18 @@ class Tools:
     A tool is a function of the call's arguments, either `async` or fast. The model gets its return value as text. For
     a malformed call, an unknown tool, wrong arguments or an exception, the model gets `error: ...`. Observations
     count `calls`; `malformed` calls, which ran no tool; and `errors`, calls whose tool failed. The environment has no
-    state.
+    state. A chat template passes `schemas` to the model; other models do not know which tools exist.
     """
 
     def __init__(self, format: Format, tools: Mapping[str, Callable[..., Any]]) -> None:
         self.format, self.tools = format, tools
+
+    @property
+    def schemas(self) -> Sequence[Mapping[str, Any]]:
+        """The JSON schema of each tool. Empty if calls are not JSON: a template would describe JSON calls."""
+        if not isinstance(self.format, Hermes):
+            return ()
+        return [tool_schema(name, function) for name, function in self.tools.items()]
 
     async def reset(self, prompt: Prompt, random: Random) -> Observation:
         return None
@@ -163,6 +171,9 @@ def calculate(expression: Any) -> str:
 
     >>> calculate("(12 + 3) * 4"), calculate("1/8"), calculate("0.1 + 0.2")
     ('60', '0.125', '0.3')
+
+    Args:
+        expression: the text, such as "(12 + 3) * 4"
     """
     if not isinstance(expression, str) or len(expression) > 200:
         raise ValueError("expression is a text of at most 200 characters")

@@ -15,10 +15,13 @@ from groupwise.models.fields import json_object
 from groupwise.models.rendering import render
 from groupwise.models.tokenizer import Tokenizer
 
-__all__ = ["Messages", "Template", "conversation_turn", "encode_answer", "find_template"]
+__all__ = ["Arguments", "Messages", "Template", "conversation_turn", "encode_answer", "find_template"]
 
 Messages = Sequence[Mapping[str, Any]]
 """A conversation, such as `[{"role": "user", "content": "7*5="}]`."""
+
+Arguments = Sequence[tuple[str, bool | int | float | str]]
+"""Variables of a chat template by name, such as `[("enable_thinking", False)]`."""
 
 PLAIN = {
     "no": "{prompt}",
@@ -37,6 +40,9 @@ PLAIN = {
 """The three templates of Dr. GRPO (arXiv:2503.20783, `train_zero_math.py`). With `r1`, set `stop` to `</answer>`."""
 
 _PLACE = "{prompt}"
+_VARIABLES = ("messages", "tools", "documents", "add_generation_prompt")
+_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
+_AS_IS: Any = {"ensure_ascii": False}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,12 +50,16 @@ class Template:
     """A prompt template. Call it with a problem's text or with messages to get the ids of the whole prompt.
 
     Special tokens in the template are encoded as special tokens. In a problem's text, `<|im_end|>` is ten characters.
-    `source` is Jinja for `chat`; otherwise it is a text that contains `{prompt}` once.
+    `source` is Jinja for `chat`; otherwise it is a text that contains `{prompt}` once. The other fields are for `chat`:
+    the system message of problems that have none, variables of the template, and the JSON schemas of tools.
     """
 
     name: str
     source: str = field(repr=False)
     tokenizer: Tokenizer = field(repr=False)
+    system: str = ""
+    arguments: Arguments = ()
+    tools: Sequence[Mapping[str, Any]] = field(default=(), repr=False)
     _parsing: tokenizers.Tokenizer | None = field(init=False, repr=False)
     _special: dict[str, tuple[int, Any]] = field(init=False, repr=False)
 
@@ -65,14 +75,20 @@ class Template:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the source."""
-        return hashlib.sha256(self.source.encode()).hexdigest()
+        """SHA-256 of the source, and of system message, arguments and tools if there are any."""
+        settings = [self.system, dict(self.arguments), list(self.tools)]
+        text = json.dumps([self.source, *settings]) if any(settings) else self.source
+        return hashlib.sha256(text.encode()).hexdigest()
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Likely mistakes: special tokens in a plain template that this tokenizer encodes as plain text."""
+        """Likely mistakes: special tokens that this tokenizer encodes as plain text; settings that have no effect."""
+        if self.name == "chat":
+            names = [name for name, _ in self.arguments] + ["tools"] * bool(self.tools)
+            unused = [name for name in names if not re.search(rf"\b{re.escape(name)}\b", self.source)]
+            return tuple(f"the model's chat template does not use {name}" for name in unused)
         marks = set(re.findall(r"<\|\w+\|>", self.source)) - set(self._special)
-        if self.name == "chat" or not marks:
+        if not marks:
             return ()
         return (f"the template {self.name} contains {' and '.join(sorted(marks))}, plain text to this tokenizer",)
 
@@ -82,7 +98,7 @@ class Template:
         mark = self._mark(problem)
         if self.name == "chat":
             messages = [{"role": "user", "content": problem}] if isinstance(problem, str) else problem
-            text = _render_chat(self.source, [_escape_all(m, self._escape, mark) for m in messages], self.tokenizer)
+            text = self._render(messages, mark)
         else:
             text = self.source.replace(_PLACE, self._escape(_single_text(problem), mark))
         bos = self.name != "chat"  # a chat template writes the BOS token itself
@@ -99,10 +115,10 @@ class Template:
         """
         if self.name != "chat":
             return (), ()
-        mark, *contents = [c for c in map(chr, range(0xE000, 0xF8FF)) if c not in self.source][:4]
+        mark, *contents = self._unused_characters()
         roles = ("user", "assistant", "user")
         messages = [{"role": role, "content": content} for role, content in zip(roles, contents)]
-        text = _render_chat(self.source, messages, self.tokenizer)
+        text = self._render(messages, mark)
         before, message, after = text.rpartition(contents[1])[2].partition(contents[2])
         if not message:
             fix = "use --template no, and let the environment write the text around its messages"
@@ -111,8 +127,30 @@ class Template:
 
     def _mark(self, problem: str | Messages) -> str:
         """A private-use character that occurs neither in the template nor in the problem."""
-        text = self.source + (problem if isinstance(problem, str) else json.dumps(list(problem), ensure_ascii=False))
-        return next(c for c in map(chr, range(0xE000, 0xF8FF)) if c not in text)
+        return self._unused_characters(json.dumps(problem if isinstance(problem, str) else list(problem), **_AS_IS))[0]
+
+    def _unused_characters(self, text: str = "") -> list[str]:
+        """Four private-use characters that occur neither in the text nor in the template and its settings."""
+        settings = json.dumps([self.system, list(self.arguments), list(self.tools)], **_AS_IS)
+        used = self.source + settings + text
+        return [c for c in map(chr, range(0xE000, 0xF8FF)) if c not in used][:4]
+
+    def _render(self, messages: Messages, mark: str) -> str:
+        """The conversation in the chat template, with the generation prompt at its end.
+
+        It renders as transformers does, except for the clock: `strftime_now` is undefined, since it would make equal
+        runs differ. Templates that use it fall back to a fixed date. Special tokens in messages are broken by `mark`.
+        """
+        if self.system and [m.get("role") for m in messages[:1]] != ["system"]:
+            messages = [{"role": "system", "content": self.system}, *messages]
+        settings = {
+            **dict(self.arguments),
+            "messages": list(messages),
+            "tools": list(self.tools) or None,
+            "documents": None,
+            "add_generation_prompt": True,
+        }
+        return render(self.source, _escape_all(settings, self._escape, mark) | _named_tokens(self.tokenizer))
 
     def _escape(self, text: str, mark: str) -> str:
         """Break each special token's spelling in `text` by a mark after its first character."""
@@ -137,10 +175,26 @@ class Template:
         return tuple(ids)
 
 
-def find_template(name: str, tokenizer: Tokenizer) -> Template:
-    """The template called `chat` (from the tokenizer), `no`, `r1` or `qwen_math`; or any text with one `{prompt}`."""
+def find_template(
+    name: str,
+    tokenizer: Tokenizer,
+    *,
+    system: str = "",
+    arguments: Arguments = (),
+    tools: Sequence[Mapping[str, Any]] = (),
+) -> Template:
+    """The template called `chat` (from the tokenizer), `no`, `r1` or `qwen_math`; or any text with one `{prompt}`.
+
+    Raises Usage for a system message or arguments with a plain template, and for an argument that has another source.
+    """
+    if reserved := [argument for argument, _ in arguments if argument in (*_VARIABLES, *_TOKENS)]:
+        raise Usage(f"{reserved[0]} is no argument of a template: Groupwise sets it", fix=f"leave out {reserved[0]}")
     if name == "chat":
-        return Template(name, chat_template(tokenizer), tokenizer)
+        return Template(name, chat_template(tokenizer), tokenizer, system, arguments, tools)
+    if system or arguments:
+        what = "a system prompt" if system else "template arguments"
+        fix = f"use --template chat, or write the text into the template itself: --template 'TEXT {_PLACE}'"
+        raise Usage(f"{what} need{'s' * bool(system)} a chat template; the template is {name}", fix=fix)
     if name in PLAIN:
         return Template(name, PLAIN[name], tokenizer)
     if name.count(_PLACE) == 1:
@@ -217,15 +271,8 @@ def _escape_all(value: Any, escape: Any, mark: str) -> Any:
     return [_escape_all(v, escape, mark) for v in value] if isinstance(value, list | tuple) else value
 
 
-def _render_chat(source: str, messages: list[Any], tokenizer: Tokenizer) -> str:
-    """The conversation as the template renders it, with the generation prompt at its end.
-
-    It renders as transformers does, except for the clock: `strftime_now` is undefined, since it would make equal runs
-    differ. Templates that use it fall back to a fixed date.
-    """
+def _named_tokens(tokenizer: Tokenizer) -> dict[str, str]:
+    """The special tokens that a chat template knows by name."""
     config = _config(tokenizer)
-    names = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
-    values = {n: v.get("content") if isinstance(v := config.get(n), dict) else v for n in names}
-    tokens = {n: v for n, v in values.items() if isinstance(v, str)}
-    variables = {"messages": messages, "tools": None, "documents": None, "add_generation_prompt": True}
-    return render(source, variables | tokens)
+    values = {n: v.get("content") if isinstance(v := config.get(n), dict) else v for n in _TOKENS}
+    return {n: v for n, v in values.items() if isinstance(v, str)}

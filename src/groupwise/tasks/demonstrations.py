@@ -121,8 +121,7 @@ def _encode(turns: Turns, encode_answer: Callable[[str], Ids], encode_reply: Enc
             parts = [(_ids(encode_answer, text, "answer"), WRITTEN)]
         elif encode_reply is None:
             what = "the demonstrations contain tool messages, and the recipe names no environment"
-            fix = "name the environment that writes them, such as --environment calculator_tools"
-            raise Usage(what, fix=f"{fix}, with --method.strategy Turns --evaluate.strategy Turns")
+            raise Usage(what, fix="name the environment that writes them, such as --environment calculator_tools")
         else:
             before, reply, after = _ids(partial(encode_reply, ids), text, "tool's answer")
             parts = [(before, TEMPLATE), (reply, ENVIRONMENT), (after, TEMPLATE)]

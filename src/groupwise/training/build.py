@@ -27,9 +27,17 @@ from groupwise.models import (
 )
 from groupwise.rollout import Buffer, RolloutSetting, answers
 from groupwise.tasks import Demonstration, SourceStats
-from groupwise.training.environments import environment_of, frame_of
+from groupwise.training.environments import environment_of, frame_of, tool_schemas
 from groupwise.training.guards import Guards
-from groupwise.training.sources import demonstrations_of, prompt_template, task_of, verdict_wait, verifier_of
+from groupwise.training.sources import (
+    Templates,
+    demonstrations_of,
+    prompt_template,
+    task_of,
+    templates,
+    verdict_wait,
+    verifier_of,
+)
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 
@@ -39,6 +47,7 @@ class Inputs:
     """What `check_inputs` reads and a run needs again. `demonstrations` is None if they were not read."""
 
     tokenizer: Tokenizer
+    templates: Templates
     task: Task
     verifier: Verifier
     demonstrations: tuple[list[Demonstration], tuple[SourceStats, ...]] | None = None
@@ -47,8 +56,9 @@ class Inputs:
 def read_inputs(recipe: Recipe, use: Use) -> Inputs:
     """Read tokenizer and task, and build the verifier."""
     tokenizer = read_tokenizer(find_model(recipe.model))
-    task = task_of(recipe, tokenizer)
-    return Inputs(tokenizer, task, verifier_of(recipe, task, use))
+    by_name = templates(recipe, tokenizer, tool_schemas(recipe, use))
+    task = task_of(recipe, by_name)
+    return Inputs(tokenizer, by_name, task, verifier_of(recipe, task, use))
 
 
 @dataclass(eq=False)
@@ -113,7 +123,7 @@ class Runtime:
         """The demonstrations of the warm start with their statistics; empty without a warm start."""
         if self.inputs.demonstrations is not None:
             return self.inputs.demonstrations
-        return demonstrations_of(self.recipe, self.tokenizer)
+        return demonstrations_of(self.recipe, self.tokenizer, self.inputs.templates)
 
     @cached_property
     def adapter(self) -> dict[str, str]:
@@ -220,8 +230,8 @@ def build(recipe: Recipe, use: Use, inputs: Inputs | None = None) -> Runtime:
         deadline=recipe.machine.deadline,
         verdict_deadline=verdict_wait(recipe, verifier),
         environment=environment_of(recipe, use),
-        frame=frame_of(recipe, tokenizer),
-        template=prompt_template(recipe, tokenizer),
+        frame=frame_of(recipe, inputs.templates),
+        template=prompt_template(inputs.templates),
         positions=model.shape.positions,
         threshold=recipe.threshold,
     )

@@ -53,9 +53,9 @@ from groupwise.objective import Clips, Unclipped
 from groupwise.runs.trackers import OPENERS
 from groupwise.tasks import Each, Mixture
 from groupwise.training.build import Inputs, check_vocabulary
-from groupwise.training.environments import environment_of, frame_of
+from groupwise.training.environments import environment_of, frame_of, tool_schemas
 from groupwise.training.loop import OLD_LOGP, compute_advantages
-from groupwise.training.sources import demonstrations_of, sources, task_of, templates, verifier_of
+from groupwise.training.sources import Templates, demonstrations_of, sources, task_of, templates, verifier_of
 
 INPUT_FIELDS = (
     "model",
@@ -66,6 +66,8 @@ INPUT_FIELDS = (
     "also",
     "held_out",
     "template",
+    "system",
+    "template_arguments",
     "verifier",
     "environment",
     "sampling",
@@ -319,9 +321,10 @@ def check_inputs(
         tokenizer = read_tokenizer(directory)
         if train:
             errors += check_side_models(recipe, tokenizer, fetch=fetch)
-        task = task_of(recipe, tokenizer)
-        frame_of(recipe, tokenizer)
-        for line in data_notes(recipe, task, tokenizer):
+        by_name = templates(recipe, tokenizer, tool_schemas(recipe, use))
+        task = task_of(recipe, by_name)
+        frame_of(recipe, by_name)
+        for line in data_notes(recipe, task, by_name):
             warn(line)
         for source, part in zip(sources(recipe), task.tasks if isinstance(task, Mixture) else (task,), strict=True):
             if train and not len(part):
@@ -330,7 +333,7 @@ def check_inputs(
         longest = max(len(prompt.context) for prompt in all_problems(task)) + recipe.sampling.max_tokens
         demonstrations = None
         if train:
-            demonstrations = demonstrations_of(recipe, tokenizer)
+            demonstrations = demonstrations_of(recipe, tokenizer, by_name)
             for line in (line for source in demonstrations[1] for line in source.lines):
                 warn(line)
             longest = max([longest, *(len(d.context) + len(d.answer) for d in demonstrations[0])])
@@ -343,19 +346,19 @@ def check_inputs(
         for member, part in zip(verifiers, task.parts if isinstance(task, Mixture) else (task,), strict=True):
             if isinstance(member, ChecksProblems):
                 member.gate(all_problems(part))
-        receive(Inputs(tokenizer, task, verifier, demonstrations))
+        receive(Inputs(tokenizer, by_name, task, verifier, demonstrations))
     except GroupwiseError as error:
         errors.append(error)
     return errors
 
 
-def data_notes(recipe: Recipe, task: Task, tokenizer: Tokenizer) -> list[str]:
+def data_notes(recipe: Recipe, task: Task, templates: Templates) -> list[str]:
     """Lines about the data that a user should read before a run: sizes, mixture, template warnings."""
     lines = [line for stats in data_stats(task) for line in stats.lines]
     if isinstance(task, Mixture) and len(task.tasks) > 1 and len(task):
         parts = ", ".join(f"{share:.0%} {s.task}" for share, s in zip(task.shares, sources(recipe), strict=True))
         lines.append(f"mixture: {parts}; an epoch has {len(task)} draws")
-    for name, template in templates(recipe, tokenizer).items():
+    for name, template in templates.items():
         lines += [f"  warning: {note}" for note in template.warnings]
         if name == "r1" and "</answer>" not in recipe.sampling.stop:
             lines.append("  note: answers with the template r1 end with </answer>: add --sampling.stop '</answer>'")

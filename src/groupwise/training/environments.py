@@ -1,15 +1,15 @@
 """Builds the environment of a recipe and checks that its strategies use one."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from groupwise.config.recipe import Recipe
 from groupwise.config.user_code import Use
 from groupwise.data import Environment, Ids, Usage
 from groupwise.environments import Tools, calculator_tools, python_tools, user_environment
-from groupwise.models import Tokenizer
 from groupwise.rollout import Independent, Turns
 from groupwise.sandbox import Limits, Sandbox
-from groupwise.training.sources import templates
+from groupwise.training.sources import Templates
 
 
 def environment_of(recipe: Recipe, use: Use) -> Callable[[], Environment] | None:
@@ -20,9 +20,6 @@ def environment_of(recipe: Recipe, use: Use) -> Callable[[], Environment] | None
         if isinstance(strategy, Turns) and not name:
             fix = "add --environment calculator_tools, or my_file:MyEnvironment with --use my_file.py"
             raise Usage(f"{where} is Turns, and the recipe names no environment", fix=fix)
-        if isinstance(strategy, Independent) and name:
-            problem = f"{where} is Independent and uses no environment, but the recipe names {name}"
-            raise Usage(problem, fix=f"use --{where} Turns, or leave out the environment")
     if not name:
         return None
     wall = recipe.machine.verdict_deadline
@@ -42,11 +39,32 @@ def environment_of(recipe: Recipe, use: Use) -> Callable[[], Environment] | None
     raise Usage(f"no environment is called {name!r}", fix=fix)
 
 
-def frame_of(recipe: Recipe, tokenizer: Tokenizer) -> tuple[Ids, Ids]:
+def tool_schemas(recipe: Recipe, use: Use) -> Sequence[Mapping[str, Any]]:
+    """The JSON schemas of the tools of the recipe's environment, which the chat template passes to the model.
+
+    A function in the user's file, or a subclass of `Tools`, is called once. Raises `Usage` if it fails.
+    """
+    name = recipe.environment
+    if name == "calculator_tools":
+        return calculator_tools().schemas
+    if ":" not in name:
+        return ()
+    make = use.find(name)
+    if isinstance(make, type) and Tools not in make.__mro__:
+        return ()
+    try:
+        environment = make()
+    except Exception as error:  # a user's function may raise anything
+        evidence = f"{type(error).__name__}: {error}"
+        raise Usage(f"the environment {name} cannot be created", evidence=evidence, fix="correct it") from error
+    return environment.schemas if isinstance(environment, Tools) else ()
+
+
+def frame_of(recipe: Recipe, templates: Templates) -> tuple[Ids, Ids]:
     """The ids of the recipe's template before and after an observation or a strategy's feedback."""
     if all(isinstance(s, Independent) for s in (recipe.method.strategy, recipe.evaluate.strategy)):
         return (), ()
-    frames = {name: template.turn_frame() for name, template in templates(recipe, tokenizer).items()}
+    frames = {name: template.turn_frame() for name, template in templates.items()}
     if len(set(frames.values())) > 1:
         problem = f"conversations need one template, and the problems use {', '.join(frames)}"
         raise Usage(problem, fix="use one template for all problems: --template chat")

@@ -22,7 +22,7 @@ from groupwise.runs.phases import finished_run
 from groupwise.tasks import Problems
 from groupwise.training.build import DTYPES, Inputs, build, prepare
 from groupwise.training.check import check_inputs
-from groupwise.training.environments import environment_of, frame_of
+from groupwise.training.environments import environment_of, frame_of, tool_schemas
 from groupwise.training.progress import print_note
 from groupwise.training.protocols import protocol
 from groupwise.training.sources import prompt_template, templates
@@ -161,7 +161,8 @@ def sample(
     trusted, dtype = use.trust_remote_code, DTYPES[recipe.machine.dtype]
     decoder = read_model(directory, dtype=dtype, device=device, seed=recipe.seed, trust_remote_code=trusted)
     engine = NativeEngine(decoder, tokenizer=tokenizer, seed=recipe.seed)
-    context = next(iter(templates(recipe, tokenizer).values()))(prompt)
+    by_name = templates(recipe, tokenizer, tool_schemas(recipe, use))
+    context = next(iter(by_name.values()))(prompt)
     if not context:
         raise Usage("the prompt has no tokens", evidence=repr(prompt), fix="use another prompt")
     problem = Prompt("prompt", context, prompt, {} if answer is None else {"answer": answer})
@@ -174,8 +175,8 @@ def sample(
         seed=recipe.seed,
         deadline=recipe.machine.deadline,
         environment=environment_of(recipe, use),
-        frame=frame_of(recipe, tokenizer),
-        template=prompt_template(recipe, tokenizer),
+        frame=frame_of(recipe, by_name),
+        template=prompt_template(by_name),
     )
 
     async def generate() -> list[Rollout]:

@@ -15,7 +15,7 @@ from groupwise.data import (
     data_stats,
 )
 from groupwise.learner import Given
-from groupwise.models import Tokenizer, base_directory, find_model, remote_code
+from groupwise.models import base_directory, find_model, remote_code
 from groupwise.runs.disk import DISK, Disk
 from groupwise.runs.hashes import abbreviated
 from groupwise.runs.info import RunInfo
@@ -23,7 +23,7 @@ from groupwise.runs.layout import RunLayout
 from groupwise.training.about import origin
 from groupwise.training.build import Runtime
 from groupwise.training.protocols import digest, model_hash
-from groupwise.training.sources import templates
+from groupwise.training.sources import Templates
 
 MODEL_FILES = (
     "config.json",
@@ -38,7 +38,7 @@ MODEL_FILES = (
 """Files of a model directory that every start reads. Weights come from the checkpoint."""
 
 
-def identity(recipe: Recipe, tokenizer: Tokenizer, text: str) -> dict[str, Any]:
+def identity(recipe: Recipe, templates: Templates, text: str) -> dict[str, Any]:
     """The text of the run's recipe.toml, and the SHA-256 of the model's small files and of the templates.
 
     run.json and every checkpoint contain it. Data, user code and the base of an adapter have their own entries.
@@ -46,11 +46,10 @@ def identity(recipe: Recipe, tokenizer: Tokenizer, text: str) -> dict[str, Any]:
     directory = find_model(recipe.model)
     directories = dict.fromkeys((directory, base_directory(directory)))
     files = {name: path / name for path in directories for name in MODEL_FILES if (path / name).is_file()}
-    by_name = templates(recipe, tokenizer)
     return {
         "recipe": text,
         "files": {name: sha256(path.read_bytes()).hexdigest() for name, path in sorted(files.items())},
-        "templates": {name: template.digest for name, template in by_name.items()},
+        "templates": {name: template.digest for name, template in templates.items()},
     }
 
 
@@ -93,7 +92,7 @@ def record_changes(
 
 def current_identity(run: Path, runtime: Runtime) -> dict[str, Any]:
     """The identity of a run with its present recipe.toml."""
-    return identity(runtime.recipe, runtime.tokenizer, RunLayout(run).recipe.read_text())
+    return identity(runtime.recipe, runtime.inputs.templates, RunLayout(run).recipe.read_text())
 
 
 def changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

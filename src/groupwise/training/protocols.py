@@ -22,7 +22,7 @@ from groupwise.data import (
 from groupwise.evaluation.interval import LEVEL, RESAMPLES, RULE
 from groupwise.models import Purpose, find_model
 from groupwise.training.build import Runtime
-from groupwise.training.sources import Source, held_out_sources, sources, templates
+from groupwise.training.sources import Source, held_out_sources, sources
 from groupwise.verifiers import user_functions
 
 PACKAGES = ("groupwise", "torch", "transformers", "tokenizers", "numpy", "safetensors")
@@ -40,7 +40,7 @@ def protocol(runtime: Runtime, sampling: Sampling, n: int, use: Use) -> dict[str
     """
     recipe, machine = runtime.recipe, runtime.recipe.machine
     evaluated = held_out_sources(recipe) or sources(recipe)
-    by_name = templates(recipe, runtime.tokenizer)
+    by_name = runtime.inputs.templates
     stats = data_stats(runtime.task)
     return {
         "model": {"name": recipe.model, "sha256": model_hash(find_model(recipe.model))},

@@ -105,7 +105,7 @@ def read_checked(recipe: Recipe, use: Use, notify: Callable[[str], None]) -> Inp
 def begin(run: Path, ready: Runtime, use: Use, base: str, command: str) -> None:
     """Write run.json and recipe.toml, which make an empty directory a run. `base` is the recipe's published method."""
     text = write(ready.recipe)
-    facts = data_record(ready) | ready.adapter | identity(ready.recipe, ready.tokenizer, text)
+    facts = data_record(ready) | ready.adapter | identity(ready.recipe, ready.inputs.templates, text)
     facts |= {"side_models": side_model_hashes(ready.recipe)}
     start_run(run, describe_run(run, ready.recipe, base, use, command, facts), text)
 

@@ -1,6 +1,6 @@
 """Builds the task or mixture of a recipe, its verifiers, templates and demonstrations."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -29,6 +29,9 @@ from groupwise.tasks import (
     usual_verifier,
 )
 from groupwise.verifiers import find_verifier, grade_function
+
+Templates = Mapping[str, Template]
+"""The templates of a recipe's tasks, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,30 +67,29 @@ def _source(recipe: Recipe, task: str, columns: Columns, verifier: str, weight: 
     return Source(task, columns, verifier, recipe.template or usual_template(task), weight)
 
 
-def templates(recipe: Recipe, tokenizer: Tokenizer) -> dict[str, Template]:
-    """The templates of the recipe's tasks, by name."""
+def templates(recipe: Recipe, tokenizer: Tokenizer, tools: Sequence[Mapping[str, Any]] = ()) -> Templates:
+    """The templates of the recipe's tasks, by name. `tools` are the JSON schemas of the environment's tools."""
     names = dict.fromkeys(s.template for s in (*sources(recipe), *held_out_sources(recipe)))
-    return {name: find_template(name, tokenizer) for name in names}
+    settings: dict[str, Any] = {"system": recipe.system, "arguments": recipe.template_arguments, "tools": tools}
+    return {name: find_template(name, tokenizer, **settings) for name in names}
 
 
-def prompt_template(recipe: Recipe, tokenizer: Tokenizer) -> Callable[[str], Ids]:
+def prompt_template(templates: Templates) -> Callable[[str], Ids]:
     """The template of prompts that a strategy writes. It raises Usage on use if the problems have several."""
-    found = templates(recipe, tokenizer)
-    if len(found) == 1:
-        return next(iter(found.values()))
+    if len(templates) == 1:
+        return next(iter(templates.values()))
 
     def ambiguous(text: str) -> Ids:
-        problem = f"a strategy that writes prompts needs one template, and the problems use {', '.join(found)}"
+        problem = f"a strategy that writes prompts needs one template, and the problems use {', '.join(templates)}"
         raise Usage(problem, fix="use one template for all problems: --template chat")
 
     return ambiguous
 
 
-def task_of(recipe: Recipe, tokenizer: Tokenizer) -> Task:
+def task_of(recipe: Recipe, templates: Templates) -> Task:
     """The recipe's task or mixture, with prompts in their templates and in the tokenizer's ids."""
-    encoders = templates(recipe, tokenizer)
-    training = [_load_task(source, encoders[source.template]) for source in sources(recipe)]
-    held_out = [_load_task(source, encoders[source.template]) for source in held_out_sources(recipe)]
+    training = [_load_task(source, templates[source.template]) for source in sources(recipe)]
+    held_out = [_load_task(source, templates[source.template]) for source in held_out_sources(recipe)]
     if len(training) == 1 and not held_out:
         return training[0]
     weights = tuple(s.weight for s in sources(recipe))
@@ -95,11 +97,13 @@ def task_of(recipe: Recipe, tokenizer: Tokenizer) -> Task:
     return Mixture(tuple(training), weights, tasks)
 
 
-def demonstrations_of(recipe: Recipe, tokenizer: Tokenizer) -> tuple[list[Demonstration], tuple[SourceStats, ...]]:
+def demonstrations_of(
+    recipe: Recipe, tokenizer: Tokenizer, templates: Templates
+) -> tuple[list[Demonstration], tuple[SourceStats, ...]]:
     """The demonstrations of the warm start, in the template of the recipe's task, with statistics."""
     if (phase := recipe.warm_start) is None:
         return [], ()
-    template = find_template(sources(recipe)[0].template, tokenizer)
+    template = templates[sources(recipe)[0].template]
     columns = {"prompt": phase.columns.prompt, "answer": phase.columns.answer}
     turn = partial(conversation_turn, tokenizer, template.turn_frame()) if recipe.environment else None
     demonstrations, stats = read_demonstrations(

@@ -27,7 +27,7 @@ DEFAULT = Path(__file__).with_name("default.toml")
 # Reading
 
 
-def read_recipe(source: str | Path, overrides: Sequence[tuple[str, str]] = (), use: Use | None = None) -> Recipe:
+def read_recipe(source: str | Path, overrides: Sequence[tuple[str, Any]] = (), use: Use | None = None) -> Recipe:
     """The recipe of a TOML file, or of TOML text (a string with a newline or `=`), with dotted overrides.
 
     Raises `Usage` with all problems. `use` holds the loaded files of `--use`, which the recipe may name code from.

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -77,7 +78,7 @@ INPUT_FIELDS = (
 
 def check(
     source: str | Path | None,
-    overrides: Sequence[tuple[str, str]] = (),
+    overrides: Sequence[tuple[str, Any]] = (),
     use: Use | None = None,
     warn: Callable[[str], None] = lambda line: None,
 ) -> list[GroupwiseError]:

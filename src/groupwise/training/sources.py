@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from groupwise.config.recipe import Columns, Recipe
-from groupwise.config.user_code import Use
+from groupwise.config.user_code import MEMORY, Use
 from groupwise.data import (
     Ids,
     Task,
@@ -140,7 +140,7 @@ def _verifier(source: Source, task: Task, use: Use, recipe: Recipe) -> Verifier:
         name,
         task,
         sandbox,
-        load=lambda name: grade_function(use.find(name), deadline=wall),
+        load=lambda name: grade_function(use.find(name), deadline=wall, in_process=name.startswith(f"{MEMORY}:")),
         judges=use.judges,
         deadline=wall,
     )

@@ -4,10 +4,13 @@ import asyncio
 import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from groupwise.data import Finish, Prompt, Sample, Usage, Verdict, Verifier, describe_error
+from groupwise.data import Finish, Outcome, Prompt, Sample, Usage, Verdict, Verifier, describe_error
 from groupwise.data.verdicts import as_verdict, unverifiable
 from groupwise.verifiers.arguments import Item, MissingColumn, Parameters
 from groupwise.verifiers.bulk import BulkVerifier
@@ -21,7 +24,9 @@ CLOSE = 1e-6
 """How far a score in bulk may be from the score alone, relative to scores above 1."""
 
 
-def grade_function(function: Callable[..., Any], *, deadline: float = 10.0, workers: int = 2) -> Verifier:
+def grade_function(
+    function: Callable[..., Any], *, deadline: float = 10.0, workers: int = 2, in_process: bool = False
+) -> Verifier:
     """A verifier from a function that returns a bool, a number or a Verdict.
 
     The function asks for its arguments by name: `prompt`, `answer`, `gold`, `row`, `messages`, `finish`, `tokens` and
@@ -30,11 +35,14 @@ def grade_function(function: Callable[..., Any], *, deadline: float = 10.0, work
     has a `threshold`. An exception, a number that is not finite, any other value, and a call that takes more than
     `deadline` seconds are unverifiable, with a cause. A plain function runs in worker processes, which are killed at
     the deadline and replaced, so define it at the top level of a file. An `async` function runs in the event loop and
-    must not block (docs/runs.md). `WorkerLost` if a file does not load in a minute, or if eight deadlines in a row are
+    must not block (docs/runs.md). With `in_process` any callable will do; a plain one runs in a thread, without
+    deadline. `WorkerLost` if a file does not load in a minute, or if eight deadlines in a row are
     missed.
     """
     parameters, name = Parameters.of(function), getattr(function, "__qualname__", "<no name>")
-    verifier = FunctionVerifier(_call_of(function, name, deadline, workers), parameters, name)
+    is_plain = not inspect.iscoroutinefunction(function) and not inspect.iscoroutinefunction(type(function).__call__)
+    call = LocalCall(function) if in_process and is_plain else _call_of(function, name, deadline, workers)
+    verifier = FunctionVerifier(call, parameters, name)
     if parameters.kind != "bulk":
         return verifier
     limits = {limit: getattr(function, limit) for limit in ("most", "wait") if hasattr(function, limit)}
@@ -42,7 +50,7 @@ def grade_function(function: Callable[..., Any], *, deadline: float = 10.0, work
 
 
 def _call_of(function: Callable[..., Any], name: str, deadline: float, workers: int) -> "Call":
-    if inspect.iscoroutinefunction(function):
+    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__):
         return AsyncCall(function, deadline)
     file = inspect.getsourcefile(function) if inspect.isfunction(function) else None
     if "<" in name or file is None or not Path(file).is_file():
@@ -93,13 +101,7 @@ class AsyncCall:
             return [unverifiable(f"no verdict within {self.deadline:g} s")] * (count or 1)
         except Exception as error:
             return [unverifiable(describe_error(error))] * (count or 1)
-        if count is None:
-            return [as_verdict(grades)]
-        if not isinstance(grades, list | tuple) or len(grades) != count:
-            length = f" of {len(grades)}" if isinstance(grades, list | tuple) else ""
-            expected = f"expected a list of {count} grades, one per answer"
-            return [unverifiable(f"it returned {type(grades).__name__}{length}: {expected}")] * count
-        return [as_verdict(grade) for grade in grades]
+        return verdicts_of(grades, count)
 
     def trial(self, arguments: Sequence[Any], named: Mapping[str, Any], count: int | None) -> list[Verdict]:
         """Nothing: a client of an `async` function may belong to the event loop of its first call."""
@@ -107,6 +109,41 @@ class AsyncCall:
 
     def close(self) -> None:
         """Nothing to end."""
+
+
+class LocalCall(AsyncCall):
+    """Calls a plain function of the calling program, in one thread of this process. It cannot be interrupted."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._plain, self._thread = function, ThreadPoolExecutor(1, thread_name_prefix="reward")
+        super().__init__(self._in_thread, inf)
+
+    async def _in_thread(self, *arguments: Any, **named: Any) -> Any:
+        call = partial(self._plain, *arguments, **named)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+
+    def trial(self, arguments: Sequence[Any], named: Mapping[str, Any], count: int | None) -> list[Verdict]:
+        try:
+            verdicts = verdicts_of(self._plain(*arguments, **named), count)
+        except Exception as error:
+            raise NoGrade(describe_error(error)) from None
+        if invalid := next((v.cause for v in verdicts if v.outcome is Outcome.unverifiable and v.cause), ""):
+            raise NoGrade(invalid)
+        return verdicts
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+def verdicts_of(grades: Any, count: int | None) -> list[Verdict]:
+    """The verdicts for what a grade function returned: a single grade, or a list of `count` grades."""
+    if count is None:
+        return [as_verdict(grades)]
+    if not isinstance(grades, list | tuple) or len(grades) != count:
+        length = f" of {len(grades)}" if isinstance(grades, list | tuple) else ""
+        expected = f"expected a list of {count} grades, one per answer"
+        return [unverifiable(f"it returned {type(grades).__name__}{length}: {expected}")] * count
+    return [as_verdict(grade) for grade in grades]
 
 
 class FunctionVerifier:

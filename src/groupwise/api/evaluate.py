@@ -80,7 +80,9 @@ def evaluate(
         loaded = load_use(files, **permissions, keys=keys, judges=judges)
         loaded = replace(loaded, in_memory=grades.in_memory)
         overrides = [(path, as_data(value)) for path, value in fields.items()]
-        chosen = {"samples": samples, "problems": problems, "all_rows": data is not None}
+        chosen: dict[str, Any] = {"samples": samples, "problems": problems, "all_rows": data is not None}
+        if data is not None:
+            chosen["problems"] = problems or evaluation.ALL
         result, _ = evaluation.evaluate(name, overrides, loaded, **chosen)
         return Evaluation(result)
 

@@ -137,7 +137,7 @@ def resume(
         with RunLock(directory):
             info = RunInfo.read(directory)
             code = RunLayout(directory).code / f"{STEM}.py"
-            own = [code] if grades.source and matches(grades.source, code, info, changed=changed) else []
+            own = [code] if grades.source and has_code(grades.source, code, info, changed=changed) else []
             loaded = load_use([*use, *own], info.use, accept=changed, **permissions)
             check_in_memory(info, grades.in_memory, changed=changed)
             ready = reopen(directory, replace(loaded, in_memory=grades.in_memory))
@@ -197,16 +197,16 @@ def write_code(grades: Reward, layout: RunLayout) -> list[Path]:
     return [path]
 
 
-def matches(source: str, path: Path, info: RunInfo, *, changed: bool) -> bool:
-    """Whether the reward of a run has a file. With `changed` the file gets the new source; else it has to be equal."""
+def has_code(source: str, path: Path, info: RunInfo, *, changed: bool) -> bool:
+    """Whether a run has the file of reward functions. With `changed` the file gets the new source."""
     if STEM not in info.use:
         return False
-    if hashlib.sha256(source.encode()).hexdigest() != info.use[STEM]:
-        if not changed:
-            fix = "pass the function that the run was started with, or accept the change: changed=True"
-            raise Usage("the reward is not the function that this run was started with", fix=fix)
+    if changed and source.encode() != path.read_bytes():
         with storage_errors(path.name, path.parent.parent):
             write_file(path, source.encode())
+    elif hashlib.sha256(source.encode()).hexdigest() != info.use[STEM]:
+        fix = "pass the function that the run was started with, or accept the change: changed=True"
+        raise Usage("the reward is not the function that this run was started with", fix=fix)
     return True
 
 

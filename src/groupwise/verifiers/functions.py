@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import cycle
 from math import inf
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -178,8 +179,7 @@ class FunctionVerifier:
 
         An `async` function is not called.
         """
-        prompts = [prompts[i % len(prompts)] for i in range(len(MADE_UP) if prompts else 0)]
-        items = [(prompt, _made_up(text)) for prompt, text in zip(prompts, MADE_UP)]
+        items = [(prompt, _made_up(text)) for prompt, text in zip(cycle(prompts), MADE_UP)]
         if not items:
             return
         alone = self._trial(items if self.parameters.kind == "group" else items[:1])

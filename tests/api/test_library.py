@@ -1,0 +1,130 @@
+"""Runs from Python: rows and rewards in memory, callbacks, event loops, resume."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+import groupwise as gw
+from groupwise.commands.train import resume as resume_command
+from groupwise.data import BadData, Usage
+
+ROWS = [{"prompt": f"{a}*{b}+{c}=", "level": c} for a in range(2, 6) for b in range(2, 4) for c in range(2)]
+SMALL = {"method": gw.gspo(group_size=2, minibatches=1), "prompts": 2, "max_tokens": 6, "save": {"every": 1}}
+SMALL |= {"evaluate": {"problems": 2}}
+
+
+def variety(row, answer):
+    return len(set(answer)) / 26 + row["level"]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[gw.Run, list[int]]:
+    """A run of two iterations with rows and a reward in memory, and the iterations that its callback saw."""
+    seen: list[int] = []
+    run = gw.train(
+        model="calculator", data=ROWS, reward=variety, out=tmp_path_factory.mktemp("runs"), iterations=2,
+        on_iteration=lambda run, line: seen.append(line["iteration"]), **SMALL
+    )  # fmt: skip
+    return run, seen
+
+
+def test_a_run_from_python_is_an_ordinary_run(finished) -> None:
+    run, seen = finished
+    assert seen == [0, 1, 2] and run.done == run.iterations == 2 and not run.stopped
+    assert sorted(run.metrics["reward"]) == [1, 2] and all(0 < value < 2 for value in run.metrics["reward"].values())
+    assert [len(run.samples(i)) for i in (1, 2)] == [4, 4] and run.samples() == run.samples(2)
+    assert (run.model_dir / "model.safetensors").is_file()
+    assert [json.loads(line) for line in (run.directory / "data.jsonl").read_text().splitlines()] == ROWS
+    assert (run.directory / "code" / "reward.py").read_text().startswith("def variety(row, answer):\n")
+    info = json.loads((run.directory / "run.json").read_text())
+    assert list(info["use"]) == ["reward"] and info["method"]["name"] == "gspo" and "in_memory" not in info
+
+
+def test_a_notebook_shows_a_run_and_its_report(finished) -> None:
+    run, _ = finished
+    assert "<table>" in run._repr_html_() and "reward" in run._repr_html_()
+    report = run.report
+    assert Path(report).is_file() and report._repr_html_().startswith("<iframe srcdoc=")
+    assert "<script>" not in report._repr_html_().partition("srcdoc=")[2].partition('" sandbox')[0]
+
+
+def test_a_missing_iteration_and_a_directory_that_is_no_run_are_named(finished, tmp_path: Path) -> None:
+    with pytest.raises(BadData, match="no samples of iteration 7"):
+        finished[0].samples(7)
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(BadData, match="is not a run"):
+        gw.Run(tmp_path)
+
+
+def test_answers_and_scores_of_a_finished_run(finished) -> None:
+    run, _ = finished
+    assert run.sample("2*3+4=") == gw.sample(run, "2*3+4=") and len(gw.sample(run, "2*3+4=", n=2)) == 2
+    evaluation = gw.evaluate(run, data=ROWS[:3], reward=variety, samples=2)
+    assert set(evaluation.figures) == {"greedy score", "score"} and "over 3 problems" in str(evaluation)
+
+
+def test_a_stopped_run_resumes_with_equal_bytes_inside_an_event_loop(finished, tmp_path: Path) -> None:
+    """Notebooks run cells in an event loop. The callback stops the run after its first iteration."""
+
+    def stop_after_one(run: gw.Run, line: dict) -> None:
+        if line["iteration"] == 1:
+            run.stop()
+
+    async def cell() -> gw.Run:
+        first = gw.train(model="calculator", data=ROWS, reward=variety, out=tmp_path, iterations=2,
+                         on_iteration=stop_after_one, **SMALL)  # fmt: skip
+        assert first.stopped == "stopped by a callback" and first.done == 1
+        with pytest.raises(Usage, match="not the function that this run was started with"):
+            gw.resume(first, reward=constant)
+        return gw.resume(first, reward=variety)
+
+    run = asyncio.run(cell())
+    whole, _ = finished
+    assert not run.stopped and run.done == 2
+    for name in ("metrics.jsonl", "model/model.safetensors"):
+        assert (run.directory / name).read_bytes() == (whole.directory / name).read_bytes(), name
+
+
+def test_a_reward_in_memory_grades_in_this_process_and_its_run_continues_in_python(tmp_path: Path) -> None:
+    graded: list[str] = []
+
+    def closure(answer):
+        graded.append(answer)
+        return float(len(answer))
+
+    def stop(run: gw.Run, line: dict) -> None:
+        run.stop()
+
+    run = gw.train(
+        model="calculator", data=ROWS, reward=closure, out=tmp_path, iterations=1, on_iteration=stop, **SMALL
+    )
+    assert graded and run.stopped
+    with pytest.raises(Usage, match="closure was a function in memory of the program") as caught:
+        resume_command(str(run.directory))
+    assert "gw.resume(" in str(caught.value) and "reward=closure" in str(caught.value)
+    with pytest.raises(Usage, match="is not the one that this run was started with"):
+        gw.resume(run, reward=changed_closure())
+    assert not gw.resume(run, reward=changed_closure(), changed=True).stopped
+
+
+def constant(answer):
+    return 1.0
+
+
+def changed_closure():
+    bound = 1.0
+
+    def closure(answer):
+        return bound
+
+    return closure
+
+
+def test_a_run_that_cannot_start_leaves_no_directory(tmp_path: Path) -> None:
+    with pytest.raises(Usage, match="gives no grade for a made-up answer"):
+        gw.train(model="calculator", data=ROWS, reward=lambda answer: answer, out=tmp_path, **SMALL)
+    with pytest.raises(BadData, match="no token for the character"):
+        gw.train(model="calculator", data=[{"prompt": "What?"}], reward=variety, out=tmp_path, **SMALL)
+    assert not list(tmp_path.iterdir())

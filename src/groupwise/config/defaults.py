@@ -12,7 +12,7 @@ from groupwise.config.toml import CommandText, read_toml, set_paths
 from groupwise.data import GroupwiseError, Sampling
 from groupwise.models import base_directory, find_model, outline, read_shape
 
-METHOD = "gspo"
+METHOD: str = read_toml(DEFAULT)["method"]["base"]
 LEARNING_RATES = ((10_000_000, 2e-4), (1_000_000_000, 1e-5), (math.inf, 1e-6))
 """Learning rates of full training, by the number of weights below which they hold."""
 LORA_FACTOR = 10

@@ -144,6 +144,10 @@ def run(words: list[str]) -> int:
             return evaluate.sample(a.model, a.prompt, overrides, a.use, n=a.n, answer=a.answer,
                                    unsafe_local_exec=a.unsafe_local_exec,
                                    trust_remote_code=a.trust_remote_code)  # fmt: skip
+        case "chat":
+            from groupwise.commands.chat import chat
+
+            return chat(a.model, overrides, a.use, trust_remote_code=a.trust_remote_code)
     raise AssertionError(a.command)
 
 
@@ -236,7 +240,7 @@ def parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser
     commands = table.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     options = {
         name: argparse.ArgumentParser(prog=f"groupwise {name}", add_help=False, allow_abbrev=False)
-        for name in ("train", "eval", "sample", "check")
+        for name in ("train", "eval", "sample", "chat", "check")
     }
 
     def add(name: str, help: str, epilog: str = "") -> argparse.ArgumentParser:
@@ -334,7 +338,7 @@ def parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser
     evaluate.add_argument("model", metavar="MODEL_OR_RUN")
 
     sample_options = options["sample"]
-    sample_options.add_argument("-n", type=count, default=1, metavar="N", help="number of answers (default: 1)")
+    sample_options.add_argument("-n", type=count, default=1, metavar="N", help="number of answers (default: 1, greedy)")
     sample_options.add_argument("--answer", metavar="TEXT", help="the gold answer, for an environment that needs it")
     sample_options.add_argument("--use", **use)
     unsafe(sample_options)
@@ -342,6 +346,12 @@ def parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser
     sample = add("sample", "print a model's answers to a prompt, or conversations that start with it", RECIPE)
     sample.add_argument("model", metavar="MODEL_OR_RUN")
     sample.add_argument("prompt", metavar="PROMPT")
+
+    chat_options = options["chat"]
+    chat_options.add_argument("--use", **use)
+    trust(chat_options)
+    chat = add("chat", "talk to a model, line by line; Ctrl-D ends", RECIPE)
+    chat.add_argument("model", metavar="MODEL_OR_RUN")
 
     report = add("report", "write the report of a run, or of several runs in one page")
     report.add_argument("run", nargs="+", metavar="RUN")

@@ -103,8 +103,8 @@ def sample(model: Run | str | Path, prompt: str, *, n: int | None = None, **sett
     if n is not None and n < 1:
         raise BadData(f"n is {n}", fix="ask for at least one answer")
     name = str(model.directory if isinstance(model, Run) else model)
-    if n is None and not any(path.startswith("sampling") for path in settings):
-        settings = {**settings, "sampling.temperature": 0.0}
     overrides = [(path, as_data(value)) for path, value in settings.items()]
+    if n is None and "sampling" not in settings:
+        overrides = evaluation.for_one_answer(overrides)
     samples = run_blocking(lambda: evaluation.sample(name, prompt, overrides, Use(), n=n or 1))
     return samples[0].text if n is None else [each.text for each in samples]

@@ -50,9 +50,13 @@ def sample(
     unsafe_local_exec: bool = False,
     trust_remote_code: bool = False,
 ) -> int:
-    """Print `n` ungraded answers of a model directory or of a run's model to one prompt."""
+    """Print `n` ungraded answers of a model directory or of a run's model to one prompt.
+
+    A single answer is greedy unless the overrides choose how tokens are drawn.
+    """
     loaded = load_use(use, unsafe_local_exec=unsafe_local_exec, trust_remote_code=trust_remote_code)
-    samples = evaluation.sample(model_or_run, prompt, overrides, loaded, n=n, answer=answer)
+    changes = evaluation.for_one_answer(overrides) if n == 1 else overrides
+    samples = evaluation.sample(model_or_run, prompt, changes, loaded, n=n, answer=answer)
     for i, result in enumerate(samples, 1):
         if result.counts and n > 1:
             print(visible(f"-- {i} of {n}"))

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,11 @@ from groupwise.config.reading import one_error
 from groupwise.config.recipe import Recipe
 from groupwise.config.text import read_over, read_with_problems
 from groupwise.config.user_code import Use
-from groupwise.data import BadData, Outcome, Prompt, Rollout, Sample, Sampling, Usage, Verdict, raise_all
+from groupwise.data import BadData, Outcome, Prompt, Rollout, Sample, Sampling, Strategy, Usage, Verdict, raise_all
 from groupwise.evaluation.presets import find_published
 from groupwise.evaluation.result import file_name, mean_of, number
-from groupwise.models import Purpose, find_model, read_model, read_tokenizer
-from groupwise.rollout import NativeEngine, RolloutSetting, answers
+from groupwise.models import Messages, Purpose, Template, find_model, read_model, read_tokenizer
+from groupwise.rollout import Independent, NativeEngine, RolloutSetting, answers
 from groupwise.runs.layout import RunLayout
 from groupwise.runs.phases import finished_run
 from groupwise.tasks import Problems
@@ -136,19 +136,47 @@ def recipe_and_sampling(start: RecipeSource, use: Use | None) -> tuple[Recipe, S
     return replace(recipe, sampling=limits), sampling
 
 
-def sample(
-    model_or_run: str,
-    prompt: str,
-    overrides: Sequence[tuple[str, Any]],
-    use: Use,
-    *,
-    n: int = 1,
-    answer: str | None = None,
-) -> tuple[Sample, ...]:
-    """`n` ungraded answers of a model directory or of a run's model to one prompt.
+GREEDY = [("sampling.temperature", "0")]
+"""The sampling of a single answer, in the form of overrides."""
+RANDOM = ("sampling.temperature", "sampling.top_p", "sampling.top_k", "sampling.min_p")
 
-    With an environment they are conversations; `answer` is the prompt's gold answer for the environment.
+
+def for_one_answer(overrides: Sequence[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """The overrides for a single answer: it is greedy unless they choose how tokens are drawn.
+
+    >>> for_one_answer([("sampling.max_tokens", "9")])
+    [('sampling.temperature', '0'), ('sampling.max_tokens', '9')]
     """
+    return [*overrides] if any(path in RANDOM for path, _ in overrides) else [*GREEDY, *overrides]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OpenModel:
+    """A model that is loaded to answer prompts, ungraded. All its answers need one event loop."""
+
+    recipe: Recipe
+    template: Template
+    setting: RolloutSetting
+
+    async def answers(
+        self, prompt: str | Messages, n: int = 1, *, strategy: Strategy | None = None, answer: str | None = None
+    ) -> tuple[Sample, ...]:
+        """`n` answers to a prompt or to a conversation, independent ones unless there is a `strategy`.
+
+        `answer` is the prompt's gold answer for an environment.
+        """
+        text = prompt if isinstance(prompt, str) else str(prompt[-1].get("content", ""))
+        if not (context := self.template(prompt)):
+            raise Usage("the prompt has no tokens", evidence=repr(text), fix="use another prompt")
+        problem = Prompt("prompt", context, text, {} if answer is None else {"answer": answer})
+        (rollout,) = await answers(
+            [problem], n, self.setting, purpose=Purpose.SAMPLE, strategy=strategy or Independent()
+        )
+        return tuple(replace(s, verdict=None) if s.verdict is UNGRADED else s for s in rollout.samples)
+
+
+async def open_model(model_or_run: str, overrides: Sequence[tuple[str, Any]], use: Use) -> OpenModel:
+    """Load a model directory or a run's model with the run's recipe, or else with the packaged one."""
     run = run_with_model(model_or_run)
     changes = [*model_overrides(model_or_run, run), *overrides]
     user_code = use if use.modules or use.in_memory else None
@@ -162,11 +190,6 @@ def sample(
     decoder = read_model(directory, dtype=dtype, device=device, seed=recipe.seed, trust_remote_code=trusted)
     engine = NativeEngine(decoder, tokenizer=tokenizer, seed=recipe.seed)
     by_name = templates(recipe, tokenizer, tool_schemas(recipe, use))
-    context = next(iter(by_name.values()))(prompt)
-    if not context:
-        raise Usage("the prompt has no tokens", evidence=repr(prompt), fix="use another prompt")
-    problem = Prompt("prompt", context, prompt, {} if answer is None else {"answer": answer})
-
     setting = RolloutSetting(
         engine=engine,
         verifier=ungraded,
@@ -178,13 +201,29 @@ def sample(
         frame=frame_of(recipe, by_name),
         template=prompt_template(by_name),
     )
+    await engine.load(0, dict(decoder.state_dict()))
+    return OpenModel(recipe, next(iter(by_name.values())), setting)
 
-    async def generate() -> list[Rollout]:
-        await engine.load(0, dict(decoder.state_dict()))
-        return await answers([problem], n, setting, purpose=Purpose.SAMPLE, strategy=recipe.evaluate.strategy)
 
-    (rollout,) = asyncio.run(generate())
-    return tuple(replace(s, verdict=None) if s.verdict is UNGRADED else s for s in rollout.samples)
+def sample(
+    model_or_run: str,
+    prompt: str,
+    overrides: Sequence[tuple[str, Any]],
+    use: Use,
+    *,
+    n: int = 1,
+    answer: str | None = None,
+) -> tuple[Sample, ...]:
+    """`n` ungraded answers of a model directory or of a run's model to one prompt.
+
+    With an environment they are conversations; `answer` is the prompt's gold answer for the environment.
+    """
+
+    async def generate() -> tuple[Sample, ...]:
+        model = await open_model(model_or_run, overrides, use)
+        return await model.answers(prompt, n, strategy=model.recipe.evaluate.strategy, answer=answer)
+
+    return asyncio.run(generate())
 
 
 UNGRADED = Verdict(Outcome.unverifiable, cause="the command sample does not grade answers")

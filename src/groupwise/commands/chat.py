@@ -1,0 +1,79 @@
+"""`groupwise chat`: talk to a model, line by line. Ctrl-D ends."""
+
+import asyncio
+import sys
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from typing import Any
+
+from groupwise.config.user_code import load_use
+from groupwise.data import BadData, GroupwiseError, Sample, visible
+from groupwise.models import find_model, find_template, read_tokenizer
+from groupwise.training.evaluate import for_one_answer, open_model, run_with_model
+
+Answering = Callable[[Any], Coroutine[Any, Any, tuple[Sample, ...]]]
+"""One answer to a prompt or to a conversation: `OpenModel.answers`."""
+ALONE = [("environment", ""), ("method.strategy", "Independent"), ("evaluate.strategy", "Independent")]
+"""Overrides of a run with an environment: in a chat, the other side of the conversation is the user."""
+
+
+def chat(
+    model_or_run: str,
+    overrides: Sequence[tuple[str, str]] = (),
+    use: Sequence[str] = (),
+    *,
+    trust_remote_code: bool = False,
+) -> int:
+    """Answer each line of the standard input. Under a chat template the conversation is kept; a plain template answers
+    each line by itself.
+
+    Answers are greedy unless `--sampling.temperature` is given. A line that fails, such as one that makes the
+    conversation too long for the model, is reported and left out.
+    """
+    loaded = load_use(use, trust_remote_code=trust_remote_code)
+    changes = [*ALONE, *usual_template(model_or_run, overrides), *for_one_answer(overrides)]
+    with asyncio.Runner() as runner:
+        model = runner.run(open_model(model_or_run, changes, loaded))
+        talk(runner, model.answers, conversation=model.template.name == "chat")
+    return 0
+
+
+def usual_template(model_or_run: str, overrides: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The override for a model outside a run, whose recipe names no template for it: its chat template, if any."""
+    if run_with_model(model_or_run) or any(path == "template" for path, _ in overrides):
+        return []
+    try:
+        find_template("chat", read_tokenizer(find_model(model_or_run)))
+    except BadData:
+        return []
+    return [("template", "chat")]
+
+
+def talk(runner: asyncio.Runner, answers: Answering, *, conversation: bool) -> None:
+    """Answer lines until the input ends: each by itself, or as a `conversation`."""
+    messages: list[dict[str, str]] = []
+    for line in lines():
+        messages.append({"role": "user", "content": line})
+        try:
+            (sample,) = runner.run(answers(messages if conversation else line))
+        except GroupwiseError as error:
+            print(f"error: {error}", file=sys.stderr)
+            messages.pop()
+            continue
+        print(visible(sample.text, lines=True), flush=True)
+        messages.append({"role": "assistant", "content": sample.text})
+
+
+def lines() -> Iterator[str]:
+    """The lines of the standard input that are not empty. On a terminal they can be edited, after the prompt `> `."""
+    terminal = sys.stdin.isatty()
+    if terminal:
+        import readline  # noqa: F401  # input() then edits lines
+    while True:
+        try:
+            line = input("> " if terminal else "")
+        except EOFError:
+            if terminal:
+                print()
+            return
+        if line.strip():
+            yield line

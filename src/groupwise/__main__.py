@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 RECIPE = """\
-fields of a recipe; `--dotted.field value` sets one:
-  (top)             model task also held_out template verifier threshold environment method prompts iterations seed
-                    max_unverifiable sinks
+fields of a recipe; `--dotted.field value` sets one, `groupwise help FIELD` explains it:
+  (top)             model task also held_out template system template_arguments verifier threshold environment method
+                    prompts iterations seed max_unverifiable sinks
   lora              rank alpha targets
   warm_start        demonstrations columns steps per_step optimizer save_every
   warm_start.columns prompt answer

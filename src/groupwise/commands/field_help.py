@@ -1,5 +1,6 @@
 """`groupwise help FIELD`: the meaning of a recipe's field. It imports no torch."""
 
+import shlex
 import textwrap
 from difflib import get_close_matches
 
@@ -64,12 +65,11 @@ def socket_of(field: RecipeField) -> str:
 def field_text(field: RecipeField) -> str:
     """A field in full: meaning, type, unit, default, an example on the command line and in a recipe."""
     value = field.example if field.example[:1] in "[{\"'" or plain(field) else f'"{field.example}"'
-    option = f"'{field.example}'" if field.example[:1] in ("[", "{") else field.example
     rows = [
         ("type", field.type),
         ("unit", field.unit),
         ("default", field.default or ("the recipe's" if field.name == "method.base" else "none: a value is required")),
-        ("option", f"--{field.name} {option}"),
+        ("option", f"--{field.name} {shlex.quote(field.example)}"),
         ("recipe", f"{field.name} = {value}"),
     ]
     parts = parts_of(socket_of(field))

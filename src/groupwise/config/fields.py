@@ -36,6 +36,8 @@ MEANINGS: dict[str, tuple[str, str, str]] = {
     "task": ("a named task, or a source of rows such as a JSONL file", "", "problems.jsonl"),
     "held_out": ("a task to evaluate on, instead of a tenth of the task's problems", "", "test.jsonl"),
     "template": ("the text around a problem, or chat for the model's chat template", "", "chat"),
+    "system": ("the system message of prompts that have none, under the template chat", "", "Answer in one line."),
+    "template_arguments": ("variables of the chat template", "", "{ enable_thinking = false }"),
     "verifier": ("the grader of answers: a public name, or my_file:grade with --use my_file.py", "", "math"),
     "threshold": ("an answer with at least this score is correct", "score", "0.5"),
     "environment": ("the other side of a conversation, such as my_file:MyEnvironment", "", "tools"),
@@ -138,7 +140,8 @@ def _fields(section: str) -> Iterator[RecipeField]:
         path = f"{section}.{name}" if section else name
         if path not in SECTIONS:
             meaning, unit, example = MEANINGS.get(path) or MEANINGS.get(path.partition(".")[2], ("", "", ""))
-            yield RecipeField(path, meaning, kind, unit, default, example)
+            is_table = kind.startswith("a table")
+            yield RecipeField(path, meaning, kind, unit, "{}" if is_table and default == "[]" else default, example)
     if section == "method":
         meaning, unit, example = MEANINGS["method.base"]
         yield RecipeField("method.base", meaning, "a method", unit, "", example)

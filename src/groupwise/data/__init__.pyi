@@ -36,11 +36,14 @@ from groupwise.data.measures import side_models_of as side_models_of
 from groupwise.data.metrics import ACCURACY as ACCURACY
 from groupwise.data.metrics import ACCURACY_GREEDY as ACCURACY_GREEDY
 from groupwise.data.metrics import ENTROPY as ENTROPY
+from groupwise.data.metrics import ENTROPY_SHARE as ENTROPY_SHARE
+from groupwise.data.metrics import ENTROPY_WINDOW as ENTROPY_WINDOW
 from groupwise.data.metrics import GRAD_NORM as GRAD_NORM
 from groupwise.data.metrics import INTERVALS as INTERVALS
 from groupwise.data.metrics import LOSS as LOSS
 from groupwise.data.metrics import MEAN_LENGTH as MEAN_LENGTH
 from groupwise.data.metrics import METRICS as METRICS
+from groupwise.data.metrics import NO_SIGNAL as NO_SIGNAL
 from groupwise.data.metrics import QUESTIONS as QUESTIONS
 from groupwise.data.metrics import REWARD as REWARD
 from groupwise.data.metrics import SCORE as SCORE
@@ -49,6 +52,7 @@ from groupwise.data.metrics import SECONDS as SECONDS
 from groupwise.data.metrics import SPEED as SPEED
 from groupwise.data.metrics import TOKENS_PER_SECOND as TOKENS_PER_SECOND
 from groupwise.data.metrics import TRAINED_TOKENS as TRAINED_TOKENS
+from groupwise.data.metrics import TRUNCATED as TRUNCATED
 from groupwise.data.metrics import UNVERIFIABLE as UNVERIFIABLE
 from groupwise.data.metrics import UNVERIFIABLE_HELD_OUT as UNVERIFIABLE_HELD_OUT
 from groupwise.data.metrics import ZERO_LOSS as ZERO_LOSS

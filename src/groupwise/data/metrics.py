@@ -10,11 +10,14 @@ __all__ = [
     "ACCURACY",
     "ACCURACY_GREEDY",
     "ENTROPY",
+    "ENTROPY_SHARE",
+    "ENTROPY_WINDOW",
     "GRAD_NORM",
     "INTERVALS",
     "LOSS",
     "MEAN_LENGTH",
     "METRICS",
+    "NO_SIGNAL",
     "QUESTIONS",
     "REWARD",
     "SCORE",
@@ -23,6 +26,7 @@ __all__ = [
     "SPEED",
     "TOKENS_PER_SECOND",
     "TRAINED_TOKENS",
+    "TRUNCATED",
     "UNVERIFIABLE",
     "UNVERIFIABLE_HELD_OUT",
     "ZERO_LOSS",
@@ -47,6 +51,9 @@ ACCURACY, ACCURACY_GREEDY = "eval/accuracy", "eval/accuracy_greedy"
 SCORE, SCORE_GREEDY = "eval/score", "eval/score_greedy"
 REWARD, LOSS, GRAD_NORM, ENTROPY = "reward", "loss", "grad_norm", "entropy"
 MEAN_LENGTH, TRAINED_TOKENS = "completions/mean_length", "num_tokens"
+NO_SIGNAL, TRUNCATED = "frac_reward_zero_std", "completions/clipped_ratio"
+ENTROPY_SHARE, ENTROPY_WINDOW = 0.2, 20
+"""Entropy has collapsed at this share of its maximum over so many iterations."""
 UNVERIFIABLE, UNVERIFIABLE_HELD_OUT = "outcome/unverifiable", "eval/unverifiable"
 SECONDS, TOKENS_PER_SECOND, ZERO_LOSS = "seconds", "tokens_per_second", "loss_zero_by_construction"
 INTERVALS = {
@@ -125,7 +132,7 @@ _BY_QUESTION: dict[str, tuple[Metric, ...]] = {
         Metric("eval/parts/<name>", "mean of a verdict part over correct held-out answers", former=("eval/<name>",)),
     ),
     SIGNAL: (
-        Metric("frac_reward_zero_std", "share of groups with equal rewards", better="lower", bound=0.7),
+        Metric(NO_SIGNAL, "share of groups with equal rewards", better="lower", bound=0.7),
         Metric("groups/all_right", "share of groups whose verified samples are all correct"),
         Metric("groups/all_wrong", "share of groups whose verified samples are all wrong or malformed"),
         Metric("reward_std", "mean over groups of the standard deviation of rewards"),
@@ -193,7 +200,7 @@ _BY_QUESTION: dict[str, tuple[Metric, ...]] = {
         Metric("completions/mean_length_malformed", "mean length of malformed samples in tokens"),
         Metric("completions/mean_length_scored", "mean length of scored samples in tokens"),
         Metric("completions/mean_length_unverifiable", "mean length of unverifiable samples in tokens"),
-        Metric("completions/clipped_ratio", "share of samples that end at the length limit", better="lower", bound=0.3),
+        Metric(TRUNCATED, "share of samples that end at the length limit", better="lower", bound=0.3),
         Metric("eval/mean_length", "mean length of held-out answers in tokens"),
         Metric("eval/truncated", "share of held-out answers that end at the length limit", better="lower"),
     ),

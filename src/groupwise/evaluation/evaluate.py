@@ -221,8 +221,11 @@ def lengths(rollouts: Sequence[Rollout]) -> dict[str, dict[str, float]]:
 def scores(greedy: Sequence[Rollout], sampled: Sequence[Rollout]) -> dict[str, float]:
     """The metrics of an evaluation, sampled with the training distribution and greedy, with intervals over problems.
 
-    They are accuracies if the verdicts have outcomes, and mean scores if they carry scores.
+    They are accuracies if the verdicts have outcomes, and mean scores if they carry scores. Without a held-out problem
+    there are none.
     """
+    if not greedy and not sampled:
+        return {}
     figures: dict[str, Figure] = {}
     if has_outcomes((*greedy, *sampled)):
         figures |= {ACCURACY: average(sampled), ACCURACY_GREEDY: average(greedy)}

@@ -9,14 +9,18 @@ from groupwise.data import (
     ACCURACY,
     ACCURACY_GREEDY,
     ENTROPY,
+    ENTROPY_SHARE,
+    ENTROPY_WINDOW,
     GAPS,
     GRAD_NORM,
     INTERVALS,
     LARGEST_GAP,
     LOSS,
+    NO_SIGNAL,
     REWARD,
     SCORE,
     SCORE_GREEDY,
+    TRUNCATED,
     UNVERIFIABLE,
     gap_bound,
     metric_bound,
@@ -65,7 +69,7 @@ class Above:
         return f"{self.what}: {when}, highest {c.value[top]:.4g} at {c.at[top]}", first
 
 
-def entropy_fell(run: Run, *, window: int = 20, left: float = 0.2) -> tuple[str, int] | None:
+def entropy_fell(run: Run, *, window: int = ENTROPY_WINDOW, left: float = ENTROPY_SHARE) -> tuple[str, int] | None:
     """Entropy is at most `left` times its maximum over the last `window` iterations."""
     c = run.metrics[ENTROPY].finite
     for i in range(1, len(c.at)):
@@ -178,12 +182,10 @@ def above(description: str, series: str, what: str, bound_of: Callable[[Run], fl
 
 RULES = {
     "entropy": Rule("entropy fell 80 % within 20 iterations", (ENTROPY,), entropy_fell),
-    "no signal": above(
-        "more than {bound} of the groups carry no signal", "frac_reward_zero_std", "share of groups without signal"
-    ),
+    "no signal": above("more than {bound} of the groups carry no signal", NO_SIGNAL, "share of groups without signal"),
     "truncated": above(
         "more than {bound} of the answers hit the length limit",
-        "completions/clipped_ratio",
+        TRUNCATED,
         "share of truncated answers",
     ),
     "engines": above(

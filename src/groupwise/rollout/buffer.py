@@ -70,6 +70,12 @@ class Rollouts:
         return len(causes), len(verdicts), causes[0] if causes else ""
 
     @property
+    def all_right(self) -> bool:
+        """Whether every answer is correct, and there is at least one."""
+        samples = [s for r in self.all for s in r.samples if s.role == "answer"]
+        return bool(samples) and all(s.verdict is not None and s.verdict.outcome is Outcome.correct for s in samples)
+
+    @property
     def culprit(self) -> Literal["verifier", "environment"]:
         """The code to correct if answers are unverifiable: an aborted conversation failed in its environment."""
         samples = (s for r in self.all for s in r.samples if s.role == "answer" and s.verdict is not None)

@@ -20,6 +20,7 @@ class Guards:
     max_unverifiable: float
     max_gap: float
     no_signal: int = 0
+    right: int = 0
     skipped: int = 0
     judged: list[tuple[int, int]] = field(default_factory=list)
 
@@ -38,15 +39,23 @@ class Guards:
                 fix=f"correct the {culprit}, or allow more with --max_unverifiable",
             )
 
-    def check_signal(self, live: int, dropped: Mapping[str, int]) -> None:
-        """Add an iteration's number of rollouts to train on, and the causes of dropped ones. May raise `NoSignal`."""
+    def check_signal(self, live: int, dropped: Mapping[str, int], *, all_right: bool = False) -> bool:
+        """Add an iteration's number of rollouts to train on, the causes of dropped ones, and whether all are right.
+
+        Returns whether the task is solved: no rollout is left to train on, and all are right, PATIENCE times in a row.
+        Raises `NoSignal` if none is left for other causes.
+        """
         self.no_signal = 0 if live else self.no_signal + 1
+        self.right = self.right + 1 if all_right and not live else 0
+        if self.right >= PATIENCE:
+            return True
         if self.no_signal >= PATIENCE:
             raise NoSignal(
                 f"{PATIENCE} iterations in a row had no group to train on",
                 evidence=", ".join(f"{n} groups {cause}" for cause, n in sorted(dropped.items())),
                 fix="use easier or harder problems, a larger group_size, a higher temperature, or more refill rounds",
             )
+        return False
 
     def check_steps(self, skipped: Sequence[str], where: str) -> None:
         """Add an iteration's optimizer steps: the cause of each skip, "" for a taken step. May raise `Diverged`.
@@ -75,8 +84,9 @@ class Guards:
 
     def state(self) -> dict[str, Any]:
         fields = asdict(self)
-        return {name: fields[name] for name in ("no_signal", "skipped", "judged")}
+        return {name: fields[name] for name in ("no_signal", "right", "skipped", "judged")}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self.no_signal, self.skipped = state["no_signal"], state["skipped"]
+        self.right = state.get("right", 0)  # older checkpoints have no such count
         self.judged = [(a, b) for a, b in state["judged"]]

@@ -42,7 +42,7 @@ async def run(
         if collected is None:
             break
         guards.check_verdicts(*collected.unverifiable, collected.culprit)
-        guards.check_signal(len(collected.selected), collected.causes)
+        solved = guards.check_signal(len(collected.selected), collected.causes, all_right=collected.all_right)
         batch = buffer.pack(collected.selected, version=learner.version)
         results: list[StepResult] = []
         with recorder.phase("learn"):
@@ -56,10 +56,13 @@ async def run(
             line |= method_metrics(method, learner.memories, results)
             learner.remember(batch, line)
         await engine.load(learner.publish(), learner.weights())
-        if due(recipe.evaluate.every, iteration + 1, recipe.iterations):
+        if solved or due(recipe.evaluate.every, iteration + 1, recipe.iterations):
             with recorder.phase("evaluate"):
                 line |= await evaluate()
         recorder.write(line)
+        if solved:
+            recorder.solved = True
+            break
         if due(recipe.save.every, iteration + 1, recipe.iterations):
             recorder.save(learner, buffer, guards)
 

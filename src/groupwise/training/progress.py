@@ -41,6 +41,8 @@ class Progress:
         figures = {"held-out": ACCURACY_GREEDY, "held-out score": SCORE_GREEDY}
         if evaluated := [f"  {name} {line[metric]:.3f}" for name, metric in figures.items() if metric in line]:
             self.held_out = "  held-out -" if line[UNVERIFIABLE_HELD_OUT] == 1 else "".join(evaluated)
+        elif done == 0:  # an evaluation of no problem
+            self.held_out = "  held-out -"
         text = f"{done:>{len(str(self.iterations))}}/{self.iterations}"
         if REWARD in line:
             text += f"  reward {line[REWARD]:.3f}"

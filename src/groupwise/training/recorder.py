@@ -30,7 +30,8 @@ MISSES = 3
 class Recorder:
     """Writes the records of a run. `done` counts its iterations; -1 before the first evaluation.
 
-    `stopping` is the reason for a requested stop, or "". `on_metrics` receives each line of metrics and its timing.
+    `stopping` is the reason for a requested stop, or "". `solved` is set if the
+    run ends early because all its groups are right. `on_metrics` receives each line of metrics and its timing.
     `extra` is stored in every checkpoint.
     """
 
@@ -48,6 +49,7 @@ class Recorder:
         self.done = -1
         self.steps = 0
         self.stopping = self.current_phase = ""
+        self.solved = False
         self.dumps = RunLayout(run).skipped
         self._run, self._logs, self._keep, self._warn, self._disk = run, logs, keep, warn, disk
         self._on_metrics, self._extra = on_metrics, dict(extra)

@@ -24,8 +24,10 @@ from groupwise.runs.logs import RunLogs
 from groupwise.runs.phases import whole_run
 from groupwise.runs.replay import ReplayLog
 from groupwise.training.about import describe_run
+from groupwise.training.alerts import Alerts
 from groupwise.training.build import Inputs, Runtime, build
 from groupwise.training.check import check_inputs, dry_run
+from groupwise.training.guards import PATIENCE
 from groupwise.training.identity import (
     check_base,
     check_changes,
@@ -138,8 +140,12 @@ def run_from(
     progress = Progress(recipe.iterations, done)
     progress.say(f"run: {run}")
 
+    alerts = Alerts(ready.guards.max_gap)
+
     def watch(line: dict[str, Any], timing: dict[str, Any]) -> None:
         progress(line, timing)
+        for alert in alerts(line):
+            progress.say(alert)
         control.on_iteration(line)
 
     for warning in checkpoint.warnings if checkpoint else ():
@@ -246,8 +252,11 @@ def closing_message(run: Path, report: Path, recorder: Recorder, ready: Runtime)
         command = resume_command(run, ready.use)
         return f"{status}{held_out_summary(run)}\n  report: {report}\n  continue: {command}"
     model, name = RunLayout(run).model, shlex.quote(str(run))
+    status = f"done: {recipe.iterations} iterations"
+    if recorder.solved:
+        status = f"solved: every answer of the last {PATIENCE} iterations is correct, after {recorder.done} iterations"
     return (
-        f"done: {recipe.iterations} iterations{held_out_summary(run)}\n  report: {report}\n  model:  {model}\n"
+        f"{status}{held_out_summary(run)}\n  report: {report}\n  model:  {model}\n"
         f"  try:    groupwise eval {name} --samples 8\n          groupwise report {name} ANOTHER_RUN"
     )
 

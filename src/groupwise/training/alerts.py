@@ -1,0 +1,56 @@
+"""Alerts on the terminal while a run trains. Their bounds are those of the report's warnings."""
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from groupwise.data import (
+    ENTROPY,
+    ENTROPY_SHARE,
+    ENTROPY_WINDOW,
+    LARGEST_GAP,
+    NO_SIGNAL,
+    TRUNCATED,
+    metric_bound,
+)
+
+NEAR = 0.5
+"""Share of the bound on the gap from which an alert is printed."""
+
+
+@dataclass(slots=True, eq=False)
+class Alerts:
+    """Finds what a user should know before the run ends. Each kind of alert is returned once."""
+
+    max_gap: float
+    _done: set[str] = field(default_factory=set)
+    _entropies: deque[float] = field(default_factory=lambda: deque(maxlen=ENTROPY_WINDOW))
+
+    def __call__(self, line: Mapping[str, Any]) -> list[str]:
+        """The new alerts of an iteration's metrics.
+
+        >>> alerts = Alerts(max_gap=1e-3)
+        >>> alerts({"iteration": 3, "completions/clipped_ratio": 0.5})
+        ['warning: iteration 3: 50% of the answers hit the length limit; raise sampling.max_tokens']
+        >>> alerts({"iteration": 4, "completions/clipped_ratio": 0.6})
+        []
+        """
+        new = {kind: text for kind, text in self._find(line) if kind not in self._done}
+        self._done |= new.keys()
+        return [f"warning: iteration {line['iteration']}: {text}" for text in new.values()]
+
+    def _find(self, line: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        if (share := line.get(TRUNCATED, 0.0)) > metric_bound(TRUNCATED):
+            yield TRUNCATED, f"{share:.0%} of the answers hit the length limit; raise sampling.max_tokens"
+        if line.get(NO_SIGNAL) == 1 or line.get("rollout/selected") == 0:
+            yield NO_SIGNAL, "no group has a signal: the rewards within each group are equal"
+        if (gap := line.get(LARGEST_GAP, 0.0)) > NEAR * self.max_gap:
+            yield LARGEST_GAP, f"engine and learner differ by {gap:.3g}; the run stops above {self.max_gap:g}"
+        if ENTROPY in line:
+            entropy = line[ENTROPY]
+            highest = max(self._entropies, default=0.0)
+            self._entropies.append(entropy)
+            if entropy <= ENTROPY_SHARE * highest and highest > 0:
+                fall = f"entropy fell from {highest:.3g} to {entropy:.3g} within {ENTROPY_WINDOW} iterations"
+                yield ENTROPY, f"{fall}; lower optimizer.lr, or add EntropyBonus to method.objective.penalties"

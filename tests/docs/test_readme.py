@@ -25,7 +25,8 @@ def test_the_output_of_diff() -> None:
 
 
 def test_the_method_is_the_one_in_the_package() -> None:
-    (python,) = [b for b in blocks("README.md") if b.language == "python"]
+    library, python = [b for b in blocks("README.md") if b.language == "python"]
+    assert "gw.train(" in library.text and compile(library.text, "README.md", "exec")
     assert python.text == inspect.getsource(inspect.unwrap(gspo))
 
 

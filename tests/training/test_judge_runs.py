@@ -39,7 +39,7 @@ def test_a_key_is_sent_only_with_the_flag_and_recorded_by_name(
 ) -> None:
     for words in (["train", recipe], ["eval", "calculator", "--recipe", recipe]):
         assert "add --key MY_CLOUD_SECRET to the command" in error_of(capsys, 2, *words)
-    assert main(["check", recipe]) == 2 and server.asked == []
+    assert main(["check", recipe]) == 2 and server.requests == []
     assert main(["train", recipe, *KEY]) == 0
     line = f"judge: {server.url} gets problems and answers, and the key in MY_CLOUD_SECRET\n"
     assert line in capsys.readouterr().err
@@ -47,10 +47,10 @@ def test_a_key_is_sent_only_with_the_flag_and_recorded_by_name(
     (run,) = Path("runs").iterdir()
     assert json.loads((run / "run.json").read_text())["keys"] == ["MY_CLOUD_SECRET"]
     assert not [p for p in Path().rglob("*") if p.is_file() and b"hunter2" in p.read_bytes()]
-    requests = len(server.asked)
+    requests = len(server.requests)
     for words in (["resume", str(run)], ["eval", str(run)]):
         assert main(words) == 2 and "--key MY_CLOUD_SECRET" in capsys.readouterr().err
-    assert len(server.asked) == requests
+    assert len(server.requests) == requests
     assert main(["resume", str(run), *KEY]) == 0 and line in capsys.readouterr().err
 
 

@@ -234,6 +234,6 @@ def watch(control: Control, run: Run, on_iteration: OnIteration | None) -> None:
 
 def ended(run: Run, ending: Ending) -> Run:
     """Print the last message of a run, and return the run with the reason of an early end."""
-    if ending.message:
-        print_note(ending.message)
+    for line in ending.message.splitlines():
+        print_note(line)
     return replace(run, stopped=ending.stopped)

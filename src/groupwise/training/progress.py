@@ -17,10 +17,10 @@ from groupwise.data import (
 )
 
 
-def print_note(text: str) -> None:
-    """Print text to stderr, as the progress of a run does, with control characters made `visible`."""
+def print_note(line: str) -> None:
+    """Print a line to stderr, as the progress of a run does, with control characters made `visible`."""
     with suppress(OSError):
-        print(visible(text, lines=True), file=sys.stderr, flush=True)
+        print(visible(line), file=sys.stderr, flush=True)
 
 
 class Progress:

@@ -174,7 +174,7 @@ RULINGS = [
     ("{}", UNKNOWN, None, "it returned dict"),
     ("object()", UNKNOWN, None, "it returned object"),
     ("1j", UNKNOWN, None, "it returned complex"),
-    ("1/0", UNKNOWN, None, "my_file.py:48 in grade: ZeroDivisionError: division by zero"),
+    ("1/0", UNKNOWN, None, "my_file.py:53 in grade: ZeroDivisionError: division by zero"),
     ("__import__('problems')", UNKNOWN, None, "No module named 'problems'"),  # ours is not on the user's path
     ("sys.exit(0)", UNKNOWN, None, "SystemExit"),
     ("(_ for _ in ()).throw(KeyboardInterrupt)", UNKNOWN, None, "KeyboardInterrupt"),
@@ -223,8 +223,8 @@ def test_the_verdict_has_the_answer_that_a_function_read(user, new_verifier):
     assert ask(verifier, "Verdict(1)").answer is None and ask(verifier, "True").answer is None
 
 
-def test_the_steps_of_a_functions_verdict_come_along(user, judged):
-    verifier = judged(user.grade, workers=1)
+def test_the_steps_of_a_functions_verdict_come_along(user, new_verifier):
+    verifier = new_verifier(user.grade, workers=1)
     assert ask(verifier, "Stepped(1)").steps == {"line": ((3, 0.5), (7, 1.0))}
     assert "invalid Verdict" in ask(verifier, "Stepped(1, steps={'line': [('x', 1)]})").cause
     assert ask(verifier, "Verdict(1)").steps == {}

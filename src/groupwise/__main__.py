@@ -35,6 +35,12 @@ fields of a recipe; `--dotted.field value` sets one, `groupwise help FIELD` expl
   groupwise train --model DIR --task gsm8k:DIR_OF_GSM8K --template chat
 """
 
+SWEEP = """\
+values are separated by commas, or a range of whole numbers:
+  groupwise sweep recipe.toml --seed 0..4 --method.objective.surrogate.high 0.2,0.28
+
+"""
+
 COMPARE = """\
 two evaluations can be compared only if their protocols are equal, except for the model, the number of answers, the
 seed, the engine and the versions
@@ -123,6 +129,12 @@ def run(words: list[str]) -> int:
             return train.resume(a.run, a.use, strict=a.strict, changed=a.changed, stop_after=a.stop_after,
                                 unsafe_local_exec=a.unsafe_local_exec,
                                 trust_remote_code=a.trust_remote_code, keys=a.key, judges=a.judge)  # fmt: skip
+        case "sweep":
+            from groupwise.commands.sweep import sweep
+
+            return sweep(a.recipe, overrides, a.use, recipe_name=a.recipe_name, out=a.out,
+                         unsafe_local_exec=a.unsafe_local_exec, trust_remote_code=a.trust_remote_code,
+                         keys=a.key, judges=a.judge)  # fmt: skip
         case "merge":
             from groupwise.commands.merge import merge_adapter
 
@@ -240,7 +252,7 @@ def parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser
     commands = table.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     options = {
         name: argparse.ArgumentParser(prog=f"groupwise {name}", add_help=False, allow_abbrev=False)
-        for name in ("train", "eval", "sample", "chat", "check")
+        for name in ("train", "eval", "sample", "chat", "check", "sweep")
     }
 
     def add(name: str, help: str, epilog: str = "") -> argparse.ArgumentParser:
@@ -298,6 +310,16 @@ def parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser
     access(train_options)
     train = add("train", "train a model with a recipe (default: the packaged recipe)", RECIPE)
     train.add_argument("recipe", nargs="?", metavar="RECIPE.toml", help="default: the packaged recipe")
+
+    sweep_options = options["sweep"]
+    sweep_options.add_argument("--recipe", dest="recipe_name", metavar="NAME", help=packaged)
+    sweep_options.add_argument("--out", metavar="DIR", help="directory of the runs (default: sweeps/RECIPE)")
+    sweep_options.add_argument("--use", **use)
+    unsafe(sweep_options)
+    trust(sweep_options)
+    access(sweep_options)
+    sweep = add("sweep", "train a recipe with each combination of some values; again to continue", SWEEP + RECIPE)
+    sweep.add_argument("recipe", nargs="?", metavar="RECIPE.toml", help="default: the packaged recipe")
 
     resume = add("resume", "continue a run from its newest checkpoint")
     resume.add_argument("run", metavar="RUN")

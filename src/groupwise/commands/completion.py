@@ -8,7 +8,7 @@ from groupwise.commands.methods import references
 from groupwise.config.fields import recipe_fields
 
 SHELLS = ("bash", "zsh", "fish")
-FIELDS = ("train", "eval", "sample", "chat", "check", "help")
+FIELDS = ("train", "eval", "sample", "chat", "check", "sweep", "help")
 """Commands that take fields of a recipe."""
 METHODS = ("show", "diff")
 """Commands that take the name of a method."""

@@ -1,0 +1,165 @@
+"""`groupwise sweep`: the runs of all combinations of some fields' values, one after another."""
+
+import itertools
+import math
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from groupwise.commands.train import resume, train
+from groupwise.data import Diverged, Usage, visible
+from groupwise.data.metrics import INTERVALS, REWARD
+from groupwise.report.read import Run, read
+from groupwise.report.report import write_report
+from groupwise.report.warnings import HELD_OUT, held_out
+from groupwise.runs.phases import finished_run
+from groupwise.runs.stems import newest_run
+
+RANGE = re.compile(r"(\d+)\.\.(\d+)")
+MOST = 10_000
+"""Most runs of a sweep. More are a typing error: a range such as 0..40000."""
+
+
+@dataclass(frozen=True, slots=True)
+class Combination:
+    """One run of a sweep: its overrides, and the values of the fields that differ between runs."""
+
+    overrides: tuple[tuple[str, str], ...]
+    values: tuple[tuple[str, str], ...]
+
+    @property
+    def name(self) -> str:
+        """The name of the run, from the last words of the fields: `seed-0.high-0.2`."""
+        words = (f"{path.rpartition('.')[2]}-{value}" for path, value in self.values)
+        return re.sub(r"[^A-Za-z0-9._-]+", "-", ".".join(words)) or "run"
+
+
+def sweep(
+    recipe: str | None,
+    overrides: Sequence[tuple[str, str]] = (),
+    use: Sequence[str] = (),
+    *,
+    recipe_name: str | None = None,
+    out: str | None = None,
+    unsafe_local_exec: bool = False,
+    trust_remote_code: bool = False,
+    keys: Sequence[str] = (),
+    judges: Sequence[str] = (),
+) -> int:
+    """Train each combination in `out`, then print a table and write one report over all runs.
+
+    Finished runs are skipped and an interrupted one is resumed, so that the same command continues a sweep. A run that
+    diverges does not end the sweep; another error does. Returns the exit code.
+    """
+    directory = Path(out or f"sweeps/{recipe_name or (Path(recipe).stem if recipe else 'default')}")
+    permissions = {"unsafe_local_exec": unsafe_local_exec, "trust_remote_code": trust_remote_code}
+    chosen = {**permissions, "keys": keys, "judges": judges}
+    all_runs = combinations(overrides)
+    for number, combination in enumerate(all_runs, 1):
+        words = [word for path, value in combination.overrides for word in (f"--{path}", value)]
+        named = ["--recipe", recipe_name] if recipe_name else [recipe] if recipe else []
+        command = shlex.join(["groupwise", "train", *named, *words])
+        run = existing(directory, combination, command)
+        print(visible(f"-- run {number} of {len(all_runs)}: {combination.name}"), flush=True)
+        try:
+            if run is None:
+                where = {"recipe_name": recipe_name, "out": str(directory), "name": combination.name}
+                code = train(recipe, combination.overrides, use, **where, command=command, **chosen)
+            else:
+                code = 0 if is_finished(run) else resume(str(run), use, **chosen)
+        except Diverged as error:
+            code = error.code
+            print(visible(str(error), lines=True))
+        if code not in (0, Diverged.code):
+            return code
+    runs = [run for combination in all_runs if (run := run_of(directory, combination))]
+    print(visible("\n".join(table(all_runs, [read(run) for run in runs])), lines=True))
+    print(visible(f"report: {write_report(runs, directory / 'report.html')}"))
+    return 0
+
+
+def combinations(overrides: Sequence[tuple[str, str]]) -> list[Combination]:
+    """All combinations of the values of the overrides; the last field changes fastest. Raises `Usage`.
+
+    >>> [c.name for c in combinations([("seed", "0..1"), ("optimizer.lr", "1e-5,1e-4"), ("prompts", "8")])]
+    ['seed-0.lr-1e-5', 'seed-0.lr-1e-4', 'seed-1.lr-1e-5', 'seed-1.lr-1e-4']
+    """
+    values = {path: values_of(text) for path, text in overrides}
+    swept = [path for path, texts in values.items() if len(texts) > 1]
+    if (count := math.prod(map(len, values.values()))) > MOST:
+        raise Usage(f"the sweep has {count} runs", evidence=f"most are {MOST}", fix="sweep fewer values")
+    found = []
+    for texts in itertools.product(*values.values()):
+        chosen = dict(zip(values, texts))
+        found.append(Combination(tuple(chosen.items()), tuple((path, chosen[path]) for path in swept)))
+    if len({c.name for c in found}) < len(found):
+        raise Usage(
+            "two runs of the sweep have the same name", fix="write each value once; sweep fields with other names"
+        )
+    return found
+
+
+def values_of(text: str) -> tuple[str, ...]:
+    """The values of an option: `a,b,c`, a range of whole numbers `0..4`, or a single value.
+
+    A list, a table or a quoted text is a single value.
+
+    >>> values_of("0..2,7"), values_of("0.2,0.28"), values_of('["a", "b"]')
+    (('0', '1', '2', '7'), ('0.2', '0.28'), ('["a", "b"]',))
+    """
+    if text[:1] in ("[", "{", '"', "'"):
+        return (text,)
+    values: list[str] = []
+    for part in text.split(","):
+        bounds = RANGE.fullmatch(part.strip())
+        if bounds and int(bounds[2]) - int(bounds[1]) >= MOST:
+            raise Usage(f"the sweep has {int(bounds[2]) - int(bounds[1]) + 1} runs", fix="sweep fewer values")
+        values += map(str, range(int(bounds[1]), int(bounds[2]) + 1)) if bounds else [part.strip()]
+    return tuple(values)
+
+
+def run_of(directory: Path, combination: Combination) -> Path | None:
+    """The newest run of a combination in the directory of a sweep."""
+    stem = str(directory / combination.name)
+    return None if (run := newest_run(stem)) == stem else Path(run)
+
+
+def existing(directory: Path, combination: Combination, command: str) -> Path | None:
+    """The run of a combination, if it was started by the same command. `Usage` if it was started by another."""
+    if (run := run_of(directory, combination)) is None:
+        return None
+    if (started := str(read(run).about.get("command", ""))) != command:
+        raise Usage(
+            f"{run} belongs to another sweep",
+            evidence=f"it was started as: {started}\nthis sweep would start: {command}",
+            fix="name another directory: --out DIR",
+        )
+    return run
+
+
+def is_finished(run: Path) -> bool:
+    """Whether a run has its model and all its iterations."""
+    planned = read(run).about.get("iterations")
+    return finished_run(run) is not None and (not isinstance(planned, int) or read(run).last >= planned)
+
+
+def table(all_runs: Sequence[Combination], runs: Sequence[Run]) -> list[str]:
+    """One line for each run: its values, its first and last held-out figure, and the interval of the last one."""
+    fields = [path for path, _ in all_runs[0].values] or ["run"]
+    rows = [[*fields, "figure", "first", "last", "95 % over problems", "iterations"]]
+    for combination, run in zip(all_runs, runs):
+        name = held_out(run.metrics, (*HELD_OUT, REWARD))
+        values = [value for _, value in combination.values] or [run.name]
+        rows.append([*values, *(figures(run, name) if name else ["-"] * 4), str(run.last)])
+    widths = [max(len(row[c]) for row in rows) for c in range(len(rows[0]))]
+    return ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths)).rstrip() for row in rows]
+
+
+def figures(run: Run, name: str) -> list[str]:
+    """A metric's name, first and last value, and the interval of the last."""
+    curve = run.metrics[name].finite
+    ends = [run.metrics[end].finite.value[-1:] for end in INTERVALS.get(name, ()) if end in run.metrics]
+    interval = f"{ends[0][0]:.3f} to {ends[1][0]:.3f}" if len(ends) == 2 and all(map(len, ends)) else "-"
+    return [name, f"{curve.value[0]:.3f}", f"{curve.value[-1]:.3f}", interval]

@@ -14,7 +14,7 @@ from groupwise.data.metrics import INTERVALS, REWARD
 from groupwise.report.read import Run, read
 from groupwise.report.report import write_report
 from groupwise.report.warnings import HELD_OUT, held_out
-from groupwise.runs.phases import finished_run
+from groupwise.runs.phases import phase_directories
 from groupwise.runs.stems import newest_run
 
 RANGE = re.compile(r"(\d+)\.\.(\d+)")
@@ -140,9 +140,8 @@ def existing(directory: Path, combination: Combination, command: str) -> Path | 
 
 
 def is_finished(run: Path) -> bool:
-    """Whether a run has its model and all its iterations."""
-    planned = read(run).about.get("iterations")
-    return finished_run(run) is not None and (not isinstance(planned, int) or read(run).last >= planned)
+    """Whether a run, or each of its phases, has its model: it is written at the end of a run."""
+    return all(RunLayout(path).model.is_dir() for path in phase_directories(run) or (run,))
 
 
 def table(all_runs: Sequence[Combination], runs: Sequence[Run]) -> list[str]:

@@ -177,7 +177,7 @@ def name_runs(a: argparse.Namespace) -> None:
 
 
 def print_text(a: argparse.Namespace) -> int:
-    """The commands that print text of the package. They import no torch."""
+    """Run `methods`, `completion` and the other commands that only print packaged text, without importing torch."""
     match a.command:
         case "methods":
             from groupwise.commands.methods import list_methods

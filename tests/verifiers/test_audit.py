@@ -108,7 +108,7 @@ def test_exact_verifiers_have_no_error_on_their_packaged_cases(name: str):
 @pytest.mark.parametrize(
     "row,why",
     [
-        ("[1]", "not an object"),
+        ("[1]", "not a JSON object"),
         ("{", "row 1: Expecting"),
         ({"answer": "4", "gold": "4"}, "no field 'right'"),
         ({"answer": "4", "gold": "4", "right": 1}, "right is true or false"),

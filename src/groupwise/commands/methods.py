@@ -16,7 +16,7 @@ def list_methods() -> str:
 
 
 def references() -> dict[str, dict[str, str]]:
-    """The texts of each published method's `REFERENCE`, by the method's name: a function named like its file."""
+    """The bibliographic entry (`REFERENCE`: paper, arXiv number) of each published method, by the method's name."""
     spec = find_spec(ROOM)
     assert spec is not None and spec.origin is not None
     folder = Path(spec.origin).parent

@@ -116,7 +116,7 @@ class Reading:
         return MISSING if any(v is MISSING for v in values) else tuple(values)
 
     def part(self, data: Any, hint: Any, current: Any, where: str) -> Any:
-        """A part from its public name, or from a table: with `kind` a new part, without it the current one changed."""
+        """Build a component (part) from its name or a table: `kind` starts a new one, else the current one changes."""
         if isinstance(data, str):
             data = {"base" if hint is Method else "kind": data}
         if not isinstance(data, dict):
@@ -175,7 +175,7 @@ class Reading:
         return instance if in_package or instance is MISSING else self.fitting(instance, hint, where)
 
     def table(self, cls: Any, data: Mapping[str, Any], current: Any, where: str) -> Any:
-        """An instance of a dataclass: constants from data, the others from `current` or the defaults."""
+        """Build a dataclass from a TOML table; absent fields keep the values of `current` or the defaults."""
         known, hints = {f.name: f for f in fields(cls)}, hints_of(cls)
         values = {name: getattr(current, name) for name in known} if current is not MISSING else {}
         for key, item in data.items():
@@ -239,7 +239,7 @@ class Reading:
             return self.problem(where, error.what, error.fix)
 
     def fitting(self, part: Any, hint: Any, where: str) -> Any:
-        """The part, if it has the methods of its socket and takes as many arguments."""
+        """Return the component if it implements the Protocol `hint` with its argument counts; else add a problem."""
         if not isinstance(hint, type) or fits(part, hint):
             return part
         return self.problem(

@@ -1,4 +1,4 @@
-"""Parts and methods by their public names, and the socket that each part fits. The package itself is the registry."""
+"""Looks up components (parts) and methods by name, and the Protocol (socket) that each component implements."""
 
 import importlib
 import inspect

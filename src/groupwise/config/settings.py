@@ -34,7 +34,7 @@ def recipe_with(base: Recipe | str | Path | None, settings: Mapping[str, Any], u
         if name.partition(".")[0] not in known:
             near = get_close_matches(name, [*known, *WORDS], n=1, cutoff=0.5)
             fix = f"did you mean {near[0]}?" if near else "groupwise show FILE prints all fields of a recipe"
-            raise Usage(f"there is no argument {name!r}", fix=fix)
+            raise Usage(f"a recipe has no field {name!r}", fix=fix)
     data: dict[str, Any] = {} if base is None or isinstance(base, Recipe) else read_toml(base)
     for path, value in settings.items():
         set_path(data, path, as_data(value, hints_of(Recipe)[path] if "." not in path else Any))

@@ -146,7 +146,7 @@ class Batch:
         return Segments(label.long(), int(label.max()) + 1 if len(label) else 0)
 
     def of_role(self, role: str) -> "Batch":
-        """The samples of one role."""
+        """The samples whose `role` is this, such as "answer" or a role that a strategy defines."""
         chosen = [i for i, sample in enumerate(self.samples) if sample.role == role]
         return self if len(chosen) == len(self) else self.take(chosen)
 

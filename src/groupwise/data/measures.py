@@ -131,7 +131,9 @@ class DistributionMeasure(Protocol):
 
 @runtime_checkable
 class Measure(Protocol):
-    """The key of a column of numbers: any frozen dataclass. A part lists its measures in `needs`.
+    """A number per token or sample that a loss needs, such as `Logp("reference")`: any frozen dataclass.
+
+    It is the key of a column of the batch. A component of a method (a part) lists its measures in `needs`.
 
     The policy computes a measure, unless it has the class variable `in_batch = True`. With `in_graph = True`,
     surrogates and penalties get the numbers of the current policy, with their gradient. Fields `model` and `view` mean

@@ -160,6 +160,7 @@ class Sample:
     ends: Ids = ()
     group: int = 0
     role: str = "answer"
+    """The purpose of the sample in its rollout: "answer", or a name from the strategy, such as "critique"."""
     parent: int | None = None
     verdict: Verdict | None = None
     content: str = ""

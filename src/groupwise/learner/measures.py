@@ -75,14 +75,14 @@ class MicrobatchMeasures:
         )
 
     def logprobs(self, name: str, view: str) -> tuple[Float[Tensor, " m"], Float[Tensor, " m"]]:
-        """Log-probs and entropies of the tokens with a view, under a model."""
+        """A model's log-probs and entropies of all tokens that have an alternative context (a view) of this name."""
         if (name, view) not in self._logprobs:
             states = self.states(name, view)
             self._logprobs[name, view] = token_logprobs(self.models[name], states, temperature=self.temperature)
         return self._logprobs[name, view]
 
     def states(self, name: str, view: str) -> States:
-        """The hidden states of a model for the tokens with a view."""
+        """A model's hidden states of all tokens that have an alternative context (a view) of this name."""
         if (name, view) not in self._states:
             batch = self.batch.under(view)[0] if view else self.batch
             with torch.no_grad():

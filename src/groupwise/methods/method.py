@@ -94,8 +94,8 @@ class Method:
                     f"schedules cannot change {path}: a run reads it once, at its start\nremove the schedule"
                 )
             if isinstance(schedule, FromMemory) and schedule.memory not in dict(self.memory):
-                missing_memory = f"the schedule of {path} reads the memory {schedule.memory!r}, and there is none"
-                raise ValueError(f'{missing_memory}\nset method.memory = {{ {schedule.memory} = "AdaptiveKL" }}')
+                why = f"the schedule of {path} reads {schedule.memory!r}, which method.memory does not define"
+                raise ValueError(f'{why}\nset method.memory = {{ {schedule.memory} = "AdaptiveKL" }}')
         if self.proximal == "sampled" and self.objective.weights:
             why = "proximal is sampled, so ratios already include the engine's gap: weights would correct it twice"
             raise ValueError(f"{why}\nremove objective.weights, or set proximal = recomputed")
@@ -105,7 +105,7 @@ class Method:
 
     @property
     def models_in_use(self) -> tuple[tuple[str, SideModel], ...]:
-        """The side models that a part reads; all of them if a schedule may change a coefficient."""
+        """The extra models (reference, teacher, critic) that the loss needs; all of them if it has schedules."""
         if self.schedules:
             return self.models
         names = side_models_of(self.needs)

@@ -73,7 +73,7 @@ def uniform(key: Key, draw: Numbers, stream: Numbers, t: Numbers) -> NDArray[np.
     """
     d, s, t = np.broadcast_arrays(*(np.atleast_1d(np.asarray(x, np.uint64)) for x in (draw, stream, t)))
     if (d > LOW).any() or (t > LOW).any():
-        raise ValueError("draw and t must be below 2**32")
+        raise ValueError("the draw's number and the token position t must be below 2**32")
     counter = np.stack([d, s & np.uint64(LOW), s >> np.uint64(32), t], 1).astype(np.uint32)
     words = philox(counter, key_words(key)).astype(np.uint64)
     return ((words[:, 0] << np.uint64(21)) | (words[:, 1] >> np.uint64(11))).astype(np.float64) * 2.0**-53

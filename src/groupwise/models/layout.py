@@ -18,11 +18,11 @@ LEAST = 16
 """Rows of at most this many tokens go into the same bucket."""
 
 LONG = 64
-"""For contexts longer than this, all answers attend to one copy. For shorter contexts that is slower."""
+"""Longest prompt, in tokens, that is copied per answer. Answers to a longer prompt share one copy of its keys."""
 
 Text = tuple[int, ...]
 Context = tuple[str, Text]
-"""The hash of a context's content other than ids, and its ids."""
+"""A prompt's identity: the hash of its content other than token ids (such as images), and its token ids."""
 Row = tuple[list[int], int]
 """Packed indices of a text's tokens from the first on, and the number of last tokens that this row adds."""
 Blocks = tuple[list[Block], Int[Tensor, " n"]]

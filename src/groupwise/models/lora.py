@@ -97,7 +97,7 @@ def has_adapter(model: nn.Module) -> bool:
 
 
 def _host(model: nn.Module) -> Any:
-    """The module that holds the adapter and whose parameter names its file uses."""
+    """The Hugging Face module inside the backbone, or the model itself: the module that peft adds LoRA layers to."""
     return model.causal if isinstance(model, TransformersModel) else model
 
 
@@ -249,7 +249,7 @@ def _refuse(path: Path, config: dict[str, Any]) -> None:
 
 
 def _tensors(path: Path) -> tuple[dict[str, torch.Tensor], str]:
-    """The adapter's tensors, and the hash of its base (empty if the file has none)."""
+    """Read an adapter file: its tensors, and the SHA-256 of its base model ("" if the file has none)."""
     if not (path / WEIGHTS).is_file():
         fix = "pickles are never loaded: save the adapter again with save_pretrained, which writes safetensors"
         raise BadData(f"{path} has no {WEIGHTS}", evidence=listing(path), fix=fix)
@@ -260,4 +260,4 @@ def _tensors(path: Path) -> tuple[dict[str, torch.Tensor], str]:
 
 def _other_base(path: Path, evidence: str) -> BadData:
     fix = f"check that base_model_name_or_path in {path / ADAPTER} names the model that it was trained on"
-    return BadData(f"the adapter in {path} does not fit its base", evidence=evidence, fix=fix)
+    return BadData(f"the adapter in {path} does not fit its base model", evidence=evidence, fix=fix)

@@ -61,14 +61,14 @@ class Routes:
         self.experts, self.recorded, self.keep_logits = experts, recorded, keep_logits
         self.replay = replay and recorded is not None
         self.chosen: dict[int, Int[Tensor, "n each"]] = {}
-        """The choice of each router."""
+        """The experts that each router selected, by the router's number."""
         self.used: dict[int, Int[Tensor, "n each"]] = {}
-        """The experts that computed the tokens."""
+        """The experts that processed each token, by the router's number: the selected or the replayed ones."""
         self.logits: dict[int, Float[Tensor, "n count"]] = {}
 
     @property
     def ids(self) -> Int[Tensor, "n routers each"]:
-        """The experts that computed the tokens, of all routers."""
+        """The indices of the experts that processed each token in each mixture layer (router)."""
         return torch.stack([self.used[i] for i in range(self.experts.routers)], 1).to(torch.int16)
 
     def route(

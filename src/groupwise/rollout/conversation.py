@@ -30,7 +30,7 @@ class Conversation:
     random: Callable[[], Random]
     """The generator for `reset`, the same for each sample of a draw: members of a group get equal environments."""
     use_log: bool = True
-    """Whether logged observations are returned. New observations are logged in both cases."""
+    """Whether to answer from the replay log where possible. New observations are logged in both cases."""
     replayed: list[tuple[str, Observation]] = field(default_factory=list)
     """Messages and observations from the log that the environment has not been restored with yet."""
 

@@ -157,7 +157,7 @@ class Decode:
         longest: int,
         prefixes: Sequence[SharedPrefix] = (),
     ) -> "Decode":
-        """The token of each row is at `position` in the text; live rows write it at `place` (at most `longest`)."""
+        """The layout of one decode step: each row's rotary position, and the cache slot (`place`) of its new key."""
         at = torch.arange(chunk_end(longest + 1), device=place.device)
         mask = torch.zeros(len(place), len(at), dtype=cache[0][0].dtype, device=place.device)
         mask = mask.masked_fill_(at > place[:, None], -torch.inf)[:, None, None]

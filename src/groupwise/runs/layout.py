@@ -96,12 +96,12 @@ class RunLayout:
 
     @property
     def data(self) -> Path:
-        """The rows that a program passed to the library, as JSON lines."""
+        """The data rows given to `groupwise.train`, as JSON lines."""
         return self.run / "data.jsonl"
 
     @property
     def code(self) -> Path:
-        """The folder with the reward functions that a program passed to the library."""
+        """The folder with the source files of the Python reward functions given to `groupwise.train`."""
         return self.run / "code"
 
     @property

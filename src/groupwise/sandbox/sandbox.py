@@ -301,7 +301,7 @@ def memory_file(data: bytes) -> Iterator[int]:
 
 
 def read_available(result: FileIO, data: bytearray, limit: int) -> bool:
-    """Appends the available bytes to `data`, up to one chunk beyond `limit`; returns whether more can follow."""
+    """Read the available bytes of a pipe into `data`; False at its end or above `limit` bytes, else True."""
     while len(data) <= limit:
         chunk = result.read(1 << 16)
         if chunk is None:
@@ -329,7 +329,7 @@ def to_execution(head: dict[str, Any], body: bytes, program: Program) -> Executi
     try:
         message = json.loads(body, parse_constant=_no_constant, parse_float=_finite)
         if type(message) is not dict or len(message) != 1:
-            raise ValueError("not one value")
+            raise ValueError("the reply is not an object with one key")
         if "value" in message:
             return Execution("done", message["value"], cpu=cpu)
         return Execution("failed", error=str(message["error"])[:200], cpu=cpu)

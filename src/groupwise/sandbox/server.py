@@ -243,13 +243,13 @@ def run_program(code: str) -> int:
 
 
 def module(name: str) -> dict[str, Any]:
-    """The names of a new module, which is also added to `sys.modules`, where dataclasses and typing look it up."""
+    """Create an empty module, add it to `sys.modules` (dataclasses and typing need that) and return its globals."""
     sys.modules[name] = new_module = types.ModuleType(name)
     return new_module.__dict__
 
 
 def plain(value: Any) -> Any:
-    """The value with exact built-in types, tuples as lists; TypeError or ValueError for anything else."""
+    """Convert a value to JSON types (tuples to lists). TypeError or ValueError for anything else."""
     kind = type(value)
     if value is None or kind in (bool, int, str):
         return value
@@ -261,7 +261,7 @@ def plain(value: Any) -> Any:
         return [plain(item) for item in value]
     if kind is dict:
         if any(type(key) is not str for key in value):
-            raise TypeError("it returned a dict with a key that is not text")
+            raise TypeError("it returned a dict with a key that is not a string")
         return {key: plain(item) for key, item in value.items()}
     raise TypeError(f"it returned a value of type {kind.__name__}")
 

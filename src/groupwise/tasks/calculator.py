@@ -1,4 +1,4 @@
-"""The task `calculator`: short sums computed from left to right, answered with a chain of steps or with a guess.
+"""The task `calculator`: short arithmetic computed from left to right; the demonstrations show all steps or none.
 
 There are 16,402,222 problems: 53,122 with four operands, 910,780 with five, 15,438,320 with six. Each has a number,
 from which it is computed. Four, five and six operands are equally frequent; otherwise nearly all would have six.

@@ -89,7 +89,7 @@ def verifiers_hash(evaluated: Sequence[Source], use: Use) -> str:
 
 
 def versions(packages: Sequence[str]) -> dict[str, str]:
-    """The version of each installed package."""
+    """The installed version of each of these packages, by name; packages that are not installed are left out."""
     installed = {}
     for package in packages:
         try:

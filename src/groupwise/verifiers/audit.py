@@ -33,7 +33,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class AuditResult:
-    """A verifier's verdict on each case, and the seconds it took."""
+    """A verifier's verdict on each case, and the seconds of each call."""
 
     cases: tuple[Case, ...]
     verdicts: tuple[Verdict, ...]
@@ -81,7 +81,7 @@ def _cases(text: str, name: str) -> tuple[Case, ...]:
         try:
             row = json.loads(line)
             if not isinstance(row, dict):
-                raise ValueError("not an object")
+                raise ValueError("the line is not a JSON object")
             if differences := (row.keys() ^ {"answer", "gold", "right"}) - {"family", "prompt"}:
                 kind = "an unknown field" if min(differences) in row else "no field"
                 raise ValueError(f"{kind} {min(differences)!r}")

@@ -195,10 +195,11 @@ class CodeVerifier:
             generated = await self.references.execute(Program(tests.generator, "generate", (seed,)))
             given = generated.value
             if generated.end != "done" or type(given) is not (str if tests.function is None else list):
-                raise ValueError(f"generate({seed}) gives no input: {generated.error or type(given).__name__}")
+                cause = generated.error or f"it returned {type(given).__name__}"
+                raise ValueError(f"the test generator's generate({seed}) gives no input: {cause}")
             expected = await self.references.execute(tests.program(tests.reference, given))
             if expected.end != "done":
-                raise ValueError(f"the reference fails on generate({seed}): {expected.error}")
+                raise ValueError(f"the reference solution fails on generate({seed}): {expected.error}")
             self._hidden[name, seed] = Case(given, expected.value)
         return self._hidden[name, seed]
 
@@ -294,5 +295,6 @@ def code_verifier(task: Any, sandbox: Callable[[], Sandbox] = Sandbox) -> CodeVe
             faults.append(f"{prompt.id}: {error}")
     if faults:
         evidence = [*faults[:SHOWN], *[f"and {len(faults) - SHOWN} more"] * (len(faults) > SHOWN)]
-        raise BadData(f"{len(faults)} of {count} answers are no tests of code", evidence="\n".join(evidence), fix=FORM)
+        what = f"{len(faults)} of {count} problems have no valid tests in their answer column"
+        raise BadData(what, evidence="\n".join(evidence), fix=FORM)
     return CodeVerifier(sandbox())

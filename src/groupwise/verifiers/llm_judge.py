@@ -191,7 +191,7 @@ def _tls() -> ssl.SSLContext:
 
 
 class JudgeFailed(Exception):
-    """A request without a reply. `temporary`: a retry may succeed."""
+    """The judge's endpoint returned no usable reply. `temporary`: a retry may succeed."""
 
     def __init__(self, reason: str, *, temporary: bool = False) -> None:
         super().__init__(reason)

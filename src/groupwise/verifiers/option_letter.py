@@ -72,7 +72,7 @@ class OptionLetter:
 
 
 def _plain(text: str) -> str:
-    """The text without layout commands; in formulas, lower-case letters and names of points become 0."""
+    """The text without layout commands; in formulas, `a` to `z` and runs of capitals (`AB`, a segment) become 0."""
     if not text.isascii():  # one character at a time, since NFKC sorts a run of combining marks in quadratic time
         text = "".join(unicodedata.normalize("NFKC", c) for c in text).translate(_LOOKALIKES)
     text = _FORMULA.sub(lambda formula: re.sub("[a-z]|[A-Z]{2,}", "0", formula[0]), text)

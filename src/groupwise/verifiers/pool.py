@@ -231,4 +231,4 @@ def _to_verdict(reply: dict[str, Any]) -> Verdict:
 def _number(value: object) -> float:
     if isinstance(value, int | float):
         return float(value)
-    raise TypeError(f"{value!r} is no number")
+    raise TypeError(f"{value!r} is not a number")

@@ -32,7 +32,7 @@ class Member:
 
 
 class Several:
-    """The outcome of the first verifier, with the weighted mean of all scores; each score is a part under its name.
+    """Combines verifiers: the first one's outcome and the weighted mean of all scores; `parts` has each score by name.
 
     An answer that one verifier cannot judge is unverifiable. `deadline`, in seconds, applies to verifiers without a
     deadline.
@@ -65,7 +65,7 @@ class Several:
         return [self._combined(verdicts) for verdicts in zip(*columns, strict=True)]
 
     def gate(self, prompts: Sequence[Prompt]) -> None:
-        """The tests that the members make of their problems."""
+        """Let each verifier check the problems before the run. `BadData` for problems that it cannot use."""
         for member in self.members:
             if isinstance(member.verifier, ChecksProblems):
                 member.verifier.gate(prompts)

@@ -23,7 +23,7 @@ class Unknown(Exception):
 
 
 def rational(tree: Tree) -> Fraction | None:
-    """The value of a tree of small rational numbers."""
+    """The exact value of an expression tree; None if it has symbols, a division by zero or numbers of 1e9 and more."""
     if tree[0] == "number":
         return tree[1] if max(abs(tree[1].numerator), tree[1].denominator) < 10**9 else None
     if tree[0] not in OPERATIONS:

@@ -126,7 +126,7 @@ def _bounded(size: Any) -> float:
 
 
 def _log10(value: Any) -> float:
-    """The approximate number of digits before or behind the decimal point."""
+    """Approximately `|log10(|value|)|`: the number of digits before the decimal point, or of zeros after it."""
     return abs(mp.mag(value)) * 0.302 if value else 0.0
 
 

@@ -14,6 +14,7 @@ from groupwise.data.metrics import INTERVALS, REWARD
 from groupwise.report.read import Run, read
 from groupwise.report.report import write_report
 from groupwise.report.warnings import HELD_OUT, held_out
+from groupwise.runs.layout import RunLayout
 from groupwise.runs.phases import phase_directories
 from groupwise.runs.stems import newest_run
 

@@ -38,6 +38,7 @@ from groupwise.learner.auxiliary import Forwarded, Forwards
 from groupwise.learner.forward import States
 from groupwise.methods import Method, Now
 from groupwise.models import (
+    Shape,
     Tokenizer,
     base_directory,
     check_targets,
@@ -51,6 +52,7 @@ from groupwise.models import (
     weight_files,
 )
 from groupwise.objective import Clips, Unclipped
+from groupwise.planning.memory import host_memory, plan_line, refuse_beyond, run_memory
 from groupwise.runs.trackers import OPENERS
 from groupwise.tasks import Each, Mixture
 from groupwise.training.build import Inputs, check_vocabulary
@@ -339,7 +341,9 @@ def check_inputs(
                 warn(line)
             longest = max([longest, *(len(d.context) + len(d.answer) for d in demonstrations[0])])
         if not any(isinstance(error, BadData) for error in errors):
-            read_shape(directory, context=longest, trust_remote_code=use.trust_remote_code)
+            shape = read_shape(directory, context=longest, trust_remote_code=use.trust_remote_code)
+            if train and isinstance(shape, Shape) and not any("lora" in error.what for error in errors):
+                warn(check_memory(recipe, shape, max(len(prompt.context) for prompt in all_problems(task))))
         verifier = verifier_of(recipe, task, use)
         for line in notices_of(verifier):
             warn(line)
@@ -351,6 +355,16 @@ def check_inputs(
     except GroupwiseError as error:
         errors.append(error)
     return errors
+
+
+def check_memory(recipe: Recipe, shape: Shape, context: int) -> str:
+    """The plan of a run in one line. `Usage` if it needs more memory than the machine or the device has."""
+    memory = run_memory(recipe, shape, context)
+    device = recipe.machine.device
+    on_gpu = device.startswith("cuda") and torch.cuda.is_available()
+    available = torch.cuda.get_device_properties(device).total_memory if on_gpu else host_memory()
+    refuse_beyond(memory, available, device if on_gpu else "this machine")
+    return plan_line(recipe, memory)
 
 
 def data_notes(recipe: Recipe, task: Task, templates: Templates) -> list[str]:

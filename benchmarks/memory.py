@@ -1,0 +1,75 @@
+"""Compare `groupwise.planning` with measured runs: `python benchmarks/memory.py`. Prints the table of docs/memory.md.
+
+Each run is a process of its own; its peak is `ru_maxrss`. The models have random weights and rarely end an answer.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+from tokenizers import AddedToken, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer as Fast
+
+from groupwise.config.text import read_recipe
+from groupwise.models import Decoder, Shape, Tokenizer, read_shape, write_model
+from groupwise.planning.memory import run_memory
+
+SMALL = {"width": 256, "layers": 4, "heads": 4, "kv_heads": 2, "head_dim": 64, "inner": 1024}
+LARGE = {"width": 512, "layers": 8, "heads": 8, "kv_heads": 4, "head_dim": 64, "inner": 1536}
+QWEN3 = {"family": "qwen3", "qk_norm": True}
+RUNS: list[tuple[str, dict[str, object], dict[str, str]]] = [
+    ("4 layers of 256, float32", SMALL, {}),
+    ("the same, bfloat16", SMALL, {"machine.dtype": "bfloat16"}),
+    ("8 layers of 512, float32", LARGE, {}),
+    ("the same, LoRA of rank 16", LARGE, {"lora.rank": "16"}),
+    ("the same, a reference model (GRPO)", LARGE, {"method": "grpo"}),
+    ("the same, recompute", LARGE, {"machine.recompute": "true"}),
+]
+COMMON = {
+    "task": "calculator", "method": "gspo", "method.group_size": "8", "prompts": "8", "iterations": "1",
+    "sampling.max_tokens": "64", "evaluate.problems": "2", "engine.max_gap": "100", "max_unverifiable": "1",
+    "machine.microbatch_tokens": "4096",
+}  # fmt: skip
+
+
+def tokenizer(vocabulary: int) -> Tokenizer:
+    """Bytes, and other tokens up to the size of the vocabulary; the last one ends an answer."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    fast = Fast(models.BPE(vocab={character: i for i, character in enumerate(alphabet)}, merges=[]))
+    fast.pre_tokenizer, fast.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    fast.add_tokens([AddedToken(f"<{i}>") for i in range(len(alphabet), vocabulary)])
+    return Tokenizer.of(fast, {vocabulary - 1})
+
+
+def measure(folder: Path, name: str, sizes: dict[str, object], settings: dict[str, str]) -> str:
+    """One row of the table: weights, the prediction, the measured peak, and the error of the prediction."""
+    shape = Shape(vocabulary=4096, positions=512, tied=True, **{**sizes, **QWEN3})  # type: ignore[arg-type]
+    directory = folder / str(len(list(folder.iterdir())))
+    write_model(Decoder.new(shape, 0, dtype=torch.float32), directory, tokenizer=tokenizer(shape.vocabulary))
+    fields = {"model": str(directory), **COMMON, **settings}
+    recipe = read_recipe("iterations = 1", list(fields.items()))
+    read = read_shape(directory)
+    assert isinstance(read, Shape)
+    memory = run_memory(recipe, read, 20)
+    options = [word for path, value in fields.items() for word in (f"--{path}", value)]
+    (folder / "empty.toml").write_text("")
+    (folder / "grader.py").write_text("def grade(prompt, answer, gold):\n    return len(answer) % 7\n")
+    options += ["--verifier", "grader:grade", "--use", str(folder / "grader.py")]
+    command = [sys.executable, "-m", "groupwise", "train", str(folder / "empty.toml"), *options]
+    process = subprocess.Popen([*command, "--out", str(folder / "runs")], stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    assert status == 0, name
+    peak = usage.ru_maxrss * 1024
+    mib = 1 << 20
+    error = (memory.peak - peak) / peak
+    return f"| {name} | {memory.total / 1e6:.1f} M | {memory.peak / mib:,.0f} | {peak / mib:,.0f} | {error:+.0%} |"
+
+
+if __name__ == "__main__":
+    print("| run | weights | predicted MiB | measured MiB | error |\n|---|---|---|---|---|")
+    with tempfile.TemporaryDirectory() as folder:
+        for run in RUNS:
+            print(measure(Path(folder), *run), flush=True)

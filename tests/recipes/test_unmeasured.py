@@ -1,0 +1,72 @@
+"""Recipes that were not run here: each is checked against a model of the same shapes and rows of the set's format."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from groupwise.config.text import read_recipe
+from groupwise.training import check as check_module
+from groupwise.training.check import check
+from tests.models.test_templates import CHATML, trained
+
+HOME = Path(__file__).parents[2]
+RECIPES = sorted((HOME / "recipes" / "unmeasured").glob("*.toml"))
+QWEN2: dict[str, Any] = {
+    "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_act": "silu", "rms_norm_eps": 1e-6,
+    "rope_theta": 1_000_000.0, "max_position_embeddings": 32768, "vocab_size": 151936, "tie_word_embeddings": True,
+    "num_key_value_heads": 2, "eos_token_id": 0,
+}  # fmt: skip
+CONFIGS: dict[str, dict[str, Any]] = {
+    "Qwen/Qwen2.5-0.5B-Instruct": QWEN2
+    | {"hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "num_attention_heads": 14},
+    "Qwen/Qwen2.5-1.5B": QWEN2
+    | {"hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28, "num_attention_heads": 12},
+    "Qwen/Qwen3-1.7B": QWEN2
+    | {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "max_position_embeddings": 40960, "head_dim": 128}
+    | {"hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 28, "num_attention_heads": 16}
+    | {"num_key_value_heads": 8},
+}
+"""config.json of each model: its shapes as published."""
+WEIGHTS = {"Qwen/Qwen2.5-0.5B-Instruct": 494_032_768, "Qwen/Qwen2.5-1.5B": 1_543_714_304}
+"""Weights as counted on the models' pages."""
+ROWS: dict[str, list[dict[str, Any]]] = {
+    "gsm8k": [
+        {"question": f"Ann has {i} pens and buys 3.", "answer": f"{i}+3={i + 3}\n#### {i + 3}"} for i in range(5)
+    ],
+    "math": [{"problem": f"What is ${i}+3$?", "solution": f"It is $\\boxed{{{i + 3}}}$."} for i in range(5)],
+    "math500": [{"problem": f"What is ${i}\\cdot 3$?", "answer": str(3 * i)} for i in range(5)],
+    "countdown": [{"nums": [i, 2, 3], "target": i + 5} for i in range(1, 6)],
+}
+THINKING = CHATML.replace("assistant\\n' }}", "assistant\\n' }}{{ '<think>' if enable_thinking else '' }}")
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_an_unmeasured_recipe_is_complete(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert path.read_text().startswith("# Not measured here. ")
+    recipe = read_recipe(path)
+    model = tmp_path / "model"
+    trained(THINKING).save(model)
+    (model / "config.json").write_text(json.dumps(CONFIGS[recipe.model]))
+    monkeypatch.setattr(check_module, "weight_files", lambda directory: [directory / "model.safetensors"])
+    monkeypatch.setattr(check_module, "host_memory", lambda: 80 << 30)
+    overrides = [("model", str(model)), ("machine.device", "cpu")]
+    for field in ("task", "held_out"):
+        if name := getattr(recipe, field):
+            Path(f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS[name]))
+            overrides.append((field, f"{name}:{name}.jsonl"))
+    monkeypatch.setattr(check_module, "load_peft", lambda: None)  # its import takes seconds
+    lines: list[str] = []
+    assert check(path, overrides, warn=lines.append) == []
+    print(*lines, sep="\n")
+    (plan,) = (line for line in lines if line.startswith("plan: "))
+    assert not any("does not use" in line for line in lines)
+    if recipe.lora is None and recipe.model in WEIGHTS:
+        assert f"plan: {WEIGHTS[recipe.model]:,} weights," in plan
+
+
+def test_all_unmeasured_recipes_are_there() -> None:
+    names = {"countdown-1.5b", "qwen2.5-0.5b-gsm8k", "qwen2.5-0.5b-gsm8k-lora", "qwen3-1.7b-math"}
+    assert {path.stem for path in RECIPES} == names

@@ -1,6 +1,6 @@
 """Compare `groupwise.planning` with measured runs: `python benchmarks/memory.py`. Prints the table of docs/memory.md.
 
-Each run is a process of its own; its peak is `ru_maxrss`. The models have random weights and rarely end an answer.
+Each run is one process; its peak is `ru_maxrss`. The models have random weights and rarely end an answer.
 """
 
 import os

@@ -93,7 +93,7 @@ def test_a_run_beyond_the_machine_is_refused_with_the_largest_part() -> None:
 
 def test_the_plan_in_one_line() -> None:
     line = plan_line(RECIPE, run_memory(RECIPE, SHAPE, 6))
-    assert line == "plan: 1,992 weights, 16 answers and at most 160 tokens an iteration, about 0.3 GiB of memory"
+    assert line == "plan: 1,992 weights, 16 answers and at most 160 tokens per iteration, about 0.3 GiB of memory"
 
 
 def test_a_control_group_limits_the_machine(tmp_path: Path) -> None:

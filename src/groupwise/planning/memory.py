@@ -135,7 +135,7 @@ def plan_line(recipe: Recipe, memory: Memory) -> str:
     answers = recipe.prompts * recipe.method.group_size
     share = "" if memory.trained == memory.total else f" ({memory.trained:,} trained)"
     tokens = answers * recipe.sampling.max_tokens
-    at_most = f"{answers:,} answers and at most {tokens:,} tokens an iteration"
+    at_most = f"{answers:,} answers and at most {tokens:,} tokens per iteration"
     return f"plan: {memory.total:,} weights{share}, {at_most}, about {memory.peak / GIB:.1f} GiB of memory"
 
 

@@ -111,3 +111,35 @@ def test_the_real_tensorboard(tmp_path: Path) -> None:
     sinks.close()
     assert not sinks.warnings
     assert b"loss" in b"".join(path.read_bytes() for path in (tmp_path / "tensorboard").iterdir())
+
+
+def test_a_tracker_receives_recipe_timings_and_the_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = Calls()
+    monkeypatch.setitem(sys.modules, "wandb", package)
+    monkeypatch.setenv("WANDB_PROJECT", "mine")
+    (tmp_path / "recipe.toml").write_text("prompts = 4\n[optimizer]\nlr = 1e-5\n")
+    logs = RunLogs(tmp_path, sinks=("wandb",))
+    logs.timings({"iteration": 4, "seconds": 2.0, "memory_mib": 600})
+    logs.close()
+    options = next(options for call, _, options in package.calls if call == "init")
+    assert options["project"] == "mine" and options["config"] == {"prompts": 4, "optimizer": {"lr": 1e-5}}
+    assert ("log", ({"seconds": 2.0, "memory_mib": 600.0},), {"step": 4}) in package.calls
+
+
+def test_a_users_sink(tmp_path: Path) -> None:
+    written: list[Any] = []
+
+    class MySink:
+        def __init__(self, run: Path) -> None:
+            written.append(run)
+
+        def write(self, iteration: int, numbers: dict[str, float]) -> None:
+            written.append((iteration, numbers))
+
+        def close(self) -> None:
+            written.append("closed")
+
+    logs = RunLogs(tmp_path, sinks=("my_file:MySink",), load={"my_file:MySink": MySink}.__getitem__)
+    logs.metrics(LINE)
+    logs.close()
+    assert written == [tmp_path, (4, {"step": 8.0, "loss": 0.5}), "closed"]

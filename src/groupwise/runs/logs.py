@@ -34,10 +34,18 @@ class RunLogs:
     retries them. `state`, called before each checkpoint, raises `Storage` if data cannot be written.
     """
 
-    def __init__(self, run: Path, *, sinks: Iterable[str] = (), changes: Sequence[str] = (), disk: Disk = DISK) -> None:
+    def __init__(
+        self,
+        run: Path,
+        *,
+        sinks: Iterable[str] = (),
+        load: Callable[[str], Any] | None = None,
+        changes: Sequence[str] = (),
+        disk: Disk = DISK,
+    ) -> None:
         self.failures = 0
         self.changes = tuple(changes)  # accepted differences between the logs and the checkpoint's hashes
-        self._layout, self._disk, self._sinks = RunLayout(run), disk, Sinks(sinks, run)
+        self._layout, self._disk, self._sinks = RunLayout(run), disk, Sinks(sinks, run, load)
         self._paths = log_paths(run)
         logs = {name: file_bytes(path) for name, path in self._paths.items()}
         self._sizes = {name: len(data) for name, data in logs.items()}
@@ -54,6 +62,7 @@ class RunLogs:
         iteration: int,
         *,
         sinks: Iterable[str] = (),
+        load: Callable[[str], Any] | None = None,
         changed: bool = False,
         warn: Callable[[str], None] = lambda text: None,
         disk: Disk = DISK,
@@ -62,7 +71,8 @@ class RunLogs:
 
         `state` is the value of `state()` in that checkpoint; `{}` and 0 start empty logs. Raises `Storage`, before any
         change on disk, if metrics or samples differ from the checkpoint's. With `changed` the logs are accepted as
-        they are and `changes` lists the differences. Missing sample files are passed to `warn`.
+        they are and `changes` lists the differences. Missing sample files are passed to `warn`. `load`
+        finds a user's sink.
         """
         sizes, hashes = state.get("sizes", {}), state.get("hashes", {})
         changes: list[str] = []
@@ -87,7 +97,7 @@ class RunLogs:
             later = [path for i, path in iteration_files(samples, SAMPLE_FILES) if i > iteration]
             for path in [*sorted(samples.glob(f"{DRAFT}*")), *later]:
                 disk.remove(path)
-        return cls(run, sinks=sinks, changes=changes, disk=disk)
+        return cls(run, sinks=sinks, load=load, changes=changes, disk=disk)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -101,6 +111,7 @@ class RunLogs:
 
     def timings(self, line: Mapping[str, Any]) -> None:
         """Write numbers that depend on machine and time: clock, speed, memory."""
+        self._sinks.write(line)
         self._append("timings", json_line(line))
 
     def samples(self, iteration: int, lines: Iterable[Mapping[str, Any]], tensors: Mapping[str, Tensor]) -> None:

@@ -1,7 +1,9 @@
-"""Trackers: optional sinks that receive the numbers of metrics.jsonl (tensorboard, wandb, trackio)."""
+"""Trackers: optional sinks that receive the numbers of metrics.jsonl and timings.jsonl, and the recipe."""
 
 import importlib
 import math
+import os
+import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -12,7 +14,7 @@ from groupwise.runs.layout import RunLayout
 
 @runtime_checkable
 class Sink(Protocol):
-    """A destination for metrics. It receives names, numbers and the iteration, nothing else."""
+    """A destination for metrics: names and numbers of an iteration. A user's class is called with the run's path."""
 
     def write(self, iteration: int, numbers: dict[str, float]) -> None: ...
 
@@ -38,7 +40,8 @@ class Tracker:
 
     def __init__(self, package: Any, run: Path, **options: Any) -> None:
         self._package = package
-        self._package.init(project="groupwise", name=run.name, resume="allow", **options)
+        project = os.environ.get("WANDB_PROJECT") or "groupwise"
+        self._package.init(project=project, name=run.name, resume="allow", config=recipe_of(run), **options)
 
     def write(self, iteration: int, numbers: dict[str, float]) -> None:
         self._package.log(numbers, step=iteration)
@@ -48,7 +51,7 @@ class Tracker:
 
 
 def wandb(package: Any, run: Path) -> Sink:
-    """wandb without git state, code, console output and machine data: it sends only numbers and the run's name."""
+    """wandb without git state, code, console output and machine data: it sends numbers, the recipe, the run's name."""
     settings = package.Settings(
         console="off",
         disable_git=True,
@@ -58,6 +61,12 @@ def wandb(package: Any, run: Path) -> Sink:
         x_save_requirements=False,
     )
     return Tracker(package, run, id=run.name, dir=str(run), settings=settings)
+
+
+def recipe_of(run: Path) -> dict[str, Any]:
+    """The resolved recipe of a run as tables; empty for a run without one."""
+    path = RunLayout(run).recipe
+    return tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
 OPENERS: dict[str, tuple[str, Callable[[Any, Path], Sink]]] = {
@@ -70,10 +79,19 @@ OPENERS: dict[str, tuple[str, Callable[[Any, Path], Sink]]] = {
 class Sinks:
     """The named sinks of a run. A sink that fails while training is dropped with a warning; training continues."""
 
-    def __init__(self, names: Iterable[str], run: Path) -> None:
+    def __init__(self, names: Iterable[str], run: Path, load: Callable[[str], Any] | None = None) -> None:
+        """`load` returns the class of a user's sink by a name such as `my_file:MySink`."""
         self.warnings: tuple[str, ...] = ()
         self._open: dict[str, Sink] = {}
         for name in names:
+            if ":" in name and load is not None:
+                sink = load(name)
+                try:
+                    self._open[name] = sink(run)
+                except Exception as error:  # a user's class may raise anything
+                    evidence, fix = f"{type(error).__name__}: {error}", "mend the class, or leave the sink out"
+                    raise MissingRequirement(f"the sink {name} cannot be opened", evidence=evidence, fix=fix) from error
+                continue
             if name not in OPENERS:
                 raise Usage(f"unknown sink {name!r}", fix="the sinks are " + ", ".join(OPENERS))
             module, opener = OPENERS[name]

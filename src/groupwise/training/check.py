@@ -300,10 +300,15 @@ def check_inputs(
     """
     weights = fetch or not of_hub(recipe.model)
     errors: list[GroupwiseError] = [
-        Usage(f"unknown sink {name!r}", fix="the sinks are " + ", ".join(OPENERS))
+        Usage(f"unknown sink {name!r}", fix=f"the sinks are {', '.join(OPENERS)}, or my_file:MySink")
         for name in recipe.sinks
-        if name not in OPENERS
+        if name not in OPENERS and ":" not in name
     ]
+    for name in (name for name in recipe.sinks if train and ":" in name):
+        try:
+            use.find(name)
+        except GroupwiseError as error:
+            errors.append(error)
     try:
         environment_of(recipe, use)
     except GroupwiseError as error:

@@ -151,7 +151,8 @@ def run_from(
     for warning in checkpoint.warnings if checkpoint else ():
         progress.say(f"warning: {warning}")
     lines = [*check_changes(run, ready, state, accept=changed), *ready.use.changes]
-    logs = RunLogs.resume(run, state, done, sinks=recipe.sinks, changed=changed, warn=progress.say, disk=disk)
+    sinks = {"sinks": recipe.sinks, "load": ready.use.find}
+    logs = RunLogs.resume(run, state, done, **sinks, changed=changed, warn=progress.say, disk=disk)
     accepted = record_changes(run, ready, state, [*lines, *logs.changes], done, disk)
     recorder = Recorder(
         run, logs, keep=recipe.save.keep, extra=accepted, on_metrics=watch, warn=progress.say, disk=disk

@@ -183,7 +183,8 @@ def test_diff_methods_show_check(capsys, tmp_path):
     path = tmp_path / "a.toml"
     path.write_text("method = 'gspo'\nsampling.max_tokens = 40")
     assert main(["check", str(path)]) == 0
-    assert capsys.readouterr().out == f"{path}: ok\n"
+    plan, last = capsys.readouterr().out.splitlines()
+    assert plan.startswith("plan: ") and last == f"{path}: ok"
     assert main(["check", str(path), "--prompts", "17"]) == 2
     assert main(["check", str(path), "--task", "none.jsonl", "--verifier", "exact"]) == 3
     assert main(["show", "gsop"]) == 2

@@ -26,8 +26,8 @@ fields of a recipe; `--dotted.field value` sets one, `groupwise help FIELD` expl
   engine            rows cache_tokens max_gap
   optimizer         lr betas eps weight_decay clip warmup decay
   machine           device dtype threads microbatch_tokens recompute compile deadline verdict_deadline
-  evaluate          every problems samples strategy
-  save              every keep
+  evaluate          every problems samples strategy best
+  save              every keep model_every
 
   groupwise train recipe.toml --method.objective.surrogate.high 0.35 --iterations 50
   groupwise train --task problems.jsonl --verifier last_number
@@ -122,12 +122,12 @@ def run(words: list[str]) -> int:
     match a.command:
         case "train":
             return train.train(a.recipe, overrides, a.use, recipe_name=a.recipe_name, out=a.out, name=a.name,
-                               stop_after=a.stop_after, command=shlex.join(["groupwise", *words]),
+                               stop_after=a.stop_after, command=shlex.join(["groupwise", *words]), push=a.push,
                                unsafe_local_exec=a.unsafe_local_exec, trust_remote_code=a.trust_remote_code,
                                keys=a.key, judges=a.judge)  # fmt: skip
         case "resume":
-            return train.resume(a.run, a.use, strict=a.strict, changed=a.changed, stop_after=a.stop_after,
-                                unsafe_local_exec=a.unsafe_local_exec,
+            return train.resume(a.run, a.use, strict=a.strict, changed=a.changed, iterations=a.iterations, push=a.push,
+                                stop_after=a.stop_after, unsafe_local_exec=a.unsafe_local_exec,
                                 trust_remote_code=a.trust_remote_code, keys=a.key, judges=a.judge)  # fmt: skip
         case "sweep":
             from groupwise.commands.sweep import sweep
@@ -135,6 +135,12 @@ def run(words: list[str]) -> int:
             return sweep(a.recipe, overrides, a.use, recipe_name=a.recipe_name, out=a.out,
                          unsafe_local_exec=a.unsafe_local_exec, trust_remote_code=a.trust_remote_code,
                          keys=a.key, judges=a.judge)  # fmt: skip
+        case "export":
+            from groupwise.commands.export import export_model
+
+            return export_model(
+                a.run, a.out, at=a.at, dtype=a.dtype, push=a.push, trust_remote_code=a.trust_remote_code
+            )
         case "merge":
             from groupwise.commands.merge import merge_adapter
 
@@ -148,12 +154,12 @@ def run(words: list[str]) -> int:
 
     match a.command:
         case "eval":
-            return evaluate.evaluate(a.model, overrides, a.use, samples=a.samples, problems=a.problems,
+            return evaluate.evaluate(a.model, overrides, a.use, at=a.at, samples=a.samples, problems=a.problems,
                                      recipe_path=a.recipe, preset=a.preset, data=a.data, out=a.out,
                                      unsafe_local_exec=a.unsafe_local_exec,
                                      trust_remote_code=a.trust_remote_code, keys=a.key, judges=a.judge)  # fmt: skip
         case "sample":
-            return evaluate.sample(a.model, a.prompt, overrides, a.use, n=a.n, answer=a.answer,
+            return evaluate.sample(a.model, a.prompt, overrides, a.use, at=a.at, n=a.n, answer=a.answer,
                                    unsafe_local_exec=a.unsafe_local_exec,
                                    trust_remote_code=a.trust_remote_code)  # fmt: skip
         case "chat":
@@ -281,6 +287,14 @@ def parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser
             help="run code that the model writes without a sandbox, with your rights",
         )
 
+    def at(command: argparse.ArgumentParser) -> None:
+        which = "the checkpoint of this iteration, or best (default: the finished model, else the newest checkpoint)"
+        command.add_argument("--at", type=iteration, metavar="K", help=which)
+
+    def push(command: argparse.ArgumentParser) -> None:
+        which = "upload the model to the Hugging Face hub; a new repository is private"
+        command.add_argument("--push", default="", metavar="OWNER/NAME", help=which)
+
     def trust(command: argparse.ArgumentParser) -> None:
         command.add_argument(
             "--trust-remote-code",
@@ -304,6 +318,7 @@ def parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser
     )
     train_options.add_argument("--name", help="name of the run (default: the recipe's name)")
     train_options.add_argument("--stop-after", **stop)
+    push(train_options)
     train_options.add_argument("--use", **use)
     unsafe(train_options)
     trust(train_options)
@@ -329,13 +344,16 @@ def parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser
     resume.add_argument(
         "--changed", action="store_true", help="continue although recipe, tokenizer, template or logs were changed"
     )
+    resume.add_argument("--iterations", type=count, metavar="N", help="extend the run to N iterations")
     resume.add_argument("--stop-after", **stop)
+    push(resume)
     resume.add_argument("--use", **use)
     unsafe(resume)
     trust(resume)
     access(resume)
 
     evaluate_options = options["eval"]
+    at(evaluate_options)
     evaluate_options.add_argument(
         "--samples", type=count, metavar="N", help="answers per problem (default: 4, or the preset's)"
     )
@@ -360,6 +378,7 @@ def parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser
     evaluate.add_argument("model", metavar="MODEL_OR_RUN")
 
     sample_options = options["sample"]
+    at(sample_options)
     sample_options.add_argument("-n", type=count, default=1, metavar="N", help="number of answers (default: 1, greedy)")
     sample_options.add_argument("--answer", metavar="TEXT", help="the gold answer, for an environment that needs it")
     sample_options.add_argument("--use", **use)
@@ -382,6 +401,13 @@ def parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser
     watch = add("watch", "show the report of runs as a live page in a browser on this machine")
     watch.add_argument("run", nargs="+", metavar="RUN")
     watch.add_argument("--port", type=int, default=0, metavar="N", help="port on 127.0.0.1 (default: a free one)")
+    export = add("export", "write the model of a run, or of one of its checkpoints, to a directory")
+    export.add_argument("run", metavar="RUN")
+    export.add_argument("out", metavar="DIR", help="the new model directory; it must not exist")
+    at(export)
+    export.add_argument("--dtype", default="", choices=("float32", "bfloat16", "float64"), help="dtype of the weights")
+    push(export)
+    trust(export)
 
     merge = add("merge", "merge an adapter (LoRA) into its base model")
     merge.add_argument("model", metavar="ADAPTER_OR_RUN")
@@ -476,6 +502,13 @@ def seconds(text: str) -> float:
     except ValueError:
         invalid_time(text)
     return parts[0] * 3600 + parts[1] * 60 + parts[2]
+
+
+def iteration(text: str) -> int | str:
+    """The number of an iteration from text, or `best`."""
+    if text != "best" and not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is neither the number of an iteration nor best")
+    return text if text == "best" else int(text)
 
 
 def count(text: str) -> int:

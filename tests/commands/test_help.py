@@ -150,7 +150,8 @@ def test_the_recorded_command_is_quoted_for_a_shell(calls):
 @pytest.mark.parametrize(
     "line",
     [
-        "train a.toml b.toml", "train --iterations", "trian", "resume", "resume r --iterations 3", "show", "diff a",
+        "train a.toml b.toml", "train --iterations", "trian", "resume", "resume r --iterations many",
+        "export r", "eval r --at many", "show", "diff a",
         "train --stop-after soon", "train --stop-after h", "eval r --samples 0", "eval r --samples many", "methods x",
         "sample m",
     ],

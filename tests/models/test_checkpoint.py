@@ -1,8 +1,10 @@
 """Model directories: read back as written; refused with the cause if invalid."""
 
 import json
+import os
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -178,3 +180,32 @@ def test_models_are_found_by_path_or_packaged_name(tmp_path: Path) -> None:
 def test_shapes_outside_their_family_are_not_written(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="qkv_bias is True, but qwen3 has False"):
         write_model(Decoder.new(shape("qwen3", qkv_bias=True), 0), tmp_path, tokenizer=characters())
+
+
+def test_a_written_model_keeps_the_generation_settings_and_ids_of_its_source(tmp_path: Path) -> None:
+    tokenizer, source = characters(), tmp_path / "source"
+    write_model(decoder := Decoder.new(shape(), 0), source, tokenizer=tokenizer)
+    assert json.loads((source / "config.json").read_text())["pad_token_id"] == min(tokenizer.eos)
+    settings = {"temperature": 0.6, "top_p": 0.9, "repetition_penalty": 1.1, "eos_token_id": min(tokenizer.eos)}
+    settings |= {"pad_token_id": 3, "transformers_version": "5.0.0"}
+    (source / "generation_config.json").write_text(json.dumps(settings))
+    config = json.loads((source / "config.json").read_text()) | {"pad_token_id": 3, "bos_token_id": 2}
+    (source / "config.json").write_text(json.dumps(config))
+    write_model(decoder, tmp_path / "kept", tokenizer=read_tokenizer(source), source=source)
+    written = json.loads((tmp_path / "kept" / "generation_config.json").read_text())
+    assert written == settings | {"bos_token_id": 2}
+    config = json.loads((tmp_path / "kept" / "config.json").read_text())
+    assert [config[f"{name}_token_id"] for name in ("bos", "eos", "pad")] == [2, min(tokenizer.eos), 3]
+    other = replace(read_tokenizer(source), eos=frozenset((4,)))  # other end tokens than the source's
+    write_model(decoder, tmp_path / "other", tokenizer=other, source=source)
+    assert json.loads((tmp_path / "other" / "generation_config.json").read_text())["eos_token_id"] == [4]
+
+
+def test_weights_have_the_mode_of_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        write_model(Decoder.new(shape(), 0), tmp_path / "model", tokenizer=characters())
+    finally:
+        os.umask(before)
+    modes = {path.name: oct(path.stat().st_mode & 0o777) for path in (tmp_path / "model").iterdir()}
+    assert set(modes.values()) == {"0o640"}, modes

@@ -40,7 +40,8 @@ def test_an_adapter_run_merges_into_a_plain_model(capsys: pytest.CaptureFixture[
     output = json.loads((run / "run.json").read_text())
     assert output["adapter"].startswith("2,304 trained weights, 223,520 frozen weights")
     assert output["adapter"] in (run / "report.html").read_text()
-    assert sorted(p.name for p in (run / "model").iterdir()) == ["adapter_config.json", "adapter_model.safetensors"]
+    files = ["adapter_config.json", "adapter_model.safetensors", "tokenizer.json", "tokenizer_config.json"]
+    assert sorted(p.name for p in (run / "model").iterdir()) == files
     capsys.readouterr()
     assert main(["eval", str(run), "--samples", "1"]) == 0
     of_run = accuracy(capsys)

@@ -8,7 +8,7 @@ from typing import Any
 from groupwise.config.user_code import load_use
 from groupwise.data import BadData, GroupwiseError, Sample, visible
 from groupwise.models import find_model, find_template, read_tokenizer
-from groupwise.training.evaluate import for_one_answer, open_model, run_with_model
+from groupwise.training.evaluate import find_model_of, for_one_answer, open_model
 
 Answering = Callable[[Any], Coroutine[Any, Any, tuple[Sample, ...]]]
 """One answer to a prompt or to a conversation: `OpenModel.answers`."""
@@ -39,7 +39,7 @@ def chat(
 
 def usual_template(model_or_run: str, overrides: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     """The override for a model outside a run, whose recipe names no template for it: its chat template, if any."""
-    if run_with_model(model_or_run) or any(path == "template" for path, _ in overrides):
+    if find_model_of(model_or_run) or any(path == "template" for path, _ in overrides):
         return []
     try:
         find_template("chat", read_tokenizer(find_model(model_or_run)))

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from groupwise.data import BadData, Usage, visible
+from groupwise.data import BadData, Storage, Usage, visible
 from groupwise.evaluation.evaluate import NO_OUTCOMES, columns
 from groupwise.evaluation.interval import averaged, paired, score_interval
 from groupwise.evaluation.result import KS, MAY_DIFFER, model_label, read, tallies, task_label
+from groupwise.runs.info import RunInfo, extensions
 from groupwise.runs.layout import RunLayout
 from groupwise.runs.phases import finished_run
 
@@ -72,12 +73,27 @@ def table(a: Path, b: Path, allow: Sequence[str] = ()) -> list[str]:
             raise Usage("different problems cannot be paired", evidence=sizes, fix="evaluate one of them again")
     models = [model_label(evaluation["numbers"][0]["protocol"]) for evaluation in (left, right)]
     lines = [visible(f"A: {a}  {models[0]}"), visible(f"B: {b}  {models[1]}")]
+    lines += [visible(f"{name}: {line}") for name, path in (("A", a), ("B", b)) for line in seams(path)]
     for x, y in matched:
         lines += ["", *rows(x, y)]
     if "mean" in left and "mean" in right:
         averages = [average(x, y) for x, y in matched]
         lines += ["", f"{'mean of ' + str(len(matched)):<10}{difference(*pooled(averages))}"]
     return lines
+
+
+def seams(evaluation: Path) -> list[str]:
+    """One line for each extension of the run that an evaluation file lies in; none for a file elsewhere."""
+    run = evaluation.resolve().parent.parent
+    if RunLayout(run).evaluations != evaluation.resolve().parent or not RunLayout(run).is_run:
+        return []
+    try:
+        changes = RunInfo.read(run).changes
+    except Storage:  # of another format, or damaged
+        return []
+    return [
+        f"extended at iteration {at} from {k} to {n} iterations; not a run of {n}" for at, k, n in extensions(changes)
+    ]
 
 
 def check_protocols(a: Mapping[str, Any], b: Mapping[str, Any], allow: Sequence[str]) -> None:

@@ -6,8 +6,9 @@ from pathlib import Path
 from groupwise.commands.terminal import format_sample
 from groupwise.config.user_code import load_use
 from groupwise.data import visible
-from groupwise.evaluation.result import evaluation_text, write
+from groupwise.evaluation.result import check_file, evaluation_text, write
 from groupwise.training import evaluate as evaluation
+from groupwise.training.models import At
 
 
 def evaluate(
@@ -15,6 +16,7 @@ def evaluate(
     overrides: Sequence[tuple[str, str]] = (),
     use: Sequence[str] = (),
     *,
+    at: At = None,
     samples: int | None = None,
     problems: int | None = None,
     recipe_path: str | None = None,
@@ -26,12 +28,19 @@ def evaluate(
     keys: Sequence[str] = (),
     judges: Sequence[str] = (),
 ) -> int:
-    """Print the held-out accuracy of a model directory or of a run's model, and write it with its protocol."""
+    """Print the held-out accuracy of a model directory or of a run's model, and write it with its protocol.
+
+    `at` chooses a checkpoint of a run.
+    """
     loaded = load_use(
         use, unsafe_local_exec=unsafe_local_exec, trust_remote_code=trust_remote_code, keys=keys, judges=judges
     )
     settings = {"samples": samples, "problems": problems, "recipe_path": recipe_path, "preset": preset, "data": data}
-    result, usual = evaluation.evaluate(model_or_run, overrides, loaded, **settings)
+
+    def check(folder: Path) -> None:
+        check_file(Path(out) if out else folder / "evaluation.json")
+
+    result, usual = evaluation.evaluate(model_or_run, overrides, loaded, at=at, before=check, **settings)
     print(visible(evaluation_text(result), lines=True))
     path = Path(out) if out else usual
     write(path, result)
@@ -45,6 +54,7 @@ def sample(
     overrides: Sequence[tuple[str, str]] = (),
     use: Sequence[str] = (),
     *,
+    at: At = None,
     n: int = 1,
     answer: str | None = None,
     unsafe_local_exec: bool = False,
@@ -52,11 +62,11 @@ def sample(
 ) -> int:
     """Print `n` ungraded answers of a model directory or of a run's model to one prompt.
 
-    A single answer is greedy unless the overrides choose how tokens are drawn.
+    A single answer is greedy unless the overrides choose how tokens are drawn. `at` chooses a checkpoint of a run.
     """
     loaded = load_use(use, unsafe_local_exec=unsafe_local_exec, trust_remote_code=trust_remote_code)
     changes = evaluation.for_one_answer(overrides) if n == 1 else overrides
-    samples = evaluation.sample(model_or_run, prompt, changes, loaded, n=n, answer=answer)
+    samples = evaluation.sample(model_or_run, prompt, changes, loaded, at=at, n=n, answer=answer)
     for i, result in enumerate(samples, 1):
         if result.counts and n > 1:
             print(visible(f"-- {i} of {n}"))

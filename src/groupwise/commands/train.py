@@ -10,11 +10,12 @@ from groupwise.config.text import base_of, read_recipe
 from groupwise.config.toml import read_with_overrides, without_command_text
 from groupwise.config.user_code import load_use
 from groupwise.data import Usage, notices_of, raise_all, visible
+from groupwise.models.upload import check_upload, upload
 from groupwise.report.report import existing_run
 from groupwise.runs.checkpoints import RunLock, run_directory
 from groupwise.runs.info import RunInfo
 from groupwise.runs.layout import RunLayout
-from groupwise.runs.phases import phase_directories
+from groupwise.runs.phases import phase_directories, runs_in
 from groupwise.training.build import build
 from groupwise.training.check import check_phases
 from groupwise.training.phases import begin_phases, run_phases
@@ -32,12 +33,18 @@ def train(
     name: str | None = None,
     stop_after: float | None = None,
     command: str = "",
+    push: str = "",
     unsafe_local_exec: bool = False,
     trust_remote_code: bool = False,
     keys: Sequence[str] = (),
     judges: Sequence[str] = (),
 ) -> int:
-    """Start a run of a recipe: a file, a packaged one by its name, or the default one. Returns the exit code."""
+    """Start a run of a recipe: a file, a packaged one by its name, or the default one. Returns the exit code.
+
+    The finished model is uploaded to the hub as `push`.
+    """
+    if push:
+        check_upload(push)
     loaded = load_use(
         use, unsafe_local_exec=unsafe_local_exec, trust_remote_code=trust_remote_code, keys=keys, judges=judges
     )
@@ -49,7 +56,7 @@ def train(
         run = run_directory(Path(out), name or path.stem)
         with RunLock(run):
             begin_phases(run, data)
-            return run_phases(run, loaded, finish, print_note, stop_after, command=command)
+            return pushed(run, run_phases(run, loaded, finish, print_note, stop_after, command=command), push)
     start = starting_point(path, overrides, trust_remote_code=trust_remote_code)
     recipe = read_recipe(start.source, start.fields, loaded)
     if start.note:
@@ -58,7 +65,7 @@ def train(
     run = run_directory(Path(out), name or (path.stem if path else directory_name(recipe.task)))
     with RunLock(run):
         begin(run, ready, loaded, base_of(read_with_overrides(start.source, start.fields)), command)
-        return finish(run_from(run, ready, stop_after))
+        return pushed(run, finish(run_from(run, ready, stop_after)), push)
 
 
 def resume(
@@ -67,6 +74,8 @@ def resume(
     *,
     strict: bool = False,
     changed: bool = False,
+    iterations: int | None = None,
+    push: str = "",
     stop_after: float | None = None,
     unsafe_local_exec: bool = False,
     trust_remote_code: bool = False,
@@ -75,8 +84,11 @@ def resume(
 ) -> int:
     """Continue a run from its newest checkpoint.
 
-    `changed` accepts a changed recipe, tokenizer, template or file of `use`.
+    `changed` accepts a changed recipe, tokenizer, template or file of `use`. `iterations` extends the run to so many.
+    The finished model is uploaded to the hub as `push`.
     """
+    if push:
+        check_upload(push)
     directory = existing_run(run)
     with RunLock(directory):
         phases = phase_directories(directory)
@@ -91,13 +103,23 @@ def resume(
             keys=keys,
             judges=judges,
         )
-        if phases:
+        if phases and iterations is None:
             command, how = info.command if info else "", {"strict": strict, "changed": changed}
-            return run_phases(directory, loaded, finish, print_note, stop_after, command=command, **how)
-        ready = reopen(directory, loaded)
+            code = run_phases(directory, loaded, finish, print_note, stop_after, command=command, **how)
+            return pushed(directory, code, push)
+        ready = reopen(directory, loaded, iterations)
         for line in notices_of(ready.verifier):
             print_note(line)
-        return finish(run_from(directory, ready, stop_after, strict=strict, changed=changed))
+        ending = run_from(directory, ready, stop_after, strict=strict, changed=changed)
+        return pushed(directory, finish(ending), push)
+
+
+def pushed(run: Path, code: int, name: str) -> int:
+    """Upload the model of a finished run, if it has a `name` on the hub. Returns the exit code of the run."""
+    model = RunLayout(runs_in(run)[-1]).model
+    if name and code == 0 and model.is_dir():
+        print(visible(f"uploaded: {upload(model, name)}"))
+    return code
 
 
 def finish(ending: Ending) -> int:

@@ -11,6 +11,7 @@ from groupwise.config.text import DEFAULT
 from groupwise.config.toml import CommandText, read_toml, set_paths
 from groupwise.data import GroupwiseError, Sampling
 from groupwise.models import base_directory, find_model, outline, read_shape
+from groupwise.runs.phases import trained_model
 
 METHOD: str = read_toml(DEFAULT)["method"]["base"]
 LEARNING_RATES = ((10_000_000, 2e-4), (1_000_000_000, 1e-5), (math.inf, 1e-6))
@@ -71,7 +72,7 @@ def model_defaults(
     if not wanted:
         return defaults, reasons
     try:
-        directory = find_model(str(data.get("model", "calculator")), weights=False)
+        directory = find_model(trained_model(str(data.get("model", "calculator"))), weights=False)
         if LR in wanted:
             weights = sum(p.numel() for p in outline(directory, trust_remote_code=trust_remote_code).parameters())
             adapter = is_set(data, "lora") or base_directory(directory) != directory

@@ -111,8 +111,10 @@ MEANINGS: dict[str, tuple[str, str, str]] = {
     "evaluate.problems": ("held-out problems of an evaluation", "problems", "128"),
     "evaluate.samples": ("sampled answers to each problem, beside the greedy one", "answers", "4"),
     "evaluate.strategy": ("how a held-out problem is answered", "", "Turns"),
+    "evaluate.best": ("metric of the best checkpoint; empty: greedy accuracy, else score", "", "eval/accuracy"),
     "save.every": ("iterations between two checkpoints; 0: only at the end", "iterations", "20"),
-    "save.keep": ("the newest checkpoints that are kept", "checkpoints", "3"),
+    "save.keep": ("the newest checkpoints that are kept, beside the best one", "checkpoints", "3"),
+    "save.model_every": ("iterations between two model directories in models/; 0: none", "iterations", "50"),
 }
 """(meaning, unit, example) of each field. `warm_start.optimizer.lr` means `optimizer.lr`, and so on."""
 

@@ -104,12 +104,15 @@ class Evaluate:
     """Held-out evaluation before the first iteration, every `every` iterations (0: not in between) and after the last.
 
     `strategy` answers each of `problems` held-out problems once greedily and `samples` times by `Recipe.sampling`.
+    The checkpoint with the highest `best` is kept beside the newest ones; the empty name is the greedy accuracy, or the
+    greedy score of a run without outcomes.
     """
 
     every: int = 0
     problems: int = 256
     samples: int = 1
     strategy: Strategy = Independent()  # noqa: RUF009
+    best: Literal["", "eval/accuracy_greedy", "eval/score_greedy", "eval/accuracy", "eval/score"] = ""
 
     def __post_init__(self) -> None:
         at_least(self, every=0, problems=1, samples=1)
@@ -117,13 +120,17 @@ class Evaluate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Save:
-    """A checkpoint every `every` iterations (0: only at the end); the newest `keep` checkpoints are kept."""
+    """A checkpoint every `every` iterations (0: only at the end); the newest `keep` and the best one are kept.
+
+    Every `model_every` iterations (0: never) a plain model directory is written to `models/` of the run.
+    """
 
     every: int = 10
     keep: int = 2
+    model_every: int = 0
 
     def __post_init__(self) -> None:
-        at_least(self, every=0, keep=1)
+        at_least(self, every=0, keep=1, model_every=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ constants in place. `base` names a published method. A part in the user's file i
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin
 
@@ -18,7 +18,7 @@ from groupwise.config.toml import CommandText, read_toml, read_with_overrides, s
 from groupwise.config.user_code import Use
 from groupwise.data import Usage
 from groupwise.methods import Method, Now
-from groupwise.runs.phases import KEY
+from groupwise.runs.phases import KEY, trained_model
 
 T = TypeVar("T")
 DEFAULT = Path(__file__).with_name("default.toml")
@@ -97,6 +97,10 @@ def read_tables(tables: Sequence[tuple[str, Mapping[str, Any]]], use: Use | None
         recipe = reading.table(Recipe, dict(data), recipe, where)
         if recipe is MISSING:
             return None, reading.problems
+    try:
+        recipe = replace(recipe, model=trained_model(recipe.model))
+    except Usage as error:
+        reading.problems.append(error)
     if use is not None:
         reading.check_user_names(recipe)
     try:

@@ -2,7 +2,8 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from hashlib import sha256
 from math import fsum, isclose
 from pathlib import Path
@@ -27,7 +28,8 @@ from groupwise.evaluation.evaluate import (
     tally,
 )
 from groupwise.evaluation.interval import averaged
-from groupwise.runs.disk import write_file
+from groupwise.runs.disk import check_writable, write_file
+from groupwise.runs.layout import numbered
 
 FORMAT = 1
 KS = (2, 4, 8, 16, 32, 64)
@@ -118,23 +120,37 @@ def evaluation_text(evaluation: Mapping[str, Any]) -> str:
     return "\n\n".join(blocks)
 
 
-def file_name(evaluation: Mapping[str, Any]) -> str:
+def file_name(evaluation: Mapping[str, Any], iteration: int | None = None) -> str:
     """A file name from the protocols: equal for two runs with equal protocols, and unique within a run.
 
-    It depends on all fields of the protocols except model, engine and versions.
+    It depends on all fields of the protocols except model, engine and versions, and on the `iteration` of a checkpoint.
     """
     protocols = [x["protocol"] for x in evaluation["numbers"]]
     fields = [{k: v for k, v in x.items() if k not in ("model", "engine", "versions")} for x in protocols]
     mark = sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:8]
     task = re.sub(r"[^\w.-]+", "-", Path(protocols[0]["task"]["name"].partition("@")[0]).stem).strip("-")
-    return f"{evaluation['preset'] or task}-{mark}.json"
+    at = "" if iteration is None else f"-at-{numbered(iteration)}"
+    return f"{evaluation['preset'] or task}-{mark}{at}.json"
 
 
 def write(path: Path, evaluation: Mapping[str, Any]) -> None:
     """Write an evaluation file, whole or not at all."""
-    try:
+    with write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_file(path, json.dumps({"format": FORMAT, **evaluation}, indent=1).encode() + b"\n")
+
+
+def check_file(path: Path) -> None:
+    """Raise an error if an evaluation file cannot be written: before its answers are computed. Creates its folder."""
+    with write_errors(path):
+        check_writable(path, "FILE.json")
+
+
+@contextmanager
+def write_errors(path: Path) -> Iterator[None]:
+    """Turn an OSError of the body into a `Storage` error."""
+    try:
+        yield
     except OSError as error:
         evidence = f"{error.strerror} ({error.filename or path})"
         raise Storage(

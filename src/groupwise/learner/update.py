@@ -43,6 +43,8 @@ __all__ = ["NO_TOKEN", "Learner", "StepResult"]
 M = TypeVar("M", bound=torch.nn.Module)
 PLAIN = Routing()
 OLD = Logp("policy")
+POLICY = "policy."
+"""The prefix of the policy's tensors in a checkpoint."""
 NO_TOKEN = "no token is trained"
 """The reason of a step that was skipped because all its tokens were masked."""
 
@@ -286,9 +288,7 @@ class Learner:
 
     def _trained_tensors(self, model: torch.nn.Module) -> dict[str, Tensor]:
         """The tensors of the policy, or of a side model, except those that are frozen in the policy."""
-        weights = self.model.named_parameters(remove_duplicate=False)  # a tied weight under each of its names
-        frozen = {name for name, weight in weights if not weight.requires_grad}
-        return {name: x for name, x in model.state_dict().items() if name not in frozen}
+        return _unfrozen(model.state_dict(), self.model)
 
     def _saved_models(self) -> dict[str, dict[str, Tensor]]:
         """The tensors of the side models in a checkpoint, by the prefix of their names."""
@@ -313,7 +313,7 @@ class Learner:
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and JSON from which `restore` continues with equal bits. Frozen weights are not among them."""
-        tensors = {f"policy.{name}": x for name, x in self._trained_tensors(self.model).items()}
+        tensors = {f"{POLICY}{name}": x for name, x in self._trained_tensors(self.model).items()}
         for model, weights in self._saved_models().items():
             tensors |= {f"{model}{name}": x for name, x in weights.items()}
         tensors |= {f"optimizer.{name}": x for name, x in self.optimizer.state().items()}
@@ -322,11 +322,8 @@ class Learner:
     @torch.no_grad()
     def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
         """Copy the tensors and values of `state()` back."""
-        for prefix, current in {"policy.": self._trained_tensors(self.model), **self._saved_models()}.items():
-            saved = _with_prefix(prefix, tensors)
-            assert saved.keys() == current.keys(), "a checkpoint of another model"
-            for name, x in current.items():
-                x.copy_(saved[name])
+        for prefix, current in {POLICY: self._trained_tensors(self.model), **self._saved_models()}.items():
+            _copy_saved(_with_prefix(prefix, tensors), current)
         for weights in self._following.values():
             weights.round()
         self.optimizer.restore(_with_prefix("optimizer.", tensors))
@@ -356,6 +353,25 @@ def _microbatches(whole: Batch, step: StepPlan) -> list[Batch]:
         return [whole]
     ends = list(accumulate(map(len, step.microbatches)))
     return [whole.take(range(end - len(microbatch), end)) for microbatch, end in zip(step.microbatches, ends)]
+
+
+@torch.no_grad()
+def restore_policy(model: torch.nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Copy the policy among a checkpoint's tensors to its model. AssertionError for another model."""
+    _copy_saved(_with_prefix(POLICY, tensors), _unfrozen(model.state_dict(), model))
+
+
+def _unfrozen(tensors: Mapping[str, Tensor], policy: torch.nn.Module) -> dict[str, Tensor]:
+    """The tensors without those that are frozen in the policy."""
+    weights = policy.named_parameters(remove_duplicate=False)  # a tied weight under each of its names
+    frozen = {name for name, weight in weights if not weight.requires_grad}
+    return {name: x for name, x in tensors.items() if name not in frozen}
+
+
+def _copy_saved(saved: Mapping[str, Tensor], current: Mapping[str, Tensor]) -> None:
+    assert saved.keys() == current.keys(), "a checkpoint of another model"
+    for name, x in current.items():
+        x.copy_(saved[name])
 
 
 def _with_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,8 @@ __all__ = ["Model", "outline", "read_model", "read_shape", "stored_dtype", "writ
 Model = Decoder | TransformersModel
 DTYPES = {name: getattr(torch, name) for name in ("float64", "float32", "float16", "bfloat16")}
 HEAD = "lm_head.weight"
+IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
+"""Ids that config.json and generation_config.json both have."""
 
 
 def read_shape(path: Path | str, *, context: int = 0, trust_remote_code: bool = False) -> Sizes:
@@ -137,11 +140,17 @@ def write_fresh(shape: Shape, path: Path, *, tokenizer: Tokenizer) -> None:
     _write_json(path / "config.json", config_of(shape) | {"eos_token_id": ends, "pad_token_id": ends[0], FRESH: True})
 
 
-def write_model(model: Model, path: Path | str, *, tokenizer: Tokenizer) -> None:
-    """Write a directory that transformers, vLLM and `read_model` load. ValueError for a shape outside its family."""
+def write_model(model: Model, path: Path | str, *, tokenizer: Tokenizer, source: Path | str | None = None) -> None:
+    """Write a directory that transformers, vLLM and `read_model` load. ValueError for a shape outside its family.
+
+    `source` is the directory that the model was read from: its begin, end and padding ids and its
+    `generation_config.json` are kept.
+    """
     path, ends = Path(path), sorted(tokenizer.eos)
     config = config_of(model.shape) if isinstance(model, Decoder) else {}
-    generation = {"eos_token_id": ends, "pad_token_id": ends[0]}
+    stored = {} if source is None else _generation(base_directory(Path(source)), tokenizer.eos)
+    generation = {"eos_token_id": ends, "pad_token_id": ends[0], **stored}
+    ids = {name: id for name, id in generation.items() if name in IDS}
     tokenizer.save(path)
     if isinstance(model, TransformersModel):
         write_transformers(model, path)
@@ -149,8 +158,24 @@ def write_model(model: Model, path: Path | str, *, tokenizer: Tokenizer) -> None
         weights = {name: p.detach().cpu().contiguous() for name, p in model.named_parameters()}
         save_file(weights, path / "model.safetensors", metadata={"format": "pt"})
         dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
-        _write_json(path / "config.json", config | generation | {"dtype": dtype, "torch_dtype": dtype})
+        _write_json(path / "config.json", config | ids | {"dtype": dtype, "torch_dtype": dtype})
     _write_json(path / "generation_config.json", generation)
+    for file in path.glob("*.safetensors"):
+        shutil.copymode(path / "config.json", file)  # safetensors creates files for their owner alone
+
+
+def _generation(path: Path, eos: frozenset[int]) -> dict[str, Any]:
+    """The begin, end and padding ids of a model directory, and its generation_config.json.
+
+    Its end tokens are left out unless they are `eos`.
+    """
+    config, file = read_json(path / "config.json"), path / "generation_config.json"
+    stored = {name: config[name] for name in IDS if config.get(name) is not None}
+    stored |= read_json(file) if file.is_file() else {}
+    ends = stored.get("eos_token_id")
+    if set(ends if isinstance(ends, list) else [ends]) != eos:
+        stored.pop("eos_token_id", None)
+    return stored
 
 
 def _write_json(path: Path, value: Mapping[str, Any]) -> None:

@@ -6,6 +6,7 @@ LoRA, arXiv:2106.09685: `W x + alpha / rank * B A x` with W frozen. B starts at 
 import importlib
 import json
 import re
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -138,6 +139,7 @@ def write_adapter(model: nn.Module, path: Path, *, base: str, base_sha256: str) 
     config["base_model_name_or_path"], _, revision = base.partition("@") if is_hub_name(base) else (base, "", "")
     config["revision"] = revision or None
     (path / ADAPTER).write_text(json.dumps(config, indent=2, sort_keys=True, default=sorted) + "\n", encoding="utf-8")
+    shutil.copymode(path / ADAPTER, path / WEIGHTS)  # safetensors creates files for their owner alone
 
 
 def read_adapter(model: nn.Module, path: Path, *, base_sha256: str) -> None:

@@ -14,8 +14,10 @@ from groupwise.data import BadData, Storage, Usage, visible
 from groupwise.report.charts import charts_data
 from groupwise.report.read import Curve, Run, flat, lines, number, read, thin
 from groupwise.report.rollouts import as_json, choose, packed, prompt_map, scan, steps
-from groupwise.report.warnings import RULES, RunWarning, find_warnings, headline
-from groupwise.runs.disk import DRAFT, write_file
+from groupwise.report.warnings import HELD_OUT, RULES, RunWarning, find_warnings, headline, held_out
+from groupwise.runs.best import BY_DEFAULT
+from groupwise.runs.disk import DRAFT, check_writable, write_file
+from groupwise.runs.info import extensions
 from groupwise.runs.layout import RunLayout
 from groupwise.runs.phases import runs_in
 
@@ -38,6 +40,7 @@ def report(runs: Sequence[str], out: str | None = None) -> int:
     directories = [existing_run(r) for r in runs]
     page = Path(out) if out else RunLayout(directories[0]).report
     try:
+        check_writable(page, "FILE.html")
         print(visible(str(write_report([path for run in directories for path in runs_in(run)], page))))
     except OSError as error:
         if isinstance(error, BrokenPipeError):
@@ -171,9 +174,28 @@ def describe(run: Run, xs: list[Any]) -> dict[str, Any]:
         "about": {k: str(v) for k, v in facts.items() if k and v not in ("", None, {}, [])},
         "recipe": run.recipe,
         "flags": sorted(run.flags),
-        "notes": list(run.notes),
+        "notes": [*seams(run), *selection(run), *run.notes],
         "last": run.last,
     }
+
+
+def seams(run: Run) -> list[str]:
+    """One line for each extension of the run."""
+    return [
+        f"Extended at iteration {at}, from {before} to {after} iterations: the learning rate and the schedules see "
+        f"{after} from there on. It is not a run of {after}."
+        for at, before, after in extensions(run.about.get("changes"))
+    ]
+
+
+def selection(run: Run) -> list[str]:
+    """One line on the best evaluation, if the run has several: a figure that was selected by its value is too high."""
+    metric = str(run.fields.get("evaluate.best") or "") or held_out(run.metrics, BY_DEFAULT) or ""
+    if metric not in run.metrics or len((curve := run.metrics[metric].finite).at) < 2:
+        return []
+    best = int(curve.value.argmax())  # the first of equal values
+    highest = f"{curve.value[best]:.3f} at iteration {curve.at[best]}, of {len(curve.at)} evaluations"
+    return [f"The highest {HELD_OUT.get(metric, metric)} is {highest}: selected by its value, it is optimistic."]
 
 
 def warm_start_summary(run: Run) -> dict[str, str]:

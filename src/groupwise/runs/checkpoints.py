@@ -9,7 +9,7 @@ import socket
 import stat
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -118,9 +118,16 @@ class Checkpoint:
 
 
 def save_checkpoint(
-    run: Path, iteration: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any], *, keep: int, disk: Disk = DISK
+    run: Path,
+    iteration: int,
+    tensors: Mapping[str, Tensor],
+    state: Mapping[str, Any],
+    *,
+    keep: int,
+    best: Callable[[Sequence[int]], int | None] = lambda iterations: None,
+    disk: Disk = DISK,
 ) -> Path:
-    """Write `<run>/checkpoints/<iteration>` atomically, then delete all but the newest `keep` checkpoints.
+    """Write `<run>/checkpoints/<iteration>` atomically, then delete all but the newest `keep` and the `best` one.
 
     Checkpoints of later iterations are deleted too: the run went back and no longer leads to them. On `Storage` the
     older checkpoints are unchanged. `state` is plain JSON: string keys, no NaN, no infinity (else ValueError).
@@ -141,8 +148,9 @@ def save_checkpoint(
             for name, data in files.items():
                 disk.write(draft / name, data)
         before = sorted({i for i, _, _ in finished_checkpoints(home) if i <= iteration})
+        kept = {*before[-keep:], best(before)}
         for i, _, path in finished_checkpoints(home):
-            if i not in before[-keep:]:
+            if i not in kept:
                 delete_directory(path, disk)
     return target
 
@@ -168,6 +176,14 @@ def newest_checkpoint(run: Path, *, strict: bool = False) -> Checkpoint | None:
         fix = "restore the directory from a backup, or start the run again"
         raise Storage(f"every checkpoint of {run} is damaged", evidence="\n".join(damage), fix=fix)
     return None
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """One checkpoint. Raises `Storage` if it is damaged."""
+    try:
+        return Checkpoint(path, int(path.name), verified_state(path, int(path.name)))
+    except Damaged as problem:
+        raise Storage(f"{path} is damaged: {problem}", fix="name another checkpoint") from problem
 
 
 class Damaged(Exception):

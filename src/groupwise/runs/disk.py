@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from groupwise.data import Storage
+from groupwise.data import Storage, Usage
 from groupwise.runs.layout import RunLayout
 from groupwise.runs.phases import whole_run
 
@@ -78,6 +78,22 @@ def _next_command(where: Path) -> str:
     """The command that resumes the run that contains `where`; without a run, advice to repeat the command."""
     run = next((path for path in (where, where.parent) if RunLayout(path).is_run), None)
     return "repeat the command" if run is None else f"continue with: groupwise resume {whole_run(run)}"
+
+
+def check_writable(path: Path, example: str) -> None:
+    """Raise `Usage` if `path` names no file, and OSError if it cannot be written. Its folder is created.
+
+    The fix of the error names the `example`.
+    """
+    if not path.name or os.path.isdir(path):
+        raise Usage(f"{path} is a directory", fix=f"name a file: --out {example}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = _draft(path)
+    try:
+        draft.touch()
+    finally:
+        with suppress(OSError):
+            draft.unlink()
 
 
 def write_file(path: Path, data: bytes, disk: Disk = DISK) -> None:

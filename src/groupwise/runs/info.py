@@ -1,6 +1,7 @@
 """run.json: what a run is: its command, versions, and the identity of recipe, data and model."""
 
 import json
+import re
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ from groupwise.data import Storage
 from groupwise.runs.disk import DISK, Disk, storage_errors, write_file
 from groupwise.runs.layout import RunLayout
 
+EXTENSION = re.compile(r"recipe\.iterations: (\d+) -> (\d+)")
+"""An accepted change of the number of iterations."""
 FORMAT = 2
 """The format of run directories. Format 1 has other names (runs/format_1.py) and no `format` in run.json."""
 
@@ -93,6 +96,22 @@ OPTIONAL = frozenset(
     )
 )
 """Fields that run.json has only if they are not empty."""
+
+
+def extensions(changes: Any) -> list[tuple[int, int, int]]:
+    """The extensions of a run in its `changes`: the iteration, the number of iterations before, and after it.
+
+    Entries of another form are left out.
+
+    >>> extensions([{"iteration": 60, "changes": ["recipe.iterations: 60 -> 100"]}])
+    [(60, 60, 100)]
+    """
+    found = []
+    for entry in changes if isinstance(changes, list | tuple) else ():
+        lines = entry.get("changes") if isinstance(entry, dict) else None
+        matches = (EXTENSION.fullmatch(str(line)) for line in (lines if isinstance(lines, list | tuple) else ()))
+        found += [(entry.get("iteration"), int(match[1]), int(match[2])) for match in matches if match]
+    return found
 
 
 def check_format(run: Path, number: object) -> None:

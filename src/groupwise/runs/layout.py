@@ -75,6 +75,11 @@ class RunLayout:
         return self.run / "model"
 
     @property
+    def models(self) -> Path:
+        """The folder with models of earlier iterations, one directory each: `save.model_every`, `eval --at`."""
+        return self.run / "models"
+
+    @property
     def report(self) -> Path:
         """The report page."""
         return self.run / "report.html"
@@ -116,6 +121,10 @@ class RunLayout:
     def checkpoint(self, iteration: int) -> Path:
         """The folder of one checkpoint."""
         return self.checkpoints / numbered(iteration)
+
+    def model_at(self, iteration: int) -> Path:
+        """The directory of the model after one iteration."""
+        return self.models / numbered(iteration)
 
     def replay_log(self, iteration: int) -> Path:
         """The replay log of one iteration."""

@@ -1,9 +1,11 @@
 """Runs of phases: one recipe with `[[phase]]` tables, and one ordinary run per phase in the folders `1-NAME`, ..."""
 
+import os
 import re
 import tomllib
 from pathlib import Path
 
+from groupwise.data import Usage
 from groupwise.runs.layout import RunLayout
 
 KEY = "phase"
@@ -37,6 +39,17 @@ def runs_in(run: Path) -> list[Path]:
 def finished_run(run: Path) -> Path | None:
     """The last finished phase of a run, or the run itself if it has no phases; None if no model is written yet."""
     return next((path for path in reversed(runs_in(run)) if RunLayout(path).model.is_dir()), None)
+
+
+def trained_model(name: str) -> str:
+    """The model directory of a run, if `name` is a run; else `name`. `Usage` for a run without a finished model."""
+    run = Path(name)
+    if not os.path.isdir(name) or not RunLayout(run).is_run:
+        return name
+    if (finished := finished_run(run)) is None:
+        fix = f"export its newest checkpoint: groupwise export {name} A_NEW_DIRECTORY\nand name that directory instead"
+        raise Usage(f"{name} is a run without a finished model", fix=fix)
+    return str(RunLayout(finished).model)
 
 
 def whole_run(run: Path) -> Path:

@@ -138,12 +138,8 @@ class Runtime:
         return {"adapter": text, "base_sha256": fingerprint(find_model(self.recipe.model))}
 
     def write(self, path: Path) -> None:
-        """Write the current model: a model directory, or the adapter in peft's format."""
-        if has_adapter(self.model):
-            base = base_name(self.recipe.model)
-            write_adapter(self.model, path, base=base, base_sha256=self.adapter["base_sha256"])
-        else:
-            write_model(self.model, path, tokenizer=self.tokenizer)
+        """Write the current model: a model directory, or the adapter in peft's format with its tokenizer."""
+        write_trained(self.model, path, self.recipe, self.tokenizer, self.adapter.get("base_sha256", ""))
 
     async def evaluate(self) -> dict[str, float]:
         """The held-out metrics, from greedy answers and from answers with the training's sampling."""
@@ -160,6 +156,18 @@ class Runtime:
         """`n` answers to each held-out problem."""
         setting = replace(self.buffer.setting, verifier=self.verifier, sampling=sampling)
         return await answers(self.held_out, n, setting, strategy=self.recipe.evaluate.strategy)
+
+
+def write_trained(model: Model, path: Path, recipe: Recipe, tokenizer: Tokenizer, base_sha256: str) -> None:
+    """Write the model of a run: a model directory, or the adapter in peft's format with its tokenizer.
+
+    `base_sha256` is the hash of the weights under an adapter.
+    """
+    if has_adapter(model):
+        write_adapter(model, path, base=base_name(recipe.model), base_sha256=base_sha256)
+        tokenizer.save(path)
+    else:
+        write_model(model, path, tokenizer=tokenizer, source=find_model(recipe.model))
 
 
 def check_vocabulary(name: str, directory: Path, tokenizer: Tokenizer) -> None:

@@ -1,7 +1,7 @@
 """Held-out accuracy of a model or of a run, and answers to one prompt."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,17 +12,17 @@ from groupwise.config.reading import one_error
 from groupwise.config.recipe import Recipe
 from groupwise.config.text import read_over, read_with_problems
 from groupwise.config.user_code import Use
-from groupwise.data import BadData, Outcome, Prompt, Rollout, Sample, Sampling, Strategy, Usage, Verdict, raise_all
+from groupwise.data import Outcome, Prompt, Rollout, Sample, Sampling, Strategy, Usage, Verdict, raise_all
 from groupwise.evaluation.presets import find_published
 from groupwise.evaluation.result import file_name, mean_of, number
 from groupwise.models import Messages, Purpose, Template, find_model, read_model, read_tokenizer
 from groupwise.rollout import Independent, NativeEngine, RolloutSetting, answers
 from groupwise.runs.layout import RunLayout
-from groupwise.runs.phases import finished_run
 from groupwise.tasks import Problems
 from groupwise.training.build import DTYPES, Inputs, build, prepare
 from groupwise.training.check import check_inputs
 from groupwise.training.environments import environment_of, frame_of, tool_schemas
+from groupwise.training.models import BEST, At, RunModel, find_run_model, model_directory
 from groupwise.training.progress import print_note
 from groupwise.training.protocols import protocol
 from groupwise.training.sources import prompt_template, templates
@@ -40,6 +40,8 @@ def evaluate(
     overrides: Sequence[tuple[str, Any]],
     use: Use,
     *,
+    at: At = None,
+    before: Callable[[Path], None] = lambda folder: None,
     samples: int | None = None,
     problems: int | None = None,
     recipe_path: str | None = None,
@@ -50,13 +52,15 @@ def evaluate(
     """The held-out accuracy of a model directory or of a run's model with its protocol, and the path for its file.
 
     Each problem is answered once greedily and `samples` times with the recipe's sampling. With a `preset` the settings
-    are those of a paper, on the problems in `data`. With `all_rows` no problem of a source of rows is left out.
+    are those of a paper, on the problems in `data`. With `all_rows` no problem of a source of rows is left out. `at`
+    chooses a checkpoint of a run. `before` receives the folder of the file before an answer is computed.
     """
-    directory = run_with_model(model_or_run)
+    of_run = find_model_of(model_or_run, at)
     if data and not preset:
         raise Usage("--data is the directory of a preset's problems", fix="add --preset NAME, or use --task PATH")
-    source = RunLayout(directory).recipe if directory else find_recipe(recipe_path) if recipe_path else None
-    model = model_overrides(model_or_run, directory)
+    evaluations = RunLayout(of_run.run if of_run else Path()).evaluations
+    source = RunLayout(of_run.run).recipe if of_run else find_recipe(recipe_path) if recipe_path else None
+    model = model_overrides(model_or_run, of_run, use)
     published = find_published(preset) if preset else None
     n = samples or (published.samples if published else SAMPLES)
     tasks: list[EvaluationTask] = []
@@ -75,6 +79,7 @@ def evaluate(
         print_note(note)
     if all_rows:
         inputs = [replace(x, task=x.task.entirely_held_out) if isinstance(x.task, Problems) else x for x in inputs]
+    before(evaluations)
     numbers = [number for task, read in zip(tasks, inputs) for number in numbers_of_task(*task, use, read)]
     evaluation: dict[str, Any] = {"preset": preset, "numbers": numbers}
     if published:
@@ -83,7 +88,9 @@ def evaluate(
             print_note(f"not as published: {line}")
     if len(tasks) > 1:
         evaluation["mean"] = mean_of(numbers)
-    return evaluation, RunLayout(directory or Path()).evaluations / file_name(evaluation)
+    if at == BEST:
+        print_note("this checkpoint was selected by a held-out figure: a figure on the same problems is optimistic")
+    return evaluation, evaluations / file_name(evaluation, of_run.iteration if of_run else None)
 
 
 def greedy(sampling: Sampling) -> Sampling:
@@ -104,22 +111,21 @@ def numbers_of_task(
     return [number(rollouts, protocol(ready, sampling, n, use)) for rollouts, (n, sampling) in zip(answered, samplings)]
 
 
-def run_with_model(model_or_run: str) -> Path | None:
-    """The directory of a run or of its last finished phase; None if the path is not a run.
-
-    Raises `BadData` for a run without a model.
-    """
+def find_model_of(model_or_run: str, at: At = None) -> RunModel | None:
+    """A model of a run; None if the path is not a run. Raises `Usage` for a checkpoint of anything else."""
     directory = Path(model_or_run)
-    if not RunLayout(directory).is_run:
-        return None
-    if (finished := finished_run(directory)) is None:
-        raise BadData(f"{directory} has no model yet", fix=f"finish it with: groupwise resume {directory}")
-    return finished
+    if RunLayout(directory).is_run:
+        return find_run_model(directory, at)
+    if at is not None:
+        raise Usage(f"{model_or_run} is not a run, and has no checkpoints", fix="leave out --at, or name a run")
+    return None
 
 
-def model_overrides(name: str, run: Path | None) -> list[tuple[str, str]]:
+def model_overrides(name: str, of_run: RunModel | None, use: Use) -> list[tuple[str, str]]:
     """Overrides that select the model. A run's model directory includes its adapter, so `lora` is none."""
-    return [("model", str(RunLayout(run).model)), ("lora", "none")] if run else [("model", name)]
+    if of_run is None:
+        return [("model", name)]
+    return [("model", str(model_directory(of_run, use, print_note))), ("lora", "none")]
 
 
 def recipe_and_sampling(start: RecipeSource, use: Use | None) -> tuple[Recipe, Sampling]:
@@ -175,12 +181,12 @@ class OpenModel:
         return tuple(replace(s, verdict=None) if s.verdict is UNGRADED else s for s in rollout.samples)
 
 
-async def open_model(model_or_run: str, overrides: Sequence[tuple[str, Any]], use: Use) -> OpenModel:
+async def open_model(model_or_run: str, overrides: Sequence[tuple[str, Any]], use: Use, at: At = None) -> OpenModel:
     """Load a model directory or a run's model with the run's recipe, or else with the packaged one."""
-    run = run_with_model(model_or_run)
-    changes = [*model_overrides(model_or_run, run), *overrides]
+    of_run = find_model_of(model_or_run, at)
+    changes = [*model_overrides(model_or_run, of_run, use), *overrides]
     user_code = use if use.modules or use.in_memory else None
-    source = RunLayout(run).recipe if run else None
+    source = RunLayout(of_run.run).recipe if of_run else None
     start = starting_point(source, changes, trust_remote_code=use.trust_remote_code)
     recipe, sampling = recipe_and_sampling(start, user_code)
     device = prepare(recipe.machine)
@@ -211,16 +217,18 @@ def sample(
     overrides: Sequence[tuple[str, Any]],
     use: Use,
     *,
+    at: At = None,
     n: int = 1,
     answer: str | None = None,
 ) -> tuple[Sample, ...]:
     """`n` ungraded answers of a model directory or of a run's model to one prompt.
 
-    With an environment they are conversations; `answer` is the prompt's gold answer for the environment.
+    With an environment they are conversations; `answer` is the prompt's gold answer for the environment. `at` chooses a
+    checkpoint of a run.
     """
 
     async def generate() -> tuple[Sample, ...]:
-        model = await open_model(model_or_run, overrides, use)
+        model = await open_model(model_or_run, overrides, use, at)
         return await model.answers(prompt, n, strategy=model.recipe.evaluate.strategy, answer=answer)
 
     return asyncio.run(generate())

@@ -56,10 +56,12 @@ def identity(recipe: Recipe, templates: Templates, text: str) -> dict[str, Any]:
 def check_changes(run: Path, runtime: Runtime, state: Mapping[str, Any], *, accept: bool) -> list[str]:
     """Compare the run's identity with its checkpoint's `state`, or with run.json before the first checkpoint.
 
-    Returns one line per difference. Without `accept` differences raise `BadData`.
+    Returns one line per difference. Without `accept` differences raise `BadData`, except for those in run.json: the run
+    accepted them, and ended before its next checkpoint.
     """
-    lines = changes(state or asdict(RunInfo.read(run)), current_identity(run, runtime))
-    if lines and not accept:
+    now, info = current_identity(run, runtime), asdict(RunInfo.read(run))
+    lines = changes(state or info, now)
+    if lines and not accept and changes(info, now):
         raise BadData(
             f"the recipe or the model's files of {run} were changed after its " + ("checkpoint" if state else "start"),
             evidence="\n".join(lines),

@@ -5,6 +5,7 @@ import resource
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -14,9 +15,10 @@ from groupwise.evaluation.conversations import describe_conversations
 from groupwise.learner import Learner, StepResult
 from groupwise.objective import Objective
 from groupwise.rollout import Buffer, Rollouts
+from groupwise.runs.best import best_iteration, held_out_values, is_evaluated
 from groupwise.runs.checkpoints import Checkpoint, save_checkpoint, tensor_bytes
 from groupwise.runs.disk import DISK, Disk, write_file
-from groupwise.runs.jsonl import json_line
+from groupwise.runs.jsonl import finite, json_line, read_lines
 from groupwise.runs.layout import SAMPLE_FILES, RunLayout, numbered
 from groupwise.runs.logs import RunLogs
 from groupwise.training.guards import Guards
@@ -32,7 +34,7 @@ class Recorder:
 
     `stopping` is the reason for a requested stop, or "". `solved` is set if the
     run ends early because all its groups are right. `on_metrics` receives each line of metrics and its timing.
-    `extra` is stored in every checkpoint.
+    `extra` is stored in every checkpoint. `best` is the metric by which the best checkpoint is kept.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class Recorder:
         logs: RunLogs,
         *,
         keep: int,
+        best: str = "",
         extra: Mapping[str, Any] = MappingProxyType({}),
         on_metrics: Callable[[dict[str, Any], dict[str, Any]], None] = lambda line, timing: None,
         warn: Callable[[str], None] = lambda text: None,
@@ -53,6 +56,8 @@ class Recorder:
         self.dumps = RunLayout(run).skipped
         self._run, self._logs, self._keep, self._warn, self._disk = run, logs, keep, warn, disk
         self._on_metrics, self._extra = on_metrics, dict(extra)
+        self._best = best
+        self._evaluated = [line for line in read_lines(RunLayout(run).metrics) if is_evaluated(line)]
         self._saved = -1
         self._misses = 0
         self._unwritten = 0
@@ -127,6 +132,7 @@ class Recorder:
     def write(self, line: dict[str, Any]) -> None:
         """Write a line of metrics and its timing."""
         self._logs.metrics(line)
+        self._evaluated += [finite(line)] if is_evaluated(line) else []
         timing = self._timing(line["iteration"])
         self._logs.timings(timing)
         self._on_metrics(line, timing)
@@ -152,7 +158,8 @@ class Recorder:
                 **self._extra,
                 **self._logs.state(),
             }
-            save_checkpoint(self._run, self.done, tensors, contents, keep=self._keep, disk=self._disk)
+            best = partial(best_iteration, held_out_values(self._evaluated, self._best))
+            save_checkpoint(self._run, self.done, tensors, contents, keep=self._keep, best=best, disk=self._disk)
         except Storage as error:
             self._misses += 1
             self._warn(str(error))

@@ -14,10 +14,19 @@ from groupwise.config.recipe import Recipe
 from groupwise.config.text import read_recipe, write
 from groupwise.config.user_code import Use
 from groupwise.data import ACCURACY_GREEDY, INTERVALS, SCORE_GREEDY, BadData, GroupwiseError, Storage, raise_all
+from groupwise.models import find_model, stored_dtype
 from groupwise.report.report import write_report
-from groupwise.runs.checkpoints import newest_checkpoint
-from groupwise.runs.disk import DISK, PARKED, Disk, remove_leftovers, storage_errors, write_directory
-from groupwise.runs.info import start_run
+from groupwise.runs.checkpoints import finished_checkpoints, newest_checkpoint
+from groupwise.runs.disk import (
+    DISK,
+    PARKED,
+    Disk,
+    delete_directory,
+    remove_leftovers,
+    storage_errors,
+    write_directory,
+)
+from groupwise.runs.info import RunInfo, start_run
 from groupwise.runs.jsonl import read_lines
 from groupwise.runs.layout import RunLayout
 from groupwise.runs.logs import RunLogs
@@ -27,6 +36,7 @@ from groupwise.training.about import describe_run
 from groupwise.training.alerts import Alerts
 from groupwise.training.build import Inputs, Runtime, build
 from groupwise.training.check import check_inputs, dry_run
+from groupwise.training.extend import extend, park_model
 from groupwise.training.guards import PATIENCE
 from groupwise.training.identity import (
     check_base,
@@ -112,8 +122,14 @@ def begin(run: Path, ready: Runtime, use: Use, base: str, command: str) -> None:
     start_run(run, describe_run(run, ready.recipe, base, use, command, facts), text)
 
 
-def reopen(run: Path, use: Use) -> Runtime:
-    """Build the objects of a run from its recipe. `BadData` if data, side models, base or model code have changed."""
+def reopen(run: Path, use: Use, iterations: int | None = None) -> Runtime:
+    """Build the objects of a run from its recipe. `BadData` if data, side models, base or model code have changed.
+
+    `iterations` extends the run. `Storage` for a run that has results and no checkpoint to continue from.
+    """
+    check_continues(run)
+    if iterations is not None:
+        extend(run, iterations, use)
     recipe = read_recipe(RunLayout(run).recipe, (), use)
     check_model_code(run, recipe, use)
     ready = build(recipe, use)
@@ -121,6 +137,20 @@ def reopen(run: Path, use: Use) -> Runtime:
     check_base(run, ready)
     check_given_models(run, recipe)
     return ready
+
+
+def check_continues(run: Path) -> None:
+    """`Storage` for a run with completed iterations and no checkpoint: it would begin again."""
+    layout = RunLayout(run)
+    if finished_checkpoints(layout.checkpoints):
+        return
+    done = max((line.get("iteration", 0) for line in read_lines(layout.metrics)), default=0)
+    if done or layout.model.is_dir():
+        raise Storage(
+            f"{run} has no checkpoint to continue from",
+            evidence=f"its metrics have {done} iterations, and {layout.checkpoints} has no checkpoint",
+            fix=f"restore the checkpoints, or start a new run: groupwise train {shlex.quote(str(layout.recipe))}",
+        )
 
 
 def run_from(
@@ -146,17 +176,26 @@ def run_from(
         progress(line, timing)
         for alert in alerts(line):
             progress.say(alert)
+        if is_due(recipe.save.model_every, line["iteration"], recipe.iterations):
+            try:
+                write_model_directory(run, ready, RunLayout(run).model_at(line["iteration"]), disk)
+            except Storage as error:
+                progress.say(str(error))
         control.on_iteration(line)
 
     for warning in checkpoint.warnings if checkpoint else ():
         progress.say(f"warning: {warning}")
     lines = [*check_changes(run, ready, state, accept=changed), *ready.use.changes]
+    if recipe.iterations > RunInfo.read(run).iterations:
+        park_model(run, disk)
     sinks = {"sinks": recipe.sinks, "load": ready.use.find}
     logs = RunLogs.resume(run, state, done, **sinks, changed=changed, warn=progress.say, disk=disk)
     accepted = record_changes(run, ready, state, [*lines, *logs.changes], done, disk)
     recorder = Recorder(
-        run, logs, keep=recipe.save.keep, extra=accepted, on_metrics=watch, warn=progress.say, disk=disk
+        run, logs, keep=recipe.save.keep, best=recipe.evaluate.best, extra=accepted, on_metrics=watch,
+        warn=progress.say, disk=disk,
     )  # fmt: skip
+    remove_later_models(run, done, disk)
     replay = ReplayLog(run, lambda: recorder.done, progress.say, disk=disk)
     ready.buffer.setting = replace(ready.buffer.setting, replay=replay)
     if checkpoint:
@@ -186,7 +225,7 @@ def run_from(
     if recorder.done >= 0:
         remove_checkpoint(run, disk)
     if not recorder.stopping:
-        write_model_directory(run, ready, disk)
+        write_model_directory(run, ready, RunLayout(run).model, disk)
     with storage_errors("the report", run):
         report = write_report([run])
     message = closing_message(run, report, recorder, ready)
@@ -208,13 +247,29 @@ def checkpoint_errors(run: Path, *, changed: bool) -> Iterator[None]:
         ) from error
 
 
-def write_model_directory(run: Path, ready: Runtime, disk: Disk) -> None:
-    """Write the trained model or adapter to `<run>/model`, atomically."""
-    model = RunLayout(run).model
+def write_model_directory(run: Path, ready: Runtime, model: Path, disk: Disk) -> None:
+    """Write the present model or adapter to a directory of the run, atomically."""
     with storage_errors("the model", run):
-        remove_leftovers(run, [model.with_name(model.name + PARKED)], disk)
+        if not model.parent.is_dir():
+            disk.mkdir(model.parent)
+        remove_leftovers(model.parent, [model.with_name(model.name + PARKED)], disk)
         with write_directory(model, disk) as draft:
             ready.write(draft)
+
+
+def is_due(every: int, iteration: int, last: int) -> bool:
+    """Whether a model directory is due on the way: after every `every`-th iteration (0: never), but the last."""
+    return every > 0 and 0 < iteration < last and iteration % every == 0
+
+
+def remove_later_models(run: Path, done: int, disk: Disk) -> None:
+    """Remove the models of iterations that the run computes again, and drafts of killed writes."""
+    home = RunLayout(run).models
+    with storage_errors("the models", run):
+        remove_leftovers(home, home.glob(f"*{PARKED}"), disk)
+        for path in sorted(home.glob("*")):
+            if path.name.isdecimal() and int(path.name) > done:
+                delete_directory(path, disk)
 
 
 async def run_loop(
@@ -252,14 +307,22 @@ def closing_message(run: Path, report: Path, recorder: Recorder, ready: Runtime)
             status = f"{recorder.stopping} during the warm start; saved."
         command = resume_command(run, ready.use)
         return f"{status}{held_out_summary(run)}\n  report: {report}\n  continue: {command}"
-    model, name = RunLayout(run).model, shlex.quote(str(run))
     status = f"done: {recipe.iterations} iterations"
     if recorder.solved:
         status = f"solved: every answer of the last {PATIENCE} iterations is correct, after {recorder.done} iterations"
+    model, name = f"{RunLayout(run).model}{dtype_note(recipe)}", shlex.quote(str(run))
     return (
         f"{status}{held_out_summary(run)}\n  report: {report}\n  model:  {model}\n"
         f"  try:    groupwise eval {name} --samples 8\n          groupwise report {name} ANOTHER_RUN"
     )
+
+
+def dtype_note(recipe: Recipe) -> str:
+    """The dtype of the trained weights, if it is not that of the model that the run started from."""
+    if recipe.lora is not None:
+        return ""
+    source = str(stored_dtype(find_model(recipe.model))).removeprefix("torch.")
+    return "" if source == recipe.machine.dtype else f"  ({recipe.machine.dtype}; its source is {source})"
 
 
 def held_out_summary(run: Path) -> str:

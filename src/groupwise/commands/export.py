@@ -1,0 +1,26 @@
+"""`groupwise export`: write the model of a run or of one of its checkpoints to a directory."""
+
+from pathlib import Path
+
+from groupwise.config.user_code import load_use
+from groupwise.data import visible
+from groupwise.models.upload import check_upload, upload
+from groupwise.report.report import existing_run
+from groupwise.training.models import At, export
+
+
+def export_model(
+    run: str, out: str, *, at: At = None, dtype: str = "", push: str = "", trust_remote_code: bool = False
+) -> int:
+    """Write a model of a run to a new directory: by default the finished one, else that of the newest checkpoint.
+
+    It is also uploaded to the hub as `push`.
+    """
+    if push:
+        check_upload(push)
+    use = load_use((), trust_remote_code=trust_remote_code)
+    model = export(existing_run(run), Path(out), at, dtype, use)
+    print(visible(f"{model}: {out}"))
+    if push:
+        print(visible(f"uploaded: {upload(Path(out), push)}"))
+    return 0

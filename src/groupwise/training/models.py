@@ -1,0 +1,165 @@
+"""The models of a run as directories: of the finished run, of a checkpoint, of the best checkpoint."""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from groupwise.config.recipe import Recipe
+from groupwise.config.text import read_with_problems
+from groupwise.config.user_code import Use
+from groupwise.data import BadData, Usage, visible
+from groupwise.learner.update import restore_policy
+from groupwise.models import Model, attach, find_model, has_adapter, read_model, read_tokenizer, write_model
+from groupwise.runs.best import best_iteration, held_out_values
+from groupwise.runs.checkpoints import Checkpoint, finished_checkpoints, newest_checkpoint, read_checkpoint
+from groupwise.runs.disk import DISK, Disk, storage_errors, write_directory
+from groupwise.runs.info import RunInfo
+from groupwise.runs.jsonl import read_lines
+from groupwise.runs.layout import RunLayout
+from groupwise.runs.phases import finished_run, phase_directories, runs_in
+from groupwise.training.build import DTYPES, write_trained
+from groupwise.training.identity import check_model_code
+
+BEST = "best"
+"""The name of the best checkpoint, in place of an iteration."""
+NO_CODE = Use()
+At = int | str | None
+"""An iteration, BEST, or None for the finished model, else the newest checkpoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunModel:
+    """A model of a run. `directory` is its model directory or adapter; None while only `checkpoint` has it.
+
+    `iteration` is None for the finished model.
+    """
+
+    run: Path
+    iteration: int | None
+    directory: Path | None
+    checkpoint: Path | None
+
+    def __str__(self) -> str:
+        if self.iteration is None:
+            return "the finished model"
+        return f"the model of iteration {self.iteration} of {RunInfo.read(self.run).iterations}"
+
+
+def find_run_model(run: Path, at: At = None) -> RunModel:
+    """A model of a run, or of the last finished phase of a run. `BadData` if there is none at this iteration."""
+    if at is not None and phase_directories(run):
+        fix = "name the directory of one phase, such as RUN/1-NAME"
+        raise Usage(f"{run} has phases, and each counts its own iterations", fix=fix)
+    run = finished_run(run) or runs_in(run)[-1]
+    layout = RunLayout(run)
+    if at is None and layout.model.is_dir():
+        return RunModel(run, None, layout.model, None)
+    directories = {int(path.name): path for path in layout.models.glob("*") if path.name.isdecimal()}
+    checkpoints = {number: path for number, parked, path in finished_checkpoints(layout.checkpoints) if not parked}
+    iteration = _newest(run) if at is None else best_checkpoint(run) if at == BEST else int(at)
+    if layout.model.is_dir() and iteration == max(checkpoints, default=None):
+        return RunModel(run, None, layout.model, None)
+    if iteration not in directories | checkpoints:
+        known = ", ".join(map(str, sorted(directories.keys() | checkpoints.keys())))
+        raise BadData(
+            f"{run} has no model of iteration {iteration}",
+            evidence=f"it has those of: {known or 'no iteration'}",
+            fix="name one of these; save.keep and save.model_every set how many a run keeps",
+        )
+    return RunModel(run, iteration, directories.get(iteration), checkpoints.get(iteration))
+
+
+def best_checkpoint(run: Path) -> int:
+    """The iteration of the best checkpoint by `evaluate.best`. `BadData` if no checkpoint was evaluated."""
+    recipe, layout = recipe_of(run), RunLayout(run)
+    checkpoints = [number for number, parked, _ in finished_checkpoints(layout.checkpoints) if not parked]
+    best = best_iteration(held_out_values(read_lines(layout.metrics), recipe.evaluate.best), checkpoints)
+    if best is None:
+        raise BadData(
+            f"no checkpoint of {run} was evaluated",
+            evidence=f"checkpoints: {', '.join(map(str, checkpoints)) or 'none'}",
+            fix="name an iteration: --at K; for the next run make evaluate.every a multiple of save.every",
+        )
+    return best
+
+
+def model_directory(model: RunModel, use: Use, notify: Callable[[str], None]) -> Path:
+    """The directory of a run's model. A checkpoint's model is written to `models/` of the run on first use.
+
+    Passes one line to `notify`, unless it is the model of the finished run.
+    """
+    directory = model.directory
+    if directory is None:
+        assert model.iteration is not None, "a finished model has a directory"
+        directory = RunLayout(model.run).model_at(model.iteration)
+        with storage_errors("the model", model.run):
+            directory.parent.mkdir(exist_ok=True)
+            with write_directory(directory) as draft:
+                write_checkpoint_model(model, draft, use)
+    if model.iteration is not None:
+        notify(f"{model}: {visible(str(directory))}")
+    return directory
+
+
+def export(run: Path, out: Path, at: At = None, dtype: str = "", use: Use = NO_CODE, disk: Disk = DISK) -> RunModel:
+    """Write a model of a run to the directory `out`, which must not exist. Returns the model that was written.
+
+    `dtype` converts a model's weights, for example to bfloat16. An adapter is written with its tokenizer.
+    """
+    model = find_run_model(run, at)
+    if out.exists():
+        raise Usage(f"{out} exists already", fix="name a new directory")
+    with storage_errors("the model", out.absolute().parent):
+        out.absolute().parent.mkdir(parents=True, exist_ok=True)
+        with write_directory(out.absolute(), disk) as draft:
+            if model.directory is None:
+                write_checkpoint_model(model, draft, use, dtype)
+            elif dtype:
+                trained = read_model(model.directory, trust_remote_code=use.trust_remote_code)
+                tokenizer = read_tokenizer(model.directory)
+                write_model(_converted(trained, dtype), draft, tokenizer=tokenizer, source=model.directory)
+            else:
+                shutil.copytree(model.directory, draft, dirs_exist_ok=True)
+    return model
+
+
+def write_checkpoint_model(model: RunModel, path: Path, use: Use, dtype: str = "") -> None:
+    """Write the model of a checkpoint to a directory, with the files that the finished model has."""
+    assert model.checkpoint is not None, "the model is a directory already"
+    checkpoint = read_checkpoint(model.checkpoint)
+    recipe = recipe_of(model.run)
+    check_model_code(model.run, recipe, use)
+    source = find_model(recipe.model)
+    trained = read_model(
+        source, dtype=DTYPES[recipe.machine.dtype], seed=recipe.seed, trust_remote_code=use.trust_remote_code
+    )
+    if recipe.lora is not None:
+        attach(trained, recipe.lora, seed=recipe.seed)
+    restore_policy(trained, checkpoint.tensors())
+    if dtype:
+        trained = _converted(trained, dtype)
+    write_trained(trained, path, recipe, read_tokenizer(source), RunInfo.read(model.run).base_sha256)
+
+
+def _converted(model: Model, dtype: str) -> Model:
+    """A model with weights of another dtype. `Usage` for an adapter."""
+    if has_adapter(model):
+        raise Usage("an adapter keeps its dtype", fix="leave out --dtype, or merge it first: groupwise merge")
+    return model.to(DTYPES[dtype])
+
+
+def recipe_of(run: Path) -> Recipe:
+    """The recipe of a run, without the code of the user's files."""
+    recipe, problems = read_with_problems(RunLayout(run).recipe)
+    if recipe is None:
+        raise problems[0]
+    return recipe
+
+
+def _newest(run: Path) -> int:
+    """The iteration of the newest undamaged checkpoint. `BadData` without one."""
+    checkpoint: Checkpoint | None = newest_checkpoint(run)
+    if checkpoint is None:
+        raise BadData(f"{run} has no model and no checkpoint yet", fix=f"continue it: groupwise resume {run}")
+    return checkpoint.iteration

@@ -2,9 +2,9 @@
 
     python -m tools.words SEED [PACKAGE]
 
-prints 40 first docstring lines and 20 error messages of a package directory, drawn by a seed. A reader who does not
-know the code paraphrases each; a line without a correct paraphrase has failed. `tests/docs/test_words.py` checks the
-same prose for archaic phrases.
+prints 40 first docstring lines and 20 error messages of a package directory, drawn by a seed. A message includes its
+evidence and its fix. A reader who does not know the code paraphrases each; a line without a correct paraphrase has
+failed. `tests/docs/test_words.py` checks the same prose for archaic phrases.
 """
 
 import ast
@@ -100,18 +100,71 @@ def _comments(text: str) -> Iterator[Passage]:
 
 
 def errors_of(path: Path) -> list[str]:
-    """The literal texts of each error that a file constructs, joined by ` | `."""
-    messages = []
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-        if isinstance(node, ast.Call) and re.search(ERRORS, ast.unparse(node.func)):
-            values = (*node.args, *(keyword.value for keyword in node.keywords))
-            if text := " | ".join(passage.text for value in values for passage in _strings(value, {})):
-                messages.append(" ".join(text.split()))
-    return messages
+    """Each error that a file constructs, as a user sees it: `what | evidence: ... | fix: ...`.
+
+    A value appears as its expression in braces, a local variable as the texts that its function assigns to it.
+    """
+    tree = ast.parse(path.read_text("utf-8"))
+    texts: dict[int, str] = {}
+    for scope in ast.walk(tree):  # outer functions first: an inner function's variables replace theirs
+        if not isinstance(scope, ast.Module | ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        local = {} if isinstance(scope, ast.Module) else _assigned(scope)
+        for node in ast.walk(scope):
+            if isinstance(node, ast.Call) and re.search(ERRORS, ast.unparse(node.func)):
+                texts[id(node)] = _message(node, local)
+    return [text for text in texts.values() if " " in re.sub(r"\{[^{}]*\}", "", text).strip()]
+
+
+def _message(call: ast.Call, local: Mapping[str, list[ast.expr]]) -> str:
+    labelled = [("", value) for value in call.args]
+    labelled += [(f"{keyword.arg}: ", keyword.value) for keyword in call.keywords if keyword.arg]
+    return " | ".join(label + " ".join(_shown(value, local).split()) for label, value in labelled)
+
+
+def _assigned(function: ast.AST) -> dict[str, list[ast.expr]]:
+    """The expressions that a function assigns to each local variable."""
+    values: dict[str, list[ast.expr]] = {}
+    for node in ast.walk(function):
+        pairs: list[tuple[ast.expr, ast.expr]] = []
+        if isinstance(node, ast.Assign):
+            pairs = [(node.targets[0], node.value)]
+            if isinstance(node.targets[0], ast.Tuple) and isinstance(node.value, ast.Tuple):
+                pairs = list(zip(node.targets[0].elts, node.value.elts))
+        elif isinstance(node, ast.NamedExpr):
+            pairs = [(node.target, node.value)]
+        for target, value in pairs:
+            if isinstance(target, ast.Name):
+                values.setdefault(target.id, []).append(value)
+    return values
+
+
+def _shown(value: ast.expr, local: Mapping[str, list[ast.expr]]) -> str:
+    """The text of an expression, with each value in braces and alternatives separated by ` / `."""
+    match value:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.JoinedStr(values=parts):
+            return "".join(_shown(part, local) for part in parts)
+        case ast.FormattedValue(value=ast.Name(id=name)) if _is_text(local.get(name, [])):
+            return _shown(value.value, local)
+        case ast.FormattedValue(value=inner):
+            return f"{{{ast.unparse(inner)}}}"
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            return _shown(left, local) + _shown(right, local)
+        case ast.IfExp(body=body, orelse=other):
+            return f"{_shown(body, local)} / {_shown(other, local)}"
+        case ast.Name(id=name) if _is_text(local.get(name, [])):
+            return " / ".join(_shown(text, {}) for text in local[name])
+    return f"{{{ast.unparse(value)}}}"
+
+
+def _is_text(values: list[ast.expr]) -> bool:
+    return bool(values) and all(isinstance(v, ast.JoinedStr | ast.IfExp | ast.Constant) for v in values)
 
 
 def draw(seed: int, source: Path = SOURCE) -> list[str]:
-    """`file:name: first line` of docstrings, then `file: text` of error messages."""
+    """`file:name: first line` of docstrings, then `file: text` of error messages with evidence and fix."""
     docstrings, messages = [], []
     for path in sorted(source.rglob("*.py")):
         file = path.relative_to(source)

@@ -67,7 +67,7 @@ def test_control_characters_in_answers_are_escaped(capsys) -> None:
         (["lst_number"], 2, "did you mean last_number?"),
         (["my_file:grade"], 2, "--use my_file.py"),
         (["last_number", "--cases", "absent.jsonl"], 3, "absent.jsonl cannot be read"),
-        (["last_number", "--cases", "my_file.py"], 3, "my_file.py: 2 rows are no cases"),
+        (["last_number", "--cases", "my_file.py"], 3, "my_file.py: 2 rows are not valid cases"),
     ],
 )
 def test_bad_input(capsys, words: list[str], code: int, what: str) -> None:

@@ -38,7 +38,18 @@ def test_the_prose_of_a_python_file(tmp_path: Path) -> None:
         ("message", "", "{} is {}: it must be below"),
         ("message", "", "use less than "),
     }
-    assert errors_of(path) == ["{} is {}: it must be below | use less than"]
+    assert errors_of(path) == ["one_word is {self.field}: it must be below | fix: use less than {str(LIMIT)}"]
+
+
+def test_a_message_shows_the_texts_of_its_local_variables(tmp_path: Path) -> None:
+    path = tmp_path / "part.py"
+    path.write_text("""def check(n):
+    what, fix = f"{n} is odd", "take an even number"
+    near = f"{n + 1} is near" if n else "none is near"
+    raise Usage(f"a bad size: {what}", evidence=near, fix=fix)
+""")
+    message = "a bad size: {n} is odd | evidence: {n + 1} is near / none is near | fix: take an even number"
+    assert errors_of(path) == [message]
 
 
 def test_the_prose_of_a_page_is_without_code(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def test_parquet_values_that_no_answer_can_have_are_refused(tmp_path: Path, gold
 def test_a_file_that_is_no_parquet(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     (tmp_path / "a.parquet").write_bytes(b"PAR1 but not really")
-    assert "is no Parquet file" in refused(str(tmp_path / "a.parquet")).what
+    assert "is not a Parquet file" in refused(str(tmp_path / "a.parquet")).what
     assert "has a.parquet" in refused(str(tmp_path / "b.parquet")).evidence
 
 

@@ -240,7 +240,7 @@ def task_of(tmp_path, *golds) -> Problems:
 def test_rows_with_invalid_tests_are_named(tmp_path, gold, why):
     with pytest.raises(BadData) as caught:
         find_verifier("code", task_of(tmp_path, ADD, gold))
-    assert "1 of 2 answers" in caught.value.what and "a/2: " in caught.value.evidence
+    assert "1 of 2 problems" in caught.value.what and "a/2: " in caught.value.evidence
     assert why in caught.value.evidence and '"cases"' in caught.value.fix
 
 

@@ -88,7 +88,7 @@ def verifier_named(name: str, use: Use) -> Verifier:
 async def judge_all(
     verifiers: Mapping[str, Verifier], cases: Sequence[Case]
 ) -> tuple[dict[str, AuditResult], dict[str, tuple[int, int]]]:
-    """The verdicts of each verifier, and how often a rewritten answer changes the first verifier's verdict."""
+    """Run each verifier on all cases; count how often a rewritten answer changes the first verifier's verdict."""
     judged = {name: await audit_cases(verifier, cases) for name, verifier in verifiers.items()}
     name, first = next(iter(verifiers.items()))
     return judged, await count_flips(first, judged[name], OF_WHOLE_TEXTS.get(head(name), tuple(CHANGES)))

@@ -63,7 +63,7 @@ def table(a: Path, b: Path, allow: Sequence[str] = ()) -> list[str]:
             for path, e in ((a, left), (b, right))
         )
         raise Usage(
-            "these evaluations have different numbers", evidence=kinds, fix="evaluate both with the same options"
+            "these evaluations report different metrics", evidence=kinds, fix="evaluate both with the same options"
         )
     matched = list(zip(left["numbers"], right["numbers"]))
     for x, y in matched:

@@ -45,7 +45,7 @@ def examine(where: Path = Path(".")) -> list[Finding]:
 
 
 def threads() -> Finding:
-    """The cores that this process may use."""
+    """The check `threads`: the number of CPU cores that this process may use."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return Finding("threads", True, f"{cores} of {os.cpu_count()} cores; a run uses machine.threads (default 1)")
 

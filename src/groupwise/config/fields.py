@@ -156,7 +156,7 @@ def section_text(section: str) -> str:
 
 
 def part_constants(socket: str, constant: str) -> dict[str, tuple[str, str]]:
-    """(type, default) of a constant by the name of each packaged part of a socket that has it.
+    """(type, default) of a field in each packaged component of this Protocol that has the field, by component name.
 
     >>> part_constants("Surrogate", "high")
     {'Clip': ('a number', '0.2')}

@@ -89,7 +89,7 @@ class Segments:
         return Segments(outer.index[self.index], outer.count)
 
     def keep(self, which: Bool[Tensor, " n"]) -> "Segments":
-        """The same segments, without the elements where `which` is False. A segment may become empty."""
+        """Drop the elements where `which` is False. The number of segments stays; a segment may become empty."""
         return Segments(self.index[which], self.count)
 
     def _flat(self, x: Float[Tensor, " n"]) -> Bool[Tensor, " s"]:

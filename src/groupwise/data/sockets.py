@@ -105,7 +105,7 @@ class ListsProblems(Protocol):
 
 @runtime_checkable
 class KeepsTime(Protocol):
-    """A verifier that limits each call itself. An answer may then wait in its queue for the rollout's deadline."""
+    """A verifier that limits the time of each call itself. Time in its queue only counts to the rollout's deadline."""
 
     @property
     def keeps_time(self) -> bool: ...
@@ -113,7 +113,7 @@ class KeepsTime(Protocol):
 
 @runtime_checkable
 class HasNotices(Protocol):
-    """A verifier with lines that a command prints before it uses the verifier, such as the host of a judge."""
+    """A verifier with notices that commands print before its first call, such as the host of an LLM judge."""
 
     @property
     def notices(self) -> Sequence[str]: ...

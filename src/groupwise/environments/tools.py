@@ -179,7 +179,7 @@ def calculate(expression: Any) -> str:
         raise ValueError("expression is a text of at most 200 characters")
     try:
         if not _ARITHMETIC.fullmatch(expression):
-            raise ValueError("other characters")
+            raise ValueError("the expression has other characters")
         value = _value(ast.parse(expression.strip(), mode="eval").body)
     except ZeroDivisionError:
         raise ValueError("division by zero") from None

@@ -14,7 +14,7 @@ RESET: Overrides = (
     ("also", "[]"), ("held_out", ""), ("columns.prompt", "prompt"), ("columns.answer", "answer"),
     ("evaluate.strategy", "Independent"),
 )  # fmt: skip
-"""Recipe fields of a run that an evaluation on published problems resets."""
+"""Values of recipe fields in an evaluation on a published benchmark, whatever the run's recipe says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

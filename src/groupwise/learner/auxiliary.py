@@ -34,9 +34,9 @@ class Forwarded:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Forwards:
-    """A step before its microbatches are forwarded: those of all ranks, since a divisor counts the whole step.
+    """The microbatches of one optimizer step on all ranks, before their forward passes. Divisors count the whole step.
 
-    `routed` makes the routed forward of a mixture, None if dense.
+    `routed` creates the recorder of expert choices of one forward; None for a dense model.
     """
 
     model: Any

@@ -87,7 +87,7 @@ def of_distributions(
     temperature: float,
     logits_at_once: int = LOGITS_AT_ONCE,
 ) -> Float[Tensor, " n"]:
-    """A `DistributionMeasure` of each token, in chunks of rows of at most `logits_at_once` logits."""
+    """Compute a `DistributionMeasure` (such as entropy) of each token, at most `logits_at_once` logits at a time."""
     if not len(states.target):
         return states.hidden.sum(-1).index_select(0, states.pair)
     size = max(1, logits_at_once // model.head(states.hidden[:1]).shape[-1])

@@ -78,7 +78,7 @@ class StepResult:
 
 
 class Learner:
-    """Trains the policy. It alone holds weights, optimizer and side models, and it never sees a method's name.
+    """Trains the policy. It holds the weights, the optimizer and the extra models (reference, teacher, critic).
 
     `steps` is the number of optimizer steps of the run, for the learning-rate schedule. `version` counts the weights
     that were published. `given` are the side models that were read from directories; the others start as copies of

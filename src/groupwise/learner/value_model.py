@@ -39,7 +39,7 @@ class ValueModel:
     optimizer: AdamW = AdamW(lr=1e-5)  # noqa: RUF009
 
     def __call__(self, weights: Sequence[Tensor], policy: Sequence[Tensor], step: int) -> None:
-        """Nothing: `loss` changes the weights."""
+        """Do nothing: a value model is trained by its `loss`, not updated from the policy as an EMA is."""
 
 
 class Critic(torch.nn.Module):

@@ -66,7 +66,7 @@ class Shape(Sizes):
         if self.head_dim % 2:
             raise ValueError(f"head_dim is {self.head_dim}: rotary positions turn pairs, so it must be even")
         if self.windows and len(self.windows) != self.layers:
-            raise ValueError(f"{len(self.windows)} windows for {self.layers} layers")
+            raise ValueError(f"{len(self.windows)} attention windows for {self.layers} layers: each layer needs one")
         if any(w is not None and w < 1 for w in self.windows):
             raise ValueError(f"windows are {self.windows}: a window has at least 1 token, the token itself")
 
@@ -277,7 +277,7 @@ class Decoder(nn.Module):
         return self.model(tokens, layout)
 
     def head(self, hidden: Float[Tensor, "n width"]) -> Float[Tensor, "n vocabulary"]:
-        """Logits, in the weights' dtype."""
+        """The logits of hidden states, in the weights' dtype."""
         return F.linear(hidden, self.unembedding) if self.lm_head is None else self.lm_head(hidden)
 
     @property

@@ -101,7 +101,7 @@ class _Cursor:
 
 def _code(kind: int) -> str:
     if kind not in SCALARS:
-        raise ValueError(f"metadata of type {kind}")
+        raise ValueError(f"a metadata value has the unknown type {kind}")
     return SCALARS[kind]
 
 
@@ -124,7 +124,7 @@ def _header(cursor: _Cursor) -> GgufHeader:
         _add(tensors, name, GgufTensor(cursor.number("I"), shape[::-1], cursor.number("Q")))
     alignment = metadata.get("general.alignment", ALIGNMENT)
     if not isinstance(alignment, int) or alignment < 1:
-        raise ValueError(f"general.alignment is {short(alignment)}")
+        raise ValueError(f"general.alignment is {short(alignment)}, not a whole number of at least 1")
     start = -(-cursor.at // alignment) * alignment
     placed = {name: GgufTensor(t.kind, t.shape, start + t.offset) for name, t in tensors.items()}
     return GgufHeader(metadata, placed)

@@ -70,7 +70,7 @@ class TransformersModel(nn.Module):
 
     @property
     def compiled(self) -> bool:
-        """Always False: modules of transformers are not compiled here."""
+        """Always False: `torch.compile` is not applied to models of transformers."""
         return False
 
     @compiled.setter

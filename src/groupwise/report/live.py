@@ -21,7 +21,7 @@ class LivePage:
 
     @property
     def directories(self) -> list[Path]:
-        """The runs, with each started phase as a run."""
+        """The run directories on the page; a run with phases is replaced by the directories of its started phases."""
         return [path for run in self._runs for path in runs_in(run)]
 
     def version(self) -> str:

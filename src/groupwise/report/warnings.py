@@ -97,7 +97,7 @@ def gradient_spike(run: Run, *, times: float = 10, window: int = 20) -> tuple[st
 
 
 def unverified(run: Run) -> tuple[str, int] | None:
-    """More than the metric's bound of the answers are unverifiable. Outcomes may be counts or shares."""
+    """Warn if the share of unverifiable answers is above the metric's bound. Outcomes may be counts or shares."""
     curves, bound = run.metrics, metric_bound(UNVERIFIABLE)
     unverifiable = curves[UNVERIFIABLE]
     total = np.zeros(len(unverifiable.at))

@@ -258,5 +258,5 @@ def _checked(rollout: Rollout, draw: Draw) -> Rollout:
     twins = [stream for stream, n in streams.items() if n > 1]
     if twins:
         problem = f"the strategy returned {streams[twins[0]]} samples with the random stream {twins[0]}"
-        raise Usage(problem, fix="get samples from sampler.start or sampler.sample, and fork with different numbers")
+        raise Usage(problem, fix="use sampler.start or sampler.sample; give each fork its own number i")
     return rollout

@@ -77,7 +77,7 @@ class NativeEngine:
         if {name: x.shape for name, x in current.items()} != {name: x.shape for name, x in weights.items()}:
             names = sorted(current.keys() ^ weights.keys())
             names = names or [n for n, x in current.items() if x.shape != weights[n].shape]
-            raise ValueError(f"weights of another model: {', '.join(names[:5])}")
+            raise ValueError(f"the weights are of another model; these tensors differ: {', '.join(names[:5])}")
         self._resolve(self._rows.leave(range(len(self._rows)), [Finish.cut] * len(self._rows)))
         self.version = -1  # a failure below leaves a mixture of old and new weights
         with torch.no_grad():

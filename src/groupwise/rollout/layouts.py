@@ -19,7 +19,7 @@ from groupwise.data import Ids
 from groupwise.models import attention, past
 
 ROWS = 8
-"""Matrix products have a multiple of this many rows."""
+"""Matrix products are padded to a multiple of this many rows."""
 KEYS = 64
 """Positions in a chunk; twice as many after the first two chunks."""
 WIDE = 64

@@ -32,7 +32,7 @@ class RowRoutes:
         self.ids[torch.arange(len(length), device=length.device), length] = routes.ids[sequence]
 
     def move(self, to: list[int], source: list[int]) -> None:
-        """Copy rows `source` to rows `to`."""
+        """Copy the recorded experts of rows `source` to rows `to`."""
         self.ids[to] = self.ids[source]
 
     def of(self, row: int, length: int) -> tuple[bytes, ...]:

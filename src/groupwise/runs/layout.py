@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SAMPLE_FILES = (".jsonl", ".safetensors")
-"""Suffixes of the two files of an iteration in samples/ and of a step in skipped/: sample lines, token numbers."""
+"""File suffixes in samples/ (per iteration) and skipped/ (per step): samples as JSON lines, numbers per token."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -279,7 +279,7 @@ class SandboxProcess(WorkerProcess):
         """The next message of the server; EOFError if it has ended."""
         assert self.socket is not None, "a started process has a socket"
         if not (message := self.socket.recv(1 << 16)):
-            raise EOFError("it ended")
+            raise EOFError("the sandbox process ended")
         return json.loads(message)
 
     def end(self) -> str:
@@ -347,7 +347,7 @@ def _no_constant(name: str) -> None:
 
 def _finite(text: str) -> float:
     if not isfinite(number := float(text)):
-        raise ValueError(f"{text} is no finite number")
+        raise ValueError(f"{text} is not a finite number")
     return number
 
 

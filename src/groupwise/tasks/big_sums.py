@@ -130,7 +130,7 @@ def with_wrong_digit(expression: str, random: Random) -> str:
 
 
 def _exchange(message: str) -> list[dict[str, Any]]:
-    """A message of the model and the environment's reply."""
+    """Two chat messages: the model's message with its tool call, and the calculator's result."""
     form = Hermes()
     try:
         answers = [calculate(**c.arguments) for c in form.calls(message)]

@@ -45,7 +45,7 @@ class Demonstration:
 
 
 EncodeReply = Callable[[Ids, str], tuple[Ids, Ids, Ids]]
-"""From the ids so far and an environment's text: the ids of the template before it, of the text, and after it."""
+"""Encodes an environment's reply after these ids: (template ids before it, ids of its text, template ids after it)."""
 
 
 def read_demonstrations(

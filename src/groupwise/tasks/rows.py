@@ -122,4 +122,4 @@ def _parquet(path: Path) -> Iterator[Row | Fault]:
                 yield from rows.to_pylist()
     except (arrow.ArrowException, OSError, ValueError) as error:
         first_line = str(error).partition("\n")[0]
-        raise BadData(f"{path} is no Parquet file", evidence=first_line, fix="fetch the file again") from error
+        raise BadData(f"{path} is not a Parquet file", evidence=first_line, fix="fetch the file again") from error

@@ -170,7 +170,7 @@ def second_adapter(phase: Phase, recipe: Recipe, earlier: Mapping[str, Recipe]) 
 
 
 def dry_run(recipe: Recipe) -> list[GroupwiseError]:
-    """Errors of the method's parts: computes loss and gradient on a synthetic batch of two groups."""
+    """Compute the method's loss and gradient on a synthetic batch of two groups; return the errors."""
     try:
         memory = {name: part.init() for name, part in recipe.method.memory}
         method = at(recipe.method, Now(0, recipe.iterations, memory))

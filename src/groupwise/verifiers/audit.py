@@ -92,7 +92,7 @@ def _cases(text: str, name: str) -> tuple[Case, ...]:
             faults.append(f"row {number}: {error}")
     if faults or not cases:
         evidence = [*faults[:SHOWN], *[f"and {len(faults) - SHOWN} more"] * (len(faults) > SHOWN)]
-        raise BadData(f"{name}: {len(faults)} rows are no cases", evidence="\n".join(evidence), fix=_FORM)
+        raise BadData(f"{name}: {len(faults)} rows are not valid cases", evidence="\n".join(evidence), fix=_FORM)
     return tuple(cases)
 
 

@@ -74,7 +74,7 @@ class CodeTests:
         if not isinstance(cases, list) or not cases:
             raise ValueError("the tests have no cases")
         if not isinstance(unseen, list):
-            raise ValueError("unseen is no list of cases")
+            raise ValueError("unseen must be a list of cases")
         names = ("stdin", "stdout") if function is None else ("args", "expected")
         kind = str if function is None else list
         for number, case in enumerate([*cases, *unseen], 1):

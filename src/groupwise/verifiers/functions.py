@@ -167,7 +167,7 @@ class FunctionVerifier:
         return await self.grade([(prompt, sample) for sample in samples])
 
     async def grade(self, items: Sequence[Item]) -> list[Verdict]:
-        """The verdicts on some answers, from one call."""
+        """Call the user's grade function once for these answers; return one verdict per answer."""
         try:
             arguments, named = self.parameters.arguments(items)
         except MissingColumn as error:

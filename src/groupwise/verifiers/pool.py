@@ -25,7 +25,7 @@ EXIT = 5.0
 REPLY = 1 << 20
 """Bytes of the longest reply."""
 MISSES = 8
-"""Deadlines missed in a row, by all workers together, after which `WorkerLost` is raised."""
+"""Consecutive calls (of all workers) that miss their deadline before `WorkerLost` is raised."""
 
 
 class WorkerSpec:

@@ -238,4 +238,4 @@ def _create(name: str, fields: Mapping[str, Any], sandbox: Callable[..., Sandbox
     try:
         return CLASSES[name](**fields, **sandboxes)
     except (TypeError, ValueError, AttributeError) as error:
-        raise Usage(f"the verifier {name} cannot be made", evidence=str(error), fix="mend its fields") from None
+        raise Usage(f"the verifier {name} cannot be created", evidence=str(error), fix="mend its arguments") from None

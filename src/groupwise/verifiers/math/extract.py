@@ -38,7 +38,7 @@ _REASON = re.compile(
     r",?\s(?:because|since)\s.*|,?\sas\s(?:required|desired|expected|needed|claimed|was to be (?:shown|found))\W*$",
     re.IGNORECASE | re.DOTALL,
 )
-"""Prose around an answer, not part of it."""
+"""A reason or filler after an answer (`because ...`, `as required`), which is removed."""
 _NUMBER = re.compile(r"[-+]?\d+(?:[.,]\d+)*")
 _TAKEN_BACK = re.compile(
     r"[\s$*_.!,;:)}\]\\]*(?:\?|(?:but\s+)?(?:no[,.:;!]|no\s+wait|wait\b|oops|sorry\b|correction\b|scratch\s+that|hmm"

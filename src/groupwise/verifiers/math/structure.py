@@ -22,7 +22,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A name or a statement, letters only."""
+    """An answer in words, such as `Tuesday` or `no solution`: letters only."""
 
     text: str
 
@@ -96,7 +96,7 @@ _WORDS = re.compile(r"[A-Za-z](?:(?:[A-Za-z' ]|(?<=[A-Za-z]{3})-(?=[A-Za-z]{3}))
 
 
 def read(text: str, nouns: frozenset[str] = frozenset()) -> Read:
-    """The structure of a tidy answer. `nouns` are possible units."""
+    """Parse a normalised answer (see `tidy`): number, set, interval, matrix or words. `nouns` are possible units."""
     text = _without_spelling(_IN.sub("", text))
     if matrix := _matrix(text):
         return matrix

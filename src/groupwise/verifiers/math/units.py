@@ -78,7 +78,7 @@ CHANGES_A_NUMBER = words(
 )
 """Words that change the value in front of them, and so are no units."""
 _OPERATIONS = words("square cube prime root point times")
-"""Words that do so in the singular only: `5 squares` are five."""
+"""Words that change the value in the singular only: `5 squares` has the value 5."""
 _TAIL = re.compile(
     r"(?P<value>.*[\d)}\]!]|.*(?<![A-Za-z])\\(?:pi|infty)|.*(?<![A-Za-z\\])[a-z])(?P<space>\s*)"
     r"(?P<unit>(?:[A-Za-z€¢][A-Za-z'.]*(?: |-|(?=$|\^|/|%)))+(?:\^\{?[23]\}?)?(?:/[A-Za-z]+(?:\^\{?[23]\}?)?)?)",

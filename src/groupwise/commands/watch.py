@@ -98,7 +98,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send(status, "text/plain; charset=utf-8", f"{status.phrase}\n".encode())
 
     def send(self, status: HTTPStatus, kind: str, body: bytes) -> None:
-        """Send headers and body."""
+        """Send an HTTP response: headers and body."""
         self.send_response(status)
         for name, value in {**HEADERS, "Content-Type": kind, "Content-Length": str(len(body))}.items():
             self.send_header(name, value)

@@ -151,6 +151,6 @@ def suggestion(name: str, names: Iterable[str]) -> str:
 
 
 def closest_parts(name: str, socket: Any) -> list[str]:
-    """The names of a socket's parts that are closest to `name`, or all of them if none is close."""
+    """The components of this Protocol whose names are closest to `name`, or all of them if none is close."""
     names = fitting_names(socket)
     return get_close_matches(name, names, n=3, cutoff=0.5) or names

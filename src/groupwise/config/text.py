@@ -173,5 +173,5 @@ def plain(value: Any, hint: Any) -> Any:
 
 
 def constants(value: Any) -> dict[str, Any]:
-    """The fields of a dataclass as TOML data."""
+    """The fields of a component (a dataclass) as TOML data, by name."""
     return {f.name: plain(getattr(value, f.name), hints_of(type(value))[f.name]) for f in fields(value)}

@@ -29,7 +29,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Logp:
-    """Log-prob of each token under a side model, without gradient.
+    """Log-prob of each token under an extra model (reference, teacher), without gradient.
 
     `batch[Logp("policy")]` is the log-prob under the policy before the update, the column `logp_old`. A part that reads
     this column outside the graph (shaping, credit, masks, weights) declares it. The learner then computes the column

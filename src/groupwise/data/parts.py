@@ -13,7 +13,7 @@ _COUPLES: tuple[Couples, ...] = ("token", "sequence", "group", "step")
 
 
 def couples(part: Any) -> Couples:
-    """The widest unit that microbatches must keep whole, over a part and the parts in its fields."""
+    """The unit (token, sample, group) that microbatches must not split, for a component and those in its fields."""
     units: list[Couples] = [getattr(p, "couples", "token") for p in with_fields(part)]
     return max(units, key=_COUPLES.index)
 
@@ -29,7 +29,7 @@ def weighs(aggregate: Any) -> Weighs:
 
 
 def needs(part: Any) -> frozenset[Measure]:
-    """The measures that a part and the parts in its fields read."""
+    """The measures (such as reference log-probs) that a component and the components in its fields need."""
     return frozenset().union(*(getattr(p, "needs", frozenset()) for p in with_fields(part)))
 
 

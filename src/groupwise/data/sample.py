@@ -262,7 +262,7 @@ class Sample:
         )  # fmt: skip
 
     def with_finish(self, finish: Finish | None) -> "Sample":
-        """A copy that ended for this reason; None reopens it."""
+        """A copy with this finish reason; None marks the sample as unfinished."""
         return replace(self, finish=finish)
 
     def with_text(self, text: str, ends: Ids) -> "Sample":

@@ -27,7 +27,7 @@ MAX_CHARACTERS = 1 << 20
 MAX_THREADS = 64
 """The most calls of plain methods that run at the same time."""
 MAX_HUNG = 8
-"""The number of calls that may hang; the next call raises WorkerLost."""
+"""The most calls of a user's environment that may hang at once; the next call then raises WorkerLost."""
 
 
 def user_environment(make: Callable[[], Any], *, deadline: float = 10.0) -> Callable[[], Environment]:

@@ -12,7 +12,7 @@ from groupwise.learner.forward import LOGITS_AT_ONCE
 from groupwise.models import logprobs
 
 AT_ONCE = 3
-"""Distributions in memory at once: those of both models and their mixture."""
+"""Probability vectors held per token for a JS divergence: those of both models and of their mixture."""
 
 
 def divergence(

@@ -1,4 +1,4 @@
-"""Computes the measures of one microbatch from the policy and the side models."""
+"""Computes the measures (log-probs, entropies) of one microbatch from the policy and the extra models."""
 
 import math
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ class MicrobatchMeasures:
         self._logprobs: dict[tuple[str, str], tuple[Tensor, Tensor]] = {}
 
     def __call__(self, measure: Measure) -> Float[Tensor, " n"]:
-        """One number per token; NaN for samples without the measure's view."""
+        """Compute a measure: one number per token; NaN for samples without the alternative context that it names."""
         if isinstance(measure, Divergence):
             return self.spread(self.divergence(measure), measure.view)
         if isinstance(measure, Value):

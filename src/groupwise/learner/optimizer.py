@@ -68,7 +68,7 @@ class Optimizer:
 
     @property
     def gradients(self) -> list[Tensor]:
-        """The gradients of the masters that have one."""
+        """The gradients of the float32 master weights, without the weights that have none."""
         return [m.grad for m in self.masters if m.grad is not None]
 
     def norm(self) -> float:

@@ -9,7 +9,7 @@ from groupwise.data import Batch, ContextKey, Couples
 __all__ = ["StepPlan", "make_plan", "measure_plan"]
 
 Microbatch = tuple[int, ...]
-"""Indices of samples in the planned batch."""
+"""The samples that are forwarded at once, as indices into the batch."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,7 +88,7 @@ class RoutedForward:
 
 
 class StepRouting:
-    """The routed forwards of one step, and how many of its router choices have changed."""
+    """The forward passes of one step of a mixture of experts, and how many of its expert choices have changed."""
 
     def __init__(self, model: Any, routing: Routing, *, keep_logits: bool = False) -> None:
         self.experts, self.keep_logits = mixture(model), keep_logits
@@ -114,7 +114,7 @@ def routes_experts(routing: Routing, auxiliary: Sequence[Any]) -> bool:
 
 
 def check_routing(routing: Routing, auxiliary: Sequence[Any], experts: Experts | None) -> None:
-    """Raise Usage if a method needs routers and the model has no known ones."""
+    """Raise Usage if a method needs expert routing (replay, balance loss) and the model is not a known mixture."""
     if experts is not None or not routes_experts(routing, auxiliary):
         return
     raise Usage(

@@ -291,7 +291,7 @@ class Learner:
         return _unfrozen(model.state_dict(), self.model)
 
     def _saved_models(self) -> dict[str, dict[str, Tensor]]:
-        """The tensors of the side models in a checkpoint, by the prefix of their names."""
+        """The tensors of each extra model (reference, critic) in a checkpoint; each model has a name prefix."""
         exact = {name: weights.exact for name, weights in self._following.items()}
         names = [name for name in self.models if name not in self._given and name not in self._critics]
         saved = {f"models.{name}.": exact.get(name) or self._trained_tensors(self.models[name]) for name in names}
@@ -332,7 +332,7 @@ class Learner:
 
 
 def _started(part: SideModel, policy: torch.nn.Module) -> torch.nn.Module:
-    """A side model at the start of a run: a value model, or a frozen copy of the policy."""
+    """Create an extra model at the start of a run: a value model, or a frozen copy of the policy."""
     if isinstance(part, ValueModel):
         if not isinstance(policy, Backbone):
             why = f"a value model reads hidden states, and {type(policy).__name__} is no language model"

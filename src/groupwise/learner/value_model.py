@@ -1,4 +1,4 @@
-"""Value models: side models that learn the expected return of each token's context, such as PPO's critic."""
+"""Value models: extra models trained to predict each token's expected return, such as PPO's critic."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""`Method`: the parts and constants of a published method, as one value."""
+"""`Method`: all components and numbers of a training method, in one dataclass."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -35,7 +35,7 @@ FIXED = ("curriculum", "trains", "unverifiable", "models", "memory", "schedules"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
-    """A published method: the parts and constants from prompt choice to gradient. Hashable.
+    """A training method: all components and numbers, from the choice of prompts to the gradient. Hashable.
 
     An epoch of an iteration has `minibatches` optimizer steps, and an iteration has `epochs` epochs, shuffled by
     `prompts` or by `samples`. `refill` is the number of extra sampling rounds that replace filtered prompts.

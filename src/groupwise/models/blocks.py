@@ -22,7 +22,7 @@ FEW = 16
 
 
 class Blocked(nn.Module):
-    """A linear layer with a blocked copy of its weight, made on first use and dropped by `drop_blocks`."""
+    """A linear layer that also holds its weight in a blocked memory layout, from first use until `drop_blocks`."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()

@@ -24,7 +24,7 @@ Lines = tuple[bytes, ...]
 
 @dataclass(frozen=True, slots=True)
 class Experts:
-    """The sizes of a mixture: `routers` routers, each sends a token to `each` of its `count` experts."""
+    """The sizes of a mixture of experts: `routers` layers, each sends a token to `each` of its `count` experts."""
 
     routers: int
     each: int

@@ -61,7 +61,7 @@ class SequenceTruncatedImportance:
         return s.spread(_exp(s.total(_gap(step))).clamp(max=self.cap))
 
     def notes(self, step: Batch) -> Mapping[str, float]:
-        """The share of live sequences whose product is above the cap."""
+        """A metric: the share of trained sequences whose product of ratios is above the cap."""
         s = step.sequences
         return {"truncated": _share(_exp(s.total(_gap(step)))[s.lengths > 0] > self.cap)}
 

@@ -160,7 +160,7 @@ def not_finite(run: Run) -> tuple[str, int] | None:
 
 
 def max_gap(run: Run) -> float:
-    """The bound on the gap between engine and learner: `engine.max_gap` of the run's recipe."""
+    """The limit of the engine-learner log-prob gap: `engine.max_gap` of the run's recipe."""
     bound, dtype = run.fields.get("engine.max_gap", "by_dtype"), run.fields.get("machine.dtype", "float32")
     return gap_bound(bound, dtype if dtype in GAPS else "float32")
 

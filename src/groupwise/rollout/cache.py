@@ -85,7 +85,7 @@ class RowCache:
         self.chunks[at] = keys, values
 
     def enter(self, row: int, keys: Tensor, values: Tensor) -> None:
-        """Write these keys and values at the start of a row."""
+        """Copy a prefilled prompt's keys and values to the start of a row of the cache."""
         for stored, chunk in zip(self.chunks, chunks(keys.shape[2])):
             for target, source in zip(stored, (keys[:, :, chunk], values[:, :, chunk])):
                 target[:, row, :, : source.shape[2]] = source

@@ -63,7 +63,7 @@ def chunks(n: int) -> list[slice]:
 
 
 def shared_tokens(context: int) -> int:
-    """The number of a context's tokens whose keys and values all its rows share: all but the last.
+    """The number of prompt tokens whose keys and values are cached once for all answers: all but the last token.
 
     Each row forwards the last token itself. Short contexts share nothing: a separate product would cost more.
 
@@ -216,13 +216,13 @@ class Decode:
 
 @dataclass(frozen=True, slots=True)
 class Prefill:
-    """Whole contexts side by side, each padded at its end to a multiple of `ROWS` tokens."""
+    """The layout of a prefill: whole prompts side by side, each padded at its end to a multiple of `ROWS` tokens."""
 
     tokens: Int[Tensor, " n"]
     position: Int[Tensor, " n"]
     widths: tuple[int, ...]
     keys_values: list[tuple[Float[Tensor, "n kv d"], Float[Tensor, "n kv d"]]]
-    """Keys and values of each layer; filled while the decoder runs."""
+    """The keys and values of each layer, which the forward pass fills in."""
 
     @classmethod
     def of(cls, contexts: Sequence[Ids], device: torch.device | str) -> "Prefill":

@@ -30,7 +30,7 @@ class Job:
 
     @property
     def reach(self) -> int:
-        """Cache positions that the row may need, without the shared prefix."""
+        """The most cache positions that the row can fill, without the shared prefix."""
         context = len(self.request.context)
         return chunk_end(context + self.request.limit - shared_tokens(context))
 

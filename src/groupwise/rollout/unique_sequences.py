@@ -51,7 +51,7 @@ class UniqueSequences:
         return self._shared
 
     def grow(self, rows: int, positions: int) -> None:
-        """Allocate room for `rows` sequences of `positions` tokens."""
+        """Allocate cache memory for `rows` sequences of `positions` tokens."""
         self.cache.grow(padded(rows, ROWS), positions, len(self))
 
     def enter(self, context: Ids, cached: KeysValues | None) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 from groupwise.tasks.rows import Fault, Row, kind_of
 
 LONGEST = 10_000
-"""The most characters of a further column's value as JSON."""
+"""The most characters, as JSON, of a value in a column other than problem and answer."""
 Problem = str | list[dict[str, Any]]
 """A problem: a text, or the messages of a conversation."""
 

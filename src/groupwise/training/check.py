@@ -161,7 +161,7 @@ def standing_in(phase: Phase, recipe: Recipe) -> Recipe:
 
 
 def second_adapter(phase: Phase, recipe: Recipe, earlier: Mapping[str, Recipe]) -> list[Usage]:
-    """The error of a phase that puts an adapter on the adapter of an earlier phase."""
+    """An error if a phase adds LoRA to a model that is itself a LoRA adapter of an earlier phase; else no error."""
     source = earlier.get(phase.starts_from)
     if recipe.lora is None or source is None or source.lora is None:
         return []
@@ -230,7 +230,7 @@ def value_loss(model: ValueModel, step: Batch) -> Tensor:
 
 
 def inactive_parts(method: Method) -> list[str]:
-    """Notes about parts that cannot have an effect: bounds on ratios that are always 1."""
+    """Notes about settings without effect, such as clip bounds when all ratios are exactly 1."""
     surrogate = method.objective.surrogate
     bounds = surrogate.ratio if isinstance(surrogate, Unclipped) else surrogate
     steps = (method.minibatches, method.epochs)

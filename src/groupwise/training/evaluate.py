@@ -143,7 +143,7 @@ def recipe_and_sampling(start: RecipeSource, use: Use | None) -> tuple[Recipe, S
 
 
 GREEDY = [("sampling.temperature", "0")]
-"""The sampling of a single answer, in the form of overrides."""
+"""Recipe overrides for greedy decoding: one answer per problem at temperature 0."""
 RANDOM = ("sampling.temperature", "sampling.top_p", "sampling.top_k", "sampling.min_p")
 
 

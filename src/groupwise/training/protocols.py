@@ -28,7 +28,7 @@ from groupwise.verifiers import user_functions
 PACKAGES = ("groupwise", "torch", "transformers", "tokenizers", "numpy", "safetensors")
 PACKAGE = Path(groupwise.__file__).parent
 VERIFIER_ROOMS = ("verifiers", "sandbox", "tasks")
-"""Rooms whose code the packaged verifiers consist of."""
+"""Packages whose code is part of the hash of the packaged verifiers."""
 SEED_RULE = f"Philox4x32-10: key (seed, {int(Purpose.EVALUATE)}), counter (problem, answer, token)"
 
 

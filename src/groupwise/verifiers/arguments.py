@@ -11,7 +11,7 @@ Kind = Literal["answer", "group", "bulk"]
 Item = tuple[Prompt, Sample]
 
 ANSWER = ("prompt", "answer", "gold", "row", "messages", "finish", "tokens")
-"""Parameters about one answer. Every other name is a column of the data row."""
+"""Names of a grade function's parameters for one answer. Every other name is a column of the data row."""
 PLURAL = {"prompts": "prompt", "answers": "answer", "golds": "gold", "rows": "row", "finishes": "finish"}
 """Parameters that are lists, with one value per answer."""
 BULK = ("prompts", "golds", "rows")

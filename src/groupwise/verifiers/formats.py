@@ -162,7 +162,7 @@ async def bounded(pool: FunctionPool, arguments: Sequence[Any], baseline: Sequen
 
 
 def worker_pool(verifier: str, function: str, deadline: float, workers: int) -> FunctionPool:
-    """Workers for a function of `formats_worker.py`, each limited in CPU time and memory."""
+    """Start worker processes that call a function of `formats_worker.py`, with limits on CPU time and memory."""
     if deadline <= 0 or workers < 1:
         raise Usage(f"{verifier}(deadline={deadline:g}, workers={workers})", fix="deadline above 0, workers from 1")
     file = str(Path(__file__).with_name("formats_worker.py"))

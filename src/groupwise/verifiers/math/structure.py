@@ -41,7 +41,7 @@ class Several:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A tuple, an interval or a matrix: `kind` is its brackets (and widths), `items` the elements in order.
+    """A tuple, an interval or a matrix. `kind`: its brackets (for a matrix also row widths); `items`: the elements.
 
     An inequality is an interval; `of` is its variable.
     """
@@ -61,7 +61,7 @@ class Equation:
 
     @property
     def of_interest(self) -> tuple[str, ...]:
-        """The sides that have a value to compare."""
+        """The sides of an equation that the verifier compares: of `x = 3`, only `3`."""
         return self.sides[1:] if self.named else self.sides
 
 

@@ -110,7 +110,7 @@ class Symbolic:
         return execution
 
     def _with_alternative(self, error: MissingRequirement) -> MissingRequirement:
-        """The error of the sandbox with a further fix: the verifier without algebra."""
+        """The sandbox's error with one more fix: use the verifier that needs no sandbox."""
         fix = f"{error.fix}\n{WITHOUT}"
         what = f"the verifier {self.verifier} compares in the sandbox, and none starts on this machine"
         return MissingRequirement(what, evidence=error.evidence, fix=fix)

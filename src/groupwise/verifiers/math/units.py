@@ -176,7 +176,7 @@ def _is_noun(word: str, nouns: frozenset[str]) -> bool:
 
 
 _PLAIN = words("different distinct possible whole total ordered real positive-integer")
-"""Adjectives that do not change a number."""
+"""Adjectives in units that do not change the number, as in `3 whole apples`."""
 
 
 def _singular(word: str) -> str:

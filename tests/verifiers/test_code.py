@@ -256,7 +256,7 @@ def test_the_gate_accepts_valid_tests(verifier, tmp_path):
     ("gold", "why"),
     [
         ({**ADD, "reference": "def add(a, b): return a * b"}, "the reference does not pass: case 1: another value"),
-        ({**HIDDEN, "generator": "1 / 0"}, "the reference does not pass: generate("),
+        ({**HIDDEN, "generator": "1 / 0"}, "the reference does not pass: the test generator's generate("),
         ({"function": "f", "cases": [{"args": [1], "expected": None}]}, "an answer that returns nothing passes"),
         ({"function": "f", "cases": [{"args": [1], "expected": 1}]}, "an answer that returns its input passes"),
         ({"cases": [{"stdin": "1", "stdout": ""}]}, "a program without code passes"),

@@ -67,7 +67,7 @@ def test_plain_values_return_unchanged(sandbox, value):
     ("returned", "error"),
     [
         ("float('nan')", "returned nan"), ("float('inf')", "returned inf"), ("1j", "type complex"),
-        ("{1, 2}", "type set"), ("b'1'", "type bytes"), ("{1: 2}", "a key that is not a string"), ("f", "type function"),
+        ("{1, 2}", "type set"), ("b'1'", "type bytes"), ("{1: 2}", "key that is not a string"), ("f", "type function"),
         ("__import__('decimal').Decimal(1)", "type Decimal"), ("range(3)", "type range"), ("object()", "type object"),
         ("type('int', (int,), {})(3)", "type int"), ("[type('T', (str,), {})('a')]", "type T"),
         ("__import__('collections').OrderedDict(a=1)", "type OrderedDict"), ("10**5000", "ValueError"),

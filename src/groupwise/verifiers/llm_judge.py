@@ -201,10 +201,10 @@ class JudgeFailed(Exception):
 def _text(reply: Mapping[str, Any]) -> str:
     choice = reply["choices"][0]
     if choice.get("finish_reason") == "length":
-        raise ValueError("the judge's reply was cut: raise max_tokens")
+        raise ValueError("it was cut: raise max_tokens")
     content = choice["message"]["content"]
     if not isinstance(content, str):
-        raise TypeError("the judge's reply has no text content")
+        raise TypeError("its content is no text")
     return content
 
 

@@ -184,15 +184,17 @@ def name_runs(a: argparse.Namespace) -> None:
 
 def print_text(a: argparse.Namespace) -> int:
     """Run `methods`, `completion` and the other commands that only print packaged text, without importing torch."""
+    from groupwise.data import visible
+
     match a.command:
         case "methods":
             from groupwise.commands.methods import list_methods
 
-            print(list_methods())
+            print(visible(list_methods(), lines=True))
         case "completion":
             from groupwise.commands.completion import completion_script
 
-            print(completion_script(a.shell, a.commands), end="")
+            print(visible(completion_script(a.shell, a.commands), lines=True), end="")
         case "help":
             from groupwise.commands.field_help import explain
 

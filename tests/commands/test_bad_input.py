@@ -24,6 +24,7 @@ def error_of(capsys: pytest.CaptureFixture[str], code: int, *words: str) -> str:
     """The error of a command. It has a fix and no traceback, and no run was started."""
     assert main(list(words)) == code
     message = capsys.readouterr().err
+    message = "\n".join(line for line in message.splitlines() if not line.startswith(("plan: ", "defaults: "))) + "\n"
     assert message.startswith("error: ") and "Traceback" not in message and "  do:   " in message
     assert not Path("runs").exists()
     return message
@@ -62,7 +63,7 @@ def test_invalid_values_raise_with_a_fix(capsys: pytest.CaptureFixture[str]) -> 
         ("method.group_size", "1", "group_size is 1 and the advantage compares samples of a group", "use 2 or more"),
         ("method.objective.aggregate", "token_mean", "sequence_ratio", "use sequence_mean or group_mean"),
         ("method.objective.penalties", KL, "no such model", 'method.models = { reference = "InitialPolicy" }'),
-        ("method.shaping", '[{kind="Overlong",buffer=100}]', "larger than the generation budget", "a fraction"),
+        ("method.shaping", '[{kind="Overlong",buffer=100}]', "larger than the generation budget", "a share of the budget"),
         ("sinks", '["wandbb"]', "unknown sink 'wandbb'", "tensorboard, wandb, trackio"),
     ):
         message = error_of(capsys, 2, "train", "--evaluate.problems", "4", f"--{field}", value)
@@ -196,11 +197,19 @@ def test_a_verifier_that_always_fails(
     body: str, cause: str, train_words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("mine.py").write_text(f"def grade(prompt, answer, gold):\n    {body}\n")
+    message = error_of(capsys, 2, *train_words, "--verifier", "mine:grade", "--use", "mine.py")
+    assert "the grade function grade gives no grade for a made-up answer" in message and cause in message
+
+
+def test_a_verifier_that_fails_on_real_answers(train_words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """The trial call passes; each answer of the model is unverifiable, and the run ends with a checkpoint."""
+    body = "    if 'made' not in answer and answer != '12': raise KeyError('gold')\n    return True\n"
+    Path("mine.py").write_text(f"def grade(prompt, answer, gold):\n{body}")
     assert main([*train_words, "--verifier", "mine:grade", "--use", "mine.py"]) == 5
     message = capsys.readouterr().err
-    assert "16 of 16 answers were unverifiable" in message and cause in message and "--max_unverifiable" in message
+    assert "answers were unverifiable" in message and "KeyError" in message and "--max_unverifiable" in message
     (run,) = Path("runs").iterdir()
-    assert f"report: {run / 'report.html'}" in message and f"groupwise resume {run}" in message
+    assert f"report: {run / 'report.html'}" in message and f"groupwise resume {run} --use mine.py" in message
     assert (run / "report.html").is_file() and (run / "checkpoints" / "000000" / "manifest.json").is_file()
 
 

@@ -77,7 +77,7 @@ def test_conversations_with_a_user_environment(tmp_path: Path, monkeypatch, caps
     assert lines[:4] == ["-- 1 of 2", "environment:", "  ;", "model:"] and "-- 2 of 2" in lines
     assert [line for line in lines if line.startswith("wrong")] == [r"wrong: it was 3\x1b5"] * 2
     assert main(words) == 0  # without --answer
-    assert capsys.readouterr().out.splitlines()[-1] == "aborted: Guess.reset: KeyError: 'answer'"
+    assert capsys.readouterr().out.splitlines()[-1] == "aborted: Guess.reset: game.py:6 in reset: KeyError: 'answer'"
     assert main(["sample", "calculator", "7*5=", "--environment", "calculator_tools", *TURNS[2:]]) == 0
     assert capsys.readouterr().out.splitlines()[-1].startswith("ended by stop: 1 turn, ")  # ungraded
     assert main(words[:-2]) == 2

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from groupwise.__main__ import main
+from groupwise.config.defaults import RecipeSource
 from groupwise.config.text import DEFAULT
 from groupwise.config.user_code import Use
 from groupwise.data import BadData, MissingRequirement, Sampling, Usage
@@ -62,7 +63,7 @@ def test_a_preset_has_its_paper_s_protocol(name: str) -> None:
     published = find_published(name)
     assert dict(published.tasks) == tasks and published.samples == samples and tasks.keys() <= PRESETS.keys()
     for task, overrides in zip(tasks, published.recipes([])):
-        recipe, law = recipe_and_sampling(DEFAULT, overrides, Use())
+        recipe, law = recipe_and_sampling(RecipeSource(DEFAULT, tuple(overrides)), Use())
         (source,) = sources(recipe)
         assert (law, source.template, source.verifier) == (sampling, template, verifier)
         assert source.task.partition(":")[0] == task
@@ -80,7 +81,7 @@ def test_the_verifiers_of_the_papers_are_available(template: str) -> None:
 
 def test_the_template_r1_has_its_own_verifier_and_stop() -> None:
     for overrides in find_published("r1-zero-suite").recipes([("template", "r1")]):
-        recipe, law = recipe_and_sampling(DEFAULT, overrides, Use())
+        recipe, law = recipe_and_sampling(RecipeSource(DEFAULT, tuple(overrides)), Use())
         assert (sources(recipe)[0].verifier, law.stop) == ("math_dr_grpo(tag=True)", ("</answer>",))
     assert find_published("r1-zero-suite").departures([("template", "r1")], []) == ["template r1, not qwen_math"]
 
@@ -91,7 +92,7 @@ def test_a_preset_resets_the_mixture_and_the_held_out_task_of_a_run(tmp_path: Pa
     toml += 'columns = { prompt = "q" }\nalso = [{ task = "c.jsonl" }]\n[machine]\ndtype = "float64"\n'
     mixed.write_text(toml)
     (overrides,) = find_published("aime24-dapo").recipes([])
-    recipe, _ = recipe_and_sampling(mixed, overrides, Use())
+    recipe, _ = recipe_and_sampling(RecipeSource(mixed, tuple(overrides)), Use())
     (source,) = sources(recipe)
     assert source.task == "aime24:datasets:BytedTsinghua-SIA/AIME-2024" and recipe.held_out == ""
     assert recipe.machine.dtype == "float64"  # the machine of the run stays

@@ -63,7 +63,7 @@ def test_invalid_values_raise_with_a_fix(capsys: pytest.CaptureFixture[str]) -> 
         ("method.group_size", "1", "group_size is 1 and the advantage compares samples of a group", "use 2 or more"),
         ("method.objective.aggregate", "token_mean", "sequence_ratio", "use sequence_mean or group_mean"),
         ("method.objective.penalties", KL, "no such model", 'method.models = { reference = "InitialPolicy" }'),
-        ("method.shaping", '[{kind="Overlong",buffer=100}]', "larger than the generation budget", "a share of the budget"),
+        ("method.shaping", '[{kind="Overlong",buffer=100}]', "larger than the generation budget", "as a share"),
         ("sinks", '["wandbb"]', "unknown sink 'wandbb'", "tensorboard, wandb, trackio"),
     ):
         message = error_of(capsys, 2, "train", "--evaluate.problems", "4", f"--{field}", value)

@@ -234,15 +234,15 @@ def inspect(a: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
             findings = doctor.examine()
             print(visible(doctor.as_json(findings) if a.json else doctor.as_text(findings), lines=True))
         case "check":
-            from pathlib import Path
-
+            from groupwise.config.packaged import given_recipe
             from groupwise.config.user_code import load_use
             from groupwise.training.check import check
 
             loaded = load_use(a.use, unsafe_local_exec=a.unsafe_local_exec, trust_remote_code=a.trust_remote_code,
                               keys=a.key, judges=a.judge)  # fmt: skip
-            problems = check(Path(a.file), overrides, loaded, lambda line: print(visible(line)))
-            print(visible(views.show_check(a.file, problems), lines=True))
+            path = given_recipe(a.file, a.recipe_name)
+            problems = check(path, overrides, loaded, lambda line: print(visible(line)))
+            print(visible(views.show_check(a.file or a.recipe_name or "recipe", problems), lines=True))
             return problems[0].code if problems else 0
     return 0
 
@@ -449,12 +449,13 @@ def parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser
     doctor = add("doctor", "check this machine, and print how to install what is missing")
     doctor.add_argument("--json", action="store_true", help="print one JSON object")
     check_options = options["check"]
+    check_options.add_argument("--recipe", dest="recipe_name", metavar="NAME", help=packaged)
     check_options.add_argument("--use", **use)
     unsafe(check_options)
     trust(check_options)
     access(check_options)
     check = add("check", "print all errors of a recipe, in seconds, without loading weights", RECIPE)
-    check.add_argument("file", metavar="FILE")
+    check.add_argument("file", nargs="?", metavar="RECIPE.toml", help="default: the packaged recipe")
     return table, options
 
 
@@ -485,7 +486,7 @@ def split(command: argparse.ArgumentParser, words: Sequence[str]) -> tuple[list[
         name, equals, text = word.partition("=")
         if not word.startswith("--") or word == "--help":
             arguments.append(word)
-        elif (value := text if equals else next(remaining, None)) is None:
+        elif (value := text if equals else next(remaining, None)) is None or (not equals and value.startswith("--")):
             command.error(f"{word} needs a value")
         else:
             overrides.append((name.removeprefix("--"), value))

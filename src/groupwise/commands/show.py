@@ -62,7 +62,8 @@ def read(what: str) -> Any:
     """The method of a name, or the recipe of a file or of a run directory. Imports no user code. Raises `Usage`."""
     if what in names.methods():
         return names.methods()[what]()
-    path = RunLayout(Path(what)).recipe if Path(what).is_dir() else Path(what)
+    path = text.DEFAULT if what == "calculator" else Path(what)
+    path = RunLayout(path).recipe if path.is_dir() else path
     if not path.is_file():
         raise Usage(f"{what!r} is neither a method nor a file", fix=names.suggestion(what, names.methods()))
     recipe, problems = text.read_with_problems(path)

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from groupwise.config.defaults import starting_point
-from groupwise.config.packaged import find_recipe
+from groupwise.config.packaged import given_recipe
 from groupwise.config.phases import read_phases
 from groupwise.config.text import base_of, read_recipe
 from groupwise.config.toml import read_with_overrides, without_command_text
 from groupwise.config.user_code import load_use
-from groupwise.data import Usage, notices_of, raise_all, visible
+from groupwise.data import notices_of, raise_all, visible
 from groupwise.models.upload import check_upload, upload
 from groupwise.report.report import existing_run
 from groupwise.runs.checkpoints import RunLock, run_directory
@@ -48,9 +48,7 @@ def train(
     loaded = load_use(
         use, unsafe_local_exec=unsafe_local_exec, trust_remote_code=trust_remote_code, keys=keys, judges=judges
     )
-    if recipe_path and recipe_name:
-        raise Usage("two recipes are given", evidence=f"{recipe_path}, --recipe {recipe_name}", fix="leave one out")
-    path = find_recipe(recipe_name) if recipe_name else Path(recipe_path) if recipe_path is not None else None
+    path = given_recipe(recipe_path, recipe_name)
     if path and (phases := read_phases(data := without_command_text(read_with_overrides(path, overrides)))):
         raise_all(check_phases(phases, loaded))  # each phase prints its notes when it starts
         run = run_directory(Path(out), name or path.stem)

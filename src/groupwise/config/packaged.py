@@ -2,9 +2,11 @@
 
 from pathlib import Path
 
+from groupwise.config.registry import methods
+from groupwise.config.text import DEFAULT
 from groupwise.data import Usage
 
-__all__ = ["find_recipe"]
+__all__ = ["find_recipe", "given_recipe"]
 
 PACKAGE = Path(__file__).parents[1]
 HOMES = (PACKAGE / "recipes", PACKAGE.parents[1] / "recipes")
@@ -21,7 +23,18 @@ def find_recipe(name: str) -> Path:
     if path.suffix == ".toml" or path.is_file():
         return path
     home = next((home for home in HOMES if home.is_dir()), HOMES[0])
-    recipes = {file.stem: file for file in sorted(home.glob("*.toml"))}
+    recipes = {"calculator": DEFAULT} | {file.stem: file for file in sorted(home.glob("*.toml"))}
     if name not in recipes:
         raise Usage(f"no packaged recipe is called {name!r}", fix=f"take {', '.join(recipes)}, or name a TOML file")
     return recipes[name]
+
+
+def given_recipe(file: str | None, name: str | None) -> Path | None:
+    """The recipe of a command: a file, or a packaged recipe by its name; None if neither is given. Raises `Usage`."""
+    if file == "":
+        raise Usage("the name of the recipe is empty", fix="name a TOML file, or leave the argument out")
+    if file and name:
+        raise Usage("two recipes are given", evidence=f"{file}, --recipe {name}", fix="leave one out")
+    if file in methods() and not Path(file).exists():
+        raise Usage(f"{file} is a method, not a recipe", fix=f"train with it: groupwise train --method {file}")
+    return find_recipe(name) if name else Path(file) if file else None

@@ -6,6 +6,7 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from groupwise.config.other_names import METHOD_HINTS, OTHER_NAMES
 from groupwise.config.recipe import Recipe
 from groupwise.config.registry import UnloadedPart, closest_parts, fits, fitting_names, methods, parts, suggestion
 from groupwise.config.toml import CommandText
@@ -32,8 +33,8 @@ class Reading:
     problems: list[Usage] = field(default_factory=list)
 
     def problem(self, where: str, what: str, fix: str = "") -> Any:
-        """Add a problem; returns MISSING."""
-        self.problems.append(Usage(f"{where}: {what}", fix=fix))
+        """Add a problem; returns MISSING. Without a fix it refers to the help on fields."""
+        self.problems.append(Usage(f"{where}: {what}", fix=fix or "groupwise help FIELD explains a field of a recipe"))
         return MISSING
 
     def value(self, data: Any, hint: Any, current: Any, where: str) -> Any:
@@ -140,7 +141,8 @@ class Reading:
         if not (isinstance(name, str) and ":" in name):
             if name in methods():
                 return methods()[name]()
-            return self.problem(where, f"unknown method {name!r}; {suggestion(str(name), methods())}")
+            fix = METHOD_HINTS.get(str(name).lower()) or suggestion(str(name), methods())
+            return self.problem(where, f"unknown method {name!r}", fix)
         function = self.user_part(name, where)
         if isinstance(function, UnloadedPart):
             file = name.partition(":")[0]
@@ -205,8 +207,10 @@ class Reading:
             self.problem(where, f"{key!r} was renamed to {new!r}", UPGRADE)
         elif moved := MOVED.get((cls.__name__.lower(), key)):
             self.problem(where, f"{key!r} is now {moved}", UPGRADE)
+        elif other := OTHER_NAMES.get(key):
+            self.problem(where, f"{cls.__name__} has no field {key!r}", f"write {other}, its name here")
         else:
-            self.problem(where, f"{cls.__name__} has no field {key!r}; {suggestion(key, known)}")
+            self.problem(where, f"{cls.__name__} has no field {key!r}", suggestion(key, known))
 
     def lookup(self, name: Any, hint: Any, where: str) -> Any:
         """The part of a public name, or of a name such as `my_file:MyClip`."""

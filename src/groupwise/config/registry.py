@@ -146,7 +146,7 @@ def public_name(part: Any) -> str:
 
 def suggestion(name: str, names: Iterable[str]) -> str:
     """The closest of the valid names as a question, or all of them if none is close."""
-    matches = get_close_matches(name, names, n=1, cutoff=0.5)
+    matches = get_close_matches(name, names, n=1, cutoff=0.6)
     return f"did you mean {matches[0]}?" if matches else f"the names are {', '.join(names)}"
 
 

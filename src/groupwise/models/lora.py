@@ -90,6 +90,22 @@ def check_targets(model: nn.Module, lora: Lora) -> None:
                 evidence="mixture-of-experts blocks take no adapter" if mixtures else "",
                 fix=f"the model has {', '.join(name for name in names if name not in heads)}",
             )
+    check_rank(model, lora)
+
+
+def check_rank(model: nn.Module, lora: Lora) -> None:
+    """Raise Usage for a rank above the widths of all target layers. The targets must exist."""
+    host, linear = _host(model), _linear(_host(model))
+    targets = [m for name, m in host.named_modules() if name in linear and name.rpartition(".")[2] in _ends(lora)]
+    widest = max((min(module.weight.shape) for module in targets), default=lora.rank)
+    if lora.rank > widest:
+        what = f"recipe.lora.rank is {lora.rank}, and no target layer is wider than {widest}"
+        raise Usage(what, fix=f"use a rank below {widest}, such as --lora.rank {max(1, min(16, widest // 4))}")
+
+
+def _ends(lora: Lora) -> set[str]:
+    """The last words of the targets' names."""
+    return {target.rpartition(".")[2] for target in lora.targets}
 
 
 def has_adapter(model: nn.Module) -> bool:

@@ -199,7 +199,7 @@ def find_template(
         return Template(name, PLAIN[name], tokenizer)
     if name.count(_PLACE) == 1:
         return Template("given as text", name, tokenizer)
-    near = get_close_matches(name, ["chat", *PLAIN], n=1, cutoff=0.5)
+    near = get_close_matches(name, ["chat", *PLAIN], n=1, cutoff=0.7)
     fix = f"did you mean {near[0]}, or" if near else f"take chat, {', '.join(PLAIN)}, or"
     raise Usage(f"no template is called {name!r}", fix=f"{fix} a text that contains {_PLACE} once{'?' * len(near)}")
 

@@ -216,10 +216,15 @@ class NativeEngine:
             )
         most = min(shape.positions, self._cache_tokens)
         if len(context) + new > most:
+            fix = f"lower sampling.max_tokens to at most {most - len(context)}, or drop longer prompts"
+            if self._cache_tokens < shape.positions and len(context) + new <= shape.positions:
+                fix = f"raise engine.cache_tokens to {len(context) + new} or more"
+            elif len(context) >= most:
+                fix = "shorten the prompt: it leaves no room for an answer"
             raise Usage(
                 f"a prompt of {len(context)} tokens and an answer of up to {new} do not fit",
                 evidence=f"the model has {shape.positions} positions, engine.cache_tokens is {self._cache_tokens}",
-                fix=f"lower sampling.max_tokens to at most {max(most - len(context), 0)}, or drop longer prompts",
+                fix=fix,
             )
 
 

@@ -24,6 +24,12 @@ PACKAGED: dict[str, Callable[[Callable[[Any], Ids]], Task]] = {
     "programs": Programs,
 }
 """Tasks that generate their problems."""
+CONVERSIONS = {
+    ".csv": "python -c 'import csv, json; [print(json.dumps(row)) for row in csv.DictReader(open(\"{}\"))]' > {}.jsonl",
+    ".json": "python -c 'import json; [print(json.dumps(row)) for row in json.load(open(\"{}\"))]' > {}.jsonl",
+    ".txt": 'python -c \'import json; [print(json.dumps({{"prompt": x.strip()}})) for x in open("{}")]\' > {}.jsonl',
+}
+"""Shell commands that convert a file of rows to JSON lines; of a text file each line is a prompt."""
 
 
 def find_task(name: str, encode: Callable[[Any], Ids], **options: Any) -> Task:
@@ -46,6 +52,9 @@ def find_task(name: str, encode: Callable[[Any], Ids], **options: Any) -> Task:
     if name in PACKAGED:
         _known_options(name, options, ())
         return PACKAGED[name](encode)
+    if (path := Path(name)).is_file():
+        convert = CONVERSIONS.get(path.suffix, CONVERSIONS[".txt"]).format(path.name, path.stem)
+        raise Usage(f"{name} is no source of rows", fix=f"convert it in its folder:\n{convert}")
     known = [*PACKAGED, *PRESETS]
     hint = f"write {name}.jsonl" if Path(f"{name}.jsonl").is_file() else nearest(name, known)
     raise Usage(f"no task is called {name!r}", fix=f"{hint}, or give the path of a .jsonl or .parquet file")

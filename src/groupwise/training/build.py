@@ -183,6 +183,14 @@ def check_vocabulary(name: str, directory: Path, tokenizer: Tokenizer) -> None:
 def prepare(machine: Machine) -> torch.device:
     """Set the number of threads, and return the device. `Usage` or `MissingRequirement` if there is no such device."""
     torch.set_num_threads(machine.threads)
+    device = find_device(machine)
+    if machine.compile:
+        check_compiler(device)
+    return device
+
+
+def find_device(machine: Machine) -> torch.device:
+    """The device of a machine. `Usage` for an unknown name, `MissingRequirement` if this machine lacks it."""
     if machine.device.partition(":")[0] not in ("cpu", "cuda"):
         raise Usage(f"no device is called {machine.device!r}", fix="use cpu or cuda")
     try:
@@ -197,8 +205,6 @@ def prepare(machine: Machine) -> torch.device:
             evidence=f"machine.device = {machine.device!r}, devices {count}",
             fix=f"use a number below {count}, such as --machine.device cuda:0" if count else "use --machine.device cpu",
         )
-    if machine.compile:
-        check_compiler(device)
     return device
 
 

@@ -1,8 +1,10 @@
 """`groupwise check`: all errors of a recipe, in seconds; no weights are loaded, no engine starts."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from groupwise.data import (
     ChecksProblems,
     Finish,
     GroupwiseError,
+    MissingRequirement,
     Task,
     Usage,
     VerdictPart,
@@ -53,9 +56,10 @@ from groupwise.models import (
 )
 from groupwise.objective import Clips, Unclipped
 from groupwise.planning.memory import host_memory, plan_line, refuse_beyond, run_memory
+from groupwise.rollout import Native
 from groupwise.runs.trackers import OPENERS
 from groupwise.tasks import Each, Mixture
-from groupwise.training.build import Inputs, check_vocabulary
+from groupwise.training.build import Inputs, check_vocabulary, find_device
 from groupwise.training.environments import environment_of, frame_of, tool_schemas
 from groupwise.training.loop import OLD_LOGP, compute_advantages
 from groupwise.training.sources import Templates, demonstrations_of, sources, task_of, templates, verifier_of
@@ -284,6 +288,29 @@ def check_side_models(recipe: Recipe, tokenizer: Tokenizer, *, fetch: bool) -> l
     return errors
 
 
+def check_machine(recipe: Recipe, use: Use, warn: Callable[[str], None], *, train: bool) -> list[GroupwiseError]:
+    """Errors of the device and of the packages of sinks. More threads than cores are a warning."""
+    errors: list[GroupwiseError] = []
+    try:
+        find_device(recipe.machine)
+    except GroupwiseError as error:
+        errors.append(error)
+    if (cores := os.cpu_count() or 1) < recipe.machine.threads:
+        warn(f"  warning: machine.threads is {recipe.machine.threads}, and this machine has {cores} cores: slower")
+    for name in recipe.sinks:
+        if ":" in name:
+            try:
+                _ = use.find(name) if train else None
+            except GroupwiseError as error:
+                errors.append(error)
+        elif name not in OPENERS:
+            errors.append(Usage(f"unknown sink {name!r}", fix=f"the sinks are {', '.join(OPENERS)}, or my_file:MySink"))
+        elif find_spec(module := OPENERS[name][0]) is None:
+            fix = f"pip install 'groupwise[{name}]'"
+            errors.append(MissingRequirement(f"the sink {name} needs the package {module}", fix=fix))
+    return errors
+
+
 def check_inputs(
     recipe: Recipe,
     use: Use,
@@ -299,16 +326,7 @@ def check_inputs(
     checked. Warnings are passed to `warn`. `receive` gets what was read, so that a run reads it once.
     """
     weights = fetch or not of_hub(recipe.model)
-    errors: list[GroupwiseError] = [
-        Usage(f"unknown sink {name!r}", fix=f"the sinks are {', '.join(OPENERS)}, or my_file:MySink")
-        for name in recipe.sinks
-        if name not in OPENERS and ":" not in name
-    ]
-    for name in (name for name in recipe.sinks if train and ":" in name):
-        try:
-            use.find(name)
-        except GroupwiseError as error:
-            errors.append(error)
+    errors = check_machine(recipe, use, warn, train=train)
     try:
         environment_of(recipe, use)
     except GroupwiseError as error:
@@ -349,6 +367,9 @@ def check_inputs(
             shape = read_shape(directory, context=longest, trust_remote_code=use.trust_remote_code)
             if train and isinstance(shape, Shape) and not any("lora" in error.what for error in errors):
                 warn(check_memory(recipe, shape, max(len(prompt.context) for prompt in all_problems(task))))
+        if isinstance(recipe.engine, Native) and longest > recipe.engine.cache_tokens:
+            what = f"engine.cache_tokens is {recipe.engine.cache_tokens}: the longest request does not fit"
+            raise Usage(what, fix=f"use --engine.cache_tokens {longest} or more")
         verifier = verifier_of(recipe, task, use)
         for line in notices_of(verifier):
             warn(line)

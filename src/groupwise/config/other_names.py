@@ -1,0 +1,37 @@
+"""Names of TRL and verl that a user may write for a field or a method, with the names here (docs/coming-from.md)."""
+
+from types import MappingProxyType
+
+__all__ = ["METHOD_HINTS", "OTHER_NAMES"]
+
+OTHER_NAMES = MappingProxyType(
+    {
+        "batch_size": "prompts",
+        "clip_ratio_high": "method.objective.surrogate.high",
+        "clip_ratio_low": "method.objective.surrogate.low",
+        "epsilon": "method.objective.surrogate.low",
+        "epsilon_high": "method.objective.surrogate.high",
+        "generation_batch_size": "prompts",
+        "learning_rate": "optimizer.lr",
+        "lr_scheduler_type": "optimizer.decay",
+        "mask_truncated_completions": "method.mask",
+        "max_completion_length": "sampling.max_tokens",
+        "max_grad_norm": "optimizer.clip",
+        "max_response_length": "sampling.max_tokens",
+        "max_steps": "iterations",
+        "num_generations": "method.group_size",
+        "num_iterations": "method.epochs",
+        "ppo_epochs": "method.epochs",
+        "ppo_mini_batch_size": "method.minibatches",
+        "report_to": "sinks",
+        "reward_funcs": "verifier",
+        "steps_per_generation": "method.minibatches",
+        "temperature": "sampling.temperature",
+        "train_batch_size": "prompts",
+        "warmup_steps": "optimizer.warmup",
+    }
+)
+"""The path of the field here, by the last word of the option."""
+METHOD_HINTS = MappingProxyType(
+    {"ppo": "write --method grpo for PPO's clip without a critic; docs/learner.md has a recipe with a critic"}
+)

@@ -22,7 +22,7 @@ def test_a_name_is_a_recipe_of_the_clone_or_of_the_wheel(tmp_path: Path, monkeyp
     assert find_recipe("mine") == tmp_path / "mine.toml"
     with pytest.raises(Usage, match="no packaged recipe is called 'smollm'") as caught:
         find_recipe("smollm")
-    assert caught.value.fix == "take mine, or name a TOML file"
+    assert caught.value.fix == "take calculator, mine, or name a TOML file"
 
 
 def test_the_wheel_contains_the_recipes() -> None:

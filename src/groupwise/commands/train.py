@@ -57,9 +57,10 @@ def train(
             return pushed(run, run_phases(run, loaded, finish, print_note, stop_after, command=command), push)
     start = starting_point(path, overrides, trust_remote_code=trust_remote_code)
     recipe = read_recipe(start.source, start.fields, loaded)
+    inputs = read_checked(recipe, loaded, print_note)
     if start.note:
         print_note(start.note)
-    ready = build(recipe, loaded, read_checked(recipe, loaded, print_note))
+    ready = build(recipe, loaded, inputs)
     run = run_directory(Path(out), name or (path.stem if path else directory_name(recipe.task)))
     with RunLock(run):
         begin(run, ready, loaded, base_of(read_with_overrides(start.source, start.fields)), command)

@@ -141,8 +141,9 @@ class Reading:
         if not (isinstance(name, str) and ":" in name):
             if name in methods():
                 return methods()[name]()
-            fix = METHOD_HINTS.get(str(name).lower()) or suggestion(str(name), methods())
-            return self.problem(where, f"unknown method {name!r}", fix)
+            if hint := METHOD_HINTS.get(str(name).lower()):
+                return self.problem(where, f"unknown method {name!r}", hint)
+            return self.problem(where, f"unknown method {name!r}; {suggestion(str(name), methods())}")
         function = self.user_part(name, where)
         if isinstance(function, UnloadedPart):
             file = name.partition(":")[0]
@@ -210,7 +211,7 @@ class Reading:
         elif other := OTHER_NAMES.get(key):
             self.problem(where, f"{cls.__name__} has no field {key!r}", f"write {other}, its name here")
         else:
-            self.problem(where, f"{cls.__name__} has no field {key!r}", suggestion(key, known))
+            self.problem(where, f"{cls.__name__} has no field {key!r}; {suggestion(key, known)}")
 
     def lookup(self, name: Any, hint: Any, where: str) -> Any:
         """The part of a public name, or of a name such as `my_file:MyClip`."""

@@ -122,6 +122,11 @@ def changed_closure():
     return closure
 
 
+def test_a_finished_run_is_extended(tmp_path: Path) -> None:
+    run = gw.train(model="calculator", data=ROWS, reward=variety, out=tmp_path, iterations=1, **SMALL)
+    assert gw.resume(run, reward=variety, iterations=2).done == 2 and run.iterations == 2
+
+
 def test_a_run_that_cannot_start_leaves_no_directory(tmp_path: Path) -> None:
     with pytest.raises(Usage, match="gives no grade for a made-up answer"):
         gw.train(model="calculator", data=ROWS, reward=lambda answer: answer, out=tmp_path, **SMALL)

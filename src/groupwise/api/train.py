@@ -115,6 +115,7 @@ def resume(
     use: Sequence[str | Path] = (),
     strict: bool = False,
     changed: bool = False,
+    iterations: int | None = None,
     stop_after: float | None = None,
     on_iteration: OnIteration | None = None,
     unsafe_local_exec: bool = False,
@@ -122,7 +123,7 @@ def resume(
     keys: Sequence[str] = (),
     judges: Sequence[str] = (),
 ) -> Run:
-    """Continue a run from its newest checkpoint, and return it.
+    """Continue a run from its newest checkpoint, and return it. `iterations` extends it to so many.
 
     `reward` is the reward that the run was started with, if it was a function. `changed` accepts a changed reward,
     recipe, tokenizer or template. The other arguments are those of `train`.
@@ -140,7 +141,7 @@ def resume(
             own = [code] if grades.source and has_code(grades.source, code, info, changed=changed) else []
             loaded = load_use([*use, *own], info.use, accept=changed, **permissions)
             check_in_memory(info, grades.in_memory, changed=changed)
-            ready = reopen(directory, replace(loaded, in_memory=grades.in_memory))
+            ready = reopen(directory, replace(loaded, in_memory=grades.in_memory), iterations)
             handle = Run(directory, _stop=control.stop)
             watch(control, handle, on_iteration)
             return ended(

@@ -1,5 +1,6 @@
 """Finds tasks by the names in a recipe."""
 
+import shlex
 from collections.abc import Callable
 from difflib import get_close_matches
 from pathlib import Path
@@ -25,11 +26,11 @@ PACKAGED: dict[str, Callable[[Callable[[Any], Ids]], Task]] = {
 }
 """Tasks that generate their problems."""
 CONVERSIONS = {
-    ".csv": "python -c 'import csv, json; [print(json.dumps(row)) for row in csv.DictReader(open(\"{}\"))]' > {}.jsonl",
-    ".json": "python -c 'import json; [print(json.dumps(row)) for row in json.load(open(\"{}\"))]' > {}.jsonl",
-    ".txt": 'python -c \'import json; [print(json.dumps({{"prompt": x.strip()}})) for x in open("{}")]\' > {}.jsonl',
+    ".csv": "import csv, json, sys; [print(json.dumps(row)) for row in csv.DictReader(open(sys.argv[1]))]",
+    ".json": "import json, sys; [print(json.dumps(row)) for row in json.load(open(sys.argv[1]))]",
+    ".txt": 'import json, sys; [print(json.dumps({"prompt": x.strip()})) for x in open(sys.argv[1])]',
 }
-"""Shell commands that convert a file of rows to JSON lines; of a text file each line is a prompt."""
+"""Python commands that convert a file of rows to JSON lines; of a text file each line is a prompt."""
 
 
 def find_task(name: str, encode: Callable[[Any], Ids], **options: Any) -> Task:
@@ -53,7 +54,8 @@ def find_task(name: str, encode: Callable[[Any], Ids], **options: Any) -> Task:
         _known_options(name, options, ())
         return PACKAGED[name](encode)
     if (path := Path(name)).is_file():
-        convert = CONVERSIONS.get(path.suffix, CONVERSIONS[".txt"]).format(path.name, path.stem)
+        code = CONVERSIONS.get(path.suffix, CONVERSIONS[".txt"])
+        convert = f"{shlex.join(['python', '-c', code, path.name])} > {shlex.quote(path.stem + '.jsonl')}"
         raise Usage(f"{name} is no source of rows", fix=f"convert it in its folder:\n{convert}")
     known = [*PACKAGED, *PRESETS]
     hint = f"write {name}.jsonl" if Path(f"{name}.jsonl").is_file() else nearest(name, known)

@@ -126,8 +126,8 @@ def test_unknown_targets_are_refused(
 def test_a_target_name_shared_with_another_kind_of_layer_is_refused(tmp_path: Path) -> None:
     odd = nn.ModuleDict({"a": nn.ModuleDict({"x": nn.Linear(2, 2)}), "b": nn.ModuleDict({"x": nn.LayerNorm(2)})})
     with pytest.raises(Usage, match="no linear layer is called 'x'"):
-        check_targets(odd, Lora(targets=("x",)))
-    check_targets(odd, Lora(targets=("a.x",)))
+        check_targets(odd, Lora(rank=1, targets=("x",)))
+    check_targets(odd, Lora(rank=1, targets=("a.x",)))
 
 
 @pytest.mark.parametrize("targets", (["gate_proj", "up_proj", "down_proj"], "all-linear"))

@@ -64,7 +64,8 @@ def test_an_adapter_on_a_transformers_model(
     run = next(Path("runs").glob("first-*"))
     adapter = json.loads((run / "run.json").read_text())["adapter"]
     assert adapter.startswith("1,152 trained weights, ") and adapter in (run / "report.html").read_text()
-    assert sorted(p.name for p in (run / "model").iterdir()) == ["adapter_config.json", "adapter_model.safetensors"]
+    names = {p.name for p in (run / "model").iterdir()}
+    assert names == {"adapter_config.json", "adapter_model.safetensors", "tokenizer.json", "tokenizer_config.json"}
     assert main(["merge", str(run), "merged"]) == 0
     before, after = (load(Path(path)).state_dict() for path in ("tiny", "merged"))
     moved = {name for name in before if not torch.equal(before[name], after[name])}

@@ -77,7 +77,7 @@ def sweep(
             return code
     runs = [run for combination in all_runs if (run := run_of(directory, combination))]
     print(visible("\n".join(table(all_runs, [read(run) for run in runs])), lines=True))
-    print(visible(f"report: {write_report(runs, directory / 'report.html')}"))
+    print(visible(f"report: {write_report(runs, RunLayout(directory).report)}"))
     return 0
 
 

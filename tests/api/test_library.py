@@ -9,6 +9,7 @@ import pytest
 import groupwise as gw
 from groupwise.commands.train import resume as resume_command
 from groupwise.data import BadData, Usage
+from tests.verifiers.test_functions import children
 
 ROWS = [{"prompt": f"{a}*{b}+{c}=", "level": c} for a in range(2, 6) for b in range(2, 4) for c in range(2)]
 SMALL = {"method": gw.gspo(group_size=2, minibatches=1), "prompts": 2, "max_tokens": 6, "save": {"every": 1}}
@@ -123,8 +124,11 @@ def changed_closure():
 
 
 def test_a_finished_run_is_extended(tmp_path: Path) -> None:
+    """No worker of the graders is left, since a notebook's process lives on after a run."""
+    others = set(children())
     run = gw.train(model="calculator", data=ROWS, reward=variety, out=tmp_path, iterations=1, **SMALL)
     assert gw.resume(run, reward=variety, iterations=2).done == 2 and run.iterations == 2
+    assert set(children()) == others
 
 
 def test_a_run_that_cannot_start_leaves_no_directory(tmp_path: Path) -> None:

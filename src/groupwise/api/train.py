@@ -17,7 +17,7 @@ from groupwise.config.recipe import Recipe
 from groupwise.config.settings import WORDS, base_name, recipe_with
 from groupwise.config.text import DEFAULT
 from groupwise.config.user_code import Use, function_hash, load_use
-from groupwise.data import Usage
+from groupwise.data import Usage, close_verifier
 from groupwise.methods import Method
 from groupwise.report.report import existing_run
 from groupwise.runs.checkpoints import RunLock, run_directory
@@ -103,7 +103,10 @@ def train(
                 raise
             run = Run(directory, _stop=control.stop)
             watch(control, run, on_iteration)
-            return ended(run, run_from(directory, ready, stop_after, control=control))
+            try:
+                return ended(run, run_from(directory, ready, stop_after, control=control))
+            finally:
+                close_verifier(ready.verifier)
 
     return run_blocking(work, control.stop)
 
@@ -144,9 +147,11 @@ def resume(
             ready = reopen(directory, replace(loaded, in_memory=grades.in_memory), iterations)
             handle = Run(directory, _stop=control.stop)
             watch(control, handle, on_iteration)
-            return ended(
-                handle, run_from(directory, ready, stop_after, strict=strict, changed=changed, control=control)
-            )
+            how: dict[str, Any] = {"strict": strict, "changed": changed, "control": control}
+            try:
+                return ended(handle, run_from(directory, ready, stop_after, **how))
+            finally:
+                close_verifier(ready.verifier)
 
     return run_blocking(work, control.stop)
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, overload
 
-from groupwise.api.reward import STEM, Reward, reward_of
-from groupwise.api.rows import has_answers, rows_in_memory, write_rows
+from groupwise.api.reward import Reward, reward_of, write_code
+from groupwise.api.rows import rows_in_memory, write_task
 from groupwise.api.run import Run
 from groupwise.api.threads import run_blocking
 from groupwise.config.settings import as_data
@@ -66,18 +66,11 @@ def evaluate(
         if grades.verifier:
             fields["verifier"] = grades.verifier
         if rows is not None:
-            write_rows(rows, folder / "rows.jsonl")
-            fields["task"] = str(folder / "rows.jsonl")
-            if not has_answers(rows):
-                fields.setdefault("columns", {"answer": ""})
+            write_task(rows, folder / "rows.jsonl", fields)
         elif data is not None:
             fields["task"] = str(data)
-        files = [*use]
-        if grades.source:
-            (folder / f"{STEM}.py").write_text(grades.source, encoding="utf-8")
-            files.append(folder / f"{STEM}.py")
         permissions: dict[str, Any] = {"unsafe_local_exec": unsafe_local_exec, "trust_remote_code": trust_remote_code}
-        loaded = load_use(files, **permissions, keys=keys, judges=judges)
+        loaded = load_use([*use, *write_code(grades, folder)], **permissions, keys=keys, judges=judges)
         loaded = replace(loaded, in_memory=grades.in_memory)
         overrides = [(path, as_data(value)) for path, value in fields.items()]
         chosen: dict[str, Any] = {"samples": samples, "problems": problems, "all_rows": data is not None}

@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from groupwise.api.source import file_source
 from groupwise.config.user_code import MEMORY
 from groupwise.data import Usage
+from groupwise.runs.disk import storage_errors, write_file
 
 STEM = "reward"
 """The stem of the file in the run's folder `code` that has the reward functions."""
@@ -24,6 +26,17 @@ class Reward:
     verifier: str
     source: str = ""
     in_memory: Mapping[str, Grade] = field(default_factory=dict)
+
+
+def write_code(grades: Reward, folder: Path) -> list[Path]:
+    """Write the reward functions to a file in a folder, which is created. Returns the files to load."""
+    if not grades.source:
+        return []
+    path = folder / f"{STEM}.py"
+    with storage_errors(path.name, folder.parent):
+        folder.mkdir(exist_ok=True)
+        write_file(path, grades.source.encode())
+    return [path]
 
 
 def reward_of(reward: object) -> Reward:

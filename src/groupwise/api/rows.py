@@ -33,6 +33,15 @@ def rows_in_memory(data: object) -> list[Mapping[str, Any]] | None:
     return rows
 
 
+def write_task(rows: Iterable[Mapping[str, Any]], path: Path, fields: dict[str, Any]) -> None:
+    """Write rows to a file, and set the recipe fields that name it. Rows without gold answers have no answer column."""
+    rows = list(rows)
+    write_rows(rows, path)
+    fields["task"] = str(path)
+    if not has_answers(rows):
+        fields.setdefault("columns", {"answer": ""})
+
+
 def has_answers(rows: Iterable[Mapping[str, Any]], column: str = "answer") -> bool:
     """Whether a row has a gold answer. Rewards without gold answers, such as a length, need none."""
     return any(row.get(column.partition(".")[0]) is not None for row in rows)

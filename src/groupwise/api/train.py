@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from groupwise.api.reward import STEM, Reward, reward_of
-from groupwise.api.rows import has_answers, rows_in_memory, write_rows
+from groupwise.api.reward import STEM, Reward, reward_of, write_code
+from groupwise.api.rows import rows_in_memory, write_task
 from groupwise.api.run import Run
 from groupwise.api.threads import run_blocking
 from groupwise.config.defaults import starting_point
@@ -85,12 +85,8 @@ def train(
         with RunLock(directory):
             try:
                 if rows is not None:
-                    write_rows(rows, layout.data)
-                    fields["task"] = str(layout.data)
-                    if not has_answers(rows) and "columns" not in settings:
-                        fields["columns"] = {"answer": ""}
-                files = [*use, *write_code(grades, layout)]
-                loaded = load_use(files, **permissions)
+                    write_task(rows, layout.data, fields)
+                loaded = load_use([*use, *write_code(grades, layout.code)], **permissions)
                 loaded = replace(loaded, in_memory=grades.in_memory)
                 if grades.verifier:
                     fields["verifier"] = grades.verifier
@@ -190,17 +186,6 @@ def run_name(base: Recipe | str | Path | None, task: object) -> str:
     if isinstance(base, Recipe) and task is None:
         return directory_name(base.task)
     return directory_name(str(task)) if isinstance(task, str | Path) else "rows" if task is not None else "calculator"
-
-
-def write_code(grades: Reward, layout: RunLayout) -> list[Path]:
-    """Write the reward functions to the run's folder of code. Returns the files to load."""
-    if not grades.source:
-        return []
-    path = layout.code / f"{STEM}.py"
-    with storage_errors(path.name, layout.run):
-        layout.code.mkdir()
-        write_file(path, grades.source.encode())
-    return [path]
 
 
 def has_code(source: str, path: Path, info: RunInfo, *, changed: bool) -> bool:

@@ -12,18 +12,7 @@ from groupwise.config.reading import one_error
 from groupwise.config.recipe import Recipe
 from groupwise.config.text import read_over, read_with_problems
 from groupwise.config.user_code import Use
-from groupwise.data import (
-    Outcome,
-    Prompt,
-    Rollout,
-    Sample,
-    Sampling,
-    Strategy,
-    Usage,
-    Verdict,
-    close_verifier,
-    raise_all,
-)
+from groupwise.data import Outcome, Prompt, Rollout, Sample, Sampling, Strategy, Usage, Verdict, raise_all
 from groupwise.evaluation.presets import find_published
 from groupwise.evaluation.result import file_name, mean_of, number
 from groupwise.models import Messages, Purpose, Template, find_model, read_model, read_tokenizer
@@ -118,10 +107,7 @@ def numbers_of_task(
     async def answer() -> list[list[Rollout]]:
         return [await ready.answers(n, sampling) for n, sampling in samplings]
 
-    try:
-        answered = asyncio.run(answer())
-    finally:
-        close_verifier(ready.verifier)  # a program that calls the library lives on
+    answered = asyncio.run(answer())
     return [number(rollouts, protocol(ready, sampling, n, use)) for rollouts, (n, sampling) in zip(answered, samplings)]
 
 

@@ -1,48 +1,80 @@
-"""Write docs/methods.md from the methods' values: `python -m tools.methods_page docs/methods.md`."""
+"""Write docs/methods.md and the fields that each method changes: `python -m tools.methods_page docs/methods.md`."""
 
+import inspect
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from groupwise import methods as room
+from groupwise.commands.methods import CHANGES
 from groupwise.commands.show import differences
 from groupwise.config import text
+from groupwise.config.diff import changed_fields
 from groupwise.config.registry import methods
 from groupwise.methods import Method, reference_of
+from groupwise.methods.families import FAMILIES, method_family, subject_of
+
+assert room.__file__ is not None
+CHANGES_FILE = Path(room.__file__).with_name(CHANGES)
 
 
 def methods_page() -> str:
-    """The page of all published methods, as Markdown."""
-    known = methods()
+    """The page of all published methods, as Markdown, with a chapter for each family."""
     lines = [
         "# Methods",
         "",
-        "`make docs` writes this page from the values, and a test compares them. `groupwise show NAME` prints one",
-        "method, and `groupwise diff A B` the differences between two. *Recalled* marks entries that were not read",
-        "again in their source; *inferred* marks entries without a source.",
+        "`make docs` writes this page from the values, and a test compares them. `groupwise methods` lists the",
+        "methods, `groupwise show NAME` prints one, and `groupwise diff A B` the differences between two. *Recalled*",
+        "marks entries that were not read again in their source; *inferred* marks entries without a source.",
         "",
-        "| method | paper | in one sentence |",
-        "|---|---|---|",
-        *(_row(known[name]) for name in known),
+        "The label of a method says how it was checked: *code read*, against the code of the authors or of a widely",
+        "used library; *paper read*, against the text of the paper; *our reading*, neither, so that a formula or a",
+        "central choice is inferred.",
         "",
-        *(line for name in known for line in _section(known[name])),
     ]
+    for family in FAMILIES:
+        known = [method for name, method in methods().items() if method_family(name) == family]
+        lines += [f"## {family}", "", subject_of(family), ""]
+        if known:
+            lines += ["| method | paper | label | in one sentence |", "|---|---|---|---|", *map(_row, known), ""]
+            lines += [line for method in known for line in _section(method)]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def changes_file() -> str:
+    """One line for each method with a parent: the fields that differ from it."""
+    known = methods()
+    parents = {name: reference_of(method).parent for name, method in known.items()}
+    changes = {name: changed_fields(known[p](), known[name]()) for name, p in sorted(parents.items()) if p}
+    return "".join(f"{name}: {', '.join(fields)}\n" for name, fields in changes.items())
 
 
 def _row(function: Callable[..., Method]) -> str:
     reference = reference_of(function)
-    link = f"[{reference.paper}](https://arxiv.org/abs/{reference.arxiv})"
-    return f"| [{function.__name__}](#{function.__name__}) | {link} | {_cell(str(function.__doc__))} |"
+    summary = _cell(str(function.__doc__).partition("\n")[0])
+    return f"| [{function.__name__}](#{function.__name__}) | {_link(function)} | {reference.label} | {summary} |"
+
+
+def _link(function: Callable[..., Method]) -> str:
+    reference = reference_of(function)
+    if not reference.arxiv:
+        return f"{reference.paper}, {reference.year}"
+    return f"[{reference.paper}](https://arxiv.org/abs/{reference.arxiv})"
 
 
 def _section(function: Callable[..., Method]) -> list[str]:
     reference, name = reference_of(function), function.__name__
     head, *rows = differences(reference)
+    notes = [f"It changes [{reference.parent}](#{reference.parent})."] if reference.parent else []
+    notes += [f"Its paper describes: {reference.kind}."] if reference.kind != "method" else []
+    notes += [f"Claim, stated before the runs: {reference.effect.claim}."] if reference.effect else []
+    notes += [f"Finding: {reference.finding}"] if reference.finding else []
     return [
-        f"## {name}",
+        f"### {name}",
         "",
-        f"{function.__doc__} [{reference.paper}](https://arxiv.org/abs/{reference.arxiv}).",
+        f"{inspect.getdoc(function)} {_link(function)}.",
         "",
+        *(line for note in notes for line in (note, "")),
         "```text",
         *reference.formula.splitlines(),
         "```",
@@ -51,7 +83,7 @@ def _section(function: Callable[..., Method]) -> list[str]:
         "|---|---|---|---|",
         *(f"| {' | '.join(map(_cell, row))} |" for row in rows),
         "",
-        f"All its parts and constants (`src/groupwise/methods/{name}.py`):",
+        f"All its parts and constants (`src/groupwise/methods/{method_family(name)}/{name}.py`):",
         "",
         "```toml",
         *text.write(function()).rstrip().splitlines(),
@@ -70,3 +102,4 @@ def _cell(words: str) -> str:
 
 if __name__ == "__main__":
     Path(sys.argv[1]).write_text(methods_page(), encoding="utf-8")
+    CHANGES_FILE.write_text(changes_file(), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Write the signatures in docs/sockets.md from the Protocols of the package: `python -m tools.sockets_page`."""
+"""Write the signatures in docs/sockets.md and the table in docs/parts.md: `python -m tools.sockets_page`."""
 
 import ast
 import re
@@ -10,6 +10,9 @@ from groupwise.data import files_of
 
 HOME = Path(__file__).resolve().parents[1]
 PAGE = HOME / "docs" / "sockets.md"
+TABLE = HOME / "docs" / "parts.md"
+ROW = re.compile(r"^(\| \w+ \| (\w+) \|[^|]*\| )`.*( \|)$", re.MULTILINE)
+"""A row of the table: room, socket, field, and the names of the parts."""
 SOURCE = HOME / "src"
 ROOMS = ("data", "rewards", "advantages", "objective", "learner", "methods")
 """Rooms that define sockets, in the order of the page."""
@@ -21,6 +24,16 @@ def sockets_page() -> str:
     head, _, rest = PAGE.read_text("utf-8").partition(OPEN)
     signatures = "\n".join(text for room in ROOMS for file in files_of(f"groupwise.{room}") for text in _file(file))
     return f"{head}{OPEN}\n\n{signatures}\n{CLOSE}{rest.partition(CLOSE)[2]}"
+
+
+def parts_page() -> str:
+    """The text of docs/parts.md, with the current names in each row of its table."""
+
+    def row(match: re.Match[str]) -> str:
+        names = ", ".join(f"`{name}`" for name in fitting_names(parts()[match[2]]))
+        return f"{match[1]}{names}{match[3]}"
+
+    return ROW.sub(row, TABLE.read_text("utf-8"))
 
 
 def _file(module: str) -> Iterator[str]:
@@ -61,3 +74,4 @@ def _first(member: ast.stmt) -> int:
 
 if __name__ == "__main__":
     PAGE.write_text(sockets_page(), encoding="utf-8")
+    TABLE.write_text(parts_page(), encoding="utf-8")

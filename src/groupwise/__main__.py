@@ -190,7 +190,7 @@ def print_text(a: argparse.Namespace) -> int:
         case "methods":
             from groupwise.commands.methods import list_methods
 
-            print(visible(list_methods(), lines=True))
+            print(visible(list_methods(a.family, a.like), lines=True))
         case "completion":
             from groupwise.commands.completion import completion_script
 
@@ -434,7 +434,9 @@ def parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser
 
     field_help = add("help", "print the meaning, type, unit, default and an example of a recipe's field")
     field_help.add_argument("field", nargs="?", default="", metavar="FIELD", help="a dotted name (default: list all)")
-    add("methods", "list the published methods")
+    methods = add("methods", "list the published methods by family, with what each changes in its parent")
+    methods.add_argument("--family", default="", metavar="FAMILY", help="only this family, such as ratio")
+    methods.add_argument("--like", default="", metavar="NAME", help="only methods that change what NAME changes")
     completion = add("completion", "print a script that completes commands, options and fields in your shell")
     completion.add_argument("shell", choices=("bash", "zsh", "fish"))
     completion.set_defaults(commands=commands.choices)

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
@@ -11,13 +12,15 @@ import torch
 
 import groupwise.config.text as text
 import groupwise.training.check as checking
-from groupwise.commands.methods import list_methods
+from groupwise.commands.methods import alike, entries, likeness, list_methods
 from groupwise.commands.show import read, show, show_check, show_diff, table
+from groupwise.config.diff import changed_fields
 from groupwise.config.registry import methods
 from groupwise.config.text import read_recipe, write
 from groupwise.config.user_code import load_use
 from groupwise.data import BadData, Logp, Usage
 from groupwise.methods import gspo, published, reference_of
+from groupwise.methods.families import FAMILIES, method_family
 from groupwise.models import find_model
 from groupwise.training.check import check, dry_run
 
@@ -42,7 +45,8 @@ def test_show_gives_formula_constants_source_differences_and_proofs():
     reference = reference_of(gspo)
     assert lines[0] == "gspo: Group Sequence Policy Optimization, arXiv:2507.18071"
     titles = [line for line in lines if line and not line.startswith(" ")]
-    assert titles == [lines[0], "formula", "constants", "differences", "proofs"]
+    assert titles == [lines[0], "formula", "changes in grpo", "constants", "differences", "effect", "proofs"]
+    assert lines[2] == "  ratio, 2025, method, code read"
     assert "  " + reference.formula.splitlines()[0] in lines
     assert "  low = 0.0003" in lines and '  ratio = "sequence_ratio"' in lines
     assert next(line for line in lines if line.startswith("  clip range")).count("3e-4 and 4e-4") == 2
@@ -86,10 +90,53 @@ def test_diff_of_grpo_and_dapo_has_at_most_ten_lines():
     assert "objective.surrogate.ratio: token_ratio -> sequence_ratio" in show_diff("grpo", "gspo").splitlines()
 
 
-def test_methods_are_one_line_each():
-    lines = list_methods().splitlines()
-    assert [line.split()[0] for line in lines] == NAMES
-    assert all(reference_of(m).paper in line and reference_of(m).arxiv in line for m, line in zip(published, lines))
+def test_methods_are_listed_by_family_with_year_label_and_changes():
+    text = list_methods()
+    entries_of = {e.name: e for e in entries()}
+    assert list(entries_of) == NAMES
+    for m in published:
+        e, reference = entries_of[m.__name__], reference_of(m)
+        facts = (e.paper, e.arxiv, e.year, e.label, e.kind, e.parent)
+        assert facts == (*(getattr(reference, f) for f in ("paper", "arxiv", "year", "label", "kind", "parent")),)
+        assert " ".join(e.summary.split()) in " ".join(text.split()) and e.summary == m.__doc__.partition("\n")[0]
+        assert list(e.changes) == (changed_fields(methods()[e.parent](), m()) if e.parent else [])
+    titles = [line.partition(":")[0] for line in text.splitlines() if line and not line.startswith(" ")]
+    assert titles == [f for f in FAMILIES if f in {method_family(name) for name in NAMES}]
+    assert max(map(len, text.splitlines())) <= 120
+    lines = list_methods(family="ratio").splitlines()
+    assert lines[0].startswith("ratio: ") and not any(line.startswith("  grpo ") for line in lines)
+    assert "gspo: objective.surrogate" in next(line for line in lines if line.startswith("  gspo_token "))
+
+
+def test_methods_like_another_share_a_changed_part():
+    assert alike("gspo_token", entries())[0].name == "gspo"
+    assert {"gspo", "dapo", "dr_grpo", "gmpo"} <= {e.name for e in alike("grpo", entries())}
+    assert list_methods(like="gspo").splitlines()[0].startswith("  ")
+    assert "grpo " not in list_methods(family="ratio", like="dapo")
+    changes = {"a": ("mask",), "b": ("mask", "credit"), "c": ("epochs",)}
+    a, b, c = (replace(entries()[0], name=name, parent="", changes=fields) for name, fields in changes.items())
+    assert (likeness(a, a), likeness(a, b), likeness(a, c), likeness(c, c)) == (1.0, 0.5, 0.0, 0.0)
+
+
+def test_an_unknown_family_or_method_raises_with_the_names():
+    with pytest.raises(Usage, match="no family is called 'ration'") as raised:
+        list_methods(family="ration")
+    assert raised.value.fix == "the families are start, ratio, reward, rollout, contrast, agents"
+    with pytest.raises(Usage, match="no method is called 'gsop'") as raised:
+        list_methods(like="gsop")
+    assert raised.value.fix == "did you mean gspo?"
+    with pytest.raises(Usage) as raised:
+        list_methods(like="zzz")
+    assert raised.value.fix == "groupwise methods lists the names"
+
+
+def test_show_prints_the_effect_and_the_finding_of_a_method(monkeypatch):
+    found = replace(reference_of(gspo), finding="It equals GRPO at one minibatch.", kind="engine")
+    monkeypatch.setattr(sys.modules[gspo.__module__], "REFERENCE", found)
+    lines = show("gspo").splitlines()
+    assert "  ratio, 2025, engine, code read" in lines and "  It equals GRPO at one minibatch." in lines
+    assert lines[lines.index("effect") + 1].strip() == found.effect.claim
+    assert "  minibatches: 1 -> 4" in lines[lines.index("changes in grpo") : lines.index("constants")]
 
 
 def test_an_unknown_name_raises_with_a_suggestion():

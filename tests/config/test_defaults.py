@@ -1,5 +1,6 @@
 """The defaults of a run for its model, where neither a recipe nor a command sets a field."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from groupwise.config.defaults import LEARNING_RATES, learning_rate, starting_po
 from groupwise.config.text import DEFAULT, read_recipe
 from groupwise.config.user_code import Use
 from groupwise.data import Usage
-from groupwise.methods import published
+from groupwise.methods import Method, published, reference_of
 from groupwise.training.check import check
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -47,10 +48,12 @@ def test_an_adapter_learns_faster() -> None:
     assert recipe_of(("task", "big_sums"), ("lora", "none"))[0].optimizer.lr == pytest.approx(2e-4)
 
 
-@pytest.mark.parametrize("method", [m.__name__ for m in published])
-def test_a_method_alone_is_a_recipe_that_runs(method: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", published, ids=lambda method: method.__name__)
+def test_a_method_alone_is_a_recipe_that_runs(method: Callable[..., Method], tmp_path: Path) -> None:
+    """On the packaged task, or on the task of its effect if it needs more, such as hints."""
     file = tmp_path / "r.toml"
-    file.write_text(f'method = "{method}"\n')
+    effect = reference_of(method).effect
+    file.write_text(f'method = "{method.__name__}"\n' + (f'task = "{effect.task}"\n' if effect else ""))
     assert check(file, [("evaluate.problems", "1")]) == []
     assert read_recipe(file).optimizer.lr == 1e-6  # a file without a learning rate has that of the papers
 

@@ -11,12 +11,14 @@ from tools.front_doors import ROOMS, SOURCE, package_stub, stub
 
 import groupwise
 from groupwise.data.rooms import files_of, names_of
+from tests.docs.test_pages import blocks
 
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_a_room_exports_the_names_its_files_list_once_each(room: str) -> None:
     package = importlib.import_module(f"groupwise.{room}")
     lists = {module: names["__all__"] for module, names in files_of(package.__name__).items() if "__all__" in names}
+    assert all((SOURCE.parent / f"{module.replace('.', '/')}.py").is_file() for module in lists)
     assert sorted(name for names in lists.values() for name in names) == package.__all__ == sorted(set(package.__all__))
     for module, names in lists.items():
         assert importlib.import_module(module).__all__ == names
@@ -116,21 +118,7 @@ def half_mean(step):
     """Half of the token mean."""
     return torch.full_like(step.advantage, 0.5 / max(step.tokens, 1))
 ''',
-    "methods/mine.py": '''"""A method in a new file."""
-
-from groupwise.methods.method import Method
-from groupwise.methods.reference import Reference
-
-__all__ = ["mine"]
-
-
-def mine() -> Method:
-    """The plain thing."""
-    return Method()
-
-
-REFERENCE = Reference(paper="Mine", arxiv="2601.00001", formula="J", differences=(), proofs=())
-''',
+    "methods/ratio/wide_gspo.py": next(b.text for b in blocks("docs/add-a-method.md") if b.file == "wide_gspo.py"),
 }
 
 TRY = """
@@ -138,16 +126,19 @@ import sys
 import groupwise
 groupwise.__path__.insert(0, sys.argv[1])
 from groupwise.data import Usage
-from groupwise.methods import mine, published
+from groupwise.commands.methods import list_methods
+from groupwise.methods import published, reference_of, wide_gspo
 from groupwise.config.text import read_recipe, write
-assert "groupwise.config" in sys.modules and published[-1] is mine
+assert "groupwise.config" in sys.modules and published[-1] is wide_gspo
+assert reference_of(wide_gspo).parent == "gspo" and "wide_gspo" in list_methods(family="ratio", like="gspo")
 parts = 'advantage = [{kind = "Quantile", share = 0.25}], objective = {aggregate = "half_mean"}'
-recipe = read_recipe('method = {base = "mine", %s}' % parts)
+assert read_recipe('method = "wide_gspo"').method == wide_gspo()
+recipe = read_recipe('method = {base = "dapo", %s}' % parts)
 assert read_recipe(write(recipe)) == recipe and 'kind = "Quantile"' in write(recipe)
 wrongs = 'objective = {surrogate = "half_mean"}', 'credit = "Quantile"', 'objective = {aggregate = "describe_samples"}'
 for wrong in wrongs:
     try:
-        read_recipe('method = {base = "mine", %s}' % wrong)
+        read_recipe('method = {base = "dapo", %s}' % wrong)
     except Usage as error:
         print(error)
     else:
@@ -158,9 +149,12 @@ for wrong in wrongs:
 def test_a_new_part_or_method_needs_one_new_file(tmp_path: Path) -> None:
     """It is read and written by name and refused in another socket, without a change to any other file."""
     for room in ROOMS:
-        (tmp_path / room).mkdir()
-        for path in (SOURCE / room).iterdir():
-            (tmp_path / room / path.name).symlink_to(path)
+        for path in (SOURCE / room).rglob("*"):
+            if path.is_dir() or path.suffix == ".pyc":
+                continue
+            place = tmp_path / path.relative_to(SOURCE)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.symlink_to(path)
     for name, text in NEW.items():
         (tmp_path / name).write_text(text)
     process = subprocess.run([sys.executable, "-c", TRY, str(tmp_path)], capture_output=True, text=True, timeout=120)

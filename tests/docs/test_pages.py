@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tools.sockets_page import TABLE, parts_page
 
 from groupwise.config import registry
 from groupwise.config.registry import fitting_names
@@ -70,7 +71,8 @@ def test_the_table_of_parts_lists_every_part() -> None:
     homes = {socket: {module.split(".")[1] for module in modules} for socket, modules in registry.sockets().items()}
     assert {socket for socket, _ in rows[1:]} == {s for s, rooms in homes.items() if rooms & set(ROOMS_OF_PARTS)}
     for socket, names in rows[1:]:
-        assert re.findall(r"`(\w+)`", names) == fitting_names(getattr(sockets, socket))
+        assert re.findall(r"`(\w+)`", names) == fitting_names(getattr(sockets, socket)), "run: make docs"
+    assert parts_page() == TABLE.read_text("utf-8")
 
 
 def test_every_room_has_a_page() -> None:

@@ -12,13 +12,16 @@ from torch import Tensor
 from groupwise.data import Batch, Entropy, Finish, Logp, Rollout, pack, rollout_of
 
 
-def rollouts(layout: Sequence[Sequence[int]], *, seed: int = 0, limit: int = 16) -> list[Rollout]:
-    """One rollout per group: `layout[g][i]` is the length of answer i of group g. Scores and finishes vary."""
-    rng = np.random.default_rng(seed)
+def rollouts(
+    layout: Sequence[Sequence[int]], *, seed: int = 0, limit: int = 16, parts: Sequence[str] = ()
+) -> list[Rollout]:
+    """One rollout per group: `layout[g][i]` is the length of answer i of group g. Scores, finishes and parts vary."""
+    rng, other = np.random.default_rng(seed), np.random.default_rng(seed + 2)
     result = []
     for lengths in layout:
         scores = rng.choice([0.0, 0.25, 1.0], size=len(lengths)).tolist()
-        rollout = rollout_of(scores, lengths=list(lengths), limit=limit)
+        columns = {name: other.random(len(lengths)).tolist() for name in parts}
+        rollout = rollout_of(scores, lengths=list(lengths), limit=limit, parts=columns)
         samples = tuple(
             replace(s, finish=Finish.length if rng.random() < 0.25 else Finish.stop, logp=tuple(-rng.random(n)))
             for s, n in zip(rollout.samples, lengths)
@@ -28,14 +31,20 @@ def rollouts(layout: Sequence[Sequence[int]], *, seed: int = 0, limit: int = 16)
 
 
 def step_of(
-    layout: Sequence[Sequence[int]], *, seed: int = 0, limit: int = 16, per_token: bool = False, spread: float = 0.3
+    layout: Sequence[Sequence[int]],
+    *,
+    seed: int = 0,
+    limit: int = 16,
+    per_token: bool = False,
+    spread: float = 0.3,
+    parts: Sequence[str] = (),
 ) -> Batch:
     """A whole step with every column that an objective reads, in float64. `logp` is a leaf with a gradient.
 
     `spread` is the standard deviation of the log-ratios; `per_token` lets the advantage vary within a sequence.
     """
     rng = np.random.default_rng(seed + 1)
-    batch = pack(rollouts(layout, seed=seed, limit=limit))
+    batch = pack(rollouts(layout, seed=seed, limit=limit, parts=parts))
     n, s = batch.tokens, len(batch)
 
     def normal(size: int, scale: float = 1.0) -> Tensor:

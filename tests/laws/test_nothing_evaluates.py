@@ -19,7 +19,7 @@ ALLOWED = {
     ("data/rooms.py", "ast.literal_eval(text)"): "the lists of names in this package's own files",
     (
         "commands/completion.py",
-        "BASH.format(install=INSTALL[shell], commands=' '.join(words), cases=cases, methods=' '.join(references()))",
+        "BASH.format(install=INSTALL[shell], cases=cases, **lists)",
     ): "the names of this package's commands and methods",
     ("__init__.py", "import_module(room)"): "a room of this package, by the names in its files",
     (

@@ -1,5 +1,7 @@
 """A two-layer model with a 17-token vocabulary, and ragged rollouts for it."""
 
+from collections.abc import Sequence
+
 import torch
 
 from groupwise.data import Draw, Finish, Outcome, Prompt, Rollout, Sample, Verdict
@@ -15,7 +17,12 @@ def model(dtype: torch.dtype = torch.float64, seed: int = 0, shape: Shape = SHAP
 
 
 def rollouts(
-    lengths: list[list[int]], seed: int = 0, context: int = 5, limit: int = 40, written: bool = False
+    lengths: list[list[int]],
+    seed: int = 0,
+    context: int = 5,
+    limit: int = 40,
+    written: bool = False,
+    parts: Sequence[str] = (),
 ) -> list[Rollout]:
     """One rollout per list of lengths; outcomes alternate, so every group of two or more is mixed."""
     draws = torch.Generator().manual_seed(seed)
@@ -30,7 +37,10 @@ def rollouts(
             Sample(
                 context=prompt.context, stream=(i,), limit=limit, tokens=ids(n), origin=(-3 if written else 0,) * n,
                 logp=tuple((-torch.rand(n, generator=draws)).tolist()), finish=Finish.stop,
-                verdict=Verdict(Outcome.correct if (i + d) % 2 else Outcome.wrong),
+                verdict=Verdict(
+                    Outcome.correct if (i + d) % 2 else Outcome.wrong,
+                    parts=dict.fromkeys(parts, (i + d) % 4 / 4),
+                ),
             )
             for i, n in enumerate(group)
         )  # fmt: skip

@@ -10,8 +10,10 @@ import pytest
 
 from groupwise import methods
 from groupwise.commands.show import show
+from groupwise.data import find_metric
 from groupwise.learner import InitialPolicy
 from groupwise.methods import Method, Now, Ramp, Reference, Schedule, grpo, published, reference_of
+from groupwise.methods.families import FAMILIES, method_family, subject_of
 from groupwise.methods.method import Method as MethodItself
 from groupwise.objective import Objective, TruncatedImportance
 
@@ -36,19 +38,48 @@ def test_is_a_short_function_in_its_own_file(method):
 
 
 def test_every_method_file_is_exported():
-    others = {"__init__", "method", "now", "published", "reference", "schedules", "value_targets"}
-    assert {path.stem for path in (SOURCE / "methods").glob("*.py")} - others == set(NAMES)
-    assert set(NAMES) <= set(methods.__all__)
+    """Each file in a family's folder is a method, and each folder is a family with a paragraph."""
+    files = {path for path in (SOURCE / "methods").glob("*/*.py") if path.stem != "__init__"}
+    assert {path.stem for path in files} == set(NAMES) <= set(methods.__all__)
+    assert {path.parent.name for path in (SOURCE / "methods").glob("*/__init__.py")} == set(FAMILIES)
+    assert {path.stem: path.parent.name for path in files} == {name: method_family(name) for name in NAMES}
+    assert all(len(subject_of(family).splitlines()) > 2 for family in FAMILIES)
+
+
+@each
+def test_the_reference_names_its_parent_and_a_known_effect(method):
+    """A parent is a published method, the line of parents ends at a root, and an effect is a metric that runs write."""
+    line = [method.__name__]
+    while parent := reference_of(getattr(methods, line[-1])).parent:
+        assert parent in NAMES and parent not in line
+        line.append(parent)
+    effect = reference_of(method).effect
+    if effect is not None:
+        assert effect.parent in NAMES and effect.parent != method.__name__ and effect.least > 0
+        assert find_metric(effect.metric) is not None
+
+
+def test_a_reference_has_a_year_and_one_of_the_labels():
+    facts = {"formula": "J", "differences": (), "proofs": ()}
+    assert Reference(paper="REINFORCE", year=1992, label="code read", **facts).source == "REINFORCE, 1992"
+    assert Reference(paper="GRPO", arxiv="2402.03300", label="code read", **facts).source == "GRPO, arXiv:2402.03300"
+    with pytest.raises(ValueError, match="needs its year"):
+        Reference(paper="REINFORCE", label="code read", **facts)
+
+
+def test_methods_are_in_the_order_of_their_arxiv_numbers():
+    order = [(reference_of(m).year, reference_of(m).arxiv, m.__name__) for m in published]
+    assert order == sorted(order) and order[0] < (2025, "", "")
 
 
 @pytest.mark.t(53)
 @each
 def test_show_prints_paper_code_and_ours(method):
     reference = reference_of(method)
-    assert isinstance(reference, Reference) and re.fullmatch(r"\d{4}\.\d{5}", reference.arxiv)
+    assert isinstance(reference, Reference) and re.fullmatch(r"(\d{4}\.\d{5})?", reference.arxiv)
     assert len(reference.differences) >= 5
     text = " ".join(show(method.__name__).split())
-    for line in (reference.paper, reference.arxiv, *map(str.strip, reference.formula.splitlines())):
+    for line in (reference.source, reference.label, *map(str.strip, reference.formula.splitlines())):
         assert " ".join(line.split()) in text
     for d in reference.differences:
         assert all((d.what, d.paper, d.code, d.ours))
@@ -147,8 +178,9 @@ def test_method_is_exported_once():
 
 
 def test_the_page_is_fresh():
-    from tools.methods_page import methods_page
+    from tools.methods_page import CHANGES_FILE, changes_file, methods_page
 
     page = ROOT / "docs" / "methods.md"
     assert page.read_text(encoding="utf-8") == methods_page(), "run: make docs"
+    assert CHANGES_FILE.read_text(encoding="utf-8") == changes_file(), "run: make docs"
     assert methods_page() == methods_page()

@@ -12,11 +12,11 @@ from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Fast
 
 from groupwise.config.recipe import Evaluate, Recipe, Save
-from groupwise.data import Engine, Outcome, Prompt, Sample, Sampling, Verdict
+from groupwise.data import Engine, Mark, Outcome, Prompt, Sample, Sampling, Verdict, VerdictPart
 from groupwise.learner import AdamW, Learner
 from groupwise.methods import Method, dapo, published
 from groupwise.models import Decoder, Shape, Tokenizer
-from groupwise.rollout import Buffer, NativeEngine, RolloutSetting
+from groupwise.rollout import Buffer, Independent, NativeEngine, RolloutSetting, Shuffled
 from groupwise.runs.checkpoints import newest_checkpoint
 from groupwise.runs.jsonl import read_lines
 from groupwise.runs.logs import RunLogs
@@ -29,7 +29,17 @@ LETTERS = "abcdefghijklmno"
 SHAPE = Shape(
     vocabulary=17, width=16, layers=1, heads=2, kv_heads=1, head_dim=8, inner=24, qk_norm=True, tied=True, positions=16
 )
-NAMES = [method.__name__ for method in published]
+
+
+def fits_the_task(method: Method) -> bool:
+    """Whether a method needs only prompts and verdicts: no hints, no turns and no parts of verdicts."""
+    if method.strategy != Independent() or method.curriculum != Shuffled():
+        return False
+    return method.trains == ("answer",) and not any(isinstance(m, VerdictPart | Mark) for m in method.needs)
+
+
+NAMES = [method.__name__ for method in published if fits_the_task(method())]
+"""The methods that this task can train. Those with other needs have their toys beside their strategies."""
 
 
 def tokenizer() -> Tokenizer:

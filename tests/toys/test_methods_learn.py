@@ -1,4 +1,4 @@
-"""Every published method learns the toy task, and unlearns it when the reward has the opposite sign."""
+"""Methods that need only prompts and verdicts learn the toy task, and unlearn it when the reward is reversed."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -41,5 +41,5 @@ def test_it_learns_the_opposite_of_a_reversed_reward(name: str, tmp_path: Path) 
     assert rate(lines[-3:]) < 0.1
 
 
-def test_all_published_methods_are_here() -> None:
-    assert len(NAMES) == len(published) == 10
+def test_the_methods_are_those_that_are_published() -> None:
+    assert len(NAMES) >= 10 and set(NAMES) <= {method.__name__ for method in published}

@@ -4,13 +4,13 @@ import re
 from argparse import ArgumentParser
 from collections.abc import Mapping
 
-from groupwise.commands.methods import references
 from groupwise.config.fields import recipe_fields
+from groupwise.methods.families import method_files
 
 SHELLS = ("bash", "zsh", "fish")
 FIELDS = ("train", "eval", "sample", "chat", "check", "sweep", "help")
 """Commands that take fields of a recipe."""
-METHODS = ("show", "diff")
+METHODS = ("show", "diff", "methods")
 """Commands that take the name of a method."""
 
 BASH = """\
@@ -45,7 +45,8 @@ def completion_script(shell: str, commands: Mapping[str, ArgumentParser]) -> str
     if shell == "fish":
         return fish(words)
     cases = "\n".join(f'      {name}) words="{" ".join(options)}" ;;' for name, options in words.items())
-    script = BASH.format(install=INSTALL[shell], commands=" ".join(words), cases=cases, methods=" ".join(references()))
+    lists = {"commands": " ".join(words), "methods": " ".join(method_files())}
+    script = BASH.format(install=INSTALL[shell], cases=cases, **lists)
     return script if shell == "bash" else f"autoload -Uz compinit bashcompinit && compinit && bashcompinit\n{script}"
 
 
@@ -54,7 +55,7 @@ def words_of(command: str, parser: ArgumentParser) -> list[str]:
     words = list(dict.fromkeys(re.findall(r"(?<![\w-])--?[a-z][\w-]*", parser.format_usage())))
     if command in FIELDS:
         words += [name if command == "help" else f"--{name}" for name in recipe_fields()]
-    return words + list(references()) * (command in METHODS) + list(SHELLS) * (command == "completion")
+    return words + list(method_files()) * (command in METHODS) + list(SHELLS) * (command == "completion")
 
 
 def fish(words: Mapping[str, list[str]]) -> str:

@@ -1,32 +1,117 @@
 """`groupwise methods`: the published methods. Their files are parsed, not imported, so it needs no torch."""
 
 import ast
-from importlib.util import find_spec
-from pathlib import Path
+import textwrap
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from importlib.resources import files
 
-from groupwise.data.rooms import names_of
+from groupwise.data.errors import Usage
+from groupwise.methods.families import FAMILIES, ROOM, method_family, method_files, source_of, subject_of
+from groupwise.methods.reference import year_of
 
-ROOM = "groupwise.methods"
-
-
-def list_methods() -> str:
-    """The published methods, one line each, by arXiv number."""
-    rows = sorted((constants["arxiv"], name, constants["paper"]) for name, constants in references().items())
-    return "\n".join(f"{name:<13} arXiv:{arxiv:<11} {paper}" for arxiv, name, paper in rows)
-
-
-def references() -> dict[str, dict[str, str]]:
-    """The bibliographic entry (`REFERENCE`: paper, arXiv number) of each published method, by the method's name."""
-    spec = find_spec(ROOM)
-    assert spec is not None and spec.origin is not None
-    folder = Path(spec.origin).parent
-    names = [name for name, module in names_of(ROOM).items() if module == f"{ROOM}.{name}" and name != "published"]
-    return {name: _reference(folder / f"{name}.py") for name in names}
+WIDTH = 116
+CHANGES = "changes.txt"
+"""The file of the room `methods` with the fields that each method changes in its parent. `make docs` writes it."""
+SIZES = frozenset({"group_size", "refill", "minibatches", "epochs", "shuffle"})
+"""Fields that nearly every method sets. They make no two methods alike."""
 
 
-def _reference(path: Path) -> dict[str, str]:
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A published method as its file describes it. `changes` are the fields that differ from its `parent`."""
+
+    name: str
+    family: str
+    summary: str
+    paper: str
+    arxiv: str
+    year: int
+    label: str
+    kind: str
+    parent: str
+    changes: tuple[str, ...]
+
+
+def list_methods(family: str = "", like: str = "") -> str:
+    """The published methods by family, two lines each; of one family, or those like another. Raises `Usage`."""
+    known = entries()
+    if family and family not in FAMILIES:
+        raise Usage(f"no family is called {family!r}", fix=f"the families are {', '.join(FAMILIES)}")
+    if like:
+        similar = [e for e in alike(like, known) if family in ("", e.family)]
+        return "\n".join(lines_of(similar)) or f"no method changes what {like} changes"
+    chosen = {f: [e for e in known if e.family == f] for f in FAMILIES if family in ("", f)}
+    titles = {f: f"{f}: {subject_of(f).splitlines()[0]}" for f in chosen}
+    return "\n\n".join("\n".join([titles[f], *lines_of(of_f)]) for f, of_f in chosen.items() if of_f or family)
+
+
+def lines_of(chosen: Iterable[Entry]) -> list[str]:
+    """Name, year, label, kind if it is no method, and the changed fields of each entry; then its summary."""
+    lines = []
+    for e in chosen:
+        kind = "" if e.kind == "method" else f"  {e.kind}"
+        parent = f"  {e.parent}: {', '.join(e.changes)}" if e.parent else ""
+        head = f"  {e.name:<16}{e.year}  {e.label:<11}{kind}{parent}".rstrip()
+        lines += textwrap.wrap(head, WIDTH, subsequent_indent=" " * 37)
+        lines += textwrap.wrap(e.summary, WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)
+    return lines
+
+
+def alike(name: str, known: Sequence[Entry]) -> list[Entry]:
+    """The parent and the children of a method, then the others by the share of changed parts in common."""
+    names = [e.name for e in known]
+    if name not in names:
+        near = get_close_matches(name, names, n=1)
+        fix = f"did you mean {near[0]}?" if near else "groupwise methods lists the names"
+        raise Usage(f"no method is called {name!r}", fix=fix)
+    this = known[names.index(name)]
+    return [e for e in sorted(known, key=lambda e: -likeness(this, e)) if e is not this and likeness(this, e)]
+
+
+def likeness(a: Entry, b: Entry) -> float:
+    """2 for a parent and its child; else the parts that both change as a share of those that either changes."""
+    if a.name == b.parent or b.name == a.parent:
+        return 2.0
+    one, other = set(a.changes) - SIZES, set(b.changes) - SIZES
+    return len(one & other) / max(len(one | other), 1)
+
+
+@cache
+def entries() -> tuple[Entry, ...]:
+    """Every published method, by year and arXiv number."""
+    lines = files(ROOM).joinpath(CHANGES).read_text(encoding="utf-8").splitlines()
+    changes = dict(line.split(": ", 1) for line in lines)
+    found = [_entry(name, module, changes.get(name, "")) for name, module in method_files().items()]
+    return tuple(sorted(found, key=lambda e: (e.year, e.arxiv, e.name)))
+
+
+def _entry(name: str, module: str, changes: str) -> Entry:
+    body = ast.parse(source_of(module)).body
+    function = next(node for node in body if isinstance(node, ast.FunctionDef) and node.name == name)
+    constants = _constants(module, body)
+    arxiv = str(constants.get("arxiv", ""))
+    return Entry(
+        name=name,
+        family=method_family(name),
+        summary=(ast.get_docstring(function) or "").partition("\n")[0],
+        paper=str(constants["paper"]),
+        arxiv=arxiv,
+        year=int(constants.get("year", 0)) or year_of(arxiv),
+        label=str(constants["label"]),
+        kind=str(constants.get("kind", "method")),
+        parent=str(constants.get("parent", "")),
+        changes=tuple(filter(None, changes.split(", "))),
+    )
+
+
+def _constants(module: str, body: Sequence[ast.stmt]) -> dict[str, str | int]:
+    """The strings and numbers among the arguments of a module's `REFERENCE`."""
+    for node in body:
         match node:
             case ast.Assign([ast.Name("REFERENCE")], ast.Call(keywords=keywords)):
-                return {k.arg: str(k.value.value) for k in keywords if k.arg and isinstance(k.value, ast.Constant)}
-    raise LookupError(f"{path} has no REFERENCE")
+                values = {k.arg: k.value.value for k in keywords if k.arg and isinstance(k.value, ast.Constant)}
+                return {name: value for name, value in values.items() if isinstance(value, str | int)}
+    raise LookupError(f"{module} has no REFERENCE")

@@ -1,5 +1,6 @@
 """Output of `show`, `diff` and `check`: plain text, equal on a terminal and in a file."""
 
+import inspect
 import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from groupwise.config.reading import one_error
 from groupwise.config.recipe import Recipe
 from groupwise.data import GroupwiseError, Usage, visible
 from groupwise.methods import Method, Reference, reference_of
+from groupwise.methods.families import method_family
 from groupwise.runs.layout import RunLayout
 
 WIDTH = 116
@@ -26,15 +28,22 @@ def show(what: str) -> str:
 
 def show_method(function: Callable[..., Method]) -> str:
     """A published method in sections."""
-    reference = reference_of(function)
-    sections = (
-        (f"{function.__name__}: {reference.paper}, arXiv:{reference.arxiv}", [str(function.__doc__)]),
-        ("formula", reference.formula.splitlines()),
-        ("constants", text.write(function()).rstrip().splitlines()),
-        ("differences", table(differences(reference), WIDTH)),
-        ("proofs", list(reference.proofs)),
+    reference, name = reference_of(function), function.__name__
+    facts = f"{method_family(name)}, {reference.year}, {reference.kind}, {reference.label}"
+    changes = diff(names.methods()[reference.parent](), function()) if reference.parent else []
+    sections = {
+        f"{name}: {reference.source}": [*(inspect.getdoc(function) or "").splitlines(), facts],
+        "formula": reference.formula.splitlines(),
+        f"changes in {reference.parent}": changes,
+        "constants": text.write(function()).rstrip().splitlines(),
+        "differences": table(differences(reference), WIDTH),
+        "effect": [reference.effect.claim] if reference.effect else [],
+        "finding": textwrap.wrap(reference.finding, WIDTH),
+        "proofs": list(reference.proofs),
+    }
+    return "\n\n".join(
+        "\n".join([title, *(f"  {line}".rstrip() for line in lines)]) for title, lines in sections.items() if lines
     )
-    return "\n\n".join("\n".join([title, *(f"  {line}".rstrip() for line in lines)]) for title, lines in sections)
 
 
 def differences(reference: Reference) -> list[tuple[str, str, str, str]]:

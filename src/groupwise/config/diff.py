@@ -20,6 +20,17 @@ def diff(a: Any, b: Any) -> list[str]:
     return differences(a, b, type(a), "")
 
 
+def changed_fields(a: Any, b: Any) -> list[str]:
+    """The fields that differ between two methods, each as a path of at most two names.
+
+    >>> from groupwise.methods import dapo, gspo
+    >>> changed_fields(dapo(), gspo())
+    ['filter', 'shaping', 'objective.surrogate', 'objective.aggregate', 'minibatches']
+    """
+    paths = (line.partition(":")[0].split(".")[:2] for line in diff(a, b))
+    return list(dict.fromkeys(".".join(path) for path in paths))
+
+
 def differences(a: Any, b: Any, hint: Any, where: str) -> list[str]:
     """The differences between two values of type `hint`; `where` is the dotted path of both."""
     if a == b and type(a) is type(b):

@@ -63,14 +63,15 @@ def as_data(value: Any, hint: Any = Any) -> Any:
 
 
 def base_name(method: Method) -> str:
-    """The published method that differs from `method` in numbers only; empty if there is none.
+    """The published method that equals `method`, or the first that differs from it in numbers only; else empty.
 
     >>> from groupwise.methods import gspo
     >>> base_name(gspo(group_size=8)), base_name(Method())
     ('gspo', '')
     """
     shape = _without_numbers(method)
-    return next((name for name, function in methods().items() if _without_numbers(function()) == shape), "")
+    near = {name: value for name, f in methods().items() if _without_numbers(value := f()) == shape}
+    return next((name for name, value in near.items() if value == method), next(iter(near), ""))
 
 
 def _without_numbers(value: Any) -> Any:

@@ -36,15 +36,17 @@ _LISTS = re.compile(r"^(__all__|SOCKET) = (\[.*?\]|\".*?\")$", re.MULTILINE | re
 
 @cache
 def files_of(room: str) -> Mapping[str, Mapping[str, Any]]:
-    """`__all__` and `SOCKET` of each file in a room, by module name. The source is parsed, not imported.
+    """`__all__` and `SOCKET` of each file in a room and its folders, by module name. Parsed, not imported.
 
     `SOCKET` names the Protocol that the parts in a file implement.
     """
     spec = find_spec(room)
     assert spec is not None and spec.origin is not None, f"there is no room {room}"
-    sources = sorted(path for path in Path(spec.origin).parent.glob("*.py") if path.name != "__init__.py")
-    matches = ((path.stem, _LISTS.findall(path.read_text(encoding="utf-8"))) for path in sources)
-    return {f"{room}.{stem}": {name: ast.literal_eval(text) for name, text in lists} for stem, lists in matches}
+    folder = Path(spec.origin).parent
+    sources = sorted(path for path in folder.rglob("*.py") if path.name != "__init__.py")
+    modules = (".".join((room, *path.relative_to(folder).with_suffix("").parts)) for path in sources)
+    matches = (_LISTS.findall(path.read_text(encoding="utf-8")) for path in sources)
+    return {module: {name: ast.literal_eval(text) for name, text in lists} for module, lists in zip(modules, matches)}
 
 
 @cache

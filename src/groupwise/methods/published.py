@@ -1,21 +1,34 @@
-"""`published`: the list of published methods, found by their files."""
+"""`published`: the list of published methods, found by their files, and the reference of each."""
 
+import sys
 from collections.abc import Callable
 from importlib import import_module
 
-from groupwise.data.rooms import names_of
+from groupwise.methods.families import method_files
 from groupwise.methods.method import Method
-from groupwise.methods.reference import reference_of
+from groupwise.methods.reference import Reference
 
-__all__ = ["published"]
+__all__ = ["published", "reference_of"]
+
+
+def reference_of(method: Callable[..., Method]) -> Reference:
+    """The `REFERENCE` in the file of a method's function.
+
+    >>> from groupwise.methods import gspo
+    >>> reference_of(gspo).arxiv
+    '2507.18071'
+    """
+    return sys.modules[method.__module__].REFERENCE
 
 
 def _published() -> tuple[Callable[..., Method], ...]:
-    """The functions named like their file, ordered by the arXiv number of their reference."""
-    room = __name__.rpartition(".")[0]
-    files = {name: module for name, module in names_of(room).items() if module == f"{room}.{name}" != __name__}
-    methods = (getattr(import_module(module), name) for name, module in files.items())
-    return tuple(sorted(methods, key=lambda method: (reference_of(method).arxiv, method.__name__)))
+    """The functions named like their file, ordered by year and by the arXiv number of their reference."""
+    methods = (getattr(import_module(module), name) for name, module in method_files().items())
+
+    def place(method: Callable[..., Method]) -> tuple[int, str, str]:
+        return reference_of(method).year, reference_of(method).arxiv, method.__name__
+
+    return tuple(sorted(methods, key=place))
 
 
 published = _published()

@@ -1,12 +1,12 @@
-"""`Reference`: a method's paper and formula, and the differences between paper, authors' code and this code."""
+"""`Reference`: a method's source and formula, its differences from the source, and its tests. Imports no torch."""
 
-import sys
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
-from groupwise.methods.method import Method
+__all__ = ["Difference", "Effect", "Reference"]
 
-__all__ = ["Difference", "Reference", "reference_of"]
+Label = Literal["code read", "paper read", "our reading"]
+Kind = Literal["method", "engine", "evaluation", "task", "recipe"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,24 +20,76 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Effect:
+    """What a method should change against another, stated before the runs that measure it.
+
+    `metric` is a name in metrics.jsonl. `least` is the smallest difference that counts, in the metric's unit.
+    `task` is the task of both runs, and `parent` the method of the other run. Both runs have equal `matched`: generated
+    tokens, or optimizer steps.
+    """
+
+    metric: str
+    direction: Literal["up", "down"]
+    task: str
+    parent: str
+    least: float
+    matched: Literal["tokens", "steps"]
+
+    @property
+    def claim(self) -> str:
+        """The effect in one line.
+
+        >>> Effect(metric="entropy", direction="up", task="sums", parent="grpo", least=0.1, matched="steps").claim
+        'entropy is higher than with grpo by at least 0.1, on sums, at equal steps'
+        """
+        change = {"up": "higher", "down": "lower"}[self.direction]
+        than = f"{self.metric} is {change} than with {self.parent} by at least {self.least:g}"
+        return f"{than}, on {self.task}, at equal {self.matched}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
     """The source of a published method. `formula` is plain text; `proofs` are the ids of the tests that verify it.
 
+    `label` is what the method was checked against: `code read`, the code of the authors or of a widely used library;
+    `paper read`, the text of the paper; `our reading`, neither, so that a formula or a central choice is inferred.
     In a difference, *recalled* marks a value that was not checked again in its source, *inferred* one without a source.
+
+    `parent` is the name of the method that it changes; a root has none. `kind` is what the paper contributes, if it is
+    not a method. `year` follows from `arxiv` where there is one. `finding` says how the method behaved here.
+
+    >>> Reference(paper="GRPO", arxiv="2402.03300", label="code read", formula="J", differences=(), proofs=()).year
+    2024
     """
 
     paper: str
-    arxiv: str
+    arxiv: str = ""
+    year: int = 0
+    label: Label
+    kind: Kind = "method"
+    parent: str = ""
     formula: str
     differences: tuple[Difference, ...]
     proofs: tuple[str, ...]
+    effect: Effect | None = None
+    finding: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.year:
+            object.__setattr__(self, "year", year_of(self.arxiv))
+
+    @property
+    def source(self) -> str:
+        """The paper with its arXiv number, or with its year."""
+        return f"{self.paper}, {f'arXiv:{self.arxiv}' if self.arxiv else self.year}"
 
 
-def reference_of(method: Callable[..., Method]) -> Reference:
-    """The `REFERENCE` in the file of a method's function.
+def year_of(arxiv: str) -> int:
+    """The year of an arXiv number.
 
-    >>> from groupwise.methods import published
-    >>> {reference_of(method).arxiv[:2] for method in published} <= {"24", "25"}
-    True
+    >>> year_of("2402.03300")
+    2024
     """
-    return sys.modules[method.__module__].REFERENCE
+    if not arxiv:
+        raise ValueError("a paper without an arXiv number needs its year\nset year")
+    return 2000 + int(arxiv[:2])

@@ -47,5 +47,4 @@ def origin(method: Method, base: str) -> dict[str, Any]:
     if constructor is None:
         return {"name": "an unpublished method"}
     reference, changes = reference_of(constructor), diff(constructor(), method)
-    source = f"{reference.paper}, arXiv:{reference.arxiv}"
-    return {"name": base, "formula": reference.formula, "reference": source, "changed": changes}
+    return {"name": base, "formula": reference.formula, "reference": reference.source, "changed": changes}

@@ -24,6 +24,7 @@ def rloo(*, group_size: int = 4, kl: float = 0.03) -> Method:
 REFERENCE = Reference(
     paper="Back to Basics: Revisiting REINFORCE-Style Optimization for Learning from Human Feedback in LLMs",
     arxiv="2402.14740",
+    label="code read",
     formula="""\
 grad J = 1/k sum_i [ R(y_i, x) - 1/(k - 1) sum_(j != i) R(y_j, x) ] grad log pi(y_i | x)
 R(y, x) = r(x, y) - beta log( pi(y | x) / pi_ref(y | x) )

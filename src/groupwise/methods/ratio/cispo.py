@@ -2,7 +2,7 @@
 
 from groupwise.advantages import Standardised
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Reference
+from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import ClippedWeight, Objective, token_mean
 from groupwise.rewards import mixed_outcomes
 
@@ -24,6 +24,8 @@ def cispo(*, group_size: int = 16, floor: float = 0.0, cap: float = 5.0, minibat
 REFERENCE = Reference(
     paper="MiniMax-M1: Scaling Test-Time Compute Efficiently with Lightning Attention",
     arxiv="2506.13585",
+    label="code read",
+    parent="dapo",
     formula="""\
 J = 1/(sum_i |o_i|) sum_i sum_t sg[r^_it] A_it log pi(o_it | q, o_i<t)
 r^_it = clip(r_it, 1 - eps_low, 1 + eps_high)
@@ -47,5 +49,8 @@ A_it = (R_i - mean(R)) / std(R)""",
     proofs=(
         "tests/golden/test_methods.py::test_whole_path[cispo]",
         "tests/golden/test_methods.py::test_worked_numbers[cispo]",
+    ),
+    effect=Effect(
+        metric="eval/accuracy_greedy", direction="up", task="calculator", parent="dapo", least=0.02, matched="steps"
     ),
 )

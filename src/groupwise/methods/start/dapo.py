@@ -2,7 +2,7 @@
 
 from groupwise.advantages import Standardised
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Reference
+from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Clip, Objective, token_mean
 from groupwise.rewards import Correctness, Overlong, mixed_outcomes
 
@@ -27,6 +27,8 @@ def dapo(
 REFERENCE = Reference(
     paper="DAPO: An Open-Source LLM Reinforcement Learning System at Scale",
     arxiv="2503.14476",
+    label="code read",
+    parent="grpo",
     formula="""\
 J = 1/(sum_i |o_i|) sum_i sum_t min[ r_it A_it, clip(r_it, 1 - eps_low, 1 + eps_high) A_it ]
     subject to 0 < #{o_i is right} < G
@@ -68,4 +70,5 @@ R_length = 0                                 if |o| <= L_max - L_cache
         "tests/golden/test_methods.py::test_worked_numbers[dapo]",
         "tests/golden/test_methods.py::test_overlong_table",
     ),
+    effect=Effect(metric="entropy", direction="up", task="calculator", parent="grpo", least=0.02, matched="tokens"),
 )

@@ -23,6 +23,7 @@ def reinforce_pp(*, group_size: int = 1, clip: float = 0.2, kl: float = 0.01, mi
 REFERENCE = Reference(
     paper="REINFORCE++: A Simple and Efficient Approach for Aligning Large Language Models",
     arxiv="2501.03262",
+    label="code read",
     formula="""\
 J = mean over tokens of min[ r_t A^_t, clip(r_t, 1 - eps, 1 + eps) A^_t ]
 A_t = sum_(s >= t) r_s,  r_s = 1[s = T] R - beta log( pi_old(o_s) / pi_ref(o_s) )

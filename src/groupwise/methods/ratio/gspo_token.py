@@ -21,6 +21,8 @@ def gspo_token(*, group_size: int = 16, low: float = 3e-4, high: float = 4e-4, m
 REFERENCE = Reference(
     paper="Group Sequence Policy Optimization, section 4.3",
     arxiv="2507.18071",
+    label="code read",
+    parent="gspo",
     formula="""\
 J = 1/G sum_i 1/|y_i| sum_t min[ s_it A_it, clip(s_it, 1 - eps_low, 1 + eps_high) A_it ]
 s_it = sg[s_i] pi(y_it | x, y_i<t) / sg[pi(y_it | x, y_i<t)]

@@ -22,6 +22,7 @@ def grpo(*, group_size: int = 64, clip: float = 0.2, kl: float = 0.04) -> Method
 REFERENCE = Reference(
     paper="DeepSeekMath: Pushing the Limits of Mathematical Reasoning in Open Language Models",
     arxiv="2402.03300",
+    label="code read",
     formula="""\
 J = 1/G sum_i 1/|o_i| sum_t { min[ r_it A_it, clip(r_it, 1 - eps, 1 + eps) A_it ] - beta D_it }
 r_it = pi(o_it | q, o_i<t) / pi_old(o_it | q, o_i<t)

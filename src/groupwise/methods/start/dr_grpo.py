@@ -2,7 +2,7 @@
 
 from groupwise.advantages import centred
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Reference
+from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Clip, Objective, budget_mean
 from groupwise.rewards import Score, TruncatedIs
 
@@ -24,6 +24,8 @@ def dr_grpo(*, group_size: int = 8, clip: float = 0.2, minibatches: int = 8) -> 
 REFERENCE = Reference(
     paper="Understanding R1-Zero-Like Training: A Critical Perspective",
     arxiv="2503.20783",
+    label="code read",
+    parent="grpo",
     formula="""\
 J = 1/G sum_i sum_t min[ r_it A_i, clip(r_it, 1 - eps, 1 + eps) A_i ]
 r_it = pi(o_it | q, o_i<t) / pi_old(o_it | q, o_i<t)
@@ -53,5 +55,13 @@ A_i = R_i - mean(R)""",
         "tests/golden/test_methods.py::test_whole_path[dr_grpo]",
         "tests/golden/test_methods.py::test_worked_numbers[dr_grpo]",
         "tests/golden/test_methods.py::test_worked_advantages[dr_grpo]",
+    ),
+    effect=Effect(
+        metric="completions/mean_length_wrong",
+        direction="down",
+        task="calculator",
+        parent="grpo",
+        least=1.0,
+        matched="tokens",
     ),
 )

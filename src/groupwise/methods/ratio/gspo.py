@@ -2,7 +2,7 @@
 
 from groupwise.advantages import Standardised
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Reference
+from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Clip, Objective, group_mean, sequence_ratio
 
 __all__ = ["gspo"]
@@ -21,6 +21,8 @@ def gspo(*, group_size: int = 16, low: float = 3e-4, high: float = 4e-4, minibat
 REFERENCE = Reference(
     paper="Group Sequence Policy Optimization",
     arxiv="2507.18071",
+    label="code read",
+    parent="grpo",
     formula="""\
 J = 1/G sum_i min[ s_i A_i, clip(s_i, 1 - eps_low, 1 + eps_high) A_i ]
 s_i = (pi(y_i | x) / pi_old(y_i | x))^(1/|y_i|) = exp( 1/|y_i| sum_t log(pi(y_it) / pi_old(y_it)) )
@@ -52,5 +54,8 @@ A_i = (R_i - mean(R)) / std(R)""",
         "tests/golden/test_methods.py::test_whole_path[gspo]",
         "tests/golden/test_methods.py::test_worked_numbers[gspo]",
         "tests/golden/test_methods.py::test_paper_window_clips_both",
+    ),
+    effect=Effect(
+        metric="eval/accuracy_greedy", direction="up", task="calculator", parent="grpo", least=0.02, matched="tokens"
     ),
 )

@@ -2,7 +2,7 @@
 
 from groupwise.advantages import Standardised
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Reference
+from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Objective, SoftGate, group_mean
 
 __all__ = ["sapo"]
@@ -21,6 +21,8 @@ def sapo(*, group_size: int = 16, positive: float = 1.0, negative: float = 1.05,
 REFERENCE = Reference(
     paper="Soft Adaptive Policy Optimization",
     arxiv="2511.20347",
+    label="code read",
+    parent="gspo",
     formula="""\
 J = 1/G sum_i 1/|o_i| sum_t f_it(r_it) A_i
 f_it(r) = 4/tau_i sigmoid( tau_i (r - 1) ),  tau_i = tau_pos if A_i > 0 else tau_neg
@@ -37,5 +39,8 @@ A_i = (R_i - mean(R)) / std(R)""",
         "tests/golden/test_methods.py::test_whole_path[sapo]",
         "tests/golden/test_methods.py::test_worked_numbers[sapo]",
         "tests/golden/test_methods.py::test_soft_gate_table",
+    ),
+    effect=Effect(
+        metric="eval/accuracy_greedy", direction="up", task="calculator", parent="gspo", least=0.02, matched="tokens"
     ),
 )

@@ -2,7 +2,7 @@
 
 from groupwise.advantages import Standardised
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Reference
+from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Objective, PowerMean, Unclipped, sequence_mean
 
 __all__ = ["gmpo"]
@@ -24,6 +24,8 @@ def gmpo(*, group_size: int = 8, log_low: float = 0.4, log_high: float = 0.4, mi
 REFERENCE = Reference(
     paper="Geometric-Mean Policy Optimization",
     arxiv="2507.20673",
+    label="code read",
+    parent="grpo",
     formula="""\
 J = 1/G sum_i { prod_t min[ r_it^sgn(A_i), clip(r_it^sgn(A_i), eps_1, eps_2) ]^sgn(A_i) }^(1/|o_i|) A_i
 (eps_1, eps_2) = (e^-0.4, e^0.4)
@@ -61,4 +63,5 @@ A_i = (R_i - mean(R)) / std(R)""",
         "tests/golden/test_methods.py::test_whole_path[gmpo]",
         "tests/golden/test_methods.py::test_worked_numbers[gmpo]",
     ),
+    effect=Effect(metric="entropy", direction="up", task="calculator", parent="grpo", least=0.02, matched="tokens"),
 )

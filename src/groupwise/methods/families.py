@@ -1,0 +1,46 @@
+"""The families of published methods: folders of this room. Their files are parsed, not imported."""
+
+import ast
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+
+from groupwise.data.rooms import names_of
+
+ROOM = __name__.rpartition(".")[0]
+FAMILIES = ("start", "ratio", "reward", "rollout", "contrast", "agents")
+"""The folders, in the order of the pages. The docstring of each `__init__.py` says what the family is about."""
+
+
+def method_files() -> Mapping[str, str]:
+    """The module of each published method by its name: a file of a family that exports a function of the same name.
+
+    >>> method_files()["gspo"]
+    'groupwise.methods.ratio.gspo'
+    """
+    return {
+        name: module
+        for name, module in names_of(ROOM).items()
+        if module in (f"{ROOM}.{family}.{name}" for family in FAMILIES)
+    }
+
+
+def method_family(name: str) -> str:
+    """The family of a published method.
+
+    >>> method_family("gspo")
+    'ratio'
+    """
+    return method_files()[name].split(".")[-2]
+
+
+def subject_of(family: str) -> str:
+    """What a family is about: the docstring of its folder."""
+    return ast.get_docstring(ast.parse(source_of(f"{ROOM}.{family}"))) or ""
+
+
+def source_of(module: str) -> str:
+    """The source text of a module, which is not imported."""
+    spec = find_spec(module)
+    assert spec is not None and spec.origin is not None
+    return Path(spec.origin).read_text(encoding="utf-8")

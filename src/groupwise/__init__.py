@@ -1,4 +1,4 @@
-"""Reinforcement-learning post-training of language models, in which every published method is a value.
+"""Reinforcement-learning post-training of language models; each published method is one printable, comparable value.
 
     import groupwise as gw
     run = gw.train(model="my-model", data=rows, reward=reward, method=gw.gspo(group_size=8), iterations=50)

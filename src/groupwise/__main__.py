@@ -1,4 +1,4 @@
-"""The command line. No room is imported before a command runs, so that every `--help` is fast."""
+"""The command line. A command's modules are imported only when it runs, so that every `--help` is fast."""
 
 import argparse
 import errno
@@ -91,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def bug(words: list[str]) -> int:
-    """Print the current exception, which is not a GroupwiseError, and how to report it."""
+    """Print the current unexpected exception (not a GroupwiseError), and how to report it as a bug."""
     from groupwise.data import visible
 
     request = "this is a bug in groupwise: please open an issue with the lines above and the command"
@@ -101,7 +101,7 @@ def bug(words: list[str]) -> int:
 
 
 def run(words: list[str]) -> int:
-    """Parse the words and call the command. Returns the exit code."""
+    """Parse the arguments, run the command, and return the exit code."""
     table, options = parser()
     a, overrides = parse(table, options, words)
     if a.version:
@@ -170,7 +170,7 @@ def run(words: list[str]) -> int:
 
 
 def name_runs(a: argparse.Namespace) -> None:
-    """Replace the stems of runs by the newest run: `runs/first`, and `first` where a command takes runs only."""
+    """Replace a run's name without its time by the newest such run: `runs/first`, or `first` if only runs are valid."""
     from groupwise.runs.stems import newest_run
 
     only_runs = a.command in ("resume", "report", "watch", "compare")
@@ -203,7 +203,7 @@ def print_text(a: argparse.Namespace) -> int:
 
 
 def inspect(a: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
-    """The commands without weights and engine. `report` and `compare` import no torch."""
+    """Run a command that needs neither weights nor an engine. `report` and `compare` import no torch."""
     if a.command == "report":
         from groupwise.report.report import report
 
@@ -248,7 +248,7 @@ def inspect(a: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
 
 
 def parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
-    """The parser of all commands, and the option parsers of the commands that accept `--dotted.field value`."""
+    """The argument parser of all commands; those that take recipe fields also accept `--dotted.field value`."""
     table = argparse.ArgumentParser(
         prog="groupwise",
         description="Reinforcement-learning post-training of language models with verifiable rewards.",
@@ -464,7 +464,7 @@ def parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser
 def parse(
     table: argparse.ArgumentParser, options: Mapping[str, argparse.ArgumentParser], words: Sequence[str]
 ) -> tuple[argparse.Namespace, list[tuple[str, str]]]:
-    """The arguments of a command line, and its overrides.
+    """The parsed arguments of a command line, and its overrides of recipe fields.
 
     The option parser of a command takes the options. Of the other words, overrides are taken out and the rest is
     parsed by `table`. Words after `--` are no options and no overrides.
@@ -481,7 +481,7 @@ def parse(
 
 
 def split(command: argparse.ArgumentParser, words: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
-    """Words without options as positional words and overrides: `--dotted.field value` or `--dotted.field=value`."""
+    """Separate positional arguments from overrides: `--dotted.field value` or `--dotted.field=value`."""
     arguments, overrides = [], []
     remaining = iter(words)
     for word in remaining:
@@ -496,7 +496,7 @@ def split(command: argparse.ArgumentParser, words: Sequence[str]) -> tuple[list[
 
 
 def seconds(text: str) -> float:
-    """Seconds from text such as `90`, `90s`, `30m`, `2h`, `1h30m`.
+    """Seconds from a duration such as `90`, `90s`, `30m`, `2h`, `1h30m`.
 
     >>> seconds("1h30m")
     5400.0
@@ -510,21 +510,21 @@ def seconds(text: str) -> float:
 
 
 def iteration(text: str) -> int | str:
-    """The number of an iteration from text, or `best`."""
+    """Parse an iteration: its number, or `best` for the best checkpoint."""
     if text != "best" and not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is neither the number of an iteration nor best")
     return text if text == "best" else int(text)
 
 
 def count(text: str) -> int:
-    """A whole number of at least 1 from text."""
+    """Parse a whole number of at least 1."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return int(text)
 
 
 def invalid_time(text: str) -> NoReturn:
-    """Raise the error for text that is not a time."""
+    """Raise the error for a duration that cannot be parsed."""
     raise argparse.ArgumentTypeError(f"{text!r} is not a time: write 90s, 30m, 2h or 1h30m")
 
 

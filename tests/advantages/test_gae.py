@@ -125,5 +125,5 @@ def test_needs_and_bounds() -> None:
     assert needs(WhitenedTokens(GAE(critic="other"))) == {Value("other")}
     assert needs(GAE(kl=0.1)) == {Value("critic"), Logp("policy"), Logp("reference")}
     for gamma, lam in ((1.1, 0.5), (1.0, -0.1)):
-        with pytest.raises(ValueError, match="take gamma and lam from 0 to 1"):
+        with pytest.raises(ValueError, match="gamma and lam are out of range"):
             GAE(gamma, lam)

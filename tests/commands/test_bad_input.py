@@ -48,7 +48,7 @@ def test_invalid_values_raise_with_a_fix(capsys: pytest.CaptureFixture[str]) -> 
         ("machine.threads", "0", "threads is 0", "at least 1"),
         ("machine.microbatch_tokens", "0", "microbatch_tokens is 0", "at least 1"),
         ("machine.device", "meta", "no device is called 'meta'", "cpu or cuda"),
-        ("machine.device", "cpu:x", "'cpu:x' is no device", "cpu or cuda"),
+        ("machine.device", "cpu:x", "'cpu:x' is not a device", "cpu or cuda"),
         ("engine.rows", "0", "rows is 0", "at least 1"),
         ("engine.max_gap", "nan", "max_gap is nan", "at least 0"),
         ("evaluate.problems", "-1", "problems is -1", "at least 1"),
@@ -60,9 +60,9 @@ def test_invalid_values_raise_with_a_fix(capsys: pytest.CaptureFixture[str]) -> 
         ("sampling.temperature", "0", "all answers of a group would be equal", "above 0"),
         ("sampling.top_p", "0.9", "sampling is truncated", "eval and sample accept it"),
         ("sampling.max_tokens", "0", "max_tokens is 0", "at least one token"),
-        ("method.group_size", "1", "group_size is 1 and the advantage compares samples of a group", "use 2 or more"),
+        ("method.group_size", "1", "group_size is 1 and the advantage compares samples of a group", "to 2 or more"),
         ("method.objective.aggregate", "token_mean", "sequence_ratio", "use sequence_mean or group_mean"),
-        ("method.objective.penalties", KL, "no such model", 'method.models = { reference = "InitialPolicy" }'),
+        ("method.objective.penalties", KL, "does not define", 'method.models = { reference = "InitialPolicy" }'),
         ("method.shaping", '[{kind="Overlong",buffer=100}]', "larger than the generation budget", "as a share"),
         ("sinks", '["wandbb"]', "unknown sink 'wandbb'", "tensorboard, wandb, trackio"),
     ):
@@ -148,7 +148,7 @@ def test_invalid_rows(capsys: pytest.CaptureFixture[str]) -> None:
     assert "row 7" in message and "no token for the character 'W'" in message and "[UNK]" not in message
     message = error_of(capsys, 3, *base, rows("other.jsonl", {"question": "2+2=", "target": 4}))
     assert "say --columns.prompt question" in message
-    assert "compares with a number" in error_of(
+    assert "needs a gold answer that is a number" in error_of(
         capsys, 3, *base, rows("words.jsonl", {"prompt": "2=", "answer": "two"})
     )
     message = error_of(capsys, 2, "train", "--task", rows("valid.jsonl", *VALID))
@@ -262,7 +262,11 @@ def test_invalid_environments(home: Path, capsys: pytest.CaptureFixture[str]) ->
             "add --use mine.py",
         ),
         (("--environment", "mine:Bad", *use, *turns), "mine.py does not define 'Bad'", "mine:Good"),
-        (("--environment", "mine:Half", *use, *turns), "the environment Half has no step", "def step(self, message)"),
+        (
+            ("--environment", "mine:Half", *use, *turns),
+            "Half has no method step",
+            "def step(self, message)",
+        ),
         (
             ("--environment", "mine:Level", *use, *turns),
             "the environment Level cannot be created",

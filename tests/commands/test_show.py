@@ -208,7 +208,7 @@ def test_an_overlong_buffer_larger_than_the_budget():
 @pytest.mark.parametrize(
     ("method", "message"),
     [
-        ("{ base = 'grpo', models = {} }", "there is no such model"),
+        ("{ base = 'grpo', models = {} }", "which method.models does not define"),
         ("{ base = 'grpo', group_size = 1 }", "group_size is 1"),
         ("{ base = 'gspo', objective = { aggregate = 'token_mean' } }", "sequence_ratio gives a sequence one ratio"),
         ("{ base = 'gspo', objective = { aggregate = 'budget_mean' } }", "sequence_ratio gives a sequence one ratio"),

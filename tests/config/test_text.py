@@ -388,7 +388,7 @@ method.objective.aggregate = { kind = 'token_mean', x = 1 }
 method.objective.penalties = ['KL']
     recipe.method.objective.penalties.0: KL needs coefficient
 method.objective.penalties = [{ kind = 'KL', coefficient = 1 }]
-    recipe.method: a part needs the side model 'reference' and there is no such model
+    recipe.method: a component needs the model 'reference', which method.models does not define
 method = { group_size = 1, advantage = ['centred'] }
     recipe.method: group_size is 1 and the advantage compares samples of a group
 method = { base = 'gspo', objective = { aggregate = 'token_mean' } }
@@ -465,7 +465,7 @@ def test_errors_of_files_that_cannot_be_read(tmp_path):
 
 
 def test_a_part_without_a_name_cannot_be_written():
-    with pytest.raises(Usage, match="no name that a recipe can use"):
+    with pytest.raises(Usage, match="without a name that a recipe can use"):
         write(replace(grpo(), filter=lambda rollout: rollout))
 
 

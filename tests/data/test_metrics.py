@@ -29,7 +29,7 @@ def test_every_question_is_answered() -> None:
 
 def test_a_bound_is_asked_for_only_where_there_is_one() -> None:
     assert metric_bound("rollout/missing") == 0
-    with pytest.raises(ValueError, match="the metric reward has no bound"):
+    with pytest.raises(ValueError, match="the metric reward has no warning bound"):
         metric_bound("reward")
 
 

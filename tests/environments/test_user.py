@@ -210,8 +210,8 @@ def test_restore_after_a_kill() -> None:
     ("make", "error"),
     [
         (having(Plain, __init__=lambda self, level: None), "cannot be created"),
-        (type("Mine", (), {"reset": Plain.reset}), "has no step"),
-        (type("Mine", (), {"step": Plain.step}), "has no reset"),
+        (type("Mine", (), {"reset": Plain.reset}), "has no method step"),
+        (type("Mine", (), {"step": Plain.step}), "has no method reset"),
     ],
 )
 def test_an_invalid_class_is_an_error_before_the_run(make: Any, error: str) -> None:
@@ -227,5 +227,6 @@ def test_a_factory_function() -> None:
 
     assert observations(make) == (None, "6")
     assert observations(lambda: 7)[0] == Verdict(
-        Outcome.unverifiable, cause="test_a_factory_function.<locals>.<lambda>.reset: TypeError: it has no reset"
+        Outcome.unverifiable,
+        cause="test_a_factory_function.<locals>.<lambda>.reset: TypeError: the environment has no method reset",
     )

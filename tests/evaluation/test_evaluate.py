@@ -65,7 +65,7 @@ def test_pass_at_n_finds_one_right_answer() -> None:
     for n in (4, 16, 64):
         assert pass_at(graded([1], n), n) == 1.0
         assert pass_at(graded([1], n), 1) == pytest.approx(1 / n)
-    with pytest.raises(ValueError, match="pass@5 needs at least 5 answers per problem, not 4"):
+    with pytest.raises(ValueError, match="pass@5 needs at least 5 answers per problem; this one has 4"):
         tally(graded([1], 4)[0]).pass_at(5)
     assert list(figures([tally(f) for f in graded([1, 1], 4)], 4, [4, 5])) == ["avg@4", "pass@4"]
 

@@ -64,7 +64,7 @@ def test_the_evaluation_has_a_dash_for_the_accuracy_and_the_fix() -> None:
     lines = number_lines(result)
     assert any(line.startswith("avg@2      -") and "--threshold" in line for line in lines)
     assert not any("pass@" in line for line in lines) and is_consistent(result)
-    with pytest.raises(Exception, match="no common mean"):
+    with pytest.raises(Exception, match="of different tasks cannot be averaged"):
         mean_of([result, result])
 
 
@@ -89,7 +89,7 @@ def test_scores_are_compared_problem_by_problem(tmp_path: Path) -> None:
 
 def test_scores_are_not_compared_with_outcomes(tmp_path: Path) -> None:
     outcomes = [judged(Outcome.correct, None), judged(Outcome.wrong, None)]
-    with pytest.raises(Usage, match="scores cannot be compared with outcomes") as caught:
+    with pytest.raises(Usage, match="one evaluation has scores, the other right and wrong answers") as caught:
         table(written(tmp_path / "a.json", ROLLOUTS), written(tmp_path / "b.json", outcomes))
     assert "--threshold" in caught.value.fix
 

@@ -162,7 +162,7 @@ def test_another_vocabulary_is_refused() -> None:
     it = learner(model(seed=3, shape=replace(SHAPE, vocabulary=19)))
     with pytest.raises(Usage, match="same number of logits"):
         it.compute_measures(pack(ragged()), (WHOLE,), frozenset({Divergence("teacher")}))
-    with pytest.raises(ValueError, match="alpha is 2"):
+    with pytest.raises(ValueError, match="alpha, the mixing weight of a divergence, is 2"):
         Divergence("teacher", 2.0)
 
 
@@ -174,5 +174,5 @@ def test_a_method_computes_it_before_the_steps_only_for_parts_outside_the_loss()
     assert dict(method.models_in_use) == dict(models)
     shaped = replace(method, shaping=(*method.shaping, Distil()))
     assert Divergence("teacher") in shaped.needs_before_steps
-    with pytest.raises(ValueError, match="the side model 'teacher'"):
+    with pytest.raises(ValueError, match="the model 'teacher'"):
         replace(method, models=models[1:])

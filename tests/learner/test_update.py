@@ -224,7 +224,7 @@ class TestCut:
         groups = batch.groups.index.tolist()
         assert all({groups[i] for i in p}.isdisjoint({groups[i] for q in s.microbatches if q != p for i in q})
                    for s in steps for p in s.microbatches)  # fmt: skip
-        with pytest.raises(ValueError, match="shuffle prompts"):
+        with pytest.raises(ValueError, match="set shuffle to prompts"):
             make_plan(batch, size=4, shuffle="samples", permutation=range, microbatch_tokens=10, couples="group")
 
     def test_pieces_are_bounded_in_tokens_with_equal_contexts_counted_once(self):

@@ -221,10 +221,10 @@ def test_a_method_knows_the_target_and_the_measures_of_its_value_model() -> None
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"models": ()}, "no such model"),
+        ({"models": ()}, "does not define"),
         ({"models": (("critic", InitialPolicy()),)}, "of the kind InitialPolicy"),
         ({"credit": GAE(kl=0.1, model="critic")}, "of the kind ValueModel"),
-        ({"credit": Method().credit}, "has no target: 0 parts"),
+        ({"credit": Method().credit}, "has no unique target: 0 components"),
         ({"models": (("critic", ValueModel(loss=SquaredValueLoss(critic="other"))),)}, "trains another model"),
     ],
 )

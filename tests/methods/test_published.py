@@ -150,9 +150,9 @@ def test_the_search_for_names_finds_them():
 def test_invalid_methods_are_refused():
     with pytest.raises(ValueError, match="compares samples of a group"):
         grpo(group_size=1)
-    with pytest.raises(ValueError, match="no such model"):
+    with pytest.raises(ValueError, match="does not define"):
         Method(objective=grpo().objective)
-    with pytest.raises(ValueError, match="it needs answer"):
+    with pytest.raises(ValueError, match="the role answer is missing"):
         Method(trains=("hint",))
     with pytest.raises(ValueError, match="shaping is empty"):
         Method(shaping=())

@@ -113,5 +113,5 @@ def test_add_part_adds_the_weighted_part_and_declares_it() -> None:
     b = pack([rollout_of([1.0, 0.0], parts={"format": [0.25, 1.0]}), rollout_of([1.0])])
     assert needs(AddPart("format")) == frozenset({VerdictPart("format")})
     assert AddPart("format", 2.0)(b.score, b).tolist() == [1.5, 2.0, 1.0]
-    with pytest.raises(Usage, match="no verdict has the part 'fromat'"):
+    with pytest.raises(Usage, match="no verdict has a part called 'fromat'"):
         AddPart("fromat")(b.score, b)

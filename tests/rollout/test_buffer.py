@@ -242,7 +242,8 @@ def test_a_rollout_beyond_its_deadline_is_an_error_that_names_the_pending_calls(
         return ()
 
     with pytest.raises(
-        WorkerLost, match=r"draw 0 produced no rollout within 0.05 seconds\n  seen: .*the engine \(2 times\)"
+        WorkerLost,
+        match=r"the samples of draw 0 were not finished within 0.05 seconds\n  seen: .*the engine \(2 times\)",
     ):
         take(buffer(engine=FakeEngine(silent), deadline=0.05), 1)
 
@@ -355,7 +356,7 @@ def test_a_sample_of_a_trained_role_needs_a_verdict() -> None:
         answers = await sampler.verify(await sampler.sample(draw.prompt.context, 1))
         return Rollout(draw, (*answers, *await sampler.sample(draw.prompt.context, 1, role="hint")))
 
-    with pytest.raises(Usage, match="trained role hint has no verdict"):
+    with pytest.raises(Usage, match="names, has no verdict"):
         take(buffer(trains=("answer", "hint")), 1, strategy=bare)
 
 
@@ -369,9 +370,9 @@ def test_twins_are_an_error() -> None:
     async def other(draw: Draw, sampler: Any) -> Rollout:
         return Rollout(replace(draw, id=77), ())
 
-    with pytest.raises(Usage, match=r"2 samples with the random stream \(0, 1, 0\)"):
+    with pytest.raises(Usage, match=r"2 samples with the same random stream \(0, 1, 0\)"):
         take(buffer(), 1, strategy=forked)
-    with pytest.raises(Usage, match="a rollout of draw 77 for draw 0"):
+    with pytest.raises(Usage, match="the samples of draw 77 when asked for draw 0"):
         take(buffer(), 1, strategy=other)
 
 

@@ -77,7 +77,7 @@ def test_a_score_between_is_one_and_gold_answers_are_right() -> None:
 
 def test_other_verifiers_see_the_answer(legs: Problems) -> None:
     assert find_verifier("exact", legs) is exact
-    with pytest.raises(Usage, match="its own problems alone"):
+    with pytest.raises(Usage, match="grades problems of the task reasoning_gym only"):
         find_verifier("reasoning_gym", find_task("calculator", encode))
 
 

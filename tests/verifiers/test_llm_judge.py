@@ -148,7 +148,11 @@ def test_temporary_failures_are_retried(server: Server):
         (200, "x" * (2 << 20), "a reply of more than"),
         (200, '{"choices": ["right"]}', "no chat completion: AttributeError"),
         (200, "[" * 500_000, "no chat completion: RecursionError"),
-        (200, '{"choices": [{"finish_reason": "length", "message": {"content": "Verdict: right"}}]}', "it was cut"),
+        (
+            200,
+            '{"choices": [{"finish_reason": "length", "message": {"content": "Verdict: right"}}]}',
+            "its text was cut off",
+        ),
     ],
 )
 def test_permanent_failures_are_not_retried(server: Server, code: int, body: str, cause: str):

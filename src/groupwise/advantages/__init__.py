@@ -1,4 +1,4 @@
-"""Advantages (one number per sample), and credit (one number per token)."""
+"""Advantage estimators (one number per sample), and credit assignment (one number per token)."""
 
 from groupwise.data.rooms import open_room
 

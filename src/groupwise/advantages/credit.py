@@ -1,4 +1,4 @@
-"""Credit: one number per sample to one number per token, over the whole iteration."""
+"""Credit assignment: turns one advantage per sample into one advantage per token, over all samples of an iteration."""
 
 from dataclasses import dataclass
 
@@ -13,14 +13,13 @@ __all__ = ["ReturnsToGo", "WhitenedTokens", "every_token"]
 
 
 def every_token(x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " n"]:
-    """Gives every token its sample's number."""
+    """Each token gets its sample's advantage."""
     return b.sequences.spread(x)
 
 
 @dataclass(frozen=True, slots=True)
 class ReturnsToGo:
-    """`A_t = sum over s >= t of gamma^(s - t) r_s`, where `r` is the sample's number at the last token, minus `kl k1`
-    at each token.
+    """`A_t = sum over s >= t of gamma^(s - t) r_s`: the sample's reward at its last token, minus `kl k1` at each token.
 
     `k1 = log pi_old - log reference`. REINFORCE++, arXiv:2501.03262, equation 6. `kl = 0` needs no reference.
 
@@ -48,7 +47,7 @@ class ReturnsToGo:
 
 @dataclass(frozen=True, slots=True)
 class WhitenedTokens:
-    """`(A - mean) / (std + eps)` over all tokens of the iteration, after `credit`. REINFORCE++, arXiv:2501.03262.
+    """Whitens `credit`'s advantages over all tokens: `(A - mean) / (std + eps)`. REINFORCE++, arXiv:2501.03262.
 
     Caveat with a group baseline: a group whose answers are all correct has advantage 0 before whitening, but not after
     it if length correlates with reward, because 0 is then not the mean over tokens.
@@ -64,7 +63,7 @@ class WhitenedTokens:
 
 
 def last_of_sample(b: Batch) -> Bool[Tensor, " n"]:
-    """Which tokens are the last trained tokens of their samples."""
+    """For each token, whether it is the last trained token of its sample."""
     index = b.sequences.index
     last = torch.ones_like(index, dtype=torch.bool)
     last[:-1] = index[1:] != index[:-1]
@@ -72,13 +71,13 @@ def last_of_sample(b: Batch) -> Bool[Tensor, " n"]:
 
 
 def token_rewards(x: Float[Tensor, " s"], b: Batch, *, kl: float, model: str) -> Float[Tensor, " n"]:
-    """The sample's number at its last token, minus `kl (log pi_old - log model)` at each token."""
+    """Reward per token: `-kl (log pi_old - log model)` at each token, plus the sample's reward at its last token."""
     reward = torch.where(last_of_sample(b), b.sequences.spread(x), 0.0)
     return reward - kl * (b.logp_old - b[Logp(model)]) if kl else reward
 
 
 def discounted(x: Float[Tensor, " n"], index: Int[Tensor, " n"], gamma: float) -> Float[Tensor, " n"]:
-    """Discounted sums from each token to the end of its segment, by doubling: log2(n) passes over the tokens.
+    """Discounted sums from each token to the end of its segment, in log2(n) vectorised passes over the n tokens.
 
     A running sum divided by `gamma^t` would overflow within a few hundred tokens.
     """

@@ -1,4 +1,4 @@
-"""Generalised advantage estimation: the credit of PPO, from the values of a critic."""
+"""Generalised advantage estimation (GAE): PPO's advantage per token, from the values of a critic."""
 
 from dataclasses import dataclass
 
@@ -39,7 +39,7 @@ class GAE:
 
     def __post_init__(self) -> None:
         if not (0 <= self.gamma <= 1 and 0 <= self.lam <= 1):
-            raise ValueError(f"{self}\ntake gamma and lam from 0 to 1")
+            raise ValueError(f"{self}: gamma and lam are out of range\ntake both from 0 to 1")
 
     @property
     def needs(self) -> frozenset[Measure]:

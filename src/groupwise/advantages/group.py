@@ -1,4 +1,4 @@
-"""Advantages: each sample's number relative to its group, or to the whole iteration.
+"""Advantage estimators: each sample's reward relative to its group, or to all samples of the iteration.
 
 Statistics are over the samples in the batch; samples excluded as unverifiable have already been removed. `compares`
 marks an advantage that is always 0 in groups of one sample.
@@ -19,7 +19,7 @@ __all__ = ["Standardised", "Whitened", "centred", "leave_one_out"]
 
 @dataclass(frozen=True, slots=True)
 class Standardised:
-    """`(x - mean(group)) / (std(group) + eps)`; 0 for one sample or equal ones. GRPO, arXiv:2402.03300, section 4.1.2.
+    """`(x - mean(group)) / (std(group) + eps)`; 0 in a group of equal rewards. GRPO, arXiv:2402.03300, section 4.1.2.
 
     The paper does not define its std; `ddof = 1` is what released codes use.
 

@@ -20,14 +20,14 @@ __all__ = ["Evaluation", "evaluate", "sample"]
 
 
 class Evaluation(dict[str, Any]):
-    """The numbers of an evaluation, each with its protocol and the counts of every problem (docs/evaluation.md)."""
+    """The results of an evaluation: figures such as pass@k, with the protocol and the counts per problem."""
 
     def __str__(self) -> str:
         return evaluation_text(self)
 
     @property
     def figures(self) -> dict[str, float]:
-        """The value of each figure of the sampled answers, such as `avg@4`; those of greedy answers begin `greedy `."""
+        """The value of each figure by name: `avg@4` and others of sampled answers, `greedy ...` of greedy ones."""
         figures: dict[str, float] = {}
         for number in self["numbers"]:
             kind = "" if number["protocol"]["sampling"]["temperature"] else "greedy "
@@ -49,7 +49,7 @@ def evaluate(
     judges: Sequence[str] = (),
     **settings: Any,
 ) -> Evaluation:
-    """Measure the held-out accuracy or score of a run's model, a directory or a name on the hub.
+    """Measure the held-out accuracy or score of a run's model, of a model directory, or of a model on the hub.
 
     Without `data` and `reward` those of the run's recipe hold. All rows of `data` are evaluated on. Each problem is
     answered once greedily and `samples` times with the recipe's sampling. `settings` are fields of the recipe by name.
@@ -88,13 +88,13 @@ def sample(model: Run | str | Path, prompt: str, *, n: None = None, **settings: 
 @overload
 def sample(model: Run | str | Path, prompt: str, *, n: int, **settings: Any) -> list[str]: ...
 def sample(model: Run | str | Path, prompt: str, *, n: int | None = None, **settings: Any) -> str | list[str]:
-    """The answer of a model to a prompt; with `n`, a list of so many answers.
+    """A model's answer to a prompt; with `n`, a list of `n` answers.
 
     `settings` are fields of the recipe by name, such as `**{"sampling.temperature": 0.7}`. One answer is greedy unless
     they say otherwise.
     """
     if n is not None and n < 1:
-        raise BadData(f"n is {n}", fix="ask for at least one answer")
+        raise BadData(f"n, the number of answers, is {n}", fix="ask for at least one answer")
     name = str(model.directory if isinstance(model, Run) else model)
     overrides = [(path, as_data(value)) for path, value in settings.items()]
     if n is None and "sampling" not in settings:

@@ -1,4 +1,4 @@
-"""A user's reward as the verifier of a recipe: functions in a file, and functions in memory."""
+"""A user's reward functions as a recipe's verifier: functions in a file, or functions in memory."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,13 +11,13 @@ from groupwise.data import Usage
 from groupwise.runs.disk import storage_errors, write_file
 
 STEM = "reward"
-"""The stem of the file in the run's folder `code` that has the reward functions."""
+"""The name, without `.py`, of the file with the reward functions in the folder `code` of a run."""
 Grade = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reward:
-    """The text of a recipe's `verifier`, and the functions that it names.
+    """A user's reward: the text for the recipe's field `verifier`, and the Python functions that this text names.
 
     `source` is the text of `code/reward.py`, "" without such functions. `in_memory` are functions that stay in this
     process, by name.
@@ -29,7 +29,7 @@ class Reward:
 
 
 def write_code(grades: Reward, folder: Path) -> list[Path]:
-    """Write the reward functions to a file in a folder, which is created. Returns the files to load."""
+    """Write the reward functions to a Python file, whose folder is created. Returns the files to load."""
     if not grades.source:
         return []
     path = folder / f"{STEM}.py"
@@ -40,7 +40,7 @@ def write_code(grades: Reward, folder: Path) -> list[Path]:
 
 
 def reward_of(reward: object) -> Reward:
-    """The reward of a name, a function, or a dict of both with weights: `{"right": "math", "short": (0.1, brevity)}`.
+    """Convert the argument `reward`: a name, a function, or a dict of both with weights: `{"short": (0.1, brevity)}`.
 
     The first entry of a dict gives the outcome, and the reward is the weighted sum. Raises `Usage` for anything else.
 
@@ -67,7 +67,7 @@ def _member(name: str, value: object, sources: dict[str, str], in_memory: dict[s
 
 
 def _name(grade: object, sources: dict[str, str], in_memory: dict[str, Grade]) -> str:
-    """The name of a grade in a verifier's text. Its function is added to `sources` or to `in_memory`."""
+    """The name of one reward in the verifier's text. If it is a function, it is added to `sources` or `in_memory`."""
     if isinstance(grade, str):
         return grade
     if not callable(grade):

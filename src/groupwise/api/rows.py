@@ -1,4 +1,4 @@
-"""Rows that a program holds in memory, as the file of a run."""
+"""Data rows that a Python program holds in memory, written as the data file of a run."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -10,7 +10,7 @@ from groupwise.runs.disk import storage_errors, write_file
 
 
 def rows_in_memory(data: object) -> list[Mapping[str, Any]] | None:
-    """The rows of a list of dicts or of a `datasets.Dataset`; None for a path or a name.
+    """The rows of a list of dicts or of a `datasets.Dataset`; None if the data are given as a path or a name.
 
     Raises `Usage` for anything else, `BadData` for a row that is no dict.
     """
@@ -19,7 +19,7 @@ def rows_in_memory(data: object) -> list[Mapping[str, Any]] | None:
     if isinstance(data, Mapping):
         names = ", ".join(map(str, data))
         raise Usage(
-            "data is a dict", evidence=f"its keys are {names}", fix='pass one of its values: data=sets["train"]'
+            "data is a dict", evidence=f"its keys are {names}", fix='pass one of its splits: data=sets["train"]'
         )
     if not isinstance(data, Iterable):
         raise Usage(f"data is {type(data).__name__}", fix="pass a list of dicts, a datasets.Dataset, a path or a name")
@@ -34,7 +34,7 @@ def rows_in_memory(data: object) -> list[Mapping[str, Any]] | None:
 
 
 def write_task(rows: Iterable[Mapping[str, Any]], path: Path, fields: dict[str, Any]) -> None:
-    """Write rows to a file, and set the recipe fields that name it. Rows without gold answers have no answer column."""
+    """Write data rows to a file, and set the recipe fields that name it. Rows may lack gold answers."""
     rows = list(rows)
     write_rows(rows, path)
     fields["task"] = str(path)
@@ -43,12 +43,12 @@ def write_task(rows: Iterable[Mapping[str, Any]], path: Path, fields: dict[str, 
 
 
 def has_answers(rows: Iterable[Mapping[str, Any]], column: str = "answer") -> bool:
-    """Whether a row has a gold answer. Rewards without gold answers, such as a length, need none."""
+    """Whether any data row has a gold answer. Some rewards, such as one for the length, need none."""
     return any(row.get(column.partition(".")[0]) is not None for row in rows)
 
 
 def write_rows(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
-    """Write rows as JSON lines, atomically. `BadData` names a column that is not plain JSON."""
+    """Write data rows as JSON lines, atomically. `BadData` names a column that is not plain JSON."""
     lines = [_line(number, row) for number, row in enumerate(rows, start=1)]
     with storage_errors(path.name, path.parent):
         write_file(path, "".join(lines).encode())

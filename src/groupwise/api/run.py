@@ -17,12 +17,12 @@ from groupwise.runs.layout import SAMPLE_FILES, RunLayout
 __all__ = ["Report", "Run"]
 
 SHOWN = ("reward", "eval/accuracy_greedy", "eval/score_greedy", "eval/accuracy", "eval/score", "mean_length")
-"""Metrics of the table that a notebook shows."""
+"""The metrics that a notebook shows in a run's table."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The report page of a run. A notebook shows it in place."""
+    """The HTML report page of a run. A notebook shows it in place."""
 
     path: Path
 
@@ -39,7 +39,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run in its directory. Each access reads the files, so it works while the run is still going.
+    """A run in its directory. Each property reads the files again, so it also works while the run trains.
 
     `stopped` is the reason of an early end, "" of a run that is complete. `BadData` if the directory is no run.
     """
@@ -86,12 +86,12 @@ class Run:
         """The directory of the trained model, in Hugging Face layout. `BadData` while the run has none."""
         model = RunLayout(self.directory).model
         if not model.is_dir():
-            raise BadData(f"{self.directory} has no model yet", fix=f'finish it: gw.resume("{self.directory}")')
+            raise BadData(f"{self.directory} has no model yet", fix=f'continue training: gw.resume("{self.directory}")')
         return model
 
     @property
     def report(self) -> Report:
-        """The report page. Each access writes it again."""
+        """The report page of the run. Each access writes the file again."""
         return Report(write_report([self.directory]))
 
     def sample(self, prompt: str, **settings: Any) -> str:
@@ -101,7 +101,7 @@ class Run:
         return sample(self, prompt, **settings)
 
     def stop(self, cause: str = "stopped by a callback") -> None:
-        """Ask the running loop to save and end after the present iteration. It has no effect on a run at rest."""
+        """Ask the training loop to save and end after the present iteration. No effect if the run is not training."""
         self._stop(cause)
 
     def _repr_html_(self) -> str:

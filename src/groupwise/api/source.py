@@ -13,7 +13,7 @@ from typing import Any
 
 
 def file_source(function: Callable[..., Any]) -> str | None:
-    """The text of a Python file that defines the function; None if the function has to stay in its process.
+    """The text of a Python file that defines the function; None if the function must stay in the calling process.
 
     The file has the function and the imports of the modules that it names. A lambda, a method, a decorated function, a
     closure, and a function that names anything else outside itself (a variable, a class, a neighbouring function) have
@@ -42,7 +42,7 @@ def file_source(function: Callable[..., Any]) -> str | None:
 
 
 def outer_names(source: str, name: str) -> set[str] | None:
-    """The names from outside that the source of one function uses; None if the source is not one plain `def`.
+    """The outer names that a function's source uses; None if the source is not one plain `def`.
 
     >>> sorted(outer_names("def f(x: int, n=LIMIT):\\n    return [math.sqrt(i) for i in x]", "f"))
     ['LIMIT', 'int', 'math']

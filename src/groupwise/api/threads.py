@@ -12,7 +12,7 @@ POLL = 0.1
 
 
 def run_blocking(work: Callable[[], T], interrupt: Callable[[str], None] = lambda cause: None) -> T:
-    """The result of `work`, which may call `asyncio.run`. If a loop runs in this thread, `work` gets another thread.
+    """Run `work`, which may call `asyncio.run`, and return its result: in another thread if this one has an event loop.
 
     The first KeyboardInterrupt then calls `interrupt`; a second one is raised.
     """

@@ -1,4 +1,4 @@
-"""`train` and `resume`: a run from Python."""
+"""`train` and `resume`: start or continue a run from Python."""
 
 import hashlib
 import shutil
@@ -53,7 +53,7 @@ def train(
     judges: Sequence[str] = (),
     **settings: Any,
 ) -> Run:
-    """Train a model, and return the run.
+    """Train a model, and return the finished run.
 
     `model` is a directory, a packaged name or a name on the hub. `data` is a list of dicts with a `prompt`, a
     `datasets.Dataset`, a path or the name of a task. `reward` is a function, the name of a verifier, or a dict of both
@@ -122,7 +122,7 @@ def resume(
     keys: Sequence[str] = (),
     judges: Sequence[str] = (),
 ) -> Run:
-    """Continue a run from its newest checkpoint, and return it. `iterations` extends it to so many.
+    """Continue a run from its newest checkpoint, and return it. `iterations` is the new total number of iterations.
 
     `reward` is the reward that the run was started with, if it was a function. `changed` accepts a changed reward,
     recipe, tokenizer or template. The other arguments are those of `train`.
@@ -153,7 +153,7 @@ def resume(
 
 
 def fields_of(given: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a recipe that the library's arguments set. Raises `Usage` if two arguments set the same field.
+    """The recipe fields that the library's arguments set. Raises `Usage` if two arguments set the same field.
 
     >>> fields_of({"data": "sums.jsonl", "max_tokens": 9}, {"seed": 1})
     {'seed': 1, 'task': 'sums.jsonl', 'sampling.max_tokens': 9}
@@ -170,7 +170,7 @@ def fields_of(given: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str
 def completed(
     base: Recipe | str | Path | None, fields: Mapping[str, Any], use: Use
 ) -> tuple[Recipe | str | Path, Mapping[str, Any]]:
-    """The recipe and its fields, completed by the defaults for the model. A `Recipe` is complete."""
+    """A recipe and its fields, completed by the defaults for its model. A `Recipe` object is complete already."""
     if isinstance(base, Recipe):
         return base, fields
     start = starting_point(base, fields.items(), trust_remote_code=use.trust_remote_code)
@@ -180,7 +180,7 @@ def completed(
 
 
 def run_name(base: Recipe | str | Path | None, task: object) -> str:
-    """The stem of a run's directory: the recipe's name, else the task's, else `rows`."""
+    """The name of a run's directory without its time: the recipe's name, else the task's, else `rows`."""
     if isinstance(base, str | Path) and base != DEFAULT and "=" not in str(base):
         return Path(base).stem
     if isinstance(base, Recipe) and task is None:
@@ -189,7 +189,7 @@ def run_name(base: Recipe | str | Path | None, task: object) -> str:
 
 
 def has_code(source: str, path: Path, info: RunInfo, *, changed: bool) -> bool:
-    """Whether a run has the file of reward functions. With `changed` the file gets the new source."""
+    """Whether the run was started with a file of reward functions. It must equal `source`; `changed` replaces it."""
     if STEM not in info.use:
         return False
     if changed and source.encode() != path.read_bytes():
@@ -202,7 +202,7 @@ def has_code(source: str, path: Path, info: RunInfo, *, changed: bool) -> bool:
 
 
 def check_in_memory(info: RunInfo, functions: Mapping[str, Callable[..., Any]], *, changed: bool = False) -> None:
-    """`Usage` unless the functions in memory are those that the run was started with."""
+    """`Usage` unless the reward functions in memory are those that the run was started with."""
     now = {name: function_hash(function) for name, function in functions.items()}
     if missing := [name for name in info.in_memory if name not in now]:
         raise Usage(
@@ -211,7 +211,7 @@ def check_in_memory(info: RunInfo, functions: Mapping[str, Callable[..., Any]], 
         )
     for name, digest in now.items():
         if name not in info.in_memory:
-            raise Usage(f"this run was started without the reward {name}", fix="leave out reward")
+            raise Usage(f"this run was started without the reward {name}", fix="leave out the argument reward")
         if digest != info.in_memory[name] and not changed:
             fix = "pass the function that the run was started with, or accept the change: changed=True"
             raise Usage(f"the reward {name} is not the one that this run was started with", fix=fix)

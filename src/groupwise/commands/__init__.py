@@ -1,1 +1,1 @@
-"""Commands: one file a command."""
+"""The commands of the command line: one file per command."""

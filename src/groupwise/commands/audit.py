@@ -33,9 +33,9 @@ from groupwise.verifiers.audit import (
 )
 
 PEERS = {"math": ("math_verify", "math_dr_grpo", "math_dapo", "last_number")}
-"""Verifiers that are compared with a verifier if the command names no other."""
+"""Other verifiers that `audit` measures for comparison, unless the command names some."""
 WITH_MATH_CASES = (*PEERS["math"], "exact")
-"""Verifiers without packaged cases. They use the cases of `math`, as functions in the user's files do."""
+"""Verifiers without packaged cases: they are audited on the cases of `math`, as functions in the user's files are."""
 
 
 def audit(
@@ -48,7 +48,7 @@ def audit(
     keys: Sequence[str] = (),
     judges: Sequence[str] = (),
 ) -> int:
-    """Print the error rates of verifiers on one table of cases, and the errors of the first verifier."""
+    """Print the error rates of verifiers on one table of labelled cases, and the first verifier's wrong verdicts."""
     loaded = load_use(use, unsafe_local_exec=unsafe_local_exec, keys=keys, judges=judges)
     verifiers = {name: verifier_named(name, loaded) for name in names}
     for notice in (line for verifier in verifiers.values() for line in notices_of(verifier)):
@@ -70,7 +70,7 @@ def audit(
 
 
 def cases_for(name: str, path: str | None) -> tuple[tuple[Case, ...], str]:
-    """The cases for a verifier, and the name of their source."""
+    """The labelled cases for the audit of a verifier, and where they come from."""
     if path is not None:
         return read_cases(path), path
     table = "math" if head(name) in WITH_MATH_CASES or ":" in name.partition("(")[0] else head(name)
@@ -80,7 +80,7 @@ def cases_for(name: str, path: str | None) -> tuple[tuple[Case, ...], str]:
 
 
 def verifier_named(name: str, use: Use) -> Verifier:
-    """The verifier of a public name, or of a function in a file of `--use`."""
+    """The verifier with a public name, or the function of that name in a file given with `--use`."""
     sandbox = partial(Sandbox, unsafe=use.unsafe_local_exec)
     return find_verifier(name, None, sandbox, load=lambda named: grade_function(use.find(named)), judges=use.judges)
 
@@ -88,14 +88,14 @@ def verifier_named(name: str, use: Use) -> Verifier:
 async def judge_all(
     verifiers: Mapping[str, Verifier], cases: Sequence[Case]
 ) -> tuple[dict[str, AuditResult], dict[str, tuple[int, int]]]:
-    """Run each verifier on all cases; count how often a rewritten answer changes the first verifier's verdict."""
+    """Run each verifier on all cases; count how often a change of an answer's notation changes the first's verdict."""
     judged = {name: await audit_cases(verifier, cases) for name, verifier in verifiers.items()}
     name, first = next(iter(verifiers.items()))
     return judged, await count_flips(first, judged[name], OF_WHOLE_TEXTS.get(head(name), tuple(CHANGES)))
 
 
 def head(name: str) -> str:
-    """A verifier's name without its fields.
+    """A verifier's name without its arguments: `math` for `math(answer="first")`.
 
     >>> head("math(symbolic=False)")
     'math'
@@ -104,7 +104,7 @@ def head(name: str) -> str:
 
 
 def rates(judged: Mapping[str, AuditResult], source: str) -> list[str]:
-    """The table of error rates, one row a verifier."""
+    """The table of error rates: one row per verifier."""
     cases = next(iter(judged.values())).cases
     wrong, right = sum(not c.right for c in cases), sum(c.right for c in cases)
     lines = [f"{len(cases)} answers, {right} of them right and {wrong} wrong: {source}", ""]
@@ -122,7 +122,7 @@ def rates(judged: Mapping[str, AuditResult], source: str) -> list[str]:
 
 
 def share(count: int, of: int) -> str:
-    """A count, its percentage and Wilson's 95 % interval; `-` if there are no cases."""
+    """A count as text, with its percentage and Wilson's 95 % interval; `-` if there are no cases."""
     if not of:
         return "-"
     low, high = score(np.array([1.0] * count + [0.0] * (of - count)))
@@ -130,7 +130,7 @@ def share(count: int, of: int) -> str:
 
 
 def rewritten(flips: Mapping[str, tuple[int, int]]) -> list[str]:
-    """How many verdicts each rewriting of the answers changes."""
+    """Lines of text: how many verdicts each change of the answers' notation changes."""
     if not flips:
         return []
     lines = ["", "changed verdicts when the same answers are rewritten:"]

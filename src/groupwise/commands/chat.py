@@ -11,9 +11,9 @@ from groupwise.models import find_model, find_template, read_tokenizer
 from groupwise.training.evaluate import find_model_of, for_one_answer, open_model
 
 Answering = Callable[[Any], Coroutine[Any, Any, tuple[Sample, ...]]]
-"""One answer to a prompt or to a conversation: `OpenModel.answers`."""
+"""A function that answers one prompt or one conversation: `OpenModel.answers`."""
 ALONE = [("environment", ""), ("method.strategy", "Independent"), ("evaluate.strategy", "Independent")]
-"""Overrides of a run with an environment: in a chat, the other side of the conversation is the user."""
+"""Overrides for a run with an environment: in a chat, the user takes the environment's place."""
 
 
 def chat(
@@ -38,7 +38,7 @@ def chat(
 
 
 def usual_template(model_or_run: str, overrides: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """The override for a model outside a run, whose recipe names no template for it: its chat template, if any."""
+    """The override that selects the chat template, if the model has one and no run's recipe names a template."""
     if find_model_of(model_or_run) or any(path == "template" for path, _ in overrides):
         return []
     try:
@@ -49,7 +49,7 @@ def usual_template(model_or_run: str, overrides: Sequence[tuple[str, str]]) -> l
 
 
 def talk(runner: asyncio.Runner, answers: Answering, *, conversation: bool) -> None:
-    """Answer lines until the input ends: each by itself, or as a `conversation`."""
+    """Answer each line of the input until it ends, by itself or as the next turn of a `conversation`."""
     messages: list[dict[str, str]] = []
     for line in lines():
         messages.append({"role": "user", "content": line})
@@ -64,7 +64,7 @@ def talk(runner: asyncio.Runner, answers: Answering, *, conversation: bool) -> N
 
 
 def lines() -> Iterator[str]:
-    """The lines of the standard input that are not empty. On a terminal they can be edited, after the prompt `> `."""
+    """The lines of standard input that are not empty. On a terminal, the user edits each after the prompt `> `."""
     terminal = sys.stdin.isatty()
     if terminal:
         import readline  # noqa: F401  # input() then edits lines

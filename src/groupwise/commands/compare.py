@@ -24,7 +24,7 @@ def compare(a: str, b: str, allow: Sequence[str] = ()) -> int:
 
 
 def pairs(a: Path, b: Path) -> list[tuple[Path, Path]]:
-    """The pairs of files to compare: for two runs the evaluations with equal names; else the only file of each."""
+    """The pairs of evaluation files to compare: for two runs, those with equal names; else the only file of each."""
     left, right = files(a), files(b)
     if a.is_dir() and b.is_dir():
         common = sorted(left.keys() & right.keys())
@@ -38,7 +38,7 @@ def pairs(a: Path, b: Path) -> list[tuple[Path, Path]]:
 
 
 def files(path: Path) -> dict[str, Path]:
-    """The evaluation files of a run or of its last finished phase by name, or the file itself.
+    """The evaluation files of a run, or of its last finished phase, by name; for a file, the file itself.
 
     Raises `BadData` if there are none.
     """
@@ -55,7 +55,7 @@ def files(path: Path) -> dict[str, Path]:
 
 
 def table(a: Path, b: Path, allow: Sequence[str] = ()) -> list[str]:
-    """The lines that compare two files, one line a number."""
+    """The comparison of two evaluation files as lines of text."""
     left, right = read(a), read(b)
     if len(left["numbers"]) != len(right["numbers"]):
         kinds = "\n".join(
@@ -63,14 +63,16 @@ def table(a: Path, b: Path, allow: Sequence[str] = ()) -> list[str]:
             for path, e in ((a, left), (b, right))
         )
         raise Usage(
-            "these evaluations report different metrics", evidence=kinds, fix="evaluate both with the same options"
+            "these evaluations have different results", evidence=kinds, fix="evaluate both with the same options"
         )
     matched = list(zip(left["numbers"], right["numbers"]))
     for x, y in matched:
         check_protocols(x["protocol"], y["protocol"], allow)
         if len(x["problems"]) != len(y["problems"]):
             sizes = f"{len(x['problems'])} in A, {len(y['problems'])} in B"
-            raise Usage("different problems cannot be paired", evidence=sizes, fix="evaluate one of them again")
+            raise Usage(
+                "the two evaluations are of different problems", evidence=sizes, fix="evaluate one of them again"
+            )
     models = [model_label(evaluation["numbers"][0]["protocol"]) for evaluation in (left, right)]
     lines = [visible(f"A: {a}  {models[0]}"), visible(f"B: {b}  {models[1]}")]
     lines += [visible(f"{name}: {line}") for name, path in (("A", a), ("B", b)) for line in seams(path)]
@@ -83,7 +85,7 @@ def table(a: Path, b: Path, allow: Sequence[str] = ()) -> list[str]:
 
 
 def seams(evaluation: Path) -> list[str]:
-    """One line for each extension of the run that an evaluation file lies in; none for a file elsewhere."""
+    """One line for each time that the evaluated run was extended to more iterations; none for a file elsewhere."""
     run = evaluation.resolve().parent.parent
     if RunLayout(run).evaluations != evaluation.resolve().parent or not RunLayout(run).is_run:
         return []
@@ -97,7 +99,7 @@ def seams(evaluation: Path) -> list[str]:
 
 
 def check_protocols(a: Mapping[str, Any], b: Mapping[str, Any], allow: Sequence[str]) -> None:
-    """Raise `Usage` with every field in which two protocols differ and may not."""
+    """Raise `Usage` with every setting in which two evaluations differ, and must not."""
     forbidden = [(name, x, y) for name, x, y in differences(a, b) if not within(name, (*MAY_DIFFER, *allow))]
     if forbidden:
         lines = [f"{name}: {shortened(x)} in A, {shortened(y)} in B" for name, x, y in forbidden]
@@ -108,7 +110,7 @@ def check_protocols(a: Mapping[str, Any], b: Mapping[str, Any], allow: Sequence[
 
 
 def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    """The fields in which two protocols differ, with both values; None where a protocol lacks the field.
+    """The fields in which two protocols (an evaluation's settings) differ, with both values; None for a missing field.
 
     >>> differences({"n": 1, "sampling": {"top_p": 1.0}}, {"n": 1, "sampling": {"top_p": 0.7}})
     [('sampling.top_p', 1.0, 0.7)]
@@ -119,7 +121,7 @@ def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[tuple[str, A
 
 
 def flat(record: Mapping[str, Any], under: str = "") -> Iterator[tuple[str, Any]]:
-    """The protocol's values by dotted name."""
+    """A protocol (an evaluation's nested settings) as one dict with dotted names."""
     for name, value in record.items():
         if isinstance(value, Mapping):
             yield from flat(value, f"{under}{name}.")
@@ -128,7 +130,7 @@ def flat(record: Mapping[str, Any], under: str = "") -> Iterator[tuple[str, Any]
 
 
 def within(field: str, names: Sequence[str]) -> bool:
-    """Whether a dotted field is one of `names`, or below one of them.
+    """Whether a dotted field name is one of `names`, or lies below one of them.
 
     >>> within("model.sha256", ["model"]), within("sampling.top_p", ["sampling.top"])
     (True, False)
@@ -137,13 +139,13 @@ def within(field: str, names: Sequence[str]) -> bool:
 
 
 def shortened(value: Any) -> str:
-    """A value of a protocol in at most 60 characters; `nothing` for a missing one."""
+    """A protocol's value as at most 60 characters; `nothing` for a missing one."""
     text = "nothing" if value is None else repr(value)
     return text if len(text) < 60 else f"{text[:20]}..."
 
 
 def rows(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
-    """One number of two evaluations: the figures of both, and the differences with intervals.
+    """The comparison of two results on one task: both values of each figure, and their difference with its interval.
 
     `Usage` if the answers of one have only scores, and those of the other only outcomes.
     """
@@ -151,7 +153,11 @@ def rows(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
     left, right = problem_figures(a, ks), problem_figures(b, ks)
     common = [name for name in left if name in right]
     if not common:
-        raise Usage("scores cannot be compared with outcomes", evidence=task_label(a["protocol"]), fix=NO_OUTCOMES)
+        raise Usage(
+            "one evaluation has scores, the other right and wrong answers",
+            evidence=task_label(a["protocol"]),
+            fix=NO_OUTCOMES,
+        )
     count = f"avg@{a['protocol']['n']}" if a["protocol"]["n"] == b["protocol"]["n"] else "avg"
     lines = [
         f"{task_label(a['protocol'])}, {len(left[common[0]])} problems",
@@ -167,14 +173,14 @@ def rows(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
 
 
 def problem_figures(number: Mapping[str, Any], ks: Sequence[int]) -> dict[str, NDArray[np.float64]]:
-    """A value per problem for each figure of a number: `avg`, pass@k, maj@k and `score`."""
+    """For each figure of a result (`avg`, pass@k, maj@k, `score`), its value on each problem."""
     values = columns(tallies(number), ks) if f"avg@{number['protocol']['n']}" in number["figures"] else {}
     values |= {"score": number["scores"]} if "score" in number["figures"] else {}
     return {name: np.array(column) for name, column in values.items()}
 
 
 def difference(a: float, b: float, interval: tuple[float, float]) -> str:
-    """Two means, and their difference with its interval.
+    """Two means, and their difference with its interval, as text.
 
     >>> difference(0.25, 0.75, (0.375, 0.625))
     ' 0.250  0.750  +0.500  (+0.375 .. +0.625)'
@@ -185,12 +191,12 @@ def difference(a: float, b: float, interval: tuple[float, float]) -> str:
 
 
 def average(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[float, float, tuple[float, float]]:
-    """The mean shares of right answers and the interval of their difference."""
+    """The mean share of right answers in both evaluations, and the interval of their difference."""
     x, y = (np.array([t.share for t in tallies(number)]) for number in (a, b))
     return float(x.mean()), float(y.mean()), paired(x, y)
 
 
 def pooled(averages: Sequence[tuple[float, float, tuple[float, float]]]) -> tuple[float, float, tuple[float, float]]:
-    """The unweighted mean over tasks of both means, with the interval of the mean difference."""
+    """The means of both evaluations, averaged over tasks with equal weights, and the interval of their difference."""
     a, b = (sum(row[i] for row in averages) / len(averages) for i in (0, 1))  # type: ignore[misc]
     return a, b, averaged([y - x for x, y, _ in averages], [interval for _, _, interval in averages])

@@ -9,9 +9,9 @@ from groupwise.methods.families import method_files
 
 SHELLS = ("bash", "zsh", "fish")
 FIELDS = ("train", "eval", "sample", "chat", "check", "sweep", "help")
-"""Commands that take fields of a recipe."""
+"""Commands that take recipe fields as options."""
 METHODS = ("show", "diff", "methods")
-"""Commands that take the name of a method."""
+"""Commands that take a method's name."""
 
 BASH = """\
 # {install}
@@ -40,7 +40,7 @@ INSTALL = {
 
 
 def completion_script(shell: str, commands: Mapping[str, ArgumentParser]) -> str:
-    """The script of a shell for the commands and their parsers. It contains all words, so completing is quick."""
+    """The completion script of a shell. It contains all words, so that completing does not start Python."""
     words = {name: words_of(name, parser) for name, parser in commands.items()}
     if shell == "fish":
         return fish(words)
@@ -51,7 +51,7 @@ def completion_script(shell: str, commands: Mapping[str, ArgumentParser]) -> str
 
 
 def words_of(command: str, parser: ArgumentParser) -> list[str]:
-    """The words that may follow a command: options, `--FIELD` or fields, names of methods."""
+    """The words that may follow a command: its options, recipe fields, and names of methods."""
     words = list(dict.fromkeys(re.findall(r"(?<![\w-])--?[a-z][\w-]*", parser.format_usage())))
     if command in FIELDS:
         words += [name if command == "help" else f"--{name}" for name in recipe_fields()]
@@ -59,7 +59,7 @@ def words_of(command: str, parser: ArgumentParser) -> list[str]:
 
 
 def fish(words: Mapping[str, list[str]]) -> str:
-    """The script of fish."""
+    """The completion script of the shell fish."""
     lines = [
         f"# {INSTALL['fish']}",
         f"complete -c groupwise -n __fish_use_subcommand -f -a '{' '.join(words)}'",

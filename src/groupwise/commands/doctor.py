@@ -17,7 +17,7 @@ from groupwise.sandbox import sandbox_trial
 
 GIB = 1 << 30
 NEEDED = 2 * GIB
-"""Bytes of free disk and of free memory below which a run may fail."""
+"""Bytes of free disk and of free memory below which a check fails."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Finding:
 
 
 def examine(where: Path = Path(".")) -> list[Finding]:
-    """All checks in the order of the output. `where` is a path on the disk for runs. Nothing is changed."""
+    """All checks of this machine in the order of the output. `where` is the folder of runs. Nothing is changed."""
     return [
         Finding("python", True, f"{platform.python_version()} on {platform.system()} {platform.machine()}"),
         Finding("groupwise", True, f"{version('groupwise')}, torch {torch.__version__}"),
@@ -51,7 +51,7 @@ def threads() -> Finding:
 
 
 def memory(meminfo: Path = Path("/proc/meminfo")) -> Finding:
-    """Total and free memory from `meminfo`; unknown on systems without it, which counts as ok."""
+    """Total and free memory from the file `meminfo`; unknown on systems without it, which counts as ok."""
     try:
         rows = (line.split(":") for line in meminfo.read_text().splitlines())
         kib = {name: int(size.split()[0]) for name, size in rows}
@@ -82,7 +82,7 @@ def gpu() -> Finding:
 
 
 def sandbox() -> Finding:
-    """Whether code answers can be graded: starts a sandbox."""
+    """The check `sandbox`: whether code in answers can be graded. It starts a sandbox."""
     try:
         trial = sandbox_trial()
     except GroupwiseError as error:
@@ -92,7 +92,7 @@ def sandbox() -> Finding:
 
 
 def extras(requirements: list[str]) -> Iterator[Finding]:
-    """One finding for each extra of the package: versions of installed packages, and which are missing.
+    """One finding for each optional extra of this package: installed versions, and which packages are missing.
 
     >>> next(extras(["torch>=2", "no-such-thing>=1; extra == 'x'"]))
     Finding(name='extra x', ok=False, seen='no-such-thing missing', fix="pip install 'groupwise[x]'")
@@ -117,7 +117,7 @@ def installed(name: str) -> str:
 
 
 def as_text(findings: list[Finding]) -> str:
-    """One line a finding; the fix below each that is not ok."""
+    """One line per finding; the fix below each that is not ok."""
     width = max(len(finding.name) for finding in findings)
     lines = []
     for finding in findings:

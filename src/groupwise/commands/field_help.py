@@ -19,13 +19,13 @@ WIDTH = 116
 
 
 def explain(name: str) -> int:
-    """Print the meaning of a field, of a section, or of a part's constant; without a name all fields."""
+    """Print the meaning of a recipe field, of a section, or of a component's constant; without a name, all fields."""
     print(visible(field_help(name.removeprefix("--").removeprefix("recipe.").strip(".")), lines=True))
     return 0
 
 
 def field_help(name: str) -> str:
-    """The help of a dotted name. Raises `Usage` for a name that is no field."""
+    """The help text of a dotted field name. Raises `Usage` for a name that is no field."""
     fields = recipe_fields()
     if not name:
         return table(list(fields.values())) + "\n\ngroupwise help FIELD prints one in full"
@@ -48,7 +48,7 @@ def field_help(name: str) -> str:
 
 
 def same_end(name: str) -> list[str]:
-    """The fields with the same last word.
+    """The recipe fields with the same last word, as suggestions.
 
     >>> same_end("trainer.lr")
     ['warm_start.optimizer.lr', 'optimizer.lr']
@@ -58,7 +58,7 @@ def same_end(name: str) -> list[str]:
 
 
 def socket_of(field: RecipeField) -> str:
-    """The socket of a field of parts; a word without parts for other fields."""
+    """The Protocol (socket) of the components that a field takes; for any other field, the last word of its type."""
     return field.type.rpartition(" ")[2]
 
 

@@ -14,7 +14,7 @@ from groupwise.methods.reference import year_of
 
 WIDTH = 116
 CHANGES = "changes.txt"
-"""The file of the room `methods` with the fields that each method changes in its parent. `make docs` writes it."""
+"""The packaged file with the fields that each method changes in its parent method. `make docs` writes it."""
 SIZES = frozenset({"group_size", "refill", "minibatches", "epochs", "shuffle"})
 """Fields that nearly every method sets. They make no two methods alike."""
 

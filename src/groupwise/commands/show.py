@@ -1,4 +1,4 @@
-"""Output of `show`, `diff` and `check`: plain text, equal on a terminal and in a file."""
+"""The output of `show`, `diff` and `check`: plain text, the same on a terminal and in a file."""
 
 import inspect
 import textwrap
@@ -20,14 +20,14 @@ WIDTH = 116
 
 
 def show(what: str) -> str:
-    """A method with its formula, constants, differences from the paper and proofs; or the long form of a recipe."""
+    """The text of a method (formula, constants, differences from its paper, its tests), or a recipe in full."""
     if what in names.methods():
         return show_method(names.methods()[what])
     return text.write(read(what)).rstrip()
 
 
 def show_method(function: Callable[..., Method]) -> str:
-    """A published method in sections."""
+    """The text of a published method, in sections."""
     reference, name = reference_of(function), function.__name__
     facts = f"{method_family(name)}, {reference.year}, {reference.kind}, {reference.label}"
     changes = diff(names.methods()[reference.parent](), function()) if reference.parent else []
@@ -53,7 +53,7 @@ def differences(reference: Reference) -> list[tuple[str, str, str, str]]:
 
 
 def show_diff(a: str, b: str) -> str:
-    """The differences between two methods or two recipes; of a recipe and a method, those of the methods."""
+    """The differences between two methods or two recipes; a recipe and a method are compared as methods."""
     left, right = read(a), read(b)
     if type(left) is not type(right):
         left, right = (x.method if isinstance(x, Recipe) else x for x in (left, right))
@@ -61,7 +61,7 @@ def show_diff(a: str, b: str) -> str:
 
 
 def show_check(name: str, problems: Sequence[GroupwiseError]) -> str:
-    """The errors of `check` and their number, or `ok`."""
+    """The errors that `check` found, and their number; `ok` if there are none."""
     if not problems:
         return f"{visible(name)}: ok"
     return "\n".join(map(str, problems)) + f"\n{visible(name)}: {len(problems)} error{'s'[: len(problems) > 1]}"

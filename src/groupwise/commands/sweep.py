@@ -1,4 +1,4 @@
-"""`groupwise sweep`: the runs of all combinations of some fields' values, one after another."""
+"""`groupwise sweep`: train one run for each combination of some fields' values, one after another."""
 
 import itertools
 import math
@@ -20,7 +20,7 @@ from groupwise.runs.stems import newest_run
 
 RANGE = re.compile(r"(\d+)\.\.(\d+)")
 MOST = 10_000
-"""Most runs of a sweep. More are a typing error: a range such as 0..40000."""
+"""The most runs of a sweep. A larger number is probably a typing error, such as the range 0..40000."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def sweep(
     keys: Sequence[str] = (),
     judges: Sequence[str] = (),
 ) -> int:
-    """Train each combination in `out`, then print a table and write one report over all runs.
+    """Train each combination under the directory `out`, then print a table and write one report about all runs.
 
     Finished runs are skipped and an interrupted one is resumed, so that the same command continues a sweep. A run that
     diverges does not end the sweep; another error does. Returns the exit code.
@@ -122,13 +122,13 @@ def values_of(text: str) -> tuple[str, ...]:
 
 
 def run_of(directory: Path, combination: Combination) -> Path | None:
-    """The newest run of a combination in the directory of a sweep."""
+    """The newest run of a combination in a sweep's directory."""
     stem = str(directory / combination.name)
     return None if (run := newest_run(stem)) == stem else Path(run)
 
 
 def existing(directory: Path, combination: Combination, command: str) -> Path | None:
-    """The run of a combination, if it was started by the same command. `Usage` if it was started by another."""
+    """The run of a combination, if the same command started it. `Usage` if another command did."""
     if (run := run_of(directory, combination)) is None:
         return None
     if (started := str(read(run).about.get("command", ""))) != command:
@@ -141,12 +141,12 @@ def existing(directory: Path, combination: Combination, command: str) -> Path | 
 
 
 def is_finished(run: Path) -> bool:
-    """Whether a run, or each of its phases, has its model: it is written at the end of a run."""
+    """Whether a run, or each of its phases, is finished: it has a model directory, which is written at its end."""
     return all(RunLayout(path).model.is_dir() for path in phase_directories(run) or (run,))
 
 
 def table(all_runs: Sequence[Combination], runs: Sequence[Run]) -> list[str]:
-    """One line for each run: its values, its first and last held-out figure, and the interval of the last one."""
+    """One line per run: its values, its first and last held-out accuracy or score, and the interval of the last one."""
     fields = [path for path, _ in all_runs[0].values] or ["run"]
     rows = [[*fields, "figure", "first", "last", "95 % over problems", "iterations"]]
     for combination, run in zip(all_runs, runs):
@@ -158,7 +158,7 @@ def table(all_runs: Sequence[Combination], runs: Sequence[Run]) -> list[str]:
 
 
 def figures(run: Run, name: str) -> list[str]:
-    """A metric's name, first and last value, and the interval of the last."""
+    """A metric's name, its first and last value, and the interval of the last one, as text."""
     curve = run.metrics[name].finite
     ends = [run.metrics[end].finite.value[-1:] for end in INTERVALS.get(name, ()) if end in run.metrics]
     interval = f"{ends[0][0]:.3f} to {ends[1][0]:.3f}" if len(ends) == 2 and all(map(len, ends)) else "-"

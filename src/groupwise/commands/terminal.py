@@ -6,7 +6,7 @@ from groupwise.data import ENVIRONMENT, TEMPLATE, Outcome, Sample, Verdict, visi
 
 
 def format_sample(sample: Sample) -> str:
-    """An answer as its text; a conversation turn by turn with speaker names, and how it ended.
+    """One sample as text: a plain answer, or a conversation turn by turn with speaker names and how it ended.
 
     Speaker names start at the first column and the text is indented, so that no text can imitate a speaker.
     """
@@ -40,7 +40,7 @@ def turns_of(sample: Sample) -> list[tuple[str, str]]:
 
 
 def _verdict_line(verdict: Verdict | None) -> list[str]:
-    """The verdict that the environment returned, if any."""
+    """A line with the verdict that the environment returned, if any."""
     if verdict is None:
         return []
     reason = verdict.cause or verdict.feedback

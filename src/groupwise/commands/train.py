@@ -114,7 +114,7 @@ def resume(
 
 
 def pushed(run: Path, code: int, name: str) -> int:
-    """Upload the model of a finished run, if it has a `name` on the hub. Returns the exit code of the run."""
+    """Upload the model of a finished run as `name` to the hub, if a name is given. Returns the run's exit code."""
     model = RunLayout(runs_in(run)[-1]).model
     if name and code == 0 and model.is_dir():
         print(visible(f"uploaded: {upload(model, name)}"))

@@ -19,7 +19,7 @@ from groupwise.report.report import existing_run
 
 ADDRESS = "127.0.0.1"
 HOSTS = (ADDRESS, "localhost")
-"""Accepted names in the `Host` header, with any port: a tunnel such as `ssh -L` has another."""
+"""Host names that the server accepts in the header `Host`, with any port, since `ssh -L` changes the port."""
 HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "frame-ancestors 'none'",  # the rest of the policy is in the page
@@ -44,7 +44,7 @@ class PageServer(ThreadingHTTPServer):
         self.page = LivePage(runs)
         self.token = secrets.token_urlsafe(24)
         self.reading = threading.Lock()
-        """Held while files are read: several tabs do not read at once."""
+        """A lock, held while files are read, so that several browser tabs do not read at the same time."""
 
     @property
     def address(self) -> str:
@@ -52,11 +52,11 @@ class PageServer(ThreadingHTTPServer):
         return f"http://{ADDRESS}:{self.server_address[1]}/{self.token}/"
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A browser that closes a connection early is no error of the page."""
+        """Ignores the error of a browser that closes a connection early."""
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One request: the page, its changes, or a refusal."""
+    """Answers one HTTP request: the page, its changes, or a refusal."""
 
     server: PageServer  # pyright: ignore[reportIncompatibleVariableOverride]
     server_version, sys_version = "groupwise", ""
@@ -78,13 +78,13 @@ class Handler(BaseHTTPRequestHandler):
         return self.refuse(HTTPStatus.NOT_FOUND)
 
     def refuse_method(self) -> None:
-        """The page is read only."""
+        """Refuse a method other than GET: the page is read only."""
         self.refuse(HTTPStatus.METHOD_NOT_ALLOWED)
 
     do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_TRACE = do_CONNECT = refuse_method
 
     def reply(self, kind: str, text: Callable[[], str]) -> None:
-        """Send a text. Files that cannot be read at this moment are a refusal; the page asks again."""
+        """Send a text. If files cannot be read at this moment, send a refusal, and the page asks again."""
         try:
             with self.server.reading:
                 body = text().encode()

@@ -1,4 +1,4 @@
-"""Recipes as values and as text: read, override, print, compare; the registry of parts; the user's code."""
+"""Recipes as values and as text: read, override, print, compare; the registry of components; the user's code."""
 
 from groupwise.data.rooms import open_room
 

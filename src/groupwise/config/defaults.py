@@ -15,15 +15,15 @@ from groupwise.runs.phases import trained_model
 
 METHOD: str = read_toml(DEFAULT)["method"]["base"]
 LEARNING_RATES = ((10_000_000, 2e-4), (1_000_000_000, 1e-5), (math.inf, 1e-6))
-"""Learning rates of full training, by the number of weights below which they hold."""
+"""Default learning rates of full training, as (limit, rate): a rate is for models with fewer weights than the limit."""
 LORA_FACTOR = 10
-"""The learning rate of an adapter, as a multiple of the rate of full training."""
+"""The default learning rate of a LoRA adapter, as a multiple of the one of full training."""
 LR, BUDGET = "optimizer.lr", "sampling.max_tokens"
 
 
 @dataclass(frozen=True, slots=True)
 class RecipeSource:
-    """A recipe before it is read: its source, the fields set on top of it, and a line about the defaults among them."""
+    """A recipe before it is read: its file or text, fields that override it, and a line about defaults in use."""
 
     source: str | Path
     fields: tuple[tuple[str, Any], ...]
@@ -33,7 +33,7 @@ class RecipeSource:
 def starting_point(
     source: str | Path | None, fields: Iterable[tuple[str, Any]] = (), *, trust_remote_code: bool = False
 ) -> RecipeSource:
-    """The recipe's source and fields, completed by the defaults for its model. Raises `Usage` for an invalid path.
+    """A recipe's file or text and its overriding fields, completed by the defaults for its model.
 
     `source` is a TOML file, TOML text, or None. Without one the packaged recipe holds for its own model and
     task. For any other model or task the method has its paper's constants, and the learning rate follows from the
@@ -62,7 +62,7 @@ def starting_point(
 def model_defaults(
     data: Mapping[str, Any], *, trust_remote_code: bool, rate: bool
 ) -> tuple[dict[str, float], list[str]]:
-    """The defaults for the model of a recipe's tables by field, each with its reason in words.
+    """The default fields for the model that a recipe names, and the reason of each in words.
 
     They are the budget of an answer and, with `rate`, the learning rate. A field that the tables set has none.
     """
@@ -88,7 +88,7 @@ def model_defaults(
 
 
 def learning_rate(weights: int, *, adapter: bool) -> float:
-    """The default learning rate of a model with so many weights, or of an adapter on it.
+    """The default learning rate of a model with this number of weights, or of a LoRA adapter on such a model.
 
     >>> learning_rate(494_032_768, adapter=False), learning_rate(494_032_768, adapter=True)
     (1e-05, 0.0001)
@@ -98,13 +98,13 @@ def learning_rate(weights: int, *, adapter: bool) -> float:
 
 
 def is_packaged(data: Mapping[str, Any]) -> bool:
-    """Whether tables have the model and the task of the packaged recipe, which are the defaults."""
+    """Whether a recipe's tables name the model and the task of the packaged recipe, or neither."""
     packaged = read_toml(DEFAULT)
     return all(str(data.get(name, packaged[name])) == packaged[name] for name in ("model", "task"))
 
 
 def is_set(data: Mapping[str, Any], path: str) -> bool:
-    """Whether tables have a value at a dotted path. `"none"` is no value."""
+    """Whether a recipe's tables set the field at a dotted path. The value `"none"` counts as not set."""
     value: Any = data
     for key in path.split("."):
         value = value.plain if isinstance(value, CommandText) else value
@@ -115,7 +115,7 @@ def is_set(data: Mapping[str, Any], path: str) -> bool:
 
 
 def tables_of(source: str | Path, fields: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """The TOML data of a source with fields by dotted path, in place of those of the source."""
+    """A recipe's TOML data, overridden by fields that are given by dotted path."""
     data = read_toml(source)
     set_paths(data, ((path, CommandText(x) if isinstance(x, str) else as_data(x)) for path, x in fields))
     return data

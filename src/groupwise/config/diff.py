@@ -1,4 +1,4 @@
-"""Differences between two methods or two recipes, one line a field; short labels of values."""
+"""Differences between two methods or two recipes, one line per field; short labels of values."""
 
 from collections.abc import Mapping
 from dataclasses import Field, fields, is_dataclass
@@ -10,7 +10,7 @@ from groupwise.data import Usage, name_of
 
 
 def diff(a: Any, b: Any) -> list[str]:
-    """The differences between two methods or two recipes, one line a field.
+    """The differences between two methods or two recipes, one line per field.
 
     >>> from dataclasses import replace
     >>> from groupwise.methods import Method
@@ -50,7 +50,7 @@ def differences(a: Any, b: Any, hint: Any, where: str) -> list[str]:
 
 
 def _label_with(value: Any, f: Field[Any], companions: list[Field[Any]], hints: Mapping[str, Any]) -> str:
-    """The label of a field with the companion fields that differ from their default: `mixed_outcomes (refill 10)`."""
+    """The label of a field, with related fields that differ from their default: `mixed_outcomes (refill 10)`."""
     notes = [
         f"({g.name} {label(getattr(value, g.name), hints[g.name])})"
         for g in companions

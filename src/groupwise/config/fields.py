@@ -1,4 +1,4 @@
-"""The meaning of each field of a recipe, by its dotted name. The source is parsed, not imported, so torch is not."""
+"""The meaning of each recipe field, by dotted name. Source files are parsed, not imported, so torch is not needed."""
 
 import ast
 from collections.abc import Iterator, Mapping
@@ -29,7 +29,7 @@ SECTIONS: dict[str, tuple[str, str]] = {
     "evaluate": ("groupwise.config.recipe", "Evaluate"),
     "save": ("groupwise.config.recipe", "Save"),
 }
-"""The tables of a recipe in the order of the page: the module and the class of each."""
+"""The sections of a recipe (its TOML tables), each with the module and the class that define it, in the docs' order."""
 
 MEANINGS: dict[str, tuple[str, str, str]] = {
     "model": ("the model to train: a directory, a packaged name, owner/name of the hub, a GGUF file", "", "my-model"),
@@ -116,12 +116,12 @@ MEANINGS: dict[str, tuple[str, str, str]] = {
     "save.keep": ("the newest checkpoints that are kept, beside the best one", "checkpoints", "3"),
     "save.model_every": ("iterations between two model directories in models/; 0: none", "iterations", "50"),
 }
-"""(meaning, unit, example) of each field. `warm_start.optimizer.lr` means `optimizer.lr`, and so on."""
+"""(meaning, unit, example) of each recipe field. `warm_start.optimizer.lr` means the same as `optimizer.lr`."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecipeField:
-    """A field of a recipe. `default` is TOML or the name of a part; an empty one means that a value is required."""
+    """A field of a recipe. `default` is TOML or a component's name; an empty default means that a value is required."""
 
     name: str
     meaning: str
@@ -170,7 +170,7 @@ def part_constants(socket: str, constant: str) -> dict[str, tuple[str, str]]:
 
 
 def parts_of(socket: str) -> dict[str, str]:
-    """The module of each packaged part of a socket, by the part's name."""
+    """The module of each packaged component that implements a Protocol (socket), by the component's name."""
     rooms = ("rollout", "rewards", "advantages", "objective", "learner", "methods")
     files = {module: lists for room in rooms for module, lists in files_of(f"groupwise.{room}").items()}
     return {
@@ -179,7 +179,7 @@ def parts_of(socket: str) -> dict[str, str]:
 
 
 def declared(module: str, name: str) -> list[tuple[str, str, str]]:
-    """(name, type, default) of the fields of a dataclass, or nothing for a function."""
+    """(name, type, default) of each field of a dataclass; nothing for a function."""
     try:
         body = _class(module, name).body
     except LookupError:
@@ -210,7 +210,7 @@ WORDS = {"str": "a string", "int": "a whole number", "float": "a number", "bool"
 
 
 def type_words(node: ast.expr) -> str:
-    """An annotation in words.
+    """A type annotation in words.
 
     >>> type_words(ast.parse("tuple[str, ...]").body[0].value)
     'a list, each a string'

@@ -1,4 +1,4 @@
-"""Finds the files that a user's file imports from its own folder."""
+"""Finds the files that a user's Python file imports from its own folder."""
 
 import ast
 from collections.abc import Iterator, Mapping
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def imported_files(path: Path) -> dict[str, Path]:
-    """The files that import statements take from the file's folder, also through each other, by relative path.
+    """The files in the same folder that a Python file imports, directly or through each other, by relative path.
 
     A file that is not valid Python imports nothing. Imports by a computed name are not found.
     """
@@ -49,7 +49,7 @@ def _imports(file: Path, folder: Path) -> Iterator[Path]:
 
 
 def _files(base: Path, name: str = "") -> Iterator[Path]:
-    """The file of a module, and of each package around it, as far as they are in the folder."""
+    """The source file of a module, and of each package that contains it, if they lie in the folder."""
     at = base
     for part in name.split(".") if name else ():
         at /= part

@@ -31,7 +31,7 @@ OTHER_NAMES = MappingProxyType(
         "warmup_steps": "optimizer.warmup",
     }
 )
-"""The path of the field here, by the last word of the option."""
+"""The dotted path of the field here, by the last word of the option in TRL or verl."""
 METHOD_HINTS = MappingProxyType(
     {"ppo": "write --method grpo for PPO's clip without a critic; docs/learner.md has a recipe with a critic"}
 )

@@ -10,7 +10,7 @@ __all__ = ["find_recipe", "given_recipe"]
 
 PACKAGE = Path(__file__).parents[1]
 HOMES = (PACKAGE / "recipes", PACKAGE.parents[1] / "recipes")
-"""The recipes of an installed wheel, and those of a clone."""
+"""The folders of packaged recipes: in an installed wheel, and in a clone of the repository."""
 
 
 def find_recipe(name: str) -> Path:

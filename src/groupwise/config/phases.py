@@ -16,32 +16,32 @@ from groupwise.data import Usage
 from groupwise.runs.phases import KEY, NAME
 
 STARTING_POINT = ("model", "lora", "warm_start")
-"""The fields for a run's initial weights. Above the phases, they apply to the first phase only."""
+"""The fields that set a run's initial weights. Written above the phases, they apply to the first phase only."""
 TEXTS = ("template", "sampling")
-"""Fields that contain text and no paths."""
+"""Fields whose values are plain text, never paths."""
 REFERENCE = re.compile(r"(?<![^:])@([^:]*)")
-"""A reference at the start of a path; a path may follow the kind of a task, as in `gsm8k:@search/data`."""
+"""Pattern of a reference `@NAME` to an earlier phase, at the start of a path or after a task's kind: `gsm8k:@first`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Phase:
-    """One phase of a recipe: `common` is the recipe above the phases, `changes` the table of the phase."""
+    """One phase of a recipe: `common` is the recipe outside the phases, `changes` the phase's table."""
 
     number: int
     name: str
     common: Mapping[str, Any]
     changes: Mapping[str, Any]
     earlier: tuple[str, ...]
-    """The names of the phases before it."""
+    """The names of the phases before this one."""
 
     @property
     def base(self) -> str:
-        """The name of the published method that its method builds on, or an empty string."""
+        """The name of the published method that the phase's method starts from, or an empty string."""
         return base_of(self.changes) or base_of(self.common)
 
     @property
     def starts_from(self) -> str:
-        """The name of the earlier phase whose model it starts from, or an empty string."""
+        """The name of the earlier phase whose model this phase starts from, or an empty string."""
         reference = str(self.changes.get("model", self.common.get("model", "")))
         return reference[1:].removesuffix("/model") if REFERENCE.match(reference) else ""
 
@@ -58,7 +58,7 @@ class Phase:
         return read_tables([("recipe", common), (where, changes)], use)
 
     def _located(self, data: Any, where: str, locate: Callable[[str, str], str]) -> Any:
-        """The data with a path in place of each reference. Raises `Usage` for a name that is no earlier phase."""
+        """The phase's data, with a path in place of each reference to an earlier phase. `Usage` for an unknown name."""
         if isinstance(data, str):
             return REFERENCE.sub(partial(self._place, where, locate), data)
         if isinstance(data, Mapping):

@@ -1,4 +1,4 @@
-"""TOML data to typed values: each field by its type, parts by their names, all problems collected."""
+"""TOML data to typed values: each field by its type, components by their names, all problems collected."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
@@ -33,7 +33,7 @@ class Reading:
     problems: list[Usage] = field(default_factory=list)
 
     def problem(self, where: str, what: str, fix: str = "") -> Any:
-        """Add a problem; returns MISSING. Without a fix it refers to the help on fields."""
+        """Record one problem of the data, and return MISSING. Without a `fix`, it refers to `groupwise help`."""
         self.problems.append(Usage(f"{where}: {what}", fix=fix or "groupwise help FIELD explains a field of a recipe"))
         return MISSING
 
@@ -97,7 +97,7 @@ class Reading:
         return MISSING if any(v is MISSING for v in values) else tuple(values)
 
     def pairs(self, data: Any, hint: Any, current: Any, where: str) -> Any:
-        """A tuple of (name, value) pairs: the current pairs with those of a table. An empty table removes all."""
+        """A tuple of (name, value) pairs: a table's pairs, merged into the current ones. An empty table removes all."""
         if not isinstance(data, dict):
             return self.problem(where, f'{_describe(data)}; expected a table such as {{ name = "Part" }}')
         if not data:
@@ -107,7 +107,7 @@ class Reading:
         return MISSING if MISSING in new.values() else tuple({**old, **new}.items())
 
     def elements(self, data: Mapping[str, Any], args: Sequence[Any], current: Sequence[Any], where: str) -> Any:
-        """The current tuple with the elements replaced that a table names by index."""
+        """The current tuple, with the elements replaced that a table gives by index."""
         values = list(current)
         for key, x in data.items():
             if not key.isdecimal() or int(key) >= len(values):
@@ -159,7 +159,7 @@ class Reading:
         return self.problem(where, f"{name}() returns {type(method).__name__}, not a Method")
 
     def new_part(self, name: Any, constants: Mapping[str, Any], hint: Any, where: str) -> Any:
-        """The part of that name, with constants if it is a class. It must fit the socket `hint`."""
+        """The component with that name, built with constants if it is a class. It must fit the Protocol `hint`."""
         part = self.lookup(name, hint, where)
         if isinstance(part, UnloadedPart):
             return UnloadedPart(part.part, tuple(constants.items()))
@@ -214,7 +214,7 @@ class Reading:
             self.problem(where, f"{cls.__name__} has no field {key!r}; {suggestion(key, known)}")
 
     def lookup(self, name: Any, hint: Any, where: str) -> Any:
-        """The part of a public name, or of a name such as `my_file:MyClip`."""
+        """The component with a public name, or one from a user's file, such as `my_file:MyClip`."""
         if not isinstance(name, str):
             return self.problem(where, f"kind: {_describe(name)}; expected the name of a part")
         if ":" in name:
@@ -235,7 +235,7 @@ class Reading:
                 self.user_part(user_name, where)
 
     def user_part(self, name: str, where: str) -> Any:
-        """The object that `my_file:MyClip` names; an `UnloadedPart` where no file is loaded."""
+        """The object that a name such as `my_file:MyClip` refers to; an `UnloadedPart` if that file is not loaded."""
         if self.use is None:
             return UnloadedPart(name)
         try:
@@ -274,7 +274,7 @@ def _describe(data: Any) -> str:
 
 
 def expected(arm: Any) -> str:
-    """One type of a union in words."""
+    """The name of one type of a union, for a message."""
     return " or ".join(get_args(arm)) if get_origin(arm) is Literal else EXPECTED.get(arm, str(arm))
 
 

@@ -15,12 +15,12 @@ from groupwise.data import Usage, files_of, name_of
 from groupwise.methods import published
 
 ROOMS = ("data", "rollout", "rewards", "advantages", "objective", "learner", "methods")
-"""Rooms that define parts. The map of names is built at the first lookup."""
+"""Subpackages (rooms) whose files define components. The table of names is built at the first lookup."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnloadedPart:
-    """A part of a user's file that is not loaded. It can be printed and compared; a call raises `Usage`."""
+    """Stands for a component in a user's file that is not loaded. It can be printed; calling it raises `Usage`."""
 
     part: str
     constants: tuple[tuple[str, Any], ...] = ()
@@ -35,7 +35,7 @@ class UnloadedPart:
 
 @cache
 def parts() -> Mapping[str, Any]:
-    """All parts of the rooms by public name."""
+    """All components of the package, by public name."""
     rooms = [importlib.import_module(f"groupwise.{room}") for room in ROOMS]
     return {name: getattr(room, name) for room in rooms for name in room.__all__}
 
@@ -47,7 +47,7 @@ def methods() -> dict[str, Any]:
 
 @cache
 def sockets() -> Mapping[str, tuple[str, ...]]:
-    """The modules that define parts for a socket, by the socket's name.
+    """The modules that define components for a Protocol (socket), by the Protocol's name.
 
     Many sockets have the same signature, so each module declares its socket in the constant `SOCKET`.
     """
@@ -60,7 +60,7 @@ def sockets() -> Mapping[str, tuple[str, ...]]:
 
 
 def fits(part: Any, socket: Any) -> bool:
-    """Whether a part fits a socket: by the `SOCKET` of its module, else by its methods and their arity."""
+    """Whether a component implements a Protocol: by its module's `SOCKET`, else by methods and argument counts."""
     if isinstance(part, UnloadedPart) or socket is Any:
         return True
     if socket.__name__ not in sockets():
@@ -75,7 +75,7 @@ def fits(part: Any, socket: Any) -> bool:
 
 
 def fitting_names(socket: Any) -> list[str]:
-    """The public names of the parts that fit a socket."""
+    """The public names of the components that implement a Protocol."""
     homes = sockets().get(socket.__name__)
     if homes is None:
         return [socket.__name__]
@@ -83,12 +83,12 @@ def fitting_names(socket: Any) -> list[str]:
 
 
 def definition_of(part: Any) -> Any:
-    """A function or class itself; the class of an instance."""
+    """A function or class itself; for an instance, its class."""
     return part if inspect.isfunction(part) or isinstance(part, type) else type(part)
 
 
 def is_part(thing: Any, socket: Any) -> bool:
-    """Whether an object of a parts module is a part: a function of the socket's arity, or a dataclass."""
+    """Whether an object is a component: a function with the Protocol's number of arguments, or a dataclass."""
     if inspect.isfunction(thing):
         return len(inspect.signature(thing).parameters) == _arity(socket)
     return is_dataclass(thing)
@@ -113,7 +113,7 @@ def _same_arity(part: Any, socket: Any) -> bool:
 
 
 def _same_result(part: Any, socket: Any) -> bool:
-    """Whether the part's return annotation has the socket's shape, or no shape at all."""
+    """Whether a component's return annotation has the shape that the Protocol requires, or no shape at all."""
     if "__call__" not in vars(socket):
         return True
     result, expected = (_call_of(x).__annotations__.get("return", Tensor) for x in (part, socket))
@@ -128,7 +128,7 @@ def _call_of(part: Any) -> Any:
 
 
 def public_name(part: Any) -> str:
-    """The name of a part in TOML. Raises `Usage` for a part without a name, such as a lambda."""
+    """The name of a component in TOML. Raises `Usage` for a component without a name, such as a lambda."""
     if isinstance(part, UnloadedPart):
         return part.part
     for name, candidate in parts().items():
@@ -140,7 +140,8 @@ def public_name(part: Any) -> str:
     if home.__module__.startswith(PREFIX) and "<" not in home.__qualname__:
         return f"{home.__module__.removeprefix(PREFIX)}:{home.__qualname__}"
     raise Usage(
-        f"{name_of(part)} has no name that a recipe can use", fix="define it in a file and load that with --use"
+        f"{name_of(part)} is a component without a name that a recipe can use",
+        fix="define it in a file and load that with --use",
     )
 
 

@@ -1,4 +1,4 @@
-"""Recipes from Python values: the keyword arguments of the library."""
+"""Recipes from Python values: the keyword arguments of `groupwise.train` and others."""
 
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
@@ -17,7 +17,7 @@ from groupwise.data import Usage
 from groupwise.methods import Method
 
 WORDS = {"data": "task", "reward": "verifier", "max_tokens": "sampling.max_tokens"}
-"""Arguments of the library, and the fields of a recipe that they set."""
+"""Arguments of `groupwise.train`, and the recipe fields that they set."""
 
 
 def recipe_with(base: Recipe | str | Path | None, settings: Mapping[str, Any], use: Use) -> Recipe:
@@ -51,7 +51,7 @@ def recipe_with(base: Recipe | str | Path | None, settings: Mapping[str, Any], u
 
 
 def as_data(value: Any, hint: Any = Any) -> Any:
-    """A value as TOML data: parts and dataclasses become names and tables, also inside dicts and lists."""
+    """A value as TOML data: components and dataclasses become names and tables, also inside dicts and lists."""
     if isinstance(value, Mapping):
         return {str(name): as_data(inner) for name, inner in value.items()}
     if isinstance(value, list):

@@ -113,7 +113,7 @@ def read_tables(tables: Sequence[tuple[str, Mapping[str, Any]]], use: Use | None
 
 
 def base_of(data: Mapping[str, Any]) -> str:
-    """The name of the published method that a recipe's tables build on; empty if it has none.
+    """The name of the published method that a recipe's tables start from; empty if they name none.
 
     >>> base_of({"method": "dapo"}), base_of({"method": {"group_size": 4}})
     ('dapo', '')
@@ -137,7 +137,7 @@ def override(value: T, path: str, text: Any, use: Use | None = None) -> T:
 
 
 def at(method: Method, now: Now) -> Method:
-    """The method with the values of its schedules at this iteration."""
+    """The method at an iteration: the current number in place of each schedule."""
     for path, schedule in method.schedules:
         number = schedule(now)
         method = override(method, path, int(number) if float(number).is_integer() else number)
@@ -148,7 +148,7 @@ def at(method: Method, now: Now) -> Method:
 
 
 def write(value: Any) -> str:
-    """The long form of a recipe or method as TOML: every constant. It reads back to an equal value."""
+    """A recipe or method as TOML with every constant written out. Reading the text gives an equal value."""
     return tomli_w.dumps(plain(value, type(value)))
 
 

@@ -34,7 +34,7 @@ def read_toml(source: str | Path) -> dict[str, Any]:
     except OSError as error:
         raise Usage(f"{where} cannot be read", evidence=error.strerror or str(error), fix="name a TOML file") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise Usage(f"{where} is not TOML", evidence=str(error), fix="correct that line") from error
+        raise Usage(f"{where} is not TOML", evidence=str(error), fix="correct the syntax in that line") from error
     except RecursionError:
         raise Usage(f"{where} is nested too deeply", fix="remove brackets: no field of a recipe is this deep") from None
 
@@ -44,13 +44,16 @@ def read_with_overrides(source: str | Path, overrides: Sequence[tuple[str, Any]]
     data = read_toml(source)
     for path, value in overrides:
         if path in ("method.base", "method.kind"):
-            raise Usage(f"--{path} would keep constants of the recipe's method", fix=f"write --method {value}")
+            raise Usage(
+                f"--{path} changes the method but would keep constants of the recipe's method",
+                fix=f"write --method {value}",
+            )
     set_paths(data, ((path, CommandText(value) if isinstance(value, str) else value) for path, value in overrides))
     return data
 
 
 def without_command_text(value: Any) -> Any:
-    """TOML data in which each value of the command line is plain TOML."""
+    """TOML data with plain TOML values in place of text from the command line."""
     if isinstance(value, CommandText):
         return value.plain
     if isinstance(value, dict):
@@ -59,7 +62,7 @@ def without_command_text(value: Any) -> Any:
 
 
 def set_paths(data: dict[str, Any], fields: Iterable[tuple[str, Any]]) -> None:
-    """Set values at dotted paths, in place. A whole part is set before its constants, whatever the order.
+    """Set values at dotted paths, in place. A component is replaced before its constants are set, whatever the order.
 
     >>> data = {}
     >>> set_paths(data, [("method.group_size", 8), ("method", "grpo")])

@@ -1,4 +1,4 @@
-"""Upgrade of a recipe's text to new names."""
+"""Rewrites the old names in a recipe's text."""
 
 import re
 import tomllib
@@ -33,7 +33,7 @@ def upgrade_text(text: str) -> str:
 
 
 def _is_step(text: str, candidate: str, target: Mapping[str, Any]) -> bool:
-    """Whether the candidate differs in its data, and still has the same upgraded recipe."""
+    """Whether a rewritten text differs from the text in its data, and still upgrades to the target recipe."""
     try:
         data = tomllib.loads(candidate)
     except tomllib.TOMLDecodeError:

@@ -27,7 +27,7 @@ delete every file that you can."""
 PREFIX = "use:"
 """Prefix of loaded files in `sys.modules`. No import statement can reach or shadow such a name."""
 MEMORY = "memory"
-"""The stem in the names of functions that a program passes to the library: `memory:reward`."""
+"""Prefix of the names of functions that a program passes to the library in memory: `memory:reward`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -162,7 +162,7 @@ def _check_names(path: Path, imports: Mapping[str, Path]) -> None:
 
 
 def _changes(recorded: Mapping[str, str], hashes: Mapping[str, str], accept: bool) -> tuple[str, ...]:
-    """The differences from the files that a run was started with, one line each. `Usage` unless they are accepted.
+    """The user's files that differ from those at the run's start, one line each. `Usage` unless accepted.
 
     The files of `--use` must be named in any case.
     """
@@ -183,7 +183,7 @@ def _changes(recorded: Mapping[str, str], hashes: Mapping[str, str], accept: boo
 
 
 def _run(stem: str, path: Path, source: bytes, imports: dict[str, Path]) -> ModuleType:
-    """Execute the hashed bytes as a module, which may import from its folder. Raises `Usage` with the line of an error.
+    """Execute a user's file from its hashed bytes; it may import from its folder. `Usage` with the line of an error.
 
     Each load imports the folder's modules again: they may have changed, or have the names of another folder's.
     """
@@ -208,7 +208,7 @@ def _run(stem: str, path: Path, source: bytes, imports: dict[str, Path]) -> Modu
 
 @contextmanager
 def _importable(folder: Path) -> Iterator[None]:
-    """The time in which modules of a folder can be imported by name."""
+    """A context in which modules of a folder can be imported by name."""
     importlib.invalidate_caches()
     sys.path.insert(0, str(folder))
     try:

@@ -1,4 +1,4 @@
-"""The data types that flow from a prompt to a gradient, and the protocols (sockets) that parts implement."""
+"""The data types that flow from a prompt to a gradient, and the Protocols (sockets) that components implement."""
 
 from groupwise.data.rooms import open_room
 

@@ -35,7 +35,7 @@ PER_SAMPLE, PER_TOKEN, SEGMENTS, PER_RUN = ({"per": unit} for unit in ("sample",
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Batch:
-    """Samples and their columns. An iteration, a step and a microbatch have the same type.
+    """The samples of an iteration, a step or a microbatch, with their columns, such as rewards and log-probs.
 
     Numbers per sample are float64, and so are the statistics of rewards. Log-probs have the learner's dtype. A column
     is None until it is written; reading it earlier is a bug of groupwise, not of the user.
@@ -47,30 +47,30 @@ class Batch:
 
     samples: tuple[Sample, ...] = field(metadata=PER_SAMPLE)
     keys: tuple[Key, ...] = field(metadata=PER_SAMPLE)
-    """Draw id and stream of each sample. They identify the sample in its rollout, also in another process."""
+    """(draw id, stream) of each sample: the number of the prompt's draw, and the sample's own random stream in it."""
     sequences: Segments = field(metadata=SEGMENTS)
-    """Tokens in samples."""
+    """Which tokens belong to which sample."""
     groups: Segments = field(metadata=SEGMENTS)
-    """Samples in groups."""
+    """Which samples belong to which group."""
     rollouts: Segments = field(metadata=SEGMENTS)
-    """Groups in rollouts."""
+    """Which groups belong to which rollout (all samples of one prompt's draw)."""
     place: Int[Tensor, " n"] = field(metadata=PER_TOKEN)
     """Position of each token in its sample's tokens."""
 
     routes: tuple[tuple[bytes, ...], ...] = field(metadata=PER_SAMPLE)
-    """Experts of a mixture that each context and answer token was routed to before the update, as far as known."""
+    """For a mixture of experts: the experts of each context and answer token before the update, where known."""
     outcome: Int[Tensor, " s"] = field(metadata=PER_SAMPLE)
     score: Float[Tensor, " s"] = field(metadata=PER_SAMPLE)
     parts: Mapping[str, Float[Tensor, " s"]] = field(default_factory=dict, metadata=PER_SAMPLE)
     length: Int[Tensor, " s"] = field(metadata=PER_SAMPLE)
-    """Tokens of the answer, trained or not. A mask does not change it."""
+    """Answer length in tokens, trained or not. A mask does not change it."""
     finish: Int[Tensor, " s"] = field(metadata=PER_SAMPLE)
     limit: Int[Tensor, " s"] = field(metadata=PER_SAMPLE)
-    """Generation budget in tokens. Parts read the budget here and nowhere else."""
+    """The generation budget of each sample: its largest length in tokens. Components read the budget only here."""
     age: Int[Tensor, " s"] = field(metadata=PER_SAMPLE)
-    """Versions between the oldest weights that sampled a token of the answer and the current policy."""
+    """For each sample: how many weight versions behind the current policy its oldest token was sampled."""
     lag: Int[Tensor, " n"] = field(metadata=PER_TOKEN)
-    """Versions between the weights that sampled a token and the current policy; 0 for a written token."""
+    """For each token: how many weight versions behind the current policy it was sampled; 0 if it was not sampled."""
     reward: Later[Float[Tensor, " s"]] = field(default=UNWRITTEN, metadata=PER_SAMPLE)
 
     logp_engine: Float[Tensor, " n"] = field(metadata=PER_TOKEN)
@@ -84,7 +84,7 @@ class Batch:
     memory: Memories = field(default_factory=dict, metadata=PER_RUN)
 
     def __getitem__(self, measure: Measure) -> Float[Tensor, " n_or_s"]:
-        """The numbers of a measure: one per token, or one per sample for a `VerdictPart`.
+        """The values of a measure, such as reference log-probs: one per token, or one per sample for a `VerdictPart`.
 
         Raises `Usage` for a part that no verdict has, unless no answer of the batch was graded.
 
@@ -100,7 +100,7 @@ class Batch:
         return self.measures[measure]
 
     def under(self, view: str) -> tuple["Batch", Bool[Tensor, " n"]]:
-        """The samples that have a view, with its context, and which tokens of this batch they hold."""
+        """The samples that have this view (another prompt for the same tokens), under it; and their tokens here."""
         has = [view in s.views for s in self.samples]
         part = self.take([i for i, present in enumerate(has) if present])
         samples = tuple(replace(s, context=s.views[view], content="", routes=()) for s in part.samples)
@@ -109,12 +109,12 @@ class Batch:
 
     @property
     def same_context(self) -> Bool[Tensor, " n"]:
-        """Which tokens are trained under the context that they were sampled under (see `Sample.under`)."""
+        """For each token, whether it is trained under the prompt that it was sampled under (see `Sample.under`)."""
         same = torch.tensor([SAMPLED not in s.views for s in self.samples], dtype=torch.bool, device=self.place.device)
         return self.sequences.spread(same)
 
     def has(self, part: VerdictPart) -> Bool[Tensor, " s"]:
-        """Which samples' verdicts have the part: a part that is not given is not the same as 0."""
+        """For each sample, whether its verdict has the named part; a missing part is not the same as 0."""
         given = [s.verdict is not None and part.name in s.verdict.parts for s in self.samples]
         return torch.tensor(given, dtype=torch.bool, device=self.score.device)
 
@@ -124,7 +124,11 @@ class Batch:
         if bool(((self.outcome == Outcome.malformed) | (self.outcome == Outcome.unverifiable)).all()):
             return torch.zeros_like(self.score)  # nothing was graded, so the name may still be right
         evidence = f"their parts are {', '.join(self.parts)}" if self.parts else "they have no parts"
-        raise Usage(f"no verdict has the part {name!r}", evidence=evidence, fix="use a verifier that gives this part")
+        raise Usage(
+            f"no verdict has a part called {name!r}",
+            evidence=evidence,
+            fix="use a verifier whose verdicts have this part",
+        )
 
     def __len__(self) -> int:
         """The number of samples, including samples without a token."""
@@ -137,7 +141,7 @@ class Batch:
 
     @property
     def token_groups(self) -> Segments:
-        """Tokens in groups."""
+        """Which tokens belong to which group."""
         return self.sequences.then(self.groups)
 
     def by(self, column: str) -> Segments:
@@ -146,7 +150,7 @@ class Batch:
         return Segments(label.long(), int(label.max()) + 1 if len(label) else 0)
 
     def of_role(self, role: str) -> "Batch":
-        """The samples whose `role` is this, such as "answer" or a role that a strategy defines."""
+        """The samples with this `role`: "answer", or a role that a strategy defines, such as "critique"."""
         chosen = [i for i, sample in enumerate(self.samples) if sample.role == role]
         return self if len(chosen) == len(self) else self.take(chosen)
 
@@ -213,7 +217,7 @@ def columns(per: Literal["sample", "token", "segments", "run"]) -> tuple[str, ..
 
 
 def pack(rollouts: Sequence[Rollout], *, version: int = 0, roles: Sequence[str] = ("answer",)) -> Batch:
-    """Packs the selected samples of these roles into one batch on the CPU.
+    """Packs the selected samples of these roles, such as "answer", into one batch on the CPU.
 
     `version` is the current policy's version. Samples of a rollout with equal role and `group` number form a group.
     """
@@ -260,14 +264,14 @@ def pack(rollouts: Sequence[Rollout], *, version: int = 0, roles: Sequence[str] 
 
 
 def _marks(name: str, samples: Sequence[Sample], trained: Sequence[Sequence[int]]) -> Float[Tensor, " n"]:
-    """The numbers of a mark at the trained tokens; NaN for tokens without one."""
+    """A mark (a named number per token) at the trained tokens of all samples; NaN where a token has none."""
     numbers = (s.marks.get(name, ()) for s in samples)
     rows = [x[i] if i < len(x) else math.nan for x, tokens in zip(numbers, trained) for i in tokens]
     return torch.tensor(rows, dtype=torch.float64)
 
 
 def key_of(rollout: Rollout, sample: Sample) -> Key:
-    """The sample's draw id (unique in the run) and its stream (unique in the draw)."""
+    """What identifies a sample: the id of its draw (unique in the run), and its stream (unique in the draw)."""
     return rollout.draw.id, sample.stream
 
 

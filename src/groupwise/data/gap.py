@@ -13,7 +13,7 @@ GAPS = {"float32": 1e-3, "float64": 1e-3, "bfloat16": 2.0}
 
 
 def gap_bound(max_gap: float | Literal["by_dtype"], dtype: str) -> float:
-    """The numeric bound for a value of `engine.max_gap`.
+    """The largest allowed gap as a number, from the setting `engine.max_gap` and the dtype.
 
     >>> gap_bound("by_dtype", "bfloat16"), gap_bound(0.25, "float32")
     (2.0, 0.25)

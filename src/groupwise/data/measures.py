@@ -1,4 +1,4 @@
-"""Measures: numbers that a part reads from the batch and lists in `needs`, such as log-probs of a side model.
+"""Measures: numbers per token that a component declares in `needs`, such as log-probs under a reference model.
 
 A measure is a frozen value and the key of its column: `batch[Logp("reference")]`.
 """
@@ -29,7 +29,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Logp:
-    """Log-prob of each token under an extra model (reference, teacher), without gradient.
+    """Log-prob of each token under another model (reference, teacher), without gradient.
 
     `batch[Logp("policy")]` is the log-prob under the policy before the update, the column `logp_old`. A part that reads
     this column outside the graph (shaping, credit, masks, weights) declares it. The learner then computes the column
@@ -38,7 +38,7 @@ class Logp:
 
     model: str
     view: str = ""
-    """The view (`Sample.views`) under which the tokens are conditioned; empty: the sample's context. NaN without it."""
+    """The alternative prompt (a key of `Sample.views`; NaN without it) to condition on; empty: the sample's prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Entropy:
 
 @dataclass(frozen=True, slots=True)
 class VerdictPart:
-    """A part of the verdicts by its name, one number per sample; 0 for a verdict without it (see `Batch.has`).
+    """A named part of the verifier's verdicts, such as a format score, per sample; 0 for a verdict without it.
 
     A part of a method that declares it can be checked before a run: `check` gives the synthetic verdicts this part.
     """
@@ -63,7 +63,7 @@ class VerdictPart:
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """Divergence at each token between the whole distributions p of the policy and q of a side model, in nats.
+    """Divergence in nats at each token between two whole distributions: the policy's p, and q of another model.
 
     `alpha` 0 is `KL(q || p)`, 1 is `KL(p || q)`. Between them it is the generalised Jensen-Shannon divergence
     `alpha KL(q || m) + (1 - alpha) KL(p || m)` with `m = alpha q + (1 - alpha) p`. GKD, arXiv:2306.13649, section 3.
@@ -77,16 +77,16 @@ class Divergence:
     model: str
     alpha: float = 0.5
     view: str = ""
-    """The view that conditions the side model. The policy keeps the sample's context."""
+    """The alternative prompt (a key of `Sample.views`) of the other model. The policy keeps the sample's prompt."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.alpha <= 1:
-            raise ValueError(f"alpha is {self.alpha}: it must be from 0 to 1")
+            raise ValueError(f"alpha, the mixing weight of a divergence, is {self.alpha}: it must be from 0 to 1")
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A number per token from a strategy (`Sample.marks`) or a verifier (`Verdict.steps`); NaN elsewhere."""
+    """A named number per token, from a strategy (`Sample.marks`) or a verifier (`Verdict.steps`); NaN elsewhere."""
 
     in_batch: ClassVar[bool] = True
 
@@ -95,7 +95,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """The expected return of each token's context under a `ValueModel`, before the update, without gradient.
+    """A critic's estimate of the expected return at each token, before the update, without gradient.
 
     The context of a token is everything before it. PPO calls this number `V_old`.
     """
@@ -105,7 +105,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Return:
-    """The number that a `ValueModel` learns to predict for each token: advantage plus value, before the update.
+    """The target that a critic (`ValueModel`) learns at each token: advantage plus value, both from before the update.
 
     It is written with the advantages, so shapings and advantages cannot read it.
     """
@@ -146,7 +146,7 @@ class Measure(Protocol):
 
 
 def side_models_of(measures: Iterable[Measure]) -> set[str]:
-    """The names of the side models that compute these measures.
+    """The names of the extra models (reference, teacher, critic) that compute these measures.
 
     >>> side_models_of([Logp("policy"), Divergence("teacher")])
     {'teacher'}
@@ -155,17 +155,17 @@ def side_models_of(measures: Iterable[Measure]) -> set[str]:
 
 
 def in_graph(measure: Measure) -> bool:
-    """Whether surrogates and penalties get this measure of the current policy, with its gradient."""
+    """Whether surrogates and penalties get this measure from the current forward pass, with its gradient."""
     return getattr(measure, "in_graph", False)
 
 
 def in_batch(measure: Measure) -> bool:
-    """Whether the batch holds this measure, packed or with the advantages. The policy computes all other measures."""
+    """Whether the batch already contains this measure, so that the policy need not compute it."""
     return getattr(measure, "in_batch", False)
 
 
 def label_of(measure: Any) -> str:
-    """A name of a measure for files and metrics.
+    """A measure's name in files and metrics.
 
     >>> label_of(Logp("reference")), label_of(Entropy()), label_of(Divergence("teacher", alpha=1.0))
     ('logp/reference', 'entropy', 'divergence/teacher/1.0')

@@ -62,7 +62,7 @@ INTERVALS = {
     SCORE_GREEDY: ("eval/score_low_greedy", "eval/score_high_greedy"),
     SCORE: ("eval/score_low", "eval/score_high"),
 }
-"""The metrics of the lower and the upper end of a figure's 95 % interval over problems."""
+"""For each held-out figure, the metrics of the lower and the upper end of its 95 % interval over problems."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ def _pattern(name: str) -> str:
 
 
 def _conversation(name: str, meaning: str, better: Literal["", "lower"] = "") -> tuple[Metric, Metric]:
-    """A metric of the iteration's conversations, and the same metric of the sampled held-out conversations."""
+    """Declares a metric of the training conversations, and the same metric of the sampled held-out conversations."""
     metric = Metric(name, meaning, better)
     return metric, replace(metric, name=f"eval/{name}", meaning=f"{meaning}; held-out conversations")
 
@@ -264,12 +264,12 @@ def find_metric(name: str) -> Metric | None:
 def metric_bound(name: str) -> float:
     """The warning bound of a metric. KeyError for an undeclared metric, ValueError for one without a bound."""
     if (bound := METRICS[name].bound) is None:
-        raise ValueError(f"the metric {name} has no bound")
+        raise ValueError(f"the metric {name} has no warning bound")
     return bound
 
 
 def current_name(name: str) -> str:
-    """Today's name of a metric in a file of an older version.
+    """The present name of a metric that an older version's file calls `name`.
 
     >>> current_name("rollout/kept"), current_name("eval/chain_true"), current_name("reward")
     ('rollout/selected', 'eval/parts/chain_true', 'reward')

@@ -15,7 +15,7 @@ def keeps_time(verifier: Verifier) -> bool:
 
 
 def notices_of(verifier: Verifier) -> Sequence[str]:
-    """Lines that a command prints before it uses the verifier. Default: none."""
+    """Lines that a command prints before it uses the verifier, such as a judge's host. Default: none."""
     return verifier.notices if isinstance(verifier, HasNotices) else ()
 
 

@@ -1,4 +1,4 @@
-"""Properties of a part: its name, its measures and its coupling, each including the parts in its fields."""
+"""Properties of a component: its name, its measures and its coupling, including those of components in its fields."""
 
 from dataclasses import fields, is_dataclass
 from typing import Any
@@ -19,7 +19,7 @@ def couples(part: Any) -> Couples:
 
 
 def one_per_sequence(part: Any) -> bool:
-    """Whether a part, or a part in its fields, gives all tokens of a sequence the same ratio."""
+    """Whether a component, or one in its fields, gives all tokens of a sequence the same ratio."""
     return any(getattr(p, "one_per_sequence", False) for p in with_fields(part))
 
 
@@ -34,7 +34,7 @@ def needs(part: Any) -> frozenset[Measure]:
 
 
 def notes(part: Any, batch: Batch) -> dict[str, float]:
-    """The numbers that a part and the parts in its fields report of a batch, as `method/PART/NAME`.
+    """The metrics that a component and those in its fields report of a batch, as `method/PART/NAME`.
 
     A part reports them by its method `notes(batch)`.
     """
@@ -43,7 +43,7 @@ def notes(part: Any, batch: Batch) -> dict[str, float]:
 
 
 def name_of(part: Any) -> str:
-    """The public name of a part: a function's name, a class name, or the `name` of a class without fields.
+    """The public name of a component: a function's name, a class name, or the `name` of a class without fields.
 
     >>> name_of(max)
     'max'
@@ -55,7 +55,7 @@ def name_of(part: Any) -> str:
 
 
 def with_fields(part: Any) -> list[Any]:
-    """A part and all parts in its fields."""
+    """A component and all components in its fields."""
     if isinstance(part, tuple):
         return [q for p in part for q in with_fields(p)] or [None]
     if not is_dataclass(part):

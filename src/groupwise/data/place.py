@@ -23,7 +23,7 @@ def describe_error(error: BaseException) -> str:
 
 
 def _place(trace: TracebackType | None) -> str:
-    """`v.py:9 in raises: ` for the innermost frame outside this package and all installed ones; empty without one."""
+    """Where an exception was raised, as `v.py:9 in raises: `: the innermost frame outside installed packages; or ""."""
     place = ""
     while trace is not None:
         code = trace.tb_frame.f_code

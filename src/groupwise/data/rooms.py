@@ -1,4 +1,4 @@
-"""Rooms: packages whose public names are the names in their files' `__all__`, imported on first use."""
+"""Subpackages (rooms) that take their public names from their files' `__all__` and import them on first use."""
 
 import ast
 import re
@@ -29,7 +29,7 @@ ROOMS = (
     "config",
     "api",
 )
-"""The rooms with public names."""
+"""The subpackages with public names."""
 
 _LISTS = re.compile(r"^(__all__|SOCKET) = (\[.*?\]|\".*?\")$", re.MULTILINE | re.DOTALL)
 
@@ -51,7 +51,7 @@ def files_of(room: str) -> Mapping[str, Mapping[str, Any]]:
 
 @cache
 def names_of(room: str) -> Mapping[str, str]:
-    """The module that defines each public name of a room.
+    """The module that defines each public name of a subpackage.
 
     >>> names_of("groupwise.data")["Segments"]
     'groupwise.data.segments'
@@ -60,7 +60,7 @@ def names_of(room: str) -> Mapping[str, str]:
 
 
 def home_of(name: str) -> str:
-    """The room of a public name; empty if no room has it.
+    """The subpackage of a public name; empty if none defines it.
 
     >>> home_of("Segments")
     'groupwise.data'
@@ -69,7 +69,7 @@ def home_of(name: str) -> str:
 
 
 class Room(ModuleType):
-    """A package that resolves its public names on first use."""
+    """A package that imports its public names on first use."""
 
     def __getattr__(self, name: str) -> Any:
         if name == "__all__":
@@ -80,7 +80,7 @@ class Room(ModuleType):
         return value
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Keeps a public name (`methods.grpo`, a function) when the file of the same name is imported."""
+        """Keeps a public name such as the function `methods.grpo` when Python imports the file of the same name."""
         if not (isinstance(value, ModuleType) and name in names_of(self.__name__)):
             super().__setattr__(name, value)
 
@@ -89,5 +89,5 @@ class Room(ModuleType):
 
 
 def open_room(name: str) -> None:
-    """Makes a package a room. Each room's `__init__` calls it with its `__name__`."""
+    """Gives a subpackage lazy public names (see `Room`). Its `__init__` calls this with its `__name__`."""
     sys.modules[name].__class__ = Room

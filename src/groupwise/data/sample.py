@@ -34,13 +34,13 @@ __all__ = [
 Ids = tuple[int, ...]
 
 ContextKey = tuple[str, Ids]
-"""The identity of a context: the hash of its other content, and its token ids."""
+"""What identifies a prompt (context): a hash of its content besides text, such as images, and its token ids."""
 
 SAMPLED = "sampled"
-"""The view that holds the context a sample was sampled under, if it is trained under another (see `Sample.under`)."""
+"""The name of the view that keeps the prompt a sample was generated from, if it is trained under another prompt."""
 
 ENVIRONMENT, TEMPLATE, WRITTEN = -1, -2, -3
-"""Origins of tokens that no policy sampled. An origin >= 0 is the version of the weights that sampled the token."""
+"""Values of `origin` for tokens that no policy sampled. A value >= 0 is the version of the weights that sampled it."""
 
 
 class Outcome(IntEnum):
@@ -87,7 +87,7 @@ class Verdict:
 
     @property
     def value(self) -> float:
-        """`score` if it is given, else 1 for a correct answer and 0 for any other. 0 if the answer is unverifiable."""
+        """The verdict as a number: its `score` if given, else 1 for correct and 0 for others; 0 if unverifiable."""
         if self.outcome is Outcome.unverifiable:
             return 0.0
         return self.score if self.score is not None else float(self.outcome is Outcome.correct)
@@ -121,7 +121,7 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """A prompt with a number of samples `n`. `id` numbers the draws of a run and is a key of the random numbers.
+    """A request for `n` samples of one prompt. `id` numbers the draws of a run and is a key of the random numbers.
 
     The curriculum passes data to the strategy in `memo`, such as a difficulty level.
     """
@@ -154,38 +154,42 @@ class Sample:
     logp: tuple[float, ...] = ()
     routes: tuple[bytes, ...] = ()
     path: tuple[bytes, ...] = ()
-    """The action of each token in the policy's encoding, if actions are no words. Later tokens have none."""
+    """For a policy whose actions are not tokens of text: the encoded action of each token. Later tokens have none."""
     finish: Finish | None = None
     text: str = ""
     ends: Ids = ()
     group: int = 0
     role: str = "answer"
-    """The purpose of the sample in its rollout: "answer", or a name from the strategy, such as "critique"."""
+    """What the sample is in its rollout: "answer", or a strategy's name for it, such as "critique"."""
     parent: int | None = None
     verdict: Verdict | None = None
     content: str = ""
-    """Hash of the context's content other than ids, from the prompt."""
+    """Hash of the prompt's content besides token ids, such as images."""
     views: Mapping[str, Ids] = field(default_factory=dict)
-    """Other contexts for the same tokens, by name, from the strategy. Measures may condition the tokens on them."""
+    """Alternative prompts for the same tokens, by name, such as one with a hint. Measures may condition on them."""
     marks: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    """Numbers per token, by name, from the strategy or a verdict. Tokens after a mark's last number have none."""
+    """Named numbers per token from the strategy or the verifier. Tokens beyond the last number have none."""
     counts: Mapping[str, float] = field(default_factory=dict)
-    """Counts by name from the strategy and the environment of a conversation. Each count becomes a metric."""
+    """Named counts from the strategy and the environment, such as tool calls. Each count becomes a metric."""
 
     def __post_init__(self) -> None:
         if not len(self.tokens) == len(self.origin) == len(self.logp):
-            raise ValueError(f"{len(self.tokens)} tokens, {len(self.origin)} origins and {len(self.logp)} log-probs")
+            raise ValueError(
+                f"a sample has {len(self.tokens)} tokens, {len(self.origin)} origins and {len(self.logp)} log-probs"
+            )
         if len(self.path) > len(self.tokens):
-            raise ValueError(f"the path has {len(self.path)} entries for {len(self.tokens)} tokens")
+            raise ValueError(f"a sample has {len(self.path)} encoded actions (path) for {len(self.tokens)} tokens")
         for name, numbers in self.marks.items():
             if len(numbers) > len(self.tokens):
-                raise ValueError(f"the mark {name} has {len(numbers)} numbers for {len(self.tokens)} tokens")
+                raise ValueError(
+                    f"the mark {name} (numbers per token) has {len(numbers)} entries for {len(self.tokens)} tokens"
+                )
         if "" in self.views or () in self.views.values():
-            raise ValueError("a view needs a name and a context")
+            raise ValueError("a view (another prompt for the same tokens) lacks its name or its prompt")
 
     @property
     def context_key(self) -> ContextKey:
-        """The identity of the context. Contexts with equal ids and different images are different."""
+        """What identifies the sample's context. Contexts with equal ids and different images are different."""
         return self.content, self.context
 
     @property
@@ -231,7 +235,7 @@ class Sample:
         )  # fmt: skip
 
     def under(self, view: str) -> "Sample":
-        """A copy that is trained under a view: the view's context replaces the context that it was sampled under.
+        """A copy to train under a view: that alternative prompt replaces the prompt that the sample was generated from.
 
         That context becomes the view `sampled`. Log-probs and versions stay those of the sampling. The experts of a
         mixture are dropped, since they belong to the old context.
@@ -244,7 +248,7 @@ class Sample:
         return replace(self, context=self.views[view], views=views, content="", routes=())
 
     def insert(self, ids: Ids, origin: int) -> "Sample":
-        """A copy with tokens appended that no policy sampled."""
+        """A copy with tokens appended that the policy did not sample, such as an environment's reply."""
         return self.with_tokens(ids, (origin,) * len(ids), (math.nan,) * len(ids))
 
     def with_tokens(
@@ -270,7 +274,7 @@ class Sample:
         return replace(self, text=text, ends=ends)
 
     def with_verdict(self, verdict: Verdict, *, start: int = 0) -> "Sample":
-        """A copy with a verdict on the tokens from `start` on. The verdict's steps become marks.
+        """A copy with a verdict on the tokens from `start` on. The verdict's step scores become numbers per token.
 
         Numbers of steps that end in one token are added. ValueError for a step that ends outside the judged text.
 
@@ -286,7 +290,9 @@ class Sample:
         numbers = [math.nan] * len(self.tokens)
         for end, number in steps:
             if not 0 < end <= len(self.text) - before:
-                raise ValueError(f"a step ends at {end} in a text of {len(self.text) - before} characters")
+                raise ValueError(
+                    f"a judged step ends at character {end} of a text with {len(self.text) - before} characters"
+                )
             token = bisect_left(self.ends, before + end, lo=start)  # the token of the step's last character
             numbers[token] = number if math.isnan(numbers[token]) else numbers[token] + number
         return tuple(numbers)
@@ -297,7 +303,7 @@ class Sample:
         return replace(self, counts={name: self.counts.get(name, 0) + counts.get(name, 0) for name in names})
 
     def fork(self, at: int, i: int) -> "Sample":
-        """A copy of the first `at` tokens, open for generation, with the random stream `(*stream, at, i)`."""
+        """A new sample with the first `at` tokens, to be continued, with the random stream `(*stream, at, i)`."""
         return replace(
             self, tokens=self.tokens[:at], origin=self.origin[:at], logp=self.logp[:at], stream=(*self.stream, at, i),
             routes=self.routes[: len(self.context) + at - 1], path=self.path[:at],
@@ -306,7 +312,7 @@ class Sample:
 
 
 class CountedText(str):
-    """An environment's text with counts by name. Each count becomes a metric.
+    """An environment's reply with named counts. Each count becomes a metric.
 
     >>> text = CountedText("error: no such tool", calls=1, malformed=1)
     >>> text == "error: no such tool", text.counts
@@ -328,7 +334,7 @@ class CountedText(str):
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """All samples of one draw, in one group or several. `selected` marks the samples to train on.
+    """All samples of one draw of a prompt, in one group or several. `selected` marks the samples to train on.
 
     `cause` is the reason why none is selected.
     """
@@ -370,7 +376,7 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:
-    """A request for up to `limit` next tokens of one sample. The last `at` ids of `context` are the sample's.
+    """A request for up to `limit` next tokens of a sample, whose tokens so far are the last `at` ids of `context`.
 
     The random number of the token at position t is keyed by (seed, purpose, draw, stream, t). Other requests in the
     batch do not change it.
@@ -384,13 +390,13 @@ class GenerationRequest:
     sampling: Sampling = Sampling()
     purpose: int = 0
     content: str = ""
-    """Hash of the context's content other than ids."""
+    """Hash of the prompt's content besides token ids, such as images."""
     path: tuple[bytes, ...] = ()
-    """`Sample.path` of the sample's tokens so far."""
+    """The sample's encoded actions so far (`Sample.path`), if the policy's actions are not tokens of text."""
 
     @property
     def context_key(self) -> ContextKey:
-        """The identity of the context. Contexts with equal ids and different paths are different."""
+        """What identifies the request's context. Contexts with equal ids and different actions are different."""
         return content_hash(self.content, self.path), self.context
 
     def to_json(self) -> dict[str, Any]:
@@ -446,7 +452,7 @@ class Generation:
 
 
 def content_hash(content: str, path: Sequence[bytes]) -> str:
-    """The identity of a context's content other than ids: the hash `content`, and the actions of a path.
+    """Hash of all that a context contains besides token ids: content such as images (`content`), and encoded actions.
 
     >>> content_hash("image", ()), content_hash("", (b"ab", b"c")) == content_hash("", (b"a", b"bc"))
     ('image', False)

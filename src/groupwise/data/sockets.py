@@ -1,4 +1,4 @@
-"""The sockets: one Protocol for each kind of part that is shared between rooms."""
+"""The Protocols (sockets) of the components of a method, and of engine, learner, verifier, task and environment."""
 
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
@@ -61,7 +61,7 @@ __all__ = [
 ]
 
 Couples = Literal["token", "sequence", "group", "step"]
-"""The unit that microbatches keep whole. A step that is coupled is one microbatch, whatever its size."""
+"""The unit that is never split between microbatches. With `step`, a whole optimizer step is one microbatch."""
 Weighs = Literal["tokens", "sequences"]
 
 State = TypeVar("State")
@@ -72,7 +72,7 @@ State = TypeVar("State")
 
 @runtime_checkable
 class Task(Protocol):
-    """Prompts by index, their count, and a held-out split that is never trained on. Optional: `ListsProblems`."""
+    """A source of prompts by index, with a held-out split that is never trained on. It may be a `ListsProblems`."""
 
     def __len__(self) -> int: ...
 
@@ -105,7 +105,7 @@ class ListsProblems(Protocol):
 
 @runtime_checkable
 class KeepsTime(Protocol):
-    """A verifier that limits the time of each call itself. Time in its queue only counts to the rollout's deadline."""
+    """A verifier that limits the time of each call itself. Time in its queue counts to the rollout's deadline."""
 
     @property
     def keeps_time(self) -> bool: ...
@@ -146,7 +146,7 @@ class ChecksProblems(Protocol):
 
 @runtime_checkable
 class GradesGroups(Protocol):
-    """A verifier that may grade all samples of a group together, in their drawn order.
+    """A verifier that may grade all samples of a group in one call, in the order in which they were generated.
 
     `by_group` is whether it does for this prompt. `grade_group` returns one verdict per sample.
     """
@@ -197,7 +197,7 @@ class Replay(Protocol):
 
 @runtime_checkable
 class Curriculum(Protocol[State]):
-    """Chooses the next prompts, by pure functions of a JSON state. It is the only state on the rollout side.
+    """Chooses the next prompts, by pure functions of a JSON state: a resumed run needs no other state of rollouts.
 
     `draw` returns draws with id 0, which the buffer numbers. It may return fewer than `n`, each with its own number of
     samples. `observe` gets the rollouts of one round of sampling; a refill is the next round. `end_iteration` gets all
@@ -218,7 +218,7 @@ class Curriculum(Protocol[State]):
 
 @runtime_checkable
 class Sampler(Protocol):
-    """A strategy's interface to the engine, the verifier and random numbers. Each draw has one."""
+    """A strategy's access to the engine, the verifier and random numbers, for the samples of one prompt."""
 
     def prompt(self, text: str, /) -> Ids: ...
 
@@ -249,7 +249,7 @@ class Sampler(Protocol):
 
 @runtime_checkable
 class Strategy(Protocol):
-    """Turns a draw into a rollout: a coroutine, in which rounds, trees and turns are `await`, `if` and `for`."""
+    """Generates all samples for one prompt: a coroutine; rounds, trees and turns are `await`, `if` and `for`."""
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout: ...
 
@@ -305,7 +305,7 @@ class Filter(Protocol):
 
 @runtime_checkable
 class Shaping(Protocol):
-    """Changes the reward of each sample. The first shaping of a method ignores its input and creates the reward."""
+    """Changes the reward of each sample. A method's first shaping ignores its input and creates the reward."""
 
     def __call__(self, reward: Float[Tensor, " s"], batch: Batch, /) -> Float[Tensor, " s"]: ...
 
@@ -336,7 +336,7 @@ class Mask(Protocol):
 
 @runtime_checkable
 class Aggregate(Protocol):
-    """The share of each token in the step, a constant. Only aggregates divide by counts.
+    """The weight (share) of each token in the loss of a step, a constant. Only aggregates divide by counts.
 
     An aggregate declares `weighs = "sequences"` if a sequence's total share does not grow with its length.
     """
@@ -353,7 +353,7 @@ class Weight(Protocol):
 
 @runtime_checkable
 class Ratio(Protocol):
-    """The ratio of new to old policy for each token, in the graph. Microbatches keep each `couples` unit whole.
+    """The ratio of new to old policy for each token, with gradient. Microbatches never split its `couples` unit.
 
     A ratio declares `one_per_sequence = True` if all tokens of a sequence have the same value.
     """
@@ -380,7 +380,7 @@ class Penalty(Protocol):
 
 @runtime_checkable
 class Layout(Protocol):
-    """Positions of packed tokens, and attention between them.
+    """The positions of packed tokens in their texts, and the attention of each token to its earlier ones.
 
     With a `window`, a token attends to that many last tokens, including itself. With a `softcap` c, a score x becomes
     `c tanh(x / c)`.
@@ -437,7 +437,7 @@ class LinearHead(Protocol):
 
 @runtime_checkable
 class Memory(Protocol[State]):
-    """State of a method on the learner's side, updated after an iteration's steps. Parts read `batch.memory[name]`."""
+    """State of a method, such as an adaptive KL coefficient, updated after an iteration: `batch.memory[name]`."""
 
     def init(self) -> State: ...
 

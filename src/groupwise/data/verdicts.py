@@ -24,7 +24,7 @@ def as_verdict(grade: object) -> Verdict:
 
 
 def invalidity(verdict: Verdict, text: str | None = None) -> str:
-    """What is invalid in a verdict; empty for a valid one. With the judged text, its steps must end in it."""
+    """What is invalid in a verdict, or "" for a valid one. With the judged text, each step must end inside it."""
     if verdict.score is not None and not isfinite(verdict.score):
         return f"the score {verdict.score}: expected a finite number"
     if verdict.score is None and verdict.outcome is Outcome.scored:

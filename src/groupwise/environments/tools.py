@@ -20,11 +20,11 @@ from groupwise.sandbox.sandbox import Program, Sandbox
 __all__ = ["Call", "Hermes", "MalformedCall", "PythonBlock", "ToolLost", "Tools", "calculator_tools", "python_tools"]
 
 SHOWN = 2000
-"""The most characters of a tool's result that the model gets."""
+"""The most characters of a tool's result that are passed to the model."""
 CALLS = 8
-"""The most calls in one turn."""
+"""The most tool calls in one turn of the model."""
 NO_PAIR = "a call stands between <tool_call> and </tool_call>"
-"""A message that models read: other words would change the tokens of a run."""
+"""A message to the model about a malformed call. It must not change: its tokens are part of a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +179,7 @@ def calculate(expression: Any) -> str:
         raise ValueError("expression is a text of at most 200 characters")
     try:
         if not _ARITHMETIC.fullmatch(expression):
-            raise ValueError("the expression has other characters")
+            raise ValueError("the expression has characters other than numbers, + - * / and brackets")
         value = _value(ast.parse(expression.strip(), mode="eval").body)
     except ZeroDivisionError:
         raise ValueError("division by zero") from None
@@ -188,11 +188,11 @@ def calculate(expression: Any) -> str:
     try:
         return str(value.numerator) if value.denominator == 1 else repr(float(value))
     except (ValueError, OverflowError):  # more digits than Python prints, or than a float can represent
-        raise ValueError("the value is too large") from None
+        raise ValueError("the value is too large to print") from None
 
 
 _ARITHMETIC = re.compile(r"(?:[0-9.()+\-*/ \t\n]|(?<=[0-9.])[eE](?=[-+0-9])|(?<=[0-9])_(?=[0-9]))*")
-"""Only matching text goes to Python's parser, which prints warnings for some other text."""
+"""A pattern of arithmetic. Only matching text goes to Python's parser, which prints warnings for some other text."""
 _OPERATORS: dict[type, Callable[[Fraction, Fraction], Fraction]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
 }  # fmt: skip
@@ -206,7 +206,7 @@ def _value(node: ast.expr) -> Fraction:
             return -_value(operand) if isinstance(sign, ast.USub) else _value(operand)
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
             return _OPERATORS[type(op)](_value(left), _value(right))
-    raise ValueError("neither a number nor + - * /")
+    raise ValueError("an element of the expression is neither a number nor one of + - * /")
 
 
 def python_tool(sandbox: Sandbox) -> Callable[[Any], Any]:

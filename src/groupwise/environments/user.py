@@ -23,9 +23,9 @@ from groupwise.data.verdicts import as_verdict
 __all__ = ["user_environment"]
 
 MAX_CHARACTERS = 1 << 20
-"""The most characters of an observation."""
+"""The most characters of an environment's reply."""
 MAX_THREADS = 64
-"""The most calls of plain methods that run at the same time."""
+"""The most calls of a user's plain (not async) methods that run at the same time."""
 MAX_HUNG = 8
 """The most calls of a user's environment that may hang at once; the next call then raises WorkerLost."""
 
@@ -50,7 +50,7 @@ def user_environment(make: Callable[[], Any], *, deadline: float = 10.0) -> Call
     for method in ("reset", "step"):
         if isinstance(make, type) and not callable(getattr(make, method, None)):
             fix = "write def reset(self, prompt, random) and def step(self, message)"
-            raise Usage(f"the environment {name} has no {method}", fix=fix)
+            raise Usage(f"the environment {name} has no method {method}", fix=fix)
     threads = EnvironmentThreads(name, deadline)
     return lambda: UserEnvironment(threads, make)
 
@@ -87,7 +87,7 @@ class EnvironmentThreads:
 
 def _missing(method: str) -> Callable[..., Any]:
     def missing(*_: Any) -> Any:
-        raise TypeError(f"it has no {method}")
+        raise TypeError(f"the environment has no method {method}")
 
     return missing
 
@@ -146,7 +146,7 @@ class UserEnvironment:
         return observation
 
     async def _guarded(self, name: str, method: Any, *args: Any) -> Any:
-        """The method's result; an unverifiable verdict with the cause if it fails."""
+        """Call the user's method; return its result, or an unverifiable verdict with the cause if it fails."""
         try:
             return await self._threads.call(method, *args)
         except GroupwiseError:  # not the fault of this conversation

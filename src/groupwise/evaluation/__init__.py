@@ -1,1 +1,1 @@
-"""Held-out numbers with intervals, their protocol, and the protocols that papers used."""
+"""Held-out accuracies and scores with intervals, the settings they depend on, and the settings that papers used."""

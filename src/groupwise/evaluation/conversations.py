@@ -1,4 +1,4 @@
-"""Metrics of conversations: turns, the share of tokens from the environment, and counts."""
+"""Metrics of conversations with an environment: turns, the share of tokens from the environment, and counts."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ from groupwise.data import Rollout, Sample
 
 
 def describe_conversations(rollouts: Sequence[Rollout]) -> dict[str, float]:
-    """Metrics of all conversations in `rollouts`, selected or not, judged or not; empty if there are none.
+    """Metrics of all conversations in the rollouts, trained on or not, graded or not; empty if there are none.
 
     `turns/mean` and `turns/max` count the model's turns. `turns/environment_tokens` is the share of all tokens that
     the model did not generate. `counts/<name>` is the mean over conversations of a count in `Sample.counts`.

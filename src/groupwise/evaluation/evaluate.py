@@ -26,12 +26,12 @@ from groupwise.evaluation.interval import interval, score_interval
 NO_OUTCOMES = "the verifier gives scores: set threshold, from which on a score is correct, such as --threshold 1.0"
 NO_VOTE = "the verifier does not return the answer that it read"
 MOST_VOTES = 1000
-"""Most answers per problem for maj@k: C(1000, 500) still fits a float."""
+"""The most answers per problem for which maj@k is computed: C(1000, 500) still fits a float."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """The counts of one problem: answers, right answers, and the votes for each wrong answer.
+    """The counts of one problem: its answers, its right answers, and the votes for each wrong answer.
 
     `others` counts each distinct wrong answer; None if the verifier does not return the answer that it read.
     Malformed and unverifiable answers are not right and have no vote.
@@ -76,12 +76,12 @@ class Tally:
 
     @property
     def has_votes(self) -> bool:
-        """Whether maj@k is available."""
+        """Whether maj@k can be computed: the verifier gave answers to vote with, and there are not too many."""
         return self.others is not None and self.answers <= MOST_VOTES
 
     def _at_least(self, k: int, what: str) -> None:
         if k > self.answers:
-            raise ValueError(f"{what}@{k} needs at least {k} answers per problem, not {self.answers}")
+            raise ValueError(f"{what}@{k} needs at least {k} answers per problem; this one has {self.answers}")
 
 
 @lru_cache(maxsize=4096)
@@ -112,7 +112,7 @@ def majority(right: int, others: tuple[int, ...], invalid: int) -> tuple[float, 
 
 
 def tally(rollout: Rollout) -> Tally:
-    """Count the answers of a rollout by outcome and vote."""
+    """Count the answers to one problem by outcome, and the votes for each wrong answer."""
     outcomes = [(s.verdict, s.verdict.outcome if s.verdict else Outcome.unverifiable) for s in answer_samples(rollout)]
     wrong = [verdict.answer for verdict, outcome in outcomes if verdict and outcome is Outcome.wrong]
     others = None if None in wrong else tuple(sorted(Counter(wrong).values(), reverse=True))
@@ -160,7 +160,7 @@ def has_scores(rollouts: Sequence[Rollout]) -> bool:
 
 
 def has_outcomes(rollouts: Sequence[Rollout]) -> bool:
-    """Whether there is a share of right answers: no answer is scored without being correct or wrong."""
+    """Whether a share of right answers exists: no answer has only a score, without being correct or wrong."""
     verdicts = (s.verdict for f in rollouts for s in answer_samples(f))
     return not any(v is not None and v.outcome is Outcome.scored for v in verdicts)
 
@@ -219,7 +219,7 @@ def lengths(rollouts: Sequence[Rollout]) -> dict[str, dict[str, float]]:
 
 
 def scores(greedy: Sequence[Rollout], sampled: Sequence[Rollout]) -> dict[str, float]:
-    """The metrics of an evaluation, sampled with the training distribution and greedy, with intervals over problems.
+    """The held-out metrics, of answers sampled as in training and of greedy answers, with intervals over problems.
 
     They are accuracies if the verdicts have outcomes, and mean scores if they carry scores. Without a held-out problem
     there are none.
@@ -248,7 +248,7 @@ def scores(greedy: Sequence[Rollout], sampled: Sequence[Rollout]) -> dict[str, f
 
 
 def mean_parts(rollouts: Sequence[Rollout]) -> Mapping[str, float]:
-    """The mean of each named part of the verdicts, over right answers, or over scored ones."""
+    """The mean of each named part of the verdicts, such as a format score, over right answers or over scored ones."""
     verdicts = [s.verdict for f in rollouts for s in answer_samples(f) if s.verdict]
     verdicts = [v for v in verdicts if v.outcome in (Outcome.correct, Outcome.scored)]
     names = sorted({name for v in verdicts for name in v.parts})

@@ -24,7 +24,7 @@ AT_ONCE = 1 << 20  # integers in memory at a time
 
 
 def interval(*columns: Numbers) -> list[tuple[float, float]]:
-    """The 95 % interval of the mean of each column: values in [0, 1], one per problem. Without problems: [0, 1].
+    """The 95 % interval of each column's mean: values in [0, 1], one row per problem. Without problems: [0, 1].
 
     >>> interval(np.zeros(0)), [round(x, 3) for x in interval(np.ones(29))[0]]
     ([(0.0, 1.0)], [0.883, 1.0])
@@ -103,7 +103,7 @@ def score(values: Numbers) -> tuple[float, float]:
 
 
 def spread(*columns: Numbers) -> list[tuple[float, float]]:
-    """Bootstrap percentiles of each column's mean over problems.
+    """Bootstrap percentiles of each column's mean, with problems resampled.
 
     The resamples depend only on the number of problems, so stored answers give the same interval again.
     """

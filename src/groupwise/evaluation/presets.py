@@ -14,12 +14,12 @@ RESET: Overrides = (
     ("also", "[]"), ("held_out", ""), ("columns.prompt", "prompt"), ("columns.answer", "answer"),
     ("evaluate.strategy", "Independent"),
 )  # fmt: skip
-"""Values of recipe fields in an evaluation on a published benchmark, whatever the run's recipe says."""
+"""Recipe fields that every evaluation on a published benchmark sets to these values, whatever the run's recipe says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """A paper's protocol. `tasks` have their numbers of problems; `source` is the published source of a single task."""
+    """A paper's evaluation settings. `tasks` has each task's number of problems; `source` is a single task's origin."""
 
     paper: str
     tasks: tuple[tuple[str, int], ...]
@@ -37,7 +37,7 @@ class Published:
         chosen = dict(overrides)
         if "task" in chosen:
             raise Usage(
-                "a preset has its own tasks",
+                "a preset of an evaluation names its tasks itself",
                 evidence=f"--task {chosen['task']}",
                 fix="use --data DIR for another copy of its problems, or leave out --preset",
             )
@@ -60,7 +60,7 @@ class Published:
 
 
 def task_path(directory: Path, name: str) -> Path:
-    """The file or directory of a task: `aime24.jsonl`, `aime24.parquet` or `aime24/`."""
+    """The file or directory of a benchmark in a user's folder: `aime24.jsonl`, `aime24.parquet` or `aime24/`."""
     for path in [directory / f"{name}{ending}" for ending in (".jsonl", ".parquet", "")]:
         if path.exists():
             return path

@@ -1,4 +1,4 @@
-"""Evaluation files: each number with its protocol and the counts of every problem; writing, reading, printing."""
+"""Evaluation files: each result with the settings it depends on and the counts of every problem; write, read, print."""
 
 import json
 import re
@@ -33,14 +33,14 @@ from groupwise.runs.layout import numbered
 
 FORMAT = 1
 KS = (2, 4, 8, 16, 32, 64)
-"""The k of pass@k and maj@k, as far as there are k answers."""
+"""The values of k for pass@k and maj@k; those above the number of answers per problem are left out."""
 MAY_DIFFER = ("model", "task.name", "n", "seed", "seed_rule", "engine", "interval", "versions")
 """Protocol fields in which two comparable numbers may differ. The model is the subject of the comparison. The number of
 answers, the random numbers and the engine affect the precision of a number, not its meaning."""
 
 
 def number(rollouts: Sequence[Rollout], protocol: Mapping[str, Any]) -> dict[str, Any]:
-    """The figures, counts and problems of an evaluation's answers, with their protocol.
+    """One task's result: its figures, counts and problems, with the settings (protocol) that they depend on.
 
     Verdicts with outcomes have the share of right answers; verdicts with scores have the mean score.
     """
@@ -64,12 +64,12 @@ def tallies(number: Mapping[str, Any]) -> list[Tally]:
     """The counts of each problem. TypeError if a count of a file is not a whole number."""
     counts = [x for _, n, right, votes in number["problems"] for x in (n, right, *(votes or ()))]
     if not all(isinstance(x, int) for x in counts):
-        raise TypeError("a count is not a whole number")
+        raise TypeError("a count of answers is not a whole number")
     return [Tally(id, n, right, None if votes is None else tuple(votes)) for id, n, right, votes in number["problems"]]
 
 
 def task_label(protocol: Mapping[str, Any]) -> str:
-    """The task of a number and its sampling parameters, as text."""
+    """The task and the sampling parameters of a result, as text."""
     sampling = protocol["sampling"]
     defaults = (("top_p", 1), ("top_k", 0), ("min_p", 0))
     cuts = [f"{name} {sampling[name]:g}" for name, default in defaults if sampling[name] != default]
@@ -78,12 +78,12 @@ def task_label(protocol: Mapping[str, Any]) -> str:
 
 
 def model_label(protocol: Mapping[str, Any]) -> str:
-    """The model of a number, with the start of its hash."""
+    """The model of a result, with the start of its hash."""
     return visible(f"model {protocol['model']['name']}, sha256 {protocol['model']['sha256'][:12]}")
 
 
 def number_lines(number: Mapping[str, Any]) -> list[str]:
-    """A number as text, one figure per line."""
+    """One task's result as text, one figure per line."""
     protocol, problems = number["protocol"], tallies(number)
     lines = [task_label(protocol)]
     for name, (value, low, high) in number["figures"].items():
@@ -102,17 +102,17 @@ def number_lines(number: Mapping[str, Any]) -> list[str]:
 
 
 def mean_of(numbers: Sequence[Mapping[str, Any]]) -> list[float]:
-    """The unweighted mean of the tasks' shares of right answers, with its interval."""
+    """The share of right answers, averaged over tasks with equal weights, with its interval."""
     names = [f"avg@{x['protocol']['n']}" for x in numbers]
     if any(name not in x["figures"] for name, x in zip(names, numbers)):
-        raise Usage("scores of several tasks have no common mean", fix=NO_OUTCOMES)
+        raise Usage("scores of different tasks cannot be averaged", fix=NO_OUTCOMES)
     figures = [x["figures"][name] for name, x in zip(names, numbers)]
     values = [value for value, _, _ in figures]
     return [sum(values) / len(values), *averaged(values, [(low, high) for _, low, high in figures])]
 
 
 def evaluation_text(evaluation: Mapping[str, Any]) -> str:
-    """All numbers of an evaluation as text."""
+    """All results of an evaluation as text."""
     blocks = ["\n".join(number_lines(number)) for number in evaluation["numbers"]]
     if "mean" in evaluation:
         value, low, high = evaluation["mean"]
@@ -121,7 +121,7 @@ def evaluation_text(evaluation: Mapping[str, Any]) -> str:
 
 
 def file_name(evaluation: Mapping[str, Any], iteration: int | None = None) -> str:
-    """A file name from the protocols: equal for two runs with equal protocols, and unique within a run.
+    """A file name derived from an evaluation's settings: equal for equal settings, else unique within a run.
 
     It depends on all fields of the protocols except model, engine and versions, and on the `iteration` of a checkpoint.
     """
@@ -141,7 +141,7 @@ def write(path: Path, evaluation: Mapping[str, Any]) -> None:
 
 
 def check_file(path: Path) -> None:
-    """Raise an error if an evaluation file cannot be written: before its answers are computed. Creates its folder."""
+    """Raise an error if an evaluation file cannot be written, before its answers are generated. Creates its folder."""
     with write_errors(path):
         check_writable(path, "FILE.json")
 
@@ -177,12 +177,14 @@ def read(path: Path) -> dict[str, Any]:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BadData(f"{path} is damaged", evidence=f"{type(error).__name__}: {error}", fix=again) from error
     if not consistent:
-        raise BadData(f"{path} is damaged", evidence="its numbers do not follow from its problems", fix=again)
+        raise BadData(
+            f"{path} is damaged", evidence="its figures do not follow from the counts of its problems", fix=again
+        )
     return evaluation
 
 
 def is_consistent(number: Any) -> bool:
-    """Whether a number has its protocol and follows from its problems."""
+    """Whether a stored result has its protocol (settings), and its figures follow from the counts of its problems."""
     protocol, problems = number["protocol"], tallies(number)
     n, figures, scores = len(problems), number["figures"], number.get("scores", [])
     expected = {}

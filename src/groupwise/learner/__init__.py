@@ -1,4 +1,4 @@
-"""The learner: forward, microbatches, backward, optimizer, and side models."""
+"""The learner: forward, microbatches, backward, optimizer, and models besides the policy, such as a reference."""
 
 from groupwise.data.rooms import open_room
 

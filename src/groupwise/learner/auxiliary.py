@@ -19,7 +19,7 @@ __all__ = ["AuxiliaryLoss", "RouterBalance"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Forwarded:
-    """One forwarded microbatch. `states`, `logp` and the logits in `routed` are in the graph.
+    """The results of one microbatch's forward pass. `states`, `logp` and the logits in `routed` carry gradients.
 
     `states` are the hidden states of a language model; None for another policy. `values` computes the values of a value
     model, by its name, in the graph.
@@ -49,7 +49,7 @@ Term = Callable[[Forwarded], Float[Tensor, ""]]
 
 @runtime_checkable
 class AuxiliaryLoss(Protocol):
-    """A term of a step's loss beside the objective, with its own gradient. A field `coefficient` scales it, 1 without.
+    """A term of a step's loss beside the objective, with its own gradient. Its field `coefficient`, if any, scales it.
 
     The call prepares the constants of a step, without gradient. It returns the function of a forwarded microbatch; the
     values of all microbatches of a step must add up to the step's term. With `router_logits = True` the routers' logits
@@ -100,7 +100,7 @@ class RouterBalance:
 
 @torch.no_grad()
 def _load(step: Forwards, microbatch: Batch) -> Float[Tensor, "routers count"]:
-    """Tokens per expert: the load of the whole step is needed before its first microbatch has a gradient."""
+    """The tokens per expert over the whole step, which the loss of the first microbatch already needs."""
     routed = step.routed()
     assert routed is not None, "a balanced model has routers"
     contexts, tokens, contents = zip(*((s.context, s.tokens, s.content) for s in microbatch.samples))

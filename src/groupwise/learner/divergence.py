@@ -25,7 +25,7 @@ def divergence(
     temperature: float,
     logits_at_once: int = LOGITS_AT_ONCE,
 ) -> Float[Tensor, " n"]:
-    """The `Divergence` measure of each row, in the graph of `hidden` and of the model's head.
+    """The `Divergence` of each token, with gradient to `hidden` and to the policy's head.
 
     `other` gets no gradient. Rows are computed in chunks of at most `logits_at_once` numbers, and backward recomputes
     each chunk. `Usage` if the heads have different vocabularies.
@@ -36,7 +36,9 @@ def divergence(
         sizes = [head(rows[:1]).shape[-1] for head, rows in ((model.head, hidden), (other.head, other_hidden))]
     if sizes[0] != sizes[1]:
         what = "a divergence needs two models with the same number of logits"
-        raise Usage(what, evidence=f"{sizes[0]} and {sizes[1]}", fix="use a side model with the policy's vocabulary")
+        raise Usage(
+            what, evidence=f"{sizes[0]} and {sizes[1]}", fix="use a reference or teacher with the policy's vocabulary"
+        )
 
     def chunk(rows: Tensor, other_rows: Tensor) -> Tensor:
         with torch.no_grad():

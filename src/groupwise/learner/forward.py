@@ -15,7 +15,7 @@ from groupwise.models import Shared, logprobs
 __all__ = ["forward"]
 
 LOGITS_AT_ONCE = 1 << 22
-"""Largest number of logits in memory: 16 MiB in float32. Above it the head runs in chunks, recomputed in backward."""
+"""The most logits in memory at once: 16 MiB in float32. Above it the head runs in chunks, recomputed in backward."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -25,13 +25,13 @@ class States:
     hidden: Float[Tensor, "pairs width"]
     target: Int[Tensor, " pairs"]
     pair: Int[Tensor, " n"]
-    """The pair of each trainable token."""
+    """For each trainable token, the index of its (hidden state, target) pair."""
 
 
 def hidden_states(
     model: Backbone, batch: Batch, through: Callable[[Backbone, Batch, Shared], Tensor] | None = None
 ) -> States:
-    """Forward a batch to the hidden states of its trainable tokens. `through` replaces the model's plain forward."""
+    """Forward a batch to the hidden states of its trainable tokens. `through` replaces the model's forward pass."""
     device = batch.place.device
     samples = batch.samples
     layout = Shared.of(

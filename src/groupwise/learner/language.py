@@ -28,7 +28,7 @@ class LanguagePolicy:
     def measure(
         self, batch: Batch, wanted: Sequence[Measure], side_models: Mapping[str, Any]
     ) -> dict[Measure, Float[Tensor, " n"]]:
-        """The wanted measures. `Usage` for one that a language model cannot compute."""
+        """The wanted measures (log-probs, entropies, ...). `Usage` for one that a language model cannot compute."""
         self.states = hidden_states(self.model, batch, self.routed) if any(map(reads_policy, wanted)) else None
         models = {"policy": self.model, **side_models}
         compute = MicrobatchMeasures(models, batch, temperature=self.temperature, policy=self.states)

@@ -14,17 +14,17 @@ from groupwise.learner.forward import States, hidden_states, of_distributions, t
 
 
 def reads_policy(measure: Measure) -> bool:
-    """Whether a measure is computed from the policy's forward under the samples' contexts."""
+    """Whether a measure comes from the policy's forward pass under the samples' own prompts."""
     return in_graph(measure) or source_of(measure) == ("policy", "")
 
 
 def source_of(measure: Measure) -> tuple[str, str]:
-    """The model and the view of a measure; by default the policy under the samples' contexts."""
+    """The model and the alternative prompt (view) of a measure; by default the policy under the samples' prompts."""
     return getattr(measure, "model", "policy"), getattr(measure, "view", "")
 
 
 class MicrobatchMeasures:
-    """The measures of one microbatch. Each model is forwarded once per view.
+    """The measures of one microbatch. Each model is forwarded once per prompt variant (view).
 
     `policy` are the policy's hidden states under the samples' contexts, if they exist already; only they may be in the
     graph.
@@ -55,14 +55,14 @@ class MicrobatchMeasures:
         return self.spread(entropy if isinstance(measure, Entropy) else logp, measure.view)
 
     def spread(self, x: Float[Tensor, " m"], view: str) -> Float[Tensor, " n"]:
-        """Numbers of the tokens with a view, spread over all tokens."""
+        """Values of the tokens whose sample has the view, placed at all tokens; NaN elsewhere."""
         if not view:
             return x
         which = self.batch.under(view)[1]
         return torch.full(which.shape, math.nan, dtype=x.dtype, device=x.device).masked_scatter(which, x)
 
     def divergence(self, measure: Divergence) -> Float[Tensor, " m"]:
-        """The divergence at each token with the measure's view."""
+        """The divergence from the other model at each token whose sample has the measure's alternative prompt."""
         mine, other = self.states("policy", ""), self.states(measure.model, measure.view)
         pair = mine.pair[self.batch.under(measure.view)[1]] if measure.view else mine.pair
         return divergence(
@@ -75,14 +75,14 @@ class MicrobatchMeasures:
         )
 
     def logprobs(self, name: str, view: str) -> tuple[Float[Tensor, " m"], Float[Tensor, " m"]]:
-        """A model's log-probs and entropies of all tokens that have an alternative context (a view) of this name."""
+        """A model's log-probs and entropies of all tokens whose sample has this alternative prompt (view)."""
         if (name, view) not in self._logprobs:
             states = self.states(name, view)
             self._logprobs[name, view] = token_logprobs(self.models[name], states, temperature=self.temperature)
         return self._logprobs[name, view]
 
     def states(self, name: str, view: str) -> States:
-        """A model's hidden states of all tokens that have an alternative context (a view) of this name."""
+        """A model's hidden states of all tokens whose sample has this alternative prompt (view)."""
         if (name, view) not in self._states:
             batch = self.batch.under(view)[0] if view else self.batch
             with torch.no_grad():

@@ -38,7 +38,7 @@ class AdamW:
             raise ValueError(f"{self}\nneeds lr, weight_decay and warmup >= 0, eps and clip > 0, 0 <= betas < 1")
 
     def rate(self, step: int, steps: int) -> float:
-        """The learning rate of optimizer step `step` (from 0) in a run of `steps`."""
+        """The learning rate of optimizer step number `step` (from 0) in a run of `steps` steps."""
         if step < self.warmup:
             return self.lr * (step + 1) / self.warmup
         if self.decay == "constant":
@@ -48,7 +48,7 @@ class AdamW:
 
 
 AT_ONCE = 1 << 22
-"""Numbers of a gradient that are converted to float64 at once."""
+"""How many entries of a gradient are converted to float64 at a time."""
 
 
 class Optimizer:
@@ -68,7 +68,7 @@ class Optimizer:
 
     @property
     def gradients(self) -> list[Tensor]:
-        """The gradients of the float32 master weights, without the weights that have none."""
+        """The gradients of the float32 master weights. Weights without a gradient are left out."""
         return [m.grad for m in self.masters if m.grad is not None]
 
     def norm(self) -> float:
@@ -83,7 +83,7 @@ class Optimizer:
         return float(torch.linalg.vector_norm(norms))
 
     def gather(self) -> None:
-        """Accumulate a microbatch's gradients in the masters' precision."""
+        """Add a microbatch's gradients to the accumulated ones, in the precision of the master weights."""
         for weight, master in zip(self.weights, self.masters):
             if master is not weight and weight.grad is not None:
                 grad = weight.grad.to(master.dtype)
@@ -123,7 +123,9 @@ class Optimizer:
             x.grad = None
 
     def state(self) -> dict[str, Tensor]:
-        """Tensors from which `restore` continues with equal bits. The weights are not among them."""
+        """The optimizer's tensors for a checkpoint, from which `restore` continues bit for bit. Weights are not
+        included.
+        """
         state: dict[str, Tensor] = {}
         for i, (weight, master) in enumerate(zip(self.weights, self.masters)):
             state |= {f"{i}.step": self._counts[i], f"{i}.exp_avg": self._moments[i][0]}

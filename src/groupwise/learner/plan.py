@@ -1,4 +1,4 @@
-"""Plan an iteration: its optimizer steps and their microbatches, from lengths alone."""
+"""Plan an iteration: its optimizer steps and their microbatches, from the samples' lengths alone."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class StepPlan:
         return tuple(i for microbatch in self.microbatches for i in microbatch)
 
     def of_rank(self, rank: int, ranks: int) -> tuple[int, ...]:
-        """The numbers of a rank's microbatches; -1 is an empty one, so that all ranks run equally many.
+        """The indices of the microbatches that a rank computes; -1 is an empty one, so that all ranks run equally many.
 
         >>> [StepPlan(((0,), (1,), (2,))).of_rank(rank, 2) for rank in (0, 1)]
         [(0, 2), (1, -1)]
@@ -41,7 +41,7 @@ def make_plan(
     microbatch_tokens: int,
     couples: Couples = "token",
 ) -> tuple[StepPlan, ...]:
-    """An iteration cut into steps of `size` prompts (or as many samples as these have), and each into microbatches.
+    """Cut an iteration's samples into steps of `size` prompts, or of as many samples, and each step into microbatches.
 
     A short iteration has fewer steps, the last possibly smaller. `permutation(n)` is the keyed order in which prompts
     or samples are dealt. A microbatch holds at most `microbatch_tokens` tokens, equal contexts counted once; a longer
@@ -57,7 +57,7 @@ def make_plan(
         per_step = size
     else:
         if couples == "group":
-            raise ValueError("the objective couples whole groups: shuffle prompts, not samples")
+            raise ValueError("the loss needs whole groups in a step: set shuffle to prompts, not samples")
         units = [[i] for i in range(len(batch))]
         per_step = max(
             1, -(-size * len(batch) // max(1, batch.rollouts.count))
@@ -71,7 +71,7 @@ def make_plan(
 
 
 def measure_plan(steps: Sequence[StepPlan], batch: Batch, *, microbatch_tokens: int) -> tuple[StepPlan, ...]:
-    """The plan of an epoch's measures: the first step as planned, all others in as few microbatches as fit.
+    """The microbatches to compute measures (old log-probs, ...): the first step's, then as few as fit for the others.
 
     Only the first step runs at the weights that computed the measures. Its ratio is exactly 1, which needs the same
     microbatches.

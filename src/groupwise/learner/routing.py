@@ -17,7 +17,7 @@ __all__ = ["Routing", "check_routing", "mixture", "routes_experts"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routing:
-    """Router replay of a mixture of experts.
+    """Router replay: train a mixture of experts with the experts that an earlier forward pass chose.
 
     `replay` sends the tokens of an iteration's steps to the experts that the old policy chose: in the `learner`, as it
     computed the old log-probs (R2, arXiv:2512.01374), or in the `engine`, as it sampled (R3, arXiv:2510.11370; the old
@@ -48,7 +48,7 @@ class RoutedForward:
         return model(layout.tokens, layout, routes=self.routes)
 
     def encoded_routes(self) -> list[tuple[bytes, ...]]:
-        """The experts of each sample's tokens, encoded as `batch.routes` holds them."""
+        """The experts of each sample's tokens as bytes, in the format of `batch.routes`."""
         lines = self.experts.encode(self.routes.ids) if len(self.uses) else ()
         return [tuple(lines[r] for r in rows) for rows in self.rows]
 
@@ -74,7 +74,7 @@ class RoutedForward:
         return load
 
     def balance(self, load: Float[Tensor, "routers count"], tokens: int) -> Float[Tensor, ""]:
-        """This microbatch's part of `count * sum over experts of (token share) (mean probability)`, mean over routers.
+        """This microbatch's term of `count * sum over experts of (token share) (mean probability)`, mean over routers.
 
         Only the probabilities are in the graph. The loss is linear in them: with `load` and `tokens` of the whole step,
         microbatches add up to the step. transformers pools all routers first, so one router can offset another.
@@ -88,7 +88,7 @@ class RoutedForward:
 
 
 class StepRouting:
-    """The forward passes of one step of a mixture of experts, and how many of its expert choices have changed."""
+    """One step's forward passes of a mixture of experts, and how many expert choices differ from the recorded ones."""
 
     def __init__(self, model: Any, routing: Routing, *, keep_logits: bool = False) -> None:
         self.experts, self.keep_logits = mixture(model), keep_logits
@@ -118,8 +118,8 @@ def check_routing(routing: Routing, auxiliary: Sequence[Any], experts: Experts |
     if experts is not None or not routes_experts(routing, auxiliary):
         return
     raise Usage(
-        "method.routing and RouterBalance are for mixtures of experts, and this model has no known routers",
-        evidence=f"{routing}; a known router weights its experts by a softmax, and all layers' routers are alike",
+        "method.routing and RouterBalance are for mixtures of experts, and this model has no supported routers",
+        evidence=f"{routing}; a supported router weights its experts by a softmax, and all layers' routers are alike",
         fix="leave method.routing and RouterBalance out, or take a mixture such as Qwen3-MoE or Mixtral",
     )
 

@@ -1,4 +1,4 @@
-"""Side models: models beside the policy, such as a reference model, a teacher, or an average of the policy."""
+"""Side models: models besides the policy, such as a reference model, a teacher, or an average of the policy."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ __all__ = ["EMA", "Given", "InitialPolicy", "SideModel"]
 
 @runtime_checkable
 class SideModel(Protocol):
-    """A model beside the policy. It is called after each optimizer step and changes `weights` in place.
+    """A model besides the policy (reference, teacher, critic). Called after each optimizer step, it updates `weights`.
 
     `weights` and `policy` are the tensors of the side model and of the policy in one order and dtype, at least float32.
     `step` is the number of optimizer steps so far. A part with the class variable `frozen = True` never changes and is
@@ -73,7 +73,7 @@ class EMA:
 
 
 class FollowingWeights:
-    """The tensors of a side model that changes with the policy, with float32 copies of half-precision ones.
+    """The tensors of a model that is updated from the policy, with float32 copies of half-precision ones.
 
     Without these copies, an average would lose every update below the last bit of its weights.
     """
@@ -84,7 +84,7 @@ class FollowingWeights:
 
     @torch.no_grad()
     def update(self, step: int) -> None:
-        """Change the tensors after an optimizer step."""
+        """Update the tensors after an optimizer step of the policy."""
         weights = list(self.exact.values())
         self.part(weights, [p.to(x.dtype) for x, p in zip(weights, self._policy)], step)
         self.round()

@@ -51,7 +51,7 @@ NO_TOKEN = "no token is trained"
 
 @runtime_checkable
 class Loss(Protocol):
-    """The learner's view of an objective: constants of the whole step, then one scalar per microbatch."""
+    """How the learner calls an objective: constants of the whole step first, then one scalar per microbatch."""
 
     def prepare(self, step: Batch) -> Batch: ...
 
@@ -126,7 +126,7 @@ class Learner:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of log-probs: at least float32."""
+        """The dtype of log-probs: that of the weights, but at least float32."""
         return logprob_dtype(next(self.model.parameters()).dtype)
 
     def weights(self) -> dict[str, Tensor]:
@@ -167,7 +167,7 @@ class Learner:
         return policy_of(self.model, temperature=self.temperature, routed=routed)
 
     def _measured(self, policy: Policy, part: Batch, wanted: Sequence[Measure]) -> Mapping[Measure, Tensor]:
-        """The policy's measures of a microbatch. Usage for a missing one, or for another number of tokens."""
+        """The policy's measures, such as log-probs, of a microbatch. `Usage` if one is missing or has a wrong shape."""
         numbers = policy.measure(part, wanted, self.models)
         for measure in wanted:
             if measure not in numbers or numbers[measure].shape != part.place.shape:
@@ -175,7 +175,7 @@ class Learner:
                 raise Usage(
                     f"the policy {type(self.model).__name__} does not compute {measure}",
                     evidence=f"measure() returned {shape} for it, and the batch has {part.tokens} tokens",
-                    fix="return one number per token for each wanted measure, or remove the part that needs it",
+                    fix="return one number per token for each wanted measure, or remove the component that needs it",
                 )
         return numbers
 
@@ -278,16 +278,16 @@ class Learner:
         return loss, whole.having(logp=logp, logp_old=old, measures=measures), step_routing, auxiliary_losses
 
     def _values(self, part: Batch, states: States | None, name: str) -> Float[Tensor, " n"]:
-        """The values of a value model for a microbatch, in the graph."""
+        """A critic's values for a microbatch, with gradient."""
         assert states is not None, "the policy of a value model is a language model"
         return self._critics[name].values(part, lambda: states)
 
     def _optimizers(self) -> list[Optimizer]:
-        """The optimizers of the policy and of the value models."""
+        """The optimizers of the policy and of the trained critics."""
         return [self.optimizer, *(critic.optimizer for critic in self._critics.values())]
 
     def _trained_tensors(self, model: torch.nn.Module) -> dict[str, Tensor]:
-        """The tensors of the policy, or of a side model, except those that are frozen in the policy."""
+        """The tensors of the policy, or of another model, without those that are frozen in the policy."""
         return _unfrozen(model.state_dict(), self.model)
 
     def _saved_models(self) -> dict[str, dict[str, Tensor]]:
@@ -303,11 +303,11 @@ class Learner:
         return saved
 
     def remember(self, batch: Batch, stats: Mapping[str, float]) -> None:
-        """Update the method's memories after an iteration's last step."""
+        """Update the method's memories (such as an adaptive KL coefficient) after an iteration's last step."""
         self.memories = {name: part(self.memories[name], batch, stats) for name, part in self.memory}
 
     def publish(self) -> int:
-        """Count a publication of the current weights and return its version number."""
+        """Give the current weights a new version number, which is returned: they are about to go to the engine."""
         self.version += 1
         return self.version
 
@@ -335,7 +335,7 @@ def _started(part: SideModel, policy: torch.nn.Module) -> torch.nn.Module:
     """Create an extra model at the start of a run: a value model, or a frozen copy of the policy."""
     if isinstance(part, ValueModel):
         if not isinstance(policy, Backbone):
-            why = f"a value model reads hidden states, and {type(policy).__name__} is no language model"
+            why = f"a value model reads hidden states, and {type(policy).__name__} is not a language model"
             raise Usage(why, fix="define a measure, and compute it in the policy's measure()")
         return Critic(part, policy, _copy(policy) if part.trunk == "own" else None)
     return _copy(policy).requires_grad_(False)
@@ -357,7 +357,7 @@ def _microbatches(whole: Batch, step: StepPlan) -> list[Batch]:
 
 @torch.no_grad()
 def restore_policy(model: torch.nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Copy the policy among a checkpoint's tensors to its model. AssertionError for another model."""
+    """Copy the policy's tensors from a checkpoint to the model. AssertionError if they are another model's."""
     _copy_saved(_with_prefix(POLICY, tensors), _unfrozen(model.state_dict(), model))
 
 

@@ -1,4 +1,4 @@
-"""Value losses: auxiliary losses that train a value model."""
+"""Value losses: auxiliary losses that train a value model (critic)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ __all__ = ["ClippedValueLoss", "SquaredValueLoss"]
 
 @dataclass(frozen=True, slots=True)
 class SquaredValueLoss:
-    """`1/2 (V - G)^2` per token, summed with the shares of the objective's aggregate. `G` is `Return(critic)`.
+    """`1/2 (V - G)^2` per token, weighted like the objective's tokens; the target `G` is `Return(critic)`.
 
     With a shared trunk, `coefficient` scales the gradient in the policy's weights: PPO's `c_1`, often 0.1 or 0.5.
     """
@@ -79,7 +79,7 @@ def loss_metric(critic: str) -> str:
 
 
 def _half_sum(critic: str, error: Callable[[Tensor, Tensor, Batch], Tensor]) -> Term:
-    """Half the sum of `share * error(value, return, batch)`. Shares divide by counts of the whole step."""
+    """Half the sum of `share * error(value, return, batch)` over tokens. Shares divide by counts of the whole step."""
 
     def term(forwarded: Forwarded) -> Float[Tensor, ""]:
         value, batch = forwarded.values(critic), forwarded.batch

@@ -21,7 +21,7 @@ __all__ = ["ValueModel"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueModel:
-    """A trained side model with one number per token, `Value(name)`: PPO's critic, arXiv:1707.06347.
+    """PPO's critic, arXiv:1707.06347: a trained model that predicts one value per token, `Value(name)`.
 
     A linear head, 0 at first, reads the last hidden state before each token. The states are those of a copy of the
     initial policy (`trunk = "own"`) or of the policy itself (`"shared"`). The gradient of `loss` reaches the trunk, as
@@ -43,7 +43,7 @@ class ValueModel:
 
 
 class Critic(torch.nn.Module):
-    """The weights of a value model and their optimizer. `own` is a copy of the policy that becomes its trunk."""
+    """The weights of a value model, and their optimizer. `own` is a copy of the policy as trunk, or None to share."""
 
     def __init__(self, part: ValueModel, policy: Any, own: torch.nn.Module | None) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class Critic(torch.nn.Module):
         self.optimizer = Optimizer((p for p in self.parameters() if p.requires_grad), part.optimizer)
 
     def values(self, batch: Batch, policy: Callable[[], States]) -> Float[Tensor, " n"]:
-        """The value before each token, in the graph. `policy` returns the policy's states, for a shared trunk."""
+        """The value before each token, with gradient. `policy` returns the policy's hidden states to a shared trunk."""
         states = policy() if self.trunk is None else hidden_states(self.trunk, batch)  # pyright: ignore[reportArgumentType]
         hidden = states.hidden if self.part.trains_trunk else states.hidden.detach()
         return self.head(hidden.to(self.head.weight.dtype)).squeeze(-1).index_select(0, states.pair)
@@ -70,6 +70,6 @@ class Critic(torch.nn.Module):
 
 @torch.no_grad()
 def _width(policy: Any) -> int:
-    """The width of the last hidden states, from a forward of two tokens."""
+    """The size of the model's last hidden state, measured by a forward pass of two tokens."""
     layout = Shared.of([(0,)], [(0,)], device=next(policy.parameters()).device)
     return policy(layout.tokens, layout).shape[-1]

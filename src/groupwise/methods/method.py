@@ -30,12 +30,12 @@ from groupwise.rollout import Independent, Shuffled
 __all__ = ["Method"]
 
 FIXED = ("curriculum", "trains", "unverifiable", "models", "memory", "schedules")
-"""Fields that a run reads once. A schedule of them would have no effect."""
+"""Method fields that a run reads only at its start, so that a schedule of them would have no effect."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
-    """A training method: all components and numbers, from the choice of prompts to the gradient. Hashable.
+    """A training method: all its components and numbers, from the choice of prompts to the gradient. Hashable.
 
     An epoch of an iteration has `minibatches` optimizer steps, and an iteration has `epochs` epochs, shuffled by
     `prompts` or by `samples`. `refill` is the number of extra sampling rounds that replace filtered prompts.
@@ -74,31 +74,35 @@ class Method:
             if getattr(self, name) < least:
                 raise ValueError(f"{name} is {getattr(self, name)}: needs at least {least}")
         if "answer" not in self.trains:
-            raise ValueError(f"trains is {self.trains}: it needs answer, which filters and metrics read\nadd it")
+            raise ValueError(
+                f"trains, the roles of trained samples, is {self.trains}: the role answer is missing\nadd answer"
+            )
         if not self.shaping:
-            raise ValueError("shaping is empty: its first part creates the reward, for instance Score()")
+            raise ValueError("shaping is empty: its first component creates the reward, for instance Score()")
         if "policy" in dict(self.models):
-            raise ValueError("models has an entry called policy, the name of the model under training\nrename it")
+            raise ValueError(
+                "models has an entry called policy, which is the name of the model under training\nrename the entry"
+            )
         check_side_models(self.models, self.needs)
         value_targets(self.models, self.credit)
         early = [m for m in needs(self.filter) if isinstance(m, Return) or not in_batch(m)]
         if early:
             why = f"the filter needs {early[0]}, and a filter runs before the learner computes measures"
-            raise ValueError(f"{why}\na filter can need VerdictPart and Mark")
+            raise ValueError(f"{why}\nuse a filter that needs VerdictPart or Mark only: these exist before learning")
         if self.group_size == 1 and any(getattr(a, "compares", False) for a in self.advantage):
             why = "group_size is 1 and the advantage compares samples of a group: every advantage would be 0"
-            raise ValueError(f"{why}\nuse 2 or more")
+            raise ValueError(f"{why}\nset group_size to 2 or more")
         for path, schedule in self.schedules:
             if path.partition(".")[0] in FIXED:
                 raise ValueError(
-                    f"schedules cannot change {path}: a run reads it once, at its start\nremove the schedule"
+                    f"a schedule cannot change {path}: a run reads it once, at its start\nremove the schedule"
                 )
             if isinstance(schedule, FromMemory) and schedule.memory not in dict(self.memory):
                 why = f"the schedule of {path} reads {schedule.memory!r}, which method.memory does not define"
                 raise ValueError(f'{why}\nset method.memory = {{ {schedule.memory} = "AdaptiveKL" }}')
         if self.proximal == "sampled" and self.objective.weights:
             why = "proximal is sampled, so ratios already include the engine's gap: weights would correct it twice"
-            raise ValueError(f"{why}\nremove objective.weights, or set proximal = recomputed")
+            raise ValueError(f'{why}\nremove objective.weights, or set proximal = "recomputed"')
         if self.proximal == "sampled" and self.routing.replay == "learner":
             why = "proximal is sampled, so no old log-probs are computed: routing.replay has nothing to replay"
             raise ValueError(f'{why}\nset routing.replay = "engine", or proximal = "recomputed"')
@@ -113,7 +117,7 @@ class Method:
 
     @property
     def needs(self) -> frozenset[Measure]:
-        """The measures that the parts of the method read."""
+        """The measures, such as reference log-probs, that the method's components need."""
         memories = (memory for _, memory in self.memory)
         credits = (self.credit, *(target for _, target in self.value_targets))
         losses = (self.objective, *self.auxiliary_losses)
@@ -121,12 +125,12 @@ class Method:
 
     @property
     def auxiliary_losses(self) -> tuple[AuxiliaryLoss, ...]:
-        """The losses beside the objective: `auxiliary`, and the losses of the value models."""
+        """All losses besides the objective: those in `auxiliary`, and the losses of the value models (critics)."""
         return (*self.auxiliary, *(model.loss for _, model in self.models if isinstance(model, ValueModel)))
 
     @property
     def value_targets(self) -> tuple[tuple[str, Credit], ...]:
-        """The credit that each value model learns, by its name."""
+        """For each value model (critic), by name: the credit estimator, such as GAE, whose returns it learns."""
         return value_targets(self.models, self.credit)
 
     @property

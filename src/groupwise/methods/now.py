@@ -9,7 +9,7 @@ __all__ = ["Now"]
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """The state of a run at the start of an iteration: its number from 0, their count, and the memories by name."""
+    """What schedules see at the start of an iteration: its number (from 0), the total, and the memories by name."""
 
     iteration: int
     iterations: int = 0

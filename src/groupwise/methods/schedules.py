@@ -36,7 +36,7 @@ class Ramp:
 
 @dataclass(frozen=True, slots=True)
 class FromMemory:
-    """The number that a memory of the method holds, such as the coefficient of an adaptive KL penalty.
+    """The current value of one of the method's memories, such as the coefficient of an adaptive KL penalty.
 
     >>> FromMemory("kl")(Now(3, memory={"kl": 0.05}))
     0.05

@@ -1,4 +1,4 @@
-"""The target of each value model of a method, and whether its side models fit the measures that parts need."""
+"""Which returns each value model (critic) learns, and whether a method has all models that its measures need."""
 
 from collections.abc import Iterable, Sequence
 
@@ -7,7 +7,7 @@ from groupwise.learner import SideModel, ValueModel
 
 
 def value_targets(models: Sequence[tuple[str, SideModel]], credit: Credit) -> tuple[tuple[str, Credit], ...]:
-    """The credit that each value model learns, by its name: its `target`, else the part of `credit` that needs it.
+    """For each value model (critic): the credit, such as GAE, whose returns it learns; `target`, if it is set.
 
     Raises ValueError if no part, or more than one, needs its values.
     """
@@ -17,18 +17,18 @@ def value_targets(models: Sequence[tuple[str, SideModel]], credit: Credit) -> tu
             continue
         readers = [p for p in with_fields(credit) if Value(name) in getattr(p, "needs", ())]
         if model.target is None and len(readers) != 1:
-            what = f"the value model {name!r} has no target: {len(readers)} parts of the credit need its values"
+            what = f"the critic {name!r} has no unique target: {len(readers)} components of the credit need its values"
             raise ValueError(f'{what}\nset method.credit = {{ kind = "GAE", critic = "{name}" }}, or its target')
         targets.append((name, model.target or readers[0]))
     return tuple(targets)
 
 
 def check_side_models(models: Sequence[tuple[str, SideModel]], measures: Iterable[Measure]) -> None:
-    """ValueError if a measure needs a side model that does not exist, or one of another kind."""
+    """ValueError if a measure needs a model (reference, teacher, critic) that is not defined, or is of another kind."""
     kinds = dict(models)
     for name, model in models:
         if isinstance(model, ValueModel) and needs(model.loss) and Return(name) not in needs(model.loss):
-            what = f"the loss of the value model {name!r} trains another model"
+            what = f"the loss of the critic {name!r} trains another model"
             raise ValueError(f'{what}\nset method.models.{name}.loss.critic = "{name}"')
     for measure in sorted(measures, key=repr):
         for name in side_models_of([measure]):
@@ -36,8 +36,8 @@ def check_side_models(models: Sequence[tuple[str, SideModel]], measures: Iterabl
             part = '{ kind = "ValueModel" }' if of_values else '"InitialPolicy"'
             fix = f"set method.models = {{ {name} = {part} }}"
             if name not in kinds:
-                fix = fix if of_values else f"{fix}, or the part's coefficient to 0"
-                raise ValueError(f"a part needs the side model {name!r} and there is no such model\n{fix}")
+                fix = fix if of_values else f"{fix}, or the component's coefficient to 0"
+                raise ValueError(f"a component needs the model {name!r}, which method.models does not define\n{fix}")
             if isinstance(kinds[name], ValueModel) != of_values:
-                what = f"a part needs {measure}, and the side model {name!r} is of the kind {name_of(kinds[name])}"
+                what = f"a component needs {measure}, and the model {name!r} is of the kind {name_of(kinds[name])}"
                 raise ValueError(f"{what}\n{fix}, or name another model")

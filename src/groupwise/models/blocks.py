@@ -15,10 +15,10 @@ __all__ = ["drop_blocks", "with_blocked_weights"]
 M = TypeVar("M", bound=nn.Module)
 
 LEAST = 1 << 16
-"""Smallest weight, in elements, that gains from blocks."""
+"""The smallest weight matrix, in elements, whose products are faster in blocks."""
 
 FEW = 16
-"""Number of rows that the blocks are laid out for. Any number works, with the same bits per row."""
+"""The number of input rows that the blocks are laid out for. Any number works, with the same bits per row."""
 
 
 class Blocked(nn.Module):
@@ -36,7 +36,7 @@ class Blocked(nn.Module):
 
 
 def with_blocked_weights(model: M) -> M:
-    """A twin of the model for inference: it shares the parameters, but multiplies large float32 matrices by blocks.
+    """A copy of the model for inference: it shares the parameters, but multiplies large float32 matrices by blocks.
 
     With oneDNN on x86, 16 rows times such a matrix take half the time. Elsewhere, without such matrices, and for a
     compiled model, the model itself is returned. After a change of the parameters, call `drop_blocks` before the next

@@ -33,11 +33,11 @@ Model = Decoder | TransformersModel
 DTYPES = {name: getattr(torch, name) for name in ("float64", "float32", "float16", "bfloat16")}
 HEAD = "lm_head.weight"
 IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
-"""Ids that config.json and generation_config.json both have."""
+"""The fields of token ids that both config.json and generation_config.json have."""
 
 
 def read_shape(path: Path | str, *, context: int = 0, trust_remote_code: bool = False) -> Sizes:
-    """The shape of the model in a directory, from config.json alone. A `Shape` if our decoder computes it.
+    """The architecture of the model in a directory, from config.json alone: a `Shape` if our decoder supports it.
 
     `context` is the longest sequence in use, in tokens. `trust_remote_code` executes Python files of a directory that
     ships its own code. BadData for a model that cannot be computed exactly.
@@ -76,7 +76,7 @@ def read_model(
     seed: int = 0,
     trust_remote_code: bool = False,
 ) -> Model:
-    """The model in a directory: our decoder if it computes the model exactly, else transformers' modules.
+    """Load the model in a directory: as our decoder if that is exact, else as transformers' modules.
 
     For an adapter's directory: its base with the adapter attached, which alone is trained. A fresh model has weights
     drawn from `seed`. BadData names every difference between the files and config.json.
@@ -98,7 +98,7 @@ def read_model(
 
 
 def outline(path: Path | str, *, trust_remote_code: bool = False) -> nn.Module:
-    """The modules of the model in a directory, without weights."""
+    """The modules of the model in a directory, without loading weights."""
     shape = read_shape(path, trust_remote_code=trust_remote_code)
     if isinstance(shape, Shape):
         return Decoder(shape)
@@ -129,12 +129,12 @@ def _read_decoder(path: Path, shape: Shape, dtype: torch.dtype, device: torch.de
 
 
 def _headers(file: Path) -> dict[str, Stored]:
-    """The header of a file, without rotary frequencies: these follow from the configuration."""
+    """The types and shapes of a file's tensors, without rotary frequencies, which follow from the configuration."""
     return {name: x for name, x in header(file).items() if not name.endswith("rotary_emb.inv_freq")}
 
 
 def write_fresh(shape: Shape, path: Path, *, tokenizer: Tokenizer) -> None:
-    """Write a directory of a fresh model: configuration and tokenizer, without weights."""
+    """Write the directory of an untrained model: configuration and tokenizer, no weights."""
     ends = sorted(tokenizer.eos)
     tokenizer.save(path)
     _write_json(path / "config.json", config_of(shape) | {"eos_token_id": ends, "pad_token_id": ends[0], FRESH: True})
@@ -213,11 +213,11 @@ def stored_dtype(path: Path | str) -> torch.dtype:
 
 
 def _drop_tied_head(path: Path, weights: dict[str, Tensor]) -> None:
-    """Drop a stored head that equals the embedding. BadData for any other, since config.json ties them."""
+    """Drop a stored output head that equals the embedding. BadData for a different one, since config.json ties them."""
     head, embedding = weights.pop(HEAD, None), weights.get("model.embed_tokens.weight")
     if head is not None and (embedding is None or not torch.equal(head, embedding)):
         raise BadData(
-            f"the head in {path} is not the embedding, but config.json ties them",
+            f"the output head in {path} differs from the embedding, but config.json ties them",
             evidence="tie_word_embeddings is true and lm_head.weight differs from model.embed_tokens.weight",
             fix="set tie_word_embeddings to false",
         )

@@ -25,7 +25,7 @@ __all__ = ["Decoder", "Shape"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """The sizes that an engine needs of any model. `positions` is the longest sequence, in tokens."""
+    """The sizes that an engine needs to know of any model. `positions` is the longest sequence, in tokens."""
 
     vocabulary: int
     layers: int
@@ -131,7 +131,7 @@ class MLP(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention, then MLP, each applied to a norm of the residual stream and added to it.
+    """One decoder layer: attention, then MLP, each applied to a norm of the residual stream and added to it.
 
     If `compiled`, torch compiles the operations before attention and those after it.
     """
@@ -159,7 +159,7 @@ class Layer(nn.Module):
 
 @cache
 def _compiled(half: Callable[..., Any]) -> Callable[..., Any]:
-    """Half a layer, compiled once for all layers and any number of tokens. Lazy: torch imports its compiler."""
+    """Half a layer (attention or MLP), compiled once for all layers and lengths. Lazy: torch imports its compiler."""
     return torch.compile(half, dynamic=True)
 
 

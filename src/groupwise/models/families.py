@@ -1,4 +1,4 @@
-"""Configurations that the decoder computes exactly (Qwen2, Qwen3, Llama, Mistral): to a `Shape` and back."""
+"""Configurations of Qwen2, Qwen3, Llama and Mistral that the decoder computes exactly: to a `Shape` and back."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -9,7 +9,7 @@ from groupwise.models.fields import flag, mapping, real, short, whole
 from groupwise.models.rope import SCALINGS, Yarn, parameters_of, scaling_of
 
 LAYERS, SIZE, POSITIONS = 1 << 10, 1 << 24, 1 << 40
-"""Bounds on a configuration: number of layers, any width, and sequence length."""
+"""Bounds on a model's configuration: the number of layers, any width, and the sequence length."""
 SLIDING = {"sliding_attention": True, "full_attention": False}
 
 
@@ -77,7 +77,7 @@ def shape_of(config: Mapping[str, Any]) -> Shape:
     width, heads = (whole(config, name, low=1, high=SIZE) for name in ("hidden_size", "num_attention_heads"))
     head_dim = whole(config, "head_dim", low=1, high=SIZE, default=width // heads)
     if heads * head_dim > SIZE:
-        raise ValueError(f"{heads} heads of {head_dim} are wider than {SIZE}")
+        raise ValueError(f"{heads} attention heads of {head_dim} dimensions each exceed the largest width, {SIZE}")
     return Shape(
         family=family,
         vocabulary=whole(config, "vocab_size", low=1, high=SIZE),

@@ -9,11 +9,11 @@ from typing import Any
 from groupwise.data import BadData
 
 MOST_BYTES = 64 << 20
-"""Largest JSON file that is read. The index of a trillion parameters has some 10 MB."""
+"""The largest JSON file that is read. The weight index of a model with a trillion parameters has some 10 MB."""
 DEPTH = 64
 """Largest nesting depth of lists and objects."""
 LARGEST = 1e30
-"""The largest number of a configuration."""
+"""The largest number that a configuration may contain."""
 
 _REPR = Repr()
 _REPR.maxstring = _REPR.maxother = _REPR.maxlong = 80
@@ -97,7 +97,7 @@ def text(fields: Mapping[str, Any], name: str) -> str:
     value = fields.get(name)
     if value is None or isinstance(value, str):
         return value or ""
-    raise ValueError(f"{name} is {short(value)}: it must be a text")
+    raise ValueError(f"{name} is {short(value)}: it must be a string")
 
 
 def mapping(fields: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -89,7 +89,7 @@ def commit_of(name: str | Path) -> str:
 
 
 def of_hub(name: str | Path) -> bool:
-    """Whether a name refers to the hub: it is a valid hub name, and no local file has it."""
+    """Whether a name means a model on the hub: it is a valid hub name, and no local file has it."""
     return is_hub_name(name) and not os.path.exists(name)
 
 

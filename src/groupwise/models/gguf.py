@@ -40,12 +40,12 @@ FIELDS = {
     "rms_norm_eps": "attention.layer_norm_rms_epsilon",
     "rope_theta": "rope.freq_base",
 }
-"""Fields of config.json with their keys in the metadata, which follow the architecture's name."""
+"""Fields of config.json and their metadata keys in a GGUF file, without the architecture's name in front."""
 UNSUPPORTED = (
     "rope.scaling.type", "rope.scale_linear", "attention.sliding_window", "attention.scale", "attention.clamp_kqv",
     "attention.max_alibi_bias", "logit_scale", "embedding_scale", "residual_scale", "expert_count",
 )  # fmt: skip
-"""Keys of features that are not converted. The values 0 and `none` disable them."""
+"""Metadata keys of features that are not converted. The values 0 and `none` disable a feature."""
 MODULES = {
     "token_embd": "model.embed_tokens",
     "output_norm": "model.norm",
@@ -74,7 +74,7 @@ ORIGINAL = "take the directory of the model from which the file was made: it has
 
 
 def gguf_config(path: Path, header: GgufHeader) -> dict[str, Any]:
-    """The config.json of a GGUF file. BadData for a model that the decoder does not compute."""
+    """The config.json for the model in a GGUF file. BadData for a model that the decoder does not compute."""
     metadata, family = header.metadata, header.metadata.get("general.architecture")
     if family not in FAMILIES:
         what, evidence = f"the model in {path} is of no supported family", f"general.architecture: {short(family)}"
@@ -152,7 +152,7 @@ def convert(path: Path, header: GgufHeader, config: Mapping[str, Any], directory
 
 
 def tensor_names(path: Path, header: GgufHeader) -> dict[str, str]:
-    """The decoder's names of the stored tensors, each with its name in the file. BadData for an unknown tensor."""
+    """Each stored tensor's name in the decoder, with its name in the file. BadData for an unknown tensor."""
     names: dict[str, str] = {}
     for source in (name for name in header.tensors if name != ROPE_FACTORS):
         match = re.fullmatch(r"(?:blk\.([0-9]+)\.)?(\w+)\.(weight|bias)", source)
@@ -191,7 +191,7 @@ def dequantised(path: Path, name: str, tensor: GgufTensor) -> np.ndarray:
 
 
 def with_rotary_halves(weight: np.ndarray, heads: int) -> np.ndarray:
-    """Rows of a projection in the order of our rotary positions: the first elements of all pairs, then the second.
+    """The rows of a projection in the order of our rotary positions: the first elements of all pairs, then the second.
 
     llama.cpp stores the rows of each head of a llama model pair by pair.
 

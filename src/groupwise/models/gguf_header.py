@@ -63,7 +63,7 @@ def read_gguf_header(path: Path) -> GgufHeader:
 
 
 class _Cursor:
-    """Reads values one after another. EOFError if a value extends beyond the content."""
+    """Reads values from bytes, one after another. EOFError if a value extends beyond the end."""
 
     def __init__(self, content: bytes) -> None:
         self.content, self.at = content, 0
@@ -72,7 +72,7 @@ class _Cursor:
         """The position of the next `size` bytes, which are consumed."""
         start = self.at
         if size > len(self.content) - start:
-            raise EOFError(f"{size} bytes are stated at byte {start}, and {len(self.content) - start} follow")
+            raise EOFError(f"a value at byte {start} has {size} bytes, and only {len(self.content) - start} follow")
         self.at += size
         return start
 

@@ -22,7 +22,7 @@ Numbers = int | Sequence[int] | NDArray[Any]
 
 
 class Purpose(IntEnum):
-    """The use of a random number: equal counters under different purposes give unrelated numbers."""
+    """What a random number is for: equal counters under different purposes give unrelated numbers."""
 
     SAMPLE = 0
     SHUFFLE = 1
@@ -63,7 +63,7 @@ def key_words(key: Key) -> Uint32Array:
 
 
 def uniform(key: Key, draw: Numbers, stream: Numbers, t: Numbers) -> NDArray[np.float64]:
-    """Uniform numbers in [0, 1) of 53 bits, one for each (draw, stream, t) after broadcasting.
+    """Uniform numbers in [0, 1) of 53 bits, one for each (prompt's draw, sample's stream, token position t), broadcast.
 
     The counter is (draw, low word of stream, high word of stream, t): draw and t below 2**32, stream below 2**64.
     The i-th sample of a draw has stream i; a forked sample has the stream `lineage`.
@@ -100,7 +100,7 @@ def permutation(key: Key, draw: int, stream: int, n: int) -> NDArray[np.int64]:
 
 
 def picks(key: Key, draw: Numbers, n: int, below: int) -> NDArray[np.int64]:
-    """`n` random integers below `below` for each draw, as rows: `(word * below) >> 32`, four words per counter.
+    """`n` random integers below `below` for each draw number, as rows: `(word * below) >> 32`, four words per counter.
 
     The counter is (draw, 0, 0, index // 4). Each probability is off by less than 2**-32, so keep `below` small.
 

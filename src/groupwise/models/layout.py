@@ -15,18 +15,18 @@ from groupwise.models.packed_attention import Block, MergedAttention
 __all__ = ["Shared"]
 
 LEAST = 16
-"""Rows of at most this many tokens go into the same bucket."""
+"""Rows of at most this many tokens share one bucket (a padded block)."""
 
 LONG = 64
-"""Longest prompt, in tokens, that is copied per answer. Answers to a longer prompt share one copy of its keys."""
+"""The longest prompt, in tokens, whose keys are copied per answer. Answers to a longer prompt share one copy."""
 
 Text = tuple[int, ...]
 Context = tuple[str, Text]
-"""A prompt's identity: the hash of its content other than token ids (such as images), and its token ids."""
+"""A prompt's identity: the hash of its content besides token ids (such as images), and its token ids."""
 Row = tuple[list[int], int]
-"""Packed indices of a text's tokens from the first on, and the number of last tokens that this row adds."""
+"""Packed indices of a text's tokens from its start, and how many of the last ones this row computes."""
 Blocks = tuple[list[Block], Int[Tensor, " n"]]
-"""Rectangles of rows, and the index of each packed token in their concatenated output."""
+"""Padded rectangles of rows, and the index of each packed token in their concatenated output."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +104,7 @@ class Shared:
 
     @cached_property
     def _unsplit(self) -> Blocks:
-        """Rectangles of rows, each row with all its keys."""
+        """Padded rectangles of rows, each row with the keys of its whole text."""
         return _blocks(self.rows, self.position.device)
 
     @cached_property
@@ -116,7 +116,7 @@ class Shared:
 
 
 def _pack(texts: Sequence[tuple[Context, Text]]) -> tuple[list[int], list[list[int]], list[Row]]:
-    """Pack (context, answer) pairs: the packed tokens, each text's packed indices, and the rows.
+    """Pack (context, answer) pairs: returns the packed tokens, each text's packed indices, and the rows.
 
     In sorted order, a text shares its longest prefix with its predecessor. It adds only the tokens after that prefix.
     """

@@ -29,7 +29,7 @@ WEIGHTS = "adapter_model.safetensors"
 PREFIX = "base_model.model."  # the prefix of parameter names in peft's files
 HEADS = ("lm_head", "embed_tokens")
 PLAIN = re.compile(r"(\^|\.\*)?[\w.\\-]+\$?")
-"""A pattern that is a layer's name, possibly after `.*`, without other repetition: it matches in linear time."""
+"""Accepted patterns: a layer's name, possibly after `.*`, without other repetition, so that matching is linear."""
 MOST_PATTERNS = 256
 
 
@@ -104,7 +104,7 @@ def check_rank(model: nn.Module, lora: Lora) -> None:
 
 
 def _ends(lora: Lora) -> set[str]:
-    """The last words of the targets' names."""
+    """The last words of the target layers' dotted names."""
     return {target.rpartition(".")[2] for target in lora.targets}
 
 
@@ -124,7 +124,7 @@ def _is_conv1d(module: nn.Module) -> bool:
 
 
 def _linear(host: nn.Module) -> set[str]:
-    """The names of the layers that can have an adapter."""
+    """The names of the linear layers that can have an adapter."""
     mixtures, modules = _mixtures(host), dict(host.named_modules()).items()
     linear = {name for name, module in modules if isinstance(module, nn.Linear) or _is_conv1d(module)}
     return {name for name in linear if not mixtures & set(name.split("."))}

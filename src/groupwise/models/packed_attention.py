@@ -46,7 +46,9 @@ class Block:
         window: int | None,
         softcap: float | None,
     ) -> Float[Tensor, "slots heads d"]:
-        """Attention output of every slot, row after row, padding included. For blocks with a mask or causal ones."""
+        """Attention output at every position (slot), row after row, padding included. For blocks with a mask or causal
+        ones.
+        """
         mask, width = self.mask, self.keys.shape[1]
         if window is not None and window < width:  # a query with m visible keys sees keys 0 to m - 1
             mask = past(width, q.device) if mask is None else mask
@@ -100,14 +102,14 @@ class MergedAttention(torch.autograd.Function):
 
 
 def _flash(block: Block, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """Attention output and log-sum-exp of every slot of a block."""
+    """Attention output and log-sum-exp at every position (slot) of a padded block."""
     mask = _additive(block.mask, q.dtype)
     out, lse = FLASH(*block.gather(q, k, v), 0.0, block.causal, attn_mask=mask)
     return out.transpose(1, 2).flatten(0, 1), lse.transpose(1, 2).flatten(0, 1)
 
 
 def _scatter_to_slots(grad: Tensor, blocks: Sequence[Block], slot: Tensor) -> list[Tensor]:
-    """The gradient at each block's slots, zero at padding."""
+    """The gradient at each position (slot) of a padded block, zero at padding."""
     sizes = [block.queries.numel() for block in blocks]
     slots = grad.new_zeros(sum(sizes), *grad.shape[1:]).index_copy_(0, slot, grad).split(sizes)
     return [x.unflatten(0, block.queries.shape).transpose(1, 2) for x, block in zip(slots, blocks)]
@@ -145,5 +147,5 @@ def past(n: int, device: torch.device) -> Bool[Tensor, "n n"]:
 
 
 def gather_rows(x: Float[Tensor, "n heads *d"], at: Int[Tensor, "rows many"]) -> Float[Tensor, "rows heads many *d"]:
-    """`x[at]`, heads first. Its gradient is summed in a fixed order; that of `x[at]` in the order of threads."""
+    """`x[at]`, heads first. The gradient is summed in a fixed order, unlike that of `x[at]`, so it is deterministic."""
     return x.index_select(0, at.flatten()).unflatten(0, at.shape).transpose(1, 2)

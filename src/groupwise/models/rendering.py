@@ -35,7 +35,7 @@ class Renderer:
         return reply["text"]
 
     def _send(self, request: bytes) -> bytes:
-        """The worker's reply line; empty if the request killed the worker."""
+        """Send a request to the worker and return its reply line; empty if the request killed the worker."""
         process = self._process
         if process is None or self._owner != os.getpid() or process.poll() is not None:  # a forked process has none
             process = self._start()
@@ -77,7 +77,7 @@ class Renderer:
 
 def _failed(why: str) -> BadData:
     fix = "check the roles of the messages, or use --template no"
-    return BadData(f"the chat template cannot render this prompt: {why}", fix=fix)
+    return BadData(f"the chat template fails on this prompt: {why}", fix=fix)
 
 
 _RENDERER = Renderer()

@@ -64,7 +64,7 @@ class Llama3:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Yarn:
-    """Interpolate pairs with fewer than `beta_slow` turns over the original length, none with more than `beta_fast`.
+    """Interpolate dimension pairs with fewer than `beta_slow` turns over the original length; none above `beta_fast`.
 
     YaRN, arXiv:2309.00071, section 3.2. Its temperature is `stretch`, by default `0.1 ln(factor) + 1`.
     """
@@ -100,7 +100,7 @@ class Yarn:
         return slow * plain / self.factor + (1 - slow) * plain
 
     def _pair(self, turns: float, dim: int, theta: float) -> float:
-        """The index of the pair that makes this many turns over the original length."""
+        """The index of the dimension pair that makes this many turns over the original length."""
         return dim * math.log(self.original_max_position_embeddings / (turns * 2 * math.pi)) / (2 * math.log(theta))
 
 

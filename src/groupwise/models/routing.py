@@ -16,10 +16,10 @@ from torch import Tensor, nn
 __all__ = ["Experts", "Routes", "experts_of"]
 
 UNKNOWN = -1
-"""Marks the experts of a token without a record: its router decides."""
+"""The expert number of a token without a recorded choice: the model's router decides."""
 
 Lines = tuple[bytes, ...]
-"""The experts of each token as bytes: an int16 per choice per router; empty if unknown."""
+"""The experts of each token as bytes: for each router, its choices as int16; empty if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Experts:
 
 
 class Routes:
-    """The experts of one forward, per router, filled in during the forward.
+    """The experts chosen in one forward pass, per router, filled in during the pass.
 
     `recorded` are the experts of an earlier forward; with `replay`, tokens go to them again. `keep_logits` stores the
     routers' logits.
@@ -98,7 +98,7 @@ def gates(logits: Float[Tensor, "n count"], chosen: Int[Tensor, "n each"], norma
 
 
 class _RouterHooks:
-    """Hooks of one router: attention receives the `routes` keyword, and the router's output goes to these routes.
+    """The hooks of one router: attention receives the keyword `routes`, and the router's output is recorded there.
 
     Attention gets the keyword in every forward of its layer, also in the recomputation during backward.
     """

@@ -9,7 +9,7 @@ from groupwise.data import Sampling
 __all__ = ["choose", "logprob_dtype", "logprobs", "truncated"]
 
 BLOCK = 512
-"""Vocabulary entries per block; `choose` sums probabilities per block first."""
+"""Vocabulary entries per block: `choose` sums probabilities block by block."""
 
 
 def logprob_dtype(dtype: torch.dtype) -> torch.dtype:

@@ -18,7 +18,7 @@ from groupwise.models.tokenizer import Tokenizer
 __all__ = ["Arguments", "Messages", "Template", "conversation_turn", "encode_answer", "find_template"]
 
 Messages = Sequence[Mapping[str, Any]]
-"""A conversation, such as `[{"role": "user", "content": "7*5="}]`."""
+"""A conversation as a list of messages, such as `[{"role": "user", "content": "7*5="}]`."""
 
 Arguments = Sequence[tuple[str, bool | int | float | str]]
 """Variables of a chat template by name, such as `[("enable_thinking", False)]`."""
@@ -126,7 +126,7 @@ class Template:
         return self._encode_marked(before, mark, False), self._encode_marked(after, mark, False)
 
     def _mark(self, problem: str | Messages) -> str:
-        """A private-use character that occurs neither in the template nor in the problem."""
+        """A private-use character that occurs neither in the template nor in the problem, to mark places."""
         return self._unused_characters(json.dumps(problem if isinstance(problem, str) else list(problem), **_AS_IS))[0]
 
     def _unused_characters(self, text: str = "") -> list[str]:
@@ -188,7 +188,9 @@ def find_template(
     Raises Usage for a system message or arguments with a plain template, and for an argument that has another source.
     """
     if reserved := [argument for argument, _ in arguments if argument in (*_VARIABLES, *_TOKENS)]:
-        raise Usage(f"{reserved[0]} is no argument of a template: Groupwise sets it", fix=f"leave out {reserved[0]}")
+        raise Usage(
+            f"the template argument {reserved[0]} cannot be set: Groupwise sets it", fix=f"leave out {reserved[0]}"
+        )
     if name == "chat":
         return Template(name, chat_template(tokenizer), tokenizer, system, arguments, tools)
     if system or arguments:
@@ -259,7 +261,7 @@ def _single_text(problem: str | Messages) -> str:
     if len(problem) == 1:
         return str(problem[0].get("content", ""))
     fix = "use --template chat"
-    raise BadData("a plain template takes one text, and this prompt is a conversation", fix=fix)
+    raise BadData("a plain template formats a single text, and this prompt is a conversation", fix=fix)
 
 
 def _escape_all(value: Any, escape: Any, mark: str) -> Any:

@@ -22,7 +22,7 @@ EXTRA_FILES = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens
 WINDOW, CACHED = 4, 1 << 14
 
 UNSETTLED = 64
-"""After this many tokens without a settled character, checks are rarer. A character has at most four bytes."""
+"""After this many tokens without a complete character, it is checked less often. A character has at most four bytes."""
 
 CACHED_TEXTS = 64
 """Size of the cache of `decode_with_ends`: equal answers of a group often end at the same time."""

@@ -106,7 +106,9 @@ def read_transformers(
         causal.set_experts_implementation("eager")  # the grouped matrix product does not support float64
     _refuse_weights(path, causal)
     model = TransformersModel(causal.to(device), sizes).requires_grad_(True)
-    with _bad_data(path, "cannot be driven by our layouts", "take one whose tokens meet in plain attention only"):
+    with _bad_data(
+        path, "cannot be driven by our layouts", "take a model whose tokens interact only in plain attention"
+    ):
         model.shape = _check_packing(model)
     return model
 
@@ -171,7 +173,9 @@ def _check_packing(model: TransformersModel) -> Sizes:
     causal.set_attn_implementation(NAME)
     difference, largest = (packed - torch.cat(separate)).abs().max(), torch.cat(separate).abs().max()
     if not difference <= TOLERANCE.get(packed.dtype, 0.1) * largest:
-        raise ValueError(f"packed and separate logits differ by {float(difference):.2g}: tokens meet outside attention")
+        raise ValueError(
+            f"packed and separate logits differ by {float(difference):.2g}: its tokens interact outside attention"
+        )
     kv, d = keys.pop()
     return replace(model.shape, layers=len(layers), kv_heads=kv, head_dim=d)
 

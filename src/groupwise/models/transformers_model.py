@@ -21,7 +21,7 @@ from groupwise.models.routing import Routes, install_router_hooks
 
 
 class TransformersModel(nn.Module):
-    """A `Backbone` over a causal language model of transformers, with the scales, caps and biases of its head."""
+    """A `Backbone` over a causal language model of transformers, including its head's scales, caps and biases."""
 
     def __init__(self, causal: nn.Module, shape: Sizes) -> None:
         super().__init__()
@@ -141,7 +141,9 @@ def attend(
 ) -> tuple[Float[Tensor, "1 n heads e"], None]:
     """Attention in transformers' interface, computed by a layout."""
     if layout is None or s_aux is not None:
-        raise NotImplementedError("no layout reaches its attention" if layout is None else "attention sinks")
+        raise NotImplementedError(
+            "the layout is not passed to its attention" if layout is None else "its attention has sinks"
+        )
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
     size = max(q.shape[-1], v.shape[-1])
     if scaling is not None:

@@ -27,7 +27,7 @@ FRESH = "fresh_weights"
 MOST_HEADER = 16 << 20
 """Largest header that is parsed, in bytes: some 100,000 tensors. Larger models have several files."""
 FLOATS = ("F64", "F32", "F16", "BF16")
-"""Types of usable weights. Integers, booleans and 8-bit numbers need scales."""
+"""The tensor types that can be trained. Integers, booleans and 8-bit numbers would need scales."""
 
 
 def weight_files(path: Path | str) -> list[Path]:

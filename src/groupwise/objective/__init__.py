@@ -1,4 +1,4 @@
-"""The loss: ratios, surrogates, weights, penalties, masks and aggregates, and the metrics of a step."""
+"""The loss: ratios, surrogates, weights, penalties, masks and aggregates, and the metrics of an optimizer step."""
 
 from groupwise.data.rooms import open_room
 

@@ -1,4 +1,4 @@
-"""Aggregates: the share of each token in the step, a constant. Only this file divides by counts.
+"""Aggregates: each token's constant share of a step's loss. Only this file divides by counts.
 
 The docstrings distinguish *drawn* samples (all) from *live* ones (with at least one token). Sizes have the dtype of the
 advantage, which they multiply. An empty step has an empty share. With `weighs = "sequences"` a sequence's total share
@@ -25,7 +25,7 @@ def token_mean(step: Batch) -> Float[Tensor, " n"]:
 
 @dataclass(frozen=True, slots=True)
 class SequenceMean:
-    """Every live sequence has the same weight, divided equally over its tokens. GRPO, arXiv:2402.03300, equation 3.
+    """Every sequence with trained tokens weighs the same, divided over its tokens. GRPO, arXiv:2402.03300, equation 3.
 
     If groups differ in their number of live members, this is not the paper's mean over groups: see `group_mean`.
     """
@@ -40,7 +40,7 @@ class SequenceMean:
 
 @dataclass(frozen=True, slots=True)
 class GroupMean:
-    """Every live group has the same weight, divided equally over its live sequences, then tokens. GRPO, equation 3.
+    """Every group with trained tokens weighs the same, divided over its sequences, then tokens. GRPO, equation 3.
 
     If all groups have the same number of live members, it equals `sequence_mean` to the bit.
     """
@@ -62,12 +62,12 @@ group_mean = GroupMean()
 
 
 def sequence_sum(step: Batch) -> Float[Tensor, " n"]:
-    """Every token weighs 1 / samples drawn, so an answer's log-probs add up. RLOO, arXiv:2402.14740."""
+    """Every token weighs 1 / (samples in the step), so an answer's log-probs add up. RLOO, arXiv:2402.14740."""
     return torch.full_like(step.advantage, 1 / max(step.sequences.count, 1))
 
 
 def budget_mean(step: Batch) -> Float[Tensor, " n"]:
-    """Every token weighs 1 / (samples drawn x generation budget), whatever its sample's length.
+    """Every token weighs 1 / (samples in the step x generation budget), whatever its sample's length.
 
     Dr. GRPO, arXiv:2503.20783, and its authors' code. The budget is `limit`, never the width of a batch.
     """

@@ -1,4 +1,4 @@
-"""`Objective`: the loss of a batch, composed of its parts."""
+"""`Objective`: the loss of a batch, composed of surrogate, weights, penalties and aggregate."""
 
 import math
 from collections.abc import Callable
@@ -39,7 +39,7 @@ class Objective:
             raise ValueError(
                 f"{ratio} gives a sequence one ratio, and {name_of(self.aggregate)} would weigh that ratio by the "
                 "sequence's length, which no paper does\n"
-                "use sequence_mean or group_mean, or token_ratio; your own aggregate: weighs = 'sequences'"
+                "use sequence_mean or group_mean, or token_ratio; in your own aggregate, set weighs = 'sequences'"
             )
 
     @torch.no_grad()
@@ -57,7 +57,7 @@ class Objective:
 
 
 def _per_token(part: Callable[[Batch], Tensor], batch: Batch) -> Float[Tensor, " n"]:
-    """The output of a part. It must have one number per token: another shape could broadcast silently."""
+    """Check a component's output, and return it: one number per token, since another shape could broadcast silently."""
     x = part(batch)
     if x.shape != batch.place.shape:
         shape = tuple(x.shape)

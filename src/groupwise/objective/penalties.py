@@ -1,4 +1,4 @@
-"""Penalties: quantities to minimise, per token, in the graph, with their coefficients included.
+"""Penalties: quantities to minimise, per token, with gradient and with their coefficients included.
 
 A penalty is an estimator per sampled token. Its mean over the old policy's samples, in a given context, is a sum over
 the vocabulary. The effect of the policy on which contexts occur is ignored, as everywhere in the field.
@@ -42,7 +42,7 @@ class KL:
 
     def __post_init__(self) -> None:
         if self.form not in ("k2", "k3", "corrected"):
-            raise ValueError(f"KL has no form {self.form!r}; there are k2, k3 and corrected")
+            raise ValueError(f"KL has no estimator {self.form!r}; its forms are k2, k3 and corrected")
         if self.coefficient < 0:
             raise ValueError(f"KL({self.coefficient}): a negative coefficient pushes the policy away without bound")
 

@@ -1,4 +1,4 @@
-"""Ratios of the policy to the policy before the update, per token, in the graph."""
+"""Ratios of the policy to the policy before the update, per token, with gradient."""
 
 import math
 from dataclasses import dataclass

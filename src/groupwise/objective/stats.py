@@ -66,7 +66,7 @@ def _range_of_scores(batch: Batch) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def describe_step(step: Batch, objective: Objective) -> dict[str, float]:
-    """Metrics of a step's tokens: ratios, clipping, KL, advantages. For several steps, pass `Batch.joined(steps)`.
+    """Metrics of a step's tokens: ratios, clipping, KL, advantages. For several steps, pass the joined batch.
 
     `ratio` is the surrogate's ratio if it has one, else the token ratio. `kl` is k3; `kl/k1` is signed.
     """
@@ -106,7 +106,7 @@ def _describe_values(model: str, step: Batch) -> dict[str, Tensor]:
 
 
 def comparable(step: Batch) -> Bool[Tensor, " n"]:
-    """Which tokens the engine sampled with the current weights, under the context that they are trained under."""
+    """For each token, whether the engine sampled it with the current weights, from the prompt it is trained under."""
     return ~step.logp_engine.isnan() & (step.lag == 0) & step.same_context  # a written token has no engine log-prob
 
 

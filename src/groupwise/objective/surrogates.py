@@ -1,4 +1,4 @@
-"""Surrogates: the quantity to maximise, per token, in the graph.
+"""Surrogates: the quantity to maximise, per token, with gradient.
 
 `clipped` marks the tokens where a lower or an upper bound is active. A surrogate without bounds does not have it.
 """

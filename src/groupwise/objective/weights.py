@@ -24,7 +24,10 @@ _NEEDS: frozenset[Measure] = frozenset({Logp("policy")})
 
 @dataclass(frozen=True, slots=True)
 class TruncatedImportance:
-    """`min(rho, cap)` of each token. TIS, "Your Efficient RL Framework Secretly Brings You Off-Policy RL Training"."""
+    """`min(rho, cap)` per token, with rho = learner / engine probability: truncated importance sampling (TIS).
+
+    "Your Efficient RL Framework Secretly Brings You Off-Policy RL Training".
+    """
 
     needs: ClassVar[frozenset[Measure]] = _NEEDS
 
@@ -37,13 +40,13 @@ class TruncatedImportance:
         return _exp(_gap(step)).clamp(max=self.cap)
 
     def notes(self, step: Batch) -> Mapping[str, float]:
-        """The share of tokens whose rho is above the cap."""
+        """The share of tokens whose rho (learner / engine probability) is above the cap."""
         return {"truncated": _share(_exp(_gap(step)) > self.cap)}
 
 
 @dataclass(frozen=True, slots=True)
 class SequenceTruncatedImportance:
-    """`min(product of a sequence's rho, cap)` on each of its tokens: unbiased except for the cap, with more variance.
+    """`min(product of a sequence's rho, cap)` on its tokens, with rho = learner / engine probability of a token.
 
     The products of long answers reach the cap or 0 even where each token's rho is near 1. "When Speed Kills Stability",
     2025.
@@ -68,7 +71,7 @@ class SequenceTruncatedImportance:
 
 @dataclass(frozen=True, slots=True)
 class MaskedImportance:
-    """`rho` of each token where `floor <= rho <= cap`, else 0; the bounds are absolute. IcePop, arXiv:2510.18855."""
+    """`rho` (learner / engine probability) of each token in [floor, cap], else 0. IcePop, arXiv:2510.18855."""
 
     needs: ClassVar[frozenset[Measure]] = _NEEDS
 

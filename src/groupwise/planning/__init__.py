@@ -1,1 +1,1 @@
-"""What a run will need, computed from its recipe and the model's shape before anything is loaded."""
+"""What a run will need, such as memory, computed from its recipe and the model's sizes before anything is loaded."""

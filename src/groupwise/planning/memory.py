@@ -1,4 +1,4 @@
-"""The memory of a run in one process, by part, from its recipe and the model's shape."""
+"""The memory of a run in one process, by use (weights, gradients, ...), from its recipe and the model's sizes."""
 
 import os
 from collections.abc import Mapping
@@ -20,9 +20,9 @@ PROCESS = 300 << 20
 LOGITS = 1 << 22
 """Logits that the learner computes at once (`LOGITS_AT_ONCE` of `learner/forward.py`)."""
 NARROWEST = 256
-"""Columns of the smallest block of logits."""
+"""The number of vocabulary entries in the smallest block of logits."""
 TOKEN = 100
-"""Bytes of a sampled token outside the model: its id, log-prob, origin and place in the batch."""
+"""Bytes of a sampled token outside the model: its id, log-prob, origin (weights version) and place in the batch."""
 FIXES: Mapping[str, str] = {
     "weights": "use --machine.dtype bfloat16, or a smaller model",
     "optimizer": "train an adapter: --lora.rank 16",
@@ -33,13 +33,13 @@ FIXES: Mapping[str, str] = {
     "engine": "lower engine.rows, engine.cache_tokens or sampling.max_tokens",
     "samples": "lower prompts, method.group_size or sampling.max_tokens",
 }
-"""The change that saves most, by the largest part."""
+"""The recipe change that saves most memory, by the largest use of memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Bytes by part. `total` and `trained` count weights. Gradients, activations and logits exist while the learner
-    computes, the engine's cache while it samples; the other parts exist all the time.
+    """Bytes by use. `total` and `trained` count weights. Gradients, activations and logits exist while the learner
+    computes, the engine's cache while it samples; all others exist all the time.
     """
 
     total: int
@@ -55,18 +55,18 @@ class Memory:
 
     @property
     def peak(self) -> int:
-        """The most bytes that exist at once, with those of the process itself."""
+        """The most bytes that exist at once, including those of the process itself."""
         always = PROCESS + self.weights + self.optimizer + self.side_models + self.samples
         return always + max(self.gradients + self.activations + self.logits, self.engine)
 
     @property
     def parts(self) -> dict[str, int]:
-        """Bytes by the name of a part."""
+        """Bytes by the name of their use, such as `gradients`."""
         return {name: getattr(self, name.replace(" ", "_")) for name in FIXES}
 
 
 def run_memory(recipe: Recipe, shape: Shape, context: int) -> Memory:
-    """The memory of a run of the recipe with a model of this shape. `context` is its longest prompt, in tokens.
+    """The memory of a run of the recipe with a model of these sizes. `context` is its longest prompt, in tokens.
 
     It is an upper bound in one respect: all answers have `sampling.max_tokens` tokens. docs/memory.md derives the
     formulas and compares them with measured runs.
@@ -101,14 +101,14 @@ def adapter_weights(shape: Shape, lora: Lora) -> int:
 
 
 def microbatch(recipe: Recipe, context: int) -> int:
-    """The most tokens of one forward of the learner: those of a step, or `machine.microbatch_tokens`, or one sample."""
+    """The most tokens in one forward pass of the learner: a step's, or `machine.microbatch_tokens`, or one sample's."""
     answer = recipe.sampling.max_tokens
     step = recipe.prompts // recipe.method.minibatches * (context + recipe.method.group_size * answer)
     return min(step, max(recipe.machine.microbatch_tokens, context + answer))
 
 
 def activations(shape: Shape, tokens: int, *, recompute: bool) -> int:
-    """The numbers that a forward stores for its backward.
+    """How many numbers a forward pass stores for its backward pass.
 
     A layer stores, per token: for each norm its unit and its output (4 widths), queries, keys, values and output of
     attention, with `qk_norm` queries and keys twice, and four inner vectors of the MLP. With `recompute` a layer stores
@@ -122,7 +122,7 @@ def activations(shape: Shape, tokens: int, *, recompute: bool) -> int:
 
 
 def engine_numbers(recipe: Recipe, shape: Shape, context: int) -> int:
-    """The numbers of the engine while it samples: keys and values of live rows and cached prompts."""
+    """How many numbers the engine stores while it samples: keys and values of live rows and of cached prompts."""
     engine = recipe.engine if isinstance(recipe.engine, Native) else Native()
     evaluated = recipe.evaluate.problems * recipe.evaluate.samples
     rows = min(engine.rows, max(recipe.prompts * recipe.method.group_size, evaluated))
@@ -131,7 +131,7 @@ def engine_numbers(recipe: Recipe, shape: Shape, context: int) -> int:
 
 
 def plan_line(recipe: Recipe, memory: Memory) -> str:
-    """One line about a run: weights, answers and tokens of an iteration, expected memory."""
+    """One line about a planned run: weights, answers and tokens per iteration, expected memory."""
     answers = recipe.prompts * recipe.method.group_size
     share = "" if memory.trained == memory.total else f" ({memory.trained:,} trained)"
     tokens = answers * recipe.sampling.max_tokens

@@ -31,7 +31,7 @@ from groupwise.data import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """A chart of the metrics in `lines`, which maps them to labels. All have the same question.
+    """A chart of metrics that answer the same question; `lines` maps the metrics to their labels.
 
     `intervals` maps a metric to the metrics of its interval's ends. `notes` maps a flag to a note that is shown if the
     flag was ever true. `range` fixes the axis; `log` allows a logarithmic one; `wide` spans two columns.
@@ -48,7 +48,7 @@ class Chart:
 
     @property
     def question(self) -> str:
-        """The question of the chart's metrics."""
+        """The question that the chart's metrics answer."""
         return METRICS[next(iter(self.lines))].question
 
 

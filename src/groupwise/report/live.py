@@ -13,7 +13,7 @@ from groupwise.runs.phases import runs_in
 
 
 class LivePage:
-    """The page of some runs and its changes. Files are read again only after one of them has changed."""
+    """The live page of some runs, and its changes. Files are read again only after one of them has changed."""
 
     def __init__(self, runs: Sequence[Path]) -> None:
         self._runs = tuple(runs)
@@ -46,7 +46,7 @@ class LivePage:
 
 
 def _stamps(run: Path) -> Iterator[tuple[str, int, int]]:
-    """(path, bytes, nanoseconds) of the files of a run that its page shows. A file that is not there has none."""
+    """(path, bytes, nanoseconds) of a run's files that its page shows; a missing file has no entry."""
     layout = RunLayout(run)
     with_warm_start = RunLayout(layout.warm_start).metrics
     paths = [layout.info, layout.recipe, layout.metrics, layout.timings, with_warm_start]

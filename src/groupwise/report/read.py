@@ -1,4 +1,4 @@
-"""Reads a run directory, also while the run still writes to it. Unreadable data are counted and never fatal."""
+"""Reads a run directory, also while the run still writes to it. Unreadable data are counted and are never fatal."""
 
 import json
 import tomllib
@@ -18,7 +18,7 @@ UNREADABLE = (OSError, UnicodeDecodeError, json.JSONDecodeError, tomllib.TOMLDec
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Curve:
-    """One series: `value[i]` at iteration `at[i]`, ascending. Values that were not finite are NaN."""
+    """A metric over iterations: `value[i]` at iteration `at[i]`, ascending. Values that were not finite are NaN."""
 
     at: np.ndarray
     value: np.ndarray
@@ -81,7 +81,7 @@ def read(path: Path) -> Run:
 
 
 def lines(path: Path, notes: list[str] | None = None) -> Iterator[dict[str, Any]]:
-    """The JSON objects of a JSONL file. An incomplete last line is skipped: the run is writing it."""
+    """The JSON objects of a JSON-lines file. An incomplete last line is skipped: the run is still writing it."""
     if not path.exists():
         return
     bad = 0

@@ -150,7 +150,7 @@ def page_data(runs: Sequence[Run], limit: int = BYTES) -> dict[str, Any]:
 
 
 def describe(run: Run, xs: list[Any]) -> dict[str, Any]:
-    """The page's data of a run, without its rollouts. Curves with equal iterations share one entry of `xs`."""
+    """A run's data for the page, without its rollouts. Curves with equal iterations share one entry of `xs`."""
 
     def curves(table: dict[str, Curve]) -> list[list[Any]]:
         rows = []
@@ -180,7 +180,7 @@ def describe(run: Run, xs: list[Any]) -> dict[str, Any]:
 
 
 def seams(run: Run) -> list[str]:
-    """One line for each extension of the run."""
+    """One line for each time that the run was extended to more iterations."""
     return [
         f"Extended at iteration {at}, from {before} to {after} iterations: the learning rate and the schedules see "
         f"{after} from there on. It is not a run of {after}."
@@ -189,7 +189,7 @@ def seams(run: Run) -> list[str]:
 
 
 def selection(run: Run) -> list[str]:
-    """One line on the best evaluation, if the run has several: a figure that was selected by its value is too high."""
+    """A note on the highest evaluation, if there are several: a figure selected for its value is optimistic."""
     metric = str(run.fields.get("evaluate.best") or "") or held_out(run.metrics, BY_DEFAULT) or ""
     if metric not in run.metrics or len((curve := run.metrics[metric].finite).at) < 2:
         return []

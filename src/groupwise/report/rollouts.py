@@ -50,7 +50,7 @@ def steps(array: np.ndarray) -> list | dict | str:
 
 
 def files(run: Path) -> dict[int, Path]:
-    """Sample files by iteration, ascending."""
+    """The run's sample files by iteration, ascending."""
     return dict(iteration_files(RunLayout(run).samples, (".jsonl",)))
 
 
@@ -66,7 +66,7 @@ def evenly(items: list, most: int) -> list:
 
 
 def scan(run: Path) -> tuple[dict[int, list], dict[str, dict[int, list[int]]], dict[str, str]]:
-    """Read all sample files once: group keys by iteration, [right, graded] by prompt and iteration, prompt texts."""
+    """Read all sample files once: groups by iteration, [right, graded] by prompt and iteration, and prompt texts."""
     groups: dict[int, list] = {}
     tally: dict[str, dict[int, list[int]]] = {}
     texts: dict[str, str] = {}
@@ -151,7 +151,7 @@ def _key(row: dict[str, Any]) -> tuple[str, str]:
 
 
 def _groups(run: Path, iteration: int, keys: list, *, limit: int) -> list[dict[str, Any]]:
-    """The groups `keys` of an iteration, in that order. Answers are cut to `limit` tokens."""
+    """The groups of an iteration with these keys, in their order. Answers are cut to `limit` tokens."""
     path = files(run)[iteration]
     rows = list(lines(path))
     try:

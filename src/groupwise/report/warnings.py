@@ -51,7 +51,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Above:
-    """Finds values of a metric above its bound in the table of metrics, or above a bound that depends on the run."""
+    """A rule's search for values of a metric above its bound: that of the table of metrics, or one from the run."""
 
     series: str
     what: str
@@ -70,7 +70,7 @@ class Above:
 
 
 def entropy_fell(run: Run, *, window: int = ENTROPY_WINDOW, left: float = ENTROPY_SHARE) -> tuple[str, int] | None:
-    """Entropy is at most `left` times its maximum over the last `window` iterations."""
+    """Warn if entropy is at most `left` times its maximum over the last `window` iterations."""
     c = run.metrics[ENTROPY].finite
     for i in range(1, len(c.at)):
         before = c.at[:i] >= c.at[i] - window
@@ -82,7 +82,7 @@ def entropy_fell(run: Run, *, window: int = ENTROPY_WINDOW, left: float = ENTROP
 
 
 def gradient_spike(run: Run, *, times: float = 10, window: int = 20) -> tuple[str, int] | None:
-    """A gradient norm is above `times` the median of up to `window` norms before it (at least five)."""
+    """Warn if a gradient norm is above `times` the median of up to `window` norms before it (at least five)."""
     c = run.metrics[GRAD_NORM].finite
     spikes = [
         (c.value[i] / middle, i)
@@ -115,7 +115,7 @@ def unverified(run: Run) -> tuple[str, int] | None:
 
 
 def reward_alone(run: Run, *, near: int = 5) -> tuple[str, int] | None:
-    """The reward rises clearly between two evaluations and the held-out figure does not: hacking or memorisation.
+    """Warn if the reward rises clearly between two evaluations and the held-out figure does not: reward hacking.
 
     The figure is the score if verdicts carry one, as the reward is made from it, else the accuracy.
     """
@@ -147,7 +147,7 @@ def reward_alone(run: Run, *, near: int = 5) -> tuple[str, int] | None:
 
 
 def not_finite(run: Run) -> tuple[str, int] | None:
-    """A loss or a gradient norm is NaN or infinite."""
+    """Warn if a loss or a gradient norm is NaN or infinite."""
     curves = run.metrics
     cases = []
     for name in (LOSS, GRAD_NORM):
@@ -175,7 +175,7 @@ def count(n: int, word: str) -> str:
 
 
 def above(description: str, series: str, what: str, bound_of: Callable[[Run], float] | None = None) -> Rule:
-    """A rule that a metric is not above its bound. `{bound}` in the description becomes the table's bound."""
+    """A rule that warns if a metric is above its bound. `{bound}` in the description becomes the bound."""
     bound = "" if bound_of else f"{metric_bound(series):g}"
     return Rule(description.format(bound=bound), (series,), Above(series, what, bound_of))
 
@@ -226,7 +226,7 @@ HELD_OUT = {
     SCORE_GREEDY: "held-out greedy score",
     SCORE: "held-out sampled score",
 }
-"""The held-out figures by metric, in the order in which the headline takes the first that a run has."""
+"""The labels of the held-out metrics. The headline of a run shows the first of them that the run has."""
 
 
 def held_out(curves: Curves, names: Iterable[str] = HELD_OUT) -> str | None:

@@ -11,12 +11,12 @@ __all__ = ["everything", "mixed_groups", "mixed_outcomes", "mixed_scores"]
 
 
 def everything(rollout: Batch) -> Bool[Tensor, " s"]:
-    """Every sample."""
+    """Selects every sample."""
     return torch.ones_like(rollout.outcome, dtype=torch.bool)
 
 
 def mixed_outcomes(rollout: Batch) -> Bool[Tensor, " s"]:
-    """The whole rollout if some of its verified answers are correct and some are not, else no sample.
+    """Selects the whole rollout if some of its verified answers are correct and some are not, else no sample.
 
     Dynamic sampling, DAPO, arXiv:2503.14476, equation 11. Unverifiable answers are ignored; malformed ones are wrong.
 
@@ -31,7 +31,7 @@ def mixed_outcomes(rollout: Batch) -> Bool[Tensor, " s"]:
 
 
 def mixed_scores(rollout: Batch) -> Bool[Tensor, " s"]:
-    """The whole rollout if the scores of its verified answers differ, else no sample. For verifiers that give scores.
+    """Selects the whole rollout if the scores of its verified answers differ, else no sample. For scored answers.
 
     >>> from groupwise.data import rollout_of, pack
     >>> [mixed_scores(pack([rollout_of(scores)])).tolist() for scores in ([0.5, 0.25], [0.5, 0.5])]
@@ -42,7 +42,7 @@ def mixed_scores(rollout: Batch) -> Bool[Tensor, " s"]:
 
 
 def mixed_groups(rollout: Batch) -> Bool[Tensor, " s"]:
-    """The groups of a rollout in which some verified answers are correct and some are not: `mixed_outcomes` per group.
+    """Selects the groups of a rollout in which some verified answers are correct and some are not.
 
     >>> from groupwise.data import rollout_of, pack
     >>> mixed_groups(pack([rollout_of([1.0, 0.0]), rollout_of([1.0, 1.0])])).tolist()

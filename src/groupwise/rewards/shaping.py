@@ -1,4 +1,4 @@
-"""Shaping: verdicts to one reward per sample. The first part creates the reward; each later part changes it."""
+"""Shaping: verdicts to one reward per sample. The first shaping creates the reward; each later one changes it."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ __all__ = ["AddPart", "Correctness", "KLInReward", "Overlong", "Score", "Truncat
 
 @dataclass(frozen=True, slots=True)
 class Correctness:
-    """`right` for a correct answer, `wrong` for any other. It creates the reward, from outcomes alone.
+    """Creates the reward from outcomes alone: `right` for a correct answer, `wrong` for any other.
 
     >>> from groupwise.data import rollout_of, pack
     >>> batch = pack([rollout_of([1.0, 0.0])])
@@ -37,7 +37,7 @@ class Correctness:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """`offset + scale * score` of the verdict. It creates the reward.
+    """Creates the reward from the verdict's score: `offset + scale * score`.
 
     The score of a verdict without one is 1 if the answer is correct and 0 if not. So `Score()` is the default reward
     for verdicts of both kinds.
@@ -57,7 +57,7 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class AddPart:
-    """Adds `weight * part` of the verdicts to the reward, such as a format score; 0 for a verdict without the part.
+    """Adds `weight` times a named part of the verdict, such as a format score; 0 for a verdict without the part.
 
     >>> from groupwise.data import rollout_of, pack
     >>> batch = pack([rollout_of([1.0, 0.0], parts={"format": [0.0, 1.0]})])
@@ -78,7 +78,7 @@ class AddPart:
 
 @dataclass(frozen=True, slots=True)
 class Overlong:
-    """Subtracts 0 up to `limit - buffer` tokens, then linearly more, up to `factor` at the limit and beyond.
+    """Length penalty: subtracts 0 up to `limit - buffer` tokens, then linearly more, up to `factor` at the token limit.
 
     Soft overlong punishment, DAPO, arXiv:2503.14476, equation 13. `limit` is the generation budget. `buffer` is in
     tokens, or below 1 a share of the budget: DAPO's 4096 of 20480 is 0.2. A sample whose long prompt leaves it a budget
@@ -114,7 +114,7 @@ class Overlong:
 
 @dataclass(frozen=True, slots=True)
 class TruncatedIs:
-    """Replaces the reward of an answer that reached the token limit by `value`. Dr. GRPO's code, with 0."""
+    """Replaces the reward of a truncated answer (it reached the token limit) by `value`. Dr. GRPO's code uses 0."""
 
     value: float
 

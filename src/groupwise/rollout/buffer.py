@@ -1,4 +1,4 @@
-"""The buffer: samples rollouts until an iteration has enough that pass the filter."""
+"""The buffer: generates rollouts (all samples of a prompt) until enough of an iteration's pass the filter."""
 
 import asyncio
 from collections import Counter
@@ -37,7 +37,7 @@ UnverifiableRule = Literal["exclude", "wrong", "drop_group"]
 
 @dataclass(frozen=True, slots=True)
 class Rollouts:
-    """All rollouts of one iteration in draw order, selected or not.
+    """All rollouts of one iteration, selected for training or not, in the order in which their prompts were drawn.
 
     `rounds` is the number of sampling rounds, `missing` the number of selected rollouts that are still wanted.
     """
@@ -48,12 +48,12 @@ class Rollouts:
 
     @property
     def selected(self) -> list[Rollout]:
-        """Rollouts with at least one selected sample."""
+        """The rollouts with at least one sample that is selected for training."""
         return [r for r in self.all if any(r.selected or ())]
 
     @property
     def dropped(self) -> list[Rollout]:
-        """Rollouts without a selected sample; `cause` holds the reason."""
+        """The rollouts without a sample selected for training; `cause` holds the reason."""
         return [r for r in self.all if not any(r.selected or ())]
 
     @property
@@ -71,13 +71,13 @@ class Rollouts:
 
     @property
     def all_right(self) -> bool:
-        """Whether every answer is correct, and there is at least one."""
+        """Whether every answer is correct, and there is at least one answer."""
         samples = [s for r in self.all for s in r.samples if s.role == "answer"]
         return bool(samples) and all(s.verdict is not None and s.verdict.outcome is Outcome.correct for s in samples)
 
     @property
     def culprit(self) -> Literal["verifier", "environment"]:
-        """The code to correct if answers are unverifiable: an aborted conversation failed in its environment."""
+        """The user code to correct if answers are unverifiable: an environment that aborted one, else the verifier."""
         samples = (s for r in self.all for s in r.samples if s.role == "answer" and s.verdict is not None)
         unverifiable = (s for s in samples if s.verdict and s.verdict.outcome is Outcome.unverifiable)
         first = next(unverifiable, None)
@@ -101,14 +101,14 @@ class Rollouts:
 
 @dataclass(slots=True, eq=False)
 class Buffer:
-    """Samples rollouts until an iteration has enough selected ones. It numbers the draws of the run."""
+    """Generates rollouts until an iteration has enough selected ones. It numbers the draws of prompts of a run."""
 
     task: Task
     curriculum: Curriculum[Any]
     setting: RolloutSetting
     unverifiable: UnverifiableRule = "exclude"
     trains: tuple[str, ...] = ("answer",)
-    """The roles of samples that are trained. Filters get the answers only; other samples follow their rollout."""
+    """The roles of samples that are trained. Filters see the role "answer" only; other roles follow their rollout."""
     _drawn: int = field(init=False)
     _state: Any = field(init=False)
 
@@ -116,7 +116,7 @@ class Buffer:
         self._drawn, self._state = 0, self.curriculum.init(self.task, self.setting.seed)
 
     async def take(self, n: int, group_size: int, strategy: Strategy, filter: Filter, refill: int) -> Rollouts:
-        """Sample rollouts until `n` are selected. A refill round draws exactly the missing number of prompts.
+        """Generate rollouts until `n` are selected. A refill round draws exactly as many prompts as are missing.
 
         There are at most `refill` rounds after the first. A call that raises changes no state and can be repeated.
         Raises WorkerLost when a rollout exceeds its deadline.
@@ -158,7 +158,7 @@ class Buffer:
         )
 
     def state(self) -> dict[str, Any]:
-        """The number of draws and the curriculum's state, as JSON. A resumed run needs no other rollout state."""
+        """Prompts drawn so far and the curriculum's state, as JSON. A resumed run needs no other rollout state."""
         return {"drawn": self._drawn, "curriculum": self._state}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -170,7 +170,7 @@ class Buffer:
         return _checked(rollout, draw)
 
     def _selected(self, rollouts: Sequence[Rollout], filter: Filter) -> list[Rollout]:
-        """The rollouts with `selected` and `cause`. The filter gets the answers, as the method's statistics do."""
+        """The rollouts with `selected` and `cause` filled in. The filter gets the answers, as the metrics do."""
         batch = self._packed(rollouts)
         rollout = batch.rollouts.index[batch.groups.index]
         unverifiable = batch.outcome == Outcome.unverifiable
@@ -200,12 +200,14 @@ class Buffer:
         return marked
 
     def _also_trained(self, sample: Sample) -> bool:
-        """Whether a sample is trained that is not an answer, in a rollout with selected answers."""
+        """Whether to train a sample whose role is not "answer", in a rollout with selected answers."""
         if sample.role == "answer" or sample.role not in self.trains:
             return False
         if sample.verdict is None:
-            problem = f"a sample of the trained role {sample.role} has no verdict"
-            raise Usage(problem, fix="let the strategy verify it or give it a verdict, or leave the role out of trains")
+            problem = f"a sample with the role {sample.role}, which method.trains names, has no verdict"
+            raise Usage(
+                problem, fix="let the strategy verify it or give it a verdict, or leave the role out of method.trains"
+            )
         return self.unverifiable == "wrong" or sample.verdict.outcome is not Outcome.unverifiable
 
 
@@ -217,7 +219,7 @@ async def answers(
     purpose: int = Purpose.EVALUATE,
     strategy: Strategy = Independent(),  # noqa: B008
 ) -> list[Rollout]:
-    """Sample and verify `n` answers to each prompt, independent of a run: no state is read or written.
+    """Generate and verify `n` answers to each prompt, independently of a run: no state is read or written.
 
     Prompt i is draw i under `purpose`, so repeated calls use the same random numbers.
     """
@@ -241,7 +243,7 @@ async def _within_deadline(strategy: Strategy, sampler: DrawSampler) -> Rollout:
         if not limit.expired():
             raise
         raise WorkerLost(
-            f"draw {sampler.draw.id} produced no rollout within {deadline:g} seconds",
+            f"the samples of draw {sampler.draw.id} were not finished within {deadline:g} seconds",
             evidence=f"it waited for {', '.join(pending) or 'its strategy'}",
             fix="check whether the engine or the verifier hangs, or raise machine.deadline",
         ) from None
@@ -250,13 +252,13 @@ async def _within_deadline(strategy: Strategy, sampler: DrawSampler) -> Rollout:
 
 
 def _checked(rollout: Rollout, draw: Draw) -> Rollout:
-    """The rollout. Usage for a rollout of another draw, and for samples with equal random numbers."""
+    """Check a strategy's rollout and return it. `Usage` if its draw is another, or if samples share random numbers."""
     if rollout.draw.id != draw.id:
-        problem = f"the strategy returned a rollout of draw {rollout.draw.id} for draw {draw.id}"
-        raise Usage(problem, fix="return Rollout(draw, samples) with the draw of the call")
+        problem = f"the strategy returned the samples of draw {rollout.draw.id} when asked for draw {draw.id}"
+        raise Usage(problem, fix="return Rollout(draw, samples) with the draw that the strategy was called with")
     streams = Counter(sample.stream for sample in rollout.samples)
     twins = [stream for stream, n in streams.items() if n > 1]
     if twins:
-        problem = f"the strategy returned {streams[twins[0]]} samples with the random stream {twins[0]}"
+        problem = f"the strategy returned {streams[twins[0]]} samples with the same random stream {twins[0]}"
         raise Usage(problem, fix="use sampler.start or sampler.sample; give each fork its own number i")
     return rollout

@@ -26,7 +26,7 @@ class PrefixCache:
         return self._entries[context]
 
     def put(self, context: ContextKey, keys: Tensor, values: Tensor) -> None:
-        """Store clones: a view would keep the memory of all contexts of the forward alive."""
+        """Store copies of the tensors: views of them would keep the memory of the whole forward pass alive."""
         n = len(context[1])
         self._entries[context] = keys[:, :, :n].clone(), values[:, :, :n].clone()
         self.tokens += n
@@ -45,7 +45,7 @@ class PrefixCache:
 
 
 class RowCache:
-    """Keys and values of live rows, stored in chunks of positions. A chunk has only as many rows as have reached it."""
+    """Keys and values of the rows being generated, in chunks of positions, each with just the rows that reached it."""
 
     def __init__(self, layers: int, kv: int, d: int, *, bound: int, dtype: torch.dtype, device: torch.device) -> None:
         self.bound = bound

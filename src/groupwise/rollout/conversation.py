@@ -11,12 +11,12 @@ from groupwise.data import Environment, Observation, Prompt, Replay, Sample
 
 
 class ReplayMismatch(Exception):
-    """A restored environment returned another observation than the replay log: the conversation cannot continue."""
+    """After a resume, the environment's reply differs from the replay log's: the conversation cannot continue."""
 
 
 @dataclass(slots=True, eq=False)
 class Conversation:
-    """Queries the environment, or returns the logged observation if the run was killed after it.
+    """Queries the environment, or returns the logged observation if the run was killed after it was logged.
 
     An environment has the same state only after the same messages. Before the first query that is not in the log, a
     new environment is reset and restored with all logged messages and observations. `ReplayMismatch` if one differs.
@@ -25,17 +25,18 @@ class Conversation:
     environment: Environment
     replay: Replay | None
     name: str
-    """Distinguishes this conversation from all others in the same replay log."""
+    """A name that distinguishes this conversation from all others in the same replay log."""
     prompt: Prompt
     random: Callable[[], Random]
-    """The generator for `reset`, the same for each sample of a draw: members of a group get equal environments."""
+    """The random generator for the environment's `reset`, equal for all samples of a group: equal environments.
+    """
     use_log: bool = True
-    """Whether to answer from the replay log where possible. New observations are logged in both cases."""
+    """Whether to answer from the replay log where possible. New replies are logged in both cases."""
     replayed: list[tuple[str, Observation]] = field(default_factory=list)
-    """Messages and observations from the log that the environment has not been restored with yet."""
+    """Logged messages and replies with which the environment has not been restored yet."""
 
     async def reply(self, sample: Sample) -> Observation:
-        """The observation after the sample's last turn; for an empty sample, the opening observation."""
+        """The environment's reply to the sample's last turn; for an empty sample, its opening text."""
         message = sample.last_turn.text
         key = self._key(sample)
         if self.use_log and self.replay is not None and key in self.replay:

@@ -16,7 +16,7 @@ __all__ = ["Shuffled"]
 
 
 class ShuffledState(TypedDict):
-    """State of `Shuffled`: the seed of its permutations, and the number of draws so far."""
+    """State of `Shuffled`: the seed of its permutations, and the number of prompts drawn so far."""
 
     seed: int
     drawn: int

@@ -19,7 +19,7 @@ from groupwise.rollout.rows import Job, Rows
 __all__ = ["NativeEngine"]
 
 PACK = 8192
-"""The most context tokens in one prefill; a longer context is prefilled alone."""
+"""The most prompt tokens in one prefill; a longer prompt is prefilled alone."""
 
 
 class NativeEngine:
@@ -77,7 +77,9 @@ class NativeEngine:
         if {name: x.shape for name, x in current.items()} != {name: x.shape for name, x in weights.items()}:
             names = sorted(current.keys() ^ weights.keys())
             names = names or [n for n, x in current.items() if x.shape != weights[n].shape]
-            raise ValueError(f"the weights are of another model; these tensors differ: {', '.join(names[:5])}")
+            raise ValueError(
+                f"the new weights are those of another model; these tensors differ: {', '.join(names[:5])}"
+            )
         self._resolve(self._rows.leave(range(len(self._rows)), [Finish.cut] * len(self._rows)))
         self.version = -1  # a failure below leaves a mixture of old and new weights
         with torch.no_grad():
@@ -90,7 +92,7 @@ class NativeEngine:
         self.version = version
 
     def prefill(self, contexts: Sequence[ContextKey]) -> None:
-        """Compute and cache the keys and values of these contexts now, under their content hash."""
+        """Compute and cache the keys and values of these prompts now, under the hash of their non-text content."""
         for _, ids in contexts:
             self._check_length(ids, 1)
         self._cache_contexts([(content, ids[:-1]) for content, ids in contexts])
@@ -115,7 +117,7 @@ class NativeEngine:
             drop_blocks(self._model)  # free the memory while the engine is idle
 
     def _admit(self) -> None:
-        """Admit waiting requests in order of arrival while there is room. Equal contexts are prefilled once."""
+        """Admit waiting requests in order of arrival while there is room. Equal prompts are prefilled once."""
         if not self._waiting:
             return
         live, width = len(self._rows), self._rows.reach
@@ -145,12 +147,12 @@ class NativeEngine:
         self._prefixes.trim(max(self._cache_tokens - self._reserved(), 0))
 
     def _reserved(self) -> int:
-        """Cache tokens that the live rows may need."""
+        """The number of cache tokens that the live rows may need."""
         contexts = {job.request.context_key for job in self._rows.jobs}
         return padded(len(self._rows), ROWS) * self._rows.reach + _shared(contexts)
 
     def _cache_contexts(self, contexts: Sequence[ContextKey]) -> None:
-        """Prefill the contexts that are not cached, sorted by length so that equal widths are adjacent."""
+        """Prefill the prompts that are not cached, sorted by length so that prompts of equal padding are adjacent."""
         missing = sorted({c for c in contexts if c[1] and c not in self._prefixes}, key=lambda c: (len(c[1]), c))
         pack: list[ContextKey] = []
         for i, context in enumerate(missing):
@@ -229,5 +231,5 @@ class NativeEngine:
 
 
 def _shared(contexts: Iterable[ContextKey]) -> int:
-    """Tokens of the contexts' shared prefixes."""
+    """The number of cached tokens in the prefixes of these prompts."""
     return sum(shared_tokens(len(ids)) for _, ids in contexts)

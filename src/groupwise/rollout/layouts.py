@@ -19,9 +19,9 @@ from groupwise.data import Ids
 from groupwise.models import attention, past
 
 ROWS = 8
-"""Matrix products are padded to a multiple of this many rows."""
+"""The number of rows of a matrix product is padded to a multiple of this."""
 KEYS = 64
-"""Positions in a chunk; twice as many after the first two chunks."""
+"""Positions in a chunk of the key-value cache; twice as many after the first two chunks."""
 WIDE = 64
 """Head dimension from which the transposed layout is faster on a CPU."""
 
@@ -40,7 +40,7 @@ def padded(n: int, to: int) -> int:
 
 
 def chunk_end(n: int) -> int:
-    """The end of the chunk that contains position n - 1. Two chunks have `KEYS` positions, later ones twice as many.
+    """The end of the cache chunk with position n - 1. Two chunks have `KEYS` positions, later ones twice as many.
 
     Wide chunks keep products fast for long rows; narrow ones at the start keep short rows small.
 
@@ -51,7 +51,7 @@ def chunk_end(n: int) -> int:
 
 
 def chunks(n: int) -> list[slice]:
-    """The chunks that cover n positions.
+    """The chunks of the key-value cache that cover n positions.
 
     >>> chunks(200)
     [slice(0, 64, None), slice(64, 128, None), slice(128, 256, None)]

@@ -29,7 +29,9 @@ class Native:
                 raise ValueError(f"{name} is {getattr(self, name)}\ntake at least {bound}")
 
     def build(self, model: Model, tokenizer: Tokenizer, *, seed: int, experts: Experts | None) -> NativeEngine:
-        """The engine over the learner's model. If `experts` is given, it records the routes of all tokens."""
+        """The engine over the learner's model. If `experts` is given, it records the expert choices (routes) of all
+        tokens.
+        """
         return NativeEngine(
             model, tokenizer, seed=seed, rows=self.rows, cache_tokens=self.cache_tokens, experts=experts
         )

@@ -1,4 +1,4 @@
-"""Routes of the engine's tokens: the experts that each token was sent to, for router replay."""
+"""Expert choices (routes) of the engine's tokens in a mixture of experts, for router replay."""
 
 from collections.abc import Sequence
 
@@ -13,13 +13,13 @@ from groupwise.models import Experts, Routes
 def context_routes(
     routes: Routes, contexts: Sequence[ContextKey], widths: Sequence[int]
 ) -> dict[ContextKey, tuple[bytes, ...]]:
-    """The routes of each context's tokens, from one prefill of all contexts padded to `widths`."""
+    """The routes (expert choices) of each prompt's tokens, from one prefill of all prompts padded to `widths`."""
     ids = routes.ids.split(list(widths))
     return {context: routes.experts.encode(x[: len(context[1])]) for context, x in zip(contexts, ids)}
 
 
 class RowRoutes:
-    """The routes of live rows. Entry t is the route of the token before the row's t-th generated token."""
+    """The routes (expert choices) of live rows. Entry t is that of the token before the row's t-th generated token."""
 
     def __init__(self, experts: Experts, rows: int, device: torch.device) -> None:
         self.experts = experts

@@ -26,11 +26,11 @@ class Job:
     request: GenerationRequest
     future: asyncio.Future[Generation]
     routes: tuple[bytes, ...] = ()
-    """The routes of the context without its last token, once it is prefilled."""
+    """The expert choices for the prompt without its last token, once it is prefilled."""
 
     @property
     def reach(self) -> int:
-        """The most cache positions that the row can fill, without the shared prefix."""
+        """The most cache positions that the row can fill, not counting the shared prompt prefix."""
         context = len(self.request.context)
         return chunk_end(context + self.request.limit - shared_tokens(context))
 
@@ -69,7 +69,7 @@ class Rows:
         return max((job.reach for job in self.jobs), default=0)
 
     def enter(self, jobs: Sequence[Job], cached: KeysValues | None) -> None:
-        """Add rows for requests with one context. `cached` covers all of it but the last token, forwarded next."""
+        """Add rows for requests with one prompt. `cached` covers all of it but the last token, forwarded next."""
         requests = [job.request for job in jobs]
         n = len(self.jobs)
         new = slice(n, n + len(requests))

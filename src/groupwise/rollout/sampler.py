@@ -1,4 +1,4 @@
-"""The `Sampler` of one draw: a strategy's access to engine, verifier, environment and random numbers."""
+"""The `Sampler` for one prompt: a strategy's access to engine, verifier, environment and random numbers."""
 
 import asyncio
 from collections import Counter
@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class DrawSampler:
-    """Access to the engine, the verifier, the environment and random numbers, for one draw.
+    """Access to the engine, the verifier, the environment and random numbers, for one draw (the samples of one prompt).
 
     `setting.sampling.max_tokens` is the budget of a whole sample, including all extensions and inserted tokens.
     """
@@ -52,25 +52,25 @@ class DrawSampler:
     purpose: int = Purpose.SAMPLE
     started: int = 0
     awaiting: Counter[str] = field(default_factory=Counter)
-    """The callees that this draw waits for now, each with its number of pending calls."""
+    """What this draw waits for now (engine, verifier, environment), each with its number of pending calls."""
     conversations: dict[Ids, Conversation] = field(default_factory=dict)
-    """Conversations with environments, by the stream of their sample."""
+    """Conversations with environments, by the random stream of their sample."""
 
     def prompt(self, text: str) -> Ids:
-        """The ids of a prompt that the strategy writes, in the recipe's template."""
+        """The token ids of a prompt that the strategy writes, in the recipe's template."""
         return self.setting.tokenizer.encode(text) if self.setting.template is None else self.setting.template(text)
 
     def ids(self, text: str) -> Ids:
-        """The ids of a text without a template."""
+        """The token ids of a text without a template."""
         return self.setting.tokenizer.encode(text)
 
     def room(self, context: Ids) -> int:
-        """The most tokens of an answer to this context; 0 if the context fills the model's positions."""
+        """The longest possible answer to this prompt, in tokens; 0 if the prompt fills the model's positions."""
         budget = self.setting.sampling.max_tokens
         return budget if self.setting.positions is None else max(min(budget, self.setting.positions - len(context)), 0)
 
     def start(self, context: Ids, n: int = 1, *, group: int = 0, role: str = "answer") -> list[Sample]:
-        """Empty samples, limited to the room after the context. Streams are numbered over the whole draw."""
+        """Empty samples to extend, limited to the room after the prompt. Each gets a new random stream of the draw."""
         first, self.started = self.started, self.started + n
         shared = Sample(
             context=context, content=self.draw.prompt.content, stream=(), limit=self.room(context), group=group,
@@ -159,7 +159,7 @@ class DrawSampler:
                 raise
 
     def append(self, sample: Sample, text: str) -> Sample:
-        """Append an observation, enclosed in the tokens of the chat template (`frame`), and reopen the sample.
+        """Append an environment's reply, enclosed in the tokens of the chat template (`frame`), and reopen the sample.
 
         The counts of a `CountedText` are added to the sample's. BadData for text that cannot be tokenized.
         """
@@ -180,7 +180,7 @@ class DrawSampler:
                 return await call(*args)
 
     def random(self, *key: int) -> Random:
-        """A random generator, keyed by the draw and `key`: the order of calls does not matter."""
+        """A random generator, keyed by the draw (prompt) and `key`: the order of calls does not matter."""
         return keyed_random((self.setting.seed, Purpose.STRATEGY), self.purpose, self.draw.id, *key)
 
     async def _judged(self, samples: Sequence[Sample], group: GradesGroups | None = None) -> list[Sample]:

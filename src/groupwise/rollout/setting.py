@@ -1,4 +1,4 @@
-"""The setting of rollouts: everything that a draw uses besides its prompt, and that all draws of a run share."""
+"""The setting of rollouts: all that generation uses besides the prompt, and that all prompts of a run share."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

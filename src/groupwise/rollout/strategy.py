@@ -14,7 +14,7 @@ __all__ = ["Independent", "Turns"]
 
 @dataclass(frozen=True, slots=True)
 class Independent:
-    """`draw.n` independent answers to the prompt, as one group."""
+    """Generates `draw.n` independent answers to the prompt, as one group."""
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         answers = await sampler.sample(draw.prompt.context, draw.n)
@@ -23,7 +23,7 @@ class Independent:
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """`draw.n` conversations with the recipe's environment, as one group: model and environment take turns.
+    """Generates `draw.n` conversations with the environment, as one group: model and environment take turns.
 
     A conversation ends when the environment returns None. When all have ended, the verifier judges their last turns. A
     conversation also ends when the environment returns a verdict. After `most` turns of the model, or when the next
@@ -47,7 +47,7 @@ class Turns:
         return Rollout(draw, tuple(judged))
 
     def _judged(self, sample: Sample, verdict: Verdict | None, answers: Iterator[Sample]) -> Sample:
-        """The conversation with the environment's verdict, else with that of the next answer."""
+        """The conversation with its verdict: the environment's, else the verifier's on the next sample in `answers`."""
         failed = verdict is not None and verdict.outcome is Outcome.unverifiable
         if verdict is None:
             verdict = next(answers).verdict
@@ -82,4 +82,4 @@ class Turns:
             sample = await sampler.extend(sample)
             if sample.finish is not Finish.stop:
                 return sample, None
-        raise AssertionError("a conversation ends at the latest after `most` turns")
+        raise AssertionError("a conversation has at most `most` turns")

@@ -1,4 +1,4 @@
-"""The distinct sequences of the engine's live rows: rows with equal tokens so far share one forward."""
+"""The distinct sequences among the engine's live rows: rows with equal tokens so far share one forward pass."""
 
 import torch
 import torch.nn.functional as F
@@ -55,7 +55,7 @@ class UniqueSequences:
         self.cache.grow(padded(rows, ROWS), positions, len(self))
 
     def enter(self, context: Ids, cached: KeysValues | None) -> int:
-        """Add a sequence and return its number. `cached` covers the context without its last token, forwarded next."""
+        """Add a sequence and return its number. `cached` covers the prompt without its last token, forwarded next."""
         new, shared = len(self), shared_tokens(len(context))
         self.token[new], self.position[new], self.place[new] = context[-1], len(context) - 1, len(context) - 1 - shared
         prefix = None

@@ -8,7 +8,7 @@ from groupwise.data import ACCURACY, ACCURACY_GREEDY, SCORE, SCORE_GREEDY
 METRICS = (ACCURACY_GREEDY, SCORE_GREEDY, ACCURACY, SCORE)
 """The metrics that can choose the best checkpoint."""
 BY_DEFAULT = (ACCURACY_GREEDY, SCORE_GREEDY)
-"""The metrics that choose the best checkpoint if the recipe names none: the first that the run has."""
+"""The metrics that choose the best checkpoint if the recipe names none: the first of them that the run has."""
 
 
 def is_evaluated(line: Mapping[str, Any]) -> bool:
@@ -29,7 +29,7 @@ def held_out_values(lines: Sequence[Mapping[str, Any]], metric: str = "") -> dic
 
 
 def best_iteration(values: Mapping[int, float], among: Iterable[int]) -> int | None:
-    """The iteration with the highest value, the earliest at a tie; None if none of them has a value.
+    """The iteration with the highest value, the earliest at a tie; None if no iteration has a value.
 
     >>> best_iteration({0: 0.5, 10: 0.75, 20: 0.75}, [0, 5, 10, 20])
     10

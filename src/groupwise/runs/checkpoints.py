@@ -133,7 +133,7 @@ def save_checkpoint(
     older checkpoints are unchanged. `state` is plain JSON: string keys, no NaN, no infinity (else ValueError).
     """
     if keep < 1:
-        raise ValueError(f"keep is {keep}: it must be at least 1")
+        raise ValueError(f"keep, the number of checkpoints to keep, is {keep}: it must be at least 1")
     files = {TENSORS: tensor_bytes(tensors), STATE: plain_json(state)}
     hashes = {name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in files.items()}
     files[MANIFEST] = plain_json({"format": FORMAT, "iteration": iteration, "files": hashes})
@@ -226,7 +226,7 @@ def regular_file(path: Path) -> Path:
 
 
 def finished_checkpoints(home: Path) -> list[tuple[int, bool, Path]]:
-    """(iteration, parked, path) of the finished checkpoints in `home`, oldest first.
+    """(iteration, parked, path) of the finished checkpoints in `home`, oldest first. `parked`: it is being replaced.
 
     A parked checkpoint is left only by a kill between two renames. It sorts before the checkpoint that replaces it.
     """

@@ -139,7 +139,7 @@ def write_directory(path: Path, disk: Disk = DISK) -> Iterator[Path]:
 
 
 def remove_leftovers(home: Path, parked: Iterable[Path], disk: Disk = DISK) -> None:
-    """Delete leftovers of killed writes in `home`: drafts, half-deleted directories, and each of `parked`.
+    """Delete what killed writes left in `home`: drafts, half-deleted directories, and replaced ones (`parked`).
 
     A parked directory without a successor is renamed back. The caller must hold the run's lock.
     """

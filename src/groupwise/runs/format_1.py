@@ -9,13 +9,13 @@ KEYS: Mapping[str, Mapping[str, str]] = {
     "method": {"keep": "filter", "passes": "epochs"},
     "machine": {"piece_tokens": "microbatch_tokens"},
 }
-"""New names of the keys of a recipe's tables, by table and old name. The first key of a schedule's path counts, too."""
+"""New names of recipe keys, by table and old name. They also apply to the first key of a schedule's path."""
 MOVED: Mapping[tuple[str, str], str] = {
     ("routing", "balance"): 'method.auxiliary = [{ kind = "RouterBalance", coefficient = ... }]'
 }
-"""What replaces a key that moved to another table, by table and key."""
+"""Where a moved key is now: what replaces it, by its former table and key."""
 PARTS: Mapping[str, str] = {"Start": "InitialPolicy"}
-"""New public names of parts, by old name."""
+"""New public names of components, by old name."""
 SAMPLE_KEYS: Mapping[str, str] = {"kept": "selected"}
 """New keys of the lines of samples/, by old key."""
 

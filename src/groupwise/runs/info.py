@@ -11,7 +11,7 @@ from groupwise.runs.disk import DISK, Disk, storage_errors, write_file
 from groupwise.runs.layout import RunLayout
 
 EXTENSION = re.compile(r"recipe\.iterations: (\d+) -> (\d+)")
-"""An accepted change of the number of iterations."""
+"""Pattern of a recorded change that extends a run to more iterations."""
 FORMAT = 2
 """The format of run directories. Format 1 has other names (runs/format_1.py) and no `format` in run.json."""
 
@@ -32,11 +32,11 @@ class RunInfo:
     seed: int
     iterations: int
     use: dict[str, str]
-    """SHA-256 of the user's files by stem, and of the files that they import from their folders: `stem/helper.py`."""
+    """SHA-256 of the user's files by name without `.py`, and of files that they import from their folder."""
     in_memory: dict[str, str] = field(default_factory=dict)
     """SHA-256 of the source of each function that the calling program held in memory, by name."""
     keys: tuple[str, ...] = ()
-    """Names of environment variables that an LLM judge may be sent."""
+    """Names of the environment variables whose keys may be sent to an LLM judge."""
     judges: tuple[str, ...] = ()
     """Hosts that an LLM judge may use."""
     unsafe_local_exec: bool = False
@@ -48,7 +48,7 @@ class RunInfo:
     base_sha256: str = ""
     """SHA-256 of the weights under an adapter."""
     side_models: dict[str, str] = field(default_factory=dict)
-    """SHA-256 of the files of each side model in a directory, by the model's name."""
+    """SHA-256 of the files of each model in `method.models` that is read from a directory, by the model's name."""
     recipe: str
     """The text of recipe.toml that the run was started with, or that a resume accepted."""
     files: dict[str, str]
@@ -56,7 +56,7 @@ class RunInfo:
     templates: dict[str, str]
     """SHA-256 of the templates by name."""
     changes: tuple[dict[str, Any], ...] = ()
-    """Accepted changes: the iteration, and one line a change."""
+    """Changes that a resume accepted: the iteration, and one line per change."""
 
     @classmethod
     def read(cls, run: Path) -> "RunInfo":

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SAMPLE_FILES = (".jsonl", ".safetensors")
-"""File suffixes in samples/ (per iteration) and skipped/ (per step): samples as JSON lines, numbers per token."""
+"""File suffixes in samples/ (per iteration) and skipped/ (per step): JSON lines of samples, and tensors per token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +56,12 @@ class RunLayout:
 
     @property
     def checkpoints(self) -> Path:
-        """The folder of checkpoints, one folder an iteration."""
+        """The folder of checkpoints, one folder per iteration."""
         return self.run / "checkpoints"
 
     @property
     def replay(self) -> Path:
-        """The folder of the replay log: observations of environments, one file an iteration."""
+        """The folder of the replay log: replies of environments, one file per iteration."""
         return self.run / "replay"
 
     @property
@@ -91,7 +91,7 @@ class RunLayout:
 
     @property
     def tensorboard(self) -> Path:
-        """The folder of the sink tensorboard."""
+        """The folder of the tracker TensorBoard."""
         return self.run / "tensorboard"
 
     @property

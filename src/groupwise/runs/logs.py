@@ -18,7 +18,7 @@ from groupwise.runs.trackers import Sinks
 LOGS = ("metrics", "timings", "samples")
 """The files that grow line by line: metrics, timings, and the hashes of the sample files."""
 HASHED = ("metrics", "samples")
-"""The logs whose hashes a checkpoint stores. Nothing depends on the timings."""
+"""The logs whose hashes a checkpoint stores. Timings are not among them, since nothing depends on them."""
 
 
 def log_paths(run: Path) -> dict[str, Path]:
@@ -67,7 +67,8 @@ class RunLogs:
         warn: Callable[[str], None] = lambda text: None,
         disk: Disk = DISK,
     ) -> "RunLogs":
-        """The logs as of the checkpoint of `iteration`: later lines and samples are removed, and the run rewrites them.
+        """Cut the logs back to the checkpoint of `iteration`, and return them: the run writes later lines and samples
+        again.
 
         `state` is the value of `state()` in that checkpoint; `{}` and 0 start empty logs. Raises `Storage`, before any
         change on disk, if metrics or samples differ from the checkpoint's. With `changed` the logs are accepted as
@@ -101,7 +102,7 @@ class RunLogs:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """One line for each sink that failed and is no longer used, with the reason."""
+        """One line for each tracker (sink) that failed and is no longer used, with the reason."""
         return self._sinks.warnings
 
     def metrics(self, line: Mapping[str, Any]) -> None:
@@ -135,7 +136,7 @@ class RunLogs:
         return {"sizes": dict(self._sizes), "hashes": {name: h.hexdigest() for name, h in self._hashes.items()}}
 
     def close(self) -> None:
-        """Retry unwritten data once, and close the sinks."""
+        """Try once more to write unwritten data, and close the trackers (sinks)."""
         self._flush()
         self._sinks.close()
 

@@ -53,5 +53,5 @@ def trained_model(name: str) -> str:
 
 
 def whole_run(run: Path) -> Path:
-    """The run that `run` is a phase of; else `run` itself."""
+    """The whole run that `run` is one phase of; else `run` itself."""
     return run.parent if run in phase_directories(run.parent) else run

@@ -15,7 +15,7 @@ from groupwise.runs.layout import RunLayout, iteration_files
 
 
 class ReplayLog:
-    """The `Replay` of a run: `replay/<iteration>.jsonl`, one line an observation; the last line of a question counts.
+    """A run's log of environment replies: `replay/<iteration>.jsonl`, a line per reply; of equal keys the last counts.
 
     `now` returns the number of finished iterations. Files from before the oldest checkpoint are removed. A line that
     cannot be written stays in memory until the next write; `warn` is called once. Lines are not synced: they survive
@@ -39,7 +39,7 @@ class ReplayLog:
         return observation_from_json(self._observations[question])
 
     def write(self, question: str, reply: Observation) -> None:
-        """Write one observation. If the disk refuses it, it is kept in memory for the next write."""
+        """Write one reply of an environment. If the disk refuses it, it is kept in memory for the next write."""
         self._open_iteration()
         self._unwritten += json_line({"question": question, "reply": observation_to_json(reply)})
         try:
@@ -87,7 +87,7 @@ class ReplayLog:
 
 
 def _pair(entry: dict[str, Any]) -> tuple[str, Any] | None:
-    """A question and its observation in JSON; None for an invalid entry."""
+    """A logged question and the environment's reply, from JSON; None for an invalid entry."""
     try:
         question, reply = entry["question"], entry["reply"]
         observation_from_json(reply)
@@ -97,7 +97,7 @@ def _pair(entry: dict[str, Any]) -> tuple[str, Any] | None:
 
 
 def observation_to_json(reply: Observation) -> Any:
-    """An observation as a JSON value: text, text with its counts, null, or the fields of a verdict.
+    """An environment's reply as a JSON value: text, text with its counts, null, or the fields of a verdict.
 
     >>> observation_to_json("35"), observation_to_json(None)
     ('35', None)
@@ -110,7 +110,7 @@ def observation_to_json(reply: Observation) -> Any:
 
 
 def observation_from_json(plain: Any) -> Observation:
-    """The observation of a JSON value. Raises ValueError, TypeError or KeyError for any other value."""
+    """The environment's reply in a JSON value. Raises ValueError, TypeError or KeyError for any other value."""
     if plain is None or isinstance(plain, str):
         return plain
     if "words" in plain:

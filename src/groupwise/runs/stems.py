@@ -1,4 +1,4 @@
-"""Runs by the stem of their directory: `first` is the newest `runs/first-<time>`."""
+"""Runs by their name without the time: `first` is the newest directory `runs/first-<time>`."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from groupwise.runs.layout import RunLayout
 
 PARENT = Path("runs")
-"""The parent directory of runs that are named without one."""
+"""The directory of runs that are named without a directory."""
 TIME = re.compile(r"-(\d{8}-\d{6})(?:-(\d+))?")
 """The end of a run's name: its time, and its number if several runs have the same time."""
 

@@ -14,7 +14,7 @@ from groupwise.runs.layout import RunLayout
 
 @runtime_checkable
 class Sink(Protocol):
-    """A destination for metrics: names and numbers of an iteration. A user's class is called with the run's path."""
+    """A destination for metrics, such as TensorBoard. A user's class is called with the run's path."""
 
     def write(self, iteration: int, numbers: dict[str, float]) -> None: ...
 
@@ -80,7 +80,7 @@ class Sinks:
     """The named sinks of a run. A sink that fails while training is dropped with a warning; training continues."""
 
     def __init__(self, names: Iterable[str], run: Path, load: Callable[[str], Any] | None = None) -> None:
-        """`load` returns the class of a user's sink by a name such as `my_file:MySink`."""
+        """`load` returns the class of a user's sink by its name, such as `my_file:MySink`."""
         self.warnings: tuple[str, ...] = ()
         self._open: dict[str, Sink] = {}
         for name in names:
@@ -89,7 +89,7 @@ class Sinks:
                 try:
                     self._open[name] = sink(run)
                 except Exception as error:  # a user's class may raise anything
-                    evidence, fix = f"{type(error).__name__}: {error}", "mend the class, or leave the sink out"
+                    evidence, fix = f"{type(error).__name__}: {error}", "correct the class, or leave the sink out"
                     raise MissingRequirement(f"the sink {name} cannot be opened", evidence=evidence, fix=fix) from error
                 continue
             if name not in OPENERS:

@@ -7,7 +7,7 @@ _CLOSES = re.compile(r"^[ \t]*```[ \t]*\r?$", re.MULTILINE)
 
 
 def code_of(answer: str) -> str | None:
-    """The content of an answer's last ```python block; None if there is none, or if it is empty or not closed.
+    """The content of an answer's last ```python block; None if there is none, or it is empty or not closed.
 
     >>> code_of("first:\\n```python\\na = 1\\n```\\nno, rather\\n```python\\na = 2\\n```\\n")
     'a = 2\\n'

@@ -35,9 +35,9 @@ __all__ = ["Execution", "Limits", "Program", "Sandbox", "sandbox_trial"]
 START = 60.0
 """Seconds that a sandbox may take to start; 0.2 is usual, and a few seconds if it imports packages."""
 STOP = b"stop"
-"""The message to the server for an answer with too much output."""
+"""The message that makes the server kill an answer with too much output."""
 GRACE = 5.0
-"""Seconds after an execution's wall time until its sandbox process counts as lost."""
+"""Seconds beyond an execution's wall-time limit until its sandbox process counts as lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,14 +162,14 @@ class Sandbox:
 
 
 class TrustedCode(NamedTuple):
-    """Code that a sandbox process loads before its first execution; the three arguments of `Sandbox`."""
+    """Code that a sandbox process loads before its first execution: the arguments `packages`, `warm` and `preload`."""
 
     packages: tuple[str, ...]
     warm: tuple[str, ...]
     preload: dict[str, str]
 
     def setup(self, unsafe: bool) -> dict[str, Any]:
-        """The setup message to the server. Without bubblewrap it imports packages from the host's directories."""
+        """The first message to the server. Without bubblewrap it imports packages from the host's directories."""
         path = [PACKAGES] if self.packages else []
         if unsafe:
             sources = (mount.source for name in self.packages for mount in package(name))
@@ -251,7 +251,7 @@ class SandboxProcess(WorkerProcess):
         return to_execution(reply, data, program)
 
     def wait(self, result: FileIO, limits: Limits) -> tuple[dict[str, Any], bytes]:
-        """The server's reply and the answer's output.
+        """Wait for an execution's end: the server's reply, and the output of the answer's code.
 
         OSError (TimeoutError too), EOFError or ValueError if the process is lost.
         """
@@ -264,7 +264,7 @@ class SandboxProcess(WorkerProcess):
         while True:
             ready = [file for file, _ in poll.poll(max(until - monotonic(), 0) * 1000)]
             if not ready:
-                raise TimeoutError("no reply in time")
+                raise TimeoutError("the server did not reply in time")
             if result.fileno() in ready and not read_available(result, data, limits.output):
                 poll.unregister(result)
                 if len(data) > limits.output:
@@ -329,7 +329,7 @@ def to_execution(head: dict[str, Any], body: bytes, program: Program) -> Executi
     try:
         message = json.loads(body, parse_constant=_no_constant, parse_float=_finite)
         if type(message) is not dict or len(message) != 1:
-            raise ValueError("the reply is not an object with one key")
+            raise ValueError("the server's reply is not a JSON object with one key")
         if "value" in message:
             return Execution("done", message["value"], cpu=cpu)
         return Execution("failed", error=str(message["error"])[:200], cpu=cpu)

@@ -33,18 +33,18 @@ WARM = (
     "abc", "array", "bisect", "cmath", "collections", "copy", "dataclasses", "datetime", "decimal", "enum", "fractions",
     "functools", "heapq", "itertools", "numbers", "operator", "re", "statistics", "string", "textwrap", "typing",
 )  # fmt: skip
-"""Modules imported at the start, so that an answer imports them at no cost; others are read from disk."""
+"""Modules imported at the start, so that an answer imports them at once; it reads others from disk."""
 
 STOP = b"stop"
-"""The host's message about an answer with too much output."""
+"""The host's message that an answer has written too much output."""
 JOB = 4
-"""The descriptor of the job in the answer's process, which reads it after it is confined and before it runs code."""
+"""The file descriptor of the job in the answer's process, which reads it once confined, before it runs code."""
 LIBC = ctypes.CDLL(None, use_errno=True)
 NEW_PIDS, NEW_MOUNTS, NEW_IPC = 0x20000000, 0x20000, 0x8000000
 DUMPABLE = 4
-"""PR_SET_DUMPABLE of prctl(2)."""
+"""The option PR_SET_DUMPABLE of prctl(2)."""
 FILES = 1 << 24
-"""Bytes of the private /tmp, and of any file in it."""
+"""The size limit, in bytes, of the private /tmp and of any file in it."""
 
 
 def main(isolated: bool) -> None:
@@ -95,7 +95,7 @@ def send(host: socket.socket, message: dict[str, Any]) -> None:
 
 
 def read_all(file: int) -> bytes:
-    """The content of a file, which is then closed. Its position shows the host that the answer has read it."""
+    """The content of a file, which is closed afterwards. The file's position shows the host that it was read."""
     with open(file, "rb") as reader:
         return reader.read(1) + reader.read()
 
@@ -138,7 +138,7 @@ def execute(
 
 
 def wait_for_end(pid: int, process: int, host: socket.socket, limits: dict[str, Any]) -> str:
-    """The limit at which the answer must be killed; empty if it ended by itself."""
+    """The limit (CPU or wall time, output) for which the answer must be killed; empty if it ended by itself."""
     until = time.monotonic() + limits["wall"]
     poll = select.poll()
     poll.register(host, select.POLLIN)

@@ -31,11 +31,11 @@ TRAINING, HELD_OUT = 16_384, 512
 WINDOW = 8
 PROBLEMS = (MOST - LEAST + 1) ** 3 * len(SIGNS) ** 2
 STRIDE = 4_054_921
-"""Coprime to the number of problems: its multiples modulo that number are all different."""
+"""A step coprime to the number of problems: its multiples modulo that number are all different."""
 
 
 def numbered(number: int) -> str:
-    """The problem with this number.
+    """The problem with this index.
 
     >>> numbered(0), numbered(PROBLEMS - 1)
     ('10+10+10=', '99*99*99=')
@@ -72,7 +72,7 @@ class BigSums:
 
     def __getitem__(self, index: int) -> Prompt:
         if not 0 <= index < TRAINING:
-            raise IndexError(f"problem {index} of {TRAINING}")
+            raise IndexError(f"there is no problem {index}: the task has {TRAINING} training problems")
         # Each index has its own window of problems, so all problems differ and no list is needed. A test checks
         # that with these constants every window contains a training problem.
         window = map(_problem, range(index * WINDOW, (index + 1) * WINDOW))

@@ -24,7 +24,7 @@ WINDOW = 8
 
 
 def solve(problem: str) -> tuple[str, int]:
-    """The chain of single steps, and the result.
+    """The worked solution as a chain of single steps, and its result.
 
     >>> solve("7*5+8-9+3=")
     ('7*5=35;35+8=43;43-9=34;34+3=37;', 37)
@@ -65,7 +65,7 @@ class Calculator:
 
     def __getitem__(self, index: int) -> Prompt:
         if not 0 <= index < TRAINING:
-            raise IndexError(f"problem {index} of {TRAINING}")
+            raise IndexError(f"there is no problem {index}: the task has {TRAINING} training problems")
         block, turn = divmod(index, len(OPERANDS))
         # Each index has its own window of problems, so all problems differ and no list is needed. A test checks
         # that with these constants every window contains a training problem.
@@ -131,7 +131,7 @@ def how_many(operands: int) -> int:
 
 
 def numbered(number: int, operands: int) -> str:
-    """The problem with this number, ordered by first operand, then sign (+ - *), then next operand.
+    """The problem with this index, ordered by first operand, then sign (+ - *), then next operand.
 
     >>> numbered(0, 4), numbered(53_121, 4)
     ('1+2+2+2=', '9*5-9-9=')
@@ -156,7 +156,7 @@ def _ways(total: int, left: int) -> int:
 
 @cache
 def _steps(total: int) -> tuple[tuple[str, int], ...]:
-    """The legal steps from a running total: the text of each step and the next total."""
+    """The legal next steps from a running total: the text of each step, and its new total."""
     steps = ((f"{sign}{n}", _apply(sign, total, n)) for sign in "+-*" for n in range(2, 10))
     return tuple((step, after) for step, after in steps if 0 <= after <= LARGEST)
 
@@ -177,12 +177,12 @@ def _held_out() -> tuple[str, ...]:
 
 
 def _problem(i: int, operands: int) -> str:
-    """The i-th problem in a fixed shuffled order."""
+    """The i-th problem in a fixed random order."""
     return numbered(_shuffled(i, how_many(operands)), operands)
 
 
 def _shuffled(i: int, n: int) -> int:
-    """A fixed permutation of `range(n)`.
+    """A fixed random permutation of `range(n)`.
 
     Odd factors and xor-shifts permute the next power of two; a result outside of the range is permuted again.
     """

@@ -33,7 +33,7 @@ PACKAGED: dict[str, Callable[[], Iterator[Row]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Demonstration:
-    """A prompt's ids and the ids of its answer, which includes the token that ends an answer.
+    """The token ids of a prompt and of its answer, which includes the token that ends an answer.
 
     `origin` has one entry per answer token where the answer contains replies of an environment. The loss leaves out
     the tokens of the environment and of the template around them. Empty: all tokens of the answer are trained.
@@ -87,11 +87,11 @@ def read_demonstrations(
 ASSISTANT, TOOL = "assistant", "tool"
 """The roles of a conversation's messages: the model, and its environment."""
 Turns = list[tuple[str, str]]
-"""Pairs of a role and a text."""
+"""The turns of a conversation: pairs of a role and a text."""
 
 
 def _read_row(row: Row | Fault, fields: Fields) -> tuple[Problem, Turns]:
-    """A row's problem, and the turns of its answer: assistant messages with tool messages between them."""
+    """The problem of a data row, and the turns of its answer: assistant messages with tool messages between them."""
     if isinstance(row, Fault):
         raise row
     if "messages" not in row:

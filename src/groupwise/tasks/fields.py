@@ -16,7 +16,7 @@ Problem = str | list[dict[str, Any]]
 
 
 def unchanged(prompt: Any, answer: Any) -> tuple[Any, Any]:
-    """Both columns unchanged."""
+    """The problem and its answer exactly as in their columns."""
     return prompt, answer
 
 
@@ -54,7 +54,7 @@ def last_boxed(prompt: Any, answer: Any) -> tuple[Any, Any]:
 
 
 def as_one_answer(prompt: Any, answer: Any) -> tuple[Any, Any]:
-    """A list of answers becomes one text, and a whole float an int: `["27.0"]`, 27.0 and `"27"` agree.
+    """One answer text from a list of answers; a whole float becomes an int: `["27.0"]`, 27.0 and `"27"` agree.
 
     >>> as_one_answer("p", ["x^2"]), as_one_answer("p", 27.0), as_one_answer("p", ["1", "2"])
     (('p', 'x^2'), ('p', 27), ('p', '1, 2'))
@@ -83,7 +83,7 @@ def countdown(numbers: Any, target: Any) -> tuple[Any, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """The two columns of a row, each a name or a dotted path such as `reward_model.ground_truth`.
+    """The columns of a row with problem and gold answer, each a name or a dotted path: `reward_model.ground_truth`.
 
     Without gold answers `answer` is empty. `convert` makes the problem and the gold answer of the two values. With
     `solution` the answer column is a worked solution, which the prompt's row keeps as `solution`.
@@ -119,7 +119,7 @@ class Fields:
         return problem, gold
 
     def extra(self, row: Row) -> tuple[dict[str, Any], set[str]]:
-        """The other columns of a row, and the names of those that are left out.
+        """The row's other columns, and the names of those that are left out because they are too long or not JSON.
 
         A column is left out if it is not plain JSON or longer than `LONGEST` characters as JSON. Null is no value: it
         is neither kept nor left out, so rows of JSONL and Parquet give the same.
@@ -165,7 +165,7 @@ def _empty(value: Any) -> bool:
 
 
 def _lookup(row: Row, path: str) -> tuple[Any, bool]:
-    """The value at a column or dotted path, and whether it exists. Whole numbers in a path index lists."""
+    """The value at a column or dotted path of a row, and whether it exists. Whole numbers in a path index lists."""
     if path in row:
         return row[path], True
     value: Any = row

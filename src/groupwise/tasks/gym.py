@@ -54,4 +54,6 @@ def generator(data_set: str) -> Any:
         return gym.create_dataset(data_set, seed=SEED, size=SIZE)
     except Exception as error:  # a generator may raise anything
         evidence = f"{type(error).__name__}: {error}"[:300]
-        raise BadData(f"the generator {data_set} cannot start", evidence=evidence, fix="take another one") from error
+        raise BadData(
+            f"the problem generator {data_set} cannot start", evidence=evidence, fix="take another one"
+        ) from error

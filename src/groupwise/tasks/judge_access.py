@@ -17,7 +17,7 @@ _CACHE = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
 
 @dataclass(frozen=True, slots=True)
 class JudgeAccess:
-    """The hosts and the environment variables (`keys`) that the command line allows. It never contains a key itself."""
+    """The hosts and key variables that LLM judges may use, as the command line allows. It never contains a key."""
 
     keys: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
@@ -60,7 +60,10 @@ def host_of(url: str) -> str:
         parts, host = None, ""
     plain = re.fullmatch(r"https?://[!-~]+", url) and not re.search(r"[@?#\\]", url)
     if parts is None or not plain or not _HOST.fullmatch(host):
-        raise Usage(f"judge(url={url!r})", fix="the base of an OpenAI-compatible server: http://localhost:8000/v1")
+        raise Usage(
+            f"judge(url={url!r}) is not the URL of a server",
+            fix="write the base URL of an OpenAI-compatible server: http://localhost:8000/v1",
+        )
     return host
 
 

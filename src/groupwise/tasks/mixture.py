@@ -1,4 +1,4 @@
-"""A mixture of tasks: each has a share of the draws and its own verifier."""
+"""A mixture of tasks: each has a share of the prompts, and its own verifier."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,7 +27,7 @@ __all__ = ["Each", "Mixture"]
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """Several tasks as one; each task's share of an epoch is proportional to its weight.
+    """Several tasks as one; each task's share of the prompts is proportional to its weight.
 
     A prompt's id begins with the number of its task, from 1. An epoch is the shortest that contains every problem. The
     task with the smallest weight for its size has each problem once. Problems of other tasks repeat; within a task,
@@ -64,7 +64,7 @@ class Mixture:
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """Each task's share of an epoch's draws."""
+        """Each task's share of the prompts of an epoch."""
         return tuple((end - begin) / len(self) for begin, end in pairwise((0, *self.ends)))
 
     @property
@@ -83,7 +83,7 @@ class Mixture:
 
     def __getitem__(self, index: int) -> Prompt:
         if not 0 <= index < len(self):
-            raise IndexError(f"problem {index} of {len(self)}")
+            raise IndexError(f"there is no problem {index}: the mixture has {len(self)} training problems")
         i = next(i for i, end in enumerate(self.ends) if index < end)
         begin = self.ends[i - 1] if i else 0
         return _tagged(i, self.tasks[i][(index - begin) % len(self.tasks[i])])
@@ -91,7 +91,7 @@ class Mixture:
 
 @dataclass(frozen=True, slots=True)
 class Each:
-    """One verifier per task of a mixture, in the order of `Mixture.parts`."""
+    """The verifier of a mixture: one verifier per task, in the order of `Mixture.parts`."""
 
     verifiers: tuple[Verifier, ...]
 
@@ -114,7 +114,7 @@ class Each:
         return await self.verifiers[task_index(prompt)](prompt, sample)
 
     def by_group(self, prompt: Prompt) -> bool:
-        """Whether the verifier of the prompt's task grades all samples of a group together."""
+        """Whether the verifier of the prompt's task grades all samples of a group in one call."""
         verifier = self.verifiers[task_index(prompt)]
         return isinstance(verifier, GradesGroups) and verifier.by_group(prompt)
 
@@ -126,12 +126,12 @@ class Each:
 
 
 def _tagged(i: int, prompt: Prompt) -> Prompt:
-    """The prompt with the number of its task in its id."""
+    """The prompt with its task's index written into its id."""
     return replace(prompt, id=f"{i + 1}:{prompt.id}")
 
 
 def task_index(prompt: Prompt) -> int:
-    """The index of a mixture's task from which a prompt comes."""
+    """The index of the mixture's task that a prompt comes from."""
     return int(prompt.id.partition(":")[0]) - 1
 
 

@@ -1,4 +1,4 @@
-"""Presets of published problem sets: the hub's name, the layouts of the rows, the usual verifier and template."""
+"""Presets of published data sets: name on the hub, layout of the rows, usual verifier and prompt template."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Preset:
     held_out: str = ""
 
     def read(self, name: str, source: str, encode: Callable[[Any], Ids]) -> Problems:
-        """The problems, from the hub or from a file, a directory or a data set on disk."""
+        """The problems of the data set, from the hub or from a file, a directory or a data set on disk."""
         source = source or HUB + self.hub
         has_splits = not (Path(source).is_file() or "@" in source)
         if not self.training:

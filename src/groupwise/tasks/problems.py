@@ -54,7 +54,7 @@ class Problems:
 
     @classmethod
     def split(cls, prompts: list[Prompt], stats: SourceStats, share: float = 0.1) -> "Problems":
-        """The problems of one source with a share of them held out."""
+        """The problems of one source, with a share of them held out by the hash of their prompts."""
         training, held_out = _split(prompts, share)
         return cls(training, held_out, (replace(stats, training=len(training), held_out=len(held_out)),))
 

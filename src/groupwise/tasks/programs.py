@@ -1,4 +1,4 @@
-"""The task `programs`: write a Python function from two of its values; hidden values grade it in the sandbox.
+"""The task `programs`: write a Python function from two example values; other values grade it in the sandbox.
 
 A problem such as `f(3)=11 f(5)=15` asks for the straight line through both points. A table of the two values is right
 at these inputs only. An expression that computes slope and shift is right at every input.
@@ -15,15 +15,15 @@ from groupwise.tasks.calculator import is_held_out
 
 TRAINING, HELD_OUT = 4096, 128
 LARGEST = 99
-"""The values that problems show are between 0 and this."""
+"""Function values shown in problems are between 0 and this."""
 SHOWN_AT, BELOW, ABOVE = range(1, 13), range(-20, 0), range(20, 100)
-"""The inputs that problems show, and the two ranges from which a problem's two unseen inputs are drawn."""
+"""The inputs shown in problems, and the two ranges from which a problem's two hidden inputs are drawn."""
 DEMONSTRATIONS, TABLES = 8192, 0.7
-"""The number of demonstrations, and the share of them that write a table."""
+"""The number of demonstrations, and the share of them whose answer is a table of values."""
 
 
 class Line(NamedTuple):
-    """The line `slope * x + shift`, and the two inputs at which a problem shows it.
+    """A linear function `slope * x + shift`, and the two inputs whose values the problem shows.
 
     >>> line = Line(slope=2, shift=5, first=3, second=5)
     >>> line.problem, line.table, line.formula
@@ -59,19 +59,19 @@ class Line(NamedTuple):
 
     @property
     def unseen(self) -> tuple[int, int]:
-        """Two inputs that the problem does not show; always the same two for a problem."""
+        """Two inputs that the problem hides; always the same two for a problem."""
         random = Random(self.problem)
         return random.choice(BELOW), random.choice(ABOVE)
 
 
 def program(expression: str) -> str:
-    """An answer whose function returns an expression of `x`."""
+    """A model's answer: a function that returns an expression of `x`."""
     return f"```python\ndef f(x): return {expression}\n```"
 
 
 @cache
 def lines() -> tuple[tuple[Line, ...], tuple[Line, ...]]:
-    """All lines in a fixed shuffled order: the training lines, and the held-out tenth."""
+    """All linear functions in a fixed random order: the training ones, and the held-out tenth."""
     pairs = [(a, b) for a in SHOWN_AT for b in SHOWN_AT if a < b]
     every = [Line(slope, shift, *pair) for slope in range(2, 10) for shift in range(-19, 20) for pair in pairs]
     every = [line for line in every if min(line.shown) >= 0 and max(line.shown) <= LARGEST]
@@ -102,7 +102,7 @@ class Programs:
 
     def __getitem__(self, index: int) -> Prompt:
         if not 0 <= index < TRAINING:
-            raise IndexError(f"problem {index} of {TRAINING}")
+            raise IndexError(f"there is no problem {index}: the task has {TRAINING} training problems")
         return self._prompt(lines()[0][index])
 
     def _prompt(self, line: Line) -> Prompt:
@@ -115,7 +115,7 @@ class Programs:
 
 
 def program_demonstrations() -> Iterator[dict[str, str]]:
-    """Rows for a warm start, none with a held-out problem. Most answers are a table, the others compute the line."""
+    """Demonstrations for a warm start, without held-out problems. Most answers are a table, others compute the line."""
     random = Random("program demonstrations")
     for _ in range(DEMONSTRATIONS):
         line = random.choice(lines()[0])

@@ -34,7 +34,7 @@ CONVERSIONS = {
 
 
 def find_task(name: str, encode: Callable[[Any], Ids], **options: Any) -> Task:
-    """A task by its name; `encode` makes ids of a text or of messages.
+    """A task by its name in a recipe; `encode` turns a text or messages into prompt ids.
 
     The name is a packaged task (`calculator`), a preset (`gsm8k` from the hub, `gsm8k:PATH` from disk),
     `reasoning_gym:NAME`, or a source of rows (`.jsonl`, `.parquet`, a directory, `datasets:NAME`). A source of rows
@@ -56,7 +56,7 @@ def find_task(name: str, encode: Callable[[Any], Ids], **options: Any) -> Task:
     if (path := Path(name)).is_file():
         code = CONVERSIONS.get(path.suffix, CONVERSIONS[".txt"])
         convert = f"{shlex.join(['python', '-c', code, path.name])} > {shlex.quote(path.stem + '.jsonl')}"
-        raise Usage(f"{name} is no source of rows", fix=f"convert it in its folder:\n{convert}")
+        raise Usage(f"{name} is not a supported file of data rows", fix=f"convert it in its folder:\n{convert}")
     known = [*PACKAGED, *PRESETS]
     hint = f"write {name}.jsonl" if Path(f"{name}.jsonl").is_file() else nearest(name, known)
     raise Usage(f"no task is called {name!r}", fix=f"{hint}, or give the path of a .jsonl or .parquet file")
@@ -68,7 +68,7 @@ def takes_columns(task: str) -> bool:
 
 
 def usual_verifier(task: str) -> str:
-    """The name of the default verifier of a named task; empty for a user's data."""
+    """The name of the default verifier of a packaged or published task; empty for a user's data."""
     kind = task.partition(":")[0]
     if kind in PRESETS:
         return PRESETS[kind].verifier
@@ -83,7 +83,7 @@ def usual_verifier(task: str) -> str:
 
 
 def usual_template(task: str) -> str:
-    """The name of the default prompt template of a named task."""
+    """The name of the default prompt template of a packaged or published task."""
     kind = task.partition(":")[0]
     return PRESETS[kind].template if kind in PRESETS else "no"
 
@@ -95,6 +95,6 @@ def _known_options(name: str, options: dict[str, Any], known: tuple[str, ...]) -
 
 
 def nearest(name: str, known: Any) -> str:
-    """A fix for an unknown name: the nearest known name, or all of them."""
+    """The advice for an unknown name: the nearest known name, or all of them."""
     near = get_close_matches(name, known, n=1, cutoff=0.5)
     return f"did you mean {near[0]}?" if near else f"take {' or '.join(known)}"

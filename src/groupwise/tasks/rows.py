@@ -11,7 +11,7 @@ from groupwise.data import BadData
 from groupwise.tasks.data_sets import HUB, data_set, is_saved, missing_package
 
 SHOWN = 5
-"""The number of rows or names that a message lists; it only counts further ones."""
+"""The number of rows or names that a message lists; further ones are only counted."""
 ENDINGS = (".jsonl", ".parquet")
 
 Row = dict[str, Any]
@@ -22,7 +22,7 @@ class Fault(Exception):
 
 
 def is_source(name: str) -> bool:
-    """Whether a task's name is a source of rows: a .jsonl or .parquet file, a directory, or `datasets:NAME`."""
+    """Whether a task's name means data rows: a .jsonl or .parquet file, a directory, or `datasets:NAME`."""
     return name.endswith(ENDINGS) or name.startswith(HUB) or (bool(name) and Path(name).is_dir())
 
 
@@ -44,7 +44,7 @@ def rows_of(source: str, split: str = "train") -> Iterator[tuple[int, Row | Faul
 
 
 def files_of(directory: Path, split: str) -> list[Path]:
-    """The files of a split, sorted by name: `train.jsonl`, `main/train-00000-of-00002.parquet`.
+    """The files of a data set's split, sorted by name: `train.jsonl`, `main/train-00000-of-00002.parquet`.
 
     A single file serves every split. `BadData` if no name begins with the split, or if the names that do are of two
     file types or in two directories.

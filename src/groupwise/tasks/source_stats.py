@@ -14,7 +14,7 @@ __all__ = ["SourceStats"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceStats:
-    """Statistics of one source. `sha256` covers problems, answers and other columns in order, in any file format.
+    """Statistics of one source of data rows. `sha256` covers problems, answers and other columns, in any file format.
 
     `repeated`: rows that were left out because an earlier row has the same problem. `answer_in_prompt`: rows whose
     prompt contains the answer. `omitted`: columns that are not in the prompts' `row`, since they are too long or not
@@ -32,7 +32,7 @@ class SourceStats:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """Lines for the terminal: one summary, then the warnings."""
+        """Lines for the terminal: one summary of the rows, then warnings."""
         counts = [f"{n} {role}" for n, role in ((self.training, "to train on"), (self.held_out, "held out")) if n]
         summary = f"data: {self.source}: {counted(self.rows, 'row')}, {', '.join(counts)}, sha256 {self.sha256[:12]}"
         warnings = []
@@ -48,7 +48,7 @@ class SourceStats:
 
     @property
     def record(self) -> dict[str, Any]:
-        """The entry in run.json; lists of rows are cut after 100."""
+        """The statistics as an entry of run.json; lists of rows are cut after 100."""
         warnings = {"repeated": self.repeated, "answer_in_prompt": self.answer_in_prompt}
         return {
             "source": self.source,
@@ -67,7 +67,7 @@ class ContentHash:
         self._hash = sha256()
 
     def add(self, problem: Any, gold: Any, extra: Mapping[str, Any] = MappingProxyType({})) -> None:
-        """Adds one problem. Without other columns the hash is that of problem and answer."""
+        """Adds one problem to the hash. Without other columns, the hash is that of problem and answer."""
         content = [problem, gold, dict(extra)] if extra else [problem, gold]
         self._hash.update(dumps(content, sort_keys=True, ensure_ascii=True).encode() + b"\n")
 

@@ -1,4 +1,4 @@
-"""Describes a new run for run.json."""
+"""Collects the contents of run.json, which describes a new run."""
 
 import platform
 from collections.abc import Mapping

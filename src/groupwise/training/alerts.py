@@ -16,7 +16,7 @@ from groupwise.data import (
 )
 
 NEAR = 0.5
-"""Share of the bound on the gap from which an alert is printed."""
+"""The share of `engine.max_gap` from which a log-prob gap between engine and learner is reported."""
 
 
 @dataclass(slots=True, eq=False)

@@ -44,7 +44,7 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Inputs:
-    """What `check_inputs` reads and a run needs again. `demonstrations` is None if they were not read."""
+    """The checked inputs of a run (tokenizer, task, verifier, ...). `demonstrations` is None if they were not read."""
 
     tokenizer: Tokenizer
     templates: Templates
@@ -63,7 +63,7 @@ def read_inputs(recipe: Recipe, use: Use) -> Inputs:
 
 @dataclass(eq=False)
 class Runtime:
-    """The objects of one run over one set of weights. An evaluation starts no learner."""
+    """The engine, buffer, learner and others of one run, over one set of weights. An evaluation starts no learner."""
 
     model: Model
     inputs: Inputs
@@ -108,7 +108,7 @@ class Runtime:
         return self._learner
 
     def _given_models(self) -> dict[str, Model]:
-        """The side models in directories. `Usage` if their vocabulary differs from the policy's."""
+        """The models (reference, teacher) read from directories. `Usage` if a vocabulary differs from the policy's."""
         dtype, device = next(self.model.parameters()).dtype, next(self.model.parameters()).device
         models: dict[str, Model] = {}
         for name, part in self.recipe.method.models_in_use:
@@ -127,7 +127,7 @@ class Runtime:
 
     @cached_property
     def adapter(self) -> dict[str, str]:
-        """The entries of run.json about a LoRA adapter: its size and the hash of its base weights."""
+        """The fields of run.json about a LoRA adapter: its size and the hash of its base weights."""
         if not has_adapter(self.model):
             return {}
         size = {
@@ -171,10 +171,10 @@ def write_trained(model: Model, path: Path, recipe: Recipe, tokenizer: Tokenizer
 
 
 def check_vocabulary(name: str, directory: Path, tokenizer: Tokenizer) -> None:
-    """`Usage` if the tokenizer in a side model's directory maps tokens to other ids than the policy's."""
+    """`Usage` if the tokenizer of a reference or teacher in a directory maps tokens to other ids than the policy's."""
     if read_tokenizer(directory).fast.get_vocab() != tokenizer.fast.get_vocab():
         raise Usage(
-            f"the side model {name} has another vocabulary than the policy",
+            f"the model {name} in method.models has another vocabulary than the policy",
             evidence=f"the tokenizer in {directory} differs",
             fix=f"set method.models.{name}.directory to a model with the policy's tokenizer",
         )
@@ -197,7 +197,7 @@ def find_device(machine: Machine) -> torch.device:
         device = torch.device(machine.device)
     except RuntimeError as error:
         raise Usage(
-            f"{machine.device!r} is no device", evidence=str(error).partition("\n")[0], fix="use cpu or cuda"
+            f"{machine.device!r} is not a device", evidence=str(error).partition("\n")[0], fix="use cpu or cuda"
         ) from None
     if device.type == "cuda" and (device.index or 0) >= (count := torch.cuda.device_count()):
         raise MissingRequirement(

@@ -156,7 +156,7 @@ def check_phases(
 
 
 def standing_in(phase: Phase, recipe: Recipe) -> Recipe:
-    """The recipe to check in place of a phase's: no adapter on a stand-in that has no weights yet, such as `blank`."""
+    """The recipe that `check` uses for a phase whose initial model does not exist yet: the same without an adapter."""
     try:
         bare = bool(phase.starts_from) and not weight_files(find_model(recipe.model, weights=False))
     except GroupwiseError:  # `check_inputs` reports it
@@ -234,7 +234,7 @@ def value_loss(model: ValueModel, step: Batch) -> Tensor:
 
 
 def inactive_parts(method: Method) -> list[str]:
-    """Notes about settings without effect, such as clip bounds when all ratios are exactly 1."""
+    """Notes about settings that have no effect, such as clip bounds when all ratios are exactly 1."""
     surrogate = method.objective.surrogate
     bounds = surrogate.ratio if isinstance(surrogate, Unclipped) else surrogate
     steps = (method.minibatches, method.epochs)
@@ -270,7 +270,7 @@ def check_model(recipe: Recipe, directory: Path, use: Use, *, weights: bool) -> 
 
 
 def check_side_models(recipe: Recipe, tokenizer: Tokenizer, *, fetch: bool) -> list[GroupwiseError]:
-    """Errors of the side models in directories: a missing directory, files that cannot be read, another vocabulary."""
+    """Errors of the models (reference, teacher) in directories: missing, unreadable, or with another vocabulary."""
     errors: list[GroupwiseError] = []
     for name, part in recipe.method.models_in_use:
         if not isinstance(part, Given):
@@ -289,7 +289,7 @@ def check_side_models(recipe: Recipe, tokenizer: Tokenizer, *, fetch: bool) -> l
 
 
 def check_machine(recipe: Recipe, use: Use, warn: Callable[[str], None], *, train: bool) -> list[GroupwiseError]:
-    """Errors of the device and of the packages of sinks. More threads than cores are a warning."""
+    """Errors of the device and of the packages that trackers (sinks) need. More threads than cores are a warning."""
     errors: list[GroupwiseError] = []
     try:
         find_device(recipe.machine)
@@ -320,7 +320,7 @@ def check_inputs(
     fetch: bool = True,
     receive: Callable[[Inputs], None] = lambda inputs: None,
 ) -> list[GroupwiseError]:
-    """Errors of sinks, environment, model directory, tokenizer, task and verifier.
+    """Errors of trackers (sinks), environment, model directory, tokenizer, task and verifier.
 
     With `train` the task must have training problems. With `fetch` the weights of a model on the hub are downloaded and
     checked. Warnings are passed to `warn`. `receive` gets what was read, so that a run reads it once.
@@ -384,7 +384,7 @@ def check_inputs(
 
 
 def check_memory(recipe: Recipe, shape: Shape, context: int) -> str:
-    """The plan of a run in one line. `Usage` if it needs more memory than the machine or the device has."""
+    """The memory plan of a run in one line. `Usage` if it needs more memory than the machine or the device has."""
     memory = run_memory(recipe, shape, context)
     device = recipe.machine.device
     on_gpu = device.startswith("cuda") and torch.cuda.is_available()

@@ -61,7 +61,7 @@ def tool_schemas(recipe: Recipe, use: Use) -> Sequence[Mapping[str, Any]]:
 
 
 def frame_of(recipe: Recipe, templates: Templates) -> tuple[Ids, Ids]:
-    """The ids of the recipe's template before and after an observation or a strategy's feedback."""
+    """The token ids that the recipe's template puts before and after an environment's reply."""
     if all(isinstance(s, Independent) for s in (recipe.method.strategy, recipe.evaluate.strategy)):
         return (), ()
     frames = {name: template.turn_frame() for name, template in templates.items()}

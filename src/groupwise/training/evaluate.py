@@ -28,11 +28,11 @@ from groupwise.training.protocols import protocol
 from groupwise.training.sources import prompt_template, templates
 
 EvaluationTask = tuple[Recipe, list[tuple[int, Sampling]]]
-"""One task of an evaluation: its recipe, and for each number the answers per problem and their sampling."""
+"""One task of an evaluation: its recipe, and the pairs (answers per problem, sampling) to evaluate."""
 SAMPLES = 4
 """Answers per problem by default."""
 ALL = 1 << 30
-"""More problems than any task has."""
+"""A number of problems above that of any task."""
 
 
 def evaluate(
@@ -94,14 +94,14 @@ def evaluate(
 
 
 def greedy(sampling: Sampling) -> Sampling:
-    """The same sampling at temperature 0, without truncation, which has no effect there."""
+    """The same sampling at temperature 0, without top-p and the like, which have no effect there."""
     return replace(sampling, temperature=0.0, top_p=1.0, top_k=0, min_p=0.0)
 
 
 def numbers_of_task(
     recipe: Recipe, samplings: Sequence[tuple[int, Sampling]], use: Use, inputs: Inputs
 ) -> list[dict[str, Any]]:
-    """The numbers of one task: one for each (answers per problem, sampling)."""
+    """The results on one task: one for each pair (answers per problem, sampling)."""
     ready = build(recipe, use, inputs)
 
     async def answer() -> list[list[Rollout]]:
@@ -122,7 +122,7 @@ def find_model_of(model_or_run: str, at: At = None) -> RunModel | None:
 
 
 def model_overrides(name: str, of_run: RunModel | None, use: Use) -> list[tuple[str, str]]:
-    """Overrides that select the model. A run's model directory includes its adapter, so `lora` is none."""
+    """Overrides that select the model. A run's final model directory includes its adapter, so `lora` becomes none."""
     if of_run is None:
         return [("model", name)]
     return [("model", str(model_directory(of_run, use, print_note))), ("lora", "none")]
@@ -148,7 +148,7 @@ RANDOM = ("sampling.temperature", "sampling.top_p", "sampling.top_k", "sampling.
 
 
 def for_one_answer(overrides: Sequence[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    """The overrides for a single answer: it is greedy unless they choose how tokens are drawn.
+    """The overrides to generate a single answer: it is greedy unless they set a sampling parameter.
 
     >>> for_one_answer([("sampling.max_tokens", "9")])
     [('sampling.temperature', '0'), ('sampling.max_tokens', '9')]
@@ -158,7 +158,7 @@ def for_one_answer(overrides: Sequence[tuple[str, Any]]) -> list[tuple[str, Any]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OpenModel:
-    """A model that is loaded to answer prompts, ungraded. All its answers need one event loop."""
+    """A model that is loaded to answer prompts, without grading. All its answers need the same event loop."""
 
     recipe: Recipe
     template: Template

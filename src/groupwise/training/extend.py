@@ -1,4 +1,4 @@
-"""Gives a run more iterations. The learning rate and the schedules follow the new total from there on."""
+"""Gives a run more iterations. The learning rate and the schedules then follow the new total."""
 
 import tomllib
 from dataclasses import replace
@@ -37,7 +37,7 @@ def extend(run: Path, iterations: int, use: Use, disk: Disk = DISK) -> None:
 
 
 def park_model(run: Path, disk: Disk = DISK) -> None:
-    """Move the finished model to `models/`, since the run goes on. A model that is there already stays."""
+    """Move the finished model to `models/`, since training continues. A model that is there already stays."""
     model, checkpoints = RunLayout(run).model, finished_checkpoints(RunLayout(run).checkpoints)
     if not model.is_dir() or not checkpoints:
         return

@@ -1,4 +1,4 @@
-"""Stops a run on missing signal, unverifiable answers, non-finite gradients, or a gap between engine and learner."""
+"""Stops a run without signal, with unverifiable answers, non-finite gradients, or an engine-learner log-prob gap."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -8,14 +8,14 @@ from groupwise.data import Diverged, Mismatch, NoSignal, Unverifiable
 from groupwise.learner import NO_TOKEN
 
 PATIENCE = 3
-"""Iterations without signal, or optimizer steps without a finite gradient, in a row before the run stops."""
+"""Consecutive iterations without signal, or optimizer steps without a finite gradient, before the run stops."""
 WINDOW = 20
-"""Iterations over which the share of unverifiable answers is computed."""
+"""The number of iterations over which the share of unverifiable answers is computed."""
 
 
 @dataclass(slots=True)
 class Guards:
-    """Counts that a resume restores. Each `check_` method raises a typed error if its bound is exceeded."""
+    """Counters that survive a resume. Each `check_` method raises a typed error if its bound is exceeded."""
 
     max_unverifiable: float
     max_gap: float
@@ -25,7 +25,7 @@ class Guards:
     judged: list[tuple[int, int]] = field(default_factory=list)
 
     def check_verdicts(self, unverifiable: int, answers: int, cause: str, culprit: str = "verifier") -> None:
-        """Add an iteration's counts of unverifiable and all answers, and the first cause. May raise `Unverifiable`.
+        """Count an iteration's answers, and those that could not be graded; too large a share raises `Unverifiable`.
 
         `culprit` is the code to correct.
         """
@@ -40,7 +40,7 @@ class Guards:
             )
 
     def check_signal(self, live: int, dropped: Mapping[str, int], *, all_right: bool = False) -> bool:
-        """Add an iteration's number of rollouts to train on, the causes of dropped ones, and whether all are right.
+        """Count consecutive iterations in which every group was dropped; too many of them raise `NoSignal`.
 
         Returns whether the task is solved: no rollout is left to train on, and all are right, PATIENCE times in a row.
         Raises `NoSignal` if none is left for other causes.
@@ -58,7 +58,7 @@ class Guards:
         return False
 
     def check_steps(self, skipped: Sequence[str], where: str) -> None:
-        """Add an iteration's optimizer steps: the cause of each skip, "" for a taken step. May raise `Diverged`.
+        """Count an iteration's skipped optimizer steps; too many in a row raise `Diverged`.
 
         Steps without an unmasked token do not count among other steps. An iteration of only such steps counts as one.
         """
@@ -73,7 +73,7 @@ class Guards:
                 )
 
     def check_gap(self, gap: float) -> None:
-        """`Mismatch` if `gap`, the largest difference of a token's log-probs, exceeds the bound."""
+        """`Mismatch` if `gap`, the largest log-prob difference between engine and learner for a token, is too large."""
         if not gap <= self.max_gap:
             raise Mismatch(
                 f"engine and learner differ by {gap:.3g} in the log-prob of a token",

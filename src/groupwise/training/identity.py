@@ -131,7 +131,7 @@ def data_record(runtime: Runtime) -> dict[str, Any]:
 
 
 def check_data(run: Path, runtime: Runtime) -> None:
-    """`BadData` if the data differ from those at the start: the run would not end as one that never stopped."""
+    """`BadData` if the data differ from those at the start of the run, which then could not end with the same model."""
     stored, current = RunInfo.read(run).data, data_record(runtime)["data"]
     for then, now in zip(stored, current):
         if then["sha256"] != now["sha256"]:
@@ -157,7 +157,7 @@ def check_base(run: Path, runtime: Runtime) -> None:
 
 
 def side_model_hashes(recipe: Recipe) -> dict[str, str]:
-    """SHA-256 of the files of each side model in a directory, with those of an adapter's base, by the model's name."""
+    """SHA-256 of the files of each model (reference, teacher) in a directory, with an adapter's base, by name."""
     hashes = {}
     for name, part in recipe.method.models_in_use:
         if isinstance(part, Given):
@@ -167,12 +167,12 @@ def side_model_hashes(recipe: Recipe) -> dict[str, str]:
 
 
 def check_given_models(run: Path, recipe: Recipe) -> None:
-    """`BadData` if a side model's files differ from those at the start: no checkpoint contains them."""
+    """`BadData` if a reference's or teacher's files differ from those at the start: no checkpoint contains them."""
     then, now = RunInfo.read(run).side_models, side_model_hashes(recipe)
     for name in sorted(then.keys() & now.keys()):
         if then[name] != now[name]:
             raise BadData(
-                f"the side model {name} differs from that at the start of this run",
+                f"the model {name} in method.models differs from that at the start of this run",
                 evidence=f"sha256 {now[name][:12]}; at the start {then[name][:12]}",
                 fix="restore its old files, or start a new run with these",
             )

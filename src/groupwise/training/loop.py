@@ -1,4 +1,4 @@
-"""The training loop: draws to rollouts, rollouts to a batch, the batch to new weights; and its records."""
+"""The training loop: prompts to rollouts, rollouts to a batch, the batch to new weights; and its records."""
 
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -101,7 +101,7 @@ def plan(recipe: Recipe, method: Method, batch: Batch, iteration: int, epoch: in
 
 
 def needed_measures(method: Method, plans: Sequence[Sequence[StepPlan]]) -> frozenset[Measure]:
-    """The measures to compute before the first step. A single step has the old log-probs from its own forward pass."""
+    """The measures to compute before the first step. A single step gets old log-probs from its own forward pass."""
     several = sum(map(len, plans)) > 1
     if method.proximal == "sampled":
         return method.needs_before_steps - {OLD_LOGP}
@@ -126,5 +126,5 @@ def compute_advantages(batch: Batch, method: Method) -> Batch:
 
 
 def due(every: int, done: int, last: int) -> bool:
-    """Whether something is due: after every `every`-th iteration (0: never), and after the last."""
+    """Whether a periodic action is due: after every `every`-th iteration (0: never), and after the last."""
     return done == last or (every > 0 and done % every == 0)

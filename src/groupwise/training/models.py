@@ -25,12 +25,12 @@ BEST = "best"
 """The name of the best checkpoint, in place of an iteration."""
 NO_CODE = Use()
 At = int | str | None
-"""An iteration, BEST, or None for the finished model, else the newest checkpoint."""
+"""Which model of a run: an iteration, BEST, or None for the finished model (else the newest checkpoint)."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunModel:
-    """A model of a run. `directory` is its model directory or adapter; None while only `checkpoint` has it.
+    """A model of a run. `directory` is its model or adapter directory; None while it exists only in `checkpoint`.
 
     `iteration` is None for the finished model.
     """

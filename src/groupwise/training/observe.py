@@ -47,7 +47,7 @@ def iteration_metrics(batch: Batch, results: Sequence[StepResult], objective: Ob
 
 
 def has_engine_logprobs(results: Sequence[StepResult]) -> bool:
-    """Whether the engine sampled a token of these steps with the current weights. Only then there is a gap metric."""
+    """Whether the engine sampled any token of these steps with the current weights; only then there is a gap metric."""
     return any(bool(comparable(t.batch).any()) for t in _counted(results))
 
 
@@ -131,7 +131,7 @@ def batch_dump(batch: Batch) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
 
 
 def _contexts(samples: Sequence[Sample]) -> dict[str, Tensor]:
-    """The ids of each sample's prompt. Equal prompts are stored once: `context` has each sample's index of its prompt.
+    """The prompt ids of each sample. Equal prompts are stored once: `context` has each sample's index of its prompt.
 
     Prompt i has `context_lengths[i]` ids in `contexts`.
     """
@@ -144,7 +144,7 @@ def _contexts(samples: Sequence[Sample]) -> dict[str, Tensor]:
 
 
 def _routes(samples: Sequence[tuple[Sequence[bytes], int]]) -> dict[str, Tensor]:
-    """The column of experts from (routes, number of rows) of each sample; -1 if unknown; {} if all are unknown."""
+    """The experts of each token, from (routes, number of rows) per sample; -1 if unknown; {} if all are unknown."""
     size = max((len(row) for routes, _ in samples for row in routes), default=0)
     if not size:
         return {}
@@ -153,7 +153,7 @@ def _routes(samples: Sequence[tuple[Sequence[bytes], int]]) -> dict[str, Tensor]
 
 
 def _ends(sample: Sample) -> list[int]:
-    """The end of each token in the text. Tokens after the decoded ones have no text."""
+    """The end of each token in the sample's text. Tokens after the decoded ones have no text."""
     undecoded = len(sample.tokens) - len(sample.ends)
     return [*sample.ends, *[len(sample.text)] * undecoded]
 
@@ -174,7 +174,7 @@ def _verdict_fields(sample: Sample) -> dict[str, Any]:
 
 @torch.no_grad()
 def method_metrics(method: Method, memories: Mapping[str, Any], results: Sequence[StepResult]) -> dict[str, float]:
-    """The numbers that a method's parts report of an iteration, and the numbers of its memories, as `memory/NAME`."""
+    """The metrics that a method's components report of an iteration, and its memories' numbers, as `memory/NAME`."""
     metrics = {f"memory/{name}": float(x) for name, x in memories.items() if isinstance(x, int | float)}
     for name, state in memories.items():
         numbers = state.items() if isinstance(state, Mapping) else ()
@@ -191,7 +191,7 @@ def _counted(results: Sequence[StepResult]) -> list[StepResult]:
 
 
 def _zero_by_construction(result: StepResult) -> bool:
-    """Whether the loss is 0 by construction: centred advantages and ratios of exactly 1. Its gradient is not 0."""
+    """Whether the loss is always 0: centred advantages and ratios of exactly 1. Its gradient is not 0."""
     step = result.batch
     assert step.logp is not None and step.logp_old is not None
     return bool((step.logp == step.logp_old).all()) and abs(result.loss) < 1e-6

@@ -1,4 +1,4 @@
-"""The protocol of an evaluation's number: everything that the number depends on."""
+"""The protocol of an evaluation: all settings, code and versions on which its figures depend."""
 
 import json
 import platform
@@ -28,12 +28,12 @@ from groupwise.verifiers import user_functions
 PACKAGES = ("groupwise", "torch", "transformers", "tokenizers", "numpy", "safetensors")
 PACKAGE = Path(groupwise.__file__).parent
 VERIFIER_ROOMS = ("verifiers", "sandbox", "tasks")
-"""Packages whose code is part of the hash of the packaged verifiers."""
+"""Packages whose code enters the hash of the packaged verifiers."""
 SEED_RULE = f"Philox4x32-10: key (seed, {int(Purpose.EVALUATE)}), counter (problem, answer, token)"
 
 
 def protocol(runtime: Runtime, sampling: Sampling, n: int, use: Use) -> dict[str, Any]:
-    """The protocol of one number as JSON: everything that it depends on. `compare` checks which fields may differ.
+    """The protocol of one result as JSON: all settings that it depends on. `compare` checks which may differ.
 
     The hash of the problems covers questions and gold answers, without the template, which has its own hash. A
     verifier's version is the hash of the code of all packaged verifiers, and of the user's files that it uses.
@@ -72,12 +72,12 @@ def protocol(runtime: Runtime, sampling: Sampling, n: int, use: Use) -> dict[str
 
 
 def environment_record(name: str, use: Use) -> dict[str, Any]:
-    """The name of the environment, and the hash of the user's file."""
+    """The environment's name, with the hash of its file if it is the user's."""
     return {"name": name, "sha256": use.digest(name.partition(":")[0])}
 
 
 def problem(prompt: Prompt) -> list[Any]:
-    """The text of a problem and the columns of its row, among them the gold answer."""
+    """The text of a problem and the columns of its data row, among them the gold answer."""
     return [prompt.text, dict(prompt.row)]
 
 
@@ -119,13 +119,13 @@ def file_hash(path: Path) -> str:
 
 
 def strategy_record(strategy: Any, use: Use) -> Any:
-    """The strategy with its constants, and the hash of the user's file that defines it."""
+    """A strategy's name and constants, with the hash of its file if it is the user's."""
     stem = definition_of(strategy).__module__.removeprefix(PREFIX)
     return {"part": part(strategy), "sha256": use.digest(stem)} if stem in use.hashes else part(strategy)
 
 
 def part(value: Any) -> Any:
-    """A part as JSON: its name, with its constants if it has any.
+    """A component as JSON: its name, with its constants if it has any.
 
     >>> from groupwise.rollout import Independent
     >>> part(Independent())

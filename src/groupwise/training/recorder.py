@@ -70,7 +70,7 @@ class Recorder:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Add the seconds inside to `name` in timings.jsonl; `current_phase` is `name` meanwhile."""
+        """Add the seconds spent inside to `name` in timings.jsonl; meanwhile `current_phase` is `name`."""
         start, self.current_phase = time.monotonic(), name
         try:
             yield
@@ -79,7 +79,7 @@ class Recorder:
             self._seconds[name] = self._seconds.get(name, 0.0) + time.monotonic() - start
 
     async def unless_stopped(self, work: Awaitable[T]) -> T | None:
-        """The work's result; None if a stop is requested first. The work is then cancelled, and a resume repeats it."""
+        """The result of `work`; None if a stop is requested first: the work is cancelled, and a resume repeats it."""
         task, stop = asyncio.ensure_future(work), asyncio.ensure_future(self._stop.wait())
         try:
             await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
@@ -198,7 +198,7 @@ class Recorder:
         }
 
     def _dump(self, number: int, result: StepResult) -> None:
-        """Write the batch of a skipped step, so that the step can be computed again."""
+        """Write the batch of a skipped optimizer step, so that the step can be computed again."""
         lines, tensors = batch_dump(result.batch)
         stem = self.dumps / f"{numbered(self.done)}-{number}"
         where = f"batch in {stem}.*"

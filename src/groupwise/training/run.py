@@ -58,7 +58,7 @@ from groupwise.training.watchdog import CODES, Stuck, Watchdog
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a run ended: its exit code, and its last message. `stopped` is the reason of an early end, or ""."""
+    """How a run ended: exit code, last message, and `stopped`, the reason of an early end ("" without one)."""
 
     stopped: str
     code: int
@@ -84,7 +84,7 @@ class Control:
 
     @contextlib.contextmanager
     def of(self, recorder: Recorder) -> Iterator[None]:
-        """The time in which `stop` reaches the recorder of the running loop."""
+        """A context in which `stop` reaches the recorder of the running loop."""
         running = asyncio.get_running_loop()
         self._stop = lambda cause: running.call_soon_threadsafe(recorder.stop, cause) and None
         try:
@@ -123,7 +123,7 @@ def begin(run: Path, ready: Runtime, use: Use, base: str, command: str) -> None:
 
 
 def reopen(run: Path, use: Use, iterations: int | None = None) -> Runtime:
-    """Build the objects of a run from its recipe. `BadData` if data, side models, base or model code have changed.
+    """Build the objects of a run from its recipe. `BadData` if data, reference model, base or model code have changed.
 
     `iterations` extends the run. `Storage` for a run that has results and no checkpoint to continue from.
     """
@@ -258,7 +258,7 @@ def write_model_directory(run: Path, ready: Runtime, model: Path, disk: Disk) ->
 
 
 def is_due(every: int, iteration: int, last: int) -> bool:
-    """Whether a model directory is due on the way: after every `every`-th iteration (0: never), but the last."""
+    """Whether to write a model directory now: after every `every`-th iteration (0: never), but not after the last."""
     return every > 0 and 0 < iteration < last and iteration % every == 0
 
 
@@ -280,7 +280,7 @@ async def run_loop(
     say: Callable[[str], None],
     control: Control,
 ) -> None:
-    """Run `begin` (the warm start) and the loop. A signal or `stop_after` ends them early; a second signal at once."""
+    """Run `begin` (the warm start) and the loop. A signal or `stop_after` ends them early, a second signal at once."""
     if stop_after is not None:
         asyncio.get_running_loop().call_later(stop_after, recorder.stop, "out of time")
     deadline = ready.recipe.machine.verdict_deadline

@@ -36,7 +36,7 @@ Templates = Mapping[str, Template]
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One task of a recipe with its columns, verifier and template, from the recipe or the task's defaults."""
+    """One task of a recipe with its columns, verifier and template: those of the recipe, else the task's defaults."""
 
     task: str
     columns: Columns
@@ -56,7 +56,7 @@ def sources(recipe: Recipe) -> tuple[Source, ...]:
 
 
 def held_out_sources(recipe: Recipe) -> tuple[Source, ...]:
-    """The task of `held_out`, if the recipe names one. It has the columns of the recipe if it takes any."""
+    """The held-out task `held_out`, if the recipe names one, with the recipe's columns if it has data rows."""
     if not (name := recipe.held_out):
         return ()
     columns = recipe.columns if takes_columns(name) else Columns()
@@ -116,7 +116,11 @@ def _load_task(source: Source, encode: Callable[[Any], tuple[int, ...]]) -> Task
     if takes_columns(source.task):
         return find_task(source.task, encode, prompt=source.columns.prompt, answer=source.columns.answer)
     if source.columns != Columns():
-        raise Usage(f"{source.task} has fixed columns", evidence=str(source.columns), fix="leave out columns")
+        raise Usage(
+            f"the task {source.task} has fixed columns",
+            evidence=f"the recipe sets {source.columns}",
+            fix="leave out columns",
+        )
     return find_task(source.task, encode)
 
 

@@ -34,7 +34,7 @@ from groupwise.training.build import Runtime
 from groupwise.training.guards import Guards
 
 NEXT_TOKEN = Objective(surrogate=reinforce, aggregate=token_mean)
-"""With an advantage of 1, the surrogate of a token is its log-prob."""
+"""The surrogate of supervised training: with an advantage of 1, that of a token is its log-prob."""
 
 
 def supervised_steps(

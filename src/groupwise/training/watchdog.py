@@ -23,13 +23,13 @@ HEARTBEAT = 0.5
 STALL = 10.0
 """Seconds without a heartbeat after which a line names the blocking code."""
 AGAIN = 1.0
-"""Seconds between two checks of a blocked loop."""
+"""Seconds between two checks of an event loop that is blocked."""
 PATIENCE = 5.0
 """Seconds that a signal waits for a blocked loop before it interrupts the blocking code."""
 WATCHED_PHASES = ("sample", "evaluate")
 """Phases in which nothing may block the loop. Learning, loading and saving may."""
 FORWARD = "groupwise.rollout.engine"
-"""The engine's module: a forward pass of the model may block the loop, too."""
+"""The engine's module. Its forward passes of the model may block the loop, too."""
 JUDGES = ("DrawSampler._judged", "Several._verdict", "EnvironmentThreads.call")
 """Qualified names of the callers that turn an exception of a verifier or an environment into a verdict."""
 
@@ -124,7 +124,7 @@ class Watchdog:
 
 
 def _stack(frame: FrameType | None) -> list[FrameType]:
-    """The frame and its callers, innermost first."""
+    """A stack frame and its callers, innermost first."""
     frames = []
     while frame is not None:
         frames.append(frame)
@@ -133,7 +133,7 @@ def _stack(frame: FrameType | None) -> list[FrameType]:
 
 
 def where(stack: list[FrameType]) -> str:
-    """The innermost frame outside the standard library, as `my_file.py:3 grade`."""
+    """Where the code is: its innermost frame outside the standard library, as `my_file.py:3 grade`."""
     library = sysconfig.get_path("stdlib")
     frame = next((f for f in stack if not f.f_code.co_filename.startswith((library, "<frozen"))), None)
     return visible(f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} {frame.f_code.co_name}") if frame else "?"

@@ -15,11 +15,11 @@ ANSWER = ("prompt", "answer", "gold", "row", "messages", "finish", "tokens")
 PLURAL = {"prompts": "prompt", "answers": "answer", "golds": "gold", "rows": "row", "finishes": "finish"}
 """Parameters that are lists, with one value per answer."""
 BULK = ("prompts", "golds", "rows")
-"""Lists over problems: with `answers`, they mark a bulk grader."""
+"""Parameters that are lists over problems: together with `answers` they mark a bulk grader."""
 
 
 class MissingColumn(Exception):
-    """A parameter is neither a known name nor a column of the row."""
+    """A parameter of a grade function is neither a known name nor a column of the data row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class Parameters:
         return [self._value(name, items) for name in self.positional], named
 
     def _has(self, name: str, items: Sequence[Item]) -> bool:
-        """Whether there is a value; a parameter with a default needs none."""
+        """Whether there is a value for a parameter; one with a default needs none."""
         known = name in ANSWER or name in PLURAL or all(name in prompt.row for prompt, _ in items)
         return known or name not in self.optional
 

@@ -14,7 +14,7 @@ from groupwise.data import BadData, GroupwiseError, Outcome, Prompt, Sample, Ver
 
 SHOWN = 5
 DEADLINE = 60.0
-"""Seconds for one verdict."""
+"""The deadline, in seconds, for one verdict."""
 _FORM = """\
 one JSON object a row, such as {"answer": "so \\\\boxed{4}", "gold": "4", "right": true};
 "prompt" and "family" are optional"""
@@ -33,7 +33,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class AuditResult:
-    """A verifier's verdict on each case, and the seconds of each call."""
+    """A verifier's verdict on each labelled case, and the seconds of each call."""
 
     cases: tuple[Case, ...]
     verdicts: tuple[Verdict, ...]
@@ -97,7 +97,7 @@ def _cases(text: str, name: str) -> tuple[Case, ...]:
 
 
 async def audit_cases(verifier: Verifier, cases: Sequence[Case]) -> AuditResult:
-    """Verifies the cases one at a time, so each latency is that of one verdict.
+    """Verify the labelled cases one at a time, so that each latency is that of a single verdict.
 
     An additional first call keeps the start of worker processes out of the latencies.
     """
@@ -131,7 +131,7 @@ _FRACTION = re.compile(r"\\frac\{(\d+)\}\{(\d+)\}")
 
 
 def _in_box(form: str, unless: str = "(?!)") -> Callable[[str], str]:
-    """A change that puts the content of each box into `form` in place of `@`, unless the content matches `unless`."""
+    """A change of notation in each box: its content replaces the `@` in `form`, unless the content matches `unless`."""
 
     def inside(box: re.Match[str]) -> str:
         return box[0] if re.search(unless, box[1]) else r"\boxed{" + form.replace("@", box[1]) + "}"
@@ -161,18 +161,18 @@ CHANGES: Mapping[str, Callable[[str], str]] = {
     "dollars in the box": _in_box("$@$"),
     "fractions not reduced": _doubled,
 }
-"""Changes of notation that should change no verdict."""
+"""Changes of an answer's notation that should change no verdict."""
 
 
 AROUND = ("blank lines around it", "Windows line ends")
 OF_WHOLE_TEXTS = {"text": AROUND, "format": AROUND, "json_schema": AROUND, "regex": ()}
-"""The harmless changes for verifiers that read the whole text. For a pattern every character counts."""
+"""The harmless changes for verifiers that read the answer's whole text. For a pattern, every character counts."""
 
 
 async def count_flips(
     verifier: Verifier, result: AuditResult, names: Sequence[str] = tuple(CHANGES)
 ) -> dict[str, tuple[int, int]]:
-    """For each change: the number of answers whose text it changes, and the number of these whose verdict changes."""
+    """For each change of notation: how many answers it changes, and for how many of them the verdict changes."""
     counts = {}
     for name in names:
         change = CHANGES[name]

@@ -13,7 +13,7 @@ Waiting = tuple[Item, "asyncio.Future[Verdict]"]
 
 @runtime_checkable
 class Grader(Protocol):
-    """Grades some answers in one call."""
+    """A function that grades several answers in one call."""
 
     async def grade(self, items: Sequence[Item]) -> list[Verdict]: ...
 
@@ -23,7 +23,7 @@ class Grader(Protocol):
 
 
 class BulkVerifier:
-    """Collects up to `most` answers, or those that arrive within `wait` seconds of the first, for one call.
+    """Grades up to `most` answers, or those that arrive within `wait` seconds of the first, in one call.
 
     Which answers share a call depends on time. So the function must return for each answer what it returns for it
     alone.
@@ -52,7 +52,7 @@ class BulkVerifier:
         return await verdict
 
     def _send(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Starts a call for the answers that wait. A late timer may send fewer than `most`, which changes no grade."""
+        """Start a call for the waiting answers. A late timer may send fewer than `most`, which changes no grade."""
         if waiting := self._waiting.pop(loop, []):
             task = loop.create_task(self._grade(waiting))
             self._calls.add(task)  # the loop itself keeps no reference

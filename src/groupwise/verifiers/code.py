@@ -27,7 +27,7 @@ CLOSE = 1e-6
 ZERO = 1e-12
 """The absolute tolerance for floats if 0 is expected."""
 SEEDS = 64
-"""The most hidden inputs of a problem."""
+"""The largest number of generated hidden inputs per problem."""
 SHOWN = 5
 CACHE_SIZE = 4096
 """The number of cached verdicts: a group often contains the same code many times."""
@@ -70,7 +70,7 @@ class CodeTests:
             raise ValueError(f"the tests have an unknown field {min(unknown)!r}")
         function, cases, unseen = gold.get("function"), gold.get("cases"), gold.get("unseen", [])
         if function is not None and not (isinstance(function, str) and function.isidentifier()):
-            raise ValueError(f"function is {function!r}, not the name of one")
+            raise ValueError(f"function is {function!r}, which is not the name of a function")
         if not isinstance(cases, list) or not cases:
             raise ValueError("the tests have no cases")
         if not isinstance(unseen, list):
@@ -85,7 +85,7 @@ class CodeTests:
         code = {name: gold.get(name, "") for name in ("reference", "generator")}
         hidden = gold.get("hidden", 4)
         if not all(isinstance(text, str) for text in code.values()):
-            raise ValueError("reference and generator are code, so text")
+            raise ValueError("reference and generator must be code as text")
         if type(hidden) is not int or not 1 <= hidden <= SEEDS:
             raise ValueError(f"hidden is {hidden!r}, not a number of cases from 1 to {SEEDS}")
         if code["generator"] and not code["reference"]:
@@ -204,7 +204,7 @@ class CodeVerifier:
         return self._hidden[name, seed]
 
     def gate(self, prompts: Sequence[Prompt]) -> None:
-        """`BadData` with the rows whose tests are invalid: the reference fails, or a trivial answer passes.
+        """`BadData` with the rows whose tests are invalid: the reference solution fails, or a trivial answer passes.
 
         Trivial answers: empty code, a stub that returns or prints nothing, one that returns its input, and one that
         always returns the same value.
@@ -240,7 +240,7 @@ class CodeVerifier:
         return await self._constant(name, tests)
 
     async def _constant(self, name: str, tests: CodeTests) -> str:
-        """The fault if an answer that always returns the same value can pass; empty if none can.
+        """The fault in the tests if an answer that always returns the same value can pass; empty if none can.
 
         It must pass the first case, so the value expected there is the only candidate. The hidden cases are `hidden`
         successive seeds of a ring of SEEDS, from a start that depends on the answer's code. The constant must fail in

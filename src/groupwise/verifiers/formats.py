@@ -24,7 +24,7 @@ class Format:
 
     def __init__(self, *, tags: Sequence[str] = ("think", "answer"), opened: bool = False) -> None:
         if isinstance(tags, str) or not tags or not all(re.fullmatch(r"\w+", str(tag)) for tag in tags):
-            raise Usage(f"format(tags={tags!r})", fix="names in a list, as in tags=['think', 'answer']")
+            raise Usage(f"format(tags={tags!r}) is not a list of tags", fix="write names: tags=['think', 'answer']")
         self.marks = [mark for tag in tags for mark in (f"<{tag}>", f"</{tag}>")]
         self.opened = opened
 
@@ -67,9 +67,14 @@ class Regex:
         try:
             compiled = re.compile(pattern)
         except re.error as error:
-            raise Usage(f"regex(pattern={pattern!r})", evidence=str(error), fix="mend the pattern") from None
+            raise Usage(
+                f"regex(pattern={pattern!r}) is not a valid pattern", evidence=str(error), fix="correct the pattern"
+            ) from None
         if compiled.groups > 1:
-            raise Usage(f"regex(pattern={pattern!r}) has {compiled.groups} groups", fix="one: write others as (?:...)")
+            raise Usage(
+                f"regex(pattern={pattern!r}) has {compiled.groups} groups",
+                fix="use one group, and write others as (?:...)",
+            )
         self.pattern, self.whole, self.group = pattern, whole, compiled.groups == 1
         self.expects = "text or a number" if pattern else "a pattern"
         self._pool = worker_pool("regex", "regex", deadline, workers)
@@ -111,7 +116,7 @@ class JsonSchema:
             )
         self.schema = _read_schema(schema) if isinstance(schema, str) else schema
         if self.schema is not None and (fault := schema_fault(self.schema)):
-            raise Usage("json_schema: not a JSON schema", evidence=fault, fix="mend it")
+            raise Usage("json_schema: not a JSON schema", evidence=fault, fix="correct the schema")
         self._pool = worker_pool("json_schema", "json_schema", deadline, workers)
         self.close = self._pool.close
 
@@ -164,7 +169,10 @@ async def bounded(pool: FunctionPool, arguments: Sequence[Any], baseline: Sequen
 def worker_pool(verifier: str, function: str, deadline: float, workers: int) -> FunctionPool:
     """Start worker processes that call a function of `formats_worker.py`, with limits on CPU time and memory."""
     if deadline <= 0 or workers < 1:
-        raise Usage(f"{verifier}(deadline={deadline:g}, workers={workers})", fix="deadline above 0, workers from 1")
+        raise Usage(
+            f"{verifier}(deadline={deadline:g}, workers={workers})",
+            fix="set deadline above 0, and workers to 1 or more",
+        )
     file = str(Path(__file__).with_name("formats_worker.py"))
     spec = WorkerSpec(file, function, cpu=deadline, memory=MEMORY, bare=True)
     return FunctionPool(spec, deadline=max(60.0, 20 * deadline), workers=workers, misses=0)

@@ -55,7 +55,7 @@ def json_schema(schema: Any, text: str) -> Verdict:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object; ValueError for a repeated name, since JSON parsers differ in the value they take."""
+    """The object from its pairs. ValueError for a repeated name, since JSON parsers differ in the value they take."""
     value = dict(pairs)
     if len(value) < len(pairs):
         raise ValueError("an object has a name twice")

@@ -20,9 +20,9 @@ from groupwise.verifiers.pool import FunctionPool, NoGrade, WorkerSpec
 __all__ = ["grade_function"]
 
 MADE_UP = ("a made-up answer", "12", "a longer answer, made up too, in\ntwo lines")
-"""The answers of trial calls."""
+"""Made-up answers, to try a grade function before the run."""
 CLOSE = 1e-6
-"""How far a score in bulk may be from the score alone, relative to scores above 1."""
+"""The allowed difference between a score given in bulk and the score given alone, relative to scores above 1."""
 
 
 def grade_function(
@@ -62,7 +62,7 @@ def _call_of(function: Callable[..., Any], name: str, deadline: float, workers: 
 
 @runtime_checkable
 class Call(Protocol):
-    """Calls a grade function. `count` is None for a single grade, else the length of the list that it returns.
+    """How to call a grade function. `count` is None for a single grade, else the length of the list that it returns.
 
     `trial` waits for the verdicts of one call, and raises `NoGrade` if it gives none.
     """
@@ -105,11 +105,11 @@ class AsyncCall:
         return verdicts_of(grades, count)
 
     def trial(self, arguments: Sequence[Any], named: Mapping[str, Any], count: int | None) -> list[Verdict]:
-        """Nothing: a client of an `async` function may belong to the event loop of its first call."""
+        """Does nothing: a client of an `async` function may belong to the event loop of its first call."""
         return []
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Does nothing: there is no worker to end."""
 
 
 class LocalCall(AsyncCall):
@@ -175,7 +175,7 @@ class FunctionVerifier:
         return await self.call(arguments, named, len(items) if self.parameters.many else None)
 
     def gate(self, prompts: Sequence[Prompt]) -> None:
-        """Calls the function on made-up answers. `Usage` if it gives no grade, or in bulk others than alone.
+        """Try the function on made-up answers. `Usage` if it gives no grade, or other grades in bulk than alone.
 
         An `async` function is not called.
         """

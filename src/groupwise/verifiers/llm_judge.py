@@ -52,7 +52,7 @@ Verdict: wrong"""
 
 
 class LLMJudge:
-    """Right if the majority of `votes` replies says so; the part `votes` is the share of right votes.
+    """An LLM judge: right if the majority of `votes` replies says so; the part `votes` is the share of right votes.
 
     `url` is the base of an OpenAI-compatible server, such as `http://localhost:8000/v1`. `key` names the environment
     variable with its key. The key is sent to that server only, and verdicts and cache never contain it. A temporary
@@ -79,9 +79,11 @@ class LLMJudge:
         longest: int = 20_000,
     ) -> None:
         if not host_of(url):
-            raise Usage("judge(url='')", fix="the base of an OpenAI-compatible server: http://localhost:8000/v1")
+            raise Usage(
+                "judge(url='')", fix="write the base URL of an OpenAI-compatible server: http://localhost:8000/v1"
+            )
         if votes < 1 or votes % 2 == 0 or deadline <= 0 or at_once < 1 or max_tokens < 1 or longest < 1:
-            raise Usage("judge: an odd number of votes from 1; deadline, at_once, max_tokens and longest above 0")
+            raise Usage("judge: votes must be odd, and deadline, at_once, max_tokens and longest above 0")
         if key and not os.environ.get(key):
             what = f"the judge's key is not in the environment variable {key}"
             raise MissingRequirement(what, evidence=f"{key} is not set", fix=f"export {key}=..., or leave key out")
@@ -109,7 +111,7 @@ class LLMJudge:
         return Verdict(Outcome(right > wrong), parts={"votes": right / (right + wrong)})
 
     def prompt(self, problem: str, gold: Any, answer: str) -> str:
-        """The judge's prompt. The fence is a hash of all other text, so no answer can contain it."""
+        """The prompt to the judge. The fence around the answer is a hash of all other text, so answers lack it."""
         answer = answer if len(answer) <= self.longest else f"{answer[: self.longest]}\n[cut]"
         texts = {"problem": problem, "gold": str(gold), "answer": answer, "rubric": self.rubric}
         fence = "=" * 8 + hashlib.sha256(json.dumps(texts).encode()).hexdigest()[:16]
@@ -120,7 +122,7 @@ class LLMJudge:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _vote(self, text: str, number: int) -> str:
-        """`right`, `wrong`, or the reason why there is no vote."""
+        """The judge's vote in a reply: `right`, `wrong`, or the reason why there is no vote."""
         request = {**self.request, "seed": number, "messages": [{"role": "user", "content": text}]}
         name = hashlib.sha256(json.dumps([self.url, request]).encode()).hexdigest()
         reply = self._replies.get(name)
@@ -136,7 +138,7 @@ class LLMJudge:
         return match[1].lower() if match else f"the judge's reply has no verdict: {reply[-100:]!r}"
 
     def _without_key(self, text: str) -> str:
-        """A server's text without the key, in case the server repeats it."""
+        """A server's text without the access key, in case the server repeats it."""
         secret = os.environ.get(self.key) if self.key else None
         return text.replace(secret, "[key]") if secret else text
 
@@ -201,10 +203,10 @@ class JudgeFailed(Exception):
 def _text(reply: Mapping[str, Any]) -> str:
     choice = reply["choices"][0]
     if choice.get("finish_reason") == "length":
-        raise ValueError("it was cut: raise max_tokens")
+        raise ValueError("its text was cut off: raise max_tokens")
     content = choice["message"]["content"]
     if not isinstance(content, str):
-        raise TypeError("its content is no text")
+        raise TypeError("its content is not text")
     return content
 
 
@@ -254,9 +256,9 @@ class Replies:
 
 
 def _regular(path: str, flags: int) -> int:
-    """Opens a regular file; a new one is readable by its owner only. OSError for a link and any other kind of file."""
+    """Open a regular file; a new one is readable by its owner only. OSError for a link or any other kind of file."""
     descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError("it is no regular file")
+        raise OSError("it is not a regular file")
     return descriptor

@@ -16,7 +16,7 @@ _FORMULA = re.compile(
     rf"(?:[\d\s()+^/=<>.,{{}}-]|[A-Z]++|[a-z](?![A-Za-z])|{_NAMES})*+(?:\$|\\\))"
 )
 _OTHERS = re.compile(r"\W*(?:(?:or|and|nor|vs|versus)\b)|\s*[?&/]", re.IGNORECASE)
-"""Text behind a letter that shows that the text names more than that letter."""
+"""Pattern of text behind a letter that shows that the answer names more than that letter."""
 _VERB = "(?:is|was|does|can|could|may|must|seems|looks|appears)"
 _NOT = "(?:not|never|wrong|incorrect|false|impossible|excluded|eliminated|ruled|invalid|unlikely|out)"
 _DENIED = re.compile(
@@ -24,7 +24,7 @@ _DENIED = re.compile(
     re.IGNORECASE,
 )
 _TURN = r"(?:or|and|nor|also|but|then|no|nope|not|wait|actually|rather|sorry|maybe|perhaps|it['’]s|it|is)"
-"""A word at the start of a line that retracts, or adds to, the line above."""
+"""Pattern of a word at the start of a line that retracts, or adds to, the line above."""
 
 
 class OptionLetter:

@@ -25,11 +25,11 @@ EXIT = 5.0
 REPLY = 1 << 20
 """Bytes of the longest reply."""
 MISSES = 8
-"""Consecutive calls (of all workers) that miss their deadline before `WorkerLost` is raised."""
+"""Consecutive calls, over all workers, that miss their deadline before `WorkerLost` is raised."""
 
 
 class WorkerSpec:
-    """A worker's function, its source (read once, now), and its limits.
+    """What a worker process needs: its function, the source (read once, now), and its limits.
 
     `local_imports` lets the file import modules from its directory. `cpu` limits a call in seconds of the process's
     CPU time, so a busy machine changes nothing; `memory` limits the process in bytes. `bare` starts it without the
@@ -125,7 +125,7 @@ class FunctionPool:
 
 
 class NoGrade(Exception):
-    """A call gave no grade; the message is the cause."""
+    """A call of a grade function returned no grade; the message is the cause."""
 
 
 class CpuTimeExceeded(Exception):
@@ -155,7 +155,7 @@ class Worker(WorkerProcess):
         except (OSError, EOFError, ValueError) as error:
             self.end()
             what = f"the verifier {self.spec.name} did not start"
-            raise WorkerLost(what, evidence=str(error), fix="run the file by itself to see why") from error
+            raise WorkerLost(what, evidence=str(error), fix="run the function's file with Python to see why") from error
 
     def request(self, message: Any, seconds: float) -> dict[str, Any]:
         """Sends one JSON line and returns the reply. TimeoutError, OSError, EOFError and ValueError end the process."""
@@ -231,4 +231,4 @@ def _to_verdict(reply: dict[str, Any]) -> Verdict:
 def _number(value: object) -> float:
     if isinstance(value, int | float):
         return float(value)
-    raise TypeError(f"{value!r} is not a number")
+    raise TypeError(f"the grade {value!r} is not a number")

@@ -54,7 +54,7 @@ FITS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "exact": (is_plain, "text or a number"),
     "last_number": (is_number, "a number"),
 }
-"""The gold answers that functions accept: a test and a description. Classes have `fits` and `expects`."""
+"""For verifiers that are functions: a test of gold answers, and which ones it accepts. Classes have `fits` instead."""
 
 Load = Callable[[str], Verifier]
 """Makes a verifier from the name of a user's function, `my_file:grade`."""
@@ -136,16 +136,22 @@ class _Builder:
         raise _unknown(ast.unparse(tree), "; fields are written as in math(answer='first')")
 
     def several(self, keywords: Sequence[ast.keyword]) -> Verifier:
-        """`several(answer=math, shape=0.2 * format)`; the first member gives the outcome."""
+        """Build `several(answer=math, shape=0.2 * format)`, a weighted sum; the first member gives the outcome."""
         members = []
         for keyword in keywords:
             weight, tree = _split_weight(keyword.value)
             if keyword.arg is None or not (0 < weight < inf):
                 fix = "several(answer=math, shape=0.2 * format): names, and weights above 0"
-                raise Usage("several verifiers need names and weights", evidence=ast.unparse(keyword)[:80], fix=fix)
+                raise Usage(
+                    "each verifier in several(...) needs a name and a weight",
+                    evidence=ast.unparse(keyword)[:80],
+                    fix=fix,
+                )
             members.append(Member(keyword.arg, self.from_tree(tree), weight))
         if len(members) < 2:
-            raise Usage("several: fewer than two verifiers", fix="several(answer=math, shape=0.2 * format)")
+            raise Usage(
+                "several(...) combines fewer than two verifiers", fix="several(answer=math, shape=0.2 * format)"
+            )
         return Several(members, self.deadline)
 
     def named(self, name: str, fields: Mapping[str, Any]) -> Verifier:
@@ -155,7 +161,7 @@ class _Builder:
         if name == "reasoning_gym" and not fields and self.task is not None:
             return gym_verifier(self.task, self.deadline)
         if name == "calculator_answer" and self.task is not None and not isinstance(self.task, Calculator):
-            raise Usage("calculator_answer judges the task calculator only", fix="take exact or last_number")
+            raise Usage("calculator_answer grades answers of the task calculator only", fix="take exact or last_number")
         fields = self.judges.grant(fields) if name == "judge" else fields
         verifier = _create(name, fields, self.sandbox)
         if isinstance(self.task, Problems):
@@ -164,7 +170,7 @@ class _Builder:
             for prompt in (*self.task.training, *self.task.held_out):
                 if not fits(gold := prompt.row.get("answer")):
                     evidence, fix = f"{prompt.id}: {str(gold)[:80]}", "mend it, or use another verifier"
-                    raise BadData(f"{name} compares with {expected}", evidence=evidence, fix=fix)
+                    raise BadData(f"{name} needs a gold answer that is {expected}", evidence=evidence, fix=fix)
         return verifier
 
 
@@ -172,7 +178,7 @@ _USER_FUNCTION = re.compile(r"[\w.-]+:[\w.]+")
 
 
 def _parse(text: str) -> ast.expr | None:
-    """The syntax tree of a name or a call; None for invalid text. The text is never executed."""
+    """The syntax tree of a verifier's name or call; None for invalid text. The text is never executed."""
     try:
         tree = ast.parse(text.strip(), mode="eval")
         compile(tree, "verifier", "eval")  # finds repeated keywords
@@ -205,7 +211,9 @@ def _field(keyword: ast.keyword, name: str) -> tuple[str, Any]:
         return keyword.arg, ast.literal_eval(keyword.value)
     except (ValueError, AssertionError):
         text = ast.unparse(keyword)[:80]
-        raise Usage(f"{name}: a field is a plain value", evidence=text, fix="write text in quotation marks") from None
+        raise Usage(
+            f"{name}: an argument must be a plain value", evidence=text, fix="write text in quotation marks"
+        ) from None
 
 
 PLAIN_TYPES: dict[Any, tuple[Any, str]] = {
@@ -232,10 +240,12 @@ def _create(name: str, fields: Mapping[str, Any], sandbox: Callable[..., Sandbox
             raise Usage(f"the verifier {name} has no field {field!r}", fix=nearest(field, list(parameters)))
         accepted, kind = PLAIN_TYPES.get(parameters[field].annotation, (object, ""))
         if not isinstance(value, accepted) or (accepted is not bool and kind and isinstance(value, bool)):
-            raise Usage(f"{name}({field}={value!r})", fix=f"{field} is {kind}")
+            raise Usage(f"{name}({field}={value!r}) has a value of a wrong type", fix=f"{field} must be {kind}")
     if missing := [p.name for p in parameters.values() if p.default is p.empty and p.name not in fields]:
         raise Usage(f"the verifier {name} needs {' and '.join(missing)}", fix=f"write {name}({missing[0]}=..., ...)")
     try:
         return CLASSES[name](**fields, **sandboxes)
     except (TypeError, ValueError, AttributeError) as error:
-        raise Usage(f"the verifier {name} cannot be created", evidence=str(error), fix="mend its arguments") from None
+        raise Usage(
+            f"the verifier {name} cannot be created", evidence=str(error), fix="correct its arguments"
+        ) from None

@@ -24,7 +24,7 @@ from groupwise.data.verdicts import unverifiable
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A named verifier and the weight of its score."""
+    """A named verifier in the combination, and the weight of its score."""
 
     name: str
     verifier: Verifier
@@ -56,7 +56,7 @@ class Several:
         return (await self.grade_group(prompt, [sample]))[0]
 
     def by_group(self, prompt: Prompt) -> bool:
-        """Whether a member grades all samples of a group together."""
+        """Whether one of the verifiers grades all samples of a group in one call."""
         return any(_by_group(m.verifier, prompt) for m in self.members)
 
     async def grade_group(self, prompt: Prompt, samples: Sequence[Sample]) -> list[Verdict]:

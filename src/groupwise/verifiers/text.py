@@ -48,7 +48,7 @@ class Text:
         return Verdict(Outcome(normal in golds), answer=normal[:200])
 
     def normal(self, text: str) -> str:
-        """The normal form of a text.
+        """The text in the form in which it is compared with the gold text.
 
         >>> Text().normal("  The  Eiffel-Tower. "), Text(case=True, articles=True).normal("The End")
         ('eiffeltower', 'The End')
@@ -78,7 +78,10 @@ class Choice:
 
     def __init__(self, *, options: str = "ABCD", answer: str = "last", place: str = "either") -> None:
         if len(options) < 2 or len(set(options.upper())) < len(options) or not options.isalnum():
-            raise Usage(f"choice(options={options!r})", fix="two letters or more, each once, as in options='ABCDE'")
+            raise Usage(
+                f"choice(options={options!r}) is not a list of letters",
+                fix="write two letters or more, each once: options='ABCDE'",
+            )
         one_of("choice", "answer", answer, get_args(Which))
         one_of("choice", "place", place, get_args(Place))
         self.options, self.answer, self.place = options.upper(), answer, place
@@ -133,4 +136,4 @@ def _few_marks(text: str) -> str:
 def one_of(verifier: str, field: str, value: str, known: tuple[str, ...]) -> None:
     """`Usage` if a field's value is not one of the known ones."""
     if value not in known:
-        raise Usage(f"{verifier}({field}={value!r})", fix=f"take {', '.join(map(repr, known))}")
+        raise Usage(f"{verifier}({field}={value!r}) is not a known value", fix=f"take {', '.join(map(repr, known))}")

@@ -173,7 +173,7 @@ def supervise(child: int, host: socket.socket, wake: socket.socket) -> NoReturn:
 
 
 def reap(child: int) -> int | None:
-    """Reaps all ended processes; returns the child's status if it is among them."""
+    """Collect the exit status of all ended processes; returns the child's status if it is among them."""
     status = None
     with contextlib.suppress(ChildProcessError):
         while (process := os.waitpid(-1, os.WNOHANG))[0]:

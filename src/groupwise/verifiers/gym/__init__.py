@@ -12,7 +12,7 @@ from groupwise.verifiers.functions import grade_function
 from groupwise.verifiers.gym.score import score
 
 RUNS = ("eval", "exec", "compile", "parse_expr", "sympify", "simplify", "parse_latex", "lambdify")
-"""Calls that execute their argument as Python, in Python and in sympy."""
+"""Functions that execute their argument as Python code, in Python and in sympy."""
 
 
 class GymScore:
@@ -36,7 +36,10 @@ def gym_verifier(task: Task, deadline: float) -> Verifier:
     """The scorer of a generator. `Usage` if it would execute answers as Python: a model's text is never executed."""
     entry = next((p.row.get("entry") for p in task.held_out), None)
     if entry is None:
-        raise Usage("reasoning_gym judges its own problems only", fix="take --task reasoning_gym:NAME")
+        raise Usage(
+            "the verifier reasoning_gym grades problems of the task reasoning_gym only",
+            fix="take --task reasoning_gym:NAME",
+        )
     if call := runs_answers(type(generator(entry["data_set"]))):
         what = f"reasoning-gym's own scorer of {entry['data_set']} would run answers as Python"
         raise Usage(what, evidence=f"it calls {call}", fix="take --verifier exact, or your function with --use")

@@ -1,4 +1,4 @@
-"""math-verify with its defaults. Runs in the sandbox, never imported."""
+"""The library math-verify with its defaults. Runs in the sandbox, never imported."""
 
 import logging
 

@@ -9,7 +9,7 @@ from groupwise.verifiers.math.tidy import tidy
 from groupwise.verifiers.math.units import fitting, nouns_of
 
 Algebra = Callable[[str, str], bool | None]
-"""Whether two expressions are equal; None if that is not known."""
+"""A function that decides whether two expressions are equal; None if it cannot."""
 
 MOST = 12
 """The most elements of a list that is compared in any order."""
@@ -63,7 +63,7 @@ class _Comparison:
         return False
 
     def words(self, gold: Word, answer: Word) -> bool | None:
-        """Words up to an initial capital; letters that may be a product, in any order."""
+        """Words up to the case of the first letter; letters that may be a product, in any order."""
         if _folded(gold.text) == _folded(answer.text):
             return True
         g, a = (re.sub("(?<=[a-z]) (?=[a-z]$|[a-z] )", "", word.text) for word in (gold, answer))  # `x y`
@@ -128,12 +128,12 @@ class _Comparison:
         return True
 
     def labels(self, several: Several) -> list[str]:
-        """The names in front of the items, without subscripts; "" for an item without a name."""
+        """The names in front of a tuple's items, without subscripts; "" for an item without a name."""
         reads = [read(item, self.nouns) for item in several.items]
         return [re.sub("_.*", "", r.sides[0]) if is_definition(r) else "" for r in reads]
 
     def join(self, several: Several) -> str:
-        """The meaning of the connectives: `or` and `and` differ between conditions, but not between values."""
+        """How a list is connected: `or` and `and` differ between conditions, but not between values."""
         if several.joined == "mixed":
             return "mixed"
         reads = [read(item, self.nouns) for item in several.items]
@@ -161,7 +161,7 @@ _FOLDED = frozenset(("no", "yes", "odd", "even", "true", "false", "none", "zero"
 
 
 def _folded(text: str) -> str:
-    """Words in lower case, except texts that may be separate letters, such as `Aa`, `CO` or `ABC`."""
+    """The text with its words in lower case, except those that may be separate letters, such as `Aa`, `CO` or `ABC`."""
     return " ".join(word.lower() if _is_word(word) else word for word in text.split(" "))
 
 
@@ -193,6 +193,6 @@ def _any(reads: Iterable[Read], test: Callable[[Read], bool]) -> bool:
 
 
 def _every(decisions: Iterable[bool | None]) -> bool | None:
-    """False if one is, else None if one is, else True."""
+    """Three-valued `all`: False if any value is False, else None if any is None, else True."""
     values: Sequence[bool | None] = list(decisions)
     return False if False in values else None if None in values else True

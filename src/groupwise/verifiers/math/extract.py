@@ -28,7 +28,7 @@ _DENIED = re.compile(
     r"|\banswers?\b.*?\b(?:wrong|incorrect|false)\b|(?:\b(?:not|cannot|never)|n't)(?:\s+(?:be|equal))?\W*(?:is|are)?\W*$",
     re.IGNORECASE,
 )
-"""An answer line without an answer, such as `the answer cannot be:` or `a wrong answer is`."""
+"""Pattern of an answer line without an answer, such as `the answer cannot be:` or `a wrong answer is`."""
 _BLANK_LINES = re.compile(r"[\s*_]*\n|")
 _SENTENCE_END = re.compile(r"(?<=[\w)}\]$%*])(?:[.!]\**\s+(?=[A-Z\"'(])|\?\**(?:\s|$))")
 _LEADING = re.compile(
@@ -38,7 +38,7 @@ _REASON = re.compile(
     r",?\s(?:because|since)\s.*|,?\sas\s(?:required|desired|expected|needed|claimed|was to be (?:shown|found))\W*$",
     re.IGNORECASE | re.DOTALL,
 )
-"""A reason or filler after an answer (`because ...`, `as required`), which is removed."""
+"""Pattern of a reason or filler after an answer (`because ...`, `as required`), which is removed."""
 _NUMBER = re.compile(r"[-+]?\d+(?:[.,]\d+)*")
 _TAKEN_BACK = re.compile(
     r"[\s$*_.!,;:)}\]\\]*(?:\?|(?:but\s+)?(?:no[,.:;!]|no\s+wait|wait\b|oops|sorry\b|correction\b|scratch\s+that|hmm"

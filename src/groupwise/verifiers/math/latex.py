@@ -101,7 +101,7 @@ class _Reader:
         return tree
 
     def factors(self) -> Tree:
-        r"""Factors without operators between them; numbers come first, and `2\frac{1}{3}` is a mixed number."""
+        r"""Parse factors without operators between them; numbers come first, and `2\frac{1}{3}` is a mixed number."""
         start = self.at
         tree = self.power()
         if self.at == start + 1 and self.kinds[start] == "number" and self.next() == r"\frac":

@@ -18,7 +18,7 @@ DEEPEST = 32
 
 
 def too_much(answer: str) -> str:
-    """The reason why an answer is too large to compare, from its text; empty if it is not. Such an answer is wrong.
+    """The reason why an answer is too large to compare, and so is wrong; empty if it is not too large.
 
     >>> too_much("9^{9^9}"), too_much("9**9**9"), too_much("2^{10}")
     ('a tower of powers', 'a tower of powers', '')

@@ -22,7 +22,7 @@ MATHQA_UNITS = (
     "cm", "mm", "apple", "liter", "loss", "yard", "pure", "year", "increase", "decrease", "d", "less", "Surface",
     "litre", "pi sq m", "s .", "metre", "meter", "inch",
 )  # fmt: skip
-"""Regular expressions, so a point matches any character. The plurals with s come after all singulars."""
+"""Units as regular expressions: a point matches any character. The plurals with s come after all singulars."""
 UNITS = [re.compile(rf"(^|\W){unit}($|\W)") for unit in (*MATHQA_UNITS, *(f"{unit}s" for unit in MATHQA_UNITS))]
 SPELLINGS = (
     ("tfrac", "frac"), ("dfrac", "frac"), ("\\neq", "\\ne"), ("\\leq", "\\le"), ("\\geq", "\\ge"), ("\\left", ""),
@@ -40,12 +40,12 @@ SIGNS = (("√", "sqrt"), ("π", "pi"), ("∞", "inf"), ("∪", "U"), ("·", "*"
 BRACKETS = "()[]"
 
 LONGEST, DEEPEST = 1000, 32
-"""The most characters and the most nested brackets of a difference that sympy parses."""
+"""The most characters, and the most nested brackets, of an expression that sympy parses."""
 PLAIN = re.compile(
     r"(?:[0-9A-Za-zΑ-Ωα-ωϑϕϖϱϵ+\-*/^!(), \t\n]|(?<=[0-9A-Za-zα-ω])_(?=[0-9A-Za-z])|\.(?![\s.]*[^\W\d]))*"
 )
 UNBOUNDED = re.compile(r"\^\{|\^\(|\^[0-9]+\^|\^[0-9][0-9]+|[0-9]{401}|[0-9]{4}[\s)]*!|!\s*[!)]+\s*!")
-"""Powers and factorials that are not computed. The list of powers is the authors'."""
+"""Pattern of powers and factorials that are not computed. The list of powers is the authors'."""
 NAMES = (
     *("Symbol", "Function", "Number", "Integer", "Float", "Rational", "factorial", "factorial2"),
     *("sqrt", "frac", "pi", "oo", "zoo", "nan", "ln", "li", "re", "im", "ff", "rf", "csc"),

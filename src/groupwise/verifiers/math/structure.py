@@ -28,7 +28,7 @@ class Word:
 
 
 Joined = Literal["list", "set", "and", "or", "union", "mixed"]
-"""The connective: commas, braces, one of the words, `\\cup`, or both words."""
+"""How elements are connected: commas, braces, one of the words, `\\cup`, or both words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ def read(text: str, nouns: frozenset[str] = frozenset()) -> Read:
 
 
 def _several(text: str, nouns: frozenset[str]) -> Several | None:
-    """Two or more parts, joined outside of brackets by commas, words or signs."""
+    """Two or more elements, joined outside of brackets by commas, words or signs; None for any other text."""
     parts = tuple(part.strip() for part in split_top(text, _JOINT))
     if len(items := tuple(filter(None, parts))) < 2:
         return None

@@ -16,7 +16,7 @@ from groupwise.data.verdicts import unverifiable
 from groupwise.sandbox.sandbox import Execution, Limits, Program, Sandbox
 
 MAKE = Callable[..., Sandbox]
-"""`Sandbox`, or a function with the same keywords that returns one."""
+"""The function that makes the sandbox: the class `Sandbox`, or a function with the same keyword arguments."""
 MATH_VERIFY = ("math-verify", "latex2sympy2_extended", "sympy", "mpmath", "antlr4-python3-runtime")
 """math-verify and the packages that it imports."""
 MEMORY = 2 << 30
@@ -29,7 +29,7 @@ CACHE_SIZE = 4096
 
 
 class Symbolic:
-    """Calls a function of this room in the sandbox, with a cache. Usable from any thread and loop.
+    """Calls a comparison function of this package in the sandbox, with a cache. Usable from any thread and event loop.
 
     `modules` are files of this room, each after those that it imports; the last one has the function and `warm_up`.
 
@@ -51,7 +51,10 @@ class Symbolic:
         packages: Sequence[str],
     ) -> None:
         if deadline <= 0 or workers < 1:
-            raise Usage(f"{verifier}(deadline={deadline:g}, workers={workers})", fix="deadline above 0, workers from 1")
+            raise Usage(
+                f"{verifier}(deadline={deadline:g}, workers={workers})",
+                fix="set deadline above 0, and workers to 1 or more",
+            )
         need_packages(verifier, packages)
         self.verifier, self.deadline, self.function = verifier, deadline, function
         self.module = f"{__package__}.{modules[-1]}"

@@ -5,7 +5,7 @@ from operator import add, mul, sub, truediv
 from typing import Any
 
 Tree = tuple[Any, ...]
-"""An operation and its operands, such as `("+", ("name", "x"), ("number", Fraction(1)))`."""
+"""An expression as a tree: an operation and its operands, as in `("+", ("name", "x"), ("number", Fraction(1)))`."""
 
 OPERATIONS = {"+": add, "-": sub, "*": mul, "/": truediv}
 FUNCTIONS = {
@@ -43,12 +43,12 @@ def names_of(tree: Tree) -> set[str]:
 
 
 def has(tree: Tree, kind: str) -> bool:
-    """Whether the tree contains an operation of this kind."""
+    """Whether an expression contains an operation of this kind."""
     return tree[0] == kind or any(has(part, kind) for part in tree[1:] if isinstance(part, tuple))
 
 
 def has_kink(tree: Tree) -> bool:
-    """Whether the formula may change at some point, as with `|x-9|` or `\\sqrt{(x-9)^2}`."""
+    """Whether an expression's formula may change at some point, as with `|x-9|` or the square root of `(x-9)^2`."""
     if tree[0] == "^" and tree[1][0] != "number" and has(tree[1], "^"):
         power = rational(tree[2])
         if power is None or power.denominator > 1:

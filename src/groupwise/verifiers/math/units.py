@@ -26,7 +26,7 @@ _OTHERS = {
 
 
 def _known() -> dict[str, str]:
-    """The name of each spelling of a unit. Case matters: `mW` and `MW` differ."""
+    """The normalised name of each spelling of a unit. Case matters: `mW` and `MW` differ."""
     known = {word: name for name, words in _OTHERS.items() for word in words.split()}
     for prefix, long in _PREFIXES.items():
         for symbol, words in _BASES.items():
@@ -54,7 +54,7 @@ _NOUNS = words(
     "stone story student subset table task teacher term ticket tile time toy tree triangle trip vertex video visitor "
     "vote water milk juice paint flour sugar rice way widget window woman word worker "
 )
-"""Nouns for things that answers count. No word here changes a number, as `tenth`, `dozen` or `square root` do."""
+"""Nouns for things that answers count, as in `5 apples`. None changes a number, as `dozen` or `square root` do."""
 _PLURALS = {
     "children": "child",
     "men": "man",
@@ -78,7 +78,7 @@ CHANGES_A_NUMBER = words(
 )
 """Words that change the value in front of them, and so are no units."""
 _OPERATIONS = words("square cube prime root point times")
-"""Words that change the value in the singular only: `5 squares` has the value 5."""
+"""Words that are units in the plural, but in the singular change the value: `5 squares` has the value 5."""
 _TAIL = re.compile(
     r"(?P<value>.*[\d)}\]!]|.*(?<![A-Za-z])\\(?:pi|infty)|.*(?<![A-Za-z\\])[a-z])(?P<space>\s*)"
     r"(?P<unit>(?:[A-Za-z€¢][A-Za-z'.]*(?: |-|(?=$|\^|/|%)))+(?:\^\{?[23]\}?)?(?:/[A-Za-z]+(?:\^\{?[23]\}?)?)?)",

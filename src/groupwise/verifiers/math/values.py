@@ -1,4 +1,4 @@
-"""Values of two trees at one point, with the precision that their numbers need. Runs in the sandbox."""
+"""The values of two expressions at one point, with the precision that their numbers need. Runs in the sandbox."""
 
 from fractions import Fraction
 from random import Random
@@ -9,13 +9,13 @@ from mpmath import mp  # pyright: ignore[reportMissingImports]
 from groupwise.verifiers.math.trees import FUNCTIONS, OPERATIONS, Tree, names_of, rational
 
 DIGITS = 60
-"""Digits to which two values must agree, in addition to those that the numbers in the expressions can express."""
+"""Decimal digits to which two values must agree; twice as many as the size of their numbers in digits are added."""
 MOST_DIGITS = 3000
 """The highest precision in digits."""
 
 
 def values_at(trees: tuple[Tree, Tree], point: dict[str, Fraction]) -> tuple[Any, Any, Any, float] | None:
-    """Both values (None if undefined), the tolerance, and the sizes; None if a value is too large.
+    """The two expressions' values (None if undefined), the tolerance, and the sizes; None if a value is too large.
 
     The sizes of all numbers, powers and function values in the trees set the precision, so that a term such as
     `10^{-70}` or `e^{-100}` makes a difference.
@@ -36,7 +36,7 @@ def values_at(trees: tuple[Tree, Tree], point: dict[str, Fraction]) -> tuple[Any
 
 
 class _Evaluation:
-    """Evaluates trees at a point, with the current precision; equal subtrees are computed once."""
+    """Evaluates expressions at a point with the current precision; equal subexpressions are computed once."""
 
     def __init__(self, point: dict[str, Fraction]) -> None:
         self.point = {name: mp.mpf(x.numerator) / x.denominator for name, x in point.items()}

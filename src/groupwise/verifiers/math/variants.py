@@ -89,7 +89,7 @@ def dapo_normal(answer: str) -> str:
 
 
 class _InSandbox(ABC):
-    """A published grader whose comparison runs in the sandbox: a function of a file in this room.
+    """A published grader whose comparison runs in the sandbox: a function in a file of this package.
 
     `deadline` is in CPU seconds per call. An answer that uses them up is wrong, as in `math`.
     """

@@ -16,7 +16,7 @@ from groupwise.verifiers.math.tidy import tidy
 from groupwise.verifiers.math.units import split_unit
 
 AT_ONCE = 16
-"""The pairs of expressions per call, so each pair of a long list gets enough of the call's time."""
+"""The number of expression pairs per call in the sandbox, so that each pair of a long list gets enough time."""
 
 
 class Math:
@@ -46,9 +46,11 @@ class Math:
     ) -> None:
         for name, value, known in (("answer", answer, get_args(Which)), ("place", place, get_args(Place))):
             if value not in known:
-                raise Usage(f"math({name}={value!r})", fix=f"take {', '.join(map(repr, known))}")
+                raise Usage(f"math({name}={value!r}) is not a known value", fix=f"take {', '.join(map(repr, known))}")
         if deadline <= 0 or workers < 1:
-            raise Usage(f"math(deadline={deadline:g}, workers={workers})", fix="deadline above 0, workers from 1")
+            raise Usage(
+                f"math(deadline={deadline:g}, workers={workers})", fix="set deadline above 0, and workers to 1 or more"
+            )
         self.answer: Which = cast(Which, answer)
         self.place: Place = cast(Place, place)
         self._algebra: Symbolic | None = None

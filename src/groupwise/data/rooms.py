@@ -36,7 +36,7 @@ _LISTS = re.compile(r"^(__all__|SOCKET) = (\[.*?\]|\".*?\")$", re.MULTILINE | re
 
 @cache
 def files_of(room: str) -> Mapping[str, Mapping[str, Any]]:
-    """`__all__` and `SOCKET` of each file in a room and its folders, by module name. Parsed, not imported.
+    """`__all__` and `SOCKET` of each file in a subpackage and its folders, by module name. Parsed, not imported.
 
     `SOCKET` names the Protocol that the parts in a file implement.
     """

@@ -129,7 +129,7 @@ from groupwise.data import Usage
 from groupwise.commands.methods import list_methods
 from groupwise.methods import published, reference_of, wide_gspo
 from groupwise.config.text import read_recipe, write
-assert "groupwise.config" in sys.modules and published[-1] is wide_gspo
+assert "groupwise.config" in sys.modules and wide_gspo in published
 assert reference_of(wide_gspo).parent == "gspo" and "wide_gspo" in list_methods(family="ratio", like="gspo")
 parts = 'advantage = [{kind = "Quantile", share = 0.25}], objective = {aggregate = "half_mean"}'
 assert read_recipe('method = "wide_gspo"').method == wide_gspo()

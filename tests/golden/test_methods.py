@@ -1,13 +1,12 @@
 """Each method from scores to loss and gradient, against an independent transcription of its paper.
 
-`whole_path.py` has the answers and the comparison. A method of a later family has its transcription in a file of its
-own in this folder, and names its tests in the proofs of its `REFERENCE`.
+`whole_path.py` has the answers and the comparison, and `papers_FAMILY.py` the transcriptions of a family. The tests are
+named in the proofs of each `REFERENCE`.
 """
 
 from collections.abc import Callable
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 
@@ -29,126 +28,12 @@ from groupwise.methods import (
 )
 from groupwise.rewards import Overlong
 from groupwise.training.loop import compute_advantages
-from tests.golden.whole_path import BUDGET, Groups, check_whole_path, clip, scores, sg, smaller, z
+from tests.golden import papers_contrast, papers_ratio, papers_reward, papers_start
+from tests.golden.whole_path import check_whole_path
 
-
-def paper_grpo(groups: Groups):
-    total = 0.0
-    for group in groups:
-        for o, a in zip(group, z(scores(group))):
-            gap = o.ref - o.l
-            u = smaller(o.r * a, clip(o.r, 0.8, 1.2) * a) - 0.04 * (np.exp(gap) - gap - 1)
-            total += u.sum() / len(o.l) / len(group)
-    return total / len(groups)
-
-
-def paper_dr_grpo(groups: Groups):
-    total, count = 0.0, 0
-    for group in groups:
-        rewards = np.array([0.0 if o.cut else o.score for o in group])
-        for o, a in zip(group, rewards - rewards.mean()):
-            total += smaller(o.r * a, clip(o.r, 0.8, 1.2) * a).sum() / BUDGET
-            count += 1
-    return total / count
-
-
-def paper_dapo(groups: Groups, cache: int = 4):
-    total, tokens = 0.0, 0
-    for group in groups:
-        rewards = []
-        for o in group:
-            n = len(o.l)
-            over = 0.0 if n <= BUDGET - cache else ((BUDGET - cache) - n) / cache
-            rewards.append((1.0 if o.score == 1 else -1.0) + over)
-        for o, a in zip(group, z(np.array(rewards))):
-            total += smaller(o.r * a, clip(o.r, 0.8, 1.28) * a).sum()
-            tokens += len(o.l)
-    return total / tokens
-
-
-def paper_gspo(groups: Groups):
-    total = 0.0
-    for group in groups:
-        for o, a in zip(group, z(scores(group))):
-            s = np.exp((o.l - o.old).sum() / len(o.l))
-            total += smaller(s * a, clip(s, 1 - 3e-4, 1 + 4e-4) * a) / len(group)
-    return total / len(groups)
-
-
-def paper_gspo_token(groups: Groups):
-    total = 0.0
-    for group in groups:
-        for o, a in zip(group, z(scores(group))):
-            s = sg(np.exp((o.l - o.old).sum() / len(o.l))) * np.exp(o.l) / sg(np.exp(o.l))
-            total += smaller(s * a, clip(s, 1 - 3e-4, 1 + 4e-4) * a).sum() / len(o.l) / len(group)
-    return total / len(groups)
-
-
-def paper_rloo(groups: Groups):
-    total, count = 0.0, 0
-    for group in groups:
-        rewards = np.array([o.score - 0.03 * (o.old - o.ref).sum() for o in group])
-        for i, o in enumerate(group):
-            others = [rewards[j] for j in range(len(group)) if j != i]
-            total += (rewards[i] - np.mean(others)) * o.l.sum()
-            count += 1
-    return total / count
-
-
-def paper_reinforce_pp(groups: Groups):
-    answers = [o for group in groups for o in group]
-    returns = []
-    for o in answers:
-        for t in range(len(o.l)):
-            returns.append(o.score - 0.01 * sum(o.old[s] - o.ref[s] for s in range(t, len(o.l))))
-    a = (np.array(returns) - np.mean(returns)) / (np.std(returns) + 1e-8)
-    r = np.concatenate([o.r for o in answers])
-    return smaller(r * a, clip(r, 0.8, 1.2) * a).sum() / len(a)
-
-
-def paper_cispo(groups: Groups):
-    total, tokens = 0.0, 0
-    for group in groups:
-        for o, a in zip(group, z(scores(group))):
-            total += (sg(np.minimum(sg(o.r), 5.0)) * a * o.l).sum()
-            tokens += len(o.l)
-    return total / tokens
-
-
-def paper_gmpo(groups: Groups):
-    """As printed, with powers of the sign."""
-    total = 0.0
-    for group in groups:
-        for o, a in zip(group, z(scores(group))):
-            sign = 1 if a > 0 else -1
-            power = o.r**sign
-            inner = smaller(power, clip(power, np.exp(-0.4), np.exp(0.4))) ** sign
-            total += np.prod(inner) ** (1 / len(o.l)) * a / len(group)
-    return total / len(groups)
-
-
-def paper_sapo(groups: Groups):
-    total = 0.0
-    for group in groups:
-        for o, a in zip(group, z(scores(group))):
-            tau = 1.0 if a > 0 else 1.05
-            total += (4 / tau / (1 + np.exp(-tau * (o.r - 1))) * a).sum() / len(o.l) / len(group)
-    return total / len(groups)
-
-
-PAPERS: dict[str, tuple[Callable[[Groups], complex], Method, float]] = {
-    "grpo": (paper_grpo, grpo(), 0.3),
-    "dr_grpo": (paper_dr_grpo, dr_grpo(), 0.3),
-    "dapo": (paper_dapo, dapo(buffer=4), 0.3),
-    "gspo": (paper_gspo, gspo(), 6e-4),
-    "gspo_token": (paper_gspo_token, gspo_token(), 6e-4),
-    "rloo": (paper_rloo, rloo(), 0.3),
-    "reinforce_pp": (paper_reinforce_pp, reinforce_pp(), 0.3),
-    "cispo": (paper_cispo, cispo(), 1.5),
-    "gmpo": (paper_gmpo, gmpo(), 0.5),
-    "sapo": (paper_sapo, sapo(), 0.8),
-}
-"""Transcription, method, and a spread of log-ratios at which its bounds are active on some tokens only."""
+FAMILIES = (papers_start, papers_ratio, papers_reward, papers_contrast)
+PAPERS = {name: paper for family in FAMILIES for name, paper in family.PAPERS.items()}
+VARIANTS = {name: paper for family in FAMILIES for name, paper in family.VARIANTS.items()}
 
 
 @pytest.mark.parametrize("method", published, ids=[method.__name__ for method in published])
@@ -157,9 +42,9 @@ def test_every_method_has_a_golden_test(method: Callable[..., Method]):
     assert any(proof.startswith("tests/golden/") for proof in reference_of(method).proofs)
 
 
-@pytest.mark.parametrize("name", PAPERS)
+@pytest.mark.parametrize("name", [*PAPERS, *VARIANTS])
 def test_whole_path(name: str):
-    check_whole_path(*PAPERS[name])
+    check_whole_path(*(PAPERS | VARIANTS)[name])
 
 
 # The worked numbers of the specifications

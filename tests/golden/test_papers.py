@@ -21,7 +21,7 @@ from groupwise.objective import (
     Unclipped,
     budget_mean,
     group_mean,
-    reinforce,
+    policy_gradient,
     sequence_mean,
     sequence_product,
     sequence_ratio,
@@ -70,7 +70,7 @@ CASES: dict[str, tuple[Objective, Callable[[Rows], float], list[list[int]]]] = {
         lambda x: papers.rloo(x, 0.2, 0.3),
         UNEQUAL,
     ),
-    "reinforce": (Objective(surrogate=reinforce, aggregate=sequence_sum), papers.reinforce, UNEQUAL),
+    "reinforce": (Objective(surrogate=policy_gradient, aggregate=sequence_sum), papers.reinforce, UNEQUAL),
     "cispo": (Objective(surrogate=ClippedWeight(0.0, 1.28)), lambda x: papers.cispo(x, 1.0, 0.28), UNEQUAL),
     "gmpo": (
         Objective(surrogate=Unclipped(PowerMean(0, 0.4, 0.4)), aggregate=group_mean),

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from groupwise.data import Batch, Finish, Logp, Rollout, pack, rollout_of
+from groupwise.data import Batch, Divergence, Entropy, Finish, Logp, Rollout, Sample, Value, pack, rollout_of
 from groupwise.methods import Method
 from groupwise.training.loop import compute_advantages
 
@@ -20,13 +20,37 @@ BUDGET = 8
 
 @dataclass
 class Answer:
-    """One answer as in the papers. `l` may be complex; `cut` says that it ended at the budget."""
+    """One answer as in the papers; `l` may be complex.
+
+    `h` are entropies, `mu` the engine's log-probs and `v` a critic's values. `q` are a teacher's log-probs, `hq` its
+    entropies and `d` its divergences from the policy; wrong answers have them under a view. `said` is the answer that
+    the verifier read, and `part` a part of its verdict. Each token is two characters of text, and every third token
+    ends a sentence.
+    """
 
     score: float
     cut: bool
     l: np.ndarray
     old: np.ndarray
     ref: np.ndarray
+    h: np.ndarray
+    mu: np.ndarray
+    tokens: list[int]
+    said: str
+    part: float
+    v: np.ndarray
+    q: np.ndarray
+    d: np.ndarray
+    hq: np.ndarray
+
+    @property
+    def text(self) -> str:
+        return "".join("a." if t % 3 == 2 else "ab" for t in range(len(self.l)))
+
+    @property
+    def sentences(self) -> list[range]:
+        """The positions of each sentence."""
+        return [range(t, min(t + 3, len(self.l))) for t in range(0, len(self.l), 3)]
 
     @property
     def r(self) -> np.ndarray:
@@ -37,7 +61,6 @@ Groups = list[list[Answer]]
 
 
 def sg(x):
-    """Stop-gradient."""
     return np.real(x)
 
 
@@ -50,7 +73,6 @@ def clip(x, low, high):
 
 
 def z(rewards: np.ndarray) -> np.ndarray:
-    """The z-scores of a group."""
     return (rewards - rewards.mean()) / (rewards.std(ddof=1) + 1e-6)
 
 
@@ -60,7 +82,7 @@ def scores(group: list[Answer]) -> np.ndarray:
 
 def answers_of(seed: int, spread: float) -> Groups:
     """Four groups of four: mixed, almost all correct, all correct, almost all wrong; lengths up to the budget."""
-    rng = np.random.default_rng(seed)
+    rng, more = np.random.default_rng(seed), np.random.default_rng(seed + 1000)
     groups = []
     for right in ([1, 0, 1, 0], [1, 1, 1, 0], [1, 1, 1, 1], [0, 0, 1, 0]):
         group = []
@@ -68,7 +90,11 @@ def answers_of(seed: int, spread: float) -> Groups:
             n = int(rng.integers(1, BUDGET + 1))
             old = -np.abs(rng.normal(0, 1, n)) - 0.01
             l, ref = old + rng.normal(0, spread, n), old + rng.normal(0, 0.4, n)
-            group.append(Answer(float(score), bool(rng.random() < 0.3), l, old, ref))
+            cut = bool(rng.random() < 0.3)
+            h, mu = more.uniform(0, 2, n), old + more.normal(0, 0.5, n)
+            tokens, said, part = more.integers(3, 5, n).tolist(), str(more.integers(3)), float(more.random())
+            v, q, d, hq = more.random(n), old + more.normal(0, 0.5, n), more.random(n), more.random(n)
+            group.append(Answer(float(score), cut, l, old, ref, h, mu, tokens, said, part, v, q, d, hq))
         groups.append(group)
     return groups
 
@@ -78,9 +104,7 @@ def batch_of(groups: Groups) -> Batch:
     rollouts = []
     for group in groups:
         rollout = rollout_of([o.score for o in group], lengths=[len(o.l) for o in group], limit=BUDGET)
-        samples = tuple(
-            replace(s, finish=Finish.length if o.cut else Finish.stop) for s, o in zip(rollout.samples, group)
-        )
+        samples = tuple(_written(s, o) for s, o in zip(rollout.samples, group))
         rollouts.append(Rollout(rollout.draw, samples))
 
     def column(name: str) -> torch.Tensor:
@@ -88,7 +112,31 @@ def batch_of(groups: Groups) -> Batch:
 
     batch = pack(rollouts)
     return batch.having(
-        logp=column("l").requires_grad_(), logp_old=column("old"), measures={Logp("reference"): column("ref")}
+        logp=column("l").requires_grad_(),
+        logp_old=column("old"),
+        logp_engine=column("mu"),
+        measures={
+            Logp("reference"): column("ref"),
+            Entropy(): column("h"),
+            Value("critic"): column("v"),
+            Logp("teacher"): column("q"),
+            Divergence("teacher", 0.5): column("d"),
+            Divergence("teacher", 0.5, "sibling"): column("d"),
+            Entropy("teacher", "sibling"): column("hq"),
+        },
+    )
+
+
+def _written(sample: Sample, answer: Answer) -> Sample:
+    verdict = replace(sample.verdict, answer=answer.said, parts={"chain_true": answer.part})
+    return replace(
+        sample,
+        finish=Finish.length if answer.cut else Finish.stop,
+        tokens=tuple(answer.tokens),
+        text=answer.text,
+        ends=tuple(range(2, 2 * len(answer.l) + 1, 2)),
+        verdict=verdict,
+        views={} if answer.score == 1 else {"sibling": (1, 2, 3)},
     )
 
 
@@ -112,7 +160,8 @@ def check_whole_path(paper: Callable[[Groups], complex], method: Method, spread:
     """
     for seed in range(4):
         groups = answers_of(seed, spread)
-        step = compute_advantages(batch_of(groups), method)
+        memory = {name: part.init() for name, part in method.memory}
+        step = compute_advantages(replace(batch_of(groups), memory=memory), method)
         loss = method.objective(method.objective.prepare(step))
         loss.backward()
         slopes = complex_step(paper, groups)

@@ -115,7 +115,7 @@ def ratio(part: Any, row: Row) -> tuple[list[float], Jacobian]:
 
 def surrogate(part: Any, row: Row) -> tuple[list[float], Jacobian]:
     n = len(row)
-    if name_of(part) == "reinforce":
+    if name_of(part) == "policy_gradient":
         slope = [[row.advantage[t] if t == k else 0.0 for k in range(n)] for t in range(n)]
         return [a * x for a, x in zip(row.advantage, row.logp)], slope
     r, dr = ratio(part.ratio, row)

@@ -19,7 +19,7 @@ from groupwise.objective import (
     SoftGate,
     Unclipped,
     budget_mean,
-    reinforce,
+    policy_gradient,
     sequence_mean,
     sequence_product,
     sequence_ratio,
@@ -223,7 +223,7 @@ def test_at_equal_policies_every_gradient_is_reinforce(name: str, data: st.DataO
         assert (objective.surrogate.ratio(step) == 1).all()
     if hasattr(objective.surrogate, "clipped"):
         assert not any(side.any() for side in objective.surrogate.clipped(step))
-    plain = Objective(surrogate=reinforce, aggregate=aggregate)
+    plain = Objective(surrogate=policy_gradient, aggregate=aggregate)
     actual = gradient(objective(objective.prepare(step)), step.logp)
     close(actual, gradient(plain(plain.prepare(step)), step.logp))
 

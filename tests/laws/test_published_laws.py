@@ -68,7 +68,8 @@ def units(objective: Objective, step: Batch) -> list[list[int]]:
 
 @EACH
 def test_the_method_moves_the_policy(publish: Publish) -> None:
-    objective, step = credited(publish, LAYOUT)
+    """Without the group of one answer: a bundle of prompts has as many draws as its smallest group has answers."""
+    objective, step = credited(publish, LAYOUT[:3])
     assert any(bool(x.any()) for x in gradients(objective(step), step))
 
 

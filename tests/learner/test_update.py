@@ -153,13 +153,13 @@ def test_memories_are_written_after_the_steps_and_read_in_the_next_batch():
 
 def test_written_tokens_are_learned():
     """The supervised phase: demonstrations as samples, their log-prob as the surrogate."""
-    from groupwise.objective import Objective, reinforce, token_mean
+    from groupwise.objective import Objective, policy_gradient, token_mean
 
     it = Learner(model(torch.float32), optimizer=AdamW(lr=1e-2), steps=60)
     batch = pack(rollouts([[9]], written=True))
     batch = batch.having(advantage=torch.ones(batch.tokens, dtype=torch.float64))
     step = StepPlan(((0,),))
-    losses = [it.step(batch, step, Objective(surrogate=reinforce, aggregate=token_mean)).loss for _ in range(60)]
+    losses = [it.step(batch, step, Objective(surrogate=policy_gradient, aggregate=token_mean)).loss for _ in range(60)]
     assert losses[0] > 2.5 and losses[-1] < 0.1
 
 

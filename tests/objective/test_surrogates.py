@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from groupwise.data import Batch, Segments, pack, rollout_of
-from groupwise.objective import Clip, ClippedWeight, Clips, SoftGate, Unclipped, reinforce
+from groupwise.objective import Clip, ClippedWeight, Clips, SoftGate, Unclipped, policy_gradient
 
 
 def at(surrogate: Any, r: float, a: float) -> tuple[float, float]:
@@ -46,7 +46,7 @@ def test_clip_at_every_corner(r: float, a: float, bound: float | None) -> None:
 
 @pytest.mark.t(17)
 @pytest.mark.parametrize("r", [0.0, 0.5, 0.8, 1.0, 1.28, 3.0])
-@pytest.mark.parametrize("part", [Clip(0.2, 0.28), ClippedWeight(0.0, 1.28), Unclipped(), SoftGate(), reinforce])
+@pytest.mark.parametrize("part", [Clip(0.2, 0.28), ClippedWeight(0.0, 1.28), Unclipped(), SoftGate(), policy_gradient])
 def test_no_advantage_no_gradient(part: Any, r: float) -> None:
     b = pack([rollout_of([0.0], lengths=[1])])
     leaf = torch.tensor([-1.0], dtype=torch.float64, requires_grad=True)
@@ -104,7 +104,7 @@ def test_invalid_constants_are_refused(make: Any) -> None:
 
 
 def test_only_surrogates_with_bounds_have_clipped() -> None:
-    assert [isinstance(p, Clips) for p in (Clip(), ClippedWeight(), Unclipped(), SoftGate(), reinforce)] == [
+    assert [isinstance(p, Clips) for p in (Clip(), ClippedWeight(), Unclipped(), SoftGate(), policy_gradient)] == [
         True, True, True, False, False,
     ]  # fmt: skip
 
@@ -114,5 +114,5 @@ def test_an_empty_batch_has_no_tokens_to_clip() -> None:
     empty = torch.zeros(0, dtype=torch.float64)
     b = b.having(logp=empty, logp_old=empty, advantage=empty)
     assert isinstance(b.sequences, Segments)
-    for part in (Clip(), ClippedWeight(), Unclipped(), SoftGate(), reinforce):
+    for part in (Clip(), ClippedWeight(), Unclipped(), SoftGate(), policy_gradient):
         assert part(b).shape == (0,)

@@ -22,7 +22,7 @@ from groupwise.data import (
     Verdict,
 )
 from groupwise.models import Decoder, Model, Shape, Shared, Tokenizer
-from groupwise.rollout import NativeEngine
+from groupwise.rollout import DrawSampler, NativeEngine, RolloutSetting
 from tests.models.directories import characters
 
 VOCABULARY = 20
@@ -145,3 +145,9 @@ def draw(i: int = 0, n: int = 3) -> Draw:
 
 def sampling(**changes: Any) -> Sampling:
     return Sampling(**{"max_tokens": 12, **changes})
+
+
+def sampler_of(engine: Any, draw: Draw, *, verifier: Any = always_correct, **changes: Any) -> DrawSampler:
+    """The sampler of a draw, with a fake or a native engine."""
+    fields = {"engine": engine, "verifier": verifier, "tokenizer": tokenizer(), "sampling": sampling(), "seed": 11}
+    return DrawSampler(draw=draw, setting=RolloutSetting(**(fields | changes)))

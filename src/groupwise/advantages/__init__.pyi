@@ -1,9 +1,26 @@
 # Made by tools/front_doors.py from the `__all__` of each file.
+from groupwise.advantages.answers import LengthShares as LengthShares
+from groupwise.advantages.answers import SemanticEntropy as SemanticEntropy
+from groupwise.advantages.bundles import BundleRisk as BundleRisk
 from groupwise.advantages.credit import ReturnsToGo as ReturnsToGo
 from groupwise.advantages.credit import WhitenedTokens as WhitenedTokens
 from groupwise.advantages.credit import every_token as every_token
 from groupwise.advantages.gae import GAE as GAE
+from groupwise.advantages.group import OddsAdvantage as OddsAdvantage
 from groupwise.advantages.group import Standardised as Standardised
+from groupwise.advantages.group import VirtualBest as VirtualBest
 from groupwise.advantages.group import Whitened as Whitened
 from groupwise.advantages.group import centred as centred
 from groupwise.advantages.group import leave_one_out as leave_one_out
+from groupwise.advantages.memories import Multipliers as Multipliers
+from groupwise.advantages.memories import Quantiles as Quantiles
+from groupwise.advantages.memories import RejectionRate as RejectionRate
+from groupwise.advantages.parts import AgainstPart as AgainstPart
+from groupwise.advantages.parts import EachStandardised as EachStandardised
+from groupwise.advantages.parts import ForwardCorrection as ForwardCorrection
+from groupwise.advantages.parts import Lagrangian as Lagrangian
+from groupwise.advantages.teacher import EarlyFirst as EarlyFirst
+from groupwise.advantages.teacher import TeacherGap as TeacherGap
+from groupwise.advantages.trees import BranchDifference as BranchDifference
+from groupwise.advantages.turns import StepReturns as StepReturns
+from groupwise.advantages.turns import TurnGroups as TurnGroups

@@ -220,7 +220,7 @@ class Reading:
         if ":" in name:
             return self.user_part(name, where)
         part = parts().get(name, MISSING)
-        if part is MISSING and name in PARTS:
+        if name in PARTS and (part is MISSING or (isinstance(hint, type) and not fits(part, hint))):
             return self.problem(where, f"{name!r} was renamed to {PARTS[name]!r}", UPGRADE)
         if part is MISSING:
             return self.problem(where, f"unknown part {name!r}; similar: {', '.join(closest_parts(name, hint))}")

@@ -297,6 +297,12 @@ class Sample:
             numbers[token] = number if math.isnan(numbers[token]) else numbers[token] + number
         return tuple(numbers)
 
+    def add_parts(self, parts: Mapping[str, float]) -> "Sample":
+        """A copy whose verdict also has these parts. A sample without a verdict is returned unchanged."""
+        if self.verdict is None:
+            return self
+        return replace(self, verdict=replace(self.verdict, parts={**self.verdict.parts, **parts}))
+
     def add_counts(self, counts: Mapping[str, float]) -> "Sample":
         """A copy with these counts added to the existing ones."""
         names = {**self.counts, **counts}

@@ -220,6 +220,9 @@ class Curriculum(Protocol[State]):
 class Sampler(Protocol):
     """A strategy's access to the engine, the verifier and random numbers, for the samples of one prompt."""
 
+    @property
+    def sampling(self) -> Sampling: ...
+
     def prompt(self, text: str, /) -> Ids: ...
 
     def ids(self, text: str, /) -> Ids: ...

@@ -1,12 +1,13 @@
 """Schedules: constants that change over a run. `at` writes the current numbers into the method, once per iteration."""
 
+import math
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 from groupwise.methods.now import Now
 
 SOCKET = "Schedule"
-__all__ = ["FromMemory", "Ramp", "Schedule"]
+__all__ = ["Curve", "Decay", "FromMemory", "Inverse", "Ramp", "Schedule"]
 
 
 @runtime_checkable
@@ -32,6 +33,63 @@ class Ramp:
 
     def __call__(self, now: Now) -> float:
         return self.start + (self.end - self.start) * min(now.iteration / max(self.over or now.iterations, 1), 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """From `start` to `end` over the first `over` iterations along a curve, then `end`; HölderPO, arXiv:2605.12058.
+
+    With `over = 0` it spans the whole run. A power curve is `start + (end - start) x^power`.
+
+    >>> [round(Curve(2.0, -2.0, 500)(Now(i)), 3) for i in (0, 125, 250, 500)]
+    [2.0, 1.414, 0.0, -2.0]
+    """
+
+    start: float
+    end: float
+    over: int = 0
+    shape: Literal["cosine", "cubic", "power"] = "cosine"
+    power: float = 2.0
+
+    def __call__(self, now: Now) -> float:
+        x = min(now.iteration / max(self.over or now.iterations, 1), 1.0)
+        middle, half = (self.start + self.end) / 2, (self.start - self.end) / 2
+        match self.shape:
+            case "cosine":
+                return middle + half * math.cos(math.pi * x)
+            case "cubic":
+                return middle - half * (2 * x - 1) ** 3
+            case "power":
+                return self.start + (self.end - self.start) * x**self.power
+
+
+@dataclass(frozen=True, slots=True)
+class Decay:
+    """`start exp(-i / over)` at iteration i, in iterations; Trust-GRPO's annealing.
+
+    >>> Decay(1.0, 10.0)(Now(0))
+    1.0
+    """
+
+    start: float
+    over: float
+
+    def __call__(self, now: Now) -> float:
+        return self.start * math.exp(-now.iteration / self.over)
+
+
+@dataclass(frozen=True, slots=True)
+class Inverse:
+    """`start / (1 - i / iterations)` at iteration i of the run: a weight that grows. MDPO, arXiv:2005.09814.
+
+    >>> [Inverse(0.5)(Now(i, iterations=4)) for i in range(4)]
+    [0.5, 0.6666666666666666, 1.0, 2.0]
+    """
+
+    start: float = 1.0
+
+    def __call__(self, now: Now) -> float:
+        return self.start / (1 - now.iteration / now.iterations) if now.iterations else self.start
 
 
 @dataclass(frozen=True, slots=True)

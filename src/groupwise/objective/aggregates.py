@@ -15,7 +15,7 @@ from torch import Tensor
 from groupwise.data import Batch, Weighs
 
 SOCKET = "Aggregate"
-__all__ = ["budget_mean", "group_mean", "sequence_mean", "sequence_sum", "token_mean"]
+__all__ = ["budget_mean", "group_mean", "group_token_mean", "sequence_mean", "sequence_sum", "token_mean"]
 
 
 def token_mean(step: Batch) -> Float[Tensor, " n"]:
@@ -74,3 +74,12 @@ def budget_mean(step: Batch) -> Float[Tensor, " n"]:
     s = step.sequences
     assert bool((s.spread(step.limit) > 0).all()), "a sample with tokens has a generation budget"
     return s.spread(1 / step.limit.to(step.advantage.dtype).clamp(min=1)) / max(s.count, 1)
+
+
+def group_token_mean(step: Batch) -> Float[Tensor, " n"]:
+    """Every group has the same weight, divided equally over its tokens. DAPO as printed; REAL, arXiv:2602.05630.
+
+    Groups without a token count in the divisor: a method that contrasts a group's answers has no term for them.
+    """
+    g = step.token_groups
+    return g.spread(1 / g.size(step.advantage).clamp(min=1)) / max(step.groups.count, 1)

@@ -5,17 +5,17 @@ the vocabulary. The effect of the policy on which contexts occur is ignored, as 
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch, Logp, Measure
+from groupwise.data import Batch, Couples, Logp, Measure
 from groupwise.objective.ratios import MAX_LOG_RATIO, bounded
 
 SOCKET = "Penalty"
-__all__ = ["KL", "EntropyBonus", "kl_k1", "kl_k3"]
+__all__ = ["KL", "EntropyBonus", "KLHinge", "kl_k1", "kl_k3"]
 
 Form = Literal["k2", "k3", "corrected"]
 
@@ -80,6 +80,26 @@ class EntropyBonus:
         if self.coefficient == 0:
             return torch.zeros_like(b.logp)
         return -self.coefficient * (_ratio(b) * (1 - b.logp) - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class KLHinge:
+    """`sg[coefficient max(KL - delta, 0)] KL`, KL the mean over the step's tokens of `log pi_old - log pi`.
+
+    Its gradient is that of `coefficient / 2 max(KL - delta, 0)^2`: none inside the trust region. DRPO,
+    arXiv:2510.04474. The whole step is one microbatch, since the factor is one number of the step.
+    """
+
+    couples: ClassVar[Couples] = "step"
+
+    coefficient: float = 1e3
+    delta: float = 1e-4
+
+    def __call__(self, b: Batch) -> Float[Tensor, " n"]:
+        drift = b.logp_old - b.logp
+        if not b.tokens:
+            return drift
+        return self.coefficient * (drift.detach().mean() - self.delta).clamp(min=0) * drift
 
 
 def _ratio(b: Batch) -> Float[Tensor, " n"]:

@@ -2,18 +2,21 @@
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from groupwise.data import Batch, Couples, Segments
+from groupwise.objective.sentences import Sentences
 
 SOCKET = "Ratio"
 __all__ = [
     "MAX_LOG_RATIO",
     "PowerMean",
+    "SentenceRatio",
+    "prefix_ratio",
     "sequence_product",
     "sequence_ratio",
     "sequence_ratio_per_token",
@@ -22,6 +25,9 @@ __all__ = [
 
 MAX_LOG_RATIO = 20.0
 """Log-ratios are clamped to plus or minus this before `exp`, so that one outlier token cannot overflow a run."""
+
+MAX_LOG_PREFIX = 10.0
+"""The log of a product of ratios over a prefix is at most this."""
 
 
 def token_ratio(b: Batch) -> Float[Tensor, " n"]:
@@ -70,9 +76,42 @@ class SequenceProduct:
         return s.spread(_exp(s.total(b.logp - b.logp_old)))
 
 
+@dataclass(frozen=True, slots=True)
+class PrefixRatio:
+    """`sg[product of r up to the token] pi / sg[pi]`: corrects the prefix, with a gradient through the token alone.
+
+    Its mean weighs each token's context as the current policy does. The log is at most 10, as in the authors' code.
+    CTPO, arXiv:2605.07331.
+    """
+
+    name: ClassVar[str] = "prefix_ratio"
+    couples: ClassVar[Couples] = "sequence"
+
+    def __call__(self, b: Batch) -> Float[Tensor, " n"]:
+        prefix = b.sequences.prefix(bounded((b.logp - b.logp_old).detach()))
+        return (prefix.clamp(-MAX_LOG_RATIO, MAX_LOG_PREFIX) + b.logp - b.logp.detach()).exp()
+
+
 sequence_ratio = SequenceRatio()
 sequence_ratio_per_token = SequenceRatioPerToken()
 sequence_product = SequenceProduct()
+prefix_ratio = PrefixRatio()
+
+
+@dataclass(frozen=True, slots=True)
+class SentenceRatio:
+    """Geometric mean of a sentence's token ratios on each of its tokens, with a gradient through each token alone.
+
+    An outlier token changes its own sentence only. SSPO, arXiv:2511.04256; the form of the gradient is our reading.
+    """
+
+    couples: ClassVar[Couples] = "sequence"
+
+    sentences: Sentences = Sentences()  # noqa: RUF009
+
+    def __call__(self, b: Batch) -> Float[Tensor, " n"]:
+        s = self.sentences(b)
+        return s.spread(_exp(s.mean((b.logp - b.logp_old).detach()))) * (b.logp - b.logp.detach()).exp()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +121,8 @@ class PowerMean:
     `p = 0` is the geometric mean: GMPO, arXiv:2507.20673, with `log_low = log_high = 0.4`. Both are distances from 0 in
     log space: `log r` is at most `log_high` for a positive advantage and at least `-log_low` for a negative one. The
     sign is the sequence's: advantages that vary within a sequence raise ValueError. A token's log-ratio is clamped to
-    plus or minus 20 before the mean, also on the side without a bound.
+    plus or minus 20 before the mean, also on the side without a bound. With `clamps = "sequence"` the bounds hold for
+    the sum of a sequence's log-ratios instead: the ablation of GMPO's authors.
     """
 
     couples: ClassVar[Couples] = "sequence"
@@ -91,8 +131,11 @@ class PowerMean:
     p: float = 0.0
     log_low: float = math.inf
     log_high: float = math.inf
+    clamps: Literal["token", "sequence"] = "token"
 
     def __post_init__(self) -> None:
+        if self.clamps == "sequence" and self.p != 0:
+            raise ValueError(f"{self}: the bounds of a sum need p = 0, the geometric mean")
         if self.log_low < 0 or self.log_high < 0:
             raise ValueError(f"{self}: log_low and log_high are distances from 0 in log space and cannot be negative")
 
@@ -103,11 +146,18 @@ class PowerMean:
                 "PowerMean needs one advantage per sequence; for one per token use sequence_ratio_per_token"
             )
         gap = bounded(b.logp - b.logp_old)
-        near = torch.where(a < 0, gap.clamp(min=-self.log_low), gap.clamp(max=self.log_high))
-        return s.spread(_log_power_mean(near, s, self.p).exp())
+        if self.clamps == "sequence":
+            total = self._clamp(s.total(gap), s.mean(a))
+            return s.spread((total / s.size(a).clamp(min=1)).exp())
+        return s.spread(_log_power_mean(self._clamp(gap, a), s, self.p).exp())
+
+    def _clamp(self, gap: Tensor, a: Tensor) -> Tensor:
+        return torch.where(a < 0, gap.clamp(min=-self.log_low), gap.clamp(max=self.log_high))
 
     def clipped(self, b: Batch) -> tuple[Bool[Tensor, " n"], Bool[Tensor, " n"]]:
-        gap = b.logp - b.logp_old
+        gap, s = b.logp - b.logp_old, b.sequences
+        if self.clamps == "sequence":
+            gap = s.spread(s.total(gap))
         return (b.advantage < 0) & (gap < -self.log_low), (b.advantage > 0) & (gap > self.log_high)
 
 

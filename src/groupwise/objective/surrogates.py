@@ -15,7 +15,7 @@ from groupwise.data import Batch, Ratio
 from groupwise.objective.ratios import token_ratio
 
 SOCKET = "Surrogate"
-__all__ = ["Clip", "ClippedWeight", "Clips", "SoftGate", "Unclipped", "reinforce"]
+__all__ = ["Clip", "ClippedWeight", "Clips", "SoftGate", "Unclipped", "policy_gradient"]
 
 Clipped = tuple[Bool[Tensor, " n"], Bool[Tensor, " n"]]
 
@@ -114,7 +114,7 @@ class SoftGate:
         return 4 / tau * torch.sigmoid(tau * (self.ratio(b) - 1)) * a
 
 
-def reinforce(b: Batch) -> Float[Tensor, " n"]:
+def policy_gradient(b: Batch) -> Float[Tensor, " n"]:
     """`A log pi`: the policy gradient, without a correction for off-policy samples. Williams, 1992.
 
     Only the gradient is meaningful: the value changes with `log pi`.

@@ -7,17 +7,24 @@ every weight is 1.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
-from groupwise.data import Batch, Logp, Measure
+from groupwise.data import Batch, Logp, Measure, Weight
 from groupwise.objective.ratios import MAX_LOG_RATIO
 
 SOCKET = "Weight"
-__all__ = ["MaskedImportance", "SequenceTruncatedImportance", "TruncatedImportance"]
+__all__ = [
+    "GeometricMaskedImportance",
+    "MaskedImportance",
+    "NormalisedWeight",
+    "SequenceMaskedImportance",
+    "SequenceTruncatedImportance",
+    "TruncatedImportance",
+]
 
 _NEEDS: frozenset[Measure] = frozenset({Logp("policy")})
 
@@ -37,11 +44,11 @@ class TruncatedImportance:
         _positive(self)
 
     def __call__(self, step: Batch) -> Float[Tensor, " n"]:
-        return _exp(_gap(step)).clamp(max=self.cap)
+        return _exp(log_rho(step)).clamp(max=self.cap)
 
     def notes(self, step: Batch) -> Mapping[str, float]:
         """The share of tokens whose rho (learner / engine probability) is above the cap."""
-        return {"truncated": _share(_exp(_gap(step)) > self.cap)}
+        return {"truncated": _share(_exp(log_rho(step)) > self.cap)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +68,12 @@ class SequenceTruncatedImportance:
 
     def __call__(self, step: Batch) -> Float[Tensor, " n"]:
         s = step.sequences
-        return s.spread(_exp(s.total(_gap(step))).clamp(max=self.cap))
+        return s.spread(_exp(s.total(log_rho(step))).clamp(max=self.cap))
 
     def notes(self, step: Batch) -> Mapping[str, float]:
         """A metric: the share of trained sequences whose product of ratios is above the cap."""
         s = step.sequences
-        return {"truncated": _share(_exp(s.total(_gap(step)))[s.lengths > 0] > self.cap)}
+        return {"truncated": _share(_exp(s.total(log_rho(step)))[s.lengths > 0] > self.cap)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,25 +86,97 @@ class MaskedImportance:
     cap: float = 5.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.floor <= 1 <= self.cap:
-            raise ValueError(f"{self}: needs 0 <= floor <= 1 <= cap, so that equal policies have weight 1")
+        _check_band(self, self.floor, self.cap)
 
     def __call__(self, step: Batch) -> Float[Tensor, " n"]:
-        rho = _exp(_gap(step))
-        return torch.where((rho >= self.floor) & (rho <= self.cap), rho, 0.0)
+        rho = _exp(log_rho(step))
+        return torch.where(_inside(rho, self.floor, self.cap), rho, 0.0)
 
     def notes(self, step: Batch) -> Mapping[str, float]:
         """The share of tokens with weight 0."""
         return {"masked": _share(self(step) == 0)}
 
 
-def _share(which: Tensor) -> float:
-    return float(which.double().mean()) if len(which) else 0.0
+@dataclass(frozen=True, slots=True)
+class SequenceMaskedImportance:
+    """The product of a sequence's rho on each of its tokens where `floor <= product <= cap`, else 0.
+
+    Sequence-level MIS, "When Speed Kills Stability", 2025.
+    """
+
+    needs: ClassVar[frozenset[Measure]] = _NEEDS
+
+    floor: float = 0.0
+    cap: float = 3.0
+
+    def __post_init__(self) -> None:
+        _check_band(self, self.floor, self.cap)
+
+    def __call__(self, step: Batch) -> Float[Tensor, " n"]:
+        s = step.sequences
+        product = _exp(s.total(log_rho(step)))
+        return s.spread(torch.where(_inside(product, self.floor, self.cap), product, 0.0))
+
+    def notes(self, step: Batch) -> Mapping[str, float]:
+        """The share of tokens with weight 0."""
+        return {"masked": _share(self(step) == 0)}
 
 
-def _gap(step: Batch) -> Float[Tensor, " n"]:
+@dataclass(frozen=True, slots=True)
+class GeometricMaskedImportance:
+    """rho of each token where the geometric mean of its sequence's is within the bounds, else 0.
+
+    The mean does not depend on the answer's length. `seq-mask-tis` of OpenRLHF.
+    """
+
+    needs: ClassVar[frozenset[Measure]] = _NEEDS
+
+    floor: float = 0.5
+    cap: float = 5.0
+
+    def __post_init__(self) -> None:
+        _check_band(self, self.floor, self.cap)
+
+    def __call__(self, step: Batch) -> Float[Tensor, " n"]:
+        s, gap = step.sequences, log_rho(step)
+        mean = s.spread(_exp(s.mean(gap)))
+        return torch.where(_inside(mean, self.floor, self.cap), _exp(gap), 0.0)
+
+    def notes(self, step: Batch) -> Mapping[str, float]:
+        """The share of tokens with weight 0."""
+        return {"masked": _share(self(step) == 0)}
+
+
+@dataclass(frozen=True, slots=True)
+class NormalisedWeight:
+    """Another weight over its mean in the step, over tokens or over sequences, so that its mean is 1.
+
+    Batch normalisation of importance weights, after their truncation, as in verl. A step with weights of 0 keeps them.
+    """
+
+    weight: Weight
+    over: Literal["tokens", "sequences"] = "tokens"
+
+    def __call__(self, step: Batch) -> Float[Tensor, " n"]:
+        w, s = self.weight(step), step.sequences
+        units = w if self.over == "tokens" else s.mean(w)[s.lengths > 0]
+        mean = units.mean() if len(units) else w.new_ones(())
+        return w / mean.masked_fill(mean == 0, 1.0)
+
+    def notes(self, step: Batch) -> Mapping[str, float]:
+        """Effective sample size of the weights, as a share of the tokens."""
+        w = self(step).double()
+        return {"effective_share": float(w.sum() ** 2 / (w**2).sum() / len(w))} if bool((w != 0).any()) else {}
+
+
+def log_rho(step: Batch) -> Float[Tensor, " n"]:
+    """`log pi_old - log pi_engine` of each token, without gradient; 0 for a written token."""
     gap = (step.logp_old - step.logp_engine).detach()
     return torch.where(step.logp_engine.isnan(), 0.0, gap)
+
+
+def _share(which: Tensor) -> float:
+    return float(which.double().mean()) if len(which) else 0.0
 
 
 def _exp(log_ratio: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
@@ -107,3 +186,12 @@ def _exp(log_ratio: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
 def _positive(part: TruncatedImportance | SequenceTruncatedImportance) -> None:
     if part.cap < 1:
         raise ValueError(f"{part}: needs cap >= 1, so that equal policies have weight 1")
+
+
+def _check_band(part: Weight, floor: float, cap: float) -> None:
+    if not 0 <= floor <= 1 <= cap:
+        raise ValueError(f"{part}: needs 0 <= floor <= 1 <= cap, so that equal policies have weight 1")
+
+
+def _inside(rho: Tensor, floor: float, cap: float) -> Bool[Tensor, "..."]:
+    return (rho >= floor) & (rho <= cap)

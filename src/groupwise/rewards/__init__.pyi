@@ -1,8 +1,21 @@
 # Made by tools/front_doors.py from the `__all__` of each file.
+from groupwise.rewards.filters import Distinct as Distinct
+from groupwise.rewards.filters import correct_only as correct_only
 from groupwise.rewards.filters import everything as everything
 from groupwise.rewards.filters import mixed_groups as mixed_groups
 from groupwise.rewards.filters import mixed_outcomes as mixed_outcomes
 from groupwise.rewards.filters import mixed_scores as mixed_scores
+from groupwise.rewards.filters import not_all_correct as not_all_correct
+from groupwise.rewards.length import BrevityWhenSolved as BrevityWhenSolved
+from groupwise.rewards.length import FormatLength as FormatLength
+from groupwise.rewards.levels import Levels as Levels
+from groupwise.rewards.likelihood import ConsistencyBonus as ConsistencyBonus
+from groupwise.rewards.likelihood import Unlikeliness as Unlikeliness
+from groupwise.rewards.noise import Debiased as Debiased
+from groupwise.rewards.parts import AddCalibration as AddCalibration
+from groupwise.rewards.parts import AddPartIfCorrect as AddPartIfCorrect
+from groupwise.rewards.parts import AddTrustedPart as AddTrustedPart
+from groupwise.rewards.parts import AddWeightedMean as AddWeightedMean
 from groupwise.rewards.shaping import AddPart as AddPart
 from groupwise.rewards.shaping import Correctness as Correctness
 from groupwise.rewards.shaping import KLInReward as KLInReward

@@ -1,13 +1,23 @@
 """Filters: select the samples of a rollout to train on. They run before shaping and read outcomes, not rewards."""
 
+from dataclasses import dataclass
+
 import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from groupwise.data import Batch, Outcome, Usage
+from groupwise.data import WRITTEN, Batch, Measure, Outcome, Usage, VerdictPart
 
 SOCKET = "Filter"
-__all__ = ["everything", "mixed_groups", "mixed_outcomes", "mixed_scores"]
+__all__ = [
+    "Distinct",
+    "correct_only",
+    "everything",
+    "mixed_groups",
+    "mixed_outcomes",
+    "mixed_scores",
+    "not_all_correct",
+]
 
 
 def everything(rollout: Batch) -> Bool[Tensor, " s"]:
@@ -30,6 +40,19 @@ def mixed_outcomes(rollout: Batch) -> Bool[Tensor, " s"]:
     return torch.full_like(rollout.outcome, 0 < correct < verified, dtype=torch.bool)
 
 
+def not_all_correct(rollout: Batch) -> Bool[Tensor, " s"]:
+    """The whole rollout unless all its verified answers are correct. NGRPO, arXiv:2509.18851: it learns from failures.
+
+    >>> from groupwise.data import rollout_of, pack
+    >>> [not_all_correct(pack([rollout_of(scores)])).tolist() for scores in ([0.0, 0.0], [1.0, 1.0])]
+    [[True, True], [False, False]]
+    """
+    _refuse_scores(rollout, "not_all_correct")
+    correct = int((rollout.outcome == Outcome.correct).sum())
+    verified = int((rollout.outcome != Outcome.unverifiable).sum())
+    return torch.full_like(rollout.outcome, correct < verified, dtype=torch.bool)
+
+
 def mixed_scores(rollout: Batch) -> Bool[Tensor, " s"]:
     """Selects the whole rollout if the scores of its verified answers differ, else no sample. For scored answers.
 
@@ -39,6 +62,41 @@ def mixed_scores(rollout: Batch) -> Bool[Tensor, " s"]:
     """
     scores = rollout.score[rollout.outcome != Outcome.unverifiable]
     return torch.full_like(rollout.outcome, len(scores.unique()) > 1, dtype=torch.bool)
+
+
+def correct_only(rollout: Batch) -> Bool[Tensor, " s"]:
+    """The correct answers. Positive-only training, such as POPO, arXiv:2605.06650.
+
+    >>> from groupwise.data import rollout_of, pack
+    >>> correct_only(pack([rollout_of([1.0, 0.0])])).tolist()
+    [True, False]
+    """
+    _refuse_scores(rollout, "correct_only")
+    return rollout.outcome == Outcome.correct
+
+
+@dataclass(frozen=True, slots=True)
+class Distinct:
+    """The answers whose part differs by at least `distance` from that of an answer with the other outcome.
+
+    Written answers stay, and every answer of the other outcome is distinct from them. DaGRPO, arXiv:2512.06337; the
+    measure of distinctness is our reading.
+    """
+
+    part: str
+    distance: float = 0.2
+
+    @property
+    def needs(self) -> frozenset[Measure]:
+        return frozenset({VerdictPart(self.part)})
+
+    def __call__(self, rollout: Batch) -> Bool[Tensor, " s"]:
+        part, correct = rollout[VerdictPart(self.part)], rollout.outcome == Outcome.correct
+        written = [WRITTEN in s.origin for s in rollout.samples]
+        anchor = torch.tensor(written, dtype=torch.bool, device=correct.device)
+        far = ((part[:, None] - part).abs() >= self.distance) | anchor[:, None] | anchor
+        same_group = rollout.groups.index[:, None] == rollout.groups.index
+        return anchor | (same_group & (correct[:, None] != correct) & far).any(1)
 
 
 def mixed_groups(rollout: Batch) -> Bool[Tensor, " s"]:

@@ -56,6 +56,11 @@ class DrawSampler:
     conversations: dict[Ids, Conversation] = field(default_factory=dict)
     """Conversations with environments, by the random stream of their sample."""
 
+    @property
+    def sampling(self) -> Sampling:
+        """The recipe's sampling settings, which `extend` and `sample` use."""
+        return self.setting.sampling
+
     def prompt(self, text: str) -> Ids:
         """The token ids of a prompt that the strategy writes, in the recipe's template."""
         return self.setting.tokenizer.encode(text) if self.setting.template is None else self.setting.template(text)

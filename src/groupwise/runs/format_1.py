@@ -14,7 +14,7 @@ MOVED: Mapping[tuple[str, str], str] = {
     ("routing", "balance"): 'method.auxiliary = [{ kind = "RouterBalance", coefficient = ... }]'
 }
 """Where a moved key is now: what replaces it, by its former table and key."""
-PARTS: Mapping[str, str] = {"Start": "InitialPolicy"}
+PARTS: Mapping[str, str] = {"Start": "InitialPolicy", "reinforce": "policy_gradient"}
 """New public names of components, by old name."""
 SAMPLE_KEYS: Mapping[str, str] = {"kept": "selected"}
 """New keys of the lines of samples/, by old key."""
@@ -66,6 +66,8 @@ def _upgraded_table(name: str, table: Any) -> Any:
             data["auxiliary"] = [{"kind": "RouterBalance", "coefficient": routing["balance"]}]
     if isinstance(models := data.get("models"), Mapping):
         data["models"] = {model: _upgraded_part(part) for model, part in models.items()}
+    if isinstance(objective := data.get("objective"), Mapping) and "surrogate" in objective:
+        data["objective"] = {**objective, "surrogate": _upgraded_part(objective["surrogate"])}
     if isinstance(schedules := data.get("schedules"), Mapping):
         data["schedules"] = {_upgraded_path(name, path): schedule for path, schedule in schedules.items()}
     return data

@@ -24,7 +24,7 @@ from groupwise.data import (
 )
 from groupwise.learner import Learner, StepResult, make_plan
 from groupwise.models import Purpose, permutation
-from groupwise.objective import Objective, reinforce, token_mean
+from groupwise.objective import Objective, policy_gradient, token_mean
 from groupwise.runs.checkpoints import newest_checkpoint, save_checkpoint
 from groupwise.runs.disk import DISK, Disk, delete, storage_errors
 from groupwise.runs.layout import RunLayout
@@ -33,7 +33,7 @@ from groupwise.tasks import Demonstration
 from groupwise.training.build import Runtime
 from groupwise.training.guards import Guards
 
-NEXT_TOKEN = Objective(surrogate=reinforce, aggregate=token_mean)
+NEXT_TOKEN = Objective(surrogate=policy_gradient, aggregate=token_mean)
 """The surrogate of supervised training: with an advantage of 1, that of a token is its log-prob."""
 
 

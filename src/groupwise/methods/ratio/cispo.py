@@ -3,20 +3,33 @@
 from groupwise.advantages import Standardised
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
-from groupwise.objective import ClippedWeight, Objective, token_mean
+from groupwise.objective import ClippedWeight, InsideClip, Objective, Routed, nothing, token_mean
 from groupwise.rewards import mixed_outcomes
 
 __all__ = ["cispo"]
 
 
-def cispo(*, group_size: int = 16, floor: float = 0.0, cap: float = 5.0, minibatches: int = 16) -> Method:
-    """Clips the importance weight, not the objective, so every token keeps its gradient. Mixed groups only."""
+def cispo(
+    *,
+    group_size: int = 16,
+    floor: float = 0.0,
+    cap: float = 5.0,
+    masked: tuple[float, float] | None = None,
+    minibatches: int = 16,
+) -> Method:
+    """Clips the importance weight, not the objective, so every token keeps its gradient. Mixed groups only.
+
+    `masked` is the low and high of PPO's clip: the tokens that it clips then have no gradient (equation 7).
+    """
+    surrogate = ClippedWeight(floor, cap)
+    if masked:
+        surrogate = Routed(InsideClip(*masked), then=surrogate, otherwise=nothing)
     return Method(
         group_size=group_size,
         filter=mixed_outcomes,
         refill=10,
         advantage=(Standardised(),),
-        objective=Objective(surrogate=ClippedWeight(floor, cap), aggregate=token_mean),
+        objective=Objective(surrogate=surrogate, aggregate=token_mean),
         minibatches=minibatches,
     )
 
@@ -38,6 +51,9 @@ A_it = (R_i - mean(R)) / std(R)""",
             "5 absolute, as ScaleRL (arXiv:2510.13786)",
         ),
         Difference("lower bound", "none in effect", "not released; verl example: relative 10, so none", "0, so none"),
+        Difference(
+            "token mask of the unified form", "equation 7", "not released; Trinity: yes", "masked = (low, high)"
+        ),
         Difference("group size", "not specified", "not released; ScaleRL 16", "16 (inferred)"),
         Difference("minibatches", "16, as the comparison with DAPO (recalled)", "not released; verl 4", "16"),
         Difference("mixed groups only", "as in DAPO", "not released", "yes, refill = 10"),
@@ -49,6 +65,7 @@ A_it = (R_i - mean(R)) / std(R)""",
     proofs=(
         "tests/golden/test_methods.py::test_whole_path[cispo]",
         "tests/golden/test_methods.py::test_worked_numbers[cispo]",
+        "tests/golden/test_methods.py::test_whole_path[cispo, masked]",
     ),
     effect=Effect(
         metric="eval/accuracy_greedy", direction="up", task="calculator", parent="dapo", least=0.02, matched="steps"

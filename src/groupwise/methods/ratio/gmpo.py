@@ -1,5 +1,7 @@
 """GMPO: Geometric-Mean Policy Optimization."""
 
+from typing import Literal
+
 from groupwise.advantages import Standardised
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Effect, Reference
@@ -8,14 +10,20 @@ from groupwise.objective import Objective, PowerMean, Unclipped, sequence_mean
 __all__ = ["gmpo"]
 
 
-def gmpo(*, group_size: int = 8, log_low: float = 0.4, log_high: float = 0.4, minibatches: int = 8) -> Method:
+def gmpo(
+    *,
+    group_size: int = 8,
+    log_low: float = 0.4,
+    log_high: float = 0.4,
+    clamps: Literal["token", "sequence"] = "token",
+    minibatches: int = 8,
+) -> Method:
     """The geometric mean of token ratios. Each token ratio is clipped, in a wide range; their mean is not."""
+    ratio = PowerMean(p=0.0, log_low=log_low, log_high=log_high, clamps=clamps)
     return Method(
         group_size=group_size,
         advantage=(Standardised(),),
-        objective=Objective(
-            surrogate=Unclipped(ratio=PowerMean(p=0.0, log_low=log_low, log_high=log_high)), aggregate=sequence_mean
-        ),
+        objective=Objective(surrogate=Unclipped(ratio), aggregate=sequence_mean),
         minibatches=minibatches,
         shuffle="samples",
     )
@@ -32,6 +40,7 @@ J = 1/G sum_i { prod_t min[ r_it^sgn(A_i), clip(r_it^sgn(A_i), eps_1, eps_2) ]^s
 A_i = (R_i - mean(R)) / std(R)""",
     differences=(
         Difference("window", "(e^-0.4, e^0.4)", "-0.4 and 0.4 in log space", "log_low = log_high = 0.4"),
+        Difference("ablation with a clip of the sum", "named", "gmpo_seqclip", 'clamps = "sequence"'),
         Difference("clamp of a token's log-ratio", "none", "recalled", "within -20 and 20, before the mean"),
         Difference(
             "unequal bounds for A < 0",

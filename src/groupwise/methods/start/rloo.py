@@ -4,7 +4,7 @@ from groupwise.advantages import leave_one_out
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Reference
-from groupwise.objective import Objective, reinforce, sequence_sum
+from groupwise.objective import Objective, policy_gradient, sequence_sum
 from groupwise.rewards import KLInReward, Score
 
 __all__ = ["rloo"]
@@ -17,7 +17,7 @@ def rloo(*, group_size: int = 4, kl: float = 0.03) -> Method:
         shaping=(Score(), KLInReward(kl)),
         advantage=(leave_one_out,),
         models=(("reference", InitialPolicy()),),
-        objective=Objective(surrogate=reinforce, aggregate=sequence_sum),
+        objective=Objective(surrogate=policy_gradient, aggregate=sequence_sum),
     )
 
 

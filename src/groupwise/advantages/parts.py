@@ -1,0 +1,108 @@
+"""Advantages from the parts of verdicts: several rewards standardised apart, constraints, baselines, noise."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from groupwise.data import Batch, Measure, VerdictPart
+
+SOCKET = "Advantage"
+__all__ = ["AgainstPart", "EachStandardised", "ForwardCorrection", "Lagrangian"]
+
+
+@dataclass(frozen=True, slots=True)
+class EachStandardised:
+    """`reward z(x)` plus `weight z(part)` of each part, where z is the z-score in the group. GDPO, arXiv:2601.05242.
+
+    Each reward is standardised by itself before the sum, so none is lost in the spread of another. A sample without a
+    part has 0 for it and is not in its statistics.
+
+    >>> from groupwise.data import rollout_of, pack
+    >>> batch = pack([rollout_of([0.0, 1.0], parts={"format": [0.0, 5.0]})])
+    >>> [round(x, 3) for x in EachStandardised((("format", 1.0),))(batch.score, batch).tolist()]
+    [-1.414, 1.414]
+    """
+
+    compares: ClassVar[bool] = True
+
+    weights: tuple[tuple[str, float], ...]
+    reward: float = 1.0
+    ddof: int = 1
+    eps: float = 1e-6
+
+    @property
+    def needs(self) -> frozenset[Measure]:
+        return frozenset(VerdictPart(name) for name, _ in self.weights)
+
+    def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
+        start = self.reward * b.groups.zscore(x, ddof=self.ddof, eps=self.eps)
+        return sum((w * _zscore(b, name, self.ddof, self.eps) for name, w in self.weights), start=start)
+
+
+@dataclass(frozen=True, slots=True)
+class Lagrangian:
+    """The reward's z-score plus each constraint's, times its multiplier in a memory. FGRPO, arXiv:2604.08476.
+
+    The memory is `Multipliers`. That the z-scores are added so is our reading.
+    """
+
+    compares: ClassVar[bool] = True
+
+    constraints: tuple[str, ...]
+    memory: str = "multipliers"
+    ddof: int = 1
+    eps: float = 1e-6
+
+    @property
+    def needs(self) -> frozenset[Measure]:
+        return frozenset(map(VerdictPart, self.constraints))
+
+    def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
+        multipliers = b.memory[self.memory]
+        start = b.groups.zscore(x, ddof=self.ddof, eps=self.eps)
+        return sum((multipliers[c] * _zscore(b, c, self.ddof, self.eps) for c in self.constraints), start=start)
+
+
+@dataclass(frozen=True, slots=True)
+class AgainstPart:
+    """`x - part`: a baseline that comes with the verdict, such as the reward of the greedy answer.
+
+    >>> from groupwise.data import rollout_of, pack
+    >>> batch = pack([rollout_of([1.0, 0.0], parts={"baseline": [0.5, 0.5]})])
+    >>> AgainstPart()(batch.score, batch).tolist()
+    [0.5, -0.5]
+    """
+
+    part: str = "baseline"
+
+    @property
+    def needs(self) -> frozenset[Measure]:
+        return frozenset({VerdictPart(self.part)})
+
+    def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
+        return x - b[VerdictPart(self.part)]
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardCorrection:
+    """`x - (1 - rejects)` for rewards of 0 and 1: its gradient is the true one's, times a positive constant.
+
+    `rejects` is the share of correct answers that the verifier rejects, from the memory `RejectionRate`. A group
+    baseline after it undoes the correction. arXiv:2510.00915, forward correction.
+    """
+
+    memory: str = "rejects"
+
+    def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
+        return x - (1 - b.memory[self.memory])
+
+
+def _zscore(b: Batch, name: str, ddof: int, eps: float) -> Float[Tensor, " s"]:
+    """A part's z-score in its group, over the samples that have it; 0 for the others."""
+    part, has = b[VerdictPart(name)], b.has(VerdictPart(name))
+    score = torch.zeros_like(part)
+    score[has] = b.groups.keep(has).zscore(part[has], ddof=ddof, eps=eps)
+    return score

@@ -1,0 +1,60 @@
+"""On-policy distillation: a teacher scores the student's own tokens."""
+
+from typing import Literal
+
+from groupwise.advantages import EarlyFirst, TeacherGap
+from groupwise.learner import Given
+from groupwise.methods.method import Method
+from groupwise.methods.reference import Difference, Reference
+from groupwise.objective import Distillation, Objective, Unclipped, token_mean
+
+__all__ = ["on_policy_distillation"]
+
+
+def on_policy_distillation(
+    *,
+    teacher: str = "calculator",
+    group_size: int = 1,
+    form: Literal["sampled", "vopd", "iw-opd", "gkd"] = "sampled",
+    discount: float = 0.0,
+    alpha: float = 0.5,
+) -> Method:
+    """The advantage of each token is how much likelier the teacher finds it. `gkd` compares whole distributions."""
+    models = (("teacher", Given(teacher)),)
+    if form == "gkd":
+        objective = Objective(surrogate=Distillation("teacher", alpha), aggregate=token_mean)
+        return Method(group_size=group_size, models=models, objective=objective)
+    credit = TeacherGap("teacher", discount, baseline=form == "vopd")
+    return Method(
+        group_size=group_size,
+        credit=EarlyFirst(credit) if form == "iw-opd" else credit,
+        models=models,
+        objective=Objective(surrogate=Unclipped(), aggregate=token_mean),
+    )
+
+
+REFERENCE = Reference(
+    paper="On-Policy Distillation of Language Models: Learning from Self-Generated Mistakes",
+    arxiv="2306.13649",
+    label="code read",
+    parent="reinforce",
+    formula="""\
+A_t = log q(y_t) - log pi_old(y_t); J = mean over tokens of (pi / pi_old)_t A_t; y sampled from the student
+vopd: A_t + KL(pi || q) at the token; iw-opd: A_t (1 + 1/2 (1 - share of |A| before t))
+gkd: J = - mean over tokens of JSD(pi, q), through the whole distributions""",
+    differences=(
+        Difference("teacher", "a larger model", "any", "the directory, packaged model or hub name `teacher`"),
+        Difference("discount", "none", "tinker-cookbook 0, TRL's MiniLLM 1", "0"),
+        Difference("mixture with the teacher's own text", "lambda", "TRL 0.5", "none: on-policy alone"),
+        Difference("top tokens", "all", "verl, SDPO: top k", "all"),
+        Difference("clamps", "none", "verl: log-probs at least -10, loss within 10", "none"),
+        Difference("group size", "1", "1", "1"),
+        Difference("alpha of gkd", "0.5", "TRL 0.5", "0.5"),
+    ),
+    proofs=(
+        "tests/golden/test_methods.py::test_whole_path[on_policy_distillation]",
+        "tests/golden/test_contrast.py::test_teacher_gap_example",
+        "tests/golden/test_contrast.py::test_early_tokens_weigh_most",
+        "tests/golden/test_contrast.py::test_baseline_keeps_the_expected_gradient",
+    ),
+)

@@ -1,0 +1,44 @@
+"""POPO: positive-only policy optimization."""
+
+from groupwise.methods.method import Method
+from groupwise.methods.reference import Difference, Reference
+from groupwise.objective import Objective, PositiveOnly, group_token_mean
+from groupwise.rewards import correct_only
+
+__all__ = ["popo"]
+
+
+def popo(*, group_size: int = 8, temperature: float = 1.0, minibatches: int = 1) -> Method:
+    """Likelihood of correct answers alone, weighted by how likely each has become."""
+    return Method(
+        group_size=group_size,
+        filter=correct_only,
+        refill=10,
+        objective=Objective(surrogate=PositiveOnly(temperature), aggregate=group_token_mean),
+        minibatches=minibatches,
+    )
+
+
+REFERENCE = Reference(
+    paper="Beyond Negative Rollouts: Positive-Only Policy Optimization with Implicit Negative Gradients",
+    arxiv="2605.06650",
+    label="our reading",
+    parent="reinforce",
+    formula="""\
+J = mean over prompts of sum_(i correct) w_i s_i,  s_i = 1/|o_i| sum_t log pi
+w_i = exp((s_i - s_i,old) / T), normalised over the correct answers, without gradient""",
+    differences=(
+        Difference("weights", "bounded importance sampling", "not found", "above (inferred)"),
+        Difference(
+            "similarity of hidden states to a slow copy",
+            "a penalty",
+            "not found",
+            "left out: no measure of hidden states",
+        ),
+        Difference("temperature, group size", "not obtained", "not found", "1 and 8 (inferred)"),
+    ),
+    proofs=(
+        "tests/golden/test_methods.py::test_whole_path[popo]",
+        "tests/golden/test_contrast.py::test_positive_weights",
+    ),
+)

@@ -1,0 +1,63 @@
+"""ReFIne: a reward for structure and calibrated confidence beside correctness."""
+
+from groupwise.advantages import Standardised
+from groupwise.methods.method import Method
+from groupwise.methods.reference import Difference, Reference
+from groupwise.objective import Objective, token_mean
+from groupwise.rewards import AddCalibration, AddPart, Correctness
+
+__all__ = ["refine"]
+
+
+def refine(
+    *,
+    group_size: int = 4,
+    parts: tuple[str, ...] = (),
+    confidence: str = "confidence",
+    weight: float = 0.25,
+) -> Method:
+    """GRPO on the mean of correctness, structure, references and the Brier score of the stated confidence. No KL."""
+    shaping = (
+        Correctness(right=weight),
+        *(AddPart(part, weight) for part in parts),
+        AddCalibration(confidence, weight),
+    )
+    return Method(
+        group_size=group_size,
+        shaping=shaping,
+        advantage=(Standardised(eps=1e-4),),
+        objective=Objective(aggregate=token_mean),
+    )
+
+
+REFERENCE = Reference(
+    paper=(
+        "ReFIne: A Framework for Trustworthy Large Reasoning Models with Reliability, Faithfulness, and "
+        "Interpretability"
+    ),
+    arxiv="2510.09062",
+    label="code read",
+    parent="grpo",
+    formula="""\
+R = (correct + structure + references + confidence) / 4
+confidence = 1 - (p - correct)^2, p the stated confidence; without one 1 - (1/2 - correct)^2 - 1
+A_i = (R_i - mean(R)) / std(R), PPO's clip, no KL""",
+    differences=(
+        Difference(
+            "structure and references",
+            "tags in order, and references to them",
+            "by regular expressions",
+            "parts of the verdict",
+        ),
+        Difference(
+            "supervised phase before", "tagged traces, debiased confidence", "the same", "[[phase]] tables of a recipe"
+        ),
+        Difference("aggregate, clip range", "not specified", "those of the TRL version", "token_mean, 0.2"),
+        Difference("group size", "4", "4", "4"),
+        Difference("weight of each part", "1/4", "0.25", "0.25"),
+    ),
+    proofs=(
+        "tests/golden/test_methods.py::test_whole_path[refine]",
+        "tests/golden/test_contrast.py::test_refine_table",
+    ),
+)

@@ -1,0 +1,61 @@
+"""TRPA: Trust Region Preference Approximation."""
+
+from groupwise.learner import InitialPolicy
+from groupwise.methods.method import Method
+from groupwise.methods.reference import Difference, Reference
+from groupwise.objective import KL, Instead, Objective, Preference, pair_mean, token_mean
+from groupwise.rewards import Levels
+
+__all__ = ["trpa"]
+
+
+def trpa(
+    *,
+    group_size: int = 16,
+    beta: float = 0.1,
+    kappa: float = 2.5,
+    trust: float = 1e-3,
+    form: str = "",
+    minibatches: int = 1,
+) -> Method:
+    """Every pair of levels of a group is a preference. A KL holds the policy to the one before the update."""
+    return Method(
+        group_size=group_size,
+        shaping=(Levels(form),),
+        models=(("reference", InitialPolicy()),),
+        objective=Objective(
+            surrogate=Preference(beta, kappa, best=-1.0, over="mean"),
+            weights=(Instead(pair_mean),),
+            penalties=(KL(trust, model="policy"),),
+            aggregate=token_mean,
+        ),
+        minibatches=minibatches,
+    )
+
+
+REFERENCE = Reference(
+    paper=(
+        "Trust Region Preference Approximation: A simple and stable reinforcement learning algorithm for LLM reasoning"
+    ),
+    arxiv="2504.04524",
+    label="code read",
+    parent="grpo",
+    formula="""\
+J = mean over pairs (i better than j) of log sigmoid(k_i beta (d_i - d_j)) - lambda mean over tokens of k3(pi_old, pi)
+d_i = 1/|o_i| sum_t log(pi / pi_ref); k_i = 2.5 for a correct i, else 1
+levels: correct > wrong > unreadable > without form""",
+    differences=(
+        Difference("beta, kappa, lambda", "0.1; not obtained; not obtained", "0.1, 2.5, 0.001", "0.1, 2.5, 0.001"),
+        Difference("pairs", "of a group", "of a microbatch", "of a group"),
+        Difference("step without a pair", "not specified", "a fallback with single answers", "no gain"),
+        Difference("group size", "16", "16", "16"),
+        Difference("KL to the reference", "none", "logged only", "a metric"),
+        Difference("minibatches", "not obtained", "1", "1"),
+    ),
+    proofs=(
+        "tests/golden/test_methods.py::test_whole_path[trpa]",
+        "tests/golden/test_contrast.py::test_preference_example",
+        "tests/golden/test_contrast.py::test_trpa_levels",
+        "tests/golden/test_contrast.py::test_dpo_is_a_preference",
+    ),
+)

@@ -1,0 +1,56 @@
+"""DISPO: decoupled clipping of importance weights for correct and incorrect answers."""
+
+from groupwise.advantages import Standardised
+from groupwise.methods.method import Method
+from groupwise.methods.reference import Difference, Reference
+from groupwise.objective import ClippedWeight, Objective, Routed, positive_advantage, token_mean
+from groupwise.rewards import mixed_outcomes
+
+__all__ = ["dispo"]
+
+
+def dispo(
+    *,
+    group_size: int = 16,
+    right: tuple[float, float] = (0.8, 1.28),
+    wrong: tuple[float, float] = (0.0, 5.0),
+    minibatches: int = 16,
+) -> Method:
+    """CISPO with separate bounds of the importance weight for correct and for incorrect answers."""
+    surrogate = Routed(positive_advantage, then=ClippedWeight(*right), otherwise=ClippedWeight(*wrong))
+    return Method(
+        group_size=group_size,
+        filter=mixed_outcomes,
+        refill=10,
+        advantage=(Standardised(),),
+        objective=Objective(surrogate=surrogate, aggregate=token_mean),
+        minibatches=minibatches,
+    )
+
+
+REFERENCE = Reference(
+    paper="DISPO: Enhancing Training Efficiency and Stability in Reinforcement Learning for Large Language Model "
+    "Mathematical Reasoning",
+    arxiv="2602.00983",
+    label="our reading",
+    parent="cispo",
+    formula="""\
+J = 1/(sum_i |o_i|) sum_i sum_t sg[r^_it] A_i log pi(o_it | q, o_i<t)
+r^_it = clip(r_it, 1 - eps_low+, 1 + eps_high+) for a correct answer
+r^_it = clip(r_it, 1 - eps_low-, 1 + eps_high-) for an incorrect answer
+A_i = (R_i - mean(R)) / std(R)""",
+    differences=(
+        Difference("objective", "in words: REINFORCE with decoupled clips", "not found", "CISPO's form (inferred)"),
+        Difference("bounds of correct answers", "not obtained", "not found", "0.8 and 1.28, absolute (inferred)"),
+        Difference("bounds of incorrect answers", "not obtained", "not found", "0 and 5, absolute (inferred)"),
+        Difference("correct", "by the verifier", "not found", "A > 0: the same for mixed groups of binary rewards"),
+        Difference("aggregate", "not obtained", "not found", "token_mean, as CISPO and DAPO (inferred)"),
+        Difference("group size, minibatches", "not obtained", "not found", "16 and 16, as CISPO (inferred)"),
+    ),
+    proofs=(
+        "tests/golden/test_methods.py::test_whole_path[dispo]",
+        "tests/golden/test_ratio.py::test_worked_numbers[dispo]",
+        "tests/golden/test_ratio.py::test_worked_numbers[dispo, tight]",
+        "tests/golden/test_ratio.py::test_dispo_classes_are_independent",
+    ),
+)

@@ -1,0 +1,44 @@
+"""ETR: Outcome-Guided Elastic Trust Regions."""
+
+from groupwise.advantages import Standardised
+from groupwise.methods.method import Method
+from groupwise.methods.reference import Difference, Reference
+from groupwise.objective import ElasticScale, Objective, ScaledClip, group_mean
+
+__all__ = ["etr"]
+
+
+def etr(*, group_size: int = 8, low: float = 0.2, high: float = 0.2, minibatches: int = 8) -> Method:
+    """GRPO with a clip range that grows with the advantage and with the variance of the group's outcomes. No KL."""
+    return Method(
+        group_size=group_size,
+        advantage=(Standardised(),),
+        objective=Objective(surrogate=ScaledClip(low, high, scale=ElasticScale()), aggregate=group_mean),
+        minibatches=minibatches,
+    )
+
+
+REFERENCE = Reference(
+    paper="ETR: Outcome-Guided Elastic Trust Regions for Policy Optimization",
+    arxiv="2601.03723",
+    label="our reading",
+    parent="grpo",
+    formula="""\
+J = 1/G sum_i 1/|o_i| sum_t min[ r_it A_i, clip(r_it, 1 - s_i eps_low, 1 + s_i eps_high) A_i ]
+s_i = clip( (1 + micro (|A_i| - 1)) (1 + macro (4 p (1 - p) - 1/2)), 1/2, 2 ), p the pass rate of the group
+A_i = (R_i - mean(R)) / std(R)""",
+    differences=(
+        Difference(
+            "scale", "grows with |A| and the variance of outcomes; no formula obtained", "not found", "above (inferred)"
+        ),
+        Difference("clip range", "not obtained", "not found", "0.2 and 0.2 (inferred)"),
+        Difference("micro, macro", "not obtained", "not found", "0.5 and 0.5 (inferred)"),
+        Difference("minibatches", "not obtained", "not found", "8 (inferred); with 1 no clip is active"),
+        Difference("std of a group", "not obtained", "not found", "ddof 1, plus 1e-6"),
+    ),
+    proofs=(
+        "tests/golden/test_methods.py::test_whole_path[etr]",
+        "tests/golden/test_ratio.py::test_worked_numbers[etr]",
+        "tests/golden/test_ratio.py::test_elastic_scale_table",
+    ),
+)

@@ -1,0 +1,68 @@
+"""HölderPO: the power mean of token ratios, with an exponent that falls over the run."""
+
+import math
+from typing import Literal
+
+from groupwise.advantages import Standardised
+from groupwise.data import Surrogate
+from groupwise.methods.method import Method
+from groupwise.methods.reference import Difference, Reference
+from groupwise.methods.schedules import Curve, Ramp
+from groupwise.objective import Clip, Objective, PowerMean, Unclipped, group_mean
+
+__all__ = ["holder_po"]
+
+
+def holder_po(
+    *,
+    group_size: int = 8,
+    start: float = 2.0,
+    end: float = -2.0,
+    over: int = 500,
+    shape: Literal["linear", "cosine", "cubic", "power"] = "linear",
+    clip: float = 0.2,
+    form: Literal["sequence", "token"] = "sequence",
+    minibatches: int = 8,
+) -> Method:
+    """One ratio per sequence: the power mean of its token ratios, whose exponent falls from 2 to -2."""
+    surrogate = Clip(clip, clip, PowerMean(start)) if form == "sequence" else _token_form(start, clip)
+    schedule = Ramp(start, end, over) if shape == "linear" else Curve(start, end, over, shape)
+    return Method(
+        group_size=group_size,
+        advantage=(Standardised(ddof=0, eps=1e-8),),
+        objective=Objective(surrogate=surrogate, aggregate=group_mean),
+        minibatches=minibatches,
+        schedules=(("objective.surrogate.ratio.p", schedule),),
+    )
+
+
+def _token_form(p: float, clip: float) -> Surrogate:
+    """Token ratios clipped before their mean, as in GMPO."""
+    return Unclipped(PowerMean(p, log_low=-math.log1p(-clip), log_high=math.log1p(clip)))
+
+
+REFERENCE = Reference(
+    paper="Hölder Policy Optimisation",
+    arxiv="2605.12058",
+    label="code read",
+    parent="gspo",
+    formula="""\
+J = 1/G sum_i min[ rho_i A_i, clip(rho_i, 1 - eps, 1 + eps) A_i ]
+rho_i = ( 1/|o_i| sum_t r_it^p )^(1/p); p falls from 2 to -2; p = 0 is the geometric mean
+A_i = (R_i - mean(R)) / std(R)""",
+    differences=(
+        Difference("exponent", "decreases", "linear from 2 to -2 over 500 rounds", "Ramp(2, -2, 500)"),
+        Difference("other curves", "named", "cosine, cubic, power", "shape"),
+        Difference("clip of tokens before the mean", "ablation", "holder_token", 'form = "token"'),
+        Difference("clamp of every token at both sides", "not obtained", "sequence_w_clip", "not offered"),
+        Difference("clip range", "0.2", "0.2", "0.2"),
+        Difference("std of a group", "not specified", "ddof 0, plus 1e-8", "ddof 0, plus 1e-8"),
+        Difference("group size, minibatches", "8; not obtained", "8 and 8", "8 and 8"),
+    ),
+    proofs=(
+        "tests/golden/test_methods.py::test_whole_path[holder_po]",
+        "tests/golden/test_ratio.py::test_power_means",
+        "tests/golden/test_ratio.py::test_worked_numbers[holder_po, p = 2]",
+        "tests/golden/test_ratio.py::test_holder_curves",
+    ),
+)

@@ -1,0 +1,58 @@
+"""MDPO: Mirror Descent Policy Optimization, for language models."""
+
+from typing import Literal
+
+from groupwise.advantages import Whitened, centred
+from groupwise.methods.method import Method
+from groupwise.methods.reference import Difference, Reference
+from groupwise.methods.schedules import Inverse
+from groupwise.objective import KL, Objective, SquaredRatio, Unclipped, sequence_mean, token_mean
+
+__all__ = ["mdpo"]
+
+
+def mdpo(
+    *,
+    group_size: int = 8,
+    weight: float = 1.0,
+    epochs: int = 10,
+    form: Literal["on-policy", "squared"] = "on-policy",
+) -> Method:
+    """Several steps on the return minus a KL to the policy before the update. No clip."""
+    if form == "squared":
+        objective = Objective(surrogate=SquaredRatio(weight), aggregate=sequence_mean)
+        return Method(group_size=group_size, advantage=(centred,), objective=objective, epochs=epochs)
+    penalty = KL(weight, form="corrected", model="policy")
+    return Method(
+        group_size=group_size,
+        advantage=(Whitened(ddof=0),),
+        objective=Objective(surrogate=Unclipped(), penalties=(penalty,), aggregate=token_mean),
+        epochs=epochs,
+        schedules=(("objective.penalties.0.coefficient", Inverse(weight)),),
+    )
+
+
+REFERENCE = Reference(
+    paper="Mirror Descent Policy Optimization",
+    arxiv="2005.09814",
+    label="code read",
+    parent="reinforce",
+    formula="""\
+J = 1/(sum_i |o_i|) sum_i sum_t [ r_it A_i - 1/t_k (r_it log r_it - r_it + 1) ]
+t_k = 1 - k/K at iteration k of K; A whitened over the batch
+squared: J = - 1/N sum_i (1/t sum_t log r_it - A_i)^2, A_i = R_i - mean(R)""",
+    differences=(
+        Difference("setting", "continuous control, with a critic", "the same", "answers to prompts (inferred)"),
+        Difference("KL(pi || pi_old)", "exact", "exact, of Gaussians", "r log r - r + 1 of the sampled tokens"),
+        Difference("weight of the KL", "1 / t_k, grows", "1 / (1 - k / K)", "Inverse: the same"),
+        Difference("gradient steps per batch", "10", "10", "10 epochs of one minibatch"),
+        Difference("squared form", "off-policy form without a critic", "not released", 'form = "squared" (inferred)'),
+        Difference("advantages", "GAE, whitened", "GAE, whitened", "the answer's reward, whitened"),
+        Difference("group size", "1: control", "1", "8 (inferred)"),
+    ),
+    proofs=(
+        "tests/golden/test_methods.py::test_whole_path[mdpo]",
+        "tests/golden/test_ratio.py::test_mirror_descent_of_a_bandit",
+        "tests/golden/test_ratio.py::test_squared_form_of_a_bandit",
+    ),
+)

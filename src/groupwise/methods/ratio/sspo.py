@@ -1,0 +1,50 @@
+"""SSPO: Subsentence-level Policy Optimization."""
+
+from groupwise.advantages import Standardised
+from groupwise.methods.method import Method
+from groupwise.methods.reference import Difference, Reference
+from groupwise.objective import EntropyScale, Objective, ScaledClip, SentenceRatio, Sentences, group_mean
+
+__all__ = ["sspo"]
+
+
+def sspo(
+    *, group_size: int = 8, low: float = 0.05, high: float = 0.05, at: str = ".!?;\n", minibatches: int = 8
+) -> Method:
+    """One ratio per sentence. The clip range of a sentence grows with its entropy."""
+    sentences = Sentences(at)
+    surrogate = ScaledClip(low, high, EntropyScale(sentences=sentences), SentenceRatio(sentences))
+    return Method(
+        group_size=group_size,
+        advantage=(Standardised(),),
+        objective=Objective(surrogate=surrogate, aggregate=group_mean),
+        minibatches=minibatches,
+    )
+
+
+REFERENCE = Reference(
+    paper="SSPO: Subsentence-level Policy Optimization",
+    arxiv="2511.04256",
+    label="our reading",
+    parent="gspo_token",
+    formula="""\
+J = 1/G sum_i 1/|o_i| sum_t min[ s_it A_i, clip(s_it, 1 - k_c eps_low, 1 + k_c eps_high) A_i ]
+s_it = sg[ exp(mean over the sentence c of log r) ] pi / sg[pi]
+k_c = clip(mean entropy of the sentence / mean entropy of the answer, 1/2, 3/2)
+A_i = (R_i - mean(R)) / std(R)""",
+    differences=(
+        Difference("where a sentence ends", "not obtained", "not found", "after . ! ? ; or a new line (inferred)"),
+        Difference("subsentences", "version 2", "not found", 'at = ".!?;,:\\n"'),
+        Difference("gradient", "not obtained", "not found", "through each token alone, as GSPO-token (inferred)"),
+        Difference("entropy to range", "in words", "not found", "k_c above (inferred)"),
+        Difference("entropy", "not obtained", "not found", "of the policy before the update"),
+        Difference("clip range", "not obtained", "not found", "0.05, between GSPO's and GRPO's (inferred)"),
+        Difference("group size, minibatches", "not obtained", "not found", "8 and 8 (inferred)"),
+    ),
+    proofs=(
+        "tests/golden/test_methods.py::test_whole_path[sspo]",
+        "tests/golden/test_ratio.py::test_sentence_ratios",
+        "tests/golden/test_ratio.py::test_sentence_entropy_sets_the_range",
+        "tests/golden/test_ratio.py::test_an_outlier_changes_its_own_sentence_only",
+    ),
+)

@@ -1,0 +1,62 @@
+"""GiGPO: Group-in-Group Policy Optimization, for agents."""
+
+from groupwise.advantages import Standardised, TurnGroups
+from groupwise.learner import InitialPolicy
+from groupwise.methods.method import Method
+from groupwise.methods.reference import Difference, Reference
+from groupwise.objective import KL, Objective, group_mean
+from groupwise.rewards import Score
+from groupwise.rollout import Turns
+
+__all__ = ["gigpo"]
+
+
+def gigpo(
+    *,
+    group_size: int = 8,
+    turns: int = 8,
+    omega: float = 1.0,
+    gamma: float = 0.95,
+    divide: bool = True,
+    right: float = 10.0,
+    kl: float = 0.01,
+) -> Method:
+    """Conversations: the group's z-score, plus the z-score of each turn among turns after the same observation."""
+    return Method(
+        group_size=group_size,
+        strategy=Turns(turns),
+        shaping=(Score(scale=right),),
+        advantage=(Standardised(),),
+        credit=TurnGroups(omega, gamma, divide),
+        models=(("reference", InitialPolicy()),),
+        objective=Objective(penalties=(KL(kl),), aggregate=group_mean),
+    )
+
+
+REFERENCE = Reference(
+    paper="Group-in-Group Policy Optimization for LLM Agent Training",
+    arxiv="2505.10978",
+    label="code read",
+    parent="grpo",
+    formula="""\
+A_it = A^E_i + omega A^S_k for a token of turn k
+A^E_i = z-score of R_i in the group; A^S_k = z-score of gamma^(K - k) R_i among the group's turns in the same state""",
+    differences=(
+        Difference(
+            "state",
+            "the environment's",
+            "the observation's text; or similar texts",
+            "the exact tokens since the last turn",
+        ),
+        Difference("rewards of turns", "any", "any", "one, at the end"),
+        Difference("history", "any", "summarised every turn", "only grows"),
+        Difference("mean without std", "ablation", "mode mean_norm", "divide = false"),
+        Difference("omega, gamma, KL", "1; 0.95; 0.01", "1; 0.95; 0.01", "1; 0.95; 0.01"),
+        Difference("group size, turns", "8; 50 in ALFWorld", "8; 50", "8; 8"),
+        Difference("reward of a success", "10", "10", "10"),
+    ),
+    proofs=(
+        "tests/golden/test_methods.py::test_whole_path[gigpo]",
+        "tests/golden/test_reward.py::test_turn_groups",
+    ),
+)

@@ -1,0 +1,51 @@
+"""NGRPO: Negative-enhanced Group Relative Policy Optimization."""
+
+from groupwise.advantages import VirtualBest
+from groupwise.methods.method import Method
+from groupwise.methods.reference import Difference, Reference
+from groupwise.objective import Clip, Objective, token_mean
+from groupwise.rewards import not_all_correct
+
+__all__ = ["ngrpo"]
+
+
+def ngrpo(
+    *, group_size: int = 8, best: float = 1.0, low: float = 0.16, high: float = 0.24, minibatches: int = 4
+) -> Method:
+    """Group statistics with one virtual answer of the best reward, so groups of wrong answers are learned too."""
+    return Method(
+        group_size=group_size,
+        filter=not_all_correct,
+        refill=10,
+        advantage=(VirtualBest(best),),
+        objective=Objective(surrogate=Clip(low, high), aggregate=token_mean),
+        minibatches=minibatches,
+    )
+
+
+REFERENCE = Reference(
+    paper="NGRPO: Negative-enhanced Group Relative Policy Optimization",
+    arxiv="2509.18851",
+    label="code read",
+    parent="grpo",
+    formula="""\
+J = 1/(sum_i |o_i|) sum_i sum_t min[ r_it A_i, clip(r_it, 1 - eps_neg, 1 + eps_pos) A_i ]
+A_i = (R_i - m) / s, with m and s over R_1, ..., R_G and one virtual reward R_max""",
+    differences=(
+        Difference(
+            "clip range",
+            "by the sign of A: 0.16 and 0.24",
+            "clip-low 0.16, clip-high 0.24",
+            "0.16 and 0.24, which is equal",
+        ),
+        Difference("solved groups", "dropped", "dropped, and the batch refilled", "not_all_correct, refill = 10"),
+        Difference("best reward", "1", "1", "best = 1"),
+        Difference("std", "not specified", "ddof 1 over G + 1 values, plus 1e-6", "the same"),
+        Difference("group size, minibatches", "8; not specified", "8; 4", "8; 4"),
+    ),
+    proofs=(
+        "tests/golden/test_methods.py::test_whole_path[ngrpo]",
+        "tests/golden/test_reward.py::test_virtual_best_table",
+        "tests/golden/test_reward.py::test_virtual_best_of_a_wrong_group",
+    ),
+)

@@ -1,0 +1,56 @@
+"""Trust-GRPO: a trusted and annealed thinking reward."""
+
+from groupwise.advantages import Standardised
+from groupwise.learner import InitialPolicy
+from groupwise.methods.method import Method
+from groupwise.methods.reference import Difference, Reference
+from groupwise.methods.schedules import Decay
+from groupwise.objective import KL, Objective, group_mean
+from groupwise.rewards import AddTrustedPart, Score
+
+__all__ = ["trust_grpo"]
+
+
+def trust_grpo(
+    *, group_size: int = 8, part: str = "chain_true", alpha: float = 0.3, over: float = 1500.0, kl: float = 0.04
+) -> Method:
+    """GRPO with a reward for the thinking, trusted less where wrong answers score better, and annealed."""
+    return Method(
+        group_size=group_size,
+        shaping=(Score(), AddTrustedPart(part, alpha)),
+        advantage=(Standardised(),),
+        models=(("reference", InitialPolicy()),),
+        objective=Objective(penalties=(KL(kl),), aggregate=group_mean),
+        schedules=(("shaping.1.alpha", Decay(alpha, over)),),
+    )
+
+
+REFERENCE = Reference(
+    paper="SophiaVL-R1: Reinforcing MLLMs Reasoning with Thinking Reward",
+    arxiv="2505.17018",
+    label="code read",
+    parent="grpo",
+    formula="""\
+R_i = Ro_i + gamma alpha exp(-s / T) Rt_i at step s, Ro the outcome, Rt the thinking reward
+gamma = min(1, exp(mean of Rt over right - mean of Rt over wrong)), right where Ro >= 1/2
+A_i = (R_i - mean(R)) / std(R), GRPO's objective""",
+    differences=(
+        Difference(
+            "thinking reward", "of every answer", "only where Ro >= 0.2; none where outcomes agree", "of every answer"
+        ),
+        Difference("groups without both kinds", "not specified", "no right answer: no discount", "trust 1 (inferred)"),
+        Difference("T", "1500 steps", "12000", "1500 iterations"),
+        Difference("alpha, KL", "0.3; 0.04", "0.3; 0.04", "0.3; 0.04"),
+        Difference(
+            "thinking part",
+            "a reward model",
+            "a reward model",
+            "a part of the verdict; here chain_true of the calculator",
+        ),
+        Difference("group size", "8", "8", "8"),
+    ),
+    proofs=(
+        "tests/golden/test_methods.py::test_whole_path[trust_grpo]",
+        "tests/golden/test_reward.py::test_trust_table",
+    ),
+)

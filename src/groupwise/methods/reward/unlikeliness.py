@@ -1,0 +1,53 @@
+"""Unlikeliness reward: rare correct answers gain most."""
+
+from groupwise.advantages import Standardised
+from groupwise.learner import InitialPolicy
+from groupwise.methods.method import Method
+from groupwise.methods.reference import Difference, Reference
+from groupwise.objective import KL, Objective, token_mean
+from groupwise.rewards import Correctness, Unlikeliness, mixed_outcomes
+
+__all__ = ["unlikeliness"]
+
+
+def unlikeliness(*, group_size: int = 32, beta: float = 0.25, kl: float = 0.1, epochs: int = 2) -> Method:
+    """GRPO whose reward for a correct answer falls with its likelihood rank in the group. Mixed groups, two epochs."""
+    return Method(
+        group_size=group_size,
+        filter=mixed_outcomes,
+        refill=10,
+        shaping=(Correctness(), Unlikeliness(beta)),
+        advantage=(Standardised(),),
+        models=(("reference", InitialPolicy()),),
+        objective=Objective(penalties=(KL(kl),), aggregate=token_mean),
+        epochs=epochs,
+    )
+
+
+REFERENCE = Reference(
+    paper="Rewarding the Unlikely: Lifting GRPO Beyond Distribution Sharpening",
+    arxiv="2506.02355",
+    label="code read",
+    parent="grpo",
+    formula="""\
+R_i = y_i (1 - beta k_i / G), k_i the rank of the answer's mean log-prob in its group, 0 for the least likely
+A_i = (R_i - mean(R)) / std(R), PPO's clip, KL to the reference in the loss""",
+    differences=(
+        Difference("likelihood", "of the sequence", "mean over its tokens", "mean over its tokens"),
+        Difference("beta", "0.25", "0.25", "0.25"),
+        Difference("mixed groups only", "yes", "yes", "yes, refill = 10"),
+        Difference("epochs, KL", "2; 0.1", "2; 0.1", "2; 0.1"),
+        Difference(
+            "guard of the optimizer",
+            "not specified",
+            "steps with a gradient norm above 20 are skipped",
+            "optimizer.max_grad_norm clips",
+        ),
+        Difference("empty answer", "not specified", "not specified", "the least likely (inferred)"),
+        Difference("group size", "32", "32", "32"),
+    ),
+    proofs=(
+        "tests/golden/test_methods.py::test_whole_path[unlikeliness]",
+        "tests/golden/test_reward.py::test_unlikeliness_table",
+    ),
+)

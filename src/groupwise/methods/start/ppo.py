@@ -1,0 +1,67 @@
+"""PPO: clipped policy updates with a critic, for language models."""
+
+from groupwise.advantages import GAE, WhitenedTokens
+from groupwise.learner import AdamW, ClippedValueLoss, InitialPolicy, ValueModel
+from groupwise.methods.method import Method
+from groupwise.methods.reference import Difference, Reference
+from groupwise.objective import Clip, DualClip, Objective, token_mean
+
+__all__ = ["ppo"]
+
+
+def ppo(
+    *,
+    group_size: int = 1,
+    clip: float = 0.2,
+    dual_clip: float = 0.0,
+    gamma: float = 1.0,
+    lam: float = 0.95,
+    kl: float = 0.05,
+    value_clip: float = 0.2,
+    critic_lr: float = 1e-5,
+    minibatches: int = 4,
+    epochs: int = 4,
+) -> Method:
+    """A critic with generalised advantage estimation, KL per token in the reward, whitened, and the clipped ratio."""
+    critic = ValueModel(loss=ClippedValueLoss(value_clip), optimizer=AdamW(lr=critic_lr))
+    surrogate = DualClip(clip, clip, dual_clip) if dual_clip else Clip(clip, clip)
+    reference = (("reference", InitialPolicy()),) if kl else ()
+    return Method(
+        group_size=group_size,
+        credit=WhitenedTokens(GAE(gamma, lam, kl)),
+        models=(*reference, ("critic", critic)),
+        objective=Objective(surrogate=surrogate, aggregate=token_mean),
+        minibatches=minibatches,
+        epochs=epochs,
+    )
+
+
+REFERENCE = Reference(
+    paper="Proximal Policy Optimization Algorithms",
+    arxiv="1707.06347",
+    label="code read",
+    parent="",
+    formula="""\
+J = mean over tokens of min[ r_t A^_t, clip(r_t, 1 - eps, 1 + eps) A^_t ],  A^ = A whitened over the batch
+A_t = delta_t + gamma lambda A_(t+1),  delta_t = r_t + gamma V(s_(t+1)) - V(s_t)
+r_t = 1[t = T] R - beta log( pi_old(o_t) / pi_ref(o_t) )
+L_V = 1/2 mean of max[ (V - G)^2, (V_old + clip(V - V_old, -eps_v, eps_v) - G)^2 ],  G = A + V_old""",
+    differences=(
+        Difference("clip range", "0.2", "TRL, verl, OpenRLHF 0.2", "0.2"),
+        Difference("clip range of values", "none", "TRL 0.2; verl and OpenRLHF 0.5", "0.2"),
+        Difference("gamma, lambda", "0.99, 0.95", "TRL 1, 0.95; verl and OpenRLHF 1, 1", "1, 0.95"),
+        Difference("KL in the reward", "none", "TRL 0.05, OpenRLHF 0.01, verl 0.001", "0.05"),
+        Difference("dual clip", "none", "verl 3, always; OpenRLHF none", "none; dual_clip = 3"),
+        Difference("epochs, minibatches", "3 to 10", "TRL 4 and 1; verl 1", "4 and 4"),
+        Difference("critic", "shares the trunk or not", "a second model", "a second model, its head 0 at first"),
+        Difference("learning rate of the critic", "the policy's", "verl 1e-5, OpenRLHF 9e-6", "1e-5"),
+        Difference("value loss", "weight 1", "TRL 0.1; verl: its own optimizer", "its own optimizer"),
+        Difference("a truncated answer", "bootstraps", "no bootstrap", "no bootstrap"),
+    ),
+    proofs=(
+        "tests/golden/test_methods.py::test_whole_path[ppo]",
+        "tests/golden/test_start.py::test_ppo_credit",
+        "tests/learner/test_value_model.py::test_worked_numbers_of_the_losses",
+        "tests/golden/test_start.py::test_dual_clip",
+    ),
+)

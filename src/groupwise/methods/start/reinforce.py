@@ -1,0 +1,40 @@
+"""REINFORCE: the policy gradient, with the batch's mean as baseline."""
+
+from groupwise.advantages import Whitened
+from groupwise.methods.method import Method
+from groupwise.methods.reference import Difference, Reference
+from groupwise.objective import Objective, policy_gradient, sequence_sum
+
+__all__ = ["reinforce"]
+
+
+def reinforce(*, group_size: int = 1) -> Method:
+    """The gradient of the log-prob of whole answers, weighted by their whitened rewards. One step, without a ratio."""
+    return Method(
+        group_size=group_size,
+        advantage=(Whitened(),),
+        objective=Objective(surrogate=policy_gradient, aggregate=sequence_sum),
+    )
+
+
+REFERENCE = Reference(
+    paper="Simple Statistical Gradient-Following Algorithms for Connectionist Reinforcement Learning",
+    year=1992,
+    label="code read",
+    parent="",
+    formula="""\
+grad J = 1/N sum_i A_i grad log pi(y_i | x_i),  A_i = (R_i - mean(R)) / std(R) over the batch
+log pi(y | x) = sum_t log pi(y_t | x, y_<t)""",
+    differences=(
+        Difference("baseline", "any constant", "oat: none or of the group; TRL: of the group", "the batch's mean"),
+        Difference("std", "none", "TRL: optional", "of the batch"),
+        Difference(
+            "aggregate", "sum over steps", "oat: masked mean per sequence", "sequence_sum: the log-probs add up"
+        ),
+        Difference("group size", "1", "any", "1"),
+    ),
+    proofs=(
+        "tests/golden/test_methods.py::test_whole_path[reinforce]",
+        "tests/golden/test_start.py::test_reinforce_is_the_policy_gradient",
+    ),
+)

@@ -1,0 +1,49 @@
+"""REINFORCE++-baseline: REINFORCE++ with the group's mean as baseline."""
+
+from groupwise.advantages import WhitenedTokens, centred
+from groupwise.learner import InitialPolicy
+from groupwise.methods.method import Method
+from groupwise.methods.reference import Difference, Reference
+from groupwise.objective import KL, Clip, Objective, token_mean
+
+__all__ = ["reinforce_pp_baseline"]
+
+
+def reinforce_pp_baseline(*, group_size: int = 8, clip: float = 0.2, kl: float = 1e-3, minibatches: int = 8) -> Method:
+    """The group's mean as baseline without its std, whitened over all tokens of the iteration; k2 KL in the loss."""
+    return Method(
+        group_size=group_size,
+        advantage=(centred,),
+        credit=WhitenedTokens(ddof=1),
+        models=(("reference", InitialPolicy()),),
+        objective=Objective(surrogate=Clip(clip, clip), penalties=(KL(kl, form="k2"),), aggregate=token_mean),
+        minibatches=minibatches,
+    )
+
+
+REFERENCE = Reference(
+    paper="REINFORCE++: A Simple and Efficient Approach for Aligning Large Language Models",
+    arxiv="2501.03262",
+    label="code read",
+    parent="reinforce_pp",
+    formula="""\
+A_i = R_i - mean(R) of the group; A^_it = (A_i - mean) / std over the batch's tokens
+J = mean over tokens of min[ r_t A^_t, clip(r_t, 1 - eps, 1 + eps) A^_t ] - beta (log pi - log pi_ref)^2 / 2""",
+    differences=(
+        Difference("KL", "in the loss", "OpenRLHF: k2 or k3 in the loss (recalled)", "k2 in the loss (inferred)"),
+        Difference("whitening", "over the batch", "verl over tokens, ms-swift over answers", "tokens, ddof 1"),
+        Difference(
+            "solved groups",
+            "no advantage",
+            "a small one: the mean over tokens is not 0",
+            "as the code: see WhitenedTokens",
+        ),
+        Difference("KL coefficient", "0.001 for reasoning (recalled)", "OpenRLHF 0.01", "0.001"),
+        Difference("group size, minibatches", "not obtained", "OpenRLHF: any; 8", "8; 8"),
+        Difference("clip range", "0.2 (recalled)", "OpenRLHF 0.2", "0.2"),
+    ),
+    proofs=(
+        "tests/golden/test_methods.py::test_whole_path[reinforce_pp_baseline]",
+        "tests/golden/test_start.py::test_whitening_moves_a_solved_group",
+    ),
+)

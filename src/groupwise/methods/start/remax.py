@@ -1,0 +1,40 @@
+"""ReMax: the greedy answer's reward as baseline."""
+
+from groupwise.advantages import AgainstPart
+from groupwise.methods.method import Method
+from groupwise.methods.reference import Difference, Reference
+from groupwise.objective import Objective, policy_gradient, sequence_sum
+from groupwise.rollout import WithGreedy
+
+__all__ = ["remax"]
+
+
+def remax(*, group_size: int = 1) -> Method:
+    """One answer per prompt, with the reward of the greedy answer as baseline. One step, without a ratio."""
+    return Method(
+        group_size=group_size,
+        strategy=WithGreedy("baseline"),
+        advantage=(AgainstPart("baseline"),),
+        objective=Objective(surrogate=policy_gradient, aggregate=sequence_sum),
+    )
+
+
+REFERENCE = Reference(
+    paper=(
+        "ReMax: A Simple, Effective, and Efficient Reinforcement Learning Method for Aligning Large Language Models"
+    ),
+    arxiv="2310.10505",
+    label="code read",
+    parent="reinforce",
+    formula="""\
+grad J = 1/N sum_i (R(x, y_i) - R(x, y_greedy)) grad log pi(y_i | x)""",
+    differences=(
+        Difference("KL", "in the reward", "verl: optional", "none; KLInReward in shaping"),
+        Difference("aggregate", "sum over tokens", "verl: PPO's loss over tokens", "sequence_sum"),
+        Difference("group size", "1", "1", "1"),
+    ),
+    proofs=(
+        "tests/golden/test_methods.py::test_whole_path[remax]",
+        "tests/golden/test_start.py::test_greedy_baseline",
+    ),
+)

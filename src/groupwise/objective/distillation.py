@@ -1,0 +1,46 @@
+"""Surrogates that learn from another distribution: a teacher's, or that of written tokens."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from groupwise.data import Batch, Divergence, Measure
+
+SOCKET = "Surrogate"
+__all__ = ["Distillation", "ShapedLikelihood"]
+
+
+@dataclass(frozen=True, slots=True)
+class Distillation:
+    """`-divergence(policy, teacher)` of the whole distributions at each token, in the graph. GKD, arXiv:2306.13649.
+
+    `alpha` 0 is forward and 1 reverse KL; between them the generalised Jensen-Shannon divergence. With a `view` the
+    teacher reads the tokens under that context; tokens without it have no gradient.
+    """
+
+    model: str = "teacher"
+    alpha: float = 0.5
+    view: str = ""
+
+    @property
+    def needs(self) -> frozenset[Measure]:
+        return frozenset({Divergence(self.model, self.alpha, self.view)})
+
+    def __call__(self, b: Batch) -> Float[Tensor, " n"]:
+        return -torch.nan_to_num(b[Divergence(self.model, self.alpha, self.view)])
+
+
+@dataclass(frozen=True, slots=True)
+class ShapedLikelihood:
+    """`p / (p + gamma) A` of each token, p its probability: its gradient is largest for rare tokens.
+
+    For written tokens, which have no old policy. LUFFY, arXiv:2504.14945; DaGRPO, arXiv:2512.06337.
+    """
+
+    gamma: float = 0.1
+
+    def __call__(self, b: Batch) -> Float[Tensor, " n"]:
+        p = b.logp.exp()
+        return p / (p + self.gamma) * b.advantage

@@ -1,0 +1,26 @@
+"""`Instead`: another aggregate for the surrogate alone, while the penalties keep the objective's."""
+
+from dataclasses import dataclass
+
+from jaxtyping import Float
+from torch import Tensor
+
+from groupwise.data import Aggregate, Batch
+from groupwise.objective.aggregates import group_token_mean, token_mean
+
+SOCKET = "Weight"
+__all__ = ["Instead"]
+
+
+@dataclass(frozen=True, slots=True)
+class Instead:
+    """The share that another aggregate gives a token, over its share under `token_mean`.
+
+    As a weight of an objective with `token_mean`, the surrogate has the other divisor, and the penalties the token
+    mean. Both are constants of the whole step, so the loss is exact for any microbatch.
+    """
+
+    aggregate: Aggregate = group_token_mean
+
+    def __call__(self, step: Batch) -> Float[Tensor, " n"]:
+        return self.aggregate(step) / token_mean(step)

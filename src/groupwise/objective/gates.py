@@ -1,0 +1,73 @@
+"""Gates: masks that choose, per token, between two surrogates (`Routed`)."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from groupwise.data import Batch, Couples, Ratio
+from groupwise.objective.ratios import token_ratio
+
+SOCKET = "Mask"
+__all__ = ["HasView", "InsideClip", "OnPolicy", "positive_advantage", "written_tokens"]
+
+
+def positive_advantage(b: Batch) -> Bool[Tensor, " n"]:
+    """The tokens with `A > 0`. With binary rewards and group means, these are the tokens of correct answers."""
+    return b.advantage > 0
+
+
+def written_tokens(b: Batch) -> Bool[Tensor, " n"]:
+    """The trained tokens that no policy sampled: demonstrations, hints, corrections."""
+    return b.logp_engine.isnan()
+
+
+@dataclass(frozen=True, slots=True)
+class InsideClip:
+    """The tokens that PPO's clip leaves a gradient: not above `1 + high` for A > 0, not below `1 - low` for A < 0.
+
+    As a gate of `ClippedWeight` it is the unified token mask of CISPO, arXiv:2506.13585, equation 7.
+    """
+
+    low: float = 0.2
+    high: float = 0.2
+    ratio: Ratio = token_ratio
+
+    def __call__(self, b: Batch) -> Bool[Tensor, " n"]:
+        r, a = self.ratio(b).detach(), b.advantage
+        return ~(((a > 0) & (r > 1 + self.high)) | ((a < 0) & (r < 1 - self.low)))
+
+
+@dataclass(frozen=True, slots=True)
+class OnPolicy:
+    """All tokens but those of answers with A < 0 whose mean `log pi_engine - log pi` is above `delta`, in nats.
+
+    The off-policy sequence mask of DeepSeek-V3.2, arXiv:2512.02556. `log pi` is the current policy's, without gradient.
+    Written tokens have no engine log-prob and count as 0.
+    """
+
+    couples: ClassVar[Couples] = "sequence"
+
+    delta: float = 0.1
+
+    def __call__(self, b: Batch) -> Bool[Tensor, " n"]:
+        s = b.sequences
+        drift = s.spread(s.mean(_drift(b)))
+        return ~((b.advantage < 0) & (drift > self.delta))
+
+
+@dataclass(frozen=True, slots=True)
+class HasView:
+    """The tokens of answers that have a view: another context for the same tokens, such as one with a solution."""
+
+    view: str
+
+    def __call__(self, b: Batch) -> Bool[Tensor, " n"]:
+        has = torch.tensor([self.view in s.views for s in b.samples], dtype=torch.bool, device=b.place.device)
+        return b.sequences.spread(has)
+
+
+def _drift(b: Batch) -> Float[Tensor, " n"]:
+    return torch.where(written_tokens(b), 0.0, b.logp_engine - b.logp.detach())

@@ -1,0 +1,47 @@
+"""`Routed`: one surrogate for the tokens of a gate, and another for the rest."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from groupwise.data import Batch, Mask, Surrogate
+from groupwise.objective.gates import positive_advantage
+from groupwise.objective.surrogates import Clip, Clipped, Clips
+
+SOCKET = "Surrogate"
+__all__ = ["Routed", "nothing"]
+
+
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """`then` on the tokens of the gate `where`, `otherwise` on the others. All tokens keep their share of the divisor.
+
+    Both surrogates are computed on all tokens, so both must be finite everywhere.
+    """
+
+    where: Mask = positive_advantage
+    then: Surrogate = Clip()  # noqa: RUF009
+    otherwise: Surrogate = Clip()  # noqa: RUF009
+
+    def __call__(self, b: Batch) -> Float[Tensor, " n"]:
+        return torch.where(self.where(b), self.then(b), self.otherwise(b))
+
+    def clipped(self, b: Batch) -> Clipped:
+        """The clipped tokens of the surrogate that each token takes."""
+        gate = self.where(b)
+        (low, high), (other_low, other_high) = _clipped(self.then, b), _clipped(self.otherwise, b)
+        return torch.where(gate, low, other_low), torch.where(gate, high, other_high)
+
+
+def nothing(b: Batch) -> Float[Tensor, " n"]:
+    """0 with a gradient of 0: the token stays in all divisors and is not learned."""
+    return 0 * b.logp
+
+
+def _clipped(surrogate: Surrogate, b: Batch) -> Clipped:
+    if isinstance(surrogate, Clips):
+        return surrogate.clipped(b)
+    none = torch.zeros_like(b.advantage, dtype=torch.bool)
+    return none, none

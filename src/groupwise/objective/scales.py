@@ -1,0 +1,87 @@
+"""Scales: factors per token, without gradient, for the width of a clip range or the mix of two ratios."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from groupwise.data import Batch, Couples, Entropy, Measure, Outcome
+from groupwise.objective.sentences import Sentences
+
+SOCKET = "Scale"
+__all__ = ["ElasticScale", "EntropyScale", "EntropyShare", "Scale", "unscaled"]
+
+_ENTROPY: frozenset[Measure] = frozenset({Entropy()})
+
+
+@runtime_checkable
+class Scale(Protocol):
+    """A factor for each token, without gradient."""
+
+    def __call__(self, microbatch: Batch, /) -> Float[Tensor, " n"]: ...
+
+
+def unscaled(b: Batch) -> Float[Tensor, " n"]:
+    """1 for each token."""
+    return torch.ones_like(b.advantage)
+
+
+@dataclass(frozen=True, slots=True)
+class ElasticScale:
+    """`clip((1 + micro (|A| - 1)) (1 + macro (4 p (1 - p) - 1/2)), least, most)`, p the pass rate of the group.
+
+    A wide range for strong advantages and for groups near a pass rate of one half. ETR, arXiv:2601.03723: the paper's
+    formula is not public, so the form and all four constants are our reading. `macro = 0` is its form by token alone.
+    """
+
+    couples: ClassVar[Couples] = "group"
+
+    micro: float = 0.5
+    macro: float = 0.5
+    least: float = 0.5
+    most: float = 2.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.least <= 1 <= self.most:
+            raise ValueError(f"{self}: needs 0 < least <= 1 <= most")
+
+    def __call__(self, b: Batch) -> Float[Tensor, " n"]:
+        correct = (b.outcome == Outcome.correct).to(b.advantage.dtype)
+        p = b.token_groups.spread(b.groups.mean(correct))
+        wide = (1 + self.micro * (b.advantage.abs() - 1)) * (1 + self.macro * (4 * p * (1 - p) - 0.5))
+        return wide.clamp(self.least, self.most)
+
+
+@dataclass(frozen=True, slots=True)
+class EntropyScale:
+    """Mean entropy of a token's sentence over that of its answer, within bounds; 1 where the answer has no entropy.
+
+    SSPO, arXiv:2511.04256. The paper says that uncertain sentences get a wider range; the formula is our reading.
+    """
+
+    couples: ClassVar[Couples] = "sequence"
+    needs: ClassVar[frozenset[Measure]] = _ENTROPY
+
+    least: float = 0.5
+    most: float = 1.5
+    sentences: Sentences = Sentences()  # noqa: RUF009
+
+    def __call__(self, b: Batch) -> Float[Tensor, " n"]:
+        s, h = self.sentences(b), b[Entropy()]
+        here, mean = s.spread(s.mean(h)), b.sequences.spread(b.sequences.mean(h))
+        return torch.where(mean > 0, here / mean.masked_fill(mean <= 0, 1.0), 1.0).clamp(self.least, self.most)
+
+
+@dataclass(frozen=True, slots=True)
+class EntropyShare:
+    """Entropy of a token over the largest entropy of its answer: 0 to 1. DHPO, arXiv:2601.05607; our reading."""
+
+    couples: ClassVar[Couples] = "sequence"
+    needs: ClassVar[frozenset[Measure]] = _ENTROPY
+
+    def __call__(self, b: Batch) -> Float[Tensor, " n"]:
+        h = b[Entropy()]
+        largest = b.sequences.spread(b.sequences.largest(h))
+        return torch.where(largest > 0, h / largest.masked_fill(largest <= 0, 1.0), 0.0)

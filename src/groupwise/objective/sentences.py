@@ -1,0 +1,48 @@
+"""`Sentences`: the trained tokens of an answer in consecutive segments that end at punctuation or a new line."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+
+from groupwise.data import Batch, Segments
+
+__all__ = ["Sentences"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sentences:
+    """Splits trained tokens into sentences. A sentence ends after a token that contains one of the characters `at`.
+
+    A mark between two digits (3.14) ends nothing. Where an environment speaks or tokens are masked, a new sentence
+    begins. SSPO, arXiv:2511.04256, does not publish its rule, so this one is our reading.
+
+    >>> from groupwise.data import pack, rollout_of
+    >>> Sentences()(pack([rollout_of([1.0], lengths=[3])])).count
+    1
+    """
+
+    at: str = ".!?;\n"
+
+    def __call__(self, b: Batch) -> Segments:
+        ended = [end for s in b.samples for end in self._ends(s.text, s.ends, len(s.tokens))]
+        first = b.length.cumsum(0) - b.length
+        ends = torch.tensor(ended, dtype=torch.bool, device=b.place.device)[b.sequences.spread(first) + b.place]
+        begins = torch.ones_like(ends)
+        if len(begins) > 1:
+            sequence, place = b.sequences.index, b.place
+            begins[1:] = (sequence[1:] != sequence[:-1]) | (place[1:] != place[:-1] + 1) | ends[:-1]
+        return Segments(begins.long().cumsum(0) - 1, int(begins.sum()))
+
+    def _ends(self, text: str, ends: tuple[int, ...], tokens: int) -> tuple[bool, ...]:
+        return _sentence_ends(text, ends, self.at) if ends else (False,) * tokens
+
+
+@lru_cache(maxsize=1 << 12)
+def _sentence_ends(text: str, ends: tuple[int, ...], at: str) -> tuple[bool, ...]:
+    """Whether each token contains the end of a sentence."""
+    return tuple(any(_is_end(text, i, at) for i in range(start, end)) for start, end in zip((0, *ends), ends))
+
+
+def _is_end(text: str, i: int, at: str) -> bool:
+    return text[i] in at and not (text[i - 1 : i].isdigit() and text[i + 1 : i + 2].isdigit())

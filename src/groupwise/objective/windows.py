@@ -1,0 +1,130 @@
+"""Windows: surrogates whose clip range is capped, scaled per token, mixed from two ratios, or grows with position."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from groupwise.data import Batch, Ratio
+from groupwise.objective.ratios import prefix_ratio, sequence_ratio_per_token, token_ratio
+from groupwise.objective.scales import Scale, unscaled
+from groupwise.objective.surrogates import Clip, Clipped
+
+SOCKET = "Surrogate"
+__all__ = ["DualClip", "LogClip", "MixedClip", "ScaledClip"]
+
+SMALLEST = 1e-3
+"""A scaled range stays above this ratio, so that its lower bound cannot reach 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class DualClip:
+    """`Clip`, and for A < 0 never below `cap A`: a token with a huge ratio has no gradient. arXiv:1912.09729."""
+
+    low: float = 0.2
+    high: float = 0.2
+    cap: float = 3.0
+    ratio: Ratio = token_ratio
+
+    def __post_init__(self) -> None:
+        if self.cap <= 1:
+            raise ValueError(f"{self}: needs cap > 1, or the current policy is clipped itself")
+
+    def __call__(self, b: Batch) -> Float[Tensor, " n"]:
+        gain, a = Clip(self.low, self.high, self.ratio)(b), b.advantage
+        return torch.where(a < 0, torch.maximum(gain, self.cap * a), gain)
+
+    def clipped(self, b: Batch) -> Clipped:
+        low, high = Clip(self.low, self.high, self.ratio).clipped(b)
+        return low, high | ((b.advantage < 0) & (self.ratio(b) > self.cap))
+
+
+@dataclass(frozen=True, slots=True)
+class ScaledClip:
+    """`Clip` with the range `scale * low`, `scale * high`, where `scale` is a factor per token, without gradient."""
+
+    low: float = 0.2
+    high: float = 0.2
+    scale: Scale = unscaled
+    ratio: Ratio = token_ratio
+
+    def __post_init__(self) -> None:
+        Clip(self.low, self.high)
+
+    def __call__(self, b: Batch) -> Float[Tensor, " n"]:
+        r, a = self.ratio(b), b.advantage
+        floor, cap = self._range(b)
+        return torch.minimum(r * a, r.maximum(floor).minimum(cap) * a)
+
+    def clipped(self, b: Batch) -> Clipped:
+        r, (floor, cap) = self.ratio(b), self._range(b)
+        return (b.advantage < 0) & (r < floor), (b.advantage > 0) & (r > cap)
+
+    def _range(self, b: Batch) -> tuple[Tensor, Tensor]:
+        scale = self.scale(b).detach()
+        return (1 - scale * self.low).clamp(min=SMALLEST), 1 + scale * self.high
+
+
+@dataclass(frozen=True, slots=True)
+class MixedClip:
+    """PPO's clip of a mix `w r + (1 - w) s` of token ratio r and sequence ratio s, each clipped in its own range first.
+
+    `joint` takes the minimum of the mixes, `min(m A, m^ A)`; `separate` mixes the two minima. They differ where one
+    ratio is above its range and the other below. `mix` is w, a number or a `Scale`. DHPO, arXiv:2601.05607; that the
+    minimum is joint is our reading.
+    """
+
+    token: Clip = Clip()  # noqa: RUF009
+    sequence: Clip = Clip(3e-4, 4e-4, sequence_ratio_per_token)  # noqa: RUF009
+    mix: float | Scale = 0.5
+    form: Literal["joint", "separate"] = "joint"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.mix, float | int) and not 0 <= self.mix <= 1:
+            raise ValueError(f"{self}: mix is a share from 0 to 1")
+
+    def __call__(self, b: Batch) -> Float[Tensor, " n"]:
+        w = self.mix if isinstance(self.mix, float | int) else self.mix(b).detach()
+        if self.form == "separate":
+            return w * self.token(b) + (1 - w) * self.sequence(b)
+        r, s = self.token.ratio(b), self.sequence.ratio(b)
+        near = w * _near(r, self.token) + (1 - w) * _near(s, self.sequence)
+        return torch.minimum((w * r + (1 - w) * s) * b.advantage, near * b.advantage)
+
+
+@dataclass(frozen=True, slots=True)
+class LogClip:
+    """PPO's clip in log space, in a range that grows with `position ** power`, and for A < 0 a cap that grows alike.
+
+    `position` counts the trained tokens of an answer from 1. CTPO, arXiv:2605.07331.
+    """
+
+    low: float = 0.025
+    high: float = 0.05
+    cap: float = 0.05
+    power: float = 0.5
+    ratio: Ratio = prefix_ratio
+
+    def __post_init__(self) -> None:
+        if min(self.low, self.high, self.cap) < 0:
+            raise ValueError(f"{self}: low, high and cap are distances from 0 in log space and cannot be negative")
+
+    def __call__(self, b: Batch) -> Float[Tensor, " n"]:
+        r, a, width = self.ratio(b), b.advantage, self._width(b)
+        near = r.log().maximum(-self.low * width).minimum(self.high * width).exp()
+        gain = torch.minimum(r * a, near * a)
+        return torch.where(a < 0, torch.maximum(gain, (self.cap * width).exp() * a), gain)
+
+    def clipped(self, b: Batch) -> Clipped:
+        gap, a, width = self.ratio(b).log(), b.advantage, self._width(b)
+        above = torch.where(a < 0, gap > self.cap * width, gap > self.high * width)
+        return (a < 0) & (gap < -self.low * width), (a != 0) & above
+
+    def _width(self, b: Batch) -> Float[Tensor, " n"]:
+        return b.sequences.prefix(torch.ones_like(b.advantage)) ** self.power
+
+
+def _near(ratio: Tensor, clip: Clip) -> Tensor:
+    return ratio.clamp(1 - clip.low, 1 + clip.high)

@@ -1,0 +1,34 @@
+"""`Levels`: rewards that order answers by how far they got."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from groupwise.data import Batch, Measure, Outcome, VerdictPart
+
+SOCKET = "Shaping"
+__all__ = ["Levels"]
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """-1 for a correct answer, -2 for a wrong one, -3 without a readable answer. It creates the reward.
+
+    With a `form`, an answer whose part of that name is 0 has -4. TRPA, arXiv:2504.04524: only their order matters.
+    """
+
+    form: str = ""
+
+    @property
+    def needs(self) -> frozenset[Measure]:
+        return frozenset({VerdictPart(self.form)}) if self.form else frozenset()
+
+    def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
+        level = torch.full_like(b.score, -2.0)
+        level = level.masked_fill(b.outcome == Outcome.malformed, -3.0).masked_fill(b.outcome == Outcome.correct, -1.0)
+        if not self.form:
+            return level
+        formless = b.has(VerdictPart(self.form)) & (b[VerdictPart(self.form)] == 0)
+        return level.masked_fill(formless, -4.0)

@@ -1,0 +1,88 @@
+"""Shaping by likelihood: rewards that depend on how probable an answer is under the policy or a side model."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from groupwise.data import Batch, Logp, Measure
+
+SOCKET = "Shaping"
+__all__ = ["ConsistencyBonus", "Unlikeliness"]
+
+
+@dataclass(frozen=True, slots=True)
+class Unlikeliness:
+    """`reward (1 - beta k / G)`, k the rank of an answer's mean log-prob in its group; 0 is the least likely.
+
+    Rare correct answers gain most. An answer without a token is the least likely. arXiv:2506.02355.
+    """
+
+    needs: ClassVar[frozenset[Measure]] = frozenset({Logp("policy")})
+
+    beta: float = 0.25
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.beta <= 1:
+            raise ValueError(f"{self}: needs 0 <= beta <= 1, so that correct answers stay above wrong ones")
+
+    def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
+        return reward * (1 - self.beta * _rank(b).to(reward.dtype) / b.groups.spread(b.groups.size(reward)))
+
+
+def _rank(b: Batch) -> Int[Tensor, " s"]:
+    """The rank of each sample in its group by mean log-prob, from 0."""
+    s, g = b.sequences, b.groups
+    mean = torch.where(s.lengths > 0, s.mean(b.logp_old).double(), -torch.inf)
+    order = mean.argsort(stable=True)
+    order = order[g.index[order].argsort(stable=True)]  # by group, and within it by likelihood
+    first = (g.lengths.cumsum(0) - g.lengths)[g.index[order]]
+    return torch.empty_like(order).index_copy(0, order, torch.arange(len(order), device=order.device) - first)
+
+
+@dataclass(frozen=True, slots=True)
+class ConsistencyBonus:
+    """Adds `bonus * score` to good answers whose final answer a side model finds likely, given the reasoning.
+
+    Good: a score above `floor` and not below the group's mean. Likely: the mean probability of the tokens between
+    `opens` and `closes` (empty: the end), at most `most`, is not below the mean of the group's good answers, less
+    `margin`. GRPO-CARE, arXiv:2506.16141.
+    """
+
+    opens: str = "<answer>"
+    closes: str = "</answer>"
+    bonus: float = 0.5
+    most: float = 0.95
+    margin: float = 0.0
+    floor: float = 0.1
+    model: str = "reference"
+
+    @property
+    def needs(self) -> frozenset[Measure]:
+        return frozenset({Logp(self.model)})
+
+    def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
+        g, s, inside = b.groups, b.sequences, _between(b, self.opens, self.closes)
+        count = s.total(inside.double()) + 1e-6  # the authors' code; without an answer the probability is 1
+        p = (s.total(torch.where(inside, b[Logp(self.model)].double(), 0.0)) / count).exp().clamp(max=self.most)
+        good = (b.score > self.floor) & (b.score >= g.spread(g.mean(b.score)))
+        mean = g.total(torch.where(good, p, 0.0)) / g.total(good.double()).clamp(min=1)
+        likely = p >= g.spread(mean) - self.margin
+        return reward + self.bonus * b.score * (good & likely)
+
+
+def _between(b: Batch, opens: str, closes: str) -> Bool[Tensor, " n"]:
+    """The tokens that lie wholly after the last `opens`, up to the following `closes` or the end of the answer."""
+    inside: list[bool] = []
+    for sample in b.samples:
+        at = sample.text.rfind(opens)
+        first = at + len(opens)
+        end = sample.text.find(closes, first) if closes else -1
+        last = len(sample.text) if end < 0 else end
+        spans = zip((0, *sample.ends), sample.ends)
+        tokens = [at >= 0 and first <= i < j <= last for i, j in spans]
+        inside += tokens or [False] * len(sample.tokens)
+    start = b.length.cumsum(0) - b.length
+    return torch.tensor(inside, dtype=torch.bool, device=b.place.device)[b.sequences.spread(start) + b.place]

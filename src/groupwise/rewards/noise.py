@@ -1,0 +1,35 @@
+"""Shaping for verifiers that err at known rates."""
+
+from dataclasses import dataclass
+
+from jaxtyping import Float
+from torch import Tensor
+
+from groupwise.data import Batch
+
+SOCKET = "Shaping"
+__all__ = ["Debiased"]
+
+
+@dataclass(frozen=True, slots=True)
+class Debiased:
+    """`(reward - accepts) / (1 - accepts - rejects)`: the true reward on average, for rewards of 0 and 1.
+
+    `accepts` is the share of wrong answers that the verifier accepts, `rejects` the share of correct ones that it
+    rejects. A z-score after it undoes the correction. arXiv:2510.00915, backward correction.
+
+    >>> from groupwise.data import rollout_of, pack
+    >>> batch = pack([rollout_of([1.0, 0.0])])
+    >>> [round(x, 6) for x in Debiased(accepts=0.1, rejects=0.2)(batch.score, batch).tolist()]
+    [1.285714, -0.142857]
+    """
+
+    accepts: float = 0.1
+    rejects: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not (self.accepts >= 0 and self.rejects >= 0 and self.accepts + self.rejects < 1):
+            raise ValueError(f"{self}: the rates are not negative, and together below 1")
+
+    def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
+        return (reward - self.accepts) / (1 - self.accepts - self.rejects)

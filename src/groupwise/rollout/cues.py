@@ -1,0 +1,40 @@
+"""`Cued`: hard prompts are answered again after the beginning of a correct answer."""
+
+from dataclasses import dataclass, replace
+
+from groupwise.data import TEMPLATE, Draw, Outcome, Rollout, Sample, Sampler
+from groupwise.rollout.together import together
+
+SOCKET = "Strategy"
+__all__ = ["Cued"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cued:
+    """Independent answers; if they are worse than usual and one is correct, a second round begins with its beginning.
+
+    The share of the correct answer that is given grows with the gap to the mean of recent rewards (`RecentRewards`), up
+    to `most`. The cue is not trained, and the first round gets the role `first`. Reg-GRPO's augmentation of hard
+    prompts, arXiv:2506.07464; the share is our reading.
+    """
+
+    most: float = 0.5
+
+    async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
+        answers = await sampler.verify(await sampler.sample(draw.prompt.context, draw.n))
+        cue = self._cue(answers, draw.memo.get("mean"))
+        if not cue:
+            return Rollout(draw, tuple(answers))
+        begun = [s.insert(cue, TEMPLATE) for s in sampler.start(draw.prompt.context, draw.n)]
+        again = await sampler.verify(await together(map(sampler.extend, begun)))
+        return Rollout(draw, (*again, *(replace(s, role="first") for s in answers)))
+
+    def _cue(self, answers: list[Sample], usual: float | None) -> tuple[int, ...]:
+        """The beginning of the first correct answer; empty if the answers are not worse than usual."""
+        verdicts = [s.verdict for s in answers if s.verdict is not None]
+        correct = next((s for s in answers if s.verdict and s.verdict.outcome is Outcome.correct), None)
+        mean = sum(v.value for v in verdicts) / max(len(verdicts), 1)
+        if usual is None or correct is None or mean >= usual:
+            return ()
+        share = self.most * min((usual - mean) / usual, 1.0)
+        return correct.tokens[: int(share * (len(correct.tokens) - 1))]

@@ -1,0 +1,30 @@
+"""`WithGreedy`: independent answers, with the reward of the greedy answer as their baseline."""
+
+from dataclasses import dataclass, replace
+
+from groupwise.data import Draw, Rollout, Sampler
+from groupwise.rollout.together import together
+
+SOCKET = "Strategy"
+__all__ = ["WithGreedy"]
+
+
+@dataclass(frozen=True, slots=True)
+class WithGreedy:
+    """Independent answers, and the greedy answer, whose score becomes the part `part` of their verdicts.
+
+    The greedy answer has the role `greedy` and is not trained. ReMax, arXiv:2310.10505. An unverifiable greedy answer
+    has the score 0.
+    """
+
+    part: str = "baseline"
+
+    async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
+        greedy = replace(sampler.sampling, temperature=0.0)
+        answers = sampler.start(draw.prompt.context, draw.n)
+        (best,) = sampler.start(draw.prompt.context, role="greedy")
+        generated = (*map(sampler.extend, answers), sampler.extend(best, sampling=greedy))
+        *judged, best = await sampler.verify(await together(generated))
+        assert best.verdict is not None, "verify returns a verdict for each sample"
+        baseline = {self.part: best.verdict.value}
+        return Rollout(draw, (*(answer.add_parts(baseline) for answer in judged), best))

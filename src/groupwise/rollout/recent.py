@@ -1,0 +1,45 @@
+"""`RecentRewards`: a curriculum that tells strategies how well the policy has done lately."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypedDict
+
+from groupwise.data import Draw, Rollout, Task
+from groupwise.rollout.curriculum import Shuffled, ShuffledState
+
+SOCKET = "Curriculum"
+__all__ = ["RecentRewards"]
+
+
+class RecentState(TypedDict):
+    """State of `RecentRewards`: that of `Shuffled`, and the mean scores of the last rounds of sampling."""
+
+    shuffled: ShuffledState
+    means: list[float]
+
+
+@dataclass(frozen=True, slots=True)
+class RecentRewards:
+    """`Shuffled`, whose draws carry the mean score of the last `window` rounds in their memo, as `mean`.
+
+    The replay buffer of rewards of Reg-GRPO, arXiv:2506.07464. The first draws carry no mean.
+    """
+
+    window: int = 50
+
+    def init(self, task: Task, seed: int) -> RecentState:
+        return RecentState(shuffled=Shuffled().init(task, seed), means=[])
+
+    def draw(self, state: RecentState, task: Task, n: int, group_size: int) -> tuple[RecentState, list[Draw]]:
+        shuffled, draws = Shuffled().draw(state["shuffled"], task, n, group_size)
+        means = state["means"]
+        memo = {"mean": sum(means) / len(means)} if means else {}
+        return RecentState(shuffled=shuffled, means=means), [replace(draw, memo=memo) for draw in draws]
+
+    def observe(self, state: RecentState, rollouts: Sequence[Rollout]) -> RecentState:
+        scores = [s.verdict.value for r in rollouts for s in r.samples if s.verdict is not None and s.role == "answer"]
+        means = [*state["means"], sum(scores) / len(scores)][-self.window :] if scores else state["means"]
+        return RecentState(shuffled=state["shuffled"], means=means)
+
+    def end_iteration(self, state: RecentState, rollouts: Sequence[Rollout]) -> RecentState:
+        return state

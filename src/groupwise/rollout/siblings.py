@@ -1,0 +1,42 @@
+"""`SiblingView`: wrong answers get a view in which a correct answer of their group was read first."""
+
+from dataclasses import dataclass, replace
+
+from groupwise.data import Draw, Outcome, Rollout, Sample, Sampler
+from groupwise.rollout.wording import check_wording, fill
+
+SOCKET = "Strategy"
+__all__ = ["SiblingView"]
+
+
+@dataclass(frozen=True, slots=True)
+class SiblingView:
+    """Independent answers. Where one is correct, each wrong one gets a view: the problem after that solution.
+
+    The wrong answer's own tokens are then scored by a teacher under the view. SDPO, arXiv:2601.20802. The first correct
+    answer is the solution. An answer for which the view leaves no room has none.
+    """
+
+    view: str = "sibling"
+    words: str = "{problem}{solution}{problem}"
+
+    def __post_init__(self) -> None:
+        check_wording(self.words, ("problem", "solution"))
+
+    async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
+        answers = await sampler.verify(await sampler.sample(draw.prompt.context, draw.n))
+        solution = next((s for s in answers if _outcome(s) is Outcome.correct), None)
+        if solution is None:
+            return Rollout(draw, tuple(answers))
+        context = sampler.prompt(fill(self.words, {"problem": draw.prompt.text, "solution": solution.text}))
+        room = sampler.room(context)
+
+        def viewed(s: Sample) -> Sample:
+            wrong = _outcome(s) in (Outcome.wrong, Outcome.malformed)
+            return replace(s, views={self.view: context}) if wrong and len(s.tokens) <= room else s
+
+        return Rollout(draw, tuple(map(viewed, answers)))
+
+
+def _outcome(sample: Sample) -> Outcome | None:
+    return sample.verdict.outcome if sample.verdict else None

@@ -1,0 +1,135 @@
+"""The methods of the family `start`, transcribed from their papers."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from groupwise.advantages import AgainstPart
+from groupwise.methods import (
+    Method,
+    dapo,
+    dr_grpo,
+    grpo,
+    ppo,
+    reinforce,
+    reinforce_pp,
+    reinforce_pp_baseline,
+    remax,
+    rloo,
+)
+from tests.golden.whole_path import BUDGET, Groups, clip, scores, smaller, z
+
+
+def paper_grpo(groups: Groups):
+    total = 0.0
+    for group in groups:
+        for o, a in zip(group, z(scores(group))):
+            gap = o.ref - o.l
+            u = smaller(o.r * a, clip(o.r, 0.8, 1.2) * a) - 0.04 * (np.exp(gap) - gap - 1)
+            total += u.sum() / len(o.l) / len(group)
+    return total / len(groups)
+
+
+def paper_dr_grpo(groups: Groups):
+    total, count = 0.0, 0
+    for group in groups:
+        rewards = np.array([0.0 if o.cut else o.score for o in group])
+        for o, a in zip(group, rewards - rewards.mean()):
+            total += smaller(o.r * a, clip(o.r, 0.8, 1.2) * a).sum() / BUDGET
+            count += 1
+    return total / count
+
+
+def paper_dapo(groups: Groups, cache: int = 4):
+    total, tokens = 0.0, 0
+    for group in groups:
+        rewards = []
+        for o in group:
+            n = len(o.l)
+            over = 0.0 if n <= BUDGET - cache else ((BUDGET - cache) - n) / cache
+            rewards.append((1.0 if o.score == 1 else -1.0) + over)
+        for o, a in zip(group, z(np.array(rewards))):
+            total += smaller(o.r * a, clip(o.r, 0.8, 1.28) * a).sum()
+            tokens += len(o.l)
+    return total / tokens
+
+
+def paper_rloo(groups: Groups):
+    total, count = 0.0, 0
+    for group in groups:
+        rewards = np.array([o.score - 0.03 * (o.old - o.ref).sum() for o in group])
+        for i, o in enumerate(group):
+            others = [rewards[j] for j in range(len(group)) if j != i]
+            total += (rewards[i] - np.mean(others)) * o.l.sum()
+            count += 1
+    return total / count
+
+
+def paper_reinforce_pp(groups: Groups):
+    answers = [o for group in groups for o in group]
+    returns = []
+    for o in answers:
+        for t in range(len(o.l)):
+            returns.append(o.score - 0.01 * sum(o.old[s] - o.ref[s] for s in range(t, len(o.l))))
+    a = (np.array(returns) - np.mean(returns)) / (np.std(returns) + 1e-8)
+    r = np.concatenate([o.r for o in answers])
+    return smaller(r * a, clip(r, 0.8, 1.2) * a).sum() / len(a)
+
+
+def paper_reinforce(groups: Groups):
+    answers = [o for group in groups for o in group]
+    r = np.array([o.score for o in answers])
+    a = (r - r.mean()) / (r.std(ddof=1) + 1e-8)
+    return sum(x * o.l.sum() for x, o in zip(a, answers)) / len(answers)
+
+
+def paper_reinforce_pp_baseline(groups: Groups):
+    pairs = [(o, x) for group in groups for o, x in zip(group, scores(group) - scores(group).mean())]
+    per_token = np.concatenate([np.full(len(o.l), x) for o, x in pairs])
+    total = 0.0
+    for o, x in pairs:
+        a = (x - per_token.mean()) / (per_token.std(ddof=1) + 1e-8)
+        total += (smaller(o.r * a, clip(o.r, 0.8, 1.2) * a) - 1e-3 * (o.l - o.ref) ** 2 / 2).sum()
+    return total / len(per_token)
+
+
+def paper_remax(groups: Groups):
+    """The baseline of each answer is a part of its verdict."""
+    answers = [o for group in groups for o in group]
+    return sum((o.score - o.part) * o.l.sum() for o in answers) / len(answers)
+
+
+def paper_ppo(groups: Groups):
+    """GAE from the critic's values, KL per token in the reward, whitened over all tokens."""
+    advantages, ratios = [], []
+    for group in groups:
+        for o in group:
+            row, following = [], 0.0
+            for t in reversed(range(len(o.l))):
+                last = t == len(o.l) - 1
+                r = (o.score if last else 0.0) - 0.05 * (o.old[t] - o.ref[t])
+                delta = r + (0.0 if last else o.v[t + 1]) - o.v[t]
+                following = delta + 0.95 * following
+                row.append(following)
+            advantages += row[::-1]
+            ratios.append(o.r)
+    a, r = np.array(advantages), np.concatenate(ratios)
+    a = (a - a.mean()) / (a.std() + 1e-8)
+    return smaller(r * a, clip(r, 0.8, 1.2) * a).mean()
+
+
+PAPERS: dict[str, tuple[Callable[[Groups], complex], Method, float]] = {
+    "grpo": (paper_grpo, grpo(), 0.3),
+    "dr_grpo": (paper_dr_grpo, dr_grpo(), 0.3),
+    "dapo": (paper_dapo, dapo(buffer=4), 0.3),
+    "rloo": (paper_rloo, rloo(), 0.3),
+    "reinforce_pp": (paper_reinforce_pp, reinforce_pp(), 0.3),
+    "reinforce": (paper_reinforce, reinforce(), 0.3),
+    "reinforce_pp_baseline": (paper_reinforce_pp_baseline, reinforce_pp_baseline(), 0.3),
+    "remax": (paper_remax, replace(remax(), advantage=(AgainstPart("chain_true"),)), 0.3),
+    "ppo": (paper_ppo, ppo(), 0.3),
+}
+"""Transcription, method, and a spread of log-ratios at which its bounds are active on some tokens only."""
+
+VARIANTS: dict[str, tuple[Callable[[Groups], complex], Method, float]] = {}

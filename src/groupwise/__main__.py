@@ -115,7 +115,7 @@ def run(words: list[str]) -> int:
     if a.command in ("methods", "help", "completion"):
         return print_text(a)
     name_runs(a)
-    if a.command in ("report", "watch", "compare", "show", "diff", "check", "doctor", "recipe"):
+    if a.command in ("report", "watch", "compare", "show", "diff", "check", "doctor", "recipe", "certify"):
         return inspect(a, overrides)
     from groupwise.commands import train
 
@@ -220,6 +220,10 @@ def inspect(a: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
         from groupwise.commands.recipe import upgrade
 
         return upgrade(a.file)
+    if a.command == "certify":
+        from groupwise.commands.certify import write_certificates
+
+        return write_certificates(a.name, a.out)
     from groupwise.commands import show as views
     from groupwise.data import visible
 
@@ -442,6 +446,9 @@ def parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser
     completion.set_defaults(commands=commands.choices)
     show = add("show", "print a method with its paper, constants, differences and proofs; or a recipe in full")
     show.add_argument("what", metavar="NAME|FILE")
+    certify = add("certify", "run the tests that prove a method, and write its certificate as JSON and HTML")
+    certify.add_argument("name", metavar="NAME|all")
+    certify.add_argument("--out", default="certificates", metavar="DIR", help="directory (default: certificates)")
     diff = add("diff", "print the differences between two methods or two recipes")
     diff.add_argument("a", metavar="A")
     diff.add_argument("b", metavar="B")

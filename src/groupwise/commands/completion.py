@@ -10,7 +10,7 @@ from groupwise.methods.families import method_files
 SHELLS = ("bash", "zsh", "fish")
 FIELDS = ("train", "eval", "sample", "chat", "check", "sweep", "help")
 """Commands that take recipe fields as options."""
-METHODS = ("show", "diff", "methods")
+METHODS = ("show", "diff", "methods", "certify")
 """Commands that take a method's name."""
 
 BASH = """\

@@ -1,0 +1,103 @@
+"""`Certificate`: a published method, its source and its differences from it, and the results of its proofs."""
+
+import inspect
+import platform
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from groupwise.certificates.proofs import Proof, repository, run_proofs
+from groupwise.config import text
+from groupwise.config.diff import diff
+from groupwise.config.registry import methods
+from groupwise.methods import Difference, reference_of
+from groupwise.methods.families import method_family
+
+PACKAGES = ("groupwise", "torch", "numpy")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Certificate:
+    """A published method at a commit. `constants` is TOML, `changes` are the differences from its `parent`.
+
+    `commit` ends in `-modified` if a tracked file of the package or of its tests has changes; it is empty outside git.
+    """
+
+    name: str
+    summary: str
+    family: str
+    source: str
+    arxiv: str
+    year: int
+    label: str
+    kind: str
+    parent: str
+    formula: str
+    constants: str
+    changes: tuple[str, ...]
+    differences: tuple[Difference, ...]
+    effect: str
+    finding: str
+    proofs: tuple[Proof, ...]
+    commit: str
+    versions: Mapping[str, str]
+
+    @property
+    def passed(self) -> bool:
+        """Whether each proof ran and passed."""
+        return all(proof.result == "passed" for proof in self.proofs)
+
+    def as_json(self) -> dict[str, Any]:
+        """The content of the JSON file."""
+        return {"format": 1, "passed": self.passed, **asdict(self)}
+
+
+def certify(names: Sequence[str]) -> Iterator[Certificate]:
+    """The certificates of published methods. All proofs run in one process, and each test runs once."""
+    root = repository()
+    proofs = run_proofs((test for name in names for test in reference_of(methods()[name]).proofs), root)
+    commit = commit_of(root)
+    return (certificate_of(name, proofs, commit) for name in names)
+
+
+def certificate_of(name: str, proofs: Mapping[str, Proof], commit: str) -> Certificate:
+    """The certificate of a method from the results of all tests."""
+    known = methods()
+    method, reference = known[name], reference_of(known[name])
+    return Certificate(
+        name=name,
+        summary=" ".join((inspect.getdoc(method) or "").split()),
+        family=method_family(name),
+        source=reference.source,
+        arxiv=reference.arxiv,
+        year=reference.year,
+        label=reference.label,
+        kind=reference.kind,
+        parent=reference.parent,
+        formula=reference.formula,
+        constants=text.write(method()).rstrip(),
+        changes=tuple(diff(known[reference.parent](), method())) if reference.parent else (),
+        differences=reference.differences,
+        effect=reference.effect.claim if reference.effect else "",
+        finding=reference.finding,
+        proofs=tuple(proofs[test] for test in reference.proofs),
+        commit=commit,
+        versions={"python": platform.python_version(), **{package: version(package) for package in PACKAGES}},
+    )
+
+
+def commit_of(root: Path) -> str:
+    """The commit of a repository; empty without git."""
+
+    def git(*words: str) -> str:
+        try:
+            done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, check=False)
+        except FileNotFoundError:
+            return ""
+        return done.stdout.strip() if done.returncode == 0 else ""
+
+    commit = git("rev-parse", "--short=12", "HEAD")
+    return commit + "-modified" * bool(commit and git("status", "--porcelain", "-uno", "--", "src", "tests"))

@@ -1,0 +1,81 @@
+"""The page of a certificate: one HTML file without scripts, which opens from disk without a network."""
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from pathlib import Path
+
+from groupwise.certificates.certificate import Certificate
+
+STYLE = Path(__file__).with_name("page.css")
+POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+
+
+def certificate_page(c: Certificate) -> str:
+    """The page of a certificate. All text is escaped."""
+    versions = ", ".join(f"{name} {version}" for name, version in c.versions.items())
+    facts = [c.family, str(c.year), c.kind, c.label, f"commit {c.commit or 'unknown'}", versions]
+    passed = sum(proof.result == "passed" for proof in c.proofs)
+    seconds = sum(proof.seconds for proof in c.proofs)
+    word = "passed" if c.passed else "failed"
+    tests = [(p.test, p.result, str(p.cases), f"{p.seconds:.2f}") for p in c.proofs]
+    differences = [(d.what, d.paper, d.code, d.ours) for d in c.differences]
+    sections = (
+        section("Formula", pre(c.formula)),
+        section(f"Changes in {c.parent}", items(c.changes)) if c.changes else "",
+        section("Differences", table(("", "paper", "authors' code and others", "here"), differences)),
+        section("Effect, stated before the runs", paragraph(c.effect)) if c.effect else "",
+        section("Finding", paragraph(c.finding)) if c.finding else "",
+        section("Proofs", table(("test", "result", "cases", "seconds"), tests)),
+        section("Constants", pre(c.constants)),
+    )
+    return "\n".join(
+        (
+            '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
+            f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f"<title>{escape(c.name)}: certificate</title>",
+            f"<style>\n{STYLE.read_text(encoding='utf-8')}</style>\n</head>\n<body>\n<main>",
+            f'<p class="verdict {word}">{word}: {passed} of {len(c.proofs)} proofs, {seconds:.1f} s</p>',
+            f"<h1>{escape(c.name)}</h1>",
+            f'<p class="source">{escape(c.source)}</p>',
+            paragraph(c.summary),
+            f'<ul class="facts">{"".join(f"<li>{escape(fact)}</li>" for fact in facts)}</ul>',
+            *filter(None, sections),
+            "</main>\n</body>\n</html>\n",
+        )
+    )
+
+
+def section(title: str, content: str) -> str:
+    """A section; `content` is HTML."""
+    return f"<section>\n<h2>{escape(title)}</h2>\n{content}\n</section>"
+
+
+def paragraph(text: str) -> str:
+    """A paragraph of plain text."""
+    return f"<p>{escape(text)}</p>"
+
+
+def pre(text: str) -> str:
+    """Plain text with its line breaks. It scrolls, and the keyboard reaches it."""
+    return f'<pre tabindex="0">{escape(text)}</pre>'
+
+
+def items(lines: Iterable[str]) -> str:
+    """A list of lines of code."""
+    return f"<ul>{''.join(f'<li><code>{escape(line)}</code></li>' for line in lines)}</ul>"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table of plain text. Each cell names its column, which narrow screens show.
+
+    >>> table(("a",), [("<1>",)])
+    '<table><thead><tr><th>a</th></tr></thead><tbody><tr><td data-column="a">&lt;1&gt;</td></tr></tbody></table>'
+    """
+    heads = "".join(f"<th>{escape(name)}</th>" for name in head)
+    lines = (
+        "".join(f'<td data-column="{escape(name)}">{escape(cell)}</td>' for name, cell in zip(head, row))
+        for row in rows
+    )
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    return f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"

@@ -1,0 +1,86 @@
+"""Proofs: the tests of the repository that verify a method, run by pytest in a separate process."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Literal
+from xml.etree import ElementTree
+
+import groupwise
+from groupwise.data import MissingRequirement, WorkerLost
+
+Result = Literal["passed", "failed", "skipped", "missing"]
+WORST: tuple[Result, ...] = ("failed", "missing", "skipped", "passed")
+PACKAGES = ("pytest", "pytest_timeout", "hypothesis", "beartype")
+"""The packages of the extra `dev` that the tests import."""
+LINES = 20
+"""Lines of pytest's output in an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """A test that verifies a method: its id, the worst result of its cases, their number and their seconds."""
+
+    test: str
+    result: Result
+    cases: int
+    seconds: float
+
+
+def repository() -> Path:
+    """The repository that the package is imported from. `MissingRequirement` without its tests or their packages."""
+    root = Path(groupwise.__file__).parents[2]
+    if not (root / "tests" / "golden").is_dir():
+        what = "the proofs of a method are tests of the repository, and this installation has no tests"
+        raise MissingRequirement(what, fix="run it in a clone of the repository, installed by: pip install -e '.[dev]'")
+    missing = [name for name in PACKAGES if find_spec(name) is None]
+    if missing:
+        raise MissingRequirement(f"the proofs need {', '.join(missing)}", fix="pip install -e '.[dev]'")
+    return root
+
+
+def run_proofs(tests: Iterable[str], root: Path) -> dict[str, Proof]:
+    """Run tests in one process of pytest, and return their results by id. Raises `WorkerLost` if it cannot run them."""
+    ids = sorted(set(tests))
+    with TemporaryDirectory() as scratch:
+        results = Path(scratch) / "results.xml"
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={results}", *ids]
+        paths = (str(root / "src"), os.environ.get("PYTHONPATH", ""))
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+        done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
+        cases = cases_of(results.read_text(encoding="utf-8")) if results.is_file() else {}
+    if not cases:
+        last = "\n".join(f"{done.stdout}\n{done.stderr}".split("\n")[-LINES:]).strip()
+        raise WorkerLost("pytest ran no proof", evidence=last, fix=f"see the cause with: pytest -q {' '.join(ids[:3])}")
+    return {test: proof_of(test, cases) for test in ids}
+
+
+def cases_of(report: str) -> dict[str, tuple[Result, float]]:
+    """The result and the seconds of each case in a JUnit report, by the id of the case.
+
+    >>> cases_of('<testsuite><testcase classname="tests.a" name="test_b[1]" time="0.5"/></testsuite>')
+    {'tests/a.py::test_b[1]': ('passed', 0.5)}
+    """
+    cases: dict[str, tuple[Result, float]] = {}
+    for case in ElementTree.fromstring(report).iter("testcase"):
+        marks = {child.tag for child in case}
+        result: Result = "failed" if marks & {"failure", "error"} else "skipped" if "skipped" in marks else "passed"
+        file = case.attrib["classname"].replace(".", "/")
+        cases[f"{file}.py::{case.attrib['name']}"] = result, float(case.attrib["time"])
+    return cases
+
+
+def proof_of(test: str, cases: Mapping[str, tuple[Result, float]]) -> Proof:
+    """The result of a test. An id without parameters means all cases of the test.
+
+    >>> proof_of("a.py::b", {"a.py::b[1]": ("passed", 0.5), "a.py::b[2]": ("failed", 0.25)})
+    Proof(test='a.py::b', result='failed', cases=2, seconds=0.75)
+    """
+    matches = [case for name, case in cases.items() if name == test or name.startswith(f"{test}[")]
+    worst: Result = min((result for result, _ in matches), key=WORST.index, default="missing")
+    return Proof(test, worst, len(matches), sum(seconds for _, seconds in matches))

@@ -1,0 +1,53 @@
+"""The page of a certificate in a browser: both themes, narrow screens, one request and no script."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from groupwise.certificates.page import certificate_page
+from tests.certificates.test_certificate import certificate
+
+pytestmark = pytest.mark.browser
+
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"))), None
+)
+FLAGS = ["--no-sandbox", "--disable-background-networking", "--disable-component-update", "--no-first-run"]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    if CHROMIUM is None:
+        if os.environ.get("CI"):
+            pytest.fail("CI must have Chromium: the page is tested nowhere else")
+        pytest.skip("no Chromium on this machine: the page of a certificate is not tested")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as player:
+        chromium = player.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield chromium
+        chromium.close()
+
+
+@pytest.mark.parametrize("scheme, paper", [("light", "rgb(250, 249, 246)"), ("dark", "rgb(19, 20, 22)")])
+@pytest.mark.parametrize("width", [1280, 360])
+def test_the_page_fits_in_both_themes(browser, tmp_path: Path, scheme: str, paper: str, width: int) -> None:
+    path = tmp_path / "gspo.html"
+    path.write_text(certificate_page(certificate("gspo")), encoding="utf-8")
+    page = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 800}).new_page()
+    requests, errors = [], []
+    page.on("request", lambda r: requests.append(r.url))
+    page.on("console", lambda m: errors.append(m.text))
+    page.goto(path.as_uri())
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == paper
+    assert page.locator("h1").inner_text() == "gspo" and page.locator(".verdict.passed").is_visible()
+    assert page.locator("section").count() == 6
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.tagName") == "PRE"
+    assert len(requests) == 1 and errors == []
+    page.context.close()

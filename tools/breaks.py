@@ -24,7 +24,7 @@ import pytest
 
 HOME = Path(__file__).parents[1]
 TABLE = HOME / "tests" / "breaks.toml"
-RESULTS = {0: "NOT CAUGHT: the test passed", 1: "caught", 5: "NOT RUN: no such test"}
+RESULTS = {0: "NOT CAUGHT: the test passed", 1: "caught", 5: "NOT RUN: no such test, or it is skipped here"}
 """The result of a break by the exit code of pytest."""
 LATER = count(1)
 """Seconds that are added to the time of a broken file: no two versions of a file share compiled code."""
@@ -91,7 +91,7 @@ class Trials:
     """A plugin of pytest that runs one test per break, each in a fork of a pytest that has loaded its plugins."""
 
     def __init__(self, breaks: Sequence[Break]) -> None:
-        self.breaks, self.missed, self.done = breaks, 0, False
+        self.breaks, self.missed, self.done, self.ran = breaks, 0, False, False
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_cmdline_main(self, config: pytest.Config) -> int | None:
@@ -111,6 +111,14 @@ class Trials:
             print(f"{result:10} {b}", flush=True)
         self.done = True
         return 0
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.ran |= not report.skipped and report.when == "call"
+
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """A skipped test did not pass: its package or program is missing."""
+        if exitstatus == 0 and not self.ran:
+            session.exitstatus = 5
 
 
 def left_out(folder: str, names: Sequence[str]) -> set[str]:

@@ -22,7 +22,7 @@ from groupwise.learner import (
 from groupwise.learner.auxiliary import Forwarded, Forwards
 from groupwise.learner.forward import hidden_states
 from groupwise.methods import Method
-from groupwise.models import Shared
+from groupwise.models import Shape, Shared
 from tests.learner.small import SHAPE, model, ragged
 from tests.learner.test_gradients import OBJECTIVES, close, credited
 
@@ -38,9 +38,11 @@ TRUNKS = {
 }
 
 
-def learner(part: ValueModel, dtype: torch.dtype = torch.float64, **settings: Any) -> Learner:
+def learner(
+    part: ValueModel, dtype: torch.dtype = torch.float64, shape: Shape = SHAPE, **settings: Any
+) -> Learner:
     it = Learner(
-        model(dtype), optimizer=AdamW(lr=1e-2), steps=10, temperature=0.7,
+        model(dtype, shape=shape), optimizer=AdamW(lr=1e-2), steps=10, temperature=0.7,
         side_models=(("reference", InitialPolicy()), ("critic", replace(part, optimizer=AdamW(lr=3e-2)))), **settings,
     )  # fmt: skip
     head = it._critics["critic"].head

@@ -7,15 +7,19 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from groupwise.data import Batch
 from groupwise.learner import AdamW, Learner, StepPlan
 from tests.learner.small import SHAPE, model
 from tests.learner.test_gradients import OBJECTIVES, credited
+from tests.learner.test_value_model import TRUNKS, valued
+from tests.learner.test_value_model import learner as with_critic
 
 STEP = StepPlan((tuple(range(7)), tuple(range(7, 12)), tuple(range(12, 24))))
 UNTIED = replace(SHAPE, tied=False)
 OBJECTIVE = OBJECTIVES["tokens"]
+CRITICS = ("own", "shared", "shared, head alone")
 
 
 def batch(zero: int) -> Batch:
@@ -25,37 +29,55 @@ def batch(zero: int) -> Batch:
     return b.having(advantage=torch.where(b.sequences.spread(samples), 0.0, b.advantage))
 
 
-def main(rank: int, port: str, directory: Path) -> None:
-    torch.set_num_threads(1)
-    store = dist.TCPStore("127.0.0.1", int(port), 2, is_master=rank == 0, timeout=timedelta(seconds=60))
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=timedelta(seconds=20))
-    decoder = model(shape=UNTIED)
-    it = Learner(decoder, optimizer=AdamW(lr=1e-2, clip=1e9), steps=9, temperature=0.7, rank=rank, ranks=2)
-    decoder.model.adds_in_place = False  # the embedding's gradient goes through autograd, where it is reduced
-    parameters = dict(decoder.named_parameters())
-    held = {name: torch.zeros_like(p) for name, p in parameters.items()}
-    ready: list[torch.Tensor] = []
+def reduce_in_backward(it: Learner) -> None:
+    """Sum the policy's gradients of each backward over ranks. A rank with fewer backwards makes the other wait."""
+    it.model.model.adds_in_place = False  # the embedding's gradient goes through autograd, where it is reduced
+    parameters = list(it.model.parameters())
+    sums: list[Tensor] = []
+    ready: list[Tensor] = []
 
-    def reduce(parameter: torch.Tensor) -> None:
-        """Sum the gradients of one backward over ranks. A rank with fewer backwards makes the other wait."""
+    def reduce(parameter: Tensor) -> None:
         ready.append(parameter)
         if len(ready) < len(parameters):
             return
         ready.clear()
-        for name, p in parameters.items():
+        for i, p in enumerate(parameters):
             assert p.grad is not None
-            dist.all_reduce(p.grad)
-            held[name] += p.grad
-            p.grad = None
+            earlier = sums[i] if sums else torch.zeros_like(p)
+            dist.all_reduce(p.grad.sub_(earlier))
+            p.grad.add_(earlier)
+        sums[:] = [p.grad.clone() for p in parameters if p.grad is not None]
 
-    for parameter in parameters.values():
+    for parameter in parameters:
         parameter.register_post_accumulate_grad_hook(reduce)
+
+
+def trained(name: str, **settings: int) -> dict[str, Tensor]:
+    """The state after a step with a value model whose trunk is `name`: policy, trunk, head and both optimizers."""
+    it = with_critic(TRUNKS[name], shape=UNTIED, **settings)
+    if it.ranks > 1:
+        reduce_in_backward(it)
+    result = it.step(valued(), STEP, OBJECTIVE, auxiliary=(TRUNKS[name].loss,))
+    assert not result.skipped
+    return {key: x.clone() for key, x in it.state()[0].items()}
+
+
+def main(rank: int, port: str, directory: Path) -> None:
+    torch.set_num_threads(1)
+    store = dist.TCPStore("127.0.0.1", int(port), 2, is_master=rank == 0, timeout=timedelta(seconds=60))
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=timedelta(seconds=20))
+    it = Learner(
+        model(shape=UNTIED), optimizer=AdamW(lr=1e-2, clip=1e9), steps=9, temperature=0.7, rank=rank, ranks=2
+    )
+    reduce_in_backward(it)
     counts = []
     for zero in (0, 1, 2):
         whole = OBJECTIVE.prepare(batch(zero).take(STEP.samples))
         _, forwarded, *_ = it._backward(whole, STEP, OBJECTIVE)
         counts.append(len(forwarded))
-    torch.save((held, counts), directory / f"{rank}.pt")
+    gradients = {name: p.grad for name, p in it.model.named_parameters()}
+    states = {name: trained(name, rank=rank, ranks=2) for name in CRITICS}
+    torch.save((gradients, counts, states), directory / f"{rank}.pt")
     dist.barrier()
     dist.destroy_process_group()
 

@@ -82,8 +82,9 @@ class Learner:
 
     `steps` is the number of optimizer steps of the run, for the learning-rate schedule. `version` counts the weights
     that were published. `given` are the side models that were read from directories; the others start as copies of
-    `model`. With several `ranks`, this one forwards every `ranks`-th microbatch of a step from `rank` on, and the model
-    sums gradients over ranks in its backward, as FSDP does. Shares are those of the whole step.
+    `model`. With several `ranks`, this one forwards every `ranks`-th microbatch of a step from `rank` on. The model sums
+    its gradients over ranks in its backward, as FSDP does; `step` sums those of value models, over the default group of
+    `torch.distributed`. Shares are those of the whole step.
     """
 
     def __init__(
@@ -188,11 +189,13 @@ class Learner:
         auxiliary: Sequence[AuxiliaryLoss] = (),
     ) -> StepResult:
         """Take one optimizer step on these samples. With a gradient that is not finite, the weights do not change."""
-        assert not (self._critics and self.ranks > 1), "the gradient of a value head is not summed over ranks"
         whole = objective.prepare(batch.take(step.samples))
         settings = self.optimizer.settings
         rate = settings.rate(self.steps_taken, self.steps)
         loss, forwarded, step_routing, auxiliary_losses = self._backward(whole, step, objective, routing, auxiliary)
+        if self.ranks > 1:
+            for critic in self._critics.values():
+                critic.sum_gradients()
         norm = self.optimizer.norm()
         critic_norms = {name: critic.optimizer.norm() for name, critic in self._critics.items()}
         skipped = ""

@@ -23,6 +23,7 @@ from groupwise.learner.auxiliary import Forwarded, Forwards
 from groupwise.learner.forward import hidden_states
 from groupwise.methods import Method
 from groupwise.models import Shape, Shared
+from groupwise.training.loop import compute_advantages
 from tests.learner.small import SHAPE, model, ragged
 from tests.learner.test_gradients import OBJECTIVES, close, credited
 
@@ -38,9 +39,7 @@ TRUNKS = {
 }
 
 
-def learner(
-    part: ValueModel, dtype: torch.dtype = torch.float64, shape: Shape = SHAPE, **settings: Any
-) -> Learner:
+def learner(part: ValueModel, dtype: torch.dtype = torch.float64, shape: Shape = SHAPE, **settings: Any) -> Learner:
     it = Learner(
         model(dtype, shape=shape), optimizer=AdamW(lr=1e-2), steps=10, temperature=0.7,
         side_models=(("reference", InitialPolicy()), ("critic", replace(part, optimizer=AdamW(lr=3e-2)))), **settings,
@@ -218,6 +217,15 @@ def test_a_method_knows_the_target_and_the_measures_of_its_value_model() -> None
     assert PPO.value_targets == (("critic", GAE()),) and PPO.auxiliary_losses == (ClippedValueLoss(),)
     decoupled = replace(PPO, models=(("critic", ValueModel(target=GAE(lam=1.0))),))
     assert decoupled.value_targets == (("critic", GAE(lam=1.0)),)
+
+
+def test_a_return_is_the_credit_before_whitening_plus_the_value() -> None:
+    """The numbers of `test_gae::test_worked_numbers`; the advantages of the policy are whitened."""
+    values = torch.tensor([0.2, 0.4, 0.6, 0.5], dtype=torch.float64)
+    batch = pack([rollout_of([1.0], lengths=[4])]).having(measures={Value(): values})
+    actual = compute_advantages(batch, PPO)
+    assert actual[Return()].tolist() == pytest.approx([0.9284375, 0.95625, 0.975, 1.0], abs=1e-12)
+    assert actual.advantage.mean() == pytest.approx(0, abs=1e-12)
 
 
 @pytest.mark.parametrize(

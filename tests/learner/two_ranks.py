@@ -66,9 +66,7 @@ def main(rank: int, port: str, directory: Path) -> None:
     torch.set_num_threads(1)
     store = dist.TCPStore("127.0.0.1", int(port), 2, is_master=rank == 0, timeout=timedelta(seconds=60))
     dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=timedelta(seconds=20))
-    it = Learner(
-        model(shape=UNTIED), optimizer=AdamW(lr=1e-2, clip=1e9), steps=9, temperature=0.7, rank=rank, ranks=2
-    )
+    it = Learner(model(shape=UNTIED), optimizer=AdamW(lr=1e-2, clip=1e9), steps=9, temperature=0.7, rank=rank, ranks=2)
     reduce_in_backward(it)
     counts = []
     for zero in (0, 1, 2):

@@ -82,9 +82,9 @@ class Learner:
 
     `steps` is the number of optimizer steps of the run, for the learning-rate schedule. `version` counts the weights
     that were published. `given` are the side models that were read from directories; the others start as copies of
-    `model`. With several `ranks`, this one forwards every `ranks`-th microbatch of a step from `rank` on. The model sums
-    its gradients over ranks in its backward, as FSDP does; `step` sums those of value models, over the default group of
-    `torch.distributed`. Shares are those of the whole step.
+    `model`. With several `ranks`, this one forwards every `ranks`-th microbatch of a step from `rank` on. The model
+    sums its gradients over ranks in its backward, as FSDP does; `step` sums those of value models, over the default
+    group of `torch.distributed`. Shares are those of the whole step.
     """
 
     def __init__(

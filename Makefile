@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: train test test-slow lint docs model blank seeds laptop bench bench-full clean
+.PHONY: train test test-slow lint docs model hinted_sums blank seeds laptop bench bench-full clean
 
 train: $(VENV)/base
 	$(BIN)/groupwise train
@@ -30,6 +30,9 @@ docs: $(VENV)/dev  ## pages that are generated from the package
 
 model: $(VENV)/base  ## the packaged model, from demonstrations
 	$(BIN)/python -m tools.packaged_model tools/calculator_model.toml src/groupwise/models/calculator
+
+hinted_sums: $(VENV)/base  ## the packaged model of the task hinted_sums
+	$(BIN)/python -m tools.packaged_model tools/hinted_sums_model.toml src/groupwise/models/hinted_sums
 
 blank: $(VENV)/base  ## the packaged directory of a model without weights
 	$(BIN)/python -m tools.blank_model src/groupwise/models/blank

@@ -1,9 +1,11 @@
-"""Train the packaged model: a decoder with random weights, after the supervised phase of a warm start.
+"""Train a packaged model: a decoder with random weights, after the supervised phase of a warm start.
 
-`make model` runs `python -m tools.packaged_model tools/calculator_model.toml DIRECTORY`.
+`make model` runs `python -m tools.packaged_model tools/calculator_model.toml DIRECTORY`; `make hinted_sums` makes the
+model of that task from tools/hinted_sums_model.toml.
 """
 
 import sys
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,14 +14,32 @@ import torch
 from groupwise.config.text import read
 from groupwise.learner import AdamW, Learner
 from groupwise.models import Decoder, Shape, Tokenizer, write_model
-from groupwise.tasks import END, Demonstration, calculator_tokenizer, demonstrations
+from groupwise.tasks import END, Demonstration, calculator_tokenizer, demonstrations, hinted_demonstrations
 from groupwise.training.warm_start import supervised_steps
+
+Pairs = Iterable[tuple[str, str]]
+"""Prompts and their answers."""
+
+
+def calculator_pairs(seed: int, count: int) -> Pairs:
+    """Problems and right answers. A third of them write their steps; the others guess at once."""
+    return demonstrations(seed, count, chain_share=0.35)
+
+
+def hinted_sums_pairs(seed: int, count: int) -> Pairs:
+    """Prompts of all forms and their answers."""
+    return ((row["prompt"], row["answer"]) for row in hinted_demonstrations(count, seed))
+
+
+PAIRS: dict[str, Callable[[int, int], Pairs]] = {"calculator": calculator_pairs, "hinted_sums": hinted_sums_pairs}
+"""The demonstrations of each task with a packaged model: a function of a seed and a number of pairs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackagedModel:
-    """The settings. A share `chain_share` of the demonstrations writes its steps; the others guess at once."""
+    """The settings. Each of the `steps` trains on `demonstrations` new demonstrations of the task."""
 
+    task: str
     width: int
     layers: int
     heads: int
@@ -29,14 +49,13 @@ class PackagedModel:
     positions: int
     steps: int
     demonstrations: int
-    chain_share: float
     optimizer: AdamW
     seed: int = 0
     microbatch_tokens: int = 16384
 
 
 def train(recipe: PackagedModel) -> tuple[Decoder, Tokenizer]:
-    """The model after `steps` steps on `demonstrations` each. Equal settings give equal bits on one thread."""
+    """The model after all steps. Equal settings give equal bits on one thread."""
     fast = calculator_tokenizer()
     tokenizer = Tokenizer.of(fast, [fast.get_vocab()[END]])
     shape = Shape(
@@ -54,7 +73,7 @@ def train(recipe: PackagedModel) -> tuple[Decoder, Tokenizer]:
     )
     decoder = Decoder.new(shape, recipe.seed)
     learner = Learner(decoder, optimizer=recipe.optimizer, steps=recipe.steps)
-    pairs = demonstrations(recipe.seed, recipe.steps * recipe.demonstrations, recipe.chain_share)
+    pairs = PAIRS[recipe.task](recipe.seed, recipe.steps * recipe.demonstrations)
     examples = [
         Demonstration(tokenizer.encode(prompt), (*tokenizer.encode(answer), *tokenizer.eos)) for prompt, answer in pairs
     ]

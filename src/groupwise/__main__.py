@@ -317,7 +317,7 @@ def parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser
     stop = {"type": seconds, "metavar": "2h", "help": "save and end after this time: 90s, 30m, 1h30m"}
 
     train_options = options["train"]
-    packaged = "a packaged recipe: big_sums, programs, smollm2"
+    packaged = "a packaged recipe, such as big_sums, programs or hinted_sums"
     train_options.add_argument("--recipe", dest="recipe_name", metavar="NAME", help=packaged)
     train_options.add_argument(
         "--out", default="runs", metavar="DIR", help="parent of the run directory (default: runs)"

@@ -157,6 +157,11 @@ def test_lora_runs(tmp_path: Path) -> None:
     assert (tmp_path / "merged" / "model.safetensors").is_file()
 
 
+def test_small_tasks_checks(tmp_path: Path) -> None:
+    """Checks the recipes of the page; their runs take minutes."""
+    assert all(command.startswith("groupwise check") for command in follow("docs/small-tasks.md", tmp_path))
+
+
 def test_laptop_checks(tmp_path: Path) -> None:
     """Only checks the recipes: their runs take minutes, and other tests run short ones."""
     needed()

@@ -25,14 +25,20 @@ from groupwise.models import Tokenizer
 from groupwise.sandbox.code_block import code_of
 from groupwise.tasks.calculator import calculator_answer
 from groupwise.verifiers.countdown import Countdown
+from groupwise.verifiers.flipping import Flipping
 from groupwise.verifiers.formats import Format
 from groupwise.verifiers.formats_worker import _last_block
+from groupwise.verifiers.hackable import Hackable
 from groupwise.verifiers.math import Math, MathDapo
 from groupwise.verifiers.math.extract import LONGEST, extract_answer
 from groupwise.verifiers.math.limits import too_much
 from groupwise.verifiers.math.variants import answer_of
 from groupwise.verifiers.numbers import exact, last_number
+from groupwise.verifiers.proof_steps import ProofSteps
 from groupwise.verifiers.registry import verifier_names
+from groupwise.verifiers.spanning_graph import SpanningGraph
+from groupwise.verifiers.sum_proposal import SumProposal
+from groupwise.verifiers.sum_steps import SumSteps
 from groupwise.verifiers.text import Choice, Text
 
 SHORT, LONG = LONGEST + 100, 4 * (LONGEST + 100)
@@ -63,9 +69,9 @@ UNITS = (
 SUFFIXES = ("x",)
 
 
-def verdict(verifier: Verifier, gold: Any, problem: str = "1+1=") -> Callable[[str], Any]:
+def verdict(verifier: Verifier, gold: Any, problem: str = "1+1=", **columns: Any) -> Callable[[str], Any]:
     """Calls a verifier that returns its verdict without awaiting anything."""
-    prompt = Prompt("p", (), problem, {"answer": gold})
+    prompt = Prompt("p", (), problem, {"answer": gold, **columns})
 
     def judged(text: str) -> Any:
         with pytest.raises(StopIteration):
@@ -121,7 +127,9 @@ READERS: dict[str, Callable[[str], Any]] = {
     "code_of": code_of,
     "countdown": verdict(Countdown(), {"numbers": [3, 7, 2], "target": 13}),
     "exact": verdict(exact, "3"),
+    "flipping": verdict(Flipping(exact, rejects=0.5), "3"),
     "format": verdict(Format(), None),
+    "hackable": verdict(Hackable(exact), "3"),
     "extract_answer": extract_answer,
     "extract_answer, line": lambda text: extract_answer(text, "first", "line"),
     "extract_answer, tag": lambda text: extract_answer(text, "last", "tag"),
@@ -130,7 +138,11 @@ READERS: dict[str, Callable[[str], Any]] = {
     "last_number": verdict(last_number, "3"),
     "math_dapo": verdict(MathDapo(), "34"),
     "math_dapo, box": verdict(MathDapo(box=True), "34"),
+    "proof_steps": verdict(ProofSteps(), "e", facts="abc", rules=["ab>d", "cd>e"]),
     "python block": or_error(PythonBlock().calls),
+    "spanning_graph": verdict(SpanningGraph(), ["03", "14"]),
+    "sum_proposal": verdict(SumProposal(), 2),
+    "sum_steps": verdict(SumSteps(), 2),
     "text": verdict(Text(), "The End"),
 }
 """Functions that read all of a model's text in this process: verifiers and parsers."""

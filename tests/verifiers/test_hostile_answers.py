@@ -31,7 +31,9 @@ VERIFIERS: dict[str, object] = {
     "code": TESTS,
     "countdown": {"numbers": [3, 7, 2], "target": 4711},
     "exact": "4711",
+    "flipping(verifier=exact, rejects=0.5)": "4711",
     "format": None,
+    "hackable(verifier=exact)": "4711",
     "json_schema": {"const": 4711},
     "judge(url='http://127.0.0.1:9', model='{prompt}', deadline=0.01)": "4711",
     "last_number": 4711,
@@ -41,8 +43,12 @@ VERIFIERS: dict[str, object] = {
     "math_dapo(box=True)": "4711",
     "math_dr_grpo(deadline=1.0, workers=1, fast=True)": "1/2",
     "math_verify(deadline=1.0, workers=1)": r"\frac{n}{2}",
+    "proof_steps": "e",
     "regex(deadline=1.0, workers=1)": r"^4711( a+)+$",
     "several(a='math(symbolic=False)', b=0.1 * text)": "4711",
+    "spanning_graph": ["03"],
+    "sum_proposal": 4711,
+    "sum_steps": 4711,
     "text": "4711",
 }
 """Each with a gold answer that no hostile answer gives."""
@@ -56,7 +62,7 @@ def verdicts_on(verifier: Verifier, gold: object, texts: Sequence[str]) -> list[
     """The verdict on each text; all calls run concurrently."""
 
     async def every() -> list[Verdict]:
-        prompt = Prompt("p", (), SUM, {"answer": gold})
+        prompt = Prompt("p", (), SUM, {"answer": gold, "facts": "abc", "rules": ["ab>d", "cd>e"]})
         calls = (verifier(prompt, Sample(context=(), stream=(0,), text=text)) for text in texts)
         return await asyncio.gather(*calls)
 

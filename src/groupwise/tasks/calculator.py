@@ -70,7 +70,7 @@ class Calculator:
         # Each index has its own window of problems, so all problems differ and no list is needed. A test checks
         # that with these constants every window contains a training problem.
         window = range(block * WINDOW, (block + 1) * WINDOW)
-        return self._prompt(next(p for i in window if not is_held_out(p := _problem(i, OPERANDS[turn]))))
+        return self._prompt(next(p for i in window if not is_held_out(p := shuffled_problem(i, OPERANDS[turn]))))
 
     def _prompt(self, problem: str) -> Prompt:
         return Prompt(id=problem, context=self.encode(problem), text=problem, row={"answer": solve(problem)[1]})
@@ -166,7 +166,7 @@ def _apply(sign: str, total: int, operand: int) -> int:
 
 
 def _problems(operands: int) -> Iterator[str]:
-    return (_problem(i, operands) for i in count())
+    return (shuffled_problem(i, operands) for i in count())
 
 
 @cache
@@ -176,8 +176,8 @@ def _held_out() -> tuple[str, ...]:
     return tuple(next(streams[i % len(streams)]) for i in range(HELD_OUT))
 
 
-def _problem(i: int, operands: int) -> str:
-    """The i-th problem in a fixed random order."""
+def shuffled_problem(i: int, operands: int) -> str:
+    """The i-th problem with this many operands, in a fixed random order."""
     return numbered(_shuffled(i, how_many(operands)), operands)
 
 

@@ -10,12 +10,20 @@ from typing import Any, TypeVar
 
 from groupwise.data import ENVIRONMENT, TEMPLATE, WRITTEN, BadData, Ids, Usage
 from groupwise.tasks.big_sums import sum_demonstrations
+from groupwise.tasks.deduction import deduction_demonstrations
+from groupwise.tasks.delegated_sums import delegated_demonstrations
+from groupwise.tasks.edges import edge_demonstrations
 from groupwise.tasks.fields import Fields, Problem, is_conversation
+from groupwise.tasks.hinted_sums import hinted_demonstrations
+from groupwise.tasks.mixed_sums import mixed_demonstrations
 from groupwise.tasks.programs import program_demonstrations
+from groupwise.tasks.proposals import proposal_demonstrations
 from groupwise.tasks.rows import SHOWN, Fault, Row, kind_of, rows_of
 from groupwise.tasks.source_stats import ContentHash, SourceStats
+from groupwise.tasks.tiny_countdown import countdown_demonstrations
+from groupwise.tasks.wordy_sums import wordy_demonstrations
 
-__all__ = ["Demonstration", "read_demonstrations"]
+__all__ = ["Demonstration", "need_environment", "read_demonstrations"]
 
 T = TypeVar("T")
 
@@ -26,9 +34,19 @@ EXAMPLE = (
 
 PACKAGED: dict[str, Callable[[], Iterator[Row]]] = {
     "big_sums": sum_demonstrations,
+    "deduction": deduction_demonstrations,
+    "delegated_sums": delegated_demonstrations,
+    "edges": edge_demonstrations,
+    "hinted_sums": hinted_demonstrations,
+    "mixed_sums": mixed_demonstrations,
     "programs": program_demonstrations,
+    "proposals": proposal_demonstrations,
+    "tiny_countdown": countdown_demonstrations,
+    "wordy_sums": wordy_demonstrations,
 }
 """Tasks that generate their own demonstrations, in the form of a file's rows."""
+FROM_STRATEGIES = ("delegated_sums",)
+"""Packaged demonstrations whose tool messages a strategy appends, so that no environment is needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +64,11 @@ class Demonstration:
 
 EncodeReply = Callable[[Ids, str], tuple[Ids, Ids, Ids]]
 """Encodes an environment's reply after these ids: (template ids before it, ids of its text, template ids after it)."""
+
+
+def need_environment(source: str) -> bool:
+    """Whether tool messages of this source come from an environment, which the recipe then has to name."""
+    return source not in FROM_STRATEGIES
 
 
 def read_demonstrations(

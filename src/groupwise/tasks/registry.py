@@ -9,22 +9,54 @@ from typing import Any
 from groupwise.data import Ids, Task, Usage
 from groupwise.tasks.big_sums import BigSums
 from groupwise.tasks.calculator import Calculator
+from groupwise.tasks.deduction import Deduction
+from groupwise.tasks.delegated_sums import delegated_sums
+from groupwise.tasks.edges import Edges
 from groupwise.tasks.gym import GYM, gym_task
+from groupwise.tasks.hinted_sums import hinted_sums
 from groupwise.tasks.largest import Largest
+from groupwise.tasks.mixed_sums import mixed_sums
 from groupwise.tasks.presets import PRESETS
 from groupwise.tasks.problems import Problems
 from groupwise.tasks.programs import Programs
+from groupwise.tasks.proposals import proposals
 from groupwise.tasks.rows import is_source
+from groupwise.tasks.tiny_countdown import TinyCountdown
+from groupwise.tasks.wordy_sums import wordy_sums
 
 __all__ = ["find_task", "takes_columns", "usual_template", "usual_verifier"]
 
 PACKAGED: dict[str, Callable[[Callable[[Any], Ids]], Task]] = {
     "calculator": Calculator,
     "big_sums": BigSums,
+    "deduction": Deduction,
+    "delegated_sums": delegated_sums,
+    "edges": Edges,
+    "hinted_sums": hinted_sums,
     "largest": Largest,
+    "mixed_sums": mixed_sums,
     "programs": Programs,
+    "proposals": proposals,
+    "tiny_countdown": TinyCountdown,
+    "wordy_sums": wordy_sums,
 }
 """Tasks that generate their problems."""
+VERIFIERS = {
+    "big_sums": "last_number",
+    "calculator": "calculator_answer",
+    "deduction": "proof_steps",
+    "delegated_sums": "sum_steps",
+    "edges": "spanning_graph",
+    "hinted_sums": "sum_steps",
+    "largest": "last_number",
+    "mixed_sums": "sum_steps(price=0.02)",
+    "programs": "code",
+    "proposals": "sum_proposal",
+    "reasoning_gym": "reasoning_gym",
+    "tiny_countdown": "countdown",
+    "wordy_sums": "sum_steps",
+}
+"""The default verifiers of generated tasks."""
 CONVERSIONS = {
     ".csv": "import csv, json, sys; [print(json.dumps(row)) for row in csv.DictReader(open(sys.argv[1]))]",
     ".json": "import json, sys; [print(json.dumps(row)) for row in json.load(open(sys.argv[1]))]",
@@ -72,14 +104,7 @@ def usual_verifier(task: str) -> str:
     kind = task.partition(":")[0]
     if kind in PRESETS:
         return PRESETS[kind].verifier
-    packaged = {
-        "big_sums": "last_number",
-        "calculator": "calculator_answer",
-        "largest": "last_number",
-        "programs": "code",
-        "reasoning_gym": "reasoning_gym",
-    }
-    return packaged.get(kind, "")
+    return VERIFIERS.get(kind, "")
 
 
 def usual_template(task: str) -> str:

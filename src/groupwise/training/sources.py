@@ -23,6 +23,7 @@ from groupwise.tasks import (
     Problems,
     SourceStats,
     find_task,
+    need_environment,
     read_demonstrations,
     takes_columns,
     usual_template,
@@ -105,7 +106,8 @@ def demonstrations_of(
         return [], ()
     template = templates[sources(recipe)[0].template]
     columns = {"prompt": phase.columns.prompt, "answer": phase.columns.answer}
-    turn = partial(conversation_turn, tokenizer, template.turn_frame()) if recipe.environment else None
+    has_turns = recipe.environment or not need_environment(phase.demonstrations)
+    turn = partial(conversation_turn, tokenizer, template.turn_frame()) if has_turns else None
     demonstrations, stats = read_demonstrations(
         phase.demonstrations, template, partial(encode_answer, tokenizer), encode_reply=turn, **columns
     )

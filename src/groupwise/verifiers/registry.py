@@ -17,17 +17,26 @@ from groupwise.data import (
 )
 from groupwise.sandbox.sandbox import Sandbox
 from groupwise.tasks.calculator import Calculator, calculator_answer
+from groupwise.tasks.deduction import Deduction
+from groupwise.tasks.edges import Edges
 from groupwise.tasks.judge_access import JudgeAccess
 from groupwise.tasks.problems import Problems
 from groupwise.tasks.registry import nearest
+from groupwise.tasks.sums import Sums
 from groupwise.verifiers.code import CodeVerifier, code_verifier
 from groupwise.verifiers.countdown import Countdown
+from groupwise.verifiers.flipping import Flipping
 from groupwise.verifiers.formats import Format, JsonSchema, Regex
 from groupwise.verifiers.gym import gym_verifier
+from groupwise.verifiers.hackable import Hackable
 from groupwise.verifiers.llm_judge import LLMJudge
 from groupwise.verifiers.math import Math, MathDapo, MathDrGrpo, MathVerify
 from groupwise.verifiers.numbers import exact, is_number, is_plain, last_number
+from groupwise.verifiers.proof_steps import ProofSteps
 from groupwise.verifiers.several import Member, Several
+from groupwise.verifiers.spanning_graph import SpanningGraph
+from groupwise.verifiers.sum_proposal import SumProposal
+from groupwise.verifiers.sum_steps import SumSteps
 from groupwise.verifiers.text import Choice, Text
 
 __all__ = ["find_verifier", "user_functions", "verifier_names"]
@@ -44,11 +53,26 @@ CLASSES: dict[str, Callable[..., Verifier]] = {
     "math_dapo": MathDapo,
     "math_dr_grpo": MathDrGrpo,
     "math_verify": MathVerify,
+    "proof_steps": ProofSteps,
     "regex": Regex,
+    "spanning_graph": SpanningGraph,
+    "sum_proposal": SumProposal,
+    "sum_steps": SumSteps,
     "text": Text,
 }
 """Verifiers with fields. Each use creates a new one; a name without fields takes the defaults."""
+WRAPPERS: dict[str, Callable[..., Verifier]] = {"flipping": Flipping, "hackable": Hackable}
+"""Verifiers that change the verdicts of another one, which is their field `verifier`."""
+WRAPPED = "verifier"
 SEVERAL = "several"
+OF_TASKS: dict[str, tuple[type, ...]] = {
+    "calculator_answer": (Calculator, Sums),
+    "proof_steps": (Deduction,),
+    "spanning_graph": (Edges,),
+    "sum_proposal": (Calculator, Sums),
+    "sum_steps": (Calculator, Sums),
+}
+"""Verifiers of packaged tasks alone, and the types of these tasks."""
 
 FITS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "exact": (is_plain, "text or a number"),
@@ -62,7 +86,7 @@ Load = Callable[[str], Verifier]
 
 def verifier_names() -> list[str]:
     """The names of all packaged verifiers."""
-    return sorted((*FUNCTIONS, *CLASSES, SEVERAL, "code", "reasoning_gym"))
+    return sorted((*FUNCTIONS, *CLASSES, *WRAPPERS, SEVERAL, "code", "reasoning_gym"))
 
 
 def user_functions(text: str) -> list[str]:
@@ -70,17 +94,25 @@ def user_functions(text: str) -> list[str]:
 
     >>> user_functions("my_file:grade"), user_functions("math(answer='last')")
     (['my_file:grade'], [])
-    >>> user_functions("several(a=math, b=0.1*'my_file:b')")
+    >>> user_functions("several(a=math, b=0.1*flipping(verifier='my_file:b', rejects=0.2))")
     ['my_file:b']
     """
     if _USER_FUNCTION.fullmatch(text):
         return [text]
-    tree = _parse(text)
-    if not (isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and tree.func.id == SEVERAL):
+    return _functions_in(_parse(text))
+
+
+def _functions_in(tree: ast.expr | None) -> list[str]:
+    """The names of a user's functions among the verifiers in a tree; the values of fields are left out."""
+    if isinstance(tree, ast.Constant) and isinstance(tree.value, str):
+        return user_functions(tree.value)
+    if not (isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name)):
         return []
-    members = [_split_weight(keyword.value)[1] for keyword in tree.keywords]
-    names = [m.value for m in members if isinstance(m, ast.Constant) and isinstance(m.value, str)]
-    return [name for name in names if _USER_FUNCTION.fullmatch(name)]
+    if tree.func.id == SEVERAL:
+        members = [_split_weight(keyword.value)[1] for keyword in tree.keywords]
+    else:
+        members = [k.value for k in tree.keywords if tree.func.id in WRAPPERS and k.arg == WRAPPED]
+    return [name for member in members for name in _functions_in(member)]
 
 
 def find_verifier(
@@ -132,8 +164,14 @@ class _Builder:
         if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and not tree.args:
             if tree.func.id == SEVERAL:
                 return self.several(tree.keywords)
-            return self.named(tree.func.id, dict(_field(keyword, tree.func.id) for keyword in tree.keywords))
+            return self.named(tree.func.id, dict(self.field(keyword, tree.func.id) for keyword in tree.keywords))
         raise _unknown(ast.unparse(tree), "; fields are written as in math(answer='first')")
+
+    def field(self, keyword: ast.keyword, name: str) -> tuple[str, Any]:
+        """A field of the named verifier and its value: a verifier for a wrapper's field `verifier`, else plain."""
+        if name in WRAPPERS and keyword.arg == WRAPPED:
+            return WRAPPED, self.from_tree(keyword.value)
+        return _field(keyword, name)
 
     def several(self, keywords: Sequence[ast.keyword]) -> Verifier:
         """Build `several(answer=math, shape=0.2 * format)`, a weighted sum; the first member gives the outcome."""
@@ -160,8 +198,8 @@ class _Builder:
             return CodeVerifier(self.sandbox()) if self.task is None else code_verifier(self.task, self.sandbox)
         if name == "reasoning_gym" and not fields and self.task is not None:
             return gym_verifier(self.task, self.deadline)
-        if name == "calculator_answer" and self.task is not None and not isinstance(self.task, Calculator):
-            raise Usage("calculator_answer grades answers of the task calculator only", fix="take exact or last_number")
+        if self.task is not None and not isinstance(self.task, OF_TASKS.get(name, object)):
+            raise Usage(f"{name} grades answers of its packaged tasks only", fix="take exact or last_number")
         fields = self.judges.grant(fields) if name == "judge" else fields
         verifier = _create(name, fields, self.sandbox)
         if isinstance(self.task, Problems):
@@ -229,11 +267,12 @@ def _create(name: str, fields: Mapping[str, Any], sandbox: Callable[..., Sandbox
     """The verifier with this name and these fields; `Usage` for unknown or missing ones."""
     if name in FUNCTIONS and not fields:
         return FUNCTIONS[name]
-    if name not in CLASSES:
+    classes = CLASSES | WRAPPERS
+    if name not in classes:
         if name in verifier_names():
             raise Usage(f"the verifier {name} has no field {next(iter(fields), '')!r}", fix=f"write {name} alone")
         raise _unknown(name)
-    parameters = dict(inspect.signature(CLASSES[name]).parameters)
+    parameters = dict(inspect.signature(classes[name]).parameters)
     sandboxes = {"sandbox": sandbox} if parameters.pop("sandbox", None) else {}
     for field, value in fields.items():
         if field not in parameters:
@@ -244,7 +283,7 @@ def _create(name: str, fields: Mapping[str, Any], sandbox: Callable[..., Sandbox
     if missing := [p.name for p in parameters.values() if p.default is p.empty and p.name not in fields]:
         raise Usage(f"the verifier {name} needs {' and '.join(missing)}", fix=f"write {name}({missing[0]}=..., ...)")
     try:
-        return CLASSES[name](**fields, **sandboxes)
+        return classes[name](**fields, **sandboxes)
     except (TypeError, ValueError, AttributeError) as error:
         raise Usage(
             f"the verifier {name} cannot be created", evidence=str(error), fix="correct its arguments"

@@ -1,0 +1,68 @@
+"""The task `delegated_sums`: a main agent that can leave each step of a sum to a helper.
+
+The main agent writes the next step up to its `=` and ends its turn. A strategy samples the helper's answer `#35` to
+that prompt and appends the number:
+
+    7*5+8=         the problem
+    7*5=           the main agent asks
+    35;            the helper's number
+    35+8=          the main agent asks
+    43;            the helper's number
+    #43            the main agent's answer
+
+The demonstrations show both roles. Most main agents guess at once.
+"""
+
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import Any
+
+from groupwise.data import Ids
+from groupwise.tasks.calculator import solve
+from groupwise.tasks.sums import Sums, near, random_problem, steps_of
+
+SIZES = {4: 2048, 5: 2048}
+DEMONSTRATIONS = 8192
+HELPED, DELEGATED = 0.4, 0.3
+"""The share of demonstrations of the helper, and the share of main agents that delegate every step."""
+HELPER_ERRORS = 0.1
+"""The share of the helper's answers that are wrong."""
+
+
+def delegated_sums(encode: Callable[[str], Ids]) -> Sums:
+    """4,096 training problems with four and five operands, and 256 of the held-out tenth."""
+    return Sums(encode, SIZES)
+
+
+def delegated_demonstrations() -> Iterator[dict[str, Any]]:
+    """Rows for a warm start, none with a held-out problem: the helper's steps, and the main agent's conversations."""
+    random = Random("demonstrations of delegated_sums")
+    for _ in range(DEMONSTRATIONS):
+        problem = random_problem(random, tuple(SIZES))
+        if random.random() < HELPED:
+            yield helper_row(random.choice(steps_of(problem)), random)
+        else:
+            yield main_row(problem, random)
+
+
+def helper_row(step: str, random: Random) -> dict[str, Any]:
+    """A step as a problem for the helper.
+
+    >>> helper_row("35+8=43;", Random(1))
+    {'prompt': '35+8=', 'answer': '#43'}
+    """
+    problem, _, result = step.removesuffix(";").partition("=")
+    wrong = random.random() < HELPER_ERRORS
+    return {"prompt": f"{problem}=", "answer": f"#{near(int(result), random) if wrong else result}"}
+
+
+def main_row(problem: str, random: Random) -> dict[str, Any]:
+    """A conversation that delegates all steps, or a guess."""
+    result = solve(problem)[1]
+    messages = [{"role": "user", "content": problem}]
+    if random.random() >= DELEGATED:
+        return {"messages": [*messages, {"role": "assistant", "content": f"#{near(result, random)}"}]}
+    for step in steps_of(problem):
+        asked, _, number = step.partition("=")
+        messages += [{"role": "assistant", "content": f"{asked}="}, {"role": "tool", "content": number}]
+    return {"messages": [*messages, {"role": "assistant", "content": f"#{result}"}]}

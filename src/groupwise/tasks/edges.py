@@ -1,0 +1,77 @@
+"""The task `edges`: choose the edges of a graph on six nodes, one digit each, so that it joins all nodes.
+
+A problem such as `03;14;25=` names forbidden edges. The answer has a 1 or 0 for each of the fifteen edges in the order
+01, 02, 03, 04, 05, 12, and so on to 45.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import combinations
+from random import Random
+
+from groupwise.data import Ids, Prompt
+from groupwise.tasks.calculator import is_held_out
+
+__all__ = ["Edges"]
+
+NODES = 6
+EDGES = tuple(f"{a}{b}" for a, b in combinations(range(NODES), 2))
+FORBIDDEN = (2, 3)
+"""How many edges a problem forbids. Three cannot isolate a node, so every problem has an answer."""
+DEMONSTRATIONS = 2048
+
+
+@cache
+def split() -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """All problems in a fixed shuffled order: those to train on, and the held-out tenth."""
+    problems = [f"{';'.join(edges)}=" for n in FORBIDDEN for edges in combinations(EDGES, n)]
+    Random("edges").shuffle(problems)
+    return tuple(p for p in problems if not is_held_out(p)), tuple(filter(is_held_out, problems))
+
+
+@dataclass(frozen=True, slots=True)
+class Edges:
+    """All 560 problems, 55 of them held out. `row["answer"]` lists the forbidden edges.
+
+    >>> task = Edges(encode=lambda text: tuple(map(ord, text)))
+    >>> task[0].text, task[0].row["answer"], len(task), len(task.held_out)
+    ('05;34;45=', ['05', '34', '45'], 505, 55)
+    """
+
+    encode: Callable[[str], Ids]
+    held_out: tuple[Prompt, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "held_out", tuple(map(self._prompt, split()[1])))
+
+    def __len__(self) -> int:
+        return len(split()[0])
+
+    def __getitem__(self, index: int) -> Prompt:
+        return self._prompt(split()[0][index])
+
+    def _prompt(self, problem: str) -> Prompt:
+        row = {"answer": problem.removesuffix("=").split(";")}
+        return Prompt(id=problem, context=self.encode(problem), text=problem, row=row)
+
+
+def edge_demonstrations() -> Iterator[dict[str, str]]:
+    """Rows for a warm start, none with a held-out problem: each edge by the toss of a coin."""
+    random = Random("demonstrations of edges")
+    for _ in range(DEMONSTRATIONS):
+        answer = "".join(random.choice("01") for _ in EDGES)
+        yield {"prompt": random.choice(split()[0]), "answer": answer}
+
+
+def joins_all(edges: Iterable[str]) -> bool:
+    """Whether edges join all nodes.
+
+    >>> joins_all(["01", "12", "23", "34", "45"]), joins_all(["01", "12", "02", "34", "45"])
+    (True, False)
+    """
+    component = {node: {node} for node in map(str, range(NODES))}
+    for a, b in edges:
+        joined = component[a] | component[b]
+        component |= dict.fromkeys(joined, joined)
+    return len(component["0"]) == NODES

@@ -1,0 +1,95 @@
+"""The task `hinted_sums`: sums that its packaged model mostly guesses, and works out when the prompt helps.
+
+The packaged model `hinted_sums` was trained on every form of `PROMPT_FORMS`, so a strategy that writes prompts in these
+forms gets useful answers. On plain prompts it solves few problems: about four of ten groups of eight have no right one.
+"""
+
+from collections.abc import Callable, Iterator
+from random import Random
+
+from groupwise.data import Ids
+from groupwise.tasks.calculator import solve
+from groupwise.tasks.sums import Sums, near, random_problem, steps_of
+
+__all__ = ["PROMPT_FORMS", "hinted_demonstrations", "hinted_sums"]
+
+SIZES = {5: 2048, 6: 2048}
+DEMONSTRATIONS = 8192
+PROMPT_FORMS = {
+    "plain": "{prompt}",
+    "hinted": "{prompt}{hint}",
+    "explained": "{prompt}#{answer};{prompt}",
+    "drafted": "{prompt}{draft};{prompt}",
+    "corrected": "{prompt}{draft};{feedback}",
+    "hinting": "{solution};{prompt}",
+    "predicted": "{prompt}=",
+    "claimed": "{claim};{prompt}",
+}
+"""The prompts of the demonstrations, by name. `hint` and `feedback` are steps, `draft` and `solution` complete answers,
+`answer` and `claim` numbers. After `hinted` and `corrected` the model continues the steps; after `hinting` it writes a
+hint, and after `predicted` two numbers: how many of eight answers are right, and the length of one in tokens."""
+WEIGHTS = {
+    "plain": 8, "hinted": 4, "explained": 3, "drafted": 3, "corrected": 2, "hinting": 2, "predicted": 1, "claimed": 2,
+}  # fmt: skip
+"""How often each form occurs."""
+WORKED = {"plain": 0.04, "explained": 0.9, "drafted": 0.5, "claimed": 0.3}
+"""The share of answers that write their steps, by form. The others guess a number."""
+RIGHT_GUESSES, DRAFTS_WORKED, FOLLOWED, LEAKED = 0.3, 0.3, 0.5, 0.3
+"""Shares: right numbers among guesses, drafts with steps, claims that the answer repeats, hints that are the answer."""
+
+
+def hinted_sums(encode: Callable[[str], Ids]) -> Sums:
+    """4,096 training problems with five and six operands, and 256 of the held-out tenth.
+
+    >>> task = hinted_sums(lambda text: tuple(map(ord, text)))
+    >>> len(task), len(task.held_out), task[0].text, task[0].row["hints"][0]
+    (4096, 256, '2+9-8+7-6=', '2+9=11;')
+    """
+    return Sums(encode, SIZES)
+
+
+def hinted_demonstrations(count: int = DEMONSTRATIONS, seed: int = 0) -> Iterator[dict[str, str]]:
+    """Rows with a prompt in one of the forms and its answer, none with a held-out problem."""
+    random = Random(f"demonstrations of hinted_sums {seed}")
+    for form in random.choices(list(WEIGHTS), list(WEIGHTS.values()), k=count):
+        problem = random_problem(random, tuple(SIZES))
+        values, answer = _demonstration(form, problem, random)
+        yield {"prompt": PROMPT_FORMS[form].format(prompt=problem, **values), "answer": answer}
+
+
+def _demonstration(form: str, problem: str, random: Random) -> tuple[dict[str, str], str]:
+    """The values of a form's fields, and the answer."""
+    result, steps = solve(problem)[1], steps_of(problem)
+    match form:
+        case "hinted":
+            n = random.randrange(1, len(steps))
+            return {"hint": "".join(steps[:n])}, _rest(steps[n:], result)
+        case "corrected":
+            n = random.randrange(len(steps))
+            draft = _rest(steps[:n], near(result, random))
+            return {"draft": draft, "feedback": steps[n]}, _rest(steps[n + 1 :], result)
+        case "hinting":
+            hint = f"#{result}" if random.random() < LEAKED else "".join(steps[: random.choice((1, 2, 3))])
+            return {"solution": _rest(steps, result)}, hint
+        case "predicted":
+            return {}, f"{random.randrange(9)};{random.choice((3, 4, 30, 40))}"
+        case "claimed":
+            claim = near(result, random)
+            answer = f"#{claim}" if random.random() < FOLLOWED else _answer(problem, random, WORKED[form])
+            return {"claim": str(claim)}, answer
+        case "drafted":
+            draft = _answer(problem, random, DRAFTS_WORKED)
+            return {"draft": draft}, _answer(problem, random, WORKED[form])
+    return {"answer": str(result)}, _answer(problem, random, WORKED[form])
+
+
+def _rest(steps: list[str], result: int) -> str:
+    return "".join((*steps, f"#{result}"))
+
+
+def _answer(problem: str, random: Random, worked_share: float) -> str:
+    """The solution with this probability, else a guess: the result or a number near it."""
+    result = solve(problem)[1]
+    if random.random() < worked_share:
+        return _rest(steps_of(problem), result)
+    return f"#{result if random.random() < RIGHT_GUESSES else near(result, random)}"

@@ -1,0 +1,33 @@
+"""The task `mixed_sums`: easy and hard sums together, with a price for each step of an answer.
+
+The verifier is `sum_steps(price=0.02)`. Thinking pays on six operands; on two it costs more than it brings.
+"""
+
+from collections.abc import Callable, Iterator
+from random import Random
+
+from groupwise.data import Ids
+from groupwise.tasks.calculator import solve
+from groupwise.tasks.sums import Sums, random_problem, worked
+
+SIZES = {2: 128, 3: 1024, 6: 1024}
+DEMONSTRATIONS, DROPPED = 4096, 0.5
+"""The number of demonstrations, and the share of them without steps."""
+
+
+def mixed_sums(encode: Callable[[str], Ids]) -> Sums:
+    """128 training problems with two operands, 1,024 each with three and six, and 136 of the held-out tenth."""
+    return Sums(encode, SIZES)
+
+
+def mixed_demonstrations() -> Iterator[dict[str, str]]:
+    """Rows with right answers for a warm start, none with a held-out problem; half of them leave out the steps.
+
+    >>> next(mixed_demonstrations())
+    {'prompt': '5*9=', 'answer': '5*9=45;#45'}
+    """
+    random = Random("demonstrations of mixed_sums")
+    for _ in range(DEMONSTRATIONS):
+        problem = random_problem(random, tuple(SIZES))
+        dropped = random.random() < DROPPED
+        yield {"prompt": problem, "answer": f"#{solve(problem)[1]}" if dropped else str(worked(problem)["solution"])}

@@ -1,0 +1,106 @@
+"""Tasks of sums like the calculator's: each row also has the worked solution and hints."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import islice, zip_longest
+from random import Random
+from typing import Any
+
+from groupwise.data import Ids, Prompt
+from groupwise.tasks.calculator import how_many, is_held_out, numbered, shuffled_problem, solve
+
+__all__ = ["Sums"]
+
+HELD_OUT = 16
+"""A task has one held-out problem for this many training problems."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """Training problems and a sixteenth as many held-out ones; the numbers of operands take turns.
+
+    `sizes` maps a number of operands to its number of training problems. `row` has the result (`answer`), the complete
+    right answer (`solution`), and the solution's first steps (`hints`, weakest first).
+
+    >>> task = Sums(encode=lambda text: tuple(map(ord, text)), sizes={3: 32, 4: 32})
+    >>> len(task), len(task.held_out), task[0].text, task[1].text
+    (64, 4, '8-8*8=', '7+2+4+2=')
+    >>> task[1].row["solution"], task[1].row["hints"]
+    ('7+2=9;9+4=13;13+2=15;#15', ['7+2=9;', '7+2=9;9+4=13;'])
+    """
+
+    encode: Callable[[str], Ids]
+    sizes: Mapping[int, int]
+    training: tuple[Prompt, ...] = field(init=False, repr=False, compare=False)
+    held_out: tuple[Prompt, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        training = [first_problems(operands, size, held_out=False) for operands, size in self.sizes.items()]
+        held_out = [first_problems(operands, size // HELD_OUT, held_out=True) for operands, size in self.sizes.items()]
+        object.__setattr__(self, "training", tuple(map(self._prompt, in_turns(training))))
+        object.__setattr__(self, "held_out", tuple(map(self._prompt, in_turns(held_out))))
+
+    def __len__(self) -> int:
+        return len(self.training)
+
+    def __getitem__(self, index: int) -> Prompt:
+        return self.training[index]
+
+    def _prompt(self, problem: str) -> Prompt:
+        return Prompt(id=problem, context=self.encode(problem), text=problem, row=worked(problem))
+
+
+def steps_of(problem: str) -> list[str]:
+    """The steps of the solution, each with its semicolon.
+
+    >>> steps_of("7*5+8=")
+    ['7*5=35;', '35+8=43;']
+    """
+    return [f"{step};" for step in solve(problem)[0].split(";")[:-1]]
+
+
+def worked(problem: str) -> dict[str, Any]:
+    """The columns of a problem's row.
+
+    >>> worked("7*5+8=")
+    {'answer': 43, 'hints': ['7*5=35;'], 'solution': '7*5=35;35+8=43;#43'}
+    """
+    chain, result = solve(problem)
+    steps = steps_of(problem)
+    hints = ["".join(steps[:n]) for n in range(1, len(steps))]
+    return {"answer": result, "hints": hints, "solution": f"{chain}#{result}"}
+
+
+def random_problem(random: Random, operands: Sequence[int]) -> str:
+    """A training problem with one of these numbers of operands."""
+    while True:
+        n = random.choice(operands)
+        problem = numbered(random.randrange(how_many(n)), n)
+        if not is_held_out(problem):
+            return problem
+
+
+def near(result: int, random: Random) -> int:
+    """A wrong result close to the right one, and not negative.
+
+    >>> near(37, Random(0)), near(0, Random(0))
+    (38, 2)
+    """
+    return random.choice([result + d for d in (-3, -2, -1, 1, 2, 3) if result + d >= 0])
+
+
+@cache
+def first_problems(operands: int, count: int, *, held_out: bool) -> tuple[str, ...]:
+    """The first problems of the shuffled order that are on one side of the split."""
+    problems = (shuffled_problem(i, operands) for i in range(how_many(operands)))
+    return tuple(islice((p for p in problems if is_held_out(p) is held_out), count))
+
+
+def in_turns(lists: Sequence[Sequence[str]]) -> Iterator[str]:
+    """The first of each list, then the second of each; a list that is exhausted is left out.
+
+    >>> "".join(in_turns(["ad", "be", "cfgh"]))
+    'abcdefgh'
+    """
+    return (text for row in zip_longest(*lists) for text in row if text is not None)

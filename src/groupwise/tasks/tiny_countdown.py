@@ -1,0 +1,104 @@
+"""The task `tiny_countdown`: make a number out of four small numbers, for exploration and pass@k.
+
+A problem such as `13=7;3;2;1;` asks for an expression with the value 13 that uses each number once, such as `7+3+2+1`.
+The verifier is `countdown`.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from random import Random
+
+from groupwise.data import Ids, Prompt
+from groupwise.tasks.calculator import is_held_out
+
+__all__ = ["TinyCountdown"]
+
+NUMBERS, LARGEST, LARGEST_TARGET = 4, 9, 60
+TRAINING, HELD_OUT, DEMONSTRATIONS = 2048, 256, 4096
+RIGHT = 0.1
+"""The share of demonstrations whose expression has the target's value; the others have any value."""
+
+Problem = tuple[int, tuple[int, ...]]
+"""The target, and the numbers in the order of the problem."""
+
+
+def random_expression(numbers: Sequence[int], random: Random) -> tuple[str, int]:
+    """An expression of the numbers in random order with random signs, and its value. `*` comes before `+` and `-`.
+
+    >>> random_expression([7, 3, 2, 1], Random(0))
+    ('1*3-7-2', -6)
+    """
+    first, *others = random.sample(numbers, len(numbers))
+    expression, total, product = str(first), 0, first
+    for number in others:
+        sign = random.choice("+-*")
+        expression += f"{sign}{number}"
+        if sign == "*":
+            product *= number
+        else:
+            total, product = total + product, number if sign == "+" else -number
+    return expression, total + product
+
+
+def random_problem(random: Random) -> tuple[str, Problem, str]:
+    """The text of a problem, the problem, and a right answer."""
+    while True:
+        numbers = tuple(random.randint(1, LARGEST) for _ in range(NUMBERS))
+        expression, target = random_expression(numbers, random)
+        if 0 <= target <= LARGEST_TARGET:
+            return f"{target}={''.join(f'{n};' for n in numbers)}", (target, numbers), expression
+
+
+@cache
+def split() -> tuple[dict[str, Problem], dict[str, Problem]]:
+    """The training problems and the held-out ones by text, all different."""
+    random = Random("tiny_countdown")
+    sides: tuple[dict[str, Problem], dict[str, Problem]] = ({}, {})
+    while len(sides[0]) < TRAINING or len(sides[1]) < HELD_OUT:
+        text, problem, _ = random_problem(random)
+        side = is_held_out(text)
+        if len(sides[side]) < (HELD_OUT if side else TRAINING):
+            sides[side][text] = problem
+    return sides
+
+
+@dataclass(frozen=True, slots=True)
+class TinyCountdown:
+    """2,048 training problems, and 256 of the held-out tenth.
+
+    >>> task = TinyCountdown(encode=lambda text: tuple(map(ord, text)))
+    >>> task[0].text, task[0].row["answer"], len(task), len(task.held_out)
+    ('5=4;1;7;6;', {'numbers': [4, 1, 7, 6], 'target': 5}, 2048, 256)
+    """
+
+    encode: Callable[[str], Ids]
+    training: tuple[Prompt, ...] = field(init=False, repr=False, compare=False)
+    held_out: tuple[Prompt, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        training, held_out = ([self._prompt(*item) for item in side.items()] for side in split())
+        object.__setattr__(self, "training", tuple(training))
+        object.__setattr__(self, "held_out", tuple(held_out))
+
+    def __len__(self) -> int:
+        return TRAINING
+
+    def __getitem__(self, index: int) -> Prompt:
+        return self.training[index]
+
+    def _prompt(self, text: str, problem: Problem) -> Prompt:
+        target, numbers = problem
+        row = {"answer": {"numbers": list(numbers), "target": target}}
+        return Prompt(id=text, context=self.encode(text), text=text, row=row)
+
+
+def countdown_demonstrations() -> Iterator[dict[str, str]]:
+    """Rows for a warm start, none with a held-out problem: valid expressions, most of them with a wrong value."""
+    random, count = Random("demonstrations of tiny_countdown"), 0
+    while count < DEMONSTRATIONS:
+        text, (_, numbers), right = random_problem(random)
+        if is_held_out(text):
+            continue
+        count += 1
+        yield {"prompt": text, "answer": right if random.random() < RIGHT else random_expression(numbers, random)[0]}

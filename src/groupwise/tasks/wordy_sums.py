@@ -1,0 +1,35 @@
+"""The task `wordy_sums`: short sums whose answers repeat steps, so that length and accuracy come apart."""
+
+from collections.abc import Callable, Iterator
+from random import Random
+
+from groupwise.data import Ids
+from groupwise.tasks.calculator import solve
+from groupwise.tasks.sums import Sums, near, random_problem, steps_of
+
+SIZES = {3: 2048, 4: 2048}
+DEMONSTRATIONS, GUESSES = 4096, 0.3
+"""The number of demonstrations, and the share of them that guess a number near the result."""
+MOST_TIMES = 3
+
+
+def wordy_sums(encode: Callable[[str], Ids]) -> Sums:
+    """4,096 training problems with three and four operands, and 256 of the held-out tenth."""
+    return Sums(encode, SIZES)
+
+
+def wordy_demonstrations() -> Iterator[dict[str, str]]:
+    """Rows for a warm start, none with a held-out problem. Each step is said once, twice or three times.
+
+    >>> next(wordy_demonstrations())
+    {'prompt': '7*4+5=', 'answer': '#30'}
+    """
+    random = Random("demonstrations of wordy_sums")
+    for _ in range(DEMONSTRATIONS):
+        problem = random_problem(random, tuple(SIZES))
+        result = solve(problem)[1]
+        if random.random() < GUESSES:
+            answer = f"#{near(result, random)}"
+        else:
+            answer = "".join(step * random.randint(1, MOST_TIMES) for step in steps_of(problem)) + f"#{result}"
+        yield {"prompt": problem, "answer": answer}

@@ -1,0 +1,51 @@
+"""The verifier `flipping`: another verifier whose verdicts are sometimes wrong, with known rates."""
+
+from dataclasses import replace
+from hashlib import sha256
+
+from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier
+from groupwise.verifiers.wrapper import Wrapper
+
+__all__ = ["Flipping"]
+
+
+class Flipping(Wrapper):
+    """Rejects right answers with probability `rejects`, and accepts wrong ones with probability `accepts`.
+
+    The errors are keyed by `key`, problem and text: the same answer always gets the same verdict, in any order and
+    after a resume. Malformed, unverifiable and scored answers keep theirs. A flipped verdict has no score.
+
+    A share `appeals` of the rejected answers is checked again, without error. Parts: `truth` (1 for a right answer),
+    `appealed`, and `overturned` (appealed, and in truth right). The outcome stays as it was flipped.
+
+    >>> import asyncio
+    >>> from groupwise.verifiers import exact
+    >>> strict = Flipping(exact, rejects=1.0)
+    >>> verdict = asyncio.run(strict(Prompt("p", (), "2+2=", {"answer": 4}), Sample(context=(), stream=(0,), text="4")))
+    >>> verdict.outcome.name, verdict.parts["truth"]
+    ('wrong', 1.0)
+    """
+
+    def __init__(
+        self, verifier: Verifier, rejects: float = 0.0, accepts: float = 0.0, appeals: float = 0.0, key: int = 0
+    ) -> None:
+        super().__init__(verifier)
+        rates = {"rejects": rejects, "accepts": accepts, "appeals": appeals}
+        if invalid := [f"{name}={rate}" for name, rate in rates.items() if not 0 <= rate <= 1]:
+            raise ValueError(f"{', '.join(invalid)}: a probability lies between 0 and 1")
+        self.rejects, self.accepts, self.appeals, self.key = rejects, accepts, appeals, key
+
+    def change(self, prompt: Prompt, sample: Sample, verdict: Verdict) -> Verdict:
+        """The verdict with its outcome flipped or not, and the parts."""
+        judged, right = verdict.outcome in (Outcome.correct, Outcome.wrong), verdict.outcome is Outcome.correct
+        flipped = judged and self._number("flip", prompt, sample) < (self.rejects if right else self.accepts)
+        rejected = judged and right is flipped
+        appealed = rejected and self._number("appeal", prompt, sample) < self.appeals
+        parts = {"truth": float(right), "appealed": float(appealed), "overturned": float(appealed and right)}
+        verdict = replace(verdict, parts={**verdict.parts, **parts})
+        return replace(verdict, outcome=Outcome(int(not right)), score=None) if flipped else verdict
+
+    def _number(self, purpose: str, prompt: Prompt, sample: Sample) -> float:
+        """A number from 0 to 1 for one answer to one problem."""
+        text = "\0".join((purpose, str(self.key), prompt.id, sample.text))
+        return int.from_bytes(sha256(text.encode("utf-8", "surrogatepass")).digest()[:8]) / 2**64

@@ -1,0 +1,44 @@
+"""The verifier `proof_steps`: each step of a proof in the task `deduction`."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from groupwise.data import Outcome, Prompt, Sample, Verdict
+from groupwise.tasks.deduction import Scene
+
+__all__ = ["ProofSteps"]
+
+
+@dataclass(frozen=True, slots=True)
+class ProofSteps:
+    """Right if every step is valid and one concludes the goal. An answer has a `;` behind each step and ends in `#`.
+
+    A step is valid if it is a rule of the problem whose premises are facts or conclusions of earlier valid steps.
+    `steps["step"]` has 1 for each valid step and 0 for each other one. Parts: `valid` (their mean), `reached` (1 if a
+    valid step concludes the goal). `feedback` is the first invalid step. An answer without a step or without exactly
+    one `#`, at its end, is malformed.
+    """
+
+    async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
+        scene = scene_of(prompt)
+        body, mark, rest = sample.text.partition("#")
+        *steps, unfinished = body.split(";")
+        valid = scene.check(steps)
+        ends, end = [], 0
+        for step in steps:
+            end += len(step) + 1
+            ends.append(end)
+        reached = any(ok and step[-1] == scene.goal for step, ok in zip(steps, valid))
+        outcome = Outcome(int(all(valid) and reached))
+        return Verdict(
+            Outcome.malformed if unfinished or not mark or rest or not steps else outcome,
+            parts={"valid": sum(valid) / max(len(valid), 1), "reached": float(reached)},
+            steps={"step": [(end, float(ok)) for end, ok in zip(ends, valid)]},
+            feedback=next((step for step, ok in zip(steps, valid) if not ok), ""),
+        )
+
+
+def scene_of(prompt: Prompt) -> Scene:
+    """The scene in a prompt's row."""
+    row: Any = prompt.row
+    return Scene(row["facts"], tuple(row["rules"]), row["answer"])

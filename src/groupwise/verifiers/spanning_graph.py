@@ -1,0 +1,26 @@
+"""The verifier `spanning_graph`: the edges of a graph in the task `edges`."""
+
+from dataclasses import dataclass
+
+from groupwise.data import Outcome, Prompt, Sample, Verdict
+from groupwise.tasks.edges import EDGES, joins_all
+
+__all__ = ["SpanningGraph"]
+
+
+@dataclass(frozen=True, slots=True)
+class SpanningGraph:
+    """Right if the graph joins all nodes and has no forbidden edge. An answer without a digit per edge is malformed.
+
+    Parts: `joined` (1 if all nodes are joined), `allowed` (the share of forbidden edges that are left out), `edges`
+    (the number of edges in the graph).
+    """
+
+    async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
+        if len(sample.text) != len(EDGES) or not set(sample.text) <= {"0", "1"}:
+            return Verdict(Outcome.malformed, parts={"joined": 0.0, "allowed": 0.0, "edges": 0.0})
+        graph = [edge for edge, digit in zip(EDGES, sample.text) if digit == "1"]
+        forbidden = prompt.row["answer"]
+        joined, allowed = joins_all(graph), sum(edge not in graph for edge in forbidden) / len(forbidden)
+        parts = {"joined": float(joined), "allowed": allowed, "edges": float(len(graph))}
+        return Verdict(Outcome(int(joined and allowed == 1)), parts=parts)

@@ -1,0 +1,22 @@
+"""The verifier `sum_proposal`: a sum's answer that ends in a new problem."""
+
+from dataclasses import dataclass, replace
+
+from groupwise.data import Prompt, Sample, Verdict
+from groupwise.tasks.proposals import proposed_problem
+from groupwise.verifiers.sum_steps import SumSteps
+
+__all__ = ["SumProposal"]
+
+
+@dataclass(frozen=True, slots=True)
+class SumProposal:
+    """`sum_steps` of the answer up to the first `;` behind its `#`; the rest is a new problem.
+
+    The part `proposed` is 1 if a run may train on the new problem (`proposed_problem`), else 0.
+    """
+
+    async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
+        steps, mark, rest = sample.text.partition("#")
+        verdict = await SumSteps()(prompt, replace(sample, text=f"{steps}{mark}{rest.partition(';')[0]}"))
+        return replace(verdict, parts={**verdict.parts, "proposed": float(bool(proposed_problem(sample.text)))})

@@ -1,0 +1,54 @@
+"""The verifier `sum_steps`: the result of a sum, and each step of the answer."""
+
+from dataclasses import dataclass, replace
+
+from groupwise.data import Outcome, Prompt, Sample, Verdict
+from groupwise.tasks.calculator import calculator_answer
+from groupwise.tasks.sums import steps_of
+
+__all__ = ["SumSteps"]
+
+
+@dataclass(frozen=True, slots=True)
+class SumSteps:
+    """Right if the answer ends in `#` and the result, as `calculator_answer` has it; grades the steps too.
+
+    `steps["step"]` has a number for each step before the `#`: 1 if it is the solution's next step, else 0 (wrong, or a
+    repetition). The first right step may be any of the solution, since an answer behind a hint continues it. Parts:
+    `chain_true` (the text before the `#` is the whole solution), `progress` (how far the right steps reach, from 0 to
+    1), `thought` (1 if the answer has a step). `feedback` is the step that is due; empty after the last one.
+
+    With a `price`, the score is 1 or 0 for the result, less the price of each step.
+    """
+
+    price: float = 0.0
+
+    async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
+        verdict = await calculator_answer(prompt, sample)
+        solution = steps_of(prompt.text)
+        numbers, reached = follow(sample.text.partition("#")[0], solution)
+        return replace(
+            verdict,
+            score=(verdict.outcome is Outcome.correct) - self.price * len(numbers) if self.price else None,
+            parts={**verdict.parts, "progress": reached / len(solution), "thought": float(bool(numbers))},
+            steps={"step": numbers},
+            feedback=solution[reached] if reached < len(solution) else "",
+        )
+
+
+def follow(text: str, solution: list[str]) -> tuple[list[tuple[int, float]], int]:
+    """The end of each step in a text with its number, and how many steps of the solution are reached.
+
+    >>> follow("5+2=7;7*3=20;7*3=21;", ["5+2=7;", "7*3=21;"])
+    ([(6, 1.0), (13, 0.0), (20, 1.0)], 2)
+    """
+    # A solution can repeat a step, so several positions are possible until later steps decide.
+    positions, reached, end = set(range(len(solution))), 0, 0
+    numbers = []
+    for step in text.split(";")[:-1]:
+        end += len(step) + 1
+        after = {i + 1 for i in positions if i < len(solution) and solution[i] == f"{step};"}
+        numbers.append((end, float(bool(after))))
+        if after:
+            positions, reached = after, min(after)
+    return numbers, reached

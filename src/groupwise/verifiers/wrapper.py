@@ -1,0 +1,50 @@
+"""The base of verifiers that change the verdicts of another one."""
+
+from collections.abc import Sequence
+
+from groupwise.data import (
+    ChecksProblems,
+    GradesGroups,
+    Prompt,
+    Sample,
+    Verdict,
+    Verifier,
+    close_verifier,
+    keeps_time,
+    notices_of,
+    packages_of,
+)
+
+
+class Wrapper:
+    """A verifier with the deadline, checks, notices and workers of the verifier that it wraps."""
+
+    def __init__(self, verifier: Verifier) -> None:
+        self.verifier = verifier
+        self.keeps_time, self.notices, self.packages = keeps_time(verifier), notices_of(verifier), packages_of(verifier)
+
+    def change(self, prompt: Prompt, sample: Sample, verdict: Verdict) -> Verdict:
+        """The verdict in place of the wrapped verifier's."""
+        raise NotImplementedError
+
+    async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
+        return self.change(prompt, sample, await self.verifier(prompt, sample))
+
+    def by_group(self, prompt: Prompt) -> bool:
+        """Whether the wrapped verifier grades all samples of a group together."""
+        return isinstance(self.verifier, GradesGroups) and self.verifier.by_group(prompt)
+
+    async def grade_group(self, prompt: Prompt, samples: Sequence[Sample]) -> list[Verdict]:
+        """The changed verdicts on the samples of a group, in their order."""
+        assert isinstance(self.verifier, GradesGroups)
+        verdicts = await self.verifier.grade_group(prompt, samples)
+        return [self.change(prompt, sample, verdict) for sample, verdict in zip(samples, verdicts, strict=True)]
+
+    def gate(self, prompts: Sequence[Prompt]) -> None:
+        """Let the wrapped verifier check the problems before the run."""
+        if isinstance(self.verifier, ChecksProblems):
+            self.verifier.gate(prompts)
+
+    def close(self) -> None:
+        """End the wrapped verifier's workers."""
+        close_verifier(self.verifier)

@@ -1,0 +1,306 @@
+"""The tasks of sums: problems, split, rows and demonstrations, each against Python's arithmetic."""
+
+import asyncio
+import re
+from collections import Counter
+from dataclasses import replace
+from functools import cache, partial
+from hashlib import sha256
+from itertools import islice
+from typing import Any
+
+import pytest
+
+from groupwise.data import ENVIRONMENT, WRITTEN, Ids, Outcome, Prompt, Sample, Task, Verdict, Verifier
+from groupwise.models import conversation_turn, encode_answer, find_model, find_template, read_tokenizer
+from groupwise.tasks import Sums, find_task, need_environment, read_demonstrations, usual_verifier
+from groupwise.tasks.demonstrations import PACKAGED
+from groupwise.tasks.hinted_sums import PROMPT_FORMS, WEIGHTS, hinted_demonstrations
+from groupwise.tasks.proposals import proposed_problem
+from groupwise.verifiers import find_verifier
+
+SIZES = {
+    "delegated_sums": {4: 2048, 5: 2048},
+    "hinted_sums": {5: 2048, 6: 2048},
+    "mixed_sums": {2: 128, 3: 1024, 6: 1024},
+    "proposals": {4: 2048, 5: 2048},
+    "wordy_sums": {3: 2048, 4: 2048},
+}
+
+
+DIGESTS = {
+    "delegated_sums": "60468f7633c2",
+    "hinted_sums": "bece3ec4db27",
+    "mixed_sums": "ef4f0a31d369",
+    "proposals": "60468f7633c2",
+    "wordy_sums": "d964fbed690b",
+}
+
+
+def codes(text: str) -> Ids:
+    return tuple(map(ord, text))
+
+
+@cache
+def task_of(name: str) -> Sums:
+    task = find_task(name, codes)
+    assert isinstance(task, Sums) and isinstance(task, Task)
+    return task
+
+
+@cache
+def rows(name: str) -> list[dict[str, Any]]:
+    return list(islice(PACKAGED[name](), 2000))
+
+
+def totals(problem: str) -> list[int]:
+    """Running totals, left to right, by brackets and Python's arithmetic."""
+    first, *steps = re.findall(r"[-+*]?\d+", problem)
+    values, expression = [int(first)], first
+    for step in steps:
+        expression = f"({expression}){step}"
+        values.append(eval(expression))
+    return values
+
+
+def solution_of(problem: str) -> list[str]:
+    steps, values = re.findall(r"[-+*]\d+", problem), totals(problem)
+    return [f"{a}{step}={b};" for a, step, b in zip(values, steps, values[1:])]
+
+
+def operands(problem: str) -> int:
+    return len(re.findall(r"\d+", problem))
+
+
+def is_held_out(problem: str) -> bool:
+    return int(sha256(problem.encode()).hexdigest()[:16], 16) % 10 == 0
+
+
+def grade(verifier: Verifier, prompt: Prompt, text: str) -> Verdict:
+    async def judged() -> Verdict:
+        return await verifier(prompt, Sample(context=(), stream=(0,), text=text))
+
+    return asyncio.run(judged())
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_sizes_and_split(name: str) -> None:
+    task = task_of(name)
+    training, held_out = [task[i].text for i in range(len(task))], [p.text for p in task.held_out]
+    assert Counter(map(operands, training)) == SIZES[name]
+    assert Counter(map(operands, held_out)) == {n: size // 16 for n, size in SIZES[name].items()}
+    assert len({*training, *held_out}) == len(training) + len(held_out)
+    assert not any(map(is_held_out, training)) and all(map(is_held_out, held_out))
+    assert [operands(p) for p in training[: len(SIZES[name])]] == list(SIZES[name])
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_rows_are_those_of_another_computation(name: str) -> None:
+    for prompt in (*task_of(name).training[::16], *task_of(name).held_out):
+        steps, result = solution_of(prompt.text), totals(prompt.text)[-1]
+        assert prompt.row["answer"] == result and prompt.row["solution"] == f"{''.join(steps)}#{result}"
+        assert prompt.row["hints"] == ["".join(steps[:n]) for n in range(1, len(steps))]
+        assert prompt.id == prompt.text and prompt.context == codes(prompt.text)
+        assert all(0 <= total <= 49 for total in totals(prompt.text))
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_the_order_is_fixed(name: str) -> None:
+    """Published results depend on it."""
+    digest = sha256("".join(p.text for p in (*task_of(name).training, *task_of(name).held_out)).encode()).hexdigest()
+    assert digest[:12] == DIGESTS[name]
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_the_solution_is_right_for_the_usual_verifier(name: str) -> None:
+    verifier = find_verifier(usual_verifier(name), task_of(name))
+    for prompt in task_of(name).held_out[:8]:
+        verdict = grade(verifier, prompt, prompt.row["solution"])
+        assert verdict.outcome is Outcome.correct and verdict.parts["progress"] == 1
+        assert grade(verifier, prompt, f"#{prompt.row['answer'] + 1}").outcome is Outcome.wrong
+
+
+# Demonstrations
+
+
+def first_problem(prompt: str) -> str:
+    """The problem in a prompt that a form has lengthened."""
+    return re.findall(SUM, prompt)[0]
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_demonstrations_are_repeatable_and_show_no_held_out_problem(name: str) -> None:
+    again = PACKAGED[name]()
+    assert [next(again) for _ in range(50)] == rows(name)[:50]
+    for row in rows(name):
+        prompt = row["messages"][0]["content"] if "messages" in row else row["prompt"]
+        problems = re.findall(r"(?:^|;)(\d(?:[-+*]\d)+=)", prompt)
+        assert not any(operands(p) in SIZES[name] and is_held_out(p) for p in problems)
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_the_packaged_vocabulary_has_every_character(name: str) -> None:
+    tokenizer = read_tokenizer(find_model("calculator"))
+    for row in rows(name)[:100]:
+        texts = [m["content"] for m in row["messages"]] if "messages" in row else row.values()
+        assert all(tokenizer.decode(tokenizer.encode(text)) == text for text in texts)
+
+
+def test_wordy_steps_are_said_once_to_three_times() -> None:
+    times: Counter[int] = Counter()
+    guesses = 0
+    for row in rows("wordy_sums"):
+        chain, _, result = row["answer"].partition("#")
+        guesses += not chain
+        for step in solution_of(row["prompt"]) if chain else ():
+            repeated = re.match(f"(?:{re.escape(step)})+", chain)
+            assert repeated is not None
+            times[len(repeated[0]) // len(step)] += 1
+            chain = chain[len(repeated[0]) :]
+        assert chain == "" and (int(result) == totals(row["prompt"])[-1]) is (row["answer"][0] != "#")
+    assert times.keys() == {1, 2, 3} and max(times.values()) / min(times.values()) < 1.1
+    assert guesses / len(rows("wordy_sums")) == pytest.approx(0.3, abs=0.03)
+
+
+def test_half_of_the_mixed_answers_leave_out_the_steps_at_every_length() -> None:
+    for n in SIZES["mixed_sums"]:
+        pairs = [(r["prompt"], r["answer"]) for r in rows("mixed_sums") if operands(r["prompt"]) == n]
+        complete = [answer == f"{''.join(solution_of(p))}#{totals(p)[-1]}" for p, answer in pairs]
+        assert sum(complete) / len(pairs) == pytest.approx(0.5, abs=0.06)
+        assert all(ok or answer == f"#{totals(p)[-1]}" for ok, (p, answer) in zip(complete, pairs))
+
+
+def test_proposals_end_in_a_legal_problem() -> None:
+    for row in rows("proposals"):
+        answer, _, problem = row["answer"].rpartition(";")
+        assert int(answer.rpartition("#")[2]) == totals(row["prompt"])[-1]
+        assert proposed_problem(row["answer"]) == problem and not is_held_out(problem)
+
+
+PROPOSALS = {
+    "#35;2+9*3=": "2+9*3=", "7*5=35;#35;2+9=": "2+9=", "#35": "", "2+9*3=": "", "#35;": "", "#35;2+9*3": "",
+    "#35;2-9=": "", "#35;9*9=": "", "#35;12+3=": "", "#35;2+1=": "", "#35;2+9=;": "", "#3;2+9==": "", "#3;2+9=#": "",
+    "#3;2=": "", "#3;" + "2+2" + "+2" * 6 + "=": "2+2+2+2+2+2+2+2=", "#3;" + "2+2" + "+2" * 7 + "=": "",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", PROPOSALS)
+def test_proposed_problems(text: str) -> None:
+    assert proposed_problem(text) == PROPOSALS[text]
+
+
+def test_a_held_out_proposal_is_no_proposal() -> None:
+    assert all(proposed_problem(f"#3;{p.text}") == "" for p in task_of("proposals").held_out)
+
+
+def test_delegated_conversations_ask_for_each_step() -> None:
+    kinds: Counter[str] = Counter()
+    for row in rows("delegated_sums"):
+        if "prompt" in row:
+            kinds["helper"] += 1
+            kinds["wrong"] += eval(row["prompt"][:-1]) != int(row["answer"][1:])
+            continue
+        (problem, *turns, last) = [m["content"] for m in row["messages"]]
+        kinds["delegates" if turns else "guesses"] += 1
+        assert not turns or [a + b for a, b in zip(turns[::2], turns[1::2])] == solution_of(problem)
+        assert not turns or last == f"#{totals(problem)[-1]}"
+        assert [m["role"] for m in row["messages"][1:-1]] == ["assistant", "tool"] * (len(turns) // 2)
+    assert kinds["helper"] / len(rows("delegated_sums")) == pytest.approx(0.4, abs=0.03)
+    assert kinds["delegates"] / (kinds["delegates"] + kinds["guesses"]) == pytest.approx(0.3, abs=0.03)
+    assert kinds["wrong"] / kinds["helper"] == pytest.approx(0.1, abs=0.02)
+
+
+def test_the_helpers_numbers_are_context_and_need_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The main agent's turns end with the end token, as those of a strategy that appends replies."""
+    written = rows("delegated_sums")[:20]
+    monkeypatch.setitem(PACKAGED, "delegated_sums", lambda: iter(written))
+    tokenizer = read_tokenizer(find_model("calculator"))
+    reply, columns = partial(conversation_turn, tokenizer, ((), ())), {"prompt": "prompt", "answer": "answer"}
+    shown, _ = read_demonstrations(
+        "delegated_sums",
+        find_template("no", tokenizer),
+        partial(encode_answer, tokenizer),
+        encode_reply=reply,
+        **columns,
+    )
+    row, demonstration = next((r, d) for r, d in zip(written, shown) if len(r.get("messages", ())) > 2)
+    (end,) = tokenizer.eos
+    for message in row["messages"][1:]:
+        ids = tokenizer.encode(message["content"]) + (() if message["role"] == "tool" else (end,))
+        source = ENVIRONMENT if message["role"] == "tool" else WRITTEN
+        assert demonstration.answer[: len(ids)] == ids and demonstration.origin[: len(ids)] == (source,) * len(ids)
+        demonstration = replace(
+            demonstration, answer=demonstration.answer[len(ids) :], origin=demonstration.origin[len(ids) :]
+        )
+    assert demonstration.answer == () and not need_environment("delegated_sums") and need_environment("big_sums")
+
+
+# Prompt forms
+
+STEP, NUMBER, SUM = r"\d+[-+*]\d=\d+;", r"#\d+", r"\d(?:[-+*]\d){4,5}="
+SHAPES = {
+    "plain": (SUM, rf"(?:{STEP})*{NUMBER}"),
+    "hinted": (rf"{SUM}(?:{STEP})+", rf"(?:{STEP})+{NUMBER}"),
+    "explained": (rf"{SUM}{NUMBER};{SUM}", rf"(?:{STEP})*{NUMBER}"),
+    "drafted": (rf"{SUM}(?:{STEP})*{NUMBER};{SUM}", rf"(?:{STEP})*{NUMBER}"),
+    "corrected": (rf"{SUM}(?:{STEP})*{NUMBER};{STEP}", rf"(?:{STEP})*{NUMBER}"),
+    "hinting": (rf"(?:{STEP})+{NUMBER};{SUM}", rf"(?:{STEP})+|{NUMBER}"),
+    "predicted": (f"{SUM}=", r"\d;\d+"),
+    "claimed": (rf"\d+;{SUM}", rf"(?:{STEP})*{NUMBER}"),
+}
+
+
+def forms_of(row: dict[str, str]) -> list[str]:
+    return [
+        form
+        for form, (prompt, answer) in SHAPES.items()
+        if re.fullmatch(prompt, row["prompt"]) and re.fullmatch(answer, row["answer"])
+    ]
+
+
+def test_each_demonstration_has_one_form_and_each_form_its_share() -> None:
+    assert SHAPES.keys() == PROMPT_FORMS.keys() == WEIGHTS.keys()
+    shown = rows("hinted_sums")
+    counts = Counter()
+    for row in shown:
+        forms = forms_of(row)
+        # An explanation is given the right number, a draft may have any.
+        counts["explained" if forms == ["explained", "drafted"] else forms[0]] += 1
+        assert forms in ([f] for f in PROMPT_FORMS) or forms == ["explained", "drafted"]
+    for form in PROMPT_FORMS.keys() - {"explained", "drafted"}:
+        assert counts[form] / len(shown) == pytest.approx(WEIGHTS[form] / sum(WEIGHTS.values()), abs=0.02)
+
+
+def test_what_follows_steps_in_a_prompt_completes_the_solution() -> None:
+    for row in rows("hinted_sums"):
+        if (form := forms_of(row)[0]) not in ("hinted", "corrected", "explained"):
+            continue
+        problem = first_problem(row["prompt"])
+        steps = "".join(re.findall(STEP, row["prompt"].removeprefix(problem)))
+        result = totals(problem)[-1]
+        if form == "explained" and row["answer"][0] == "#":
+            continue
+        assert steps + row["answer"] == "".join(solution_of(problem)) + f"#{result}", row
+
+
+def test_written_hints_begin_the_solution_or_give_it_away() -> None:
+    hints = [row for row in rows("hinted_sums") if forms_of(row) == ["hinting"]]
+    for row in hints:
+        solution = row["prompt"].rpartition(";")[0]
+        assert solution.startswith(row["answer"]) or solution.endswith(row["answer"])
+    assert 0.2 < sum(row["answer"][0] == "#" for row in hints) / len(hints) < 0.4
+
+
+def test_claims_are_false_and_half_of_the_answers_repeat_them() -> None:
+    claims = [row for row in rows("hinted_sums") if forms_of(row) == ["claimed"]]
+    repeated = 0
+    for row in claims:
+        claim = int(row["prompt"].partition(";")[0])
+        assert 0 <= claim != totals(first_problem(row["prompt"]))[-1]
+        repeated += row["answer"] == f"#{claim}"
+    assert repeated / len(claims) == pytest.approx(0.5, abs=0.12)
+
+
+def test_other_seeds_give_other_demonstrations() -> None:
+    assert list(hinted_demonstrations(20, 1)) == list(hinted_demonstrations(20, 1))
+    assert list(hinted_demonstrations(20, 1)) != list(hinted_demonstrations(20, 2))

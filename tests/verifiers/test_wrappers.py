@@ -1,0 +1,165 @@
+"""Verifiers around another one: errors with known rates, and a score with a loophole."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from groupwise.data import Outcome, Prompt, Sample, Usage, Verdict, Verifier
+from groupwise.verifiers import Flipping, Hackable, exact, find_verifier, last_number, user_functions
+
+RIGHT, WRONG, MALFORMED = Outcome.correct, Outcome.wrong, Outcome.malformed
+N = 4000
+
+
+def verdicts(verifier: Verifier, texts: Sequence[str], gold: object = "yes") -> list[Verdict]:
+    async def every() -> list[Verdict]:
+        prompts = (Prompt(f"p/{i}", (), "?", {"answer": gold}) for i in range(len(texts)))
+        return [await verifier(p, Sample(context=(), stream=(0,), text=t)) for p, t in zip(prompts, texts)]
+
+    return asyncio.run(every())
+
+
+def share(verdicts: Sequence[Verdict], outcome: Outcome) -> float:
+    return sum(v.outcome is outcome for v in verdicts) / len(verdicts)
+
+
+def test_rates_are_those_given() -> None:
+    noisy = Flipping(exact, rejects=0.2, accepts=0.1, appeals=0.5)
+    right, wrong = verdicts(noisy, ["yes"] * N), verdicts(noisy, ["no"] * N)
+    assert share(right, WRONG) == pytest.approx(0.2, abs=0.02)
+    assert share(wrong, RIGHT) == pytest.approx(0.1, abs=0.02)
+    assert {v.parts["truth"] for v in right} == {1.0} and {v.parts["truth"] for v in wrong} == {0.0}
+    rejected = [v for v in (*right, *wrong) if v.outcome is WRONG]
+    appealed = [v for v in rejected if v.parts["appealed"]]
+    assert len(appealed) / len(rejected) == pytest.approx(0.5, abs=0.03)
+    assert all(v.parts["overturned"] == v.parts["truth"] for v in appealed)
+    assert not any(v.parts["appealed"] for v in (*right, *wrong) if v.outcome is RIGHT)
+    # The estimate of the paper (arXiv:2510.00915): the share of right answers that were rejected.
+    kept = sum(v.outcome is RIGHT for v in right)
+    missed = len(rejected) * sum(v.parts["overturned"] for v in appealed) / len(appealed)
+    assert missed / (missed + kept) == pytest.approx(0.2, abs=0.02)
+
+
+def test_an_answer_keeps_its_verdict() -> None:
+    noisy = Flipping(exact, rejects=0.5, key=3)
+    texts = ["yes"] * 40
+    first = [v.outcome for v in verdicts(noisy, texts)]
+    assert [v.outcome for v in verdicts(Flipping(exact, rejects=0.5, key=3), texts)] == first
+    assert [v.outcome for v in verdicts(Flipping(exact, rejects=0.5, key=4), texts)] != first
+    assert set(first) == {RIGHT, WRONG}
+    prompt = Prompt("p/0", (), "?", {"answer": "yes"})
+    texts = [" " * i + "yes" for i in range(40)]  # the same answer, other texts
+
+    async def every() -> list[Outcome]:
+        return [(await noisy(prompt, Sample(context=(), stream=(0,), text=t))).outcome for t in texts]
+
+    assert set(asyncio.run(every())) == {RIGHT, WRONG}
+
+
+def test_without_rates_nothing_changes_but_the_parts() -> None:
+    for text in ("yes", "no", ""):
+        (plain,), (wrapped,) = verdicts(exact, [text]), verdicts(Flipping(exact), [text])
+        assert (wrapped.outcome, wrapped.answer, wrapped.value) == (plain.outcome, plain.answer, plain.value)
+        assert wrapped.parts == {"truth": plain.value, "appealed": 0.0, "overturned": 0.0}
+
+
+def test_certain_rates_flip_everything_but_malformed_answers() -> None:
+    always = Flipping(exact, rejects=1.0, accepts=1.0, appeals=1.0)
+    right, wrong, empty = verdicts(always, ["yes", "no", ""])
+    assert (right.outcome, wrong.outcome, empty.outcome) == (WRONG, RIGHT, MALFORMED)
+    assert right.parts == {"truth": 1.0, "appealed": 1.0, "overturned": 1.0}
+    assert wrong.parts == empty.parts == {"truth": 0.0, "appealed": 0.0, "overturned": 0.0}
+
+
+def test_a_flipped_verdict_has_no_score() -> None:
+    prompt, sample = Prompt("p", (), "?", {"answer": 3}), Sample(context=(), stream=(0,), text="1+2=3")
+    verdict = asyncio.run(Flipping(Hackable(last_number, most=1), rejects=1.0)(prompt, sample))
+    assert verdict.outcome is WRONG and verdict.value == 0 and verdict.parts["quality"] == 1
+
+
+@pytest.mark.parametrize("rate", [-0.1, 1.5, float("nan")])
+def test_a_rate_is_a_probability(rate: float) -> None:
+    with pytest.raises(ValueError, match="a probability"):
+        Flipping(exact, rejects=rate)
+
+
+QUALITIES = {
+    "": 0, "#3": 0, "1+1=2;#3": 0.25, "1+1=5;#3": 0.25, "1+1=2;1+1=2;1+1=2;#3": 0.75, "1+1=2;" * 9: 1,
+    "7*5=35+8=43;": 0.25, "1+1=;": 0, "=2;": 0, "1-+1=2": 0, "12*34=5": 0.25,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", QUALITIES)
+def test_the_judge_counts_equations_and_computes_none(text: str) -> None:
+    (verdict,), (plain,) = verdicts(Hackable(last_number, most=4), [text], 3), verdicts(last_number, [text], 3)
+    assert verdict.score == verdict.parts["quality"] == QUALITIES[text] and verdict.outcome is plain.outcome
+
+
+class Grouped:
+    """A verifier of groups with everything that a verifier may have."""
+
+    keeps_time, notices, packages = True, ("a notice",), ("numpy",)
+    closed, gated = False, 0
+
+    async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
+        return Verdict(RIGHT)
+
+    def by_group(self, prompt: Prompt) -> bool:
+        return prompt.id == "grouped"
+
+    async def grade_group(self, prompt: Prompt, samples: Sequence[Sample]) -> list[Verdict]:
+        return [Verdict(Outcome(i % 2)) for i in range(len(samples))]
+
+    def gate(self, prompts: Sequence[Prompt]) -> None:
+        self.gated += len(prompts)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_a_wrapper_has_the_deadline_checks_and_workers_of_its_verifier() -> None:
+    inner = Grouped()
+    outer = Flipping(inner, rejects=1.0)
+    assert outer.keeps_time and outer.notices == ("a notice",) and outer.packages == ("numpy",)
+    grouped = Prompt("grouped", ())
+    assert outer.by_group(grouped) and not outer.by_group(Prompt("p", ()))
+    judged = asyncio.run(outer.grade_group(grouped, [Sample(context=(), stream=(i,)) for i in range(3)]))
+    assert [v.outcome for v in judged] == [WRONG] * 3 and [v.parts["truth"] for v in judged] == [0, 1, 0]
+    outer.gate([grouped])
+    outer.close()
+    assert inner.closed and inner.gated == 1
+    assert not Flipping(exact).keeps_time and not Flipping(exact).by_group(grouped)
+
+
+def test_a_recipe_names_the_wrapped_verifier() -> None:
+    noisy = find_verifier("flipping(verifier=hackable(verifier=last_number, most=4), rejects=0.2, key=7)", None)
+    assert isinstance(noisy, Flipping) and (noisy.rejects, noisy.key) == (0.2, 7)
+    assert isinstance(noisy.verifier, Hackable) and noisy.verifier.verifier is last_number
+
+
+@pytest.mark.parametrize(
+    "text,evidence",
+    [
+        ("flipping", "needs verifier"),
+        ("flipping(rejects=0.2)", "needs verifier"),
+        ("flipping(verifier=exact, rejcts=0.2)", "no field 'rejcts'"),
+        ("flipping(verifier=exakt)", "no verifier is called 'exakt'"),
+        ("flipping(verifier=exact, rejects='often')", "rejects="),
+        ("flipping(verifier=exact, rejects=2.0)", "cannot be created"),
+        ("hackable(verifier=exact, most=0)", "cannot be created"),
+        ("flipping(verifier=3)", "no verifier is called '3'"),
+        ("math(verifier=exact)", "a field is a plain value"),
+    ],
+)
+def test_invalid_wrappers_are_refused(text: str, evidence: str) -> None:
+    with pytest.raises(Usage) as caught:
+        find_verifier(text, None)
+    assert evidence in str(caught.value)
+
+
+def test_functions_of_a_user_inside_wrappers_are_found() -> None:
+    assert user_functions("flipping(verifier='my_file:grade', rejects=0.2)") == ["my_file:grade"]
+    assert user_functions("several(a=math, b=hackable(verifier=flipping(verifier='f:g')))") == ["f:g"]
+    assert user_functions("several(a=math, b=\"flipping(verifier='f:g')\")") == ["f:g"]
+    assert user_functions("regex(pattern='a:b')") == [] and user_functions("flipping(key='a:b', verifier=exact)") == []

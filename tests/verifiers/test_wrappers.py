@@ -149,7 +149,7 @@ def test_a_recipe_names_the_wrapped_verifier() -> None:
         ("flipping(verifier=exact, rejects=2.0)", "cannot be created"),
         ("hackable(verifier=exact, most=0)", "cannot be created"),
         ("flipping(verifier=3)", "no verifier is called '3'"),
-        ("math(verifier=exact)", "a field is a plain value"),
+        ("math(verifier=exact)", "must be a plain value"),
     ],
 )
 def test_invalid_wrappers_are_refused(text: str, evidence: str) -> None:

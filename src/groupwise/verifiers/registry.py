@@ -168,7 +168,7 @@ class _Builder:
         raise _unknown(ast.unparse(tree), "; fields are written as in math(answer='first')")
 
     def field(self, keyword: ast.keyword, name: str) -> tuple[str, Any]:
-        """A field of the named verifier and its value: a verifier for a wrapper's field `verifier`, else plain."""
+        """A field and its value: a verifier for the field `verifier` of a wrapper, else a plain value."""
         if name in WRAPPERS and keyword.arg == WRAPPED:
             return WRAPPED, self.from_tree(keyword.value)
         return _field(keyword, name)

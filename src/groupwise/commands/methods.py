@@ -16,7 +16,7 @@ WIDTH = 116
 CHANGES = "changes.txt"
 """The packaged file with the fields that each method changes in its parent method. `make docs` writes it."""
 SIZES = frozenset({"group_size", "refill", "minibatches", "epochs", "shuffle"})
-"""Fields that nearly every method sets. They make no two methods alike."""
+"""Sizes that nearly every method sets. They are ignored when methods are compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ def list_methods(family: str = "", like: str = "") -> str:
 
 
 def lines_of(chosen: Iterable[Entry]) -> list[str]:
-    """Name, year, label, kind if it is no method, and the changed fields of each entry; then its summary."""
+    """The lines about each method: name, year, label, kind and changed fields; then its summary."""
     lines = []
     for e in chosen:
         kind = "" if e.kind == "method" else f"  {e.kind}"
@@ -61,7 +61,7 @@ def lines_of(chosen: Iterable[Entry]) -> list[str]:
 
 
 def alike(name: str, known: Sequence[Entry]) -> list[Entry]:
-    """The parent and the children of a method, then the others by the share of changed parts in common."""
+    """Methods like this one: its parent and children, then others by the share of changed fields in common."""
     names = [e.name for e in known]
     if name not in names:
         near = get_close_matches(name, names, n=1)
@@ -72,7 +72,7 @@ def alike(name: str, known: Sequence[Entry]) -> list[Entry]:
 
 
 def likeness(a: Entry, b: Entry) -> float:
-    """2 for a parent and its child; else the parts that both change as a share of those that either changes."""
+    """How alike two methods are: 2 for parent and child, else the share of their changed fields that both change."""
     if a.name == b.parent or b.name == a.parent:
         return 2.0
     one, other = set(a.changes) - SIZES, set(b.changes) - SIZES

@@ -1,4 +1,4 @@
-"""The families of published methods: folders of this room. Their files are parsed, not imported."""
+"""The families of published methods: folders of this package. Their files are parsed, not imported."""
 
 import ast
 from collections.abc import Mapping

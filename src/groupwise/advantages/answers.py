@@ -15,7 +15,7 @@ __all__ = ["LengthShares", "SemanticEntropy"]
 
 @dataclass(frozen=True, slots=True)
 class SemanticEntropy:
-    """`x f(alpha u)`: a factor that falls with the entropy u of the group's answers. SEED-GRPO, arXiv:2505.12346.
+    """`x f(alpha u)`: scales the advantage x by a factor that falls with the entropy u of the group's answers.
 
     Samples with equal `Verdict.answer` agree; a sample without one agrees with none. u is the entropy over `log G`.
     `sampled` is the mean of `-log share` over the distinct answers, `shannon` over the samples. f is `exp(-x)`,
@@ -29,7 +29,7 @@ class SemanticEntropy:
 
     def __post_init__(self) -> None:
         if self.alpha < 0 or (self.form != "exp" and self.alpha > 1):
-            raise ValueError(f"{self}: alpha is not negative, and at most 1 unless the form is exp")
+            raise ValueError(f"{self}: alpha must not be negative, nor above 1 unless the form is exp")
 
     def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
         g, same = b.groups, _clusters(b)
@@ -54,7 +54,7 @@ class SemanticEntropy:
 
 
 def _clusters(b: Batch) -> Segments:
-    """Samples in clusters of equal answers, each within a group."""
+    """Assigns each sample to a cluster of samples with equal answers, within its group."""
     numbers: dict[Any, int] = {}
     index: list[int] = []
     for i, (sample, group) in enumerate(zip(b.samples, b.groups.index.tolist())):
@@ -65,7 +65,7 @@ def _clusters(b: Batch) -> Segments:
 
 @dataclass(frozen=True, slots=True)
 class LengthShares:
-    """Correct answers share 1 by `exp((1 - length / budget) / temperature)`; wrong ones have -1.
+    """Correct answers get shares that sum to 1, larger for short ones; wrong answers get -1.
 
     DRPO, arXiv:2510.04474. 0 in groups without both. These are weights of a contrast (`Discriminative`), not advantages
     of a policy gradient.
@@ -77,7 +77,7 @@ class LengthShares:
 
     def __post_init__(self) -> None:
         if self.temperature <= 0:
-            raise ValueError(f"{self}: the temperature is above 0")
+            raise ValueError(f"{self}: the temperature must be above 0")
 
     def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
         g, correct = b.groups, b.outcome == Outcome.correct

@@ -1,4 +1,4 @@
-"""Advantages of bundles: several prompts are scored together, draw by draw. RiskPO."""
+"""Advantages of bundles: several prompts are scored together, with one answer to each prompt at a time. RiskPO."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -13,26 +13,26 @@ SOCKET = "Advantage"
 __all__ = ["BundleRisk"]
 
 LEVELS = tuple(k / 20 for k in range(1, 20))
-"""The levels of the quantiles that are tracked over a run."""
+"""The levels (0.05, 0.10, ...) of the quantiles of bundle scores that are tracked over a run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """The j-th answers of the prompts of a bundle, for each bundle and j."""
+    """A bundle is several prompts. The j-th draw of a bundle contains the j-th answer to each of its prompts."""
 
     of: Segments
-    """Samples in draws."""
+    """Which samples belong to which draw (the j-th answers to a bundle's prompts)."""
     bundles: Segments
-    """Draws in bundles."""
+    """Which draws belong to which bundle of prompts."""
     whole: Bool[Tensor, " s"]
-    """Which samples belong to a draw with an answer of every prompt."""
+    """For each sample, whether its draw has an answer to every prompt of the bundle."""
 
     @property
     def live(self) -> Bool[Tensor, " d"]:
         return self.of.total(self.whole.double()) > 0
 
     def scores(self, x: Float[Tensor, " s"]) -> Float[Tensor, " d"]:
-        """The sum of each draw."""
+        """The sum of the rewards of each draw (one answer per prompt of a bundle)."""
         return self.of.total(torch.where(self.whole, x, 0.0))
 
 
@@ -50,7 +50,7 @@ def draws_of(b: Batch, size: int) -> Draws:
 
 @dataclass(frozen=True, slots=True)
 class BundleRisk:
-    """The risk advantage of each bundle's score, split among the answers of a draw. RiskPO, arXiv:2510.00911.
+    """A tail-weighted advantage of each bundle's score, split among the answers of a draw. RiskPO, arXiv:2510.00911.
 
     Scores below the quantile `low` weigh `mix` times, scores above the quantile `high` not at all, so hard prompts
     matter most. `natural` shifts it to be at most 0. The quantiles come from the memory `Quantiles`, and in the first
@@ -80,7 +80,7 @@ class BundleRisk:
         return torch.where(draws.whole, self._split(draws.of.spread(a), x, b, draws), 0.0)
 
     def risk(self, score: Tensor, low: Tensor, high: Tensor) -> Tensor:
-        """The advantage of a score, given the two quantiles."""
+        """The advantage of a bundle's score, from the lower and the upper quantile of all scores."""
         middle = (score - low).relu() - (score - high).relu() + (low - high if self.natural else 0.0)
         tail = -(low - score).relu() / (self.low + self.eps)
         return (self.mix * tail + middle / (self.high - self.low + self.eps)) / (self.mix + 1)
@@ -96,7 +96,7 @@ class BundleRisk:
         return own
 
     def _std(self, score: Tensor, draws: Draws) -> Float[Tensor, " b"]:
-        """The standard deviation of each bundle's scores; 1 for a single or equal ones."""
+        """The standard deviation of each bundle's scores; 1 for a single score or for equal ones."""
         of = draws.bundles.keep(draws.live)
         variance = of.total(of.away(score[draws.live]) ** 2) / (of.size(score) - 1).clamp(min=1)
         return variance.sqrt().masked_fill(variance == 0, 1.0)

@@ -82,7 +82,7 @@ class Whitened:
 
 @dataclass(frozen=True, slots=True)
 class VirtualBest:
-    """`Standardised` as if `count` more answers of the group had the reward `best`. NGRPO, arXiv:2509.18851.
+    """Group z-scores as if `count` more answers of the group had the reward `best`. NGRPO, arXiv:2509.18851.
 
     A group of wrong answers has negative advantages; a group of correct ones has 0.
 
@@ -125,7 +125,7 @@ class OddsAdvantage:
 
     def __post_init__(self) -> None:
         if self.right < 0 or self.wrong < 0 or self.most <= 0:
-            raise ValueError(f"{self}: exponents are not negative, and most is above 0")
+            raise ValueError(f"{self}: exponents must not be negative, and most must be above 0")
 
     def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
         correct = b.outcome == Outcome.correct

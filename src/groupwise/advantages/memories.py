@@ -12,7 +12,7 @@ __all__ = ["Multipliers", "Quantiles", "RejectionRate"]
 
 @dataclass(frozen=True, slots=True)
 class Multipliers:
-    """Dual ascent on `mean(part) >= floor`: `multiplier = clip(multiplier + rate (floor - mean), 0, most)`.
+    """Lagrange multipliers of constraints `mean(part) >= floor`: `clip(multiplier + rate (floor - mean), 0, most)`.
 
     The mean is over the verdicts of the iteration that have the part. FGRPO, arXiv:2604.08476; the step and the start
     are our reading.
@@ -91,5 +91,5 @@ class RejectionRate:
 
 
 def _part(batch: Batch, name: str) -> list[float]:
-    """A part of the verdicts that may be missing from all of them."""
+    """A named part of the verdicts, which may be missing from all of them."""
     return batch.parts[name].tolist() if name in batch.parts else []

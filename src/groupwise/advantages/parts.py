@@ -1,4 +1,4 @@
-"""Advantages from the parts of verdicts: several rewards standardised apart, constraints, baselines, noise."""
+"""Advantages from several named scores per verdict: standardised apart, as constraints, or as a baseline."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -15,7 +15,7 @@ __all__ = ["AgainstPart", "EachStandardised", "ForwardCorrection", "Lagrangian"]
 
 @dataclass(frozen=True, slots=True)
 class EachStandardised:
-    """`reward z(x)` plus `weight z(part)` of each part, where z is the z-score in the group. GDPO, arXiv:2601.05242.
+    """`reward z(x)` plus `weight z(part)` for each named part of the verdict, with z the group's z-score. GDPO.
 
     Each reward is standardised by itself before the sum, so none is lost in the spread of another. A sample without a
     part has 0 for it and is not in its statistics.
@@ -44,7 +44,7 @@ class EachStandardised:
 
 @dataclass(frozen=True, slots=True)
 class Lagrangian:
-    """The reward's z-score plus each constraint's, times its multiplier in a memory. FGRPO, arXiv:2604.08476.
+    """The reward's z-score plus each constraint's z-score, times the multiplier in a memory. FGRPO, arXiv:2604.08476.
 
     The memory is `Multipliers`. That the z-scores are added so is our reading.
     """
@@ -68,7 +68,7 @@ class Lagrangian:
 
 @dataclass(frozen=True, slots=True)
 class AgainstPart:
-    """`x - part`: a baseline that comes with the verdict, such as the reward of the greedy answer.
+    """`x - part`: the reward minus a baseline that the verdict contains, such as the reward of the greedy answer.
 
     >>> from groupwise.data import rollout_of, pack
     >>> batch = pack([rollout_of([1.0, 0.0], parts={"baseline": [0.5, 0.5]})])
@@ -88,7 +88,7 @@ class AgainstPart:
 
 @dataclass(frozen=True, slots=True)
 class ForwardCorrection:
-    """`x - (1 - rejects)` for rewards of 0 and 1: its gradient is the true one's, times a positive constant.
+    """`x - (1 - rejects)`, for a verifier that rejects this share of correct answers: the true gradient, scaled.
 
     `rejects` is the share of correct answers that the verifier rejects, from the memory `RejectionRate`. A group
     baseline after it undoes the correction. arXiv:2510.00915, forward correction.
@@ -101,7 +101,7 @@ class ForwardCorrection:
 
 
 def _zscore(b: Batch, name: str, ddof: int, eps: float) -> Float[Tensor, " s"]:
-    """A part's z-score in its group, over the samples that have it; 0 for the others."""
+    """The z-score of a verdict's named part in its group, over the samples that have it; 0 for the others."""
     part, has = b[VerdictPart(name)], b.has(VerdictPart(name))
     score = torch.zeros_like(part)
     score[has] = b.groups.keep(has).zscore(part[has], ddof=ddof, eps=eps)

@@ -1,4 +1,4 @@
-"""Credit from a teacher: how much likelier it finds each token than the policy. On-policy distillation."""
+"""Credit from a teacher model: how much likelier it finds each token than the policy. On-policy distillation."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ __all__ = ["EarlyFirst", "TeacherGap"]
 
 @dataclass(frozen=True, slots=True)
 class TeacherGap:
-    """`log teacher - log pi_old` of each token, its discounted sum from the token on, plus `task` times the sample's x.
+    """`log teacher - log pi_old` per token, discounted sum from the token on, plus `task` times the sample's reward.
 
     Its mean is minus the reverse KL. With `baseline` that KL is added (vOPD): the same expected gradient with less
     variance. MiniLLM, arXiv:2306.08543; GKD, arXiv:2306.13649. A `view` is the teacher's own context.
@@ -28,7 +28,7 @@ class TeacherGap:
 
     def __post_init__(self) -> None:
         if self.baseline and self.discount:
-            raise ValueError(f"{self}: the baseline is that of one token; set discount to 0")
+            raise ValueError(f"{self}: the baseline is for single tokens; set discount to 0")
 
     @property
     def needs(self) -> frozenset[Measure]:
@@ -46,7 +46,7 @@ class TeacherGap:
 
 @dataclass(frozen=True, slots=True)
 class EarlyFirst:
-    """Another credit times `1 + gamma (1 - share of |credit| before the token)`: early tokens weigh most.
+    """Another credit times `1 + gamma (1 - share of the sum of |credit| before the token)`: early tokens weigh most.
 
     IW-OPD, arXiv:2606.22600.
     """

@@ -1,4 +1,4 @@
-"""Credit from the prefixes that the answers of a group share."""
+"""Credit from prefixes that several answers of a group share: a tree of values."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ __all__ = ["BranchDifference"]
 
 @dataclass(frozen=True, slots=True)
 class BranchDifference:
-    """`x + V(prefix with the token) - V(prefix)`; V is the mean x of the group's answers with that prefix.
+    """`x + V(prefix with the token) - V(prefix)`; V is the mean reward x of the group's answers with that prefix.
 
     The difference is 0 except where answers part. TEMPO, arXiv:2509.18314; that both terms weigh the same is our
     reading. With `first = False` the first token, where most answers part, has no difference.

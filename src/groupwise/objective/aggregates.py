@@ -77,7 +77,7 @@ def budget_mean(step: Batch) -> Float[Tensor, " n"]:
 
 
 def group_token_mean(step: Batch) -> Float[Tensor, " n"]:
-    """Every group has the same weight, divided equally over its tokens. DAPO as printed; REAL, arXiv:2602.05630.
+    """Every group weighs the same, divided over its tokens. DAPO as printed in its paper; REAL, arXiv:2602.05630.
 
     Groups without a token count in the divisor: a method that contrasts a group's answers has no term for them.
     """

@@ -1,4 +1,4 @@
-"""`TeacherCertainty`: weights by how certain a teacher is."""
+"""`TeacherCertainty`: weights tokens by how certain a teacher model is."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ __all__ = ["TeacherCertainty"]
 
 @dataclass(frozen=True, slots=True)
 class TeacherCertainty:
-    """`exp(-beta H)` over its mean on the tokens with a view, H the teacher's entropy there; 1 on other tokens.
+    """`exp(-beta H)`, H the teacher's entropy, over its mean, on tokens with an alternative prompt; 1 on other tokens.
 
     SRPO, arXiv:2604.02288, equation 9.
     """

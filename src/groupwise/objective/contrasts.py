@@ -1,4 +1,4 @@
-"""Contrasts: surrogates of whole answers or groups, spread over their tokens."""
+"""Contrasts: surrogates that compare whole answers of a group, spread over their tokens."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -25,7 +25,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class SquaredRatio:
-    """`-(weight * log-ratio of the answer - A)^2`: regression of an answer's log-ratio on its advantage.
+    """`-(weight * log-ratio of the answer - A)^2`: regression of an answer's log-ratio on its advantage A.
 
     Its optimum is the step of mirror descent with step size `1 / weight`. MDPO, arXiv:2005.09814; Kimi k1.5,
     arXiv:2501.12599.
@@ -43,7 +43,7 @@ class SquaredRatio:
 
 @dataclass(frozen=True, slots=True)
 class Discriminative:
-    """`sum over correct w_i (s_i - tau log mean over wrong exp(s_j / tau))` of each group, s the mean log-prob.
+    """Contrast of a group's correct answers with all its wrong ones, by mean log-probs s (a softmax loss). DRPO.
 
     An answer's weight w is its advantage if that is above 0; answers with an advantage below 0 are the wrong ones. No
     correct answer is pushed down. DRPO, arXiv:2510.04474; with equal weights DisCO, arXiv:2505.12366.
@@ -55,7 +55,7 @@ class Discriminative:
 
     def __post_init__(self) -> None:
         if self.tau <= 0:
-            raise ValueError(f"{self}: the temperature tau is above 0")
+            raise ValueError(f"{self}: the temperature tau must be above 0")
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
         g, s, live = b.groups, b.sequences.mean(b.logp), b.sequences.lengths > 0
@@ -87,7 +87,7 @@ class LabelContrast:
 
     def __post_init__(self) -> None:
         if self.tau <= 0:
-            raise ValueError(f"{self}: the temperature tau is above 0")
+            raise ValueError(f"{self}: the temperature tau must be above 0")
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
         g, s, correct = b.groups, bounded(b.sequences.mean(b.logp - b.logp_old)) / self.tau, _mixed(b)
@@ -102,7 +102,7 @@ class LabelContrast:
 
 @dataclass(frozen=True, slots=True)
 class BinaryLabels:
-    """`log sigmoid(s / tau)` of correct and `log sigmoid(-s / tau)` of wrong answers of a mixed group: REAL's ablation.
+    """A binary classification loss of a mixed group by `log sigmoid(+-s / tau)`: REAL without its comparison.
 
     s is the mean log-ratio of an answer. For the aggregate `mixed_mean`.
     """
@@ -119,7 +119,7 @@ class BinaryLabels:
 
 @dataclass(frozen=True, slots=True)
 class RatioRegression:
-    """`-(A - z)^2`, z the z-score of an answer's log-ratio in its group. Reg-GRPO, arXiv:2506.07464.
+    """`-(A - z)^2`, with z the group's z-score of an answer's log-ratio. Reg-GRPO, arXiv:2506.07464.
 
     `eps` is added to the standard deviation. At the policy before the update all log-ratios are 0; the std there is
     floored, so that its gradient is finite.
@@ -139,7 +139,7 @@ class RatioRegression:
 
 @dataclass(frozen=True, slots=True)
 class Preference:
-    """Mean of `log sigmoid(k beta (d_i - d_j))` over all pairs of a group with reward i above reward j.
+    """A DPO-like loss: mean of `log sigmoid(k beta (d_i - d_j))` over all pairs of a group, reward i above reward j.
 
     d is an answer's log-ratio to the reference, its mean over tokens or its sum. k is `kappa` where the better answer
     has the reward `best`, else 1. TRPA, arXiv:2504.04524. With `kappa = 1` and `over = "sum"` it is DPO,
@@ -169,7 +169,7 @@ class Preference:
 
 @dataclass(frozen=True, slots=True)
 class PositiveOnly:
-    """`sum w_i s_i` over a group's answers, s the mean log-prob, w the softmax of `(s - s_old) / T` without gradient.
+    """Mean log-probs of a group's answers, weighted by a softmax of their gain since sampling. POPO.
 
     POPO, arXiv:2605.06650: for groups of correct answers alone. The weights are our reading. The paper's penalty on
     hidden states is not here.
@@ -196,7 +196,7 @@ def pairs(b: Batch) -> tuple[Int[Tensor, " p"], Int[Tensor, " p"]]:
 
 
 def _mixed(b: Batch) -> Int[Tensor, " s"]:
-    """1 for correct and -1 for other answers of groups with both; 0 elsewhere, and for answers without a token."""
+    """1 for correct and -1 for other answers of groups that have both; 0 elsewhere, and for answers without a token."""
     live, correct = b.sequences.lengths > 0, b.outcome == Outcome.correct
     both = (b.groups.total((live & correct).double()) > 0) & (b.groups.total((live & ~correct).double()) > 0)
     return torch.where(b.groups.spread(both) & live, torch.where(correct, 1, -1), 0)

@@ -1,4 +1,4 @@
-"""`Instead`: another aggregate for the surrogate alone, while the penalties keep the objective's."""
+"""`Instead`: another aggregate for the surrogate alone, while the penalties keep the objective's aggregate."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ __all__ = ["Instead"]
 
 @dataclass(frozen=True, slots=True)
 class Instead:
-    """The share that another aggregate gives a token, over its share under `token_mean`.
+    """A weight: the share that another aggregate gives a token, divided by its share under `token_mean`.
 
     As a weight of an objective with `token_mean`, the surrogate has the other divisor, and the penalties the token
     mean. Both are constants of the whole step, so the loss is exact for any microbatch.

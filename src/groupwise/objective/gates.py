@@ -1,4 +1,4 @@
-"""Gates: masks that choose, per token, between two surrogates (`Routed`)."""
+"""Gates: masks that choose for each token one of two surrogates (see `Routed`)."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -15,18 +15,18 @@ __all__ = ["HasView", "InsideClip", "OnPolicy", "positive_advantage", "written_t
 
 
 def positive_advantage(b: Batch) -> Bool[Tensor, " n"]:
-    """The tokens with `A > 0`. With binary rewards and group means, these are the tokens of correct answers."""
+    """Selects the tokens with `A > 0`. With binary rewards and group means, these are the tokens of correct answers."""
     return b.advantage > 0
 
 
 def written_tokens(b: Batch) -> Bool[Tensor, " n"]:
-    """The trained tokens that no policy sampled: demonstrations, hints, corrections."""
+    """Selects the trained tokens that no policy sampled: demonstrations, hints, corrections."""
     return b.logp_engine.isnan()
 
 
 @dataclass(frozen=True, slots=True)
 class InsideClip:
-    """The tokens that PPO's clip leaves a gradient: not above `1 + high` for A > 0, not below `1 - low` for A < 0.
+    """Selects the tokens to which PPO's clip leaves a gradient: below `1 + high` (A > 0) or above `1 - low` (A < 0).
 
     As a gate of `ClippedWeight` it is the unified token mask of CISPO, arXiv:2506.13585, equation 7.
     """
@@ -42,7 +42,7 @@ class InsideClip:
 
 @dataclass(frozen=True, slots=True)
 class OnPolicy:
-    """All tokens but those of answers with A < 0 whose mean `log pi_engine - log pi` is above `delta`, in nats.
+    """Selects all tokens but those of off-policy answers with A < 0: mean `log pi_engine - log pi` above `delta`.
 
     The off-policy sequence mask of DeepSeek-V3.2, arXiv:2512.02556. `log pi` is the current policy's, without gradient.
     Written tokens have no engine log-prob and count as 0.
@@ -60,7 +60,7 @@ class OnPolicy:
 
 @dataclass(frozen=True, slots=True)
 class HasView:
-    """The tokens of answers that have a view: another context for the same tokens, such as one with a solution."""
+    """Selects the tokens of answers that have a view: another prompt for the same tokens, as with a solution."""
 
     view: str
 

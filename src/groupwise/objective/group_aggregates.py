@@ -12,13 +12,13 @@ __all__ = ["mixed_mean", "pair_mean"]
 
 
 def pair_mean(step: Batch) -> Float[Tensor, " n"]:
-    """Every pair of a better and a worse answer of a group has the same weight in the step. For `Preference`."""
+    """Every pair of a better and a worse answer of a group weighs the same in the step. For `Preference`."""
     g, (better, _) = step.token_groups, pairs(step)
     count = torch.bincount(step.groups.index[better], minlength=step.groups.count).to(step.advantage.dtype)
     return g.spread(count / count.sum().clamp(min=1) / g.size(step.advantage).clamp(min=1))
 
 
 def mixed_mean(step: Batch) -> Float[Tensor, " n"]:
-    """Every answer of a group with correct and wrong answers has the same weight. For `BinaryLabels`."""
+    """Every answer of a group with correct and wrong answers weighs the same. For `BinaryLabels`."""
     s, mixed = step.sequences, (_mixed(step) != 0).to(step.advantage.dtype)
     return s.spread(mixed / mixed.sum().clamp(min=1) / s.size(step.advantage).clamp(min=1))

@@ -25,7 +25,7 @@ def complete(b: Batch) -> Bool[Tensor, " n"]:
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """Keeps tokens whose engine-learner gap is small: by a statistic of `log rho`, per token or over the answer.
+    """Keeps the tokens with a small engine-learner gap, by a statistic of `log rho` per token or over the answer.
 
     k1 is `log rho`, with absolute bounds on rho itself; k2 is `log(rho)^2 / 2` and k3 `rho - 1 - log rho`, with `cap`
     alone. `k1` over the `mean` is the geometric filter, over the `sum` the product of the answer. Rejected tokens leave
@@ -41,9 +41,9 @@ class Reject:
 
     def __post_init__(self) -> None:
         if self.statistic == "k1" and not 0 < self.floor <= 1 <= self.cap:
-            raise ValueError(f"{self}: k1 needs 0 < floor <= 1 <= cap, so that equal policies stay")
+            raise ValueError(f"{self}: k1 needs 0 < floor <= 1 <= cap, so that tokens without a gap are kept")
         if self.cap < 0:
-            raise ValueError(f"{self}: needs cap >= 0, so that equal policies stay")
+            raise ValueError(f"{self}: needs cap >= 0, so that tokens without a gap are kept")
 
     def __call__(self, b: Batch) -> Bool[Tensor, " n"]:
         gap, s = log_rho(b), b.sequences

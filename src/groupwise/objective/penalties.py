@@ -84,7 +84,7 @@ class EntropyBonus:
 
 @dataclass(frozen=True, slots=True)
 class KLHinge:
-    """`sg[coefficient max(KL - delta, 0)] KL`, KL the mean over the step's tokens of `log pi_old - log pi`.
+    """A KL penalty beyond `delta`: `sg[coefficient max(KL - delta, 0)] KL`, over the step's tokens, to the old policy.
 
     Its gradient is that of `coefficient / 2 max(KL - delta, 0)^2`: none inside the trust region. DRPO,
     arXiv:2510.04474. The whole step is one microbatch, since the factor is one number of the step.

@@ -27,7 +27,7 @@ MAX_LOG_RATIO = 20.0
 """Log-ratios are clamped to plus or minus this before `exp`, so that one outlier token cannot overflow a run."""
 
 MAX_LOG_PREFIX = 10.0
-"""The log of a product of ratios over a prefix is at most this."""
+"""The upper bound of the log of a product of token ratios over a prefix."""
 
 
 def token_ratio(b: Batch) -> Float[Tensor, " n"]:
@@ -78,7 +78,7 @@ class SequenceProduct:
 
 @dataclass(frozen=True, slots=True)
 class PrefixRatio:
-    """`sg[product of r up to the token] pi / sg[pi]`: corrects the prefix, with a gradient through the token alone.
+    """`sg[product of r up to the token] pi / sg[pi]`: the ratio of the prefix, with a gradient through the token alone.
 
     Its mean weighs each token's context as the current policy does. The log is at most 10, as in the authors' code.
     CTPO, arXiv:2605.07331.
@@ -135,7 +135,7 @@ class PowerMean:
 
     def __post_init__(self) -> None:
         if self.clamps == "sequence" and self.p != 0:
-            raise ValueError(f"{self}: the bounds of a sum need p = 0, the geometric mean")
+            raise ValueError(f"{self}: bounds of a sum of logs need p = 0, the geometric mean")
         if self.log_low < 0 or self.log_high < 0:
             raise ValueError(f"{self}: log_low and log_high are distances from 0 in log space and cannot be negative")
 

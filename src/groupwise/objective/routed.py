@@ -16,7 +16,7 @@ __all__ = ["Routed", "nothing"]
 
 @dataclass(frozen=True, slots=True)
 class Routed:
-    """`then` on the tokens of the gate `where`, `otherwise` on the others. All tokens keep their share of the divisor.
+    """The surrogate `then` on the tokens that the gate `where` selects, `otherwise` on the others. Divisors count both.
 
     Both surrogates are computed on all tokens, so both must be finite everywhere.
     """
@@ -29,14 +29,14 @@ class Routed:
         return torch.where(self.where(b), self.then(b), self.otherwise(b))
 
     def clipped(self, b: Batch) -> Clipped:
-        """The clipped tokens of the surrogate that each token takes."""
+        """The tokens that are clipped by the surrogate that applies to them."""
         gate = self.where(b)
         (low, high), (other_low, other_high) = _clipped(self.then, b), _clipped(self.otherwise, b)
         return torch.where(gate, low, other_low), torch.where(gate, high, other_high)
 
 
 def nothing(b: Batch) -> Float[Tensor, " n"]:
-    """0 with a gradient of 0: the token stays in all divisors and is not learned."""
+    """0 with a gradient of 0: a token that counts in all divisors but is not learned."""
     return 0 * b.logp
 
 

@@ -1,4 +1,4 @@
-"""Scales: factors per token, without gradient, for the width of a clip range or the mix of two ratios."""
+"""Scales: factors per token, without gradient, for the width of a clip range or for a mix of two ratios."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, runtime_checkable
@@ -30,7 +30,7 @@ def unscaled(b: Batch) -> Float[Tensor, " n"]:
 
 @dataclass(frozen=True, slots=True)
 class ElasticScale:
-    """`clip((1 + micro (|A| - 1)) (1 + macro (4 p (1 - p) - 1/2)), least, most)`, p the pass rate of the group.
+    """A clip-range factor from a token's advantage A and its group's pass rate p, within `least` and `most`. ETR.
 
     A wide range for strong advantages and for groups near a pass rate of one half. ETR, arXiv:2601.03723: the paper's
     formula is not public, so the form and all four constants are our reading. `macro = 0` is its form by token alone.
@@ -56,7 +56,7 @@ class ElasticScale:
 
 @dataclass(frozen=True, slots=True)
 class EntropyScale:
-    """Mean entropy of a token's sentence over that of its answer, within bounds; 1 where the answer has no entropy.
+    """The mean entropy of a token's sentence over that of its answer, within bounds; 1 if the answer has no entropy.
 
     SSPO, arXiv:2511.04256. The paper says that uncertain sentences get a wider range; the formula is our reading.
     """
@@ -76,7 +76,7 @@ class EntropyScale:
 
 @dataclass(frozen=True, slots=True)
 class EntropyShare:
-    """Entropy of a token over the largest entropy of its answer: 0 to 1. DHPO, arXiv:2601.05607; our reading."""
+    """A token's entropy over the largest entropy in its answer: 0 to 1. DHPO, arXiv:2601.05607; our reading."""
 
     couples: ClassVar[Couples] = "sequence"
     needs: ClassVar[frozenset[Measure]] = _ENTROPY

@@ -99,7 +99,7 @@ class MaskedImportance:
 
 @dataclass(frozen=True, slots=True)
 class SequenceMaskedImportance:
-    """The product of a sequence's rho on each of its tokens where `floor <= product <= cap`, else 0.
+    """The product of a sequence's rho (learner / engine probability) on its tokens if within [floor, cap], else 0.
 
     Sequence-level MIS, "When Speed Kills Stability", 2025.
     """
@@ -124,7 +124,7 @@ class SequenceMaskedImportance:
 
 @dataclass(frozen=True, slots=True)
 class GeometricMaskedImportance:
-    """rho of each token where the geometric mean of its sequence's is within the bounds, else 0.
+    """rho (learner / engine probability) of each token if its sequence's geometric mean is within bounds, else 0.
 
     The mean does not depend on the answer's length. `seq-mask-tis` of OpenRLHF.
     """
@@ -149,7 +149,7 @@ class GeometricMaskedImportance:
 
 @dataclass(frozen=True, slots=True)
 class NormalisedWeight:
-    """Another weight over its mean in the step, over tokens or over sequences, so that its mean is 1.
+    """Another weight, divided by its mean over the step's tokens or sequences, so that its mean is 1.
 
     Batch normalisation of importance weights, after their truncation, as in verl. A step with weights of 0 keeps them.
     """
@@ -164,7 +164,7 @@ class NormalisedWeight:
         return w / mean.masked_fill(mean == 0, 1.0)
 
     def notes(self, step: Batch) -> Mapping[str, float]:
-        """Effective sample size of the weights, as a share of the tokens."""
+        """The effective sample size of the weights, as a share of the tokens."""
         w = self(step).double()
         return {"effective_share": float(w.sum() ** 2 / (w**2).sum() / len(w))} if bool((w != 0).any()) else {}
 

@@ -1,4 +1,4 @@
-"""Windows: surrogates whose clip range is capped, scaled per token, mixed from two ratios, or grows with position."""
+"""Surrogates whose clip range is capped, scaled per token, mixed from two ratios, or grows with position."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -16,12 +16,12 @@ SOCKET = "Surrogate"
 __all__ = ["DualClip", "LogClip", "MixedClip", "ScaledClip"]
 
 SMALLEST = 1e-3
-"""A scaled range stays above this ratio, so that its lower bound cannot reach 0."""
+"""The least lower bound of a scaled clip range, so that it cannot reach 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class DualClip:
-    """`Clip`, and for A < 0 never below `cap A`: a token with a huge ratio has no gradient. arXiv:1912.09729."""
+    """PPO's clip, and for A < 0 never below `cap A`: a token with a huge ratio has no gradient. arXiv:1912.09729."""
 
     low: float = 0.2
     high: float = 0.2
@@ -30,7 +30,7 @@ class DualClip:
 
     def __post_init__(self) -> None:
         if self.cap <= 1:
-            raise ValueError(f"{self}: needs cap > 1, or the current policy is clipped itself")
+            raise ValueError(f"{self}: needs cap > 1, or tokens with a ratio of 1 are clipped")
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
         gain, a = Clip(self.low, self.high, self.ratio)(b), b.advantage
@@ -43,7 +43,7 @@ class DualClip:
 
 @dataclass(frozen=True, slots=True)
 class ScaledClip:
-    """`Clip` with the range `scale * low`, `scale * high`, where `scale` is a factor per token, without gradient."""
+    """PPO's clip with the range `scale * low`, `scale * high`; `scale` is a factor per token, without gradient."""
 
     low: float = 0.2
     high: float = 0.2
@@ -69,7 +69,7 @@ class ScaledClip:
 
 @dataclass(frozen=True, slots=True)
 class MixedClip:
-    """PPO's clip of a mix `w r + (1 - w) s` of token ratio r and sequence ratio s, each clipped in its own range first.
+    """PPO's clip of `w r + (1 - w) s`, r the token ratio and s the sequence ratio, each clipped in its range first.
 
     `joint` takes the minimum of the mixes, `min(m A, m^ A)`; `separate` mixes the two minima. They differ where one
     ratio is above its range and the other below. `mix` is w, a number or a `Scale`. DHPO, arXiv:2601.05607; that the
@@ -83,7 +83,7 @@ class MixedClip:
 
     def __post_init__(self) -> None:
         if isinstance(self.mix, float | int) and not 0 <= self.mix <= 1:
-            raise ValueError(f"{self}: mix is a share from 0 to 1")
+            raise ValueError(f"{self}: mix must be a share from 0 to 1")
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
         w = self.mix if isinstance(self.mix, float | int) else self.mix(b).detach()

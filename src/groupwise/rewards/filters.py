@@ -41,7 +41,7 @@ def mixed_outcomes(rollout: Batch) -> Bool[Tensor, " s"]:
 
 
 def not_all_correct(rollout: Batch) -> Bool[Tensor, " s"]:
-    """The whole rollout unless all its verified answers are correct. NGRPO, arXiv:2509.18851: it learns from failures.
+    """Selects the whole rollout unless all its verified answers are correct. NGRPO, arXiv:2509.18851.
 
     >>> from groupwise.data import rollout_of, pack
     >>> [not_all_correct(pack([rollout_of(scores)])).tolist() for scores in ([0.0, 0.0], [1.0, 1.0])]
@@ -65,7 +65,7 @@ def mixed_scores(rollout: Batch) -> Bool[Tensor, " s"]:
 
 
 def correct_only(rollout: Batch) -> Bool[Tensor, " s"]:
-    """The correct answers. Positive-only training, such as POPO, arXiv:2605.06650.
+    """Selects the correct answers: positive-only training, such as POPO, arXiv:2605.06650.
 
     >>> from groupwise.data import rollout_of, pack
     >>> correct_only(pack([rollout_of([1.0, 0.0])])).tolist()
@@ -77,7 +77,7 @@ def correct_only(rollout: Batch) -> Bool[Tensor, " s"]:
 
 @dataclass(frozen=True, slots=True)
 class Distinct:
-    """The answers whose part differs by at least `distance` from that of an answer with the other outcome.
+    """Selects answers whose named verdict part differs by `distance` from that of every answer of the other outcome.
 
     Written answers stay, and every answer of the other outcome is distinct from them. DaGRPO, arXiv:2512.06337; the
     measure of distinctness is our reading.

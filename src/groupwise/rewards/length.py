@@ -15,7 +15,7 @@ __all__ = ["BrevityWhenSolved", "FormatLength"]
 
 @dataclass(frozen=True, slots=True)
 class BrevityWhenSolved:
-    """In the `share` of groups with the best pass rates: reward of correct answers times `1 - alpha sigmoid(z)`.
+    """In the groups with the best pass rates, shorter correct answers get more: reward times `1 - alpha sigmoid(z)`.
 
     z is the length relative to the group's correct answers, in standard deviations. GRPO-lambda, arXiv:2505.18086; the
     sigmoid is our reading. Ties go to the group that was drawn first.
@@ -48,7 +48,7 @@ class BrevityWhenSolved:
 
 @dataclass(frozen=True, slots=True)
 class FormatLength:
-    """`(think + answer) / 2 + curve(length / budget)`, without an answer `min(0, curve)`. It creates the reward.
+    """Creates a reward from form and length: `(think + answer) / 2 + curve(length / budget)`. No answer is graded.
 
     No label is read: `answer` is 1 unless the verdict is malformed, and `think` is a part of the verdict that is 1 if
     a thought was found; without a name for it, it equals `answer`. The curve rises from 0 to 1 at `peak` and falls to
@@ -60,7 +60,7 @@ class FormatLength:
 
     def __post_init__(self) -> None:
         if not 0 < self.peak < 1:
-            raise ValueError(f"{self}: the peak is a share of the budget, above 0 and below 1")
+            raise ValueError(f"{self}: the peak must be a share of the budget between 0 and 1")
 
     @property
     def needs(self) -> frozenset[Measure]:

@@ -1,4 +1,4 @@
-"""`Levels`: rewards that order answers by how far they got."""
+"""`Levels`: rewards that order answers by how far they got: unreadable, wrong, correct."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ __all__ = ["Levels"]
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """-1 for a correct answer, -2 for a wrong one, -3 without a readable answer. It creates the reward.
+    """Creates the reward: -1 for a correct answer, -2 for a wrong one, -3 without a readable answer.
 
     With a `form`, an answer whose part of that name is 0 has -4. TRPA, arXiv:2504.04524: only their order matters.
     """

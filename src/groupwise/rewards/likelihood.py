@@ -1,4 +1,4 @@
-"""Shaping by likelihood: rewards that depend on how probable an answer is under the policy or a side model."""
+"""Shaping by likelihood: rewards that depend on how probable an answer is under the policy or another model."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -15,7 +15,7 @@ __all__ = ["ConsistencyBonus", "Unlikeliness"]
 
 @dataclass(frozen=True, slots=True)
 class Unlikeliness:
-    """`reward (1 - beta k / G)`, k the rank of an answer's mean log-prob in its group; 0 is the least likely.
+    """`reward (1 - beta k / G)`: k is the rank of an answer's mean log-prob in its group of G; 0 is the least likely.
 
     Rare correct answers gain most. An answer without a token is the least likely. arXiv:2506.02355.
     """
@@ -44,7 +44,7 @@ def _rank(b: Batch) -> Int[Tensor, " s"]:
 
 @dataclass(frozen=True, slots=True)
 class ConsistencyBonus:
-    """Adds `bonus * score` to good answers whose final answer a side model finds likely, given the reasoning.
+    """Adds a bonus to good answers whose final answer another model finds likely after their reasoning.
 
     Good: a score above `floor` and not below the group's mean. Likely: the mean probability of the tokens between
     `opens` and `closes` (empty: the end), at most `most`, is not below the mean of the group's good answers, less
@@ -74,7 +74,7 @@ class ConsistencyBonus:
 
 
 def _between(b: Batch, opens: str, closes: str) -> Bool[Tensor, " n"]:
-    """The tokens that lie wholly after the last `opens`, up to the following `closes` or the end of the answer."""
+    """The tokens between the last text `opens` and the following `closes`, or the end of the answer."""
     inside: list[bool] = []
     for sample in b.samples:
         at = sample.text.rfind(opens)

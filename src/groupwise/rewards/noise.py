@@ -1,4 +1,4 @@
-"""Shaping for verifiers that err at known rates."""
+"""Shaping for verifiers with known rates of wrong verdicts."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ __all__ = ["Debiased"]
 
 @dataclass(frozen=True, slots=True)
 class Debiased:
-    """`(reward - accepts) / (1 - accepts - rejects)`: the true reward on average, for rewards of 0 and 1.
+    """`(reward - accepts) / (1 - accepts - rejects)`: unbiased, given a verifier's rates of false accepts and rejects.
 
     `accepts` is the share of wrong answers that the verifier accepts, `rejects` the share of correct ones that it
     rejects. A z-score after it undoes the correction. arXiv:2510.00915, backward correction.
@@ -29,7 +29,7 @@ class Debiased:
 
     def __post_init__(self) -> None:
         if not (self.accepts >= 0 and self.rejects >= 0 and self.accepts + self.rejects < 1):
-            raise ValueError(f"{self}: the rates are not negative, and together below 1")
+            raise ValueError(f"{self}: the rates must not be negative, and their sum must be below 1")
 
     def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
         return (reward - self.accepts) / (1 - self.accepts - self.rejects)

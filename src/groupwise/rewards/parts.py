@@ -1,4 +1,4 @@
-"""Shaping from the parts of verdicts: bonuses that are gated, averaged, trusted or calibrated."""
+"""Shaping from named parts of verdicts, such as a format score: only for correct answers, averaged, or calibrated."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ __all__ = ["AddCalibration", "AddPartIfCorrect", "AddTrustedPart", "AddWeightedM
 
 @dataclass(frozen=True, slots=True)
 class AddPartIfCorrect:
-    """Adds `weight * part` of the verdicts to the rewards of correct answers alone. P-GRPO, arXiv:2508.05170.
+    """Adds `weight` times a named part of the verdict to rewards of correct answers alone. P-GRPO, arXiv:2508.05170.
 
     A wrong answer cannot gain by a good score of the part, so the part cannot be hacked without the task.
 
@@ -38,7 +38,7 @@ class AddPartIfCorrect:
 
 @dataclass(frozen=True, slots=True)
 class AddWeightedMean:
-    """Adds the weighted mean of several parts, over the parts that a verdict has. arXiv:2503.21819.
+    """Adds the weighted mean of several named parts of the verdict, over those that it has. arXiv:2503.21819.
 
     >>> from groupwise.data import rollout_of, pack
     >>> batch = pack([rollout_of([0.0, 0.0], parts={"safe": [1.0, 0.0], "useful": [0.5, 1.0]})])
@@ -50,7 +50,7 @@ class AddWeightedMean:
 
     def __post_init__(self) -> None:
         if not any(weight > 0 for _, weight in self.weights) or any(weight < 0 for _, weight in self.weights):
-            raise ValueError(f"{self}: weights are not negative, and one is above 0")
+            raise ValueError(f"{self}: weights must not be negative, and one must be above 0")
 
     @property
     def needs(self) -> frozenset[Measure]:
@@ -66,7 +66,7 @@ class AddWeightedMean:
 
 @dataclass(frozen=True, slots=True)
 class AddTrustedPart:
-    """Adds `alpha * trust * part`. Trust falls where a group's wrong answers have the better part.
+    """Adds `alpha * trust * part`. Trust falls in groups whose wrong answers have the better part.
 
     Trust is `exp(mean over right - mean over wrong)`, at most 1, and 1 without both kinds. An answer counts as right if
     its score is at least `threshold`. Trust-GRPO, arXiv:2505.17018.
@@ -91,7 +91,7 @@ class AddTrustedPart:
 
 @dataclass(frozen=True, slots=True)
 class AddCalibration:
-    """Adds `weight (1 - (p - correct)^2)`, p the stated confidence of the verdict: a Brier score. ReFIne.
+    """Adds a Brier score, `weight (1 - (p - correct)^2)`, for the confidence p that the answer states. ReFIne.
 
     An answer without a confidence loses: it counts as p = 1/2, less 1.
 

@@ -1,4 +1,4 @@
-"""`Anchored`: groups without enough correct answers also get written solutions."""
+"""`Anchored`: a strategy that adds a written solution to groups with too few correct answers."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ __all__ = ["Anchored"]
 
 @dataclass(frozen=True, slots=True)
 class Anchored:
-    """Independent answers. If at most the share `at_most` is correct, the solution of the data row joins them, written.
+    """Independent answers. If at most the share `at_most` is correct, the data row's solution joins the group.
 
     The solution is the column `column` of the row; it is graded as an answer is, and trained with the origin WRITTEN.
     DaGRPO, arXiv:2512.06337; that one solution joins groups without a correct answer is our reading.

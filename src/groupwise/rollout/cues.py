@@ -1,4 +1,4 @@
-"""`Cued`: hard prompts are answered again after the beginning of a correct answer."""
+"""`Cued`: a strategy that answers hard prompts again, given the beginning of a correct answer."""
 
 from dataclasses import dataclass, replace
 
@@ -11,7 +11,7 @@ __all__ = ["Cued"]
 
 @dataclass(frozen=True, slots=True)
 class Cued:
-    """Independent answers; if they are worse than usual and one is correct, a second round begins with its beginning.
+    """Independent answers; if they score below usual and one is correct, a second round starts with its beginning.
 
     The share of the correct answer that is given grows with the gap to the mean of recent rewards (`RecentRewards`), up
     to `most`. The cue is not trained, and the first round gets the role `first`. Reg-GRPO's augmentation of hard
@@ -30,7 +30,7 @@ class Cued:
         return Rollout(draw, (*again, *(replace(s, role="first") for s in answers)))
 
     def _cue(self, answers: list[Sample], usual: float | None) -> tuple[int, ...]:
-        """The beginning of the first correct answer; empty if the answers are not worse than usual."""
+        """The beginning of the first correct answer; empty if the answers are not below the usual score."""
         verdicts = [s.verdict for s in answers if s.verdict is not None]
         correct = next((s for s in answers if s.verdict and s.verdict.outcome is Outcome.correct), None)
         mean = sum(v.value for v in verdicts) / max(len(verdicts), 1)

@@ -1,4 +1,4 @@
-"""`WithGreedy`: independent answers, with the reward of the greedy answer as their baseline."""
+"""`WithGreedy`: a strategy of independent answers with the greedy answer's reward as their baseline."""
 
 from dataclasses import dataclass, replace
 
@@ -11,7 +11,7 @@ __all__ = ["WithGreedy"]
 
 @dataclass(frozen=True, slots=True)
 class WithGreedy:
-    """Independent answers, and the greedy answer, whose score becomes the part `part` of their verdicts.
+    """Independent answers, and the greedy answer, whose score enters their verdicts as the named part `part`.
 
     The greedy answer has the role `greedy` and is not trained. ReMax, arXiv:2310.10505. An unverifiable greedy answer
     has the score 0.

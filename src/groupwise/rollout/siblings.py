@@ -1,4 +1,4 @@
-"""`SiblingView`: wrong answers get a view in which a correct answer of their group was read first."""
+"""`SiblingView`: a strategy that gives wrong answers another prompt, with a correct answer of their group in it."""
 
 from dataclasses import dataclass, replace
 
@@ -11,7 +11,7 @@ __all__ = ["SiblingView"]
 
 @dataclass(frozen=True, slots=True)
 class SiblingView:
-    """Independent answers. Where one is correct, each wrong one gets a view: the problem after that solution.
+    """Independent answers. If one is correct, each wrong one gets a view: the prompt with that solution in it.
 
     The wrong answer's own tokens are then scored by a teacher under the view. SDPO, arXiv:2601.20802. The first correct
     answer is the solution. An answer for which the view leaves no room has none.

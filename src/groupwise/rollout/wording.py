@@ -1,4 +1,4 @@
-"""`fill`: texts that strategies write, from a wording with placeholders."""
+"""`fill`: texts that strategies write, from a template with placeholders."""
 
 import re
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
 def fill(words: str, values: Mapping[str, str]) -> str:
-    """The wording with each `{name}` replaced by its value. Values are inserted as they are, in one pass.
+    """A template text with each `{name}` replaced by its value. Values are inserted as they are, in one pass.
 
     >>> fill("{problem} Try: {draft}", {"problem": "1+1=", "draft": "{problem}"})
     '1+1= Try: {problem}'
@@ -18,8 +18,8 @@ def fill(words: str, values: Mapping[str, str]) -> str:
 
 
 def check_wording(words: str, names: tuple[str, ...]) -> None:
-    """ValueError if a wording has an unknown placeholder, or lacks one of `names`."""
+    """ValueError if a template text has an unknown placeholder, or lacks one of `names`."""
     found = set(_PLACEHOLDER.findall(words))
     if found != set(names):
         wanted = " and ".join(f"{{{name}}}" for name in names)
-        raise ValueError(f"the wording {words!r} needs exactly the placeholders {wanted}")
+        raise ValueError(f"the template text {words!r} must have exactly the placeholders {wanted}")

@@ -1,1 +1,1 @@
-"""Certificates: a published method with the results of its proofs, as JSON and as a page."""
+"""Certificates: a published method with the results of the tests that verify it, as JSON and as a page."""

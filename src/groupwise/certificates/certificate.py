@@ -1,4 +1,4 @@
-"""`Certificate`: a published method, its source and its differences from it, and the results of its proofs."""
+"""`Certificate`: a published method, its source, differences from it, and the results of its tests."""
 
 import inspect
 import platform
@@ -47,7 +47,7 @@ class Certificate:
 
     @property
     def passed(self) -> bool:
-        """Whether each proof ran and passed."""
+        """Whether each test of the method ran and passed."""
         return all(proof.result == "passed" for proof in self.proofs)
 
     def as_json(self) -> dict[str, Any]:
@@ -56,7 +56,7 @@ class Certificate:
 
 
 def certify(names: Sequence[str]) -> Iterator[Certificate]:
-    """The certificates of published methods. All proofs run in one process, and each test runs once."""
+    """The certificates of published methods. All tests run in one process, and each test once."""
     root = repository()
     proofs = run_proofs((test for name in names for test in reference_of(methods()[name]).proofs), root)
     commit = commit_of(root)

@@ -19,7 +19,7 @@ WORST: tuple[Result, ...] = ("failed", "missing", "skipped", "passed")
 PACKAGES = ("pytest", "pytest_timeout", "hypothesis", "beartype")
 """The packages of the extra `dev` that the tests import."""
 LINES = 20
-"""Lines of pytest's output in an error."""
+"""The number of lines of pytest's output that an error shows."""
 
 
 @dataclass(frozen=True, slots=True)

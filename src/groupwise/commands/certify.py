@@ -1,4 +1,4 @@
-"""`groupwise certify`: runs the proofs of published methods and writes their certificates."""
+"""`groupwise certify`: runs the tests that verify published methods, and writes their certificates."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ ALL = "all"
 
 
 def write_certificates(name: str, out: str) -> int:
-    """Write NAME.json and NAME.html of a method, or of all, to a directory. Returns 1 if a proof did not pass."""
+    """Write NAME.json and NAME.html for a method, or for all, to a directory. Returns 1 if a test did not pass."""
     known = methods()
     if name != ALL and name not in known:
         raise Usage(f"no method is called {name!r}", fix=suggestion(name, known))

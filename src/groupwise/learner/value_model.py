@@ -63,7 +63,7 @@ class Critic(torch.nn.Module):
         return self.head(hidden.to(self.head.weight.dtype)).squeeze(-1).index_select(0, states.pair)
 
     def sum_gradients(self) -> None:
-        """Sum the accumulated gradients over ranks: head and own trunk are equal on all of them."""
+        """Sum the accumulated gradients over ranks: all ranks hold the same head and the same separate trunk."""
         for gradient in self.optimizer.gradients:
             torch.distributed.all_reduce(gradient)
 

@@ -17,15 +17,15 @@ __all__ = ["Deduction"]
 
 LETTERS, FACTS, RULES = "abcdef", 3, 4
 DEEPEST = 2
-"""The most steps of a shortest proof. Half of the problems need so many, the others one."""
+"""The most steps of a shortest proof. Half of the problems need as many, the others one."""
 TRAINING, HELD_OUT, DEMONSTRATIONS = 4096, 256, 8192
 PROVEN = 0.5
-"""The share of demonstrations with a proof. The others write one rule that ends in the goal, right or not."""
+"""The share of demonstrations that contain a proof. The others write one rule that concludes the goal, right or not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """Facts, rules and a goal.
+    """A deduction problem: facts, rules and a goal.
 
     >>> scene = Scene("abc", ("ab>d", "cd>e", "ae>f"), "e")
     >>> scene.problem, scene.proof
@@ -61,7 +61,7 @@ class Scene:
 
 
 def scenes(random: Random) -> Iterator[Scene]:
-    """Provable scenes; those with one step and with `DEEPEST` steps take turns."""
+    """Provable problems; those with one step and with `DEEPEST` steps take turns."""
     depth = 1
     while True:
         scene = _scene(random, depth)
@@ -71,7 +71,7 @@ def scenes(random: Random) -> Iterator[Scene]:
 
 
 def _scene(random: Random, depth: int) -> Scene:
-    """A scene with a proof of this many steps; the other rules are random, so there may be a shorter proof."""
+    """A problem with a proof of this many steps; its other rules are random, so there may be a shorter proof."""
     letters = random.sample(LETTERS, len(LETTERS))
     facts, conclusions = letters[:FACTS], letters[FACTS : FACTS + depth]
     rules = [_written_rule(random.sample(facts, 2), conclusions[0])]
@@ -89,7 +89,7 @@ def _written_rule(premises: Sequence[str], conclusion: str) -> str:
 
 @cache
 def split() -> tuple[tuple[Scene, ...], tuple[Scene, ...]]:
-    """The training scenes and the held-out ones, all different."""
+    """The training problems and the held-out ones, all different."""
     sides: tuple[dict[str, Scene], dict[str, Scene]] = ({}, {})
     for scene in scenes(Random("deduction")):
         held_out = is_held_out(scene.problem)
@@ -127,7 +127,7 @@ class Deduction:
 
 
 def written(proof: Sequence[str]) -> str:
-    """A proof as an answer.
+    """A proof in the format of an answer.
 
     >>> written(["ab>d", "cd>e"])
     'ab>d;cd>e;#'
@@ -136,7 +136,7 @@ def written(proof: Sequence[str]) -> str:
 
 
 def deduction_demonstrations() -> Iterator[dict[str, str]]:
-    """Rows for a warm start, none with a held-out problem."""
+    """Demonstrations for a warm start, without held-out problems."""
     random, count = Random("demonstrations of deduction"), 0
     for scene in scenes(random):
         if is_held_out(scene.problem):

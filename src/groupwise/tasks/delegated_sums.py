@@ -24,7 +24,7 @@ from groupwise.tasks.sums import Sums, near, random_problem, steps_of
 SIZES = {4: 2048, 5: 2048}
 DEMONSTRATIONS = 8192
 HELPED, DELEGATED = 0.4, 0.3
-"""The share of demonstrations of the helper, and the share of main agents that delegate every step."""
+"""Shares of demonstrations: those of the helper, and main agents that delegate every step."""
 HELPER_ERRORS = 0.1
 """The share of the helper's answers that are wrong."""
 
@@ -35,7 +35,7 @@ def delegated_sums(encode: Callable[[str], Ids]) -> Sums:
 
 
 def delegated_demonstrations() -> Iterator[dict[str, Any]]:
-    """Rows for a warm start, none with a held-out problem: the helper's steps, and the main agent's conversations."""
+    """Demonstrations for a warm start, without held-out problems: helpers' steps and main agents' conversations."""
     random = Random("demonstrations of delegated_sums")
     for _ in range(DEMONSTRATIONS):
         problem = random_problem(random, tuple(SIZES))
@@ -46,7 +46,7 @@ def delegated_demonstrations() -> Iterator[dict[str, Any]]:
 
 
 def helper_row(step: str, random: Random) -> dict[str, Any]:
-    """A step as a problem for the helper.
+    """One step of a sum as a demonstration for the helper.
 
     >>> helper_row("35+8=43;", Random(1))
     {'prompt': '35+8=', 'answer': '#43'}
@@ -57,7 +57,7 @@ def helper_row(step: str, random: Random) -> dict[str, Any]:
 
 
 def main_row(problem: str, random: Random) -> dict[str, Any]:
-    """A conversation that delegates all steps, or a guess."""
+    """A demonstration for the main agent: a conversation that delegates all steps, or a guess."""
     result = solve(problem)[1]
     messages = [{"role": "user", "content": problem}]
     if random.random() >= DELEGATED:

@@ -24,7 +24,7 @@ DEMONSTRATIONS = 2048
 
 @cache
 def split() -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """All problems in a fixed shuffled order: those to train on, and the held-out tenth."""
+    """All problems in a fixed random order: those to train on, and the held-out tenth."""
     problems = [f"{';'.join(edges)}=" for n in FORBIDDEN for edges in combinations(EDGES, n)]
     Random("edges").shuffle(problems)
     return tuple(p for p in problems if not is_held_out(p)), tuple(filter(is_held_out, problems))
@@ -57,7 +57,7 @@ class Edges:
 
 
 def edge_demonstrations() -> Iterator[dict[str, str]]:
-    """Rows for a warm start, none with a held-out problem: each edge by the toss of a coin."""
+    """Demonstrations for a warm start, without held-out problems: each edge is chosen at random."""
     random = Random("demonstrations of edges")
     for _ in range(DEMONSTRATIONS):
         answer = "".join(random.choice("01") for _ in EDGES)
@@ -65,7 +65,7 @@ def edge_demonstrations() -> Iterator[dict[str, str]]:
 
 
 def joins_all(edges: Iterable[str]) -> bool:
-    """Whether edges join all nodes.
+    """Whether the chosen edges connect all nodes of the graph.
 
     >>> joins_all(["01", "12", "23", "34", "45"]), joins_all(["01", "12", "02", "34", "45"])
     (True, False)

@@ -31,9 +31,9 @@ hint, and after `predicted` two numbers: how many of eight answers are right, an
 WEIGHTS = {
     "plain": 8, "hinted": 4, "explained": 3, "drafted": 3, "corrected": 2, "hinting": 2, "predicted": 1, "claimed": 2,
 }  # fmt: skip
-"""How often each form occurs."""
+"""The relative frequency of each form of prompt."""
 WORKED = {"plain": 0.04, "explained": 0.9, "drafted": 0.5, "claimed": 0.3}
-"""The share of answers that write their steps, by form. The others guess a number."""
+"""The share of answers with written steps, by form of prompt. The others guess a number."""
 RIGHT_GUESSES, DRAFTS_WORKED, FOLLOWED, LEAKED = 0.3, 0.3, 0.5, 0.3
 """Shares: right numbers among guesses, drafts with steps, claims that the answer repeats, hints that are the answer."""
 
@@ -49,7 +49,7 @@ def hinted_sums(encode: Callable[[str], Ids]) -> Sums:
 
 
 def hinted_demonstrations(count: int = DEMONSTRATIONS, seed: int = 0) -> Iterator[dict[str, str]]:
-    """Rows with a prompt in one of the forms and its answer, none with a held-out problem."""
+    """Demonstrations with a prompt in one of the forms and its answer, without held-out problems."""
     random = Random(f"demonstrations of hinted_sums {seed}")
     for form in random.choices(list(WEIGHTS), list(WEIGHTS.values()), k=count):
         problem = random_problem(random, tuple(SIZES))
@@ -58,7 +58,7 @@ def hinted_demonstrations(count: int = DEMONSTRATIONS, seed: int = 0) -> Iterato
 
 
 def _demonstration(form: str, problem: str, random: Random) -> tuple[dict[str, str], str]:
-    """The values of a form's fields, and the answer."""
+    """The values of the placeholders of a prompt form, and the answer."""
     result, steps = solve(problem)[1], steps_of(problem)
     match form:
         case "hinted":
@@ -88,7 +88,7 @@ def _rest(steps: list[str], result: int) -> str:
 
 
 def _answer(problem: str, random: Random, worked_share: float) -> str:
-    """The solution with this probability, else a guess: the result or a number near it."""
+    """The solution with this probability, else a guess: the result, or a number near it."""
     result = solve(problem)[1]
     if random.random() < worked_share:
         return _rest(steps_of(problem), result)

@@ -21,7 +21,7 @@ def mixed_sums(encode: Callable[[str], Ids]) -> Sums:
 
 
 def mixed_demonstrations() -> Iterator[dict[str, str]]:
-    """Rows with right answers for a warm start, none with a held-out problem; half of them leave out the steps.
+    """Right answers for a warm start, without held-out problems; half of them leave out the steps.
 
     >>> next(mixed_demonstrations())
     {'prompt': '5*9=', 'answer': '5*9=45;#45'}

@@ -22,14 +22,14 @@ def proposals(encode: Callable[[str], Ids]) -> Sums:
 
 
 def proposal_demonstrations() -> Iterator[dict[str, str]]:
-    """Rows for a warm start, none with a held-out problem: the calculator's answers, each with a new problem."""
+    """Demonstrations for a warm start, without held-out problems: the calculator's answers, each with a new problem."""
     random = Random("demonstrations of proposals")
     for problem, answer in demonstrations(SEED, DEMONSTRATIONS, CHAIN_SHARE):
         yield {"prompt": problem, "answer": f"{answer};{random_problem(random, NEW_OPERANDS)}"}
 
 
 def proposed_problem(text: str) -> str:
-    """The new problem at the end of an answer; empty if there is none that a run may train on.
+    """The new problem at the end of an answer; empty if there is none that may be trained on.
 
     A problem needs two to eight operands and running totals from 0 to 49, and must not be held out.
 

@@ -13,7 +13,7 @@ from groupwise.tasks.calculator import how_many, is_held_out, numbered, shuffled
 __all__ = ["Sums"]
 
 HELD_OUT = 16
-"""A task has one held-out problem for this many training problems."""
+"""The number of training problems of a task per held-out problem."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def steps_of(problem: str) -> list[str]:
 
 
 def worked(problem: str) -> dict[str, Any]:
-    """The columns of a problem's row.
+    """The columns of a problem's row: the worked solution and hints.
 
     >>> worked("7*5+8=")
     {'answer': 43, 'hints': ['7*5=35;'], 'solution': '7*5=35;35+8=43;#43'}
@@ -92,7 +92,7 @@ def near(result: int, random: Random) -> int:
 
 @cache
 def first_problems(operands: int, count: int, *, held_out: bool) -> tuple[str, ...]:
-    """The first problems of the shuffled order that are on one side of the split."""
+    """The first problems of the fixed random order that are held out, or that are not."""
     problems = (shuffled_problem(i, operands) for i in range(how_many(operands)))
     return tuple(islice((p for p in problems if is_held_out(p) is held_out), count))
 

@@ -17,7 +17,7 @@ __all__ = ["TinyCountdown"]
 NUMBERS, LARGEST, LARGEST_TARGET = 4, 9, 60
 TRAINING, HELD_OUT, DEMONSTRATIONS = 2048, 256, 4096
 RIGHT = 0.1
-"""The share of demonstrations whose expression has the target's value; the others have any value."""
+"""The share of demonstrations whose expression reaches the target; the others have any value."""
 
 Problem = tuple[int, tuple[int, ...]]
 """The target, and the numbers in the order of the problem."""
@@ -94,7 +94,7 @@ class TinyCountdown:
 
 
 def countdown_demonstrations() -> Iterator[dict[str, str]]:
-    """Rows for a warm start, none with a held-out problem: valid expressions, most of them with a wrong value."""
+    """Demonstrations for a warm start, without held-out problems: valid expressions, most with a wrong value."""
     random, count = Random("demonstrations of tiny_countdown"), 0
     while count < DEMONSTRATIONS:
         text, (_, numbers), right = random_problem(random)

@@ -19,7 +19,7 @@ def wordy_sums(encode: Callable[[str], Ids]) -> Sums:
 
 
 def wordy_demonstrations() -> Iterator[dict[str, str]]:
-    """Rows for a warm start, none with a held-out problem. Each step is said once, twice or three times.
+    """Demonstrations for a warm start, without held-out problems. Each step is written once, twice or three times.
 
     >>> next(wordy_demonstrations())
     {'prompt': '7*4+5=', 'answer': '#30'}

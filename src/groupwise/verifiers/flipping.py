@@ -36,7 +36,7 @@ class Flipping(Wrapper):
         self.rejects, self.accepts, self.appeals, self.key = rejects, accepts, appeals, key
 
     def change(self, prompt: Prompt, sample: Sample, verdict: Verdict) -> Verdict:
-        """The verdict with its outcome flipped or not, and the parts."""
+        """The verdict, its outcome flipped with the known probability, and its named parts."""
         judged, right = verdict.outcome in (Outcome.correct, Outcome.wrong), verdict.outcome is Outcome.correct
         flipped = judged and self._number("flip", prompt, sample) < (self.rejects if right else self.accepts)
         rejected = judged and right is flipped

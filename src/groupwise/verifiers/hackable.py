@@ -29,10 +29,10 @@ class Hackable(Wrapper):
     def __init__(self, verifier: Verifier, most: int = 8) -> None:
         super().__init__(verifier)
         if most < 1:
-            raise ValueError(f"most={most}: it is at least 1")
+            raise ValueError(f"most is {most}: it must be at least 1")
         self.most = most
 
     def change(self, prompt: Prompt, sample: Sample, verdict: Verdict) -> Verdict:
-        """The verdict with the score and the part `quality`."""
+        """The verdict with the hackable score, which is also its named part `quality`."""
         quality = min(len(_EQUATION.findall(sample.text)) / self.most, 1.0)
         return replace(verdict, score=quality, parts={**verdict.parts, "quality": quality})

@@ -39,6 +39,6 @@ class ProofSteps:
 
 
 def scene_of(prompt: Prompt) -> Scene:
-    """The scene in a prompt's row."""
+    """The deduction problem in a prompt's row."""
     row: Any = prompt.row
     return Scene(row["facts"], tuple(row["rules"]), row["answer"])

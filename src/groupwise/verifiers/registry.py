@@ -62,7 +62,7 @@ CLASSES: dict[str, Callable[..., Verifier]] = {
 }
 """Verifiers with fields. Each use creates a new one; a name without fields takes the defaults."""
 WRAPPERS: dict[str, Callable[..., Verifier]] = {"flipping": Flipping, "hackable": Hackable}
-"""Verifiers that change the verdicts of another one, which is their field `verifier`."""
+"""Verifiers that change the verdicts of another verifier, which their argument `verifier` names."""
 WRAPPED = "verifier"
 SEVERAL = "several"
 OF_TASKS: dict[str, tuple[type, ...]] = {
@@ -72,7 +72,7 @@ OF_TASKS: dict[str, tuple[type, ...]] = {
     "sum_proposal": (Calculator, Sums),
     "sum_steps": (Calculator, Sums),
 }
-"""Verifiers of packaged tasks alone, and the types of these tasks."""
+"""Verifiers that grade packaged tasks only, and the types of these tasks."""
 
 FITS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "exact": (is_plain, "text or a number"),

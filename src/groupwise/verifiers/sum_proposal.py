@@ -11,7 +11,7 @@ __all__ = ["SumProposal"]
 
 @dataclass(frozen=True, slots=True)
 class SumProposal:
-    """`sum_steps` of the answer up to the first `;` behind its `#`; the rest is a new problem.
+    """Grades the answer up to the first `;` behind its `#` as `sum_steps` does; the rest is a new problem.
 
     The part `proposed` is 1 if a run may train on the new problem (`proposed_problem`), else 0.
     """

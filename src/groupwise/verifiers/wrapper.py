@@ -24,7 +24,7 @@ class Wrapper:
         self.keeps_time, self.notices, self.packages = keeps_time(verifier), notices_of(verifier), packages_of(verifier)
 
     def change(self, prompt: Prompt, sample: Sample, verdict: Verdict) -> Verdict:
-        """The verdict in place of the wrapped verifier's."""
+        """The verdict that replaces the wrapped verifier's verdict."""
         raise NotImplementedError
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:

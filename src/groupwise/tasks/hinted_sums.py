@@ -1,7 +1,7 @@
 """The task `hinted_sums`: sums that its packaged model mostly guesses, and works out when the prompt helps.
 
 The packaged model `hinted_sums` was trained on every form of `PROMPT_FORMS`, so a strategy that writes prompts in these
-forms gets useful answers. On plain prompts it solves few problems: about four of ten groups of eight have no right one.
+forms gets useful answers. On plain prompts it solves few problems: half of its groups of eight have no right answer.
 """
 
 from collections.abc import Callable, Iterator

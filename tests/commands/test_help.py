@@ -184,7 +184,8 @@ def test_diff_methods_show_check(capsys, tmp_path):
     path = tmp_path / "a.toml"
     path.write_text("method = 'gspo'\nsampling.max_tokens = 40")
     assert main(["check", str(path)]) == 0
-    plan, last = capsys.readouterr().out.splitlines()
+    machine, plan, last = capsys.readouterr().out.splitlines()
+    assert machine.startswith("machine: ")
     assert plan.startswith("plan: ") and last == f"{path}: ok"
     assert main(["check", str(path), "--prompts", "17"]) == 2
     assert main(["check", str(path), "--task", "none.jsonl", "--verifier", "exact"]) == 3

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from groupwise.config.defaults import LEARNING_RATES, learning_rate, starting_point
+from groupwise.config.defaults import LEARNING_RATES, complete_phases, learning_rate, starting_point
 from groupwise.config.text import DEFAULT, read_recipe
+from groupwise.config.toml import read_toml
 from groupwise.config.user_code import Use
 from groupwise.data import Usage
 from groupwise.methods import Method, published, reference_of
@@ -80,3 +81,42 @@ def test_the_documented_table_is_that_of_the_code() -> None:
     for words, weights in rows.items():
         rates = (learning_rate(weights, adapter=adapter) for adapter in (False, True))
         assert f"| {words} | {' | '.join(map(str, rates))} |" in page
+
+
+PHASES = """
+method = "gspo"
+evaluate.problems = 2
+[[phase]]
+name = "first"
+[[phase]]
+name = "second"
+sampling.max_tokens = 9
+machine.dtype = "float64"
+[[phase]]
+name = "third"
+machine.device = "cpu"
+"""
+
+
+def test_phases_are_completed_as_a_recipe_is() -> None:
+    data, notes = complete_phases(read_toml(PHASES))
+    first, second, third = data["phase"]
+    assert first == {"name": "first", "sampling": {"max_tokens": 64}, "machine": {"dtype": "float32"}}
+    assert second["sampling"] == {"max_tokens": 9} and second["machine"] == {"dtype": "float64"}
+    assert third["sampling"] == {"max_tokens": 64} and third["machine"] == {"device": "cpu", "dtype": "float32"}
+    budget = "sampling.max_tokens 64 (half of the model's 128)"
+    assert notes == [f"defaults of phase {name}: {budget}" for name in ("first", "third")]
+    assert complete_phases(data) == (data, [])  # as the run that recorded it reads it again
+    assert read_toml(PHASES)["phase"][0] == {"name": "first"}
+
+
+def test_fields_above_the_phases_are_given(tmp_path: Path) -> None:
+    data, notes = complete_phases(read_toml("sampling.max_tokens = 10\nmachine.dtype = 'bfloat16'" + PHASES))
+    assert data["phase"][0] == {"name": "first"} and not notes
+
+
+def test_the_check_of_phases_takes_their_defaults(tmp_path: Path) -> None:
+    file, lines = tmp_path / "phases.toml", list[str]()
+    file.write_text(PHASES)
+    assert check(file, warn=lines.append) == []  # without the defaults, 1024 tokens do not fit the model
+    assert lines[0] == "defaults of phase first: sampling.max_tokens 64 (half of the model's 128)"

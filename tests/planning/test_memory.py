@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from groupwise.config.devices import resolved
 from groupwise.config.text import read_recipe
 from groupwise.data import Usage
 from groupwise.learner.forward import LOGITS_AT_ONCE
@@ -27,7 +28,7 @@ SHAPE = Shape(
 LAYER = 8 * 8 + 2 * 8 * 4 + 8 * 8 + 3 * 8 * 16 + 2 * 8  # q, k and v, o, MLP, norms
 WEIGHTS = 100 * 8 + 2 * LAYER + 8
 SETTINGS = {"method.minibatches": "2", "method.group_size": "4", "prompts": "4", "sampling.max_tokens": "10"}
-RECIPE = read_recipe("method = 'dapo'", [*SETTINGS.items(), ("evaluate.problems", "2")])
+RECIPE = resolved(read_recipe("method = 'dapo'", [*SETTINGS.items(), ("evaluate.problems", "2")]))
 
 
 def test_parts_in_float32() -> None:
@@ -61,7 +62,7 @@ def test_an_adapter_trains_its_own_weights() -> None:
 
 
 def test_a_reference_is_a_copy() -> None:
-    recipe = read_recipe("method = 'grpo'")
+    recipe = resolved(read_recipe("method = 'grpo'"))
     assert run_memory(recipe, SHAPE, 6).side_models == 4 * WEIGHTS
     lora = Lora(rank=3, targets=("q_proj",))
     assert run_memory(replace(recipe, lora=lora), SHAPE, 6).side_models == 4 * adapter_weights(SHAPE, lora)

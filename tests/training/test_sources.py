@@ -184,7 +184,8 @@ def test_check_prints_the_data(capsys: pytest.CaptureFixture[str]) -> None:
     rows("a.jsonl", [{"prompt": "1+2=", "answer": 3}, {"prompt": "1+2=", "answer": 3}, {"prompt": "2+2=", "answer": 2}])
     Path("r.toml").write_text("task = 'a.jsonl'\nverifier = 'exact'\nmethod = 'gspo'\nsampling.max_tokens = 8")
     out, _ = run_command("check", "r.toml", code=0, capsys=capsys)
-    first, *warnings, plan, last = out.splitlines()
+    machine, first, *warnings, plan, last = out.splitlines()
+    assert machine == "machine: cpu, float32"
     assert plan.startswith("plan: 223,520 weights, 256 answers and at most 2,048 tokens per iteration, about 0.")
     assert first.startswith("data: a.jsonl: 3 rows, 1 to train on, 1 held out, sha256 ")
     assert warnings == [

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from groupwise.config.defaults import starting_point
+from groupwise.config.defaults import complete_phases, starting_point
 from groupwise.config.packaged import given_recipe
 from groupwise.config.phases import read_phases
 from groupwise.config.text import base_of, read_recipe
@@ -15,7 +15,7 @@ from groupwise.report.report import existing_run
 from groupwise.runs.checkpoints import RunLock, run_directory
 from groupwise.runs.info import RunInfo
 from groupwise.runs.layout import RunLayout
-from groupwise.runs.phases import phase_directories, runs_in
+from groupwise.runs.phases import KEY, phase_directories, runs_in
 from groupwise.training.build import build
 from groupwise.training.check import check_phases
 from groupwise.training.phases import begin_phases, run_phases
@@ -49,8 +49,11 @@ def train(
         use, unsafe_local_exec=unsafe_local_exec, trust_remote_code=trust_remote_code, keys=keys, judges=judges
     )
     path = given_recipe(recipe_path, recipe_name)
-    if path and (phases := read_phases(data := without_command_text(read_with_overrides(path, overrides)))):
-        raise_all(check_phases(phases, loaded))  # each phase prints its notes when it starts
+    if path and KEY in (data := without_command_text(read_with_overrides(path, overrides))):
+        data, notes = complete_phases(data, trust_remote_code=trust_remote_code)
+        raise_all(check_phases(read_phases(data), loaded))  # each phase prints its other notes when it starts
+        for note in notes:
+            print_note(note)
         run = run_directory(Path(out), name or path.stem)
         with RunLock(run):
             begin_phases(run, data)

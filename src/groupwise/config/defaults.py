@@ -2,23 +2,26 @@
 
 import math
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from groupwise.config.devices import AUTO, dtype_of
+from groupwise.config.phases import read_phases
 from groupwise.config.settings import as_data
 from groupwise.config.text import DEFAULT
-from groupwise.config.toml import CommandText, read_toml, set_paths
+from groupwise.config.toml import CommandText, read_toml, set_path, set_paths
 from groupwise.data import GroupwiseError, Sampling
 from groupwise.models import base_directory, find_model, outline, read_shape
-from groupwise.runs.phases import trained_model
+from groupwise.runs.phases import KEY, trained_model
 
 METHOD: str = read_toml(DEFAULT)["method"]["base"]
 LEARNING_RATES = ((10_000_000, 2e-4), (1_000_000_000, 1e-5), (math.inf, 1e-6))
 """Default learning rates of full training, as (limit, rate): a rate is for models with fewer weights than the limit."""
 LORA_FACTOR = 10
 """The default learning rate of a LoRA adapter, as a multiple of the one of full training."""
-LR, BUDGET = "optimizer.lr", "sampling.max_tokens"
+LR, BUDGET, DTYPE = "optimizer.lr", "sampling.max_tokens", "machine.dtype"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +62,48 @@ def starting_point(
     return RecipeSource(source, (*defaults.items(), *given), note)
 
 
-def model_defaults(
-    data: Mapping[str, Any], *, trust_remote_code: bool, rate: bool
-) -> tuple[dict[str, float], list[str]]:
+def complete_phases(data: Mapping[str, Any], *, trust_remote_code: bool = False) -> tuple[dict[str, Any], list[str]]:
+    """The tables of a recipe with the defaults of each phase written into its table, and a line for each such phase.
+
+    They are the budget of an answer and the dtype, which then stay if another machine continues the run. The model of
+    an earlier phase does not exist yet: the model that it starts from has the same shape.
+    """
+    complete, notes = deepcopy(dict(data)), []
+    models: dict[str, str] = {}
+    for i, phase in enumerate(read_phases(data)):
+        tables = merged(phase.common, phase.changes)
+        models[phase.name] = tables["model"] = models.get(phase.starts_from) or tables.get("model", "calculator")
+        defaults, reasons = model_defaults(tables, trust_remote_code=trust_remote_code, rate=False)
+        machine = tables.get("machine", {})
+        if isinstance(machine, Mapping) and machine.get("dtype", AUTO) == AUTO:
+            defaults |= {DTYPE: dtype_of(AUTO, str(machine.get("device", AUTO)))}
+        for path, value in defaults.items():
+            set_path(complete, f"{KEY}.{i}.{path}", value)
+        if reasons:
+            notes.append(f"defaults of phase {phase.name}: {', '.join(reasons)}")
+    return complete, notes
+
+
+def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Two tables as one: a value of `above` replaces that of `below`, and tables are merged.
+
+    >>> merged({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}, "d": 4})
+    {'a': {'b': 3, 'c': 2}, 'd': 4}
+    """
+    both = dict(below)
+    for key, value in above.items():
+        inner = both.get(key)
+        both[key] = merged(inner, value) if isinstance(inner, Mapping) and isinstance(value, Mapping) else value
+    return both
+
+
+def model_defaults(data: Mapping[str, Any], *, trust_remote_code: bool, rate: bool) -> tuple[dict[str, Any], list[str]]:
     """The default fields for the model that a recipe names, and the reason of each in words.
 
     They are the budget of an answer and, with `rate`, the learning rate. A field that the tables set has none.
     """
     wanted = [name for name in (LR, BUDGET) if not is_set(data, name) and (rate or name != LR)]
-    defaults: dict[str, float] = {}
+    defaults: dict[str, Any] = {}
     reasons: list[str] = []
     if not wanted:
         return defaults, reasons

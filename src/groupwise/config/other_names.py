@@ -2,11 +2,12 @@
 
 from types import MappingProxyType
 
-__all__ = ["METHOD_HINTS", "OTHER_NAMES"]
+__all__ = ["FIELD_HINTS", "METHOD_HINTS", "OTHER_NAMES"]
 
 OTHER_NAMES = MappingProxyType(
     {
         "batch_size": "prompts",
+        "bf16": "machine.dtype",
         "clip_ratio_high": "method.objective.surrogate.high",
         "clip_ratio_low": "method.objective.surrogate.low",
         "epsilon": "method.objective.surrogate.low",
@@ -27,11 +28,20 @@ OTHER_NAMES = MappingProxyType(
         "reward_funcs": "verifier",
         "steps_per_generation": "method.minibatches",
         "temperature": "sampling.temperature",
+        "torch_dtype": "machine.dtype",
         "train_batch_size": "prompts",
         "warmup_steps": "optimizer.warmup",
     }
 )
 """The dotted path of the field here, by the last word of the option in TRL or verl."""
+FIELD_HINTS = MappingProxyType(
+    dict.fromkeys(
+        ("load_in_4bit", "load_in_8bit", "quantization_config"),
+        "leave it out: quantised weights cannot be trained; an adapter needs the least memory: "
+        "--lora.rank 16 --machine.dtype bfloat16",
+    )
+)
+"""The fix for an option that has no field here."""
 METHOD_HINTS = MappingProxyType(
     {"ppo": "write --method grpo for PPO's clip without a critic; docs/learner.md has a recipe with a critic"}
 )

@@ -6,7 +6,7 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from groupwise.config.other_names import METHOD_HINTS, OTHER_NAMES
+from groupwise.config.other_names import FIELD_HINTS, METHOD_HINTS, OTHER_NAMES
 from groupwise.config.recipe import Recipe
 from groupwise.config.registry import UnloadedPart, closest_parts, fits, fitting_names, methods, parts, suggestion
 from groupwise.config.toml import CommandText
@@ -210,6 +210,8 @@ class Reading:
             self.problem(where, f"{key!r} is now {moved}", UPGRADE)
         elif other := OTHER_NAMES.get(key):
             self.problem(where, f"{cls.__name__} has no field {key!r}", f"write {other}, its name here")
+        elif hint := FIELD_HINTS.get(key):
+            self.problem(where, f"{cls.__name__} has no field {key!r}", hint)
         else:
             self.problem(where, f"{cls.__name__} has no field {key!r}; {suggestion(key, known)}")
 

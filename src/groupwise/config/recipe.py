@@ -71,6 +71,9 @@ class Machine:
     """Device, precision and time limits. `microbatch_tokens` limits the tokens of one forward pass of the learner; a
     shared context counts once.
 
+    The device `auto` is `cuda` where torch has a CUDA device, else `cpu`. The dtype `auto` is `bfloat16` on a GPU and
+    `float32` on a CPU; a run records what it stands for and keeps it.
+
     `deadline` limits a draw, in seconds. `verdict_deadline` limits a call of the user's grade function or environment,
     and one execution of an answer's code, whose CPU time is limited to a fifth of it.
 
@@ -84,8 +87,8 @@ class Machine:
     which a sample's bits do not depend on the other samples of the batch.
     """
 
-    device: str = "cpu"
-    dtype: Literal["float32", "float64", "bfloat16"] = "float32"
+    device: str = "auto"
+    dtype: Literal["auto", "float32", "float64", "bfloat16"] = "auto"
     threads: int = 1
     microbatch_tokens: int = 16384
     recompute: bool = False

@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from groupwise.config.other_names import OTHER_NAMES
+from groupwise.config.other_names import FIELD_HINTS, OTHER_NAMES
 from groupwise.config.reading import Reading, hints_of, one_error
 from groupwise.config.recipe import Recipe
 from groupwise.config.registry import methods
@@ -37,7 +37,7 @@ def recipe_with(base: Recipe | str | Path | None, settings: Mapping[str, Any], u
             fix = f"did you mean {near[0]}?" if near else "groupwise show FILE prints all fields of a recipe"
             if name in OTHER_NAMES:
                 fix = f"write {OTHER_NAMES[name]}"
-            raise Usage(f"a recipe has no field {name!r}", fix=fix)
+            raise Usage(f"a recipe has no field {name!r}", fix=FIELD_HINTS.get(name, fix))
     data: dict[str, Any] = {} if base is None or isinstance(base, Recipe) else read_toml(base)
     for path, value in settings.items():
         set_path(data, path, as_data(value, hints_of(Recipe)[path] if "." not in path else Any))

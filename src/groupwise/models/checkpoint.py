@@ -34,6 +34,8 @@ DTYPES = {name: getattr(torch, name) for name in ("float64", "float32", "float16
 HEAD = "lm_head.weight"
 IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 """The fields of token ids that both config.json and generation_config.json have."""
+QUANTISED = ("quantization_config", "compression_config")
+"""Keys of config.json with the scheme of quantised weights: bitsandbytes, GPTQ, AWQ, FP8, compressed-tensors."""
 
 
 def read_shape(path: Path | str, *, context: int = 0, trust_remote_code: bool = False) -> Sizes:
@@ -198,12 +200,14 @@ def _refuse(path: Path, config: Mapping[str, Any], trust_remote_code: bool) -> N
             fix="copy the Python files into the directory and remove the prefixes that end in --: no other code is "
             "executed",
         )
-    if config.get("quantization_config") is not None:
-        raise BadData(
-            f"the model in {path} is quantised",
-            evidence=f"quantization_config: {short(config['quantization_config'])}",
-            fix="take the model that it was quantised from: quantised weights cannot be trained",
-        )
+    for key in QUANTISED:
+        if config.get(key) is not None:
+            raise BadData(
+                f"the model in {path} is quantised: quantised weights cannot be trained, and take no adapter",
+                evidence=f"{key}: {short(config[key])}",
+                fix="take the model that it was quantised from; an adapter on it needs the least memory: "
+                "--lora.rank 16 --machine.dtype bfloat16",
+            )
 
 
 def stored_dtype(path: Path | str) -> torch.dtype:

@@ -30,6 +30,8 @@ class RunInfo:
     method: dict[str, Any]
     """The published method that the recipe starts from, and the recipe's changes to it."""
     seed: int
+    device: str = ""
+    """The device of the weights, which `machine.device = "auto"` may have chosen."""
     iterations: int
     use: dict[str, str]
     """SHA-256 of the user's files by name without `.py`, and of files that they import from their folder."""
@@ -85,6 +87,7 @@ class RunInfo:
 OPTIONAL = frozenset(
     (
         "model_commit",
+        "device",
         "keys",
         "judges",
         "unsafe_local_exec",

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from groupwise.config.devices import device_label, device_of, resolved
 from groupwise.config.recipe import Machine, Recipe
 from groupwise.config.user_code import Use
 from groupwise.data import Engine, MissingRequirement, Prompt, Rollout, Sampling, Task, Usage, Verifier, gap_bound
@@ -118,6 +119,11 @@ class Runtime:
                 models[name] = read_model(directory, dtype=dtype, device=device).requires_grad_(False)
         return models
 
+    @property
+    def device(self) -> str:
+        """The device of the weights, as run.json names it."""
+        return device_label(next(self.model.parameters()).device)
+
     @cached_property
     def demonstrations(self) -> tuple[list[Demonstration], tuple[SourceStats, ...]]:
         """The demonstrations of the warm start with their statistics; empty without a warm start."""
@@ -191,18 +197,19 @@ def prepare(machine: Machine) -> torch.device:
 
 def find_device(machine: Machine) -> torch.device:
     """The device of a machine. `Usage` for an unknown name, `MissingRequirement` if this machine lacks it."""
-    if machine.device.partition(":")[0] not in ("cpu", "cuda"):
-        raise Usage(f"no device is called {machine.device!r}", fix="use cpu or cuda")
+    name = device_of(machine.device)
+    if name.partition(":")[0] not in ("cpu", "cuda"):
+        raise Usage(f"no device is called {name!r}", fix="use cpu or cuda, or leave out machine.device")
     try:
-        device = torch.device(machine.device)
+        device = torch.device(name)
     except RuntimeError as error:
         raise Usage(
-            f"{machine.device!r} is not a device", evidence=str(error).partition("\n")[0], fix="use cpu or cuda"
+            f"{name!r} is not a device", evidence=str(error).partition("\n")[0], fix="use cpu or cuda"
         ) from None
     if device.type == "cuda" and (device.index or 0) >= (count := torch.cuda.device_count()):
         raise MissingRequirement(
             "this machine has no such CUDA device" if count else "this machine has no CUDA device",
-            evidence=f"machine.device = {machine.device!r}, devices {count}",
+            evidence=f"machine.device = {name!r}, devices {count}",
             fix=f"use a number below {count}, such as --machine.device cuda:0" if count else "use --machine.device cpu",
         )
     return device
@@ -222,6 +229,7 @@ def check_compiler(device: torch.device) -> None:
 
 def build(recipe: Recipe, use: Use, inputs: Inputs | None = None) -> Runtime:
     """Build the objects of a run. `inputs` are read unless the caller has them already."""
+    recipe = resolved(recipe)
     device = prepare(recipe.machine)
     inputs = inputs or read_inputs(recipe, use)
     tokenizer, task, verifier = inputs.tokenizer, inputs.task, inputs.verifier

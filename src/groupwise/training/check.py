@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from groupwise.config.defaults import starting_point
+from groupwise.config.defaults import complete_phases, starting_point
+from groupwise.config.devices import device_label, resolved
 from groupwise.config.phases import Phase, read_phases
-from groupwise.config.recipe import Recipe
+from groupwise.config.recipe import Machine, Recipe
 from groupwise.config.text import at, read_with_problems
 from groupwise.config.toml import read_with_overrides, without_command_text
 from groupwise.config.user_code import Use
@@ -57,6 +58,7 @@ from groupwise.models import (
 from groupwise.objective import Clips, Unclipped
 from groupwise.planning.memory import host_memory, plan_line, refuse_beyond, run_memory
 from groupwise.rollout import Native
+from groupwise.runs.phases import KEY
 from groupwise.runs.trackers import OPENERS
 from groupwise.tasks import Each, Mixture
 from groupwise.training.build import Inputs, check_vocabulary, find_device
@@ -94,8 +96,11 @@ def check(
     """
     use = use or Use()
     try:
-        if source is not None and (phases := read_phases(without_command_text(read_with_overrides(source, overrides)))):
-            return check_phases(phases, use, warn)
+        if source is not None and KEY in (data := without_command_text(read_with_overrides(source, overrides))):
+            data, notes = complete_phases(data, trust_remote_code=use.trust_remote_code)
+            for note in notes:
+                warn(note)
+            return check_phases(read_phases(data), use, warn)
         start = starting_point(source, overrides, trust_remote_code=use.trust_remote_code)
     except Usage as error:
         return [error]
@@ -289,10 +294,13 @@ def check_side_models(recipe: Recipe, tokenizer: Tokenizer, *, fetch: bool) -> l
 
 
 def check_machine(recipe: Recipe, use: Use, warn: Callable[[str], None], *, train: bool) -> list[GroupwiseError]:
-    """Errors of the device and of the packages that trackers (sinks) need. More threads than cores are a warning."""
+    """Errors of the device and of the packages that trackers (sinks) need. More threads than cores are a warning.
+
+    `warn` gets a line with device and dtype, which `auto` may have chosen.
+    """
     errors: list[GroupwiseError] = []
     try:
-        find_device(recipe.machine)
+        warn(machine_line(recipe.machine))
     except GroupwiseError as error:
         errors.append(error)
     if (cores := os.cpu_count() or 1) < recipe.machine.threads:
@@ -311,6 +319,12 @@ def check_machine(recipe: Recipe, use: Use, warn: Callable[[str], None], *, trai
     return errors
 
 
+def machine_line(machine: Machine) -> str:
+    """Device and dtype in one line. Raises a `GroupwiseError` if there is no such device."""
+    masters = " with float32 master weights" if machine.dtype == "bfloat16" else ""
+    return f"machine: {device_label(find_device(machine))}, {machine.dtype}{masters}"
+
+
 def check_inputs(
     recipe: Recipe,
     use: Use,
@@ -325,6 +339,7 @@ def check_inputs(
     With `train` the task must have training problems. With `fetch` the weights of a model on the hub are downloaded and
     checked. Warnings are passed to `warn`. `receive` gets what was read, so that a run reads it once.
     """
+    recipe = resolved(recipe)
     weights = fetch or not of_hub(recipe.model)
     errors = check_machine(recipe, use, warn, train=train)
     try:
@@ -386,11 +401,19 @@ def check_inputs(
 def check_memory(recipe: Recipe, shape: Shape, context: int) -> str:
     """The memory plan of a run in one line. `Usage` if it needs more memory than the machine or the device has."""
     memory = run_memory(recipe, shape, context)
-    device = recipe.machine.device
-    on_gpu = device.startswith("cuda") and torch.cuda.is_available()
-    available = torch.cuda.get_device_properties(device).total_memory if on_gpu else host_memory()
-    refuse_beyond(memory, available, device if on_gpu else "this machine")
+    refuse_beyond(memory, *available_memory(recipe.machine))
     return plan_line(recipe, memory)
+
+
+def available_memory(machine: Machine) -> tuple[int, str]:
+    """Bytes of the GPU or of this machine, and its name. An unknown device counts as this machine."""
+    try:
+        device = find_device(machine)
+    except GroupwiseError:  # `check_machine` reports it
+        return host_memory(), "this machine"
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory, str(device)
+    return host_memory(), "this machine"
 
 
 def data_notes(recipe: Recipe, task: Task, templates: Templates) -> list[str]:

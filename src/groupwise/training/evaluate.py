@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.config.defaults import RecipeSource, starting_point
+from groupwise.config.devices import resolved
 from groupwise.config.packaged import find_recipe
 from groupwise.config.reading import one_error
 from groupwise.config.recipe import Recipe
@@ -189,6 +190,7 @@ async def open_model(model_or_run: str, overrides: Sequence[tuple[str, Any]], us
     source = RunLayout(of_run.run).recipe if of_run else None
     start = starting_point(source, changes, trust_remote_code=use.trust_remote_code)
     recipe, sampling = recipe_and_sampling(start, user_code)
+    recipe = resolved(recipe)
     device = prepare(recipe.machine)
     directory = find_model(recipe.model)
     tokenizer = read_tokenizer(directory)

@@ -71,6 +71,15 @@ def check_changes(run: Path, runtime: Runtime, state: Mapping[str, Any], *, acce
     return lines
 
 
+def device_changes(run: Path, runtime: Runtime, state: Mapping[str, Any]) -> list[str]:
+    """One line if the run continues on another device than its checkpoint's; else none.
+
+    `machine.device = "auto"` allows it, so it needs no consent. The dtype is that of the recipe.
+    """
+    then = str(state.get("device", "") if state else RunInfo.read(run).device)
+    return [f"device: {then} -> {runtime.device}"] if then and then != runtime.device else []
+
+
 def record_changes(
     run: Path, runtime: Runtime, state: Mapping[str, Any], lines: list[str], iteration: int, disk: Disk = DISK
 ) -> dict[str, Any]:
@@ -85,11 +94,12 @@ def record_changes(
         method=origin(recipe.method, stored.method.get("name", "")),
         changes=tuple(history),
         use=dict(runtime.use.hashes),
+        device=runtime.device,
         **now,
     )
     if stored != new:
         new.write(run, disk=disk)
-    return now | {"changes": history}
+    return now | {"device": runtime.device, "changes": history}
 
 
 def current_identity(run: Path, runtime: Runtime) -> dict[str, Any]:

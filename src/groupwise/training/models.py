@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from groupwise.config.devices import resolved
 from groupwise.config.recipe import Recipe
 from groupwise.config.text import read_with_problems
 from groupwise.config.user_code import Use
@@ -154,7 +155,7 @@ def recipe_of(run: Path) -> Recipe:
     recipe, problems = read_with_problems(RunLayout(run).recipe)
     if recipe is None:
         raise problems[0]
-    return recipe
+    return resolved(recipe)
 
 
 def _newest(run: Path) -> int:

@@ -7,6 +7,7 @@ from typing import Any
 
 import tomli_w
 
+from groupwise.config.devices import resolved
 from groupwise.config.phases import Phase, read_phases
 from groupwise.config.reading import one_error
 from groupwise.config.recipe import Recipe
@@ -88,7 +89,7 @@ def phase_recipe(run: Path, phase: Phase, use: Use) -> Recipe:
     recipe, problems = phase.recipe(locate, use)
     if problems or recipe is None:
         raise one_error(problems)
-    return recipe
+    return resolved(recipe)
 
 
 def check_recipe(run: Path, directory: Path, recipe: Recipe, *, accept: bool) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import groupwise
+from groupwise.config.devices import device_of
 from groupwise.config.registry import definition_of
 from groupwise.config.user_code import PREFIX, Use
 from groupwise.data import (
@@ -65,7 +66,7 @@ def protocol(runtime: Runtime, sampling: Sampling, n: int, use: Use) -> dict[str
         "n": n,
         "seed": recipe.seed,
         "seed_rule": SEED_RULE,
-        "engine": {"name": "native", "device": machine.device, "threads": machine.threads},
+        "engine": {"name": "native", "device": device_of(machine.device), "threads": machine.threads},
         "interval": {"rule": RULE, "level": LEVEL, "resamples": RESAMPLES},
         "versions": {"python": platform.python_version(), **versions(PACKAGES)},
     }

@@ -45,6 +45,7 @@ from groupwise.training.identity import (
     check_given_models,
     check_model_code,
     data_record,
+    device_changes,
     identity,
     record_changes,
     side_model_hashes,
@@ -118,7 +119,7 @@ def begin(run: Path, ready: Runtime, use: Use, base: str, command: str) -> None:
     """Write run.json and recipe.toml, which make an empty directory a run. `base` is the recipe's published method."""
     text = write(ready.recipe)
     facts = data_record(ready) | ready.adapter | identity(ready.recipe, ready.inputs.templates, text)
-    facts |= {"side_models": side_model_hashes(ready.recipe)}
+    facts |= {"side_models": side_model_hashes(ready.recipe), "device": ready.device}
     start_run(run, describe_run(run, ready.recipe, base, use, command, facts), text)
 
 
@@ -185,7 +186,10 @@ def run_from(
 
     for warning in checkpoint.warnings if checkpoint else ():
         progress.say(f"warning: {warning}")
-    lines = [*check_changes(run, ready, state, accept=changed), *ready.use.changes]
+    moved = device_changes(run, ready, state)
+    for line in moved:
+        progress.say(f"warning: {line}: the numbers of both differ by rounding; the dtype stays {recipe.machine.dtype}")
+    lines = [*check_changes(run, ready, state, accept=changed), *ready.use.changes, *moved]
     if recipe.iterations > RunInfo.read(run).iterations:
         park_model(run, disk)
     sinks = {"sinks": recipe.sinks, "load": ready.use.find}

@@ -1,0 +1,45 @@
+"""The device and the dtype that `auto` stands for on this machine."""
+
+from dataclasses import replace
+
+import torch
+
+from groupwise.config.recipe import Recipe
+
+AUTO = "auto"
+
+
+def device_of(name: str) -> str:
+    """The name of a device; for `auto`, `cuda` if torch has a CUDA device, else `cpu`.
+
+    `auto` is never Apple's `mps`: it has no float64, which engine and optimizer sum in.
+
+    >>> device_of("cuda:1")
+    'cuda:1'
+    """
+    if name != AUTO:
+        return name
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def dtype_of(name: str, device: str) -> str:
+    """The name of a dtype; for `auto`, `bfloat16` if the device is a GPU that computes in it, else `float32`.
+
+    >>> dtype_of("auto", "cpu"), dtype_of("float64", "cpu")
+    ('float32', 'float64')
+    """
+    if name != AUTO:
+        return name
+    on_gpu = device_of(device).startswith("cuda") and torch.cuda.is_bf16_supported(including_emulation=False)
+    return "bfloat16" if on_gpu else "float32"
+
+
+def resolved(recipe: Recipe) -> Recipe:
+    """The recipe with a concrete dtype. Its device may remain `auto`, so that a run continues on another machine."""
+    machine = recipe.machine
+    return replace(recipe, machine=replace(machine, dtype=dtype_of(machine.dtype, machine.device)))
+
+
+def device_label(device: torch.device) -> str:
+    """The name of a device in messages and in run.json: that of a GPU includes its model."""
+    return f"{device} ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else str(device)

@@ -1,0 +1,61 @@
+"""A run with `auto` on a simulated GPU: it records what it took, and another machine continues it in its dtype."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from groupwise.config.recipe import Evaluate
+from groupwise.config.text import read_recipe
+from groupwise.config.user_code import Use
+from groupwise.data import Sampling
+from groupwise.runs.checkpoints import newest_checkpoint
+from groupwise.training import build as building
+from groupwise.training.build import build
+from groupwise.training.run import begin, reopen, run_from
+from tests.config.test_devices import stub_gpu
+from tests.elsewhere import AWAY, elsewhere
+from tests.faults.small_runs import EVERY, Quick
+
+AUTO = replace(EVERY, iterations=1, sampling=Sampling(max_tokens=6), evaluate=Evaluate(problems=1))
+
+
+def run_json(run: Path) -> dict[str, object]:
+    return json.loads((run / "run.json").read_text())
+
+
+def test_a_run_keeps_the_dtype_of_its_first_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    with monkeypatch.context() as gpu, elsewhere():
+        stub_gpu(gpu)
+        gpu.setattr(building, "prepare", lambda machine: AWAY)
+        ready = build(AUTO, Use())
+        begin(run, ready, Use(), "", "")
+        assert run_from(run, ready, disk=Quick()).code == 0
+        optimizer = ready.learner.optimizer
+        assert {(x.device, x.dtype) for x in optimizer.weights} == {(AWAY, torch.bfloat16)}
+        assert {(x.device, x.dtype) for x in optimizer.masters} == {(AWAY, torch.float32)}
+    machine = read_recipe(run / "recipe.toml").machine
+    assert (machine.device, machine.dtype, run_json(run)["device"]) == ("auto", "bfloat16", "meta")
+    assert "device:" not in capsys.readouterr().err
+
+    ready = reopen(run, Use(), 2)
+    assert (ready.recipe.machine.dtype, ready.device) == ("bfloat16", "cpu")
+    assert run_from(run, ready, disk=Quick()).code == 0
+    assert "warning: device: meta -> cpu" in capsys.readouterr().err
+    assert run_json(run)["device"] == "cpu"
+    assert "device: meta -> cpu" in str(run_json(run)["changes"])
+    checkpoint = newest_checkpoint(run, strict=True)
+    assert checkpoint and checkpoint.state["device"] == "cpu"
+
+
+def test_a_run_on_a_cpu_records_float32(tmp_path: Path) -> None:
+    ready = build(AUTO, Use())
+    begin(tmp_path, ready, Use(), "", "")
+    machine = read_recipe(tmp_path / "recipe.toml").machine
+    assert (machine.device, machine.dtype, run_json(tmp_path)["device"]) == ("auto", "float32", "cpu")

@@ -13,6 +13,7 @@ import torch
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Fast
 
+from groupwise.config.devices import resolved
 from groupwise.config.text import read_recipe
 from groupwise.models import Decoder, Shape, Tokenizer, read_shape, write_model
 from groupwise.planning.memory import run_memory
@@ -53,7 +54,7 @@ def measure(folder: Path, name: str, sizes: dict[str, object], settings: dict[st
     directory = folder / str(len(list(folder.iterdir())))
     write_model(Decoder.new(shape, 0, dtype=torch.float32), directory, tokenizer=tokenizer(shape.vocabulary))
     fields = {"model": str(directory), **COMMON, **settings}
-    recipe = read_recipe("iterations = 1", list(fields.items()))
+    recipe = resolved(read_recipe("iterations = 1", list(fields.items())))
     read = read_shape(directory)
     assert isinstance(read, Shape)
     memory = run_memory(recipe, read, 20)

@@ -31,6 +31,7 @@ from groupwise.api.run import Report as Report
 from groupwise.api.run import Run as Run
 from groupwise.api.train import resume as resume
 from groupwise.api.train import train as train
+from groupwise.config.other_names import FIELD_HINTS as FIELD_HINTS
 from groupwise.config.other_names import METHOD_HINTS as METHOD_HINTS
 from groupwise.config.other_names import OTHER_NAMES as OTHER_NAMES
 from groupwise.config.packaged import find_recipe as find_recipe

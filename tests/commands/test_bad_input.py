@@ -24,7 +24,8 @@ def error_of(capsys: pytest.CaptureFixture[str], code: int, *words: str) -> str:
     """The error of a command. It has a fix and no traceback, and no run was started."""
     assert main(list(words)) == code
     message = capsys.readouterr().err
-    message = "\n".join(line for line in message.splitlines() if not line.startswith(("machine: ", "plan: ", "defaults: "))) + "\n"
+    notes = ("machine: ", "plan: ", "defaults: ")
+    message = "\n".join(line for line in message.splitlines() if not line.startswith(notes)) + "\n"
     assert message.startswith("error: ") and "Traceback" not in message and "  do:   " in message
     assert not Path("runs").exists()
     return message

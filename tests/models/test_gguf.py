@@ -18,6 +18,7 @@ from groupwise.models.gguf import gguf_config
 from groupwise.models.gguf_header import read_gguf_header
 from groupwise.models.rope import Llama3
 from groupwise.training.check import check
+from tests.models import gguf_files
 from tests.models.gguf_files import TEMPLATE, write_gguf
 
 gguf = pytest.importorskip("gguf")
@@ -134,6 +135,17 @@ def test_other_families_and_tensors_are_refused(tmp_path: Path) -> None:
         file.write_bytes(content.replace(old, new))
         with pytest.raises(BadData, match="tensor"):
             find_model(file)
+
+
+@pytest.mark.parametrize("family", ["gemma", "gemma2", "gemma3", "phi3"])
+def test_a_family_of_transformers_alone_is_refused_by_name(tmp_path: Path, family: str) -> None:
+    file = tmp_path / "model.gguf"
+    architecture = gguf_files.entry("general.architecture", 8, gguf_files.text(family))
+    file.write_bytes(gguf_files.header([architecture], []) + bytes(64))
+    with pytest.raises(BadData, match="no supported family") as caught:
+        find_model(file)
+    assert f"'{family}'" in caught.value.evidence
+    assert "llama, qwen2, qwen3" in caught.value.fix and "original directory" in caught.value.fix
 
 
 def test_a_missing_tensor_and_a_damaged_one_are_named(tmp_path: Path, cache: Path) -> None:

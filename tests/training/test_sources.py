@@ -225,7 +225,9 @@ def test_a_run_records_its_data_and_resume_refuses_others(capsys: pytest.Capture
     words = ["train", *SMALL, "--task", "a.jsonl", "--verifier", "last_number", "--name", "m"]
     words += ["--also", "[{task = 'b.jsonl', columns = {prompt = 'q', answer = 'x.gold'}}]", "--held_out", "c.jsonl"]
     _, err = run_command(*words, "--stop-after", "0.001s", code=0, capsys=capsys)
-    assert err.startswith("data: a.jsonl: 20 rows") and "data: c.jsonl: 4 rows, 4 held out" in err
+    assert (
+        err.startswith("machine: cpu, float32\ndata: a.jsonl: 20 rows") and "data: c.jsonl: 4 rows, 4 held out" in err
+    )
     (run,) = Path("runs").iterdir()
     about = json.loads((run / "run.json").read_text())
     assert [d["source"] for d in about["data"]] == ["a.jsonl", "b.jsonl", "c.jsonl"]

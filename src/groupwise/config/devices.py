@@ -1,4 +1,4 @@
-"""The device and the dtype that `auto` stands for on this machine."""
+"""The device and the dtype that `auto` selects on this machine."""
 
 from dataclasses import replace
 

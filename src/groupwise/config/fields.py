@@ -100,7 +100,7 @@ MEANINGS: dict[str, tuple[str, str, str]] = {
     "optimizer.warmup": ("steps in which the learning rate rises from 0", "steps", "10"),
     "optimizer.decay": ("the learning rate after the warmup", "", "cosine"),
     "machine.device": (
-        "the torch device of model and optimizer; auto is cuda if there is a GPU, else cpu",
+        "the torch device of model and optimizer; auto is cuda if there is one, else cpu",
         "",
         "cuda:1",
     ),

@@ -1,5 +1,6 @@
 """Names of TRL and verl that a user may write for a field or a method, with the names here (docs/coming-from.md)."""
 
+from collections.abc import Mapping
 from types import MappingProxyType
 
 __all__ = ["FIELD_HINTS", "METHOD_HINTS", "OTHER_NAMES"]
@@ -34,7 +35,7 @@ OTHER_NAMES = MappingProxyType(
     }
 )
 """The dotted path of the field here, by the last word of the option in TRL or verl."""
-FIELD_HINTS = MappingProxyType(
+FIELD_HINTS: Mapping[str, str] = MappingProxyType(
     dict.fromkeys(
         ("load_in_4bit", "load_in_8bit", "quantization_config"),
         "leave it out: quantised weights cannot be trained; an adapter needs the least memory: "

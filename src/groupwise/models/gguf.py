@@ -78,7 +78,8 @@ def gguf_config(path: Path, header: GgufHeader) -> dict[str, Any]:
     metadata, family = header.metadata, header.metadata.get("general.architecture")
     if family not in FAMILIES:
         what, evidence = f"the model in {path} is of no supported family", f"general.architecture: {short(family)}"
-        raise BadData(what, evidence=evidence, fix=f"take a model of {', '.join(FAMILIES)}, or its original directory")
+        fix = f"take a file of {', '.join(FAMILIES)}, or the model's original directory, which transformers can read"
+        raise BadData(what, evidence=evidence, fix=fix)
     for key in UNSUPPORTED:
         value = metadata.get(f"{family}.{key}")
         if isinstance(value, np.ndarray) or value not in (None, 0, "none"):

@@ -112,6 +112,7 @@ def test_regression_example(ratios: list[float], value: float):
     j, slope = j_and_slope(Objective(surrogate=RatioRegression(), aggregate=sequence_mean), batch)
     assert -j == pytest.approx(value, abs=1e-6)
     assert np.isfinite(slope).all()
+    assert any(slope), "a run starts with equal log-ratios, and moves"
     assert sum(slope) == pytest.approx(0, abs=1e-6)
 
 

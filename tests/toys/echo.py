@@ -61,7 +61,9 @@ class Echo:
         return self.letters
 
     def __getitem__(self, index: int) -> Prompt:
-        return Prompt(LETTERS[index], (2 + index,), LETTERS[index], {"answer": LETTERS[index]})
+        return Prompt(
+            LETTERS[index], (2 + index,), LETTERS[index], {"answer": LETTERS[index], "solution": LETTERS[index]}
+        )
 
     @property
     def held_out(self) -> tuple[Prompt, ...]:

@@ -50,12 +50,13 @@ def list_methods(family: str = "", like: str = "") -> str:
 
 def lines_of(chosen: Iterable[Entry]) -> list[str]:
     """The lines about each method: name, year, label, kind and changed fields; then its summary."""
-    lines = []
+    chosen, lines = list(chosen), []
+    width = max((len(e.name) for e in chosen), default=0) + 2
     for e in chosen:
         kind = "" if e.kind == "method" else f"  {e.kind}"
         parent = f"  {e.parent}: {', '.join(e.changes)}" if e.parent else ""
-        head = f"  {e.name:<16}{e.year}  {e.label:<11}{kind}{parent}".rstrip()
-        lines += textwrap.wrap(head, WIDTH, subsequent_indent=" " * 37)
+        head = f"  {e.name:<{width}}{e.year}  {e.label:<11}{kind}{parent}".rstrip()
+        lines += textwrap.wrap(head, WIDTH, subsequent_indent=" " * (width + 21))
         lines += textwrap.wrap(e.summary, WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)
     return lines
 

@@ -131,7 +131,8 @@ class RatioRegression:
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
         s, g = b.sequences, b.groups
-        away = g.away(s.total(b.logp - b.logp_old))
+        gap = s.total(b.logp - b.logp_old)
+        away = gap - g.spread(g.mean(gap))  # Segments.away has no gradient among equal values, where a run starts
         std = g.mean(away**2).clamp(min=1e-12).sqrt() + self.eps
         z = away / g.spread(std)
         return -s.spread((s.mean(b.advantage) - z) ** 2)

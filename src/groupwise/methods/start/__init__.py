@@ -1,5 +1,5 @@
-"""Policy gradients without a critic, and GRPO with the first corrections of its biases. Start here.
+"""Policy gradients with their baselines, PPO with its critic, and GRPO with the first corrections of its biases.
 
-A group of answers to one prompt is its own baseline. The methods differ in the baseline, in the place of the KL
+In GRPO a group of answers to one prompt is its own baseline. The methods differ in the baseline, in the place of the KL
 penalty, and in the divisors of the loss. Most methods of the other families change one of these.
 """

@@ -1,0 +1,75 @@
+"""Every published method trains the toy, and those with state resume with equal bits."""
+
+import hashlib
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from groupwise.data import Outcome, Prompt, Sample, Verdict, VerdictPart
+from groupwise.learner import Given, InitialPolicy
+from groupwise.methods import Method, published
+from groupwise.rollout import Shuffled, Turns
+from tests.toys.echo import ToyRun, small
+
+conversations = {m.__name__ for m in published if isinstance(m().strategy, Turns)}
+"""Methods of conversations run in tests/training, with an environment."""
+RUN = [m.__name__ for m in published if m.__name__ not in conversations]
+
+
+def has_state(method: Method) -> bool:
+    """Whether a checkpoint has more than the policy: memories, side models that change, or a curriculum's state."""
+    models = any(not isinstance(model, InitialPolicy | Given) for _, model in method.models)
+    return bool(method.memory) or models or method.curriculum != Shuffled()
+
+
+def fitted(name: str) -> Method:
+    """A small method whose given teacher is the initial policy."""
+    method = small(name)
+    models = tuple((key, InitialPolicy() if isinstance(m, Given) else m) for key, m in method.models)
+    return replace(method, models=models, refill=0)
+
+
+def run_of(method: Method, directory: Path, **changes: Any) -> ToyRun:
+    parts = sorted(m.name for m in method.needs if isinstance(m, VerdictPart))
+
+    async def graded(prompt: Prompt, sample: Sample) -> Verdict:
+        """Correct if the first token is the prompt's; each part is a number between 0 and 1 from the answer's hash."""
+        outcome = Outcome.correct if sample.tokens[0] == prompt.context[0] else Outcome.wrong
+        digest = hashlib.sha256(repr(sample.tokens).encode()).digest()
+        return Verdict(outcome, parts={part: digest[i] / 255 for i, part in enumerate(parts)})
+
+    sizes: dict[str, Any] = {"prompts": 4 if method.group_size > 1 else 8, "max_tokens": 4, "lr": 0.01, "save": 1}
+    return ToyRun(method, directory, verifier=graded, max_gap=math.inf, **{**sizes, **changes})
+
+
+@pytest.mark.parametrize("name", RUN)
+def test_it_trains(name: str, tmp_path: Path) -> None:
+    """Two iterations without an error, with numbers that are finite, and with changed weights.
+
+    A student of itself changes nothing: the gap to the teacher is 0.
+    """
+    run = run_of(fitted(name), tmp_path, iterations=2)
+    own_teacher = any(isinstance(model, Given) for _, model in small(name).models)
+    before = run.weights()
+    lines = run.go()
+    assert all(math.isfinite(x) for line in lines for x in line.values() if isinstance(x, float))
+    assert any(not torch.equal(x, before[key]) for key, x in run.weights().items()) is not own_teacher
+
+
+@pytest.mark.parametrize("name", [name for name in RUN if has_state(fitted(name))])
+def test_it_resumes_with_equal_bits(name: str, tmp_path: Path) -> None:
+    whole = run_of(fitted(name), tmp_path / "whole", iterations=4)
+    expected = whole.go()
+    run_of(fitted(name), tmp_path / "cut", iterations=2).go()
+    resumed = run_of(fitted(name), tmp_path / "cut", iterations=4)
+    assert resumed.go() == expected
+    assert all(torch.equal(x, whole.weights()[key]) for key, x in resumed.weights().items())
+
+
+def test_methods_of_conversations_are_left_out() -> None:
+    assert conversations == {"gigpo"}
+    assert {name for name in RUN if has_state(fitted(name))} >= {"fgrpo", "riskpo", "ppo", "srpo", "reg_grpo"}

@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: train test test-slow lint docs model hinted_sums blank seeds laptop bench bench-full clean
+.PHONY: train test test-slow lint docs site model hinted_sums blank seeds laptop bench bench-full clean
 
 train: $(VENV)/base
 	$(BIN)/groupwise train
@@ -27,6 +27,9 @@ docs: $(VENV)/dev  ## pages that are generated from the package
 	$(BIN)/python -m tools.metrics_page docs/notation.md
 	$(BIN)/python -m tools.sockets_page
 	$(BIN)/python -m tools.fields_page
+
+site: $(VENV)/site  ## the documentation as a website in build/site; fails on a broken link
+	$(BIN)/mkdocs build -q
 
 model: $(VENV)/base  ## the packaged model, from demonstrations
 	$(BIN)/python -m tools.packaged_model tools/calculator_model.toml src/groupwise/models/calculator
@@ -61,6 +64,10 @@ $(VENV)/dev: $(VENV)/base
 
 $(VENV)/bench: $(VENV)/base
 	$(BIN)/pip install -q -c constraints.txt -e '.[bench]'
+	@touch $@
+
+$(VENV)/site: $(VENV)/base
+	$(BIN)/pip install -q -c constraints.txt -e '.[site]'
 	@touch $@
 
 clean:

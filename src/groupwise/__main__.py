@@ -114,6 +114,8 @@ def run(words: list[str]) -> int:
         return 0
     if a.command in ("methods", "help", "completion"):
         return print_text(a)
+    if a.command != "check":  # which prints all problems of a recipe together
+        check_options(overrides)
     name_runs(a)
     if a.command in ("report", "watch", "compare", "show", "diff", "check", "doctor", "recipe", "certify"):
         return inspect(a, overrides)
@@ -167,6 +169,14 @@ def run(words: list[str]) -> int:
 
             return chat(a.model, overrides, a.use, trust_remote_code=a.trust_remote_code)
     raise AssertionError(a.command)
+
+
+def check_options(overrides: Sequence[tuple[str, str]]) -> None:
+    """Raise the error of misspelled fields before torch is imported."""
+    if overrides:
+        from groupwise.config.problems import check_names
+
+        check_names(path for path, _ in overrides)
 
 
 def name_runs(a: argparse.Namespace) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ import pytest
 from groupwise.__main__ import main
 from groupwise.commands import sweep as module
 from groupwise.commands.sweep import combinations, values_of
+from groupwise.commands.sweep_table import Result, run_rows, seed_rows
 from groupwise.data import Diverged, Usage
+from groupwise.report.read import read
 from tests.report.fixture_run import write_run
 
 RECIPE = """\
@@ -64,14 +67,55 @@ def test_the_same_command_continues_a_sweep(calls, tmp_path, monkeypatch, capsys
     out = capsys.readouterr().out
     rows = out[out.index("seed  figure") :].splitlines()
     assert [row.split()[0] for row in rows[1:3]] == ["0", "1"] and rows[2].split()[-1] == "6"
+    assert rows[4].split() == ["figure", "seeds", "mean", "first", "mean", "last", "range", "of", "last"]
+    assert rows[5].split()[:2] == ["eval/accuracy_greedy", "2"]  # the third has no run directory
     page = (tmp_path / "sweeps/a/report.html").read_text()
     assert page.count("<span class=name>") == 2
+    assert "<caption>Runs</caption>" in page and "<caption>Seeds</caption>" in page
     metrics = [json.loads(line) for line in (tmp_path / "sweeps/a/seed-0-20260101-000000/metrics.jsonl").open()]
     last = [m for m in metrics if "eval/accuracy_greedy" in m][-1]
     cells = [f"{last[name]:.3f}" for name in ("eval/accuracy_greedy", "eval/low_greedy", "eval/high_greedy")]
     assert rows[1].split()[3:7] == [cells[0], cells[1], "to", cells[2]]
     calls.clear()
     assert main(command) == 0 and calls == [("train", "seed-2")]
+
+
+def result(directory: Path, name: str, finished: bool = True, **values: str) -> Result:
+    seed = int(values.get("seed", 0))
+    run = directory / name
+    write_run(run, iterations=3, seed=seed, lr=1e-4 if seed == 1 else 3e-4)  # the run of seed 1 learns less
+    return Result(tuple(values.items()), read(run), finished)
+
+
+def test_seeds_are_pooled(tmp_path):
+    results = [result(tmp_path, f"{seed}.{high}", seed=seed, high=high) for seed in "012" for high in ("0.2", "0.3")]
+    header, *rows = seed_rows(results)
+    assert header == ["high", "figure", "seeds", "mean first", "mean last", "range of last"]
+    assert [row[0] for row in rows] == ["0.2", "0.3"] and {row[2] for row in rows} == {"3"}
+    last = [r.ends[1] for r in results[::2]]
+    assert rows[0][4] == f"{sum(last) / 3:.3f}" and rows[0][5] == f"{min(last):.3f} to {max(last):.3f}"
+    assert max(last) > min(last)
+
+
+def test_a_run_that_did_not_finish_is_left_out_of_the_mean(tmp_path):
+    results = [result(tmp_path, seed, finished=seed != "1", seed=seed) for seed in "012"]
+    _, row = seed_rows(results)
+    last = [results[0].ends[1], results[2].ends[1]]
+    assert row[1] == "2 of 3" and row[3] == f"{sum(last) / 2:.3f}"
+    assert run_rows(results)[2][-1] == "3 (not finished)"
+    _, row = seed_rows([replace(r, finished=False) for r in results])
+    assert row == ["-", "0 of 3", "-", "-", "-"]
+
+
+def test_without_several_seeds_nothing_is_pooled(tmp_path):
+    assert seed_rows([result(tmp_path, high, high=high) for high in ("0.2", "0.3")]) == []
+
+
+def test_a_combination_without_a_run_does_not_shift_the_others(calls, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["sweep", "a.toml", "--seed", "2,0"]) == 0  # the run of seed 2 diverges before it has a directory
+    table = capsys.readouterr().out.partition("seed  figure")[2].splitlines()
+    assert next(line.split()[0] for line in table[1:] if line) == "0"
 
 
 def test_a_directory_holds_one_sweep(calls, tmp_path, monkeypatch, capsys):

@@ -3,7 +3,7 @@
 import re
 
 from groupwise.__main__ import parser
-from groupwise.config.reading import SWITCHES
+from groupwise.config.problems import SWITCHES
 from tests.docs.test_pages import HOME
 
 

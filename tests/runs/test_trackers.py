@@ -1,4 +1,4 @@
-"""Trackers receive only the numbers, and a failing tracker does not stop a run."""
+"""Trackers receive numbers, recipe and samples; text of a model stays text; a failing tracker does not stop a run."""
 
 import math
 import subprocess
@@ -12,6 +12,7 @@ import pytest
 from groupwise.data import MissingRequirement, Usage
 from groupwise.runs.jsonl import read_lines
 from groupwise.runs.logs import RunLogs
+from groupwise.runs.sample_table import CHARACTERS, COLUMNS, SAMPLES, SampleTable
 from groupwise.runs.trackers import Sinks
 
 LINE = {"iteration": 4, "step": 8, "loss": 0.5, "reward": math.nan, "key": "SECRET", "nested": {"a": 1}, "none": None}
@@ -124,6 +125,78 @@ def test_a_tracker_receives_recipe_timings_and_the_project(tmp_path: Path, monke
     options = next(options for call, _, options in package.calls if call == "init")
     assert options["project"] == "mine" and options["config"] == {"prompts": 4, "optimizer": {"lr": 1e-5}}
     assert ("log", ({"seconds": 2.0, "memory_mib": 600.0},), {"step": 4}) in package.calls
+
+
+SAMPLE = {
+    "prompt_id": "a1", "group": 0, "prompt": "2+2=", "gold": "SECRET",
+    "text": "# 4\n<script>x</script>\x1b[2J\r![a](b)",
+    "outcome": "correct", "score": 1.0, "reward": math.nan, "advantage": 0.5, "finish": "stop", "length": 3,
+}  # fmt: skip
+
+
+def written_samples(name: str, module: str, run: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The calls of a tracker's package for one iteration of 20 samples."""
+    package = Calls()
+    monkeypatch.setitem(sys.modules, module, package)
+    logs = RunLogs(run, sinks=(name,))
+    logs.samples(4, [SAMPLE] * 20, {})
+    logs.metrics(LINE)
+    assert not logs.warnings and "SECRET" not in repr(package.calls)
+    return package.calls
+
+
+def test_wandb_receives_a_table_of_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = written_samples("wandb", "wandb", tmp_path, monkeypatch)
+    table = next(options for call, _, options in calls if call == "Table")
+    assert table["columns"] == list(COLUMNS) and len(table["data"]) == SAMPLES
+    row = dict(zip(table["columns"], table["data"][0]))
+    assert row["text"] == "# 4\n<script>x</script>\\x1b[2J\\r![a](b)"  # plain text in a cell; no control characters
+    assert row["reward"] is None and row["advantage"] == 0.5 and row["outcome"] == "correct"
+    steps = [options["step"] for call, _, options in calls if call == "log"]
+    assert steps == [4, 4]  # samples first: a tracker's steps never decrease
+
+
+def test_trackio_receives_samples_without_markup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """trackio renders a cell as Markdown and HTML: text is escaped, and indented as a code block."""
+    calls = written_samples("trackio", "trackio", tmp_path, monkeypatch)
+    table = next(options for call, _, options in calls if call == "Table")
+    cells = [cell for row in table["data"] for cell in row if isinstance(cell, str)]
+    assert all(line.startswith("    ") for cell in cells for line in cell.split("\n"))
+    assert not any("<" in cell for cell in cells) and any("&lt;script&gt;" in cell for cell in cells)
+
+
+def test_tensorboard_receives_samples_as_code_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = written_samples("tensorboard", "tensorboardX", tmp_path, monkeypatch)
+    (tag, text, step) = next(args for call, args, _ in calls if call == "add_text")
+    assert (tag, step) == ("samples", 4)
+    blocks = text.split("\n\n---\n\n")
+    assert len(blocks) == SAMPLES and "outcome: correct" in blocks[0] and "2+2=" in blocks[0]
+    assert all(line.startswith("    ") for block in blocks for line in block.splitlines())
+
+
+def test_long_texts_are_cut() -> None:
+    table = SampleTable.of([{"prompt": "a", "text": "x" * (CHARACTERS + 1)}])
+    assert table.rows[0][table.columns.index("text")] == "x" * CHARACTERS + "..."
+    assert table.rows[0][table.columns.index("score")] is None
+
+
+def test_a_users_sink_may_take_samples(tmp_path: Path) -> None:
+    class TakesBoth:
+        def __init__(self, run: Path) -> None:
+            self.tables: list[Any] = []
+            sinks.append(self)
+
+        def write(self, iteration: int, numbers: dict[str, float]) -> None: ...
+
+        def write_samples(self, iteration: int, table: SampleTable) -> None:
+            self.tables.append((iteration, len(table.rows)))
+
+        def close(self) -> None: ...
+
+    sinks: list[TakesBoth] = []
+    logs = RunLogs(tmp_path, sinks=("my_file:MySink",), load={"my_file:MySink": TakesBoth}.__getitem__)
+    logs.samples(2, [SAMPLE], {})
+    assert sinks[0].tables == [(2, 1)]
 
 
 def test_a_users_sink(tmp_path: Path) -> None:

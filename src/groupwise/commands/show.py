@@ -9,7 +9,7 @@ from typing import Any
 from groupwise.config import registry as names
 from groupwise.config import text
 from groupwise.config.diff import diff
-from groupwise.config.reading import one_error
+from groupwise.config.problems import one_error, suggestion
 from groupwise.config.recipe import Recipe
 from groupwise.data import GroupwiseError, Usage, visible
 from groupwise.methods import Method, Reference, reference_of
@@ -74,7 +74,7 @@ def read(what: str) -> Any:
     path = text.DEFAULT if what == "calculator" else Path(what)
     path = RunLayout(path).recipe if path.is_dir() else path
     if not path.is_file():
-        raise Usage(f"{what!r} is neither a method nor a file", fix=names.suggestion(what, names.methods()))
+        raise Usage(f"{what!r} is neither a method nor a file", fix=suggestion(what, names.methods()))
     recipe, problems = text.read_with_problems(path)
     if recipe is None or problems:
         raise one_error(problems)

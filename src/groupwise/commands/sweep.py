@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from groupwise.commands.sweep_table import Result, aligned, run_rows, seed_rows
 from groupwise.commands.train import resume, train
 from groupwise.data import Diverged, Usage, visible
-from groupwise.data.metrics import INTERVALS, REWARD
-from groupwise.report.read import Run, read
+from groupwise.report.read import read
 from groupwise.report.report import write_report
-from groupwise.report.warnings import HELD_OUT, held_out
 from groupwise.runs.layout import RunLayout
 from groupwise.runs.phases import phase_directories
 from groupwise.runs.stems import newest_run
@@ -75,9 +74,11 @@ def sweep(
             print(visible(str(error), lines=True))
         if code not in (0, Diverged.code):
             return code
-    runs = [run for combination in all_runs if (run := run_of(directory, combination))]
-    print(visible("\n".join(table(all_runs, [read(run) for run in runs])), lines=True))
-    print(visible(f"report: {write_report(runs, RunLayout(directory).report)}"))
+    results = results_of(directory, all_runs)
+    tables = {"Runs": run_rows(results)} | ({"Seeds": rows} if (rows := seed_rows(results)) else {})
+    print(visible("\n\n".join("\n".join(aligned(rows)) for rows in tables.values()), lines=True))
+    report = write_report([result.run.path for result in results], RunLayout(directory).report, tables)
+    print(visible(f"report: {report}"))
     return 0
 
 
@@ -145,21 +146,7 @@ def is_finished(run: Path) -> bool:
     return all(RunLayout(path).model.is_dir() for path in phase_directories(run) or (run,))
 
 
-def table(all_runs: Sequence[Combination], runs: Sequence[Run]) -> list[str]:
-    """One line per run: its values, its first and last held-out accuracy or score, and the interval of the last one."""
-    fields = [path for path, _ in all_runs[0].values] or ["run"]
-    rows = [[*fields, "figure", "first", "last", "95 % over problems", "iterations"]]
-    for combination, run in zip(all_runs, runs):
-        name = held_out(run.metrics, (*HELD_OUT, REWARD))
-        values = [value for _, value in combination.values] or [run.name]
-        rows.append([*values, *(figures(run, name) if name else ["-"] * 4), str(run.last)])
-    widths = [max(len(row[c]) for row in rows) for c in range(len(rows[0]))]
-    return ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths)).rstrip() for row in rows]
-
-
-def figures(run: Run, name: str) -> list[str]:
-    """A metric's name, its first and last value, and the interval of the last one, as text."""
-    curve = run.metrics[name].finite
-    ends = [run.metrics[end].finite.value[-1:] for end in INTERVALS.get(name, ()) if end in run.metrics]
-    interval = f"{ends[0][0]:.3f} to {ends[1][0]:.3f}" if len(ends) == 2 and all(map(len, ends)) else "-"
-    return [name, f"{curve.value[0]:.3f}", f"{curve.value[-1]:.3f}", interval]
+def results_of(directory: Path, all_runs: Sequence[Combination]) -> list[Result]:
+    """The runs of the combinations that have one."""
+    runs = [(combination.values, run_of(directory, combination)) for combination in all_runs]
+    return [Result(values, read(run), is_finished(run)) for values, run in runs if run]

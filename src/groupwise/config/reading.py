@@ -1,24 +1,21 @@
 """TOML data to typed values: each field by its type, components by their names, all problems collected."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from groupwise.config.other_names import FIELD_HINTS, METHOD_HINTS, OTHER_NAMES
+from groupwise.config.other_names import METHOD_HINTS
+from groupwise.config.problems import SWITCHES, UPGRADE, problem, suggestion, unknown_key
 from groupwise.config.recipe import Recipe
-from groupwise.config.registry import UnloadedPart, closest_parts, fits, fitting_names, methods, parts, suggestion
+from groupwise.config.registry import UnloadedPart, closest_parts, fits, fitting_names, methods, parts
 from groupwise.config.toml import CommandText
 from groupwise.config.user_code import Use
 from groupwise.data import Usage, name_of
 from groupwise.methods import Method
-from groupwise.runs.format_1 import MOVED, PARTS, renamed_key
+from groupwise.runs.format_1 import PARTS
 from groupwise.verifiers import user_functions
-
-SWITCHES = ("use", "unsafe_local_exec", "trust_remote_code", "key", "judge")
-"""Options that run code or read secrets. They are command-line options only, so that a recipe cannot set them."""
-UPGRADE = "write the new name, or print the whole recipe with new names: groupwise recipe upgrade FILE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +31,7 @@ class Reading:
 
     def problem(self, where: str, what: str, fix: str = "") -> Any:
         """Record one problem of the data, and return MISSING. Without a `fix`, it refers to `groupwise help`."""
-        self.problems.append(Usage(f"{where}: {what}", fix=fix or "groupwise help FIELD explains a field of a recipe"))
+        self.problems.append(problem(where, what, fix))
         return MISSING
 
     def value(self, data: Any, hint: Any, current: Any, where: str) -> Any:
@@ -186,7 +183,7 @@ class Reading:
                 self.problem(where, f"{key} is not a field", f"use the command-line option --{key.replace('_', '-')}")
                 continue
             if key not in known:
-                self.unknown_key(cls, key, known, where)
+                self.problems.append(unknown_key(where, cls.__name__, key, known))
                 continue
             value = self.value(item, hints[key], values.get(key, default(known[key])), f"{where}.{key}")
             values[key] = value if value is not MISSING else values.get(key, MISSING)
@@ -201,19 +198,6 @@ class Reading:
             return cls(**values)
         except ValueError as error:
             return self.problem(where, *str(error).split("\n", 1))  # a second line is the fix
-
-    def unknown_key(self, cls: type, key: str, known: Iterable[str], where: str) -> None:
-        """Add the problem of a key that is not a field: its new name if it was renamed, else a suggestion."""
-        if new := renamed_key(cls.__name__.lower(), key):
-            self.problem(where, f"{key!r} was renamed to {new!r}", UPGRADE)
-        elif moved := MOVED.get((cls.__name__.lower(), key)):
-            self.problem(where, f"{key!r} is now {moved}", UPGRADE)
-        elif other := OTHER_NAMES.get(key):
-            self.problem(where, f"{cls.__name__} has no field {key!r}", f"write {other}, its name here")
-        elif hint := FIELD_HINTS.get(key):
-            self.problem(where, f"{cls.__name__} has no field {key!r}", hint)
-        else:
-            self.problem(where, f"{cls.__name__} has no field {key!r}; {suggestion(key, known)}")
 
     def lookup(self, name: Any, hint: Any, where: str) -> Any:
         """The component with a public name, or one from a user's file, such as `my_file:MyClip`."""
@@ -286,10 +270,3 @@ def _example(hint: Any) -> str:
 
 def _article(name: str) -> str:
     return f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"
-
-
-def one_error(problems: Sequence[Usage]) -> Usage:
-    """Several problems as one error."""
-    if len(problems) == 1:
-        return problems[0]
-    return Usage(f"{len(problems)} errors", evidence="\n".join(map(str, problems)))

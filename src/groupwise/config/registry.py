@@ -2,7 +2,7 @@
 
 import importlib
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, is_dataclass
 from difflib import get_close_matches
 from functools import cache
@@ -143,12 +143,6 @@ def public_name(part: Any) -> str:
         f"{name_of(part)} is a component without a name that a recipe can use",
         fix="define it in a file and load that with --use",
     )
-
-
-def suggestion(name: str, names: Iterable[str]) -> str:
-    """The closest of the valid names as a question, or all of them if none is close."""
-    matches = get_close_matches(name, names, n=1, cutoff=0.6)
-    return f"did you mean {matches[0]}?" if matches else f"the names are {', '.join(names)}"
 
 
 def closest_parts(name: str, socket: Any) -> list[str]:

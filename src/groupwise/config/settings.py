@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.config.other_names import FIELD_HINTS, OTHER_NAMES
-from groupwise.config.reading import Reading, hints_of, one_error
+from groupwise.config.problems import one_error
+from groupwise.config.reading import Reading, hints_of
 from groupwise.config.recipe import Recipe
 from groupwise.config.registry import methods
 from groupwise.config.text import plain

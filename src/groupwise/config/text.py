@@ -11,7 +11,8 @@ from typing import Any, TypeVar, get_args, get_origin
 
 import tomli_w
 
-from groupwise.config.reading import Reading, hints_of, one_error
+from groupwise.config.problems import one_error
+from groupwise.config.reading import Reading, hints_of
 from groupwise.config.recipe import Recipe
 from groupwise.config.registry import UnloadedPart, public_name
 from groupwise.config.toml import CommandText, read_toml, read_with_overrides, set_path

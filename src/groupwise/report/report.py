@@ -5,9 +5,10 @@ import html
 import re
 import shlex
 from base64 import b64encode
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from groupwise.data import BadData, Storage, Usage, visible
@@ -69,10 +70,15 @@ def existing_run(run: str) -> Path:
     )
 
 
-def write_report(runs: Sequence[Path], out: Path | None = None) -> Path:
+Tables = Mapping[str, Sequence[Sequence[str]]]
+"""Tables of text by their captions. The first row of each is its header."""
+NO_TABLES: Tables = MappingProxyType({})
+
+
+def write_report(runs: Sequence[Path], out: Path | None = None, tables: Tables = NO_TABLES) -> Path:
     """Write the page of one run or several overlaid runs to `out`. Default: `report.html` in the first run.
 
-    Can be called during a run. An older page is replaced in one rename.
+    Can be called during a run. An older page is replaced in one rename. `tables` are shown above the curves.
     """
     if not runs or not all(Path(path).is_dir() for path in runs):
         missing = [str(path) for path in runs if not Path(path).is_dir()]
@@ -82,11 +88,11 @@ def write_report(runs: Sequence[Path], out: Path | None = None) -> Path:
             fix="name a directory of runs/",
         )
     out = Path(out) if out is not None else RunLayout(Path(runs[0])).report
-    write_file(out, page([read(Path(path)) for path in runs]).encode())
+    write_file(out, page([read(Path(path)) for path in runs], tables=tables).encode())
     return out
 
 
-def page(runs: Sequence[Run], *, version: str | None = None) -> str:
+def page(runs: Sequence[Run], *, version: str | None = None, tables: Tables = NO_TABLES) -> str:
     """The HTML document. Its security policy allows each script and style by hash, and nothing else.
 
     With `version`, the live page of `watch`: the version of its data, and a script that asks the same server for newer
@@ -113,6 +119,7 @@ def page(runs: Sequence[Run], *, version: str | None = None) -> str:
             for name, (warnings, _) in zip(names, checks)
             for w in warnings
         ),
+        "tables": "".join(html_table(caption, rows) for caption, rows in tables.items()),
         "summary": "".join(summary(name, run) for name, run in zip(names, runs)),
         "styles": "".join(f"<style>{text}</style>" for text in styles),
         "scripts": "".join(f"<script>{text}</script>" for text in scripts),
@@ -254,14 +261,25 @@ def warning_line(warning: RunWarning, name: str) -> str:
 
 def summary(name: str, run: Run) -> str:
     """The table of metrics that a reader without scripts sees."""
-    rows = []
+    rows = [["metric", "first", "last", "lowest", "highest"]]
     for metric, curve in sorted({**run.metrics, **run.timings}.items()):
         values = curve.finite.value
         if len(values):
             cells = (values[0], values[-1], values.min(), values.max())
-            rows.append(
-                f"<tr><th scope=row>{escaped(metric)}</th>" + "".join(f"<td>{x:.6g}</td>" for x in cells) + "</tr>"
-            )
-    head = "".join(f"<th scope=col>{word}</th>" for word in ("metric", "first", "last", "lowest", "highest"))
-    body = f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody>"
-    return f"<div class=scroll><table><caption>{escaped(name)}</caption>{body}</table></div>"
+            rows.append([metric, *(f"{x:.6g}" for x in cells)])
+    return html_table(name, rows)
+
+
+def html_table(caption: str, rows: Sequence[Sequence[str]]) -> str:
+    """Rows of text as an HTML table; the first row is its header, the first cell of a row its heading.
+
+    >>> html_table("a", [["x", "y"], ["<b>", "1"]]).partition("<tbody>")[2]
+    '<tr><th scope=row>&lt;b&gt;</th><td>1</td></tr></tbody></table></div>'
+    """
+    head = "".join(f"<th scope=col>{escaped(word)}</th>" for word in rows[0])
+    body = "".join(
+        f"<tr><th scope=row>{escaped(first)}</th>{''.join(f'<td>{escaped(cell)}</td>' for cell in cells)}</tr>"
+        for first, *cells in rows[1:]
+    )
+    table = f"<caption>{escaped(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
+    return f"<div class=scroll><table>{table}</table></div>"

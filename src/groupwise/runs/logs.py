@@ -115,8 +115,9 @@ class RunLogs:
         self._sinks.write(line)
         self._append("timings", json_line(line))
 
-    def samples(self, iteration: int, lines: Iterable[Mapping[str, Any]], tensors: Mapping[str, Tensor]) -> None:
+    def samples(self, iteration: int, lines: Sequence[Mapping[str, Any]], tensors: Mapping[str, Tensor]) -> None:
         """Write `samples/<iteration>.jsonl` (a line per sample) and `.safetensors` (numbers per token), atomically."""
+        self._sinks.write_samples(iteration, lines)
         contents = (b"".join(json_line(line) for line in lines), tensor_bytes(tensors))
         files = {self._layout.sample_file(iteration, suffix): data for suffix, data in zip(SAMPLE_FILES, contents)}
         self._samples |= files

@@ -1,5 +1,6 @@
-"""Trackers: optional sinks that receive the numbers of metrics.jsonl and timings.jsonl, and the recipe."""
+"""Trackers: optional sinks that receive the numbers of metrics.jsonl and timings.jsonl, the recipe and some samples."""
 
+import html
 import importlib
 import math
 import os
@@ -10,6 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from groupwise.data import MissingRequirement, Usage
 from groupwise.runs.layout import RunLayout
+from groupwise.runs.sample_table import SampleTable, code_block
 
 
 @runtime_checkable
@@ -21,8 +23,15 @@ class Sink(Protocol):
     def close(self) -> None: ...
 
 
+@runtime_checkable
+class TakesSamples(Protocol):
+    """A sink that also receives a table of samples in each iteration, before the iteration's numbers."""
+
+    def write_samples(self, iteration: int, table: SampleTable) -> None: ...
+
+
 class Tensorboard:
-    """Event files in `<run>/tensorboard`."""
+    """Event files in `<run>/tensorboard`. Its text tab renders Markdown, so each sample is a code block."""
 
     def __init__(self, package: Any, run: Path) -> None:
         self._writer = package.SummaryWriter(str(RunLayout(run).tensorboard))
@@ -31,6 +40,9 @@ class Tensorboard:
         for name, number in numbers.items():
             self._writer.add_scalar(name, number, iteration)
 
+    def write_samples(self, iteration: int, table: SampleTable) -> None:
+        self._writer.add_text("samples", table.markdown, iteration)
+
     def close(self) -> None:
         self._writer.close()
 
@@ -38,20 +50,28 @@ class Tensorboard:
 class Tracker:
     """wandb, or trackio with wandb's interface (`init`, `log`, `finish`). A resumed run continues under its name."""
 
-    def __init__(self, package: Any, run: Path, **options: Any) -> None:
-        self._package = package
+    def __init__(self, package: Any, run: Path, *, cell: Callable[[str], str] = str, **options: Any) -> None:
+        """`cell` prepares a text for a cell of a table. `options` are passed to the package's `init`."""
+        self._package, self._cell = package, cell
         project = os.environ.get("WANDB_PROJECT") or "groupwise"
         self._package.init(project=project, name=run.name, resume="allow", config=recipe_of(run), **options)
 
     def write(self, iteration: int, numbers: dict[str, float]) -> None:
         self._package.log(numbers, step=iteration)
 
+    def write_samples(self, iteration: int, table: SampleTable) -> None:
+        rows = [[self._cell(cell) if isinstance(cell, str) else cell for cell in row] for row in table.rows]
+        self._package.log({"samples": self._package.Table(columns=list(table.columns), data=rows)}, step=iteration)
+
     def close(self) -> None:
         self._package.finish()
 
 
 def wandb(package: Any, run: Path) -> Sink:
-    """wandb without git state, code, console output and machine data: it sends numbers, the recipe, the run's name."""
+    """wandb without git state, code, console output and machine data.
+
+    It sends numbers, samples, the recipe and the run's name.
+    """
     settings = package.Settings(
         console="off",
         disable_git=True,
@@ -63,6 +83,11 @@ def wandb(package: Any, run: Path) -> Sink:
     return Tracker(package, run, id=run.name, dir=str(run), settings=settings)
 
 
+def trackio(package: Any, run: Path) -> Sink:
+    """trackio. Its tables render Markdown and HTML, so texts are escaped and become code blocks."""
+    return Tracker(package, run, cell=lambda text: code_block(html.escape(text, quote=False)))
+
+
 def recipe_of(run: Path) -> dict[str, Any]:
     """The resolved recipe of a run as tables; empty for a run without one."""
     path = RunLayout(run).recipe
@@ -72,7 +97,7 @@ def recipe_of(run: Path) -> dict[str, Any]:
 OPENERS: dict[str, tuple[str, Callable[[Any, Path], Sink]]] = {
     "tensorboard": ("tensorboardX", Tensorboard),
     "wandb": ("wandb", wandb),
-    "trackio": ("trackio", Tracker),
+    "trackio": ("trackio", trackio),
 }
 
 
@@ -118,6 +143,12 @@ class Sinks:
             if name != "iteration" and isinstance(value, int | float) and math.isfinite(value)
         }
         self._each(lambda sink: sink.write(int(line.get("iteration", 0)), numbers))
+
+    def write_samples(self, iteration: int, lines: Iterable[Mapping[str, Any]]) -> None:
+        """Send some of the lines of samples/ to each sink that takes samples."""
+        if any(isinstance(sink, TakesSamples) for sink in self._open.values()):
+            table = SampleTable.of(lines)
+            self._each(lambda sink: sink.write_samples(iteration, table) if isinstance(sink, TakesSamples) else None)
 
     def close(self) -> None:
         self._each(lambda sink: sink.close())

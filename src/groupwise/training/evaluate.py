@@ -9,7 +9,7 @@ from typing import Any
 from groupwise.config.defaults import RecipeSource, starting_point
 from groupwise.config.devices import resolved
 from groupwise.config.packaged import find_recipe
-from groupwise.config.reading import one_error
+from groupwise.config.problems import one_error
 from groupwise.config.recipe import Recipe
 from groupwise.config.text import read_over, read_with_problems
 from groupwise.config.user_code import Use

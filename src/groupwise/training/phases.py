@@ -9,7 +9,7 @@ import tomli_w
 
 from groupwise.config.devices import resolved
 from groupwise.config.phases import Phase, read_phases
-from groupwise.config.reading import one_error
+from groupwise.config.problems import one_error
 from groupwise.config.recipe import Recipe
 from groupwise.config.text import write
 from groupwise.config.toml import read_toml

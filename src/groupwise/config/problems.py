@@ -1,0 +1,75 @@
+"""Problems of a recipe in words. Imports no torch, so that a misspelled option is reported at once."""
+
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+
+from groupwise.config.fields import SECTIONS, declared
+from groupwise.config.other_names import FIELD_HINTS, OTHER_NAMES
+from groupwise.data import Usage
+from groupwise.runs.format_1 import MOVED, renamed_key
+from groupwise.runs.phases import KEY
+
+SWITCHES = ("use", "unsafe_local_exec", "trust_remote_code", "key", "judge")
+"""Options that run code or read secrets. They are command-line options only, so that a recipe cannot set them."""
+UPGRADE = "write the new name, or print the whole recipe with new names: groupwise recipe upgrade FILE"
+REPLACEABLE = ("engine",)
+"""Tables whose class a part of the user's file may replace, so that their names are not known before it is loaded."""
+HELP = "groupwise help FIELD explains a field of a recipe"
+
+
+def problem(where: str, what: str, fix: str = "") -> Usage:
+    """A problem at a dotted path of a recipe. Without a fix it refers to the help on fields."""
+    return Usage(f"{where}: {what}", fix=fix or HELP)
+
+
+def one_error(problems: Sequence[Usage]) -> Usage:
+    """Several problems as one error."""
+    if len(problems) == 1:
+        return problems[0]
+    return Usage(f"{len(problems)} errors", evidence="\n".join(map(str, problems)))
+
+
+def suggestion(name: str, names: Iterable[str]) -> str:
+    """The closest of the valid names as a question, or all of them if none is close."""
+    matches = get_close_matches(name, names, n=1, cutoff=0.6)
+    return f"did you mean {matches[0]}?" if matches else f"the names are {', '.join(names)}"
+
+
+def unknown_key(where: str, owner: str, key: str, known: Iterable[str]) -> Usage:
+    """The problem of a key that is no field of the class `owner`: its new name if it was renamed, else a suggestion."""
+    if new := renamed_key(owner.lower(), key):
+        return problem(where, f"{key!r} was renamed to {new!r}", UPGRADE)
+    if moved := MOVED.get((owner.lower(), key)):
+        return problem(where, f"{key!r} is now {moved}", UPGRADE)
+    if other := OTHER_NAMES.get(key):
+        return problem(where, f"{owner} has no field {key!r}", f"write {other}, its name here")
+    if hint := FIELD_HINTS.get(key):
+        return problem(where, f"{owner} has no field {key!r}", hint)
+    return problem(where, f"{owner} has no field {key!r}; {suggestion(key, known)}")
+
+
+def check_names(paths: Iterable[str]) -> None:
+    """Raise `Usage` if dotted paths name fields that a recipe does not have. Constants of parts are not checked.
+
+    >>> check_names(["optimizer.lr", "method.objective.surrogate.high", "method.advantage.0.eps"])
+    >>> check_names(["promts"])
+    Traceback (most recent call last):
+    groupwise.data.errors.Usage: recipe: Recipe has no field 'promts'; did you mean prompts?
+      do:   groupwise help FIELD explains a field of a recipe
+    """
+    if problems := [problem for path in paths if (problem := _problem_of(path.split(".")))]:
+        raise one_error(problems)
+
+
+def _problem_of(names: Sequence[str]) -> Usage | None:
+    """The problem of the first name that is no field; None without one, and after the recipe's own tables."""
+    section = ""
+    for name in names:
+        if section not in SECTIONS or section in REPLACEABLE or name.isdecimal() or name in ("base", "kind"):
+            return None
+        module, owner = SECTIONS[section]
+        known = [field for field, _, _ in declared(module, owner)]
+        if name not in known and not (section == "" and name in (*SWITCHES, KEY)):
+            return unknown_key(f"recipe.{section}".strip("."), owner, name, known)
+        section = f"{section}.{name}".strip(".")
+    return None

@@ -9,13 +9,12 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from groupwise.config.other_names import METHOD_HINTS
 from groupwise.config.problems import SWITCHES, UPGRADE, problem, suggestion, unknown_key
 from groupwise.config.recipe import Recipe
-from groupwise.config.registry import UnloadedPart, closest_parts, fits, fitting_names, methods, parts
+from groupwise.config.registry import UnloadedPart, closest_parts, fits, fitting_names, methods, part_named
 from groupwise.config.toml import CommandText
 from groupwise.config.user_code import Use
 from groupwise.data import Usage, name_of
 from groupwise.methods import Method
 from groupwise.runs.format_1 import PARTS
-from groupwise.verifiers import user_functions
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,15 +204,17 @@ class Reading:
             return self.problem(where, f"kind: {_describe(name)}; expected the name of a part")
         if ":" in name:
             return self.user_part(name, where)
-        part = parts().get(name, MISSING)
-        if name in PARTS and (part is MISSING or (isinstance(hint, type) and not fits(part, hint))):
+        part = part_named(name)
+        if name in PARTS and (part is None or (isinstance(hint, type) and not fits(part, hint))):
             return self.problem(where, f"{name!r} was renamed to {PARTS[name]!r}", UPGRADE)
-        if part is MISSING:
+        if part is None:
             return self.problem(where, f"unknown part {name!r}; similar: {', '.join(closest_parts(name, hint))}")
         return part
 
     def check_user_names(self, recipe: Recipe) -> None:
         """Add a problem for each verifier or environment in the user's files that cannot be found."""
+        from groupwise.verifiers import user_functions  # all verifiers; `show` and `diff` need none
+
         mixed = {f"recipe.also.{i}.verifier": also.verifier for i, also in enumerate(recipe.also)}
         top = {"recipe.verifier": recipe.verifier, "recipe.environment": recipe.environment}
         for where, name in {**top, **mixed}.items():

@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, is_dataclass
 from difflib import get_close_matches
@@ -11,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from groupwise.config.user_code import PREFIX
-from groupwise.data import Usage, files_of, name_of
+from groupwise.data import Usage, files_of, name_of, names_of
 from groupwise.methods import published
 
 ROOMS = ("data", "rollout", "rewards", "advantages", "objective", "learner", "methods")
@@ -38,6 +39,12 @@ def parts() -> Mapping[str, Any]:
     """All components of the package, by public name."""
     rooms = [importlib.import_module(f"groupwise.{room}") for room in ROOMS]
     return {name: getattr(room, name) for room in rooms for name in room.__all__}
+
+
+def part_named(name: str) -> Any:
+    """The part with a public name; None if there is none. Imports only its file."""
+    home = next((room for room in ROOMS if name in names_of(f"groupwise.{room}")), None)
+    return getattr(importlib.import_module(f"groupwise.{home}"), name) if home else None
 
 
 def methods() -> dict[str, Any]:
@@ -128,15 +135,20 @@ def _call_of(part: Any) -> Any:
 
 
 def public_name(part: Any) -> str:
-    """The name of a component in TOML. Raises `Usage` for a component without a name, such as a lambda."""
+    """The name of a component in TOML. Raises `Usage` for a component without a name, such as a lambda.
+
+    The file that defines a component, or its class, lists its name; so only that file is searched.
+    """
     if isinstance(part, UnloadedPart):
         return part.part
-    for name, candidate in parts().items():
+    home = definition_of(part)
+    names = files_of(home.__module__.rpartition(".")[0]) if home.__module__.startswith("groupwise.") else {}
+    for name in names.get(home.__module__, {}).get("__all__", ()):
+        candidate = getattr(sys.modules[home.__module__], name)
         if candidate is part or (is_dataclass(part) and type(candidate) is type(part) and candidate == part):
             return name
-    if parts().get(type(part).__name__) is type(part):
+    if part_named(type(part).__name__) is type(part):
         return type(part).__name__
-    home = definition_of(part)
     if home.__module__.startswith(PREFIX) and "<" not in home.__qualname__:
         return f"{home.__module__.removeprefix(PREFIX)}:{home.__qualname__}"
     raise Usage(

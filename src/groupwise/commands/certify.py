@@ -5,7 +5,8 @@ from pathlib import Path
 
 from groupwise.certificates.certificate import certify
 from groupwise.certificates.page import certificate_page
-from groupwise.config.registry import methods, suggestion
+from groupwise.config.problems import suggestion
+from groupwise.config.registry import methods
 from groupwise.data import Usage, visible
 from groupwise.runs.disk import storage_errors, write_file
 

@@ -82,5 +82,5 @@ def proof_of(test: str, cases: Mapping[str, tuple[Result, float]]) -> Proof:
     Proof(test='a.py::b', result='failed', cases=2, seconds=0.75)
     """
     matches = [case for name, case in cases.items() if name == test or name.startswith(f"{test}[")]
-    worst: Result = min((result for result, _ in matches), key=WORST.index, default="missing")
-    return Proof(test, worst, len(matches), sum(seconds for _, seconds in matches))
+    results: list[Result] = [result for result, _ in matches] or ["missing"]
+    return Proof(test, min(results, key=WORST.index), len(matches), sum(seconds for _, seconds in matches))

@@ -86,7 +86,7 @@ def test_all_proofs_run_once_in_one_process(monkeypatch) -> None:
 def test_the_command_writes_both_files_and_its_code_says_if_all_passed(monkeypatch, tmp_path: Path, capsys) -> None:
     monkeypatch.setattr(certificates, "run_proofs", passing)
     assert main(["certify", "gspo", "--out", str(tmp_path / "a")]) == 0
-    assert capsys.readouterr().out == f"gspo            3 of 3 proofs passed  {tmp_path / 'a' / 'gspo.html'}\n"
+    assert capsys.readouterr().out == f"gspo  3 of 3 proofs passed  {tmp_path / 'a' / 'gspo.html'}\n"
     written = json.loads((tmp_path / "a" / "gspo.json").read_text())
     assert written["passed"] and written["name"] == "gspo" and written["effect"].startswith("eval/accuracy_greedy is")
     assert (tmp_path / "a" / "gspo.html").read_text().startswith("<!doctype html>")

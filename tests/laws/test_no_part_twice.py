@@ -40,14 +40,18 @@ def shape(node: Part) -> str:
 
 
 def parts() -> Iterator[tuple[str, Part]]:
-    """Every public definition in a file that declares a socket, except the Protocol of the socket."""
+    """Every definition in a file that declares a socket, except Protocols and the file's own steps (`_name`)."""
     for room in ROOMS:
         for module, lists in files_of(f"groupwise.{room}").items():
             if "SOCKET" not in lists:
                 continue
             for node in ast.parse((SOURCE / f"{module.replace('.', '/')}.py").read_text("utf-8")).body:
-                if isinstance(node, Part) and node.name in lists.get("__all__", ()) and node.name != lists["SOCKET"]:
+                if isinstance(node, Part) and not node.name.startswith("_") and not _is_protocol(node):
                     yield f"{module}.{node.name}", node
+
+
+def _is_protocol(node: Part) -> bool:
+    return isinstance(node, ast.ClassDef) and any(ast.unparse(base).startswith("Protocol") for base in node.bases)
 
 
 def test_no_part_is_there_twice() -> None:

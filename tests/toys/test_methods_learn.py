@@ -1,4 +1,4 @@
-"""Methods of the first two families learn the toy task, and unlearn it when the reward is reversed."""
+"""Methods learn the toy task, and unlearn it when the reward is reversed."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -11,11 +11,8 @@ from groupwise.methods.families import method_family
 from groupwise.rewards import Correctness, everything
 from tests.toys.echo import NAMES, ToyRun, rate, small
 
-LEARNERS = [name for name in NAMES if method_family(name) in ("start", "ratio")]
-"""Methods that differ in baseline, ratio or trust region. `training/test_loop.py` runs two iterations of all."""
 SIZES = {"dr_grpo": {"iterations": 50, "max_tokens": 6}}
 """Dr. GRPO gives reward 0 to an unfinished answer, so the end token must be learned too."""
-
 
 LEARNERS = (
     "grpo",
@@ -30,10 +27,8 @@ LEARNERS = (
     "reinforce_pp",
     "reinforce",
 )
-"""Methods whose learning is tested in the suite. The others are marked as slow; all train two steps in the suite."""
-EACH = pytest.mark.parametrize(
-    "name", [name if name in LEARNERS else pytest.param(name, marks=pytest.mark.slow) for name in NAMES]
-)
+"""Methods whose learning is tested in the suite. `test_every_method_runs.py` trains all of them for two steps."""
+OTHERS = [name for name in NAMES if method_family(name) in ("start", "ratio") and name not in LEARNERS]
 
 
 def toy_run(name: str, directory: Path, **changes: Any) -> ToyRun:
@@ -51,7 +46,7 @@ def test_it_learns(name: str, tmp_path: Path) -> None:
     assert all(line["entropy"] > 0 for line in lines[1:] if "entropy" in line)
 
 
-@pytest.mark.parametrize("name", LEARNERS)
+@pytest.mark.parametrize("name", [*LEARNERS, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
 def test_it_learns_the_opposite_of_a_reversed_reward(name: str, tmp_path: Path) -> None:
     """The same method with right and wrong exchanged: the policy follows the reward, not what is easy."""
     plain = toy_run(name, tmp_path / "run", iterations=12)

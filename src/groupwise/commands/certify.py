@@ -18,8 +18,9 @@ def write_certificates(name: str, out: str) -> int:
     known = methods()
     if name != ALL and name not in known:
         raise Usage(f"no method is called {name!r}", fix=suggestion(name, known))
-    directory, failed = Path(out), False
-    for certificate in certify(list(known) if name == ALL else [name]):
+    names, directory, failed = list(known) if name == ALL else [name], Path(out), False
+    width = max(map(len, names)) + 2
+    for certificate in certify(names):
         page = directory / f"{certificate.name}.html"
         with storage_errors("the certificate", directory):
             directory.mkdir(parents=True, exist_ok=True)
@@ -27,6 +28,6 @@ def write_certificates(name: str, out: str) -> int:
             write_file(page, certificate_page(certificate).encode())
         failed |= not certificate.passed
         passed = sum(proof.result == "passed" for proof in certificate.proofs)
-        line = f"{certificate.name:<16}{passed} of {len(certificate.proofs)} proofs passed  {page}"
+        line = f"{certificate.name:<{width}}{passed} of {len(certificate.proofs)} proofs passed  {page}"
         print(visible(line))
     return int(failed)

@@ -2,7 +2,7 @@
 
 import ast
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
@@ -48,9 +48,9 @@ def list_methods(family: str = "", like: str = "") -> str:
     return "\n\n".join("\n".join([titles[f], *lines_of(of_f)]) for f, of_f in chosen.items() if of_f or family)
 
 
-def lines_of(chosen: Iterable[Entry]) -> list[str]:
+def lines_of(chosen: Sequence[Entry]) -> list[str]:
     """The lines about each method: name, year, label, kind and changed fields; then its summary."""
-    chosen, lines = list(chosen), []
+    lines = []
     width = max((len(e.name) for e in chosen), default=0) + 2
     for e in chosen:
         kind = "" if e.kind == "method" else f"  {e.kind}"

@@ -58,6 +58,12 @@ def test_a_method_is_the_published_one_whose_numbers_alone_it_changes() -> None:
     assert base_name(gw.Method()) == ""
 
 
+def test_of_two_methods_of_one_shape_the_equal_one_is_the_base(monkeypatch) -> None:
+    two = {"first": lambda: gspo(low=0.1), "second": gspo}
+    monkeypatch.setattr("groupwise.config.settings.methods", lambda: two)
+    assert (base_name(gspo()), base_name(gspo(low=0.5))) == ("second", "first")
+
+
 def test_the_words_of_the_library_are_fields_of_the_recipe() -> None:
     assert fields_of({"data": "x", "reward": "math", "max_tokens": 9}, {}) == {
         "task": "x", "verifier": "math", "sampling.max_tokens": 9

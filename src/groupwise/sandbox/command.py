@@ -66,11 +66,14 @@ def seccomp_filter() -> bytes:
     return path.read_bytes() if path.is_file() else b""
 
 
-def missing_requirement() -> MissingRequirement | None:
-    """The error for a machine without Linux or bubblewrap; None if both are there. Starts no sandbox."""
+def missing_requirement(*, unsafe: bool = False) -> MissingRequirement | None:
+    """The error for a machine without Linux or bubblewrap; None if both are there. Starts no sandbox.
+
+    `unsafe` execution needs no bubblewrap; it needs Linux, too.
+    """
     if sys.platform != "linux":
         return MissingRequirement(_NONE, evidence=f"this is {sys.platform}", fix="run it on Linux")
-    if shutil.which("bwrap") is None:
+    if not unsafe and shutil.which("bwrap") is None:
         fix = f"apt-get install bubblewrap (Debian, Ubuntu), dnf install bubblewrap (Fedora){_UNSAFE}"
         return MissingRequirement(_NONE, evidence="bubblewrap is not installed: no bwrap on PATH", fix=fix)
     return None

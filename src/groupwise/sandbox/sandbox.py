@@ -115,7 +115,7 @@ class Sandbox:
         warm: Sequence[str] = (),
         preload: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        if (error := None if unsafe else missing_requirement()) is not None:
+        if (error := missing_requirement(unsafe=unsafe)) is not None:
             raise error
         self.limits = limits
         trusted = TrustedCode(tuple(packages), tuple(warm), dict(preload))

@@ -2,6 +2,7 @@
 
 import asyncio
 import resource
+import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -194,7 +195,7 @@ class Recorder:
             SECONDS: seconds,
             **{f"{SECONDS}/{name}": s for name, s in phases.items()},
             TOKENS_PER_SECOND: tokens / seconds if seconds > 0 else 0.0,
-            "memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+            "memory_mib": peak_memory(),
         }
 
     def _dump(self, number: int, result: StepResult) -> None:
@@ -210,3 +211,8 @@ class Recorder:
         except OSError as error:
             where = f"its batch could not be written: {error.strerror}"
         self._warn(f"iteration {self.done}, step {number}: {result.skipped}; weights unchanged, {where}")
+
+
+def peak_memory() -> float:
+    """The largest resident memory of this process so far, in MiB. macOS counts it in bytes, Linux in KiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20 if sys.platform == "darwin" else 1 << 10)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from groupwise.data import EngineKind, Sampling, Strategy
+from groupwise.data import EngineKind, Sampling, Strategy, check_types
 from groupwise.learner import AdamW
 from groupwise.methods import Method
 from groupwise.models import Lora
@@ -13,7 +13,11 @@ __all__ = ["Columns", "Evaluate", "Machine", "Recipe", "Save"]
 
 
 def at_least(value: object, **least: float) -> None:
-    """Raise ValueError for the first field below its bound or NaN. The second line of the message is the fix."""
+    """Raise ValueError for the first field below its bound or NaN. The second line of the message is the fix.
+
+    `Usage` for a field of another type.
+    """
+    check_types(value)
     for name, bound in least.items():
         if not (number := getattr(value, name)) >= bound:
             raise ValueError(f"{name} is {number}\nuse at least {bound}")
@@ -29,6 +33,9 @@ class Columns:
     prompt: str = "prompt"
     answer: str = "answer"
 
+    def __post_init__(self) -> None:
+        check_types(self)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Also:
@@ -43,6 +50,7 @@ class Also:
     verifier: str = ""
 
     def __post_init__(self) -> None:
+        check_types(self)
         if not 0 < self.weight < float("inf"):
             raise ValueError(f"weight is {self.weight}\nuse a number above 0, such as 0.5")
 
@@ -179,11 +187,11 @@ class Recipe:
     sinks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        at_least(self, prompts=1, iterations=0, seed=0)
         if self.environment:
             for owner in ("method", "evaluate"):
                 if isinstance(getattr(self, owner).strategy, Independent):
                     object.__setattr__(self, owner, replace(getattr(self, owner), strategy=Turns()))
-        at_least(self, prompts=1, iterations=0, seed=0)
         if self.seed >= 2**64:
             raise ValueError(f"seed is {self.seed}\nuse one below 2**64")
         if not 0 <= self.max_unverifiable <= 1:

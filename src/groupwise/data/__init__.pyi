@@ -16,6 +16,7 @@ from groupwise.data.errors import Unverifiable as Unverifiable
 from groupwise.data.errors import Usage as Usage
 from groupwise.data.errors import WorkerLost as WorkerLost
 from groupwise.data.errors import raise_all as raise_all
+from groupwise.data.field_types import check_types as check_types
 from groupwise.data.gap import GAP as GAP
 from groupwise.data.gap import GAPS as GAPS
 from groupwise.data.gap import LARGEST_GAP as LARGEST_GAP

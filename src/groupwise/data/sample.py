@@ -11,6 +11,8 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
+from groupwise.data.field_types import check_types
+
 __all__ = [
     "ENVIRONMENT",
     "SAMPLED",
@@ -85,6 +87,9 @@ class Verdict:
     answer: str | None = None
     steps: Mapping[str, Sequence[tuple[int, float]]] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        check_types(self)
+
     @property
     def value(self) -> float:
         """The verdict as a number: its `score` if given, else 1 for correct and 0 for others; 0 if unverifiable."""
@@ -99,7 +104,7 @@ class Prompt:
 
     Verifiers, environments and strategies read `row`; the policy does not. `row["answer"]` is the gold answer. `row` is
     read-only, but its values are not copied. `content` is a hash of other content, such as the images behind
-    placeholder ids; empty if there is none.
+    placeholder ids; empty if there is none. `Usage` for an argument of another type.
 
     >>> Prompt("p", (5, 6), "2+2=", {"answer": 4, "level": 1}).row["level"]
     1
@@ -112,6 +117,7 @@ class Prompt:
     content: str = ""
 
     def __post_init__(self) -> None:
+        check_types(self)
         object.__setattr__(self, "row", MappingProxyType(dict(self.row)))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -366,6 +372,7 @@ class Sampling:
     stop: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        check_types(self)
         cuts = 0 < self.top_p <= 1 and self.top_k >= 0 and 0 <= self.min_p < 1
         if not (cuts and 0 <= self.temperature < float("inf")):
             raise ValueError(f"{self}\nneeds temperature >= 0, 0 < top_p <= 1, top_k >= 0 and 0 <= min_p < 1")

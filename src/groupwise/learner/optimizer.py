@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.optim.adamw import adamw
 
+from groupwise.data import check_types
+
 __all__ = ["AdamW"]
 
 
@@ -33,6 +35,7 @@ class AdamW:
     decay: Literal["constant", "linear", "cosine"] = "constant"
 
     def __post_init__(self) -> None:
+        check_types(self)
         valid = self.clip > 0 and self.eps > 0 and self.warmup >= 0 and all(0 <= beta < 1 for beta in self.betas)
         if not (valid and 0 <= self.lr < math.inf and 0 <= self.weight_decay < math.inf):
             raise ValueError(f"{self}\nneeds lr, weight_decay and warmup >= 0, eps and clip > 0, 0 <= betas < 1")

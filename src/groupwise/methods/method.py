@@ -15,6 +15,7 @@ from groupwise.data import (
     Return,
     Shaping,
     Strategy,
+    check_types,
     in_batch,
     in_graph,
     needs,
@@ -70,6 +71,7 @@ class Method:
     schedules: tuple[tuple[str, Schedule], ...] = ()
 
     def __post_init__(self) -> None:
+        check_types(self)
         for name, least in (("group_size", 1), ("refill", 0), ("minibatches", 1), ("epochs", 1)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} is {getattr(self, name)}: needs at least {least}")

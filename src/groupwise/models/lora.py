@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from groupwise.data import BadData, GroupwiseError, MissingRequirement, Usage, visible
+from groupwise.data import BadData, GroupwiseError, MissingRequirement, Usage, check_types, visible
 from groupwise.models.fields import mapping, real, short, whole
 from groupwise.models.files import ADAPTER, listing, read_json
 from groupwise.models.hub import is_hub_name
@@ -45,6 +45,7 @@ class Lora:
     targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
     def __post_init__(self) -> None:
+        check_types(self)
         if self.rank < 1:
             raise ValueError(f'rank is {self.rank}\ntake at least 1, such as 16; without an adapter: lora = "none"')
         if not 0 < self.alpha < float("inf"):

@@ -27,6 +27,8 @@ from groupwise.advantages.turns import TurnGroups as TurnGroups
 from groupwise.api.evaluate import Evaluation as Evaluation
 from groupwise.api.evaluate import evaluate as evaluate
 from groupwise.api.evaluate import sample as sample
+from groupwise.api.methods import list_methods as list_methods
+from groupwise.api.methods import load_method as load_method
 from groupwise.api.run import Report as Report
 from groupwise.api.run import Run as Run
 from groupwise.api.train import resume as resume
@@ -58,6 +60,7 @@ from groupwise.data.errors import Unverifiable as Unverifiable
 from groupwise.data.errors import Usage as Usage
 from groupwise.data.errors import WorkerLost as WorkerLost
 from groupwise.data.errors import raise_all as raise_all
+from groupwise.data.field_types import check_types as check_types
 from groupwise.data.gap import GAP as GAP
 from groupwise.data.gap import GAPS as GAPS
 from groupwise.data.gap import LARGEST_GAP as LARGEST_GAP

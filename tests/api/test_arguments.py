@@ -8,17 +8,15 @@ import pytest
 import groupwise as gw
 from groupwise.api.reward import reward_of
 from groupwise.api.rows import rows_in_memory, write_rows
-from groupwise.api.train import fields_of
-from groupwise.config.settings import base_name, recipe_with
+from groupwise.config.settings import base_name, fields_of, overrides_of, recipe_source
 from groupwise.config.text import read_recipe, write
-from groupwise.config.user_code import Use
 from groupwise.data import BadData, Usage
 from groupwise.learner import EMA, InitialPolicy
 from groupwise.methods import dapo, gspo, published
 
 
 def recipe(**settings):
-    return recipe_with(None, settings, Use())
+    return read_recipe("", overrides_of(settings))
 
 
 def test_values_and_their_toml_forms_give_equal_recipes() -> None:
@@ -27,7 +25,17 @@ def test_values_and_their_toml_forms_give_equal_recipes() -> None:
         method={"base": "gspo", "group_size": 4}, optimizer={"lr": 1e-5}, lora={"rank": 4}, seed=3
     )  # fmt: skip
     assert values == forms == read_recipe(write(values))
-    assert recipe_with(values, {"seed": 4}, Use()).optimizer.lr == 1e-5
+    changed = read_recipe(recipe_source(values), overrides_of({"seed": 4}))
+    assert (changed.seed, changed.optimizer.lr) == (4, 1e-5)
+
+
+def test_text_from_python_is_never_parsed() -> None:
+    """On the command line, text in quotation marks is TOML."""
+    read = recipe(**{"method": "grpo", "system": '"Be brief."', "verifier": "exact", "sampling.stop": ["\n"]})
+    assert (read.system, read.sampling.stop) == ('"Be brief."', ("\n",))
+    assert read_recipe('method = "grpo"', [("system", '"Be brief."')]).system == "Be brief."
+    with pytest.raises(Usage, match="expected a whole number"):
+        recipe(method="grpo", iterations="5")
 
 
 def test_parts_are_values_also_inside_dicts_and_behind_dotted_paths() -> None:

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 import groupwise as gw
+from groupwise.__main__ import main
 from groupwise.commands.train import resume as resume_command
 from groupwise.data import BadData, Usage
+from groupwise.runs.info import RunInfo
 from tests.verifiers.test_functions import children
 
 ROWS = [{"prompt": f"{a}*{b}+{c}=", "level": c} for a in range(2, 6) for b in range(2, 4) for c in range(2)]
@@ -64,6 +66,42 @@ def test_answers_and_scores_of_a_finished_run(finished) -> None:
     assert run.sample("2*3+4=") == gw.sample(run, "2*3+4=") and len(gw.sample(run, "2*3+4=", n=2)) == 2
     evaluation = gw.evaluate(run, data=ROWS[:3], reward=variety, samples=2)
     assert set(evaluation.figures) == {"greedy score", "score"} and "over 3 problems" in str(evaluation)
+
+
+def test_a_checkpoint_is_evaluated_and_sampled_as_on_the_command_line(finished, capsys) -> None:
+    run, _ = finished
+    answer = gw.sample(run, "2*3+4=", at=1)
+    assert main(["sample", str(run.directory), "2*3+4=", "--at", "1"]) == 0
+    assert capsys.readouterr().out == f"{answer}\n"
+    assert run.sample("2*3+4=", at=1) == gw.sample(run.directory / "models" / "000001", "2*3+4=")
+    evaluation = gw.evaluate(run, at=1, data=ROWS[:3], reward=variety, samples=1)
+    assert all("models/000001" in str(number["protocol"]["model"]) for number in evaluation["numbers"])
+    with pytest.raises(BadData, match="has no model of iteration 7"):
+        gw.evaluate(run, at=7)
+    for at in ("last", True):
+        with pytest.raises(Usage, match="is not an iteration"):
+            gw.sample(run, "2*3+4=", at=at)
+    with pytest.raises(Usage, match="is not a run, and has no checkpoints"):
+        gw.sample("calculator", "2*3+4=", at=1)
+
+
+def test_a_packaged_recipe_is_trained_by_its_name(tmp_path: Path) -> None:
+    small = {
+        "warm_start.steps": 1,
+        "warm_start.per_step": 2,
+        "method.group_size": 2,
+        "method.minibatches": 1,
+        "max_tokens": 6,
+        "evaluate": {"problems": 2},
+    }
+    run = gw.train(recipe="big_sums", out=tmp_path, iterations=1, prompts=2, **small)
+    assert run.directory.name.startswith("big_sums-") and RunInfo.read(run.directory).task == "big_sums"
+    with pytest.raises(Usage, match="no packaged recipe is called 'smollm'") as caught:
+        gw.train(recipe="smollm", out=tmp_path)
+    assert "take calculator, big_sums, " in str(caught.value)
+    with pytest.raises(Usage, match="gspo is a method, not a recipe") as caught:
+        gw.train("gspo", out=tmp_path)
+    assert caught.value.fix == 'train with it: gw.train(method="gspo")'
 
 
 def test_a_stopped_run_resumes_with_equal_bytes_inside_an_event_loop(finished, tmp_path: Path) -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from groupwise.__main__ import main, parser
+from groupwise.__main__ import main
 from groupwise.commands.completion import SHELLS, completion_script
+from groupwise.commands.parsing import parser
 from groupwise.runs.stems import newest_run
 
 BASH = shutil.which("bash")

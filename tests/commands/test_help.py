@@ -10,9 +10,13 @@ import pytest
 
 import groupwise.commands
 import groupwise.report
-from groupwise.__main__ import RECIPE, main, parse, parser, seconds
+from groupwise.__main__ import main
+from groupwise.api.options import RunOptions
+from groupwise.commands.options import RECIPE, seconds
+from groupwise.commands.parsing import parse, parser
 from groupwise.config.reading import hints_of
 from groupwise.config.recipe import Recipe
+from groupwise.config.user_code import Permissions
 from groupwise.data import EngineKind, Storage, Usage
 from groupwise.rollout import Native
 
@@ -35,7 +39,8 @@ for words in ([], ["--help"], ["--version"], *([c, "--help"] for c in sys.argv[1
     except SystemExit as end:
         assert end.code == 0
 heavy = {"torch", "numpy", "transformers", "tokenizers", "safetensors", "jaxtyping", "tomllib", "asyncio"}
-ours = {m for m in sys.modules if m.startswith("groupwise.")} - {"groupwise.__main__"}
+own = {"groupwise.__main__", *(f"groupwise.commands{name}" for name in ("", ".options", ".parsing"))}
+ours = {m for m in sys.modules if m.startswith("groupwise.")} - own
 print("LOADED", sorted(ours | heavy & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", script, *COMMANDS], capture_output=True, text=True, check=True)
@@ -108,29 +113,52 @@ def calls(monkeypatch):
     return recorded
 
 
+def allowed(*use: str, **others: Any) -> Permissions:
+    return Permissions(**{"use": [*use], "keys": [], "judges": [], **others})
+
+
+def options(line: str, permissions: Permissions | None = None, **others: Any) -> RunOptions:
+    """The options of a line of words that starts or continues a run."""
+    return RunOptions(allowed=permissions or allowed(), command=f"groupwise {line}", **others)
+
+
+LONG = "train --iterations 50 a.toml --method.epochs=-3 --use m.py --use n.py --stop-after 1h30m --out o --name x"
+TRUSTING = "resume r --changed --iterations 9 --trust-remote-code --unsafe-local-exec --key K --judge h"
+TRUSTED = allowed(trust_remote_code=True, unsafe_local_exec=True, keys=["K"], judges=["h"])
+
+
 @pytest.mark.parametrize(
     ("line", "call"),
     [
-        ("train", ("train", (None, [], []), {"out": "runs", "name": None, "stop_after": None})),
+        ("train", ("train", (None, [], options("train")), {"recipe_name": None, "push": ""})),
         (
-            "train --iterations 50 a.toml --method.epochs=-3 --use m.py --use n.py --stop-after 1h30m --out o --name x",
+            LONG,
             (
                 "train",
-                ("a.toml", [("iterations", "50"), ("method.epochs", "-3")], ["m.py", "n.py"]),
-                {"out": "o", "name": "x", "stop_after": 5400.0},
+                ("a.toml", [("iterations", "50"), ("method.epochs", "-3")],
+                 options(LONG, allowed("m.py", "n.py"), out="o", name="x", stop_after=5400.0)),
+                {},
             ),
         ),
-        ("train --task -", ("train", (None, [("task", "-")], []), {})),
-        ("train --method.mask []", ("train", (None, [("method.mask", "[]")], []), {})),
-        ("resume r --strict --stop-after 90", ("resume", ("r", []), {"strict": True, "stop_after": 90.0})),
-        ("resume r --use m.py", ("resume", ("r", ["m.py"]), {"strict": False, "stop_after": None})),
-        ("eval r", ("evaluate", ("r", [], []), {"samples": None, "problems": None, "preset": None})),
+        ("train --task -", ("train", (None, [("task", "-")], options("train --task -")), {})),
+        ("train --method.mask []", ("train", (None, [("method.mask", "[]")], options("train --method.mask '[]'")), {})),
+        ("train --recipe smollm2 --push me/it", (
+            "train", (None, [], options("train --recipe smollm2 --push me/it")),
+            {"recipe_name": "smollm2", "push": "me/it"},
+        )),
+        ("resume r --strict --stop-after 90", (
+            "resume", ("r", options("resume r --strict --stop-after 90", strict=True, stop_after=90.0)), {"push": ""},
+        )),
+        (TRUSTING, ("resume", ("r", options(TRUSTING, TRUSTED, changed=True, iterations=9)), {})),
+        ("eval r", ("evaluate", ("r", [], allowed()), {"samples": None, "problems": None, "preset": None, "at": None})),
         (
-            "eval m --samples 8 --problems 10 --recipe a.toml --sampling.top_p 0.9",
-            ("evaluate", ("m", [("sampling.top_p", "0.9")], []), {"problems": 10, "recipe_path": "a.toml"}),
+            "eval m --at 3 --samples 8 --problems 10 --recipe a.toml --sampling.top_p 0.9",
+            ("evaluate", ("m", [("sampling.top_p", "0.9")], allowed()), {"problems": 10, "recipe_path": "a.toml"}),
         ),
-        ("sample m 1+1= -n 3 --seed 4", ("sample", ("m", "1+1=", [("seed", "4")], []), {"n": 3})),
-        ("eval m --preset p --data d", ("evaluate", ("m", [], []), {"preset": "p", "data": "d"})),
+        ("sample m 1+1= -n 3 --at best --seed 4 --use m.py", (
+            "sample", ("m", "1+1=", [("seed", "4")], Permissions(use=["m.py"])), {"n": 3, "at": "best"},
+        )),
+        ("eval m --preset p --data d", ("evaluate", ("m", [], allowed()), {"preset": "p", "data": "d"})),
         ("compare a b --allow n --allow x.y", ("compare", ("a", "b", ["n", "x.y"]), {})),
         ("report a b --out c.html", ("report", (["a", "b"], "c.html"), {})),
     ],
@@ -144,7 +172,7 @@ def test_words_become_calls(calls, line, call):
 
 def test_the_recorded_command_is_quoted_for_a_shell(calls):
     main(["train", "a b.toml", "--task", "x y"])
-    assert calls[0][2]["command"] == "groupwise train 'a b.toml' --task 'x y'"
+    assert calls[0][1][2].command == "groupwise train 'a b.toml' --task 'x y'"
 
 
 @pytest.mark.parametrize(

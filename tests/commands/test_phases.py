@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from groupwise.__main__ import main
+from groupwise.api.options import RunOptions
 from groupwise.commands.train import resume
 from groupwise.config.phases import read_phases
 from groupwise.config.toml import read_toml
@@ -118,7 +119,7 @@ def test_a_run_that_stops_in_each_phase_ends_with_the_same_bytes(
     monkeypatch.chdir(straight)
     expected = results()
     begun(here)
-    assert resume(str(RUN), stop_after=0.0) == 0
+    assert resume(str(RUN), RunOptions(stop_after=0.0)) == 0
     assert f"continue: groupwise resume {RUN}\n" in capsys.readouterr().out
     assert not (SEARCH / "model").exists() and finished_run(RUN) is None
     stop_at_the_next_start(monkeypatch)

@@ -12,12 +12,13 @@ import torch
 
 import groupwise.config.text as text
 import groupwise.training.check as checking
+from groupwise.commands.check import errors_text
 from groupwise.commands.methods import alike, entries, likeness, list_methods
-from groupwise.commands.show import read, show, show_check, show_diff, table
+from groupwise.commands.show import read, show, show_diff, table
 from groupwise.config.diff import changed_fields
 from groupwise.config.registry import methods
 from groupwise.config.text import read_recipe, write
-from groupwise.config.user_code import load_use
+from groupwise.config.user_code import Permissions, load_use
 from groupwise.data import BadData, Logp, Usage
 from groupwise.methods import gspo, published, reference_of
 from groupwise.methods.families import FAMILIES, method_family
@@ -180,7 +181,7 @@ def test_every_method_passes(method, only_text):
 
 def test_check_of_a_valid_recipe_prints_ok():
     assert check(DEFAULT) == []
-    assert show_check("a.toml", []) == "a.toml: ok"
+    assert errors_text("a.toml", []) == "a.toml: ok"
 
 
 def test_all_errors_are_reported_together(tmp_path):
@@ -194,8 +195,8 @@ def test_all_errors_are_reported_together(tmp_path):
         "recipe: 17 prompts cannot be cut into 4 equal minibatches",
         f"there is no model at {tmp_path / 'none'}",
     ]
-    assert show_check("a.toml", problems).endswith("\na.toml: 4 errors")
-    assert show_check("a.toml", problems[:1]).endswith("\na.toml: 1 error")
+    assert errors_text("a.toml", problems).endswith("\na.toml: 4 errors")
+    assert errors_text("a.toml", problems[:1]).endswith("\na.toml: 1 error")
 
 
 def test_an_overlong_buffer_larger_than_the_budget():
@@ -236,7 +237,7 @@ def fine(step): return torch.ones_like(step.advantage)
 """
     path = tmp_path / "mine.py"
     path.write_text(parts)
-    use = load_use([path])
+    use = load_use(Permissions(use=[path]))
     cases = {
         "objective.aggregate = 'mine:whole'": "returned the shape ()",
         "objective.aggregate = 'mine:lost'": "a loss of nan",

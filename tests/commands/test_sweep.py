@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from groupwise.__main__ import main
+from groupwise.api.options import RunOptions
 from groupwise.commands import sweep as module
 from groupwise.commands.sweep import combinations, values_of
 from groupwise.commands.sweep_table import Result, run_rows, seed_rows
@@ -30,8 +31,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     """Runs that are written instead of trained: (train or resume, name). The run of seed 1 stops at first."""
     calls: list[tuple[str, str]] = []
 
-    def train(recipe: Any, overrides: Any, use: Any, *, out: str, name: str, command: str, **options: Any) -> int:
-        calls.append(("train", name))
+    def train(recipe: Any, overrides: Any, options: RunOptions, **others: Any) -> int:
+        out, name, command = options.out, options.name, options.command
+        calls.append(("train", str(name)))
         seed = int(dict(overrides)["seed"])
         if seed == 2:
             raise Diverged("the loss is not finite", fix="lower optimizer.lr")
@@ -42,7 +44,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
             (run / "model").mkdir()
         return 130 if seed == 1 else 0
 
-    def resume(run: str, use: Any, **options: Any) -> int:
+    def resume(run: str, options: RunOptions) -> int:
         calls.append(("resume", Path(run).name))
         about = json.loads((Path(run) / "run.json").read_text())
         shutil.rmtree(run)

@@ -23,7 +23,7 @@ from groupwise.config.recipe import Recipe
 from groupwise.config.registry import UnloadedPart, fitting_names, parts, public_name, sockets
 from groupwise.config.text import at, override, read_recipe, read_with_problems, write
 from groupwise.config.toml import keys_of
-from groupwise.config.user_code import Use, load_use
+from groupwise.config.user_code import Permissions, Use, load_use
 from groupwise.data import Usage
 from groupwise.learner import InitialPolicy, SquaredValueLoss, ValueModel
 from groupwise.methods import Method, Now, Ramp, dapo, grpo, gspo, published, reinforce_pp
@@ -192,7 +192,7 @@ def test_an_engine_is_a_part_with_the_fields_of_its_kind(tmp_path: Path) -> None
         "class NoEngine:\n"
         "    port: int = 80\n"
     )
-    use = load_use([file])
+    use = load_use(Permissions(use=[file]))
     own = read_recipe("", [("method", "gspo"), ("engine", '{ kind = "mine:MyEngine", port = 9 }')], use)
     assert own.engine.port == 9 and "mine:MyEngine" in write(own)
     for kind, field, what in (
@@ -508,7 +508,7 @@ def mine(tmp_path) -> Path:
 
 def test_path_and_hash_of_a_file_are_printed_before_it_runs(mine, capsys):
     mine.write_text("print('running')\n" + MINE)
-    use = load_use([mine])
+    use = load_use(Permissions(use=[mine]))
     digest = hashlib.sha256(mine.read_bytes()).hexdigest()
     assert capsys.readouterr().out == f"using {mine.resolve()}  sha256 {digest}\nrunning\n"
     assert use.hashes == {"my_file": digest}
@@ -517,7 +517,7 @@ def test_path_and_hash_of_a_file_are_printed_before_it_runs(mine, capsys):
 
 
 def test_user_parts_read_back(mine):
-    use = load_use([mine])
+    use = load_use(Permissions(use=[mine]))
     text = """
     prompts = 16
     verifier = "my_file:grade"
@@ -556,37 +556,37 @@ def test_user_parts_are_unloaded_where_nothing_is_imported(mine):
 )
 def test_errors_of_user_parts(mine, text, message):
     with pytest.raises(Usage) as raised:
-        read_recipe(f"[method.objective]\n{text}\n[method]", (), load_use([mine]))
+        read_recipe(f"[method.objective]\n{text}\n[method]", (), load_use(Permissions(use=[mine])))
     assert message in str(raised.value)
 
 
 def test_a_run_resumes_only_with_the_code_that_it_started_with(mine, tmp_path, capsys):
-    recorded = load_use([mine]).hashes
-    assert load_use([mine], recorded).hashes == recorded
+    recorded = load_use(Permissions(use=[mine])).hashes
+    assert load_use(Permissions(use=[mine]), recorded).hashes == recorded
     with pytest.raises(Usage, match="started with user code") as raised:
-        load_use([], recorded)
+        load_use(Permissions(use=[]), recorded)
     assert "--use my_file.py" in raised.value.fix
     with pytest.raises(Usage, match="was started without my_file"):
-        load_use([mine], {})
+        load_use(Permissions(use=[mine]), {})
     capsys.readouterr()
     mine.write_text("print('running')\n" + MINE)
     with pytest.raises(Usage, match="is not the file that this run was started with"):
-        load_use([mine], recorded)
+        load_use(Permissions(use=[mine]), recorded)
     assert capsys.readouterr().out == "", "the error comes before the file runs"
 
 
 def test_errors_of_files_that_cannot_be_loaded(tmp_path, mine):
     with pytest.raises(Usage, match="is not a Python file"):
-        load_use([tmp_path / "none.py"])
+        load_use(Permissions(use=[tmp_path / "none.py"]))
     (tmp_path / "other").mkdir()
     again = tmp_path / "other" / "my_file.py"
     again.write_text("")
     with pytest.raises(Usage, match="two files of --use have the name my_file"):
-        load_use([mine, again])
+        load_use(Permissions(use=[mine, again]))
     again.write_text("x = 1\ny = 1 / 0\n")
     with pytest.raises(Usage, match="raises an error when it is loaded") as raised:
-        load_use([again])
+        load_use(Permissions(use=[again]))
     assert raised.value.evidence.endswith(".py:2 in <module>: ZeroDivisionError: division by zero")
     again.write_text("def (:\n")
     with pytest.raises(Usage, match="raises an error when it is loaded"):
-        load_use([again])
+        load_use(Permissions(use=[again]))

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from groupwise.config.text import override, read_recipe, write
-from groupwise.config.user_code import Use, load_use
+from groupwise.config.user_code import Permissions, Use, load_use
 from groupwise.data import Usage
 from groupwise.learner import InitialPolicy
 from groupwise.methods import dapo, gmpo, grpo, gspo
@@ -75,7 +75,7 @@ def number():
 @pytest.fixture
 def use(tmp_path: Path) -> Use:
     (tmp_path / "mine.py").write_text(MINE)
-    return load_use([str(tmp_path / "mine.py")])
+    return load_use(Permissions(use=[str(tmp_path / "mine.py")]))
 
 
 @pytest.mark.parametrize("form", ["method = 'mine:etr'", "method = { base = 'mine:etr' }"])

@@ -37,17 +37,22 @@ def test_the_stub_of_the_package_is_fresh() -> None:
     assert (SOURCE / "__init__.pyi").read_text() == package_stub(), "run python tools/front_doors.py"
 
 
-def test_the_package_offers_every_public_name_and_imports_torch_late() -> None:
+def test_the_package_offers_every_public_name_after_all_rooms_and_imports_torch_late() -> None:
     code = (
         "import sys, groupwise as gw; assert gw.__version__ and len(dir(gw)) > 200; assert 'torch' not in sys.modules;"
         "import importlib; from groupwise.data.rooms import ROOMS;"
         "[importlib.import_module(f'groupwise.{room}') for room in ROOMS];"
         "import groupwise.training, groupwise.commands, groupwise.report, groupwise.runs;"
-        "assert callable(gw.train) and callable(gw.resume) and gw.gspo().group_size == 16 and gw.Clip().low == 0.2;"
+        "from types import ModuleType; from groupwise.data.rooms import home_of;"
+        "names = [name for name in dir(gw) if home_of(name)];"
+        "assert not [name for name in names if isinstance(getattr(gw, name), ModuleType)];"
+        "assert all(callable(getattr(gw, name)) for name in 'train resume evaluate sample Run load_method'.split());"
+        "assert all(getattr(gw, name)() == gw.load_method(name) for name in gw.list_methods());"
+        "print(len(names) > 200, len(gw.list_methods()) == len(gw.published), gw.gspo().group_size, gw.Clip().low);"
         "print(gw.train.__module__, gw.Run.__module__)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["groupwise.api.train", "groupwise.api.run"]
+    assert done.stdout.split() == ["True", "True", "16", "0.2", "groupwise.api.train", "groupwise.api.run"]
     with pytest.raises(AttributeError, match="has no attribute 'tran'"):
         _ = groupwise.tran
 

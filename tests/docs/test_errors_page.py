@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from groupwise.__main__ import CODES
+from groupwise.commands.options import CODES
 from groupwise.data import errors
 
 PAGE = (Path(__file__).parents[2] / "docs" / "errors.md").read_text()

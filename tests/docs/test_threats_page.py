@@ -2,7 +2,7 @@
 
 import re
 
-from groupwise.__main__ import parser
+from groupwise.commands.parsing import parser
 from groupwise.config.problems import SWITCHES
 from tests.docs.test_pages import HOME
 

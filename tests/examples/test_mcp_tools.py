@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("mcp", reason="needs groupwise[mcp]")
 
 from groupwise.config.text import read_recipe
-from groupwise.config.user_code import load_use
+from groupwise.config.user_code import Permissions, load_use
 from groupwise.data import Outcome, Prompt, Usage, Verdict
 from groupwise.environments import ToolLost
 from groupwise.training.environments import environment_of, tool_schemas
@@ -46,7 +46,7 @@ def call(expression: Any) -> str:
 
 @pytest.fixture(scope="module")
 def use() -> Iterator[Any]:
-    loaded = load_use([EXAMPLE])
+    loaded = load_use(Permissions(use=[EXAMPLE]))
     yield loaded
     loaded.modules["mcp_tools"].SERVER.close()
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from groupwise.__main__ import main
+from groupwise.api.options import RunOptions
 from groupwise.commands.train import resume
 from groupwise.data import BadData, Locked, Storage
 from groupwise.models import find_model
@@ -95,7 +96,7 @@ def test_a_recipe_that_no_longer_fits_its_checkpoint(run: Path) -> None:
     substitute(run / "recipe.toml", 'reference = "InitialPolicy"', 'other = "InitialPolicy"')
     substitute(run / "recipe.toml", 'model = "reference"', 'model = "other"')
     with pytest.raises(BadData, match="does not fit its changed recipe"):
-        resume(str(run), changed=True)
+        resume(str(run), RunOptions(changed=True))
 
 
 # The model's files
@@ -121,7 +122,7 @@ def test_a_flipped_digit_in_the_metrics_is_found(run: Path) -> None:
     with pytest.raises(Storage, match=r"metrics\.jsonl was changed after checkpoint 1 was saved") as error:
         resume(str(run))
     assert "lines 1 to 2" in error.value.evidence
-    assert resume(str(run), changed=True) == 0
+    assert resume(str(run), RunOptions(changed=True)) == 0
     assert "metrics.jsonl: SHA-256" in str(list(RunInfo.read(run).changes))
 
 

@@ -22,6 +22,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from groupwise.__main__ import main
+from groupwise.api.options import RunOptions
 from groupwise.commands.train import resume
 from groupwise.data import (
     Batch,
@@ -73,7 +74,7 @@ def test_resume_uses_the_previous_checkpoint_if_the_newest_is_damaged(
     data[len(data) // 2] ^= 1
     tensors.write_bytes(data)
     with pytest.raises(Storage, match="000003 is damaged"):
-        resume(str(finished), strict=True)
+        resume(str(finished), RunOptions(strict=True))
     assert main(["resume", "--strict", str(finished)]) == 6
     assert tensors.read_bytes() == data  # a refusal changes nothing
     capsys.readouterr()

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from groupwise.config.recipe import Evaluate, Recipe
-from groupwise.config.user_code import load_use
+from groupwise.config.user_code import Permissions, load_use
 from groupwise.data import GenerationRequest, Prompt, Rollout, Sampling
 from groupwise.evaluation.evaluate import average, counts, figures, tally
 from groupwise.evaluation.interval import interval
@@ -88,7 +88,7 @@ def ready(kind: Kind, home: Path) -> Runtime:
         model="m", task=task, held_out=kind.source, verifier=kind.verifier, method=grpo(), template="no",
         evaluate=Evaluate(problems=kind.problems), sampling=Sampling(max_tokens=200),
     )  # fmt: skip
-    return build(recipe, load_use(["mine.py"] if ":" in kind.verifier else []))
+    return build(recipe, load_use(Permissions(use=["mine.py"] if ":" in kind.verifier else [])))
 
 
 def scripted_rollouts(kind: Kind, home: Path) -> tuple[list[Rollout], list[int]]:

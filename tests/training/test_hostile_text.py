@@ -10,7 +10,7 @@ import pytest
 from groupwise.__main__ import bug, main
 from groupwise.commands import doctor
 from groupwise.commands.audit import errors
-from groupwise.commands.show import show_check
+from groupwise.commands.check import errors_text
 from groupwise.commands.terminal import format_sample
 from groupwise.data import ENVIRONMENT, BadData, Finish, Outcome, Sample, Verdict
 from groupwise.evaluation.result import evaluation_text, write
@@ -80,7 +80,7 @@ OUTPUTS: dict[str, Callable[[str, pytest.MonkeyPatch], object]] = {
     "error: a task": lambda n, _: main(["check", recipe("no"), "--task", n]),
     "error: code": lambda n, _: main(["train", "--use", n]),
     "error: a field": lambda n, _: main(["check", recipe("no"), f"--method.{n}", "1"]),
-    "check": lambda n, _: print(show_check(n, [BadData(n, fix="mend it")])),
+    "check": lambda n, _: print(errors_text(n, [BadData(n, fix="mend it")])),
     "a bug": lambda n, _: crash(n),
     "a warning": lambda n, _: print_note(n),
     "progress": lambda n, _: Progress(3).say(n),

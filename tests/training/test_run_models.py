@@ -39,7 +39,7 @@ def files(directory: Path) -> dict[str, bytes]:
 def stopped(run: Path, recipe: Recipe, after: int) -> Path:
     """A run that was stopped after so many iterations."""
     control = Control()
-    control.on_iteration = lambda line: control.stop("interrupted") if line["iteration"] == after else None
+    control.on_iteration = lambda run, line: control.stop("interrupted") if line["iteration"] == after else None
     assert run_from(begun(run, recipe), ready(recipe), control=control, disk=Quick()).stopped == "interrupted"
     assert not (run / "model").exists()
     return run
@@ -258,7 +258,7 @@ def test_a_run_keeps_its_best_checkpoint(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(type(runtime), "evaluate", lambda self: evaluate())
     run = begun(tmp_path / "run", recipe)
     control = Control()
-    control.on_iteration = lambda line: control.stop("interrupted") if line["iteration"] == 3 else None
+    control.on_iteration = lambda run, line: control.stop("interrupted") if line["iteration"] == 3 else None
     run_from(run, runtime, control=control, disk=Quick())
     assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["000002", "000003"]
     assert run_from(run, ready(recipe), disk=Quick()).code == 0  # a new process reads the values from the metrics
@@ -285,7 +285,7 @@ def test_models_of_iterations_that_are_computed_again_are_removed(run: Path) -> 
     second = files(run / "models/000002")
     (run / "models/000002/config.json").unlink()
     seen: list[list[str]] = []
-    control = Control(lambda line: seen.append(sorted(path.name for path in (run / "models").iterdir())))
+    control = Control(lambda run, line: seen.append(sorted(path.name for path in (run / "models").iterdir())))
     assert run_from(run, reopen(run, Use()), control=control, disk=Quick()).code == 0
     assert seen == [["000001", "000002"], ["000001", "000002"]] and files(run / "models/000002") == second
 

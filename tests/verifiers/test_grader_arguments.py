@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from groupwise.config.user_code import load_use
+from groupwise.config.user_code import Permissions, load_use
 from groupwise.data import ChecksProblems, Finish, GradesGroups, Outcome, Prompt, Sample, Usage, Verdict
 from groupwise.tasks import Each
 from groupwise.verifiers import find_verifier, grade_function
@@ -68,7 +68,7 @@ PROMPT = Prompt("p", (1,), "2+2=", {"answer": 4, "level": 2, "source": "a"})
 def user(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
     file = tmp_path_factory.mktemp("graders") / "graders.py"
     file.write_text(GRADERS)
-    return load_use([file]).modules["graders"]
+    return load_use(Permissions(use=[file])).modules["graders"]
 
 
 @pytest.fixture

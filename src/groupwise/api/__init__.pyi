@@ -2,6 +2,8 @@
 from groupwise.api.evaluate import Evaluation as Evaluation
 from groupwise.api.evaluate import evaluate as evaluate
 from groupwise.api.evaluate import sample as sample
+from groupwise.api.methods import list_methods as list_methods
+from groupwise.api.methods import load_method as load_method
 from groupwise.api.run import Report as Report
 from groupwise.api.run import Run as Run
 from groupwise.api.train import resume as resume

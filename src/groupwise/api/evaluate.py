@@ -2,19 +2,18 @@
 
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, overload
 
-from groupwise.api.reward import Reward, reward_of, write_code
-from groupwise.api.rows import rows_in_memory, write_task
+from groupwise.api.arguments import arguments_of
 from groupwise.api.run import Run
 from groupwise.api.threads import run_blocking
-from groupwise.config.settings import as_data
-from groupwise.config.user_code import Use, load_use
+from groupwise.config.settings import fields_of, overrides_of
+from groupwise.config.user_code import Permissions, load_use
 from groupwise.data import BadData, Usage
 from groupwise.evaluation.result import evaluation_text
 from groupwise.training import evaluate as evaluation
+from groupwise.training.models import At
 
 __all__ = ["Evaluation", "evaluate", "sample"]
 
@@ -38,6 +37,7 @@ class Evaluation(dict[str, Any]):
 def evaluate(
     model: Run | str | Path,
     *,
+    at: At = None,
     data: str | Path | Iterable[Mapping[str, Any]] | None = None,
     reward: Any = None,
     samples: int | None = None,
@@ -51,31 +51,21 @@ def evaluate(
 ) -> Evaluation:
     """Measure the held-out accuracy or score of a run's model, of a model directory, or of a model on the hub.
 
-    Without `data` and `reward` those of the run's recipe hold. All rows of `data` are evaluated on. Each problem is
-    answered once greedily and `samples` times with the recipe's sampling. `settings` are fields of the recipe by name.
+    `at` chooses a checkpoint of a run: the number of an iteration, or `"best"`. Without it the model is the finished
+    one, else that of the newest checkpoint. Without `data` and `reward` those of the run's recipe hold. All rows of
+    `data` are evaluated on. Each problem is answered once greedily and `samples` times with the recipe's sampling.
+    `settings` are fields of the recipe by name.
     """
     name = str(model.directory if isinstance(model, Run) else model)
-    rows = rows_in_memory(data) if data is not None else None
-    grades = reward_of(reward) if reward is not None else Reward("")
-    for word, field, value in (("data", "task", data), ("reward", "verifier", reward)):
-        if value is not None and field in settings:
-            raise Usage(f"{word} and {field} set the same field", fix=f"leave out {field}")
+    arguments = arguments_of({"data": data, "reward": reward}, settings)
+    allowed = Permissions(
+        use=use, unsafe_local_exec=unsafe_local_exec, trust_remote_code=trust_remote_code, keys=keys, judges=judges
+    )
+    number = problems or (evaluation.ALL if data is not None else None)
 
     def work(folder: Path) -> Evaluation:
-        fields: dict[str, Any] = dict(settings)
-        if grades.verifier:
-            fields["verifier"] = grades.verifier
-        if rows is not None:
-            write_task(rows, folder / "rows.jsonl", fields)
-        elif data is not None:
-            fields["task"] = str(data)
-        permissions: dict[str, Any] = {"unsafe_local_exec": unsafe_local_exec, "trust_remote_code": trust_remote_code}
-        loaded = load_use([*use, *write_code(grades, folder)], **permissions, keys=keys, judges=judges)
-        loaded = replace(loaded, in_memory=grades.in_memory)
-        overrides = [(path, as_data(value)) for path, value in fields.items()]
-        chosen: dict[str, Any] = {"samples": samples, "problems": problems, "all_rows": data is not None}
-        if data is not None:
-            chosen["problems"] = problems or evaluation.ALL
+        overrides, loaded = arguments.write(folder / "rows.jsonl", folder, allowed)
+        chosen: dict[str, Any] = {"at": at, "samples": samples, "problems": number, "all_rows": data is not None}
         result, _ = evaluation.evaluate(name, overrides, loaded, **chosen)
         return Evaluation(result)
 
@@ -84,20 +74,35 @@ def evaluate(
 
 
 @overload
-def sample(model: Run | str | Path, prompt: str, *, n: None = None, **settings: Any) -> str: ...
+def sample(model: Run | str | Path, prompt: str, *, n: None = None, at: At = None, **settings: Any) -> str: ...
 @overload
-def sample(model: Run | str | Path, prompt: str, *, n: int, **settings: Any) -> list[str]: ...
-def sample(model: Run | str | Path, prompt: str, *, n: int | None = None, **settings: Any) -> str | list[str]:
+def sample(model: Run | str | Path, prompt: str, *, n: int, at: At = None, **settings: Any) -> list[str]: ...
+def sample(
+    model: Run | str | Path,
+    prompt: str,
+    *,
+    n: int | None = None,
+    at: At = None,
+    use: Sequence[str | Path] = (),
+    unsafe_local_exec: bool = False,
+    trust_remote_code: bool = False,
+    **settings: Any,
+) -> str | list[str]:
     """A model's answer to a prompt; with `n`, a list of `n` answers.
 
-    `settings` are fields of the recipe by name, such as `**{"sampling.temperature": 0.7}`. One answer is greedy unless
-    they say otherwise.
+    `at` chooses a checkpoint of a run, as in `evaluate`. `settings` are fields of the recipe by name, such as
+    `**{"sampling.temperature": 0.7}`. One answer is greedy unless they say otherwise. `use` and the
+    two permissions are those of `train`.
     """
+    if not isinstance(prompt, str):
+        raise Usage(f"prompt is {type(prompt).__name__}", evidence=repr(prompt)[:80], fix="pass a text")
     if n is not None and n < 1:
         raise BadData(f"n, the number of answers, is {n}", fix="ask for at least one answer")
     name = str(model.directory if isinstance(model, Run) else model)
-    overrides = [(path, as_data(value)) for path, value in settings.items()]
+    overrides = overrides_of(fields_of({}, settings))
     if n is None and "sampling" not in settings:
         overrides = evaluation.for_one_answer(overrides)
-    samples = run_blocking(lambda: evaluation.sample(name, prompt, overrides, Use(), n=n or 1))
+    allowed = Permissions(use=use, unsafe_local_exec=unsafe_local_exec, trust_remote_code=trust_remote_code)
+    loaded = load_use(allowed)
+    samples = run_blocking(lambda: evaluation.sample(name, prompt, overrides, loaded, at=at, n=n or 1))
     return samples[0].text if n is None else [each.text for each in samples]

@@ -28,6 +28,9 @@ class Reward:
     in_memory: Mapping[str, Grade] = field(default_factory=dict)
 
 
+NO_REWARD = Reward("")
+
+
 def write_code(grades: Reward, folder: Path) -> list[Path]:
     """Write the reward functions to a Python file, whose folder is created. Returns the files to load."""
     if not grades.source:

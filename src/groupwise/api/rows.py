@@ -33,13 +33,10 @@ def rows_in_memory(data: object) -> list[Mapping[str, Any]] | None:
     return rows
 
 
-def write_task(rows: Iterable[Mapping[str, Any]], path: Path, fields: dict[str, Any]) -> None:
-    """Write data rows to a file, and set the recipe fields that name it. Rows may lack gold answers."""
-    rows = list(rows)
-    write_rows(rows, path)
-    fields["task"] = str(path)
-    if not has_answers(rows):
-        fields.setdefault("columns", {"answer": ""})
+def task_fields(rows: Iterable[Mapping[str, Any]], path: Path) -> dict[str, Any]:
+    """The fields of a recipe whose task are the rows in a file. Rows without gold answers have no answer column."""
+    fields: dict[str, Any] = {"task": str(path)}
+    return fields if has_answers(rows) else fields | {"columns": {"answer": ""}}
 
 
 def has_answers(rows: Iterable[Mapping[str, Any]], column: str = "answer") -> bool:

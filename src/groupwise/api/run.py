@@ -13,6 +13,7 @@ from groupwise.report.warnings import find_warnings, headline
 from groupwise.runs.info import RunInfo
 from groupwise.runs.jsonl import read_lines
 from groupwise.runs.layout import SAMPLE_FILES, RunLayout
+from groupwise.runs.phases import finished_run, runs_in
 
 __all__ = ["Report", "Run"]
 
@@ -41,7 +42,9 @@ class Report:
 class Run:
     """A run in its directory. Each property reads the files again, so it also works while the run trains.
 
-    `stopped` is the reason of an early end, "" of a run that is complete. `BadData` if the directory is no run.
+    `stopped` is the reason of an early end, "" of a run that is complete. A run of phases has a `Run` for each started
+    phase in `phases`; its metrics and samples are those of the last one, its model that of the last finished one.
+    `BadData` if the directory is no run.
     """
 
     directory: Path
@@ -52,27 +55,37 @@ class Run:
         object.__setattr__(self, "directory", existing_run(str(self.directory)))
 
     @property
+    def phases(self) -> tuple["Run", ...]:
+        """The started phases of a run of phases, in order; empty for any other run."""
+        return tuple(Run(path, _stop=self._stop) for path in runs_in(self.directory) if path != self.directory)
+
+    @property
+    def _last(self) -> Path:
+        """The directory of the last started phase, or of the run itself."""
+        return runs_in(self.directory)[-1]
+
+    @property
     def metrics(self) -> Mapping[str, dict[int, float]]:
         """The value of each metric by iteration: `run.metrics["reward"][20]`. NaN where it was not finite."""
-        curves = read(self.directory).metrics
+        curves = read(self._last).metrics
         return {name: dict(zip(curve.at.tolist(), curve.value.tolist())) for name, curve in curves.items()}
 
     @property
     def done(self) -> int:
         """The number of completed iterations."""
-        return read(self.directory).last
+        return read(self._last).last
 
     @property
     def iterations(self) -> int:
         """The number of iterations that the recipe plans."""
-        return RunInfo.read(self.directory).iterations
+        return RunInfo.read(self._last).iterations
 
     def samples(self, iteration: int | None = None) -> list[dict[str, Any]]:
         """The samples of an iteration, one dict each, by default of the last one that has samples.
 
         Keys are those of a line in `samples/`: prompt, gold, text, outcome, score, reward, advantage, length and more.
         """
-        layout = RunLayout(self.directory)
+        layout = RunLayout(self._last)
         numbers = sorted(int(path.stem) for path in layout.samples.glob(f"*{SAMPLE_FILES[0]}") if path.stem.isdecimal())
         chosen = iteration if iteration is not None else (numbers or [0])[-1]
         if chosen not in numbers:
@@ -84,15 +97,14 @@ class Run:
     @property
     def model_dir(self) -> Path:
         """The directory of the trained model, in Hugging Face layout. `BadData` while the run has none."""
-        model = RunLayout(self.directory).model
-        if not model.is_dir():
+        if (finished := finished_run(self.directory)) is None:
             raise BadData(f"{self.directory} has no model yet", fix=f'continue training: gw.resume("{self.directory}")')
-        return model
+        return RunLayout(finished).model
 
     @property
     def report(self) -> Report:
         """The report page of the run. Each access writes the file again."""
-        return Report(write_report([self.directory]))
+        return Report(write_report(runs_in(self.directory), RunLayout(self.directory).report))
 
     def sample(self, prompt: str, **settings: Any) -> str:
         """The trained model's greedy answer to a prompt; `gw.sample` has more."""
@@ -105,7 +117,7 @@ class Run:
         self._stop(cause)
 
     def _repr_html_(self) -> str:
-        run = read(self.directory)
+        run = read(self._last)
         rows = []
         for name in SHOWN:
             if name in run.metrics and len(values := run.metrics[name].finite.value):

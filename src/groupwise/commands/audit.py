@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from groupwise.config.user_code import Use, load_use
+from groupwise.config.user_code import Permissions, Use, load_use
 from groupwise.data import (
     MissingRequirement,
     Outcome,
@@ -40,16 +40,13 @@ WITH_MATH_CASES = (*PEERS["math"], "exact")
 
 def audit(
     names: Sequence[str],
-    use: Sequence[str] = (),
+    allowed: Permissions = Permissions(),  # noqa: B008
     *,
     cases_path: str | None = None,
     listed: int = 10,
-    unsafe_local_exec: bool = False,
-    keys: Sequence[str] = (),
-    judges: Sequence[str] = (),
 ) -> int:
     """Print the error rates of verifiers on one table of labelled cases, and the first verifier's wrong verdicts."""
-    loaded = load_use(use, unsafe_local_exec=unsafe_local_exec, keys=keys, judges=judges)
+    loaded = load_use(allowed)
     verifiers = {name: verifier_named(name, loaded) for name in names}
     for notice in (line for verifier in verifiers.values() for line in notices_of(verifier)):
         print(visible(notice))

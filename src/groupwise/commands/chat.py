@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any
 
-from groupwise.config.user_code import load_use
+from groupwise.config.user_code import Permissions, load_use
 from groupwise.data import BadData, GroupwiseError, Sample, visible
 from groupwise.models import find_model, find_template, read_tokenizer
 from groupwise.training.evaluate import find_model_of, for_one_answer, open_model
@@ -19,9 +19,7 @@ ALONE = [("environment", ""), ("method.strategy", "Independent"), ("evaluate.str
 def chat(
     model_or_run: str,
     overrides: Sequence[tuple[str, str]] = (),
-    use: Sequence[str] = (),
-    *,
-    trust_remote_code: bool = False,
+    allowed: Permissions = Permissions(),  # noqa: B008
 ) -> int:
     """Answer each line of the standard input. Under a chat template the conversation is kept; a plain template answers
     each line by itself.
@@ -29,7 +27,7 @@ def chat(
     Answers are greedy unless `--sampling.temperature` is given. A line that fails, such as one that makes the
     conversation too long for the model, is reported and left out.
     """
-    loaded = load_use(use, trust_remote_code=trust_remote_code)
+    loaded = load_use(allowed)
     changes = [*ALONE, *usual_template(model_or_run, overrides), *for_one_answer(overrides)]
     with asyncio.Runner() as runner:
         model = runner.run(open_model(model_or_run, changes, loaded))

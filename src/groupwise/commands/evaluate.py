@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from groupwise.commands.terminal import format_sample
-from groupwise.config.user_code import load_use
+from groupwise.config.user_code import Permissions, load_use
 from groupwise.data import visible
 from groupwise.evaluation.result import check_file, evaluation_text, write
 from groupwise.training import evaluate as evaluation
@@ -14,7 +14,7 @@ from groupwise.training.models import At
 def evaluate(
     model_or_run: str,
     overrides: Sequence[tuple[str, str]] = (),
-    use: Sequence[str] = (),
+    allowed: Permissions = Permissions(),  # noqa: B008
     *,
     at: At = None,
     samples: int | None = None,
@@ -23,18 +23,12 @@ def evaluate(
     preset: str | None = None,
     data: str | None = None,
     out: str | None = None,
-    unsafe_local_exec: bool = False,
-    trust_remote_code: bool = False,
-    keys: Sequence[str] = (),
-    judges: Sequence[str] = (),
 ) -> int:
     """Print the held-out accuracy of a model directory or of a run's model, and write it with its protocol.
 
     `at` chooses a checkpoint of a run.
     """
-    loaded = load_use(
-        use, unsafe_local_exec=unsafe_local_exec, trust_remote_code=trust_remote_code, keys=keys, judges=judges
-    )
+    loaded = load_use(allowed)
     settings = {"samples": samples, "problems": problems, "recipe_path": recipe_path, "preset": preset, "data": data}
 
     def check(folder: Path) -> None:
@@ -52,19 +46,17 @@ def sample(
     model_or_run: str,
     prompt: str,
     overrides: Sequence[tuple[str, str]] = (),
-    use: Sequence[str] = (),
+    allowed: Permissions = Permissions(),  # noqa: B008
     *,
     at: At = None,
     n: int = 1,
     answer: str | None = None,
-    unsafe_local_exec: bool = False,
-    trust_remote_code: bool = False,
 ) -> int:
     """Print `n` ungraded answers of a model directory or of a run's model to one prompt.
 
     A single answer is greedy unless the overrides choose how tokens are drawn. `at` chooses a checkpoint of a run.
     """
-    loaded = load_use(use, unsafe_local_exec=unsafe_local_exec, trust_remote_code=trust_remote_code)
+    loaded = load_use(allowed)
     changes = evaluation.for_one_answer(overrides) if n == 1 else overrides
     samples = evaluation.sample(model_or_run, prompt, changes, loaded, at=at, n=n, answer=answer)
     for i, result in enumerate(samples, 1):

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from groupwise.config.user_code import load_use
+from groupwise.config.user_code import Permissions, load_use
 from groupwise.data import visible
 from groupwise.models.upload import check_upload, upload
 from groupwise.report.report import existing_run
@@ -10,7 +10,13 @@ from groupwise.training.models import At, export
 
 
 def export_model(
-    run: str, out: str, *, at: At = None, dtype: str = "", push: str = "", trust_remote_code: bool = False
+    run: str,
+    out: str,
+    allowed: Permissions = Permissions(),  # noqa: B008
+    *,
+    at: At = None,
+    dtype: str = "",
+    push: str = "",
 ) -> int:
     """Write a model of a run to a new directory: by default the finished one, else that of the newest checkpoint.
 
@@ -18,8 +24,7 @@ def export_model(
     """
     if push:
         check_upload(push)
-    use = load_use((), trust_remote_code=trust_remote_code)
-    model = export(existing_run(run), Path(out), at, dtype, use)
+    model = export(existing_run(run), Path(out), at, dtype, load_use(allowed))
     print(visible(f"{model}: {out}"))
     if push:
         print(visible(f"uploaded: {upload(Path(out), push)}"))

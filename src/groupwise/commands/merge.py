@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from groupwise.config.user_code import load_use
+from groupwise.config.user_code import Permissions, load_use
 from groupwise.data import Usage, visible
 from groupwise.models import base_directory, find_model, merge, read_model, read_tokenizer, stored_dtype, write_model
 from groupwise.runs.disk import storage_errors
@@ -11,10 +11,14 @@ from groupwise.training.models import find_run_model, model_directory
 from groupwise.training.progress import print_note
 
 
-def merge_adapter(model_or_run: str, out: str, *, trust_remote_code: bool = False) -> int:
+def merge_adapter(
+    model_or_run: str,
+    out: str,
+    allowed: Permissions = Permissions(),  # noqa: B008
+) -> int:
     """Merge the adapter of a run or of a directory. Sums are float32; the result has the base's dtype."""
     run, target = Path(model_or_run), Path(out)
-    use = load_use((), trust_remote_code=trust_remote_code)
+    use = load_use(allowed)
     directory = model_directory(find_run_model(run), use, print_note) if RunLayout(run).is_run else find_model(run)
     if base_directory(directory) == directory:
         raise Usage(

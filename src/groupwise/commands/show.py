@@ -1,4 +1,4 @@
-"""The output of `show`, `diff` and `check`: plain text, the same on a terminal and in a file."""
+"""The output of `show` and `diff`: plain text, the same on a terminal and in a file."""
 
 import inspect
 import textwrap
@@ -11,7 +11,7 @@ from groupwise.config import text
 from groupwise.config.diff import diff
 from groupwise.config.problems import one_error, suggestion
 from groupwise.config.recipe import Recipe
-from groupwise.data import GroupwiseError, Usage, visible
+from groupwise.data import Usage
 from groupwise.methods import Method, Reference, reference_of
 from groupwise.methods.families import method_family
 from groupwise.runs.layout import RunLayout
@@ -58,13 +58,6 @@ def show_diff(a: str, b: str) -> str:
     if type(left) is not type(right):
         left, right = (x.method if isinstance(x, Recipe) else x for x in (left, right))
     return "\n".join(diff(left, right)) or "no difference"
-
-
-def show_check(name: str, problems: Sequence[GroupwiseError]) -> str:
-    """The errors that `check` found, and their number; `ok` if there are none."""
-    if not problems:
-        return f"{visible(name)}: ok"
-    return "\n".join(map(str, problems)) + f"\n{visible(name)}: {len(problems)} error{'s'[: len(problems) > 1]}"
 
 
 def read(what: str) -> Any:

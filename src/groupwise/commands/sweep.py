@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from groupwise.api.options import RunOptions
 from groupwise.commands.sweep_table import Result, aligned, run_rows, seed_rows
 from groupwise.commands.train import resume, train
+from groupwise.config.user_code import Permissions
 from groupwise.data import Diverged, Usage, visible
 from groupwise.report.read import read
 from groupwise.report.report import write_report
@@ -39,14 +41,10 @@ class Combination:
 def sweep(
     recipe: str | None,
     overrides: Sequence[tuple[str, str]] = (),
-    use: Sequence[str] = (),
+    allowed: Permissions = Permissions(),  # noqa: B008
     *,
     recipe_name: str | None = None,
     out: str | None = None,
-    unsafe_local_exec: bool = False,
-    trust_remote_code: bool = False,
-    keys: Sequence[str] = (),
-    judges: Sequence[str] = (),
 ) -> int:
     """Train each combination under the directory `out`, then print a table and write one report about all runs.
 
@@ -54,8 +52,6 @@ def sweep(
     diverges does not end the sweep; another error does. Returns the exit code.
     """
     directory = Path(out or f"sweeps/{recipe_name or (Path(recipe).stem if recipe else 'default')}")
-    permissions = {"unsafe_local_exec": unsafe_local_exec, "trust_remote_code": trust_remote_code}
-    chosen = {**permissions, "keys": keys, "judges": judges}
     all_runs = combinations(overrides)
     for number, combination in enumerate(all_runs, 1):
         words = [word for path, value in combination.overrides for word in (f"--{path}", value)]
@@ -65,10 +61,10 @@ def sweep(
         print(visible(f"-- run {number} of {len(all_runs)}: {combination.name}"), flush=True)
         try:
             if run is None:
-                where = {"recipe_name": recipe_name, "out": str(directory), "name": combination.name}
-                code = train(recipe, combination.overrides, use, **where, command=command, **chosen)
+                options = RunOptions(allowed=allowed, out=directory, name=combination.name, command=command)
+                code = train(recipe, combination.overrides, options, recipe_name=recipe_name)
             else:
-                code = 0 if is_finished(run) else resume(str(run), use, **chosen)
+                code = 0 if is_finished(run) else resume(str(run), RunOptions(allowed=allowed, command=command))
         except Diverged as error:
             code = error.code
             print(visible(str(error), lines=True))

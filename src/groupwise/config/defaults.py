@@ -9,9 +9,8 @@ from typing import Any
 
 from groupwise.config.devices import AUTO, dtype_of
 from groupwise.config.phases import read_phases
-from groupwise.config.settings import as_data
 from groupwise.config.text import DEFAULT
-from groupwise.config.toml import CommandText, read_toml, set_path, set_paths
+from groupwise.config.toml import CommandText, override_value, read_toml, set_path, set_paths
 from groupwise.data import GroupwiseError, Sampling
 from groupwise.models import base_directory, find_model, outline, read_shape
 from groupwise.runs.phases import KEY, trained_model
@@ -153,5 +152,5 @@ def is_set(data: Mapping[str, Any], path: str) -> bool:
 def tables_of(source: str | Path, fields: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     """A recipe's TOML data, overridden by fields that are given by dotted path."""
     data = read_toml(source)
-    set_paths(data, ((path, CommandText(x) if isinstance(x, str) else as_data(x)) for path, x in fields))
+    set_paths(data, ((path, override_value(value)) for path, value in fields))
     return data

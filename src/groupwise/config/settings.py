@@ -1,37 +1,71 @@
 """Recipes from Python values: the keyword arguments of `groupwise.train` and others."""
 
 from collections.abc import Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from groupwise.config.other_names import FIELD_HINTS, OTHER_NAMES
-from groupwise.config.problems import one_error
-from groupwise.config.reading import Reading, hints_of
+from groupwise.config.packaged import find_recipe
+from groupwise.config.reading import hints_of
 from groupwise.config.recipe import Recipe
 from groupwise.config.registry import methods
-from groupwise.config.text import plain
-from groupwise.config.toml import read_toml, set_path
-from groupwise.config.user_code import Use
+from groupwise.config.text import plain, write
+from groupwise.config.toml import PlainText, is_toml
 from groupwise.data import Usage
 from groupwise.methods import Method
+from groupwise.runs.phases import KEY
 
 WORDS = {"data": "task", "reward": "verifier", "max_tokens": "sampling.max_tokens"}
 """Arguments of `groupwise.train`, and the recipe fields that they set."""
 
 
-def recipe_with(base: Recipe | str | Path | None, settings: Mapping[str, Any], use: Use) -> Recipe:
-    """A recipe, or the recipe of a TOML file or text, with fields set by name.
+def recipe_source(recipe: Recipe | str | Path | None) -> str | Path | None:
+    """The source of a recipe of the library: a file, or TOML text, also of a `Recipe`; None without a recipe.
 
-    A value is that of the field (`AdamW(lr=1e-5)`, a `Method`), or its form in TOML: a number, a name, a dict. A name
-    may be a dotted path. Without `base` the other fields have their defaults. Raises `Usage` with all problems.
+    A string is TOML text (with a newline or `=`), a file, or the name of a packaged recipe. Raises `Usage`.
 
-    >>> recipe = recipe_with(None, {"method": "grpo", "optimizer": {"lr": 1e-5}, "sampling.max_tokens": 64}, Use())
-    >>> recipe.optimizer.lr, recipe.sampling.max_tokens, recipe.method.group_size
-    (1e-05, 64, 64)
+    >>> recipe_source("smollm2").name, recipe_source('method = "gspo"')
+    ('smollm2.toml', 'method = "gspo"')
     """
-    known = {f.name for f in fields(Recipe)}
+    if isinstance(recipe, Recipe):
+        return write(recipe)
+    if recipe is None or isinstance(recipe, Path):
+        return recipe
+    if not isinstance(recipe, str):
+        fix = "pass a TOML file, the name of a packaged recipe, or a gw.Recipe"
+        raise Usage(f"recipe is {type(recipe).__name__}", evidence=repr(recipe)[:80], fix=fix)
+    if recipe in methods() and not Path(recipe).exists():
+        raise Usage(f"{recipe} is a method, not a recipe", fix=f'train with it: gw.train(method="{recipe}")')
+    return recipe if is_toml(recipe) else find_recipe(recipe)
+
+
+def fields_of(given: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The recipe fields that the library's arguments set. Raises `Usage` if two arguments set the same field.
+
+    >>> fields_of({"data": "sums.jsonl", "max_tokens": 9}, {"seed": 1})
+    {'seed': 1, 'task': 'sums.jsonl', 'sampling.max_tokens': 9}
+    """
+    fields: dict[str, Any] = {}
+    for word, value in (*settings.items(), *given.items()):
+        path = WORDS.get(word, word)
+        if path in fields:
+            raise Usage(f"{word} and {path} set the same field", fix=f"leave out {path}")
+        fields[path] = value
+    return fields
+
+
+def overrides_of(settings: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Fields of a recipe by name or dotted path, as overrides of a recipe's source.
+
+    A value is that of the field (`AdamW(lr=1e-5)`, a `Method`), or its form in TOML: a number, a name, a dict. Raises
+    `Usage` for an unknown name.
+
+    >>> overrides_of({"optimizer": {"lr": 1e-5}, "sampling.max_tokens": 64})
+    [('optimizer', {'lr': 1e-05}), ('sampling.max_tokens', 64)]
+    """
+    known = {KEY, *(f.name for f in fields(Recipe))}
     for name in settings:
         if name.partition(".")[0] not in known:
             near = get_close_matches(name, [*known, *WORDS], n=1, cutoff=0.5)
@@ -39,16 +73,9 @@ def recipe_with(base: Recipe | str | Path | None, settings: Mapping[str, Any], u
             if name in OTHER_NAMES:
                 fix = f"write {OTHER_NAMES[name]}"
             raise Usage(f"a recipe has no field {name!r}", fix=FIELD_HINTS.get(name, fix))
-    data: dict[str, Any] = {} if base is None or isinstance(base, Recipe) else read_toml(base)
-    for path, value in settings.items():
-        set_path(data, path, as_data(value, hints_of(Recipe)[path] if "." not in path else Any))
-    reading = Reading(use)
-    recipe = reading.table(Recipe, data, base if isinstance(base, Recipe) else MISSING, "recipe")
-    if isinstance(recipe, Recipe):
-        reading.check_user_names(recipe)
-    if reading.problems or not isinstance(recipe, Recipe):
-        raise one_error(reading.problems)
-    return recipe
+    hints = hints_of(Recipe)
+    values = {path: as_data(value, hints.get(path, Any)) for path, value in settings.items()}
+    return [(path, PlainText(value) if isinstance(value, str) else value) for path, value in values.items()]
 
 
 def as_data(value: Any, hint: Any = Any) -> Any:

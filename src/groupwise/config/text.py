@@ -15,7 +15,7 @@ from groupwise.config.problems import one_error
 from groupwise.config.reading import Reading, hints_of
 from groupwise.config.recipe import Recipe
 from groupwise.config.registry import UnloadedPart, public_name
-from groupwise.config.toml import CommandText, read_toml, read_with_overrides, set_path
+from groupwise.config.toml import CommandText, override_value, read_toml, read_with_overrides, set_path
 from groupwise.config.user_code import Use
 from groupwise.data import Usage
 from groupwise.methods import Method, Now
@@ -55,8 +55,8 @@ def read(kind: type[T], source: str | Path) -> T:
 def read_over(value: T, where: str, overrides: Sequence[tuple[str, Any]]) -> T:
     """A dataclass with some fields overridden; `where` is its path in messages. Raises `Usage` with all problems."""
     reading, data = Reading(Use()), {}
-    for path, text in overrides:
-        set_path(data, path, CommandText(text))
+    for path, override in overrides:
+        set_path(data, path, override_value(override))
     changed = reading.table(type(value), data, value, where)
     if reading.problems:
         raise one_error(reading.problems)

@@ -25,12 +25,29 @@ class CommandText(str):
         return table["x"] if len(table) == 1 else str(self)
 
 
+class PlainText(str):
+    """A value from Python that is text. It is never parsed."""
+
+    __slots__ = ()
+
+
+def override_value(value: Any) -> Any:
+    """The value of an override: a string is text of the command line, unless it is a `PlainText`."""
+    if isinstance(value, PlainText):
+        return str(value)
+    return CommandText(value) if isinstance(value, str) else value
+
+
+def is_toml(source: str | Path) -> bool:
+    """Whether a source of a recipe is TOML text, not the name of a file: a string with a newline or `=`, or empty."""
+    return isinstance(source, str) and ("\n" in source or "=" in source or not source)
+
+
 def read_toml(source: str | Path) -> dict[str, Any]:
     """The tables of a TOML file, or of TOML text (a string with a newline or `=`). Raises `Usage`."""
-    is_text = isinstance(source, str) and ("\n" in source or "=" in source or not source)
-    where = "recipe" if is_text else str(source)
+    where = "recipe" if is_toml(source) else str(source)
     try:
-        return tomllib.loads(str(source) if is_text else Path(source).read_text(encoding="utf-8"))
+        return tomllib.loads(str(source) if is_toml(source) else Path(source).read_text(encoding="utf-8"))
     except OSError as error:
         raise Usage(f"{where} cannot be read", evidence=error.strerror or str(error), fix="name a TOML file") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -48,7 +65,7 @@ def read_with_overrides(source: str | Path, overrides: Sequence[tuple[str, Any]]
                 f"--{path} changes the method but would keep constants of the recipe's method",
                 fix=f"write --method {value}",
             )
-    set_paths(data, ((path, CommandText(value) if isinstance(value, str) else value) for path, value in overrides))
+    set_paths(data, ((path, override_value(value)) for path, value in overrides))
     return data
 
 

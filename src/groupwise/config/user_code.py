@@ -30,10 +30,30 @@ MEMORY = "memory"
 """Prefix of the names of functions that a program passes to the library in memory: `memory:reward`."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Permissions:
+    """What a user allows one command.
+
+    `use` are Python files to execute. With `unsafe_local_exec` code that the model writes runs without a sandbox; with
+    `trust_remote_code` Python files in a model's directory are executed. `keys` are names of environment variables that
+    may be sent to an LLM judge, and `judges` the hosts that it may use. Raises `Usage` for a string in place of a list.
+    """
+
+    use: Sequence[str | Path] = ()
+    unsafe_local_exec: bool = False
+    trust_remote_code: bool = False
+    keys: Sequence[str] = ()
+    judges: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("use", "keys", "judges"):
+            if isinstance(getattr(self, name), str | Path):  # the message leaves out the text: it may be a key itself
+                raise Usage(f"{name} is one text; expected a list", fix=f"write it in brackets: {name}=[...]")
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Use:
-    """Permissions of one command: files loaded with `--use`; code without a sandbox; Python files of a model; hosts and
-    keys that LLM judges may use; functions of the calling program.
+    """Permissions of one command with the loaded code: files of `use`, and functions of the calling program.
 
     `modules` and `paths` are the files by stem. `hashes` has the SHA-256 of each, and of each file that it imports from
     its folder: `my_file`, `my_file/helper.py`. `changes` are accepted differences from the files of an earlier start.
@@ -108,25 +128,15 @@ def function_hash(function: Callable[..., Any]) -> str:
         return ""
 
 
-def load_use(
-    paths: Sequence[str | Path],
-    recorded: Mapping[str, str] | None = None,
-    *,
-    accept: bool = False,
-    unsafe_local_exec: bool = False,
-    trust_remote_code: bool = False,
-    keys: Sequence[str] = (),
-    judges: Sequence[str] = (),
-) -> Use:
-    """Execute the files. The path and SHA-256 of each are printed before it runs.
+def load_use(allowed: Permissions, recorded: Mapping[str, str] | None = None, *, accept: bool = False) -> Use:
+    """Execute the files of `use`. The path and SHA-256 of each are printed before it runs.
 
     A file may import others from its folder. `recorded` are the hashes in a run's run.json (`Use.hashes`): unless
-    `accept`, `Usage` is raised before any file runs if the set of files or a hash differs. `keys` are names of
-    environment variables, `judges` are hosts.
+    `accept`, `Usage` is raised before any file runs if the set of files or a hash differs.
     """
-    access = JudgeAccess(tuple(keys), tuple(judges))
+    access = JudgeAccess(tuple(allowed.keys), tuple(allowed.judges))
     sources: dict[str, tuple[Path, bytes]] = {}
-    for path in map(Path, paths):
+    for path in map(Path, allowed.use):
         if path.suffix != ".py" or not path.is_file():
             raise Usage(f"{path} is not a Python file", fix="name a Python file: --use my_file.py")
         if path.stem in sources:
@@ -143,13 +153,13 @@ def load_use(
         print(visible(f"using {path.resolve()}  sha256 {hashes[stem]}"), flush=True)
         for name in imports[stem]:
             print(visible(f"  it imports {name}  sha256 {hashes[f'{stem}/{name}']}"), flush=True)
-    if unsafe_local_exec:
+    if allowed.unsafe_local_exec:
         print(UNSAFE, flush=True)
-    if trust_remote_code:
+    if allowed.trust_remote_code:
         print(TRUST, flush=True)
     modules = {stem: _run(stem, path, source, imports[stem]) for stem, (path, source) in sources.items()}
     named = {stem: str(path) for stem, (path, _) in sources.items()}
-    return Use(modules, hashes, named, changes, unsafe_local_exec, trust_remote_code, access)
+    return Use(modules, hashes, named, changes, allowed.unsafe_local_exec, allowed.trust_remote_code, access)
 
 
 def _check_names(path: Path, imports: Mapping[str, Path]) -> None:

@@ -49,6 +49,8 @@ class RunModel:
 
 def find_run_model(run: Path, at: At = None) -> RunModel:
     """A model of a run, or of the last finished phase of a run. `BadData` if there is none at this iteration."""
+    if not (at is None or at == BEST or (isinstance(at, int) and not isinstance(at, bool))):
+        raise Usage(f"{at!r} is not an iteration", fix=f"give its number, or {BEST}")
     if at is not None and phase_directories(run):
         fix = "name the directory of one phase, such as RUN/1-NAME"
         raise Usage(f"{run} has phases, and each counts its own iterations", fix=fix)

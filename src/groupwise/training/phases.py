@@ -14,7 +14,7 @@ from groupwise.config.recipe import Recipe
 from groupwise.config.text import write
 from groupwise.config.toml import read_toml
 from groupwise.config.user_code import Use
-from groupwise.data import BadData, notices_of
+from groupwise.data import BadData, close_verifier, notices_of
 from groupwise.report.report import write_report
 from groupwise.runs.checkpoints import RunLock
 from groupwise.runs.disk import DISK, storage_errors, write_file
@@ -22,7 +22,7 @@ from groupwise.runs.layout import RunLayout
 from groupwise.runs.phases import runs_in
 from groupwise.training.build import build
 from groupwise.training.identity import recipe_changes
-from groupwise.training.run import Ending, begin, read_checked, reopen, run_from
+from groupwise.training.run import Control, Ending, begin, read_checked, reopen, run_from
 
 
 def begin_phases(run: Path, data: Mapping[str, Any]) -> None:
@@ -34,20 +34,22 @@ def begin_phases(run: Path, data: Mapping[str, Any]) -> None:
 def run_phases(
     run: Path,
     use: Use,
-    finish: Callable[[Ending], int],
+    finish: Callable[[Ending], object],
     notify: Callable[[str], None],
     stop_after: float | None = None,
     *,
     command: str = "",
     strict: bool = False,
     changed: bool = False,
-) -> int:
-    """Start or continue each unfinished phase of a run, in order. Returns the exit code of the last one.
+    control: Control | None = None,
+) -> Ending:
+    """Start or continue each unfinished phase of a run, in order. Returns the ending of the last one.
 
     A phase is finished when its model is written. The phases share the seconds of `stop_after`. `finish` gets the
     ending of each phase. With `changed`, a started phase may have another recipe than the run's recipe gives it.
     """
     end = None if stop_after is None else time.monotonic() + stop_after
+    ending = Ending("", 0)
     for phase in read_phases(read_toml(RunLayout(run).recipe)):
         directory = RunLayout(run).phase(phase.number, phase.name)
         recipe = phase_recipe(run, phase, use)
@@ -68,16 +70,19 @@ def run_phases(
             else:
                 ready = build(recipe, use, read_checked(recipe, use, notify))
                 begin(directory, ready, use, phase.base, command)
-            ending = run_from(directory, ready, seconds, strict=strict, changed=changed)
+            try:
+                ending = run_from(directory, ready, seconds, strict=strict, changed=changed, control=control)
+            finally:
+                close_verifier(ready.verifier)
         del ready  # one model at a time in memory
-        code = finish(ending)
+        finish(ending)
         with storage_errors("the report", run):
             report = write_report(runs_in(run), RunLayout(run).report)
         if not RunLayout(directory).model.is_dir():
-            return code
+            return ending
         notify(f"phase {phase.name} is finished; report of all phases: {report}")
     notify(f"all phases of {run} are finished")
-    return 0
+    return ending
 
 
 def phase_recipe(run: Path, phase: Phase, use: Use) -> Recipe:

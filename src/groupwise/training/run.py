@@ -69,10 +69,10 @@ class Ending:
 class Control:
     """Lets a program watch a run and stop it, from a callback or from another thread.
 
-    `on_iteration` gets each line of metrics.
+    `on_iteration` gets the directory of the run, which may be a phase, and each line of metrics.
     """
 
-    def __init__(self, on_iteration: Callable[[dict[str, Any]], object] = lambda line: None) -> None:
+    def __init__(self, on_iteration: Callable[[Path, dict[str, Any]], object] = lambda run, line: None) -> None:
         self.on_iteration = on_iteration
         self._cause = ""
         self._stop: Callable[[str], None] | None = None
@@ -182,7 +182,7 @@ def run_from(
                 write_model_directory(run, ready, RunLayout(run).model_at(line["iteration"]), disk)
             except Storage as error:
                 progress.say(str(error))
-        control.on_iteration(line)
+        control.on_iteration(run, line)
 
     for warning in checkpoint.warnings if checkpoint else ():
         progress.say(f"warning: {warning}")

@@ -1,0 +1,50 @@
+"""The arguments of a call of the library that set fields of a recipe: settings, rows and rewards."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from groupwise.api.reward import NO_REWARD, Reward, reward_of, write_code
+from groupwise.api.rows import rows_in_memory, task_fields, write_rows
+from groupwise.config.settings import fields_of, overrides_of
+from groupwise.config.user_code import Permissions, Use, load_use
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Arguments:
+    """Overrides of a recipe, by dotted path, with the rows and the reward functions that the program holds in memory.
+
+    A command has overrides only.
+    """
+
+    overrides: tuple[tuple[str, Any], ...] = ()
+    rows: list[Mapping[str, Any]] | None = None
+    reward: Reward = NO_REWARD
+
+    def write(self, data: Path, code: Path, allowed: Permissions) -> tuple[list[tuple[str, Any]], Use]:
+        """Write rows to the file `data` and reward functions to the folder `code`.
+
+        Returns the overrides with the fields for these files, and the loaded code.
+        """
+        fields: dict[str, Any] = {}
+        if self.rows is not None:
+            write_rows(self.rows, data)
+            fields = task_fields(self.rows, data)
+        if self.reward.verifier:
+            fields["verifier"] = self.reward.verifier
+        use = load_use(replace(allowed, use=[*allowed.use, *write_code(self.reward, code)]))
+        return [*overrides_of(fields), *self.overrides], replace(use, in_memory=self.reward.in_memory)
+
+
+def arguments_of(given: Mapping[str, Any], settings: Mapping[str, Any]) -> Arguments:
+    """The arguments of a call: `given` by the library's words, of which None is left out, and fields of a recipe.
+
+    Raises `Usage` for a field that is set twice or unknown, and for data or a reward of another kind.
+    """
+    fields = fields_of({word: value for word, value in given.items() if value is not None}, settings)
+    reward = reward_of(fields.pop("verifier")) if "verifier" in fields else NO_REWARD
+    rows = rows_in_memory(fields["task"]) if "task" in fields else None
+    if rows is not None:
+        del fields["task"]
+    return Arguments(tuple(overrides_of(fields)), rows, reward)

@@ -1,0 +1,31 @@
+"""The options of a call that starts or continues a run. They are no part of its recipe."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from groupwise.config.user_code import Permissions
+from groupwise.data import check_types
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """How one call of the library, or one command, starts or continues a run.
+
+    `stop_after` is the time in seconds after which the run is saved and ends. `command` is
+    the call or the command line that a start records. A start puts its directory into `out`, by the `name` or that of
+    the recipe. A continuation with `strict` fails at a damaged
+    checkpoint, with `changed` accepts a changed reward, recipe, tokenizer or template, and with `iterations` extends
+    the run. `Usage` for a value of the wrong type.
+    """
+
+    allowed: Permissions = Permissions()  # noqa: RUF009
+    stop_after: float | None = None
+    out: str | Path = "runs"
+    name: str | None = None
+    command: str = ""
+    strict: bool = False
+    changed: bool = False
+    iterations: int | None = None
+
+    def __post_init__(self) -> None:
+        check_types(self)

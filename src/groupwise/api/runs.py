@@ -1,0 +1,174 @@
+"""Starts and continues runs, for the library and for the command line."""
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from groupwise.api.arguments import Arguments
+from groupwise.api.options import RunOptions
+from groupwise.api.reward import NO_REWARD, STEM, Reward
+from groupwise.config.defaults import complete_phases, starting_point, tables_of
+from groupwise.config.phases import read_phases
+from groupwise.config.settings import base_name
+from groupwise.config.text import DEFAULT, base_of, read_recipe
+from groupwise.config.toml import is_toml, read_toml, read_with_overrides, without_command_text
+from groupwise.config.user_code import Use, function_hash, load_use
+from groupwise.data import Usage, close_verifier, notices_of, raise_all
+from groupwise.runs.checkpoints import RunLock, run_directory
+from groupwise.runs.disk import storage_errors, write_file
+from groupwise.runs.info import RunInfo
+from groupwise.runs.layout import RunLayout
+from groupwise.runs.phases import KEY, phase_directories, runs_in, whole_run
+from groupwise.training.build import Runtime, build
+from groupwise.training.check import check_phases
+from groupwise.training.phases import begin_phases, run_phases
+from groupwise.training.progress import print_note
+from groupwise.training.run import Control, Ending, begin, directory_name, read_checked, reopen, run_from
+
+Finish = Callable[[Ending], object]
+"""Gets the ending of a run, or of each phase of a run."""
+
+
+def start(
+    source: str | Path | None, arguments: Arguments, options: RunOptions, finish: Finish, control: Control | None = None
+) -> tuple[Path, Ending]:
+    """Start the run of a recipe, or of all its phases, in a new directory. Returns the directory and the ending.
+
+    `source` is a TOML file or text; None is the packaged recipe, or the defaults for another model or task. A run that
+    cannot start leaves no directory.
+    """
+    with new_run(Path(options.out), options.name or run_name(source, arguments)) as run:
+        layout = RunLayout(run)
+        overrides, use = arguments.write(layout.data, layout.code, options.allowed)
+        if source and KEY in (data := read_with_overrides(source, overrides)):
+            return run, start_phases(run, without_command_text(data), use, options, finish, control)
+        chosen = starting_point(source, overrides, trust_remote_code=use.trust_remote_code)
+        recipe = read_recipe(chosen.source, chosen.fields, use)
+        inputs = read_checked(recipe, use, print_note)
+        if chosen.note:
+            print_note(chosen.note)
+        ready = build(recipe, use, inputs)
+        base = base_of(read_with_overrides(chosen.source, chosen.fields)) or base_name(recipe.method)
+        begin(run, ready, use, base, options.command)
+        return run, train(run, ready, options, finish, control)
+
+
+def start_phases(
+    run: Path, data: Mapping[str, Any], use: Use, options: RunOptions, finish: Finish, control: Control | None
+) -> Ending:
+    """Check all phases of a recipe's tables, write the recipe to the run's directory, and run the phases."""
+    data, notes = complete_phases(data, trust_remote_code=use.trust_remote_code)
+    raise_all(check_phases(read_phases(data), use))  # each phase prints its other notes when it starts
+    for note in notes:
+        print_note(note)
+    begin_phases(run, data)
+    return run_phases(run, use, finish, print_note, options.stop_after, command=options.command, control=control)
+
+
+def proceed(
+    run: Path, options: RunOptions, finish: Finish, control: Control | None = None, reward: Reward = NO_REWARD
+) -> Ending:
+    """Continue a run, or the first unfinished phase of a run, from its newest checkpoint. Returns the ending.
+
+    `reward` has the functions that the run was started with.
+    """
+    with RunLock(run):
+        phases = phase_directories(run)
+        newest = runs_in(run)[-1]  # it has the files that were accepted last
+        info = RunInfo.read(newest) if not phases or newest != run else None
+        use = recorded_code(run, info, reward, options)
+        if phases and options.iterations is None:
+            how: dict[str, Any] = {"strict": options.strict, "changed": options.changed, "control": control}
+            command = info.command if info else options.command
+            return run_phases(run, use, finish, print_note, options.stop_after, command=command, **how)
+        ready = reopen(run, use, options.iterations)
+        for line in notices_of(ready.verifier):
+            print_note(line)
+        return train(run, ready, options, finish, control)
+
+
+def train(run: Path, ready: Runtime, options: RunOptions, finish: Finish, control: Control | None) -> Ending:
+    """Train from the newest checkpoint, or from the start, to the end of a run. Its graders' workers end with it."""
+    how: dict[str, Any] = {"strict": options.strict, "changed": options.changed, "control": control}
+    try:
+        ending = run_from(run, ready, options.stop_after, **how)
+    finally:
+        close_verifier(ready.verifier)
+    finish(ending)
+    return ending
+
+
+# The directory
+
+
+@contextmanager
+def new_run(out: Path, name: str) -> Iterator[Path]:
+    """A new, locked run directory. An error before it has a recipe removes it, with the parents made for it."""
+    parents = [path for path in (out, *out.parents) if not path.is_dir()]
+    run = run_directory(out, name)
+    with RunLock(run):
+        try:
+            yield run
+        except BaseException:
+            if not RunLayout(run).is_run:
+                shutil.rmtree(run, ignore_errors=True)
+                for path in parents:
+                    with suppress(OSError):  # another run is in it
+                        path.rmdir()
+            raise
+
+
+def run_name(source: str | Path | None, arguments: Arguments) -> str:
+    """The name of a run's directory without its time: that of the recipe's file, else of the task; `rows` for rows."""
+    if source is not None and not is_toml(source) and source != DEFAULT:
+        return Path(source).stem
+    if arguments.rows is not None:
+        return "rows"
+    tables = read_toml(DEFAULT) | tables_of(source or "", arguments.overrides)
+    return directory_name(str(tables["task"]))
+
+
+# Code
+
+
+def recorded_code(run: Path, info: RunInfo | None, reward: Reward, options: RunOptions) -> Use:
+    """The code of a run. `Usage` unless it is that of the start, or `options.changed` accepts another.
+
+    `info` is None for a run of phases none of which has started: no code is recorded.
+    """
+    code, changed = RunLayout(whole_run(run)).code / f"{STEM}.py", options.changed
+    files = [code] if reward.source and has_code(reward.source, code, info, changed=changed) else []
+    allowed = replace(options.allowed, use=[*options.allowed.use, *files])
+    use = load_use(allowed, info.use if info else None, accept=changed)
+    if info is not None:
+        check_in_memory(info, reward.in_memory, changed=changed)
+    return replace(use, in_memory=reward.in_memory)
+
+
+def has_code(source: str, path: Path, info: RunInfo | None, *, changed: bool) -> bool:
+    """Whether the run was started with a file of reward functions. It must equal `source`; `changed` replaces it."""
+    if not path.is_file() or (info is not None and STEM not in info.use):
+        return False
+    given, present = source.encode(), path.read_bytes()
+    recorded = info.use[STEM] if info else sha256(present).hexdigest()
+    if changed and given != present:
+        with storage_errors(path.name, path.parent.parent):
+            write_file(path, given)
+    elif not changed and sha256(given).hexdigest() != recorded:
+        fix = "pass the function that the run was started with, or accept the change: changed=True"
+        raise Usage("the reward is not the function that this run was started with", fix=fix)
+    return True
+
+
+def check_in_memory(info: RunInfo, functions: Mapping[str, Callable[..., Any]], *, changed: bool) -> None:
+    """`Usage` unless the reward functions in memory are those that the run was started with."""
+    for name, function in functions.items():
+        if name not in info.in_memory:
+            raise Usage(f"this run was started without the reward {name}", fix="leave out the argument reward")
+        if function_hash(function) != info.in_memory[name] and not changed:
+            fix = "pass the function that the run was started with, or accept the change: changed=True"
+            raise Usage(f"the reward {name} is not the one that this run was started with", fix=fix)

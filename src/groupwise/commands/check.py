@@ -1,0 +1,30 @@
+"""`groupwise check`: print all errors of a recipe, in seconds, without loading weights."""
+
+from collections.abc import Sequence
+
+from groupwise.config.packaged import given_recipe
+from groupwise.config.user_code import Permissions, load_use
+from groupwise.data import GroupwiseError, visible
+from groupwise.training import check as checks
+
+
+def check(
+    file: str | None,
+    overrides: Sequence[tuple[str, str]] = (),
+    allowed: Permissions = Permissions(),  # noqa: B008
+    *,
+    recipe_name: str | None = None,
+) -> int:
+    """Print the errors of a recipe: a file, a packaged one by its name, or the default one. Returns the exit code."""
+    loaded = load_use(allowed)
+    path = given_recipe(file, recipe_name)
+    problems = checks.check(path, overrides, loaded, lambda line: print(visible(line)))
+    print(visible(errors_text(file or recipe_name or "recipe", problems), lines=True))
+    return problems[0].code if problems else 0
+
+
+def errors_text(name: str, problems: Sequence[GroupwiseError]) -> str:
+    """The errors that `check` found, and their number; `ok` if there are none."""
+    if not problems:
+        return f"{visible(name)}: ok"
+    return "\n".join(map(str, problems)) + f"\n{visible(name)}: {len(problems)} error{'s'[: len(problems) > 1]}"

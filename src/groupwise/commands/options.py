@@ -1,0 +1,315 @@
+"""The commands with their arguments and options, as tables. Each option is declared once."""
+
+import re
+from argparse import SUPPRESS, ArgumentTypeError
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+RECIPE = """\
+fields of a recipe; `--dotted.field value` sets one, `groupwise help FIELD` explains it:
+  (top)             model task also held_out template system template_arguments verifier threshold environment method
+                    prompts iterations seed max_unverifiable sinks
+  lora              rank alpha targets
+  warm_start        demonstrations columns steps per_step optimizer save_every
+  warm_start.columns prompt answer
+  warm_start.optimizer lr betas eps weight_decay clip warmup decay
+  columns           prompt answer
+  method            base group_size curriculum strategy trains filter refill unverifiable shaping advantage credit
+                    mask objective auxiliary minibatches shuffle epochs proximal routing models memory schedules
+  method.objective  surrogate weights penalties aggregate
+  method.routing    replay
+  sampling          temperature max_tokens top_p top_k min_p stop
+  engine            rows cache_tokens max_gap
+  optimizer         lr betas eps weight_decay clip warmup decay
+  machine           device dtype threads microbatch_tokens recompute compile deadline verdict_deadline
+  evaluate          every problems samples strategy best
+  save              every keep model_every
+
+  groupwise train recipe.toml --method.objective.surrogate.high 0.35 --iterations 50
+  groupwise train --task problems.jsonl --verifier last_number
+  groupwise train --recipe smollm2
+  groupwise train --model DIR --task gsm8k:DIR_OF_GSM8K --template chat
+"""
+
+SWEEP = """\
+values are separated by commas, or a range of whole numbers:
+  groupwise sweep recipe.toml --seed 0..4 --method.objective.surrogate.high 0.2,0.28
+
+"""
+
+COMPARE = """\
+two evaluations can be compared only if their protocols are equal, except for the model, the number of answers, the
+seed, the engine and the versions
+
+  groupwise eval runs/A --samples 8
+  groupwise eval runs/B --samples 8
+  groupwise compare runs/A runs/B
+"""
+
+AUDIT = """\
+  groupwise audit math
+  groupwise audit my_file:grade math --use my_file.py --cases cases.jsonl
+rows are such as {"answer": "so \\\\boxed{4}", "gold": "4", "right": true}
+"""
+
+CODES = """\
+exit codes: 0 success, 1 bug in groupwise, 2 usage, 3 data, 4 missing requirement, 5 training diverged, 6 storage,
+7 worker, 8 lock, 130 interrupted, 143 terminated
+"""
+
+
+# Types
+
+
+def seconds(text: str) -> float:
+    """Seconds from a duration such as `90`, `90s`, `30m`, `2h`, `1h30m`.
+
+    >>> seconds("1h30m")
+    5400.0
+    """
+    match = re.fullmatch(r"(?:([\d.]+)h)?(?:([\d.]+)m)?(?:([\d.]+)s?)?", text)
+    try:
+        parts = [float(part) for part in match.groups(default="0")] if match and text else invalid_time(text)
+    except ValueError:
+        invalid_time(text)
+    return parts[0] * 3600 + parts[1] * 60 + parts[2]
+
+
+def invalid_time(text: str) -> NoReturn:
+    """Raise the error for a duration that cannot be parsed."""
+    raise ArgumentTypeError(f"{text!r} is not a time: write 90s, 30m, 2h or 1h30m")
+
+
+def iteration(text: str) -> int | str:
+    """Parse an iteration: its number, or `best` for the best checkpoint."""
+    if text != "best" and not text.isdecimal():
+        raise ArgumentTypeError(f"{text!r} is neither the number of an iteration nor best")
+    return text if text == "best" else int(text)
+
+
+def count(text: str) -> int:
+    """Parse a whole number of at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
+
+
+# Options of several commands
+
+Option = tuple[tuple[str, ...], dict[str, Any]]
+"""The arguments of `add_argument` for one option or positional argument."""
+
+
+def option(*names: str, **settings: Any) -> Option:
+    """One option, or one positional argument."""
+    return names, settings
+
+
+FILE = option("recipe", nargs="?", metavar="RECIPE.toml", help="default: the packaged recipe")
+NAMED = option(
+    "--recipe", dest="recipe_name", metavar="NAME", help="a packaged recipe, such as big_sums, programs or hinted_sums"
+)
+AT = option(
+    "--at",
+    type=iteration,
+    metavar="K",
+    help="the checkpoint of this iteration, or best (default: the finished model, else the newest checkpoint)",
+)
+STOP = option("--stop-after", type=seconds, metavar="2h", help="save and end after this time: 90s, 30m, 1h30m")
+PUSH = option(
+    "--push",
+    default="",
+    metavar="OWNER/NAME",
+    help="upload the model to the Hugging Face hub; a new repository is private",
+)
+USE = option(
+    "--use",
+    action="append",
+    default=[],
+    metavar="FILE.py",
+    help="a file with code that the recipe names; it is executed",
+)
+UNSAFE = option(
+    "--unsafe-local-exec",
+    action="store_true",
+    help="run code that the model writes without a sandbox, with your rights",
+)
+TRUST = option(
+    "--trust-remote-code", action="store_true", help="execute Python files in the model's directory, with your rights"
+)
+KEY = option(
+    "--key",
+    dest="keys",
+    action="append",
+    default=[],
+    metavar="NAME",
+    help="an environment variable whose value may be sent to an LLM judge of the recipe",
+)
+JUDGE = option(
+    "--judge",
+    dest="judges",
+    action="append",
+    default=[],
+    metavar="HOST",
+    help="a host to which an LLM judge of the recipe may send problems and answers",
+)
+PERMISSIONS = (USE, UNSAFE, TRUST, KEY, JUDGE)
+"""The options of the fields of `Permissions`."""
+MODEL = option("model", metavar="MODEL_OR_RUN")
+RUN = option("run", metavar="RUN")
+RUNS = option("run", nargs="+", metavar="RUN")
+NEW_MODEL = option("out", metavar="DIR", help="the new model directory; it must not exist")
+
+
+# Commands
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command. `arguments` are positional. With `fields` it takes `--dotted.field value`."""
+
+    name: str
+    help: str
+    arguments: tuple[Option, ...] = ()
+    options: tuple[Option, ...] = ()
+    epilog: str = ""
+    fields: bool = False
+
+
+COMMANDS = (
+    Command(
+        "train", "train a model with a recipe (default: the packaged recipe)", (FILE,),
+        (
+            NAMED,
+            option("--out", default=SUPPRESS, metavar="DIR", help="parent of the run directory (default: runs)"),
+            option("--name", help="name of the run (default: the recipe's name)"),
+            STOP, PUSH, *PERMISSIONS,
+        ),
+        RECIPE, fields=True,
+    ),
+    Command(
+        "sweep", "train a recipe with each combination of some values; again to continue", (FILE,),
+        (NAMED, option("--out", metavar="DIR", help="directory of the runs (default: sweeps/RECIPE)"), *PERMISSIONS),
+        SWEEP + RECIPE, fields=True,
+    ),
+    Command(
+        "resume", "continue a run from its newest checkpoint", (RUN,),
+        (
+            option("--strict", action="store_true",
+                   help="fail if the newest checkpoint is damaged (default: use the previous one)"),
+            option("--changed", action="store_true",
+                   help="continue although recipe, tokenizer, template or logs were changed"),
+            option("--iterations", type=count, metavar="N", help="extend the run to N iterations"),
+            STOP, PUSH, *PERMISSIONS,
+        ),
+    ),
+    Command(
+        "eval", "measure the held-out accuracy of a model or a run", (MODEL,),
+        (
+            AT,
+            option("--samples", type=count, metavar="N", help="answers per problem (default: 4, or the preset's)"),
+            option("--problems", type=count, metavar="N", help="number of problems (default: the recipe's)"),
+            option("--recipe", metavar="RECIPE",
+                   help="task and sampling for a model without a run: a file, or a packaged name"),
+            option("--preset", metavar="NAME", help="the settings of a paper: aime24-dapo, r1-zero-suite"),
+            option("--data", metavar="DIR", help="directory of the preset's problems (default: the hub)"),
+            option("--out", metavar="FILE.json", help="output (default: evaluations/ of the run, or here)"),
+            *PERMISSIONS,
+        ),
+        RECIPE, fields=True,
+    ),
+    Command(
+        "sample", "print a model's answers to a prompt, or conversations that start with it",
+        (MODEL, option("prompt", metavar="PROMPT")),
+        (
+            AT,
+            option("-n", type=count, default=1, metavar="N", help="number of answers (default: 1, greedy)"),
+            option("--answer", metavar="TEXT", help="the gold answer, for an environment that needs it"),
+            USE, UNSAFE, TRUST,
+        ),
+        RECIPE, fields=True,
+    ),
+    Command("chat", "talk to a model, line by line; Ctrl-D ends", (MODEL,), (USE, TRUST), RECIPE, fields=True),
+    Command(
+        "report", "write the report of a run, or of several runs in one page", (RUNS,),
+        (option("--out", metavar="FILE.html", help="output file (default: report.html in the first run)"),),
+    ),
+    Command(
+        "watch", "show the report of runs as a live page in a browser on this machine", (RUNS,),
+        (option("--port", type=int, default=0, metavar="N", help="port on 127.0.0.1 (default: a free one)"),),
+    ),
+    Command(
+        "export", "write the model of a run, or of one of its checkpoints, to a directory", (RUN, NEW_MODEL),
+        (
+            AT,
+            option("--dtype", default="", choices=("float32", "bfloat16", "float64"), help="dtype of the weights"),
+            PUSH, TRUST,
+        ),
+    ),
+    Command(
+        "merge", "merge an adapter (LoRA) into its base model",
+        (option("model", metavar="ADAPTER_OR_RUN"), NEW_MODEL), (TRUST,),
+    ),
+    Command(
+        "compare", "compare two evaluations on the same problems",
+        (option("a", metavar="A", help="an evaluated run, or a file that eval wrote"), option("b", metavar="B")),
+        (
+            option("--allow", action="append", default=[], metavar="FIELD",
+                   help="a field of the protocol that may differ, such as sampling.top_p"),
+        ),
+        COMPARE,
+    ),
+    Command(
+        "audit", "measure the error rates of verifiers on labelled answers",
+        (
+            option("verifier", nargs="+", metavar="VERIFIER",
+                   help="as in --verifier; the errors of the first are listed"),
+        ),
+        (
+            option("--cases", metavar="FILE.jsonl", help="your cases (default: the verifier's packaged cases)"),
+            option("--list", type=count, default=10, metavar="N", help="listed errors of each kind (default: 10)"),
+            USE, UNSAFE, KEY, JUDGE,
+        ),
+        AUDIT,
+    ),
+    Command(
+        "help", "print the meaning, type, unit, default and an example of a recipe's field",
+        (option("field", nargs="?", default="", metavar="FIELD", help="a dotted name (default: list all)"),),
+    ),
+    Command(
+        "methods", "list the published methods by family, with what each changes in its parent", (),
+        (
+            option("--family", default="", metavar="FAMILY", help="only this family, such as ratio"),
+            option("--like", default="", metavar="NAME", help="only methods that change what NAME changes"),
+        ),
+    ),
+    Command(
+        "completion", "print a script that completes commands, options and fields in your shell",
+        (option("shell", choices=("bash", "zsh", "fish")),),
+    ),
+    Command(
+        "show", "print a method with its paper, constants, differences and proofs; or a recipe in full",
+        (option("what", metavar="NAME|FILE"),),
+    ),
+    Command(
+        "certify", "run the tests that prove a method, and write its certificate as JSON and HTML",
+        (option("name", metavar="NAME|all"),),
+        (option("--out", default="certificates", metavar="DIR", help="directory (default: certificates)"),),
+    ),
+    Command(
+        "diff", "print the differences between two methods or two recipes",
+        (option("a", metavar="A"), option("b", metavar="B")),
+    ),
+    Command(
+        "recipe", "print a recipe of an earlier version with the present names: recipe upgrade FILE",
+        (option("action", choices=["upgrade"], help="rename old keys and parts"), option("file", metavar="FILE")),
+    ),
+    Command(
+        "doctor", "check this machine, and print how to install what is missing", (),
+        (option("--json", action="store_true", help="print one JSON object"),),
+    ),
+    Command(
+        "check", "print all errors of a recipe, in seconds, without loading weights", (FILE,), (NAMED, *PERMISSIONS),
+        RECIPE, fields=True,
+    ),
+)  # fmt: skip

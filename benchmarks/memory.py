@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -15,18 +16,25 @@ from tokenizers import Tokenizer as Fast
 
 from groupwise.config.devices import resolved
 from groupwise.config.text import read_recipe
-from groupwise.models import Decoder, Shape, Tokenizer, read_shape, write_model
+from groupwise.config.user_code import load_use
+from groupwise.data import all_problems
+from groupwise.models import Decoder, Shape, Tokenizer, find_model, read_shape, write_model
 from groupwise.planning.memory import run_memory
+from groupwise.training.build import read_inputs
 
 SMALL = {"width": 256, "layers": 4, "heads": 4, "kv_heads": 2, "head_dim": 64, "inner": 1024}
 LARGE = {"width": 512, "layers": 8, "heads": 8, "kv_heads": 4, "head_dim": 64, "inner": 1536}
 QWEN3 = {"family": "qwen3", "qk_norm": True}
-RUNS: list[tuple[str, dict[str, object], dict[str, str]]] = [
+CRITIC = '{ critic = { kind = "ValueModel" } }'
+RUNS: list[tuple[str, Mapping[str, object], Mapping[str, str]]] = [
+    ("the packaged model", {}, {}),
     ("4 layers of 256, float32", SMALL, {}),
     ("the same, bfloat16", SMALL, {"machine.dtype": "bfloat16"}),
     ("8 layers of 512, float32", LARGE, {}),
     ("the same, LoRA of rank 16", LARGE, {"lora.rank": "16"}),
     ("the same, a reference model (GRPO)", LARGE, {"method": "grpo"}),
+    ("the same, a value model", LARGE, {"method.models": CRITIC, "method.credit": '{ kind = "GAE" }'}),
+    ("the same, microbatches of 256 tokens", LARGE, {"machine.microbatch_tokens": "256"}),
     ("the same, recompute", LARGE, {"machine.recompute": "true"}),
 ]
 MIB = 1 << 20
@@ -48,20 +56,22 @@ def tokenizer(vocabulary: int) -> Tokenizer:
     return Tokenizer.of(fast, {vocabulary - 1})
 
 
-def measure(folder: Path, name: str, sizes: dict[str, object], settings: dict[str, str]) -> str:
+def measure(folder: Path, name: str, sizes: Mapping[str, object], settings: Mapping[str, str]) -> str:
     """One row of the table: weights, the prediction, and for both settings of the allocator peak and error."""
-    shape = Shape(vocabulary=4096, positions=512, tied=True, **{**sizes, **QWEN3})  # type: ignore[arg-type]
-    directory = folder / str(len(list(folder.iterdir())))
-    write_model(Decoder.new(shape, 0, dtype=torch.float32), directory, tokenizer=tokenizer(shape.vocabulary))
-    fields = {"model": str(directory), **COMMON, **settings}
-    recipe = resolved(read_recipe("iterations = 1", list(fields.items())))
-    read = read_shape(directory)
+    directory, grader = folder / str(len(list(folder.iterdir()))), folder / "grader.py"
+    if sizes:
+        shape = Shape(vocabulary=4096, positions=512, tied=True, **{**sizes, **QWEN3})  # type: ignore[arg-type]
+        write_model(Decoder.new(shape, 0, dtype=torch.float32), directory, tokenizer=tokenizer(shape.vocabulary))
+    fields = {"model": str(directory) if sizes else "calculator", **COMMON, **settings, "verifier": "grader:grade"}
+    grader.write_text("def grade(prompt, answer, gold):\n    return len(answer) % 7\n")
+    recipe = resolved(read_recipe("iterations = 1", list(fields.items()), load_use([str(grader)])))
+    read = read_shape(find_model(recipe.model))
     assert isinstance(read, Shape)
-    memory = run_memory(recipe, read, 20)
+    prompts = all_problems(read_inputs(recipe, load_use([str(grader)])).task)
+    memory = run_memory(recipe, read, max(len(prompt.context) for prompt in prompts))
     options = [word for path, value in fields.items() for word in (f"--{path}", value)]
     (folder / "empty.toml").write_text("")
-    (folder / "grader.py").write_text("def grade(prompt, answer, gold):\n    return len(answer) % 7\n")
-    options += ["--verifier", "grader:grade", "--use", str(folder / "grader.py")]
+    options += ["--use", str(grader)]
     command = [sys.executable, "-m", "groupwise", "train", str(folder / "empty.toml"), *options]
     cells = [name, f"{memory.total / 1e6:.1f} M", f"{memory.peak / MIB:,.0f}"]
     for environment in ({}, THRESHOLDS):

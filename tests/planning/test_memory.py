@@ -1,26 +1,33 @@
-"""The memory of a run: each part against a number computed by hand."""
+"""The memory of a run: each part against a number computed by hand, and activations against those of a forward."""
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from groupwise.config.devices import resolved
-from groupwise.config.text import read_recipe
+from groupwise.config.text import override, read_recipe
 from groupwise.data import Usage
 from groupwise.learner.forward import LOGITS_AT_ONCE
 from groupwise.learner.linear_logprobs import NARROWEST as NARROWEST_BLOCK
-from groupwise.models import Lora, Shape
+from groupwise.models import Decoder, Lora, Shape, Shared, blocks, layout
+from groupwise.planning import activations as stored
 from groupwise.planning import memory as planning
+from groupwise.planning.activations import Packed, activation_bytes, forward_bytes, layer_bytes
 from groupwise.planning.memory import (
+    PEFT,
     PROCESS,
-    activations,
     adapter_weights,
     host_memory,
+    learning_bytes,
+    microbatch,
     plan_line,
     refuse_beyond,
     run_memory,
 )
+from groupwise.rollout import engine
 
 SHAPE = Shape(
     vocabulary=100, width=8, layers=2, heads=2, kv_heads=1, head_dim=4, inner=16, positions=64, tied=True
@@ -29,28 +36,42 @@ LAYER = 8 * 8 + 2 * 8 * 4 + 8 * 8 + 3 * 8 * 16 + 2 * 8  # q, k and v, o, MLP, no
 WEIGHTS = 100 * 8 + 2 * LAYER + 8
 SETTINGS = {"method.minibatches": "2", "method.group_size": "4", "prompts": "4", "sampling.max_tokens": "10"}
 RECIPE = resolved(read_recipe("method = 'dapo'", [*SETTINGS.items(), ("evaluate.problems", "2")]))
+STEP = Packed(context=6, answer=10, prompts=2, answers=8)
+
+
+def changed(**machine: Any) -> Any:
+    return replace(RECIPE, machine=replace(RECIPE.machine, **machine))
 
 
 def test_parts_in_float32() -> None:
     memory = run_memory(RECIPE, SHAPE, 6)
     assert memory.total == memory.trained == WEIGHTS
-    assert (memory.weights, memory.optimizer, memory.gradients) == (4 * WEIGHTS, 8 * WEIGHTS, 4 * WEIGHTS)
-    assert memory.side_models == 0
-    tokens = 2 * (6 + 4 * 10)  # two prompts of a step, each with four answers
-    layer = 4 * 8 + 2 * (8 + 4) + 4 * 16
-    assert memory.activations == 4 * tokens * (2 * layer + 3 * 8 + 2 * 16)
-    assert memory.logits == 3 * 4 * tokens * 100
-    assert memory.engine == 4 * (16 * (6 + 10) + 4 * 6) * 2 * 2 * 4  # 16 rows and 4 prompts; 2 layers, keys and values
-    assert memory.samples == 16 * 10 * planning.TOKEN
-    always = PROCESS + memory.weights + memory.optimizer + memory.samples
-    assert memory.peak == always + max(memory.gradients + memory.activations + memory.logits, memory.engine)
+    assert memory.always == {
+        "weights": 4 * WEIGHTS,
+        "optimizer": 8 * WEIGHTS,
+        "side models": 0,
+        "samples": 16 * 10 * planning.TOKEN,
+        "prompts": (2 + 4) * 6 * 4 * 2 * 2 * 4,  # keys and values of 2 layers of width 4
+    }
+    rows = 16 * (6 + 10) * 4 * 2 * 2 * 4
+    assert memory.phases["learning"] == {
+        "rows": rows,
+        "gradients": 4 * 100 * 8,  # of the head
+        "activations": activation_bytes(SHAPE, STEP, 4, recompute=False, on_cpu=True),
+        "logits": 3 * 4 * STEP.tokens * 100,
+    }
+    assert memory.phases["updating"] == {"rows": rows, "gradients": 4 * WEIGHTS}
+    assert memory.phases["saving"] == {"checkpoint": 2 * 12 * WEIGHTS}
+    assert memory.phases["sampling"] == {"rows": rows, "engine": 16 * 100 * 12}  # logits, log-probs, probabilities
+    largest = max(sum(parts.values()) for parts in memory.phases.values())
+    assert memory.peak == PROCESS + sum(memory.always.values()) + largest
 
 
 def test_bfloat16_has_float32_masters() -> None:
-    half = replace(RECIPE, machine=replace(RECIPE.machine, dtype="bfloat16"))
-    memory, full = run_memory(half, SHAPE, 6), run_memory(RECIPE, SHAPE, 6)
-    assert (memory.weights, memory.optimizer, memory.gradients) == (2 * WEIGHTS, 12 * WEIGHTS, 6 * WEIGHTS)
-    assert memory.activations * 2 == full.activations and memory.engine * 2 == full.engine
+    memory = run_memory(changed(dtype="bfloat16"), SHAPE, 6)
+    assert (memory.always["weights"], memory.always["optimizer"]) == (2 * WEIGHTS, 12 * WEIGHTS)
+    assert memory.phases["updating"]["gradients"] == 6 * WEIGHTS
+    assert memory.phases["saving"] == {"checkpoint": 2 * 14 * WEIGHTS}
 
 
 def test_an_adapter_trains_its_own_weights() -> None:
@@ -58,26 +79,87 @@ def test_an_adapter_trains_its_own_weights() -> None:
     adapter = 2 * 3 * ((8 + 8) + (16 + 8))
     assert adapter_weights(SHAPE, lora) == adapter
     memory = run_memory(replace(RECIPE, lora=lora), SHAPE, 6)
-    assert (memory.total, memory.trained, memory.optimizer) == (WEIGHTS + adapter, adapter, 8 * adapter)
+    assert (memory.total, memory.trained, memory.always["optimizer"]) == (WEIGHTS + adapter, adapter, 8 * adapter)
+    assert memory.process == PROCESS + PEFT
+    assert memory.phases["learning"]["gradients"] == 0
 
 
-def test_a_reference_is_a_copy() -> None:
+def test_a_reference_is_a_copy_that_is_saved() -> None:
     recipe = resolved(read_recipe("method = 'grpo'"))
-    assert run_memory(recipe, SHAPE, 6).side_models == 4 * WEIGHTS
+    memory = run_memory(recipe, SHAPE, 6)
+    assert memory.always["side models"] == 4 * WEIGHTS
+    assert memory.phases["saving"]["checkpoint"] == 2 * 16 * WEIGHTS
     lora = Lora(rank=3, targets=("q_proj",))
-    assert run_memory(replace(recipe, lora=lora), SHAPE, 6).side_models == 4 * adapter_weights(SHAPE, lora)
+    sides = run_memory(replace(recipe, lora=lora), SHAPE, 6).always["side models"]
+    assert sides == 4 * adapter_weights(SHAPE, lora)
+    given = replace(recipe, method=override(recipe.method, "models.reference", '{ kind = "Given", directory = "x" }'))
+    assert run_memory(given, SHAPE, 6).phases["saving"]["checkpoint"] == 2 * 12 * WEIGHTS
 
 
-def test_a_microbatch_bounds_activations_and_recompute_lowers_them() -> None:
-    small = replace(RECIPE, machine=replace(RECIPE.machine, microbatch_tokens=32))
-    assert run_memory(small, SHAPE, 6).activations == 4 * activations(SHAPE, 32, recompute=False)
-    layer = 4 * 8 + 2 * (8 + 4) + 4 * 16
-    assert activations(SHAPE, 5, recompute=True) == 5 * (2 * 8 + layer + 3 * 8 + 2 * 16)
-    assert activations(replace(SHAPE, qk_norm=True), 1, recompute=False) - activations(SHAPE, 1, recompute=False) == 24
+def test_a_critic_has_its_own_trunk_optimizer_and_activations() -> None:
+    critic = 'models = { critic = "ValueModel" }\ncredit = { kind = "GAE", lam = 0.9 }\n'
+    own = resolved(read_recipe(f"prompts = 4\nsampling.max_tokens = 10\n[method]\ngroup_size = 4\n{critic}"))
+    plain, memory = run_memory(replace(own, method=RECIPE.method), SHAPE, 6), run_memory(own, SHAPE, 6)
+    assert memory.always["side models"] == 4 * WEIGHTS and memory.always["optimizer"] == 16 * WEIGHTS
+    assert memory.phases["updating"]["gradients"] == 2 * plain.phases["updating"]["gradients"]
 
 
-def test_the_constants_are_those_of_the_learner() -> None:
+def test_a_microbatch_is_bounded_by_its_tokens_and_by_what_the_objective_couples() -> None:
+    assert microbatch(RECIPE, 6) == (STEP, False)
+    small = changed(microbatch_tokens=32)  # one prompt and two answers
+    assert microbatch(small, 6) == (Packed(context=6, answer=10, prompts=1, answers=2), True)
+    assert microbatch(changed(microbatch_tokens=1), 6)[0].answers == 1
+    earlier = learning_bytes(small, SHAPE, 6, WEIGHTS)["learning"]["gradients"]
+    assert earlier == 4 * WEIGHTS + 4 * 100 * 8  # of the first microbatches, and of the head
+
+
+def test_recompute_stores_one_input_per_layer() -> None:
+    whole = activation_bytes(SHAPE, STEP, 4, recompute=False, on_cpu=True)
+    less = activation_bytes(SHAPE, STEP, 4, recompute=True, on_cpu=True)
+    assert whole - less == layer_bytes(SHAPE, STEP, 4, on_cpu=True) - 2 * STEP.tokens * 8 * 4
+    assert forward_bytes(SHAPE, 5, 4) == 4 * 5 * (2 * 8 + 3 * 16)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("context", [20, 100])
+@pytest.mark.parametrize("qk_norm", [False, True])
+def test_a_layer_stores_the_bytes_that_its_forward_saves(context: int, qk_norm: bool, dtype: torch.dtype) -> None:
+    packed = Packed(context=context, answer=33, prompts=2, answers=8)
+    sizes = {"width": 64, "heads": 4, "kv_heads": 2, "head_dim": 16, "inner": 128, "positions": 256, "tied": True}
+    saved = []
+    for layers in (1, 2):
+        shape = Shape(vocabulary=100, layers=layers, qk_norm=qk_norm, family="qwen3" if qk_norm else "llama", **sizes)
+        saved.append(saved_bytes(Decoder.new(shape, 0, dtype=dtype), packed))
+    expected = layer_bytes(shape, packed, dtype.itemsize, on_cpu=True)
+    assert saved[1] - saved[0] == pytest.approx(expected, rel=0.04)  # positions, masks' padding, one number a head
+
+
+def saved_bytes(decoder: Decoder, packed: Packed) -> int:
+    """The bytes of the floating-point tensors that a forward saves for its backward, without the weights."""
+    generator = torch.Generator().manual_seed(0)
+    known = {weight.untyped_storage().data_ptr() for weight in decoder.parameters()}
+    saved: dict[int, torch.Tensor] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.is_floating_point() and tensor.untyped_storage().data_ptr() not in known:
+            saved[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    def ids(n: int) -> tuple[int, ...]:
+        return tuple(torch.randint(100, (n,), generator=generator).tolist())
+
+    prompts = [ids(packed.context) for _ in range(packed.prompts)]
+    contexts = [prompts[i % packed.prompts] for i in range(packed.answers)]
+    shared = Shared.of(contexts, [ids(packed.answer + 1) for _ in contexts])  # the last token is not forwarded
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        hidden = decoder(shared.tokens, shared)
+    assert hidden.requires_grad
+    return sum(tensor.untyped_storage().nbytes() for tensor in saved.values())
+
+
+def test_the_constants_are_those_of_the_code() -> None:
     assert (planning.LOGITS, planning.NARROWEST) == (LOGITS_AT_ONCE, NARROWEST_BLOCK)
+    assert (planning.PREFILL, planning.BLOCKED, stored.LONG) == (engine.PACK, blocks.LEAST, layout.LONG)
 
 
 def test_a_run_beyond_the_machine_is_refused_with_the_largest_part() -> None:
@@ -90,6 +172,8 @@ def test_a_run_beyond_the_machine_is_refused_with_the_largest_part() -> None:
     with pytest.raises(Usage) as error:
         refuse_beyond(huge, 64 << 30)
     assert error.value.fix == planning.FIXES["samples"]
+    names = {name for part in (huge.always, *huge.phases.values()) for name in part}
+    assert names == planning.FIXES.keys()
 
 
 def test_the_plan_in_one_line() -> None:

@@ -1,4 +1,4 @@
-"""The memory of a run in one process, by use (weights, gradients, ...), from its recipe and the model's sizes."""
+"""The memory of a run in one process, by use (weights, gradients, ...) and phase, from recipe and model sizes."""
 
 import os
 from collections.abc import Mapping
@@ -7,20 +7,28 @@ from pathlib import Path
 
 from torch import nn
 
+from groupwise.config.devices import device_of
 from groupwise.config.recipe import Recipe
-from groupwise.data import Usage
-from groupwise.learner import Given
+from groupwise.data import Usage, couples
+from groupwise.learner import EMA, Given, SideModel, ValueModel
 from groupwise.models import Decoder, Lora, Shape
+from groupwise.planning.activations import Packed, activation_bytes, forward_bytes
 from groupwise.rollout import Native
 
 BYTES = {"float64": 8, "float32": 4, "bfloat16": 2}
 GIB = 1 << 30
 PROCESS = 300 << 20
-"""Bytes of a process that has imported torch and holds no model."""
+"""Bytes of a process that has imported torch and run a model, without the model."""
+PEFT = 125 << 20
+"""Bytes of peft and transformers, which an adapter imports."""
 LOGITS = 1 << 22
 """Logits that the learner computes at once (`LOGITS_AT_ONCE` of `learner/forward.py`)."""
 NARROWEST = 256
 """The number of vocabulary entries in the smallest block of logits."""
+PREFILL = 8192
+"""Tokens of prompts that the engine forwards at once (`PACK` of `rollout/engine.py`), unless one prompt is longer."""
+BLOCKED = 1 << 16
+"""Elements of the smallest weight that the engine copies to blocks (`LEAST` of `models/blocks.py`)."""
 TOKEN = 100
 """Bytes of a sampled token outside the model: its id, log-prob, origin (weights version) and place in the batch."""
 FIXES: Mapping[str, str] = {
@@ -30,39 +38,42 @@ FIXES: Mapping[str, str] = {
     "gradients": "train an adapter: --lora.rank 16",
     "activations": "use --machine.recompute true, or lower machine.microbatch_tokens",
     "logits": "lower machine.microbatch_tokens",
-    "engine": "lower engine.rows, engine.cache_tokens or sampling.max_tokens",
+    "engine": "use --machine.dtype bfloat16, or lower engine.rows",
+    "rows": "lower engine.rows, engine.cache_tokens or sampling.max_tokens",
+    "prompts": "lower evaluate.problems, prompts or engine.cache_tokens",
     "samples": "lower prompts, method.group_size or sampling.max_tokens",
+    "checkpoint": "train an adapter: --lora.rank 16, or use --machine.dtype bfloat16",
 }
 """The recipe change that saves most memory, by the largest use of memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Bytes by use. `total` and `trained` count weights. Gradients, activations and logits exist while the learner
-    computes, the engine's cache while it samples; all others exist all the time.
+    """Bytes by part. The parts of `always` exist all the time, those of a phase while it lasts.
+
+    `total` and `trained` count weights. `process` are the bytes of Python and its libraries.
     """
 
     total: int
     trained: int
-    weights: int
-    optimizer: int
-    side_models: int
-    samples: int
-    gradients: int
-    activations: int
-    logits: int
-    engine: int
+    process: int
+    always: Mapping[str, int]
+    phases: Mapping[str, Mapping[str, int]]
+
+    @property
+    def largest_phase(self) -> str:
+        """The phase that needs the most memory."""
+        return max(self.phases, key=lambda name: sum(self.phases[name].values()))
 
     @property
     def peak(self) -> int:
-        """The most bytes that exist at once, including those of the process itself."""
-        always = PROCESS + self.weights + self.optimizer + self.side_models + self.samples
-        return always + max(self.gradients + self.activations + self.logits, self.engine)
+        """The most bytes that exist at once."""
+        return self.process + sum(self.parts.values())
 
     @property
-    def parts(self) -> dict[str, int]:
-        """Bytes by the name of their use, such as `gradients`."""
-        return {name: getattr(self, name.replace(" ", "_")) for name in FIXES}
+    def parts(self) -> Mapping[str, int]:
+        """Bytes by part at the peak."""
+        return {**self.always, **self.phases[self.largest_phase]}
 
 
 def run_memory(recipe: Recipe, shape: Shape, context: int) -> Memory:
@@ -71,25 +82,35 @@ def run_memory(recipe: Recipe, shape: Shape, context: int) -> Memory:
     It is an upper bound in one respect: all answers have `sampling.max_tokens` tokens. docs/memory.md derives the
     formulas and compares them with measured runs.
     """
-    size, machine = BYTES[recipe.machine.dtype], recipe.machine
+    size, on_cpu = BYTES[recipe.machine.dtype], device_of(recipe.machine.device) == "cpu"
     total = sum(weight.numel() for weight in Decoder(shape).parameters())
     trained = adapter_weights(shape, recipe.lora) if recipe.lora else total
     held = total + (trained if recipe.lora else 0)
-    half = size < 4
-    tokens = microbatch(recipe, context)
-    copies = [part for _, part in recipe.method.models_in_use]
+    models = [part for _, part in recipe.method.models_in_use]
+    critics = sum(isinstance(part, ValueModel) and part.trunk == "own" and part.trains_trunk for part in models)
+    optimizer = (1 + critics) * trained * (12 if size < 4 else 2 * size)
+    sides = sum(side_model_bytes(part, held if isinstance(part, Given) else trained, size) for part in models)
+    given = sum(isinstance(part, Given) for part in models) * held * size
     answers = recipe.prompts * recipe.method.group_size
+    rows = {"rows": live_tokens(recipe, context) * key_value_bytes(shape, size)}
+    learning = learning_bytes(recipe, shape, context, (1 + critics) * trained)
+    state = trained * size + optimizer + sides - given
     return Memory(
         total=held,
         trained=trained,
-        weights=held * size,
-        optimizer=trained * (12 if half else 2 * size),
-        side_models=sum(held if isinstance(part, Given) else trained for part in copies) * size,
-        samples=answers * recipe.sampling.max_tokens * TOKEN,
-        gradients=trained * (4 + size if half else size),
-        activations=activations(shape, tokens, recompute=machine.recompute) * size,
-        logits=3 * 4 * min(tokens * shape.vocabulary, max(LOGITS, tokens * NARROWEST)),
-        engine=engine_numbers(recipe, shape, context) * size,
+        process=PROCESS + (PEFT if recipe.lora else 0),
+        always={
+            "weights": held * size,
+            "optimizer": optimizer,
+            "side models": sides,
+            "samples": answers * recipe.sampling.max_tokens * TOKEN,
+            "prompts": cached_prompts(recipe, context) * key_value_bytes(shape, size),
+        },
+        phases={
+            "sampling": {"engine": engine_bytes(recipe, shape, context, on_cpu=on_cpu), **rows},
+            **{phase: {**parts, **rows} for phase, parts in learning.items()},
+            "saving": {"checkpoint": 2 * state if on_cpu else 0},
+        },
     )
 
 
@@ -100,34 +121,106 @@ def adapter_weights(shape: Shape, lora: Lora) -> int:
     return sum(lora.rank * (m.in_features + m.out_features) for m in adapted)
 
 
-def microbatch(recipe: Recipe, context: int) -> int:
-    """The most tokens in one forward pass of the learner: a step's, or `machine.microbatch_tokens`, or one sample's."""
-    answer = recipe.sampling.max_tokens
-    step = recipe.prompts // recipe.method.minibatches * (context + recipe.method.group_size * answer)
-    return min(step, max(recipe.machine.microbatch_tokens, context + answer))
+def side_model_bytes(part: SideModel, weights: int, size: int) -> int:
+    """Bytes of a side model's weights: none for a shared trunk, and float32 copies beside a half-precision average."""
+    if isinstance(part, ValueModel) and part.trunk == "shared":
+        return 0
+    return weights * (size + 4 if isinstance(part, EMA) and size < 4 else size)
 
 
-def activations(shape: Shape, tokens: int, *, recompute: bool) -> int:
-    """How many numbers a forward pass stores for its backward pass.
+def learning_bytes(recipe: Recipe, shape: Shape, context: int, trained: int) -> dict[str, dict[str, int]]:
+    """The phases of the learner: measures without gradients, the backward of a microbatch, and the optimizer's update.
 
-    A layer stores, per token: for each norm its unit and its output (4 widths), queries, keys, values and output of
-    attention, with `qk_norm` queries and keys twice, and four inner vectors of the MLP. With `recompute` a layer stores
-    its input, and only one layer at a time the others. The backward of a layer needs the MLP's gradients, too.
+    While activations exist, so do the gradients of the step's earlier microbatches, and that of the head. After the
+    last backward all gradients exist, and no activations.
     """
-    queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-    attention = 2 * (queries + keys) + (queries + keys if shape.qk_norm else 0)
-    layer = 4 * shape.width + attention + 4 * shape.inner
-    stored = shape.layers * shape.width + layer if recompute else shape.layers * layer
-    return tokens * (stored + 3 * shape.width + 2 * shape.inner)
+    machine, size = recipe.machine, BYTES[recipe.machine.dtype]
+    on_cpu = device_of(machine.device) == "cpu"
+    packed, several = microbatch(recipe, context)
+    earlier = trained * max(size, 4) if several else 0
+    head = 0 if recipe.lora else shape.vocabulary * shape.width * size
+    own = sum(isinstance(part, ValueModel) and part.trunk == "own" for _, part in recipe.method.models_in_use)
+    stored = activation_bytes(shape, packed, size, recompute=machine.recompute, on_cpu=on_cpu)
+    answers = recipe.prompts * recipe.method.group_size
+    iteration = recipe.prompts * context + answers * recipe.sampling.max_tokens
+    measured = max(packed.tokens, min(iteration, machine.microbatch_tokens))
+    return {
+        "measuring": {"activations": forward_bytes(shape, measured, size), "logits": logit_bytes(shape, measured)},
+        "learning": {
+            "gradients": earlier + head,
+            "activations": (1 + own) * stored,
+            "logits": logit_bytes(shape, packed.tokens),
+        },
+        "updating": {"gradients": trained * (size if size >= 4 else size + 4)},
+    }
 
 
-def engine_numbers(recipe: Recipe, shape: Shape, context: int) -> int:
-    """How many numbers the engine stores while it samples: keys and values of live rows and of cached prompts."""
+def microbatch(recipe: Recipe, context: int) -> tuple[Packed, bool]:
+    """The largest microbatch of a step, and whether a step has several.
+
+    It has at most `machine.microbatch_tokens` tokens, or is one unit that the objective couples: a sample, a group or
+    the whole step.
+    """
+    method, answer = recipe.method, recipe.sampling.max_tokens
+    prompts = recipe.prompts // method.minibatches
+    step = prompts * method.group_size
+    unit = {"group": method.group_size, "step": step}.get(couples(method.objective), 1)
+    group = context + method.group_size * answer
+    room = max(0, recipe.machine.microbatch_tokens)
+    whole, rest = divmod(room, group)
+    fit = whole * method.group_size + max(0, rest - context) // answer
+    answers = min(step, max(unit, fit // unit * unit))
+    held = -(-answers // method.group_size)
+    return Packed(context=context, answer=answer, prompts=held, answers=answers), answers < step
+
+
+def logit_bytes(shape: Shape, tokens: int) -> int:
+    """Bytes of the learner's logits: three float32 blocks of at most `LOGITS` numbers."""
+    return 3 * 4 * min(tokens * shape.vocabulary, max(LOGITS, tokens * NARROWEST))
+
+
+def engine_bytes(recipe: Recipe, shape: Shape, context: int, *, on_cpu: bool) -> int:
+    """Bytes of the engine while it samples, without cached keys and values: blocked weights, and logits or a prefill.
+
+    On a CPU large float32 weights are copied to blocks. Logits, log-probs and probabilities of all rows exist at once.
+    While it prefills prompts, the keys and values of these exist twice.
+    """
+    size = BYTES[recipe.machine.dtype]
+    logits = live_rows(recipe) * shape.vocabulary * (max(size, 4) * 2 + size)
+    prefilled = min(PREFILL, max(recipe.evaluate.problems, recipe.prompts) * context)
+    prefill = 2 * prefilled * key_value_bytes(shape, size) + forward_bytes(shape, prefilled, size)
+    return max(logits, prefill) + (blocked_weights(shape) * size if on_cpu and size == 4 else 0)
+
+
+def live_rows(recipe: Recipe) -> int:
+    """The most sequences that the engine continues at once."""
     engine = recipe.engine if isinstance(recipe.engine, Native) else Native()
     evaluated = recipe.evaluate.problems * recipe.evaluate.samples
-    rows = min(engine.rows, max(recipe.prompts * recipe.method.group_size, evaluated))
-    tokens = rows * (context + recipe.sampling.max_tokens) + recipe.prompts * context
-    return min(tokens, engine.cache_tokens) * shape.layers * 2 * shape.kv_heads * shape.head_dim
+    return min(engine.rows, max(recipe.prompts * recipe.method.group_size, evaluated))
+
+
+def live_tokens(recipe: Recipe, context: int) -> int:
+    """Tokens of live rows whose keys and values the engine stores. It frees them when it loads new weights."""
+    engine = recipe.engine if isinstance(recipe.engine, Native) else Native()
+    return min(live_rows(recipe) * (context + recipe.sampling.max_tokens), engine.cache_tokens)
+
+
+def blocked_weights(shape: Shape) -> int:
+    """The elements of the matrices that the engine copies to blocks, the head included."""
+    matrices = [m.weight.numel() for m in Decoder(shape).modules() if isinstance(m, nn.Linear)]
+    head = [shape.vocabulary * shape.width] if shape.tied else []
+    return sum(count for count in (*matrices, *head) if count >= BLOCKED)
+
+
+def cached_prompts(recipe: Recipe, context: int) -> int:
+    """Tokens of prompts whose keys and values the engine caches until it loads new weights."""
+    engine = recipe.engine if isinstance(recipe.engine, Native) else Native()
+    return min((recipe.evaluate.problems + recipe.prompts) * context, engine.cache_tokens)
+
+
+def key_value_bytes(shape: Shape, size: int) -> int:
+    """Bytes of the keys and values of one token in all layers."""
+    return shape.layers * 2 * shape.kv_heads * shape.head_dim * size
 
 
 def plan_line(recipe: Recipe, memory: Memory) -> str:

@@ -34,7 +34,6 @@ from groupwise.api.run import Run as Run
 from groupwise.api.train import resume as resume
 from groupwise.api.train import train as train
 from groupwise.config.other_names import FIELD_HINTS as FIELD_HINTS
-from groupwise.config.other_names import METHOD_HINTS as METHOD_HINTS
 from groupwise.config.other_names import OTHER_NAMES as OTHER_NAMES
 from groupwise.config.packaged import find_recipe as find_recipe
 from groupwise.config.packaged import given_recipe as given_recipe
@@ -319,6 +318,7 @@ from groupwise.models.templates import encode_answer as encode_answer
 from groupwise.models.templates import find_template as find_template
 from groupwise.models.tokenizer import Tokenizer as Tokenizer
 from groupwise.models.tokenizer import read_tokenizer as read_tokenizer
+from groupwise.models.transformers_ids import different_ids as different_ids
 from groupwise.models.weights import fingerprint as fingerprint
 from groupwise.models.weights import weight_files as weight_files
 from groupwise.objective.aggregates import budget_mean as budget_mean

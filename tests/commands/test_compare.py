@@ -83,7 +83,8 @@ def test_the_difference_is_printed_with_its_paired_interval(two, capsys):
 
 def test_an_interval_that_contains_0_is_marked(tmp_path, capsys):
     a = write_file(tmp_path / "a.json", (RIGHT, PROTOCOL))
-    assert main(["compare", str(a), str(a)]) == 0
+    same = write_file(tmp_path / "b.json", (RIGHT, PROTOCOL))
+    assert main(["compare", str(a), str(same)]) == 0
     figures = [line for line in capsys.readouterr().out.splitlines() if "@" in line]
     assert figures and all(line.endswith("the interval contains 0") for line in figures)
 
@@ -196,7 +197,12 @@ def test_runs_are_compared_by_their_common_evaluations(tmp_path, capsys):
     with pytest.raises(Usage, match="has several evaluations") as error:
         compare(str(file), str(tmp_path / "two"))
     assert len(error.value.evidence.splitlines()) == 2
-    assert compare(str(tmp_path / "one"), str(file)) == 0
+    moved = file.rename(tmp_path / "moved.json")
+    write(file, evaluation(RIGHT, changed("model.name", "one")))
+    assert compare(str(tmp_path / "one"), str(moved)) == 0
+    for same in (file, tmp_path / "one"):
+        with pytest.raises(Usage, match="A and B are the same evaluation"):
+            compare(str(tmp_path / "one"), str(same))
 
 
 def test_a_file_name_depends_on_the_protocol_but_not_on_the_model():

@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 
 from groupwise.__main__ import main
-from groupwise.config.other_names import METHOD_HINTS, OTHER_NAMES
-from groupwise.config.text import read_with_problems
+from groupwise.config.other_names import OTHER_NAMES
+from groupwise.config.text import read_recipe, read_with_problems
 from groupwise.config.user_code import Use
 from groupwise.data import Usage
+from groupwise.models import Decoder, different_ids, find_model, read_tokenizer, write_model
 from groupwise.tasks.registry import CONVERSIONS, find_task
 from groupwise.training.check import check
+from tests.models.directories import bytes_, shape
 
 PAGE = Path(__file__).parents[2] / "docs" / "coming-from.md"
 
@@ -60,9 +62,12 @@ def test_check_takes_a_command_without_a_file(capsys: pytest.CaptureFixture[str]
         (["check", ""], "leave the argument out"),
         (["train", "grpo"], "groupwise train --method grpo"),
         (["check", "a.toml", "--recipe", "smollm2"], "leave one out"),
-        (["train", "--method", "ppo"], "docs/learner.md has a recipe with a critic"),
         (["train", "--learning_rate", "1e-5"], "write optimizer.lr"),
         (["train", "--num_generations", "8"], "write method.group_size"),
+        (["train", "--also", "x.jsonl"], 'write { task = "x.jsonl" }'),
+        (["train", "--machine", "cuda"], 'write { device = "cuda" }'),
+        (["train", "--verifier", "cod"], "did you mean code?\n        your own function is my_file:grade, with --use"),
+        (["train", "--task", "big_sum"], "did you mean big_sums?\n        your own rows are the path of a .jsonl"),
     ],
 )
 def test_a_mistake_has_its_fix(words: list[str], fix: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -83,7 +88,6 @@ def test_names_of_other_libraries_are_those_of_the_page() -> None:
         assert any(f"`{field}" in line for line in rows), name
         _, problems = read_with_problems(f"method = 'grpo'\n{name} = 1", [], Use())
         assert f"write {field}" in str(problems[0])
-    assert all("docs/learner.md" in hint for hint in METHOD_HINTS.values())
 
 
 @pytest.mark.parametrize(
@@ -110,3 +114,121 @@ def test_a_file_of_another_format_comes_with_the_command_that_converts_it(name: 
     subprocess.run(command.replace("python", sys.executable, 1), shell=True, cwd=tmp_path, check=True)
     assert json.loads((tmp_path / "a.jsonl").read_text())["prompt"] == "x"
     assert Path(name).suffix in CONVERSIONS
+
+
+def test_the_help_wins_over_other_words(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["train", "-h", "--foo"], ["eval", "--nope", "--help"]):
+        with pytest.raises(SystemExit) as ending:
+            main(words)
+        assert ending.value.code == 0 and capsys.readouterr().out.startswith(f"usage: groupwise {words[0]} ")
+
+
+def test_a_recipe_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    recipe = tmp_path / "windows.toml"
+    recipe.write_bytes(b"\xef\xbb\xbfmethod = 'grpo'\r\niterations = 3\r\n")
+    assert read_recipe(recipe).iterations == 3
+
+
+@pytest.mark.parametrize(("value", "words"), [("2020-01-01", "is a date"), ("07:32:00", "is a time")])
+def test_a_date_is_no_string(value: str, words: str) -> None:
+    _, problems = read_with_problems(f"method = 'grpo'\noptimizer.lr = {value}", [], Use())
+    assert words in str(problems[0])
+
+
+def test_a_clip_without_a_lower_bound_is_a_note() -> None:
+    for value, count in (("2", 1), ("0.9", 0)):
+        notes: list[str] = []
+        assert check(None, [("method.objective.surrogate.low", value)], warn=notes.append) == []
+        assert sum("Clip has no lower bound" in note for note in notes) == count
+
+
+def test_the_letters_of_options_in_a_prompt_are_no_warning(tmp_path: Path) -> None:
+    rows = [{"prompt": f"{i}+1= A) 4 B) {i + 1}", "answer": "B"} for i in range(9)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    directory = tmp_path / "tiny"
+    write_model(Decoder.new(shape(vocabulary=300), 1, spread=0.2), directory, tokenizer=bytes_())
+    fields = [("task", str(tmp_path / "rows.jsonl")), ("model", str(directory)), ("sampling.max_tokens", "8")]
+    for verifier, count in (("choice", 0), ("choice(options='ABC')", 0), ("text", 1)):
+        notes: list[str] = []
+        assert check(None, [*fields, ("verifier", verifier)], warn=notes.append) == []
+        assert sum("contains the answer" in note for note in notes) == count, verifier
+
+
+def test_rows_in_other_characters_name_the_model(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"prompt": "What is 2+4?", "answer": 6}\n{"prompt": "What is 1+1?", "answer": 2}\n')
+    refusal = refusals(("task", str(rows)), ("verifier", "last_number"))
+    assert "2 of 2 rows cannot be used" in refusal and "use another model, such as --model DIR" in refusal
+    assert "mend or remove" not in refusal
+    rows.write_text('{"prompt": "What is 2+4?", "answer": 6}\n{"prompt": "1+1=", "answer": ""}\n')
+    assert "mend or remove these rows" in refusals(("task", str(rows)), ("verifier", "last_number"))
+
+
+@pytest.mark.parametrize("out", ["afile", "afile/deeper"])
+def test_an_output_that_is_a_file_asks_for_another_name(
+    out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("afile").write_text("")
+    assert main(["train", "--iterations", "0", "--evaluate.problems", "1", "--out", out]) == 6
+    output = capsys.readouterr().err
+    assert "name another directory" in output and "resume" not in output and "writable" not in output
+    assert main(["train", "--iterations", "0", "--evaluate.problems", "1", "--name", "x" * 300]) == 6
+    assert "use a shorter name" in capsys.readouterr().err
+
+
+def test_an_evaluation_names_overrides_without_effect(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    words = ["--problems", "2", "--samples", "1", "--out", str(tmp_path / "e.json")]
+    assert main(["eval", "calculator", *words, "--iterations", "3", "--seed", "1"]) == 0
+    assert "matter in training only: iterations\n" in capsys.readouterr().err
+    assert main(["sample", "calculator", "1+1=", "--optimizer.lr", "1"]) == 0
+    assert "matter in training only: optimizer.lr\n" in capsys.readouterr().err
+    assert main(["compare", str(tmp_path / "e.json"), str(tmp_path / "e.json")]) == 2
+    assert "A and B are the same evaluation" in capsys.readouterr().err
+
+
+def test_an_evaluation_that_does_not_fit_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["eval", "calculator", "--samples", "1000000000", "--problems", "2"]) == 2
+    output = capsys.readouterr().err
+    assert "2,000,000,002 answers need up to" in output and "lower --samples, --problems" in output
+
+
+def test_a_report_says_what_it_lacks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "recipe.toml").write_text("method = [")
+    assert main(["report", str(run)]) == 0
+    output = capsys.readouterr().err.splitlines()
+    assert output[0].startswith(f"warning: {run}: recipe.toml could not be parsed")
+    assert output[1] == f"warning: {run}: no metrics in metrics.jsonl"
+
+
+def test_dapo_trains_on_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reward that is a number needs no other option: groups are selected by the spread of their scores."""
+    monkeypatch.chdir(tmp_path)
+    Path("reward.py").write_text("def grade(answer):\n    return len(set(answer)) / 10 - 0.3\n")
+    rows = [{"prompt": f"{i}+{j}=", "answer": i + j} for i in range(9) for j in range(5)]
+    Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ["--task", "rows.jsonl", "--verifier", "reward:grade", "--use", "reward.py", "--method", "dapo"]
+    sizes = ["--method.group_size", "4", "--prompts", "16", "--iterations", "1", "--evaluate.problems", "2"]
+    assert main(["train", *words, *sizes, "--sampling.max_tokens", "12", "--name", "graded"]) == 0
+    (run,) = Path("runs").iterdir()
+    last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
+    assert last["rollout/selected"] > 0 and last["reward_std"] > 0
+    assert last["reward/min"] <= last["reward"] <= last["reward/max"]
+    assert last["reward/max"] == pytest.approx(2 * last["score/max"] - 1, abs=1.0)  # less the overlong punishment
+
+
+def test_check_compares_the_ids_with_those_of_transformers(tmp_path: Path) -> None:
+    """transformers 5 gives a directory of the type qwen2 the pre-tokenizer of Qwen2, whatever tokenizer.json says."""
+    notes: list[str] = []
+    write_model(Decoder.new(shape(vocabulary=300), 1, spread=0.2), tmp_path / "tiny", tokenizer=bytes_())
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"prompt": "Was ist 1 plus 5?", "answer": 6}\n{"prompt": "Und 2 plus 2?", "answer": 4}\n')
+    fields = [("model", str(tmp_path / "tiny")), ("task", str(rows)), ("verifier", "last_number")]
+    assert check(None, [*fields, ("sampling.max_tokens", "8")], warn=notes.append) == []
+    differs = different_ids(tmp_path / "tiny", read_tokenizer(tmp_path / "tiny"), ["Was ist 1 plus 5?"])
+    assert any("AutoTokenizer does not follow" in note for note in notes) == bool(differs)
+    other = read_tokenizer(find_model("calculator"))
+    assert "ids here and" in different_ids(tmp_path / "tiny", other, ["1+1="])
+    assert different_ids(tmp_path / "none", other, ["1+1="]) == ""

@@ -153,6 +153,14 @@ def test_models_that_mix_tokens_outside_attention_are_refused(tmp_path: Path, na
     assert re.search(why, refusal.value.evidence) and refusal.value.fix
 
 
+def test_a_model_without_attention_heads_is_refused(tmp_path: Path) -> None:
+    config = {"model_type": "mamba", "architectures": ["MambaForCausalLM"], "vocab_size": 50, "hidden_size": 16}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(BadData, match="has no attention") as refusal:
+        read_shape(tmp_path)
+    assert "no attention that can be replaced" in refusal.value.evidence and "Llama" in refusal.value.fix
+
+
 def test_directories_with_other_tensors_than_described_are_refused(tmp_path: Path) -> None:
     made(tmp_path, *CASES["gpt2"][:1], **CASES["gpt2"][1])
     file = tmp_path / "model.safetensors"

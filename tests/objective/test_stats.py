@@ -94,6 +94,8 @@ def samples_oracle(b: Batch) -> dict[str, float]:
         "completions/max_length": max(x[1] for x in s),
         "completions/clipped_ratio": sum(x[2] == Finish.length for x in s) / count,
         "reward": math.fsum(x[3] for x in s) / count,
+        "reward/min": min(x[3] for x in s),
+        "reward/max": max(x[3] for x in s),
     }
     for outcome in Outcome:
         lengths = [x[1] for x in s if x[0] == outcome]
@@ -160,7 +162,7 @@ def test_metrics_without_data_are_left_out() -> None:
     bare = step_of([[3, 2]])
     bare = Batch(**{f: getattr(bare, f) for f in bare.__dataclass_fields__} | {"measures": {}, "reward": None})
     assert not {"kl", "kl/k1", "entropy"} & describe_step(bare, Objective()).keys()
-    assert not {"reward", "reward_std"} & describe_samples(bare).keys()
+    assert not {"reward", "reward_std", "reward/min", "reward/max"} & describe_samples(bare).keys()
     empty = bare.take([])
     assert describe_step(empty, Objective()) == describe_samples(empty) == {}
     assert "completions/mean_length_correct" not in describe_samples(pack([rollout_of([0, 0])]))

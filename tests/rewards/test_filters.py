@@ -1,12 +1,21 @@
 """`mixed_outcomes` and `everything`."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 
 from groupwise.data import Batch, Outcome, Usage, pack, rollout_of
-from groupwise.rewards import Overlong, everything, mixed_groups, mixed_outcomes, mixed_scores
+from groupwise.rewards import (
+    Overlong,
+    correct_only,
+    everything,
+    mixed_groups,
+    mixed_outcomes,
+    mixed_scores,
+    not_all_correct,
+)
 
 NAN = float("nan")
 
@@ -64,14 +73,20 @@ def test_everything_selects_all_samples() -> None:
     assert everything(pack([rollout_of([0, 0, NAN])])).tolist() == [True] * 3
 
 
-def test_scored_answers_need_a_threshold_or_mixed_scores() -> None:
+@pytest.mark.parametrize("filter", [mixed_scores, mixed_outcomes, mixed_groups])
+def test_scored_answers_are_mixed_if_their_scores_differ(filter: Any) -> None:
     b = pack([rollout_of([0.5, 0.25, NAN])])
     b = b.having(outcome=torch.tensor([Outcome.scored, Outcome.scored, Outcome.unverifiable]))
+    assert filter(b).all() and not filter(b.having(score=torch.full_like(b.score, 0.5))).any()
+    assert not filter(b.take([0, 2])).any() and not filter(b.take([2])).any()
+
+
+@pytest.mark.parametrize("filter", [not_all_correct, correct_only])
+def test_filters_by_outcome_refuse_scores(filter: Any) -> None:
+    b = pack([rollout_of([0.5, 0.25])])
     with pytest.raises(Usage) as error:
-        mixed_outcomes(b)
+        filter(b.having(outcome=torch.full_like(b.outcome, int(Outcome.scored))))
     assert "--threshold" in error.value.fix and "mixed_scores" in error.value.fix
-    assert mixed_scores(b).all() and not mixed_scores(b.having(score=torch.ones_like(b.score))).any()
-    assert not mixed_scores(b.take([0, 2])).any()
 
 
 def test_mixed_groups_selects_the_groups_of_a_rollout_that_are_mixed() -> None:

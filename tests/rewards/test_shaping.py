@@ -19,11 +19,12 @@ def test_correctness_creates_the_reward_from_the_outcome() -> None:
     assert Correctness(right=0.1, wrong=-0.3)(previous, b).tolist() == [0.1, -0.3, -0.3, 0.1]
 
 
-def test_correctness_refuses_scored_answers_with_the_fix() -> None:
-    b = batch_of([1.0, 0.5]).having(outcome=torch.tensor([Outcome.correct, Outcome.scored]))
-    with pytest.raises(Usage) as error:
-        Correctness()(b.score, b)
-    assert "--threshold" in error.value.fix and "Score" in error.value.fix
+def test_correctness_of_a_scored_answer_lies_between_wrong_and_right() -> None:
+    outcomes = [Outcome.correct, Outcome.wrong, Outcome.scored, Outcome.scored, Outcome.scored]
+    b = batch_of([1.0] * 5).having(
+        outcome=torch.tensor(outcomes), score=torch.tensor([7.0, 7.0, 0.0, 0.75, 1.0]).double()
+    )
+    assert Correctness(right=1.0, wrong=-1.0)(b.score, b).tolist() == [1.0, -1.0, -1.0, 0.5, 1.0]
 
 
 def test_score_creates_the_reward_from_scores_and_from_outcomes_without_one() -> None:

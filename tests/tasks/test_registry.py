@@ -30,7 +30,7 @@ def test_names_lead_to_tasks(tmp_path):
     "name,options,message",
     [
         ("calculater", {}, "did you mean calculator?"),
-        ("zzz", {}, "or give the path of a .jsonl or .parquet file"),
+        ("zzz", {}, "your own rows are the path of a .jsonl or .parquet file"),
         ("gsm9k", {}, "did you mean gsm8k?"),
         ("gsm8k", {"prompt": "q"}, "leave it out"),
         ("reasoning_gym:leg_counting", {"prompt": "q"}, "leave it out"),
@@ -68,7 +68,7 @@ def test_names_lead_to_verifiers(tmp_path):
     [
         ("exakt", "did you mean exact?"),
         ("last-number", "did you mean last_number?"),
-        ("zzz", "my_file:grade with --use"),
+        ("zzz", "your own function is my_file:grade, with --use my_file.py"),
         ("my_file:grade", "add --use my_file.py"),
         ("calculator_answer", "take exact or last_number"),
     ],

@@ -55,6 +55,14 @@ def test_a_split_is_the_files_whose_names_begin_with_it(tmp_path: Path) -> None:
     assert "it holds data/test.jsonl" in refused(str(tmp_path), "validation").evidence
 
 
+def test_a_field_that_occurs_twice_is_a_fault(tmp_path: Path) -> None:
+    file = tmp_path / "a.jsonl"
+    file.write_text('{"prompt": "1+1=", "answer": 2, "prompt": "2+2="}\n{"a": {"b": 1, "b": 2}}\n{"b": [{"b": 1}]}\n')
+    first, second, third = (row for _, row in rows_of(str(file)))
+    assert isinstance(first, Fault) and str(first) == "the field 'prompt' occurs twice"
+    assert isinstance(second, Fault) and third == {"b": [{"b": 1}]}
+
+
 def test_a_single_file_is_every_split(tmp_path: Path) -> None:
     only = jsonl(tmp_path / "problems.jsonl", [1])
     assert files_of(tmp_path, "train") == files_of(tmp_path, "test") == [only]

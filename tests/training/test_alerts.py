@@ -1,10 +1,12 @@
 """Alerts while a run trains, and the end of a run that has solved its task."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from groupwise.config.user_code import Use
 from groupwise.data import (
     ENTROPY_SHARE,
     LARGEST_GAP,
@@ -18,12 +20,15 @@ from groupwise.data import (
     metric_bound,
 )
 from groupwise.evaluation.evaluate import scores
+from groupwise.report.read import read
+from groupwise.report.warnings import headline
 from groupwise.rewards import mixed_outcomes
 from groupwise.training.alerts import Alerts
+from groupwise.training.build import Runtime
 from groupwise.training.guards import PATIENCE, Guards
 from groupwise.training.progress import Progress
-from groupwise.training.run import run_from
-from tests.faults.small_runs import EVERY, begun, lines, ready
+from groupwise.training.run import reopen, run_from
+from tests.faults.small_runs import EVERY, Quick, begun, left, lines, ready
 
 
 @pytest.mark.parametrize(
@@ -70,20 +75,57 @@ def test_a_task_is_solved_only_if_all_answers_of_several_iterations_are_right() 
         mixed.check_signal(0, {}, all_right=True)
 
 
-def test_a_solved_run_ends_with_its_model(tmp_path: Path) -> None:
-    recipe = replace(EVERY, iterations=9, method=replace(EVERY.method, filter=mixed_outcomes, refill=1))
-    run, runtime = begun(tmp_path / "run", recipe), ready(recipe)
+SOLVED = replace(EVERY, iterations=9, method=replace(EVERY.method, filter=mixed_outcomes, refill=1))
+
+
+def always_right(runtime: Runtime) -> Runtime:
+    """The run with a verifier to which every answer is correct."""
 
     async def right(prompt: Prompt, sample: Sample) -> Verdict:
         return Verdict(Outcome.correct)
 
     runtime.buffer.setting = replace(runtime.buffer.setting, verifier=right)
-    ending = run_from(run, runtime)
+    return runtime
+
+
+@pytest.fixture(scope="module")
+def solved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = begun(tmp_path_factory.mktemp("solved") / "run", SOLVED)
+    ending = run_from(run, always_right(ready(SOLVED)), disk=Quick())
     assert ending.code == 0
-    assert ending.message.startswith(f"solved: every answer of the last {PATIENCE} iterations is correct, after 3")
-    assert (run / "model" / "config.json").is_file()
-    assert [line["iteration"] for line in lines(run)] == [0, 1, 2, 3]
-    assert "eval/accuracy" in lines(run)[-1]
+    assert ending.message.startswith(
+        f"solved: every answer of the last {PATIENCE} iterations is correct, after 3 of 9 iterations"
+    )
+    return run
+
+
+def test_a_solved_run_ends_with_its_model(solved: Path) -> None:
+    assert (solved / "model" / "config.json").is_file()
+    assert [line["iteration"] for line in lines(solved)] == [0, 1, 2, 3]
+    assert "eval/accuracy" in lines(solved)[-1]
+
+
+def test_the_report_says_that_a_run_is_solved(solved: Path, tmp_path: Path) -> None:
+    assert " in 3 of 9 iterations: solved; " in headline(read(solved), 0)
+    stopped = shutil.copytree(solved, tmp_path / "run")
+    shutil.rmtree(stopped / "model")
+    assert " in 3 of 9 iterations so far; " in headline(read(stopped), 0)
+
+
+def test_a_solved_run_goes_on_only_if_it_is_extended(
+    solved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Path(shutil.copytree(solved, tmp_path / "run"))
+    before = left(run)
+    ending = run_from(run, always_right(reopen(run, Use())), disk=Quick())
+    assert ending.code == 0 and ending.message.startswith("solved: ") and left(run) == before
+    output = capsys.readouterr().err
+    assert "nothing to do: the task is solved, after 3 of 9 iterations" in output
+    assert f"groupwise resume {run} --iterations 18" in output
+    ending = run_from(run, always_right(reopen(run, Use(), 18)), disk=Quick())
+    assert [line["iteration"] for line in lines(run)] == [0, 1, 2, 3, 4, 5, 6]
+    assert "after 6 of 18 iterations" in ending.message
+    assert (run / "model").is_dir() and (run / "models" / "000003").is_dir()
 
 
 def test_an_evaluation_of_no_problem_is_a_dash(capsys: pytest.CaptureFixture[str]) -> None:

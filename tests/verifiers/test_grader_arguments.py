@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -57,6 +58,21 @@ calls.most, calls.wait = 3, 5.0
 
 async def bulk(prompts, answers):
     return [float(len(answer)) for answer in answers]
+
+async def misspelt(answer):
+    import asyncio
+    await asyncio.sleep(0)
+    return len(answr)
+
+async def silent(answer):
+    import asyncio
+    await asyncio.sleep(60)
+
+async def once(answer):
+    global CLIENT
+    CLIENT = CLIENT or __import__("asyncio").get_running_loop()
+    return CLIENT is __import__("asyncio").get_running_loop()
+CLIENT = None
 
 def mixed(prompt, answers, answer):
     return []
@@ -208,6 +224,31 @@ def test_the_trial_call_accepts_a_grader_that_works(grader: Any) -> None:
     for name in ("deliberate", "lengths", "diversity", "bulk"):
         grader(name).gate([PROMPT])
     grader("raises").gate([])
+
+
+def test_an_async_grader_is_tried_in_a_worker(user: ModuleType, grader: Any) -> None:
+    error = refused(grader("misspelt"))
+    assert "misspelt gives no grade for a made-up answer" in error.what
+    line = 1 + GRADERS.splitlines().index("    return len(answr)")
+    assert f"graders.py:{line} in misspelt: NameError" in error.evidence
+    assert "no verdict within 0.5 s" in refused(grade_function(user.silent, deadline=0.5)).evidence
+    client = grader("once")
+    client.gate([PROMPT])
+    assert ask(client, "4")[0].outcome is Outcome.correct  # its first call in this process is that of the run
+
+
+def test_an_async_grader_that_the_worker_cannot_load_is_not_refused(tmp_path: Path) -> None:
+    """The program has loaded the file already, for example a model for which the memory suffices once."""
+    file = tmp_path / "large.py"
+    file.write_text(f"import os\nassert os.getpid() == {os.getpid()}\nasync def grade(answer):\n    return True\n")
+    grade_function(load_use([file]).modules["large"].grade).gate([PROMPT])
+
+
+def test_an_async_function_of_the_program_is_not_tried(tmp_path: Path) -> None:
+    async def grade(answer: str) -> bool:
+        raise KeyError(answer)
+
+    grade_function(grade, in_process=True).gate([PROMPT])
 
 
 @pytest.mark.parametrize("most", [0, True, "many"])

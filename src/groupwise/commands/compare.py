@@ -19,6 +19,8 @@ from groupwise.runs.phases import finished_run
 def compare(a: str, b: str, allow: Sequence[str] = ()) -> int:
     """Print the paired differences of two evaluations. Raises `Usage` if their protocols differ."""
     for left, right in pairs(Path(a), Path(b)):
+        if left.samefile(right):
+            raise Usage("A and B are the same evaluation", evidence=str(left), fix="name another run or file as B")
         print(visible("\n".join(table(left, right, allow)), lines=True))
     return 0
 

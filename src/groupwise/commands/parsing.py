@@ -61,6 +61,8 @@ def parse(
     if command is None:
         return table.parse_args(words), []
     end = words.index("--") if "--" in words else len(words)
+    if {"-h", "--help"}.intersection(words[:end]):
+        return table.parse_args([words[0], "--help"]), []
     known, others = command.parse_known_args(words[:end])
     arguments, overrides = split(command, others)
     a = table.parse_args([*arguments, *words[end:]])
@@ -74,7 +76,7 @@ def split(command: argparse.ArgumentParser, words: Sequence[str]) -> tuple[list[
     remaining = iter(words)
     for word in remaining:
         name, equals, text = word.partition("=")
-        if not word.startswith("--") or word == "--help":
+        if not word.startswith("--"):
             arguments.append(word)
         elif (value := text if equals else next(remaining, None)) is None or (not equals and value.startswith("--")):
             command.error(f"{word} needs a value")

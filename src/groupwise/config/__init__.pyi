@@ -1,6 +1,5 @@
 # Made by tools/front_doors.py from the `__all__` of each file.
 from groupwise.config.other_names import FIELD_HINTS as FIELD_HINTS
-from groupwise.config.other_names import METHOD_HINTS as METHOD_HINTS
 from groupwise.config.other_names import OTHER_NAMES as OTHER_NAMES
 from groupwise.config.packaged import find_recipe as find_recipe
 from groupwise.config.packaged import given_recipe as given_recipe

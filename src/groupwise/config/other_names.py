@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-__all__ = ["FIELD_HINTS", "METHOD_HINTS", "OTHER_NAMES"]
+__all__ = ["FIELD_HINTS", "OTHER_NAMES"]
 
 OTHER_NAMES = MappingProxyType(
     {
@@ -43,6 +43,3 @@ FIELD_HINTS: Mapping[str, str] = MappingProxyType(
     )
 )
 """The fix for an option that has no field here."""
-METHOD_HINTS = MappingProxyType(
-    {"ppo": "write --method grpo for PPO's clip without a critic; docs/learner.md has a recipe with a critic"}
-)

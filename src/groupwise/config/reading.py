@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from datetime import date, datetime, time
 from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from groupwise.config.other_names import METHOD_HINTS
 from groupwise.config.problems import SWITCHES, UPGRADE, problem, suggestion, unknown_key
 from groupwise.config.recipe import Recipe
 from groupwise.config.registry import UnloadedPart, closest_parts, fits, fitting_names, methods, part_named
@@ -114,6 +114,9 @@ class Reading:
 
     def part(self, data: Any, hint: Any, current: Any, where: str) -> Any:
         """Build a component (part) from its name or a table: `kind` starts a new one, else the current one changes."""
+        if isinstance(data, str) and is_table(hint):
+            entry = next((f.name for f in fields(hint) if default(f) is MISSING), fields(hint)[0].name)
+            return self.problem(where, f"{_describe(data)}; expected a table", f'write {{ {entry} = "{data}" }}')
         if isinstance(data, str):
             data = {"base" if hint is Method else "kind": data}
         if not isinstance(data, dict):
@@ -137,8 +140,6 @@ class Reading:
         if not (isinstance(name, str) and ":" in name):
             if name in methods():
                 return methods()[name]()
-            if hint := METHOD_HINTS.get(str(name).lower()):
-                return self.problem(where, f"unknown method {name!r}", hint)
             return self.problem(where, f"unknown method {name!r}; {suggestion(str(name), methods())}")
         function = self.user_part(name, where)
         if isinstance(function, UnloadedPart):
@@ -254,6 +255,13 @@ def default(f: Field[Any]) -> Any:
 
 EXPECTED = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
 KINDS = {bool: "a boolean", int: "a whole number", float: "a number", list: "a list", dict: "a table"}
+KINDS |= {date: "a date", time: "a time", datetime: "a date"}
+
+
+def is_table(hint: Any) -> bool:
+    """Whether a type is a table of a recipe, such as `Machine`: a dataclass that is neither a part nor a method."""
+    is_class = isinstance(hint, type) and is_dataclass(hint)
+    return is_class and hint is not Method and part_named(hint.__name__) is None
 
 
 def _describe(data: Any) -> str:

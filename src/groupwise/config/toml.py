@@ -47,7 +47,7 @@ def read_toml(source: str | Path) -> dict[str, Any]:
     """The tables of a TOML file, or of TOML text (a string with a newline or `=`). Raises `Usage`."""
     where = "recipe" if is_toml(source) else str(source)
     try:
-        return tomllib.loads(str(source) if is_toml(source) else Path(source).read_text(encoding="utf-8"))
+        return tomllib.loads(str(source) if is_toml(source) else Path(source).read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise Usage(f"{where} cannot be read", evidence=error.strerror or str(error), fix="name a TOML file") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -117,6 +117,8 @@ _BY_QUESTION: dict[str, tuple[Metric, ...]] = {
             for end, name in zip(("lower", "upper"), names)
         ),
         Metric(REWARD, "mean reward of the trained samples", better="higher"),
+        Metric("reward/min", "smallest reward of a trained sample"),
+        Metric("reward/max", "largest reward of a trained sample"),
         Metric("outcome/correct", "share of correct samples in the batch", better="higher"),
         Metric("outcome/wrong", "share of wrong samples in the batch", better="lower"),
         Metric("outcome/malformed", "share of malformed samples in the batch", better="lower"),

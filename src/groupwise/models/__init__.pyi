@@ -49,5 +49,6 @@ from groupwise.models.templates import encode_answer as encode_answer
 from groupwise.models.templates import find_template as find_template
 from groupwise.models.tokenizer import Tokenizer as Tokenizer
 from groupwise.models.tokenizer import read_tokenizer as read_tokenizer
+from groupwise.models.transformers_ids import different_ids as different_ids
 from groupwise.models.weights import fingerprint as fingerprint
 from groupwise.models.weights import weight_files as weight_files

@@ -80,7 +80,7 @@ class Tokenizer:
         except Exception as error:  # the library raises nothing narrower
             unknown = next((c for c in text if not self._encodes(c)), None)
             what = "this text" if unknown is None else f"the character {unknown!r}"
-            fix = "use characters that the model was trained on, or another model"
+            fix = "use another model, such as --model DIR, or only characters that this one was trained on"
             raise BadData(f"the model's tokenizer has no token for {what}", evidence=str(error), fix=fix) from None
 
     def _encodes(self, text: str) -> bool:

@@ -31,7 +31,12 @@ def transformers_sizes(path: Path, *, trust_remote_code: bool = False) -> Sizes:
     """The sizes in a directory's configuration, read through transformers. BadData for an unusable model."""
     config = _read_config(path, trust_remote_code)
     with _bad_data(path, "has a config.json without a required size", "take a causal language model of text"):
-        heads = config.num_attention_heads
+        if (heads := getattr(config, "num_attention_heads", None)) is None:
+            raise BadData(
+                f"the model in {path} has no attention",
+                evidence=f"{short(config.model_type)} has no attention that can be replaced: no num_attention_heads",
+                fix="use a model whose layers are attention, such as Qwen, Llama, Mistral or Gemma",
+            )
         rope = getattr(config, "rope_parameters", None) or {}
         ropes = [rope, *(r for r in rope.values() if isinstance(r, dict))]
         # Beyond this length, LongRoPE would use other frequencies for the whole text.

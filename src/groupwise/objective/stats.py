@@ -50,7 +50,7 @@ def describe_samples(batch: Batch) -> dict[str, float]:
         metrics["groups/all_wrong"] = _share((correct == 0) & (verified > 0))
     if batch.reward is not None:
         g, reward = batch.groups, batch.reward
-        metrics["reward"] = reward.mean()
+        metrics |= {"reward": reward.mean(), "reward/min": reward.min(), "reward/max": reward.max()}
         variance = g.total(g.away(reward) ** 2) / (g.size(reward) - 1).clamp(min=1)
         metrics["reward_std"] = variance.sqrt().mean()
         metrics["frac_reward_zero_std"] = _share(g.largest(reward) + g.largest(-reward) == 0)

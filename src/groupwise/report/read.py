@@ -31,7 +31,10 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """The contents of a run directory. `flags` are metrics that were ever `true`; `notes` list unreadable data."""
+    """The contents of a run directory. `flags` are metrics that were ever `true`; `notes` list unreadable data.
+
+    `has_model`: the model is written, so the run has ended.
+    """
 
     path: Path
     name: str
@@ -42,6 +45,7 @@ class Run:
     timings: Mapping[str, Curve]
     flags: frozenset[str]
     notes: tuple[str, ...]
+    has_model: bool = False
 
     @property
     def last(self) -> int:
@@ -77,6 +81,7 @@ def read(path: Path) -> Run:
         timings=timings,
         flags=flags,
         notes=tuple(notes),
+        has_model=layout.model.is_dir(),
     )
 
 

@@ -4,6 +4,7 @@ import hashlib
 import html
 import re
 import shlex
+import sys
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -42,13 +43,22 @@ def report(runs: Sequence[str], out: str | None = None) -> int:
     page = Path(out) if out else RunLayout(directories[0]).report
     try:
         check_writable(page, "FILE.html")
-        print(visible(str(write_report([path for run in directories for path in runs_in(run)], page))))
+        paths = [path for run in directories for path in runs_in(run)]
+        print(visible(str(write_report(paths, page))))
+        for path in paths:
+            for gap in gaps(read(path)):
+                print(visible(f"warning: {path}: {gap}"), file=sys.stderr)
     except OSError as error:
         if isinstance(error, BrokenPipeError):
             raise
         evidence, fix = f"{error.strerror} ({error.filename})", "name a file that can be written: --out report.html"
         raise Storage("the report could not be written", evidence=evidence, fix=fix) from error
     return 0
+
+
+def gaps(run: Run) -> list[str]:
+    """What the page of a run lacks: data that cannot be read, and metrics."""
+    return [*run.notes, *([] if run.metrics else [f"no metrics in {RunLayout(run.path).metrics.name}"])]
 
 
 def existing_run(run: str) -> Path:

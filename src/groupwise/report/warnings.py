@@ -239,7 +239,8 @@ def headline(run: Run, warnings: int) -> str:
     planned = run.about.get("iterations")
     length = count(run.last, "iteration")
     if isinstance(planned, int) and run.last < planned:
-        length = f"{run.last} of {planned} iterations so far"
+        # Only a solved run writes its model before the last iteration.
+        length = f"{run.last} of {planned} iterations{': solved' if run.has_model else ' so far'}"
     tail = count(warnings, "warning")
     name = held_out(run.metrics, (*HELD_OUT, REWARD))
     if name is None:

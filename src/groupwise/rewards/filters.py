@@ -29,12 +29,14 @@ def mixed_outcomes(rollout: Batch) -> Bool[Tensor, " s"]:
     """Selects the whole rollout if some of its verified answers are correct and some are not, else no sample.
 
     Dynamic sampling, DAPO, arXiv:2503.14476, equation 11. Unverifiable answers are ignored; malformed ones are wrong.
+    Scored answers have no outcome: with one of them in the rollout it is `mixed_scores`, as in DAPO's code.
 
     >>> from groupwise.data import rollout_of, pack
     >>> [mixed_outcomes(pack([rollout_of(scores)])).tolist() for scores in ([1.0, 0.0], [1.0, 1.0])]
     [[True, True], [False, False]]
     """
-    _refuse_scores(rollout, "mixed_outcomes")
+    if bool((rollout.outcome == Outcome.scored).any()):
+        return mixed_scores(rollout)
     correct = int((rollout.outcome == Outcome.correct).sum())
     verified = int((rollout.outcome != Outcome.unverifiable).sum())
     return torch.full_like(rollout.outcome, 0 < correct < verified, dtype=torch.bool)
@@ -102,21 +104,25 @@ class Distinct:
 def mixed_groups(rollout: Batch) -> Bool[Tensor, " s"]:
     """Selects the groups of a rollout in which some verified answers are correct and some are not.
 
+    A group with a scored answer is selected if its scores differ.
+
     >>> from groupwise.data import rollout_of, pack
     >>> mixed_groups(pack([rollout_of([1.0, 0.0]), rollout_of([1.0, 1.0])])).tolist()
     [True, True, False, False]
     """
-    _refuse_scores(rollout, "mixed_groups")
-    g = rollout.groups
-    correct = g.total((rollout.outcome == Outcome.correct).double())
-    verified = g.total((rollout.outcome != Outcome.unverifiable).double())
-    return g.spread((correct > 0) & (correct < verified))
+    g, outcome = rollout.groups, rollout.outcome
+    correct = g.total((outcome == Outcome.correct).double())
+    verified = g.total((outcome != Outcome.unverifiable).double())
+    scored = g.total((outcome == Outcome.scored).double()) > 0
+    # An unverifiable answer is neither the highest nor the lowest of its group.
+    high, low = (rollout.score.masked_fill(outcome == Outcome.unverifiable, x) for x in (-torch.inf, torch.inf))
+    return g.spread(torch.where(scored, g.largest(high) > -g.largest(-low), (correct > 0) & (correct < verified)))
 
 
 def _refuse_scores(rollout: Batch, name: str) -> None:
     if bool((rollout.outcome == Outcome.scored).any()):
         raise Usage(
             f"{name} needs correct and wrong answers, and the verifier gives scores",
-            fix="set threshold, from which on a score is correct, such as --threshold 1.0; or use the scores:\n"
-            """--method.filter mixed_scores --method.shaping '["Score"]'""",
+            fix="set threshold, from which on a score is correct, such as --threshold 1.0; or select the groups whose\n"
+            "scores differ: --method.filter mixed_scores",
         )

@@ -16,6 +16,8 @@ __all__ = ["AddPart", "Correctness", "KLInReward", "Overlong", "Score", "Truncat
 class Correctness:
     """Creates the reward from outcomes alone: `right` for a correct answer, `wrong` for any other.
 
+    A scored answer has no outcome. Its reward is `wrong + score * (right - wrong)`: a score of 1 is right, 0 is wrong.
+
     >>> from groupwise.data import rollout_of, pack
     >>> batch = pack([rollout_of([1.0, 0.0])])
     >>> Correctness(wrong=-1.0)(batch.score, batch).tolist()
@@ -26,13 +28,9 @@ class Correctness:
     wrong: float = 0.0
 
     def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
-        if bool((b.outcome == Outcome.scored).any()):
-            raise Usage(
-                "Correctness needs correct and wrong answers, and the verifier gives scores",
-                fix="set threshold, from which on a score is correct, such as --threshold 1.0; or use Score in shaping",
-            )
-        correct = b.outcome == Outcome.correct
-        return torch.full_like(b.score, self.wrong).masked_fill(correct, self.right)
+        reward = torch.full_like(b.score, self.wrong).masked_fill(b.outcome == Outcome.correct, self.right)
+        graded = self.wrong + b.score * (self.right - self.wrong)
+        return torch.where(b.outcome == Outcome.scored, graded, reward)
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,10 @@ def storage_errors(what: str, where: Path, needed: int = 0) -> Iterator[None]:
     except OSError as error:
         evidence = f"{error.strerror or error} ({error.filename or where})"
         remedy = f"make {where} writable"
+        if error.errno in (errno.ENOTDIR, errno.EEXIST):
+            remedy = f"name another directory: {error.filename or where} is a file, or lies below one"
+        if error.errno == errno.ENAMETOOLONG:
+            remedy = "use a shorter name"
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             evidence += f"; {shutil.disk_usage(where).free / 1e6:.0f} MB free, {needed / 1e6:.1f} MB needed"
             remedy = (

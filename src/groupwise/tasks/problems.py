@@ -88,7 +88,7 @@ def read_problems(
     with another answer.
     """
     name = name or Path(source.partition("@")[0]).stem
-    faults: list[tuple[int, str]] = []
+    faults: list[tuple[int, Fault]] = []
     prompts: list[Prompt] = []
     first_row: dict[str, tuple[int, Any]] = {}
     repeated: list[int] = []
@@ -116,12 +116,12 @@ def read_problems(
             columns = {**extra, **conversation, **({} if gold is None else {"answer": gold})}
             prompts.append(Prompt(f"{name}/{rows}", _ids(encode, problem), text, columns))
         except Fault as fault:
-            faults.append((rows, str(fault)))
+            faults.append((rows, fault))
     if faults:
         evidence = [f"row {row}: {why}" for row, why in faults[:SHOWN]]
         evidence += [f"and {len(faults) - SHOWN} more"] * (len(faults) > SHOWN)
         what = f"{source}: {len(faults)} of {rows} rows cannot be used"
-        raise BadData(what, evidence="\n".join(evidence), fix=f"mend or remove these rows; {_EXAMPLE}")
+        raise BadData(what, evidence="\n".join(evidence), fix=_fix([fault for _, fault in faults]))
     if not prompts:
         raise BadData(f"{source} holds no problem", evidence="0 rows", fix=_EXAMPLE)
     return prompts, SourceStats(
@@ -136,6 +136,12 @@ def read_problems(
             row_of(p) for p in prompts if "answer" in p.row and contains_answer(p.text, p.row["answer"])
         ),
     )
+
+
+def _fix(faults: Sequence[Fault]) -> str:
+    """The way out for rows that cannot be used: the advice of template or tokenizer, if each row fails there."""
+    advice = {fault.fix if isinstance(fault, EncodingFault) else "" for fault in faults}
+    return f"mend or remove these rows; {_EXAMPLE}" if "" in advice else "\n".join(sorted(advice))
 
 
 def refuse_overlap(training: Sequence[Prompt], held_out: Sequence[Prompt]) -> None:
@@ -167,12 +173,20 @@ def _fitting(row: Row, layouts: Sequence[Fields]) -> Fields:
     return next((layout for layout in layouts if layout.fits(row)), layouts[0])
 
 
+class EncodingFault(Fault):
+    """A prompt that template or tokenizer refuse. `fix` is their advice, empty without one."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(f"the tokenizer cannot read this prompt ({getattr(error, 'what', error)})")
+        self.fix = str(getattr(error, "fix", ""))
+
+
 def _ids(encode: Callable[[Any], Ids], problem: Problem) -> Ids:
     try:
         problem_text(problem).encode()
         ids = encode(problem)
     except Exception as error:  # a user's tokenizer may raise any exception
-        raise Fault(f"the tokenizer cannot read this prompt ({getattr(error, 'what', error)})") from error
+        raise EncodingFault(error) from error
     if not ids:
         raise Fault("the prompt has no tokens")
     return ids

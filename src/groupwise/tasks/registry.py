@@ -91,7 +91,7 @@ def find_task(name: str, encode: Callable[[Any], Ids], **options: Any) -> Task:
         raise Usage(f"{name} is not a supported file of data rows", fix=f"convert it in its folder:\n{convert}")
     known = [*PACKAGED, *PRESETS]
     hint = f"write {name}.jsonl" if Path(f"{name}.jsonl").is_file() else nearest(name, known)
-    raise Usage(f"no task is called {name!r}", fix=f"{hint}, or give the path of a .jsonl or .parquet file")
+    raise Usage(f"no task is called {name!r}", fix=f"{hint}\nyour own rows are the path of a .jsonl or .parquet file")
 
 
 def takes_columns(task: str) -> bool:

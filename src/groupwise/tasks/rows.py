@@ -92,10 +92,20 @@ def _parse(line: bytes) -> Row | Fault:
     if not line.strip():
         return Fault("empty")
     try:
-        row = json.loads(line, parse_constant=_no_constant)
+        row = json.loads(line, parse_constant=_no_constant, object_pairs_hook=_fields)
+    except Fault as fault:
+        return fault
     except (ValueError, RecursionError) as error:
         return Fault(f"not JSON ({error})")
     return row if isinstance(row, dict) else Fault(f"{kind_of(row)}, not an object with fields")
+
+
+def _fields(pairs: list[tuple[str, Any]]) -> Row:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise Fault(f"the field {next(name for name in names if names.count(name) > 1)!r} occurs twice")
+    return fields
 
 
 def _no_constant(name: str) -> None:

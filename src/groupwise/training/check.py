@@ -1,6 +1,7 @@
 """`groupwise check`: all errors of a recipe, in seconds; no weights are loaded, no engine starts."""
 
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -46,6 +47,7 @@ from groupwise.models import (
     Tokenizer,
     base_directory,
     check_targets,
+    different_ids,
     experts_of,
     find_model,
     load_peft,
@@ -55,7 +57,7 @@ from groupwise.models import (
     read_tokenizer,
     weight_files,
 )
-from groupwise.objective import Clips, Unclipped
+from groupwise.objective import Clip, Clips, Unclipped
 from groupwise.planning.memory import host_memory, plan_line, refuse_beyond, run_memory
 from groupwise.rollout import Native
 from groupwise.runs.phases import KEY
@@ -64,7 +66,15 @@ from groupwise.tasks import Each, Mixture
 from groupwise.training.build import Inputs, check_vocabulary, find_device
 from groupwise.training.environments import environment_of, frame_of, tool_schemas
 from groupwise.training.loop import OLD_LOGP, compute_advantages
-from groupwise.training.sources import Templates, demonstrations_of, sources, task_of, templates, verifier_of
+from groupwise.training.sources import (
+    Templates,
+    demonstrations_of,
+    held_out_sources,
+    sources,
+    task_of,
+    templates,
+    verifier_of,
+)
 
 INPUT_FIELDS = (
     "model",
@@ -115,7 +125,7 @@ def check(
         for line in inactive_parts(recipe.method):
             warn(line)
     if recipe is not None:
-        inputs = check_inputs(recipe, use, warn, fetch=False)
+        inputs = check_inputs(recipe, use, warn, fetch=False, receive=lambda read: other_ids(recipe, read, warn))
         errors += [error for error in inputs if not any(e.what.endswith(error.what) for e in errors)]
     return errors
 
@@ -249,6 +259,14 @@ def inactive_parts(method: Method) -> list[str]:
     return [f"  note: {what}; set method.minibatches or method.epochs above 1"]
 
 
+def unreachable_bound(method: Method) -> list[str]:
+    """A note about a clip without a lower bound: a ratio is positive, so it is never below `1 - low`."""
+    clip = method.objective.surrogate
+    if not isinstance(clip, Clip) or clip.low < 1:
+        return []
+    return [f"  note: Clip has no lower bound: low is {clip.low:g}, and a ratio is never below {1 - clip.low:g}"]
+
+
 def _part_error(part: str, what: str, fix: str = "correct that part") -> Usage:
     return Usage(f"recipe.method fails on a synthetic batch: {part}", evidence=what, fix=fix)
 
@@ -342,6 +360,8 @@ def check_inputs(
     recipe = resolved(recipe)
     weights = fetch or not of_hub(recipe.model)
     errors = check_machine(recipe, use, warn, train=train)
+    for line in unreachable_bound(recipe.method) if train else ():
+        warn(line)
     try:
         environment_of(recipe, use)
     except GroupwiseError as error:
@@ -398,6 +418,14 @@ def check_inputs(
     return errors
 
 
+def other_ids(recipe: Recipe, inputs: Inputs, warn: Callable[[str], None]) -> None:
+    """Warn if transformers reads the first problems in other ids than we do, with a model from the user's directory."""
+    if Path(recipe.model).is_dir():
+        texts = [prompt.text for prompt, _ in zip(all_problems(inputs.task), range(4))]
+        if difference := different_ids(Path(recipe.model), inputs.tokenizer, texts):
+            warn(f"  warning: transformers' AutoTokenizer does not follow {recipe.model}/tokenizer.json: {difference}")
+
+
 def check_memory(recipe: Recipe, shape: Shape, context: int) -> str:
     """The memory plan of a run in one line. `Usage` if it needs more memory than the machine or the device has."""
     memory = run_memory(recipe, shape, context)
@@ -416,9 +444,19 @@ def available_memory(machine: Machine) -> tuple[int, str]:
     return host_memory(), "this machine"
 
 
+def stats_to_show(recipe: Recipe, task: Task) -> list[Any]:
+    """The statistics of the data. A problem with options contains the letter of the right one: that is no warning."""
+    parts = task.parts if isinstance(task, Mixture) else (task,)
+    shown = []
+    for source, part in zip((*sources(recipe), *held_out_sources(recipe)), parts, strict=True):
+        with_options = re.search(r"\bchoice\b", source.verifier) is not None
+        shown += [replace(stats, answer_in_prompt=()) if with_options else stats for stats in data_stats(part)]
+    return shown
+
+
 def data_notes(recipe: Recipe, task: Task, templates: Templates) -> list[str]:
     """Lines about the data that a user should read before a run: sizes, mixture, template warnings."""
-    lines = [line for stats in data_stats(task) for line in stats.lines]
+    lines = [line for stats in stats_to_show(recipe, task) for line in stats.lines]
     if isinstance(task, Mixture) and len(task.tasks) > 1 and len(task):
         parts = ", ".join(f"{share:.0%} {s.task}" for share, s in zip(task.shares, sources(recipe), strict=True))
         lines.append(f"mixture: {parts}; an epoch has {len(task)} draws")

@@ -17,6 +17,8 @@ from groupwise.data import Outcome, Prompt, Rollout, Sample, Sampling, Strategy,
 from groupwise.evaluation.presets import find_published
 from groupwise.evaluation.result import file_name, mean_of, number
 from groupwise.models import Messages, Purpose, Template, find_model, read_model, read_tokenizer
+from groupwise.planning.evaluation import evaluation_plan
+from groupwise.planning.memory import host_memory
 from groupwise.rollout import Independent, NativeEngine, RolloutSetting, answers
 from groupwise.runs.layout import RunLayout
 from groupwise.tasks import Problems
@@ -80,6 +82,8 @@ def evaluate(
         print_note(note)
     if all_rows:
         inputs = [replace(x, task=x.task.entirely_held_out) if isinstance(x.task, Problems) else x for x in inputs]
+    for line in (*unused(overrides), *plans(tasks, inputs)):
+        print_note(line)
     before(evaluations)
     numbers = [number for task, read in zip(tasks, inputs) for number in numbers_of_task(*task, use, read)]
     evaluation: dict[str, Any] = {"preset": preset, "numbers": numbers}
@@ -92,6 +96,33 @@ def evaluate(
     if at == BEST:
         print_note("this checkpoint was selected by a held-out figure: a figure on the same problems is optimistic")
     return evaluation, evaluations / file_name(evaluation, of_run.iteration if of_run else None)
+
+
+UNUSED = (
+    "iterations", "prompts", "max_unverifiable", "method", "optimizer", "warm_start", "save", "sinks", "evaluate.every",
+    "evaluate.best",
+)  # fmt: skip
+"""Fields of a recipe that matter in training only."""
+
+
+def unused(overrides: Sequence[tuple[str, Any]]) -> list[str]:
+    """A line that names the overrides without effect on answers; none if all have one.
+
+    >>> unused([("iterations", "3"), ("seed", "1"), ("optimizer.lr", "1")])
+    ['note: without effect here, since they matter in training only: iterations, optimizer.lr']
+    """
+    names = [path for path, _ in overrides if any(f"{path}.".startswith(f"{name}.") for name in UNUSED)]
+    return [f"note: without effect here, since they matter in training only: {', '.join(names)}"] if names else []
+
+
+def plans(tasks: Sequence[EvaluationTask], inputs: Sequence[Inputs]) -> list[str]:
+    """A line for each long task of an evaluation. `Usage` if its answers do not fit in memory."""
+    lines = []
+    for (recipe, samplings), read in zip(tasks, inputs, strict=True):
+        problems = min(recipe.evaluate.problems, len(read.task.held_out))
+        answers, longest = sum(n for n, _ in samplings), max(sampling.max_tokens for _, sampling in samplings)
+        lines += filter(None, [evaluation_plan(problems, answers, longest, host_memory())])
+    return lines
 
 
 def greedy(sampling: Sampling) -> Sampling:
@@ -191,6 +222,8 @@ async def open_model(model_or_run: str, overrides: Sequence[tuple[str, Any]], us
     start = starting_point(source, changes, trust_remote_code=use.trust_remote_code)
     recipe, sampling = recipe_and_sampling(start, user_code)
     recipe = resolved(recipe)
+    for line in unused(overrides):
+        print_note(line)
     device = prepare(recipe.machine)
     directory = find_model(recipe.model)
     tokenizer = read_tokenizer(directory)

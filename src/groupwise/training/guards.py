@@ -47,7 +47,7 @@ class Guards:
         """
         self.no_signal = 0 if live else self.no_signal + 1
         self.right = self.right + 1 if all_right and not live else 0
-        if self.right >= PATIENCE:
+        if self.solved:
             return True
         if self.no_signal >= PATIENCE:
             raise NoSignal(
@@ -56,6 +56,15 @@ class Guards:
                 fix="use easier or harder problems, a larger group_size, a higher temperature, or more refill rounds",
             )
         return False
+
+    @property
+    def solved(self) -> bool:
+        """Whether the task is solved, so that the run has ended."""
+        return self.right >= PATIENCE
+
+    def forget_signal(self) -> None:
+        """Count the iterations without signal from 0 again."""
+        self.no_signal = self.right = 0
 
     def check_steps(self, skipped: Sequence[str], where: str) -> None:
         """Count an iteration's skipped optimizer steps; too many in a row raise `Diverged`.

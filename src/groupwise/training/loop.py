@@ -27,12 +27,15 @@ async def run(
     guards: Guards,
     evaluate: Callable[[], Awaitable[dict[str, float]]],
 ) -> None:
-    """Run the iterations after `recorder.done` up to `recipe.iterations`, or until `recorder.stopping` is set."""
+    """Run the iterations after `recorder.done` up to `recipe.iterations`.
+
+    Ends earlier when `recorder.stopping` is set, or when the task is solved.
+    """
     await engine.load(learner.version, learner.weights())
     if recorder.done < 0:
         recorder.evaluation(await evaluate())
         recorder.save(learner, buffer, guards)
-    while recorder.done < recipe.iterations and not recorder.stopping:
+    while recorder.done < recipe.iterations and not (recorder.stopping or recorder.solved):
         iteration = recorder.done
         method = at(recipe.method, Now(iteration, recipe.iterations, learner.memories))
         with recorder.phase("sample"):
@@ -60,10 +63,8 @@ async def run(
             with recorder.phase("evaluate"):
                 line |= await evaluate()
         recorder.write(line)
-        if solved:
-            recorder.solved = True
-            break
-        if due(recipe.save.every, iteration + 1, recipe.iterations):
+        recorder.solved = solved
+        if not solved and due(recipe.save.every, iteration + 1, recipe.iterations):
             recorder.save(learner, buffer, guards)
 
 

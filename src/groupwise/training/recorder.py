@@ -33,8 +33,8 @@ MISSES = 3
 class Recorder:
     """Writes the records of a run. `done` counts its iterations; -1 before the first evaluation.
 
-    `stopping` is the reason for a requested stop, or "". `solved` is set if the
-    run ends early because all its groups are right. `on_metrics` receives each line of metrics and its timing.
+    `stopping` is the reason for a requested stop, or "". `solved` is set if the run ends early because all its groups
+    are right. `on_metrics` receives each line of metrics and its timing.
     `extra` is stored in every checkpoint. `best` is the metric by which the best checkpoint is kept.
     """
 

@@ -205,8 +205,12 @@ def run_from(
     if checkpoint:
         with checkpoint_errors(run, changed=bool(accepted["changes"])):
             recorder.restore(checkpoint, ready.start_learner(), ready.buffer, ready.guards)
-        if recorder.done >= recipe.iterations:
-            progress.say(f"nothing to do: {recorder.done} of {recipe.iterations} iterations are done")
+        if ready.guards.solved and lines:  # an extended or changed run goes on
+            park_model(run, disk)
+            ready.guards.forget_signal()
+        recorder.solved = ready.guards.solved
+        for line in nothing_to_do(run, ready, recorder):
+            progress.say(line)
     try:
         phase = partial(warm_start, run, ready, lambda: recorder.stopping, progress.say, changed=changed, disk=disk)
         asyncio.run(run_loop(recorder, ready, stop_after, phase, progress.say, control))
@@ -297,6 +301,16 @@ async def run_loop(
         recorder.save(ready.learner, ready.buffer, ready.guards, last=True)
 
 
+def nothing_to_do(run: Path, ready: Runtime, recorder: Recorder) -> list[str]:
+    """The lines of a resume that finds a finished run; empty if there are iterations to run."""
+    iterations = ready.recipe.iterations
+    count = f"{recorder.done} of {iterations} iterations"
+    if recorder.solved and recorder.done < iterations:
+        command = f"groupwise resume {shlex.quote(str(run))}{ready.use.options} --iterations {2 * iterations}"
+        return [f"nothing to do: the task is solved, after {count}", f"train on nevertheless: {command}"]
+    return [f"nothing to do: {count} are done"] if recorder.done >= iterations else []
+
+
 def resume_command(run: Path, use: Use) -> str:
     """The whole command that continues a run."""
     return f"groupwise resume {shlex.quote(str(whole_run(run)))}{use.options}"
@@ -313,7 +327,8 @@ def closing_message(run: Path, report: Path, recorder: Recorder, ready: Runtime)
         return f"{status}{held_out_summary(run)}\n  report: {report}\n  continue: {command}"
     status = f"done: {recipe.iterations} iterations"
     if recorder.solved:
-        status = f"solved: every answer of the last {PATIENCE} iterations is correct, after {recorder.done} iterations"
+        count = f"{recorder.done} of {recipe.iterations} iterations"
+        status = f"solved: every answer of the last {PATIENCE} iterations is correct, after {count}"
     model, name = f"{RunLayout(run).model}{dtype_note(recipe)}", shlex.quote(str(run))
     return (
         f"{status}{held_out_summary(run)}\n  report: {report}\n  model:  {model}\n"

@@ -11,11 +11,11 @@ from math import inf
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from groupwise.data import Finish, Outcome, Prompt, Sample, Usage, Verdict, Verifier, describe_error
+from groupwise.data import Finish, Outcome, Prompt, Sample, Usage, Verdict, Verifier, WorkerLost, describe_error
 from groupwise.data.verdicts import as_verdict, unverifiable
 from groupwise.verifiers.arguments import Item, MissingColumn, Parameters
 from groupwise.verifiers.bulk import BulkVerifier
-from groupwise.verifiers.pool import FunctionPool, NoGrade, WorkerSpec
+from groupwise.verifiers.pool import FunctionPool, NoGrade, NotLoaded, WorkerSpec
 
 __all__ = ["grade_function"]
 
@@ -36,13 +36,12 @@ def grade_function(
     has a `threshold`. An exception, a number that is not finite, any other value, and a call that takes more than
     `deadline` seconds are unverifiable, with a cause. A plain function runs in worker processes, which are killed at
     the deadline and replaced, so define it at the top level of a file. An `async` function runs in the event loop and
-    must not block (docs/runs.md). With `in_process` any callable will do; a plain one runs in a thread, without
-    deadline. `WorkerLost` if a file does not load in a minute, or if eight deadlines in a row are
-    missed.
+    must not block (docs/runs.md); only its trial call runs in a worker process. With `in_process` any callable will do;
+    a plain one runs in a thread, without deadline. `WorkerLost` if a file does not load in a minute, or if eight
+    deadlines in a row are missed.
     """
     parameters, name = Parameters.of(function), getattr(function, "__qualname__", "<no name>")
-    is_plain = not inspect.iscoroutinefunction(function) and not inspect.iscoroutinefunction(type(function).__call__)
-    call = LocalCall(function) if in_process and is_plain else _call_of(function, name, deadline, workers)
+    call = _call_in_process(function, deadline) if in_process else _call_of(function, name, deadline, workers)
     verifier = FunctionVerifier(call, parameters, name)
     if parameters.kind != "bulk":
         return verifier
@@ -50,14 +49,25 @@ def grade_function(
     return BulkVerifier(verifier, **limits)
 
 
+def _is_async(function: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+
+
+def _call_in_process(function: Callable[..., Any], deadline: float) -> "Call":
+    return AsyncCall(function, deadline) if _is_async(function) else LocalCall(function)
+
+
 def _call_of(function: Callable[..., Any], name: str, deadline: float, workers: int) -> "Call":
-    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__):
-        return AsyncCall(function, deadline)
     file = inspect.getsourcefile(function) if inspect.isfunction(function) else None
     if "<" in name or file is None or not Path(file).is_file():
+        if _is_async(function):
+            return AsyncCall(function, deadline)
         fix = "define it with def at the top level of a file, as def grade(prompt, answer, gold)"
         raise Usage(f"{name} cannot run in a separate process", evidence=repr(function)[:200], fix=fix)
-    return WorkerCall(FunctionPool(WorkerSpec(os.path.abspath(file), name, local_imports=True), deadline, workers))
+    spec = WorkerSpec(os.path.abspath(file), name, local_imports=True)
+    if _is_async(function):
+        return AsyncCall(function, deadline, spec)
+    return WorkerCall(FunctionPool(spec, deadline, workers))
 
 
 @runtime_checkable
@@ -89,10 +99,14 @@ class WorkerCall:
 
 
 class AsyncCall:
-    """Calls an `async` function in the event loop, with a deadline in seconds."""
+    """Calls an `async` function in the event loop, with a deadline in seconds.
 
-    def __init__(self, function: Callable[..., Any], deadline: float) -> None:
-        self.function, self.deadline = function, deadline
+    Its clients may belong to the event loop of the first call, so a trial call runs in a worker process. Without a
+    `spec` for the worker there is none.
+    """
+
+    def __init__(self, function: Callable[..., Any], deadline: float, spec: WorkerSpec | None = None) -> None:
+        self.function, self.deadline, self._spec = function, deadline, spec
 
     async def __call__(self, arguments: Sequence[Any], named: Mapping[str, Any], count: int | None) -> list[Verdict]:
         try:
@@ -105,8 +119,16 @@ class AsyncCall:
         return verdicts_of(grades, count)
 
     def trial(self, arguments: Sequence[Any], named: Mapping[str, Any], count: int | None) -> list[Verdict]:
-        """Does nothing: a client of an `async` function may belong to the event loop of its first call."""
-        return []
+        """The verdicts of one call in a worker process; [] without a spec, and if the worker cannot load the file."""
+        if self._spec is None:
+            return []
+        pool = FunctionPool(self._spec, self.deadline, workers=1)
+        try:
+            return pool.trial(arguments, named, count)
+        except (NotLoaded, WorkerLost):  # this process has loaded the file: perhaps a model that fits only once
+            return []
+        finally:
+            pool.close()
 
     def close(self) -> None:
         """Does nothing: there is no worker to end."""
@@ -177,7 +199,7 @@ class FunctionVerifier:
     def gate(self, prompts: Sequence[Prompt]) -> None:
         """Try the function on made-up answers. `Usage` if it gives no grade, or other grades in bulk than alone.
 
-        An `async` function is not called.
+        An `async` function of the calling program is not called.
         """
         items = [(prompt, _made_up(text)) for prompt, text in zip(cycle(prompts), MADE_UP)]
         if not items:

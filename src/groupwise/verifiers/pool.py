@@ -87,6 +87,8 @@ class FunctionPool:
         """The verdicts of one call, which this waits for. `NoGrade` if it gives none; a returned Verdict is a grade."""
         reply = self._pool.submit(self._reply, [arguments, named, *([] if count is None else [count])]).result()
         replies = _grades(reply, count or 1)
+        if not reply.get("loaded", True):
+            raise NotLoaded(reply["error"])
         for one in replies:
             if error := one.get("error", "") or ("" if "verdict" in one else as_verdict(one["value"]).cause):
                 raise NoGrade(error)
@@ -126,6 +128,10 @@ class FunctionPool:
 
 class NoGrade(Exception):
     """A call of a grade function returned no grade; the message is the cause."""
+
+
+class NotLoaded(NoGrade):
+    """The worker could not load the function's file."""
 
 
 class CpuTimeExceeded(Exception):

@@ -235,8 +235,8 @@ def _split_weight(tree: ast.expr) -> tuple[float, ast.expr]:
 
 
 def _unknown(name: str, more: str = "") -> Usage:
-    hint = f"{nearest(name, verifier_names())}, or my_file:grade with --use"
-    return Usage(f"no verifier is called {name!r}", fix=hint + more)
+    own = "your own function is my_file:grade, with --use my_file.py"
+    return Usage(f"no verifier is called {name!r}", fix=f"{nearest(name, verifier_names())}\n{own}{more}")
 
 
 def _anything(gold: Any) -> bool:

@@ -59,7 +59,7 @@ def serve(host: socket.socket) -> None:
     for line in lines:
         # CPU time of this process only, so a busy machine changes no verdict. The kernel also interrupts C code.
         signal.setitimer(signal.ITIMER_PROF, spec["cpu"])
-        reply = {"error": error} if grade is None else call(grade, spec, *json.loads(line))
+        reply = {"error": error, "loaded": False} if grade is None else call(grade, spec, *json.loads(line))
         signal.setitimer(signal.ITIMER_PROF, 0)
         send(host, reply)
 
@@ -89,7 +89,7 @@ def call(
 ) -> dict[str, Any]:
     """The reply with the function's result, as plain JSON, or with its error. With a count it returns a list."""
     try:
-        result = grade(*arguments, **named)
+        result = awaited(grade(*arguments, **named))
         if count is None:
             reply = grade_of(result)
         elif (grades := list_of(result)) is None or len(grades) != count:
@@ -102,6 +102,15 @@ def call(
         return reply
     except BaseException as error:
         return {"error": describe(error, spec)}
+
+
+def awaited(result: Any) -> Any:
+    """The result of an `async` function's call; any other value unchanged."""
+    if not isinstance(result, types.CoroutineType):
+        return result
+    import asyncio  # a plain function does without
+
+    return asyncio.run(result)
 
 
 def grade_of(result: Any) -> dict[str, Any]:

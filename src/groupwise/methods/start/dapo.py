@@ -56,7 +56,7 @@ R_length = 0                                 if |o| <= L_max - L_cache
             "graded rewards",
             "none: an answer is right or wrong",
             "groups whose chosen metric varies",
-            "a threshold, or filter = mixed_scores with shaping = Score; refused otherwise",
+            "groups whose scores differ; 2 score - 1",
         ),
         Difference("overlong buffer", "4096 of 20480", "4096 of 20480", "0.2: a fifth of max_tokens"),
         Difference("overlong filtering", "in the ablation", "not in the code, on purpose", 'none; mask = ["complete"]'),

@@ -203,7 +203,9 @@ def test_a_report_says_what_it_lacks(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert output[1] == f"warning: {run}: no metrics in metrics.jsonl"
 
 
-def test_dapo_trains_on_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dapo_trains_on_scores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A reward that is a number needs no other option: groups are selected by the spread of their scores."""
     monkeypatch.chdir(tmp_path)
     Path("reward.py").write_text("def grade(answer):\n    return len(set(answer)) / 10 - 0.3\n")
@@ -213,6 +215,7 @@ def test_dapo_trains_on_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     sizes = ["--method.group_size", "4", "--prompts", "16", "--iterations", "1", "--evaluate.problems", "2"]
     assert main(["train", *words, *sizes, "--sampling.max_tokens", "12", "--name", "graded"]) == 0
     (run,) = Path("runs").iterdir()
+    assert f"groupwise eval {run} --samples 8 --use " in capsys.readouterr().out
     last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
     assert last["rollout/selected"] > 0 and last["reward_std"] > 0
     assert last["reward/min"] <= last["reward"] <= last["reward/max"]

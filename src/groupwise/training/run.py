@@ -332,7 +332,7 @@ def closing_message(run: Path, report: Path, recorder: Recorder, ready: Runtime)
     model, name = f"{RunLayout(run).model}{dtype_note(recipe)}", shlex.quote(str(run))
     return (
         f"{status}{held_out_summary(run)}\n  report: {report}\n  model:  {model}\n"
-        f"  try:    groupwise eval {name} --samples 8\n          groupwise report {name} ANOTHER_RUN"
+        f"  try:    groupwise eval {name} --samples 8{ready.use.options}\n          groupwise report {name} ANOTHER_RUN"
     )
 
 

@@ -93,7 +93,8 @@ def test_the_command_writes_both_files_and_its_code_says_if_all_passed(monkeypat
     failing = lambda tests, root: {t: replace(p, result="failed") for t, p in passing(tests).items()}  # noqa: E731
     monkeypatch.setattr(certificates, "run_proofs", failing)
     assert write_certificates("all", str(tmp_path / "b")) == 1
-    assert sorted(path.stem for path in (tmp_path / "b").glob("*.html")) == sorted(NAMES)
+    assert sorted(path.stem for path in (tmp_path / "b").glob("*.html")) == sorted([*NAMES, "index"])
+    assert capsys.readouterr().out.splitlines()[-1] == str(tmp_path / "b" / "index.html")
 
 
 def test_an_unknown_method_and_a_directory_that_cannot_be_written_are_errors(monkeypatch, tmp_path: Path) -> None:
@@ -102,7 +103,7 @@ def test_an_unknown_method_and_a_directory_that_cannot_be_written_are_errors(mon
     assert raised.value.fix == "did you mean gspo?"
     monkeypatch.setattr(certificates, "run_proofs", passing)
     (tmp_path / "file").write_text("")
-    with pytest.raises(Storage, match="the certificate could not be written"):
+    with pytest.raises(Storage, match="the certificates could not be written"):
         write_certificates("gspo", str(tmp_path / "file"))
 
 

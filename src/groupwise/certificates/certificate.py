@@ -4,7 +4,7 @@ import inspect
 import platform
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,9 @@ from typing import Any
 from groupwise.certificates.proofs import Proof, repository, run_proofs
 from groupwise.config import text
 from groupwise.config.diff import diff
-from groupwise.config.registry import methods
-from groupwise.methods import Difference, reference_of
+from groupwise.config.registry import definition_of, methods, public_name, sockets
+from groupwise.data import with_fields
+from groupwise.methods import Difference, Method, reference_of
 from groupwise.methods.families import method_family
 
 PACKAGES = ("groupwise", "torch", "numpy")
@@ -22,6 +23,8 @@ PACKAGES = ("groupwise", "torch", "numpy")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
     """A published method at a commit. `constants` is TOML, `changes` are the differences from its `parent`.
+
+    `parts` are the names of its parts by socket.
 
     `commit` ends in `-modified` if a tracked file of the package or of its tests has changes; it is empty outside git.
     """
@@ -37,6 +40,7 @@ class Certificate:
     parent: str
     formula: str
     constants: str
+    parts: Mapping[str, tuple[str, ...]]
     changes: tuple[str, ...]
     differences: tuple[Difference, ...]
     effect: str
@@ -79,6 +83,7 @@ def certificate_of(name: str, proofs: Mapping[str, Proof], commit: str) -> Certi
         parent=reference.parent,
         formula=reference.formula,
         constants=text.write(method()).rstrip(),
+        parts=parts_of(method()),
         changes=tuple(diff(known[reference.parent](), method())) if reference.parent else (),
         differences=reference.differences,
         effect=reference.effect.claim if reference.effect else "",
@@ -87,6 +92,21 @@ def certificate_of(name: str, proofs: Mapping[str, Proof], commit: str) -> Certi
         commit=commit,
         versions={"python": platform.python_version(), **{package: version(package) for package in PACKAGES}},
     )
+
+
+def parts_of(method: Method) -> dict[str, tuple[str, ...]]:
+    """The names of a method's parts by socket, including parts in the fields of other parts.
+
+    >>> from groupwise.methods import gspo
+    >>> parts_of(gspo())["Surrogate"], parts_of(gspo())["Ratio"]
+    (('Clip',), ('sequence_ratio',))
+    """
+    homes = {module: socket for socket, modules in sockets().items() for module in modules}
+    names: dict[str, set[str]] = {}
+    for part in with_fields(tuple(getattr(method, f.name) for f in fields(method))):
+        if (socket := homes.get(definition_of(part).__module__)) is not None:
+            names.setdefault(socket, set()).add(public_name(part))
+    return {socket: tuple(sorted(names[socket])) for socket in sorted(names)}
 
 
 def commit_of(root: Path) -> str:

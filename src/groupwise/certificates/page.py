@@ -28,22 +28,37 @@ def certificate_page(c: Certificate) -> str:
         section("Proofs", table(("test", "result", "cases", "seconds"), tests)),
         section("Constants", pre(c.constants)),
     )
-    return "\n".join(
-        (
-            '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
-            f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{escape(c.name)}: certificate</title>",
-            f"<style>\n{STYLE.read_text(encoding='utf-8')}</style>\n</head>\n<body>\n<main>",
-            f'<p class="verdict {word}">{word}: {passed} of {len(c.proofs)} proofs, {seconds:.1f} s</p>',
-            f"<h1>{escape(c.name)}</h1>",
-            f'<p class="source">{escape(c.source)}</p>',
-            paragraph(c.summary),
-            f'<ul class="facts">{"".join(f"<li>{escape(fact)}</li>" for fact in facts)}</ul>',
-            *filter(None, sections),
-            "</main>\n</body>\n</html>\n",
-        )
+    content = (
+        f'<p class="verdict {word}">{word}: {passed} of {len(c.proofs)} proofs, {seconds:.1f} s</p>',
+        f"<h1>{escape(c.name)}</h1>",
+        f'<p class="source">{escape(c.source)}</p>',
+        paragraph(c.summary),
+        f'<ul class="facts">{"".join(f"<li>{escape(fact)}</li>" for fact in facts)}</ul>',
+        *filter(None, sections),
     )
+    return page(f"{c.name}: certificate", "\n".join(content))
+
+
+def page(title: str, content: str) -> str:
+    """A page with a title; `content` is HTML. It has no scripts and requests nothing."""
+    return f"""\
+<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{POLICY}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{escape(title)}</title>
+<style>
+{STYLE.read_text(encoding="utf-8")}</style>
+</head>
+<body>
+<main>
+{content}
+</main>
+</body>
+</html>
+"""
 
 
 def section(title: str, content: str) -> str:

@@ -4,30 +4,36 @@ import json
 from pathlib import Path
 
 from groupwise.certificates.certificate import certify
+from groupwise.certificates.map import map_page
 from groupwise.certificates.page import certificate_page
 from groupwise.config.problems import suggestion
 from groupwise.config.registry import methods
 from groupwise.data import Usage, visible
 from groupwise.runs.disk import storage_errors, write_file
 
-ALL = "all"
+ALL, MAP = "all", "index.html"
 
 
 def write_certificates(name: str, out: str) -> int:
-    """Write NAME.json and NAME.html for a method, or for all, to a directory. Returns 1 if a test did not pass."""
+    """Write NAME.json and NAME.html for a method to a directory; for all, also a map of them, index.html.
+
+    Returns 1 if a test did not pass.
+    """
     known = methods()
     if name != ALL and name not in known:
         raise Usage(f"no method is called {name!r}", fix=suggestion(name, known))
-    names, directory, failed = list(known) if name == ALL else [name], Path(out), False
+    names, directory = list(known) if name == ALL else [name], Path(out)
     width = max(map(len, names)) + 2
-    for certificate in certify(names):
-        page = directory / f"{certificate.name}.html"
-        with storage_errors("the certificate", directory):
-            directory.mkdir(parents=True, exist_ok=True)
+    certificates = list(certify(names))
+    with storage_errors("the certificates", directory):
+        directory.mkdir(parents=True, exist_ok=True)
+        for certificate in certificates:
+            page = directory / f"{certificate.name}.html"
             write_file(page.with_suffix(".json"), json.dumps(certificate.as_json(), indent=1).encode())
             write_file(page, certificate_page(certificate).encode())
-        failed |= not certificate.passed
-        passed = sum(proof.result == "passed" for proof in certificate.proofs)
-        line = f"{certificate.name:<{width}}{passed} of {len(certificate.proofs)} proofs passed  {page}"
-        print(visible(line))
-    return int(failed)
+            passed = sum(proof.result == "passed" for proof in certificate.proofs)
+            print(visible(f"{certificate.name:<{width}}{passed} of {len(certificate.proofs)} proofs passed  {page}"))
+        if name == ALL:
+            write_file(directory / MAP, map_page(certificates).encode())
+            print(visible(str(directory / MAP)))
+    return int(not all(certificate.passed for certificate in certificates))

@@ -32,9 +32,8 @@ def test_a_method_has_its_parts_in_its_row() -> None:
 
 
 def test_no_text_of_the_map_is_markup() -> None:
-    planted = replace(
-        CHAIN[0], name=PLANTED, summary=PLANTED, family=PLANTED, label=PLANTED, parts={PLANTED: (PLANTED,)}
-    )
+    quoted = f'">{PLANTED}'
+    planted = replace(CHAIN[0], name=quoted, summary=quoted, family=PLANTED, label=PLANTED, parts={PLANTED: (quoted,)})
     page = Text(map_page([planted]))
     assert page.text.count(PLANTED) == 6 and not {"script", "img"} & set(page.tags)
 

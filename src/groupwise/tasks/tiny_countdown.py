@@ -1,6 +1,6 @@
-"""The task `tiny_countdown`: make a number out of four small numbers, for exploration and pass@k.
+"""The task `tiny_countdown`: make a number out of three small numbers, for exploration and pass@k.
 
-A problem such as `13=7;3;2;1;` asks for an expression with the value 13 that uses each number once, such as `7+3+2+1`.
+A problem such as `13=7;3;2;` asks for an expression with the value 13 that uses each number once, such as `7+3*2`.
 The verifier is `countdown`.
 """
 
@@ -14,7 +14,7 @@ from groupwise.tasks.calculator import is_held_out
 
 __all__ = ["TinyCountdown"]
 
-NUMBERS, LARGEST, LARGEST_TARGET = 4, 9, 60
+NUMBERS, LARGEST, LARGEST_TARGET = 3, 9, 60
 TRAINING, HELD_OUT, DEMONSTRATIONS = 2048, 256, 4096
 RIGHT = 0.1
 """The share of demonstrations whose expression reaches the target; the others have any value."""
@@ -47,7 +47,22 @@ def random_problem(random: Random) -> tuple[str, Problem, str]:
         numbers = tuple(random.randint(1, LARGEST) for _ in range(NUMBERS))
         expression, target = random_expression(numbers, random)
         if 0 <= target <= LARGEST_TARGET:
-            return f"{target}={''.join(f'{n};' for n in numbers)}", (target, numbers), expression
+            return written(target, numbers), (target, numbers), expression
+
+
+def held_out_problem(problem: Problem) -> bool:
+    """Whether a problem is in the held-out tenth. The order of its numbers does not matter."""
+    target, numbers = problem
+    return is_held_out(written(target, sorted(numbers)))
+
+
+def written(target: int, numbers: Sequence[int]) -> str:
+    """The text of a problem.
+
+    >>> written(13, [7, 3, 2])
+    '13=7;3;2;'
+    """
+    return f"{target}={''.join(f'{n};' for n in numbers)}"
 
 
 @cache
@@ -57,7 +72,7 @@ def split() -> tuple[dict[str, Problem], dict[str, Problem]]:
     sides: tuple[dict[str, Problem], dict[str, Problem]] = ({}, {})
     while len(sides[0]) < TRAINING or len(sides[1]) < HELD_OUT:
         text, problem, _ = random_problem(random)
-        side = is_held_out(text)
+        side = held_out_problem(problem)
         if len(sides[side]) < (HELD_OUT if side else TRAINING):
             sides[side][text] = problem
     return sides
@@ -69,7 +84,7 @@ class TinyCountdown:
 
     >>> task = TinyCountdown(encode=lambda text: tuple(map(ord, text)))
     >>> task[0].text, task[0].row["answer"], len(task), len(task.held_out)
-    ('5=4;1;7;6;', {'numbers': [4, 1, 7, 6], 'target': 5}, 2048, 256)
+    ('3=4;1;7;', {'numbers': [4, 1, 7], 'target': 3}, 2048, 256)
     """
 
     encode: Callable[[str], Ids]
@@ -97,8 +112,8 @@ def countdown_demonstrations() -> Iterator[dict[str, str]]:
     """Demonstrations for a warm start, without held-out problems: valid expressions, most with a wrong value."""
     random, count = Random("demonstrations of tiny_countdown"), 0
     while count < DEMONSTRATIONS:
-        text, (_, numbers), right = random_problem(random)
-        if is_held_out(text):
+        text, problem, right = random_problem(random)
+        if held_out_problem(problem):
             continue
         count += 1
-        yield {"prompt": text, "answer": right if random.random() < RIGHT else random_expression(numbers, random)[0]}
+        yield {"prompt": text, "answer": right if random.random() < RIGHT else random_expression(problem[1], random)[0]}

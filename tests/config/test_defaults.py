@@ -11,6 +11,7 @@ from groupwise.config.toml import read_toml
 from groupwise.config.user_code import Use
 from groupwise.data import Usage
 from groupwise.methods import Method, published, reference_of
+from groupwise.rollout import Turns
 from groupwise.training.check import check
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -51,11 +52,15 @@ def test_an_adapter_learns_faster() -> None:
 
 @pytest.mark.parametrize("method", published, ids=lambda method: method.__name__)
 def test_a_method_alone_is_a_recipe_that_runs(method: Callable[..., Method], tmp_path: Path) -> None:
-    """On the packaged task, or on the task of its effect if it needs more, such as hints."""
+    """On the packaged task, or on the task of its effect. A method of several turns needs an environment."""
     file = tmp_path / "r.toml"
     effect = reference_of(method).effect
     file.write_text(f'method = "{method.__name__}"\n' + (f'task = "{effect.task}"\n' if effect else ""))
-    assert check(file, [("evaluate.problems", "1")]) == []
+    errors = check(file, [("evaluate.problems", "1")])
+    if isinstance(method().strategy, Turns):
+        assert ["names no environment" in error.what and bool(error.fix) for error in errors] == [True]
+    else:
+        assert errors == []
     assert read_recipe(file).optimizer.lr == 1e-6  # a file without a learning rate has that of the papers
 
 

@@ -128,7 +128,7 @@ def batch_of(groups: Groups) -> Batch:
 
 
 def _written(sample: Sample, answer: Answer) -> Sample:
-    verdict = replace(sample.verdict, answer=answer.said, parts={"chain_true": answer.part})
+    verdict = replace(sample.verdict, answer=answer.said, parts={"chain_true": answer.part, "exit": answer.part})
     return replace(
         sample,
         finish=Finish.length if answer.cut else Finish.stop,

@@ -44,6 +44,11 @@ ALLOWED = {
     ): "a model directory's template, in Jinja's sandbox",
     ("methods/published.py", "import_module(module)"): "a file of this package, by the table of its room",
     ("config/registry.py", "importlib.import_module(f'groupwise.{room}')"): "files of the package",
+    (
+        "config/registry.py",
+        "importlib.import_module(f'groupwise.{home}')",
+    ): "a file of the package, by the table of its room",
+    ("tasks/hinted_sums.py", "PROMPT_FORMS[form].format(prompt=problem, **values)"): "literal templates of the package",
     ("runs/trackers.py", "importlib.import_module(module)"): "the package of a sink",
     ("report/warnings.py", "description.format(bound=bound)"): "a literal template of the package",
     ("verifiers/llm_judge.py", "PROMPT.format(fence=fence, **texts)"): "a literal template",

@@ -62,7 +62,10 @@ class Echo:
 
     def __getitem__(self, index: int) -> Prompt:
         return Prompt(
-            LETTERS[index], (2 + index,), LETTERS[index], {"answer": LETTERS[index], "solution": LETTERS[index]}
+            LETTERS[index],
+            (2 + index,),
+            LETTERS[index],
+            {"answer": LETTERS[index], "solution": LETTERS[index], "hints": ["b", "c"]},
         )
 
     @property

@@ -125,7 +125,7 @@ class OddsAdvantage:
 
     def __post_init__(self) -> None:
         if self.right < 0 or self.wrong < 0 or self.most <= 0:
-            raise ValueError(f"{self}: exponents must not be negative, and most must be above 0")
+            raise ValueError(f"{self}: right and wrong cannot be negative, and `most` must be above 0")
 
     def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
         correct = b.outcome == Outcome.correct

@@ -100,13 +100,13 @@ class Method:
                     f"a schedule cannot change {path}: a run reads it once, at its start\nremove the schedule"
                 )
             if isinstance(schedule, FromMemory) and schedule.memory not in dict(self.memory):
-                why = f"the schedule of {path} reads {schedule.memory!r}, which method.memory does not define"
+                why = f"the schedule of {path} reads the state {schedule.memory!r}, which method.memory does not define"
                 raise ValueError(f'{why}\nset method.memory = {{ {schedule.memory} = "AdaptiveKL" }}')
         if self.proximal == "sampled" and self.objective.weights:
-            why = "proximal is sampled, so ratios already include the engine's gap: weights would correct it twice"
+            why = 'proximal = "sampled": ratios already correct the engine\'s gap, and weights would correct it twice'
             raise ValueError(f'{why}\nremove objective.weights, or set proximal = "recomputed"')
         if self.proximal == "sampled" and self.routing.replay == "learner":
-            why = "proximal is sampled, so no old log-probs are computed: routing.replay has nothing to replay"
+            why = 'proximal = "sampled": no old log-probs are computed: routing.replay has nothing to replay'
             raise ValueError(f'{why}\nset routing.replay = "engine", or proximal = "recomputed"')
 
     @property

@@ -7,7 +7,7 @@ from typing import Literal, Protocol, runtime_checkable
 from groupwise.methods.now import Now
 
 SOCKET = "Schedule"
-__all__ = ["Curve", "Decay", "FromMemory", "Inverse", "Ramp", "Schedule"]
+__all__ = ["After", "Curve", "Decay", "FromMemory", "Inverse", "Ramp", "Schedule", "Stairs"]
 
 
 @runtime_checkable
@@ -90,6 +90,37 @@ class Inverse:
 
     def __call__(self, now: Now) -> float:
         return self.start / (1 - now.iteration / now.iterations) if now.iterations else self.start
+
+
+@dataclass(frozen=True, slots=True)
+class After:
+    """0 for the first `iterations`, then 1: a part that begins to act later, such as hints after a warm-up.
+
+    >>> [After(2)(Now(i)) for i in range(4)]
+    [0.0, 0.0, 1.0, 1.0]
+    """
+
+    iterations: int
+
+    def __call__(self, now: Now) -> float:
+        return float(now.iteration >= self.iterations)
+
+
+@dataclass(frozen=True, slots=True)
+class Stairs:
+    """`start * factor^k` after each k-th block of `every` iterations, at least `least`.
+
+    >>> [round(Stairs(256.0, 0.7, 10)(Now(i)), 1) for i in (0, 9, 10, 20)]
+    [256.0, 256.0, 179.2, 125.4]
+    """
+
+    start: float
+    factor: float
+    every: int
+    least: float = 1.0
+
+    def __call__(self, now: Now) -> float:
+        return max(self.start * self.factor ** (now.iteration // self.every), self.least)
 
 
 @dataclass(frozen=True, slots=True)

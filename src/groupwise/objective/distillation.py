@@ -9,7 +9,7 @@ from torch import Tensor
 from groupwise.data import Batch, Divergence, Measure
 
 SOCKET = "Surrogate"
-__all__ = ["Distillation", "ShapedLikelihood"]
+__all__ = ["Distillation", "ShapedLikelihood", "log_likelihood"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,3 +44,8 @@ class ShapedLikelihood:
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
         p = b.logp.exp()
         return p / (p + self.gamma) * b.advantage
+
+
+def log_likelihood(b: Batch) -> Float[Tensor, " n"]:
+    """`log pi` of each token, whatever its advantage: supervised learning of written answers."""
+    return b.logp

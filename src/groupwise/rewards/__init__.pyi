@@ -1,4 +1,6 @@
 # Made by tools/front_doors.py from the `__all__` of each file.
+from groupwise.rewards.budgets import EarlyExitReward as EarlyExitReward
+from groupwise.rewards.budgets import LengthBudget as LengthBudget
 from groupwise.rewards.filters import Distinct as Distinct
 from groupwise.rewards.filters import correct_only as correct_only
 from groupwise.rewards.filters import everything as everything

@@ -75,7 +75,7 @@ class DrawSampler:
         return budget if self.setting.positions is None else max(min(budget, self.setting.positions - len(context)), 0)
 
     def start(self, context: Ids, n: int = 1, *, group: int = 0, role: str = "answer") -> list[Sample]:
-        """Empty samples to extend, limited to the room after the prompt. Each gets a new random stream of the draw."""
+        """Empty samples to generate, limited to the room after the prompt, each with its own random numbers."""
         first, self.started = self.started, self.started + n
         shared = Sample(
             context=context, content=self.draw.prompt.content, stream=(), limit=self.room(context), group=group,

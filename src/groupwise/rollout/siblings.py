@@ -3,7 +3,8 @@
 from dataclasses import dataclass, replace
 
 from groupwise.data import Draw, Outcome, Rollout, Sample, Sampler
-from groupwise.rollout.wording import check_wording, fill
+from groupwise.rollout.attempts import context_of
+from groupwise.rollout.wording import check_wording
 
 SOCKET = "Strategy"
 __all__ = ["SiblingView"]
@@ -28,8 +29,8 @@ class SiblingView:
         solution = next((s for s in answers if _outcome(s) is Outcome.correct), None)
         if solution is None:
             return Rollout(draw, tuple(answers))
-        context = sampler.prompt(fill(self.words, {"problem": draw.prompt.text, "solution": solution.text}))
-        room = sampler.room(context)
+        context = context_of(sampler, self.words, {"problem": draw.prompt.text, "solution": solution.text})
+        room = sampler.room(context) if context else -1
 
         def viewed(s: Sample) -> Sample:
             wrong = _outcome(s) in (Outcome.wrong, Outcome.malformed)

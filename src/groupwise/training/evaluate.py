@@ -144,7 +144,7 @@ def numbers_of_task(
 
 
 def find_model_of(model_or_run: str, at: At = None) -> RunModel | None:
-    """A model of a run; None if the path is not a run. Raises `Usage` for a checkpoint of anything else."""
+    """The model of a run, at the checkpoint `at`; None for a path that is not a run, and `Usage` if it has an `at`."""
     directory = Path(model_or_run)
     if RunLayout(directory).is_run:
         return find_run_model(directory, at)

@@ -174,7 +174,7 @@ def _verdict_fields(sample: Sample) -> dict[str, Any]:
 
 @torch.no_grad()
 def method_metrics(method: Method, memories: Mapping[str, Any], results: Sequence[StepResult]) -> dict[str, float]:
-    """The metrics that a method's components report of an iteration, and its memories' numbers, as `memory/NAME`."""
+    """The metrics that a method's components report of an iteration, and its state as `memory/NAME`."""
     metrics = {f"memory/{name}": float(x) for name, x in memories.items() if isinstance(x, int | float)}
     for name, state in memories.items():
         numbers = state.items() if isinstance(state, Mapping) else ()

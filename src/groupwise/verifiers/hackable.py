@@ -29,7 +29,7 @@ class Hackable(Wrapper):
     def __init__(self, verifier: Verifier, most: int = 8) -> None:
         super().__init__(verifier)
         if most < 1:
-            raise ValueError(f"most is {most}: it must be at least 1")
+            raise ValueError(f"the option `most` of the verifier hackable is {most}: it must be at least 1")
         self.most = most
 
     def change(self, prompt: Prompt, sample: Sample, verdict: Verdict) -> Verdict:

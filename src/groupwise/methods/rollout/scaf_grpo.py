@@ -1,0 +1,50 @@
+"""Scaf-GRPO: one hinted answer replaces a member of a failed group."""
+
+from groupwise.advantages import Standardised
+from groupwise.methods.method import Method
+from groupwise.methods.reference import Difference, Reference
+from groupwise.methods.schedules import After
+from groupwise.objective import Objective, token_mean
+from groupwise.rollout import RowHints, Scaffold
+
+__all__ = ["scaf_grpo"]
+
+
+def scaf_grpo(*, group_size: int = 8, column: str = "hints", exempt: int = 50, minibatches: int = 4) -> Method:
+    """GRPO; after a warm-up, a failed group gets one correct answer under the weakest hint that helps."""
+    return Method(
+        group_size=group_size,
+        strategy=Scaffold(RowHints(column)),
+        advantage=(Standardised(),),
+        objective=Objective(aggregate=token_mean),
+        minibatches=minibatches,
+        schedules=(("strategy.active", After(exempt)),),
+    )
+
+
+REFERENCE = Reference(
+    paper="Scaf-GRPO: Scaffolded Group Relative Policy Optimization for Enhancing LLM Reasoning",
+    arxiv="2510.19807",
+    label="code read",
+    parent="grpo",
+    formula="""\
+if no answer of the group is correct: one answer under each hint, from weak to strong
+the first correct one replaces the first member, with its own prompt; A over the mixed group""",
+    differences=(
+        Difference("order of the hints", "one after the other", "all at once", "all at once: the same result"),
+        Difference(
+            "hints",
+            "knowledge, planning, solution; four parts each",
+            "the same; planning is commented out",
+            "a column of the row",
+        ),
+        Difference("warm-up", "a share of the run", "50 steps", "50 iterations"),
+        Difference("replaced", "one", "one; optionally two", "one"),
+        Difference("minibatches, group size", "4 and 8", "4 and 8", "4 and 8"),
+    ),
+    proofs=(
+        "tests/golden/test_methods.py::test_whole_path[scaf_grpo]",
+        "tests/golden/test_rollout.py::test_scaffold_swaps_one",
+        "tests/golden/test_rollout.py::test_a_schedule_starts_the_hints",
+    ),
+)

@@ -1,0 +1,56 @@
+"""Shaping by exits and budgets of thought: rewards for short thoughts that still give the answer."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from groupwise.data import Batch, Measure, Outcome, VerdictPart
+
+SOCKET = "Shaping"
+__all__ = ["EarlyExitReward", "LengthBudget"]
+
+
+@dataclass(frozen=True, slots=True)
+class EarlyExitReward:
+    """`base ** rank` for a correct answer, 0 for others; the rank counts the group's correct answers by their exit.
+
+    The earliest correct exit has rank 0. `EarlyExits` writes the part `exit`. It creates the reward. S-GRPO,
+    arXiv:2505.07686.
+    """
+
+    needs: ClassVar[frozenset[Measure]] = frozenset({VerdictPart("exit")})
+
+    base: float = 0.5
+
+    def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
+        correct, place, g = b.outcome == Outcome.correct, b[VerdictPart("exit")], b.groups.index
+        earlier = (g[:, None] == g) & correct & (place < place[:, None])
+        rank = earlier.sum(1).to(reward.dtype)
+        return torch.where(correct, self.base**rank, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class LengthBudget:
+    """Adds `weight` times a score of the length that is 1 at `budget` tokens: rising before it, falling after.
+
+    The fall ends at `most` tokens, by default twice the budget, with 0. `flat` gives 1 to every shorter answer. "Train
+    long, think short", arXiv:2508.08940; that the whole answer counts as thought is our reading.
+    """
+
+    budget: float = 256.0
+    weight: float = 0.6
+    most: float = 0.0
+    flat: bool = False
+
+    def __post_init__(self) -> None:
+        if self.budget <= 0 or 0 < self.most <= self.budget:
+            raise ValueError(f"{self}: needs budget > 0, and most above it or 0")
+
+    def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
+        length, most = b.length.to(reward.dtype), self.most or 2 * self.budget
+        rising = torch.ones_like(length) if self.flat else length / self.budget
+        falling = ((most - length) / (most - self.budget)).clamp(min=0)
+        return reward + self.weight * torch.where(length <= self.budget, rising, falling)

@@ -1,0 +1,59 @@
+"""Verified answers, as strategies with several rounds read them."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from groupwise.data import WRITTEN, BadData, Ids, Outcome, Sample, Sampler
+from groupwise.rollout.wording import fill
+
+
+async def attempts(sampler: Sampler, context: Ids, n: int, *, group: int = 0, role: str = "answer") -> list[Sample]:
+    """`n` verified answers to one context."""
+    return await sampler.verify(await sampler.sample(context, n, group=group, role=role))
+
+
+def is_correct(sample: Sample) -> bool:
+    return sample.verdict is not None and sample.verdict.outcome is Outcome.correct
+
+
+def none_correct(samples: Iterable[Sample]) -> bool:
+    return not any(map(is_correct, samples))
+
+
+def score_of(sample: Sample) -> float:
+    """The score of its verdict; 0 without one."""
+    return sample.verdict.value if sample.verdict else 0.0
+
+
+def with_role(samples: Iterable[Sample], role: str) -> tuple[Sample, ...]:
+    """The samples with another role. Only roles in `Method.trains` are trained."""
+    return tuple(replace(s, role=role) for s in samples)
+
+
+def trained_under(sample: Sample, context: Ids) -> Sample:
+    """A copy that is trained under another context than it was sampled under."""
+    return replace(sample, views={**sample.views, "trained": context}).under("trained")
+
+
+def as_written(sample: Sample, context: Ids) -> Sample:
+    """A copy whose tokens are training targets after another context, without the log-probs of their sampling."""
+    n = len(sample.tokens)
+    return replace(sample, context=context, origin=(WRITTEN,) * n, logp=(float("nan"),) * n, routes=())
+
+
+def context_of(sampler: Sampler, words: str, values: dict[str, str]) -> Ids:
+    """The prompt of a filled wording; empty if it leaves no room for an answer, or cannot be tokenized.
+
+    Texts of the policy may have characters without a token, such as those of its special tokens.
+    """
+    try:
+        context = sampler.prompt(fill(words, values))
+    except BadData:
+        return ()
+    return context if sampler.room(context) > 0 else ()
+
+
+def best_of(samples: Sequence[Sample]) -> list[Sample]:
+    """The samples with the highest score."""
+    top = max(map(score_of, samples))
+    return [s for s in samples if score_of(s) == top]

@@ -1,0 +1,101 @@
+"""Strategies in two rounds: drafts and refinements, explanations of a known answer, corrections by feedback."""
+
+from dataclasses import dataclass
+
+from groupwise.data import Draw, Rollout, Sampler
+from groupwise.rollout.attempts import (
+    as_written,
+    attempts,
+    best_of,
+    context_of,
+    is_correct,
+    none_correct,
+    score_of,
+    with_role,
+)
+from groupwise.rollout.hints import column_of
+from groupwise.rollout.wording import check_wording
+
+SOCKET = "Strategy"
+__all__ = ["Drafts", "Explained", "Refinement"]
+
+
+@dataclass(frozen=True, slots=True)
+class Drafts:
+    """`drafts` answers, then `draw.n` answers to the prompt with the best of them; only these are trained.
+
+    Ties go to a draft by a keyed draw. Without room for the draft the prompt stays plain. iGRPO, arXiv:2602.09000.
+    """
+
+    drafts: int = 8
+    words: str = "{problem}{draft};{problem}"
+
+    def __post_init__(self) -> None:
+        check_wording(self.words, ("problem", "draft"))
+
+    async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
+        prompt = draw.prompt
+        drafts = await attempts(sampler, prompt.context, self.drafts, role="draft")
+        best = sampler.random(0).choice(best_of(drafts))
+        values = {"problem": prompt.text, "draft": best.text}
+        refined = await attempts(sampler, context_of(sampler, self.words, values) or prompt.context, draw.n)
+        return Rollout(draw, (*drafts, *refined))
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """Independent answers; if none is correct, the policy explains the known answer, and learns this after the prompt.
+
+    A correct explanation is a group of one, trained as a written answer with the role `explained`. ExPO,
+    arXiv:2507.02834.
+    """
+
+    column: str = "answer"
+    always: bool = False
+    words: str = "{problem}#{answer};{problem}"
+
+    def __post_init__(self) -> None:
+        check_wording(self.words, ("problem", "answer"))
+
+    async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
+        prompt = draw.prompt
+        group = await attempts(sampler, prompt.context, draw.n)
+        if not (self.always or none_correct(group)):
+            return Rollout(draw, tuple(group))
+        values = {"problem": prompt.text, "answer": str(column_of(draw, self.column, "Explained"))}
+        if not (context := context_of(sampler, self.words, values)):
+            return Rollout(draw, tuple(group))
+        (own,) = await attempts(sampler, context, 1, group=1, role="explained")
+        explained = as_written(own, prompt.context) if is_correct(own) else with_role([own], "tried")[0]
+        return Rollout(draw, (*group, explained))
+
+
+@dataclass(frozen=True, slots=True)
+class Refinement:
+    """Independent answers; if the best scores below `below`, it is rewritten once with its verdict's feedback.
+
+    A rewritten answer with a higher score replaces the worst of the group, and is learned as a written answer after the
+    plain prompt. RGR-GRPO, arXiv:2511.12344.
+    """
+
+    below: float = 1.0
+    words: str = "{problem}{draft};{feedback}"
+
+    def __post_init__(self) -> None:
+        check_wording(self.words, ("problem", "draft", "feedback"))
+
+    async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
+        prompt = draw.prompt
+        group = await attempts(sampler, prompt.context, draw.n)
+        best = best_of(group)[0]
+        feedback = best.verdict.feedback if best.verdict else ""
+        values = {"problem": prompt.text, "draft": best.text, "feedback": feedback}
+        context = context_of(sampler, self.words, values)
+        if score_of(best) >= self.below or not context:
+            return Rollout(draw, tuple(group))
+        (again,) = await attempts(sampler, context, 1)
+        if score_of(again) <= score_of(best):
+            return Rollout(draw, (*group, *with_role([again], "tried")))
+        worst = min(range(len(group)), key=lambda i: score_of(group[i]))
+        kept = [s for i, s in enumerate(group) if i != worst]
+        return Rollout(draw, (*kept, as_written(again, prompt.context)))

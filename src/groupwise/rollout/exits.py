@@ -1,0 +1,33 @@
+"""`EarlyExits`: one answer, and copies that leave its thought early."""
+
+from dataclasses import dataclass
+
+from groupwise.data import TEMPLATE, Draw, Finish, Rollout, Sampler
+from groupwise.rollout.together import together
+
+SOCKET = "Strategy"
+__all__ = ["EarlyExits"]
+
+
+@dataclass(frozen=True, slots=True)
+class EarlyExits:
+    """One whole answer, and up to `draw.n - 1` forks that stop thinking at drawn places and answer at once. S-GRPO.
+
+    The thought ends before the first `ends`; the text `inducer` follows each cut, untrained. Samples are in the order
+    of their cuts, the whole answer last, and their part `exit` is the rank from 0. arXiv:2505.07686.
+    """
+
+    inducer: str = "#"
+    ends: str = "#"
+
+    async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
+        (whole,) = await sampler.sample(draw.prompt.context, 1)
+        at = whole.text.find(self.ends)
+        thought = sum(end <= (len(whole.text) if at < 0 else at) for end in whole.ends)
+        ids = sampler.ids(self.inducer)
+        places = sorted(sampler.random(0).sample(range(1, thought + 1), min(draw.n - 1, thought)))
+        forks = [whole.fork(place, i).insert(ids, TEMPLATE) for i, place in enumerate(places)]
+        fitting = [s for s in forks if len(s.tokens) < s.limit]
+        ended = await together(map(sampler.extend, fitting))
+        judged = await sampler.verify([*ended, whole if whole.finish else whole.with_finish(Finish.length)])
+        return Rollout(draw, tuple(s.add_parts({"exit": float(i)}) for i, s in enumerate(judged)))

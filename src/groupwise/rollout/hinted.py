@@ -1,0 +1,105 @@
+"""Strategies that answer hard problems again with a hint."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from groupwise.data import Draw, Ids, Rollout, Sample, Sampler
+from groupwise.rollout.attempts import attempts, context_of, is_correct, none_correct, trained_under, with_role
+from groupwise.rollout.hints import Hints, RowHints
+from groupwise.rollout.together import together
+from groupwise.rollout.wording import check_wording
+
+SOCKET = "Strategy"
+__all__ = ["AtLevel", "Escalate", "Scaffold"]
+
+WORDS = "{problem}{hint}"
+"""A problem with a hint."""
+
+
+@dataclass(frozen=True, slots=True)
+class Escalate:
+    """Independent answers; if none is correct, a new group with the next hint, until one is. SAGE, arXiv:2602.03143.
+
+    The group is trained under the hinted prompt that it was sampled with; with `learn = "plain"` under the plain one
+    (Guide-GRPO, arXiv:2506.13923). The failed groups get the role `tried`. Without a hint that leaves room, the failed
+    group stays.
+    """
+
+    hints: Hints = RowHints()  # noqa: RUF009
+    levels: int = 3
+    learn: Literal["hinted", "plain"] = "hinted"
+    words: str = WORDS
+
+    def __post_init__(self) -> None:
+        check_wording(self.words, ("problem", "hint"))
+
+    async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
+        group = await attempts(sampler, draw.prompt.context, draw.n)
+        tried: list[Sample] = []
+        if none_correct(group):
+            hints, written = await self.hints(draw, sampler)
+            tried += written
+            for context in self._contexts(hints[: self.levels], draw, sampler):
+                tried += group
+                group = await attempts(sampler, context, draw.n)
+                if not none_correct(group):
+                    break
+        if self.learn == "plain":
+            plain = draw.prompt.context
+            group = [s if s.context == plain else trained_under(s, plain) for s in group]
+        return Rollout(draw, (*with_role(tried, "tried"), *group))
+
+    def _contexts(self, hints: list[str], draw: Draw, sampler: Sampler) -> list[Ids]:
+        """The prompts with each hint that is not empty and leaves room."""
+        values = [{"problem": draw.prompt.text, "hint": hint} for hint in hints if hint]
+        return [context for v in values if (context := context_of(sampler, self.words, v))]
+
+
+@dataclass(frozen=True, slots=True)
+class AtLevel:
+    """Answers with the hint of the level in the draw's memo (`HintLadder`); level 0 is the plain prompt. SAGE-light."""
+
+    hints: Hints = RowHints()  # noqa: RUF009
+    words: str = WORDS
+
+    def __post_init__(self) -> None:
+        check_wording(self.words, ("problem", "hint"))
+
+    async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
+        context, level = draw.prompt.context, int(draw.memo.get("level", 0))
+        written: list[Sample] = []
+        if level:
+            hints, written = await self.hints(draw, sampler)
+            if hints := [hint for hint in hints if hint]:
+                values = {"problem": draw.prompt.text, "hint": hints[min(level, len(hints)) - 1]}
+                context = context_of(sampler, self.words, values) or context
+        group = await attempts(sampler, context, draw.n)
+        return Rollout(draw, (*with_role(written, "tried"), *group))
+
+
+@dataclass(frozen=True, slots=True)
+class Scaffold:
+    """Independent answers; if none is correct, one answer per hint, and the first that helps replaces one of the group.
+
+    Hints are from weak to strong, so the weakest that helps is taken. Scaf-GRPO, arXiv:2510.19807. `active` is 0 in its
+    warm-up, by a schedule.
+    """
+
+    hints: Hints = RowHints()  # noqa: RUF009
+    active: float = 1.0
+    words: str = WORDS
+
+    def __post_init__(self) -> None:
+        check_wording(self.words, ("problem", "hint"))
+
+    async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
+        group = await attempts(sampler, draw.prompt.context, draw.n)
+        if not self.active or not none_correct(group):
+            return Rollout(draw, tuple(group))
+        hints, written = await self.hints(draw, sampler)
+        values = [{"problem": draw.prompt.text, "hint": hint} for hint in hints if hint]
+        contexts = [context for v in values if (context := context_of(sampler, self.words, v))]
+        helped = [s for answers in await together(attempts(sampler, c, 1) for c in contexts) for s in answers]
+        first = next((s for s in helped if is_correct(s)), None)
+        tried = with_role((*written, *(s for s in helped if s is not first)), "tried")
+        return Rollout(draw, (*tried, *group) if first is None else (*tried, first, *group[1:]))

@@ -1,0 +1,66 @@
+"""Hints: where a strategy takes help for a hard problem from."""
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from groupwise.data import Draw, Sample, Sampler, Usage
+from groupwise.rollout.attempts import context_of
+from groupwise.rollout.together import together
+from groupwise.rollout.wording import check_wording
+
+SOCKET = "Hints"
+__all__ = ["Hints", "RowHints", "SelfHints"]
+
+
+@runtime_checkable
+class Hints(Protocol):
+    """The hints for a problem, the weakest first, and the samples in which the policy wrote them, if it did."""
+
+    async def __call__(self, draw: Draw, sampler: Sampler) -> tuple[list[str], list[Sample]]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RowHints:
+    """The hints in a column of the problem's data row, the weakest first. `check` does not know the rows' columns."""
+
+    column: str = "hints"
+
+    async def __call__(self, draw: Draw, sampler: Sampler) -> tuple[list[str], list[Sample]]:
+        return [str(hint) for hint in column_of(draw, self.column, "RowHints")], []
+
+
+@dataclass(frozen=True, slots=True)
+class SelfHints:
+    """Hints that the policy writes from the solution in the data row, each longer than the one before. SAGE.
+
+    One answer per level, of at most `limit` tokens times the level. arXiv:2602.03143.
+    """
+
+    levels: int = 3
+    limit: int = 8
+    column: str = "solution"
+    words: str = "{solution};{problem}"
+
+    def __post_init__(self) -> None:
+        check_wording(self.words, ("problem", "solution"))
+
+    async def __call__(self, draw: Draw, sampler: Sampler) -> tuple[list[str], list[Sample]]:
+        solution = str(column_of(draw, self.column, "SelfHints"))
+        context = context_of(sampler, self.words, {"problem": draw.prompt.text, "solution": solution})
+        if not context:
+            return [], []
+        begun = sampler.start(context, self.levels, role="hint")
+        written = await together(sampler.extend(s, limit=self.limit * (i + 1)) for i, s in enumerate(begun))
+        return [s.text for s in written], list(written)
+
+
+def column_of(draw: Draw, column: str, part: str) -> object:
+    """A column of the draw's data row. Raises `Usage` if the row does not have it."""
+    row = draw.prompt.row
+    if column in row:
+        return row[column]
+    raise Usage(
+        f"{part} needs the column {column!r} of each row",
+        evidence=f"the row of {draw.prompt.id} has {', '.join(map(str, row)) or 'no columns'}",
+        fix="use a task whose rows have it, such as hinted_sums, or set column to the name in your data",
+    )

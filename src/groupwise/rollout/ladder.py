@@ -1,0 +1,55 @@
+"""`HintLadder`: a curriculum that remembers how strong a hint each prompt needs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypedDict
+
+from groupwise.data import Draw, Rollout, Task
+from groupwise.rollout.attempts import is_correct
+from groupwise.rollout.curriculum import Shuffled, ShuffledState
+
+SOCKET = "Curriculum"
+__all__ = ["HintLadder"]
+
+
+class LadderState(TypedDict):
+    """State of `HintLadder`: that of `Shuffled`, and the level of each prompt that is not 0, by its id."""
+
+    shuffled: ShuffledState
+    levels: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class HintLadder:
+    """`Shuffled`, whose draws carry the hint level of their prompt in the memo, as `level`.
+
+    SAGE-light, arXiv:2602.03143. A pass rate of at most `least` raises the level of a prompt by one, one above `most`
+    lowers it.
+    """
+
+    least: float = 0.1
+    most: float = 0.35
+    levels: int = 3
+
+    def init(self, task: Task, seed: int) -> LadderState:
+        return LadderState(shuffled=Shuffled().init(task, seed), levels={})
+
+    def draw(self, state: LadderState, task: Task, n: int, group_size: int) -> tuple[LadderState, list[Draw]]:
+        shuffled, draws = Shuffled().draw(state["shuffled"], task, n, group_size)
+        levels = state["levels"]
+        leveled = [replace(draw, memo={"level": levels.get(draw.prompt.id, 0)}) for draw in draws]
+        return LadderState(shuffled=shuffled, levels=levels), leveled
+
+    def observe(self, state: LadderState, rollouts: Sequence[Rollout]) -> LadderState:
+        levels = dict(state["levels"])
+        for rollout in rollouts:
+            answers = [s for s in rollout.samples if s.role == "answer"]
+            if answers:
+                rate = sum(map(is_correct, answers)) / len(answers)
+                prompt = rollout.draw.prompt.id
+                level = levels.get(prompt, 0) + (rate <= self.least) - (rate > self.most)
+                levels[prompt] = min(max(level, 0), self.levels)
+        return LadderState(shuffled=state["shuffled"], levels={k: v for k, v in levels.items() if v})
+
+    def end_iteration(self, state: LadderState, rollouts: Sequence[Rollout]) -> LadderState:
+        return state

@@ -1,0 +1,81 @@
+"""The methods of the family `rollout`, transcribed from their papers and specifications.
+
+Their strategies have tests of their own; here all answers are to the plain prompt. The loop chooses Guide's old policy.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from groupwise.methods import (
+    Method,
+    expo,
+    guide_grpo,
+    igrpo,
+    rgr_grpo,
+    s_grpo,
+    sage_hint,
+    scaf_grpo,
+    train_long_think_short,
+)
+from tests.golden.papers_reward import group_mean, token_mean
+from tests.golden.whole_path import Groups, scores, z
+
+
+def paper_grpo_by_groups(groups: Groups):
+    return group_mean(groups, [list(z(scores(group))) for group in groups])
+
+
+def paper_grpo_by_tokens(groups: Groups):
+    return token_mean(groups, [list(z(scores(group))) for group in groups])
+
+
+def paper_sage(groups: Groups):
+    z0 = [(scores(g) - scores(g).mean()) / (scores(g).std() + 1e-6) for g in groups]
+    return token_mean(groups, [list(a) for a in z0], 0.2, 0.28)
+
+
+def paper_expo(groups: Groups):
+    return group_mean(groups, [list(z(scores(group))) for group in groups], 0.04)
+
+
+def paper_s_grpo(groups: Groups):
+    """The exits are in the order of the part that the tests give the answers."""
+    advantages = []
+    for group in groups:
+        order = sorted(range(len(group)), key=lambda i, group=group: group[i].part)
+        r, found = np.zeros(len(group)), 0
+        for i in order:
+            if group[i].score == 1:
+                r[i] = 2.0**-found
+                found += 1
+        advantages.append(list(r - r.mean()))
+    return token_mean(groups, advantages)
+
+
+def paper_train_long(groups: Groups, budget: float = 256.0):
+    def reward(o) -> float:
+        n = len(o.l)
+        return 0.3 * o.score + 0.6 * (n / budget if n <= budget else max((2 * budget - n) / budget, 0))
+
+    return group_mean(groups, [list(z(np.array([reward(o) for o in group]))) for group in groups], 0.04)
+
+
+PAPERS: dict[str, tuple[Callable[[Groups], complex], Method, float]] = {
+    "igrpo": (paper_grpo_by_groups, igrpo(), 0.3),
+    "sage_hint": (paper_sage, sage_hint(), 0.3),
+    "scaf_grpo": (paper_grpo_by_tokens, scaf_grpo(), 0.3),
+    "guide_grpo": (paper_grpo_by_groups, guide_grpo(), 0.3),
+    "expo": (paper_expo, expo(), 0.3),
+    "rgr_grpo": (paper_grpo_by_tokens, rgr_grpo(), 0.3),
+    "s_grpo": (paper_s_grpo, s_grpo(), 0.3),
+    "train_long_think_short": (paper_train_long, train_long_think_short(), 0.3),
+}
+"""Transcription, method, and a spread of log-ratios at which its bounds are active on some tokens only."""
+
+VARIANTS: dict[str, tuple[Callable[[Groups], complex], Method, float]] = {
+    "train_long_think_short, budget 4": (
+        lambda groups: paper_train_long(groups, 4.0), train_long_think_short(budget=4.0), 0.3
+    ),
+}  # fmt: skip
+"""Variants of the methods, under names of their own."""

@@ -92,7 +92,7 @@ def test_invalid_recipe_files(capsys: pytest.CaptureFixture[str]) -> None:
     Path("folder.toml").mkdir()
     Path("deep.toml").write_text("x = " + "[" * 50_000)
     assert "is nested too deeply" in error_of(capsys, 2, "train", "deep.toml")
-    assert 'add method = "grpo"' in error_of(capsys, 2, "train", "empty.toml")
+    assert 'add method = "gspo"' in error_of(capsys, 2, "train", "empty.toml")
     assert "Is a directory" in error_of(capsys, 2, "train", "folder.toml")
     assert "No such file" in error_of(capsys, 2, "train", "none.toml")
 

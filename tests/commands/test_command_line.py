@@ -219,7 +219,7 @@ def test_a_closed_pipe_and_a_full_disk(tmp_path: Path) -> None:
         shell=True, executable="/bin/bash", capture_output=True, text=True, cwd=tmp_path,
         env=os.environ | {"PYTHONUNBUFFERED": ""},
     )  # fmt: skip
-    assert piped.stdout.startswith("grpo ") and piped.stderr == ""
+    assert piped.stdout.startswith("start: ") and piped.stderr == ""
     env = os.environ | {"PYTHONUNBUFFERED": ""}  # buffered output fails at the end
     with open("/dev/full", "w") as full:
         done = subprocess.run([*GROUPWISE, "methods"], stdout=full, stderr=subprocess.PIPE, text=True, env=env)

@@ -218,7 +218,8 @@ def test_commands_use_the_last_finished_phase(straight: Path, here: Path, capsys
     copied(straight, here)
     assert main(["eval", str(RUN), "--samples", "1", "--problems", "2"]) == 0
     assert len(list((SHARPEN / "evaluations").iterdir())) == 1
-    assert main(["compare", str(RUN), str(RUN)]) == 0
+    shutil.copytree(RUN, "copy")
+    assert main(["compare", str(RUN), "copy"]) == 0
     assert main(["sample", str(RUN), "7*5="]) == 0
     shutil.rmtree(SHARPEN / "model")
     capsys.readouterr()

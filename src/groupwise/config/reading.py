@@ -274,7 +274,9 @@ def expected(arm: Any) -> str:
 
 
 def _example(hint: Any) -> str:
-    return f'"{next(iter(methods()))}"' if hint is Method else "..."
+    from groupwise.config.defaults import METHOD  # defaults reads recipes
+
+    return f'"{METHOD}"' if hint is Method else "..."
 
 
 def _article(name: str) -> str:

@@ -1,7 +1,7 @@
 """Hints: where a strategy takes help for a hard problem from."""
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from groupwise.data import Draw, Sample, Sampler, Usage
 from groupwise.rollout.attempts import context_of
@@ -54,7 +54,7 @@ class SelfHints:
         return [s.text for s in written], list(written)
 
 
-def column_of(draw: Draw, column: str, part: str) -> object:
+def column_of(draw: Draw, column: str, part: str) -> Any:
     """A column of the draw's data row. Raises `Usage` if the row does not have it."""
     row = draw.prompt.row
     if column in row:

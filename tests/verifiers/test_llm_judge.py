@@ -40,11 +40,17 @@ class Server:
                 outer.paths.append(self.path)
                 code, body = outer.reply(request, len(outer.requests) - 1)
                 self.send_response(code)
-                if code == 302:
+                if code in (302, 307):
                     self.send_header("Location", "/elsewhere")
                 self.send_header("Content-Length", str(len(body.encode())))
                 self.end_headers()
                 self.wfile.write(body.encode())
+
+            def do_GET(self) -> None:
+                """A followed redirect."""
+                outer.headers.append(dict(self.headers))
+                outer.paths.append(self.path)
+                self.send_error(404)
 
             def log_message(self, *args: Any) -> None:
                 pass
@@ -196,9 +202,11 @@ def test_a_server_that_sends_a_byte_at_a_time_ends_at_the_deadline(start: str):
     assert verdict.outcome is UNKNOWN and "no reply within 0.3 s" in verdict.cause and not thread.is_alive()
 
 
-def test_a_redirect_to_another_host_gets_no_key(server: Server, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("code", [302, 307], ids=["becomes a GET", "stays a POST"])
+def test_a_redirect_gets_no_key(server: Server, monkeypatch: pytest.MonkeyPatch, code: int):
+    """No redirect is followed, so the key cannot reach another host."""
     monkeypatch.setenv("JUDGE_KEY", "hunter2")
-    server.reply = lambda request, number: (302, "")
+    server.reply = lambda request, number: (code, "")
     ask(LLMJudge(url=server.url, model="m", key="JUDGE_KEY"))
     assert server.paths == ["/v1/chat/completions"]
 

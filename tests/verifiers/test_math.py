@@ -327,8 +327,9 @@ def test_math_dapo_keeps_the_faults_of_the_published_grader(box: bool, text: str
 def test_equal_comparisons_run_once(full, monkeypatch):
     calls, submit = [], full._algebra._sandbox.submit
     monkeypatch.setattr(full._algebra._sandbox, "submit", lambda program: calls.append(program) or submit(program))
-    verdicts = all_of(full, [(r"\boxed{\sqrt{50}}", r"5\sqrt{2}")] * 64)
-    assert {v.outcome for v in verdicts} == {RIGHT} and len(calls) == 1
+    for _ in range(2):  # at once, and later
+        verdicts = all_of(full, [(r"\boxed{\sqrt{50}}", r"5\sqrt{2}")] * 64)
+        assert {v.outcome for v in verdicts} == {RIGHT} and len(calls) == 1
 
 
 @needs_extra

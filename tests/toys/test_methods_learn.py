@@ -9,25 +9,11 @@ import pytest
 from groupwise.methods import published
 from groupwise.methods.families import method_family
 from groupwise.rewards import Correctness, everything
-from tests.toys.echo import NAMES, ToyRun, rate, small
+from tests.toys.echo import LEARNERS, NAMES, ToyRun, rate, small
 
 SIZES = {"dr_grpo": {"iterations": 50, "max_tokens": 6}}
 """Dr. GRPO gives reward 0 to an unfinished answer, so the end token must be learned too."""
 
-LEARNERS = (
-    "grpo",
-    "dr_grpo",
-    "dapo",
-    "gspo",
-    "gspo_token",
-    "cispo",
-    "gmpo",
-    "sapo",
-    "rloo",
-    "reinforce_pp",
-    "reinforce",
-)
-"""Methods whose learning is tested in the suite. `test_every_method_runs.py` trains all of them for two steps."""
 OTHERS = [name for name in NAMES if method_family(name) in ("start", "ratio") and name not in LEARNERS]
 
 

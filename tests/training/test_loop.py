@@ -40,7 +40,7 @@ from groupwise.runs.checkpoints import newest_checkpoint
 from groupwise.runs.jsonl import read_lines
 from groupwise.training.loop import OLD_LOGP, due, needed_measures, plan
 from tests.rollout.fakes import FakeEngine
-from tests.toys.echo import NAMES, SHAPE, ToyRun, small, tokenizer
+from tests.toys.echo import LEARNERS, SHAPE, ToyRun, small, tokenizer
 
 # A scripted engine
 
@@ -268,8 +268,8 @@ def test_equal_seeds_give_equal_runs_and_others_differ(tmp_path: Path) -> None:
     assert all(json.loads(line)["entropy"] > 0 for line in a[0].splitlines()[1:])
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_method_runs_in_minibatches_and_epochs(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", LEARNERS)
+def test_a_method_runs_in_minibatches_and_epochs(name: str, tmp_path: Path) -> None:
     """Two iterations of four steps: two minibatches in two epochs."""
     method = small(name, minibatches=2, epochs=2)
     environment = ToyRun(method, tmp_path, prompts=4 if method.group_size > 1 else 32, lr=0.01, max_tokens=8, save=1)

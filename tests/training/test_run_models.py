@@ -81,7 +81,7 @@ def test_a_stopped_run_is_evaluated_sampled_and_exported_from_its_newest_checkpo
     capsys.readouterr()
     assert main(["eval", str(run), "--samples", "1", "--problems", "2"]) == 0
     output = capsys.readouterr()
-    assert output.err == f"the model of iteration 2 of 3: {run}/models/000002\n"
+    assert output.err.startswith(f"the model of iteration 2 of 3: {run}/models/000002\n")
     greedy = lines(run)[2]["eval/accuracy_greedy"]
     assert output.out.splitlines()[1].startswith(f"avg@1      {greedy:.3f}")
     (evaluation,) = (run / "evaluations").iterdir()

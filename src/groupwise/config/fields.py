@@ -162,8 +162,8 @@ def section_text(section: str) -> str:
 def part_constants(socket: str, constant: str) -> dict[str, tuple[str, str]]:
     """(type, default) of a field in each packaged component of this Protocol that has the field, by component name.
 
-    >>> part_constants("Surrogate", "high")
-    {'Clip': ('a number', '0.2')}
+    >>> part_constants("Surrogate", "high")["Clip"]
+    ('a number', '0.2')
     """
     return {
         name: (kind, default)

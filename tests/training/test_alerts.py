@@ -132,3 +132,12 @@ def test_an_evaluation_of_no_problem_is_a_dash(capsys: pytest.CaptureFixture[str
     assert scores([], []) == {}
     Progress(1)({"iteration": 0, "step": 0, **scores([], [])}, {})
     assert capsys.readouterr().err == "0/1  held-out -\n"
+
+
+def test_held_out_answers_without_a_verdict_are_reported_once() -> None:
+    alerts = Alerts(max_gap=1e-3)
+    (text,) = alerts({"iteration": 2, "eval/unverifiable": 0.57})
+    assert "57% of the held-out answers could not be graded" in text
+    assert (
+        alerts({"iteration": 4, "eval/unverifiable": 0.9}) == [] == alerts({"iteration": 6, "eval/unverifiable": 0.0})
+    )

@@ -431,3 +431,15 @@ def test_the_weights_of_a_reference_do_not_change(tmp_path: Path) -> None:
     reference_weights = environment.learner.models["reference"].state_dict()
     assert all(torch.equal(x, reference_weights[name]) for name, x in before.items())
     assert lines[1]["kl/k1"] == 0 and lines[3]["kl"] > 0
+
+
+def test_answers_without_a_verdict_are_reported_once_with_their_cause(tmp_path: Path) -> None:
+    async def failing(prompt: Prompt, sample: Sample) -> Verdict:
+        if sample.stream[0] % 2:
+            return Verdict(Outcome.unverifiable, cause="RuntimeError: no (reward.py:3)")
+        return Verdict(Outcome.correct if sample.stream[0] % 4 else Outcome.wrong)
+
+    run = ToyRun(small("grpo"), tmp_path, verifier=failing)
+    run.go()
+    (text,) = [text for text in run.warnings if "could not be graded" in text]
+    assert text.startswith("iteration 1: 16 of 32 answers") and text.endswith("RuntimeError: no (reward.py:3)")

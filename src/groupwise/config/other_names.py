@@ -8,6 +8,7 @@ __all__ = ["FIELD_HINTS", "OTHER_NAMES"]
 OTHER_NAMES = MappingProxyType(
     {
         "batch_size": "prompts",
+        "beta": "method.objective.penalties",
         "bf16": "machine.dtype",
         "clip_ratio_high": "method.objective.surrogate.high",
         "clip_ratio_low": "method.objective.surrogate.low",
@@ -15,6 +16,7 @@ OTHER_NAMES = MappingProxyType(
         "epsilon_high": "method.objective.surrogate.high",
         "generation_batch_size": "prompts",
         "learning_rate": "optimizer.lr",
+        "lr": "optimizer.lr",
         "lr_scheduler_type": "optimizer.decay",
         "mask_truncated_completions": "method.mask",
         "max_completion_length": "sampling.max_tokens",

@@ -26,6 +26,7 @@ TRUST = """\
 delete every file that you can."""
 PREFIX = "use:"
 """Prefix of loaded files in `sys.modules`. No import statement can reach or shadow such a name."""
+FROM_PYTHON = "reward= with the function, or use= with the file (gw.train writes a function to code/ in its run)"
 MEMORY = "memory"
 """Prefix of the names of functions that a program passes to the library in memory: `memory:reward`."""
 
@@ -101,7 +102,7 @@ class Use:
         if stem not in self.modules:
             raise Usage(
                 f"{name!r} is code in a file that is not loaded",
-                fix=f"if you trust the file, add --use {stem}.py to the command",
+                fix=f"if you trust the file, add --use {stem}.py to the command; from Python: {FROM_PYTHON}",
             )
         if not hasattr(self.modules[stem], attribute):
             raise Usage(
@@ -178,7 +179,8 @@ def _changes(recorded: Mapping[str, str], hashes: Mapping[str, str], accept: boo
     """
     missing = [f"--use {name}.py" for name in recorded if name not in hashes and "/" not in name]
     if missing:
-        raise Usage("this run was started with user code", fix=f"add {' '.join(missing)} to the command")
+        fix = f"add {' '.join(missing)} to the command"
+        raise Usage("this run was started with user code", fix=f"{fix}; from Python: {FROM_PYTHON}")
     names = sorted(name for name in recorded.keys() | hashes.keys() if recorded.get(name) != hashes.get(name))
     for name in () if accept else names:
         if name not in recorded and "/" not in name:

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from groupwise.data import SECONDS, TOKENS_PER_SECOND, UNVERIFIABLE, Batch, Storage
+from groupwise.data import SECONDS, TOKENS_PER_SECOND, UNVERIFIABLE, Batch, Storage, metric_bound
 from groupwise.evaluation.conversations import describe_conversations
 from groupwise.learner import Learner, StepResult
 from groupwise.objective import Objective
@@ -62,7 +62,7 @@ class Recorder:
         self._saved = -1
         self._misses = 0
         self._unwritten = 0
-        self._warned_missing = False
+        self._warned_missing = self._warned_ungraded = False
         self._seconds: dict[str, float] = {}
         self._start = time.monotonic()
         self._stop = asyncio.Event()
@@ -108,7 +108,7 @@ class Recorder:
         """Write the samples of an iteration and return its metrics."""
         self.done += 1
         rollouts = collected.all
-        unverifiable, answers, _ = collected.unverifiable
+        unverifiable, answers, cause = collected.unverifiable
         line = {
             "iteration": self.done,
             "step": self._step(results),
@@ -118,6 +118,10 @@ class Recorder:
             UNVERIFIABLE: unverifiable / max(1, answers),  # of all answers; the batch may not contain them
         }
         self._logs.samples(self.done, sample_lines(rollouts, batch), token_columns(rollouts, results))
+        if unverifiable > metric_bound(UNVERIFIABLE) * answers and not self._warned_ungraded:
+            self._warned_ungraded = True
+            ungraded = f"{unverifiable} of {answers} answers could not be graded"
+            self._warn(f"iteration {self.done}: {ungraded}; the first because of: {cause}")
         if collected.missing and not self._warned_missing:
             self._warned_missing = True
             self._warn(

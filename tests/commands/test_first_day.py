@@ -235,3 +235,9 @@ def test_check_compares_the_ids_with_those_of_transformers(tmp_path: Path) -> No
     other = read_tokenizer(find_model("calculator"))
     assert "ids here and" in different_ids(tmp_path / "tiny", other, ["1+1="])
     assert different_ids(tmp_path / "none", other, ["1+1="]) == ""
+
+
+def test_a_method_with_a_name_and_fields_has_its_fix() -> None:
+    with pytest.raises(Usage) as caught:
+        read_recipe('method = "grpo"\nmethod.group_size = 4')
+    assert "Cannot overwrite a value" in caught.value.evidence and "method.base" in caught.value.fix

@@ -31,6 +31,10 @@ class PlainText(str):
     __slots__ = ()
 
 
+TWICE = 'write it once: method = "grpo" alone, or with fields method.base = "grpo" and method.group_size = 8'
+"""The fix for a name that has both a value and fields."""
+
+
 def override_value(value: Any) -> Any:
     """The value of an override: a string is text of the command line, unless it is a `PlainText`."""
     if isinstance(value, PlainText):
@@ -51,7 +55,8 @@ def read_toml(source: str | Path) -> dict[str, Any]:
     except OSError as error:
         raise Usage(f"{where} cannot be read", evidence=error.strerror or str(error), fix="name a TOML file") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise Usage(f"{where} is not TOML", evidence=str(error), fix="correct the syntax in that line") from error
+        fix = TWICE if "overwrite a value" in str(error) else "correct the syntax in that line"
+        raise Usage(f"{where} is not TOML", evidence=str(error), fix=fix) from error
     except RecursionError:
         raise Usage(f"{where} is nested too deeply", fix="remove brackets: no field of a recipe is this deep") from None
 

@@ -12,7 +12,17 @@ from groupwise.commands.parsing import options_of, parse, parser
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    words = list(sys.argv[1:] if argv is None else argv)
+    code = code_of(list(sys.argv[1:] if argv is None else argv))
+    try:
+        if sys.stderr is not None:
+            sys.stderr.flush()
+    except OSError:  # the terminal is gone; with text left in the buffer, Python would end with code 120
+        sys.stderr = None  # type: ignore[assignment]
+    return code
+
+
+def code_of(words: list[str]) -> int:
+    """Run one command; an error is printed and becomes its exit code."""
     try:
         code = run(words)
         if sys.stdout is not None:

@@ -242,8 +242,9 @@ def test_a_run_continues_after_its_terminal_is_closed(tmp_path: Path) -> None:
     """Progress lines are lost; the files are complete."""
     reader, writer = os.pipe()
     os.close(reader)
-    words = ["groupwise", "train", *SMALL, "--iterations", "1", "--out", "o"]
-    done = subprocess.run(words, cwd=tmp_path, env=environment(), stderr=writer, stdout=subprocess.DEVNULL)
+    words = [sys.executable, "-m", "groupwise", "train", *SMALL, "--iterations", "1", "--out", "o"]
+    buffered = os.environ | {"PYTHONUNBUFFERED": ""}  # text that stays in the buffer fails at the end
+    done = subprocess.run(words, cwd=tmp_path, env=buffered, stderr=writer, stdout=subprocess.DEVNULL)
     assert done.returncode == 0
     os.close(writer)
     assert list(tmp_path.glob("o/*/model/model.safetensors"))

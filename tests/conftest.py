@@ -1,7 +1,10 @@
 """Shapes and types are checked in tests only: every annotation of the package is enforced here."""
 
 import os
+import shutil
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -12,6 +15,7 @@ from tests import checked  # noqa: E402
 
 checked.install()
 
+import pytest  # noqa: E402
 import torch  # noqa: E402
 from hypothesis import Phase, settings  # noqa: E402
 
@@ -20,3 +24,23 @@ settings.load_profile("quiet")
 settings.register_profile("unshrunk", settings.get_profile("quiet"), phases=[Phase.explicit, Phase.generate])
 """For `tools.breaks`: a test that fails does not search for its smallest example, which takes minutes."""
 torch.set_num_threads(1)
+
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"))), None
+)
+FLAGS = ["--no-sandbox", "--disable-background-networking", "--disable-component-update", "--no-first-run"]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Chromium, of one test file: while it runs, its loop blocks `asyncio.run` in other files."""
+    if CHROMIUM is None:
+        if os.environ.get("CI"):
+            pytest.fail("CI must have Chromium: a page is tested nowhere else")
+        pytest.skip("no Chromium on this machine: a page is not tested")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as player:
+        chromium = player.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield chromium
+        chromium.close()

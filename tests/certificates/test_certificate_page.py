@@ -1,10 +1,6 @@
 """The pages of certificates in a browser: both themes, narrow screens, one request and no script."""
 
-import os
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,25 +9,6 @@ from groupwise.certificates.page import certificate_page
 from tests.certificates.test_certificate import NAMES, certificate
 
 pytestmark = pytest.mark.browser
-
-CHROMIUM = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"))), None
-)
-FLAGS = ["--no-sandbox", "--disable-background-networking", "--disable-component-update", "--no-first-run"]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    if CHROMIUM is None:
-        if os.environ.get("CI"):
-            pytest.fail("CI must have Chromium: the page is tested nowhere else")
-        pytest.skip("no Chromium on this machine: the page of a certificate is not tested")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as player:
-        chromium = player.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield chromium
-        chromium.close()
 
 
 @pytest.mark.parametrize("scheme, paper", [("light", "rgb(250, 249, 246)"), ("dark", "rgb(19, 20, 22)")])

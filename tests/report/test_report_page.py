@@ -1,8 +1,6 @@
 """Tests of the report in a browser: plots, text, and that no text of a model can run as a script."""
 
 import json
-import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,25 +13,6 @@ from groupwise.report.report import write_report
 from tests.report.fixture_run import CANARIES, write_lines, write_run
 
 pytestmark = pytest.mark.browser
-
-CHROMIUM = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"))), None
-)
-FLAGS = ["--no-sandbox", "--disable-background-networking", "--disable-component-update", "--no-first-run"]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    if CHROMIUM is None:
-        if os.environ.get("CI"):
-            pytest.fail("CI must have Chromium: the report is tested nowhere else")
-        pytest.skip("no Chromium on this machine: the report page is not tested")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as player:
-        chromium = player.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ class TurnGroups:
         states: dict[Hashable, int] = {}
         state: list[int] = []
         reward: list[float] = []
-        turn_of: list[int] = []
+        turn_of: list[list[int]] = []
         for sample, group, r in zip(b.samples, b.groups.index.tolist(), b.reward.tolist()):
             end, turn = 0, [-1] * len(sample.tokens)
             for k, (first, last) in enumerate(sample.turns):
@@ -38,14 +38,12 @@ class TurnGroups:
                 state.append(states.setdefault((group, k > 0, sample.tokens[end:first]), len(states)))
                 reward.append(r * self.gamma ** (len(sample.turns) - 1 - k))
                 end = last
-            turn_of += turn
+            turn_of.append(turn)
         device = b.place.device
         turns = Segments(torch.tensor(state, dtype=torch.long, device=device), len(states))
         rewards = torch.tensor(reward, dtype=x.dtype, device=device)
         z = turns.zscore(rewards, ddof=1, eps=1e-6) if self.divide else turns.away(rewards)
-        start = b.length.cumsum(0) - b.length
-        turn = torch.tensor(turn_of, dtype=torch.long, device=device)[b.sequences.spread(start) + b.place]
-        return b.sequences.spread(x) + self.omega * z[turn]
+        return b.sequences.spread(x) + self.omega * z[b.at_trained(turn_of, torch.long)]
 
 
 @dataclass(frozen=True, slots=True)

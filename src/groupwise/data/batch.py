@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, TypeVar
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from groupwise.data.errors import Usage
@@ -129,6 +129,17 @@ class Batch:
             evidence=evidence,
             fix="use a verifier whose verdicts have this part",
         )
+
+    def at_trained(self, rows: Sequence[Sequence[Any]], dtype: torch.dtype) -> Shaped[Tensor, " n"]:
+        """The entries of the trained tokens, from one row per sample with an entry for each token of its answer.
+
+        >>> batch = pack([rollout_of([1.0, 0.0], lengths=[2, 1])])
+        >>> batch.at_trained([[True, False], [True]], torch.bool).tolist()
+        [True, False, True]
+        """
+        first = self.length.cumsum(0) - self.length
+        entries = torch.tensor([x for row in rows for x in row], dtype=dtype, device=self.place.device)
+        return entries[self.sequences.spread(first) + self.place]
 
     def __len__(self) -> int:
         """The number of samples, including samples without a token."""

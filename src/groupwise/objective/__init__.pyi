@@ -16,7 +16,7 @@ from groupwise.objective.contrasts import SquaredRatio as SquaredRatio
 from groupwise.objective.distillation import Distillation as Distillation
 from groupwise.objective.distillation import ShapedLikelihood as ShapedLikelihood
 from groupwise.objective.distillation import log_likelihood as log_likelihood
-from groupwise.objective.divisors import Instead as Instead
+from groupwise.objective.divisors import ReplaceAggregate as ReplaceAggregate
 from groupwise.objective.gates import HasView as HasView
 from groupwise.objective.gates import InsideClip as InsideClip
 from groupwise.objective.gates import OnPolicy as OnPolicy

@@ -90,7 +90,7 @@ class LabelContrast:
             raise ValueError(f"{self}: the temperature tau must be above 0")
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
-        g, s, correct = b.groups, bounded(b.sequences.mean(b.logp - b.logp_old)) / self.tau, _mixed(b)
+        g, s, correct = b.groups, bounded(b.sequences.mean(b.logp - b.logp_old)) / self.tau, labels(b)
         wrong_sum = g.total(torch.where(correct == -1, s.exp(), 0.0))
         correct_sum = g.total(torch.where(correct == 1, (-s).exp(), 0.0))
         if self.form == "product":
@@ -113,7 +113,7 @@ class BinaryLabels:
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
         s = b.sequences.mean(b.logp - b.logp_old) / self.tau
-        label = _mixed(b)
+        label = labels(b)
         return b.sequences.spread(torch.where(label != 0, logsigmoid(label * s), 0.0))
 
 
@@ -196,7 +196,7 @@ def pairs(b: Batch) -> tuple[Int[Tensor, " p"], Int[Tensor, " p"]]:
     return better, worse
 
 
-def _mixed(b: Batch) -> Int[Tensor, " s"]:
+def labels(b: Batch) -> Int[Tensor, " s"]:
     """1 for correct and -1 for other answers of groups that have both; 0 elsewhere, and for answers without a token."""
     live, correct = b.sequences.lengths > 0, b.outcome == Outcome.correct
     both = (b.groups.total((live & correct).double()) > 0) & (b.groups.total((live & ~correct).double()) > 0)

@@ -1,4 +1,4 @@
-"""`Instead`: another aggregate for the surrogate alone, while the penalties keep the objective's aggregate."""
+"""`ReplaceAggregate`: another aggregate for the surrogate alone. The penalties keep that of the objective."""
 
 from dataclasses import dataclass
 
@@ -9,11 +9,11 @@ from groupwise.data import Aggregate, Batch
 from groupwise.objective.aggregates import group_token_mean, token_mean
 
 SOCKET = "Weight"
-__all__ = ["Instead"]
+__all__ = ["ReplaceAggregate"]
 
 
 @dataclass(frozen=True, slots=True)
-class Instead:
+class ReplaceAggregate:
     """A weight: the share that another aggregate gives a token, divided by its share under `token_mean`.
 
     As a weight of an objective with `token_mean`, the surrogate has the other divisor, and the penalties the token

@@ -5,7 +5,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from groupwise.data import Batch
-from groupwise.objective.contrasts import _mixed, pairs
+from groupwise.objective.contrasts import labels, pairs
 
 SOCKET = "Aggregate"
 __all__ = ["mixed_mean", "pair_mean"]
@@ -20,5 +20,5 @@ def pair_mean(step: Batch) -> Float[Tensor, " n"]:
 
 def mixed_mean(step: Batch) -> Float[Tensor, " n"]:
     """Every answer of a group with correct and wrong answers weighs the same. For `BinaryLabels`."""
-    s, mixed = step.sequences, (_mixed(step) != 0).to(step.advantage.dtype)
+    s, mixed = step.sequences, (labels(step) != 0).to(step.advantage.dtype)
     return s.spread(mixed / mixed.sum().clamp(min=1) / s.size(step.advantage).clamp(min=1))

@@ -84,10 +84,11 @@ class EntropyBonus:
 
 @dataclass(frozen=True, slots=True)
 class KLHinge:
-    """A KL penalty beyond `delta`: `sg[coefficient max(KL - delta, 0)] KL`, over the step's tokens, to the old policy.
+    """A KL penalty beyond `delta`: `sg[coefficient max(KL - delta, 0)] KL`, to the old policy.
 
     Its gradient is that of `coefficient / 2 max(KL - delta, 0)^2`: none inside the trust region. DRPO,
-    arXiv:2510.04474. The whole step is one microbatch, since the factor is one number of the step.
+    arXiv:2510.04474. The KL is averaged by the objective's aggregate. The whole step is one microbatch, since the
+    factor is one number of the step.
     """
 
     couples: ClassVar[Couples] = "step"
@@ -97,9 +98,8 @@ class KLHinge:
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
         drift = b.logp_old - b.logp
-        if not b.tokens:
-            return drift
-        return self.coefficient * (drift.detach().mean() - self.delta).clamp(min=0) * drift
+        kl = (b.share * drift.detach()).sum()
+        return self.coefficient * (kl - self.delta).clamp(min=0) * drift
 
 
 def _ratio(b: Batch) -> Float[Tensor, " n"]:

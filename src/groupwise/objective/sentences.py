@@ -25,9 +25,7 @@ class Sentences:
     at: str = ".!?;\n"
 
     def __call__(self, b: Batch) -> Segments:
-        ended = [end for s in b.samples for end in self._ends(s.text, s.ends, len(s.tokens))]
-        first = b.length.cumsum(0) - b.length
-        ends = torch.tensor(ended, dtype=torch.bool, device=b.place.device)[b.sequences.spread(first) + b.place]
+        ends = b.at_trained([self._ends(s.text, s.ends, len(s.tokens)) for s in b.samples], torch.bool)
         begins = torch.ones_like(ends)
         if len(begins) > 1:
             sequence, place = b.sequences.index, b.place

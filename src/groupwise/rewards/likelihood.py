@@ -75,7 +75,7 @@ class ConsistencyBonus:
 
 def _between(b: Batch, opens: str, closes: str) -> Bool[Tensor, " n"]:
     """The tokens between the last text `opens` and the following `closes`, or the end of the answer."""
-    inside: list[bool] = []
+    inside: list[list[bool]] = []
     for sample in b.samples:
         at = sample.text.rfind(opens)
         first = at + len(opens)
@@ -83,6 +83,5 @@ def _between(b: Batch, opens: str, closes: str) -> Bool[Tensor, " n"]:
         last = len(sample.text) if end < 0 else end
         spans = zip((0, *sample.ends), sample.ends)
         tokens = [at >= 0 and first <= i < j <= last for i, j in spans]
-        inside += tokens or [False] * len(sample.tokens)
-    start = b.length.cumsum(0) - b.length
-    return torch.tensor(inside, dtype=torch.bool, device=b.place.device)[b.sequences.spread(start) + b.place]
+        inside.append(tokens or [False] * len(sample.tokens))
+    return b.at_trained(inside, torch.bool)

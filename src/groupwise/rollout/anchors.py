@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 
-from groupwise.data import Draw, Outcome, Rollout, Sampler, Usage
+from groupwise.data import Draw, Rollout, Sampler
+from groupwise.rollout.attempts import attempts, is_correct
+from groupwise.rollout.hints import column_of
 
 SOCKET = "Strategy"
 __all__ = ["Anchored"]
@@ -20,17 +22,10 @@ class Anchored:
     at_most: float = 0.0
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
-        if self.column not in draw.prompt.row:
-            have = ", ".join(map(str, draw.prompt.row)) or "no columns"
-            raise Usage(
-                f"Anchored needs the column {self.column!r} of each row",
-                evidence=f"the row of {draw.prompt.id} has {have}",
-                fix="use a task whose rows have solutions, such as hinted_sums, or set column to the column's name",
-            )
-        answers = await sampler.verify(await sampler.sample(draw.prompt.context, draw.n))
-        correct = sum(s.verdict is not None and s.verdict.outcome is Outcome.correct for s in answers)
-        if correct > self.at_most * draw.n:
+        solution = str(column_of(draw, self.column, "Anchored"))
+        answers = await attempts(sampler, draw.prompt.context, draw.n)
+        if sum(map(is_correct, answers)) > self.at_most * draw.n:
             return Rollout(draw, tuple(answers))
         (empty,) = sampler.start(draw.prompt.context)
-        (anchor,) = await sampler.verify([sampler.write(empty, str(draw.prompt.row[self.column]))])
+        (anchor,) = await sampler.verify([sampler.write(empty, solution)])
         return Rollout(draw, (*answers, anchor))

@@ -1,8 +1,9 @@
 """`Cued`: a strategy that answers hard prompts again, given the beginning of a correct answer."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from groupwise.data import TEMPLATE, Draw, Outcome, Rollout, Sample, Sampler
+from groupwise.data import TEMPLATE, Draw, Rollout, Sample, Sampler
+from groupwise.rollout.attempts import attempts, is_correct, score_of, with_role
 from groupwise.rollout.together import together
 
 SOCKET = "Strategy"
@@ -21,19 +22,18 @@ class Cued:
     most: float = 0.5
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
-        answers = await sampler.verify(await sampler.sample(draw.prompt.context, draw.n))
+        answers = await attempts(sampler, draw.prompt.context, draw.n)
         cue = self._cue(answers, draw.memo.get("mean"))
         if not cue:
             return Rollout(draw, tuple(answers))
-        begun = [s.insert(cue, TEMPLATE) for s in sampler.start(draw.prompt.context, draw.n)]
-        again = await sampler.verify(await together(map(sampler.extend, begun)))
-        return Rollout(draw, (*again, *(replace(s, role="first") for s in answers)))
+        starts = [s.insert(cue, TEMPLATE) for s in sampler.start(draw.prompt.context, draw.n)]
+        again = await sampler.verify(await together(map(sampler.extend, starts)))
+        return Rollout(draw, (*again, *with_role(answers, "first")))
 
     def _cue(self, answers: list[Sample], usual: float | None) -> tuple[int, ...]:
         """The beginning of the first correct answer; empty if the answers are not below the usual score."""
-        verdicts = [s.verdict for s in answers if s.verdict is not None]
-        correct = next((s for s in answers if s.verdict and s.verdict.outcome is Outcome.correct), None)
-        mean = sum(v.value for v in verdicts) / max(len(verdicts), 1)
+        correct = next((s for s in answers if is_correct(s)), None)
+        mean = sum(map(score_of, answers)) / len(answers)
         if usual is None or correct is None or mean >= usual:
             return ()
         share = self.most * min((usual - mean) / usual, 1.0)

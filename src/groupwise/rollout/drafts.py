@@ -38,8 +38,8 @@ class Drafts:
         drafts = await attempts(sampler, prompt.context, self.drafts, role="draft")
         best = sampler.random(0).choice(best_of(drafts))
         values = {"problem": prompt.text, "draft": best.text}
-        refined = await attempts(sampler, context_of(sampler, self.words, values) or prompt.context, draw.n)
-        return Rollout(draw, (*drafts, *refined))
+        answers = await attempts(sampler, context_of(sampler, self.words, values) or prompt.context, draw.n)
+        return Rollout(draw, (*drafts, *answers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +66,8 @@ class Explained:
         if not (context := context_of(sampler, self.words, values)):
             return Rollout(draw, tuple(group))
         (own,) = await attempts(sampler, context, 1, group=1, role="explained")
-        explained = as_written(own, prompt.context) if is_correct(own) else with_role([own], "tried")[0]
-        return Rollout(draw, (*group, explained))
+        explanation = as_written(own, prompt.context) if is_correct(own) else with_role([own], "tried")[0]
+        return Rollout(draw, (*group, explanation))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,5 +97,5 @@ class Refinement:
         if score_of(again) <= score_of(best):
             return Rollout(draw, (*group, *with_role([again], "tried")))
         worst = min(range(len(group)), key=lambda i: score_of(group[i]))
-        kept = [s for i, s in enumerate(group) if i != worst]
-        return Rollout(draw, (*kept, as_written(again, prompt.context)))
+        others = [s for i, s in enumerate(group) if i != worst]
+        return Rollout(draw, (*others, as_written(again, prompt.context)))

@@ -27,7 +27,6 @@ class EarlyExits:
         ids = sampler.ids(self.inducer)
         places = sorted(sampler.random(0).sample(range(1, thought + 1), min(draw.n - 1, thought)))
         forks = [whole.fork(place, i).insert(ids, TEMPLATE) for i, place in enumerate(places)]
-        fitting = [s for s in forks if len(s.tokens) < s.limit]
-        ended = await together(map(sampler.extend, fitting))
-        judged = await sampler.verify([*ended, whole if whole.finish else whole.with_finish(Finish.length)])
-        return Rollout(draw, tuple(s.add_parts({"exit": float(i)}) for i, s in enumerate(judged)))
+        exits = await together(sampler.extend(s) for s in forks if len(s.tokens) < s.limit)
+        answers = await sampler.verify([*exits, whole if whole.finish else whole.with_finish(Finish.length)])
+        return Rollout(draw, tuple(s.add_parts({"exit": float(i)}) for i, s in enumerate(answers)))

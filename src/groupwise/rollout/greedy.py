@@ -21,10 +21,10 @@ class WithGreedy:
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         greedy = replace(sampler.sampling, temperature=0.0)
-        answers = sampler.start(draw.prompt.context, draw.n)
-        (best,) = sampler.start(draw.prompt.context, role="greedy")
-        generated = (*map(sampler.extend, answers), sampler.extend(best, sampling=greedy))
-        *judged, best = await sampler.verify(await together(generated))
+        starts = sampler.start(draw.prompt.context, draw.n)
+        (start,) = sampler.start(draw.prompt.context, role="greedy")
+        requests = (*map(sampler.extend, starts), sampler.extend(start, sampling=greedy))
+        *answers, best = await sampler.verify(await together(requests))
         assert best.verdict is not None, "verify returns a verdict for each sample"
         baseline = {self.part: best.verdict.value}
-        return Rollout(draw, (*(answer.add_parts(baseline) for answer in judged), best))
+        return Rollout(draw, (*(answer.add_parts(baseline) for answer in answers), best))

@@ -35,24 +35,19 @@ class Escalate:
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         group = await attempts(sampler, draw.prompt.context, draw.n)
-        tried: list[Sample] = []
+        failures: list[Sample] = []
         if none_correct(group):
-            hints, written = await self.hints(draw, sampler)
-            tried += written
-            for context in self._contexts(hints[: self.levels], draw, sampler):
-                tried += group
+            hints, sources = await self.hints(draw, sampler)
+            failures += sources
+            for context in _contexts(hints[: self.levels], self.words, draw, sampler):
+                failures += group
                 group = await attempts(sampler, context, draw.n)
                 if not none_correct(group):
                     break
         if self.learn == "plain":
             plain = draw.prompt.context
             group = [s if s.context == plain else trained_under(s, plain) for s in group]
-        return Rollout(draw, (*with_role(tried, "tried"), *group))
-
-    def _contexts(self, hints: list[str], draw: Draw, sampler: Sampler) -> list[Ids]:
-        """The prompts with each hint that is not empty and leaves room."""
-        values = [{"problem": draw.prompt.text, "hint": hint} for hint in hints if hint]
-        return [context for v in values if (context := context_of(sampler, self.words, v))]
+        return Rollout(draw, (*with_role(failures, "tried"), *group))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +62,14 @@ class AtLevel:
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         context, level = draw.prompt.context, int(draw.memo.get("level", 0))
-        written: list[Sample] = []
+        sources: list[Sample] = []
         if level:
-            hints, written = await self.hints(draw, sampler)
+            hints, sources = await self.hints(draw, sampler)
             if hints := [hint for hint in hints if hint]:
                 values = {"problem": draw.prompt.text, "hint": hints[min(level, len(hints)) - 1]}
                 context = context_of(sampler, self.words, values) or context
         group = await attempts(sampler, context, draw.n)
-        return Rollout(draw, (*with_role(written, "tried"), *group))
+        return Rollout(draw, (*with_role(sources, "tried"), *group))
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +91,15 @@ class Scaffold:
         group = await attempts(sampler, draw.prompt.context, draw.n)
         if not self.active or not none_correct(group):
             return Rollout(draw, tuple(group))
-        hints, written = await self.hints(draw, sampler)
-        values = [{"problem": draw.prompt.text, "hint": hint} for hint in hints if hint]
-        contexts = [context for v in values if (context := context_of(sampler, self.words, v))]
-        helped = [s for answers in await together(attempts(sampler, c, 1) for c in contexts) for s in answers]
-        first = next((s for s in helped if is_correct(s)), None)
-        tried = with_role((*written, *(s for s in helped if s is not first)), "tried")
-        return Rollout(draw, (*tried, *group) if first is None else (*tried, first, *group[1:]))
+        hints, sources = await self.hints(draw, sampler)
+        contexts = _contexts(hints, self.words, draw, sampler)
+        answers = [s for one in await together(attempts(sampler, c, 1) for c in contexts) for s in one]
+        first = next((s for s in answers if is_correct(s)), None)
+        failures = with_role((*sources, *(s for s in answers if s is not first)), "tried")
+        return Rollout(draw, (*failures, *group) if first is None else (*failures, first, *group[1:]))
+
+
+def _contexts(hints: list[str], words: str, draw: Draw, sampler: Sampler) -> list[Ids]:
+    """The prompts with each hint that is not empty and leaves room."""
+    values = [{"problem": draw.prompt.text, "hint": hint} for hint in hints if hint]
+    return [context for v in values if (context := context_of(sampler, words, v))]

@@ -49,9 +49,9 @@ class SelfHints:
         context = context_of(sampler, self.words, {"problem": draw.prompt.text, "solution": solution})
         if not context:
             return [], []
-        begun = sampler.start(context, self.levels, role="hint")
-        written = await together(sampler.extend(s, limit=self.limit * (i + 1)) for i, s in enumerate(begun))
-        return [s.text for s in written], list(written)
+        starts = sampler.start(context, self.levels, role="hint")
+        answers = await together(sampler.extend(s, limit=self.limit * (i + 1)) for i, s in enumerate(starts))
+        return [s.text for s in answers], list(answers)
 
 
 def column_of(draw: Draw, column: str, part: str) -> Any:

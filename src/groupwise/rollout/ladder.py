@@ -37,8 +37,8 @@ class HintLadder:
     def draw(self, state: LadderState, task: Task, n: int, group_size: int) -> tuple[LadderState, list[Draw]]:
         shuffled, draws = Shuffled().draw(state["shuffled"], task, n, group_size)
         levels = state["levels"]
-        leveled = [replace(draw, memo={"level": levels.get(draw.prompt.id, 0)}) for draw in draws]
-        return LadderState(shuffled=shuffled, levels=levels), leveled
+        draws = [replace(draw, memo={"level": levels.get(draw.prompt.id, 0)}) for draw in draws]
+        return LadderState(shuffled=shuffled, levels=levels), draws
 
     def observe(self, state: LadderState, rollouts: Sequence[Rollout]) -> LadderState:
         levels = dict(state["levels"])

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from groupwise.data import Draw, Outcome, Rollout, Sample, Sampler
-from groupwise.rollout.attempts import context_of
+from groupwise.rollout.attempts import attempts, context_of, is_correct
 from groupwise.rollout.wording import check_wording
 
 SOCKET = "Strategy"
@@ -25,19 +25,15 @@ class SiblingView:
         check_wording(self.words, ("problem", "solution"))
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
-        answers = await sampler.verify(await sampler.sample(draw.prompt.context, draw.n))
-        solution = next((s for s in answers if _outcome(s) is Outcome.correct), None)
+        answers = await attempts(sampler, draw.prompt.context, draw.n)
+        solution = next((s for s in answers if is_correct(s)), None)
         if solution is None:
             return Rollout(draw, tuple(answers))
         context = context_of(sampler, self.words, {"problem": draw.prompt.text, "solution": solution.text})
         room = sampler.room(context) if context else -1
 
         def viewed(s: Sample) -> Sample:
-            wrong = _outcome(s) in (Outcome.wrong, Outcome.malformed)
+            wrong = s.verdict is not None and s.verdict.outcome in (Outcome.wrong, Outcome.malformed)
             return replace(s, views={self.view: context}) if wrong and len(s.tokens) <= room else s
 
         return Rollout(draw, tuple(map(viewed, answers)))
-
-
-def _outcome(sample: Sample) -> Outcome | None:
-    return sample.verdict.outcome if sample.verdict else None

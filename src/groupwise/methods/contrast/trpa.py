@@ -3,7 +3,7 @@
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Reference
-from groupwise.objective import KL, Instead, Objective, Preference, pair_mean, token_mean
+from groupwise.objective import KL, Objective, Preference, ReplaceAggregate, pair_mean, token_mean
 from groupwise.rewards import Levels
 
 __all__ = ["trpa"]
@@ -25,7 +25,7 @@ def trpa(
         models=(("reference", InitialPolicy()),),
         objective=Objective(
             surrogate=Preference(beta, kappa, best=-1.0, over="mean"),
-            weights=(Instead(pair_mean),),
+            weights=(ReplaceAggregate(pair_mean),),
             penalties=(KL(trust, model="policy"),),
             aggregate=token_mean,
         ),

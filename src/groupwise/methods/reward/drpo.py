@@ -3,7 +3,7 @@
 from groupwise.advantages import LengthShares
 from groupwise.methods.method import Method
 from groupwise.methods.reference import Difference, Reference
-from groupwise.objective import Discriminative, Instead, KLHinge, Objective, group_token_mean, token_mean
+from groupwise.objective import Discriminative, KLHinge, Objective, ReplaceAggregate, group_token_mean, token_mean
 
 __all__ = ["drpo"]
 
@@ -23,7 +23,7 @@ def drpo(
         advantage=(LengthShares(temperature),),
         objective=Objective(
             surrogate=Discriminative(tau),
-            weights=(Instead(group_token_mean),),
+            weights=(ReplaceAggregate(group_token_mean),),
             penalties=(KLHinge(beta, delta),),
             aggregate=token_mean,
         ),

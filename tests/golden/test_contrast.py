@@ -360,3 +360,9 @@ def test_aggregates_of_contrasts_are_shares():
     step = Batch.joined([answers(S, R), answers(S, [1.0] * 4)])
     for aggregate in (pair_mean, mixed_mean, group_token_mean, token_mean):
         assert float(aggregate(step).sum()) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("alpha", [-0.1, 1.1])
+def test_a_mixing_weight_outside_0_to_1_is_refused_where_it_is_written(alpha):
+    with pytest.raises(ValueError, match="must be from 0 to 1"):
+        Distillation(alpha=alpha)

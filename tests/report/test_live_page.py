@@ -16,7 +16,7 @@ from groupwise.commands.watch import PageServer
 from groupwise.data import Usage
 from groupwise.report.live import LivePage
 from tests.report.fixture_run import CANARIES, write_run
-from tests.report.test_report_page import BLANK, browser  # noqa: F401
+from tests.report.test_report_page import BLANK
 
 
 @pytest.fixture
@@ -135,7 +135,7 @@ def test_a_phase_that_starts_later_is_added(whole, tmp_path):
 
 
 @pytest.mark.browser
-def test_new_iterations_appear_without_reloading(browser, serve, whole, tmp_path):  # noqa: F811
+def test_new_iterations_appear_without_reloading(browser, serve, whole, tmp_path):
     run, other = part_of(tmp_path / "run", whole, 4), write_run(tmp_path / "other", name="slower", iterations=3)
     page = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
     errors, documents = [], []

@@ -24,12 +24,18 @@ class Distillation:
     alpha: float = 0.5
     view: str = ""
 
+    def __post_init__(self) -> None:
+        self.divergence()  # refuses alpha outside [0, 1]
+
+    def divergence(self) -> Divergence:
+        return Divergence(self.model, self.alpha, self.view)
+
     @property
     def needs(self) -> frozenset[Measure]:
-        return frozenset({Divergence(self.model, self.alpha, self.view)})
+        return frozenset({self.divergence()})
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
-        return -torch.nan_to_num(b[Divergence(self.model, self.alpha, self.view)])
+        return -torch.nan_to_num(b[self.divergence()])
 
 
 @dataclass(frozen=True, slots=True)

@@ -452,6 +452,9 @@ from groupwise.rollout.setting import RolloutSetting as RolloutSetting
 from groupwise.rollout.siblings import SiblingView as SiblingView
 from groupwise.rollout.strategy import Independent as Independent
 from groupwise.rollout.strategy import Turns as Turns
+from groupwise.rollout.talk import Talk as Talk
+from groupwise.rollout.talk import judged as judged
+from groupwise.rollout.talk import talk_until as talk_until
 from groupwise.rollout.wording import check_wording as check_wording
 from groupwise.rollout.wording import fill as fill
 from groupwise.sandbox.sandbox import Execution as Execution

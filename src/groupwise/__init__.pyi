@@ -255,7 +255,9 @@ from groupwise.methods.reward.trust_grpo import trust_grpo as trust_grpo
 from groupwise.methods.reward.unlikeliness import unlikeliness as unlikeliness
 from groupwise.methods.rollout.expo import expo as expo
 from groupwise.methods.rollout.guide_grpo import guide_grpo as guide_grpo
+from groupwise.methods.rollout.hill import hill as hill
 from groupwise.methods.rollout.igrpo import igrpo as igrpo
+from groupwise.methods.rollout.murphy import murphy as murphy
 from groupwise.methods.rollout.rgr_grpo import rgr_grpo as rgr_grpo
 from groupwise.methods.rollout.s_grpo import s_grpo as s_grpo
 from groupwise.methods.rollout.sage_hint import sage_hint as sage_hint
@@ -420,6 +422,7 @@ from groupwise.rewards.parts import AddCalibration as AddCalibration
 from groupwise.rewards.parts import AddPartIfCorrect as AddPartIfCorrect
 from groupwise.rewards.parts import AddTrustedPart as AddTrustedPart
 from groupwise.rewards.parts import AddWeightedMean as AddWeightedMean
+from groupwise.rewards.parts import PartReward as PartReward
 from groupwise.rewards.shaping import AddPart as AddPart
 from groupwise.rewards.shaping import Correctness as Correctness
 from groupwise.rewards.shaping import KLInReward as KLInReward
@@ -438,6 +441,7 @@ from groupwise.rollout.drafts import Refinement as Refinement
 from groupwise.rollout.engine import NativeEngine as NativeEngine
 from groupwise.rollout.exits import EarlyExits as EarlyExits
 from groupwise.rollout.greedy import WithGreedy as WithGreedy
+from groupwise.rollout.hint_writer import HintWriter as HintWriter
 from groupwise.rollout.hinted import AtLevel as AtLevel
 from groupwise.rollout.hinted import Escalate as Escalate
 from groupwise.rollout.hinted import Scaffold as Scaffold
@@ -455,6 +459,7 @@ from groupwise.rollout.strategy import Turns as Turns
 from groupwise.rollout.talk import Talk as Talk
 from groupwise.rollout.talk import judged as judged
 from groupwise.rollout.talk import talk_until as talk_until
+from groupwise.rollout.trees import FeedbackTree as FeedbackTree
 from groupwise.rollout.wording import check_wording as check_wording
 from groupwise.rollout.wording import fill as fill
 from groupwise.sandbox.sandbox import Execution as Execution

@@ -11,7 +11,9 @@ from groupwise.methods import (
     Method,
     expo,
     guide_grpo,
+    hill,
     igrpo,
+    murphy,
     rgr_grpo,
     s_grpo,
     sage_hint,
@@ -37,6 +39,15 @@ def paper_sage(groups: Groups):
 
 def paper_expo(groups: Groups):
     return group_mean(groups, [list(z(scores(group))) for group in groups], 0.04)
+
+
+def paper_hill(groups: Groups):
+    return token_mean(groups, [list(z(scores(group))) for group in groups], 0.2, 0.28)
+
+
+def paper_murphy(groups: Groups):
+    """The credited score of an answer is the part that the tests give it."""
+    return group_mean(groups, [list(z(np.array([o.part for o in group]))) for group in groups], 0.04)
 
 
 def paper_s_grpo(groups: Groups):
@@ -67,6 +78,8 @@ PAPERS: dict[str, tuple[Callable[[Groups], complex], Method, float]] = {
     "scaf_grpo": (paper_grpo_by_tokens, scaf_grpo(), 0.3),
     "guide_grpo": (paper_grpo_by_groups, guide_grpo(), 0.3),
     "expo": (paper_expo, expo(), 0.3),
+    "murphy": (paper_murphy, murphy(), 0.3),
+    "hill": (paper_hill, hill(), 0.3),
     "rgr_grpo": (paper_grpo_by_tokens, rgr_grpo(), 0.3),
     "s_grpo": (paper_s_grpo, s_grpo(), 0.3),
     "train_long_think_short": (paper_train_long, train_long_think_short(), 0.3),

@@ -4,7 +4,6 @@ import asyncio
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -17,9 +16,7 @@ from groupwise.data import (
     Outcome,
     Prompt,
     Rollout,
-    Sample,
     Usage,
-    Verdict,
     pack,
     rollout_of,
 )
@@ -38,36 +35,9 @@ from groupwise.rollout import (
 )
 from groupwise.training.loop import compute_advantages
 from tests.golden.f0 import f64
+from tests.golden.play import PLAIN, RIGHT, WRONG, play, roles, sevens, text
 from tests.rollout.fakes import FakeEngine, NumberedTask, sampler_of, tokenizer
 from tests.toys.echo import tokenizer as toy_tokenizer
-
-Answer = Callable[[GenerationRequest], Ids]
-RIGHT, WRONG = 7, 4
-PLAIN = (5,)
-
-
-def text(*ids: int) -> str:
-    return tokenizer().decode_with_ends(ids)[0]
-
-
-async def sevens(prompt: Prompt, sample: Sample) -> Verdict:
-    """Correct if the answer has a 7. The feedback is the text of a 9."""
-    correct = RIGHT in sample.tokens
-    return Verdict(Outcome.correct if correct else Outcome.wrong, feedback=text(9))
-
-
-def play(strategy: Any, tokens: Answer, n: int = 3, **row: Any) -> tuple[Rollout, FakeEngine]:
-    """The rollout of a problem with this row, where `tokens` are the engine's answers."""
-    engine = FakeEngine(tokens)
-    draw = Draw(0, Prompt("p", PLAIN, text=text(*PLAIN), row=row), n)
-    memo = {"level": row["level"]} if "level" in row else {}
-    draw = replace(draw, memo=memo)
-    return asyncio.run(strategy(draw, sampler_of(engine, draw, verifier=sevens))), engine
-
-
-def roles(rollout: Rollout) -> list[str]:
-    return [s.role for s in rollout.samples]
-
 
 HINTS = [text(9), text(9, 9)]
 

@@ -16,6 +16,8 @@ from groupwise.methods import Method
 from groupwise.training.loop import compute_advantages
 
 BUDGET = 8
+PARTS = ("chain_true", "exit", "returned")
+"""Parts of the verdicts, all with the number `Answer.part`."""
 
 
 @dataclass
@@ -128,7 +130,7 @@ def batch_of(groups: Groups) -> Batch:
 
 
 def _written(sample: Sample, answer: Answer) -> Sample:
-    verdict = replace(sample.verdict, answer=answer.said, parts={"chain_true": answer.part, "exit": answer.part})
+    verdict = replace(sample.verdict, answer=answer.said, parts=dict.fromkeys(PARTS, answer.part))
     return replace(
         sample,
         finish=Finish.length if answer.cut else Finish.stop,

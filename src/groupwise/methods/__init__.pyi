@@ -46,7 +46,9 @@ from groupwise.methods.reward.trust_grpo import trust_grpo as trust_grpo
 from groupwise.methods.reward.unlikeliness import unlikeliness as unlikeliness
 from groupwise.methods.rollout.expo import expo as expo
 from groupwise.methods.rollout.guide_grpo import guide_grpo as guide_grpo
+from groupwise.methods.rollout.hill import hill as hill
 from groupwise.methods.rollout.igrpo import igrpo as igrpo
+from groupwise.methods.rollout.murphy import murphy as murphy
 from groupwise.methods.rollout.rgr_grpo import rgr_grpo as rgr_grpo
 from groupwise.methods.rollout.s_grpo import s_grpo as s_grpo
 from groupwise.methods.rollout.sage_hint import sage_hint as sage_hint

@@ -18,6 +18,7 @@ from groupwise.rewards.parts import AddCalibration as AddCalibration
 from groupwise.rewards.parts import AddPartIfCorrect as AddPartIfCorrect
 from groupwise.rewards.parts import AddTrustedPart as AddTrustedPart
 from groupwise.rewards.parts import AddWeightedMean as AddWeightedMean
+from groupwise.rewards.parts import PartReward as PartReward
 from groupwise.rewards.shaping import AddPart as AddPart
 from groupwise.rewards.shaping import Correctness as Correctness
 from groupwise.rewards.shaping import KLInReward as KLInReward

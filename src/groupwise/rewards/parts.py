@@ -1,4 +1,4 @@
-"""Shaping from named parts of verdicts, such as a format score: only for correct answers, averaged, or calibrated."""
+"""Shaping from named parts of verdicts, such as a format score: alone, for correct answers, averaged, calibrated."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from torch import Tensor
 from groupwise.data import Batch, Measure, Outcome, VerdictPart
 
 SOCKET = "Shaping"
-__all__ = ["AddCalibration", "AddPartIfCorrect", "AddTrustedPart", "AddWeightedMean"]
+__all__ = ["AddCalibration", "AddPartIfCorrect", "AddTrustedPart", "AddWeightedMean", "PartReward"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,3 +113,23 @@ class AddCalibration:
         p = torch.where(stated, b[VerdictPart(self.part)].clamp(0, 1), 0.5)
         correct = (b.outcome == Outcome.correct).double()
         return reward + self.weight * (1 - (p - correct) ** 2 - (~stated).double())
+
+
+@dataclass(frozen=True, slots=True)
+class PartReward:
+    """Creates the reward from a named part of the verdict; 0 for a verdict without the part.
+
+    >>> from groupwise.data import rollout_of, pack
+    >>> batch = pack([rollout_of([1.0, 0.0], parts={"returned": [1.0, 0.5]})])
+    >>> PartReward("returned")(batch.score, batch).tolist()
+    [1.0, 0.5]
+    """
+
+    part: str
+
+    @property
+    def needs(self) -> frozenset[Measure]:
+        return frozenset({VerdictPart(self.part)})
+
+    def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
+        return b[VerdictPart(self.part)]

@@ -11,6 +11,7 @@ from groupwise.rollout.drafts import Refinement as Refinement
 from groupwise.rollout.engine import NativeEngine as NativeEngine
 from groupwise.rollout.exits import EarlyExits as EarlyExits
 from groupwise.rollout.greedy import WithGreedy as WithGreedy
+from groupwise.rollout.hint_writer import HintWriter as HintWriter
 from groupwise.rollout.hinted import AtLevel as AtLevel
 from groupwise.rollout.hinted import Escalate as Escalate
 from groupwise.rollout.hinted import Scaffold as Scaffold
@@ -28,5 +29,6 @@ from groupwise.rollout.strategy import Turns as Turns
 from groupwise.rollout.talk import Talk as Talk
 from groupwise.rollout.talk import judged as judged
 from groupwise.rollout.talk import talk_until as talk_until
+from groupwise.rollout.trees import FeedbackTree as FeedbackTree
 from groupwise.rollout.wording import check_wording as check_wording
 from groupwise.rollout.wording import fill as fill

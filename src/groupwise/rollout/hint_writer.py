@@ -1,0 +1,129 @@
+"""`HintWriter`: the policy writes hints for problems that it cannot solve. Hints are graded by how much they help."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from groupwise.data import Draw, Outcome, Rollout, Sample, Sampler, Verdict
+from groupwise.rollout.attempts import attempts, context_of, is_correct, none_correct, with_role
+from groupwise.rollout.hints import column_of
+from groupwise.rollout.together import together
+from groupwise.rollout.wording import check_wording
+
+SOCKET = "Strategy"
+__all__ = ["HintWriter"]
+
+SHORT = 2
+"""Answers of at most so many characters occur in hints by chance. They are stated only after a phrase of PHRASES."""
+PHRASES = (
+    "= {}",
+    "equals {}",
+    "is {}",
+    "answer is {}",
+    "answer: {}",
+    "result is {}",
+    "value is {}",
+    "equal to {}",
+    "#{}",
+)
+"""Phrases that state an answer; the last is that of the packaged tasks."""
+
+
+@dataclass(frozen=True, slots=True)
+class HintWriter:
+    """Independent answers; if none is correct, the policy writes `hints` hints, and the best one's group replaces them.
+
+    The prompt of a hint has the problem, its solution, and one wrong answer. A hint is tried with a group of `draw.n`
+    answers. Its score is `helpfulness` of the group, or `refused` if it is empty, states the answer or leaves no room.
+    Hints have the role `hint`, and their group is scored by these numbers. The other answers get the role `tried`.
+    With `opens` and `closes`, only the text between them is the hint. HiLL, arXiv:2604.00698.
+    """
+
+    hints: int = 4
+    temperature: float = 0.3
+    refused: float = -0.2
+    form: Literal["mixed", "variance"] = "mixed"
+    answer: str = "answer"
+    solution: str = "solution"
+    opens: str = ""
+    closes: str = ""
+    asking: str = "{draft};{solution};{problem}"
+    words: str = "{problem}{hint}"
+
+    def __post_init__(self) -> None:
+        check_wording(self.asking, ("problem", "solution", "draft"))
+        check_wording(self.words, ("problem", "hint"))
+        if self.hints < 1 or self.temperature <= 0:
+            raise ValueError(f"{self}: needs at least one hint, and a temperature above 0")
+
+    async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
+        group = await attempts(sampler, draw.prompt.context, draw.n)
+        if not none_correct(group):
+            return Rollout(draw, tuple(group))
+        draft, solution = sampler.random(0).choice(group).text, str(column_of(draw, self.solution, "HintWriter"))
+        values = {"problem": draw.prompt.text, "solution": solution, "draft": draft}
+        if not (context := context_of(sampler, self.asking, values)):
+            return Rollout(draw, tuple(group))
+        hints = await sampler.sample(context, self.hints, group=1, role="hint")
+        groups = await together(self._tried(draw, sampler, self._hint(s.text)) for s in hints)
+        scores = await together(self._score(draw, sampler, tried) for tried in groups)
+        graded = [s.with_verdict(Verdict(Outcome.scored, score=x)) for s, x in zip(hints, scores)]
+        best = groups[scores.index(max(scores))] if max(scores) > 0 else group
+        tried = (s for one in (group, *groups) if one is not best for s in one)
+        return Rollout(draw, (*with_role(tried, "tried"), *best, *graded))
+
+    def _hint(self, text: str) -> str:
+        """The hint in a text of the policy; empty if its marks are missing."""
+        if not self.opens:
+            return text.strip()
+        _, _, rest = text.partition(self.opens)
+        hint, closed, _ = rest.partition(self.closes)
+        return hint.strip() if closed or not self.closes else ""
+
+    async def _tried(self, draw: Draw, sampler: Sampler, hint: str) -> list[Sample]:
+        """A group of answers with this hint; empty for a hint that is refused."""
+        if not hint or states(hint, str(column_of(draw, self.answer, "HintWriter"))):
+            return []
+        context = context_of(sampler, self.words, {"problem": draw.prompt.text, "hint": hint})
+        return await attempts(sampler, context, draw.n) if context else []
+
+    async def _score(self, draw: Draw, sampler: Sampler, group: list[Sample]) -> float:
+        if not group:
+            return self.refused
+        correct, temperature = [s for s in group if is_correct(s)], sampler.sampling.temperature or 1.0
+        plain = await together(sampler.score(draw.prompt.context, s, temperature=temperature) for s in correct)
+        reliance = [(math.fsum(logp) - math.fsum(s.logp)) / max(len(logp), 1) for logp, s in zip(plain, correct)]
+        return helpfulness(len(correct), len(group), reliance, self.temperature, self.form)
+
+
+def helpfulness(
+    correct: int, n: int, reliance: Sequence[float], temperature: float, form: Literal["mixed", "variance"] = "mixed"
+) -> float:
+    """`(1 - p^n - (1 - p)^n) exp(min(D, 0) / T)` for a pass rate p = correct / n; 0 if p is 0 or 1.
+
+    The first factor is the chance that a group of n is mixed; `variance` is `p (1 - p)`. D is the mean reliance of the
+    correct answers on the hint: their log-prob per token without it, less that with it.
+
+    >>> round(helpfulness(2, 8, [-0.12, -0.12], 0.3), 6)
+    0.603202
+    """
+    if not 0 < correct < n:
+        return 0.0
+    p = correct / n
+    signal = 1 - p**n - (1 - p) ** n if form == "mixed" else p * (1 - p)
+    return signal * math.exp(min(math.fsum(reliance) / correct, 0.0) / temperature)
+
+
+def states(hint: str, answer: str) -> bool:
+    r"""Whether a hint states the answer. A short answer must follow a phrase such as "the result is".
+
+    >>> states("consider 2 variables", "2"), states("the result is 2", "2"), states(r"so \frac{1}{3}", r"\frac{1}{3}")
+    (False, True, True)
+    """
+    text, gold = hint.lower(), answer.strip().lower()
+    if not gold:
+        return False
+    if len(gold) > SHORT:
+        return gold in text
+    return f"\\boxed{{{gold}}}" in text or any(phrase.format(gold) in text for phrase in PHRASES)

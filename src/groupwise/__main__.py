@@ -130,6 +130,15 @@ def use_model(a: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
             from groupwise.commands.export import export_model
 
             return export_model(a.run, a.out, allowed, at=a.at, dtype=a.dtype, push=a.push)
+        case "whatif":
+            from groupwise.commands.whatif import whatif
+
+            return whatif(a.run, a.methods, allowed, iteration=a.iteration, group=a.group, as_json=a.as_json)
+        case "explain":
+            from groupwise.commands.whatif import explain
+
+            return explain(a.run, allowed, iteration=a.iteration, sample=a.sample, token=a.token, method=a.method,
+                           as_json=a.as_json)  # fmt: skip
         case "merge":
             from groupwise.commands.merge import merge_adapter
 
@@ -149,7 +158,7 @@ def name_runs(a: argparse.Namespace) -> None:
     """Replace a run's name without its time by the newest such run: `runs/first`, or `first` if only runs are valid."""
     from groupwise.runs.stems import newest_run
 
-    only_runs = a.command in ("resume", "report", "watch", "compare")
+    only_runs = a.command in ("resume", "report", "watch", "compare", "whatif", "explain")
     for argument in ("run", "model", "what", "a", "b"):
         value = getattr(a, argument, None)
         names = [value] if isinstance(value, str) else value or []
@@ -212,7 +221,7 @@ def inspect(a: argparse.Namespace) -> int:
             from groupwise.commands import doctor
 
             findings = doctor.examine()
-            print(visible(doctor.as_json(findings) if a.json else doctor.as_text(findings), lines=True))
+            print(visible(doctor.as_json(findings) if a.as_json else doctor.as_text(findings), lines=True))
     return 0
 
 

@@ -7,6 +7,7 @@ import torch
 
 from groupwise.data import pack
 from groupwise.learner import StepResult
+from groupwise.objective import Objective
 from groupwise.training.observe import sample_lines, token_columns
 from tests.laws.batches import rollouts, step_of
 
@@ -21,9 +22,9 @@ def test_samples_are_found_by_their_keys_after_a_pickle_round_trip() -> None:
     def taken(b):  # type: ignore[no-untyped-def]
         return StepResult(batch=b, loss=0.0, grad_norm=0.0, grad_norm_clipped=0.0, learning_rate=0.0)
 
-    here = sample_lines(drawn, batch), token_columns(drawn, [taken(batch)])
+    here = sample_lines(drawn, batch), token_columns(drawn, [taken(batch)], Objective())
     copy = pickle.loads(pickle.dumps(batch))
-    there = sample_lines(drawn, copy), token_columns(drawn, [taken(copy)])
+    there = sample_lines(drawn, copy), token_columns(drawn, [taken(copy)], Objective())
     assert repr(there[0]) == repr(here[0]) and all(line["reward"] is not None for line in there[0])
     assert [line["reward"] for line in there[0]] == columns.reward.tolist()
     assert there[1].keys() == here[1].keys()
@@ -33,7 +34,7 @@ def test_samples_are_found_by_their_keys_after_a_pickle_round_trip() -> None:
 
 def test_the_ids_of_each_prompt_are_stored_once() -> None:
     drawn = rollouts([[2, 3], [1, 0, 4]])
-    columns = token_columns(drawn, [])
+    columns = token_columns(drawn, [], Objective())
     prompts = columns["contexts"].split(columns["context_lengths"].tolist())
     samples = [s for r in drawn for s in r.samples]
     assert [tuple(prompts[i].tolist()) for i in columns["context"]] == [s.context for s in samples]

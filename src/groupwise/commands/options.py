@@ -158,6 +158,8 @@ PERMISSIONS = (USE, UNSAFE, TRUST, KEY, JUDGE)
 MODEL = option("model", metavar="MODEL_OR_RUN")
 RUN = option("run", metavar="RUN")
 RUNS = option("run", nargs="+", metavar="RUN")
+STORED = option("--iteration", type=count, metavar="K", help="an iteration with samples (default: the newest one)")
+JSON = option("--json", dest="as_json", action="store_true", help="print one JSON object")
 NEW_MODEL = option("out", metavar="DIR", help="the new model directory; it must not exist")
 
 
@@ -239,6 +241,26 @@ COMMANDS = (
         (option("--port", type=int, default=0, metavar="N", help="port on 127.0.0.1 (default: a free one)"),),
     ),
     Command(
+        "whatif", "compare methods on a run's stored samples: rewards, advantages, clips, gradients", (RUN,),
+        (
+            STORED,
+            option("--methods", default="grpo,dapo,gspo", metavar="A,B",
+                   help="published methods (default: grpo,dapo,gspo)"),
+            option("--group", type=count, metavar="G", help="the numbers of each sample of this group, from 1"),
+            JSON, USE,
+        ),
+    ),
+    Command(
+        "explain", "print how one token of a stored sample gets its gradient, from its outcome on", (RUN,),
+        (
+            STORED,
+            option("--sample", type=count, required=True, metavar="I", help="a line of the samples file, from 1"),
+            option("--token", type=count, required=True, metavar="T", help="a token of the sample, from 1"),
+            option("--method", default="", metavar="NAME", help="a published method (default: the run's own)"),
+            JSON, USE,
+        ),
+    ),
+    Command(
         "export", "write the model of a run, or of one of its checkpoints, to a directory", (RUN, NEW_MODEL),
         (
             AT,
@@ -305,8 +327,7 @@ COMMANDS = (
         (option("action", choices=["upgrade"], help="rename old keys and parts"), option("file", metavar="FILE")),
     ),
     Command(
-        "doctor", "check this machine, and print how to install what is missing", (),
-        (option("--json", action="store_true", help="print one JSON object"),),
+        "doctor", "check this machine, and print how to install what is missing", (), (JSON,),
     ),
     Command(
         "check", "print all errors of a recipe, in seconds, without loading weights", (FILE,), (NAMED, *PERMISSIONS),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate
 from types import MappingProxyType
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -35,6 +35,7 @@ from groupwise.learner.optimizer import AdamW, Optimizer
 from groupwise.learner.plan import StepPlan
 from groupwise.learner.routing import RoutedForward, Routing, StepRouting, mixture
 from groupwise.learner.side_models import FollowingWeights, SideModel
+from groupwise.learner.token_gradients import Loss, token_gradients
 from groupwise.learner.value_model import Critic, ValueModel
 from groupwise.models import Decoder, logprob_dtype
 
@@ -49,21 +50,13 @@ NO_TOKEN = "no token is trained"
 """The reason of a step that was skipped because all its tokens were masked."""
 
 
-@runtime_checkable
-class Loss(Protocol):
-    """How the learner calls an objective: constants of the whole step first, then one scalar per microbatch."""
-
-    def prepare(self, step: Batch) -> Batch: ...
-
-    def __call__(self, microbatch: Batch) -> Float[Tensor, ""]: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
     """The result of one optimizer step. `batch` is the whole step with its new log-probs, detached.
 
     `skipped` is the reason why the weights did not change, empty if they did. `changed` of `choices` expert choices
     differ from the old policy's. `auxiliary` are the auxiliary losses by their metric, without their coefficients.
+    `gradient` is `d loss / d logp` of each token of `batch`, without the auxiliary losses.
     """
 
     batch: Batch
@@ -75,6 +68,7 @@ class StepResult:
     changed: int = 0
     choices: int = 0
     auxiliary: Mapping[str, float] = field(default_factory=dict)
+    gradient: Float[Tensor, " n"] | None = None
 
 
 class Learner:
@@ -192,7 +186,9 @@ class Learner:
         whole = objective.prepare(batch.take(step.samples))
         settings = self.optimizer.settings
         rate = settings.rate(self.steps_taken, self.steps)
-        loss, forwarded, step_routing, auxiliary_losses = self._backward(whole, step, objective, routing, auxiliary)
+        loss, forwarded, gradient, step_routing, auxiliary_losses = self._backward(
+            whole, step, objective, routing, auxiliary
+        )
         if self.ranks > 1:
             for critic in self._critics.values():
                 critic.sum_gradients()
@@ -222,6 +218,7 @@ class Learner:
             changed=step_routing.changed,
             choices=step_routing.choices,
             auxiliary=auxiliary_losses | {f"value/{name}/grad_norm": x for name, x in critic_norms.items()},
+            gradient=gradient,
         )
 
     def _backward(
@@ -231,8 +228,11 @@ class Learner:
         objective: Loss,
         routing: Routing = PLAIN,
         auxiliary: Sequence[AuxiliaryLoss] = (),
-    ) -> tuple[float, Batch, StepRouting, dict[str, float]]:
-        """Accumulate gradients by microbatch; return loss, step with log-probs, routing and auxiliary losses."""
+    ) -> tuple[float, Batch, Tensor, StepRouting, dict[str, float]]:
+        """Accumulate gradients by microbatch.
+
+        Returns the loss, the step with log-probs, the gradient by each log-prob, routing and auxiliary losses.
+        """
         parts = microbatches = _microbatches(whole, step)
         if self.ranks > 1:
             empty = whole.take(())
@@ -245,6 +245,7 @@ class Learner:
         names = [getattr(part, "metric", f"auxiliary/{name_of(part)}") for part in terms]
         auxiliary_losses = dict.fromkeys(names, 0.0)
         losses: list[Tensor] = []
+        gradients: list[Tensor] = []
         live = sorted(filter(in_graph, needs(objective)), key=repr)
         columns: dict[Measure, list[Tensor]] = {measure: [] for measure in (OLD, Entropy(), *live)}
         for part in parts:
@@ -252,13 +253,9 @@ class Learner:
             policy = self._policy(routed)
             numbers = self._measured(policy, part, list(columns))
             logp = numbers[OLD]
-            old = part.logp_old if part.logp_old is not None else logp.detach()
             outputs = [logp, *(numbers[measure] for measure in live)]
-            leaves = [x.detach().requires_grad_() for x in outputs]
-            scalar = objective(part.having(logp=leaves[0], logp_old=old, measures=dict(zip(live, leaves[1:]))))
-            scalar.backward()
-            assert any(leaf.grad is not None for leaf in leaves), "a loss depends on log-probs or measures in the graph"
-            grads = [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves]
+            loss, grads = token_gradients(objective, part, logp, {measure: numbers[measure] for measure in live})
+            gradients.append(grads[0])
             step_routing.add(routed)
             states = policy.states if isinstance(policy, LanguagePolicy) else None
             values = partial(self._values, part, states)
@@ -271,14 +268,15 @@ class Learner:
             torch.autograd.backward([*outputs, *added], [*grads, *(None for _ in added)])
             for optimizer in self._optimizers():
                 optimizer.gather()
-            losses += [*(x.detach() for x in added), scalar.detach()]
+            losses += [*(x.detach() for x in added), loss]
             for measure, column in columns.items():
                 column.append(numbers[measure].detach())
-        loss = sum(map(float, losses), start=0.0)  # once per step: on a GPU, each float() synchronises
+        total = sum(map(float, losses), start=0.0)  # once per step: on a GPU, each float() synchronises
         measures = {measure: torch.cat(parts) for measure, parts in columns.items()}
         logp = measures.pop(OLD)
         old = whole.logp_old if whole.logp_old is not None else logp
-        return loss, whole.having(logp=logp, logp_old=old, measures=measures), step_routing, auxiliary_losses
+        forwarded = whole.having(logp=logp, logp_old=old, measures=measures)
+        return total, forwarded, torch.cat(gradients), step_routing, auxiliary_losses
 
     def _values(self, part: Batch, states: States | None, name: str) -> Float[Tensor, " n"]:
         """A critic's values for a microbatch, with gradient."""

@@ -23,7 +23,7 @@ from groupwise.data import (
 )
 from groupwise.learner import StepResult
 from groupwise.methods import Method
-from groupwise.objective import Objective, comparable, describe_gap, describe_samples, describe_step
+from groupwise.objective import Clips, Objective, comparable, describe_gap, describe_samples, describe_step
 
 
 def iteration_metrics(batch: Batch, results: Sequence[StepResult], objective: Objective) -> dict[str, Any]:
@@ -80,9 +80,13 @@ def sample_lines(rollouts: Sequence[Rollout], batch: Batch) -> list[dict[str, An
     ]
 
 
-def token_columns(rollouts: Sequence[Rollout], results: Sequence[StepResult]) -> dict[str, Tensor]:
+def token_columns(
+    rollouts: Sequence[Rollout], results: Sequence[StepResult], objective: Objective
+) -> dict[str, Tensor]:
     """Columns over all tokens of all samples, in the order of `sample_lines`; NaN for tokens that were not trained.
 
+    `gradient` is `d loss / d logp`, `share` the aggregate's factor, and `clip` -1 or 1 where the lower or the upper
+    bound of the surrogate is active. `weight`, the correction of the engine's gap, is present if any differs from 1.
     `routes` are the experts of the preceding token. They are present if the engine recorded them. `contexts` are the
     ids of the prompts, each once; `context` is each sample's index into them.
     """
@@ -90,14 +94,16 @@ def token_columns(rollouts: Sequence[Rollout], results: Sequence[StepResult]) ->
     lengths = torch.tensor([len(s.tokens) for s in samples], dtype=torch.long)
     keys = [key_of(f, s) for f in rollouts for s in f.samples]
     start = dict(zip(keys, (lengths.cumsum(0) - lengths).tolist()))
-    columns = {name: torch.full((int(lengths.sum()),), torch.nan) for name in ("logp", "ratio", "advantage")}
-    for batch in (t.batch.to("cpu") for t in results):
-        assert batch.logp is not None and batch.logp_old is not None and batch.advantage is not None
+    columns = {name: torch.full((int(lengths.sum()),), torch.nan) for name in TRAINED}
+    columns["clip"] = torch.zeros(int(lengths.sum()), dtype=torch.int8)
+    for result in results:
+        batch = result.batch.to("cpu")
         first = torch.tensor([start[key] for key in batch.keys], dtype=torch.long)
         rows = batch.sequences.spread(first) + batch.place
-        columns["logp"][rows] = batch.logp.float()
-        columns["ratio"][rows] = (batch.logp - batch.logp_old).exp().float()
-        columns["advantage"][rows] = batch.advantage.float()
+        for name, x in trained_numbers(batch, result.gradient, objective).items():
+            columns[name][rows] = x.to(columns[name])
+    if not bool((columns["weight"].nan_to_num(1.0) != 1).any()):
+        del columns["weight"]
     return {
         "lengths": lengths,
         "tokens": torch.tensor([i for s in samples for i in s.tokens], dtype=torch.int32),
@@ -108,6 +114,22 @@ def token_columns(rollouts: Sequence[Rollout], results: Sequence[StepResult]) ->
         **_contexts(samples),
         **_routes([(s.routes[len(s.context) - 1 :], len(s.tokens)) for s in samples]),
     }
+
+
+TRAINED = ("logp", "ratio", "advantage", "share", "weight", "gradient")
+"""The columns of numbers that a step has for each trained token."""
+
+
+def trained_numbers(batch: Batch, gradient: Tensor | None, objective: Objective) -> dict[str, Tensor]:
+    """The numbers of a step's tokens, on the CPU: TRAINED, and `clip` of a surrogate with bounds."""
+    assert batch.logp is not None and batch.logp_old is not None and batch.advantage is not None
+    ratio = (batch.logp - batch.logp_old).exp()
+    numbers = (batch.logp, ratio, batch.advantage, batch.share, batch.weight, gradient)
+    columns = {name: x for name, x in zip(TRAINED, numbers, strict=True) if x is not None}
+    if isinstance(objective.surrogate, Clips):
+        low, high = objective.surrogate.clipped(batch)
+        columns["clip"] = high.to(torch.int8) - low.to(torch.int8)
+    return columns
 
 
 def batch_dump(batch: Batch) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:

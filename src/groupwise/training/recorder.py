@@ -117,7 +117,7 @@ class Recorder:
             **describe_conversations(rollouts),
             UNVERIFIABLE: unverifiable / max(1, answers),  # of all answers; the batch may not contain them
         }
-        self._logs.samples(self.done, sample_lines(rollouts, batch), token_columns(rollouts, results))
+        self._logs.samples(self.done, sample_lines(rollouts, batch), token_columns(rollouts, results, objective))
         if unverifiable > metric_bound(UNVERIFIABLE) * answers and not self._warned_ungraded:
             self._warned_ungraded = True
             ungraded = f"{unverifiable} of {answers} answers could not be graded"

@@ -1,0 +1,1 @@
+"""What if: the methods' rewards, advantages and gradients on the stored samples of an iteration."""

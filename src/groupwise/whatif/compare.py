@@ -1,0 +1,127 @@
+"""Several methods on the same stored samples: their figures, the cosines of their gradients, numbers of a group."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from groupwise.config.problems import suggestion
+from groupwise.config.registry import methods as published_methods
+from groupwise.data import BadData, Usage
+from groupwise.methods import Method
+from groupwise.objective import describe_step
+from groupwise.whatif.recompute import Recomputed, recompute
+from groupwise.whatif.stored import StoredIteration
+
+OWN = "this run"
+"""The name of the run's own method among the others."""
+FIGURES: Mapping[str, Callable[[Recomputed], float | None]] = {
+    "samples": lambda r: len(r.batch),
+    "tokens": lambda r: r.batch.tokens,
+    "reward, mean": lambda r: float(r.batch.reward.mean()),
+    "advantage, mean size": lambda r: mean(r.batch.advantage.abs()),
+    "share of tokens with advantage 0": lambda r: mean((r.batch.advantage == 0).double()),
+    "share of tokens clipped": lambda r: clipped_share(r),
+    "weight, mean": lambda r: mean(r.batch.weight),
+    "gradient, norm": lambda r: float(r.gradient.norm()),
+}
+"""The figures of a method on an iteration, in the order of the table."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Methods on one iteration. `left_out` has the reason of each method that cannot be computed.
+
+    `cosines` are between `d loss / d logp` of two methods over all stored tokens, with 0 at tokens that a method does
+    not train; None if a gradient is 0.
+    """
+
+    methods: tuple[Recomputed, ...]
+    left_out: Mapping[str, str]
+    cosines: tuple[tuple[float | None, ...], ...]
+
+
+def compare_methods(stored: StoredIteration, names: Sequence[str]) -> Comparison:
+    """The run's own method and the published methods with these names on a stored iteration.
+
+    `Usage` for an unknown name.
+    """
+    wanted = {OWN: stored.recipe.method} | {name: named_method(name) for name in names}
+    computed: list[Recomputed] = []
+    left_out: dict[str, str] = {}
+    for name, method in wanted.items():
+        try:
+            computed.append(recompute(stored, name, method))
+        except BadData as error:
+            left_out[name] = error.evidence
+    gradients = [whole_gradient(stored, each) for each in computed]
+    cosines = tuple(tuple(cosine(a, b) for b in gradients) for a in gradients)
+    return Comparison(methods=tuple(computed), left_out=left_out, cosines=cosines)
+
+
+def named_method(name: str) -> Method:
+    """The published method of a name. `Usage` for an unknown one."""
+    known = published_methods()
+    if name not in known:
+        raise Usage(f"no method is called {name!r}", fix=suggestion(name, known))
+    return known[name]()
+
+
+def whole_gradient(stored: StoredIteration, of: Recomputed) -> Float[Tensor, " all"]:
+    """The gradient over all stored tokens; 0 at tokens that the method does not train."""
+    gradient = torch.zeros(len(stored.columns["tokens"]), dtype=torch.float64)
+    gradient[stored.rows_of(of.batch)] = of.gradient.double()
+    return gradient
+
+
+def cosine(a: Float[Tensor, " n"], b: Float[Tensor, " n"]) -> float | None:
+    """The cosine of two gradients; None if one of them is 0 or not finite.
+
+    >>> cosine(torch.tensor([1.0, 0.0]), torch.tensor([-2.0, 0.0])), cosine(torch.zeros(2), torch.ones(2))
+    (-1.0, None)
+    """
+    size = float(a.norm() * b.norm())
+    return float(a @ b) / size if size and math.isfinite(size) else None
+
+
+def mean(x: Tensor) -> float | None:
+    """The mean of a column; None for an empty one."""
+    return float(x.double().mean()) if len(x) else None
+
+
+def clipped_share(of: Recomputed) -> float | None:
+    """The share of tokens whose surrogate is at a bound; None for a surrogate without bounds."""
+    return describe_step(of.batch, of.method.objective).get("clip_ratio/region_mean")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleNumbers:
+    """A method's numbers of one sample: means over its tokens, and the sum of `d loss / d logp`."""
+
+    reward: float | None
+    advantage: float | None
+    weight: float | None
+    gradient: float | None
+
+
+def sample_numbers(stored: StoredIteration, of: Recomputed) -> dict[int, SampleNumbers]:
+    """A method's numbers of each sample that it selects, by the sample's line in the file, from 0."""
+    batch, s = of.batch, of.batch.sequences
+    advantage, weight = (s.mean(x).tolist() for x in (batch.advantage, batch.weight))
+    line = dict(zip(stored.batch.keys, stored.numbers))
+    columns = zip(batch.keys, batch.reward.tolist(), advantage, weight, s.total(of.gradient).tolist())
+    return {
+        line[key]: SampleNumbers(reward=reward, advantage=a, weight=w, gradient=g) for key, reward, a, w, g in columns
+    }
+
+
+def groups_of(stored: StoredIteration) -> list[list[int]]:
+    """The lines of each group of the iteration, from 0, in the order of the file."""
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for number, line in enumerate(stored.lines):
+        groups.setdefault((line["draw"], line["role"], line["group"]), []).append(number)
+    return list(groups.values())

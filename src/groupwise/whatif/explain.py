@@ -1,0 +1,110 @@
+"""One trained token of a stored sample: the chain from its sample's outcome to `d loss / d logp`, in numbers."""
+
+from dataclasses import dataclass
+
+from groupwise.config.diff import label
+from groupwise.data import BadData, Usage
+from groupwise.methods import Method
+from groupwise.objective import Clips, token_ratio
+from groupwise.whatif.compare import OWN
+from groupwise.whatif.recompute import Recomputed, recompute
+from groupwise.whatif.stored import StoredIteration, stored_gradient
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """One link of the chain: its name, its number or outcome, and the part that computes it."""
+
+    name: str
+    value: float | str | None
+    part: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chain:
+    """A token and its chain. Sample and token count from 1. `notes` name the terms that could not be computed."""
+
+    sample: int
+    token: int
+    of: int
+    text: str
+    id: int
+    links: tuple[Link, ...]
+    notes: tuple[str, ...]
+
+
+def explain_token(stored: StoredIteration, sample: int, token: int, name: str, method: Method) -> Chain:
+    """The chain of a token under a method: outcome, reward, advantage, ratio, clip, weight, share, gradient.
+
+    `sample` is a line of the file and `token` a token of it, both from 1. `Usage` if there is no such one, `BadData` if
+    the method does not train it.
+    """
+    check_range("sample", sample, len(stored.lines), f"iteration {stored.iteration}")
+    line = stored.lines[sample - 1]
+    check_range("token", token, line["length"], f"sample {sample}")
+    computed = recompute(stored, name, method)
+    at = index_of(stored, computed, sample, token)
+    start = int(stored.columns["lengths"][: sample - 1].sum()) + token - 1
+    ends = stored.columns["ends"]
+    text = line["text"][int(ends[start - 1]) if token > 1 else 0 : int(ends[start])]
+    links = (*before_loss(computed, at, line["outcome"], line["score"]), *of_loss(stored, computed, at, start))
+    return Chain(
+        sample=sample, token=token, of=line["length"], text=text, id=int(stored.columns["tokens"][start]),
+        links=links, notes=computed.notes,
+    )  # fmt: skip
+
+
+def check_range(what: str, number: int, last: int, where: str) -> None:
+    """Raise `Usage` unless a number is from 1 to `last`."""
+    if not 1 <= number <= last:
+        raise Usage(f"{where} has no {what} {number}", fix=f"choose one from 1 to {last}: --{what} {last}")
+
+
+def index_of(stored: StoredIteration, computed: Recomputed, sample: int, token: int) -> int:
+    """The index of a token in the method's batch. `BadData` if the method does not train it."""
+    key = next((k for k, number in zip(stored.batch.keys, stored.numbers) if number == sample - 1), None)
+    batch = computed.batch
+    if key in batch.keys:
+        here = (batch.sequences.index == batch.keys.index(key)) & (batch.place == token - 1)
+        if bool(here.any()):
+            return int(here.nonzero())
+    why = stored.lines[sample - 1]["dropped"] or "it is masked, dropped by a filter, or no policy sampled it"
+    what = f"{computed.name} does not train token {token} of sample {sample}"
+    raise BadData(what, evidence=why, fix="name a token that it trains; the report shows the others in grey")
+
+
+def before_loss(computed: Recomputed, at: int, outcome: str, score: float | None) -> tuple[Link, ...]:
+    """The links from the outcome to the token's advantage."""
+    method, batch = computed.method, computed.batch
+    verdict = f"{outcome}, score {score:g}" if score is not None else outcome
+    advantage = ", ".join(label(part) for part in (*method.advantage, method.credit))
+    return (
+        Link(name="outcome", value=verdict, part="the verifier"),
+        Link(name="reward", value=float(batch.reward[batch.sequences.index[at]]), part=label(method.shaping)),
+        Link(name="advantage", value=float(batch.advantage[at]), part=advantage),
+    )
+
+
+def of_loss(stored: StoredIteration, computed: Recomputed, at: int, row: int) -> tuple[Link, ...]:
+    """The links from the token's ratio to its gradient, and the gradient that the run stored."""
+    objective, batch = computed.method.objective, computed.batch
+    ratio = getattr(objective.surrogate, "ratio", token_ratio)
+    clip = "no bounds"
+    if isinstance(objective.surrogate, Clips):
+        low, high = (bool(x[at]) for x in objective.surrogate.clipped(batch))
+        clip = "at the lower bound" if low else "at the upper bound" if high else "not clipped"
+    gradient = float(computed.gradient[at])
+    effect = "a step raises it" if gradient < 0 else "a step lowers it" if gradient > 0 else "no effect"
+    share = float(batch.share[at])
+    divisor = f": 1 / {1 / share:.6g}" if share else ""
+    links = [
+        Link(name="ratio", value=float(ratio(batch)[at]), part=label(ratio)),
+        Link(name="clip", value=clip, part=label(objective.surrogate)),
+        Link(name="weight", value=float(batch.weight[at]), part=label(objective.weights)),
+        Link(name="share", value=share, part=label(objective.aggregate) + divisor),
+        Link(name="gradient", value=gradient, part=f"d loss / d logp: {effect}"),
+    ]
+    if (of_run := stored_gradient(stored)) is not None and computed.name == OWN:
+        index = int((stored.rows == row).nonzero())
+        links.append(Link(name="stored", value=float(of_run[index]), part="the gradient of the run, with all terms"))
+    return tuple(links)

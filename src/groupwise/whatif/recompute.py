@@ -1,0 +1,165 @@
+"""A method on the stored samples of an iteration: its rewards, advantages, weights and gradient, by training's code."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from groupwise.advantages import SemanticEntropy
+from groupwise.config.diff import label
+from groupwise.config.text import at
+from groupwise.data import (
+    BadData,
+    Batch,
+    Mark,
+    Measure,
+    Outcome,
+    Usage,
+    in_batch,
+    label_of,
+    name_of,
+    needs,
+    with_fields,
+)  # fmt: skip
+from groupwise.learner import token_gradients
+from groupwise.methods import FromMemory, Method, Now
+from groupwise.objective import HasView
+from groupwise.training.loop import OLD_LOGP, compute_advantages, plan
+from groupwise.whatif.stored import StoredIteration
+
+NOT_STORED: Mapping[type, str] = {
+    SemanticEntropy: "the answers that the verifier read",
+    HasView: "the other prompts of a sample",
+}
+"""Parts that read something that samples/ lacks and that is no measure."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Recomputed:
+    """A method on the stored samples: the samples that it selects, with its columns, and `d loss / d logp` per token.
+
+    `method` has the numbers of the iteration, without the terms that `notes` name.
+    """
+
+    name: str
+    method: Method
+    batch: Batch
+    gradient: Float[Tensor, " n"]
+    notes: tuple[str, ...]
+
+
+def recompute(stored: StoredIteration, name: str, method: Method) -> Recomputed:
+    """Compute a method on the stored samples, in the optimizer steps of the run.
+
+    Tokens without a stored log-prob, which a mask of the run removed, are left out. `BadData` if the method needs
+    numbers that are not stored.
+    """
+    method, notes = without_terms(stored, name, method)
+    chosen = chosen_samples(stored.batch, method)
+    if len(chosen) < len(stored.batch):
+        notes.append(f"{name_of(method.filter)} drops {len(stored.batch) - len(chosen)} of {len(stored.batch)} samples")
+    if not chosen:
+        raise unavailable(name, f"{name_of(method.filter)} drops all samples that the run trained")
+    batch = stored.batch.take(chosen)
+    if method.unverifiable == "wrong":
+        batch = batch.having(outcome=as_wrong(batch))
+    if method.proximal == "sampled":
+        sampled = batch.logp_engine
+        batch = batch.having(logp_old=torch.where(sampled.isnan(), batch.logp_old, sampled))
+    try:
+        batch = compute_advantages(batch, method)
+        batch = batch.keep(~batch.logp.isnan())
+        place = {number: i for i, number in enumerate(chosen)}
+        prepared, gradients = [], []
+        for step in run_steps(stored):
+            part = method.objective.prepare(batch.take([place[i] for i in step if i in place]))
+            _, (gradient,) = token_gradients(method.objective, part, part.logp, {})
+            prepared.append(part)
+            gradients.append(gradient)
+    except Usage as error:
+        raise unavailable(name, error.what) from error
+    return Recomputed(
+        name=name, method=method, batch=Batch.joined(prepared), gradient=torch.cat(gradients), notes=tuple(notes)
+    )
+
+
+def unavailable(name: str, reason: str) -> BadData:
+    """The error of a method that the stored samples are not enough for."""
+    what = f"{name} cannot be computed from the stored samples"
+    return BadData(what, evidence=reason, fix="leave it out: --methods with others")
+
+
+def without_terms(stored: StoredIteration, name: str, method: Method) -> tuple[Method, list[str]]:
+    """The method at the iteration, without terms whose numbers are not stored, and a note on each of them.
+
+    Penalties and auxiliary losses are terms that the rest does not depend on. `BadData` if another part needs a number
+    that is not stored.
+    """
+    if method.memory:
+        raise unavailable(name, f"its memory {', '.join(x for x, _ in method.memory)} is not stored with the samples")
+    method = at_iteration(stored, method)
+    left_out = {p: missing for p in method.objective.penalties if (missing := not_stored(stored.batch, needs(p)))}
+    notes = [f"without {label(p)}: {' and '.join(missing)} not stored" for p, missing in left_out.items()]
+    notes += [f"without the auxiliary loss {label(loss)}" for loss in method.auxiliary]
+    if method.strategy != stored.recipe.method.strategy:
+        notes.append(f"its strategy {label(method.strategy)} would sample other answers")
+    penalties = tuple(p for p in method.objective.penalties if p not in left_out)
+    method = replace(method, auxiliary=(), objective=replace(method.objective, penalties=penalties))
+    parts = (method.filter, *method.shaping, *method.advantage, method.credit, *method.mask, method.objective)
+    missing = not_stored(stored.batch, needs(parts))
+    missing += [lacks for part in with_fields(parts) for kind, lacks in NOT_STORED.items() if isinstance(part, kind)]
+    if missing:
+        raise unavailable(name, f"it needs {' and '.join(missing)}, which samples/ does not have")
+    return method, notes
+
+
+def not_stored(batch: Batch, measures: frozenset[Measure]) -> list[str]:
+    """The measures that the stored samples lack, by name."""
+    names = (label_of(m) for m in measures if m != OLD_LOGP and not (in_batch(m) and has_mark(batch, m)))
+    return sorted(names)
+
+
+def has_mark(batch: Batch, measure: Measure) -> bool:
+    """False for a mark (a number per token) of a strategy: only those of the verdicts are stored."""
+    return not isinstance(measure, Mark) or measure in batch.measures
+
+
+def chosen_samples(batch: Batch, method: Method) -> list[int]:
+    """The samples that the method's filter selects among those that the run trained, by the rules of `Buffer`."""
+    rollout = batch.rollouts.index[batch.groups.index]
+    answers = torch.tensor([s.role == "answer" for s in batch.samples], dtype=torch.bool)
+    if method.unverifiable == "wrong":
+        batch = batch.having(outcome=as_wrong(batch))
+    unverifiable = batch.outcome == Outcome.unverifiable
+    eligible = answers & ~unverifiable
+    if method.unverifiable == "drop_group":
+        eligible &= ~torch.isin(rollout, rollout[unverifiable])
+    whole = getattr(method.filter, "scope", "rollout") == "iteration"
+    units = [eligible] if whole else [eligible & (rollout == number) for number in rollout.unique()]
+    selected = torch.zeros_like(answers)
+    for unit in units:
+        rows = unit.nonzero().squeeze(1)
+        if len(rows):
+            selected[rows] = method.filter(batch.take(rows))
+    others = torch.tensor([s.role in method.trains for s in batch.samples], dtype=torch.bool) & ~answers & ~unverifiable
+    return (selected | (others & torch.isin(rollout, rollout[selected]))).nonzero().squeeze(1).tolist()
+
+
+def as_wrong(batch: Batch) -> Tensor:
+    """The outcomes with wrong in place of unverifiable."""
+    return batch.outcome.masked_fill(batch.outcome == Outcome.unverifiable, int(Outcome.wrong))
+
+
+def run_steps(stored: StoredIteration) -> list[tuple[int, ...]]:
+    """The samples of each optimizer step of the run. Of several epochs it is the last, whose log-probs are stored."""
+    method = at_iteration(stored, stored.recipe.method)
+    steps = plan(stored.recipe, method, stored.batch, stored.iteration - 1, method.epochs - 1)
+    return [step.samples for step in steps]
+
+
+def at_iteration(stored: StoredIteration, method: Method) -> Method:
+    """The method with the numbers of the iteration. Schedules that read a memory are left out: it is not stored."""
+    schedules = tuple((path, x) for path, x in method.schedules if not isinstance(x, FromMemory))
+    return at(replace(method, schedules=schedules), Now(stored.iteration - 1, stored.recipe.iterations, {}))

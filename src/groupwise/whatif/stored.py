@@ -1,0 +1,173 @@
+"""An iteration of a run, read from its stored samples: the trained samples with their log-probs, and their steps."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from groupwise.config.recipe import Recipe
+from groupwise.config.text import read_recipe
+from groupwise.config.user_code import Use
+from groupwise.data import BadData, Batch, Draw, Finish, Outcome, Prompt, Rollout, Sample, Verdict, pack
+from groupwise.report.read import read as read_run
+from groupwise.report.report import existing_run
+from groupwise.runs.info import FORMAT
+from groupwise.runs.jsonl import read_lines
+from groupwise.runs.layout import SAMPLE_FILES, RunLayout, iteration_files
+
+Lines = Sequence[Mapping[str, Any]]
+Columns = Mapping[str, Tensor]
+PER_TOKEN = ("tokens", "ends", "origin", "logp_engine", "logp", "ratio")
+"""The columns with an entry for each token that are read."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class StoredIteration:
+    """An iteration of a run from its files in samples/: the line of each sample, and the numbers of each token.
+
+    `batch` holds the samples that the run trained, with the `logp` of the step that trained them and `logp_old`. Sample
+    i of it is line `numbers[i]` of the file, from 0. Token t of it is entry `rows[t]` of `columns`.
+    """
+
+    run: Path
+    iteration: int
+    recipe: Recipe
+    method: str
+    """The published method that the recipe starts from."""
+    lines: Lines
+    columns: Columns
+    batch: Batch
+    numbers: tuple[int, ...]
+
+    @property
+    def rows(self) -> Int[Tensor, " n"]:
+        return self.rows_of(self.batch)
+
+    def rows_of(self, part: Batch) -> Int[Tensor, " n"]:
+        """The entry of each token of some of the batch's samples in the stored columns."""
+        lengths = self.columns["lengths"]
+        start = dict(zip(self.batch.keys, (lengths.cumsum(0) - lengths)[list(self.numbers)].tolist()))
+        return part.sequences.spread(torch.tensor([start[key] for key in part.keys], dtype=torch.long)) + part.place
+
+
+def read_iteration(run: str, iteration: int | None, use: Use) -> StoredIteration:
+    """Read an iteration of a run; the newest one with samples by default.
+
+    Raises `BadData` for a run of an earlier format, an iteration without samples or without a trained one, and damaged
+    files.
+    """
+    directory = existing_run(run)
+    about = read_run(directory).about
+    if (number := about.get("format", 1)) != FORMAT:
+        what = f"{run} was written by another version of Groupwise"
+        fix = f"train it again with this version: groupwise recipe upgrade {run}/recipe.toml prints its recipe"
+        raise BadData(what, evidence=f"format {number}; this version reads format {FORMAT}", fix=fix)
+    recipe = read_recipe(RunLayout(directory).recipe, (), use)
+    iteration = chosen_iteration(directory, iteration)
+    with sample_errors(directory, iteration):
+        lines, columns = read_samples(directory, iteration)
+        rollouts, numbers = rollouts_of(lines, columns, recipe)
+    batch = pack(rollouts, version=iteration - 1, roles=recipe.method.trains)  # each iteration publishes one version
+    if not len(batch):
+        cause = next((str(line["dropped"]) for line in lines if line.get("dropped")), "")
+        what = f"iteration {iteration} of {run} trained no sample"
+        raise BadData(what, evidence=f"dropped by: {cause}" if cause else "", fix="name another one: --iteration K")
+    method = about.get("method")
+    stored = StoredIteration(
+        run=directory, iteration=iteration, recipe=recipe, lines=lines, columns=columns, batch=batch,
+        numbers=tuple(numbers[key] for key in batch.keys),
+        method=str(method.get("name", "")) if isinstance(method, dict) else "",
+    )  # fmt: skip
+    logp, ratio = (columns[name].double()[stored.rows] for name in ("logp", "ratio"))
+    return replace(stored, batch=batch.having(logp=logp, logp_old=logp - ratio.log()))
+
+
+def chosen_iteration(run: Path, iteration: int | None) -> int:
+    """The iteration, if it has samples; by default the newest one that has them. `BadData` without samples."""
+    stored = [number for number, _ in iteration_files(RunLayout(run).samples, SAMPLE_FILES[:1])]
+    if not stored:
+        raise BadData(f"{run} has no samples", fix="name a run that has finished an iteration")
+    if iteration is not None and iteration not in stored:
+        evidence = f"samples/ has {len(stored)} iterations, from {stored[0]} to {stored[-1]}"
+        what = f"iteration {iteration} of {run} has no samples"
+        raise BadData(what, evidence=evidence, fix=f"name one of them: --iteration {stored[-1]}")
+    return stored[-1] if iteration is None else iteration
+
+
+@contextmanager
+def sample_errors(run: Path, iteration: int) -> Iterator[None]:
+    """Turn the errors of damaged sample files into `BadData`."""
+    try:
+        yield
+    except (OSError, SafetensorError, KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
+        what = f"the samples of iteration {iteration} of {run} are damaged"
+        fix = "restore them from a copy, or name another one: --iteration K"
+        raise BadData(what, evidence=f"{type(error).__name__}: {error}", fix=fix) from error
+
+
+def read_samples(run: Path, iteration: int) -> tuple[Lines, Columns]:
+    """The lines and the columns of an iteration. ValueError if they do not belong together."""
+    text, tensors = (RunLayout(run).sample_file(iteration, suffix) for suffix in SAMPLE_FILES)
+    lines, columns = read_lines(text), load_file(tensors)
+    lengths = columns["lengths"].tolist()
+    if lengths != [line["length"] for line in lines] or {len(columns[x]) for x in PER_TOKEN} != {sum(lengths)}:
+        raise ValueError(f"{text.name} and {tensors.name} have different tokens")
+    return lines, columns
+
+
+def rollouts_of(lines: Lines, columns: Columns, recipe: Recipe) -> tuple[list[Rollout], dict[tuple[int, Any], int]]:
+    """The rollouts of an iteration, and the line of each sample by its key. Alternative prompts are not stored."""
+    starts = [0, *columns["lengths"].cumsum(0).tolist()]
+    contexts = [tuple(ids.tolist()) for ids in columns["contexts"].split(columns["context_lengths"].tolist())]
+    numbers: dict[tuple[int, Any], int] = {}
+    members: dict[int, list[tuple[Mapping[str, Any], Sample]]] = {}
+    for number, line in enumerate(lines):
+        tokens = {name: columns[name][starts[number] : starts[number + 1]] for name in PER_TOKEN}
+        context = contexts[int(columns["context"][number])]
+        sample = sample_of(line, tokens, context, number, recipe.sampling.max_tokens)
+        members.setdefault(line["draw"], []).append((line, sample))
+        numbers[line["draw"], sample.stream] = number
+    rollouts = []
+    for draw, pairs in members.items():
+        line, first = pairs[0]
+        prompt = Prompt(str(line["prompt_id"]), first.context, line["prompt"], {"answer": line["gold"]})
+        samples = tuple(sample for _, sample in pairs)
+        selected = tuple(bool(of["selected"]) and sample.verdict is not None for of, sample in pairs)
+        rollouts.append(Rollout(Draw(draw, prompt, len(samples)), samples, selected, str(line["dropped"] or "")))
+    return rollouts, numbers
+
+
+def sample_of(line: Mapping[str, Any], tokens: Columns, context: tuple[int, ...], number: int, limit: int) -> Sample:
+    """A stored sample. Its stream is its line: the random numbers that made it are not needed."""
+    sample = Sample(
+        context=context, stream=(number,), limit=limit, tokens=tuple(tokens["tokens"].tolist()),
+        origin=tuple(tokens["origin"].tolist()), logp=tuple(tokens["logp_engine"].double().tolist()),
+        finish=Finish[line["finish"]] if line["finish"] else None, group=line["group"], role=line["role"],
+        counts=line.get("counts", {}),
+    )  # fmt: skip
+    sample = sample.with_text(line["text"], tuple(tokens["ends"].tolist()))
+    return sample if line["outcome"] is None else sample.with_verdict(verdict_of(line))
+
+
+def verdict_of(line: Mapping[str, Any]) -> Verdict:
+    """The verdict of a stored sample, without the answer that the verifier read, which is not stored.
+
+    The steps of a conversation are left out: they count from the start of its last turn.
+    """
+    judged = line.get("steps", {}) if line.get("turns", 1) == 1 else {}
+    steps = {name: [(int(end), float(x)) for end, x in pairs] for name, pairs in judged.items()}
+    return Verdict(
+        Outcome[line["outcome"]], line["score"], line["parts"], line["feedback"], line["cause"], steps=steps
+    )  # fmt: skip
+
+
+def stored_gradient(stored: StoredIteration) -> Float[Tensor, " n"] | None:
+    """The gradient that the run stored for each token of the batch, with all terms of its loss."""
+    return stored.columns["gradient"].double()[stored.rows] if "gradient" in stored.columns else None

@@ -88,7 +88,11 @@ def test_the_command_writes_both_files_and_its_code_says_if_all_passed(monkeypat
     assert main(["certify", "gspo", "--out", str(tmp_path / "a")]) == 0
     assert capsys.readouterr().out == f"gspo  3 of 3 proofs passed  {tmp_path / 'a' / 'gspo.html'}\n"
     written = json.loads((tmp_path / "a" / "gspo.json").read_text())
-    assert written["passed"] and written["name"] == "gspo" and written["effect"].startswith("eval/accuracy_greedy is")
+    assert (
+        written["passed"]
+        and written["name"] == "gspo"
+        and written["effect"].startswith("clip_ratio/region_mean is higher")
+    )
     assert (tmp_path / "a" / "gspo.html").read_text().startswith("<!doctype html>")
     failing = lambda tests, root: {t: replace(p, result="failed") for t, p in passing(tests).items()}  # noqa: E731
     monkeypatch.setattr(certificates, "run_proofs", failing)

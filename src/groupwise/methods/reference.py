@@ -24,8 +24,12 @@ class Effect:
     """An improvement that a method should show over another one, stated before the runs that measure it.
 
     `metric` is a name in metrics.jsonl. `least` is the smallest difference that counts, in the metric's unit.
-    `task` is the task of both runs, and `parent` the method of the other run. Both runs have equal `matched`: generated
-    tokens, or optimizer steps.
+    `task` is the packaged recipe of both runs, and `parent` the method of the other run. Both runs have equal
+    `matched`: generated tokens, or iterations with equally many prompts (steps).
+
+    `settings` are recipe fields of both runs, as on the command line: `method.minibatches = 8`. `own_settings` are
+    further fields of the method's run. With these, `parent` may be the method itself: an ablation. The value `@NAME` of
+    `own_settings` is the model that the method NAME trained on the task from the same seed.
     """
 
     metric: str
@@ -34,6 +38,13 @@ class Effect:
     parent: str
     least: float
     matched: Literal["tokens", "steps"]
+    settings: tuple[str, ...] = ()
+    own_settings: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for line in (*self.settings, *self.own_settings):
+            if " = " not in line:
+                raise ValueError(f"{line!r} is no setting\nwrite it like method.minibatches = 8")
 
     @property
     def claim(self) -> str:
@@ -58,6 +69,9 @@ class Reference:
     `parent` is the name of the method that it changes; a root has none. `kind` is what the paper contributes, if it is
     not a method. `year` follows from `arxiv` where there is one. `finding` says how the method behaved here.
 
+    `effect` is measured by `make atlas`; a method without one gives the reason in `no_effect`. `toy` is the test that
+    computes the paper's claim exactly on a small example, if its claim is about an expectation or a bound.
+
     >>> Reference(paper="GRPO", arxiv="2402.03300", label="code read", formula="J", differences=(), proofs=()).year
     2024
     """
@@ -72,6 +86,8 @@ class Reference:
     differences: tuple[Difference, ...]
     proofs: tuple[str, ...]
     effect: Effect | None = None
+    no_effect: str = ""
+    toy: str = ""
     finding: str = ""
 
     def __post_init__(self) -> None:

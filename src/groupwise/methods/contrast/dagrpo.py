@@ -2,7 +2,7 @@
 
 from groupwise.advantages import Standardised
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Reference
+from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Clip, Objective, Routed, ShapedLikelihood, token_mean, written_tokens
 from groupwise.rewards import Correctness, Distinct
 from groupwise.rollout import Anchored
@@ -58,5 +58,15 @@ kept: an answer whose score differs by 0.2 from one of the other outcome; anchor
         "tests/golden/test_contrast.py::test_distinct_answers",
         "tests/golden/test_contrast.py::test_an_anchor_joins_a_hard_group",
         "tests/golden/test_contrast.py::test_shaped_likelihood",
+    ),
+    effect=Effect(
+        metric="frac_reward_zero_std",
+        direction="down",
+        task="hinted_sums",
+        parent="grpo",
+        least=0.1,
+        matched="steps",
+        settings=("method.objective.penalties = []",),
+        own_settings=("method.filter.part = progress",),
     ),
 )

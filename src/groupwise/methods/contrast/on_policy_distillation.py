@@ -5,7 +5,7 @@ from typing import Literal
 from groupwise.advantages import EarlyFirst, TeacherGap
 from groupwise.learner import Given
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Reference
+from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Distillation, Objective, Unclipped, token_mean
 
 __all__ = ["on_policy_distillation"]
@@ -57,4 +57,15 @@ gkd: J = - mean over tokens of JSD(pi, q), through the whole distributions""",
         "tests/golden/test_contrast.py::test_early_tokens_weigh_most",
         "tests/golden/test_contrast.py::test_baseline_keeps_the_expected_gradient",
     ),
+    effect=Effect(
+        metric="eval/accuracy_greedy",
+        direction="up",
+        task="calculator",
+        parent="reinforce",
+        least=0.05,
+        matched="tokens",
+        settings=("prompts = 64", "method.group_size = 1", "method.minibatches = 1"),
+        own_settings=("method.models.teacher.directory = @grpo",),
+    ),
+    toy="tests/golden/test_contrast.py::test_baseline_keeps_the_expected_gradient",
 )

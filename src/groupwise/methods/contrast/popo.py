@@ -1,7 +1,7 @@
 """POPO: positive-only policy optimization."""
 
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Reference
+from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Objective, PositiveOnly, group_token_mean
 from groupwise.rewards import correct_only
 
@@ -40,5 +40,14 @@ w_i = exp((s_i - s_i,old) / T), normalised over the correct answers, without gra
     proofs=(
         "tests/golden/test_methods.py::test_whole_path[popo]",
         "tests/golden/test_contrast.py::test_positive_weights",
+    ),
+    effect=Effect(
+        metric="eval/accuracy_greedy",
+        direction="up",
+        task="calculator",
+        parent="reinforce",
+        least=0.02,
+        matched="tokens",
+        settings=("method.minibatches = 1",),
     ),
 )

@@ -3,7 +3,7 @@
 from typing import Literal
 
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Reference
+from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import BinaryLabels, LabelContrast, Objective, group_token_mean, mixed_mean
 
 __all__ = ["real"]
@@ -50,4 +50,14 @@ binary: mean over answers of such groups of log sigmoid(+- s_k / tau)""",
         "tests/golden/test_contrast.py::test_worked_numbers[real, binary]",
         "tests/golden/test_contrast.py::test_label_weights_are_bounded",
     ),
+    effect=Effect(
+        metric="eval/accuracy",
+        direction="up",
+        task="hinted_sums",
+        parent="grpo",
+        least=0.05,
+        matched="steps",
+        settings=("method.minibatches = 4", "method.objective.penalties = []"),
+    ),
+    toy="tests/golden/test_contrast.py::test_label_weights_are_bounded",
 )

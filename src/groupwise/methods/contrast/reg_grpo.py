@@ -3,7 +3,7 @@
 from groupwise.advantages import Standardised
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Reference
+from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import KL, Objective, RatioRegression, group_mean
 from groupwise.rollout import Cued, RecentRewards
 
@@ -57,5 +57,13 @@ A_i = (R_i - mean(R)) / std(R)""",
         "tests/golden/test_contrast.py::test_regression_example",
         "tests/golden/test_contrast.py::test_regression_does_not_see_scale",
         "tests/golden/test_contrast.py::test_cue_of_a_hard_prompt",
+    ),
+    effect=Effect(
+        metric="frac_reward_zero_std",
+        direction="down",
+        task="hinted_sums",
+        parent="grpo",
+        least=0.05,
+        matched="steps",
     ),
 )

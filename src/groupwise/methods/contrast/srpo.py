@@ -3,7 +3,7 @@
 from groupwise.advantages import centred
 from groupwise.learner import EMA
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Reference
+from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Clip, Distillation, HasView, Objective, Routed, TeacherCertainty, token_mean
 from groupwise.rollout import SiblingView
 
@@ -66,5 +66,14 @@ w = exp(-beta H(q)) over its mean; A_i = R_i - mean(R); wrong answers without a 
         "tests/golden/test_contrast.py::test_certainty_weights",
         "tests/golden/test_contrast.py::test_siblings_become_views",
         "tests/golden/test_contrast.py::test_srpo_routes",
+    ),
+    effect=Effect(
+        metric="eval/accuracy",
+        direction="up",
+        task="hinted_sums",
+        parent="grpo",
+        least=0.05,
+        matched="steps",
+        settings=("method.objective.penalties = []",),
     ),
 )

@@ -2,7 +2,7 @@
 
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Reference
+from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import KL, Objective, Preference, ReplaceAggregate, pair_mean, token_mean
 from groupwise.rewards import Levels
 
@@ -57,5 +57,13 @@ levels: correct > wrong > unreadable > without form""",
         "tests/golden/test_contrast.py::test_preference_example",
         "tests/golden/test_contrast.py::test_trpa_levels",
         "tests/golden/test_contrast.py::test_dpo_is_a_preference",
+    ),
+    effect=Effect(
+        metric="eval/accuracy",
+        direction="up",
+        task="hinted_sums",
+        parent="grpo",
+        least=0.05,
+        matched="steps",
     ),
 )

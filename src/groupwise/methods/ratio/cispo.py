@@ -68,6 +68,12 @@ A_it = (R_i - mean(R)) / std(R)""",
         "tests/golden/test_methods.py::test_whole_path[cispo, masked]",
     ),
     effect=Effect(
-        metric="eval/accuracy_greedy", direction="up", task="calculator", parent="dapo", least=0.02, matched="steps"
+        metric="clip_ratio/region_mean",
+        direction="down",
+        task="hinted_sums",
+        parent="dapo",
+        least=0.005,
+        matched="tokens",
+        settings=("method.minibatches = 8", "method.objective.penalties = []"),
     ),
 )

@@ -2,7 +2,7 @@
 
 from groupwise.advantages import Standardised
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Reference
+from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import LogClip, Objective, SequenceTruncatedImportance, token_mean
 
 __all__ = ["ctpo"]
@@ -46,4 +46,14 @@ A_i = (R_i - mean(R)) / std(R)""",
         "tests/golden/test_ratio.py::test_ctpo_example",
         "tests/golden/test_ratio.py::test_prefix_ratio_corrects_the_prefix",
     ),
+    effect=Effect(
+        metric="eval/accuracy",
+        direction="up",
+        task="hinted_sums",
+        parent="grpo",
+        least=0.05,
+        matched="steps",
+        settings=("method.minibatches = 8", "method.objective.penalties = []"),
+    ),
+    toy="tests/golden/test_ratio.py::test_prefix_ratio_corrects_the_prefix",
 )

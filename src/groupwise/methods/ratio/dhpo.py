@@ -2,7 +2,7 @@
 
 from groupwise.advantages import Standardised
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Reference
+from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Clip, EntropyShare, MixedClip, Objective, group_mean, sequence_ratio_per_token
 
 __all__ = ["dhpo"]
@@ -50,5 +50,14 @@ A_i = (R_i - mean(R)) / std(R)""",
         "tests/golden/test_ratio.py::test_worked_numbers[dhpo, 0.2]",
         "tests/golden/test_ratio.py::test_dhpo_ends_are_grpo_and_gspo_token",
         "tests/golden/test_ratio.py::test_dhpo_forms_differ",
+    ),
+    effect=Effect(
+        metric="clip_ratio/region_mean",
+        direction="down",
+        task="hinted_sums",
+        parent="gspo_token",
+        least=0.05,
+        matched="steps",
+        settings=("method.minibatches = 8", "method.objective.penalties = []"),
     ),
 )

@@ -2,7 +2,7 @@
 
 from groupwise.advantages import Standardised
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Reference
+from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import ClippedWeight, Objective, Routed, positive_advantage, token_mean
 from groupwise.rewards import mixed_outcomes
 
@@ -52,5 +52,14 @@ A_i = (R_i - mean(R)) / std(R)""",
         "tests/golden/test_ratio.py::test_worked_numbers[dispo]",
         "tests/golden/test_ratio.py::test_worked_numbers[dispo, tight]",
         "tests/golden/test_ratio.py::test_dispo_classes_are_independent",
+    ),
+    effect=Effect(
+        metric="entropy",
+        direction="up",
+        task="hinted_sums",
+        parent="cispo",
+        least=0.02,
+        matched="tokens",
+        settings=("method.minibatches = 8", "method.objective.penalties = []"),
     ),
 )

@@ -2,7 +2,7 @@
 
 from groupwise.advantages import Standardised
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Reference
+from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import ElasticScale, Objective, ScaledClip, group_mean
 
 __all__ = ["etr"]
@@ -40,5 +40,14 @@ A_i = (R_i - mean(R)) / std(R)""",
         "tests/golden/test_methods.py::test_whole_path[etr]",
         "tests/golden/test_ratio.py::test_worked_numbers[etr]",
         "tests/golden/test_ratio.py::test_elastic_scale_table",
+    ),
+    effect=Effect(
+        metric="entropy",
+        direction="up",
+        task="hinted_sums",
+        parent="grpo",
+        least=0.01,
+        matched="steps",
+        settings=("method.minibatches = 8", "method.objective.penalties = []"),
     ),
 )

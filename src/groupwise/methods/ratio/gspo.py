@@ -56,6 +56,12 @@ A_i = (R_i - mean(R)) / std(R)""",
         "tests/golden/test_methods.py::test_paper_window_clips_both",
     ),
     effect=Effect(
-        metric="eval/accuracy_greedy", direction="up", task="calculator", parent="grpo", least=0.02, matched="tokens"
+        metric="clip_ratio/region_mean",
+        direction="up",
+        task="hinted_sums",
+        parent="grpo",
+        least=0.05,
+        matched="steps",
+        settings=("method.minibatches = 8", "method.objective.penalties = []"),
     ),
 )

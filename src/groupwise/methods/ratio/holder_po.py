@@ -6,7 +6,7 @@ from typing import Literal
 from groupwise.advantages import Standardised
 from groupwise.data import Surrogate
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Reference
+from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.methods.schedules import Curve, Ramp
 from groupwise.objective import Clip, Objective, PowerMean, Unclipped, group_mean
 
@@ -64,5 +64,15 @@ A_i = (R_i - mean(R)) / std(R)""",
         "tests/golden/test_ratio.py::test_power_means",
         "tests/golden/test_ratio.py::test_worked_numbers[holder_po, p = 2]",
         "tests/golden/test_ratio.py::test_holder_curves",
+    ),
+    effect=Effect(
+        metric="eval/accuracy",
+        direction="up",
+        task="hinted_sums",
+        parent="gspo",
+        least=0.05,
+        matched="steps",
+        settings=("method.minibatches = 8", "method.objective.penalties = []"),
+        own_settings=('method.schedules = {"objective.surrogate.ratio.p" = {kind = "Ramp", start = 2.0, end = -2.0}}',),
     ),
 )

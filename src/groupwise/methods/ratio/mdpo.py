@@ -4,7 +4,7 @@ from typing import Literal
 
 from groupwise.advantages import Whitened, centred
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Reference
+from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.methods.schedules import Inverse
 from groupwise.objective import KL, Objective, SquaredRatio, Unclipped, sequence_mean, token_mean
 
@@ -55,4 +55,14 @@ squared: J = - 1/N sum_i (1/t sum_t log r_it - A_i)^2, A_i = R_i - mean(R)""",
         "tests/golden/test_ratio.py::test_mirror_descent_of_a_bandit",
         "tests/golden/test_ratio.py::test_squared_form_of_a_bandit",
     ),
+    effect=Effect(
+        metric="eval/accuracy_greedy",
+        direction="up",
+        task="calculator",
+        parent="reinforce",
+        least=0.05,
+        matched="tokens",
+        settings=("method.minibatches = 1",),
+    ),
+    toy="tests/golden/test_ratio.py::test_mirror_descent_of_a_bandit",
 )

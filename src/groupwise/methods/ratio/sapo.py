@@ -41,6 +41,12 @@ A_i = (R_i - mean(R)) / std(R)""",
         "tests/golden/test_methods.py::test_soft_gate_table",
     ),
     effect=Effect(
-        metric="eval/accuracy_greedy", direction="up", task="calculator", parent="gspo", least=0.02, matched="tokens"
+        metric="eval/accuracy",
+        direction="up",
+        task="hinted_sums",
+        parent="gspo",
+        least=0.05,
+        matched="steps",
+        settings=("method.minibatches = 8", "method.objective.penalties = []"),
     ),
 )

@@ -2,7 +2,7 @@
 
 from groupwise.advantages import Standardised
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Reference
+from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import EntropyScale, Objective, ScaledClip, SentenceRatio, Sentences, group_mean
 
 __all__ = ["sspo"]
@@ -47,4 +47,14 @@ A_i = (R_i - mean(R)) / std(R)""",
         "tests/golden/test_ratio.py::test_sentence_entropy_sets_the_range",
         "tests/golden/test_ratio.py::test_an_outlier_changes_its_own_sentence_only",
     ),
+    effect=Effect(
+        metric="clip_ratio/region_mean",
+        direction="down",
+        task="hinted_sums",
+        parent="gspo_token",
+        least=0.05,
+        matched="steps",
+        settings=("method.minibatches = 8", "method.objective.penalties = []"),
+    ),
+    toy="tests/golden/test_ratio.py::test_an_outlier_changes_its_own_sentence_only",
 )

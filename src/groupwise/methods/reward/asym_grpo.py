@@ -2,7 +2,7 @@
 
 from groupwise.advantages import OddsAdvantage
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Reference
+from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Clip, Objective, token_mean
 from groupwise.rewards import mixed_outcomes
 
@@ -47,5 +47,14 @@ J = 1/(sum_i |o_i|) sum_i sum_t min[ r_it A_i, clip(r_it, 0.8, 1.28) A_i ]""",
     proofs=(
         "tests/golden/test_methods.py::test_whole_path[asym_grpo]",
         "tests/golden/test_reward.py::test_odds_table",
+    ),
+    effect=Effect(
+        metric="entropy",
+        direction="up",
+        task="hinted_sums",
+        parent="dapo",
+        least=0.02,
+        matched="tokens",
+        settings=("method.minibatches = 8", "method.objective.penalties = []"),
     ),
 )

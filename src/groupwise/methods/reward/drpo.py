@@ -2,7 +2,7 @@
 
 from groupwise.advantages import LengthShares
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Reference
+from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Discriminative, KLHinge, Objective, ReplaceAggregate, group_token_mean, token_mean
 
 __all__ = ["drpo"]
@@ -52,5 +52,13 @@ KL = mean over tokens of log pi_old - log pi""",
         "tests/golden/test_methods.py::test_whole_path[drpo]",
         "tests/golden/test_reward.py::test_drpo_contrast",
         "tests/golden/test_reward.py::test_kl_hinge",
+    ),
+    effect=Effect(
+        metric="completions/mean_length",
+        direction="down",
+        task="wordy_sums",
+        parent="grpo",
+        least=1.0,
+        matched="steps",
     ),
 )

@@ -2,7 +2,7 @@
 
 from groupwise.advantages import Lagrangian, Multipliers
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Reference
+from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Objective, group_mean
 
 __all__ = ["fgrpo"]
@@ -50,5 +50,14 @@ lambda_k <- clip(lambda_k + rate (floor_k - mean(c_k)), 0, 5) after each step"""
         "tests/golden/test_methods.py::test_whole_path[fgrpo]",
         "tests/golden/test_reward.py::test_fgrpo_advantages",
         "tests/golden/test_reward.py::test_multipliers",
+    ),
+    effect=Effect(
+        metric="parts/chain_true",
+        direction="up",
+        task="calculator",
+        parent="grpo",
+        least=0.02,
+        matched="steps",
+        settings=("method.objective.penalties = []",),
     ),
 )

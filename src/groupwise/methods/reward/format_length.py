@@ -3,7 +3,7 @@
 from groupwise.advantages import Standardised
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Reference
+from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import KL, Objective, token_mean
 from groupwise.rewards import FormatLength
 
@@ -46,5 +46,13 @@ f(x) = 1 - (1 - x/p)^2 up to p, then 1 - 2 ((x - p) / (1 - p))^2""",
     proofs=(
         "tests/golden/test_methods.py::test_whole_path[format_length]",
         "tests/golden/test_reward.py::test_format_length_table",
+    ),
+    effect=Effect(
+        metric="completions/mean_length",
+        direction="up",
+        task="hinted_sums",
+        parent="grpo",
+        least=2.0,
+        matched="steps",
     ),
 )

@@ -2,7 +2,7 @@
 
 from groupwise.advantages import EachStandardised, Whitened
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Reference
+from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Objective, token_mean
 
 __all__ = ["gdpo"]
@@ -57,4 +57,18 @@ J = 1/(sum_i |o_i|) sum_i sum_t min[ r_it A_i, clip(r_it, 1 - eps, 1 + eps) A_i 
         "tests/golden/test_reward.py::test_gdpo_batch",
         "tests/golden/test_reward.py::test_gdpo_toy_pairs",
     ),
+    effect=Effect(
+        metric="parts/chain_true",
+        direction="up",
+        task="calculator",
+        parent="grpo",
+        least=0.02,
+        matched="steps",
+        settings=(
+            "method.objective.penalties = []",
+            'method.shaping = ["Score", {kind = "AddPart", part = "chain_true"}]',
+        ),
+        own_settings=('method.shaping = ["Score"]',),
+    ),
+    toy="tests/golden/test_reward.py::test_gdpo_toy_pairs",
 )

@@ -3,7 +3,7 @@
 from groupwise.advantages import Standardised, TurnGroups
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Reference
+from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import KL, Objective, group_mean
 from groupwise.rewards import Score
 from groupwise.rollout import Turns
@@ -58,5 +58,14 @@ A^E_i = z-score of R_i in the group; A^S_k = z-score of gamma^(K - k) R_i among 
     proofs=(
         "tests/golden/test_methods.py::test_whole_path[gigpo]",
         "tests/golden/test_reward.py::test_turn_groups",
+    ),
+    effect=Effect(
+        metric="eval/accuracy_greedy",
+        direction="up",
+        task="big_sums",
+        parent="grpo",
+        least=0.05,
+        matched="steps",
+        settings=("method.strategy = Turns",),
     ),
 )

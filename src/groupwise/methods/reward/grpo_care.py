@@ -3,7 +3,7 @@
 from groupwise.advantages import Standardised
 from groupwise.learner import EMA
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Reference
+from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Objective, Unclipped, group_mean
 from groupwise.rewards import ConsistencyBonus, Score
 
@@ -57,5 +57,15 @@ J = 1/G sum_i 1/|o_i| sum_t (pi / sg[pi])_it A_i,  A_i = (R_i - mean(R)) / std(R
     proofs=(
         "tests/golden/test_methods.py::test_whole_path[grpo_care]",
         "tests/golden/test_reward.py::test_consistency_bonus",
+    ),
+    effect=Effect(
+        metric="eval/parts/chain_true",
+        direction="up",
+        task="calculator",
+        parent="grpo",
+        least=0.02,
+        matched="steps",
+        settings=("method.objective.penalties = []",),
+        own_settings=("method.shaping.1.opens = #",),
     ),
 )

@@ -3,7 +3,7 @@
 from groupwise.advantages import Standardised
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Reference
+from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import KL, Objective, group_mean
 from groupwise.rewards import BrevityWhenSolved, Correctness
 
@@ -40,5 +40,13 @@ A_i = (R_i - mean(R)) / std(R), GRPO's objective""",
     proofs=(
         "tests/golden/test_methods.py::test_whole_path[grpo_lambda]",
         "tests/golden/test_reward.py::test_brevity_when_solved",
+    ),
+    effect=Effect(
+        metric="completions/mean_length_correct",
+        direction="down",
+        task="wordy_sums",
+        parent="grpo",
+        least=1.0,
+        matched="steps",
     ),
 )

@@ -3,7 +3,7 @@
 from groupwise.advantages import Standardised
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Reference
+from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import KL, Objective, group_mean
 from groupwise.rewards import AddWeightedMean, Score
 
@@ -44,5 +44,13 @@ A_i = (R_i - mean(R)) / std(R), GRPO's objective""",
     proofs=(
         "tests/golden/test_methods.py::test_whole_path[multi_objective_grpo]",
         "tests/golden/test_reward.py::test_weighted_mean_table",
+    ),
+    effect=Effect(
+        metric="parts/chain_true",
+        direction="up",
+        task="calculator",
+        parent="grpo",
+        least=0.02,
+        matched="steps",
     ),
 )

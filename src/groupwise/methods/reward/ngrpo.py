@@ -2,7 +2,7 @@
 
 from groupwise.advantages import VirtualBest
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Reference
+from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Clip, Objective, token_mean
 from groupwise.rewards import not_all_correct
 
@@ -47,5 +47,14 @@ A_i = (R_i - m) / s, with m and s over R_1, ..., R_G and one virtual reward R_ma
         "tests/golden/test_methods.py::test_whole_path[ngrpo]",
         "tests/golden/test_reward.py::test_virtual_best_table",
         "tests/golden/test_reward.py::test_virtual_best_of_a_wrong_group",
+    ),
+    effect=Effect(
+        metric="eval/accuracy",
+        direction="up",
+        task="hinted_sums",
+        parent="grpo",
+        least=0.05,
+        matched="tokens",
+        settings=("method.minibatches = 4", "method.objective.penalties = []"),
     ),
 )

@@ -4,7 +4,7 @@ from typing import Literal
 
 from groupwise.advantages import ForwardCorrection, RejectionRate, Whitened
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Reference
+from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Objective, token_mean
 from groupwise.rewards import Correctness, Debiased
 
@@ -58,4 +58,17 @@ rejects = P(R = 0 | correct), accepts = P(R = 1 | wrong)""",
         "tests/golden/test_reward.py::test_group_baselines_cancel_the_corrections",
         "tests/golden/test_reward.py::test_rejection_rate",
     ),
+    effect=Effect(
+        metric="eval/accuracy_greedy",
+        direction="up",
+        task="hinted_sums",
+        parent="reinforce",
+        least=0.05,
+        matched="steps",
+        settings=(
+            "method.minibatches = 1",
+            "verifier = flipping(verifier=sum_steps, rejects=0.3, accepts=0.1, appeals=0.5)",
+        ),
+    ),
+    toy="tests/golden/test_reward.py::test_debiased_reward_is_exact",
 )

@@ -2,7 +2,7 @@
 
 from groupwise.advantages import Standardised
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Reference
+from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Clip, Objective, token_mean
 from groupwise.rewards import AddPart, AddPartIfCorrect, Correctness
 
@@ -59,4 +59,18 @@ J = 1/(sum_i |o_i|) sum_i sum_t min[ r_it A_i, clip(r_it, 0.8, 1.28) A_i ]""",
         "tests/golden/test_methods.py::test_whole_path[posterior_grpo]",
         "tests/golden/test_reward.py::test_posterior_table",
     ),
+    effect=Effect(
+        metric="outcome/correct",
+        direction="up",
+        task="wordy_sums",
+        parent="posterior_grpo",
+        least=0.05,
+        matched="steps",
+        settings=(
+            "verifier = hackable(verifier=sum_steps)",
+            'method.shaping = ["Correctness", {kind = "AddPart", part = "quality"}]',
+        ),
+        own_settings=('method.shaping = ["Correctness", {kind = "AddPartIfCorrect", part = "quality"}]',),
+    ),
+    toy="tests/golden/test_reward.py::test_a_wrong_answer_gains_nothing_by_its_part",
 )

@@ -4,7 +4,7 @@ from typing import Literal
 
 from groupwise.advantages import BundleRisk, Quantiles
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Reference
+from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Objective, token_mean
 
 __all__ = ["riskpo"]
@@ -52,5 +52,14 @@ V_j = - (q_a - R_j)+ / a,  U_j = [ (R_j - q_a)+ - (R_j - q_b)+ ] / (b - a)""",
         "tests/golden/test_reward.py::test_risk_table",
         "tests/golden/test_reward.py::test_tracked_quantile",
         "tests/golden/test_reward.py::test_sum_mean_split",
+    ),
+    effect=Effect(
+        metric="entropy",
+        direction="up",
+        task="hinted_sums",
+        parent="grpo",
+        least=0.02,
+        matched="steps",
+        settings=("prompts = 10", "method.objective.penalties = []"),
     ),
 )

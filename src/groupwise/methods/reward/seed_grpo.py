@@ -4,7 +4,7 @@ from typing import Literal
 
 from groupwise.advantages import SemanticEntropy, centred
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Reference
+from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Objective, budget_mean
 
 __all__ = ["seed_grpo"]
@@ -42,5 +42,13 @@ SE = - 1/K sum_k log(share of answer k), over the K distinct answers of the grou
     proofs=(
         "tests/golden/test_methods.py::test_whole_path[seed_grpo]",
         "tests/golden/test_reward.py::test_semantic_entropy",
+    ),
+    effect=Effect(
+        metric="eval/accuracy_greedy",
+        direction="up",
+        task="mixed_sums",
+        parent="dr_grpo",
+        least=0.02,
+        matched="steps",
     ),
 )

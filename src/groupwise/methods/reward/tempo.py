@@ -2,7 +2,7 @@
 
 from groupwise.advantages import BranchDifference, Standardised
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Reference
+from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Clip, Objective, group_mean
 
 __all__ = ["tempo"]
@@ -36,5 +36,14 @@ V(prefix) = mean of R~ over the group's answers that begin with it""",
     proofs=(
         "tests/golden/test_methods.py::test_whole_path[tempo]",
         "tests/golden/test_reward.py::test_branch_difference",
+    ),
+    effect=Effect(
+        metric="eval/accuracy",
+        direction="up",
+        task="hinted_sums",
+        parent="grpo",
+        least=0.05,
+        matched="steps",
+        settings=("method.objective.penalties = []",),
     ),
 )

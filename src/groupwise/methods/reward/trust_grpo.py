@@ -3,7 +3,7 @@
 from groupwise.advantages import Standardised
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Reference
+from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.methods.schedules import Decay
 from groupwise.objective import KL, Objective, group_mean
 from groupwise.rewards import AddTrustedPart, Score
@@ -52,5 +52,19 @@ A_i = (R_i - mean(R)) / std(R), GRPO's objective""",
     proofs=(
         "tests/golden/test_methods.py::test_whole_path[trust_grpo]",
         "tests/golden/test_reward.py::test_trust_table",
+    ),
+    effect=Effect(
+        metric="outcome/correct",
+        direction="up",
+        task="wordy_sums",
+        parent="trust_grpo",
+        least=0.02,
+        matched="steps",
+        settings=(
+            "verifier = hackable(verifier=sum_steps)",
+            "method.schedules = {}",
+            'method.shaping = ["Correctness", {kind = "AddPart", part = "quality", weight = 0.3}]',
+        ),
+        own_settings=('method.shaping = ["Correctness", {kind = "AddTrustedPart", part = "quality", alpha = 0.3}]',),
     ),
 )

@@ -3,7 +3,7 @@
 from groupwise.advantages import Standardised
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Reference
+from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import KL, Objective, token_mean
 from groupwise.rewards import Correctness, Unlikeliness, mixed_outcomes
 
@@ -49,5 +49,14 @@ A_i = (R_i - mean(R)) / std(R), PPO's clip, KL to the reference in the loss""",
     proofs=(
         "tests/golden/test_methods.py::test_whole_path[unlikeliness]",
         "tests/golden/test_reward.py::test_unlikeliness_table",
+    ),
+    effect=Effect(
+        metric="entropy",
+        direction="up",
+        task="tiny_countdown",
+        parent="grpo",
+        least=0.02,
+        matched="tokens",
+        settings=("method.epochs = 1", "method.objective.penalties.0.coefficient = 0.1"),
     ),
 )

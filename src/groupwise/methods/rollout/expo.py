@@ -3,7 +3,7 @@
 from groupwise.advantages import Standardised
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Reference
+from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import KL, Clip, Objective, Routed, group_mean, log_likelihood, written_tokens
 from groupwise.rollout import Explained
 
@@ -52,5 +52,13 @@ J = GRPO's objective + log pi(e | q), e from pi_old(. | q, answer), where no ans
         "tests/golden/test_methods.py::test_whole_path[expo]",
         "tests/golden/test_rollout.py::test_an_explanation_is_learned",
         "tests/golden/test_rollout.py::test_expo_leaves_the_group_alone",
+    ),
+    effect=Effect(
+        metric="eval/accuracy",
+        direction="up",
+        task="hinted_sums",
+        parent="grpo",
+        least=0.05,
+        matched="steps",
     ),
 )

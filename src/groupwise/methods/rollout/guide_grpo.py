@@ -2,7 +2,7 @@
 
 from groupwise.advantages import Standardised
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Reference
+from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Clip, Objective, group_mean
 from groupwise.rollout import Escalate, RowHints
 
@@ -39,5 +39,14 @@ J = GRPO's objective with rho""",
     proofs=(
         "tests/golden/test_methods.py::test_whole_path[guide_grpo]",
         "tests/golden/test_rollout.py::test_guided_answers_are_trained_plain",
+    ),
+    effect=Effect(
+        metric="eval/accuracy",
+        direction="up",
+        task="hinted_sums",
+        parent="grpo",
+        least=0.05,
+        matched="steps",
+        settings=("method.objective.penalties = []",),
     ),
 )

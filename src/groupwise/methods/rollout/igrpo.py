@@ -2,7 +2,7 @@
 
 from groupwise.advantages import Standardised
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Reference
+from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Objective, group_mean
 from groupwise.rollout import Drafts
 
@@ -40,5 +40,14 @@ o_1, ..., o_G from pi_old(. | q, d*); GRPO's objective under the prompt with d*"
     proofs=(
         "tests/golden/test_methods.py::test_whole_path[igrpo]",
         "tests/golden/test_rollout.py::test_drafts_and_refinements",
+    ),
+    effect=Effect(
+        metric="eval/accuracy_greedy",
+        direction="up",
+        task="hinted_sums",
+        parent="grpo",
+        least=0.05,
+        matched="steps",
+        settings=("method.objective.penalties = []", "evaluate.strategy = Drafts"),
     ),
 )

@@ -2,7 +2,7 @@
 
 from groupwise.advantages import Standardised
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Reference
+from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Clip, Objective, Routed, ShapedLikelihood, token_mean, written_tokens
 from groupwise.rollout import Refinement
 
@@ -46,5 +46,14 @@ J = PPO's clip for sampled tokens, p / (p + gamma) A for those of y'; A over the
     proofs=(
         "tests/golden/test_methods.py::test_whole_path[rgr_grpo]",
         "tests/golden/test_rollout.py::test_refinement_replaces_the_worst",
+    ),
+    effect=Effect(
+        metric="frac_reward_zero_std",
+        direction="down",
+        task="hinted_sums",
+        parent="grpo",
+        least=0.05,
+        matched="steps",
+        settings=("method.objective.penalties = []",),
     ),
 )

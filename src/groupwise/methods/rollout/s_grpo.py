@@ -2,7 +2,7 @@
 
 from groupwise.advantages import centred
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Reference
+from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Clip, Objective, token_mean
 from groupwise.rewards import EarlyExitReward
 from groupwise.rollout import EarlyExits
@@ -50,5 +50,14 @@ R_i = 2^-(K_i - 1) if correct, K_i the number of correct answers up to exit i; A
         "tests/golden/test_methods.py::test_whole_path[s_grpo]",
         "tests/golden/test_rollout.py::test_early_exits",
         "tests/golden/test_rollout.py::test_exit_rewards",
+    ),
+    effect=Effect(
+        metric="eval/mean_length",
+        direction="down",
+        task="wordy_sums",
+        parent="grpo",
+        least=2.0,
+        matched="steps",
+        settings=("method.objective.penalties = []",),
     ),
 )

@@ -4,7 +4,7 @@ from typing import Literal
 
 from groupwise.advantages import Standardised
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Reference
+from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Clip, Objective, token_mean
 from groupwise.rollout import AtLevel, Escalate, HintLadder, SelfHints, Shuffled
 
@@ -55,5 +55,14 @@ light: one group at the level of the prompt, which rises at a pass rate of 0.1 a
         "tests/golden/test_rollout.py::test_escalation_asks_until_one_is_correct",
         "tests/golden/test_rollout.py::test_self_hints",
         "tests/golden/test_rollout.py::test_ladder_levels",
+    ),
+    effect=Effect(
+        metric="frac_reward_zero_std",
+        direction="down",
+        task="hinted_sums",
+        parent="grpo",
+        least=0.1,
+        matched="steps",
+        settings=("method.objective.penalties = []",),
     ),
 )

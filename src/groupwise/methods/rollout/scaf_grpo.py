@@ -2,7 +2,7 @@
 
 from groupwise.advantages import Standardised
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Reference
+from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.methods.schedules import After
 from groupwise.objective import Objective, token_mean
 from groupwise.rollout import RowHints, Scaffold
@@ -46,5 +46,15 @@ the first correct one replaces the first member, with its own prompt; A over the
         "tests/golden/test_methods.py::test_whole_path[scaf_grpo]",
         "tests/golden/test_rollout.py::test_scaffold_swaps_one",
         "tests/golden/test_rollout.py::test_a_schedule_starts_the_hints",
+    ),
+    effect=Effect(
+        metric="frac_reward_zero_std",
+        direction="down",
+        task="hinted_sums",
+        parent="grpo",
+        least=0.1,
+        matched="steps",
+        settings=("method.objective.penalties = []",),
+        own_settings=("method.schedules = {}",),
     ),
 )

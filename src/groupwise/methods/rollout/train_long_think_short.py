@@ -3,7 +3,7 @@
 from groupwise.advantages import Standardised
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Reference
+from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.methods.schedules import Stairs
 from groupwise.objective import KL, Objective, group_mean
 from groupwise.rewards import AddPart, Correctness, LengthBudget
@@ -57,5 +57,16 @@ B = max(1, 256 * 0.7^floor(t / T))""",
         "tests/golden/test_methods.py::test_whole_path[train_long_think_short]",
         "tests/golden/test_rollout.py::test_length_budget",
         "tests/golden/test_rollout.py::test_the_budget_shrinks",
+    ),
+    effect=Effect(
+        metric="eval/mean_length",
+        direction="down",
+        task="wordy_sums",
+        parent="grpo",
+        least=2.0,
+        matched="steps",
+        own_settings=(
+            'method.schedules = {"shaping.1.budget" = {kind = "Stairs", start = 36.0, factor = 0.7, every = 7}}',
+        ),
     ),
 )

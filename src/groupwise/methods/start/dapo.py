@@ -70,5 +70,13 @@ R_length = 0                                 if |o| <= L_max - L_cache
         "tests/golden/test_methods.py::test_worked_numbers[dapo]",
         "tests/golden/test_methods.py::test_overlong_table",
     ),
-    effect=Effect(metric="entropy", direction="up", task="calculator", parent="grpo", least=0.02, matched="tokens"),
+    effect=Effect(
+        metric="entropy",
+        direction="up",
+        task="hinted_sums",
+        parent="grpo",
+        least=0.02,
+        matched="tokens",
+        settings=("method.minibatches = 8", "method.objective.penalties = []"),
+    ),
 )

@@ -59,9 +59,10 @@ A_i = R_i - mean(R)""",
     effect=Effect(
         metric="completions/mean_length_wrong",
         direction="down",
-        task="calculator",
+        task="wordy_sums",
         parent="grpo",
         least=1.0,
-        matched="tokens",
+        matched="steps",
+        settings=("method.minibatches = 8", "method.objective.penalties = []"),
     ),
 )

@@ -3,7 +3,7 @@
 from groupwise.advantages import Standardised
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Reference
+from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import KL, Clip, Objective, group_mean
 
 __all__ = ["grpo"]
@@ -61,5 +61,13 @@ D_it = pi_ref / pi - log(pi_ref / pi) - 1""",
         "tests/golden/test_methods.py::test_whole_path[grpo]",
         "tests/golden/test_methods.py::test_worked_numbers[grpo]",
         "tests/golden/test_methods.py::test_worked_advantages[grpo]",
+    ),
+    effect=Effect(
+        metric="eval/accuracy_greedy",
+        direction="up",
+        task="mixed_sums",
+        parent="reinforce",
+        least=0.02,
+        matched="steps",
     ),
 )

@@ -3,7 +3,7 @@
 from groupwise.advantages import GAE, WhitenedTokens
 from groupwise.learner import AdamW, ClippedValueLoss, InitialPolicy, ValueModel
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Reference
+from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Clip, DualClip, Objective, token_mean
 
 __all__ = ["ppo"]
@@ -63,5 +63,15 @@ L_V = 1/2 mean of max[ (V - G)^2, (V_old + clip(V - V_old, -eps_v, eps_v) - G)^2
         "tests/golden/test_start.py::test_ppo_credit",
         "tests/learner/test_value_model.py::test_worked_numbers_of_the_losses",
         "tests/golden/test_start.py::test_dual_clip",
+    ),
+    effect=Effect(
+        metric="eval/accuracy_greedy",
+        direction="up",
+        task="calculator",
+        parent="reinforce",
+        least=0.05,
+        matched="tokens",
+        settings=("prompts = 64", "method.group_size = 1", "method.minibatches = 1"),
+        own_settings=("method.minibatches = 4", "method.models.critic.optimizer.lr = 1e-3"),
     ),
 )

@@ -3,7 +3,7 @@
 from groupwise.advantages import ReturnsToGo, WhitenedTokens
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Reference
+from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Clip, Objective, token_mean
 
 __all__ = ["reinforce_pp"]
@@ -50,5 +50,15 @@ A^_t = (A_t - mean over the batch's tokens) / std over the batch's tokens""",
     proofs=(
         "tests/golden/test_methods.py::test_whole_path[reinforce_pp]",
         "tests/golden/test_methods.py::test_reinforce_pp_worked_credit",
+    ),
+    effect=Effect(
+        metric="eval/accuracy_greedy",
+        direction="up",
+        task="calculator",
+        parent="reinforce",
+        least=0.05,
+        matched="tokens",
+        settings=("prompts = 64", "method.group_size = 1", "method.minibatches = 1"),
+        own_settings=("method.minibatches = 8",),
     ),
 )

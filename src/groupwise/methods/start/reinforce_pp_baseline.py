@@ -3,7 +3,7 @@
 from groupwise.advantages import WhitenedTokens, centred
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Reference
+from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import KL, Clip, Objective, token_mean
 
 __all__ = ["reinforce_pp_baseline"]
@@ -45,5 +45,14 @@ J = mean over tokens of min[ r_t A^_t, clip(r_t, 1 - eps, 1 + eps) A^_t ] - beta
     proofs=(
         "tests/golden/test_methods.py::test_whole_path[reinforce_pp_baseline]",
         "tests/golden/test_start.py::test_whitening_moves_a_solved_group",
+    ),
+    effect=Effect(
+        metric="eval/accuracy_greedy",
+        direction="up",
+        task="hinted_sums",
+        parent="reinforce_pp",
+        least=0.05,
+        matched="steps",
+        settings=("method.minibatches = 8",),
     ),
 )

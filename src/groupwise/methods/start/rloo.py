@@ -3,7 +3,7 @@
 from groupwise.advantages import leave_one_out
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Reference
+from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Objective, policy_gradient, sequence_sum
 from groupwise.rewards import KLInReward, Score
 
@@ -52,5 +52,14 @@ log pi(y | x) = sum_t log pi(y_t | x, y_<t)""",
         "tests/golden/test_methods.py::test_whole_path[rloo]",
         "tests/golden/test_methods.py::test_worked_advantages[rloo]",
         "tests/golden/test_methods.py::test_rloo_gradient_ignores_length",
+    ),
+    effect=Effect(
+        metric="eval/accuracy_greedy",
+        direction="up",
+        task="mixed_sums",
+        parent="reinforce",
+        least=0.02,
+        matched="steps",
+        settings=("method.minibatches = 1",),
     ),
 )

@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: train test test-slow lint docs site model hinted_sums blank seeds laptop bench bench-full clean
+.PHONY: train test test-slow lint docs site model hinted_sums blank seeds laptop atlas bench bench-full clean
 
 train: $(VENV)/base
 	$(BIN)/groupwise train
@@ -45,6 +45,9 @@ seeds: $(VENV)/base  ## the table and the curve of the README: ten seeds of the 
 
 laptop: $(VENV)/base  ## the tables and curves of docs/laptop.md: three seeds per recipe
 	$(BIN)/python benchmarks/seeds.py recipes/programs.toml recipes/big_sums.toml
+
+atlas: $(VENV)/base  ## docs/atlas.md: the effect of each published method; finished runs are skipped
+	$(BIN)/python -m benchmarks.atlas
 
 bench: $(VENV)/bench  ## Groupwise and TRL on equal work, (a) to (e), in about 13 minutes
 	$(BIN)/python -m benchmarks.trl_comparison --write

@@ -208,7 +208,7 @@ def inspect(a: argparse.Namespace) -> int:
     if a.command == "certify":
         from groupwise.commands.certify import write_certificates
 
-        return write_certificates(a.name, a.out)
+        return write_certificates(a.name, a.out, effect=a.effect)
     from groupwise.commands import show as views
     from groupwise.data import visible
 

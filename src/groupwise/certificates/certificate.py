@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.certificates.proofs import Proof, repository, run_proofs
+from groupwise.certificates.studies import Comparison, measured_effect
 from groupwise.config import text
 from groupwise.config.diff import diff
 from groupwise.config.registry import definition_of, methods, public_name, sockets
@@ -24,7 +25,8 @@ PACKAGES = ("groupwise", "torch", "numpy")
 class Certificate:
     """A published method at a commit. `constants` is TOML, `changes` are the differences from its `parent`.
 
-    `parts` are the names of its parts by socket.
+    `parts` are the names of its parts by socket. `measured` is the stored measurement of its `effect`, if the code is
+    the same since, and `toy` the test that computes the effect exactly.
 
     `commit` ends in `-modified` if a tracked file of the package or of its tests has changes; it is empty outside git.
     """
@@ -44,6 +46,9 @@ class Certificate:
     changes: tuple[str, ...]
     differences: tuple[Difference, ...]
     effect: str
+    no_effect: str
+    toy: str
+    measured: Comparison | None
     finding: str
     proofs: tuple[Proof, ...]
     commit: str
@@ -56,7 +61,8 @@ class Certificate:
 
     def as_json(self) -> dict[str, Any]:
         """The content of the JSON file."""
-        return {"format": 1, "passed": self.passed, **asdict(self)}
+        measured = self.measured and self.measured.as_json()
+        return {"format": 1, "passed": self.passed, **asdict(self), "measured": measured}
 
 
 def certify(names: Sequence[str]) -> Iterator[Certificate]:
@@ -64,11 +70,14 @@ def certify(names: Sequence[str]) -> Iterator[Certificate]:
     root = repository()
     proofs = run_proofs((test for name in names for test in reference_of(methods()[name]).proofs), root)
     commit = commit_of(root)
-    return (certificate_of(name, proofs, commit) for name in names)
+    measured = {name: measured_effect(name, reference_of(methods()[name]), root) for name in names}
+    return (certificate_of(name, proofs, commit, measured[name]) for name in names)
 
 
-def certificate_of(name: str, proofs: Mapping[str, Proof], commit: str) -> Certificate:
-    """The certificate of a method from the results of all tests."""
+def certificate_of(
+    name: str, proofs: Mapping[str, Proof], commit: str, measured: Comparison | None = None
+) -> Certificate:
+    """The certificate of a method from the results of all tests and the measurement of its effect."""
     known = methods()
     method, reference = known[name], reference_of(known[name])
     return Certificate(
@@ -87,6 +96,9 @@ def certificate_of(name: str, proofs: Mapping[str, Proof], commit: str) -> Certi
         changes=tuple(diff(known[reference.parent](), method())) if reference.parent else (),
         differences=reference.differences,
         effect=reference.effect.claim if reference.effect else "",
+        no_effect=reference.no_effect,
+        toy=reference.toy,
+        measured=measured,
         finding=reference.finding,
         proofs=tuple(proofs[test] for test in reference.proofs),
         commit=commit,

@@ -23,7 +23,7 @@ def certificate_page(c: Certificate) -> str:
         section("Formula", pre(c.formula)),
         section(f"Changes in {c.parent}", items(c.changes)) if c.changes else "",
         section("Differences", table(("", "paper", "authors' code and others", "here"), differences)),
-        section("Effect, stated before the runs", paragraph(c.effect)) if c.effect else "",
+        section("Effect, stated before the runs", effect(c)) if c.effect or c.no_effect else "",
         section("Finding", paragraph(c.finding)) if c.finding else "",
         section("Proofs", table(("test", "result", "cases", "seconds"), tests)),
         section("Constants", pre(c.constants)),
@@ -37,6 +37,14 @@ def certificate_page(c: Certificate) -> str:
         *filter(None, sections),
     )
     return page(f"{c.name}: certificate", "\n".join(content))
+
+
+def effect(c: Certificate) -> str:
+    """The stated effect with its measurement, or the reason why there is none."""
+    measured = str(c.measured) if c.measured else "Not measured with this code."
+    texts = [c.effect, measured] if c.effect else [c.no_effect]
+    exact = [f"Shown in expectation: {c.toy}"] if c.toy else []
+    return "\n".join(map(paragraph, [*texts, *exact]))
 
 
 def page(title: str, content: str) -> str:

@@ -6,6 +6,8 @@ from pathlib import Path
 from groupwise.certificates.certificate import certify
 from groupwise.certificates.map import map_page
 from groupwise.certificates.page import certificate_page
+from groupwise.certificates.proofs import repository
+from groupwise.certificates.studies import run_studies
 from groupwise.config.problems import suggestion
 from groupwise.config.registry import methods
 from groupwise.data import Usage, visible
@@ -14,16 +16,19 @@ from groupwise.runs.disk import storage_errors, write_file
 ALL, MAP = "all", "index.html"
 
 
-def write_certificates(name: str, out: str) -> int:
+def write_certificates(name: str, out: str, *, effect: bool = False) -> int:
     """Write NAME.json and NAME.html for a method to a directory; for all, also a map of them, index.html.
 
-    Returns 1 if a test did not pass.
+    With `effect`, the studies of their effects run first, where no fresh result is stored. Returns 1 if a test did not
+    pass.
     """
     known = methods()
     if name != ALL and name not in known:
         raise Usage(f"no method is called {name!r}", fix=suggestion(name, known))
     names, directory = list(known) if name == ALL else [name], Path(out)
     width = max(map(len, names)) + 2
+    if effect:
+        run_studies(names, repository())
     certificates = list(certify(names))
     with storage_errors("the certificates", directory):
         directory.mkdir(parents=True, exist_ok=True)

@@ -316,7 +316,10 @@ COMMANDS = (
     Command(
         "certify", "run the tests that prove a method, and write its certificate as JSON and HTML",
         (option("name", metavar="NAME|all"),),
-        (option("--out", default="certificates", metavar="DIR", help="directory (default: certificates)"),),
+        (
+            option("--out", default="certificates", metavar="DIR", help="directory (default: certificates)"),
+            option("--effect", action="store_true", help="measure the stated effect first, which takes minutes"),
+        ),
     ),
     Command(
         "diff", "print the differences between two methods or two recipes",

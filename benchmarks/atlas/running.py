@@ -1,0 +1,152 @@
+"""Run the trials of studies: one at a time per process, each once, resumable."""
+
+import contextlib
+import fcntl
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+
+from groupwise import train
+from groupwise.api.run import Run
+from groupwise.certificates.certificate import commit_of
+from groupwise.certificates.code_hash import code_hash
+from groupwise.certificates.studies import Trial, TrialResult, is_stale, read_results, write_results
+from groupwise.config import text
+from groupwise.config.packaged import find_recipe
+from groupwise.config.recipe import Recipe
+from groupwise.config.text import read_recipe
+from groupwise.learner import Given
+from groupwise.runs.jsonl import read_lines
+from groupwise.runs.layout import RunLayout
+
+ALWAYS = ("eval/accuracy", "eval/accuracy_greedy", "entropy", "completions/mean_length", "frac_reward_zero_std")
+"""The metrics that every result holds, beside those of the effects."""
+
+
+def run_trial(trial: Trial, metrics: Iterable[str], home: Path, root: Path) -> TrialResult:
+    """Run a trial in the folder `home`, and return its result. `root` is the repository."""
+    recipe = trial.recipe()
+    ready = with_models(recipe, trial, home)
+    with open_log(home):
+        start = time.process_time()
+        run = train(ready, out=home / "runs", name=name_of(trial))
+        seconds = time.process_time() - start
+    if run.stopped:
+        raise KeyboardInterrupt(run.stopped)
+    measured = run.metrics
+    series = {name: measured.get(name, {}) for name in sorted({*ALWAYS, *metrics})}
+    return TrialResult(
+        trial=trial,
+        metrics={name: {i: float(f"{x:.6g}") for i, x in points.items()} for name, points in series.items()},
+        tokens=generated_tokens(run),
+        cpu_seconds=round(seconds, 1),
+        commit=commit_of(root),
+        recipe=sha256(text.write(recipe).encode()).hexdigest()[:16],
+        code=code_hash(recipe.method),
+    )
+
+
+def generated_tokens(run: Run) -> tuple[int, ...]:
+    """The tokens that each iteration generated, in all its samples."""
+    lines = read_lines(RunLayout(run.directory).timings)
+    return tuple(round(x["tokens_per_second"] * x["seconds"]) for x in lines if x["iteration"])
+
+
+def name_of(trial: Trial) -> str:
+    """The name of a trial's run directory, without its time."""
+    settings = sha256("\n".join(trial.settings).encode()).hexdigest()[:6]
+    return f"{trial.task}-{trial.method}-{settings}-{trial.seed}"
+
+
+@contextlib.contextmanager
+def open_log(home: Path) -> Iterator[None]:
+    """Messages of runs go to a file."""
+    home.mkdir(parents=True, exist_ok=True)
+    log = (home / "log.txt").open("a", encoding="utf-8")
+    with log, contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
+        yield
+
+
+# Models
+
+
+def with_models(recipe: Recipe, trial: Trial, home: Path) -> Recipe:
+    """The recipe with the model after the task's warm start, and with trained models in place of `@NAME`."""
+    models = dict(recipe.method.models)
+    for name, model in models.items():
+        if isinstance(model, Given) and model.directory.startswith("@"):
+            teacher = Trial(model.directory[1:], trial.task, trial.seed)
+            models[name] = replace(model, directory=trained_model(teacher, home))
+    method = replace(recipe.method, models=tuple(models.items()))
+    return replace(recipe, method=method, model=start_model(trial.task, home), warm_start=None)
+
+
+def start_model(task: str, home: Path) -> str:
+    """The model that a task's packaged recipe starts from: its warm start is run once, with seed 0, for all trials."""
+    recipe = read_recipe(find_recipe(task), [("iterations", "0"), ("evaluate.problems", "1"), ("seed", "0")])
+    return recipe.model if recipe.warm_start is None else model_of(f"start-{task}", recipe, home)
+
+
+def trained_model(trial: Trial, home: Path) -> str:
+    """The model that another trial ends with."""
+    return model_of(f"model-{name_of(trial)}", with_models(trial.recipe(), trial, home), home)
+
+
+def model_of(name: str, recipe: Recipe, home: Path) -> str:
+    """The directory of the model that a recipe trains. It is trained once; other processes wait."""
+    with lock(home / f"{name}.lock") as held:
+        assert held
+        finished = [run for path in sorted((home / "models").glob(f"{name}-*")) if not (run := Run(path)).stopped]
+        done = [run for run in finished if RunLayout(run.directory).model.is_dir()]
+        if not done:
+            with open_log(home):
+                done = [train(recipe, out=home / "models", name=name)]
+        return str(done[-1].model_dir)
+
+
+@contextlib.contextmanager
+def lock(path: Path, *, wait: bool = True) -> Iterator[bool]:
+    """Hold the lock of a file; with `wait=False`, False if another process holds it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+
+
+# All trials
+
+
+def run_all(
+    trials: Mapping[Trial, set[str]], results: Path, home: Path, root: Path, until: float
+) -> Iterator[tuple[Trial, TrialResult | Exception]]:
+    """Run the trials that have no fresh result with their metrics, in order, and store each result in the file.
+
+    `trials` are the metrics that each needs. Yields each trial with its result or its error. No trial starts after
+    `until` (of `time.monotonic`). Another process may run at the same time: each trial is run by one of them.
+    """
+    for trial, metrics in trials.items():
+        if time.monotonic() > until:
+            return
+        with lock(home / "locks" / name_of(trial), wait=False) as held:
+            if not held or is_measured(trial, metrics, read_results(results)):
+                continue
+            try:
+                result = run_trial(trial, metrics, home, root)
+            except Exception as error:  # one method that fails must not end the others' measurement
+                yield trial, error
+                continue
+            with lock(home / "results.lock"):
+                write_results(results, {**read_results(results), trial: result}.values())
+            yield trial, result
+
+
+def is_measured(trial: Trial, metrics: Iterable[str], results: Mapping[Trial, TrialResult]) -> bool:
+    """Whether a trial has a fresh result with the metrics."""
+    result = results.get(trial)
+    return result is not None and not is_stale(result) and set(metrics) <= result.metrics.keys()

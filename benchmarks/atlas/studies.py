@@ -1,0 +1,64 @@
+"""The studies of the atlas: the stated effect of each published method, and ablations that taught something."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from groupwise.certificates.studies import MORE_SEEDS, SEEDS, Trial, TrialResult, compare, trials_of
+from groupwise.methods import Effect, published, reference_of
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """An effect of a method. `lesson` says what an ablation taught; it is empty for a stated effect."""
+
+    method: str
+    effect: Effect
+    lesson: str = ""
+
+
+NO_KL = "method.objective.penalties = []"
+ABLATIONS = (
+    Study(
+        "s_grpo",
+        Effect(
+            metric="eval/accuracy_greedy",
+            direction="down",
+            task="wordy_sums",
+            parent="s_grpo",
+            least=0.05,
+            matched="steps",
+            settings=(NO_KL,),
+            own_settings=("method.objective.aggregate = sequence_mean",),
+        ),
+        "The shared prefix of the exits of S-GRPO cancels under token_mean only: a mean over sequences loses accuracy.",
+    ),
+)
+
+
+def studies(names: Iterable[str] = ()) -> list[Study]:
+    """The studies of some published methods, or of all, in display order; ablations come last."""
+    chosen = set(names) or {method.__name__ for method in published}
+    effects = ((method.__name__, reference_of(method).effect) for method in published)
+    stated = [Study(name, effect) for name, effect in effects if effect is not None and name in chosen]
+    return [*stated, *(study for study in ABLATIONS if study.method in chosen)]
+
+
+def needed_trials(chosen: Iterable[Study], results: Mapping[Trial, TrialResult]) -> dict[Trial, set[str]]:
+    """The runs of studies in order, each once, with the metrics that are read from it.
+
+    A study has the first seeds, and the further ones if these leave its effect open.
+    """
+    needed: dict[Trial, set[str]] = {}
+    for study in chosen:
+        for seed in seeds_of(study, results):
+            for trial in reversed(trials_of(study.method, study.effect, seed)):
+                needed.setdefault(trial, set()).add(study.effect.metric)
+    return needed
+
+
+def seeds_of(study: Study, results: Mapping[Trial, TrialResult]) -> Iterator[int]:
+    """The seeds that a study needs, as far as its results say."""
+    yield from SEEDS
+    comparison = compare(study.method, study.effect, results)
+    if comparison is not None and (comparison.is_open or len(comparison.differences) > len(SEEDS)):
+        yield from MORE_SEEDS

@@ -1,0 +1,64 @@
+"""`code_hash`: a hash of the code that a method runs. A stored result with another hash is stale."""
+
+import ast
+import hashlib
+import inspect
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from functools import cache
+from typing import Any
+
+from groupwise.config.diff import diff
+from groupwise.config.registry import definition_of
+from groupwise.data import with_fields
+from groupwise.methods import Method
+
+PACKAGE = __name__.partition(".")[0]
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Assign | ast.AnnAssign
+
+
+def code_hash(method: Method) -> str:
+    """A hash of a method's constants and of the code of its parts, with the names of their files that they use.
+
+    Comments, docstrings and formatting do not count, nor does other code in the same files.
+
+    >>> from groupwise.methods import gspo
+    >>> code_hash(gspo()) == code_hash(gspo()), code_hash(gspo()) == code_hash(gspo(low=0.1))
+    (True, False)
+    """
+    parts = with_fields(tuple(getattr(method, f.name) for f in fields(method)))
+    kinds = {definition_of(part) for part in parts if callable(definition_of(part))}
+    code = {text for kind in kinds if kind.__module__.startswith(PACKAGE) for text in _code_of(kind)}
+    return hashlib.sha256("\n".join([*diff(Method(), method), *sorted(code)]).encode()).hexdigest()[:16]
+
+
+def _code_of(kind: Any) -> Iterator[str]:
+    """The syntax trees of a class or function and of the module's names that it uses, directly or not."""
+    definitions, names, seen = _definitions(kind.__module__), [kind.__name__], set[str]()
+    while names:
+        name = names.pop()
+        if name in seen or name not in definitions:
+            continue
+        seen.add(name)
+        tree = definitions[name]
+        yield f"{kind.__module__}.{name}: {ast.dump(tree)}"
+        names += [node.id for node in ast.walk(tree) if isinstance(node, ast.Name)]
+
+
+@cache
+def _definitions(module: str) -> Mapping[str, Definition]:
+    """The functions, classes and constants of a module by name, without docstrings."""
+    tree = ast.parse(inspect.getsource(sys.modules[module]))
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            node.body = [x for x in body if not (isinstance(x, ast.Expr) and isinstance(x.value, ast.Constant))]  # type: ignore[attr-defined]
+    found: dict[str, Definition] = {}
+    for node in tree.body:
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                found[node.name] = node
+            case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
+                found[name] = node
+    return found

@@ -1,0 +1,212 @@
+"""Studies: the runs that measure the stated effect of a method, their stored results, and their comparison.
+
+A study runs a method and its parent once per seed. `make atlas` stores the results; this module reads them.
+"""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from groupwise.certificates.code_hash import code_hash
+from groupwise.config.packaged import find_recipe
+from groupwise.config.recipe import Recipe
+from groupwise.config.text import read_recipe
+from groupwise.data import WorkerLost
+from groupwise.evaluation.interval import mean_interval
+from groupwise.methods import Effect, Reference
+
+SEEDS = (1, 2, 3)
+MORE_SEEDS = (4, 5, 6)
+"""The seeds of a study, and those that it adds where the first leave the effect open."""
+SIZES = (
+    "prompts = 8", "iterations = 20", "method.group_size = 8", "method.minibatches = 2", "evaluate.every = 0",
+    "evaluate.problems = 128", "save.every = 0",
+)  # fmt: skip
+"""The recipe fields of every study, before its own settings."""
+BUDGET = "evaluate.every = 5"
+"""A further setting where held-out metrics are compared at equal tokens."""
+HELD_OUT = "eval/"
+"""The prefix of held-out metrics."""
+RESULTS = Path("benchmarks/atlas/results.jsonl")
+"""The stored results, in the repository."""
+
+Verdict = Literal["shown", "not shown", "opposite"]
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One run of a study: a method on the packaged recipe of a task, with `settings` as in `Effect`.
+
+    >>> Trial("gspo", "calculator", 1, ("prompts = 4",)).recipe().prompts
+    4
+    """
+
+    method: str
+    task: str
+    seed: int
+    settings: tuple[str, ...] = ()
+
+    def recipe(self) -> Recipe:
+        """The recipe of the run. Raises `Usage` for an invalid setting."""
+        lines = (line.split(" = ", 1) for line in (*SIZES, *self.settings))
+        fields = [("method", self.method), *((path, text) for path, text in lines), ("seed", str(self.seed))]
+        return read_recipe(find_recipe(self.task), fields)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialResult:
+    """The result of a run: metrics by iteration, the generated tokens of each iteration, and where it comes from.
+
+    `recipe` is the hash of the recipe, `code` that of the method's code.
+    """
+
+    trial: Trial
+    metrics: Mapping[str, Mapping[int, float]]
+    tokens: tuple[int, ...]
+    cpu_seconds: float
+    commit: str
+    recipe: str
+    code: str
+
+    def value(self, metric: str, last: int) -> float:
+        """A metric up to the iteration `last`: a held-out one at its last evaluation, else its second half's mean."""
+        points = {i: x for i, x in self.metrics.get(metric, {}).items() if 0 < i <= last}
+        if metric.startswith(HELD_OUT):
+            return points[max(points)] if points else math.nan
+        late = [x for i, x in points.items() if i > last / 2]
+        return math.fsum(late) / len(late) if late else math.nan
+
+    def iterations_within(self, tokens: int) -> int:
+        """The number of first iterations that generate at most so many tokens together."""
+        total, count = 0, 0
+        for n in self.tokens:
+            total += n
+            count += total <= tokens
+        return count
+
+    def as_json(self) -> dict[str, Any]:
+        """The line of the file."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The metric of a method's runs minus that of its parent's, for each seed. `stale`: code has changed since."""
+
+    effect: Effect
+    differences: tuple[float, ...]
+    stale: bool = False
+
+    @property
+    def mean(self) -> float:
+        return math.fsum(self.differences) / len(self.differences)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95 % interval of the mean difference over seeds, paired, by Student's t."""
+        return mean_interval(self.differences)
+
+    @property
+    def verdict(self) -> Verdict:
+        """Shown, or opposite: the interval lies on one side of 0, and the mean is at least the smallest that counts."""
+        low, high = self.interval if self.effect.direction == "up" else [-x for x in reversed(self.interval)]
+        if low > 0 and abs(self.mean) >= self.effect.least:
+            return "shown"
+        return "opposite" if high < 0 and abs(self.mean) >= self.effect.least else "not shown"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether more seeds could change the verdict: the mean counts, and its interval contains 0."""
+        return self.verdict == "not shown" and abs(self.mean) >= self.effect.least
+
+    def as_json(self) -> dict[str, Any]:
+        """The comparison in a certificate."""
+        return {"difference": self.mean, "interval": self.interval, "by_seed": self.differences, "result": self.verdict}
+
+    def __str__(self) -> str:
+        low, high = self.interval
+        stale = "; stale: the code has changed since" if self.stale else ""
+        seeds = f"{len(self.differences)} seeds"
+        return f"{self.verdict}: {self.mean:+.3g}, 95 % interval {low:+.3g} to {high:+.3g} over {seeds}{stale}"
+
+
+def trials_of(method: str, effect: Effect, seed: int) -> tuple[Trial, Trial]:
+    """The runs of a method and of its parent with one seed."""
+    in_between = (BUDGET,) if effect.matched == "tokens" and effect.metric.startswith(HELD_OUT) else ()
+    common = (*in_between, *effect.settings)
+    own = Trial(method, effect.task, seed, (*common, *effect.own_settings))
+    return own, Trial(effect.parent, effect.task, seed, common)
+
+
+def compare(method: str, effect: Effect, results: Mapping[Trial, TrialResult]) -> Comparison | None:
+    """The comparison over all seeds with both results; None with less than two of them, or without the metric."""
+    pairs = [trials_of(method, effect, seed) for seed in (*SEEDS, *MORE_SEEDS)]
+    found = [(results[own], results[parent]) for own, parent in pairs if own in results and parent in results]
+    differences = tuple(difference(effect, own, parent) for own, parent in found)
+    if len(found) < 2 or not all(map(math.isfinite, differences)):
+        return None
+    return Comparison(effect, differences, any(is_stale(result) for pair in found for result in pair))
+
+
+def difference(effect: Effect, own: TrialResult, parent: TrialResult) -> float:
+    """The metric of a method's run minus that of its parent's, at equal tokens or after all iterations."""
+    if effect.matched == "steps":
+        lasts = len(own.tokens), len(parent.tokens)
+    else:
+        budget = min(sum(own.tokens), sum(parent.tokens))
+        lasts = own.iterations_within(budget), parent.iterations_within(budget)
+    return own.value(effect.metric, lasts[0]) - parent.value(effect.metric, lasts[1])
+
+
+def is_stale(result: TrialResult) -> bool:
+    """Whether the code of the method of a run has changed since."""
+    return _present_code(result.trial) != result.code
+
+
+@cache
+def _present_code(trial: Trial) -> str:
+    return code_hash(trial.recipe().method)
+
+
+def measured_effect(method: str, reference: Reference, root: Path) -> Comparison | None:
+    """The comparison of a method's stated effect from the results stored in the repository; None unless it is fresh."""
+    effect = reference.effect
+    comparison = compare(method, effect, read_results(root / RESULTS)) if effect else None
+    return None if comparison is None or comparison.stale else comparison
+
+
+def run_studies(methods: Sequence[str], root: Path) -> None:
+    """Run the studies of methods in a separate process, which stores their results. `WorkerLost` if one fails."""
+    paths = (str(root / "src"), os.environ.get("PYTHONPATH", ""))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    command = [sys.executable, "-m", "benchmarks.atlas", *methods]
+    done = subprocess.run(command, cwd=root, env=environment, stderr=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        fix = f"see the cause with: python -m benchmarks.atlas {' '.join(methods[:3])}"
+        raise WorkerLost("a run of a study failed", evidence=done.stderr[-2000:].strip(), fix=fix)
+
+
+def read_results(path: Path) -> dict[Trial, TrialResult]:
+    """The stored results by trial; the last one where there are several. Empty without the file."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    return {result.trial: result for result in map(_result_of, lines)}
+
+
+def _result_of(line: str) -> TrialResult:
+    data = json.loads(line)
+    trial = Trial(**{**data["trial"], "settings": tuple(data["trial"]["settings"])})
+    metrics = {name: {int(i): x for i, x in points.items()} for name, points in data["metrics"].items()}
+    return TrialResult(**{**data, "trial": trial, "metrics": metrics, "tokens": tuple(data["tokens"])})
+
+
+def write_results(path: Path, results: Iterable[TrialResult]) -> None:
+    """Write results in the order of their trials, one JSON line each."""
+    ordered = sorted(results, key=lambda result: json.dumps(asdict(result.trial)))
+    path.write_text("".join(json.dumps(result.as_json()) + "\n" for result in ordered), encoding="utf-8")

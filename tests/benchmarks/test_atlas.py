@@ -1,0 +1,201 @@
+"""The atlas: the page equals the stored results, finished runs are skipped, and a changed part makes a row stale."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from benchmarks.atlas import __main__ as command
+from benchmarks.atlas import running
+from benchmarks.atlas.page import page
+from benchmarks.atlas.studies import ABLATIONS, Study, needed_trials, seeds_of, studies
+
+from groupwise.certificates import code_hash as hashing
+from groupwise.certificates import studies as stored
+from groupwise.certificates.code_hash import code_hash
+from groupwise.certificates.studies import RESULTS, SEEDS, Comparison, Trial, TrialResult, compare, trials_of
+from groupwise.methods import Effect, grpo, gspo, published, reference_of
+
+HOME = Path(__file__).parents[2]
+EFFECT = Effect(metric="entropy", direction="up", task="calculator", parent="grpo", least=0.1, matched="steps")
+ONE = ("prompts = 1", "iterations = 1", "method.group_size = 2", "method.minibatches = 1", "evaluate.problems = 1",
+       "sampling.max_tokens = 4")  # fmt: skip
+
+
+def result(trial: Trial, metrics: dict[str, dict[int, float]], tokens: tuple[int, ...] = (10,) * 4) -> TrialResult:
+    return TrialResult(
+        trial=trial, metrics=metrics, tokens=tokens, cpu_seconds=9.0, commit="c", recipe="r",
+        code=stored._present_code(trial),
+    )  # fmt: skip
+
+
+def results_of(differences: list[float], effect: Effect = EFFECT) -> dict[Trial, TrialResult]:
+    """Results of gspo that differ from its parent's by the given numbers, seed by seed."""
+    found = {}
+    for seed, difference in enumerate(differences, 1):
+        own, parent = trials_of("gspo", effect, seed)
+        found[own] = result(own, {effect.metric: dict.fromkeys((1, 2, 3, 4), 1.0 + difference)})
+        found[parent] = result(parent, {effect.metric: dict.fromkeys((1, 2, 3, 4), 1.0)})
+    return found
+
+
+# Comparison
+
+
+def test_a_metric_of_training_is_the_mean_of_the_second_half_and_a_held_out_one_is_the_last() -> None:
+    one = result(
+        Trial("gspo", "calculator", 1), {"entropy": {1: 9.0, 2: 7.0, 3: 2.0, 4: 4.0}, "eval/x": {0: 9.0, 2: 0.5}}
+    )
+    assert one.value("entropy", 4) == 3.0 and one.value("entropy", 2) == 7.0
+    assert one.value("eval/x", 4) == one.value("eval/x", 3) == 0.5 and math.isnan(one.value("eval/x", 1))
+    assert math.isnan(one.value("reward", 4))
+
+
+def test_at_equal_tokens_the_longer_run_is_read_up_to_the_others_total() -> None:
+    effect = replace(EFFECT, matched="tokens")
+    own, parent = trials_of("gspo", effect, 1)
+    long = result(own, {"entropy": {1: 1.0, 2: 2.0, 3: 8.0, 4: 9.0}}, tokens=(20, 20, 20, 20))
+    short = result(parent, {"entropy": {1: 0.0, 2: 0.0, 3: 0.0, 4: 1.0}}, tokens=(10, 10, 10, 19))
+    assert stored.difference(effect, long, short) == 2.0 - 0.5
+    assert stored.difference(EFFECT, long, short) == 8.5 - 0.5
+    held_out = trials_of("gspo", replace(effect, metric="eval/accuracy"), 1)
+    assert all(trial.recipe().evaluate.every == 5 for trial in held_out) and own.recipe().evaluate.every == 0
+
+
+@pytest.mark.parametrize(
+    ("differences", "verdict", "is_open"),
+    [
+        ([0.3, 0.31, 0.29], "shown", False),
+        ([-0.3, -0.31, -0.29], "opposite", False),
+        ([0.05, 0.05, 0.05], "not shown", False),
+        ([0.0, 0.1, 0.5], "not shown", True),
+        ([0.0, 0.0, 0.0], "not shown", False),
+    ],
+)
+def test_a_verdict_needs_an_interval_on_one_side_and_a_mean_that_counts(differences, verdict, is_open) -> None:
+    comparison = compare("gspo", EFFECT, results_of(differences))
+    assert comparison is not None and (comparison.verdict, comparison.is_open) == (verdict, is_open)
+    down = Comparison(replace(EFFECT, direction="down"), tuple(-x for x in differences))
+    assert down.verdict == verdict and str(down).startswith(f"{verdict}: ")
+    assert len(list(seeds_of(Study("gspo", EFFECT), results_of(differences)))) == (6 if is_open else 3)
+
+
+def test_one_seed_or_a_metric_that_is_absent_is_no_measurement() -> None:
+    assert compare("gspo", EFFECT, results_of([0.3])) is None
+    assert compare("gspo", replace(EFFECT, metric="reward"), results_of([0.3, 0.3, 0.3])) is None
+
+
+# Code
+
+
+def test_the_hash_covers_constants_parts_and_their_functions_but_no_docstring(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = code_hash(gspo())
+    assert before != code_hash(grpo()) and before != code_hash(gspo(low=0.1))
+    source = {}
+    plain = hashing.inspect.getsource
+    monkeypatch.setattr(hashing.inspect, "getsource", lambda module: source.get(module.__name__, plain(module)))
+    file = "groupwise.objective.ratios"
+    text = plain(hashing.sys.modules[file])
+    for changed, same in ((text.replace('"""', '"""Another docstring. ', 1), True), (text + "\nX = 1\n", True),
+                          (text.replace("MAX_LOG_RATIO = 20.0", "MAX_LOG_RATIO = 21.0"), False)):  # fmt: skip
+        source[file] = changed
+        hashing._definitions.cache_clear()
+        assert (code_hash(gspo()) == before) is same
+    hashing._definitions.cache_clear()
+
+
+def test_a_changed_part_makes_a_row_stale_and_its_runs_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    fresh = results_of([0.3, 0.3, 0.3])
+    own, _ = trials_of("gspo", EFFECT, 2)
+    old = {**fresh, own: replace(fresh[own], code="old")}
+    comparison = compare("gspo", EFFECT, old)
+    assert comparison is not None and comparison.stale and str(comparison).endswith("changed since")
+    assert running.is_measured(own, {"entropy"}, fresh) and not running.is_measured(own, {"entropy"}, old)
+    assert not running.is_measured(own, {"reward"}, fresh)
+
+
+# Runs
+
+
+def test_finished_runs_are_skipped(tmp_path: Path) -> None:
+    trial, file = Trial("gspo", "calculator", 1, ONE), tmp_path / "results.jsonl"
+
+    def run(seconds: float = math.inf) -> list:
+        return list(running.run_all({trial: {"reward"}}, file, tmp_path, HOME, seconds))
+
+    assert run(0.0) == [] and not file.exists()
+    ((done, first),) = run()
+    assert done == trial and isinstance(first, TrialResult) and 0 < first.tokens[0] <= 8 and len(first.tokens) == 1
+    assert set(first.metrics["reward"]) == {1} and set(first.metrics["eval/accuracy"]) == {0, 1}
+    assert stored.read_results(file) == {trial: first} and run() == []
+    stored.write_results(file, [replace(first, code="old")])
+    ((_, again),) = run()
+    assert replace(again, cpu_seconds=0.0) == replace(first, cpu_seconds=0.0)
+    with running.lock(tmp_path / "locks" / running.name_of(trial)):
+        file.unlink()
+        assert run() == []
+
+
+def test_a_run_that_fails_is_reported_and_the_others_go_on(tmp_path: Path) -> None:
+    broken, good = Trial("gspo", "calculator", 1, (*ONE, "method.trains = x")), Trial("gspo", "calculator", 1, ONE)
+    trials = {broken: {"reward"}, good: {"reward"}}
+    (_, error), (_, done) = running.run_all(trials, tmp_path / "r.jsonl", tmp_path, HOME, math.inf)
+    assert isinstance(error, Exception) and isinstance(done, TrialResult)
+
+
+def test_the_warm_start_is_run_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained = []
+
+    def train(recipe, out, name):
+        trained.append(name)
+        model = out / f"{name}-0" / "model"
+        model.mkdir(parents=True)
+        return type("Run", (), {"model_dir": model})
+
+    monkeypatch.setattr(running, "train", train)
+    monkeypatch.setattr(
+        running, "Run", lambda path: type("Run", (), {"directory": path, "stopped": "", "model_dir": path / "model"})
+    )
+    assert running.start_model("calculator", tmp_path) == "calculator" and trained == []
+    assert running.start_model("edges", tmp_path) == running.start_model("edges", tmp_path)
+    assert trained == ["start-edges"]
+
+
+# The page
+
+
+def test_the_page_is_that_of_the_stored_results() -> None:
+    assert (HOME / command.PAGE).read_text() == page(stored.read_results(HOME / RESULTS))
+
+
+def test_every_method_has_a_row_or_a_reason() -> None:
+    text = page({})
+    for method in published:
+        reference = reference_of(method)
+        assert f"| [{method.__name__}](methods.md#{method.__name__}) |" in text
+        assert reference.effect is None or reference.effect.metric in text
+
+
+@pytest.mark.parametrize("study", [*studies(), *ABLATIONS], ids=lambda study: study.method)
+def test_both_recipes_of_an_effect_are_valid(study: Study) -> None:
+    own, parent = (trial.recipe() for trial in trials_of(study.method, study.effect, 1))
+    assert own != parent and own.task == parent.task and own.prompts == parent.prompts
+
+
+def test_a_parents_runs_are_shared() -> None:
+    chosen = [Study("gspo", EFFECT), Study("dapo", replace(EFFECT, metric="reward"))]
+    needed = needed_trials(chosen, {})
+    assert len(needed) == 3 * len(SEEDS)
+    assert needed[Trial("grpo", "calculator", 1)] == {"entropy", "reward"}
+
+
+def test_only_fresh_results_are_in_a_certificate(tmp_path: Path) -> None:
+    effect = reference_of(gspo).effect
+    assert effect is not None
+    fresh = results_of([0.3, 0.3, 0.31], effect)
+    (tmp_path / RESULTS).parent.mkdir(parents=True)
+    stored.write_results(tmp_path / RESULTS, fresh.values())
+    measured = stored.measured_effect("gspo", reference_of(gspo), tmp_path)
+    assert measured is not None and measured.as_json()["result"] == "shown"
+    stored.write_results(tmp_path / RESULTS, [replace(one, code="old") for one in fresh.values()])
+    assert stored.measured_effect("gspo", reference_of(gspo), tmp_path) is None

@@ -15,7 +15,7 @@ __all__ = ["LengthShares", "SemanticEntropy"]
 
 @dataclass(frozen=True, slots=True)
 class SemanticEntropy:
-    """`x f(alpha u)`: scales the advantage x by a factor that falls with the entropy u of the group's answers.
+    """`x f(alpha u)`: scales down the advantage x in groups whose answers differ more (entropy u).
 
     Samples with equal `Verdict.answer` agree; a sample without one agrees with none. u is the entropy over `log G`.
     `sampled` is the mean of `-log share` over the distinct answers, `shannon` over the samples. f is `exp(-x)`,
@@ -54,7 +54,7 @@ class SemanticEntropy:
 
 
 def _clusters(b: Batch) -> Segments:
-    """Assigns each sample to a cluster of samples with equal answers, within its group."""
+    """The clusters of samples with equal answers, within each group."""
     numbers: dict[Any, int] = {}
     index: list[int] = []
     for i, (sample, group) in enumerate(zip(b.samples, b.groups.index.tolist())):
@@ -65,7 +65,7 @@ def _clusters(b: Batch) -> Segments:
 
 @dataclass(frozen=True, slots=True)
 class LengthShares:
-    """Correct answers get shares that sum to 1, larger for short ones; wrong answers get -1.
+    """Weights for a contrast: those of correct answers sum to 1, larger for short ones; wrong answers have -1.
 
     DRPO, arXiv:2510.04474. 0 in groups without both. These are weights of a contrast (`Discriminative`), not advantages
     of a policy gradient.

@@ -1,4 +1,4 @@
-"""Advantages of bundles: several prompts are scored together, with one answer to each prompt at a time. RiskPO."""
+"""Advantages of bundles (RiskPO): several prompts form a bundle, whose score adds up one answer's reward to each."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -13,26 +13,26 @@ SOCKET = "Advantage"
 __all__ = ["BundleRisk"]
 
 LEVELS = tuple(k / 20 for k in range(1, 20))
-"""The levels (0.05, 0.10, ...) of the quantiles of bundle scores that are tracked over a run."""
+"""The quantiles of bundle scores that are tracked over a run: 0.05, 0.10, ... 0.95."""
 
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """A bundle is several prompts. The j-th draw of a bundle contains the j-th answer to each of its prompts."""
+    """Bundles of prompts, and their draws: the j-th draw of a bundle has the j-th answer to each of its prompts."""
 
     of: Segments
-    """Which samples belong to which draw (the j-th answers to a bundle's prompts)."""
+    """The draw (the j-th answers to a bundle's prompts) of each sample."""
     bundles: Segments
-    """Which draws belong to which bundle of prompts."""
+    """The bundle of prompts of each draw."""
     whole: Bool[Tensor, " s"]
-    """For each sample, whether its draw has an answer to every prompt of the bundle."""
+    """For each sample, whether its draw is complete: it has an answer to every prompt of the bundle."""
 
     @property
     def live(self) -> Bool[Tensor, " d"]:
         return self.of.total(self.whole.double()) > 0
 
     def scores(self, x: Float[Tensor, " s"]) -> Float[Tensor, " d"]:
-        """The sum of the rewards of each draw (one answer per prompt of a bundle)."""
+        """The score of each draw: the sum of its answers' rewards, one answer per prompt of a bundle."""
         return self.of.total(torch.where(self.whole, x, 0.0))
 
 
@@ -80,7 +80,7 @@ class BundleRisk:
         return torch.where(draws.whole, self._split(draws.of.spread(a), x, b, draws), 0.0)
 
     def risk(self, score: Tensor, low: Tensor, high: Tensor) -> Tensor:
-        """The advantage of a bundle's score, from the lower and the upper quantile of all scores."""
+        """The advantage of each bundle score, given the lower and the upper quantile of all scores."""
         middle = (score - low).relu() - (score - high).relu() + (low - high if self.natural else 0.0)
         tail = -(low - score).relu() / (self.low + self.eps)
         return (self.mix * tail + middle / (self.high - self.low + self.eps)) / (self.mix + 1)

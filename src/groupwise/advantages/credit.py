@@ -35,7 +35,7 @@ class ReturnsToGo:
 
     def __post_init__(self) -> None:
         if not 0 <= self.gamma <= 1:
-            raise ValueError(f"ReturnsToGo(gamma={self.gamma}): a discount is between 0 and 1")
+            raise ValueError(f"ReturnsToGo(gamma={self.gamma}): gamma, a discount, must be between 0 and 1")
 
     @property
     def needs(self) -> frozenset[Measure]:
@@ -47,7 +47,7 @@ class ReturnsToGo:
 
 @dataclass(frozen=True, slots=True)
 class WhitenedTokens:
-    """Whitens `credit`'s advantages over all tokens: `(A - mean) / (std + eps)`. REINFORCE++, arXiv:2501.03262.
+    """Another credit's advantages, whitened over all tokens: `(A - mean) / (std + eps)`. REINFORCE++, arXiv:2501.03262.
 
     Caveat with a group baseline: a group whose answers are all correct has advantage 0 before whitening, but not after
     it if length correlates with reward, because 0 is then not the mean over tokens.

@@ -82,7 +82,7 @@ class Whitened:
 
 @dataclass(frozen=True, slots=True)
 class VirtualBest:
-    """Group z-scores as if `count` more answers of the group had the reward `best`. NGRPO, arXiv:2509.18851.
+    """Group z-scores, as if the group had `count` more answers with the reward `best`. NGRPO, arXiv:2509.18851.
 
     A group of wrong answers has negative advantages; a group of correct ones has 0.
 
@@ -98,7 +98,7 @@ class VirtualBest:
 
     def __post_init__(self) -> None:
         if self.count < 1:
-            raise ValueError(f"{self}: needs count >= 1; without virtual answers it is Standardised")
+            raise ValueError(f"{self}: count must be at least 1; for no virtual answers use Standardised")
 
     def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
         g = b.groups

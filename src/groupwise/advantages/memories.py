@@ -1,4 +1,4 @@
-"""Memories that advantages read: multipliers of constraints, quantiles of scores, error rates of a verifier."""
+"""Running estimates that advantages use: multipliers of constraints, quantiles of scores, a verifier's error rate."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,10 +12,10 @@ __all__ = ["Multipliers", "Quantiles", "RejectionRate"]
 
 @dataclass(frozen=True, slots=True)
 class Multipliers:
-    """Lagrange multipliers of constraints `mean(part) >= floor`: `clip(multiplier + rate (floor - mean), 0, most)`.
+    """Lagrange multipliers of the constraints `mean score >= floor`: each grows while its mean is below the floor.
 
-    The mean is over the verdicts of the iteration that have the part. FGRPO, arXiv:2604.08476; the step and the start
-    are our reading.
+    The new value is `clip(multiplier + rate (floor - mean), 0, most)`. The mean is over the verdicts of the iteration
+    that have the score. FGRPO, arXiv:2604.08476; the step and the start are our reading.
     """
 
     floors: tuple[tuple[str, float], ...]
@@ -43,7 +43,7 @@ class Multipliers:
 
 @dataclass(frozen=True, slots=True)
 class Quantiles:
-    """The quantiles 0.05, 0.10, ... 0.95 of bundle scores, with one step of stochastic approximation per iteration.
+    """Running quantiles (0.05, 0.10, ... 0.95) of the scores of bundles of prompts: one small step per iteration.
 
     `q += rate (level - share of scores below q)`. The first iteration sets them. RiskPO, arXiv:2510.00911. The authors'
     released code computes them and then does not use them.
@@ -67,7 +67,7 @@ class Quantiles:
 
 @dataclass(frozen=True, slots=True)
 class RejectionRate:
-    """The share of correct answers that the verifier rejects, estimated from appeals. arXiv:2510.00915.
+    """Estimates the share of correct answers that the verifier rejects, with a second verifier. arXiv:2510.00915.
 
     A verdict's part `appealed` is 1 if a second verifier looked at a rejected answer, and `overturned` is 1 if it
     accepted it. The estimate is averaged with the weight `keep`. Estimate and average are our reading.
@@ -91,5 +91,5 @@ class RejectionRate:
 
 
 def _part(batch: Batch, name: str) -> list[float]:
-    """A named part of the verdicts, which may be missing from all of them."""
+    """The values of a named score of the verdicts; empty if no verdict has it."""
     return batch.parts[name].tolist() if name in batch.parts else []

@@ -1,4 +1,4 @@
-"""Advantages from several named scores per verdict: standardised apart, as constraints, or as a baseline."""
+"""Advantages from several named scores per verdict: each standardised, as constraints, or as a baseline."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -15,7 +15,7 @@ __all__ = ["AgainstPart", "EachStandardised", "ForwardCorrection", "Lagrangian"]
 
 @dataclass(frozen=True, slots=True)
 class EachStandardised:
-    """`reward z(x)` plus `weight z(part)` for each named part of the verdict, with z the group's z-score. GDPO.
+    """Weighted sum of group z-scores: `reward z(x)`, plus `weight z(score)` for each named score of the verdict. GDPO.
 
     Each reward is standardised by itself before the sum, so none is lost in the spread of another. A sample without a
     part has 0 for it and is not in its statistics.
@@ -44,7 +44,7 @@ class EachStandardised:
 
 @dataclass(frozen=True, slots=True)
 class Lagrangian:
-    """The reward's z-score plus each constraint's z-score, times the multiplier in a memory. FGRPO, arXiv:2604.08476.
+    """The reward's group z-score plus `multiplier * z-score` of each constraint's score. FGRPO, arXiv:2604.08476.
 
     The memory is `Multipliers`. That the z-scores are added so is our reading.
     """
@@ -68,7 +68,7 @@ class Lagrangian:
 
 @dataclass(frozen=True, slots=True)
 class AgainstPart:
-    """`x - part`: the reward minus a baseline that the verdict contains, such as the reward of the greedy answer.
+    """The reward minus a baseline that the verdict contains under the name `part`, such as the greedy answer's reward.
 
     >>> from groupwise.data import rollout_of, pack
     >>> batch = pack([rollout_of([1.0, 0.0], parts={"baseline": [0.5, 0.5]})])
@@ -88,7 +88,7 @@ class AgainstPart:
 
 @dataclass(frozen=True, slots=True)
 class ForwardCorrection:
-    """`x - (1 - rejects)`, for a verifier that rejects this share of correct answers: the true gradient, scaled.
+    """`x - (1 - rejects)`: corrects rewards for a verifier that rejects the share `rejects` of correct answers.
 
     `rejects` is the share of correct answers that the verifier rejects, from the memory `RejectionRate`. A group
     baseline after it undoes the correction. arXiv:2510.00915, forward correction.
@@ -101,7 +101,7 @@ class ForwardCorrection:
 
 
 def _zscore(b: Batch, name: str, ddof: int, eps: float) -> Float[Tensor, " s"]:
-    """The z-score of a verdict's named part in its group, over the samples that have it; 0 for the others."""
+    """The group z-score of a named score of the verdicts, over the samples that have it; 0 for the others."""
     part, has = b[VerdictPart(name)], b.has(VerdictPart(name))
     score = torch.zeros_like(part)
     score[has] = b.groups.keep(has).zscore(part[has], ddof=ddof, eps=eps)

@@ -14,7 +14,7 @@ __all__ = ["EarlyFirst", "TeacherGap"]
 
 @dataclass(frozen=True, slots=True)
 class TeacherGap:
-    """`log teacher - log pi_old` per token, discounted sum from the token on, plus `task` times the sample's reward.
+    """`log teacher - log pi_old`, summed with a discount from each token on, plus `task` times the sample's advantage.
 
     Its mean is minus the reverse KL. With `baseline` that KL is added (vOPD): the same expected gradient with less
     variance. MiniLLM, arXiv:2306.08543; GKD, arXiv:2306.13649. A `view` is the teacher's own context.
@@ -28,7 +28,7 @@ class TeacherGap:
 
     def __post_init__(self) -> None:
         if self.baseline and self.discount:
-            raise ValueError(f"{self}: the baseline is for single tokens; set discount to 0")
+            raise ValueError(f"{self}: the baseline works for single tokens only: set discount to 0")
 
     @property
     def needs(self) -> frozenset[Measure]:
@@ -46,9 +46,9 @@ class TeacherGap:
 
 @dataclass(frozen=True, slots=True)
 class EarlyFirst:
-    """Another credit times `1 + gamma (1 - share of the sum of |credit| before the token)`: early tokens weigh most.
+    """Another credit times a factor that starts at `1 + gamma` and falls towards 1: early tokens weigh most.
 
-    IW-OPD, arXiv:2606.22600.
+    The factor is `1 + gamma (1 - share of the sum of |credit| before the token)`. IW-OPD, arXiv:2606.22600.
     """
 
     credit: Credit = TeacherGap()

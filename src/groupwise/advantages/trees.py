@@ -1,4 +1,4 @@
-"""Credit from prefixes that several answers of a group share: a tree of values."""
+"""Credit from prefixes that several answers of a group share: mean rewards on the tree of these prefixes."""
 
 from dataclasses import dataclass
 

@@ -16,7 +16,7 @@ __all__ = ["StepReturns", "TurnGroups"]
 
 @dataclass(frozen=True, slots=True)
 class TurnGroups:
-    """`x + omega z`: z is the z-score of a turn's discounted reward among the group's turns after the same observation.
+    """`x + omega z`, z the z-score of a turn's discounted reward among the group's turns after the same observation.
 
     A turn that is k turns before the last has the reward `gamma^k R`. Turns after the same observation chose their
     action in the same state. GiGPO, arXiv:2505.10978, for observations that are exact texts and a reward at the end.
@@ -48,7 +48,7 @@ class TurnGroups:
 
 @dataclass(frozen=True, slots=True)
 class StepReturns:
-    """The sum of z-scored rewards of all steps from a token on: GRPO's process supervision, arXiv:2402.03300, 4.1.3.
+    """The sum of the z-scored rewards of this and all later reasoning steps. GRPO, arXiv:2402.03300, section 4.1.3.
 
     Step rewards are a mark at each step's last token. All steps of a group have one mean and std. The sample's number x
     is not used: add it with `outcome`.

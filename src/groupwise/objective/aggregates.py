@@ -1,4 +1,4 @@
-"""Aggregates: each token's constant share of a step's loss. Only this file divides by counts.
+"""Aggregates: each token's constant weight (share) in a step's loss. Only aggregates divide by counts.
 
 The docstrings distinguish *drawn* samples (all) from *live* ones (with at least one token). Sizes have the dtype of the
 advantage, which they multiply. An empty step has an empty share. With `weighs = "sequences"` a sequence's total share
@@ -40,7 +40,7 @@ class SequenceMean:
 
 @dataclass(frozen=True, slots=True)
 class GroupMean:
-    """Every group with trained tokens weighs the same, divided over its sequences, then tokens. GRPO, equation 3.
+    """The mean over groups of the mean over sequences of the mean over tokens, of trained tokens. GRPO, equation 3.
 
     If all groups have the same number of live members, it equals `sequence_mean` to the bit.
     """
@@ -62,7 +62,7 @@ group_mean = GroupMean()
 
 
 def sequence_sum(step: Batch) -> Float[Tensor, " n"]:
-    """Every token weighs 1 / (samples in the step), so an answer's log-probs add up. RLOO, arXiv:2402.14740."""
+    """The sum over an answer's tokens, then the mean over the step's samples. RLOO, arXiv:2402.14740."""
     return torch.full_like(step.advantage, 1 / max(step.sequences.count, 1))
 
 

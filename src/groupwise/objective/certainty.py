@@ -15,7 +15,7 @@ __all__ = ["TeacherCertainty"]
 
 @dataclass(frozen=True, slots=True)
 class TeacherCertainty:
-    """`exp(-beta H)`, H the teacher's entropy, over its mean, on tokens with an alternative prompt; 1 on other tokens.
+    """`exp(-beta H)` over its mean, H the teacher's entropy at a token under its second prompt; 1 without one.
 
     SRPO, arXiv:2604.02288, equation 9.
     """

@@ -1,4 +1,4 @@
-"""Contrasts: surrogates that compare whole answers of a group, spread over their tokens."""
+"""Contrasts: surrogates that compare whole answers of a group, such as a DPO loss over its pairs of answers."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -43,7 +43,7 @@ class SquaredRatio:
 
 @dataclass(frozen=True, slots=True)
 class Discriminative:
-    """Contrast of a group's correct answers with all its wrong ones, by mean log-probs s (a softmax loss). DRPO.
+    """A softmax loss that raises the mean log-prob of a group's correct answers above that of its wrong ones. DRPO.
 
     An answer's weight w is its advantage if that is above 0; answers with an advantage below 0 are the wrong ones. No
     correct answer is pushed down. DRPO, arXiv:2510.04474; with equal weights DisCO, arXiv:2505.12366.
@@ -73,7 +73,7 @@ class Discriminative:
 
 @dataclass(frozen=True, slots=True)
 class LabelContrast:
-    """A classification loss of each mixed group, whose labels are the outcomes. REAL, arXiv:2602.05630.
+    """A classification loss for groups with correct and wrong answers; the outcomes are labels. REAL, arXiv:2602.05630.
 
     `-log(1 + sum over wrong exp(s / tau)) - log(1 + sum over correct exp(-s / tau))`, s the mean log-ratio of an
     answer. An answer's weight is at most `1 / tau`. `product` is `-log(1 + the product of both sums)`. 0 in a group
@@ -102,7 +102,7 @@ class LabelContrast:
 
 @dataclass(frozen=True, slots=True)
 class BinaryLabels:
-    """A binary classification loss of a mixed group by `log sigmoid(+-s / tau)`: REAL without its comparison.
+    """Binary classification by an answer's mean log-ratio s: `log sigmoid(s / tau)`, with -s if it is wrong. REAL.
 
     s is the mean log-ratio of an answer. For the aggregate `mixed_mean`.
     """
@@ -119,7 +119,7 @@ class BinaryLabels:
 
 @dataclass(frozen=True, slots=True)
 class RatioRegression:
-    """`-(A - z)^2`, with z the group's z-score of an answer's log-ratio. Reg-GRPO, arXiv:2506.07464.
+    """`-(A - z)^2`: regression of the advantage A on z, the z-score of an answer's log-ratio in its group. Reg-GRPO.
 
     `eps` is added to the standard deviation. At the policy before the update all log-ratios are 0; the std there is
     floored, so that its gradient is finite.
@@ -170,7 +170,7 @@ class Preference:
 
 @dataclass(frozen=True, slots=True)
 class PositiveOnly:
-    """Mean log-probs of a group's answers, weighted by a softmax of their gain since sampling. POPO.
+    """Weighted mean log-probs of a group's answers; the weights are a softmax of their log-prob gains since sampling.
 
     POPO, arXiv:2605.06650: for groups of correct answers alone. The weights are our reading. The paper's penalty on
     hidden states is not here.
@@ -189,7 +189,7 @@ class PositiveOnly:
 
 
 def pairs(b: Batch) -> tuple[Int[Tensor, " p"], Int[Tensor, " p"]]:
-    """All pairs (better, worse) of a group's answers by reward. Answers without a trained token are in no pair."""
+    """All pairs (better, worse) of a group's answers with different rewards, among those with trained tokens."""
     r, g, live = b.reward, b.groups.index, b.sequences.lengths > 0
     both = (g[:, None] == g) & (r[:, None] > r) & live[:, None] & live
     better, worse = both.nonzero(as_tuple=True)
@@ -197,7 +197,7 @@ def pairs(b: Batch) -> tuple[Int[Tensor, " p"], Int[Tensor, " p"]]:
 
 
 def labels(b: Batch) -> Int[Tensor, " s"]:
-    """1 for correct and -1 for other answers of groups that have both; 0 elsewhere, and for answers without a token."""
+    """1 for a correct and -1 for a wrong answer; 0 without trained tokens, or if the group does not have both."""
     live, correct = b.sequences.lengths > 0, b.outcome == Outcome.correct
     both = (b.groups.total((live & correct).double()) > 0) & (b.groups.total((live & ~correct).double()) > 0)
     return torch.where(b.groups.spread(both) & live, torch.where(correct, 1, -1), 0)

@@ -1,4 +1,4 @@
-"""Surrogates that learn from another distribution: a teacher's, or that of written (not sampled) tokens."""
+"""Surrogates that imitate: divergence from a teacher, and likelihood of written (not sampled) tokens."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ __all__ = ["Distillation", "ShapedLikelihood", "log_likelihood"]
 
 @dataclass(frozen=True, slots=True)
 class Distillation:
-    """`-divergence(policy, teacher)` of the whole distributions at each token, with gradient. GKD, arXiv:2306.13649.
+    """`-divergence(policy, teacher)` at each token, over the whole vocabulary. GKD, arXiv:2306.13649.
 
     `alpha` 0 is forward and 1 reverse KL; between them the generalised Jensen-Shannon divergence. With a `view` the
     teacher reads the tokens under that context; tokens without it have no gradient.

@@ -1,4 +1,4 @@
-"""`ReplaceAggregate`: another aggregate for the surrogate alone. The penalties keep that of the objective."""
+"""`ReplaceAggregate`: averages the surrogate with another aggregate than the penalties."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ __all__ = ["ReplaceAggregate"]
 
 @dataclass(frozen=True, slots=True)
 class ReplaceAggregate:
-    """A weight: the share that another aggregate gives a token, divided by its share under `token_mean`.
+    """The factor that turns the token mean into another aggregate (average over tokens), for the surrogate alone.
 
     As a weight of an objective with `token_mean`, the surrogate has the other divisor, and the penalties the token
     mean. Both are constants of the whole step, so the loss is exact for any microbatch.

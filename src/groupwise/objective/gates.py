@@ -1,4 +1,4 @@
-"""Gates: masks that choose for each token one of two surrogates (see `Routed`)."""
+"""Gates: masks that choose between two surrogates for each token (see `Routed`)."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -20,13 +20,13 @@ def positive_advantage(b: Batch) -> Bool[Tensor, " n"]:
 
 
 def written_tokens(b: Batch) -> Bool[Tensor, " n"]:
-    """Selects the trained tokens that no policy sampled: demonstrations, hints, corrections."""
+    """Selects the trained tokens that were written, not sampled: demonstrations, hints, corrections."""
     return b.logp_engine.isnan()
 
 
 @dataclass(frozen=True, slots=True)
 class InsideClip:
-    """Selects the tokens to which PPO's clip leaves a gradient: below `1 + high` (A > 0) or above `1 - low` (A < 0).
+    """Selects the tokens that PPO's clip does not cut: a ratio up to `1 + high` (A > 0) or from `1 - low` on (A < 0).
 
     As a gate of `ClippedWeight` it is the unified token mask of CISPO, arXiv:2506.13585, equation 7.
     """
@@ -42,7 +42,7 @@ class InsideClip:
 
 @dataclass(frozen=True, slots=True)
 class OnPolicy:
-    """Selects all tokens but those of off-policy answers with A < 0: mean `log pi_engine - log pi` above `delta`.
+    """Leaves out tokens with A < 0 in answers that are off-policy: mean `log pi_engine - log pi` above `delta`.
 
     The off-policy sequence mask of DeepSeek-V3.2, arXiv:2512.02556. `log pi` is the current policy's, without gradient.
     Written tokens have no engine log-prob and count as 0.
@@ -60,7 +60,7 @@ class OnPolicy:
 
 @dataclass(frozen=True, slots=True)
 class HasView:
-    """Selects the tokens of answers that have a view: another prompt for the same tokens, as with a solution."""
+    """Selects the tokens of answers that have a view: a second prompt for the same tokens, such as one with a hint."""
 
     view: str
 

@@ -1,4 +1,4 @@
-"""Aggregates of contrasts: every pair of answers, or every answer of a mixed group, has the same weight."""
+"""Aggregates for losses that compare answers: the mean over pairs of answers, or over answers of mixed groups."""
 
 import torch
 from jaxtyping import Float
@@ -12,13 +12,13 @@ __all__ = ["mixed_mean", "pair_mean"]
 
 
 def pair_mean(step: Batch) -> Float[Tensor, " n"]:
-    """Every pair of a better and a worse answer of a group weighs the same in the step. For `Preference`."""
+    """The mean over pairs of a better and a worse answer of a group. For `Preference`."""
     g, (better, _) = step.token_groups, pairs(step)
     count = torch.bincount(step.groups.index[better], minlength=step.groups.count).to(step.advantage.dtype)
     return g.spread(count / count.sum().clamp(min=1) / g.size(step.advantage).clamp(min=1))
 
 
 def mixed_mean(step: Batch) -> Float[Tensor, " n"]:
-    """Every answer of a group with correct and wrong answers weighs the same. For `BinaryLabels`."""
+    """The mean over answers, in groups with correct and wrong answers. For `BinaryLabels`."""
     s, mixed = step.sequences, (labels(step) != 0).to(step.advantage.dtype)
     return s.spread(mixed / mixed.sum().clamp(min=1) / s.size(step.advantage).clamp(min=1))

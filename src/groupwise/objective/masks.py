@@ -1,4 +1,4 @@
-"""Masks: the tokens that stay in the loss. The others leave the batch, and so all ratios and divisors."""
+"""Masks: choose the tokens that stay in the loss. The others are removed from all ratios and divisors, too."""
 
 import math
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ __all__ = ["Reject", "complete"]
 
 
 def complete(b: Batch) -> Bool[Tensor, " n"]:
-    """The tokens of answers that were not truncated. Overlong filtering, DAPO, arXiv:2503.14476, section 3.4.
+    """Keeps the tokens of answers that were not truncated. Overlong filtering, DAPO, arXiv:2503.14476, section 3.4.
 
     A truncated answer leaves the numerator and the divisor of the loss. Its reward stays in its group's statistics.
     """
@@ -25,7 +25,7 @@ def complete(b: Batch) -> Bool[Tensor, " n"]:
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """Keeps the tokens with a small engine-learner gap, by a statistic of `log rho` per token or over the answer.
+    """Keeps tokens with a small engine-learner gap, by a statistic of `log rho = log (learner / engine probability)`.
 
     k1 is `log rho`, with absolute bounds on rho itself; k2 is `log(rho)^2 / 2` and k3 `rho - 1 - log rho`, with `cap`
     alone. `k1` over the `mean` is the geometric filter, over the `sum` the product of the answer. Rejected tokens leave

@@ -1,4 +1,4 @@
-"""Memories: state of a method that is updated after each iteration's steps and saved with checkpoints."""
+"""Memories: numbers that a method updates after each iteration, such as an adaptive KL coefficient."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

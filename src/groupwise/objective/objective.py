@@ -17,7 +17,7 @@ __all__ = ["Objective"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:
-    """`sum over tokens of share * (penalties - weights * surrogate)`, minimised. All divisors are in `share`.
+    """The loss: sum over tokens of `share * (penalties - weights * surrogate)`. All divisors are in a token's `share`.
 
     A step is prepared whole, then forwarded in microbatches whose losses add up to the step's.
 
@@ -44,20 +44,20 @@ class Objective:
 
     @torch.no_grad()
     def prepare(self, step: Batch) -> Batch:
-        """Computes `share` and `weight` of each token from the whole step, before it is split into microbatches."""
+        """Compute each token's constants, `share` and `weight`, from the whole step, before it is split."""
         weights = (_per_token(w, step) for w in self.weights)
         weight = math.prod(weights, start=torch.ones_like(step.advantage))
         return step.having(share=_per_token(self.aggregate, step), weight=weight)
 
     def __call__(self, microbatch: Batch) -> Float[Tensor, ""]:
-        """The loss of a microbatch of a prepared step. The losses of all microbatches add up to the step's."""
+        """The loss of a microbatch, after `prepare`. The losses of all microbatches add up to the step's."""
         gain = microbatch.weight * _per_token(self.surrogate, microbatch)
         cost = sum((_per_token(p, microbatch) for p in self.penalties), start=-gain)
         return (microbatch.share * cost).sum()
 
 
 def _per_token(part: Callable[[Batch], Tensor], batch: Batch) -> Float[Tensor, " n"]:
-    """Check a component's output, and return it: one number per token, since another shape could broadcast silently."""
+    """The output of a surrogate, weight or penalty, checked: one number per token, since other shapes may broadcast."""
     x = part(batch)
     if x.shape != batch.place.shape:
         shape = tuple(x.shape)

@@ -1,4 +1,4 @@
-"""Penalties: quantities to minimise, per token, with gradient and with their coefficients included.
+"""Penalties: per-token terms to minimise, such as a KL, each times its coefficient.
 
 A penalty is an estimator per sampled token. Its mean over the old policy's samples, in a given context, is a sum over
 the vocabulary. The effect of the policy on which contexts occur is ignored, as everywhere in the field.
@@ -67,7 +67,7 @@ class KL:
 
 @dataclass(frozen=True, slots=True)
 class EntropyBonus:
-    """`-coefficient * entropy(pi)` from the sampled token, with the estimator `r (1 - log pi) - 1`.
+    """`-coefficient * entropy(pi)`, estimated from the sampled token alone as `r (1 - log pi) - 1`, with r the ratio.
 
     At pi = pi_old the estimator is `-log pi`, and its gradient `-log pi` times the score. The means of value and
     gradient are exact, also away from pi_old (`E[r] = 1`). A token with probability near 1 has almost no gradient,
@@ -84,7 +84,7 @@ class EntropyBonus:
 
 @dataclass(frozen=True, slots=True)
 class KLHinge:
-    """A KL penalty beyond `delta`: `sg[coefficient max(KL - delta, 0)] KL`, to the old policy.
+    """A penalty on the KL to the old policy beyond `delta`: `sg[coefficient max(KL - delta, 0)] KL`.
 
     Its gradient is that of `coefficient / 2 max(KL - delta, 0)^2`: none inside the trust region. DRPO,
     arXiv:2510.04474. The KL is averaged by the objective's aggregate. The whole step is one microbatch, since the
@@ -103,13 +103,13 @@ class KLHinge:
 
 
 def _ratio(b: Batch) -> Float[Tensor, " n"]:
-    """The value of `token_ratio`, with a gradient also beyond the clamp, so that products keep both terms."""
+    """`pi / pi_old`, clamped as `token_ratio`, but with its gradient also beyond the clamp."""
     gap = b.logp - b.logp_old
     return (gap + (bounded(gap) - gap).detach()).exp()
 
 
 def kl_k1(b: Batch, model: str = "reference") -> Float[Tensor, " n"]:
-    """`log pi - log reference`. Its mean is the KL; one value may be negative. A metric, and the x of k2."""
+    """`log pi - log reference`, the estimator k1. Its mean is the KL; one value may be negative."""
     return b.logp - b[Logp(model)]
 
 

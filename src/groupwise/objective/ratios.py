@@ -24,10 +24,10 @@ __all__ = [
 ]
 
 MAX_LOG_RATIO = 20.0
-"""Log-ratios are clamped to plus or minus this before `exp`, so that one outlier token cannot overflow a run."""
+"""Log-ratios are clamped to plus or minus this before `exp`, so that one outlier token cannot overflow."""
 
 MAX_LOG_PREFIX = 10.0
-"""The upper bound of the log of a product of token ratios over a prefix."""
+"""The upper bound of the log of a prefix's ratio, which is a product of token ratios."""
 
 
 def token_ratio(b: Batch) -> Float[Tensor, " n"]:
@@ -50,7 +50,7 @@ class SequenceRatio:
 
 @dataclass(frozen=True, slots=True)
 class SequenceRatioPerToken:
-    """`sg[s] pi / sg[pi]`: the value of `sequence_ratio`, with a gradient through each token alone. GSPO-token.
+    """`sg[s] pi / sg[pi]`: the value of `sequence_ratio`, with the gradient of each token's own log-prob. GSPO-token.
 
     For advantages that differ within a sequence. arXiv:2507.18071, section 4.3.
     """
@@ -78,7 +78,7 @@ class SequenceProduct:
 
 @dataclass(frozen=True, slots=True)
 class PrefixRatio:
-    """`sg[product of r up to the token] pi / sg[pi]`: the ratio of the prefix, with a gradient through the token alone.
+    """`sg[product of r up to the token] pi / sg[pi]`: the prefix's ratio, with the gradient of the token's log-prob.
 
     Its mean weighs each token's context as the current policy does. The log is at most 10, as in the authors' code.
     CTPO, arXiv:2605.07331.
@@ -100,7 +100,7 @@ prefix_ratio = PrefixRatio()
 
 @dataclass(frozen=True, slots=True)
 class SentenceRatio:
-    """Geometric mean of a sentence's token ratios on each of its tokens, with a gradient through each token alone.
+    """Geometric mean of a sentence's token ratios on each token, with the gradient of the token's own log-prob.
 
     An outlier token changes its own sentence only. SSPO, arXiv:2511.04256; the form of the gradient is our reading.
     """
@@ -135,7 +135,7 @@ class PowerMean:
 
     def __post_init__(self) -> None:
         if self.clamps == "sequence" and self.p != 0:
-            raise ValueError(f"{self}: bounds of a sum of logs need p = 0, the geometric mean")
+            raise ValueError(f"{self}: log_low and log_high bound a sum of logs, which needs p = 0, the geometric mean")
         if self.log_low < 0 or self.log_high < 0:
             raise ValueError(f"{self}: log_low and log_high are distances from 0 in log space and cannot be negative")
 
@@ -171,7 +171,7 @@ def _exp(log_ratio: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
 
 
 def _log_power_mean(x: Float[Tensor, " n"], s: Segments, p: float) -> Float[Tensor, " s"]:
-    """`log(mean(exp(p x))) / p` of each segment, as a stable log-sum-exp; `mean(x)` for p = 0."""
+    """`log(mean(exp(p x))) / p` over each sequence, as a stable log-sum-exp; `mean(x)` for p = 0."""
     if p == 0:
         return s.mean(x)
     top = s.largest(p * x.detach())

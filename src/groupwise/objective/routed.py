@@ -1,4 +1,4 @@
-"""`Routed`: one surrogate for the tokens of a gate, and another for the rest."""
+"""`Routed`: one surrogate for the tokens that a mask (gate) selects, and another for the other tokens."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ __all__ = ["Routed", "nothing"]
 
 @dataclass(frozen=True, slots=True)
 class Routed:
-    """The surrogate `then` on the tokens that the gate `where` selects, `otherwise` on the others. Divisors count both.
+    """The surrogate `then` for the tokens that the mask `where` selects, and `otherwise` for all others.
 
     Both surrogates are computed on all tokens, so both must be finite everywhere.
     """
@@ -29,14 +29,14 @@ class Routed:
         return torch.where(self.where(b), self.then(b), self.otherwise(b))
 
     def clipped(self, b: Batch) -> Clipped:
-        """The tokens that are clipped by the surrogate that applies to them."""
+        """The tokens that are clipped at the lower, and at the upper bound of the surrogate that applies to them."""
         gate = self.where(b)
         (low, high), (other_low, other_high) = _clipped(self.then, b), _clipped(self.otherwise, b)
         return torch.where(gate, low, other_low), torch.where(gate, high, other_high)
 
 
 def nothing(b: Batch) -> Float[Tensor, " n"]:
-    """0 with a gradient of 0: a token that counts in all divisors but is not learned."""
+    """A surrogate of 0: its tokens have no gradient, but count in all divisors."""
     return 0 * b.logp
 
 

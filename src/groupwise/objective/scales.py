@@ -18,19 +18,19 @@ _ENTROPY: frozenset[Measure] = frozenset({Entropy()})
 
 @runtime_checkable
 class Scale(Protocol):
-    """A factor for each token, without gradient."""
+    """A function that returns a factor for each token, without gradient, such as for the width of a clip range."""
 
     def __call__(self, microbatch: Batch, /) -> Float[Tensor, " n"]: ...
 
 
 def unscaled(b: Batch) -> Float[Tensor, " n"]:
-    """1 for each token."""
+    """The scale 1 for each token: no scaling."""
     return torch.ones_like(b.advantage)
 
 
 @dataclass(frozen=True, slots=True)
 class ElasticScale:
-    """A clip-range factor from a token's advantage A and its group's pass rate p, within `least` and `most`. ETR.
+    """A wider clip range for tokens with a large |advantage|, and in groups with a pass rate near one half. ETR.
 
     A wide range for strong advantages and for groups near a pass rate of one half. ETR, arXiv:2601.03723: the paper's
     formula is not public, so the form and all four constants are our reading. `macro = 0` is its form by token alone.
@@ -56,7 +56,7 @@ class ElasticScale:
 
 @dataclass(frozen=True, slots=True)
 class EntropyScale:
-    """The mean entropy of a token's sentence over that of its answer, within bounds; 1 if the answer has no entropy.
+    """The mean entropy of a token's sentence over that of its answer, within bounds: wider clips where uncertain.
 
     SSPO, arXiv:2511.04256. The paper says that uncertain sentences get a wider range; the formula is our reading.
     """
@@ -76,7 +76,7 @@ class EntropyScale:
 
 @dataclass(frozen=True, slots=True)
 class EntropyShare:
-    """A token's entropy over the largest entropy in its answer: 0 to 1. DHPO, arXiv:2601.05607; our reading."""
+    """A token's entropy, divided by the largest entropy in its answer. DHPO, arXiv:2601.05607; our reading."""
 
     couples: ClassVar[Couples] = "sequence"
     needs: ClassVar[frozenset[Measure]] = _ENTROPY

@@ -1,4 +1,4 @@
-"""`Sentences`: the trained tokens of an answer in consecutive segments that end at punctuation or a new line."""
+"""`Sentences`: splits the trained tokens of an answer into sentences, at punctuation and new lines."""
 
 from dataclasses import dataclass
 from functools import lru_cache

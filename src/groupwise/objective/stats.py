@@ -97,7 +97,7 @@ def describe_step(step: Batch, objective: Objective) -> dict[str, float]:
 
 
 def _describe_values(model: str, step: Batch) -> dict[str, Tensor]:
-    """Means of values and returns, and the share of the returns' variance that the values explain (at most 1)."""
+    """Metrics of critics: mean value and return, and the explained variance of the returns (at most 1)."""
     value, goal = step[Value(model)].double(), step[Return(model)].double()
     metrics = {f"value/{model}/mean": value.mean(), f"value/{model}/return": goal.mean()}
     if (variance := goal.var(correction=0)) > 1e-12:  # equal returns differ by rounding
@@ -106,7 +106,7 @@ def _describe_values(model: str, step: Batch) -> dict[str, Tensor]:
 
 
 def comparable(step: Batch) -> Bool[Tensor, " n"]:
-    """For each token, whether the engine sampled it with the current weights, from the prompt it is trained under."""
+    """For each token, whether it was sampled with the weights and the prompt that the learner uses now."""
     return ~step.logp_engine.isnan() & (step.lag == 0) & step.same_context  # a written token has no engine log-prob
 
 
@@ -123,7 +123,7 @@ def describe_gap(logp: Float[Tensor, " n"], step: Batch) -> dict[str, float]:
 
 
 def _quantiles(name: str, x: Float[Tensor, " n"], percents: tuple[int, ...]) -> dict[str, Tensor]:
-    """Nearest-rank percentiles."""
+    """Percentiles of the values: each is the nearest value, without interpolation."""
     ordered = x.sort().values
     return {f"{name}/p{percent:02d}": ordered[-(-percent * len(x) // 100) - 1] for percent in percents}
 

@@ -1,4 +1,4 @@
-"""Surrogates: the quantity to maximise, per token, with gradient.
+"""Surrogates: the per-token quantity to maximise, such as PPO's clipped `ratio * advantage`.
 
 `clipped` marks the tokens where a lower or an upper bound is active. A surrogate without bounds does not have it.
 """
@@ -22,7 +22,7 @@ Clipped = tuple[Bool[Tensor, " n"], Bool[Tensor, " n"]]
 
 @runtime_checkable
 class Clips(Protocol):
-    """A surrogate or ratio with bounds. `clipped` returns the tokens where the lower and the upper bound are active."""
+    """A surrogate or ratio that clips. `clipped` returns which tokens are clipped at the lower and the upper bound."""
 
     def clipped(self, b: Batch) -> Clipped: ...
 
@@ -79,7 +79,7 @@ class ClippedWeight:
 
 @dataclass(frozen=True, slots=True)
 class Unclipped:
-    """`r A`, for a ratio that is itself bounded. GMPO, arXiv:2507.20673, with `PowerMean`."""
+    """`r A` without a clip, for a ratio that is itself bounded, such as `PowerMean` in GMPO, arXiv:2507.20673."""
 
     ratio: Ratio = token_ratio
 

@@ -47,7 +47,7 @@ class TruncatedImportance:
         return _exp(log_rho(step)).clamp(max=self.cap)
 
     def notes(self, step: Batch) -> Mapping[str, float]:
-        """The share of tokens whose rho (learner / engine probability) is above the cap."""
+        """A metric: the share of tokens whose rho (learner / engine probability) is above the cap."""
         return {"truncated": _share(_exp(log_rho(step)) > self.cap)}
 
 
@@ -164,7 +164,7 @@ class NormalisedWeight:
         return w / mean.masked_fill(mean == 0, 1.0)
 
     def notes(self, step: Batch) -> Mapping[str, float]:
-        """The effective sample size of the weights, as a share of the tokens."""
+        """A metric: the effective sample size of the weights, divided by the number of tokens."""
         w = self(step).double()
         return {"effective_share": float(w.sum() ** 2 / (w**2).sum() / len(w))} if bool((w != 0).any()) else {}
 

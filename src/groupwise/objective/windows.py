@@ -1,4 +1,4 @@
-"""Surrogates whose clip range is capped, scaled per token, mixed from two ratios, or grows with position."""
+"""Variants of PPO's clip: a cap, a range scaled per token, a mix of two ratios, a range that grows with position."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -16,12 +16,12 @@ SOCKET = "Surrogate"
 __all__ = ["DualClip", "LogClip", "MixedClip", "ScaledClip"]
 
 SMALLEST = 1e-3
-"""The least lower bound of a scaled clip range, so that it cannot reach 0."""
+"""The smallest lower bound of a scaled clip range: ratios are positive, so it must stay above 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class DualClip:
-    """PPO's clip, and for A < 0 never below `cap A`: a token with a huge ratio has no gradient. arXiv:1912.09729."""
+    """PPO's clip, and at least `cap A` for A < 0: there a huge ratio gives no gradient. Dual-clip, arXiv:1912.09729."""
 
     low: float = 0.2
     high: float = 0.2
@@ -69,7 +69,7 @@ class ScaledClip:
 
 @dataclass(frozen=True, slots=True)
 class MixedClip:
-    """PPO's clip of `w r + (1 - w) s`, r the token ratio and s the sequence ratio, each clipped in its range first.
+    """PPO's clip with a mix of the token ratio r and the sequence ratio s: `w clip(r) + (1 - w) clip(s)`.
 
     `joint` takes the minimum of the mixes, `min(m A, m^ A)`; `separate` mixes the two minima. They differ where one
     ratio is above its range and the other below. `mix` is w, a number or a `Scale`. DHPO, arXiv:2601.05607; that the
@@ -96,7 +96,7 @@ class MixedClip:
 
 @dataclass(frozen=True, slots=True)
 class LogClip:
-    """PPO's clip in log space, in a range that grows with `position ** power`, and for A < 0 a cap that grows alike.
+    """PPO's clip of the log-ratio, in a range that grows with `position ** power`, and a cap of it for A < 0.
 
     `position` counts the trained tokens of an answer from 1. CTPO, arXiv:2605.07331.
     """

@@ -1,4 +1,4 @@
-"""Shaping by exits and budgets of thought: rewards for short thoughts that still give the answer."""
+"""Shaping by length of reasoning: rewards for short reasoning that still reaches the answer."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -15,7 +15,7 @@ __all__ = ["EarlyExitReward", "LengthBudget"]
 
 @dataclass(frozen=True, slots=True)
 class EarlyExitReward:
-    """`base ** rank` for a correct answer, 0 for others; the rank counts the group's correct answers by their exit.
+    """`base ** rank` for a correct answer, else 0; rank 0 is the group's correct answer that stopped reasoning first.
 
     The earliest correct exit has rank 0. `EarlyExits` writes the part `exit`. It creates the reward. S-GRPO,
     arXiv:2505.07686.
@@ -34,7 +34,7 @@ class EarlyExitReward:
 
 @dataclass(frozen=True, slots=True)
 class LengthBudget:
-    """Adds `weight` times a score of the length that is 1 at `budget` tokens: rising before it, falling after.
+    """Adds `weight` times a score of the answer's length: 1 at `budget` tokens, less for shorter and longer answers.
 
     The fall ends at `most` tokens, by default twice the budget, with 0. `flat` gives 1 to every shorter answer. "Train
     long, think short", arXiv:2508.08940; that the whole answer counts as thought is our reading.
@@ -47,7 +47,7 @@ class LengthBudget:
 
     def __post_init__(self) -> None:
         if self.budget <= 0 or 0 < self.most <= self.budget:
-            raise ValueError(f"{self}: needs budget > 0, and most above it or 0")
+            raise ValueError(f"{self}: budget must be above 0, and most must be 0 or above the budget")
 
     def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
         length, most = b.length.to(reward.dtype), self.most or 2 * self.budget

@@ -26,7 +26,7 @@ def everything(rollout: Batch) -> Bool[Tensor, " s"]:
 
 
 def mixed_outcomes(rollout: Batch) -> Bool[Tensor, " s"]:
-    """Selects the whole rollout if some of its verified answers are correct and some are not, else no sample.
+    """Selects all samples of a prompt if some of its answers are correct and some are not, else none of them.
 
     Dynamic sampling, DAPO, arXiv:2503.14476, equation 11. Unverifiable answers are ignored; malformed ones are wrong.
     Scored answers have no outcome: with one of them in the rollout it is `mixed_scores`, as in DAPO's code.
@@ -43,7 +43,7 @@ def mixed_outcomes(rollout: Batch) -> Bool[Tensor, " s"]:
 
 
 def not_all_correct(rollout: Batch) -> Bool[Tensor, " s"]:
-    """Selects the whole rollout unless all its verified answers are correct. NGRPO, arXiv:2509.18851.
+    """Selects all samples of a prompt unless all its answers are correct. NGRPO, arXiv:2509.18851.
 
     >>> from groupwise.data import rollout_of, pack
     >>> [not_all_correct(pack([rollout_of(scores)])).tolist() for scores in ([0.0, 0.0], [1.0, 1.0])]
@@ -56,7 +56,7 @@ def not_all_correct(rollout: Batch) -> Bool[Tensor, " s"]:
 
 
 def mixed_scores(rollout: Batch) -> Bool[Tensor, " s"]:
-    """Selects the whole rollout if the scores of its verified answers differ, else no sample. For scored answers.
+    """Selects all samples of a prompt if the scores of its answers differ, else none. For scores without a threshold.
 
     >>> from groupwise.data import rollout_of, pack
     >>> [mixed_scores(pack([rollout_of(scores)])).tolist() for scores in ([0.5, 0.25], [0.5, 0.5])]
@@ -79,7 +79,7 @@ def correct_only(rollout: Batch) -> Bool[Tensor, " s"]:
 
 @dataclass(frozen=True, slots=True)
 class Distinct:
-    """Selects answers whose named verdict part differs by `distance` from that of every answer of the other outcome.
+    """Selects answers whose score `part` is at least `distance` from that of some answer with the other outcome.
 
     Written answers stay, and every answer of the other outcome is distinct from them. DaGRPO, arXiv:2512.06337; the
     measure of distinctness is our reading.
@@ -102,7 +102,7 @@ class Distinct:
 
 
 def mixed_groups(rollout: Batch) -> Bool[Tensor, " s"]:
-    """Selects the groups of a rollout in which some verified answers are correct and some are not.
+    """Selects the groups that have correct and wrong answers, where a prompt has several groups.
 
     A group with a scored answer is selected if its scores differ.
 

@@ -15,7 +15,7 @@ __all__ = ["BrevityWhenSolved", "FormatLength"]
 
 @dataclass(frozen=True, slots=True)
 class BrevityWhenSolved:
-    """In the groups with the best pass rates, shorter correct answers get more: reward times `1 - alpha sigmoid(z)`.
+    """In groups with the best pass rates, short correct answers get more: `reward (1 - alpha sigmoid(z))`.
 
     z is the length relative to the group's correct answers, in standard deviations. GRPO-lambda, arXiv:2505.18086; the
     sigmoid is our reading. Ties go to the group that was drawn first.
@@ -38,7 +38,7 @@ class BrevityWhenSolved:
         return torch.where(b.groups.spread(self._best(b, correct)) & correct, shorter, reward)
 
     def _best(self, b: Batch, correct: Bool[Tensor, " s"]) -> Bool[Tensor, " g"]:
-        """The groups with the best pass rates."""
+        """For each group, whether its pass rate is among the best."""
         rate = b.groups.mean(correct.double())
         order = rate.argsort(descending=True, stable=True)
         best = torch.zeros_like(rate, dtype=torch.bool)
@@ -48,7 +48,7 @@ class BrevityWhenSolved:
 
 @dataclass(frozen=True, slots=True)
 class FormatLength:
-    """Creates a reward from form and length: `(think + answer) / 2 + curve(length / budget)`. No answer is graded.
+    """Creates a reward from format and length, without grading: `(think + answer) / 2 + curve(length / budget)`.
 
     No label is read: `answer` is 1 unless the verdict is malformed, and `think` is a part of the verdict that is 1 if
     a thought was found; without a name for it, it equals `answer`. The curve rises from 0 to 1 at `peak` and falls to

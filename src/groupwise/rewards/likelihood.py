@@ -74,7 +74,7 @@ class ConsistencyBonus:
 
 
 def _between(b: Batch, opens: str, closes: str) -> Bool[Tensor, " n"]:
-    """The tokens between the last text `opens` and the following `closes`, or the end of the answer."""
+    """For each token, whether it is after the last text `opens` and before the next `closes` or the answer's end."""
     inside: list[list[bool]] = []
     for sample in b.samples:
         at = sample.text.rfind(opens)

@@ -1,4 +1,4 @@
-"""Shaping for verifiers with known rates of wrong verdicts."""
+"""Shaping for verifiers with known error rates."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ __all__ = ["Debiased"]
 
 @dataclass(frozen=True, slots=True)
 class Debiased:
-    """`(reward - accepts) / (1 - accepts - rejects)`: unbiased, given a verifier's rates of false accepts and rejects.
+    """`(reward - accepts) / (1 - accepts - rejects)`: unbiased for known rates of false accepts and false rejects.
 
     `accepts` is the share of wrong answers that the verifier accepts, `rejects` the share of correct ones that it
     rejects. A z-score after it undoes the correction. arXiv:2510.00915, backward correction.

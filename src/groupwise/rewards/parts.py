@@ -1,4 +1,4 @@
-"""Shaping from named parts of verdicts, such as a format score: alone, for correct answers, averaged, calibrated."""
+"""Shaping with other named scores of the verdict, such as a format score: for all answers, or for correct ones."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ __all__ = ["AddCalibration", "AddPartIfCorrect", "AddTrustedPart", "AddWeightedM
 
 @dataclass(frozen=True, slots=True)
 class AddPartIfCorrect:
-    """Adds `weight` times a named part of the verdict to rewards of correct answers alone. P-GRPO, arXiv:2508.05170.
+    """Adds `weight` times a named score of the verdict, to correct answers only. P-GRPO, arXiv:2508.05170.
 
     A wrong answer cannot gain by a good score of the part, so the part cannot be hacked without the task.
 
@@ -38,7 +38,7 @@ class AddPartIfCorrect:
 
 @dataclass(frozen=True, slots=True)
 class AddWeightedMean:
-    """Adds the weighted mean of several named parts of the verdict, over those that it has. arXiv:2503.21819.
+    """Adds the weighted mean of several named scores of the verdict; missing ones are left out. arXiv:2503.21819.
 
     >>> from groupwise.data import rollout_of, pack
     >>> batch = pack([rollout_of([0.0, 0.0], parts={"safe": [1.0, 0.0], "useful": [0.5, 1.0]})])
@@ -66,7 +66,7 @@ class AddWeightedMean:
 
 @dataclass(frozen=True, slots=True)
 class AddTrustedPart:
-    """Adds `alpha * trust * part`. Trust falls in groups whose wrong answers have the better part.
+    """Adds `alpha * trust * score`; the trust in the score is lower in groups where it prefers wrong answers.
 
     Trust is `exp(mean over right - mean over wrong)`, at most 1, and 1 without both kinds. An answer counts as right if
     its score is at least `threshold`. Trust-GRPO, arXiv:2505.17018.

@@ -55,7 +55,7 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class AddPart:
-    """Adds `weight` times a named part of the verdict, such as a format score; 0 for a verdict without the part.
+    """Adds `weight` times a named score of the verdict, such as a format score; 0 if the verdict does not have it.
 
     >>> from groupwise.data import rollout_of, pack
     >>> batch = pack([rollout_of([1.0, 0.0], parts={"format": [0.0, 1.0]})])

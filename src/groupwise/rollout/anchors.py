@@ -1,4 +1,4 @@
-"""`Anchored`: a strategy that adds a written solution to groups with too few correct answers."""
+"""`Anchored`: a sampling strategy that adds the data's solution to groups with too few correct answers."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ __all__ = ["Anchored"]
 
 @dataclass(frozen=True, slots=True)
 class Anchored:
-    """Independent answers. If at most the share `at_most` is correct, the data row's solution joins the group.
+    """Samples answers. If at most the fraction `at_most` is correct, the solution in the data row joins their group.
 
     The solution is the column `column` of the row; it is graded as an answer is, and trained with the origin WRITTEN.
     DaGRPO, arXiv:2512.06337; that one solution joins groups without a correct answer is our reading.

@@ -1,4 +1,4 @@
-"""Verified answers, as strategies with several rounds read them."""
+"""Functions for sampling strategies with several rounds: sample and verify answers, or change how they are trained."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -8,7 +8,7 @@ from groupwise.rollout.wording import fill
 
 
 async def attempts(sampler: Sampler, context: Ids, n: int, *, group: int = 0, role: str = "answer") -> list[Sample]:
-    """`n` verified answers to one context."""
+    """Sample `n` answers to one context, and verify them."""
     return await sampler.verify(await sampler.sample(context, n, group=group, role=role))
 
 
@@ -21,28 +21,28 @@ def none_correct(samples: Iterable[Sample]) -> bool:
 
 
 def score_of(sample: Sample) -> float:
-    """The score of its verdict; 0 without one."""
+    """The score in the sample's verdict; 0 if it has no verdict."""
     return sample.verdict.value if sample.verdict else 0.0
 
 
 def with_role(samples: Iterable[Sample], role: str) -> tuple[Sample, ...]:
-    """The samples with another role. Only roles in `Method.trains` are trained."""
+    """Copies of the samples with another role. Only samples whose role is in `Method.trains` are trained."""
     return tuple(replace(s, role=role) for s in samples)
 
 
 def trained_under(sample: Sample, context: Ids) -> Sample:
-    """A copy that is trained under another context than it was sampled under."""
+    """A copy of the sample whose loss uses another prompt than the one that it was sampled from."""
     return replace(sample, views={**sample.views, "trained": context}).under("trained")
 
 
 def as_written(sample: Sample, context: Ids) -> Sample:
-    """A copy whose tokens are training targets after another context, without the log-probs of their sampling."""
+    """A copy whose tokens are off-policy training targets after another prompt, without sampling log-probs."""
     n = len(sample.tokens)
     return replace(sample, context=context, origin=(WRITTEN,) * n, logp=(float("nan"),) * n, routes=())
 
 
 def context_of(sampler: Sampler, words: str, values: dict[str, str]) -> Ids:
-    """The prompt of a filled wording; empty if it leaves no room for an answer, or cannot be tokenized.
+    """A prompt template filled with values, as ids; empty if it cannot be tokenized, or leaves no room for an answer.
 
     Texts of the policy may have characters without a token, such as those of its special tokens.
     """

@@ -58,7 +58,7 @@ class Rollouts:
 
     @property
     def causes(self) -> Mapping[str, int]:
-        """Number of dropped rollouts for each cause."""
+        """The number of dropped rollouts for each reason."""
         return Counter(r.cause for r in self.dropped)
 
     @property
@@ -85,7 +85,7 @@ class Rollouts:
 
     @property
     def metrics(self) -> dict[str, int]:
-        """Counts of the sampling rounds. Each rollout counts once: as selected, or under the cause of its drop."""
+        """Counts of an iteration's sampling. A rollout counts once: as selected, or under the reason of its drop."""
         unverifiable, answers, _ = self.unverifiable
         counts = {
             "rollout/rounds": self.rounds,
@@ -101,14 +101,14 @@ class Rollouts:
 
 @dataclass(slots=True, eq=False)
 class Buffer:
-    """Generates rollouts until an iteration has enough selected ones. It numbers the draws of prompts of a run."""
+    """Generates rollouts until an iteration has enough to train on. It also numbers the prompts that a run draws."""
 
     task: Task
     curriculum: Curriculum[Any]
     setting: RolloutSetting
     unverifiable: UnverifiableRule = "exclude"
     trains: tuple[str, ...] = ("answer",)
-    """The roles of samples that are trained. Filters see the role "answer" only; other roles follow their rollout."""
+    """The roles of samples to train on. A filter reads answers alone; other roles follow their rollout's answers."""
     _drawn: int = field(init=False)
     _state: Any = field(init=False)
 
@@ -170,7 +170,7 @@ class Buffer:
         return _checked(rollout, draw)
 
     def _selected(self, rollouts: Sequence[Rollout], filter: Filter) -> list[Rollout]:
-        """The rollouts with `selected` and `cause` filled in. The filter gets the answers, as the metrics do."""
+        """Apply the filter: returns the rollouts with `selected` (the samples to train on) and `cause` (of a drop)."""
         batch = self._packed(rollouts)
         rollout = batch.rollouts.index[batch.groups.index]
         unverifiable = batch.outcome == Outcome.unverifiable
@@ -204,7 +204,7 @@ class Buffer:
         if sample.role == "answer" or sample.role not in self.trains:
             return False
         if sample.verdict is None:
-            problem = f"a sample with the role {sample.role}, which method.trains names, has no verdict"
+            problem = f"method.trains names the role {sample.role}, but a sample with this role has no verdict"
             raise Usage(
                 problem, fix="let the strategy verify it or give it a verdict, or leave the role out of method.trains"
             )
@@ -243,7 +243,7 @@ async def _within_deadline(strategy: Strategy, sampler: DrawSampler) -> Rollout:
         if not limit.expired():
             raise
         raise WorkerLost(
-            f"the samples of draw {sampler.draw.id} were not finished within {deadline:g} seconds",
+            f"the samples of prompt number {sampler.draw.id} were not finished within {deadline:g} seconds",
             evidence=f"it waited for {', '.join(pending) or 'its strategy'}",
             fix="check whether the engine or the verifier hangs, or raise machine.deadline",
         ) from None
@@ -252,13 +252,14 @@ async def _within_deadline(strategy: Strategy, sampler: DrawSampler) -> Rollout:
 
 
 def _checked(rollout: Rollout, draw: Draw) -> Rollout:
-    """Check a strategy's rollout and return it. `Usage` if its draw is another, or if samples share random numbers."""
+    """A strategy's rollout, checked. `Usage` if it answers another prompt, or if two samples share random numbers."""
     if rollout.draw.id != draw.id:
-        problem = f"the strategy returned the samples of draw {rollout.draw.id} when asked for draw {draw.id}"
+        problem = f"the strategy was called with draw {draw.id} (a prompt's number) and returned draw {rollout.draw.id}"
         raise Usage(problem, fix="return Rollout(draw, samples) with the draw that the strategy was called with")
     streams = Counter(sample.stream for sample in rollout.samples)
     twins = [stream for stream, n in streams.items() if n > 1]
     if twins:
-        problem = f"the strategy returned {streams[twins[0]]} samples with the same random stream {twins[0]}"
-        raise Usage(problem, fix="use sampler.start or sampler.sample; give each fork its own number i")
+        problem = f"the strategy returned {streams[twins[0]]} samples with the same random numbers (stream {twins[0]})"
+        fix = "create samples with sampler.start or sampler.sample, and copies with sample.fork, each with its own i"
+        raise Usage(problem, fix=fix)
     return rollout

@@ -1,4 +1,4 @@
-"""Key-value caches of the engine: one for the contexts it has prefilled, one for its live sequences."""
+"""Key-value caches of the engine: one for prefilled prompts, one for the sequences that it is generating."""
 
 from collections import OrderedDict
 
@@ -10,7 +10,7 @@ from groupwise.rollout.layouts import KeysValues, RowsKeysValues, chunks, transp
 
 
 class PrefixCache:
-    """Keys and values of whole contexts, looked up by content hash and tokens. The least recently used leave first."""
+    """Keys and values of whole prompts, looked up by content hash and tokens. Evicts the least recently used first."""
 
     def __init__(self) -> None:
         self.tokens = 0
@@ -45,7 +45,7 @@ class PrefixCache:
 
 
 class RowCache:
-    """Keys and values of the rows being generated, in chunks of positions, each with just the rows that reached it."""
+    """Keys and values of the rows being generated, in chunks of positions. A chunk stores only rows that reach it."""
 
     def __init__(self, layers: int, kv: int, d: int, *, bound: int, dtype: torch.dtype, device: torch.device) -> None:
         self.bound = bound
@@ -54,11 +54,11 @@ class RowCache:
 
     @property
     def tokens(self) -> int:
-        """The number of tokens that the allocated chunks have room for."""
+        """The number of tokens for which memory is allocated."""
         return sum(keys.shape[1] * keys.shape[3] for keys, _ in self.chunks)
 
     def grow(self, rows: int, positions: int, live: int) -> None:
-        """Allocate room for `rows` rows of `positions`; the contents of the first `live` rows are copied.
+        """Allocate memory for `rows` rows of `positions` tokens each, and keep the contents of the first `live` rows.
 
         Larger chunks stay for later rows while the total is within `bound` tokens. New memory is zero: masked
         attention has weight zero, and zero times NaN would be NaN.
@@ -91,7 +91,7 @@ class RowCache:
                 target[:, row, :, : source.shape[2]] = source
 
     def copy(self, to: Tensor, source: Tensor, positions: int) -> None:
-        """Copy the first `positions` of rows `source` to rows `to`."""
+        """Copy the keys and values at the first `positions` positions from the rows `source` to the rows `to`."""
         for stored, chunk in zip(self.chunks, chunks(positions)):
             for x in stored:
                 x[:, to, :, : positions - chunk.start] = x[:, source, :, : positions - chunk.start]

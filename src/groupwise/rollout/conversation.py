@@ -25,7 +25,7 @@ class Conversation:
     environment: Environment
     replay: Replay | None
     name: str
-    """A name that distinguishes this conversation from all others in the same replay log."""
+    """The name of the conversation in the replay log, with the sample's random stream: unique within the log."""
     prompt: Prompt
     random: Callable[[], Random]
     """The random generator for the environment's `reset`, equal for all samples of a group: equal environments.
@@ -33,7 +33,7 @@ class Conversation:
     use_log: bool = True
     """Whether to answer from the replay log where possible. New replies are logged in both cases."""
     replayed: list[tuple[str, Observation]] = field(default_factory=list)
-    """Logged messages and replies with which the environment has not been restored yet."""
+    """Messages and replies from the log, with which to restore the environment before its first new reply."""
 
     async def reply(self, sample: Sample) -> Observation:
         """The environment's reply to the sample's last turn; for an empty sample, its opening text."""

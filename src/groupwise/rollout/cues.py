@@ -1,4 +1,4 @@
-"""`Cued`: a strategy that answers hard prompts again, given the beginning of a correct answer."""
+"""`Cued`: a sampling strategy that answers hard prompts again, given the beginning of a correct answer."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ __all__ = ["Cued"]
 
 @dataclass(frozen=True, slots=True)
 class Cued:
-    """Independent answers; if they score below usual and one is correct, a second round starts with its beginning.
+    """Answers a hard prompt twice: new answers continue the beginning of a correct one if the first score below usual.
 
     The share of the correct answer that is given grows with the gap to the mean of recent rewards (`RecentRewards`), up
     to `most`. The cue is not trained, and the first round gets the role `first`. Reg-GRPO's augmentation of hard
@@ -31,7 +31,7 @@ class Cued:
         return Rollout(draw, (*again, *with_role(answers, "first")))
 
     def _cue(self, answers: list[Sample], usual: float | None) -> tuple[int, ...]:
-        """The beginning of the first correct answer; empty if the answers are not below the usual score."""
+        """The beginning of the first correct answer; empty without one, or if the mean score is not below usual."""
         correct = next((s for s in answers if is_correct(s)), None)
         mean = sum(map(score_of, answers)) / len(answers)
         if usual is None or correct is None or mean >= usual:

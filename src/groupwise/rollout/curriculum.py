@@ -1,4 +1,4 @@
-"""Curricula: which prompts come next."""
+"""Curricula choose the prompts of each iteration."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class ShuffledState(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Shuffled:
-    """Random permutations: each epoch has a new order and contains every prompt once."""
+    """Draws prompts in random order: each pass over the task has a new order and contains every prompt once."""
 
     def init(self, task: Task, seed: int) -> ShuffledState:
         return ShuffledState(seed=seed, drawn=0)

@@ -1,4 +1,4 @@
-"""Strategies in two rounds: drafts and refinements, explanations of a known answer, corrections by feedback."""
+"""Sampling strategies in two rounds: drafts, explanations of a known answer, and corrections by feedback."""
 
 from dataclasses import dataclass
 
@@ -22,7 +22,7 @@ __all__ = ["Drafts", "Explained", "Refinement"]
 
 @dataclass(frozen=True, slots=True)
 class Drafts:
-    """`drafts` answers, then `draw.n` answers to the prompt with the best of them; only these are trained.
+    """Samples `drafts` answers, then `draw.n` answers to a prompt with the best draft. Only the latter are trained.
 
     Ties go to a draft by a keyed draw. Without room for the draft the prompt stays plain. iGRPO, arXiv:2602.09000.
     """
@@ -44,7 +44,7 @@ class Drafts:
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """Independent answers; if none is correct, the policy explains the known answer, and learns this after the prompt.
+    """If no answer is correct, the policy explains the known answer, and is trained on this after the plain prompt.
 
     A correct explanation is a group of one, trained as a written answer with the role `explained`. ExPO,
     arXiv:2507.02834.
@@ -72,7 +72,7 @@ class Explained:
 
 @dataclass(frozen=True, slots=True)
 class Refinement:
-    """Independent answers; if the best scores below `below`, it is rewritten once with its verdict's feedback.
+    """If the best answer scores below `below`, the policy rewrites it once, given the verifier's feedback.
 
     A rewritten answer with a higher score replaces the worst of the group, and is learned as a written answer after the
     plain prompt. RGR-GRPO, arXiv:2511.12344.

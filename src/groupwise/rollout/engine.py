@@ -1,4 +1,4 @@
-"""The native engine: continuous batching in the trainer's process; rows enter and leave at any token."""
+"""The native engine: continuous batching in the trainer's process; sequences enter and leave at any token."""
 
 import asyncio
 from collections import deque
@@ -19,7 +19,7 @@ from groupwise.rollout.rows import Job, Rows
 __all__ = ["NativeEngine"]
 
 PACK = 8192
-"""The most prompt tokens in one prefill; a longer prompt is prefilled alone."""
+"""The most prompt tokens in one prefill forward; a longer prompt is prefilled alone."""
 
 
 class NativeEngine:
@@ -45,7 +45,7 @@ class NativeEngine:
         self._cancelled = False
 
     async def sample(self, request: GenerationRequest) -> Generation:
-        """The next tokens of one sample. Usage if they do not fit the model or the cache. Cancelling frees the row."""
+        """Generate the next tokens of one sample. `Usage` if they exceed the model's positions or the cache."""
         self._check(request)
         job = Job(request, asyncio.get_running_loop().create_future())
         self._waiting.append(job)
@@ -69,7 +69,7 @@ class NativeEngine:
             return tuple(logp[range(len(tokens)), list(tokens)].tolist())
 
     async def load(self, version: int, weights: Mapping[str, Tensor]) -> None:
-        """Replace the weights. Running requests finish as `cut` with their tokens so far; cached contexts are dropped.
+        """Replace the weights. Running requests end with the finish `cut` and their tokens so far; caches are emptied.
 
         ValueError for the weights of another model.
         """
@@ -78,7 +78,7 @@ class NativeEngine:
             names = sorted(current.keys() ^ weights.keys())
             names = names or [n for n, x in current.items() if x.shape != weights[n].shape]
             raise ValueError(
-                f"the new weights are those of another model; these tensors differ: {', '.join(names[:5])}"
+                f"the new weights are another model's: missing, unknown or other shapes: {', '.join(names[:5])}"
             )
         self._resolve(self._rows.leave(range(len(self._rows)), [Finish.cut] * len(self._rows)))
         self.version = -1  # a failure below leaves a mixture of old and new weights
@@ -198,7 +198,7 @@ class NativeEngine:
 
     def _check(self, request: GenerationRequest) -> None:
         if request.limit < 1:
-            raise ValueError(f"the limit of a generation request is {request.limit}: expected at least 1")
+            raise ValueError(f"a generation request asks for {request.limit} tokens: its limit must be at least 1")
         self._check_loaded()
         self._check_length(request.context, request.limit)
 
@@ -208,7 +208,7 @@ class NativeEngine:
 
     def _check_length(self, context: Ids, new: int) -> None:
         if not context:
-            raise ValueError("the context is empty: the first token of an answer needs a token before it")
+            raise ValueError("the prompt is empty: the first token of an answer needs a token before it")
         shape = self._decoder.shape
         if max(context) >= shape.vocabulary or min(context) < 0:
             raise Usage(

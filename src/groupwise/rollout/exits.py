@@ -1,4 +1,4 @@
-"""`EarlyExits`: one answer, and copies that leave its thought early."""
+"""`EarlyExits`: a sampling strategy of one answer, and copies of it that stop reasoning early."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ __all__ = ["EarlyExits"]
 
 @dataclass(frozen=True, slots=True)
 class EarlyExits:
-    """One whole answer, and up to `draw.n - 1` forks that stop thinking at drawn places and answer at once. S-GRPO.
+    """One answer, and up to `draw.n - 1` copies, cut at random points of the reasoning, that answer at once. S-GRPO.
 
     The thought ends before the first `ends`; the text `inducer` follows each cut, untrained. Samples are in the order
     of their cuts, the whole answer last, and their part `exit` is the rank from 0. arXiv:2505.07686.

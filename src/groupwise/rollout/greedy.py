@@ -1,4 +1,4 @@
-"""`WithGreedy`: a strategy of independent answers with the greedy answer's reward as their baseline."""
+"""`WithGreedy`: a sampling strategy that adds a greedy answer, whose score is a baseline for the others."""
 
 from dataclasses import dataclass, replace
 
@@ -11,7 +11,7 @@ __all__ = ["WithGreedy"]
 
 @dataclass(frozen=True, slots=True)
 class WithGreedy:
-    """Independent answers, and the greedy answer, whose score enters their verdicts as the named part `part`.
+    """Samples independent answers and a greedy one. The greedy score is added to each verdict under the name `part`.
 
     The greedy answer has the role `greedy` and is not trained. ReMax, arXiv:2310.10505. An unverifiable greedy answer
     has the score 0.

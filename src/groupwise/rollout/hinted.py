@@ -1,4 +1,4 @@
-"""Strategies that answer hard problems again with a hint."""
+"""Sampling strategies that answer hard problems again with a hint."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -13,7 +13,7 @@ SOCKET = "Strategy"
 __all__ = ["AtLevel", "Escalate", "Scaffold"]
 
 WORDS = "{problem}{hint}"
-"""A problem with a hint."""
+"""The default prompt template: a problem, then a hint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Escalate:
 
 @dataclass(frozen=True, slots=True)
 class AtLevel:
-    """Answers with the hint of the level in the draw's memo (`HintLadder`); level 0 is the plain prompt. SAGE-light."""
+    """Answers with the hint that the curriculum `HintLadder` chose for the prompt; level 0 is no hint. SAGE-light."""
 
     hints: Hints = RowHints()  # noqa: RUF009
     words: str = WORDS
@@ -74,7 +74,7 @@ class AtLevel:
 
 @dataclass(frozen=True, slots=True)
 class Scaffold:
-    """Independent answers; if none is correct, one answer per hint, and the first that helps replaces one of the group.
+    """Samples answers; if none is correct, tries each hint once, and the first correct answer replaces one of them.
 
     Hints are from weak to strong, so the weakest that helps is taken. Scaf-GRPO, arXiv:2510.19807. `active` is 0 in its
     warm-up, by a schedule.
@@ -100,6 +100,6 @@ class Scaffold:
 
 
 def _contexts(hints: list[str], words: str, draw: Draw, sampler: Sampler) -> list[Ids]:
-    """The prompts with each hint that is not empty and leaves room."""
+    """The problem's prompts with each hint, without empty hints and those that leave no room for an answer."""
     values = [{"problem": draw.prompt.text, "hint": hint} for hint in hints if hint]
     return [context for v in values if (context := context_of(sampler, words, v))]

@@ -1,4 +1,4 @@
-"""Hints: where a strategy takes help for a hard problem from."""
+"""Hints for hard problems: from a column of the data, or written by the policy."""
 
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -14,14 +14,14 @@ __all__ = ["Hints", "RowHints", "SelfHints"]
 
 @runtime_checkable
 class Hints(Protocol):
-    """The hints for a problem, the weakest first, and the samples in which the policy wrote them, if it did."""
+    """Returns the hints for a problem, the weakest first, and the samples in which the policy wrote them, if any."""
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> tuple[list[str], list[Sample]]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class RowHints:
-    """The hints in a column of the problem's data row, the weakest first. `check` does not know the rows' columns."""
+    """Takes the hints from a column of the problem's data row, the weakest first. Each row must have the column."""
 
     column: str = "hints"
 
@@ -55,7 +55,7 @@ class SelfHints:
 
 
 def column_of(draw: Draw, column: str, part: str) -> Any:
-    """A column of the draw's data row. Raises `Usage` if the row does not have it."""
+    """The value of a column in the problem's data row. Raises `Usage` if the row does not have it."""
     row = draw.prompt.row
     if column in row:
         return row[column]

@@ -13,7 +13,7 @@ __all__ = ["HintLadder"]
 
 
 class LadderState(TypedDict):
-    """State of `HintLadder`: that of `Shuffled`, and the level of each prompt that is not 0, by its id."""
+    """State of `HintLadder`: that of `Shuffled`, and the hint level of each prompt by its id, where it is above 0."""
 
     shuffled: ShuffledState
     levels: dict[str, int]
@@ -21,7 +21,7 @@ class LadderState(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class HintLadder:
-    """`Shuffled`, whose draws carry the hint level of their prompt in the memo, as `level`.
+    """Draws prompts in random order, and passes each prompt's hint level to the strategy as `Draw.memo["level"]`.
 
     SAGE-light, arXiv:2602.03143. A pass rate of at most `least` raises the level of a prompt by one, one above `most`
     lowers it.

@@ -40,7 +40,7 @@ def padded(n: int, to: int) -> int:
 
 
 def chunk_end(n: int) -> int:
-    """The end of the cache chunk with position n - 1. Two chunks have `KEYS` positions, later ones twice as many.
+    """The end of the cache chunk with position n - 1. The first two chunks have `KEYS` positions, others `2 * KEYS`.
 
     Wide chunks keep products fast for long rows; narrow ones at the start keep short rows small.
 
@@ -85,7 +85,7 @@ def transposed(x: Float[Tensor, "*_ d"]) -> bool:
 
 
 def row_index(rows: Sequence[int], device: torch.device) -> RowIndex:
-    """Rows as an index: a slice for consecutive rows, which avoids a copy."""
+    """An index that selects these rows of a tensor: a slice if they are consecutive, which avoids a copy."""
     if list(rows) == list(range(rows[0], rows[0] + len(rows))):
         return slice(rows[0], rows[0] + len(rows))
     return torch.tensor(rows, device=device)
@@ -140,7 +140,7 @@ class Decode:
     """
 
     cache: Sequence[RowsKeysValues]
-    """Keys and values in chunks of positions: products read contiguous memory several times as fast."""
+    """Keys and values in contiguous chunks of positions, which makes matrix products several times faster."""
     position: Int[Tensor, " n"]
     place: Int[Tensor, " live"]
     writes: Sequence[tuple[int, Int[Tensor, " _"], Int[Tensor, " _"]]]
@@ -205,7 +205,7 @@ class Decode:
         return F.pad((out / total).reshape(n, -1, d), (0, 0, 0, 0, 0, padding))
 
     def _within(self, window: int | None) -> tuple[Tensor, Tensor | None]:
-        """The mask over each row's cache, and each row's first visible position if the window hides any (else None)."""
+        """The mask of sliding-window attention, and each row's first visible position (None if all are visible)."""
         if window is None or window >= self.mask.shape[-1] + max((p.keys.shape[2] for p in self.prefixes), default=0):
             return self.mask, None
         at = torch.arange(self.mask.shape[-1], device=self.place.device)
@@ -252,7 +252,7 @@ class Prefill:
         return out
 
     def split(self) -> list[KeysValues]:
-        """Keys and values of each context, including its padding."""
+        """The prefilled keys and values, one pair of tensors per prompt, including its padding."""
         keys, values = (torch.stack(x).transpose(1, 2).split(self.widths, 2) for x in zip(*self.keys_values))
         return list(zip(keys, values))
 

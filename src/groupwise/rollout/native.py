@@ -12,7 +12,7 @@ __all__ = ["Native"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Native:
-    """The engine in the trainer's process: at most `rows` live rows and `cache_tokens` cached tokens.
+    """Runs the engine in the trainer's process: at most `rows` sequences at once, and `cache_tokens` cached tokens.
 
     `max_gap` bounds the difference between the engine's and the learner's log-prob of a token; a larger one stops the
     run. `by_dtype` leaves ample room for rounding: 0.001, or 2 for bfloat16 weights (`GAPS`).

@@ -1,4 +1,4 @@
-"""`RecentRewards`: a curriculum that passes the policy's recent mean score to strategies."""
+"""`RecentRewards`: a curriculum that passes the policy's recent mean score to the sampling strategy."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ __all__ = ["RecentRewards"]
 
 
 class RecentState(TypedDict):
-    """State of `RecentRewards`: that of `Shuffled`, and the mean scores of the last sampling rounds."""
+    """State of `RecentRewards`: that of `Shuffled`, and the mean score of each of the last sampling rounds."""
 
     shuffled: ShuffledState
     means: list[float]
@@ -20,7 +20,7 @@ class RecentState(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class RecentRewards:
-    """`Shuffled`, and each draw carries the mean score of the last `window` rounds in its field `memo`, as `mean`.
+    """Draws prompts in random order, and passes the mean score of the last `window` rounds on, as `Draw.memo["mean"]`.
 
     The replay buffer of rewards of Reg-GRPO, arXiv:2506.07464. The first draws carry no mean.
     """

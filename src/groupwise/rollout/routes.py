@@ -19,14 +19,14 @@ def context_routes(
 
 
 class RowRoutes:
-    """The routes (expert choices) of live rows. Entry t is that of the token before the row's t-th generated token."""
+    """The experts chosen in each decoding step of the live rows: entry t is for the step that generates token t."""
 
     def __init__(self, experts: Experts, rows: int, device: torch.device) -> None:
         self.experts = experts
         self.ids = torch.zeros(rows, 64, experts.routers, experts.each, dtype=torch.int16, device=device)
 
     def write(self, routes: Routes, sequence: Int[Tensor, " n"], length: Int[Tensor, " n"]) -> None:
-        """Store the routes of the newest token of each row's sequence, for rows with `length` generated tokens."""
+        """Store the experts of each row's newest decoding step; `length` counts the tokens that a row had generated."""
         if int(length.max()) >= self.ids.shape[1]:
             self.ids = torch.cat([self.ids, torch.zeros_like(self.ids)], 1)
         self.ids[torch.arange(len(length), device=length.device), length] = routes.ids[sequence]
@@ -36,5 +36,5 @@ class RowRoutes:
         self.ids[to] = self.ids[source]
 
     def of(self, row: int, length: int) -> tuple[bytes, ...]:
-        """The routes of one row, as bytes per token."""
+        """The experts chosen for one row's tokens, encoded as bytes per token."""
         return self.experts.encode(self.ids[row, :length])

@@ -1,4 +1,4 @@
-"""The engine's live rows as arrays, and one decoding step for all of them."""
+"""The sequences that the engine is generating (rows), as arrays, and one decoding step for all of them."""
 
 import asyncio
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from groupwise.rollout.routes import RowRoutes
 from groupwise.rollout.unique_sequences import UniqueSequences
 
 Distribution = tuple[float, float, int, float, int]
-"""Temperature, top_p, top_k, min_p, and the purpose of the random numbers."""
+"""Temperature, top_p, top_k, min_p, and the purpose (training, evaluation, ...) that keys the random numbers."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,13 +30,13 @@ class Job:
 
     @property
     def reach(self) -> int:
-        """The most cache positions that the row can fill, not counting the shared prompt prefix."""
+        """The most cache positions that the sequence can fill, not counting the shared prompt prefix."""
         context = len(self.request.context)
         return chunk_end(context + self.request.limit - shared_tokens(context))
 
 
 class Rows:
-    """Live rows are numbered 0 to n without gaps: the last row takes the place of a row that leaves."""
+    """The sequences being generated, numbered without gaps: the last row takes the place of one that leaves."""
 
     def __init__(
         self, decoder: Model, tokenizer: Tokenizer, *, seed: int, rows: int, cache_tokens: int,
@@ -65,11 +65,11 @@ class Rows:
 
     @property
     def reach(self) -> int:
-        """Cache positions that the longest row may need."""
+        """The number of cache positions that the longest row may need."""
         return max((job.reach for job in self.jobs), default=0)
 
     def enter(self, jobs: Sequence[Job], cached: KeysValues | None) -> None:
-        """Add rows for requests with one prompt. `cached` covers all of it but the last token, forwarded next."""
+        """Add rows for requests with the same prompt. `cached` holds its keys and values but the last token's."""
         requests = [job.request for job in jobs]
         n = len(self.jobs)
         new = slice(n, n + len(requests))

@@ -75,7 +75,7 @@ class DrawSampler:
         return budget if self.setting.positions is None else max(min(budget, self.setting.positions - len(context)), 0)
 
     def start(self, context: Ids, n: int = 1, *, group: int = 0, role: str = "answer") -> list[Sample]:
-        """Empty samples to generate, limited to the room after the prompt, each with its own random numbers."""
+        """Create `n` empty samples of a prompt, each with its own random numbers. `extend` generates their tokens."""
         first, self.started = self.started, self.started + n
         shared = Sample(
             context=context, content=self.draw.prompt.content, stream=(), limit=self.room(context), group=group,
@@ -118,11 +118,11 @@ class DrawSampler:
         return written.with_text(*self.setting.tokenizer.decode_with_ends(written.tokens))
 
     async def sample(self, context: Ids, n: int = 1, *, group: int = 0, role: str = "answer") -> list[Sample]:
-        """`n` complete answers to one context."""
+        """Generate `n` complete answers to one context."""
         return await together(self.extend(s) for s in self.start(context, n, group=group, role=role))
 
     async def verify(self, samples: Sequence[Sample]) -> list[Sample]:
-        """The samples in the given order, each with its verdict.
+        """Grade the samples: returns them in the given order, each with its verdict.
 
         A verifier of groups gets the samples of each group in one call. If the verifier raises an exception, the sample
         is unverifiable. Only a GroupwiseError is raised: it is not the fault of one answer.
@@ -189,7 +189,7 @@ class DrawSampler:
         return keyed_random((self.setting.seed, Purpose.STRATEGY), self.purpose, self.draw.id, *key)
 
     async def _judged(self, samples: Sequence[Sample], group: GradesGroups | None = None) -> list[Sample]:
-        """The samples with their verdicts, from one call of the verifier: one sample, or a group for a group grader.
+        """Grade one sample, or a whole group for a verifier that grades groups, in one call of the verifier.
 
         If the call fails, all of them are unverifiable.
         """

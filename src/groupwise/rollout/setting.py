@@ -1,4 +1,4 @@
-"""The setting of rollouts: all that generation uses besides the prompt, and that all prompts of a run share."""
+"""The setting of rollouts: what generation uses besides the prompt, and all prompts of a run share."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""`SiblingView`: a strategy that gives wrong answers another prompt, with a correct answer of their group in it."""
+"""`SiblingView`: a sampling strategy that gives wrong answers a second prompt, which contains a correct answer."""
 
 from dataclasses import dataclass, replace
 
@@ -12,7 +12,7 @@ __all__ = ["SiblingView"]
 
 @dataclass(frozen=True, slots=True)
 class SiblingView:
-    """Independent answers. If one is correct, each wrong one gets a view: the prompt with that solution in it.
+    """Samples answers. Each wrong one gets a second prompt, with a correct answer in it, for the scores of a teacher.
 
     The wrong answer's own tokens are then scored by a teacher under the view. SDPO, arXiv:2601.20802. The first correct
     answer is the solution. An answer for which the view leaves no room has none.

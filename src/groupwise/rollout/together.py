@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 async def together(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Their results in the given order. The first exception cancels the other coroutines and is raised unchanged.
+    """Await coroutines at once; their results in the given order. The first exception cancels the others and is raised.
 
     >>> async def twice(x): return 2 * x
     >>> asyncio.run(together([twice(1), twice(2)]))

@@ -1,4 +1,4 @@
-"""The distinct sequences among the engine's live rows: rows with equal tokens so far share one forward pass."""
+"""Distinct sequences in the engine: samples (rows) with equal tokens so far share one forward pass."""
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +12,7 @@ from groupwise.rollout.layouts import ROWS, Decode, KeysValues, SharedPrefix, pa
 
 
 class UniqueSequences:
-    """Distinct sequences, numbered 0 to n without gaps. Rows with equal tokens so far use the same sequence.
+    """The distinct sequences being generated. Rows (samples) with equal tokens so far are one sequence.
 
     Each row of the engine stores the number of its sequence. A row's results do not depend on the other rows (see
     `layouts`), so one forward for all rows of a sequence is bit-identical to one forward per row.
@@ -41,7 +41,7 @@ class UniqueSequences:
 
     @property
     def shared(self) -> list[SharedPrefix]:
-        """The sequences grouped by their shared prefix."""
+        """The sequences in groups that share a cached prompt prefix."""
         if self._shared is None:
             groups: dict[int, tuple[KeysValues, list[int]]] = {}
             for number, prefix in enumerate(self.prefixes):
@@ -55,7 +55,7 @@ class UniqueSequences:
         self.cache.grow(padded(rows, ROWS), positions, len(self))
 
     def enter(self, context: Ids, cached: KeysValues | None) -> int:
-        """Add a sequence and return its number. `cached` covers the prompt without its last token, forwarded next."""
+        """Add a sequence and return its number. `cached` holds the prompt's keys and values but the last token's."""
         new, shared = len(self), shared_tokens(len(context))
         self.token[new], self.position[new], self.place[new] = context[-1], len(context) - 1, len(context) - 1 - shared
         prefix = None

@@ -1,4 +1,4 @@
-"""`fill`: texts that strategies write, from a template with placeholders."""
+"""Fills the prompt templates of sampling strategies, and checks their placeholders."""
 
 import re
 from collections.abc import Mapping

@@ -79,9 +79,9 @@ def test_a_checkpoint_is_evaluated_and_sampled_as_on_the_command_line(finished, 
     with pytest.raises(BadData, match="has no model of iteration 7"):
         gw.evaluate(run, at=7)
     for at in ("last", True):
-        with pytest.raises(Usage, match="is not an iteration"):
+        with pytest.raises(Usage, match="does not name a checkpoint"):
             gw.sample(run, "2*3+4=", at=at)
-    with pytest.raises(Usage, match="is not a run, and has no checkpoints"):
+    with pytest.raises(Usage, match="--at names a checkpoint of a run"):
         gw.sample("calculator", "2*3+4=", at=1)
 
 

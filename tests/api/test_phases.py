@@ -51,7 +51,7 @@ def test_phases_from_python_are_those_of_the_command_line(recipe: Path, tmp_path
     for phase in ("1-search", "2-sharpen"):
         assert (other / phase / MODEL).read_bytes() == (run.directory / phase / MODEL).read_bytes()
     assert gw.sample(run, "2*3+4=") == gw.sample(last, "2*3+4=")
-    with pytest.raises(Usage, match="has phases, and each counts its own iterations"):
+    with pytest.raises(Usage, match="it has phases, and each counts its own iterations"):
         gw.sample(run, "2*3+4=", at=1)
     with pytest.raises(Usage, match="has phases, and each has its own number of iterations"):
         gw.resume(run, iterations=5)

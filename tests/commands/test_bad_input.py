@@ -256,7 +256,7 @@ def test_invalid_environments(home: Path, capsys: pytest.CaptureFixture[str]) ->
     turns = ("--method.strategy", "Turns", "--evaluate.strategy", "Turns")
     use = ("--use", "mine.py")
     for words, what, fix in (
-        (turns, "method.strategy is Turns, and the recipe names no environment", "add --environment"),
+        (turns, "method.strategy is Turns, which needs an environment", "add --environment"),
         (
             ("--environment", "mine:Good", *turns),
             "'mine:Good' is code in a file",

@@ -240,7 +240,7 @@ def test_resume_refuses_another_recipe_for_a_started_phase(
     recipe.write_text(recipe.read_text().replace("optimizer.lr = 1e-4", "optimizer.lr = 1e-3\nsave.keep = 1"))
     assert main(["resume", str(RUN)]) == 3
     message = capsys.readouterr().err
-    assert "gives another recipe to the started phase 1-search" in message
+    assert "was changed for the phase 1-search" in message
     assert "recipe.optimizer.lr: 0.001 -> 0.0001" in message or "recipe.optimizer.lr: 0.0001 -> 0.001" in message
     assert main(["resume", str(RUN), "--changed"]) == 0
 
@@ -268,7 +268,7 @@ def test_a_phase_puts_no_adapter_on_the_adapter_of_an_earlier_one() -> None:
     assert search and sharpen and search.lora and sharpen.lora
     last = read_phases(data)[1]
     (error,) = second_adapter(last, sharpen, {"search": search})
-    assert "the model of phase search is itself an adapter" in error.what
+    assert "the model of phase search is already an adapter" in error.what
     assert second_adapter(last, sharpen, {"search": replace(search, lora=None)}) == []
     assert standing_in(last, sharpen).lora is None  # blank has no weights yet
     assert standing_in(last, replace(sharpen, model="calculator")).lora == sharpen.lora

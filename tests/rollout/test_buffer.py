@@ -372,7 +372,7 @@ def test_twins_are_an_error() -> None:
 
     with pytest.raises(Usage, match=r"2 samples with the same random numbers \(stream \(0, 1, 0\)\)"):
         take(buffer(), 1, strategy=forked)
-    with pytest.raises(Usage, match="called with draw 0 .* returned draw 77"):
+    with pytest.raises(Usage, match=r"called with draw 0 .* returned draw 77"):
         take(buffer(), 1, strategy=other)
 
 

@@ -78,7 +78,7 @@ def test_a_named_task_has_a_default_verifier_and_template() -> None:
 
 
 def test_a_named_task_has_fixed_columns() -> None:
-    with pytest.raises(Usage, match="has fixed columns"):
+    with pytest.raises(Usage, match=r"the columns of the task .* cannot be changed"):
         fixed = recipe(task="gsm8k:gsm.jsonl", columns=Columns(prompt="q"))
         task_of(fixed, templates(fixed, trained()))
 

@@ -34,9 +34,10 @@ class Forwarded:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Forwards:
-    """The microbatches of one optimizer step on all ranks, before their forward passes. Divisors count the whole step.
+    """An auxiliary loss's input: the microbatches of one optimizer step on all ranks, before their forward passes.
 
-    `routed` creates the recorder of expert choices of one forward; None for a dense model.
+    Divisors must count the whole step. `routed` creates the recorder of expert choices of one forward; None for a dense
+    model.
     """
 
     model: Any
@@ -49,7 +50,7 @@ Term = Callable[[Forwarded], Float[Tensor, ""]]
 
 @runtime_checkable
 class AuxiliaryLoss(Protocol):
-    """A term of a step's loss beside the objective, with its own gradient. Its field `coefficient`, if any, scales it.
+    """A term added to the objective's loss, such as a critic's loss. Its field `coefficient`, if any, scales it.
 
     The call prepares the constants of a step, without gradient. It returns the function of a forwarded microbatch; the
     values of all microbatches of a step must add up to the step's term. With `router_logits = True` the routers' logits
@@ -60,7 +61,7 @@ class AuxiliaryLoss(Protocol):
 
 
 def coefficient_of(loss: AuxiliaryLoss) -> float:
-    """The factor of an auxiliary loss in the loss of a step."""
+    """The factor with which an auxiliary loss is added to the objective's loss; 1 by default."""
     return getattr(loss, "coefficient", 1.0)
 
 
@@ -100,7 +101,7 @@ class RouterBalance:
 
 @torch.no_grad()
 def _load(step: Forwards, microbatch: Batch) -> Float[Tensor, "routers count"]:
-    """The tokens per expert over the whole step, which the loss of the first microbatch already needs."""
+    """The number of tokens that each expert gets in a microbatch, by an extra forward pass without gradient."""
     routed = step.routed()
     assert routed is not None, "a balanced model has routers"
     contexts, tokens, contents = zip(*((s.context, s.tokens, s.content) for s in microbatch.samples))

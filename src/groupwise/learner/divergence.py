@@ -1,4 +1,4 @@
-"""Divergences between the whole distributions of two models, without all logits at once."""
+"""KL and JS divergences between two models' distributions over the vocabulary, without all logits at once."""
 
 import math
 
@@ -12,7 +12,7 @@ from groupwise.learner.forward import LOGITS_AT_ONCE
 from groupwise.models import logprobs
 
 AT_ONCE = 3
-"""Probability vectors held per token for a JS divergence: those of both models and of their mixture."""
+"""The number of probability vectors in memory per token: for a JS divergence those of both models and their mixture."""
 
 
 def divergence(
@@ -25,7 +25,7 @@ def divergence(
     temperature: float,
     logits_at_once: int = LOGITS_AT_ONCE,
 ) -> Float[Tensor, " n"]:
-    """The `Divergence` of each token, with gradient to `hidden` and to the policy's head.
+    """The divergence between two models' distributions at each token, with gradient to `hidden` and the policy's head.
 
     `other` gets no gradient. Rows are computed in chunks of at most `logits_at_once` numbers, and backward recomputes
     each chunk. `Usage` if the heads have different vocabularies.
@@ -54,7 +54,7 @@ def divergence(
 
 
 def between(p: Float[Tensor, "n v"], q: Float[Tensor, "n v"], alpha: float) -> Float[Tensor, " n"]:
-    """The divergence of two distributions given as log-probs.
+    """The divergence of two distributions, given as log-probs: KL for `alpha` 0 or 1, Jensen-Shannon between.
 
     >>> p, q = torch.tensor([[0.5, 0.5]]).log(), torch.tensor([[0.25, 0.75]]).log()
     >>> between(p, q, 1.0), between(p, q, 0.0)

@@ -1,4 +1,4 @@
-"""Log-probs and entropies of a batch's tokens: shared prefixes are forwarded once, all logits never exist at once."""
+"""Log-probs and entropies of a batch's tokens. Shared prefixes are forwarded once; logits are computed in chunks."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ LOGITS_AT_ONCE = 1 << 22
 
 @dataclass(frozen=True, slots=True, eq=False)
 class States:
-    """Hidden states that predict the tokens of a batch. Each distinct (hidden state, target) pair is stored once."""
+    """The hidden states that predict a batch's tokens, without the repetitions of samples with a shared prefix."""
 
     hidden: Float[Tensor, "pairs width"]
     target: Int[Tensor, " pairs"]
@@ -31,7 +31,10 @@ class States:
 def hidden_states(
     model: Backbone, batch: Batch, through: Callable[[Backbone, Batch, Shared], Tensor] | None = None
 ) -> States:
-    """Forward a batch to the hidden states of its trainable tokens. `through` replaces the model's forward pass."""
+    """Run the model on a batch; returns the hidden states that predict its trainable tokens.
+
+    `through` replaces the model's forward pass.
+    """
     device = batch.place.device
     samples = batch.samples
     layout = Shared.of(
@@ -87,7 +90,7 @@ def of_distributions(
     temperature: float,
     logits_at_once: int = LOGITS_AT_ONCE,
 ) -> Float[Tensor, " n"]:
-    """Compute a `DistributionMeasure` (such as entropy) of each token, at most `logits_at_once` logits at a time."""
+    """A number per token that is computed from the whole distribution, such as the entropy, in chunks of logits."""
     if not len(states.target):
         return states.hidden.sum(-1).index_select(0, states.pair)
     size = max(1, logits_at_once // model.head(states.hidden[:1]).shape[-1])

@@ -1,4 +1,4 @@
-"""A language model as a `Policy`: measures of tokens from its hidden states and its head."""
+"""A language model as a `Policy`: it computes log-probs and other numbers per token from hidden states."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,7 +15,7 @@ __all__ = ["LanguagePolicy"]
 
 
 class LanguagePolicy:
-    """A `Policy` over a `Backbone`, for one forward pass. All its measures share one set of hidden states.
+    """Adapts a language model to `Policy`, for one forward pass. All numbers per token come from its hidden states.
 
     `temperature` divides the logits, also those of side models. `routed` records or replays the experts of a mixture.
     `states` are the hidden states of the last call, for auxiliary losses; None if no measure needed them.
@@ -28,7 +28,7 @@ class LanguagePolicy:
     def measure(
         self, batch: Batch, wanted: Sequence[Measure], side_models: Mapping[str, Any]
     ) -> dict[Measure, Float[Tensor, " n"]]:
-        """The wanted measures (log-probs, entropies, ...). `Usage` for one that a language model cannot compute."""
+        """The wanted numbers per token (log-probs, ...). `Usage` for one that a language model cannot compute."""
         self.states = hidden_states(self.model, batch, self.routed) if any(map(reads_policy, wanted)) else None
         models = {"policy": self.model, **side_models}
         compute = MicrobatchMeasures(models, batch, temperature=self.temperature, policy=self.states)

@@ -98,6 +98,6 @@ def _logits(hidden: Tensor, weight: Tensor, temperature: float) -> Tensor:
 
 
 def _in_block(target: Tensor, block: slice) -> tuple[Tensor, Tensor]:
-    """Whether each target lies in the block, and its index there (an arbitrary index if it does not)."""
+    """For each target token, whether it is in this block of the vocabulary, and its index there (arbitrary if not)."""
     inside = (target >= block.start) & (target < block.stop)
     return inside, (target - block.start).clamp(0, block.stop - block.start - 1)

@@ -14,12 +14,12 @@ from groupwise.learner.forward import States, hidden_states, of_distributions, t
 
 
 def reads_policy(measure: Measure) -> bool:
-    """Whether a measure comes from the policy's forward pass under the samples' own prompts."""
+    """Whether a number per token (measure) needs the policy's forward pass with the samples' own prompts."""
     return in_graph(measure) or source_of(measure) == ("policy", "")
 
 
 def source_of(measure: Measure) -> tuple[str, str]:
-    """The model and the alternative prompt (view) of a measure; by default the policy under the samples' prompts."""
+    """The model and the second prompt (view) that a measure needs; by default the policy, and no second prompt."""
     return getattr(measure, "model", "policy"), getattr(measure, "view", "")
 
 
@@ -38,7 +38,7 @@ class MicrobatchMeasures:
         self._logprobs: dict[tuple[str, str], tuple[Tensor, Tensor]] = {}
 
     def __call__(self, measure: Measure) -> Float[Tensor, " n"]:
-        """Compute a measure: one number per token; NaN for samples without the alternative context that it names."""
+        """Compute a measure: one number per token; NaN for samples without the second prompt (view) that it names."""
         if isinstance(measure, Divergence):
             return self.spread(self.divergence(measure), measure.view)
         if isinstance(measure, Value):
@@ -55,7 +55,7 @@ class MicrobatchMeasures:
         return self.spread(entropy if isinstance(measure, Entropy) else logp, measure.view)
 
     def spread(self, x: Float[Tensor, " m"], view: str) -> Float[Tensor, " n"]:
-        """Values of the tokens whose sample has the view, placed at all tokens; NaN elsewhere."""
+        """Expand values of the samples that have a second prompt (view) to all tokens; NaN for the others."""
         if not view:
             return x
         which = self.batch.under(view)[1]

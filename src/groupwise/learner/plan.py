@@ -9,12 +9,12 @@ from groupwise.data import Batch, ContextKey, Couples
 __all__ = ["StepPlan", "make_plan", "measure_plan"]
 
 Microbatch = tuple[int, ...]
-"""The samples that are forwarded at once, as indices into the batch."""
+"""The samples of one forward pass, as indices into the batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """One optimizer step: its microbatches together hold each of its samples once."""
+    """The plan of one optimizer step: its samples, divided into microbatches."""
 
     microbatches: tuple[Microbatch, ...]
 
@@ -41,7 +41,7 @@ def make_plan(
     microbatch_tokens: int,
     couples: Couples = "token",
 ) -> tuple[StepPlan, ...]:
-    """Cut an iteration's samples into steps of `size` prompts, or of as many samples, and each step into microbatches.
+    """Split an iteration's samples into steps of `size` prompts (or equally many samples), and steps into microbatches.
 
     A short iteration has fewer steps, the last possibly smaller. `permutation(n)` is the keyed order in which prompts
     or samples are dealt. A microbatch holds at most `microbatch_tokens` tokens, equal contexts counted once; a longer
@@ -57,7 +57,7 @@ def make_plan(
         per_step = size
     else:
         if couples == "group":
-            raise ValueError("the loss needs whole groups in a step: set shuffle to prompts, not samples")
+            raise ValueError("the loss compares the answers of a group: set shuffle to prompts, not samples")
         units = [[i] for i in range(len(batch))]
         per_step = max(
             1, -(-size * len(batch) // max(1, batch.rollouts.count))
@@ -71,7 +71,7 @@ def make_plan(
 
 
 def measure_plan(steps: Sequence[StepPlan], batch: Batch, *, microbatch_tokens: int) -> tuple[StepPlan, ...]:
-    """The microbatches to compute measures (old log-probs, ...): the first step's, then as few as fit for the others.
+    """The microbatches in which old log-probs are computed: those of the first step, then as few as fit for the others.
 
     Only the first step runs at the weights that computed the measures. Its ratio is exactly 1, which needs the same
     microbatches.

@@ -1,4 +1,4 @@
-"""Routing of a mixture of experts in training: replay of expert choices, and the load of the experts."""
+"""Expert choices of a mixture of experts in training: their replay, and the load of each expert."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class RoutedForward:
         self.experts, self.replay, self.keep_logits = experts, replay, keep_logits
 
     def __call__(self, model: Any, batch: Batch, layout: Shared) -> Float[Tensor, "n width"]:
-        """Hidden states of the layout; with `replay`, tokens go to the experts in `batch.routes`."""
+        """Forward the model: its hidden states. With `replay`, tokens go to the experts in `batch.routes`."""
         self.rows, device = rows_of(batch, layout), layout.tokens.device
         recorded = None
         if any(batch.routes):
@@ -88,7 +88,7 @@ class RoutedForward:
 
 
 class StepRouting:
-    """One step's forward passes of a mixture of experts, and how many expert choices differ from the recorded ones."""
+    """Forward passes of one step of a mixture of experts: counts expert choices that differ from recorded ones."""
 
     def __init__(self, model: Any, routing: Routing, *, keep_logits: bool = False) -> None:
         self.experts, self.keep_logits = mixture(model), keep_logits
@@ -96,20 +96,20 @@ class StepRouting:
         self.changed, self.choices = 0, 0
 
     def forward_pass(self) -> RoutedForward | None:
-        """The routed forward of the next microbatch; None for a dense model."""
+        """The recorder of expert choices for the next microbatch's forward pass; None for a dense model."""
         if self.experts is None:
             return None
         return RoutedForward(self.experts, replay=self.replay, keep_logits=self.keep_logits)
 
     def add(self, routed: RoutedForward | None) -> None:
-        """Count the choices of a forwarded microbatch."""
+        """Add a microbatch's expert choices to the counts."""
         if routed is not None:
             changed, choices = routed.changed()
             self.changed, self.choices = self.changed + changed, self.choices + choices
 
 
 def routes_experts(routing: Routing, auxiliary: Sequence[Any]) -> bool:
-    """Whether a method needs the routers of a mixture: it replays choices, or an auxiliary loss reads their logits."""
+    """Whether a method needs a mixture of experts: for the replay of expert choices, or for a loss on router logits."""
     return routing != Routing() or any(getattr(part, "router_logits", False) for part in auxiliary)
 
 
@@ -118,7 +118,7 @@ def check_routing(routing: Routing, auxiliary: Sequence[Any], experts: Experts |
     if experts is not None or not routes_experts(routing, auxiliary):
         return
     raise Usage(
-        "method.routing and RouterBalance are for mixtures of experts, and this model has no supported routers",
+        "method.routing and RouterBalance need a mixture of experts, and this model has no supported routers",
         evidence=f"{routing}; a supported router weights its experts by a softmax, and all layers' routers are alike",
         fix="leave method.routing and RouterBalance out, or take a mixture such as Qwen3-MoE or Mixtral",
     )

@@ -13,7 +13,7 @@ __all__ = ["EMA", "Given", "InitialPolicy", "SideModel"]
 
 @runtime_checkable
 class SideModel(Protocol):
-    """A model besides the policy (reference, teacher, critic). Called after each optimizer step, it updates `weights`.
+    """A model besides the policy: a reference, a teacher, an EMA. The call after an optimizer step updates `weights`.
 
     `weights` and `policy` are the tensors of the side model and of the policy in one order and dtype, at least float32.
     `step` is the number of optimizer steps so far. A part with the class variable `frozen = True` never changes and is
@@ -73,7 +73,7 @@ class EMA:
 
 
 class FollowingWeights:
-    """The tensors of a model that is updated from the policy, with float32 copies of half-precision ones.
+    """The weights of a model that is updated from the policy, such as an EMA, kept in float32.
 
     Without these copies, an average would lose every update below the last bit of its weights.
     """

@@ -47,7 +47,7 @@ OLD = Logp("policy")
 POLICY = "policy."
 """The prefix of the policy's tensors in a checkpoint."""
 NO_TOKEN = "no token is trained"
-"""The reason of a step that was skipped because all its tokens were masked."""
+"""The reason that is recorded for a skipped step if a mask removed all its tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +132,7 @@ class Learner:
     def compute_measures(
         self, batch: Batch, plan: Sequence[StepPlan], measures: frozenset[Measure], routing: Routing = PLAIN
     ) -> Batch:
-        """The batch with old log-probs and measures, computed on the microbatches of `plan` (see `measure_plan`).
+        """The batch with old log-probs and other `measures` (numbers per token), computed in the order of `plan`.
 
         The policy is forwarded only if `measures` has `Logp("policy")`, `Entropy()` or another measure of its
         distribution. That forward also records a mixture's choice of experts, unless the engine's choice is replayed.
@@ -158,11 +158,11 @@ class Learner:
         return batch.having(logp_old=values.pop(OLD, batch.logp_old), measures=values, routes=tuple(routes))
 
     def _policy(self, routed: RoutedForward | None = None) -> Policy:
-        """The policy for one forward pass."""
+        """The model as a `Policy` for one forward pass."""
         return policy_of(self.model, temperature=self.temperature, routed=routed)
 
     def _measured(self, policy: Policy, part: Batch, wanted: Sequence[Measure]) -> Mapping[Measure, Tensor]:
-        """The policy's measures, such as log-probs, of a microbatch. `Usage` if one is missing or has a wrong shape."""
+        """The policy's log-probs and other measures of a microbatch. `Usage` if one is missing or has a wrong shape."""
         numbers = policy.measure(part, wanted, self.models)
         for measure in wanted:
             if measure not in numbers or numbers[measure].shape != part.place.shape:
@@ -308,12 +308,12 @@ class Learner:
         self.memories = {name: part(self.memories[name], batch, stats) for name, part in self.memory}
 
     def publish(self) -> int:
-        """Give the current weights a new version number, which is returned: they are about to go to the engine."""
+        """Increase and return the version number of the weights, before they are loaded into the engine."""
         self.version += 1
         return self.version
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Tensors and JSON from which `restore` continues with equal bits. Frozen weights are not among them."""
+        """Tensors and JSON from which `restore` continues bit for bit. Frozen weights are left out."""
         tensors = {f"{POLICY}{name}": x for name, x in self._trained_tensors(self.model).items()}
         for model, weights in self._saved_models().items():
             tensors |= {f"{model}{name}": x for name, x in weights.items()}
@@ -349,7 +349,7 @@ def _copy(model: M) -> M:
 
 
 def _microbatches(whole: Batch, step: StepPlan) -> list[Batch]:
-    """The batch of each microbatch of a step; `whole` is the step's batch."""
+    """Split the batch of a step into its microbatches."""
     if len(step.microbatches) == 1:
         return [whole]
     ends = list(accumulate(map(len, step.microbatches)))
@@ -380,7 +380,7 @@ def _with_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor
 
 
 def _places(batch: Batch, order: Sequence[int]) -> Tensor:
-    """The index of each token of the batch in the concatenation of its samples in `order`."""
+    """For each token of the batch, its index in the concatenation of the samples in the order `order`."""
     numbers = torch.arange(batch.tokens, device=batch.place.device)
     permuted = batch.having(place=numbers).take(order).place
     return torch.empty_like(permuted).scatter_(0, permuted, numbers)

@@ -74,12 +74,12 @@ class ClippedValueLoss:
 
 
 def loss_metric(critic: str) -> str:
-    """The metric of a value model's loss."""
+    """The name of the metric for a critic's loss."""
     return f"value/{critic}/loss"
 
 
 def _half_sum(critic: str, error: Callable[[Tensor, Tensor, Batch], Tensor]) -> Term:
-    """Half the sum of `share * error(value, return, batch)` over tokens. Shares divide by counts of the whole step."""
+    """A loss: half the sum of `share * error` over tokens. A token's share has the objective's divisors."""
 
     def term(forwarded: Forwarded) -> Float[Tensor, ""]:
         value, batch = forwarded.values(critic), forwarded.batch

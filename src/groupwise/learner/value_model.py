@@ -39,11 +39,11 @@ class ValueModel:
     optimizer: AdamW = AdamW(lr=1e-5)  # noqa: RUF009
 
     def __call__(self, weights: Sequence[Tensor], policy: Sequence[Tensor], step: int) -> None:
-        """Do nothing: a value model is trained by its `loss`, not updated from the policy as an EMA is."""
+        """Does nothing: a value model is trained by its `loss`, not updated from the policy as an EMA is."""
 
 
 class Critic(torch.nn.Module):
-    """The weights of a value model, and their optimizer. `own` is a copy of the policy as trunk, or None to share."""
+    """A critic's network and optimizer: a linear head on a copy of the policy (`own`), or on the policy itself."""
 
     def __init__(self, part: ValueModel, policy: Any, own: torch.nn.Module | None) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class Critic(torch.nn.Module):
         self.optimizer = Optimizer((p for p in self.parameters() if p.requires_grad), part.optimizer)
 
     def values(self, batch: Batch, policy: Callable[[], States]) -> Float[Tensor, " n"]:
-        """The value before each token, with gradient. `policy` returns the policy's hidden states to a shared trunk."""
+        """The value before each token, with gradient. With a shared trunk it reads the hidden states of `policy`."""
         states = policy() if self.trunk is None else hidden_states(self.trunk, batch)  # pyright: ignore[reportArgumentType]
         hidden = states.hidden if self.part.trains_trunk else states.hidden.detach()
         return self.head(hidden.to(self.head.weight.dtype)).squeeze(-1).index_select(0, states.pair)

@@ -1,4 +1,4 @@
-"""The best checkpoint of a run, by a held-out metric of its evaluations."""
+"""Chooses a run's best checkpoint by a held-out metric, such as greedy accuracy."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -12,12 +12,12 @@ BY_DEFAULT = (ACCURACY_GREEDY, SCORE_GREEDY)
 
 
 def is_evaluated(line: Mapping[str, Any]) -> bool:
-    """Whether a line of metrics has a held-out figure."""
+    """Whether an iteration's metrics contain a held-out accuracy or score."""
     return any(name in line for name in METRICS)
 
 
 def held_out_values(lines: Sequence[Mapping[str, Any]], metric: str = "") -> dict[int, float]:
-    """The values of a held-out metric by iteration, from lines of metrics. Without a name: by BY_DEFAULT.
+    """The values of a held-out metric by iteration. Without a name, it is the first of BY_DEFAULT that has values.
 
     >>> held_out_values([{"iteration": 0, "eval/accuracy_greedy": 0.5}, {"iteration": 1}])
     {0: 0.5}

@@ -27,7 +27,7 @@ TENSORS, STATE, MANIFEST = "tensors.safetensors", "state.json", "manifest.json"
 
 
 def run_directory(root: Path, name: str, clock: Callable[[], float] = time.time, *, disk: Disk = DISK) -> Path:
-    """Create `root/<name>-<YYYYmmdd-HHMMSS>`, with a number at the end if that name is taken."""
+    """Create a new run directory, `root/<name>-<YYYYmmdd-HHMMSS>`, with a number at the end if the name is taken."""
     word = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-") or "run"
     stem = f"{word}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(clock()))}"
     with storage_errors("a run directory", root if root.is_dir() else Path()):
@@ -43,7 +43,7 @@ def run_directory(root: Path, name: str, clock: Callable[[], float] = time.time,
                 continue
             disk.sync(root)
             return run
-    raise Storage(f"ten thousand runs are called {stem}", fix=f"move some of them out of {root}")
+    raise Storage(f"no free name for a new run: ten thousand are called {stem}", fix=f"move some of them out of {root}")
 
 
 class RunLock:
@@ -102,7 +102,7 @@ def _lock_directory(handle: int) -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Checkpoint:
-    """A verified checkpoint: its files have the sizes and hashes of its manifest."""
+    """A checkpoint whose files have the sizes and hashes that its manifest lists."""
 
     path: Path
     iteration: int
@@ -187,11 +187,11 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 
 class Damaged(Exception):
-    """A checkpoint is damaged. Raised and caught in this file only."""
+    """Internal exception: a checkpoint is damaged. It never leaves this file."""
 
 
 def verified_state(path: Path, iteration: int) -> dict[str, Any]:
-    """The state of a checkpoint, after its files are compared with the manifest. Raises `Damaged`."""
+    """Verify a checkpoint's files against its manifest, and return its state. Raises `Damaged`."""
     try:
         manifest = json.loads(regular_file(path / MANIFEST).read_bytes())
         number = manifest["format"]
@@ -219,14 +219,14 @@ def verified_state(path: Path, iteration: int) -> dict[str, Any]:
 
 
 def regular_file(path: Path) -> Path:
-    """The same path, if it is a regular file. Links, pipes and devices raise `Damaged` before they are opened."""
+    """The path, if it is a regular file. Raises `Damaged` for links, pipes and devices, before they are opened."""
     if not stat.S_ISREG(path.lstat().st_mode):
         raise Damaged(f"{path.name} is not a regular file")
     return path
 
 
 def finished_checkpoints(home: Path) -> list[tuple[int, bool, Path]]:
-    """(iteration, parked, path) of the finished checkpoints in `home`, oldest first. `parked`: it is being replaced.
+    """(iteration, parked, path) of each complete checkpoint, oldest first. `parked`: a newer copy was replacing it.
 
     A parked checkpoint is left only by a kill between two renames. It sorts before the checkpoint that replaces it.
     """
@@ -248,7 +248,7 @@ def tensor_bytes(tensors: Mapping[str, Tensor]) -> bytes:
 
 
 def plain_json(value: Any) -> bytes:
-    """JSON that reads back as an equal value: exact floats, string keys only, no NaN, no infinity (else ValueError)."""
+    """JSON that reads back as an equal value. ValueError for NaN, infinity, and keys that are not strings."""
     check_keys(value)
     return json.dumps(value, allow_nan=False).encode()
 
@@ -258,7 +258,7 @@ def check_keys(value: Any) -> None:
     if isinstance(value, Mapping):
         for key, inner in value.items():
             if not isinstance(key, str):
-                raise ValueError(f"the key {key!r} would read back as a string: use a list of pairs")
+                raise ValueError(f"the key {key!r} is no string, and JSON would turn it into one: use a list of pairs")
             check_keys(inner)
     elif isinstance(value, list | tuple):
         for inner in value:

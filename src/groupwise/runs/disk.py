@@ -12,7 +12,7 @@ from groupwise.runs.layout import RunLayout
 from groupwise.runs.phases import whole_run
 
 DRAFT, DELETING, PARKED = ".writing-", ".deleting-", ".replaced"
-"""Markers in names: an unfinished file or directory, one that is being deleted, and one that is being replaced."""
+"""Parts of names that mark files and directories as unfinished, as being deleted, or as being replaced."""
 
 
 class Disk:
@@ -55,7 +55,7 @@ DISK = Disk()
 
 @contextmanager
 def storage_errors(what: str, where: Path, needed: int = 0) -> Iterator[None]:
-    """Turn an OSError of the body into a `Storage` error with the command that continues the run.
+    """A context that turns an OSError into a `Storage` error, whose fix names the command that continues the run.
 
     `what` names the written thing in the message, `where` is its directory, `needed` the bytes to write.
     """
@@ -79,13 +79,13 @@ def storage_errors(what: str, where: Path, needed: int = 0) -> Iterator[None]:
 
 
 def _next_command(where: Path) -> str:
-    """The command that resumes the run that contains `where`; without a run, advice to repeat the command."""
+    """The fix of a storage error: resume the run that `where` belongs to, or repeat the command if there is none."""
     run = next((path for path in (where, where.parent) if RunLayout(path).is_run), None)
     return "repeat the command" if run is None else f"continue with: groupwise resume {whole_run(run)}"
 
 
 def check_writable(path: Path, example: str) -> None:
-    """Raise `Usage` if `path` names no file, and OSError if it cannot be written. Its folder is created.
+    """Check that a file can be written, and create its folder. `Usage` for a directory, OSError if it is not writable.
 
     The fix of the error names the `example`.
     """
@@ -119,7 +119,7 @@ def write_file(path: Path, data: bytes, disk: Disk = DISK) -> None:
 
 @contextmanager
 def write_directory(path: Path, disk: Disk = DISK) -> Iterator[Path]:
-    """Write a directory atomically: the body fills a draft, which is synced and renamed to `path`.
+    """A context that writes a directory atomically: its body fills a draft, which is synced and renamed to `path`.
 
     An older directory `path` is parked first, as `<name>.replaced`, and deleted at the end. Between the two renames
     no directory `path` exists; a kill at that point leaves the parked one (see `remove_leftovers`).

@@ -1,4 +1,4 @@
-"""Names of format 1, the first layout of runs and recipes. Metrics list theirs in `data/metrics.py` as `former`."""
+"""Old and new names of recipe keys and components: format 1 is that of runs and recipes before they were renamed."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,15 +9,15 @@ KEYS: Mapping[str, Mapping[str, str]] = {
     "method": {"keep": "filter", "passes": "epochs"},
     "machine": {"piece_tokens": "microbatch_tokens"},
 }
-"""New names of recipe keys, by table and old name. They also apply to the first key of a schedule's path."""
+"""New names of recipe keys, by TOML table and old name."""
 MOVED: Mapping[tuple[str, str], str] = {
     ("routing", "balance"): 'method.auxiliary = [{ kind = "RouterBalance", coefficient = ... }]'
 }
-"""Where a moved key is now: what replaces it, by its former table and key."""
+"""What to write instead of a recipe key that has moved, by its former table and key."""
 PARTS: Mapping[str, str] = {"Start": "InitialPolicy", "reinforce": "policy_gradient"}
 """New public names of components, by old name."""
 SAMPLE_KEYS: Mapping[str, str] = {"kept": "selected"}
-"""New keys of the lines of samples/, by old key."""
+"""New names of the fields of a sample in samples/, by old name."""
 
 
 def renamed_key(table: str, key: str) -> str:
@@ -30,7 +30,7 @@ def renamed_key(table: str, key: str) -> str:
 
 
 def upgraded(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """A recipe's TOML data with new names.
+    """A recipe's TOML data, with old names replaced by new ones.
 
     >>> upgraded({"method": {"passes": 2, "models": {"reference": "Start"}}, "save": {"keep": 1}})
     {'method': {'epochs': 2, 'models': {'reference': 'InitialPolicy'}}, 'save': {'keep': 1}}
@@ -39,7 +39,7 @@ def upgraded(recipe: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def upgraded_metrics(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """Values by metric, under the metrics' new names.
+    """The values of metrics, with old metric names replaced by new ones.
 
     >>> upgraded_metrics({"rollout/kept": 3, "reward": 1})
     {'rollout/selected': 3, 'reward': 1}
@@ -48,7 +48,7 @@ def upgraded_metrics(columns: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def upgraded_sample(line: Mapping[str, Any]) -> dict[str, Any]:
-    """A line of samples/ with new keys.
+    """A sample of samples/, with old field names replaced by new ones.
 
     >>> upgraded_sample({"text": "7", "kept": False})
     {'text': '7', 'selected': False}

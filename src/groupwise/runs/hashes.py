@@ -8,7 +8,7 @@ from groupwise.data import Storage
 
 
 def log_difference(data: bytes, size: int, sha256: str | None) -> str:
-    """How the first `size` bytes of a log differ from the size and hash in a checkpoint; empty if they are equal.
+    """How a log differs from what a checkpoint recorded of it (size and hash); empty if it does not.
 
     >>> log_difference(b"{}", 3, None)
     '2 bytes; the checkpoint has 3'
@@ -27,7 +27,7 @@ def hash_line(name: str, data: bytes) -> bytes:
 
 
 def check_hashes(home: Path, hash_lines: bytes, warn: Callable[[str], None]) -> None:
-    """Compare files with lines of `hash_line`. A changed file raises `Storage`; missing files are passed to `warn`."""
+    """Compare files with their recorded hashes. A changed file raises `Storage`; missing files are passed to `warn`."""
     lines = [line.partition("  ") for line in hash_lines.decode(errors="replace").splitlines()]
     missing: list[str] = []
     for sha256, _, name in lines:
@@ -49,5 +49,5 @@ def check_hashes(home: Path, hash_lines: bytes, warn: Callable[[str], None]) -> 
 
 
 def abbreviated(sha256: object) -> str:
-    """The first 12 digits of a hash."""
+    """The first 12 digits of a hash, for messages."""
     return f"{str(sha256)[:12]}…"

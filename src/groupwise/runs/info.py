@@ -1,4 +1,4 @@
-"""run.json: what a run is: its command, versions, and the identity of recipe, data and model."""
+"""run.json describes a run: its command, versions, and the hashes of its data and model."""
 
 import json
 import re
@@ -98,11 +98,11 @@ OPTIONAL = frozenset(
         "in_memory",
     )
 )
-"""Fields that run.json has only if they are not empty."""
+"""Fields that are left out of run.json if they are empty."""
 
 
 def extensions(changes: Any) -> list[tuple[int, int, int]]:
-    """The extensions of a run in its `changes`: the iteration, the number of iterations before, and after it.
+    """The extensions of a run to more iterations: (at which iteration, old number, new number) each.
 
     Entries of another form are left out.
 
@@ -118,7 +118,7 @@ def extensions(changes: Any) -> list[tuple[int, int, int]]:
 
 
 def check_format(run: Path, number: object) -> None:
-    """Raise `Storage` unless the number is the format of this version."""
+    """Raise `Storage` unless the format number of a run.json is that of this version."""
     if number == FORMAT:
         return
     if isinstance(number, int) and number > FORMAT:

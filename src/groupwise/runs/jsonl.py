@@ -20,7 +20,7 @@ def json_line(line: Mapping[str, Any]) -> bytes:
 
 
 def finite(value: Any) -> Any:
-    """The same value with None for each number that is not finite."""
+    """A copy of the value with None in place of NaN and infinity, at any depth."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
@@ -31,7 +31,7 @@ def finite(value: Any) -> Any:
 
 
 def json_objects(lines: Iterable[bytes]) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
-    """Each complete line with its object; None for a damaged line. A last line without its newline is left out.
+    """Each line with the object in it, or None if it is damaged. Leaves out a last line without its newline.
 
     >>> list(json_objects([b'{"a": 1}\\n', b"7\\n", b'{"a"']))
     [(b'{"a": 1}\\n', {'a': 1}), (b'7\\n', None)]

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SAMPLE_FILES = (".jsonl", ".safetensors")
-"""File suffixes in samples/ (per iteration) and skipped/ (per step): JSON lines of samples, and tensors per token."""
+"""Suffixes of the two files of an iteration's samples: JSON lines of samples, and tensors of numbers per token."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunLayout:
-    """Paths of a run directory. The warm start's folder has the same layout, without recipe and run.json.
+    """The paths of all files of a run directory. The folder of the warm start has the same layout.
 
     >>> RunLayout(Path("runs/a")).metrics.as_posix()
     'runs/a/metrics.jsonl'
@@ -31,7 +31,7 @@ class RunLayout:
 
     @property
     def lock(self) -> Path:
-        """The file that the running process locks."""
+        """The lock file: the process that trains the run holds its lock."""
         return self.run / "lock"
 
     @property

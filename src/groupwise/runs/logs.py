@@ -16,13 +16,13 @@ from groupwise.runs.layout import SAMPLE_FILES, RunLayout, iteration_files
 from groupwise.runs.trackers import Sinks
 
 LOGS = ("metrics", "timings", "samples")
-"""The files that grow line by line: metrics, timings, and the hashes of the sample files."""
+"""The logs that grow by a line per iteration: metrics, timings, and hashes of the sample files."""
 HASHED = ("metrics", "samples")
 """The logs whose hashes a checkpoint stores. Timings are not among them, since nothing depends on them."""
 
 
 def log_paths(run: Path) -> dict[str, Path]:
-    """The path of each of LOGS in a run directory."""
+    """The paths of the logs (metrics, timings, sample hashes) in a run directory, by name."""
     layout = RunLayout(run)
     return dict(zip(LOGS, (layout.metrics, layout.timings, layout.sample_hashes), strict=True))
 
@@ -67,8 +67,7 @@ class RunLogs:
         warn: Callable[[str], None] = lambda text: None,
         disk: Disk = DISK,
     ) -> "RunLogs":
-        """Cut the logs back to the checkpoint of `iteration`, and return them: the run writes later lines and samples
-        again.
+        """Open the logs of a run that continues, and cut off what was written after the checkpoint of `iteration`.
 
         `state` is the value of `state()` in that checkpoint; `{}` and 0 start empty logs. Raises `Storage`, before any
         change on disk, if metrics or samples differ from the checkpoint's. With `changed` the logs are accepted as

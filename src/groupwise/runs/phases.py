@@ -1,4 +1,4 @@
-"""Runs of phases: one recipe with `[[phase]]` tables, and one ordinary run per phase in the folders `1-NAME`, ..."""
+"""Runs of several phases: one recipe with `[[phase]]` tables. Each phase is an ordinary run in a folder `1-NAME`."""
 
 import os
 import re
@@ -9,13 +9,13 @@ from groupwise.data import Usage
 from groupwise.runs.layout import RunLayout
 
 KEY = "phase"
-"""The key of the phases in a recipe."""
+"""The name of a recipe's TOML tables that define phases."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 """A valid name of a phase. It is part of a folder's name."""
 
 
 def phase_directories(run: Path) -> tuple[Path, ...]:
-    """The directories of a run's phases in order, also of phases that have not started. Empty for other runs.
+    """The directory of each phase of a run, in order, started or not. Empty for a run without phases.
 
     Only a recipe that can be read, with a valid name for each phase, has phases.
     """
@@ -48,10 +48,10 @@ def trained_model(name: str) -> str:
         return name
     if (finished := finished_run(run)) is None:
         fix = f"export its newest checkpoint: groupwise export {name} A_NEW_DIRECTORY\nand name that directory instead"
-        raise Usage(f"{name} is a run without a finished model", fix=fix)
+        raise Usage(f"{name} is a run that has not finished: it has no model yet", fix=fix)
     return str(RunLayout(finished).model)
 
 
 def whole_run(run: Path) -> Path:
-    """The whole run that `run` is one phase of; else `run` itself."""
+    """The run that a phase belongs to; for any other run, the run itself."""
     return run.parent if run in phase_directories(run.parent) else run

@@ -1,4 +1,4 @@
-"""The replay log: observations of environments on disk, replayed after a kill."""
+"""The replay log: environments' replies on disk, from which a resumed run restores its conversations."""
 
 import io
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from groupwise.runs.layout import RunLayout, iteration_files
 
 
 class ReplayLog:
-    """A run's log of environment replies: `replay/<iteration>.jsonl`, a line per reply; of equal keys the last counts.
+    """A run's log of environments' replies, `replay/<iteration>.jsonl`: a line per question and reply.
 
     `now` returns the number of finished iterations. Files from before the oldest checkpoint are removed. A line that
     cannot be written stays in memory until the next write; `warn` is called once. Lines are not synced: they survive
@@ -87,7 +87,7 @@ class ReplayLog:
 
 
 def _pair(entry: dict[str, Any]) -> tuple[str, Any] | None:
-    """A logged question and the environment's reply, from JSON; None for an invalid entry."""
+    """The question and the environment's reply in a line of the log; None if the line is invalid."""
     try:
         question, reply = entry["question"], entry["reply"]
         observation_from_json(reply)
@@ -97,7 +97,7 @@ def _pair(entry: dict[str, Any]) -> tuple[str, Any] | None:
 
 
 def observation_to_json(reply: Observation) -> Any:
-    """An environment's reply as a JSON value: text, text with its counts, null, or the fields of a verdict.
+    """Encode an environment's reply as a JSON value: text, text with counts, null, or the fields of a verdict.
 
     >>> observation_to_json("35"), observation_to_json(None)
     ('35', None)
@@ -110,7 +110,7 @@ def observation_to_json(reply: Observation) -> Any:
 
 
 def observation_from_json(plain: Any) -> Observation:
-    """The environment's reply in a JSON value. Raises ValueError, TypeError or KeyError for any other value."""
+    """Decode an environment's reply from JSON. Raises ValueError, TypeError or KeyError for any other value."""
     if plain is None or isinstance(plain, str):
         return plain
     if "words" in plain:

@@ -1,4 +1,4 @@
-"""The table of samples that trackers receive. Its texts were written by a model: they are data, never markup."""
+"""The table of samples that trackers such as wandb receive. Its texts are data, never rendered as markup."""
 
 import math
 import textwrap
@@ -10,7 +10,7 @@ from typing import Any
 from groupwise.data import visible
 
 COLUMNS = ("prompt_id", "group", "prompt", "text", "outcome", "score", "reward", "advantage", "finish", "length")
-"""The columns of a table of samples: keys of a line of samples/."""
+"""The columns of the table of samples that trackers receive."""
 TEXTS = ("prompt", "text")
 SAMPLES, CHARACTERS = 16, 4000
 """The most samples of an iteration that a tracker receives, and the most characters of a text."""
@@ -18,7 +18,7 @@ SAMPLES, CHARACTERS = 16, 4000
 
 @dataclass(frozen=True, slots=True)
 class SampleTable:
-    """Some samples of an iteration: one row each. Texts are data of a model: a sink must not render them as markup."""
+    """Some samples, one row each. A model wrote the texts: a tracker must not render them as markup."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
@@ -41,7 +41,7 @@ class SampleTable:
 
 
 def _cell(name: str, value: Any) -> Any:
-    """The value of a column: visible text, a finite number, or None."""
+    """A table cell: text with visible control characters, a finite number, or None."""
     if isinstance(value, str):
         return visible(value[:CHARACTERS], lines=True) + "..." * (len(value) > CHARACTERS)
     finite = isinstance(value, int | float) and math.isfinite(value)

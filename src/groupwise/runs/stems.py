@@ -1,4 +1,4 @@
-"""Runs by their name without the time: `first` is the newest directory `runs/first-<time>`."""
+"""Finds runs by their name without the time: `first` is the newest directory `runs/first-<time>`."""
 
 import re
 from pathlib import Path
@@ -6,13 +6,13 @@ from pathlib import Path
 from groupwise.runs.layout import RunLayout
 
 PARENT = Path("runs")
-"""The directory of runs that are named without a directory."""
+"""The directory in which a run is searched if its name has no directory."""
 TIME = re.compile(r"-(\d{8}-\d{6})(?:-(\d+))?")
-"""The end of a run's name: its time, and its number if several runs have the same time."""
+"""Pattern of the end of a run's name: the time of its start, and a number if several have the same time."""
 
 
 def newest_run(name: str) -> str:
-    """The newest run whose name is `name` and a time; `name` itself if it exists or if there is no such run.
+    """The newest run called `name-<time>`; `name` itself if it is a path that exists, or if there is no such run.
 
     A name without a directory is one of `runs/`.
     """

@@ -1,4 +1,4 @@
-"""Trackers: optional sinks that receive the numbers of metrics.jsonl and timings.jsonl, the recipe and some samples."""
+"""Trackers (sinks): TensorBoard, wandb, trackio or a user's class receive metrics, timings and some samples."""
 
 import html
 import importlib
@@ -25,13 +25,13 @@ class Sink(Protocol):
 
 @runtime_checkable
 class TakesSamples(Protocol):
-    """A sink that also receives a table of samples in each iteration, before the iteration's numbers."""
+    """A tracker (sink) that also receives a table of samples in each iteration, before the iteration's numbers."""
 
     def write_samples(self, iteration: int, table: SampleTable) -> None: ...
 
 
 class Tensorboard:
-    """Event files in `<run>/tensorboard`. Its text tab renders Markdown, so each sample is a code block."""
+    """Writes TensorBoard event files to `<run>/tensorboard`. Samples are code blocks, since it renders Markdown."""
 
     def __init__(self, package: Any, run: Path) -> None:
         self._writer = package.SummaryWriter(str(RunLayout(run).tensorboard))
@@ -48,7 +48,7 @@ class Tensorboard:
 
 
 class Tracker:
-    """wandb, or trackio with wandb's interface (`init`, `log`, `finish`). A resumed run continues under its name."""
+    """Sends metrics to wandb, or to trackio, which has the same interface. A resumed run continues under its name."""
 
     def __init__(self, package: Any, run: Path, *, cell: Callable[[str], str] = str, **options: Any) -> None:
         """`cell` prepares a text for a cell of a table. `options` are passed to the package's `init`."""
@@ -68,7 +68,7 @@ class Tracker:
 
 
 def wandb(package: Any, run: Path) -> Sink:
-    """wandb without git state, code, console output and machine data.
+    """Opens wandb, set to send no git state, code, console output or machine data.
 
     It sends numbers, samples, the recipe and the run's name.
     """
@@ -84,7 +84,7 @@ def wandb(package: Any, run: Path) -> Sink:
 
 
 def trackio(package: Any, run: Path) -> Sink:
-    """trackio. Its tables render Markdown and HTML, so texts are escaped and become code blocks."""
+    """Opens trackio. Its tables render Markdown and HTML, so texts are escaped and become code blocks."""
     return Tracker(package, run, cell=lambda text: code_block(html.escape(text, quote=False)))
 
 
@@ -136,7 +136,7 @@ class Sinks:
                 ) from None
 
     def write(self, line: Mapping[str, Any]) -> None:
-        """Send the finite numbers of a line of metrics to each sink, under the line's `iteration`."""
+        """Send the finite numbers of an iteration's metrics or timings to each sink."""
         numbers = {
             name: float(value)
             for name, value in line.items()
@@ -145,7 +145,7 @@ class Sinks:
         self._each(lambda sink: sink.write(int(line.get("iteration", 0)), numbers))
 
     def write_samples(self, iteration: int, lines: Iterable[Mapping[str, Any]]) -> None:
-        """Send some of the lines of samples/ to each sink that takes samples."""
+        """Send a table of some samples to each sink that takes samples."""
         if any(isinstance(sink, TakesSamples) for sink in self._open.values()):
             table = SampleTable.of(lines)
             self._each(lambda sink: sink.write_samples(iteration, table) if isinstance(sink, TakesSamples) else None)

@@ -14,7 +14,7 @@ from groupwise.runs.info import RunInfo
 
 
 def describe_run(run: Path, recipe: Recipe, base: str, use: Use, command: str, identity: Mapping[str, Any]) -> RunInfo:
-    """The content of run.json. `base` names the recipe's published method; `identity` has the fields of data and model.
+    """The content of a new run.json. `base` is the recipe's published method; `identity`, the hashes of data and model.
 
     The identity comes from `identity`, `data_record` and `Runtime.adapter`.
     """

@@ -1,4 +1,4 @@
-"""Alerts on the terminal while a run trains. Their bounds are those of the report's warnings."""
+"""Warnings on the terminal while a run trains, with the same thresholds as the report's warnings."""
 
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -18,12 +18,12 @@ from groupwise.data import (
 )
 
 NEAR = 0.5
-"""The share of `engine.max_gap` from which a log-prob gap between engine and learner is reported."""
+"""A log-prob gap between engine and learner is reported above this fraction of `engine.max_gap`."""
 
 
 @dataclass(slots=True, eq=False)
 class Alerts:
-    """Finds what a user should know before the run ends. Each kind of alert is returned once."""
+    """Finds problems in the metrics, such as truncated answers or falling entropy. Each kind is returned once."""
 
     max_gap: float
     _done: set[str] = field(default_factory=set)

@@ -148,7 +148,7 @@ class Runtime:
         write_trained(self.model, path, self.recipe, self.tokenizer, self.adapter.get("base_sha256", ""))
 
     async def evaluate(self) -> dict[str, float]:
-        """The held-out metrics, from greedy answers and from answers with the training's sampling."""
+        """The metrics of the held-out problems, from greedy answers and from answers sampled as in training."""
         sampling = self.recipe.sampling
         greedy = await self.answers(1, replace(sampling, temperature=0.0))
         return scores(greedy, await self.answers(self.recipe.evaluate.samples, sampling))
@@ -159,13 +159,13 @@ class Runtime:
         return self.task.held_out[: self.recipe.evaluate.problems]
 
     async def answers(self, n: int, sampling: Sampling) -> list[Rollout]:
-        """`n` answers to each held-out problem."""
+        """Generate and verify `n` answers to each held-out problem."""
         setting = replace(self.buffer.setting, verifier=self.verifier, sampling=sampling)
         return await answers(self.held_out, n, setting, strategy=self.recipe.evaluate.strategy)
 
 
 def write_trained(model: Model, path: Path, recipe: Recipe, tokenizer: Tokenizer, base_sha256: str) -> None:
-    """Write the model of a run: a model directory, or the adapter in peft's format with its tokenizer.
+    """Write the trained model: a model directory, or an adapter in peft's format with its tokenizer.
 
     `base_sha256` is the hash of the weights under an adapter.
     """
@@ -180,7 +180,7 @@ def check_vocabulary(name: str, directory: Path, tokenizer: Tokenizer) -> None:
     """`Usage` if the tokenizer of a reference or teacher in a directory maps tokens to other ids than the policy's."""
     if read_tokenizer(directory).fast.get_vocab() != tokenizer.fast.get_vocab():
         raise Usage(
-            f"the model {name} in method.models has another vocabulary than the policy",
+            f"the model {name} in method.models and the policy have different vocabularies",
             evidence=f"the tokenizer in {directory} differs",
             fix=f"set method.models.{name}.directory to a model with the policy's tokenizer",
         )

@@ -171,7 +171,7 @@ def check_phases(
 
 
 def standing_in(phase: Phase, recipe: Recipe) -> Recipe:
-    """The recipe that `check` uses for a phase whose initial model does not exist yet: the same without an adapter."""
+    """The recipe with which a phase is checked before its initial model exists: without LoRA, which needs weights."""
     try:
         bare = bool(phase.starts_from) and not weight_files(find_model(recipe.model, weights=False))
     except GroupwiseError:  # `check_inputs` reports it
@@ -184,7 +184,7 @@ def second_adapter(phase: Phase, recipe: Recipe, earlier: Mapping[str, Recipe]) 
     source = earlier.get(phase.starts_from)
     if recipe.lora is None or source is None or source.lora is None:
         return []
-    what = f"the model of phase {phase.starts_from} is itself an adapter"
+    what = f"the phase adds LoRA, but the model of phase {phase.starts_from} is already an adapter"
     return [Usage(what, fix="remove lora from this phase to train that adapter")]
 
 
@@ -239,7 +239,7 @@ def dry_run(recipe: Recipe) -> list[GroupwiseError]:
 
 
 def value_loss(model: ValueModel, step: Batch) -> Tensor:
-    """The loss of a value model on a prepared synthetic step, after its backward pass. All values are 0.5."""
+    """Forward and backward of a value model's loss on a synthetic step, where all values are 0.5; returns the loss."""
     value = torch.full_like(step.logp, 0.5).requires_grad_()
     states = States(value.detach()[:, None], torch.zeros_like(step.place), torch.arange(step.tokens))
     term = model.loss(Forwards(None, [step], lambda: None))
@@ -268,7 +268,7 @@ def unreachable_bound(method: Method) -> list[str]:
 
 
 def _part_error(part: str, what: str, fix: str = "correct that part") -> Usage:
-    return Usage(f"recipe.method fails on a synthetic batch: {part}", evidence=what, fix=fix)
+    return Usage(f"the method fails in a trial on a synthetic batch: recipe.method, {part}", evidence=what, fix=fix)
 
 
 def check_model(recipe: Recipe, directory: Path, use: Use, *, weights: bool) -> None:
@@ -338,7 +338,7 @@ def check_machine(recipe: Recipe, use: Use, warn: Callable[[str], None], *, trai
 
 
 def machine_line(machine: Machine) -> str:
-    """Device and dtype in one line. Raises a `GroupwiseError` if there is no such device."""
+    """The device and dtype as one line for the user. Raises a `GroupwiseError` if there is no such device."""
     masters = " with float32 master weights" if machine.dtype == "bfloat16" else ""
     return f"machine: {device_label(find_device(machine))}, {machine.dtype}{masters}"
 
@@ -419,7 +419,7 @@ def check_inputs(
 
 
 def other_ids(recipe: Recipe, inputs: Inputs, warn: Callable[[str], None]) -> None:
-    """Warn if transformers reads the first problems in other ids than we do, with a model from the user's directory."""
+    """Warn if transformers' tokenizer of the user's model gives other token ids than ours, for the first problems."""
     if Path(recipe.model).is_dir():
         texts = [prompt.text for prompt, _ in zip(all_problems(inputs.task), range(4))]
         if difference := different_ids(Path(recipe.model), inputs.tokenizer, texts):
@@ -427,14 +427,14 @@ def other_ids(recipe: Recipe, inputs: Inputs, warn: Callable[[str], None]) -> No
 
 
 def check_memory(recipe: Recipe, shape: Shape, context: int) -> str:
-    """The memory plan of a run in one line. `Usage` if it needs more memory than the machine or the device has."""
+    """The memory that a run needs, as one line for the user. `Usage` if it is more than the machine or device has."""
     memory = run_memory(recipe, shape, context)
     refuse_beyond(memory, *available_memory(recipe.machine))
     return plan_line(recipe, memory)
 
 
 def available_memory(machine: Machine) -> tuple[int, str]:
-    """Bytes of the GPU or of this machine, and its name. An unknown device counts as this machine."""
+    """The memory of the GPU or of this machine, in bytes, and its name. An unknown device counts as this machine."""
     try:
         device = find_device(machine)
     except GroupwiseError:  # `check_machine` reports it
@@ -445,7 +445,7 @@ def available_memory(machine: Machine) -> tuple[int, str]:
 
 
 def stats_to_show(recipe: Recipe, task: Task) -> list[Any]:
-    """The statistics of the data. A problem with options contains the letter of the right one: that is no warning."""
+    """The statistics of the data. Multiple-choice problems do not count as containing their answer (a letter)."""
     parts = task.parts if isinstance(task, Mixture) else (task,)
     shown = []
     for source, part in zip((*sources(recipe), *held_out_sources(recipe)), parts, strict=True):

@@ -19,7 +19,7 @@ def environment_of(recipe: Recipe, use: Use) -> Callable[[], Environment] | None
     for where, strategy in strategies.items():
         if isinstance(strategy, Turns) and not name:
             fix = "add --environment calculator_tools, or my_file:MyEnvironment with --use my_file.py"
-            raise Usage(f"{where} is Turns, and the recipe names no environment", fix=fix)
+            raise Usage(f"{where} is Turns, which needs an environment, and the recipe names none", fix=fix)
     if not name:
         return None
     wall = recipe.machine.verdict_deadline
@@ -61,11 +61,11 @@ def tool_schemas(recipe: Recipe, use: Use) -> Sequence[Mapping[str, Any]]:
 
 
 def frame_of(recipe: Recipe, templates: Templates) -> tuple[Ids, Ids]:
-    """The token ids that the recipe's template puts before and after an environment's reply."""
+    """The token ids that the chat template puts before and after an environment's reply."""
     if all(isinstance(s, Independent) for s in (recipe.method.strategy, recipe.evaluate.strategy)):
         return (), ()
     frames = {name: template.turn_frame() for name, template in templates.items()}
     if len(set(frames.values())) > 1:
-        problem = f"conversations need one template, and the problems use {', '.join(frames)}"
+        problem = f"conversations need one template for all problems, and these use several: {', '.join(frames)}"
         raise Usage(problem, fix="use one template for all problems: --template chat")
     return next(iter(frames.values()))

@@ -1,4 +1,4 @@
-"""Held-out accuracy of a model or of a run, and answers to one prompt."""
+"""Evaluates a model or a run on held-out problems, and answers single prompts."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -35,7 +35,7 @@ EvaluationTask = tuple[Recipe, list[tuple[int, Sampling]]]
 SAMPLES = 4
 """Answers per problem by default."""
 ALL = 1 << 30
-"""A number of problems above that of any task."""
+"""Stands for all problems of a task: a number above that of any task."""
 
 
 def evaluate(
@@ -52,7 +52,7 @@ def evaluate(
     data: str | None = None,
     all_rows: bool = False,
 ) -> tuple[dict[str, Any], Path]:
-    """The held-out accuracy of a model directory or of a run's model with its protocol, and the path for its file.
+    """Evaluate a model directory or a run's model: its held-out accuracy and protocol as JSON, and where to write them.
 
     Each problem is answered once greedily and `samples` times with the recipe's sampling. With a `preset` the settings
     are those of a paper, on the problems in `data`. With `all_rows` no problem of a source of rows is left out. `at`
@@ -60,7 +60,8 @@ def evaluate(
     """
     of_run = find_model_of(model_or_run, at)
     if data and not preset:
-        raise Usage("--data is the directory of a preset's problems", fix="add --preset NAME, or use --task PATH")
+        what = "--data names the directory of a preset's problems, and there is no --preset"
+        raise Usage(what, fix="add --preset NAME, or use --task PATH")
     evaluations = RunLayout(of_run.run if of_run else Path()).evaluations
     source = RunLayout(of_run.run).recipe if of_run else find_recipe(recipe_path) if recipe_path else None
     model = model_overrides(model_or_run, of_run, use)
@@ -106,7 +107,7 @@ UNUSED = (
 
 
 def unused(overrides: Sequence[tuple[str, Any]]) -> list[str]:
-    """A line that names the overrides without effect on answers; none if all have one.
+    """A note that names the overrides that affect training only; none if there are no such overrides.
 
     >>> unused([("iterations", "3"), ("seed", "1"), ("optimizer.lr", "1")])
     ['note: without effect here, since they matter in training only: iterations, optimizer.lr']
@@ -116,7 +117,7 @@ def unused(overrides: Sequence[tuple[str, Any]]) -> list[str]:
 
 
 def plans(tasks: Sequence[EvaluationTask], inputs: Sequence[Inputs]) -> list[str]:
-    """A line for each long task of an evaluation. `Usage` if its answers do not fit in memory."""
+    """The number of tokens and the memory of each long task, as lines. `Usage` if its answers do not fit in memory."""
     lines = []
     for (recipe, samplings), read in zip(tasks, inputs, strict=True):
         problems = min(recipe.evaluate.problems, len(read.task.held_out))
@@ -144,12 +145,13 @@ def numbers_of_task(
 
 
 def find_model_of(model_or_run: str, at: At = None) -> RunModel | None:
-    """The model of a run, at the checkpoint `at`; None for a path that is not a run, and `Usage` if it has an `at`."""
+    """A run's model, of the checkpoint `at`, if the path is a run; else None, or `Usage` if `at` is given."""
     directory = Path(model_or_run)
     if RunLayout(directory).is_run:
         return find_run_model(directory, at)
     if at is not None:
-        raise Usage(f"{model_or_run} is not a run, and has no checkpoints", fix="leave out --at, or name a run")
+        what = f"--at names a checkpoint of a run, and {model_or_run} is not a run"
+        raise Usage(what, fix="leave out --at, or name a run")
     return None
 
 
@@ -161,7 +163,7 @@ def model_overrides(name: str, of_run: RunModel | None, use: Use) -> list[tuple[
 
 
 def recipe_and_sampling(start: RecipeSource, use: Use | None) -> tuple[Recipe, Sampling]:
-    """A recipe and the sampling of the answers. `--sampling.*` may be greedy or truncated here, unlike in a recipe.
+    """The recipe, and the sampling of the answers apart from it: it may be greedy or truncated, unlike in training.
 
     Without `use`, code in the user's files is not loaded.
     """
@@ -205,7 +207,7 @@ class OpenModel:
         """
         text = prompt if isinstance(prompt, str) else str(prompt[-1].get("content", ""))
         if not (context := self.template(prompt)):
-            raise Usage("the prompt has no tokens", evidence=repr(text), fix="use another prompt")
+            raise Usage("the prompt is empty: it has no tokens", evidence=repr(text), fix="use another prompt")
         problem = Prompt("prompt", context, text, {} if answer is None else {"answer": answer})
         (rollout,) = await answers(
             [problem], n, self.setting, purpose=Purpose.SAMPLE, strategy=strategy or Independent()
@@ -273,5 +275,5 @@ UNGRADED = Verdict(Outcome.unverifiable, cause="the command sample does not grad
 
 
 async def ungraded(prompt: Prompt, sample: Sample) -> Verdict:
-    """The verifier of `sample`: a prompt from the command line has no gold answer."""
+    """The verifier of the command `sample`, which grades nothing: its prompt has no gold answer."""
     return UNGRADED

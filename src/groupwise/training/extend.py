@@ -1,4 +1,4 @@
-"""Gives a run more iterations. The learning rate and the schedules then follow the new total."""
+"""Extends a run to more iterations. Learning-rate and other schedules then use the new total."""
 
 import tomllib
 from dataclasses import replace
@@ -17,7 +17,7 @@ from groupwise.runs.phases import phase_directories
 
 
 def extend(run: Path, iterations: int, use: Use, disk: Disk = DISK) -> None:
-    """Write a larger number of iterations to recipe.toml and run.json. The caller holds the run's lock.
+    """Extend a run: write the larger number of iterations to recipe.toml and run.json. The caller holds the lock.
 
     The loop records the seam under `changes` when it continues. The model of the shorter run moves to `models/`.
     Repeating it with the same number changes nothing. Raises `Usage` for fewer iterations.
@@ -27,7 +27,8 @@ def extend(run: Path, iterations: int, use: Use, disk: Disk = DISK) -> None:
         raise Usage(f"{run} has phases, and each has its own number of iterations", fix=fix)
     info, path = RunInfo.read(run), RunLayout(run).recipe
     if iterations < info.iterations:
-        raise Usage(f"{run} is a run of {info.iterations} iterations", fix=f"name more than {info.iterations}")
+        what = f"{run} already has {info.iterations} iterations: it cannot be extended to {iterations}"
+        raise Usage(what, fix=f"set --iterations above {info.iterations}")
     read_recipe(path, [("iterations", str(iterations))], use)  # raises if the recipe does not allow the new number
     if iterations > info.iterations:
         park_model(run, disk)
@@ -37,7 +38,7 @@ def extend(run: Path, iterations: int, use: Use, disk: Disk = DISK) -> None:
 
 
 def park_model(run: Path, disk: Disk = DISK) -> None:
-    """Move the finished model to `models/`, since training continues. A model that is there already stays."""
+    """Move the finished model to `models/`, since training continues. If it is there already, delete it instead."""
     model, checkpoints = RunLayout(run).model, finished_checkpoints(RunLayout(run).checkpoints)
     if not model.is_dir() or not checkpoints:
         return

@@ -1,4 +1,4 @@
-"""Stops a run without signal, with unverifiable answers, non-finite gradients, or an engine-learner log-prob gap."""
+"""Stops a run whose groups give no gradient, whose answers cannot be graded, or whose numbers go wrong."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -8,14 +8,14 @@ from groupwise.data import Diverged, Mismatch, NoSignal, Unverifiable
 from groupwise.learner import NO_TOKEN
 
 PATIENCE = 3
-"""Consecutive iterations without signal, or optimizer steps without a finite gradient, before the run stops."""
+"""A run stops after this many iterations in a row without a group to train on, or skipped optimizer steps."""
 WINDOW = 20
 """The number of iterations over which the share of unverifiable answers is computed."""
 
 
 @dataclass(slots=True)
 class Guards:
-    """Counters that survive a resume. Each `check_` method raises a typed error if its bound is exceeded."""
+    """Counts problems of a run, over resumes, too. Each `check_` method raises an error if there are too many."""
 
     max_unverifiable: float
     max_gap: float
@@ -40,7 +40,7 @@ class Guards:
             )
 
     def check_signal(self, live: int, dropped: Mapping[str, int], *, all_right: bool = False) -> bool:
-        """Count consecutive iterations in which every group was dropped; too many of them raise `NoSignal`.
+        """Count iterations in a row in which the filter dropped every group; too many of them raise `NoSignal`.
 
         Returns whether the task is solved: no rollout is left to train on, and all are right, PATIENCE times in a row.
         Raises `NoSignal` if none is left for other causes.
@@ -63,7 +63,7 @@ class Guards:
         return self.right >= PATIENCE
 
     def forget_signal(self) -> None:
-        """Count the iterations without signal from 0 again."""
+        """Reset the count of iterations without a group to train on."""
         self.no_signal = self.right = 0
 
     def check_steps(self, skipped: Sequence[str], where: str) -> None:
@@ -75,7 +75,7 @@ class Guards:
             self.skipped = self.skipped + 1 if cause else 0
             if self.skipped >= PATIENCE:
                 raise Diverged(
-                    f"{PATIENCE} optimizer steps in a row were skipped: {cause}",
+                    f"{PATIENCE} optimizer steps in a row were skipped, which left the weights unchanged: {cause}",
                     evidence=f"the batches are in {where}",
                     fix="lower optimizer.lr, tighten the clip, or inspect the batches' log-probs and advantages; "
                     "if a mask removed every token, raise sampling.max_tokens or leave out the mask",

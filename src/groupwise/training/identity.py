@@ -39,7 +39,7 @@ MODEL_FILES = (
 
 
 def identity(recipe: Recipe, templates: Templates, text: str) -> dict[str, Any]:
-    """The text of the run's recipe.toml, and the SHA-256 of the model's small files and of the templates.
+    """A run's identity: the text of its recipe.toml, and the SHA-256 of the model's small files and of the templates.
 
     run.json and every checkpoint contain it. Data, user code and the base of an adapter have their own entries.
     """
@@ -72,7 +72,7 @@ def check_changes(run: Path, runtime: Runtime, state: Mapping[str, Any], *, acce
 
 
 def device_changes(run: Path, runtime: Runtime, state: Mapping[str, Any]) -> list[str]:
-    """One line if the run continues on another device than its checkpoint's; else none.
+    """A line `device: cpu -> cuda` if the run continues on another device than before; else no line.
 
     `machine.device = "auto"` allows it, so it needs no consent. The dtype is that of the recipe.
     """
@@ -83,7 +83,7 @@ def device_changes(run: Path, runtime: Runtime, state: Mapping[str, Any]) -> lis
 def record_changes(
     run: Path, runtime: Runtime, state: Mapping[str, Any], lines: list[str], iteration: int, disk: Disk = DISK
 ) -> dict[str, Any]:
-    """Add accepted changes to the identity and update run.json. Returns the identity for later checkpoints."""
+    """Record changes that the user accepted in run.json. Returns the new identity, for later checkpoints."""
     stored = RunInfo.read(run)
     earlier = state["changes"] if state else stored.changes
     history = [*earlier, *([{"iteration": iteration, "changes": lines}] if lines else [])]
@@ -103,7 +103,7 @@ def record_changes(
 
 
 def current_identity(run: Path, runtime: Runtime) -> dict[str, Any]:
-    """The identity of a run with its present recipe.toml."""
+    """The identity of a run as its files are now."""
     return identity(runtime.recipe, runtime.inputs.templates, RunLayout(run).recipe.read_text())
 
 
@@ -135,13 +135,13 @@ def _digest(sha256: str | None) -> str:
 
 
 def data_record(runtime: Runtime) -> dict[str, Any]:
-    """The entry of run.json about the content of the run's data."""
+    """The row counts and hashes of the run's data, for run.json."""
     stats = data_stats(runtime.task)
     return {"data": tuple(f.record for f in (*stats, *runtime.demonstrations[1]))}
 
 
 def check_data(run: Path, runtime: Runtime) -> None:
-    """`BadData` if the data differ from those at the start of the run, which then could not end with the same model."""
+    """`BadData` if the data are not those that the run started with: it could not end with the same model."""
     stored, current = RunInfo.read(run).data, data_record(runtime)["data"]
     for then, now in zip(stored, current):
         if then["sha256"] != now["sha256"]:
@@ -167,7 +167,7 @@ def check_base(run: Path, runtime: Runtime) -> None:
 
 
 def side_model_hashes(recipe: Recipe) -> dict[str, str]:
-    """SHA-256 of the files of each model (reference, teacher) in a directory, with an adapter's base, by name."""
+    """The SHA-256 of the files of each model that the method reads from a directory (reference, teacher), by name."""
     hashes = {}
     for name, part in recipe.method.models_in_use:
         if isinstance(part, Given):

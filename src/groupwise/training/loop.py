@@ -1,4 +1,4 @@
-"""The training loop: prompts to rollouts, rollouts to a batch, the batch to new weights; and its records."""
+"""The training loop: sample rollouts, pack them into a batch, update the weights, record metrics."""
 
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -27,7 +27,7 @@ async def run(
     guards: Guards,
     evaluate: Callable[[], Awaitable[dict[str, float]]],
 ) -> None:
-    """Run the iterations after `recorder.done` up to `recipe.iterations`.
+    """Train: run the iterations from `recorder.done` up to `recipe.iterations`.
 
     Ends earlier when `recorder.stopping` is set, or when the task is solved.
     """
@@ -71,7 +71,7 @@ async def run(
 def learn(
     recipe: Recipe, method: Method, learner: Learner, batch: Batch, iteration: int
 ) -> tuple[Batch, list[StepResult]]:
-    """Take the optimizer steps of an iteration. Returns the batch with its measures and advantages, and the results."""
+    """Take the optimizer steps of an iteration. Returns the batch with log-probs and advantages, and step results."""
     plans = [plan(recipe, method, batch, iteration, epoch) for epoch in range(method.epochs)]
     # Tokens that the engine did not sample have no log-prob of it.
     no_engine = method.proximal == "sampled" and bool(batch.logp_engine.isnan().any())
@@ -102,7 +102,7 @@ def plan(recipe: Recipe, method: Method, batch: Batch, iteration: int, epoch: in
 
 
 def needed_measures(method: Method, plans: Sequence[Sequence[StepPlan]]) -> frozenset[Measure]:
-    """The measures to compute before the first step. A single step gets old log-probs from its own forward pass."""
+    """The log-probs and other measures to compute before the first step. A single step needs no old log-probs."""
     several = sum(map(len, plans)) > 1
     if method.proximal == "sampled":
         return method.needs_before_steps - {OLD_LOGP}
@@ -110,7 +110,7 @@ def needed_measures(method: Method, plans: Sequence[Sequence[StepPlan]]) -> froz
 
 
 def compute_advantages(batch: Batch, method: Method) -> Batch:
-    """Apply shaping, advantage, credit and mask: rewards, then advantages per sample, then per token."""
+    """Apply a method's shaping, advantage, credit and mask: rewards, then advantages per sample, then per token."""
     reward = torch.zeros_like(batch.score)
     for part in method.shaping:
         reward = part(reward, batch)

@@ -1,4 +1,4 @@
-"""The models of a run as directories: of the finished run, of a checkpoint, of the best checkpoint."""
+"""Finds and exports the models of a run: of the finished run, of a checkpoint, of the best checkpoint."""
 
 import shutil
 from collections.abc import Callable
@@ -23,7 +23,7 @@ from groupwise.training.build import DTYPES, write_trained
 from groupwise.training.identity import check_model_code
 
 BEST = "best"
-"""The name of the best checkpoint, in place of an iteration."""
+"""In place of an iteration's number: the best checkpoint."""
 NO_CODE = Use()
 At = int | str | None
 """Which model of a run: an iteration, BEST, or None for the finished model (else the newest checkpoint)."""
@@ -31,7 +31,7 @@ At = int | str | None
 
 @dataclass(frozen=True, slots=True)
 class RunModel:
-    """A model of a run. `directory` is its model or adapter directory; None while it exists only in `checkpoint`.
+    """A model of a run: its `directory` (of a model or an adapter), or None if it is still inside a `checkpoint`.
 
     `iteration` is None for the finished model.
     """
@@ -50,10 +50,10 @@ class RunModel:
 def find_run_model(run: Path, at: At = None) -> RunModel:
     """A model of a run, or of the last finished phase of a run. `BadData` if there is none at this iteration."""
     if not (at is None or at == BEST or (isinstance(at, int) and not isinstance(at, bool))):
-        raise Usage(f"{at!r} is not an iteration", fix=f"give its number, or {BEST}")
+        raise Usage(f"{at!r} does not name a checkpoint of a run", fix=f"give the number of its iteration, or {BEST}")
     if at is not None and phase_directories(run):
         fix = "name the directory of one phase, such as RUN/1-NAME"
-        raise Usage(f"{run} has phases, and each counts its own iterations", fix=fix)
+        raise Usage(f"an iteration of {run} is ambiguous: it has phases, and each counts its own iterations", fix=fix)
     run = finished_run(run) or runs_in(run)[-1]
     layout = RunLayout(run)
     if at is None and layout.model.is_dir():
@@ -80,7 +80,7 @@ def best_checkpoint(run: Path) -> int:
     best = best_iteration(held_out_values(read_lines(layout.metrics), recipe.evaluate.best), checkpoints)
     if best is None:
         raise BadData(
-            f"no checkpoint of {run} was evaluated",
+            f"{run} has no best checkpoint, since none of its checkpoints was evaluated",
             evidence=f"checkpoints: {', '.join(map(str, checkpoints)) or 'none'}",
             fix="name an iteration: --at K; for the next run make evaluate.every a multiple of save.every",
         )
@@ -148,7 +148,8 @@ def write_checkpoint_model(model: RunModel, path: Path, use: Use, dtype: str = "
 def _converted(model: Model, dtype: str) -> Model:
     """A model with weights of another dtype. `Usage` for an adapter."""
     if has_adapter(model):
-        raise Usage("an adapter keeps its dtype", fix="leave out --dtype, or merge it first: groupwise merge")
+        fix = "leave out --dtype, or merge it first: groupwise merge"
+        raise Usage("the dtype of an adapter cannot be changed", fix=fix)
     return model.to(DTYPES[dtype])
 
 
@@ -164,5 +165,5 @@ def _newest(run: Path) -> int:
     """The iteration of the newest undamaged checkpoint. `BadData` without one."""
     checkpoint: Checkpoint | None = newest_checkpoint(run)
     if checkpoint is None:
-        raise BadData(f"{run} has no model and no checkpoint yet", fix=f"continue it: groupwise resume {run}")
+        raise BadData(f"{run} has no model yet, and no checkpoint", fix=f"continue it: groupwise resume {run}")
     return checkpoint.iteration

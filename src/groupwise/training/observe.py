@@ -1,4 +1,4 @@
-"""The records of an iteration: its metrics, a row per sample, and columns per token."""
+"""What is recorded of an iteration: its metrics, a row per sample, and columns per token."""
 
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
@@ -47,12 +47,12 @@ def iteration_metrics(batch: Batch, results: Sequence[StepResult], objective: Ob
 
 
 def has_engine_logprobs(results: Sequence[StepResult]) -> bool:
-    """Whether the engine sampled any token of these steps with the current weights; only then there is a gap metric."""
+    """Whether the gap between engine and learner can be measured: some token was sampled with the current weights."""
     return any(bool(comparable(t.batch).any()) for t in _counted(results))
 
 
 def sample_lines(rollouts: Sequence[Rollout], batch: Batch) -> list[dict[str, Any]]:
-    """A row for every sample of every rollout, selected or not."""
+    """One record per sample, as JSON: prompt, text, verdict, reward. It includes samples that are not trained."""
     reward = dict(zip(batch.keys, batch.reward.tolist())) if batch.reward is not None else {}
     advantage = {}
     if batch.advantage is not None:
@@ -83,7 +83,7 @@ def sample_lines(rollouts: Sequence[Rollout], batch: Batch) -> list[dict[str, An
 def token_columns(
     rollouts: Sequence[Rollout], results: Sequence[StepResult], objective: Objective
 ) -> dict[str, Tensor]:
-    """Columns over all tokens of all samples, in the order of `sample_lines`; NaN for tokens that were not trained.
+    """Tensors with an entry per token of all samples: ids, log-probs, advantages; NaN for tokens that were not trained.
 
     `gradient` is `d loss / d logp`, `share` the aggregate's factor, and `clip` -1 or 1 where the lower or the upper
     bound of the surrogate is active. `weight`, the correction of the engine's gap, is present if any differs from 1.
@@ -133,7 +133,7 @@ def trained_numbers(batch: Batch, gradient: Tensor | None, objective: Objective)
 
 
 def batch_dump(batch: Batch) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
-    """Rows and columns of a step whose gradient was not finite; enough to compute the step again."""
+    """The samples and tensors of a skipped step, from which it can be computed again."""
     lines = [
         {
             "context": list(s.context),
@@ -153,7 +153,7 @@ def batch_dump(batch: Batch) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
 
 
 def _contexts(samples: Sequence[Sample]) -> dict[str, Tensor]:
-    """The prompt ids of each sample. Equal prompts are stored once: `context` has each sample's index of its prompt.
+    """The prompts' token ids, each stored once; `context` has the index of each sample's prompt.
 
     Prompt i has `context_lengths[i]` ids in `contexts`.
     """
@@ -166,7 +166,7 @@ def _contexts(samples: Sequence[Sample]) -> dict[str, Tensor]:
 
 
 def _routes(samples: Sequence[tuple[Sequence[bytes], int]]) -> dict[str, Tensor]:
-    """The experts of each token, from (routes, number of rows) per sample; -1 if unknown; {} if all are unknown."""
+    """The experts of each token, given (routes, number of tokens) per sample: -1 if unknown; {} if all are unknown."""
     size = max((len(row) for routes, _ in samples for row in routes), default=0)
     if not size:
         return {}
@@ -175,7 +175,7 @@ def _routes(samples: Sequence[tuple[Sequence[bytes], int]]) -> dict[str, Tensor]
 
 
 def _ends(sample: Sample) -> list[int]:
-    """The end of each token in the sample's text. Tokens after the decoded ones have no text."""
+    """For each token, the position in the sample's text where it ends. Tokens that were not decoded are empty."""
     undecoded = len(sample.tokens) - len(sample.ends)
     return [*sample.ends, *[len(sample.text)] * undecoded]
 
@@ -196,7 +196,7 @@ def _verdict_fields(sample: Sample) -> dict[str, Any]:
 
 @torch.no_grad()
 def method_metrics(method: Method, memories: Mapping[str, Any], results: Sequence[StepResult]) -> dict[str, float]:
-    """The metrics that a method's components report of an iteration, and its state as `memory/NAME`."""
+    """The metrics that a method's components report, and numbers that it updates per iteration, as `memory/NAME`."""
     metrics = {f"memory/{name}": float(x) for name, x in memories.items() if isinstance(x, int | float)}
     for name, state in memories.items():
         numbers = state.items() if isinstance(state, Mapping) else ()

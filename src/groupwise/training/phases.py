@@ -1,4 +1,4 @@
-"""Runs of phases: starts or continues the unfinished phases in order."""
+"""Runs of several phases (such as warm-up, then main training): starts or continues them in order."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -26,7 +26,7 @@ from groupwise.training.run import Control, Ending, begin, read_checked, reopen,
 
 
 def begin_phases(run: Path, data: Mapping[str, Any]) -> None:
-    """Write the recipe of a run of phases, with its overrides and references, to an empty directory."""
+    """Write the recipe of a run with several phases, with its overrides, to an empty directory."""
     with storage_errors("the recipe", run):
         write_file(RunLayout(run).recipe, tomli_w.dumps(data).encode())
 
@@ -43,7 +43,7 @@ def run_phases(
     changed: bool = False,
     control: Control | None = None,
 ) -> Ending:
-    """Start or continue each unfinished phase of a run, in order. Returns the ending of the last one.
+    """Start or continue each unfinished phase of a run, in order. Returns how the last one ended.
 
     A phase is finished when its model is written. The phases share the seconds of `stop_after`. `finish` gets the
     ending of each phase. With `changed`, a started phase may have another recipe than the run's recipe gives it.
@@ -86,7 +86,7 @@ def run_phases(
 
 
 def phase_recipe(run: Path, phase: Phase, use: Use) -> Recipe:
-    """The recipe of a phase, with references to the directories of the earlier phases. Raises `Usage`."""
+    """The recipe of a phase. References to earlier phases become their directories. Raises `Usage`."""
 
     def locate(name: str, path: str) -> str:
         return str(RunLayout(run).phase(phase.earlier.index(name) + 1, name) / path)
@@ -98,11 +98,11 @@ def phase_recipe(run: Path, phase: Phase, use: Use) -> Recipe:
 
 
 def check_recipe(run: Path, directory: Path, recipe: Recipe, *, accept: bool) -> None:
-    """`BadData` if a started phase has another recipe than the run's recipe gives it, unless `accept`."""
+    """`BadData` if the run's recipe was changed for a phase that has started, unless `accept`."""
     lines = recipe_changes(RunLayout(directory).recipe.read_text(), write(recipe))
     if lines and not accept:
         raise BadData(
-            f"{RunLayout(run).recipe} gives another recipe to the started phase {directory.name}",
+            f"{RunLayout(run).recipe} was changed for the phase {directory.name}, which has already started",
             evidence="\n".join(lines),
             fix=f"make both equal, or continue with the recipe in {directory}: groupwise resume {run} --changed",
         )

@@ -18,7 +18,7 @@ from groupwise.data import (
 
 
 def print_note(line: str) -> None:
-    """Print a line to stderr, as the progress of a run does, with control characters made `visible`."""
+    """Print a line to stderr. Control characters in it are made visible."""
     with suppress(OSError):
         print(visible(line), file=sys.stderr, flush=True)
 
@@ -58,12 +58,12 @@ class Progress:
             self._write(text + "\n")
 
     def say(self, text: str) -> None:
-        """Print a message, with control characters made `visible`, after ending the live line."""
+        """End the live line, and print a message. Control characters in it are made visible."""
         self.end()
         self._write(visible(text, lines=True) + "\n")
 
     def end(self) -> None:
-        """End the live line."""
+        """End the line that is rewritten in place, so that other output can follow."""
         if self.live and self._width:
             self._write("\n")
             self._width = 0

@@ -29,7 +29,7 @@ from groupwise.verifiers import user_functions
 PACKAGES = ("groupwise", "torch", "transformers", "tokenizers", "numpy", "safetensors")
 PACKAGE = Path(groupwise.__file__).parent
 VERIFIER_ROOMS = ("verifiers", "sandbox", "tasks")
-"""Packages whose code enters the hash of the packaged verifiers."""
+"""Subpackages whose code is hashed as the version of the packaged verifiers."""
 SEED_RULE = f"Philox4x32-10: key (seed, {int(Purpose.EVALUATE)}), counter (problem, answer, token)"
 
 
@@ -73,12 +73,12 @@ def protocol(runtime: Runtime, sampling: Sampling, n: int, use: Use) -> dict[str
 
 
 def environment_record(name: str, use: Use) -> dict[str, Any]:
-    """The environment's name, with the hash of its file if it is the user's."""
+    """The environment's name, and the hash of its file if it is the user's, for the protocol."""
     return {"name": name, "sha256": use.digest(name.partition(":")[0])}
 
 
 def problem(prompt: Prompt) -> list[Any]:
-    """The text of a problem and the columns of its data row, among them the gold answer."""
+    """A problem as hashed for the protocol: its text, and its data row with the gold answer."""
     return [prompt.text, dict(prompt.row)]
 
 
@@ -120,13 +120,13 @@ def file_hash(path: Path) -> str:
 
 
 def strategy_record(strategy: Any, use: Use) -> Any:
-    """A strategy's name and constants, with the hash of its file if it is the user's."""
+    """A sampling strategy's name and constants, and the hash of its file if it is the user's, for the protocol."""
     stem = definition_of(strategy).__module__.removeprefix(PREFIX)
     return {"part": part(strategy), "sha256": use.digest(stem)} if stem in use.hashes else part(strategy)
 
 
 def part(value: Any) -> Any:
-    """A component as JSON: its name, with its constants if it has any.
+    """A method's component as JSON: its name, with its constants if it has any.
 
     >>> from groupwise.rollout import Independent
     >>> part(Independent())
@@ -143,7 +143,7 @@ def part(value: Any) -> Any:
 
 
 def digest(value: Any) -> str:
-    """SHA-256 of a value's JSON.
+    """The SHA-256 of a value, encoded as JSON with sorted keys.
 
     >>> digest({"b": 1, "a": 2}) == digest({"a": 2, "b": 1})
     True

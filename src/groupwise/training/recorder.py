@@ -31,7 +31,7 @@ MISSES = 3
 
 
 class Recorder:
-    """Writes the records of a run. `done` counts its iterations; -1 before the first evaluation.
+    """Writes a run's metrics, samples and checkpoints. `done` counts its iterations; -1 before the first evaluation.
 
     `stopping` is the reason for a requested stop, or "". `solved` is set if the run ends early because all its groups
     are right. `on_metrics` receives each line of metrics and its timing.
@@ -71,7 +71,7 @@ class Recorder:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Add the seconds spent inside to `name` in timings.jsonl; meanwhile `current_phase` is `name`."""
+        """Measure the seconds that the loop spends in this phase (`sample`, `learn`, ...), for timings.jsonl."""
         start, self.current_phase = time.monotonic(), name
         try:
             yield
@@ -80,7 +80,7 @@ class Recorder:
             self._seconds[name] = self._seconds.get(name, 0.0) + time.monotonic() - start
 
     async def unless_stopped(self, work: Awaitable[T]) -> T | None:
-        """The result of `work`; None if a stop is requested first: the work is cancelled, and a resume repeats it."""
+        """Await `work`, or cancel it and return None if a stop is requested first; a resume then repeats it."""
         task, stop = asyncio.ensure_future(work), asyncio.ensure_future(self._stop.wait())
         try:
             await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
@@ -93,7 +93,7 @@ class Recorder:
             stop.cancel()
 
     def stop(self, why: str) -> None:
-        """Request that the run saves and ends at the next safe point."""
+        """Request that the run saves a checkpoint and ends at the next safe point."""
         self.stopping = self.stopping or why
         self._stop.set()
 
@@ -135,7 +135,7 @@ class Recorder:
         return line
 
     def write(self, line: dict[str, Any]) -> None:
-        """Write a line of metrics and its timing."""
+        """Write one iteration's metrics, and its timings."""
         self._logs.metrics(line)
         self._evaluated += [finite(line)] if is_evaluated(line) else []
         timing = self._timing(line["iteration"])

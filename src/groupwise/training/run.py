@@ -67,7 +67,7 @@ class Ending:
 
 
 class Control:
-    """Lets a program watch a run and stop it, from a callback or from another thread.
+    """A program's handle on a run: it receives each iteration's metrics, and can stop the run from any thread.
 
     `on_iteration` gets the directory of the run, which may be a phase, and each line of metrics.
     """
@@ -78,14 +78,14 @@ class Control:
         self._stop: Callable[[str], None] | None = None
 
     def stop(self, cause: str) -> None:
-        """Request that the run saves and ends after the present iteration; before its start, at once."""
+        """Request that the run saves and ends after the present iteration, or at once if it has not started."""
         self._cause = self._cause or cause
         if self._stop is not None:
             self._stop(cause)
 
     @contextlib.contextmanager
     def of(self, recorder: Recorder) -> Iterator[None]:
-        """A context in which `stop` reaches the recorder of the running loop."""
+        """Connect `stop` to a running loop, for the duration of the context."""
         running = asyncio.get_running_loop()
         self._stop = lambda cause: running.call_soon_threadsafe(recorder.stop, cause) and None
         try:
@@ -106,7 +106,7 @@ def directory_name(task: str) -> str:
 
 
 def read_checked(recipe: Recipe, use: Use, notify: Callable[[str], None]) -> Inputs:
-    """The inputs of a run, read and checked. Raises all errors of the recipe as one; notes go to `notify`."""
+    """Read and check the inputs of a run. Raises all errors of the recipe as one; `notify` gets notes for the user."""
     notes: list[str] = []
     inputs: list[Inputs] = []
     raise_all([*dry_run(recipe), *check_inputs(recipe, use, notes.append, receive=inputs.append)])
@@ -124,7 +124,7 @@ def begin(run: Path, ready: Runtime, use: Use, base: str, command: str) -> None:
 
 
 def reopen(run: Path, use: Use, iterations: int | None = None) -> Runtime:
-    """Build the objects of a run from its recipe. `BadData` if data, reference model, base or model code have changed.
+    """Build the objects of a run again, to continue it. `BadData` if its data or the files of its models have changed.
 
     `iterations` extends the run. `Storage` for a run that has results and no checkpoint to continue from.
     """
@@ -141,7 +141,7 @@ def reopen(run: Path, use: Use, iterations: int | None = None) -> Runtime:
 
 
 def check_continues(run: Path) -> None:
-    """`Storage` for a run with completed iterations and no checkpoint: it would begin again."""
+    """Raise `Storage` if a run has results but no checkpoint to continue from: it would start from the beginning."""
     layout = RunLayout(run)
     if finished_checkpoints(layout.checkpoints):
         return
@@ -242,7 +242,7 @@ def run_from(
 
 @contextlib.contextmanager
 def checkpoint_errors(run: Path, *, changed: bool) -> Iterator[None]:
-    """Raise `BadData` if a checkpoint does not fit its changed recipe, for example with another set of models."""
+    """Turn errors while a checkpoint is restored into `BadData`, if the recipe was changed: it may no longer fit."""
     try:
         yield
     except (AssertionError, LookupError, TypeError, ValueError, RuntimeError) as error:
@@ -256,7 +256,7 @@ def checkpoint_errors(run: Path, *, changed: bool) -> Iterator[None]:
 
 
 def write_model_directory(run: Path, ready: Runtime, model: Path, disk: Disk) -> None:
-    """Write the present model or adapter to a directory of the run, atomically."""
+    """Write the current model or adapter to a directory of the run, atomically."""
     with storage_errors("the model", run):
         if not model.parent.is_dir():
             disk.mkdir(model.parent)
@@ -266,12 +266,12 @@ def write_model_directory(run: Path, ready: Runtime, model: Path, disk: Disk) ->
 
 
 def is_due(every: int, iteration: int, last: int) -> bool:
-    """Whether to write a model directory now: after every `every`-th iteration (0: never), but not after the last."""
+    """Whether to write a model of this iteration: every `every`-th one (0: none), but not the last."""
     return every > 0 and 0 < iteration < last and iteration % every == 0
 
 
 def remove_later_models(run: Path, done: int, disk: Disk) -> None:
-    """Remove the models of iterations that the run computes again, and drafts of killed writes."""
+    """Remove models of iterations after the checkpoint, which will be computed again, and unfinished directories."""
     home = RunLayout(run).models
     with storage_errors("the models", run):
         remove_leftovers(home, home.glob(f"*{PARKED}"), disk)
@@ -288,7 +288,7 @@ async def run_loop(
     say: Callable[[str], None],
     control: Control,
 ) -> None:
-    """Run `begin` (the warm start) and the loop. A signal or `stop_after` ends them early, a second signal at once."""
+    """Run the warm start and the training loop. A signal or `stop_after` ends them early, a second signal at once."""
     if stop_after is not None:
         asyncio.get_running_loop().call_later(stop_after, recorder.stop, "out of time")
     deadline = ready.recipe.machine.verdict_deadline
@@ -302,7 +302,7 @@ async def run_loop(
 
 
 def nothing_to_do(run: Path, ready: Runtime, recorder: Recorder) -> list[str]:
-    """The lines of a resume that finds a finished run; empty if there are iterations to run."""
+    """The message that there is nothing to resume, if the run is finished; else empty."""
     iterations = ready.recipe.iterations
     count = f"{recorder.done} of {iterations} iterations"
     if recorder.solved and recorder.done < iterations:
@@ -312,7 +312,7 @@ def nothing_to_do(run: Path, ready: Runtime, recorder: Recorder) -> list[str]:
 
 
 def resume_command(run: Path, use: Use) -> str:
-    """The whole command that continues a run."""
+    """The shell command that continues a run, with all its options."""
     return f"groupwise resume {shlex.quote(str(whole_run(run)))}{use.options}"
 
 
@@ -337,7 +337,7 @@ def closing_message(run: Path, report: Path, recorder: Recorder, ready: Runtime)
 
 
 def dtype_note(recipe: Recipe) -> str:
-    """The dtype of the trained weights, if it is not that of the model that the run started from."""
+    """A note on the dtype of the trained weights, if the model that the run started from has another."""
     if recipe.lora is not None:
         return ""
     source = str(stored_dtype(find_model(recipe.model))).removeprefix("torch.")

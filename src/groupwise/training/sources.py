@@ -32,7 +32,7 @@ from groupwise.tasks import (
 from groupwise.verifiers import find_verifier, grade_function
 
 Templates = Mapping[str, Template]
-"""The templates of a recipe's tasks, by name."""
+"""The prompt templates of a recipe's tasks, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def sources(recipe: Recipe) -> tuple[Source, ...]:
 
 
 def held_out_sources(recipe: Recipe) -> tuple[Source, ...]:
-    """The held-out task `held_out`, if the recipe names one, with the recipe's columns if it has data rows."""
+    """The task of the recipe's field `held_out`, whose problems are only evaluated; empty without one."""
     if not (name := recipe.held_out):
         return ()
     columns = recipe.columns if takes_columns(name) else Columns()
@@ -76,19 +76,19 @@ def templates(recipe: Recipe, tokenizer: Tokenizer, tools: Sequence[Mapping[str,
 
 
 def prompt_template(templates: Templates) -> Callable[[str], Ids]:
-    """The template of prompts that a strategy writes. It raises Usage on use if the problems have several."""
+    """The prompt template for prompts that a sampling strategy writes. `Usage` on use if the tasks have several."""
     if len(templates) == 1:
         return next(iter(templates.values()))
 
     def ambiguous(text: str) -> Ids:
-        problem = f"a strategy that writes prompts needs one template, and the problems use {', '.join(templates)}"
+        problem = f"a strategy that writes prompts needs one template; the problems use {', '.join(templates)}"
         raise Usage(problem, fix="use one template for all problems: --template chat")
 
     return ambiguous
 
 
 def task_of(recipe: Recipe, templates: Templates) -> Task:
-    """The recipe's task or mixture, with prompts in their templates and in the tokenizer's ids."""
+    """The recipe's task, or a mixture of its tasks. Prompts are in their templates, as token ids."""
     training = [_load_task(source, templates[source.template]) for source in sources(recipe)]
     held_out = [_load_task(source, templates[source.template]) for source in held_out_sources(recipe)]
     if len(training) == 1 and not held_out:
@@ -101,7 +101,7 @@ def task_of(recipe: Recipe, templates: Templates) -> Task:
 def demonstrations_of(
     recipe: Recipe, tokenizer: Tokenizer, templates: Templates
 ) -> tuple[list[Demonstration], tuple[SourceStats, ...]]:
-    """The demonstrations of the warm start, in the template of the recipe's task, with statistics."""
+    """The demonstrations of the warm start, in the task's prompt template, and their statistics."""
     if (phase := recipe.warm_start) is None:
         return [], ()
     template = templates[sources(recipe)[0].template]
@@ -119,7 +119,7 @@ def _load_task(source: Source, encode: Callable[[Any], tuple[int, ...]]) -> Task
         return find_task(source.task, encode, prompt=source.columns.prompt, answer=source.columns.answer)
     if source.columns != Columns():
         raise Usage(
-            f"the task {source.task} has fixed columns",
+            f"the columns of the task {source.task} cannot be changed",
             evidence=f"the recipe sets {source.columns}",
             fix="leave out columns",
         )

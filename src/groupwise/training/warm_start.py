@@ -34,7 +34,7 @@ from groupwise.training.build import Runtime
 from groupwise.training.guards import Guards
 
 NEXT_TOKEN = Objective(surrogate=policy_gradient, aggregate=token_mean)
-"""The surrogate of supervised training: with an advantage of 1, that of a token is its log-prob."""
+"""The loss of supervised training, as an objective: minus the log-prob of each token, if its advantage is 1."""
 
 
 def supervised_steps(
@@ -45,7 +45,7 @@ def supervised_steps(
     order: Callable[[int], Sequence[int]],
     microbatch_tokens: int,
 ) -> Iterator[StepResult]:
-    """Yield the learner's remaining steps; each is taken when the iterator advances.
+    """Take the remaining supervised steps, one each time that the iterator advances; yields their results.
 
     `order(epoch)` is the order of the demonstrations in that epoch. A step may continue into the next epoch.
     """
@@ -136,7 +136,7 @@ def remove_checkpoint(run: Path, disk: Disk) -> None:
 
 
 def step_metrics(step: int, result: StepResult) -> dict[str, float]:
-    """The metrics of a step."""
+    """The metrics of a supervised step: loss, tokens, gradient norm, learning rate."""
     return {
         "step": step,
         LOSS: result.loss,

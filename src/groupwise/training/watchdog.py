@@ -19,19 +19,19 @@ INTERRUPTED, TERMINATED = 130, 143
 CODES = {"interrupted": INTERRUPTED, "terminated": TERMINATED}
 """Exit codes of a run after a signal."""
 HEARTBEAT = 0.5
-"""Seconds between two heartbeats of the loop."""
+"""Seconds between two heartbeats of the event loop."""
 STALL = 10.0
-"""Seconds without a heartbeat after which a line names the blocking code."""
+"""Seconds without a heartbeat after which a message names the code that blocks the event loop."""
 AGAIN = 1.0
 """Seconds between two checks of an event loop that is blocked."""
 PATIENCE = 5.0
-"""Seconds that a signal waits for a blocked loop before it interrupts the blocking code."""
+"""Seconds after a signal until code that blocks the event loop is interrupted."""
 WATCHED_PHASES = ("sample", "evaluate")
-"""Phases in which nothing may block the loop. Learning, loading and saving may."""
+"""Phases of an iteration in which nothing may block the event loop. Learning, loading and saving may."""
 FORWARD = "groupwise.rollout.engine"
-"""The engine's module. Its forward passes of the model may block the loop, too."""
+"""The engine's module. Its forward passes may block the event loop, too."""
 JUDGES = ("DrawSampler._judged", "Several._verdict", "EnvironmentThreads.call")
-"""Qualified names of the callers that turn an exception of a verifier or an environment into a verdict."""
+"""Functions that call verifiers or environments, and turn an exception into a verdict, by qualified name."""
 
 
 class Stuck(KeyboardInterrupt):
@@ -112,7 +112,7 @@ class Watchdog:
             self._interrupted = True
             raise Stuck(self._cause, phase)
         if blocked >= self._deadline and any(f.f_code.co_qualname in JUDGES for f in stack):
-            raise TimeoutError(f"it blocked the event loop for {blocked:.0f} s in {where(stack)}")
+            raise TimeoutError(f"the call blocked the event loop for {blocked:.0f} s in {where(stack)}")
 
     def _leave(self, frame: FrameType | None) -> NoReturn:
         """End the process at once. Its workers and sandboxes end with it, and the lock becomes free."""

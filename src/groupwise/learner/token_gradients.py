@@ -13,7 +13,7 @@ __all__ = ["token_gradients"]
 
 @runtime_checkable
 class Loss(Protocol):
-    """How the learner calls an objective: constants of the whole step first, then one scalar per microbatch."""
+    """An objective for the learner: `prepare` computes constants of the whole step; the call, a microbatch's loss."""
 
     def prepare(self, step: Batch) -> Batch: ...
 

@@ -27,7 +27,7 @@ ABLATIONS = (
             parent="s_grpo",
             least=0.05,
             matched="steps",
-            settings=(NO_KL,),
+            settings=("iterations = 10", "evaluate.problems = 64", NO_KL),
             own_settings=("method.objective.aggregate = sequence_mean",),
         ),
         "The shared prefix of the exits of S-GRPO cancels under token_mean only: a mean over sequences loses accuracy.",

@@ -66,7 +66,7 @@ kept: an answer whose score differs by 0.2 from one of the other outcome; anchor
         parent="grpo",
         least=0.1,
         matched="steps",
-        settings=("method.objective.penalties = []",),
+        settings=("iterations = 10", "evaluate.problems = 16", "method.objective.penalties = []"),
         own_settings=("method.filter.part = progress",),
     ),
 )

@@ -65,5 +65,6 @@ A_i = (R_i - mean(R)) / std(R)""",
         parent="grpo",
         least=0.05,
         matched="steps",
+        settings=("iterations = 10", "evaluate.problems = 16"),
     ),
 )

@@ -74,6 +74,11 @@ A_it = (R_i - mean(R)) / std(R)""",
         parent="dapo",
         least=0.005,
         matched="tokens",
-        settings=("method.minibatches = 8", "method.objective.penalties = []"),
+        settings=(
+            "iterations = 10",
+            "evaluate.problems = 16",
+            "method.minibatches = 8",
+            "method.objective.penalties = []",
+        ),
     ),
 )

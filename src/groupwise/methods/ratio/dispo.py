@@ -60,6 +60,11 @@ A_i = (R_i - mean(R)) / std(R)""",
         parent="cispo",
         least=0.02,
         matched="tokens",
-        settings=("method.minibatches = 8", "method.objective.penalties = []"),
+        settings=(
+            "iterations = 10",
+            "evaluate.problems = 16",
+            "method.minibatches = 8",
+            "method.objective.penalties = []",
+        ),
     ),
 )

@@ -54,7 +54,12 @@ A_i = (R_i - mean(R)) / std(R)""",
         parent="gspo_token",
         least=0.05,
         matched="steps",
-        settings=("method.minibatches = 8", "method.objective.penalties = []"),
+        settings=(
+            "iterations = 10",
+            "evaluate.problems = 16",
+            "method.minibatches = 8",
+            "method.objective.penalties = []",
+        ),
     ),
     toy="tests/golden/test_ratio.py::test_an_outlier_changes_its_own_sentence_only",
 )

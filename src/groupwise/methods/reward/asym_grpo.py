@@ -55,6 +55,11 @@ J = 1/(sum_i |o_i|) sum_i sum_t min[ r_it A_i, clip(r_it, 0.8, 1.28) A_i ]""",
         parent="dapo",
         least=0.02,
         matched="tokens",
-        settings=("method.minibatches = 8", "method.objective.penalties = []"),
+        settings=(
+            "iterations = 10",
+            "evaluate.problems = 16",
+            "method.minibatches = 8",
+            "method.objective.penalties = []",
+        ),
     ),
 )

@@ -60,5 +60,6 @@ KL = mean over tokens of log pi_old - log pi""",
         parent="grpo",
         least=1.0,
         matched="steps",
+        settings=("iterations = 10", "evaluate.problems = 16"),
     ),
 )

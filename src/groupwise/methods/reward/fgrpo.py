@@ -58,6 +58,10 @@ lambda_k <- clip(lambda_k + rate (floor_k - mean(c_k)), 0, 5) after each step"""
         parent="grpo",
         least=0.02,
         matched="steps",
-        settings=("method.objective.penalties = []",),
+        settings=(
+            "iterations = 10",
+            "evaluate.problems = 16",
+            "method.objective.penalties = []",
+        ),
     ),
 )

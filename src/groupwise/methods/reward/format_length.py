@@ -54,5 +54,6 @@ f(x) = 1 - (1 - x/p)^2 up to p, then 1 - 2 ((x - p) / (1 - p))^2""",
         parent="grpo",
         least=2.0,
         matched="steps",
+        settings=("iterations = 10", "evaluate.problems = 16"),
     ),
 )

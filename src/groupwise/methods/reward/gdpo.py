@@ -65,6 +65,8 @@ J = 1/(sum_i |o_i|) sum_i sum_t min[ r_it A_i, clip(r_it, 1 - eps, 1 + eps) A_i 
         least=0.02,
         matched="steps",
         settings=(
+            "iterations = 10",
+            "evaluate.problems = 16",
             "method.objective.penalties = []",
             'method.shaping = ["Score", {kind = "AddPart", part = "chain_true"}]',
         ),

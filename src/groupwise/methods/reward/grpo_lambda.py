@@ -48,5 +48,6 @@ A_i = (R_i - mean(R)) / std(R), GRPO's objective""",
         parent="grpo",
         least=1.0,
         matched="steps",
+        settings=("iterations = 10", "evaluate.problems = 16"),
     ),
 )

@@ -52,5 +52,6 @@ A_i = (R_i - mean(R)) / std(R), GRPO's objective""",
         parent="grpo",
         least=0.02,
         matched="steps",
+        settings=("iterations = 10", "evaluate.problems = 16", "method.objective.penalties = []"),
     ),
 )

@@ -60,6 +60,6 @@ V_j = - (q_a - R_j)+ / a,  U_j = [ (R_j - q_a)+ - (R_j - q_b)+ ] / (b - a)""",
         parent="grpo",
         least=0.02,
         matched="steps",
-        settings=("prompts = 10", "method.objective.penalties = []"),
+        settings=("iterations = 10", "evaluate.problems = 16", "prompts = 10", "method.objective.penalties = []"),
     ),
 )

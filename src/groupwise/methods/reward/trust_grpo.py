@@ -61,6 +61,8 @@ A_i = (R_i - mean(R)) / std(R), GRPO's objective""",
         least=0.02,
         matched="steps",
         settings=(
+            "iterations = 10",
+            "evaluate.problems = 16",
             "verifier = hackable(verifier=sum_steps)",
             "method.schedules = {}",
             'method.shaping = ["Correctness", {kind = "AddPart", part = "quality", weight = 0.3}]',

@@ -57,6 +57,11 @@ A_i = (R_i - mean(R)) / std(R), PPO's clip, KL to the reference in the loss""",
         parent="grpo",
         least=0.02,
         matched="tokens",
-        settings=("method.epochs = 1", "method.objective.penalties.0.coefficient = 0.1"),
+        settings=(
+            "iterations = 10",
+            "evaluate.problems = 16",
+            "method.epochs = 1",
+            "method.objective.penalties.0.coefficient = 0.1",
+        ),
     ),
 )

@@ -54,6 +54,6 @@ J = PPO's clip for sampled tokens, p / (p + gamma) A for those of y'; A over the
         parent="grpo",
         least=0.05,
         matched="steps",
-        settings=("method.objective.penalties = []",),
+        settings=("iterations = 10", "evaluate.problems = 16", "method.objective.penalties = []"),
     ),
 )

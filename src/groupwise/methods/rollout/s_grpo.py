@@ -58,6 +58,6 @@ R_i = 2^-(K_i - 1) if correct, K_i the number of correct answers up to exit i; A
         parent="grpo",
         least=2.0,
         matched="steps",
-        settings=("method.objective.penalties = []",),
+        settings=("iterations = 10", "evaluate.problems = 64", "method.objective.penalties = []"),
     ),
 )

@@ -63,6 +63,6 @@ light: one group at the level of the prompt, which rises at a pass rate of 0.1 a
         parent="grpo",
         least=0.1,
         matched="steps",
-        settings=("method.objective.penalties = []",),
+        settings=("iterations = 10", "evaluate.problems = 16", "method.objective.penalties = []"),
     ),
 )

@@ -54,7 +54,7 @@ the first correct one replaces the first member, with its own prompt; A over the
         parent="grpo",
         least=0.1,
         matched="steps",
-        settings=("method.objective.penalties = []",),
+        settings=("iterations = 10", "evaluate.problems = 16", "method.objective.penalties = []"),
         own_settings=("method.schedules = {}",),
     ),
 )

@@ -59,14 +59,15 @@ B = max(1, 256 * 0.7^floor(t / T))""",
         "tests/golden/test_rollout.py::test_the_budget_shrinks",
     ),
     effect=Effect(
-        metric="eval/mean_length",
+        metric="completions/mean_length",
         direction="down",
         task="wordy_sums",
         parent="grpo",
         least=2.0,
         matched="steps",
+        settings=("iterations = 10", "evaluate.problems = 16"),
         own_settings=(
-            'method.schedules = {"shaping.1.budget" = {kind = "Stairs", start = 36.0, factor = 0.7, every = 7}}',
+            'method.schedules = {"shaping.1.budget" = {kind = "Stairs", start = 36.0, factor = 0.7, every = 4}}',
         ),
     ),
 )

@@ -63,6 +63,11 @@ A_i = R_i - mean(R)""",
         parent="grpo",
         least=1.0,
         matched="steps",
-        settings=("method.minibatches = 8", "method.objective.penalties = []"),
+        settings=(
+            "iterations = 10",
+            "evaluate.problems = 16",
+            "method.minibatches = 8",
+            "method.objective.penalties = []",
+        ),
     ),
 )

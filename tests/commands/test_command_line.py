@@ -220,9 +220,9 @@ def test_a_closed_pipe_and_a_full_disk(tmp_path: Path) -> None:
         env=os.environ | {"PYTHONUNBUFFERED": ""},
     )  # fmt: skip
     assert piped.stdout.startswith("start: ") and piped.stderr == ""
-    env = os.environ | {"PYTHONUNBUFFERED": ""}  # buffered output fails at the end
+    env = os.environ | {"PYTHONUNBUFFERED": ""}  # a line stays in the buffer and fails at the end
     with open("/dev/full", "w") as full:
-        done = subprocess.run([*GROUPWISE, "methods"], stdout=full, stderr=subprocess.PIPE, text=True, env=env)
+        done = subprocess.run([*GROUPWISE, "--version"], stdout=full, stderr=subprocess.PIPE, text=True, env=env)
     assert done.returncode == 6
     assert done.stderr == "error: the output could not be written: no space left on its disk\n"
 

@@ -80,6 +80,7 @@ def test_other_seeds_give_other_weights() -> None:
     assert torch.equal(weights("1"), weights("1")) and not torch.equal(weights("1"), weights("2"))
 
 
-def test_an_adapter_on_a_fresh_model_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", "--model", "blank", "--lora.rank", "4"]) == 2
+def test_an_adapter_on_a_fresh_model_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    short = ["--iterations", "0", "--evaluate.problems", "1", "--out", str(tmp_path)]  # should it train
+    assert main(["train", "--model", "blank", "--lora.rank", "4", *short]) == 2
     assert "has no weights" in (told := capsys.readouterr().err) and "remove lora" in told

@@ -4,6 +4,8 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+import torch
+from torch import Tensor
 
 from groupwise.data import (
     ENVIRONMENT,
@@ -84,6 +86,25 @@ def test_a_cached_context_keeps_its_routes(model: TransformersModel) -> None:
     for a, one, other in zip(requests, first, again):
         assert one.routes[: len(a.context)] == other.routes[: len(a.context)] and one.tokens != other.tokens
     assert routes_match(model, batch(requests, again))
+
+
+def test_a_used_engine_routes_the_same_rows_as_a_fresh_one(model: TransformersModel) -> None:
+    """The padding of a step too: the rows that reach an expert decide the last bits of its product."""
+    used, request = engine(model), all_requests()[0]
+    generate(used, all_requests())
+    rows = router_inputs(model, used, request)
+    assert len(rows) == 2 * request.limit and {len(x) for x in rows} == {ROWS}
+    assert all(map(torch.equal, rows, router_inputs(model, engine(model), request)))
+
+
+def router_inputs(model: TransformersModel, it: NativeEngine, request: GenerationRequest) -> list[Tensor]:
+    """The rows of each router, token by token, while the engine answers."""
+    inputs: list[Tensor] = []
+    hooks = [r.register_forward_pre_hook(lambda _, args: inputs.append(args[0])) for r in mixtures.routers(model)]
+    generate(it, [request])
+    for hook in hooks:
+        hook.remove()
+    return inputs
 
 
 def test_routes_of_an_interrupted_answer(model: TransformersModel) -> None:

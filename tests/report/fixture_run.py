@@ -165,7 +165,11 @@ def write_samples(path: Path, samples: list[dict[str, Any]], rng: np.random.Gene
     write_lines(path.with_suffix(".jsonl"), samples)
     ends = [e for s in samples for e in [*range(1, len(s["text"]) + 1), *[len(s["text"])] * (s["finish"] == "stop")]]
     n = len(ends)
-    logp = -rng.exponential(0.35, n)
+    logp, ratio, clip = -rng.exponential(0.35, n), np.exp(rng.normal(0, 0.06, n)), rng.integers(-1, 2, n)
+    advantage = np.repeat(
+        [np.nan if s["outcome"] == "unverifiable" else s["advantage"] for s in samples],
+        [s["length"] for s in samples],
+    )
     save_file(
         {
             "lengths": np.array([s["length"] for s in samples], np.int64),
@@ -173,11 +177,11 @@ def write_samples(path: Path, samples: list[dict[str, Any]], rng: np.random.Gene
             "ends": np.array(ends, np.int32),
             "logp_engine": (logp + rng.normal(0, 2e-6, n)).astype(np.float32),
             "logp": logp.astype(np.float32),
-            "ratio": np.exp(rng.normal(0, 0.06, n)).astype(np.float32),
-            "advantage": np.repeat(
-                [np.nan if s["outcome"] == "unverifiable" else s["advantage"] for s in samples],
-                [s["length"] for s in samples],
-            ).astype(np.float32),
+            "ratio": ratio.astype(np.float32),
+            "advantage": advantage.astype(np.float32),
+            "share": np.full(n, 1 / n, np.float32),
+            "gradient": np.where(clip == 0, -ratio * advantage / n, 0 * advantage).astype(np.float32),
+            "clip": clip.astype(np.int8),
         },
         path.with_suffix(".safetensors"),
     )

@@ -104,6 +104,9 @@ def test_the_page_has_every_token_value_exactly(tmp_path):
                 ("ratio", "ratio"),
                 ("logp_engine", "logp_engine"),
                 ("advantage", "token_advantage"),
+                ("share", "share"),
+                ("gradient", "gradient"),
+                ("clip", "clip"),
             ]:
                 np.testing.assert_array_equal(unpack(sample[key]).astype(np.float32), arrays[name][tokens])
 
@@ -167,7 +170,7 @@ def test_nothing_a_model_writes_becomes_markup(tmp_path):
     assert data is not None and not set("<>&") & set(data[1]) and data[1].isascii()
     sample = data_of(path)["runs"][0]["rollouts"]["groups"][0]["samples"][0]
     assert sample["text"].endswith("".join(CANARIES))  # and nothing is lost
-    assert text.count("<script") == 1 + 6 and "http-equiv" in text  # data, the library, five of ours
+    assert text.count("<script") == 1 + 7 and "http-equiv" in text  # data, the library, six of ours
 
 
 def test_the_security_policy_allows_exactly_the_page_s_scripts_and_styles(tmp_path):

@@ -188,6 +188,85 @@ def test_hover_and_arrow_keys_read_a_token(visit, report):
     assert page.locator("#tip").inner_text().startswith("token 2 of ")
 
 
+CHAIN = "() => [...document.querySelectorAll('.chain:not([hidden]) dl > *')].map((x) => x.innerText.trim())"
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 360)])
+def test_a_click_on_a_token_opens_its_chain(visit, run, report, scheme, width):
+    page = visit(report, color_scheme=scheme, viewport={"width": width, "height": 800})
+    group = groups_of(run)[int(page.locator("#rollouts").get_attribute("data-iteration"))][0]
+    answer = page.locator(".answer").first
+    answer.locator("[data-i='2']").click()
+    names, texts = (page.evaluate(CHAIN)[i::2] for i in (0, 1))
+    links = dict(zip(names, texts))
+    assert names == [
+        "outcome",
+        "reward",
+        "advantage",
+        "ratio",
+        "clip",
+        "weight",
+        "share",
+        *(["factor"] if "factor" in names else []),
+        "gradient",
+    ]
+    arrays, line = group
+    number = {name: float(array[2]) for name, array in arrays.items()}
+    assert links["outcome"].startswith(line["outcome"]) and float(links["reward"].split()[0]) == line["reward"]
+    for name in ("ratio", "share"):
+        assert float(links[name].split()[0]) == pytest.approx(number[name], rel=1e-3), name
+    gradient = float(links["gradient"].split()[0].replace("−", "-"))
+    assert gradient == pytest.approx(number["gradient"], rel=1e-3, abs=1e-9)
+    assert links["clip"].startswith(
+        {-1: "at the lower bound", 0: "not clipped", 1: "at the upper bound"}[int(number["clip"])]
+    )
+    if "factor" in links and number["clip"] == 0:
+        assert float(links["factor"].split()[0]) == pytest.approx(number["ratio"], rel=1e-3)
+    assert (
+        f"--iteration {page.locator('#rollouts').get_attribute('data-iteration')} --sample {line['line']} --token 3"
+        in answer.locator(".chain code").inner_text()
+    )
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+
+
+def groups_of(run: Path) -> dict[int, list[Any]]:
+    """By iteration: the arrays of the first sample of each group, and its line with its number."""
+    found: dict[int, list[Any]] = {}
+    for path in sorted((run / "samples").glob("*.jsonl")):
+        arrays, seen = load_file(path.with_suffix(".safetensors")), set()
+        starts = np.concatenate([[0], np.cumsum(arrays["lengths"])])
+        for i, line in enumerate(map(json.loads, path.read_text().splitlines())):
+            if line["draw"] not in seen:
+                seen.add(line["draw"])
+                own = {name: x[starts[i] : starts[i + 1]] for name, x in arrays.items() if len(x) == starts[-1]}
+                found.setdefault(int(path.stem), []).append((own, line | {"line": i + 1}))
+    return found
+
+
+def test_the_keyboard_opens_moves_and_closes_a_chain(visit, report):
+    page = visit(report)
+    title = page.locator(".chain:not([hidden]) h4")
+    page.locator(".answer .body").first.focus()
+    page.keyboard.press("ArrowRight")
+    assert title.count() == 0
+    page.keyboard.press("Enter")
+    assert title.inner_text().startswith("Token 1 of ") and page.locator(".t.open").count() == 1
+    page.keyboard.press("ArrowRight")
+    assert title.inner_text().startswith("Token 2 of ") and page.locator(".t.open").get_attribute("data-i") == "1"
+    page.keyboard.press("Escape")
+    assert title.count() == 0 and page.locator(".t.open").count() == 0
+
+
+def test_a_run_without_shares_says_so(visit, tmp_path):
+    run = write_run(tmp_path / "run", iterations=2)
+    for path in (run / "samples").glob("*.safetensors"):
+        arrays = load_file(path)
+        save_file({name: x for name, x in arrays.items() if name not in ("share", "gradient", "clip")}, path)
+    page = visit(write_report([run]))
+    page.locator(".answer:not(.unverifiable) .t").first.click()
+    assert "this run stored no share and no gradient" in page.locator(".chain:not([hidden])").inner_text()
+
+
 def test_tokens_of_an_environment_are_marked(visit, tmp_path):
     run = write_run(tmp_path / "run", iterations=2)
     for path in (run / "samples").glob("*.safetensors"):
@@ -214,11 +293,12 @@ def test_canaries_stay_text(visit, tmp_path):
     page.evaluate("for (const box of document.querySelectorAll('details')) box.open = true")
     page.locator(".map tbody tr").first.wait_for()
     page.locator(".answer .t").first.hover()
+    page.locator(".answer .t").last.click()
     assert page.locator("img, iframe, object, embed, a[href^=javascript]").count() == 0
     text = page.evaluate("document.body.innerText + document.title")
     assert "<img src=x onerror=" in text and "⟨U+202E⟩gnp.exe" in text and "⟨U+001B⟩[31m" in text
     assert not {"\u202e", "\u2066", "\x1b", "\x07", "\u2028"} & set(text)
-    assert page.evaluate("document.querySelectorAll('script').length") == 7
+    assert page.evaluate("document.querySelectorAll('script').length") == 8
 
 
 def test_the_policy_blocks_injected_scripts(browser, report):

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from groupwise.data import BadData, Storage, Usage, visible
+from groupwise.report.chain import chain_parts
 from groupwise.report.charts import charts_data
 from groupwise.report.read import Curve, Run, flat, lines, number, read, thin
 from groupwise.report.rollouts import as_json, choose, packed, prompt_map, scan, steps
@@ -25,7 +26,7 @@ from groupwise.runs.phases import runs_in
 
 PAGE = Path(__file__).parent
 STYLES = ("uplot/uPlot.min.css", "page.css")
-SCRIPTS = ("uplot/uPlot.iife.min.js", "text.js", "curves.js", "rollouts.js", "prompts.js", "page.js")
+SCRIPTS = ("uplot/uPlot.iife.min.js", "text.js", "curves.js", "chain.js", "rollouts.js", "prompts.js", "page.js")
 LIVE = "live.js"  # the script of `watch`, which asks for new iterations
 GROUPS = 64  # most groups on the page
 BYTES = 2_900_000  # size limit of the page
@@ -162,7 +163,8 @@ def page_data(runs: Sequence[Run], limit: int = BYTES) -> dict[str, Any]:
         entry["map"] = prompt_map(tally, texts)
         free -= len(as_json(entry["map"]))
         chosen, _ = choose(run.path, groups, most=GROUPS // len(runs), budget=max(free, 400_000) // len(runs))
-        entry["rollouts"] = {"groups": chosen, "of": sum(map(len, groups.values())), "iterations": len(groups)}
+        counts = {"of": sum(map(len, groups.values())), "iterations": len(groups)}
+        entry["rollouts"] = {"groups": chosen, "parts": chain_parts(run.fields), **counts}
     return data
 
 

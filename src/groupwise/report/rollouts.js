@@ -15,7 +15,7 @@ const number = (x) => (typeof x === "number" && !Number.isNaN(x) ? x : null);
 function opened(sample) {
   if (sample.open || !sample.ends) return sample;
   sample.ends = ascend(sample.ends);
-  for (const name of ["tokens", "logp_engine", "logp", "ratio", "token_advantage", "origin"]) if (sample[name] !== undefined) sample[name] = unpack(sample[name]);
+  for (const name of ["tokens", "logp_engine", "logp", "ratio", "token_advantage", "origin", "share", "weight", "gradient", "clip"]) if (sample[name] !== undefined) sample[name] = unpack(sample[name]);
   sample.open = true;
   return sample;
 }
@@ -41,7 +41,7 @@ function shade(raw, field, top) {
 
 // The tokens of one answer as spans. Long answers are split into blocks that the browser lays out when they become visible.
 function tokens(sample, field, top) {
-  const body = el("div", { class: "body", tabindex: 0, "aria-label": "tokens; use the left and right arrow keys to read their values" });
+  const body = el("div", { class: "body", tabindex: 0, "aria-label": "tokens; the left and right arrow keys read their values, Enter opens the chain of a token, Escape closes it" });
   if (!sample.ends) return write(body, sample.text);
   const long = sample.ends.length > 3000;
   let block = long ? null : body, free = 0, from = 0;
@@ -124,7 +124,7 @@ class Inspector {
     if (this.runs.length > 1) title.append(el("select", { "aria-label": "run", onchange: (e) => { this.run = e.target.selectedIndex; this.at = 0; this.render(); } }, this.runs.map((run, i) => el("option", { selected: i === this.run }, run.name))));
     if (!groups.length) { this.node.append(el("p", { class: "note" }, of ? "The rollouts are too large for this page." : "This run has no samples yet.")); return; }
     title.append(el("span", { class: "note" }, `Showing ${groups.length.toLocaleString("en")} of ${of.toLocaleString("en")} groups, evenly spread over ${this.iterations.length} of ${iterations} iterations.`),
-      el("span", { class: "note" }, el("kbd", {}, "n"), " ", el("kbd", {}, "p"), " group  ", el("kbd", {}, "j"), " ", el("kbd", {}, "k"), " iteration  ", el("kbd", {}, "c"), " colour"));
+      el("span", { class: "note" }, el("kbd", {}, "n"), " ", el("kbd", {}, "p"), " group  ", el("kbd", {}, "j"), " ", el("kbd", {}, "k"), " iteration  ", el("kbd", {}, "c"), " colour  click a token: its chain"));
     const group = this.group;
     group.samples.forEach(opened);
     this.node.append(this.pickers(group), this.prompt(group));
@@ -159,8 +159,8 @@ class Inspector {
       const body = tokens(s, field, top);
       const facts = [el("b", {}, `${GLYPH[s.outcome] ?? "·"} ${s.outcome ?? "no verdict"}`), s.reward === null ? null : `reward ${short(s.reward)}`, s.advantage === null ? null : `advantage ${signed(s.advantage)}`, s.length === null ? null : `${s.length.toLocaleString("en")} tokens`, s.finish, ...Object.entries(s.parts).map(([part, value]) => `${part} ${short(Number(value))}`)];
       const after = [s.cut ? `cut: showing ${(s.ends?.length ?? 0).toLocaleString("en")} of ${(s.tokens_of ?? 0).toLocaleString("en")} tokens` : null, s.ends ? null : "no values per token stored", s.cause ? `cause: ${s.cause}` : null, s.feedback ? `verifier: ${s.feedback}` : null, s.selected ? null : "not selected, not trained", s.dropped ? `group dropped: ${s.dropped}` : null, s.role && s.role !== "answer" ? `role: ${s.role}` : null].filter(Boolean);
-      const card = el("article", { class: `answer ${s.outcome in GLYPH ? s.outcome : ""}${s.selected ? "" : " dropped"}`, id: `answer-${i}` }, el("header", {}, el("span", {}, `#${i + 1}`), facts.filter(Boolean).map((f) => (f instanceof Node ? f : el("span", {}, f)))), body, after.length ? el("footer", {}, after.map((line) => el("div", {}, line))) : null);
-      this.listen(body, s);
+      const card = el("article", { class: `answer ${s.outcome in GLYPH ? s.outcome : ""}${s.selected ? "" : " dropped"}`, id: `answer-${i}` }, el("header", {}, el("span", {}, `#${i + 1}`), facts.filter(Boolean).map((f) => (f instanceof Node ? f : el("span", {}, f)))), body, el("section", { class: "chain", "aria-label": "chain of a token", "aria-live": "polite", hidden: true }), after.length ? el("footer", {}, after.map((line) => el("div", {}, line))) : null);
+      this.listen(body, s, card.querySelector(".chain"));
       return card;
     }));
     const level = (n) => `t ${n > 0 ? "p" : "n"}${Math.abs(n)}`;
@@ -169,24 +169,42 @@ class Inspector {
       el("span", { class: "legend", role: "img", "aria-label": `from ${field.show(ends[1][0])} to ${field.show(ends[1][1])}; below zero dotted, above zero solid underline` }, field.show(ends[1][0]), ends[0].map((n) => el("span", { class: level(n) }, n > 0 ? "+" : "−")), field.show(ends[1][1])));
   }
 
-  // Shows the values of a token on hover, on tap and with the arrow keys.
-  listen(body, sample) {
+  // Shows the values of a token on hover, on tap and with the arrow keys; its chain on a click and with Enter.
+  listen(body, sample, panel) {
     if (!sample.ends) return;
-    const over = (e) => { const i = e.target.closest?.(".t")?.dataset.i; tip(i === undefined ? "" : reading(sample, Number(i)), e.clientX, e.clientY); };
-    body.addEventListener("pointermove", over);
-    body.addEventListener("click", over);
-    body.addEventListener("pointerleave", () => tip(""));
+    const { group } = this, { parts } = this.runs[this.run].rollouts;
     let here = -1;
-    body.addEventListener("keydown", (e) => {
-      if (e.key !== "ArrowRight" && e.key !== "ArrowLeft") return;
-      e.preventDefault();
+    const over = (e) => { const i = e.target.closest?.(".t")?.dataset.i; tip(i === undefined ? "" : reading(sample, Number(i)), e.clientX, e.clientY); };
+    const close = () => { panel.hidden = true; body.querySelector(".open")?.classList.remove("open"); };
+    const open = (i) => {
+      close();
+      here = i;
+      body.querySelector(`[data-i="${i}"]`).classList.add("open");
+      panel.replaceChildren(...chain(group, sample, i, parts));
+      panel.hidden = false;
+    };
+    body.addEventListener("pointermove", over);
+    body.addEventListener("click", (e) => {
+      over(e);
+      const token = e.target.closest?.(".t");
+      if (token) open(Number(token.dataset.i));
+    });
+    body.addEventListener("pointerleave", () => tip(""));
+    const move = (by) => {
       body.querySelector(".at")?.classList.remove("at");
-      here = Math.min(Math.max(here + (e.key === "ArrowRight" ? 1 : -1), 0), sample.ends.length - 1);
+      here = Math.min(Math.max(here + by, 0), sample.ends.length - 1);
       const span = body.querySelector(`[data-i="${here}"]`);
       span.classList.add("at");
       const box = span.getBoundingClientRect();
       tip(reading(sample, here), box.left, box.bottom);
       document.getElementById("status").textContent = reading(sample, here);
+      if (!panel.hidden) open(here);
+    };
+    const keys = { ArrowRight: () => move(1), ArrowLeft: () => move(-1), Enter: () => open(Math.max(here, 0)), Escape: close };
+    body.addEventListener("keydown", (e) => {
+      if (!(e.key in keys) || !sample.ends.length) return;
+      e.preventDefault();
+      keys[e.key]();
     });
     body.addEventListener("blur", () => { tip(""); body.querySelector(".at")?.classList.remove("at"); });
   }

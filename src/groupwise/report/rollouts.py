@@ -16,6 +16,7 @@ from groupwise.runs.layout import RunLayout, iteration_files
 
 PROMPTS, COLUMNS = 256, 240  # most rows and columns of the prompt map
 CELLS = 1024  # most prompts of the map if few prompts return: each is one cell then
+PER_TOKEN = ("tokens", "logp_engine", "logp", "ratio", "advantage", "share", "weight", "gradient", "clip")
 ROUNDS = 16  # most iterations with rollouts on the page
 
 
@@ -179,7 +180,7 @@ def _groups(run: Path, iteration: int, keys: list, *, limit: int) -> list[dict[s
         )
         group["of"] += 1
         tokens = slice(int(starts[i]), int(starts[i + 1])) if i < len(lengths) else None
-        group["samples"].append(_sample(row, arrays, tokens, limit))
+        group["samples"].append({"line": i + 1} | _sample(row, arrays, tokens, limit))
     return [by_key[key] for key in keys if key in by_key]
 
 
@@ -203,7 +204,7 @@ def _sample(row: dict[str, Any], arrays: dict[str, np.ndarray], tokens: slice | 
     if n < len(ends):
         sample |= {"text": text[: ends[n - 1] if n else 0], "cut": True}
     sample["ends"] = steps(_utf16(sample["text"])[ends[:n]])
-    for name in ("tokens", "logp_engine", "logp", "ratio", "advantage"):
+    for name in PER_TOKEN:
         if name in arrays:
             sample["token_advantage" if name == "advantage" else name] = packed(arrays[name][tokens][:n])
     if (

@@ -1,0 +1,39 @@
+"""The parts of a run's method that compute the links of a token's chain, as text from its recipe."""
+
+from collections.abc import Mapping
+from typing import Any
+
+LINKS = {
+    "reward": ("method.shaping",),
+    "advantage": ("method.advantage", "method.credit"),
+    "clip": ("method.objective.surrogate",),
+    "weight": ("method.objective.weights",),
+    "share": ("method.objective.aggregate",),
+}
+"""The fields of a recipe that compute each link."""
+
+
+def chain_parts(fields: Mapping[str, Any]) -> dict[str, str]:
+    """The names of the parts of each link, from the flattened fields of a recipe; empty where it names none.
+
+    >>> chain_parts({"method.shaping.0.kind": "Score", "method.shaping.0.scale": 1, "method.credit": "every_token"})
+    {'reward': 'Score', 'advantage': 'every_token', 'clip': '', 'weight': '', 'share': ''}
+    """
+    return {link: ", ".join(name for path in paths for name in names_of(fields, path)) for link, paths in LINKS.items()}
+
+
+def names_of(fields: Mapping[str, Any], path: str) -> list[str]:
+    """The names of the parts at a path: a name, a table with `kind`, or a list of both.
+
+    >>> names_of({"a": ["x", "y"]}, "a"), names_of({"a.kind": "Clip", "a.low": 0.2}, "a")
+    (['x', 'y'], ['Clip'])
+    """
+    if path in fields:
+        value = fields[path]
+        return [str(x) for x in value] if isinstance(value, list) else [str(value)]
+    below = (key.removeprefix(f"{path}.") for key in fields if key.startswith(f"{path}."))
+    direct = [key for key in below if key == "kind" or key.partition(".")[0].isdecimal()]
+    if direct == ["kind"]:
+        return [str(fields[f"{path}.kind"])]
+    return [name for first in dict.fromkeys(key.partition(".")[0] for key in direct if key != "kind")
+            for name in names_of(fields, f"{path}.{first}")]  # fmt: skip

@@ -10,18 +10,22 @@ import numpy as np
 from groupwise.methods import (
     Method,
     expo,
+    fission_grpo,
+    freshness_per,
     guide_grpo,
     hill,
     igrpo,
     murphy,
+    rest_rl,
     rgr_grpo,
     s_grpo,
     sage_hint,
     scaf_grpo,
+    syn_grpo,
     train_long_think_short,
 )
 from tests.golden.papers_reward import group_mean, token_mean
-from tests.golden.whole_path import Groups, scores, z
+from tests.golden.whole_path import Groups, clip, scores, smaller, z
 
 
 def paper_grpo_by_groups(groups: Groups):
@@ -48,6 +52,36 @@ def paper_hill(groups: Groups):
 def paper_murphy(groups: Groups):
     """The credited score of an answer is the part that the tests give it."""
     return group_mean(groups, [list(z(np.array([o.part for o in group]))) for group in groups], 0.04)
+
+
+def paper_fission(groups: Groups):
+    """The format weight is 2 at the start of a run, and every answer of the tests is readable."""
+    rewards = [np.array([2.0 * 1 + 2.0 * o.score for o in group]) for group in groups]
+    return token_mean(groups, [list((r - r.mean()) / (r.std() + 1e-6)) for r in rewards])
+
+
+def paper_freshness(groups: Groups, dual: float = 0.0):
+    """An answer has the importance weight v that the tests give it. All tokens of an answer have its reward."""
+    every = [o for group in groups for o in group]
+    tokens = np.concatenate([np.full(len(o.l), o.score) for o in every])
+    total = 0.0
+    for o in every:
+        a = (o.score - tokens.mean()) / (tokens.std() + 1e-8)
+        gain = smaller(o.r * a, clip(o.r, 0.8, 1.2) * a)
+        if dual and a < 0:
+            gain = np.where(np.real(gain) < dual * a, dual * a, gain)
+        total += o.part * gain.sum()
+    return total / len(tokens)
+
+
+def paper_rest(groups: Groups):
+    rewards = [np.array([o.score + 0.001 * (not o.cut) for o in group]) for group in groups]
+    return token_mean(groups, [list((r - r.mean()) / (r.std(ddof=1) + 1e-4)) for r in rewards])
+
+
+def paper_syn(groups: Groups):
+    """The diversity reward of an answer is the part that the tests give it."""
+    return group_mean(groups, [list(z(np.array([o.score + 1 + 0.5 * o.part for o in group]))) for group in groups])
 
 
 def paper_s_grpo(groups: Groups):
@@ -79,6 +113,10 @@ PAPERS: dict[str, tuple[Callable[[Groups], complex], Method, float]] = {
     "guide_grpo": (paper_grpo_by_groups, guide_grpo(), 0.3),
     "expo": (paper_expo, expo(), 0.3),
     "murphy": (paper_murphy, murphy(), 0.3),
+    "fission_grpo": (paper_fission, fission_grpo(), 0.3),
+    "freshness_per": (paper_freshness, freshness_per(), 0.3),
+    "rest_rl": (paper_rest, rest_rl(), 0.3),
+    "syn_grpo": (paper_syn, syn_grpo(), 0.3),
     "hill": (paper_hill, hill(), 0.3),
     "rgr_grpo": (paper_grpo_by_tokens, rgr_grpo(), 0.3),
     "s_grpo": (paper_s_grpo, s_grpo(), 0.3),

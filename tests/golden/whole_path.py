@@ -16,7 +16,7 @@ from groupwise.methods import Method
 from groupwise.training.loop import compute_advantages
 
 BUDGET = 8
-PARTS = ("chain_true", "exit", "returned")
+PARTS = ("chain_true", "exit", "returned", "replay", "diverse")
 """Parts of the verdicts, all with the number `Answer.part`."""
 
 

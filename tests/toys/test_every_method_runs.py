@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 from groupwise.data import Outcome, Prompt, Sample, Verdict, VerdictPart
 from groupwise.learner import Given, InitialPolicy
 from groupwise.methods import Method, published
-from groupwise.rollout import Shuffled, Turns
+from groupwise.rollout import Proposal, Shuffled, Turns
 from tests.toys.echo import ToyRun, small
 
 conversations = {m.__name__ for m in published if isinstance(m().strategy, Turns)}
@@ -27,20 +27,36 @@ def has_state(method: Method) -> bool:
 
 
 def fitted(name: str) -> Method:
-    """A small method whose given teacher is the initial policy."""
+    """A small method whose given teacher is the initial policy, and whose schedules do not span the run.
+
+    Else the run that is cut would have other constants than the whole one.
+    """
     method = small(name)
     models = tuple((key, InitialPolicy() if isinstance(m, Given) else m) for key, m in method.models)
-    return replace(method, models=models, strategy=spelled(method.strategy), refill=0)
+    rounds = getattr(method.curriculum, "rounds", 1)
+    schedules = tuple((p, replace(s, over=4) if getattr(s, "over", 1) == 0 else s) for p, s in method.schedules)
+    parts = {"strategy": spelled(method.strategy), "curriculum": spelled(method.curriculum), "schedules": schedules}
+    return replace(method, models=models, refill=rounds - 1, **parts)
+
+
+@dataclass(frozen=True)
+class FirstLetter:
+    """Proposes the first letter of an answer as a problem."""
+
+    def propose(self, text: str) -> Proposal | None:
+        return Proposal(text[0], {"answer": text[0]}, str(len(text))) if text else None
 
 
 def spelled(part: Any) -> Any:
-    """A strategy, or a part of it, with texts of the toy's letters."""
+    """A strategy or a curriculum, or a part of it, with texts of the toy's letters."""
     changes: dict[str, Any] = {}
     for name, value in ((f.name, getattr(part, f.name)) for f in fields(part)):
         if name in ("words", "asking"):
             changes[name] = value.replace(";", "").replace("#", "")
-        elif name in ("inducer", "ends"):
+        elif name in ("inducer", "ends", "line"):
             changes[name] = "o"
+        elif name == "source":
+            changes[name] = FirstLetter()
         elif is_dataclass(value):
             changes[name] = spelled(value)
     return replace(part, **changes)
@@ -53,7 +69,7 @@ def run_of(method: Method, directory: Path, **changes: Any) -> ToyRun:
         """Half of the answers are correct, by their hash; each part is a number between 0 and 1 from it."""
         digest = hashlib.sha256(repr(sample.tokens).encode()).digest()
         outcome = Outcome.correct if digest[31] % 2 else Outcome.wrong
-        return Verdict(outcome, parts={part: digest[i] / 255 for i, part in enumerate(parts)})
+        return Verdict(outcome, parts={part: digest[i] / 255 for i, part in enumerate(parts)}, feedback="o")
 
     sizes: dict[str, Any] = {"prompts": 4 if method.group_size > 1 else 8, "max_tokens": 4, "lr": 0.01, "save": 1}
     return ToyRun(method, directory, verifier=graded, max_gap=math.inf, **{**sizes, **changes})

@@ -1,4 +1,5 @@
 # Made by tools/front_doors.py from the `__all__` of each file.
+from groupwise.objective.aggregates import ScaledByPart as ScaledByPart
 from groupwise.objective.aggregates import budget_mean as budget_mean
 from groupwise.objective.aggregates import group_mean as group_mean
 from groupwise.objective.aggregates import group_token_mean as group_token_mean

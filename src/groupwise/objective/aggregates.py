@@ -12,10 +12,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groupwise.data import Batch, Weighs
+from groupwise.data import Aggregate, Batch, Measure, VerdictPart, Weighs
 
 SOCKET = "Aggregate"
-__all__ = ["budget_mean", "group_mean", "group_token_mean", "sequence_mean", "sequence_sum", "token_mean"]
+__all__ = [
+    "ScaledByPart",
+    "budget_mean",
+    "group_mean",
+    "group_token_mean",
+    "sequence_mean",
+    "sequence_sum",
+    "token_mean",
+]
 
 
 def token_mean(step: Batch) -> Float[Tensor, " n"]:
@@ -83,3 +91,26 @@ def group_token_mean(step: Batch) -> Float[Tensor, " n"]:
     """
     g = step.token_groups
     return g.spread(1 / g.size(step.advantage).clamp(min=1)) / max(step.groups.count, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class ScaledByPart:
+    """The share of another aggregate, times a named part of the sample's verdict, such as its weight in a replay.
+
+    The weights do not change the divisor. Prioritised replay, arXiv:1511.05952.
+    """
+
+    part: str
+    aggregate: Aggregate = token_mean
+
+    @property
+    def needs(self) -> frozenset[Measure]:
+        return frozenset({VerdictPart(self.part)})
+
+    @property
+    def weighs(self) -> Weighs:
+        return getattr(self.aggregate, "weighs", "tokens")
+
+    def __call__(self, step: Batch) -> Float[Tensor, " n"]:
+        share = self.aggregate(step)
+        return share * step.sequences.spread(step[VerdictPart(self.part)]).to(share.dtype)

@@ -19,7 +19,9 @@ from groupwise.rewards.parts import AddPartIfCorrect as AddPartIfCorrect
 from groupwise.rewards.parts import AddTrustedPart as AddTrustedPart
 from groupwise.rewards.parts import AddWeightedMean as AddWeightedMean
 from groupwise.rewards.parts import PartReward as PartReward
+from groupwise.rewards.shaping import AddFinished as AddFinished
 from groupwise.rewards.shaping import AddPart as AddPart
+from groupwise.rewards.shaping import AddReadable as AddReadable
 from groupwise.rewards.shaping import Correctness as Correctness
 from groupwise.rewards.shaping import KLInReward as KLInReward
 from groupwise.rewards.shaping import Overlong as Overlong

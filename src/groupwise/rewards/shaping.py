@@ -9,7 +9,7 @@ from torch import Tensor
 from groupwise.data import Batch, Finish, Logp, Measure, Outcome, Usage, VerdictPart
 
 SOCKET = "Shaping"
-__all__ = ["AddPart", "Correctness", "KLInReward", "Overlong", "Score", "TruncatedIs"]
+__all__ = ["AddFinished", "AddPart", "AddReadable", "Correctness", "KLInReward", "Overlong", "Score", "TruncatedIs"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +118,35 @@ class TruncatedIs:
 
     def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
         return torch.where(b.finish == Finish.length, self.value, reward)
+
+
+@dataclass(frozen=True, slots=True)
+class AddFinished:
+    """Adds `weight` to the reward of an answer that ended by itself, at an end token or a stop string.
+
+    A weight far below the difference of right and wrong only breaks ties. ReST-GRPO, arXiv:2508.19576.
+    """
+
+    weight: float = 1e-3
+
+    def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
+        return reward + self.weight * (b.finish == Finish.stop).to(reward.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class AddReadable:
+    """Adds `weight` to the reward of an answer in which the verifier found an answer: its verdict is not malformed.
+
+    >>> from groupwise.data import rollout_of, pack
+    >>> batch = pack([rollout_of([1.0, 0.0])])
+    >>> AddReadable(2.0)(batch.score, batch).tolist()
+    [3.0, 2.0]
+    """
+
+    weight: float = 1.0
+
+    def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
+        return reward + self.weight * (b.outcome != Outcome.malformed).to(reward.dtype)
 
 
 @dataclass(frozen=True, slots=True)

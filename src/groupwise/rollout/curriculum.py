@@ -30,14 +30,17 @@ class Shuffled:
         return ShuffledState(seed=seed, drawn=0)
 
     def draw(self, state: ShuffledState, task: Task, n: int, group_size: int) -> tuple[ShuffledState, list[Draw]]:
+        state, indices = self.indices(state, task, n)
+        return state, [Draw(0, task[i], group_size) for i in indices]
+
+    def indices(self, state: ShuffledState, task: Task, n: int) -> tuple[ShuffledState, list[int]]:
+        """The indices of the next `n` prompts of the task, for curricula that draw some of them again."""
         if not len(task):
             raise BadData("the task has no prompts", fix="use a task with prompts outside its held-out split")
         seed, first = state["seed"], state["drawn"]
-        draws = []
-        for i in range(first, first + n):
-            epoch, place = divmod(i, len(task))
-            draws.append(Draw(0, task[int(_order(seed, epoch, len(task))[place])], group_size))
-        return ShuffledState(seed=seed, drawn=first + n), draws
+        places = (divmod(i, len(task)) for i in range(first, first + n))
+        indices = [int(_order(seed, epoch, len(task))[place]) for epoch, place in places]
+        return ShuffledState(seed=seed, drawn=first + n), indices
 
     def observe(self, state: ShuffledState, rollouts: Sequence[Rollout]) -> ShuffledState:
         return state

@@ -16,18 +16,8 @@ __all__ = ["HintWriter"]
 
 SHORT = 2
 """Answers of at most so many characters occur in hints by chance. They are stated only after a phrase of PHRASES."""
-PHRASES = (
-    "= {}",
-    "equals {}",
-    "is {}",
-    "answer is {}",
-    "answer: {}",
-    "result is {}",
-    "value is {}",
-    "equal to {}",
-    "#{}",
-)
-"""Phrases that state an answer; the last is that of the packaged tasks."""
+PHRASES = ("= ", "equals ", "is ", "answer is ", "answer: ", "result is ", "value is ", "equal to ", "#")
+"""Phrases before a stated answer; the last is that of the packaged tasks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,4 +116,4 @@ def states(hint: str, answer: str) -> bool:
         return False
     if len(gold) > SHORT:
         return gold in text
-    return f"\\boxed{{{gold}}}" in text or any(phrase.format(gold) in text for phrase in PHRASES)
+    return f"\\boxed{{{gold}}}" in text or any(f"{phrase}{gold}" in text for phrase in PHRASES)

@@ -1,0 +1,69 @@
+"""`Fission`: a curriculum whose prompts include failed attempts with their feedback."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, TypedDict
+
+from groupwise.data import Draw, Rollout, Task
+from groupwise.rollout.curriculum import Shuffled, ShuffledState
+
+SOCKET = "Curriculum"
+__all__ = ["Fission"]
+
+
+class Failure(TypedDict):
+    """A prompt that contains a failed attempt: the index of its problem, its ids, and the iteration of the attempt."""
+
+    index: int
+    context: list[int]
+    iteration: int
+
+
+class FissionState(TypedDict):
+    """State of `Fission`: that of `Shuffled`, the number of finished iterations, and the failures that wait."""
+
+    shuffled: ShuffledState
+    iteration: int
+    failures: list[Failure]
+
+
+@dataclass(frozen=True, slots=True)
+class Fission:
+    """`Shuffled`; once `least` failures wait, an iteration draws the newest of them first, each once.
+
+    The strategy `RecoveryPrompts` returns failures in the memo of the rollout's draw. They keep the problem's text and
+    row, so that they are graded as the problem is. Failures of `oldest` iterations ago are dropped. Fission-GRPO,
+    arXiv:2601.15625.
+    """
+
+    needs_strategy: ClassVar[str] = "RecoveryPrompts"
+
+    least: int = 8
+    oldest: int = 3
+
+    def init(self, task: Task, seed: int) -> FissionState:
+        return FissionState(shuffled=Shuffled().init(task, seed), iteration=0, failures=[])
+
+    def draw(self, state: FissionState, task: Task, n: int, group_size: int) -> tuple[FissionState, list[Draw]]:
+        failures = state["failures"]
+        first = len(failures) - min(n, len(failures)) if len(failures) >= self.least else len(failures)
+        retried = [_retried(failure, task, group_size) for failure in failures[first:]]
+        shuffled, indices = Shuffled().indices(state["shuffled"], task, n - len(retried))
+        fresh = [Draw(0, task[i], group_size, {"index": i}) for i in indices]
+        return {**state, "shuffled": shuffled, "failures": failures[:first]}, [*retried, *fresh]
+
+    def observe(self, state: FissionState, rollouts: Sequence[Rollout]) -> FissionState:
+        return state
+
+    def end_iteration(self, state: FissionState, rollouts: Sequence[Rollout]) -> FissionState:
+        now = state["iteration"] + 1
+        waiting = [failure for failure in state["failures"] if now - failure["iteration"] < self.oldest]
+        memos = [rollout.draw.memo for rollout in rollouts]
+        new = [Failure(index=m["index"], context=list(c), iteration=now) for m in memos for c in m.get("failures", ())]
+        return {**state, "iteration": now, "failures": [*waiting, *new]}
+
+
+def _retried(failure: Failure, task: Task, group_size: int) -> Draw:
+    problem = task[failure["index"]]
+    prompt = replace(problem, id=f"{problem.id} again", context=tuple(failure["context"]))
+    return Draw(0, prompt, group_size, {"index": failure["index"], "recovery": True})

@@ -1,0 +1,42 @@
+"""New problems in the answers of the policy: where they come from, and what kind they are."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+from groupwise.tasks import proposed_problem
+from groupwise.tasks.sums import worked
+
+SOCKET = "ProblemSource"
+__all__ = ["ProblemSource", "Proposal", "SumProposals"]
+
+
+class Proposal(NamedTuple):
+    """A problem that an answer proposes: its text, the columns of its row, and its kind."""
+
+    text: str
+    row: Mapping[str, Any]
+    kind: str
+
+
+@runtime_checkable
+class ProblemSource(Protocol):
+    """The problem in the text of an answer, if it is one that can be graded. `row` must be JSON.
+
+    `kind` groups proposals that should be about equally diverse, such as by difficulty.
+    """
+
+    def propose(self, text: str) -> Proposal | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SumProposals:
+    """The new sum at the end of an answer to the task `proposals`. Its kind is its number of operands.
+
+    >>> SumProposals().propose("7*5=35;#35;2+9*3=").row["answer"], SumProposals().propose("#35;2+9*3=").kind
+    (33, '3')
+    """
+
+    def propose(self, text: str) -> Proposal | None:
+        problem = proposed_problem(text)
+        return Proposal(problem, worked(problem), str(len(problem) // 2)) if problem else None

@@ -1,0 +1,43 @@
+"""`Proposing`: a strategy whose answers also propose new problems."""
+
+from dataclasses import dataclass, replace
+
+from groupwise.data import BadData, Draw, Ids, Rollout, Sampler, Strategy
+from groupwise.rollout.proposals import ProblemSource, Proposal, SumProposals
+from groupwise.rollout.strategy import Independent
+
+SOCKET = "Strategy"
+__all__ = ["Proposing"]
+
+
+@dataclass(frozen=True, slots=True)
+class Proposing:
+    """The rollout of another strategy, and the distinct problems that its answers propose, for `Synthesised`.
+
+    The part `diverse` of an answer is the expected diversity of its proposal's kind, from the draw's memo; 0 without a
+    proposal. Problems that leave no room for an answer are left out. Syn-GRPO, arXiv:2511.19343.
+    """
+
+    strategy: Strategy = Independent()  # noqa: RUF009
+    source: ProblemSource = SumProposals()  # noqa: RUF009
+
+    async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
+        rollout = await self.strategy(draw, sampler)
+        diverse = draw.memo.get("diverse", {})
+        proposals = [self.source.propose(s.text) if s.role == "answer" else None for s in rollout.samples]
+        expected = (diverse.get(p.kind, 0.0) if p else 0.0 for p in proposals)
+        samples = tuple(s.add_parts({"diverse": x}) for s, x in zip(rollout.samples, expected))
+        distinct = {p.text: p for p in proposals if p}
+        problems = [{**p._asdict(), "context": c} for p in distinct.values() if (c := _context(sampler, p))]
+        return Rollout(
+            replace(draw, memo={**draw.memo, "proposals": problems}), samples, rollout.selected, rollout.cause
+        )
+
+
+def _context(sampler: Sampler, proposal: Proposal) -> Ids:
+    """The prompt of a proposed problem; empty if it leaves no room for an answer, or cannot be tokenized."""
+    try:
+        context = sampler.prompt(proposal.text)
+    except BadData:
+        return ()
+    return context if sampler.room(context) > 0 else ()

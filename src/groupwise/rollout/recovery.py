@@ -1,0 +1,54 @@
+"""`RecoveryPrompts`: a strategy that turns failed attempts into new prompts, with their feedback."""
+
+from dataclasses import dataclass, replace
+
+from groupwise.data import BadData, Draw, Ids, Outcome, Rollout, Sample, Sampler, Strategy
+from groupwise.rollout.attempts import context_of, is_correct
+from groupwise.rollout.strategy import Independent
+from groupwise.rollout.wording import check_wording
+
+SOCKET = "Strategy"
+__all__ = ["RecoveryPrompts"]
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryPrompts:
+    """The rollout of another strategy. Each of its distinct failures becomes a prompt, which `Fission` draws later.
+
+    A failure is an answer that is not correct and scores below `below`, and whose verdict has feedback. The new prompt
+    is `words`; after a conversation, the feedback follows as another reply of the environment. It must leave room.
+    Failures of such a prompt become none. Fission-GRPO, arXiv:2601.15625, with the verifier as the error simulator.
+    """
+
+    strategy: Strategy = Independent()  # noqa: RUF009
+    below: float = 1.0
+    words: str = "{problem}{draft};{feedback}"
+
+    def __post_init__(self) -> None:
+        check_wording(self.words, ("problem", "draft", "feedback"))
+
+    async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
+        rollout = await self.strategy(draw, sampler)
+        if draw.memo.get("recovery"):
+            return rollout
+        failed = {s.text.strip(): s for s in reversed(rollout.samples) if self._is_failure(s)}
+        contexts = [c for s in reversed(failed.values()) if (c := self._context(draw, sampler, s))]
+        return replace(rollout, draw=replace(draw, memo={**draw.memo, "failures": contexts}))
+
+    def _is_failure(self, s: Sample) -> bool:
+        if s.role != "answer" or s.verdict is None or s.verdict.outcome is Outcome.unverifiable:
+            return False
+        return not is_correct(s) and s.verdict.value < self.below and bool(s.verdict.feedback)
+
+    def _context(self, draw: Draw, sampler: Sampler, failure: Sample) -> Ids:
+        """The prompt with a failure and its feedback; empty if it leaves no room or cannot be tokenized."""
+        feedback = failure.verdict.feedback if failure.verdict else ""
+        if not failure.is_conversation:
+            values = {"problem": draw.prompt.text, "draft": failure.text, "feedback": feedback}
+            return context_of(sampler, self.words, values)
+        try:
+            longer = sampler.append(failure, feedback)
+        except BadData:
+            return ()
+        context = longer.context + longer.tokens
+        return context if sampler.room(context) > 0 else ()

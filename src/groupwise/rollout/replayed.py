@@ -1,0 +1,28 @@
+"""`Replayed`: a strategy that returns stored answers."""
+
+from dataclasses import dataclass, replace
+
+from groupwise.data import Draw, Rollout, Sampler, Strategy
+from groupwise.rollout.stored import restored
+from groupwise.rollout.strategy import Independent
+
+SOCKET = "Strategy"
+__all__ = ["Replayed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """The stored answer in the draw's memo (`FreshReplay`), with its log-probs; else the rollout of another strategy.
+
+    The part `replay` of an answer is its importance weight, 1 for a new answer. Nothing is generated for a stored one.
+    """
+
+    strategy: Strategy = Independent()  # noqa: RUF009
+
+    async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
+        weight = {"replay": float(draw.memo.get("replay", 1.0))}
+        if "sample" in draw.memo:
+            (empty,) = sampler.start(draw.prompt.context)
+            return Rollout(draw, (restored(draw.memo["sample"], empty).add_parts(weight),))
+        rollout = await self.strategy(draw, sampler)
+        return replace(rollout, samples=tuple(s.add_parts(weight) for s in rollout.samples))

@@ -1,0 +1,26 @@
+"""`Surveyed`: a strategy that continues given beginnings of answers."""
+
+from dataclasses import dataclass
+
+from groupwise.data import TEMPLATE, Draw, Rollout, Sampler
+from groupwise.rollout.together import together
+
+SOCKET = "Strategy"
+__all__ = ["Surveyed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Surveyed:
+    """Independent answers that begin with the `prefix` in the draw's memo, which is not trained. ReST-GRPO.
+
+    The whole answer is graded. The answers of a survey, for the curriculum `Survey`, are not trained.
+    arXiv:2508.19576.
+    """
+
+    async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
+        prefix = tuple(draw.memo.get("prefix", ()))
+        starts = [s.insert(prefix, TEMPLATE) for s in sampler.start(draw.prompt.context, draw.n)]
+        answers = await sampler.verify(await together(map(sampler.extend, starts)))
+        if draw.memo.get("survey"):
+            return Rollout(draw, tuple(answers), selected=(False,) * len(answers), cause="survey")
+        return Rollout(draw, tuple(answers))

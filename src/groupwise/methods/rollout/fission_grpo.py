@@ -62,6 +62,12 @@ a failed attempt o with feedback f becomes the prompt q' = q, o, f; G recoveries
         "tests/golden/test_memory.py::test_fission_draws_waiting_failures",
     ),
     effect=Effect(
-        metric="eval/accuracy", direction="up", task="hinted_sums", parent="grpo", least=0.02, matched="tokens"
+        metric="eval/accuracy",
+        direction="up",
+        task="hinted_sums",
+        parent="grpo",
+        least=0.02,
+        matched="tokens",
+        settings=("method.objective.penalties = []",),
     ),
 )

@@ -66,6 +66,12 @@ J = mean over tokens of v_i min[ r_t A_t, clip(r_t, 1 - eps, 1 + eps) A_t ],  r_
         "tests/golden/test_memory.py::test_stored_answers_are_drawn_again",
     ),
     effect=Effect(
-        metric="eval/accuracy", direction="up", task="hinted_sums", parent="reinforce_pp", least=0.02, matched="tokens"
+        metric="eval/accuracy",
+        direction="up",
+        task="hinted_sums",
+        parent="reinforce_pp",
+        least=0.02,
+        matched="tokens",
+        settings=("prompts = 64", "method.minibatches = 1"),
     ),
 )

@@ -69,6 +69,12 @@ A(n) = (R(n) - mean over siblings R) / std over siblings R; GRPO's objective ove
         "tests/golden/test_trees.py::test_pruning_selects_groups_and_members",
     ),
     effect=Effect(
-        metric="eval/accuracy", direction="up", task="hinted_sums", parent="grpo", least=0.02, matched="tokens"
+        metric="eval/accuracy",
+        direction="up",
+        task="hinted_sums",
+        parent="grpo",
+        least=0.02,
+        matched="tokens",
+        settings=("method.objective.penalties = []",),
     ),
 )

@@ -70,5 +70,7 @@ GRPO's objective from q and from q with such a beginning; R = r + 0.001 [finishe
         parent="grpo",
         least=0.1,
         matched="steps",
+        settings=("method.objective.penalties = []",),
+        own_settings=("method.curriculum.line = ;",),
     ),
 )

@@ -181,7 +181,7 @@ def test_the_security_policy_allows_exactly_the_page_s_scripts_and_styles(tmp_pa
     assert policy is not None and policy[1].startswith("default-src 'none'; ") and "unsafe" not in policy[1]
     inline = re.findall(r"<(script|style)>(.*?)</\1>", text, re.S)
     digests = {base64.b64encode(hashlib.sha256(body.encode()).digest()).decode() for _, body in inline}
-    assert len(inline) == 8 and set(re.findall(r"sha256-([^']+)", policy[1])) == digests
+    assert len(inline) == 9 and set(re.findall(r"sha256-([^']+)", policy[1])) == digests
     assert not re.search(r"<[^>]+\son\w+=", text) and not re.search(r'(src|href)="(?!#)', text)
     assert not re.search(r"https?://", re.sub(r"github\.com/leeoniya/uPlot|https://", "", text))
 

@@ -1,4 +1,5 @@
 # Made by tools/front_doors.py from the `__all__` of each file.
+from groupwise.advantages.actions import ActionSuccess as ActionSuccess
 from groupwise.advantages.answers import LengthShares as LengthShares
 from groupwise.advantages.answers import SemanticEntropy as SemanticEntropy
 from groupwise.advantages.bundles import BundleRisk as BundleRisk
@@ -19,6 +20,7 @@ from groupwise.advantages.parts import AgainstPart as AgainstPart
 from groupwise.advantages.parts import EachStandardised as EachStandardised
 from groupwise.advantages.parts import ForwardCorrection as ForwardCorrection
 from groupwise.advantages.parts import Lagrangian as Lagrangian
+from groupwise.advantages.queues import Queued as Queued
 from groupwise.advantages.teacher import EarlyFirst as EarlyFirst
 from groupwise.advantages.teacher import TeacherGap as TeacherGap
 from groupwise.advantages.trees import BranchDifference as BranchDifference
@@ -209,6 +211,10 @@ from groupwise.learner.update import StepResult as StepResult
 from groupwise.learner.value_losses import ClippedValueLoss as ClippedValueLoss
 from groupwise.learner.value_losses import SquaredValueLoss as SquaredValueLoss
 from groupwise.learner.value_model import ValueModel as ValueModel
+from groupwise.methods.agents.graph_grpo import graph_grpo as graph_grpo
+from groupwise.methods.agents.m_grpo import m_grpo as m_grpo
+from groupwise.methods.agents.parrot import parrot as parrot
+from groupwise.methods.agents.trustgeogen import trustgeogen as trustgeogen
 from groupwise.methods.contrast.dagrpo import dagrpo as dagrpo
 from groupwise.methods.contrast.on_policy_distillation import on_policy_distillation as on_policy_distillation
 from groupwise.methods.contrast.popo import popo as popo
@@ -217,6 +223,7 @@ from groupwise.methods.contrast.refine import refine as refine
 from groupwise.methods.contrast.reg_grpo import reg_grpo as reg_grpo
 from groupwise.methods.contrast.srpo import srpo as srpo
 from groupwise.methods.contrast.trpa import trpa as trpa
+from groupwise.methods.contrast.veripo import veripo as veripo
 from groupwise.methods.method import Method as Method
 from groupwise.methods.now import Now as Now
 from groupwise.methods.published import published as published
@@ -279,6 +286,7 @@ from groupwise.methods.schedules import Stairs as Stairs
 from groupwise.methods.start.dapo import dapo as dapo
 from groupwise.methods.start.dr_grpo import dr_grpo as dr_grpo
 from groupwise.methods.start.grpo import grpo as grpo
+from groupwise.methods.start.grpo_process import grpo_process as grpo_process
 from groupwise.methods.start.ppo import ppo as ppo
 from groupwise.methods.start.reinforce import reinforce as reinforce
 from groupwise.methods.start.reinforce_pp import reinforce_pp as reinforce_pp
@@ -411,6 +419,7 @@ from groupwise.objective.windows import MixedClip as MixedClip
 from groupwise.objective.windows import ScaledClip as ScaledClip
 from groupwise.rewards.budgets import EarlyExitReward as EarlyExitReward
 from groupwise.rewards.budgets import LengthBudget as LengthBudget
+from groupwise.rewards.checks import PassesChecks as PassesChecks
 from groupwise.rewards.filters import Distinct as Distinct
 from groupwise.rewards.filters import correct_only as correct_only
 from groupwise.rewards.filters import everything as everything
@@ -421,6 +430,7 @@ from groupwise.rewards.filters import not_all_correct as not_all_correct
 from groupwise.rewards.length import BrevityWhenSolved as BrevityWhenSolved
 from groupwise.rewards.length import FormatLength as FormatLength
 from groupwise.rewards.levels import Levels as Levels
+from groupwise.rewards.levels import WrongIs as WrongIs
 from groupwise.rewards.likelihood import ConsistencyBonus as ConsistencyBonus
 from groupwise.rewards.likelihood import Unlikeliness as Unlikeliness
 from groupwise.rewards.noise import Debiased as Debiased
@@ -443,6 +453,7 @@ from groupwise.rollout.buffer import Rollouts as Rollouts
 from groupwise.rollout.buffer import answers as answers
 from groupwise.rollout.cues import Cued as Cued
 from groupwise.rollout.curriculum import Shuffled as Shuffled
+from groupwise.rollout.delegating import Delegating as Delegating
 from groupwise.rollout.drafts import Drafts as Drafts
 from groupwise.rollout.drafts import Explained as Explained
 from groupwise.rollout.drafts import Refinement as Refinement
@@ -459,6 +470,7 @@ from groupwise.rollout.hints import RowHints as RowHints
 from groupwise.rollout.hints import SelfHints as SelfHints
 from groupwise.rollout.ladder import HintLadder as HintLadder
 from groupwise.rollout.native import Native as Native
+from groupwise.rollout.pressed import Pressed as Pressed
 from groupwise.rollout.proposals import ProblemSource as ProblemSource
 from groupwise.rollout.proposals import Proposal as Proposal
 from groupwise.rollout.proposals import SumProposals as SumProposals

@@ -14,8 +14,10 @@ from groupwise.methods import (
     reg_grpo,
     srpo,
     trpa,
+    veripo,
 )
-from tests.golden.whole_path import Answer, Groups, clip, scores, sg, smaller, z
+from tests.golden.papers_reward import group_mean
+from tests.golden.whole_path import BUDGET, Answer, Groups, clip, scores, sg, smaller, z
 
 
 def log_ratio(o: Answer):
@@ -132,6 +134,29 @@ def paper_refine(groups: Groups):
     return total / tokens
 
 
+def passes(o: Answer) -> bool:
+    """Correct, complete, consistent, and not repetitive."""
+    grams = [tuple(o.tokens[t : t + 4]) for t in range(len(o.l) - 3)]
+    repeated = sum(gram in grams[:i] for i, gram in enumerate(grams))
+    return o.score == 1 and not o.cut and o.part >= 0.5 and repeated <= len(grams) / 2
+
+
+def paper_veripo(groups: Groups):
+    gains = []
+    for group in groups:
+        level = [1 + len(o.l) / BUDGET if passes(o) else 0.0 for o in group]
+        for i, better in enumerate(group):
+            for j, worse in enumerate(group):
+                if level[i] > level[j]:
+                    gap = (better.l - better.ref).sum() - (worse.l - worse.ref).sum()
+                    gains.append(-np.log(1 + np.exp(-0.1 * gap)))
+    return sum(gains) / len(gains)
+
+
+def paper_veripo_search(groups: Groups):
+    return group_mean(groups, [list(z(np.array([o.score + 0.5 * o.part for o in group]))) for group in groups])
+
+
 PAPERS: dict[str, tuple[Callable[[Groups], complex], Method, float]] = {
     "real": (paper_real, real(), 0.3),
     "reg_grpo": (paper_reg_grpo, reg_grpo(), 0.3),
@@ -141,6 +166,7 @@ PAPERS: dict[str, tuple[Callable[[Groups], complex], Method, float]] = {
     "on_policy_distillation": (paper_distillation, on_policy_distillation(), 0.3),
     "popo": (paper_popo, popo(), 0.3),
     "refine": (paper_refine, refine(confidence="chain_true"), 0.3),
+    "veripo": (paper_veripo, veripo(), 0.3),
 }
 """Transcription, method, and a spread of log-ratios at which its bounds are active on some tokens only."""
 
@@ -148,5 +174,6 @@ VARIANTS: dict[str, tuple[Callable[[Groups], complex], Method, float]] = {
     "real, product": (lambda groups: paper_real(groups, product=True), real(form="product"), 0.3),
     "real, binary": (paper_real_binary, real(form="binary"), 0.3),
     "iw-opd": (lambda groups: paper_distillation(groups, early=True), on_policy_distillation(form="iw-opd"), 0.3),
+    "veripo, search": (paper_veripo_search, veripo(phase="search", form="chain_true"), 0.3),
 }
 """Variants of the methods, under names of their own."""

@@ -11,6 +11,7 @@ from groupwise.methods import (
     dapo,
     dr_grpo,
     grpo,
+    grpo_process,
     ppo,
     reinforce,
     reinforce_pp,
@@ -119,6 +120,20 @@ def paper_ppo(groups: Groups):
     return smaller(r * a, clip(r, 0.8, 1.2) * a).mean()
 
 
+def paper_grpo_process(groups: Groups, outcome: float = 0.0):
+    total = 0.0
+    for group in groups:
+        steps = np.array([r for o in group for r in o.steps.values()])
+        for o, a in zip(group, z(scores(group))):
+            r = (np.array(list(o.steps.values())) - steps.mean()) / (steps.std(ddof=1) + 1e-6)
+            ends = np.array(list(o.steps))
+            credit = np.array([r[ends >= t].sum() + outcome * a for t in range(len(o.l))])
+            gap = o.ref - o.l
+            u = smaller(o.r * credit, clip(o.r, 0.8, 1.2) * credit) - 0.04 * (np.exp(gap) - gap - 1)
+            total += u.sum() / len(o.l) / len(group)
+    return total / len(groups)
+
+
 PAPERS: dict[str, tuple[Callable[[Groups], complex], Method, float]] = {
     "grpo": (paper_grpo, grpo(), 0.3),
     "dr_grpo": (paper_dr_grpo, dr_grpo(), 0.3),
@@ -129,7 +144,13 @@ PAPERS: dict[str, tuple[Callable[[Groups], complex], Method, float]] = {
     "reinforce_pp_baseline": (paper_reinforce_pp_baseline, reinforce_pp_baseline(), 0.3),
     "remax": (paper_remax, replace(remax(), advantage=(AgainstPart("chain_true"),)), 0.3),
     "ppo": (paper_ppo, ppo(), 0.3),
+    "grpo_process": (paper_grpo_process, grpo_process(), 0.3),
 }
 """Transcription, method, and a spread of log-ratios at which its bounds are active on some tokens only."""
 
-VARIANTS: dict[str, tuple[Callable[[Groups], complex], Method, float]] = {}
+VARIANTS: dict[str, tuple[Callable[[Groups], complex], Method, float]] = {
+    "grpo_process, with outcomes": (
+        lambda groups: paper_grpo_process(groups, 0.5), grpo_process(outcome=0.5), 0.3
+    ),
+}  # fmt: skip
+"""Variants of the methods, under names of their own."""

@@ -26,7 +26,7 @@ from groupwise.data import (
     pack,
     rollout_of,
 )
-from groupwise.methods import popo, srpo, trpa
+from groupwise.methods import popo, srpo, trpa, veripo
 from groupwise.objective import (
     BinaryLabels,
     Distillation,
@@ -45,8 +45,9 @@ from groupwise.objective import (
     sequence_mean,
     token_mean,
 )
-from groupwise.rewards import AddCalibration, AddPart, Correctness, Distinct, Levels, correct_only
+from groupwise.rewards import AddCalibration, AddPart, Correctness, Distinct, Levels, PassesChecks, correct_only
 from groupwise.rollout import Anchored, Cued, RecentRewards, SiblingView
+from groupwise.training.loop import compute_advantages
 from tests.golden.f0 import f64, j_and_slope
 from tests.rollout.fakes import FakeEngine, NumberedTask, sampler_of, tokenizer
 
@@ -149,6 +150,32 @@ def test_dpo_is_a_preference():
     batch = batch.having(measures={Logp("reference"): f64([-42.0, -50])}, advantage=f64([0.0, 0]))
     j, _ = j_and_slope(Objective(surrogate=Preference(), aggregate=pair_mean), batch)
     assert -j == pytest.approx(0.403186, abs=1e-6)
+
+
+def test_preference_at_the_reference():
+    """At the start of the phase each pair has the loss ln 2, and the chosen answer rises as the rejected one falls."""
+    method = veripo()
+    batch = pack([rollout_of([1.0, 0.0, 1.0], lengths=[2, 2, 1], parts={"chain_true": [1.0, 1.0, 0.0]})])
+    at = f64([-1.0] * batch.tokens)
+    batch = batch.having(logp=at.clone().requires_grad_(), logp_old=at, measures={Logp("reference"): at})
+    j, slope = j_and_slope(method.objective, compute_advantages(batch, method))
+    assert -j == pytest.approx(math.log(2))
+    assert slope == pytest.approx([0.05, 0.05, -0.025, -0.025, -0.025])
+
+
+def test_checks_of_answers():
+    """An answer passes if it is correct, consistent, complete and not repetitive. Of two, the longer is preferred."""
+    rollout = rollout_of([1.0, 1.0, 1.0, 1.0, 0.0, 1.0], lengths=[2, 4, 2, 8, 2, 2], limit=8,
+                         parts={"chain_true": [1.0, 1.0, 0.0, 1.0, 1.0, 1.0]})  # fmt: skip
+    samples = list(rollout.samples)
+    samples[3] = replace(samples[3], tokens=(3, 4) * 4)
+    samples[5] = replace(samples[5], finish=Finish.length)
+    batch = pack([Rollout(rollout.draw, tuple(samples))])
+    assert PassesChecks("chain_true")(batch.score, batch).tolist() == [1.25, 1.5, 0, 0, 0, 0]
+    assert PassesChecks("chain_true", longer=False)(batch.score, batch).tolist() == [1, 1, 0, 0, 0, 0]
+    assert PassesChecks(repeated=1.0, longer=False)(batch.score, batch).tolist() == [1, 1, 1, 1, 0, 0]
+    chosen = correct_only(batch) & (PassesChecks("chain_true")(batch.score, batch) == 0)
+    assert chosen.tolist() == [False, False, True, True, False, True], "a rejected answer may be correct"
 
 
 def test_a_step_without_pairs_has_no_gain():

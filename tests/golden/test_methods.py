@@ -28,10 +28,10 @@ from groupwise.methods import (
 )
 from groupwise.rewards import Overlong
 from groupwise.training.loop import compute_advantages
-from tests.golden import papers_contrast, papers_ratio, papers_reward, papers_rollout, papers_start
+from tests.golden import papers_agents, papers_contrast, papers_ratio, papers_reward, papers_rollout, papers_start
 from tests.golden.whole_path import check_whole_path
 
-FAMILIES = (papers_start, papers_ratio, papers_reward, papers_rollout, papers_contrast)
+FAMILIES = (papers_start, papers_ratio, papers_reward, papers_rollout, papers_contrast, papers_agents)
 PAPERS = {name: paper for family in FAMILIES for name, paper in family.PAPERS.items()}
 VARIANTS = {name: paper for family in FAMILIES for name, paper in family.VARIANTS.items()}
 

@@ -4,6 +4,7 @@ A transcription is NumPy in Python loops and shares no code with the library. It
 `imag(J(l + ih)) / h` is exact to rounding if comparisons use real parts and `sg` drops the imaginary part.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -27,7 +28,7 @@ class Answer:
     `h` are entropies, `mu` the engine's log-probs and `v` a critic's values. `q` are a teacher's log-probs, `hq` its
     entropies and `d` its divergences from the policy; wrong answers have them under a view. `said` is the answer that
     the verifier read, and `part` a part of its verdict. Each token is two characters of text, and every third token
-    ends a sentence.
+    ends a sentence. Each sentence is a step with a reward.
     """
 
     score: float
@@ -53,6 +54,11 @@ class Answer:
     def sentences(self) -> list[range]:
         """The positions of each sentence."""
         return [range(t, min(t + 3, len(self.l))) for t in range(0, len(self.l), 3)]
+
+    @property
+    def steps(self) -> dict[int, float]:
+        """The reward of each sentence by the position of its last token."""
+        return {s[-1]: float(self.tokens[s[-1]] - 3) for s in self.sentences}
 
     @property
     def r(self) -> np.ndarray:
@@ -138,6 +144,7 @@ def _written(sample: Sample, answer: Answer) -> Sample:
         text=answer.text,
         ends=tuple(range(2, 2 * len(answer.l) + 1, 2)),
         verdict=verdict,
+        marks={"step": tuple(answer.steps.get(t, math.nan) for t in range(len(answer.l)))},
         views={} if answer.score == 1 else {"sibling": (1, 2, 3)},
     )
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from groupwise.data import Outcome, Prompt, Sample, Verdict, VerdictPart
+from groupwise.data import Mark, Outcome, Prompt, Sample, Verdict, VerdictPart
 from groupwise.learner import Given, InitialPolicy
 from groupwise.methods import Method, published
 from groupwise.rollout import Proposal, Shuffled, Turns
@@ -53,7 +53,7 @@ def spelled(part: Any) -> Any:
     for name, value in ((f.name, getattr(part, f.name)) for f in fields(part)):
         if name in ("words", "asking"):
             changes[name] = value.replace(";", "").replace("#", "")
-        elif name in ("inducer", "ends", "line"):
+        elif name in ("inducer", "ends", "line", "asks", "marker"):
             changes[name] = "o"
         elif name == "source":
             changes[name] = FirstLetter()
@@ -64,12 +64,18 @@ def spelled(part: Any) -> Any:
 
 def run_of(method: Method, directory: Path, **changes: Any) -> ToyRun:
     parts = sorted(m.name for m in method.needs if isinstance(m, VerdictPart))
+    marks = [m.name for m in method.needs if isinstance(m, Mark)]
 
     async def graded(prompt: Prompt, sample: Sample) -> Verdict:
-        """Half of the answers are correct, by their hash; each part is a number between 0 and 1 from it."""
+        """Half of the answers are correct, by their hash; each part is a number between 0 and 1 from it.
+
+        The answer is one step, with a reward from the hash.
+        """
         digest = hashlib.sha256(repr(sample.tokens).encode()).digest()
         outcome = Outcome.correct if digest[31] % 2 else Outcome.wrong
-        return Verdict(outcome, parts={part: digest[i] / 255 for i, part in enumerate(parts)}, feedback="o")
+        steps = {mark: [(len(sample.text), digest[30] / 255)] for mark in marks if sample.text}
+        numbers = {part: digest[i] / 255 for i, part in enumerate(parts)}
+        return Verdict(outcome, parts=numbers, steps=steps, answer=sample.text, feedback="o")
 
     sizes: dict[str, Any] = {"prompts": 4 if method.group_size > 1 else 8, "max_tokens": 4, "lr": 0.01, "save": 1}
     return ToyRun(method, directory, verifier=graded, max_gap=math.inf, **{**sizes, **changes})

@@ -1,4 +1,5 @@
 # Made by tools/front_doors.py from the `__all__` of each file.
+from groupwise.advantages.actions import ActionSuccess as ActionSuccess
 from groupwise.advantages.answers import LengthShares as LengthShares
 from groupwise.advantages.answers import SemanticEntropy as SemanticEntropy
 from groupwise.advantages.bundles import BundleRisk as BundleRisk
@@ -19,6 +20,7 @@ from groupwise.advantages.parts import AgainstPart as AgainstPart
 from groupwise.advantages.parts import EachStandardised as EachStandardised
 from groupwise.advantages.parts import ForwardCorrection as ForwardCorrection
 from groupwise.advantages.parts import Lagrangian as Lagrangian
+from groupwise.advantages.queues import Queued as Queued
 from groupwise.advantages.teacher import EarlyFirst as EarlyFirst
 from groupwise.advantages.teacher import TeacherGap as TeacherGap
 from groupwise.advantages.trees import BranchDifference as BranchDifference

@@ -1,4 +1,8 @@
 # Made by tools/front_doors.py from the `__all__` of each file.
+from groupwise.methods.agents.graph_grpo import graph_grpo as graph_grpo
+from groupwise.methods.agents.m_grpo import m_grpo as m_grpo
+from groupwise.methods.agents.parrot import parrot as parrot
+from groupwise.methods.agents.trustgeogen import trustgeogen as trustgeogen
 from groupwise.methods.contrast.dagrpo import dagrpo as dagrpo
 from groupwise.methods.contrast.on_policy_distillation import on_policy_distillation as on_policy_distillation
 from groupwise.methods.contrast.popo import popo as popo
@@ -7,6 +11,7 @@ from groupwise.methods.contrast.refine import refine as refine
 from groupwise.methods.contrast.reg_grpo import reg_grpo as reg_grpo
 from groupwise.methods.contrast.srpo import srpo as srpo
 from groupwise.methods.contrast.trpa import trpa as trpa
+from groupwise.methods.contrast.veripo import veripo as veripo
 from groupwise.methods.method import Method as Method
 from groupwise.methods.now import Now as Now
 from groupwise.methods.published import published as published
@@ -69,6 +74,7 @@ from groupwise.methods.schedules import Stairs as Stairs
 from groupwise.methods.start.dapo import dapo as dapo
 from groupwise.methods.start.dr_grpo import dr_grpo as dr_grpo
 from groupwise.methods.start.grpo import grpo as grpo
+from groupwise.methods.start.grpo_process import grpo_process as grpo_process
 from groupwise.methods.start.ppo import ppo as ppo
 from groupwise.methods.start.reinforce import reinforce as reinforce
 from groupwise.methods.start.reinforce_pp import reinforce_pp as reinforce_pp

@@ -163,7 +163,7 @@ class Preference:
         gap = b.logp - b[Logp(self.model)]
         d = b.sequences.mean(gap) if self.over == "mean" else b.sequences.total(gap)
         better, worse = pairs(b)
-        k = torch.where(b.reward[better] == self.best, self.kappa, 1.0)
+        k = torch.where(b.reward[better] == self.best, self.kappa, 1.0).to(d.dtype)
         gain = logsigmoid(k * self.beta * (d[better] - d[worse]))
         return b.token_groups.spread(Segments(b.groups.index[better], b.groups.count).mean(gain).to(b.logp.dtype))
 

@@ -1,6 +1,7 @@
 # Made by tools/front_doors.py from the `__all__` of each file.
 from groupwise.rewards.budgets import EarlyExitReward as EarlyExitReward
 from groupwise.rewards.budgets import LengthBudget as LengthBudget
+from groupwise.rewards.checks import PassesChecks as PassesChecks
 from groupwise.rewards.filters import Distinct as Distinct
 from groupwise.rewards.filters import correct_only as correct_only
 from groupwise.rewards.filters import everything as everything
@@ -11,6 +12,7 @@ from groupwise.rewards.filters import not_all_correct as not_all_correct
 from groupwise.rewards.length import BrevityWhenSolved as BrevityWhenSolved
 from groupwise.rewards.length import FormatLength as FormatLength
 from groupwise.rewards.levels import Levels as Levels
+from groupwise.rewards.levels import WrongIs as WrongIs
 from groupwise.rewards.likelihood import ConsistencyBonus as ConsistencyBonus
 from groupwise.rewards.likelihood import Unlikeliness as Unlikeliness
 from groupwise.rewards.noise import Debiased as Debiased

@@ -1,4 +1,4 @@
-"""`Levels`: rewards that order answers by how far they got: unreadable, wrong, correct."""
+"""Rewards that order answers by how far they got: unreadable, wrong, correct."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from torch import Tensor
 from groupwise.data import Batch, Measure, Outcome, VerdictPart
 
 SOCKET = "Shaping"
-__all__ = ["Levels"]
+__all__ = ["Levels", "WrongIs"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,3 +32,21 @@ class Levels:
             return level
         formless = b.has(VerdictPart(self.form)) & (b[VerdictPart(self.form)] == 0)
         return level.masked_fill(formless, -4.0)
+
+
+@dataclass(frozen=True, slots=True)
+class WrongIs:
+    """Replaces the reward of a readable wrong answer by `value`; a malformed answer keeps its reward.
+
+    The reward for a valid format in M-GRPO's released code, arXiv:2511.13288.
+
+    >>> from groupwise.data import rollout_of, pack
+    >>> batch = pack([rollout_of([1.0, 0.0])])
+    >>> WrongIs(0.1)(batch.score, batch).tolist()
+    [1.0, 0.1]
+    """
+
+    value: float
+
+    def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
+        return torch.where(b.outcome == Outcome.wrong, self.value, reward)

@@ -5,6 +5,7 @@ from groupwise.rollout.buffer import Rollouts as Rollouts
 from groupwise.rollout.buffer import answers as answers
 from groupwise.rollout.cues import Cued as Cued
 from groupwise.rollout.curriculum import Shuffled as Shuffled
+from groupwise.rollout.delegating import Delegating as Delegating
 from groupwise.rollout.drafts import Drafts as Drafts
 from groupwise.rollout.drafts import Explained as Explained
 from groupwise.rollout.drafts import Refinement as Refinement
@@ -21,6 +22,7 @@ from groupwise.rollout.hints import RowHints as RowHints
 from groupwise.rollout.hints import SelfHints as SelfHints
 from groupwise.rollout.ladder import HintLadder as HintLadder
 from groupwise.rollout.native import Native as Native
+from groupwise.rollout.pressed import Pressed as Pressed
 from groupwise.rollout.proposals import ProblemSource as ProblemSource
 from groupwise.rollout.proposals import Proposal as Proposal
 from groupwise.rollout.proposals import SumProposals as SumProposals

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from groupwise.data import BadData, Finish, Outcome, Sample, Sampler, Verdict
+from groupwise.data import BadData, Finish, Observation, Outcome, Sample, Sampler, Verdict
 from groupwise.rollout.conversation import ReplayMismatch
 
 __all__ = ["Talk", "judged", "talk_until"]
@@ -22,12 +22,15 @@ class Talk:
     verdict: Verdict | None = None
 
     async def next_turn(self, sampler: Sampler, most: int) -> "Talk":
-        """The environment's observation and the model's turn after it.
+        """The environment's observation and the model's turn after it (see `turn_after`)."""
+        return await self.turn_after(await sampler.reply(self.sample), sampler, most)
 
-        The conversation ends if the environment returns a verdict, or None after a turn; if the model's turn does not
+    async def turn_after(self, observation: Observation, sampler: Sampler, most: int) -> "Talk":
+        """The model's turn after an observation, which need not be an environment's.
+
+        The conversation ends if the observation is a verdict, or None after a turn; if the model's turn does not
         stop; and, with the finish `length`, if another observation follows the last of `most` turns or leaves no room.
         """
-        observation = await sampler.reply(self.sample)
         if isinstance(observation, Verdict):
             return replace(self, ended=True, verdict=observation)
         if observation is None and self.turns:

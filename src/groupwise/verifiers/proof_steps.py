@@ -14,9 +14,9 @@ class ProofSteps:
     """Right if every step is valid and one concludes the goal. An answer has a `;` behind each step and ends in `#`.
 
     A step is valid if it is a rule of the problem whose premises are facts or conclusions of earlier valid steps.
-    `steps["step"]` has 1 for each valid step and 0 for each other one. Parts: `valid` (their mean), `reached` (1 if a
-    valid step concludes the goal). `feedback` is the first invalid step. An answer without a step or without exactly
-    one `#`, at its end, is malformed.
+    `steps["step"]` has 1 for each valid step and 0 for each other one. Parts: `valid` (their mean), `leading` (the
+    share of steps before the first invalid one), `reached` (1 if a valid step concludes the goal). `feedback` is the
+    first invalid step. An answer without a step or without exactly one `#`, at its end, is malformed.
     """
 
     async def __call__(self, prompt: Prompt, sample: Sample) -> Verdict:
@@ -30,9 +30,11 @@ class ProofSteps:
             ends.append(end)
         reached = any(ok and step[-1] == scene.goal for step, ok in zip(steps, valid))
         outcome = Outcome(int(all(valid) and reached))
+        leading = next((i for i, ok in enumerate(valid) if not ok), len(valid))
+        count = max(len(valid), 1)
         return Verdict(
             Outcome.malformed if unfinished or not mark or rest or not steps else outcome,
-            parts={"valid": sum(valid) / max(len(valid), 1), "reached": float(reached)},
+            parts={"valid": sum(valid) / count, "leading": leading / count, "reached": float(reached)},
             steps={"step": [(end, float(ok)) for end, ok in zip(ends, valid)]},
             feedback=next((step for step, ok in zip(steps, valid) if not ok), ""),
         )

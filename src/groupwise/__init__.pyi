@@ -37,6 +37,7 @@ from groupwise.api.train import resume as resume
 from groupwise.api.train import train as train
 from groupwise.config.other_names import FIELD_HINTS as FIELD_HINTS
 from groupwise.config.other_names import OTHER_NAMES as OTHER_NAMES
+from groupwise.config.other_names import other_name_fix as other_name_fix
 from groupwise.config.packaged import find_recipe as find_recipe
 from groupwise.config.packaged import given_recipe as given_recipe
 from groupwise.config.recipe import Columns as Columns
@@ -52,6 +53,7 @@ from groupwise.data.errors import BadData as BadData
 from groupwise.data.errors import Diverged as Diverged
 from groupwise.data.errors import EngineLost as EngineLost
 from groupwise.data.errors import GroupwiseError as GroupwiseError
+from groupwise.data.errors import InvalidValue as InvalidValue
 from groupwise.data.errors import Locked as Locked
 from groupwise.data.errors import Mismatch as Mismatch
 from groupwise.data.errors import MissingRequirement as MissingRequirement
@@ -106,6 +108,9 @@ from groupwise.data.metrics import Metric as Metric
 from groupwise.data.metrics import current_name as current_name
 from groupwise.data.metrics import find_metric as find_metric
 from groupwise.data.metrics import metric_bound as metric_bound
+from groupwise.data.near import looks_like_path as looks_like_path
+from groupwise.data.near import near_paths as near_paths
+from groupwise.data.near import or_near as or_near
 from groupwise.data.optional import all_problems as all_problems
 from groupwise.data.optional import close_verifier as close_verifier
 from groupwise.data.optional import data_stats as data_stats

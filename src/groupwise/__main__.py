@@ -7,7 +7,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from groupwise.commands.parsing import options_of, parse, parser
+from groupwise.commands.parsing import near_option, options_of, parse, parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -73,7 +73,7 @@ def run(words: list[str]) -> int:
     if a.command in ("methods", "help", "completion"):
         return print_text(a)
     if a.command != "check":  # which prints all problems of a recipe together
-        check_options(overrides)
+        check_options(overrides, options.get(a.command))
     name_runs(a)
     if a.command in ("report", "watch", "compare", "show", "diff", "doctor", "recipe", "certify"):
         return inspect(a)
@@ -146,12 +146,20 @@ def use_model(a: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
     raise AssertionError(a.command)
 
 
-def check_options(overrides: Sequence[tuple[str, str]]) -> None:
-    """Raise the error of misspelled fields before torch is imported."""
-    if overrides:
-        from groupwise.config.problems import check_names
+def check_options(overrides: Sequence[tuple[str, str]], command: argparse.ArgumentParser | None) -> None:
+    """Raise the error of misspelled fields, or of a misspelled option of the command, before torch is imported."""
+    if not overrides:
+        return
+    from groupwise.config.problems import check_names
+    from groupwise.data import Usage
 
+    try:
         check_names(path for path, _ in overrides)
+    except Usage:
+        for path, _ in overrides:
+            if command is not None and (option := near_option(command, path)):
+                raise Usage(f"there is no option --{path}", fix=f"did you mean {option}?") from None
+        raise
 
 
 def name_runs(a: argparse.Namespace) -> None:

@@ -98,6 +98,9 @@ def test_a_packaged_recipe_is_trained_by_its_name(tmp_path: Path) -> None:
     assert run.directory.name.startswith("big_sums-") and RunInfo.read(run.directory).task == "big_sums"
     with pytest.raises(Usage, match="no packaged recipe is called 'smollm'") as caught:
         gw.train(recipe="smollm", out=tmp_path)
+    assert "did you mean smollm2?" in str(caught.value)
+    with pytest.raises(Usage) as caught:
+        gw.train(recipe="mine", out=tmp_path)
     assert "take calculator, big_sums, " in str(caught.value)
     with pytest.raises(Usage, match="gspo is a method, not a recipe") as caught:
         gw.train("gspo", out=tmp_path)
@@ -115,7 +118,7 @@ def test_a_stopped_run_resumes_with_equal_bytes_inside_an_event_loop(finished, t
         first = gw.train(model="calculator", data=ROWS, reward=variety, out=tmp_path, iterations=2,
                          on_iteration=stop_after_one, **SMALL)  # fmt: skip
         assert first.stopped == "stopped by a callback" and first.done == 1
-        with pytest.raises(Usage, match="not the function that this run was started with"):
+        with pytest.raises(BadData, match="not the function that this run was started with"):
             gw.resume(first, reward=constant)
         return gw.resume(first, reward=variety)
 
@@ -143,7 +146,7 @@ def test_a_reward_in_memory_grades_in_this_process_and_its_run_continues_in_pyth
     with pytest.raises(Usage, match="closure was a function in memory of the program") as caught:
         resume_command(str(run.directory))
     assert "gw.resume(" in str(caught.value) and "reward=closure" in str(caught.value)
-    with pytest.raises(Usage, match="is not the one that this run was started with"):
+    with pytest.raises(BadData, match="is not the one that this run was started with"):
         gw.resume(run, reward=changed_closure())
     assert not gw.resume(run, reward=changed_closure(), changed=True).stopped
 

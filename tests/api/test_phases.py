@@ -7,7 +7,7 @@ import pytest
 import groupwise as gw
 from groupwise.__main__ import main
 from groupwise.commands.train import resume as resume_command
-from groupwise.data import Usage
+from groupwise.data import BadData, Usage
 from groupwise.runs.info import RunInfo
 from groupwise.training import phases as runner
 from tests.api.test_library import ROWS, changed_closure, constant, variety
@@ -71,7 +71,7 @@ def test_stopped_phases_resume_with_equal_bytes(recipe: Path, tmp_path: Path) ->
     run = gw.train(recipe, out=tmp_path / "b", on_iteration=stop_in_the_second, **given)
     assert seen == [("1-search", 0), ("1-search", 1), ("2-sharpen", 0)] and run.stopped == "stopped by a callback"
     assert run.model_dir == run.phases[0].model_dir
-    with pytest.raises(Usage, match="not the function that this run was started with"):
+    with pytest.raises(BadData, match="not the function that this run was started with"):
         gw.resume(run, reward=constant)
     assert not gw.resume(run, reward=variety).stopped
     for name in ("1-search", "2-sharpen"):
@@ -88,7 +88,7 @@ def test_phases_that_never_started_are_resumed(recipe: Path, tmp_path: Path, mon
         with pytest.raises(KeyboardInterrupt):
             gw.train(recipe, data=ROWS, reward=variety, out=tmp_path / "runs")
     (directory,) = (tmp_path / "runs").iterdir()
-    with pytest.raises(Usage, match="not the function that this run was started with"):
+    with pytest.raises(BadData, match="not the function that this run was started with"):
         gw.resume(directory, reward=constant)
     run = gw.resume(directory, reward=variety)
     assert run.done == 1 and RunInfo.read(run.phases[0].directory).command == "gw.resume(...)"

@@ -194,9 +194,16 @@ def test_runs_are_compared_by_their_common_evaluations(tmp_path, capsys):
     assert main(["compare", str(tmp_path / "one"), str(tmp_path / "two")]) == 0
     assert capsys.readouterr().out.count("B is better on") == 1
     (file,) = (tmp_path / "one" / "evaluations").iterdir()
-    with pytest.raises(Usage, match="has several evaluations") as error:
+    assert compare(str(file), str(tmp_path / "two")) == 0
+    assert capsys.readouterr().out.startswith("of 1 and 2 evaluations the newest with equal protocols")
+    with pytest.raises(Usage, match="A and B are the same run") as error:
+        compare(str(tmp_path / "two"), str(tmp_path / "two"))
+    assert len(error.value.evidence.splitlines()) == 2 and "groupwise compare " in error.value.fix
+    for path, top_p in zip((tmp_path / "two" / "evaluations").iterdir(), (0.5, 0.6)):
+        write(path, evaluation(BETTER, changed("sampling.top_p", top_p)))
+    with pytest.raises(Usage, match="no two evaluations of A and B have equal protocols") as error:
         compare(str(file), str(tmp_path / "two"))
-    assert len(error.value.evidence.splitlines()) == 2
+    assert "top_p 0.5, 32 answers" in error.value.evidence and str(file) in error.value.fix
     moved = file.rename(tmp_path / "moved.json")
     write(file, evaluation(RIGHT, changed("model.name", "one")))
     assert compare(str(tmp_path / "one"), str(moved)) == 0

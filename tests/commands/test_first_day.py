@@ -3,18 +3,30 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
+import groupwise as gw
 from groupwise.__main__ import main
-from groupwise.config.other_names import OTHER_NAMES
+from groupwise.commands.compare import files
+from groupwise.config.other_names import FIELD_HINTS, OTHER_NAMES
+from groupwise.config.settings import overrides_of
 from groupwise.config.text import read_recipe, read_with_problems
 from groupwise.config.user_code import Use
-from groupwise.data import Usage
+from groupwise.data import BadData, Outcome, Usage
+from groupwise.data.verdicts import as_verdict
 from groupwise.models import Decoder, different_ids, find_model, read_tokenizer, write_model
+from groupwise.runs.next_command import recorded_code, resume_command
 from groupwise.tasks.registry import CONVERSIONS, find_task
 from groupwise.training.check import check
+from groupwise.verifiers import grade_function
+from groupwise.verifiers.arguments import Parameters
+from groupwise.verifiers.functions import verdicts_of
 from tests.models.directories import bytes_, shape
 
 PAGE = Path(__file__).parents[2] / "docs" / "coming-from.md"
@@ -64,6 +76,15 @@ def test_check_takes_a_command_without_a_file(capsys: pytest.CaptureFixture[str]
         (["check", "a.toml", "--recipe", "smollm2"], "leave one out"),
         (["train", "--learning_rate", "1e-5"], "write optimizer.lr"),
         (["train", "--num_generations", "8"], "write method.group_size"),
+        (["train", "--data.train_batch_size", "64"], "write prompts, its name here"),
+        (["train", "--actor_rollout_ref.rollout.n=8"], "write method.group_size, its name here"),
+        (["train", "--actor_rollout_ref.actor.optim.lr", "1"], "write optimizer.lr, its name here"),
+        (["train", "--algorithm.adv_estimator", "grpo"], "name the method, such as --method grpo"),
+        (["train", "--trainer.n_gpus_per_node", "8"], "one process trains on one device"),
+        (["train", "--per_device_train_batch_size", "8"], "write machine.microbatch_tokens"),
+        (["train", "--method.num_generations", "8"], "write method.group_size"),
+        (["train", "data.train_batch_size=64"], "an option begins with two dashes: --data.train_batch_size 64"),
+        (["eval", "calculator", "--smaples", "4"], "did you mean --samples?"),
         (["train", "--also", "x.jsonl"], 'write { task = "x.jsonl" }'),
         (["train", "--machine", "cuda"], 'write { device = "cuda" }'),
         (["train", "--verifier", "cod"], "did you mean code?\n        your own function is my_file:grade, with --use"),
@@ -84,10 +105,12 @@ def test_an_option_without_a_value_does_not_take_the_next_option(capsys: pytest.
 def test_names_of_other_libraries_are_those_of_the_page() -> None:
     page = PAGE.read_text("utf-8")
     for name, field in OTHER_NAMES.items():
-        rows = [line for line in page.splitlines() if f"{name}`" in line]
+        rows = [line for line in page.splitlines() if f"{name}`" in line or f"{name} =" in line]
         assert any(f"`{field}" in line for line in rows), name
-        _, problems = read_with_problems(f"method = 'grpo'\n{name} = 1", [], Use())
+        _, problems = read_with_problems(f"method = 'grpo'\nverl.{name} = 1", [], Use())
         assert f"write {field}" in str(problems[0])
+    for name in FIELD_HINTS:
+        assert any(f"{name}`" in line or f"{name} =" in line or f"{name}." in line for line in page.splitlines()), name
 
 
 @pytest.mark.parametrize(
@@ -241,3 +264,199 @@ def test_a_method_with_a_name_and_fields_has_its_fix() -> None:
     with pytest.raises(Usage) as caught:
         read_recipe('method = "grpo"\nmethod.group_size = 4')
     assert "Cannot overwrite a value" in caught.value.evidence and "method.base" in caught.value.fix
+
+
+def test_a_table_of_verl_has_a_row_for_each_of_its_fields() -> None:
+    text = "[data]\ntrain_batch_size = 64\nnumber = 3\n[actor_rollout_ref.actor]\nppo_epochs = 2"
+    _, problems = read_with_problems(f"method = 'grpo'\n{text}", [], Use())
+    assert [(problem.what.partition("no field ")[2], problem.fix) for problem in problems] == [
+        ("'data.train_batch_size'", "write prompts, its name here"),
+        ("'data.number'", "docs/coming-from.md has a row for each option of TRL and verl"),
+        ("'actor_rollout_ref.actor.ppo_epochs'", "write method.epochs, its name here"),
+    ]
+    with pytest.raises(Usage, match=r"no field 'actor_rollout_ref.rollout.n'") as caught:
+        overrides_of({"actor_rollout_ref.rollout.n": 8})
+    assert caught.value.fix == "write method.group_size, its name here"
+
+
+def trl(completions, prompts, **kwargs):
+    return [0.0] * len(completions)
+
+
+def trl_with_answers(prompts, completions, answer, level, **kwargs):
+    return [0.0] * len(completions)
+
+
+def verl(data_source, solution_str, ground_truth, extra_info=None):
+    return 0.0
+
+
+@pytest.mark.parametrize(
+    ("function", "words", "signature"),
+    [
+        (trl, "trl has TRL's signature", "def trl(answers, prompts, **columns): ...  # completions -> answers"),
+        (
+            trl_with_answers, "has TRL's signature",
+            "def trl_with_answers(answers, prompts, golds, level, **columns): ...  #",
+        ),
+        (
+            verl, "verl has verl's signature",
+            'def verl(answer, gold, row): ...  # data_source -> row["data_source"], solution_str -> answer',
+        ),
+    ],
+)  # fmt: skip
+def test_a_reward_function_of_trl_or_verl_is_shown_in_our_words(
+    function: Callable[..., object], words: str, signature: str
+) -> None:
+    """Four parameters of verl would otherwise get prompt, answer and gold by position."""
+    with pytest.raises(Usage, match=words) as caught:
+        grade_function(function, in_process=True)
+    assert signature in caught.value.fix
+    shown = signature.partition("def ")[2].partition(":")[0].partition("(")[2].removesuffix(")")
+    here = eval(f"lambda {shown}: 0.0")  # the signature that the fix shows is accepted
+    assert Parameters.of(here).kind == ("answer" if function is verl else "bulk")
+
+
+def test_a_number_of_numpy_or_torch_is_a_reward() -> None:
+    assert as_verdict(np.float32(0.5)).score == 0.5 and as_verdict(torch.tensor(2)).score == 2.0
+    assert as_verdict(np.bool_(True)).outcome is Outcome.correct
+    assert "not one number" in as_verdict(torch.zeros(2)).cause and "not one number" in as_verdict(np.zeros(2)).cause
+    assert [verdict.score for verdict in verdicts_of(np.array([0.5, 1.0]), 2)] == [0.5, 1.0]
+
+
+def test_a_path_that_does_not_exist_names_the_files_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("mine.jsonl", "reward.py", "fast.toml", "data/rows.jsonl", "runs/first-20260131-120000/recipe.toml"):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text("")
+    Path("models/tiny").mkdir(parents=True)
+    for words, code, near in (
+        (["train", "--task", "mine.jsnl"], 2, "mine.jsonl"),
+        (["train", "--task", "minne.jsonl"], 3, "mine.jsonl"),
+        (["train", "--task", "dta/rows.jsonl"], 3, "data"),
+        (["train", "--model", "./models/tny"], 3, "models/tiny"),
+        (["train", "fst.toml"], 2, "fast.toml"),
+        (["check", "fst.toml"], 2, "fast.toml"),
+        (["show", "fst.toml"], 2, "fast.toml"),
+        (["check", "--use", "rewrd.py"], 2, "reward.py"),
+        (["report", "runs/frst-20260131-120000"], 3, "runs/first-20260131-120000"),
+        (["compare", "runs/frst-20260131-120000", "x"], 3, "runs/first-20260131-120000"),
+    ):
+        assert main(words) == code, words
+        output = capsys.readouterr()
+        message = output.err + output.out  # `check` prints errors
+        assert f"did you mean {near}?" in message and "minerva" not in message, message
+
+
+def test_a_misspelt_command_is_answered_with_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    for word, words in (("chek", "did you mean check?"), ("zzz", "train, sweep, resume, ")):
+        with pytest.raises(SystemExit) as ending:
+            main([word, "x"])
+        assert ending.value.code == 2 and f"no command is called {word!r}" in (output := capsys.readouterr().err)
+        assert words in output
+
+
+def test_the_library_finds_runs_as_the_command_line_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = ("first-20260131-120000", "first-20260131-130000", "second-20260131-140000")
+    for name in names:
+        (run := Path("runs", name)).mkdir(parents=True)
+        (run / "recipe.toml").touch()
+    for name in ("first", "runs/first", "runs/first-*", "runs/f*", f"runs/{names[1]}"):
+        assert gw.Run(name).directory == Path("runs", names[1])
+    assert gw.Run("runs/*").directory == Path("runs", names[2])
+    with pytest.raises(BadData, match="has no model yet, and no checkpoint"):
+        gw.evaluate("runs/first")
+    with pytest.raises(BadData, match="runs/fist is not a run"):
+        gw.Run("runs/fist")
+
+
+REFUSED = (
+    lambda: gw.grpo(group_size=1),
+    lambda: gw.gspo(minibatches=0),
+    lambda: replace(gw.dapo(), shaping=()),
+    lambda: gw.Clip(-1.0),
+    lambda: gw.AdamW(lr=-1.0),
+    lambda: gw.Sampling(max_tokens=0),
+    lambda: gw.EMA(keep=2.0),
+    lambda: gw.Overlong(buffer=-1),
+    lambda: gw.Machine(threads=0),
+    lambda: gw.Recipe(method=gw.grpo(), seed=-1),
+    lambda: gw.Turns(most=0),
+    lambda: gw.Lora(rank=0),
+)
+
+
+@pytest.mark.parametrize("construct", REFUSED, ids=range(len(REFUSED)))
+def test_a_constructor_refuses_with_a_typed_error_and_its_fix(construct: Callable[[], object]) -> None:
+    with pytest.raises(gw.InvalidValue) as caught:
+        construct()
+    assert isinstance(caught.value, Usage) and isinstance(caught.value, ValueError)
+    assert caught.value.fix and "\n" not in caught.value.what
+
+
+def test_check_prints_errors_only_beside_errors(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--machine.device", "tpu"]) == 2
+    assert "plan:" not in (output := capsys.readouterr().out) and "tpu" in output.splitlines()[0]
+    assert main(["check"]) == 0
+    assert "plan:" in capsys.readouterr().out
+
+
+def test_a_run_of_no_iterations_and_a_sweep_of_one_run_say_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["sweep", "--iterations", "0", "--evaluate.problems", "1"]) == 0
+    output = capsys.readouterr()
+    assert "note: iterations is 0: the run only evaluates and writes the model" in output.err
+    assert output.out.startswith("note: no field has several values, so this sweep is one run")
+
+
+def recorded(run: Path, **fields: object) -> None:
+    """A run.json with the command and the code of a run."""
+    info = {
+        "name": "a", "versions": {}, "model": "m", "task": "t", "method": {}, "seed": 0, "iterations": 1, "data": [],
+        "recipe": "", "files": {}, "templates": {}, "command": "groupwise train", "use": {},
+    }  # fmt: skip
+    run.mkdir(parents=True)
+    (run / "recipe.toml").touch()
+    (run / "run.json").write_text(json.dumps({"format": 2} | info | fields))
+
+
+def test_the_next_command_names_the_code_of_the_run(tmp_path: Path) -> None:
+    """A run whose reward is in a user's file, in the file that gw.train wrote, or in memory."""
+    command = "groupwise train --use 'my code/grade.py' --judge example.com --key KEY"
+    recorded(tmp_path / "file", command=command, use={"grade": "0", "grade/helper": "1"}, keys=["KEY"],
+             judges=["example.com"])  # fmt: skip
+    recorded(tmp_path / "written", command="gw.train(...)", use={"reward": "0"})
+    (tmp_path / "written" / "code").mkdir()
+    (tmp_path / "written" / "code" / "reward.py").touch()
+    recorded(tmp_path / "memory", command="gw.train(...)", in_memory={"short": "0"})
+    recorded(tmp_path / "several", command="gw.train(...)", in_memory={"short": "0", "long": "0"})
+    for name, evaluate, call in (
+        ("file", " --samples 8 --use 'my code/grade.py' --judge example.com --key KEY", "use=['my code/grade.py']"),
+        ("written", f" --samples 8 --use {tmp_path}/written/code/reward.py", "/written/code/reward.py']"),
+        ("memory", f'gw.evaluate("{tmp_path}/memory", samples=8, reward=short)', "reward=short)"),
+        ("several", f'gw.evaluate("{tmp_path}/several", samples=8, reward=...)', "reward=...)"),
+    ):
+        run = tmp_path / name
+        with pytest.raises(BadData, match="has no evaluations") as caught:
+            files(run)
+        assert caught.value.fix.endswith(evaluate)
+        with pytest.raises(BadData, match="has no model yet") as caught:
+            _ = gw.Run(run).model_dir
+        assert call in caught.value.fix
+    assert resume_command(tmp_path / "memory", in_memory=["short"]).endswith('/memory", reward=short)')
+    assert recorded_code(tmp_path / "nowhere") == ("", ())
+
+
+def test_a_run_with_a_reward_in_memory_ends_with_a_line_of_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [{"prompt": f"{i}+{j}="} for i in range(5) for j in range(4)]
+    small = {"prompts": 4, "iterations": 0, "max_tokens": 4, "evaluate": {"problems": 2}}
+    run = gw.train(model="calculator", data=rows, reward=lambda answer: np.float32(len(answer)), **small)
+    assert f'try:    gw.evaluate("{run.directory}", samples=8, reward=reward)' in capsys.readouterr().err

@@ -24,7 +24,7 @@ from groupwise.config.registry import UnloadedPart, fitting_names, parts, public
 from groupwise.config.text import at, override, read_recipe, read_with_problems, write
 from groupwise.config.toml import keys_of
 from groupwise.config.user_code import Permissions, Use, load_use
-from groupwise.data import Usage
+from groupwise.data import BadData, Usage
 from groupwise.learner import InitialPolicy, SquaredValueLoss, ValueModel
 from groupwise.methods import Method, Now, Ramp, dapo, grpo, gspo, published, reinforce_pp
 from groupwise.objective import Clip, Objective, SoftGate, complete, sequence_mean
@@ -572,7 +572,7 @@ def test_a_run_resumes_only_with_the_code_that_it_started_with(mine, tmp_path, c
         load_use(Permissions(use=[mine]), {})
     capsys.readouterr()
     mine.write_text("print('running')\n" + MINE)
-    with pytest.raises(Usage, match="is not the file that this run was started with"):
+    with pytest.raises(BadData, match="is not the file that this run was started with"):
         load_use(Permissions(use=[mine]), recorded)
     assert capsys.readouterr().out == "", "the error comes before the file runs"
 

@@ -8,7 +8,7 @@ import pytest
 
 from groupwise.config.neighbours import imported_files
 from groupwise.config.user_code import Permissions, Use, load_use
-from groupwise.data import Usage
+from groupwise.data import BadData, Usage
 from groupwise.tasks.judge_access import JudgeAccess
 
 
@@ -83,7 +83,7 @@ def test_a_changed_neighbour_is_refused_and_accepted(tmp_path: Path) -> None:
     recorded = dict(load_use(Permissions(use=[path])).hashes)
     assert load_use(Permissions(use=[path]), recorded).changes == ()
     written(tmp_path, helper="raise SystemExit('it ran')")
-    with pytest.raises(Usage, match=r"^helper.py is not the file") as caught:
+    with pytest.raises(BadData, match=r"^helper.py is not the file") as caught:
         load_use(Permissions(use=[path]), recorded)  # it does not run
     assert "add --changed" in caught.value.fix
     written(tmp_path, mine="from helper import X\nY = 2", helper="X = 3")

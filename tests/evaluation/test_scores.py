@@ -9,7 +9,7 @@ import pytest
 
 from groupwise.commands.compare import table
 from groupwise.data import BadData, Outcome, Rollout, Usage, Verdict, rollout_of
-from groupwise.evaluation.evaluate import counts, has_outcomes, has_scores, scores
+from groupwise.evaluation.evaluate import counts, has_outcomes, has_scores, has_verdicts, scores
 from groupwise.evaluation.result import is_consistent, mean_of, number, number_lines, read, write
 from groupwise.report.read import read as read_run
 from groupwise.report.warnings import find_warnings, headline
@@ -64,8 +64,25 @@ def test_the_evaluation_has_a_dash_for_the_accuracy_and_the_fix() -> None:
     lines = number_lines(result)
     assert any(line.startswith("avg@2      -") and "--threshold" in line for line in lines)
     assert not any("pass@" in line for line in lines) and is_consistent(result)
-    with pytest.raises(Exception, match="of different tasks cannot be averaged"):
-        mean_of([result, result])
+    assert mean_of([result, result]) is None
+
+
+def test_an_evaluation_without_a_judged_answer_has_a_dash_and_the_causes(tmp_path: Path) -> None:
+    """A figure of 0 would be that of a model without a right answer."""
+    failed = replace(judged(Outcome.unverifiable, None).samples[0], verdict=Verdict(Outcome.unverifiable, cause="boom"))
+    rollouts = [replace(rollout, samples=(failed, failed)) for rollout in ROLLOUTS]
+    assert not has_verdicts(rollouts) and "eval/accuracy" not in scores(rollouts, rollouts)
+    result = number(rollouts, PROTOCOL)
+    assert result["figures"] == {} and is_consistent(result) and mean_of([result]) is None
+    lines = number_lines(result)
+    assert "avg@2      -      no answer could be judged" in lines and "  4 unverifiable: boom" in lines
+    assert not any("0.000" in line for line in lines)
+    before = written(tmp_path / "a.json", ROLLOUTS)
+    with pytest.raises(Usage, match="no answer could be judged in B") as caught:
+        table(before, written(tmp_path / "b.json", rollouts))
+    assert "correct the verifier" in caught.value.fix
+    with pytest.raises(BadData, match="is damaged"):  # a file with judged answers keeps its figure
+        read(written(tmp_path / "c.json", [judged(Outcome.wrong, None)] * 2, figures={}))
 
 
 def test_scored_answers_are_counted_apart() -> None:
@@ -136,7 +153,7 @@ def test_the_progress_line_has_score_and_accuracy_and_a_dash_if_nothing_was_judg
     for figures, text in (
         ({"eval/score_greedy": 2.5, "eval/unverifiable": 0.0}, "held-out score 2.500"),
         ({"eval/score_greedy": 2.5, "eval/accuracy_greedy": 0.5, "eval/unverifiable": 0.5}, "held-out 0.500  held-out"),
-        ({"eval/accuracy_greedy": 0.0, "eval/unverifiable": 1.0}, "held-out -"),
+        ({"eval/unverifiable": 1.0}, "held-out -"),
     ):
         progress({"iteration": 3} | figures, {})
         assert text in capsys.readouterr().err

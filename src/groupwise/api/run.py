@@ -13,6 +13,7 @@ from groupwise.report.warnings import find_warnings, headline
 from groupwise.runs.info import RunInfo
 from groupwise.runs.jsonl import read_lines
 from groupwise.runs.layout import SAMPLE_FILES, RunLayout
+from groupwise.runs.next_command import resume_call
 from groupwise.runs.phases import finished_run, runs_in
 
 __all__ = ["Report", "Run"]
@@ -38,21 +39,25 @@ class Report:
         return f'<iframe srcdoc="{page}" sandbox="allow-scripts" width="100%" height="800"></iframe>'
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Run:
     """A run in its directory. Each property reads the files again, so it also works while the run trains.
 
+    A directory may be named without its time, or by a pattern: `gw.Run("runs/first")` is the newest such run.
     `stopped` is the reason of an early end, "" of a run that is complete. A run of phases has a `Run` for each started
     phase in `phases`; its metrics and samples are those of the last one, its model that of the last finished one.
     `BadData` if the directory is no run.
     """
 
     directory: Path
-    stopped: str = ""
-    _stop: Callable[[str], None] = field(default=lambda cause: None, repr=False, compare=False)
+    stopped: str
+    _stop: Callable[[str], None] = field(repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "directory", existing_run(str(self.directory)))
+    def __init__(
+        self, directory: str | Path, stopped: str = "", _stop: Callable[[str], None] = lambda cause: None
+    ) -> None:
+        for name, value in (("directory", existing_run(str(directory))), ("stopped", stopped), ("_stop", _stop)):
+            object.__setattr__(self, name, value)
 
     @property
     def phases(self) -> tuple["Run", ...]:
@@ -98,7 +103,7 @@ class Run:
     def model_dir(self) -> Path:
         """The directory of the trained model, in Hugging Face layout. `BadData` while the run has none."""
         if (finished := finished_run(self.directory)) is None:
-            raise BadData(f"{self.directory} has no model yet", fix=f'continue training: gw.resume("{self.directory}")')
+            raise BadData(f"{self.directory} has no model yet", fix=f"continue training: {resume_call(self._last)}")
         return RunLayout(finished).model
 
     @property

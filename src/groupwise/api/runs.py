@@ -17,7 +17,7 @@ from groupwise.config.settings import base_name
 from groupwise.config.text import DEFAULT, base_of, read_recipe
 from groupwise.config.toml import is_toml, read_toml, read_with_overrides, without_command_text
 from groupwise.config.user_code import Use, function_hash, load_use
-from groupwise.data import Usage, close_verifier, notices_of, raise_all
+from groupwise.data import BadData, Usage, close_verifier, notices_of, raise_all
 from groupwise.runs.checkpoints import RunLock, run_directory
 from groupwise.runs.disk import storage_errors, write_file
 from groupwise.runs.info import RunInfo
@@ -136,7 +136,7 @@ def run_name(source: str | Path | None, arguments: Arguments) -> str:
 
 
 def recorded_code(run: Path, info: RunInfo | None, reward: Reward, options: RunOptions) -> Use:
-    """The code of a run. `Usage` unless it is that of the start, or `options.changed` accepts another.
+    """The code of a run. `BadData` unless it is that of the start, or `options.changed` accepts another.
 
     `info` is None for a run of phases none of which has started: no code is recorded.
     """
@@ -160,15 +160,15 @@ def has_code(source: str, path: Path, info: RunInfo | None, *, changed: bool) ->
             write_file(path, given)
     elif not changed and sha256(given).hexdigest() != recorded:
         fix = "pass the function that the run was started with, or accept the change: changed=True"
-        raise Usage("the reward is not the function that this run was started with", fix=fix)
+        raise BadData("the reward is not the function that this run was started with", fix=fix)
     return True
 
 
 def check_in_memory(info: RunInfo, functions: Mapping[str, Callable[..., Any]], *, changed: bool) -> None:
-    """`Usage` unless the reward functions in memory are those that the run was started with."""
+    """`BadData` unless the reward functions in memory are those that the run was started with."""
     for name, function in functions.items():
         if name not in info.in_memory:
             raise Usage(f"this run was started without the reward {name}", fix="leave out the argument reward")
         if function_hash(function) != info.in_memory[name] and not changed:
             fix = "pass the function that the run was started with, or accept the change: changed=True"
-            raise Usage(f"the reward {name} is not the one that this run was started with", fix=fix)
+            raise BadData(f"the reward {name} is not the one that this run was started with", fix=fix)

@@ -15,10 +15,16 @@ def check(
     *,
     recipe_name: str | None = None,
 ) -> int:
-    """Print the errors of a recipe: a file, a packaged one by its name, or the default one. Returns the exit code."""
+    """Print the errors of a recipe: a file, a packaged one by its name, or the default one. Returns the exit code.
+
+    Notes, such as the memory that the run needs, are printed only for a recipe without errors.
+    """
     loaded = load_use(allowed)
     path = given_recipe(file, recipe_name)
-    problems = checks.check(path, overrides, loaded, lambda line: print(visible(line)))
+    notes: list[str] = []
+    problems = checks.check(path, overrides, loaded, notes.append)
+    for line in () if problems else notes:
+        print(visible(line))
     print(visible(errors_text(file or recipe_name or "recipe", problems), lines=True))
     return problems[0].code if problems else 0
 

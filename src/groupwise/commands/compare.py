@@ -1,5 +1,6 @@
 """`groupwise compare A B`: paired differences of two evaluations on the same problems."""
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -7,36 +8,66 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from groupwise.data import BadData, Storage, Usage, visible
-from groupwise.evaluation.evaluate import NO_OUTCOMES, columns
+from groupwise.data import BadData, Storage, Usage, or_near, visible
+from groupwise.evaluation.evaluate import NO_OUTCOMES, NO_VERDICT, columns
 from groupwise.evaluation.interval import averaged, paired, score_interval
-from groupwise.evaluation.result import KS, MAY_DIFFER, model_label, read, tallies, task_label
+from groupwise.evaluation.result import KS, MAY_DIFFER, is_judged, model_label, read, tallies, task_label
 from groupwise.runs.info import RunInfo, extensions
 from groupwise.runs.layout import RunLayout
+from groupwise.runs.next_command import evaluate_command, recorded_code
 from groupwise.runs.phases import finished_run
 
 
 def compare(a: str, b: str, allow: Sequence[str] = ()) -> int:
     """Print the paired differences of two evaluations. Raises `Usage` if their protocols differ."""
-    for left, right in pairs(Path(a), Path(b)):
+    for left, right in pairs(Path(a), Path(b), allow):
         if left.samefile(right):
             raise Usage("A and B are the same evaluation", evidence=str(left), fix="name another run or file as B")
         print(visible("\n".join(table(left, right, allow)), lines=True))
     return 0
 
 
-def pairs(a: Path, b: Path) -> list[tuple[Path, Path]]:
-    """The pairs of evaluation files to compare: for two runs, those with equal names; else the only file of each."""
+def pairs(a: Path, b: Path, allow: Sequence[str] = ()) -> list[tuple[Path, Path]]:
+    """The pairs of evaluation files to compare: for two runs, those with equal names; else the only file of each.
+
+    If a run has several evaluations, the newest pair is compared whose protocols allow it. `Usage` without such a pair.
+    """
     left, right = files(a), files(b)
-    if a.is_dir() and b.is_dir():
+    if a.is_dir() and b.is_dir() and not a.samefile(b):
         common = sorted(left.keys() & right.keys())
         if common:
             return [(left[name], right[name]) for name in common]
     if len(left) == len(right) == 1:
         return [(next(iter(left.values())), next(iter(right.values())))]
-    ambiguous = a if len(left) > 1 else b
-    names = "\n".join(map(str, files(ambiguous).values()))
-    raise Usage(f"{ambiguous} has several evaluations", evidence=names, fix="name one of these files")
+    both = [(x, y) for x in newest_first(left) for y in newest_first(right) if x != y]
+    same = a.samefile(b)
+    if not same and (pair := next((pair for pair in both if comparable(*pair, allow)), None)):
+        print(f"of {len(left)} and {len(right)} evaluations the newest with equal protocols; name two files for others")
+        return [pair]
+    named = "\n".join(f"{file}: {description(file)}" for file in dict.fromkeys((*left.values(), *right.values())))
+    one, other = both[0]
+    fix = f"name two files: groupwise compare {shlex.quote(str(one))} {shlex.quote(str(other))}"
+    what = "A and B are the same run" if same else "no two evaluations of A and B have equal protocols"
+    raise Usage(what, evidence=named, fix=fix)
+
+
+def newest_first(evaluations: Mapping[str, Path]) -> list[Path]:
+    """Evaluation files by the time of their last change, the newest first; by name at a tie."""
+    return sorted(evaluations.values(), key=lambda path: (-path.stat().st_mtime, path.name))
+
+
+def comparable(a: Path, b: Path, allow: Sequence[str]) -> bool:
+    """Whether two evaluation files have as many results, with protocols that `compare` accepts."""
+    left, right = read(a)["numbers"], read(b)["numbers"]
+    return len(left) == len(right) and not any(
+        forbidden(x["protocol"], y["protocol"], allow) for x, y in zip(left, right)
+    )
+
+
+def description(evaluation: Path) -> str:
+    """The tasks of an evaluation file, with their sampling and the number of answers per problem."""
+    protocols = [number["protocol"] for number in read(evaluation)["numbers"]]
+    return "; ".join(f"{task_label(protocol)}, {protocol['n']} answers" for protocol in protocols)
 
 
 def files(path: Path) -> dict[str, Path]:
@@ -47,11 +78,12 @@ def files(path: Path) -> dict[str, Path]:
     if path.is_file():
         return {path.name: path}
     if not path.is_dir():
-        raise BadData(f"{path} does not exist", evidence="no such file", fix="name a run, or a file that eval wrote")
+        fix = or_near(path, "name a run, or a file that eval wrote")
+        raise BadData(f"{path} does not exist", evidence="no such file", fix=fix)
     path = finished_run(path) or path
     evaluations = sorted(RunLayout(path).evaluations.glob("*.json"))
     if not evaluations:
-        fix = f"evaluate it first: groupwise eval {path} --samples 8"
+        fix = f"evaluate it first: {evaluate_command(path, *recorded_code(path))}"
         raise BadData(f"{path} has no evaluations", evidence=f"no file in {RunLayout(path).evaluations}", fix=fix)
     return {file.name: file for file in evaluations}
 
@@ -102,13 +134,17 @@ def seams(evaluation: Path) -> list[str]:
 
 def check_protocols(a: Mapping[str, Any], b: Mapping[str, Any], allow: Sequence[str]) -> None:
     """Raise `Usage` with every setting in which two evaluations differ, and must not."""
-    forbidden = [(name, x, y) for name, x, y in differences(a, b) if not within(name, (*MAY_DIFFER, *allow))]
-    if forbidden:
-        lines = [f"{name}: {shortened(x)} in A, {shortened(y)} in B" for name, x, y in forbidden]
-        fields = " ".join(f"--allow {name}" for name, _, _ in forbidden)
+    if found := forbidden(a, b, allow):
+        lines = [f"{name}: {shortened(x)} in A, {shortened(y)} in B" for name, x, y in found]
+        fields = " ".join(f"--allow {name}" for name, _, _ in found)
         fix = "evaluate one of them again with the options of the other; or, to compare across this difference,\n"
         fix += f"add {fields} to the command"
         raise Usage(f"the protocols differ: {task_label(a)}", evidence="\n".join(lines), fix=fix)
+
+
+def forbidden(a: Mapping[str, Any], b: Mapping[str, Any], allow: Sequence[str]) -> list[tuple[str, Any, Any]]:
+    """The fields in which two protocols differ, with both values, and must not."""
+    return [(name, x, y) for name, x, y in differences(a, b) if not within(name, (*MAY_DIFFER, *allow))]
 
 
 def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
@@ -154,6 +190,10 @@ def rows(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
     ks = [k for k in KS if k <= min(a["protocol"]["n"], b["protocol"]["n"])]
     left, right = problem_figures(a, ks), problem_figures(b, ks)
     common = [name for name in left if name in right]
+    if not common and not (is_judged(a) and is_judged(b)):
+        fix = "correct the verifier, and evaluate again; the evaluation prints the causes"
+        which = " and ".join(name for name, number in (("A", a), ("B", b)) if not is_judged(number))
+        raise Usage(f"{NO_VERDICT} in {which}", evidence=task_label(a["protocol"]), fix=fix)
     if not common:
         raise Usage(
             "one evaluation has scores, the other right and wrong answers",

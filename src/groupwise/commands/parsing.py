@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from groupwise.commands.options import CODES, COMMANDS, Option
@@ -57,6 +58,7 @@ def parse(
     The option parser of a command takes the options. Of the other words, overrides are taken out and the rest is
     parsed by `table`. Words after `--` are no options and no overrides.
     """
+    check_command(table, words)
     command = options.get(words[0]) if words else None
     if command is None:
         return table.parse_args(words), []
@@ -68,6 +70,25 @@ def parse(
     a = table.parse_args([*arguments, *words[end:]])
     vars(a).update(vars(known))
     return a, overrides
+
+
+def check_command(table: argparse.ArgumentParser, words: Sequence[str]) -> None:
+    """End with an error if the first word is no command. The error names a similar one, or all commands."""
+    names = [command.name for command in COMMANDS]
+    if not words or words[0].startswith("-") or words[0] in names:
+        return
+    near = get_close_matches(words[0], names, n=1)
+    table.error(f"no command is called {words[0]!r}; " + (f"did you mean {near[0]}?" if near else ", ".join(names)))
+
+
+def near_option(command: argparse.ArgumentParser, name: str) -> str:
+    """The option of a command that is similar to a name without dashes; empty if there is none.
+
+    >>> near_option(parser()[1]["eval"], "smaples")
+    '--samples'
+    """
+    known = [word for action in command._actions for word in action.option_strings]
+    return next(iter(get_close_matches(f"--{name}", known, n=1, cutoff=0.8)), "")
 
 
 def split(command: argparse.ArgumentParser, words: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:

@@ -53,6 +53,8 @@ def sweep(
     """
     directory = Path(out or f"sweeps/{recipe_name or (Path(recipe).stem if recipe else 'default')}")
     all_runs = combinations(overrides)
+    if len(all_runs) == 1:
+        print("note: no field has several values, so this sweep is one run; write values as --seed 0..4 or --seed 1,2")
     for number, combination in enumerate(all_runs, 1):
         words = [word for path, value in combination.overrides for word in (f"--{path}", value)]
         named = ["--recipe", recipe_name] if recipe_name else [recipe] if recipe else []

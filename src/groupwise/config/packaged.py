@@ -1,5 +1,6 @@
 """The packaged recipes, by name: `groupwise train --recipe smollm2`."""
 
+from difflib import get_close_matches
 from pathlib import Path
 
 from groupwise.config.registry import methods
@@ -25,7 +26,9 @@ def find_recipe(name: str) -> Path:
     home = next((home for home in HOMES if home.is_dir()), HOMES[0])
     recipes = {"calculator": DEFAULT} | {file.stem: file for file in sorted(home.glob("*.toml"))}
     if name not in recipes:
-        raise Usage(f"no packaged recipe is called {name!r}", fix=f"take {', '.join(recipes)}, or name a TOML file")
+        near = get_close_matches(name, recipes, n=1)
+        fix = f"did you mean {near[0]}?" if near else f"take {', '.join(recipes)}, or name a TOML file"
+        raise Usage(f"no packaged recipe is called {name!r}", fix=fix)
     return recipes[name]
 
 
@@ -35,6 +38,9 @@ def given_recipe(file: str | None, name: str | None) -> Path | None:
         raise Usage("the name of the recipe is empty", fix="name a TOML file, or leave the argument out")
     if file and name:
         raise Usage("two recipes are given", evidence=f"{file}, --recipe {name}", fix="leave one out")
+    if file and "=" in file and not Path(file).exists():
+        path, _, value = file.lstrip("-").lstrip("+").partition("=")
+        raise Usage(f"{file} is no recipe file", fix=f"an option begins with two dashes: --{path} {value}")
     if file in methods() and not Path(file).exists():
         raise Usage(f"{file} is a method, not a recipe", fix=f"train with it: groupwise train --method {file}")
     return find_recipe(name) if name else Path(file) if file else None

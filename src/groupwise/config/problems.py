@@ -1,10 +1,10 @@
 """Problems of a recipe in words. Imports no torch, so that a misspelled option is reported at once."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 
 from groupwise.config.fields import SECTIONS, declared
-from groupwise.config.other_names import FIELD_HINTS, OTHER_NAMES
+from groupwise.config.other_names import ROWS, other_name_fix
 from groupwise.data import Usage
 from groupwise.runs.format_1 import MOVED, renamed_key
 from groupwise.runs.phases import KEY
@@ -35,16 +35,42 @@ def suggestion(name: str, names: Iterable[str]) -> str:
     return f"did you mean {matches[0]}?" if matches else f"the names are {', '.join(names)}"
 
 
-def unknown_key(where: str, owner: str, key: str, known: Iterable[str]) -> Usage:
-    """The problem of a key that is no field of the class `owner`: its new name if it was renamed, else a suggestion."""
+def unknown_keys(where: str, owner: str, key: str, item: object, known: Iterable[str]) -> list[Usage]:
+    """The problems of a key that is no field of the class `owner`: one for the key, or for each field of a verl table.
+
+    `item` is the key's value.
+    """
+    paths = list(leaves(key, item))
+    if len(paths) == 1 or not any(map(other_name_fix, paths)):
+        return [unknown_key(where, owner, paths[0] if len(paths) == 1 else key, known)]
+    return [problem(where, f"{owner} has no field {path!r}", other_name_fix(path) or ROWS) for path in paths]
+
+
+def leaves(path: str, item: object) -> Iterator[str]:
+    """The dotted paths of the values in nested tables; the path itself for a value, and for an empty table.
+
+    >>> list(leaves("data", {"train_files": "x", "val": {"n": 1}}))
+    ['data.train_files', 'data.val.n']
+    """
+    if not isinstance(item, Mapping) or not item:
+        yield path
+        return
+    for key, inner in item.items():
+        yield from leaves(f"{path}.{key}", inner)
+
+
+def unknown_key(where: str, owner: str, path: str, known: Iterable[str]) -> Usage:
+    """The problem of a path whose first key is no field of the class `owner`.
+
+    It has the new name of a renamed key, the name here of an option of TRL or verl, or else a suggestion.
+    """
+    key = path.partition(".")[0]
     if new := renamed_key(owner.lower(), key):
         return problem(where, f"{key!r} was renamed to {new!r}", UPGRADE)
     if moved := MOVED.get((owner.lower(), key)):
         return problem(where, f"{key!r} is now {moved}", UPGRADE)
-    if other := OTHER_NAMES.get(key):
-        return problem(where, f"{owner} has no field {key!r}", f"write {other}, its name here")
-    if hint := FIELD_HINTS.get(key):
-        return problem(where, f"{owner} has no field {key!r}", hint)
+    if fix := other_name_fix(path):
+        return problem(where, f"{owner} has no field {path!r}", fix)
     return problem(where, f"{owner} has no field {key!r}; {suggestion(key, known)}")
 
 
@@ -64,12 +90,12 @@ def check_names(paths: Iterable[str]) -> None:
 def _problem_of(names: Sequence[str]) -> Usage | None:
     """The problem of the first name that is no field; None without one, and after the recipe's own tables."""
     section = ""
-    for name in names:
+    for i, name in enumerate(names):
         if section not in SECTIONS or section in REPLACEABLE or name.isdecimal() or name in ("base", "kind"):
             return None
         module, owner = SECTIONS[section]
         known = [field for field, _, _ in declared(module, owner)]
         if name not in known and not (section == "" and name in (*SWITCHES, KEY)):
-            return unknown_key(f"recipe.{section}".strip("."), owner, name, known)
+            return unknown_key(f"recipe.{section}".strip("."), owner, ".".join(names[i:]), known)
         section = f"{section}.{name}".strip(".")
     return None

@@ -7,12 +7,12 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from groupwise.config.problems import SWITCHES, UPGRADE, problem, suggestion, unknown_key
+from groupwise.config.problems import SWITCHES, UPGRADE, problem, suggestion, unknown_keys
 from groupwise.config.recipe import Recipe
 from groupwise.config.registry import UnloadedPart, closest_parts, fits, fitting_names, methods, part_named
 from groupwise.config.toml import CommandText
 from groupwise.config.user_code import Use
-from groupwise.data import Usage, name_of
+from groupwise.data import InvalidValue, Usage, name_of
 from groupwise.methods import Method
 from groupwise.runs.format_1 import PARTS
 
@@ -183,7 +183,7 @@ class Reading:
                 self.problem(where, f"{key} is not a field", f"use the command-line option --{key.replace('_', '-')}")
                 continue
             if key not in known:
-                self.problems.append(unknown_key(where, cls.__name__, key, known))
+                self.problems.extend(unknown_keys(where, cls.__name__, key, item, known))
                 continue
             value = self.value(item, hints[key], values.get(key, default(known[key])), f"{where}.{key}")
             values[key] = value if value is not MISSING else values.get(key, MISSING)
@@ -196,8 +196,10 @@ class Reading:
             return MISSING
         try:
             return cls(**values)
-        except ValueError as error:
-            return self.problem(where, *str(error).split("\n", 1))  # a second line is the fix
+        except InvalidValue as error:
+            return self.problem(where, error.what, error.fix)
+        except ValueError as error:  # of a class in the user's file: a second line is the fix
+            return self.problem(where, *str(error).split("\n", 1))
 
     def lookup(self, name: Any, hint: Any, where: str) -> Any:
         """The component with a public name, or one from a user's file, such as `my_file:MyClip`."""

@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from groupwise.config.other_names import FIELD_HINTS, OTHER_NAMES
+from groupwise.config.other_names import other_name_fix
 from groupwise.config.packaged import find_recipe
 from groupwise.config.reading import hints_of
 from groupwise.config.recipe import Recipe
@@ -70,9 +70,7 @@ def overrides_of(settings: Mapping[str, Any]) -> list[tuple[str, Any]]:
         if name.partition(".")[0] not in known:
             near = get_close_matches(name, [*known, *WORDS], n=1, cutoff=0.5)
             fix = f"did you mean {near[0]}?" if near else "groupwise show FILE prints all fields of a recipe"
-            if name in OTHER_NAMES:
-                fix = f"write {OTHER_NAMES[name]}"
-            raise Usage(f"a recipe has no field {name!r}", fix=FIELD_HINTS.get(name, fix))
+            raise Usage(f"a recipe has no field {name!r}", fix=other_name_fix(name) or fix)
     hints = hints_of(Recipe)
     values = {path: as_data(value, hints.get(path, Any)) for path, value in settings.items()}
     return [(path, PlainText(value) if isinstance(value, str) else value) for path, value in values.items()]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.config.registry import methods
-from groupwise.data import Usage
+from groupwise.data import Usage, or_near
 
 
 class CommandText(str):
@@ -53,7 +53,9 @@ def read_toml(source: str | Path) -> dict[str, Any]:
     try:
         return tomllib.loads(str(source) if is_toml(source) else Path(source).read_text(encoding="utf-8-sig"))
     except OSError as error:
-        raise Usage(f"{where} cannot be read", evidence=error.strerror or str(error), fix="name a TOML file") from error
+        missing = isinstance(error, FileNotFoundError)
+        fix = or_near(where, "name a TOML file") if missing else "name a TOML file"
+        raise Usage(f"{where} cannot be read", evidence=error.strerror or str(error), fix=fix) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         fix = TWICE if "overwrite a value" in str(error) else "correct the syntax in that line"
         raise Usage(f"{where} is not TOML", evidence=str(error), fix=fix) from error

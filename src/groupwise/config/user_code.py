@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from groupwise.config.neighbours import imported_files, module_names
-from groupwise.data import Usage, describe_error, visible
+from groupwise.data import BadData, Usage, describe_error, or_near, visible
 from groupwise.data.place import INSTALLED
 from groupwise.tasks.judge_access import JudgeAccess
 
@@ -115,7 +115,8 @@ class Use:
         if name not in self.in_memory:
             raise Usage(
                 f"{name} was a function in memory of the program that started this run",
-                fix=f"use the library: gw.resume(run, reward={name}), or name another verifier: --verifier NAME",
+                fix=f"use the library: gw.resume(run, reward={name}) or gw.evaluate(run, reward={name});\n"
+                "or name another verifier: --verifier NAME",
             )
         return self.in_memory[name]
 
@@ -133,13 +134,14 @@ def load_use(allowed: Permissions, recorded: Mapping[str, str] | None = None, *,
     """Execute the files of `use`. The path and SHA-256 of each are printed before it runs.
 
     A file may import others from its folder. `recorded` are the hashes in a run's run.json (`Use.hashes`): unless
-    `accept`, `Usage` is raised before any file runs if the set of files or a hash differs.
+    `accept`, an error is raised before any file runs if the set of files (`Usage`) or a hash (`BadData`) differs.
     """
     access = JudgeAccess(tuple(allowed.keys), tuple(allowed.judges))
     sources: dict[str, tuple[Path, bytes]] = {}
     for path in map(Path, allowed.use):
         if path.suffix != ".py" or not path.is_file():
-            raise Usage(f"{path} is not a Python file", fix="name a Python file: --use my_file.py")
+            fix = "name a Python file: --use my_file.py"
+            raise Usage(f"{path} is not a Python file", fix=fix if path.exists() else or_near(path, fix))
         if path.stem in sources:
             raise Usage(f"two files of --use have the name {path.stem}", fix="rename one: recipes refer to this name")
         sources[path.stem] = path, path.read_bytes()
@@ -173,9 +175,9 @@ def _check_names(path: Path, imports: Mapping[str, Path]) -> None:
 
 
 def _changes(recorded: Mapping[str, str], hashes: Mapping[str, str], accept: bool) -> tuple[str, ...]:
-    """The user's files that differ from those at the run's start, one line each. `Usage` unless accepted.
+    """The user's files that differ from those at the run's start, one line each. `BadData` unless accepted.
 
-    The files of `--use` must be named in any case.
+    `Usage` if a file is not named: the files of `--use` must be named in any case.
     """
     missing = [f"--use {name}.py" for name in recorded if name not in hashes and "/" not in name]
     if missing:
@@ -186,7 +188,7 @@ def _changes(recorded: Mapping[str, str], hashes: Mapping[str, str], accept: boo
         if name not in recorded and "/" not in name:
             raise Usage(f"this run was started without {name}.py", fix=f"remove --use {name}.py from the command")
         file = name.partition("/")[2] or f"{name}.py"
-        raise Usage(
+        raise BadData(
             f"{file} is not the file that this run was started with",
             evidence=f"sha256 {hashes.get(name, 'none')}; run.json has {recorded.get(name, 'none')}",
             fix="restore the old file, or continue with the new one: add --changed to the command",

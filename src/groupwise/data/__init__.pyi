@@ -7,6 +7,7 @@ from groupwise.data.errors import BadData as BadData
 from groupwise.data.errors import Diverged as Diverged
 from groupwise.data.errors import EngineLost as EngineLost
 from groupwise.data.errors import GroupwiseError as GroupwiseError
+from groupwise.data.errors import InvalidValue as InvalidValue
 from groupwise.data.errors import Locked as Locked
 from groupwise.data.errors import Mismatch as Mismatch
 from groupwise.data.errors import MissingRequirement as MissingRequirement
@@ -61,6 +62,9 @@ from groupwise.data.metrics import Metric as Metric
 from groupwise.data.metrics import current_name as current_name
 from groupwise.data.metrics import find_metric as find_metric
 from groupwise.data.metrics import metric_bound as metric_bound
+from groupwise.data.near import looks_like_path as looks_like_path
+from groupwise.data.near import near_paths as near_paths
+from groupwise.data.near import or_near as or_near
 from groupwise.data.optional import all_problems as all_problems
 from groupwise.data.optional import close_verifier as close_verifier
 from groupwise.data.optional import data_stats as data_stats

@@ -9,6 +9,7 @@ __all__ = [
     "Diverged",
     "EngineLost",
     "GroupwiseError",
+    "InvalidValue",
     "Locked",
     "Mismatch",
     "MissingRequirement",
@@ -57,6 +58,10 @@ class Usage(GroupwiseError):
     """Invalid input from the user: an unknown name, a wrong type, an impossible combination."""
 
     code = 2
+
+
+class InvalidValue(Usage, ValueError):
+    """A constructor refuses its values: a number out of range, or parts that do not fit each other."""
 
 
 class BadData(GroupwiseError):

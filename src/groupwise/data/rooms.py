@@ -76,7 +76,11 @@ class Room(ModuleType):
             return sorted(names_of(self.__name__))
         if name not in names_of(self.__name__):
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-        value = vars(self)[name] = getattr(import_module(names_of(self.__name__)[name]), name)
+        from groupwise.data.refusals import type_refusals  # a module of the first room, which may not be open yet
+
+        module = import_module(names_of(self.__name__)[name])
+        type_refusals(module)
+        value = vars(self)[name] = getattr(module, name)
         return value
 
     def __setattr__(self, name: str, value: Any) -> None:

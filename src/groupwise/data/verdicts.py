@@ -9,11 +9,16 @@ from groupwise.data.sample import Outcome, Verdict
 def as_verdict(grade: object) -> Verdict:
     """The verdict for a grade function's return value; an invalid value gives an unverifiable verdict.
 
-    A bool sets the outcome. A number is a score, with the outcome `scored`.
+    A bool sets the outcome. A number, also one of NumPy or torch, is a score, with the outcome `scored`.
 
     >>> as_verdict(True).outcome.name, as_verdict(2.5).outcome.name, as_verdict(float("nan")).cause
     ('correct', 'scored', 'it returned the score nan: expected a finite number')
     """
+    if callable(item := getattr(grade, "item", None)):  # a number of NumPy or torch
+        try:
+            grade = item()
+        except (TypeError, ValueError, RuntimeError) as error:
+            return unverifiable(f"it returned {type(grade).__name__}, which is not one number: {error}")
     if isinstance(grade, bool):
         return Verdict(Outcome(int(grade)))
     if isinstance(grade, int | float):

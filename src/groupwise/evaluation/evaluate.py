@@ -24,6 +24,7 @@ from groupwise.evaluation.conversations import describe_conversations
 from groupwise.evaluation.interval import interval, score_interval
 
 NO_OUTCOMES = "the verifier gives scores: set threshold, from which on a score is correct, such as --threshold 1.0"
+NO_VERDICT = "no answer could be judged"
 NO_VOTE = "the verifier does not return the answer that it read"
 MOST_VOTES = 1000
 """The most answers per problem for which maj@k is computed: C(1000, 500) still fits a float."""
@@ -154,6 +155,12 @@ def figures(tallies: Sequence[Tally], n: int, ks: Sequence[int] = ()) -> dict[st
     return {name: Figure(mean(column), *ends) for name, column, ends in zip(names, values.values(), intervals)}
 
 
+def has_verdicts(rollouts: Sequence[Rollout]) -> bool:
+    """Whether at least one answer could be judged: its verdict is not `unverifiable`."""
+    verdicts = (s.verdict for f in rollouts for s in answer_samples(f))
+    return any(v is not None and v.outcome is not Outcome.unverifiable for v in verdicts)
+
+
 def has_scores(rollouts: Sequence[Rollout]) -> bool:
     """Whether some verdicts carry a score."""
     return any(s.verdict is not None and s.verdict.score is not None for f in rollouts for s in answer_samples(f))
@@ -222,14 +229,15 @@ def scores(greedy: Sequence[Rollout], sampled: Sequence[Rollout]) -> dict[str, f
     """The held-out metrics, of answers sampled as in training and of greedy answers, with intervals over problems.
 
     They are accuracies if the verdicts have outcomes, and mean scores if they carry scores. Without a held-out problem
-    there are none.
+    there are none. Without a judged answer there is no accuracy and no score.
     """
     if not greedy and not sampled:
         return {}
     figures: dict[str, Figure] = {}
-    if has_outcomes((*greedy, *sampled)):
+    rollouts = (*greedy, *sampled)
+    if has_verdicts(rollouts) and has_outcomes(rollouts):
         figures |= {ACCURACY: average(sampled), ACCURACY_GREEDY: average(greedy)}
-    if has_scores((*greedy, *sampled)):
+    if has_scores(rollouts):
         figures |= {SCORE: mean_score(sampled), SCORE_GREEDY: mean_score(greedy)}
     count = counts(sampled)
     lengths = [len(s.tokens) for f in sampled for s in answer_samples(f)]

@@ -9,11 +9,12 @@ from math import fsum, isclose
 from pathlib import Path
 from typing import Any
 
-from groupwise.data import BadData, Rollout, Storage, Usage, visible
+from groupwise.data import BadData, Rollout, Storage, visible
 from groupwise.evaluation.conversations import describe_conversations
 from groupwise.evaluation.evaluate import (
     MOST_VOTES,
     NO_OUTCOMES,
+    NO_VERDICT,
     NO_VOTE,
     Tally,
     causes,
@@ -21,6 +22,7 @@ from groupwise.evaluation.evaluate import (
     figures,
     has_outcomes,
     has_scores,
+    has_verdicts,
     lengths,
     mean,
     mean_score,
@@ -34,6 +36,8 @@ from groupwise.runs.layout import numbered
 FORMAT = 1
 KS = (2, 4, 8, 16, 32, 64)
 """The values of k for pass@k and maj@k; those above the number of answers per problem are left out."""
+CAUSES = 3
+"""The most causes of unverifiable answers that are printed; the file has all of them."""
 MAY_DIFFER = ("model", "task.name", "n", "seed", "seed_rule", "engine", "interval", "versions")
 """Protocol fields in which two comparable numbers may differ. The model is the subject of the comparison. The number of
 answers, the random numbers and the engine affect the precision of a number, not its meaning."""
@@ -42,10 +46,12 @@ answers, the random numbers and the engine affect the precision of a number, not
 def number(rollouts: Sequence[Rollout], protocol: Mapping[str, Any]) -> dict[str, Any]:
     """One task's result: its figures, counts and problems, with the settings (protocol) that they depend on.
 
-    Verdicts with outcomes have the share of right answers; verdicts with scores have the mean score.
+    Verdicts with outcomes have the share of right answers; verdicts with scores have the mean score. Without a judged
+    answer there is no figure.
     """
     tallies, n = [tally(f) for f in rollouts], protocol["n"]
-    values = figures(tallies, n, [k for k in KS if k <= n]) if has_outcomes(rollouts) else {}
+    judged = has_verdicts(rollouts) and has_outcomes(rollouts)
+    values = figures(tallies, n, [k for k in KS if k <= n]) if judged else {}
     scored = has_scores(rollouts)
     values |= {"score": mean_score(rollouts)} if scored else {}
     return {
@@ -66,6 +72,11 @@ def tallies(number: Mapping[str, Any]) -> list[Tally]:
     if not all(isinstance(x, int) for x in counts):
         raise TypeError("a count of answers is not a whole number")
     return [Tally(id, n, right, None if votes is None else tuple(votes)) for id, n, right, votes in number["problems"]]
+
+
+def is_judged(number: Mapping[str, Any]) -> bool:
+    """Whether at least one answer of a result has a verdict other than `unverifiable`."""
+    return any(number["counts"].get(name) for name in ("correct", "wrong", "malformed", "scored"))
 
 
 def task_label(protocol: Mapping[str, Any]) -> str:
@@ -89,7 +100,7 @@ def number_lines(number: Mapping[str, Any]) -> list[str]:
     for name, (value, low, high) in number["figures"].items():
         lines.append(f"{name:<10} {value:.3f}  ({low:.3f} .. {high:.3f}, 95 % over {len(problems)} problems)")
     if (average := f"avg@{protocol['n']}") not in number["figures"]:
-        lines.append(f"{average:<10} -      {NO_OUTCOMES}")
+        lines.append(f"{average:<10} -      {NO_OUTCOMES if is_judged(number) else NO_VERDICT}")
     elif protocol["n"] > 1 and not all(t.has_votes for t in problems):
         lines.append(f"maj@k is left out: {NO_VOTE}, or there are more than {MOST_VOTES} answers to a problem")
     answers = sum(t.answers for t in problems)
@@ -97,15 +108,20 @@ def number_lines(number: Mapping[str, Any]) -> list[str]:
         size = number["lengths"].get(name)
         tokens = f"  {size['mean']:.1f} tokens on average, {size['longest']} at most" if size else ""
         lines.append(f"{name:<13} {count:>6} of {answers}{tokens}")
+    for cause, count in list(number.get("causes", {}).items())[:CAUSES]:
+        lines.append(visible(f"  {count} unverifiable: {cause}"))
     lines += [f"{visible(name):<24} {x:.3f}" for name, x in number.get("conversations", {}).items()]
     return lines
 
 
-def mean_of(numbers: Sequence[Mapping[str, Any]]) -> list[float]:
-    """The share of right answers, averaged over tasks with equal weights, with its interval."""
+def mean_of(numbers: Sequence[Mapping[str, Any]]) -> list[float] | None:
+    """The share of right answers, averaged over tasks with equal weights, with its interval.
+
+    None if a task has no share of right answers: its answers have only scores, or none could be judged.
+    """
     names = [f"avg@{x['protocol']['n']}" for x in numbers]
     if any(name not in x["figures"] for name, x in zip(names, numbers)):
-        raise Usage("scores of different tasks cannot be averaged", fix=NO_OUTCOMES)
+        return None
     figures = [x["figures"][name] for name, x in zip(names, numbers)]
     values = [value for value, _, _ in figures]
     return [sum(values) / len(values), *averaged(values, [(low, high) for _, low, high in figures])]
@@ -188,7 +204,7 @@ def is_consistent(number: Any) -> bool:
     protocol, problems = number["protocol"], tallies(number)
     n, figures, scores = len(problems), number["figures"], number.get("scores", [])
     expected = {}
-    if (average := f"avg@{protocol['n']}") in figures or "score" not in figures:
+    if (average := f"avg@{protocol['n']}") in figures or (is_judged(number) and "score" not in figures):
         expected[average] = mean([t.share for t in problems])
     if "score" in figures:
         expected["score"] = fsum(scores) / max(1, n)

@@ -6,7 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from groupwise.data import BadData, visible
+from groupwise.data import BadData, or_near, visible
 from groupwise.models.fields import MOST_BYTES, json_object, text
 from groupwise.models.hub import fetch, is_hub_name
 
@@ -38,8 +38,11 @@ def find_model(name: str | Path, *, weights: bool = True) -> Path:
         return fetch(str(name), weights=weights)
     known = ", ".join((*PACKAGED, SMOLLM2))
     fix = f"give the path of a directory or of a .gguf file, owner/name on the Hugging Face hub, or one of: {known}"
+    is_file = os.path.isfile(path)
     raise BadData(
-        f"there is no model at {name}", evidence="a file" if os.path.isfile(path) else "no such directory", fix=fix
+        f"there is no model at {name}",
+        evidence="a file" if is_file else "no such directory",
+        fix=fix if is_file else or_near(name, fix),
     )
 
 

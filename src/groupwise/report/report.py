@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from groupwise.data import BadData, Storage, Usage, visible
+from groupwise.data import BadData, Storage, Usage, or_near, visible
 from groupwise.report.chain import chain_parts
 from groupwise.report.charts import charts_data
 from groupwise.report.read import Curve, Run, flat, lines, number, read, thin
@@ -23,6 +23,7 @@ from groupwise.runs.disk import DRAFT, check_writable, write_file
 from groupwise.runs.info import extensions
 from groupwise.runs.layout import RunLayout
 from groupwise.runs.phases import runs_in
+from groupwise.runs.stems import newest_run
 
 PAGE = Path(__file__).parent
 STYLES = ("uplot/uPlot.min.css", "page.css")
@@ -63,8 +64,12 @@ def gaps(run: Run) -> list[str]:
 
 
 def existing_run(run: str) -> Path:
-    """The directory of a run. `BadData` if `run` is no run, or if it ended before it wrote its recipe."""
-    directory, layout = Path(run), RunLayout(Path(run))
+    """The directory of a run; its name may lack the time (`newest_run`).
+
+    `BadData` if `run` is no run, or if it ended before it wrote its recipe.
+    """
+    directory = Path(newest_run(run))
+    layout = RunLayout(directory)
     if layout.is_run:
         return directory
     before = (layout.lock, layout.info)  # written before the recipe
@@ -74,11 +79,10 @@ def existing_run(run: str) -> Path:
             evidence=f"it has no {layout.recipe.name} and no results",
             fix="remove the directory and start the run again",
         )
-    raise BadData(
-        f"{run} is not a run",
-        evidence=f"it has no {layout.recipe.name}",
-        fix="name a directory under runs/; train prints it",
-    )
+    fix = "name a directory under runs/; train prints it"
+    if not directory.exists():
+        raise BadData(f"{run} is not a run", evidence="no such directory", fix=or_near(run, fix))
+    raise BadData(f"{run} is not a run", evidence=f"it has no {layout.recipe.name}", fix=fix)
 
 
 Tables = Mapping[str, Sequence[Sequence[str]]]

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from groupwise.data import Storage, Usage
 from groupwise.runs.layout import RunLayout
-from groupwise.runs.phases import whole_run
 
 DRAFT, DELETING, PARKED = ".writing-", ".deleting-", ".replaced"
 """Parts of names that mark files and directories as unfinished, as being deleted, or as being replaced."""
@@ -80,8 +79,10 @@ def storage_errors(what: str, where: Path, needed: int = 0) -> Iterator[None]:
 
 def _next_command(where: Path) -> str:
     """The fix of a storage error: resume the run that `where` belongs to, or repeat the command if there is none."""
+    from groupwise.runs.next_command import recorded_code, resume_command  # which imports this file
+
     run = next((path for path in (where, where.parent) if RunLayout(path).is_run), None)
-    return "repeat the command" if run is None else f"continue with: groupwise resume {whole_run(run)}"
+    return "repeat the command" if run is None else f"continue with: {resume_command(run, *recorded_code(run))}"
 
 
 def check_writable(path: Path, example: str) -> None:

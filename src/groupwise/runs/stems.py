@@ -1,4 +1,4 @@
-"""Finds runs by their name without the time: `first` is the newest directory `runs/first-<time>`."""
+"""Finds runs by their name without the time: `first` is the newest directory `runs/first-<time>`; so is `runs/fir*`."""
 
 import re
 from pathlib import Path
@@ -7,23 +7,23 @@ from groupwise.runs.layout import RunLayout
 
 PARENT = Path("runs")
 """The directory in which a run is searched if its name has no directory."""
-TIME = re.compile(r"-(\d{8}-\d{6})(?:-(\d+))?")
+TIME = re.compile(r"-(\d{8}-\d{6})(?:-(\d+))?$")
 """Pattern of the end of a run's name: the time of its start, and a number if several have the same time."""
 
 
 def newest_run(name: str) -> str:
     """The newest run called `name-<time>`; `name` itself if it is a path that exists, or if there is no such run.
 
-    A name without a directory is one of `runs/`.
+    A name without a directory is one of `runs/`. A name with `*` is a pattern: the newest run that matches it.
     """
     path = Path(name)
     if not path.name or path.exists():
         return name
     parent = path.parent if path.parent != Path() else PARENT
-    ends = {other: TIME.fullmatch(other.name.removeprefix(path.name)) for other in parent.glob("*")}
+    ends = {other: TIME.search(other.name) for other in parent.glob(path.name if "*" in path.name else "*")}
     runs = {
         (end[1], int(end[2] or 1)): other
         for other, end in ends.items()
-        if end and other.name.startswith(path.name) and RunLayout(other).is_run
+        if end and ("*" in path.name or other.name[: end.start()] == path.name) and RunLayout(other).is_run
     }
     return str(runs[max(runs)]) if runs else name

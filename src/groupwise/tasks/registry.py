@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from groupwise.data import Ids, Task, Usage
+from groupwise.data import Ids, Task, Usage, looks_like_path, or_near
 from groupwise.tasks.big_sums import BigSums
 from groupwise.tasks.calculator import Calculator
 from groupwise.tasks.deduction import Deduction
@@ -89,9 +89,12 @@ def find_task(name: str, encode: Callable[[Any], Ids], **options: Any) -> Task:
         code = CONVERSIONS.get(path.suffix, CONVERSIONS[".txt"])
         convert = f"{shlex.join(['python', '-c', code, path.name])} > {shlex.quote(path.stem + '.jsonl')}"
         raise Usage(f"{name} is not a supported file of data rows", fix=f"convert it in its folder:\n{convert}")
-    known = [*PACKAGED, *PRESETS]
-    hint = f"write {name}.jsonl" if Path(f"{name}.jsonl").is_file() else nearest(name, known)
-    raise Usage(f"no task is called {name!r}", fix=f"{hint}\nyour own rows are the path of a .jsonl or .parquet file")
+    own_rows = "your own rows are the path of a .jsonl or .parquet file"
+    if Path(f"{name}.jsonl").is_file():
+        raise Usage(f"no task is called {name!r}", fix=f"write {name}.jsonl\n{own_rows}")
+    if looks_like_path(name):
+        raise Usage(f"there is no file or directory {name}", fix=or_near(name, own_rows))
+    raise Usage(f"no task is called {name!r}", fix=f"{nearest(name, [*PACKAGED, *PRESETS])}\n{own_rows}")
 
 
 def takes_columns(task: str) -> bool:

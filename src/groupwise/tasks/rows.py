@@ -7,7 +7,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from groupwise.data import BadData
+from groupwise.data import BadData, or_near
 from groupwise.tasks.data_sets import HUB, data_set, is_saved, missing_package
 
 SHOWN = 5
@@ -81,11 +81,12 @@ def _no_file(path: Path) -> BadData:
     if path.exists():
         return BadData(f"{path} cannot be read", evidence="not a file", fix="give the path of a JSONL file")
     if not path.suffix:
-        fix = "give the path of a directory, or of a .jsonl or .parquet file"
+        fix = or_near(path, "give the path of a directory, or of a .jsonl or .parquet file")
         return BadData(f"there is no file or directory {path}", evidence=f"in {path.absolute().parent}", fix=fix)
     others = ", ".join(sorted(p.name for p in path.parent.glob(f"*{path.suffix}"))[:SHOWN])
     evidence = f"{path.parent} has {others or f'no {path.suffix} file'}"
-    return BadData(f"there is no file {path}", evidence=evidence, fix=f"give the path of a {path.suffix} file")
+    fix = or_near(path, f"give the path of a {path.suffix} file")
+    return BadData(f"there is no file {path}", evidence=evidence, fix=fix)
 
 
 def _parse(line: bytes) -> Row | Fault:

@@ -267,6 +267,14 @@ def unreachable_bound(method: Method) -> list[str]:
     return [f"  note: Clip has no lower bound: low is {clip.low:g}, and a ratio is never below {1 - clip.low:g}"]
 
 
+def untrained(recipe: Recipe) -> list[str]:
+    """A note about a run of no iterations."""
+    if recipe.iterations:
+        return []
+    does = "evaluates and writes the model" if recipe.warm_start is None else "does its warm start"
+    return [f"  note: iterations is 0: the run only {does}"]
+
+
 def _part_error(part: str, what: str, fix: str = "correct that part") -> Usage:
     return Usage(f"the method fails in a trial on a synthetic batch: recipe.method, {part}", evidence=what, fix=fix)
 
@@ -360,7 +368,7 @@ def check_inputs(
     recipe = resolved(recipe)
     weights = fetch or not of_hub(recipe.model)
     errors = check_machine(recipe, use, warn, train=train)
-    for line in unreachable_bound(recipe.method) if train else ():
+    for line in (*unreachable_bound(recipe.method), *untrained(recipe)) if train else ():
         warn(line)
     try:
         environment_of(recipe, use)

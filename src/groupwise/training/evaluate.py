@@ -92,8 +92,8 @@ def evaluate(
         evaluation["departures"] = published.departures(overrides, numbers)
         for line in evaluation["departures"]:
             print_note(f"not as published: {line}")
-    if len(tasks) > 1:
-        evaluation["mean"] = mean_of(numbers)
+    if len(tasks) > 1 and (mean := mean_of(numbers)):
+        evaluation["mean"] = mean
     if at == BEST:
         print_note("this checkpoint was selected by a held-out figure: a figure on the same problems is optimistic")
     return evaluation, evaluations / file_name(evaluation, of_run.iteration if of_run else None)

@@ -18,6 +18,7 @@ from groupwise.runs.disk import DISK, Disk, storage_errors, write_directory
 from groupwise.runs.info import RunInfo
 from groupwise.runs.jsonl import read_lines
 from groupwise.runs.layout import RunLayout
+from groupwise.runs.next_command import recorded_code, resume_command
 from groupwise.runs.phases import finished_run, phase_directories, runs_in
 from groupwise.training.build import DTYPES, write_trained
 from groupwise.training.identity import check_model_code
@@ -165,5 +166,6 @@ def _newest(run: Path) -> int:
     """The iteration of the newest undamaged checkpoint. `BadData` without one."""
     checkpoint: Checkpoint | None = newest_checkpoint(run)
     if checkpoint is None:
-        raise BadData(f"{run} has no model yet, and no checkpoint", fix=f"continue it: groupwise resume {run}")
+        fix = f"continue it: {resume_command(run, *recorded_code(run))}"
+        raise BadData(f"{run} has no model yet, and no checkpoint", fix=fix)
     return checkpoint.iteration

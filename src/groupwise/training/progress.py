@@ -40,8 +40,8 @@ class Progress:
         done = int(line["iteration"])
         figures = {"held-out": ACCURACY_GREEDY, "held-out score": SCORE_GREEDY}
         if evaluated := [f"  {name} {line[metric]:.3f}" for name, metric in figures.items() if metric in line]:
-            self.held_out = "  held-out -" if line[UNVERIFIABLE_HELD_OUT] == 1 else "".join(evaluated)
-        elif done == 0:  # an evaluation of no problem
+            self.held_out = "".join(evaluated)
+        elif done == 0 or UNVERIFIABLE_HELD_OUT in line:  # an evaluation of no problem, or without a judged answer
             self.held_out = "  held-out -"
         text = f"{done:>{len(str(self.iterations))}}/{self.iterations}"
         if REWARD in line:

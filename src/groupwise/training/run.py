@@ -30,7 +30,7 @@ from groupwise.runs.info import RunInfo, start_run
 from groupwise.runs.jsonl import read_lines
 from groupwise.runs.layout import RunLayout
 from groupwise.runs.logs import RunLogs
-from groupwise.runs.phases import whole_run
+from groupwise.runs.next_command import evaluate_command, extend_command, resume_command
 from groupwise.runs.replay import ReplayLog
 from groupwise.training.about import describe_run
 from groupwise.training.alerts import Alerts
@@ -221,7 +221,7 @@ def run_from(
             with contextlib.suppress(OSError):
                 progress.say(f"report: {write_report([run])}")
             if recorder.done >= 0:
-                progress.say(f"continue from the last checkpoint: {resume_command(run, ready.use)}")
+                progress.say(f"continue from the last checkpoint: {resume_command(run, *code_of(ready.use))}")
         if isinstance(error, Stuck):
             return Ending(error.cause, CODES[error.cause])
         raise
@@ -306,14 +306,14 @@ def nothing_to_do(run: Path, ready: Runtime, recorder: Recorder) -> list[str]:
     iterations = ready.recipe.iterations
     count = f"{recorder.done} of {iterations} iterations"
     if recorder.solved and recorder.done < iterations:
-        command = f"groupwise resume {shlex.quote(str(run))}{ready.use.options} --iterations {2 * iterations}"
+        command = extend_command(run, 2 * iterations, *code_of(ready.use))
         return [f"nothing to do: the task is solved, after {count}", f"train on nevertheless: {command}"]
     return [f"nothing to do: {count} are done"] if recorder.done >= iterations else []
 
 
-def resume_command(run: Path, use: Use) -> str:
-    """The shell command that continues a run, with all its options."""
-    return f"groupwise resume {shlex.quote(str(whole_run(run)))}{use.options}"
+def code_of(use: Use) -> tuple[str, tuple[str, ...]]:
+    """The command-line options for the code of a run, and the names of its functions in memory."""
+    return use.options, tuple(use.in_memory)
 
 
 def closing_message(run: Path, report: Path, recorder: Recorder, ready: Runtime) -> str:
@@ -323,16 +323,17 @@ def closing_message(run: Path, report: Path, recorder: Recorder, ready: Runtime)
         status = f"{recorder.stopping} after {recorder.done} of {recipe.iterations} iterations; saved."
         if recorder.done < 0:
             status = f"{recorder.stopping} during the warm start; saved."
-        command = resume_command(run, ready.use)
+        command = resume_command(run, *code_of(ready.use))
         return f"{status}{held_out_summary(run)}\n  report: {report}\n  continue: {command}"
     status = f"done: {recipe.iterations} iterations"
     if recorder.solved:
         count = f"{recorder.done} of {recipe.iterations} iterations"
         status = f"solved: every answer of the last {PATIENCE} iterations is correct, after {count}"
     model, name = f"{RunLayout(run).model}{dtype_note(recipe)}", shlex.quote(str(run))
+    evaluate = evaluate_command(run, *code_of(ready.use))
     return (
         f"{status}{held_out_summary(run)}\n  report: {report}\n  model:  {model}\n"
-        f"  try:    groupwise eval {name} --samples 8{ready.use.options}\n          groupwise report {name} ANOTHER_RUN"
+        f"  try:    {evaluate}\n          groupwise report {name} ANOTHER_RUN"
     )
 
 

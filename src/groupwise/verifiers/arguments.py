@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from groupwise.data import Prompt, Sample, Usage
+from groupwise.verifiers.other_signatures import refuse_others
 
 Kind = Literal["answer", "group", "bulk"]
 Item = tuple[Prompt, Sample]
@@ -38,7 +39,7 @@ class Parameters:
 
     @classmethod
     def of(cls, function: Callable[..., Any]) -> "Parameters":
-        """The parameters by signature. `Usage` for a signature that fits no kind.
+        """The parameters by signature. `Usage` for a signature that fits no kind, such as TRL's or verl's.
 
         If no parameter has a known name, the first three get prompt, answer and gold.
 
@@ -51,6 +52,7 @@ class Parameters:
             parameters = list(inspect.signature(function).parameters.values())
         except (TypeError, ValueError):
             return cls()
+        refuse_others(_name_of(function), parameters)
         several = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
         names = [p.name for p in several]
         columns = any(p.kind is p.VAR_KEYWORD for p in parameters)
@@ -104,9 +106,13 @@ class Parameters:
         return values[0]
 
 
+def _name_of(function: Callable[..., Any]) -> str:
+    return str(getattr(function, "__qualname__", function))
+
+
 def _refuse(function: Callable[..., Any], evidence: str) -> None:
     raise Usage(
-        f"the grade function {getattr(function, '__qualname__', function)} takes parameters that do not fit",
+        f"the grade function {_name_of(function)} takes parameters that do not fit",
         evidence=evidence,
         fix="write def grade(prompt, answer, gold), def grade(row, answer), def grade(prompt, answers) for a group, "
         "or def grade(prompts, answers) for bulk",

@@ -10,7 +10,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from groupwise.data import BadData, GroupwiseError, Outcome, Prompt, Sample, Verdict, Verifier
+from groupwise.data import BadData, GroupwiseError, Outcome, Prompt, Sample, Verdict, Verifier, or_near
 
 SHOWN = 5
 DEADLINE = 60.0
@@ -70,7 +70,9 @@ def read_cases(path: str | Path) -> tuple[Case, ...]:
     try:
         return _cases(Path(path).read_text("utf-8"), str(path))
     except (OSError, UnicodeDecodeError) as error:
-        raise BadData(f"{path} cannot be read", evidence=str(error), fix=f"give a JSONL file: {_FORM}") from None
+        fix = f"give a JSONL file: {_FORM}"
+        fix = or_near(path, fix) if isinstance(error, FileNotFoundError) else fix
+        raise BadData(f"{path} cannot be read", evidence=str(error), fix=fix) from None
 
 
 def _cases(text: str, name: str) -> tuple[Case, ...]:

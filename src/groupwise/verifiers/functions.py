@@ -162,6 +162,8 @@ def verdicts_of(grades: Any, count: int | None) -> list[Verdict]:
     """The verdicts for what a grade function returned: a single grade, or a list of `count` grades."""
     if count is None:
         return [as_verdict(grades)]
+    if callable(getattr(grades, "tolist", None)):  # an array of NumPy or torch
+        grades = grades.tolist()
     if not isinstance(grades, list | tuple) or len(grades) != count:
         length = f" of {len(grades)}" if isinstance(grades, list | tuple) else ""
         expected = f"expected a list of {count} grades, one per answer"

@@ -11,6 +11,7 @@ from typing import Any
 from groupwise.data import (
     BadData,
     ChecksGold,
+    InvalidValue,
     Task,
     Usage,
     Verifier,
@@ -284,6 +285,8 @@ def _create(name: str, fields: Mapping[str, Any], sandbox: Callable[..., Sandbox
         raise Usage(f"the verifier {name} needs {' and '.join(missing)}", fix=f"write {name}({missing[0]}=..., ...)")
     try:
         return classes[name](**fields, **sandboxes)
+    except InvalidValue as error:
+        raise Usage(f"the verifier {name} cannot be created", evidence=error.what, fix=error.fix) from None
     except (TypeError, ValueError, AttributeError) as error:
         raise Usage(
             f"the verifier {name} cannot be created", evidence=str(error), fix="correct its arguments"

@@ -1,0 +1,39 @@
+"""Names similar to one that does not exist: files beside a path, and words."""
+
+import os
+from collections.abc import Iterable
+from difflib import get_close_matches
+from pathlib import Path
+
+__all__ = ["looks_like_path", "near_paths", "or_near"]
+
+
+def looks_like_path(name: str) -> bool:
+    """Whether a name is probably meant as a path: it has a folder or a file's ending.
+
+    >>> looks_like_path("mine.jsnl"), looks_like_path("data/mine"), looks_like_path("calculater")
+    (True, True, False)
+    """
+    path = Path(name)
+    return "/" in name or os.sep in name or path.suffix[1:2].isalpha()
+
+
+def near_paths(path: str | Path) -> str:
+    """The similar paths of a path that does not exist, as a question; empty if there is none.
+
+    If its folder does not exist either, they are those of the folder.
+    """
+    path = Path(path)
+    if path.name and path != path.parent and not os.path.isdir(path.parent):
+        return near_paths(path.parent)
+    try:
+        names: Iterable[str] = sorted(os.listdir(path.parent))
+    except OSError:
+        return ""
+    matches = [str(path.parent / name) for name in get_close_matches(path.name, names, n=3, cutoff=0.6)]
+    return f"did you mean {' or '.join(matches)}?" if matches else ""
+
+
+def or_near(path: str | Path, fix: str) -> str:
+    """A fix, after the similar paths if there are any."""
+    return "\n".join(filter(None, (near_paths(path), fix)))

@@ -1,0 +1,51 @@
+"""Refusals of constructors as typed errors: a ValueError of a dataclass becomes an `InvalidValue` with its fix."""
+
+from collections.abc import Callable
+from dataclasses import is_dataclass
+from functools import wraps
+from types import ModuleType
+from typing import Any
+
+from groupwise.data.errors import InvalidValue
+
+CHECK = "__post_init__"
+"""The method in which a dataclass checks its values."""
+
+
+def type_refusals(module: ModuleType) -> None:
+    """Let each dataclass of the package that a module names raise `InvalidValue` where it raises ValueError.
+
+    A room calls it for each module that it imports, so that a part only needs `raise ValueError("what\\nfix")`.
+    """
+    for value in tuple(vars(module).values()):
+        if isinstance(value, type) and is_dataclass(value) and value.__module__.startswith("groupwise."):
+            check = vars(value).get(CHECK)
+            if check is not None and not hasattr(check, "types_refusals"):
+                setattr(value, CHECK, typed(check))
+
+
+def typed(check: Callable[[Any], None]) -> Callable[[Any], None]:
+    """The check of a dataclass, with `InvalidValue` in place of ValueError: the first line is what, the others the fix.
+
+    >>> @typed
+    ... def check(value):
+    ...     raise ValueError("rank is 0\\nuse at least 1")
+    >>> check(1)
+    Traceback (most recent call last):
+    groupwise.data.errors.InvalidValue: rank is 0
+      do:   use at least 1
+    """
+
+    @wraps(check)
+    def checked(self: Any) -> None:
+        try:
+            check(self)
+        except InvalidValue:
+            raise
+        except ValueError as error:
+            what, _, fix = str(error).partition("\n")
+            name = type(self).__name__
+            raise InvalidValue(what, fix=fix or f"help(groupwise.{name}) in Python explains its fields") from None
+
+    checked.types_refusals = True  # type: ignore[attr-defined]
+    return checked

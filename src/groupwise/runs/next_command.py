@@ -1,0 +1,82 @@
+"""The command, or the line of Python, that evaluates or continues a run, with the options that its code needs."""
+
+import shlex
+from collections.abc import Collection
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+
+from groupwise.data import Storage
+from groupwise.runs.info import RunInfo
+from groupwise.runs.layout import RunLayout
+from groupwise.runs.phases import whole_run
+
+
+def evaluate_command(run: Path, options: str = "", in_memory: Collection[str] = ()) -> str:
+    """How to evaluate a run. `options` are those of its code; `in_memory` are names of functions without a file.
+
+    >>> evaluate_command(Path("runs/a"), " --use grade.py")
+    'groupwise eval runs/a --samples 8 --use grade.py'
+    >>> evaluate_command(Path("runs/a"), in_memory=["short"])
+    'gw.evaluate("runs/a", samples=8, reward=short)'
+    """
+    if in_memory:
+        return f'gw.evaluate("{run}", samples=8, reward={reward_argument(in_memory)})'
+    return f"groupwise eval {shlex.quote(str(run))} --samples 8{options}"
+
+
+def resume_command(run: Path, options: str = "", in_memory: Collection[str] = ()) -> str:
+    """How to continue a run, or the whole run that `run` is a phase of."""
+    if in_memory:
+        return f'gw.resume("{whole_run(run)}", reward={reward_argument(in_memory)})'
+    return f"groupwise resume {shlex.quote(str(whole_run(run)))}{options}"
+
+
+def extend_command(run: Path, iterations: int, options: str = "", in_memory: Collection[str] = ()) -> str:
+    """How to continue a run to a larger number of iterations."""
+    if in_memory:
+        return f'gw.resume("{run}", iterations={iterations}, reward={reward_argument(in_memory)})'
+    return f"groupwise resume {shlex.quote(str(run))}{options} --iterations {iterations}"
+
+
+def resume_call(run: Path) -> str:
+    """The line of Python that continues a run, with the code that run.json records."""
+    arguments = [f'"{whole_run(run)}"']
+    with suppress(Storage):  # without a readable run.json
+        info = RunInfo.read(run)
+        arguments += [f"use={files}"] if (files := code_files(run, info)) else []
+        arguments += [f"reward={reward_argument(info.in_memory)}"] if info.in_memory else []
+    return f"gw.resume({', '.join(arguments)})"
+
+
+def reward_argument(in_memory: Collection[str]) -> str:
+    """The argument `reward` in a line of Python: the function's name, or `...` for several functions."""
+    return next(iter(in_memory)) if len(in_memory) == 1 else "..."
+
+
+def recorded_code(run: Path) -> tuple[str, tuple[str, ...]]:
+    """The command-line options for the code of a run, with a leading space, and its functions in memory.
+
+    They come from run.json. Without a readable run.json there are none.
+    """
+    try:
+        info = RunInfo.read(run)
+    except Storage:
+        return "", ()
+    words = [word for path in code_files(run, info) for word in ("--use", path)]
+    words += [word for host in info.judges for word in ("--judge", host)]
+    words += [word for key in info.keys for word in ("--key", key)]
+    words += ["--unsafe-local-exec"] * info.unsafe_local_exec + ["--trust-remote-code"] * bool(info.trust_remote_code)
+    return "".join(f" {shlex.quote(word)}" for word in words), tuple(info.in_memory)
+
+
+def code_files(run: Path, info: RunInfo) -> list[str]:
+    """The paths of a run's code: as in its command, else in its folder `code`, else the name of the file."""
+    try:
+        words = shlex.split(info.command)
+    except ValueError:  # of a damaged run.json
+        words = []
+    given = {Path(path).stem: path for option, path in pairwise(words) if option == "--use"}
+    written = {path.stem: str(path) for path in RunLayout(whole_run(run)).code.glob("*.py")}
+    paths = written | given
+    return [paths.get(stem, f"{stem}.py") for stem in info.use if "/" not in stem]

@@ -140,6 +140,7 @@ from groupwise.data.sample import Finish as Finish
 from groupwise.data.sample import Generation as Generation
 from groupwise.data.sample import GenerationRequest as GenerationRequest
 from groupwise.data.sample import Ids as Ids
+from groupwise.data.sample import Likeliest as Likeliest
 from groupwise.data.sample import Outcome as Outcome
 from groupwise.data.sample import Prompt as Prompt
 from groupwise.data.sample import Rollout as Rollout
@@ -272,6 +273,7 @@ from groupwise.methods.rollout.freshness_per import freshness_per as freshness_p
 from groupwise.methods.rollout.guide_grpo import guide_grpo as guide_grpo
 from groupwise.methods.rollout.hill import hill as hill
 from groupwise.methods.rollout.igrpo import igrpo as igrpo
+from groupwise.methods.rollout.latr import latr as latr
 from groupwise.methods.rollout.murphy import murphy as murphy
 from groupwise.methods.rollout.rest_rl import rest_rl as rest_rl
 from groupwise.methods.rollout.rgr_grpo import rgr_grpo as rgr_grpo
@@ -285,6 +287,7 @@ from groupwise.methods.schedules import Curve as Curve
 from groupwise.methods.schedules import Decay as Decay
 from groupwise.methods.schedules import FromMemory as FromMemory
 from groupwise.methods.schedules import Inverse as Inverse
+from groupwise.methods.schedules import Piecewise as Piecewise
 from groupwise.methods.schedules import Ramp as Ramp
 from groupwise.methods.schedules import Schedule as Schedule
 from groupwise.methods.schedules import Stairs as Stairs
@@ -474,6 +477,7 @@ from groupwise.rollout.hints import Hints as Hints
 from groupwise.rollout.hints import RowHints as RowHints
 from groupwise.rollout.hints import SelfHints as SelfHints
 from groupwise.rollout.ladder import HintLadder as HintLadder
+from groupwise.rollout.lookahead import Lookahead as Lookahead
 from groupwise.rollout.native import Native as Native
 from groupwise.rollout.pressed import Pressed as Pressed
 from groupwise.rollout.proposals import ProblemSource as ProblemSource

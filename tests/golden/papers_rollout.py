@@ -15,6 +15,7 @@ from groupwise.methods import (
     guide_grpo,
     hill,
     igrpo,
+    latr,
     murphy,
     rest_rl,
     rgr_grpo,
@@ -47,6 +48,10 @@ def paper_expo(groups: Groups):
 
 def paper_hill(groups: Groups):
     return token_mean(groups, [list(z(scores(group))) for group in groups], 0.2, 0.28)
+
+
+def paper_latr(groups: Groups):
+    return token_mean(groups, [list(z(scores(group))) for group in groups], kl=0.01)
 
 
 def paper_murphy(groups: Groups):
@@ -117,6 +122,7 @@ PAPERS: dict[str, tuple[Callable[[Groups], complex], Method, float]] = {
     "freshness_per": (paper_freshness, freshness_per(), 0.3),
     "rest_rl": (paper_rest, rest_rl(), 0.3),
     "syn_grpo": (paper_syn, syn_grpo(), 0.3),
+    "latr": (paper_latr, latr(), 0.3),
     "hill": (paper_hill, hill(), 0.3),
     "rgr_grpo": (paper_grpo_by_tokens, rgr_grpo(), 0.3),
     "s_grpo": (paper_s_grpo, s_grpo(), 0.3),

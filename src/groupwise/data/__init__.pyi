@@ -94,6 +94,7 @@ from groupwise.data.sample import Finish as Finish
 from groupwise.data.sample import Generation as Generation
 from groupwise.data.sample import GenerationRequest as GenerationRequest
 from groupwise.data.sample import Ids as Ids
+from groupwise.data.sample import Likeliest as Likeliest
 from groupwise.data.sample import Outcome as Outcome
 from groupwise.data.sample import Prompt as Prompt
 from groupwise.data.sample import Rollout as Rollout

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import IntEnum
 from itertools import pairwise
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from groupwise.data.field_types import check_types
 
@@ -25,6 +25,7 @@ __all__ = [
     "Generation",
     "GenerationRequest",
     "Ids",
+    "Likeliest",
     "Outcome",
     "Prompt",
     "Rollout",
@@ -33,7 +34,11 @@ __all__ = [
     "Verdict",
 ]
 
+T = TypeVar("T")
 Ids = tuple[int, ...]
+
+Likeliest = tuple[tuple[int, float], ...]
+"""The likeliest tokens at a place with their log-probs at temperature 1, the likeliest first."""
 
 ContextKey = tuple[str, Ids]
 """What identifies a prompt (context): a hash of its content besides text, such as images, and its token ids."""
@@ -162,6 +167,8 @@ class Sample:
     routes: tuple[bytes, ...] = ()
     path: tuple[bytes, ...] = ()
     """For a policy whose actions are not tokens of text: the encoded action of each token. Later tokens have none."""
+    likeliest: tuple[Likeliest, ...] = ()
+    """The likeliest tokens at the place of each token, if a strategy requested them. Later tokens have none."""
     finish: Finish | None = None
     text: str = ""
     ends: Ids = ()
@@ -186,6 +193,8 @@ class Sample:
             )
         if len(self.path) > len(self.tokens):
             raise ValueError(f"a sample has {len(self.path)} encoded actions (path) for {len(self.tokens)} tokens")
+        if len(self.likeliest) > len(self.tokens):
+            raise ValueError(f"a sample has {len(self.likeliest)} places of likeliest tokens for {len(self.tokens)}")
         for name, numbers in self.marks.items():
             if len(numbers) > len(self.tokens):
                 raise ValueError(
@@ -260,16 +269,17 @@ class Sample:
 
     def with_tokens(
         self, tokens: Ids, origin: Ids, logp: tuple[float, ...], routes: tuple[bytes, ...] = (),
-        path: tuple[bytes, ...] = (),
+        path: tuple[bytes, ...] = (), likeliest: tuple[Likeliest, ...] = (),
     ) -> "Sample":  # fmt: skip
         """A copy with tokens appended. `routes` covers the context, all earlier tokens and the new ones.
 
-        `path` covers the new tokens. An earlier token without an action gets an empty entry.
+        `path` and `likeliest` cover the new tokens. An earlier token without such an entry gets an empty one.
         """
-        earlier = (*self.path, *(b"",) * (len(self.tokens) - len(self.path))) if path else self.path
+        n = len(self.tokens)
         return replace(
             self, tokens=self.tokens + tokens, origin=self.origin + origin, logp=self.logp + logp,
-            routes=self.routes + routes[len(self.routes) :], path=earlier + path,
+            routes=self.routes + routes[len(self.routes) :], path=_joined(self.path, path, n, b""),
+            likeliest=_joined(self.likeliest, likeliest, n, ()),
         )  # fmt: skip
 
     def with_finish(self, finish: Finish | None) -> "Sample":
@@ -319,7 +329,7 @@ class Sample:
         """A new sample with the first `at` tokens, to be continued, with the random stream `(*stream, at, i)`."""
         return replace(
             self, tokens=self.tokens[:at], origin=self.origin[:at], logp=self.logp[:at], stream=(*self.stream, at, i),
-            routes=self.routes[: len(self.context) + at - 1], path=self.path[:at],
+            routes=self.routes[: len(self.context) + at - 1], path=self.path[:at], likeliest=self.likeliest[:at],
             finish=None, text="", ends=(), verdict=None, marks={}, counts={},
         )  # fmt: skip
 
@@ -407,6 +417,8 @@ class GenerationRequest:
     """Hash of the prompt's content besides token ids, such as images."""
     path: tuple[bytes, ...] = ()
     """The sample's encoded actions so far (`Sample.path`), if the policy's actions are not tokens of text."""
+    top: int = 0
+    """The number of likeliest tokens to return for each place."""
 
     @property
     def context_key(self) -> ContextKey:
@@ -436,7 +448,8 @@ class Generation:
 
     `logp` is under the sampling distribution. `routes` are the experts of a mixture, if the engine records them: for
     each token of the request's context and each new token except the last, which was not forwarded. `path` has the
-    action of each new token, if actions are no words (see `Sample.path`).
+    action of each new token, if actions are no words (see `Sample.path`). `likeliest` has the likeliest tokens at the
+    place of each new token, if the request has `top`.
     """
 
     tokens: Ids
@@ -445,6 +458,7 @@ class Generation:
     finish: Finish
     routes: tuple[bytes, ...] = ()
     path: tuple[bytes, ...] = ()
+    likeliest: tuple[Likeliest, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The generation as a JSON object. `finish` becomes its name; routes and path become base64.
@@ -462,7 +476,8 @@ class Generation:
         """The generation that `to_json` gave, also after `json.dumps` and `json.loads`."""
         tuples = {name: tuple(data[name]) for name in ("tokens", "logp", "versions")}
         encoded = {name: _decoded(data[name]) for name in ("routes", "path")}
-        return cls(**{**data, **tuples, **encoded, "finish": Finish[data["finish"]]})
+        places = tuple(tuple((token, logp) for token, logp in place) for place in data["likeliest"])
+        return cls(**{**data, **tuples, **encoded, "finish": Finish[data["finish"]], "likeliest": places})
 
 
 def content_hash(content: str, path: Sequence[bytes]) -> str:
@@ -475,6 +490,11 @@ def content_hash(content: str, path: Sequence[bytes]) -> str:
         return content
     actions = "".join(hashlib.sha256(action).hexdigest() for action in path)
     return hashlib.sha256(f"{content} {actions}".encode()).hexdigest()
+
+
+def _joined(earlier: tuple[T, ...], new: tuple[T, ...], tokens: int, empty: T) -> tuple[T, ...]:
+    """The entries of earlier and new tokens; each earlier token without one gets an empty entry."""
+    return (*earlier, *(empty,) * (tokens - len(earlier)), *new) if new else earlier
 
 
 def _base64(rows: Sequence[bytes]) -> list[str]:

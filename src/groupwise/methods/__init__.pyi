@@ -55,6 +55,7 @@ from groupwise.methods.rollout.freshness_per import freshness_per as freshness_p
 from groupwise.methods.rollout.guide_grpo import guide_grpo as guide_grpo
 from groupwise.methods.rollout.hill import hill as hill
 from groupwise.methods.rollout.igrpo import igrpo as igrpo
+from groupwise.methods.rollout.latr import latr as latr
 from groupwise.methods.rollout.murphy import murphy as murphy
 from groupwise.methods.rollout.rest_rl import rest_rl as rest_rl
 from groupwise.methods.rollout.rgr_grpo import rgr_grpo as rgr_grpo
@@ -68,6 +69,7 @@ from groupwise.methods.schedules import Curve as Curve
 from groupwise.methods.schedules import Decay as Decay
 from groupwise.methods.schedules import FromMemory as FromMemory
 from groupwise.methods.schedules import Inverse as Inverse
+from groupwise.methods.schedules import Piecewise as Piecewise
 from groupwise.methods.schedules import Ramp as Ramp
 from groupwise.methods.schedules import Schedule as Schedule
 from groupwise.methods.schedules import Stairs as Stairs

@@ -7,7 +7,7 @@ from typing import Literal, Protocol, runtime_checkable
 from groupwise.methods.now import Now
 
 SOCKET = "Schedule"
-__all__ = ["After", "Curve", "Decay", "FromMemory", "Inverse", "Ramp", "Schedule", "Stairs"]
+__all__ = ["After", "Curve", "Decay", "FromMemory", "Inverse", "Piecewise", "Ramp", "Schedule", "Stairs"]
 
 
 @runtime_checkable
@@ -121,6 +121,25 @@ class Stairs:
 
     def __call__(self, now: Now) -> float:
         return max(self.start * self.factor ** (now.iteration // self.every), self.least)
+
+
+@dataclass(frozen=True, slots=True)
+class Piecewise:
+    """The value of the newest of its points, which are pairs of an iteration and the value from there on.
+
+    >>> [Piecewise(((0, 1.0), (2, 0.5)))(Now(i)) for i in range(4)]
+    [1.0, 1.0, 0.5, 0.5]
+    """
+
+    points: tuple[tuple[int, float], ...]
+
+    def __post_init__(self) -> None:
+        iterations = [iteration for iteration, _ in self.points]
+        if iterations[:1] != [0] or iterations != sorted(set(iterations)):
+            raise ValueError(f"{self}: the iterations of its points must rise from 0")
+
+    def __call__(self, now: Now) -> float:
+        return [value for iteration, value in self.points if iteration <= now.iteration][-1]
 
 
 @dataclass(frozen=True, slots=True)

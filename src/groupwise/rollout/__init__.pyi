@@ -21,6 +21,7 @@ from groupwise.rollout.hints import Hints as Hints
 from groupwise.rollout.hints import RowHints as RowHints
 from groupwise.rollout.hints import SelfHints as SelfHints
 from groupwise.rollout.ladder import HintLadder as HintLadder
+from groupwise.rollout.lookahead import Lookahead as Lookahead
 from groupwise.rollout.native import Native as Native
 from groupwise.rollout.pressed import Pressed as Pressed
 from groupwise.rollout.proposals import ProblemSource as ProblemSource

@@ -2,15 +2,26 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from groupwise.data import Finish, Generation, GenerationRequest, Sampling
-from groupwise.models import Experts, Model, Routes, Tokenizer, choose, lineage, logprob_dtype, truncated, uniform
+from groupwise.data import Finish, Generation, GenerationRequest, Likeliest, Sampling
+from groupwise.models import (
+    Experts,
+    Model,
+    Routes,
+    Tokenizer,
+    choose,
+    lineage,
+    logprob_dtype,
+    logprobs,
+    truncated,
+    uniform,
+)
 from groupwise.rollout.layouts import ROWS, KeysValues, chunk_end, padded, shared_tokens
 from groupwise.rollout.routes import RowRoutes
 from groupwise.rollout.unique_sequences import UniqueSequences
@@ -27,6 +38,8 @@ class Job:
     future: asyncio.Future[Generation]
     routes: tuple[bytes, ...] = ()
     """The expert choices for the prompt without its last token, once it is prefilled."""
+    likeliest: list[Likeliest] = field(default_factory=list)
+    """The likeliest tokens at each place so far, if the request wants them."""
 
     @property
     def reach(self) -> int:
@@ -47,7 +60,7 @@ class Rows:
         self.sequences = UniqueSequences(decoder, max_rows=rows, cache_tokens=cache_tokens)
         self.jobs: list[Job] = []
         self.distributions: list[Distribution] = []
-        self.with_stop_strings = 0
+        self.with_stop_strings = self.with_top = 0
         rows = padded(rows, ROWS)
         long = {"dtype": torch.long, "device": weight.device}
         self.sequence, self.newest, self.length, self.limit = (torch.zeros(rows, **long) for _ in range(4))
@@ -82,6 +95,7 @@ class Rows:
         self.at[new] = [request.at for request in requests]
         self.distribution[new] = [self._distribution_of(request) for request in requests]
         self.with_stop_strings += sum(bool(request.sampling.stop) for request in requests)
+        self.with_top += sum(bool(request.top) for request in requests)
         self.jobs.extend(jobs)
 
     @torch.inference_mode()
@@ -90,7 +104,10 @@ class Rows:
         n = len(self.jobs)
         self.sequences.grow(n, self.sequences.longest + 1)
         routes = Routes(self.routes.experts) if self.routes else None
-        token, logp = self._sample_tokens(self.sequences.forward(routes), n)
+        logits = self.sequences.forward(routes)
+        token, logp = self._sample_tokens(logits, n)
+        if self.with_top:
+            self._record_likeliest(logits)
         if self.routes is not None and routes is not None:
             self.routes.write(routes, self.sequence[:n], self.length[:n])
         self._append(token[:n], logp[:n])
@@ -108,10 +125,12 @@ class Rows:
             (self.jobs[r], Generation(
                 tokens=tuple(self.tokens[r, :n].tolist()), logp=tuple(self.logp[r, :n].tolist()), versions=(),
                 finish=finish, routes=self.jobs[r].routes + self.routes.of(r, n) if self.routes and n else (),
+                likeliest=tuple(self.jobs[r].likeliest),
             ))
             for r, n, finish in zip(rows, lengths, finishes)
         ]  # fmt: skip
         self.with_stop_strings -= sum(bool(job.request.sampling.stop) for job, _ in finished)
+        self.with_top -= sum(bool(job.request.top) for job, _ in finished)
         self._compact(set(rows))
         return finished
 
@@ -153,6 +172,13 @@ class Rows:
             token[rows] = chosen = choose(logprobs, torch.from_numpy(u).to(logprobs.device), sequence[rows])
             logp[rows] = logprobs[sequence[rows], chosen]
         return token, logp
+
+    def _record_likeliest(self, logits: Float[Tensor, "sequences v"]) -> None:
+        """Record the likeliest tokens at the newest place of the rows whose requests want them."""
+        for r, job in enumerate(self.jobs):
+            if job.request.top:
+                best = logprobs(logits[self.sequence[r : r + 1]]).topk(min(job.request.top, logits.shape[1]))
+                job.likeliest.append(tuple(zip(best.indices[0].tolist(), best.values[0].tolist())))
 
     def _append(self, token: Int[Tensor, " n"], logp: Float[Tensor, " n"]) -> None:
         n = len(token)

@@ -83,26 +83,30 @@ class DrawSampler:
         )  # fmt: skip
         return [replace(shared, stream=(i,)) for i in range(first, first + n)]
 
-    async def extend(self, sample: Sample, *, limit: int | None = None, sampling: Sampling | None = None) -> Sample:
+    async def extend(
+        self, sample: Sample, *, limit: int | None = None, sampling: Sampling | None = None, top: int = 0
+    ) -> Sample:
         """Generate until the sample ends, or for `limit` tokens; in that case it stays open (`finish` is None).
 
-        A finished sample is returned unchanged, unless tokens were inserted after its end. `sampling` replaces the
-        recipe's, except its `max_tokens`. The log-probs are then under another distribution than the learner's, so such
-        a sample must not be trained.
+        A finished sample is returned unchanged, unless an observation was appended after its end. A sample that ends in
+        a written end token is finished. `sampling` replaces the recipe's, except its `max_tokens`. The log-probs are
+        then under another distribution than the learner's, so such a sample must not be trained. `top` is the number of
+        likeliest tokens to record at each new place (`Sample.likeliest`).
         """
-        if sample.finish is not None and (not sample.origin or sample.origin[-1] >= 0):
+        if sample.finish is not None and (not sample.origin or sample.trained[-1]):
             return sample
+        ended = sample.origin[-1:] == (WRITTEN,) and sample.tokens[-1] in self.setting.tokenizer.eos
         budget = sample.limit - len(sample.tokens)
-        left, finish = budget if limit is None else min(limit, budget), None
-        while left > 0:
+        left, finish = budget if limit is None else min(limit, budget), Finish.stop if ended else None
+        while left > 0 and not ended:
             request = GenerationRequest(
                 context=sample.context + sample.tokens, limit=left, draw=self.draw.id, stream=sample.stream,
                 at=len(sample.tokens), sampling=sampling or self.setting.sampling, purpose=self.purpose,
-                content=sample.content, path=sample.path,
+                content=sample.content, path=sample.path, top=top,
             )  # fmt: skip
             with self._awaiting("the engine"):
                 new = await self.setting.engine.sample(request)
-            sample = sample.with_tokens(new.tokens, new.versions, new.logp, new.routes, new.path)
+            sample = sample.with_tokens(new.tokens, new.versions, new.logp, new.routes, new.path, new.likeliest)
             left, finish = left - len(new.tokens), new.finish
             if finish is not Finish.cut:
                 break

@@ -12,6 +12,8 @@ from groupwise.certificates import certificate as certificates
 from groupwise.certificates.certificate import Certificate, certificate_of, certify, commit_of
 from groupwise.certificates.page import certificate_page
 from groupwise.certificates.proofs import Proof
+from groupwise.certificates.studies import Comparison
+from groupwise.commands import certify as command
 from groupwise.commands.certify import write_certificates
 from groupwise.config.registry import methods
 from groupwise.data import Storage, Usage
@@ -99,6 +101,18 @@ def test_the_command_writes_both_files_and_its_code_says_if_all_passed(monkeypat
     assert write_certificates("all", str(tmp_path / "b")) == 1
     assert sorted(path.stem for path in (tmp_path / "b").glob("*.html")) == sorted([*NAMES, "index"])
     assert capsys.readouterr().out.splitlines()[-1] == str(tmp_path / "b" / "index.html")
+
+
+def test_the_effect_is_measured_first_and_its_measurement_is_in_both_files(monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(certificates, "run_proofs", passing)
+    calls, effect = [], reference_of(methods()["gspo"]).effect
+    monkeypatch.setattr(command, "run_studies", lambda names, root: calls.append(names))
+    measured = Comparison(effect, (0.3, 0.31, 0.32))
+    monkeypatch.setattr(certificates, "measured_effect", lambda name, reference, root: measured if calls else None)
+    for options, text in ([], "Not measured with this code."), (["--effect"], str(measured)):
+        assert main(["certify", "gspo", "--out", str(tmp_path), *options]) == 0
+        assert text in Text((tmp_path / "gspo.html").read_text()).text
+    assert calls == [["gspo"]] and json.loads((tmp_path / "gspo.json").read_text())["measured"]["result"] == "shown"
 
 
 def test_an_unknown_method_and_a_directory_that_cannot_be_written_are_errors(monkeypatch, tmp_path: Path) -> None:

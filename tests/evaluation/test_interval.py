@@ -1,9 +1,11 @@
 """Tests of the intervals against independent computations, published numbers and simulated trials."""
 
+import math
+
 import numpy as np
 import pytest
 
-from groupwise.evaluation.interval import RESAMPLES, interval, paired, score, spread
+from groupwise.evaluation.interval import RESAMPLES, interval, mean_interval, paired, score, spread
 from groupwise.models import Purpose, picks
 from tests.evaluation.test_evaluate import RIGHT
 
@@ -95,3 +97,10 @@ def test_the_interval_covers_the_true_value_at_its_level() -> None:
             [(low, high)] = interval(values)
             covered += low <= a / (a + b) <= high
         assert covered >= 54, (a, b, covered)
+
+
+def test_an_interval_over_few_seeds_is_student_s() -> None:
+    """Three seeds: 4.303 standard errors on each side. One seed says nothing."""
+    low, high = mean_interval([1.0, 2.0, 3.0])
+    assert (low, high) == (pytest.approx(2 - 4.302652729911275 / 3**0.5), pytest.approx(2 + 4.302652729911275 / 3**0.5))
+    assert mean_interval([0.5]) == (-math.inf, math.inf) and mean_interval([0.5, 0.5]) == (0.5, 0.5)

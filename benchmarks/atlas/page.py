@@ -20,8 +20,9 @@ These are small models and short runs. *Not shown* means that the effect did not
 refute a paper. Equal steps are equally many iterations with as many prompts. Equal tokens count every generated token:
 the run that generates more is read up to the other's total.
 
-- The *difference* is the method minus its parent, with the same seed. A metric of training is the mean over the second
-  half of the iterations; a held-out metric is that of the last evaluation.
+- The values are means over seeds; the *difference* is the method minus its parent, with the same seed. A
+  metric of training is the mean over the second half of the iterations; a held-out metric is that of the last
+  evaluation.
 - The *interval* is Student's 95 % interval of the mean difference over seeds. Where three seeds leave the verdict open,
   there are six. All seeds start from the same model.
 - *Shown*: the interval lies on the stated side of 0, and the mean is at least the smallest difference that counts.
@@ -29,8 +30,8 @@ the run that generates more is read up to the other's total.
 - *In expectation*: a test computes the claim exactly on a small example, without sampling.
 - *Stale*: the code of a part has changed since the runs.
 """
-HEAD = ("method", "against", "effect, stated before the runs", "difference", "95 % interval", "seeds", "result",
-        "in expectation")  # fmt: skip
+HEAD = ("method", "against", "effect, stated before the runs", "its value", "the method's", "difference",
+        "95 % interval", "seeds", "result", "in expectation")  # fmt: skip
 
 
 def page(results: Mapping[Trial, TrialResult]) -> str:
@@ -70,15 +71,17 @@ def row(study: Study, comparison: Comparison | None) -> tuple[str, ...]:
     exact = f"[shown](../{toy.partition('::')[0]})" if toy else ""
     head = (link(study.method), against, claim(effect))
     if comparison is None:
-        return (*head, "", "", "", "not measured", exact)
+        return (*head, "", "", "", "", "", "not measured", exact)
     return (*head, *figures(comparison), exact)
 
 
-def figures(comparison: Comparison) -> tuple[str, str, str, str]:
-    """The cells of a comparison: difference, interval, seeds, result."""
+def figures(comparison: Comparison) -> tuple[str, ...]:
+    """The cells of a comparison: both means, difference, interval, seeds, result."""
+    means = (f"{sum(values) / len(values):.3g}" for values in (comparison.parent, comparison.own))
     low, high = comparison.interval
     result = f"*{comparison.verdict}*" + ", stale" * comparison.stale
-    return f"{comparison.mean:+.3g}", f"{low:+.3g} to {high:+.3g}", str(len(comparison.differences)), result
+    interval, seeds = f"{low:+.3g} to {high:+.3g}", str(len(comparison.differences))
+    return *means, f"{comparison.mean:+.3g}", interval, seeds, result
 
 
 def claim(effect: Effect) -> str:

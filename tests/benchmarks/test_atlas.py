@@ -56,8 +56,8 @@ def test_at_equal_tokens_the_longer_run_is_read_up_to_the_others_total() -> None
     own, parent = trials_of("gspo", effect, 1)
     long = result(own, {"entropy": {1: 1.0, 2: 2.0, 3: 8.0, 4: 9.0}}, tokens=(20, 20, 20, 20))
     short = result(parent, {"entropy": {1: 0.0, 2: 0.0, 3: 0.0, 4: 1.0}}, tokens=(10, 10, 10, 19))
-    assert stored.difference(effect, long, short) == 2.0 - 0.5
-    assert stored.difference(EFFECT, long, short) == 8.5 - 0.5
+    assert stored.values_of(effect, long, short) == (2.0, 0.5)
+    assert stored.values_of(EFFECT, long, short) == (8.5, 0.5)
     held_out = trials_of("gspo", replace(effect, metric="eval/accuracy"), 1)
     assert all(trial.recipe().evaluate.every == 5 for trial in held_out) and own.recipe().evaluate.every == 0
 
@@ -75,7 +75,7 @@ def test_at_equal_tokens_the_longer_run_is_read_up_to_the_others_total() -> None
 def test_a_verdict_needs_an_interval_on_one_side_and_a_mean_that_counts(differences, verdict, is_open) -> None:
     comparison = compare("gspo", EFFECT, results_of(differences))
     assert comparison is not None and (comparison.verdict, comparison.is_open) == (verdict, is_open)
-    down = Comparison(replace(EFFECT, direction="down"), tuple(-x for x in differences))
+    down = Comparison(replace(EFFECT, direction="down"), tuple(-x for x in differences), (0.0,) * len(differences))
     assert down.verdict == verdict and str(down).startswith(f"{verdict}: ")
     assert len(list(seeds_of(Study("gspo", EFFECT), results_of(differences)))) == (6 if is_open else 3)
 

@@ -107,7 +107,7 @@ def test_the_effect_is_measured_first_and_its_measurement_is_in_both_files(monke
     monkeypatch.setattr(certificates, "run_proofs", passing)
     calls, effect = [], reference_of(methods()["gspo"]).effect
     monkeypatch.setattr(command, "run_studies", lambda names, root: calls.append(names))
-    measured = Comparison(effect, (0.3, 0.31, 0.32))
+    measured = Comparison(effect, (0.3, 0.31, 0.32), (0.0, 0.0, 0.0))
     monkeypatch.setattr(certificates, "measured_effect", lambda name, reference, root: measured if calls else None)
     for options, text in ([], "Not measured with this code."), (["--effect"], str(measured)):
         assert main(["certify", "gspo", "--out", str(tmp_path), *options]) == 0

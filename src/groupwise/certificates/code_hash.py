@@ -21,13 +21,15 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Assign 
 def code_hash(method: Method) -> str:
     """A hash of a method's constants and of the code of its parts, with the names of their files that they use.
 
-    Comments, docstrings and formatting do not count, nor does other code in the same files.
+    Comments, docstrings and formatting do not count, nor does other code in the same files. Fields that equal those of
+    a bare `Method`, such as the curriculum `Shuffled`, do not count either: they belong to no method.
 
     >>> from groupwise.methods import gspo
     >>> code_hash(gspo()) == code_hash(gspo()), code_hash(gspo()) == code_hash(gspo(low=0.1))
     (True, False)
     """
-    parts = with_fields(tuple(getattr(method, f.name) for f in fields(method)))
+    values = [(getattr(method, f.name), getattr(Method(), f.name)) for f in fields(method)]
+    parts = with_fields(tuple(value for value, bare in values if value != bare))
     kinds = {definition_of(part) for part in parts if callable(definition_of(part))}
     code = {text for kind in kinds if kind.__module__.startswith(PACKAGE) for text in _code_of(kind)}
     return hashlib.sha256("\n".join([*diff(Method(), method), *sorted(code)]).encode()).hexdigest()[:16]

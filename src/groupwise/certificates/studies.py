@@ -98,11 +98,17 @@ class TrialResult:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The metric of a method's runs minus that of its parent's, for each seed. `stale`: code has changed since."""
+    """The metric of a method's runs and of its parent's, for each seed. `stale`: code has changed since."""
 
     effect: Effect
-    differences: tuple[float, ...]
+    own: tuple[float, ...]
+    parent: tuple[float, ...]
     stale: bool = False
+
+    @property
+    def differences(self) -> tuple[float, ...]:
+        """The method minus its parent, for each seed."""
+        return tuple(a - b for a, b in zip(self.own, self.parent, strict=True))
 
     @property
     def mean(self) -> float:
@@ -128,7 +134,8 @@ class Comparison:
 
     def as_json(self) -> dict[str, Any]:
         """The comparison in a certificate."""
-        return {"difference": self.mean, "interval": self.interval, "by_seed": self.differences, "result": self.verdict}
+        by_seed = {"own": self.own, "parent": self.parent}
+        return {"difference": self.mean, "interval": self.interval, **by_seed, "result": self.verdict}
 
     def __str__(self) -> str:
         low, high = self.interval
@@ -146,23 +153,24 @@ def trials_of(method: str, effect: Effect, seed: int) -> tuple[Trial, Trial]:
 
 
 def compare(method: str, effect: Effect, results: Mapping[Trial, TrialResult]) -> Comparison | None:
-    """The comparison over all seeds with both results; None with less than two of them, or without the metric."""
+    """The comparison over all seeds with both results; None with fewer than `SEEDS`, or without the metric."""
     pairs = [trials_of(method, effect, seed) for seed in (*SEEDS, *MORE_SEEDS)]
     found = [(results[own], results[parent]) for own, parent in pairs if own in results and parent in results]
-    differences = tuple(difference(effect, own, parent) for own, parent in found)
-    if len(found) < 2 or not all(map(math.isfinite, differences)):
+    values = [values_of(effect, own, parent) for own, parent in found]
+    if len(found) < len(SEEDS) or not all(map(math.isfinite, (x for pair in values for x in pair))):
         return None
-    return Comparison(effect, differences, any(is_stale(result) for pair in found for result in pair))
+    own_values, parent_values = zip(*values)
+    return Comparison(effect, own_values, parent_values, any(is_stale(result) for pair in found for result in pair))
 
 
-def difference(effect: Effect, own: TrialResult, parent: TrialResult) -> float:
-    """The metric of a method's run minus that of its parent's, at equal tokens or after all iterations."""
+def values_of(effect: Effect, own: TrialResult, parent: TrialResult) -> tuple[float, float]:
+    """The metric of a method's run and of its parent's, at equal tokens or after all iterations."""
     if effect.matched == "steps":
         lasts = len(own.tokens), len(parent.tokens)
     else:
         budget = min(sum(own.tokens), sum(parent.tokens))
         lasts = own.iterations_within(budget), parent.iterations_within(budget)
-    return own.value(effect.metric, lasts[0]) - parent.value(effect.metric, lasts[1])
+    return own.value(effect.metric, lasts[0]), parent.value(effect.metric, lasts[1])
 
 
 def is_stale(result: TrialResult) -> bool:

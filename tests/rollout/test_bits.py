@@ -8,6 +8,7 @@ import torch
 
 from groupwise.data import Generation, GenerationRequest, Sampling
 from groupwise.models import Decoder, find_model, read_model, read_tokenizer
+from groupwise.rollout.layouts import ROWS, SharedPrefix
 from groupwise.tasks import find_task
 from tests.rollout.fakes import decoder, engine, generate, prompt_of, request
 
@@ -120,3 +121,12 @@ def test_rows_with_one_context_share_one_copy_of_its_keys_and_values() -> None:
     generations = generate(one, requests)
     assert [keys.shape[3] for keys, _ in one._rows.sequences.cache.chunks] == [64]
     assert generations[3] == generate(engine(model("narrow", torch.float32)), [requests[3]])[0]
+
+
+@pytest.mark.parametrize("rows", [[4], [1, 2, 3], [0, 5, 2, 9], [*range(ROWS)], [*range(ROWS + 1)]])
+def test_products_with_a_shared_prefix_have_a_multiple_of_rows(rows: list[int]) -> None:
+    """Only some processors sum in another order for another number of rows."""
+    keys = torch.zeros(1, 1, 70, 4)
+    prefix = SharedPrefix.of((keys, keys), rows, keys.device)
+    used = torch.arange(2 * ROWS)[prefix.padded_rows]
+    assert len(used) % ROWS == 0 and used[: prefix.count].tolist() == rows

@@ -287,6 +287,7 @@ def test_close_leaves_no_process_and_can_be_called_twice():
 
 
 def test_sandbox_processes_end_with_their_host():
+    """Also those that are stopped: the kernel kills them, no code of theirs."""
     needed()
     script = (
         "import os, signal; from groupwise.sandbox import Program, Sandbox; from tests.sandbox.boxes import *\n"
@@ -297,6 +298,8 @@ def test_sandbox_processes_end_with_their_host():
         assert host.stdout is not None
         inside = [int(pid) for pid in host.stdout.readline().split()]
         assert len(inside) >= 4
+        for pid in inside:
+            os.kill(pid, signal.SIGSTOP)
         host.kill()
     wait_until_ended(inside)
 

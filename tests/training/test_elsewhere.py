@@ -11,7 +11,7 @@ import torch
 
 from groupwise.config.recipe import Machine, Recipe
 from groupwise.data import Batch, Sampling, VerdictPart, pack
-from groupwise.learner import AdamW, Learner
+from groupwise.learner import AdamW, Learner, forward
 from groupwise.methods import published
 from groupwise.models import Lora
 from groupwise.runs.checkpoints import newest_checkpoint
@@ -74,6 +74,14 @@ def test_every_method_takes_the_same_steps_on_another_device(method) -> None:
         assert far.advantage.tolist() == near(batch.advantage.tolist())
         assert far_norms == near(norms)
         assert far_weights == near(weights)
+
+
+def test_log_probs_with_windows_are_the_same_on_another_device() -> None:
+    batch = pack(rollouts(LENGTHS))
+    here, _ = forward(decoder(windows=(5, None)), batch, temperature=1.0)
+    with elsewhere() as device:
+        there, _ = forward(decoder(windows=(5, None)).to(device), batch.to(device), temperature=1.0)
+        assert there.tolist() == near(here.tolist())
 
 
 @pytest.mark.parametrize(("windows", "head_dim"), [((), 64), ((5, None), 8)])

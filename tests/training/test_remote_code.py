@@ -12,7 +12,17 @@ from safetensors.torch import load_file, save_file
 
 from groupwise.__main__ import main
 from groupwise.data import BadData
-from groupwise.models import Lora, attach, fingerprint, merge, outline, read_model, write_adapter, write_model
+from groupwise.models import (
+    Lora,
+    attach,
+    fingerprint,
+    merge,
+    outline,
+    read_model,
+    remote_code,
+    write_adapter,
+    write_model,
+)
 from groupwise.models.transformers_model import TransformersModel
 from groupwise.training.protocols import model_hash
 from tests.commands.test_bad_input import SMALL, error_of
@@ -179,6 +189,7 @@ def test_an_adapter_on_remote_code(model: Path, tmp_path: Path) -> None:
     read = read_model(model, trust_remote_code=True)
     attach(read, Lora(rank=2, targets=("q_proj", "widen")), seed=0)
     write_adapter(read, tmp_path / "adapter", base=str(model), base_sha256=fingerprint(model))
+    assert remote_code(tmp_path / "adapter") == remote_code(model) and remote_code(model)  # as a run records it
     with pytest.raises(BadData, match="brings its own code"):
         read_model(tmp_path / "adapter")
     again = read_model(tmp_path / "adapter", trust_remote_code=True)

@@ -1,9 +1,11 @@
-"""Write docs/methods.md and the fields that each method changes: `python -m tools.methods_page docs/methods.md`."""
+"""Write docs/methods.md, the family tree, and the changed fields: `python -m tools.methods_page docs/methods.md`."""
 
 import inspect
 import sys
 from collections.abc import Callable
 from pathlib import Path
+
+from tools.family_tree import family_tree
 
 from groupwise import methods as room
 from groupwise.commands.methods import CHANGES
@@ -15,6 +17,8 @@ from groupwise.methods import Method, reference_of
 from groupwise.methods.families import FAMILIES, method_family, subject_of
 
 assert room.__file__ is not None
+TREE = "atlas.svg"
+"""The picture of the family tree, beside the page."""
 CHANGES_FILE = Path(room.__file__).with_name(CHANGES)
 
 
@@ -30,6 +34,11 @@ def methods_page() -> str:
         "The label of a method says how it was checked: *code read*, against the code of the authors or of a widely",
         "used library; *paper read*, against the text of the paper; *our reading*, neither, so that a formula or a",
         "central choice is inferred.",
+        "",
+        f"![Each method below the one that it changes]({TREE})",
+        "",
+        "`groupwise methods --map FILE.html` writes this tree and a table of parts as",
+        "[a page](certificates.md#the-map), where a name opens the method.",
         "",
     ]
     for family in FAMILIES:
@@ -102,5 +111,7 @@ def _cell(words: str) -> str:
 
 
 if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(methods_page(), encoding="utf-8")
+    page = Path(sys.argv[1])
+    page.write_text(methods_page(), encoding="utf-8")
     CHANGES_FILE.write_text(changes_file(), encoding="utf-8")
+    page.with_name(TREE).write_text(family_tree(), encoding="utf-8")

@@ -180,6 +180,10 @@ def print_text(a: argparse.Namespace) -> int:
     from groupwise.data import visible
 
     match a.command:
+        case "methods" if a.map:
+            from groupwise.commands.certify import write_map
+
+            return write_map(a.map)
         case "methods":
             from groupwise.commands.methods import list_methods
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from groupwise.certificates.map import map_page
+from groupwise.__main__ import main
 from groupwise.certificates.page import certificate_page
-from tests.certificates.test_certificate import NAMES, certificate
+from tests.certificates.test_certificate import certificate
 
 pytestmark = pytest.mark.browser
 
@@ -31,18 +31,49 @@ def test_the_page_fits_in_both_themes(browser, tmp_path: Path, scheme: str, pape
     page.context.close()
 
 
+@pytest.fixture(scope="module")
+def methods_map(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("map") / "map.html"
+    assert main(["methods", "--map", str(path)]) == 0
+    return path
+
+
+@pytest.mark.parametrize("scheme, paper", [("light", "rgb(250, 249, 246)"), ("dark", "rgb(19, 20, 22)")])
 @pytest.mark.parametrize("width", [1280, 360])
-def test_the_map_fits_folds_by_keyboard_and_opens_certificates(browser, tmp_path: Path, width: int) -> None:
-    path = tmp_path / "index.html"
-    path.write_text(map_page([certificate(name) for name in NAMES]), encoding="utf-8")
-    (tmp_path / "gspo.html").write_text(certificate_page(certificate("gspo")), encoding="utf-8")
-    page = browser.new_context(color_scheme="dark", viewport={"width": width, "height": 800}).new_page()
-    page.goto(path.as_uri())
+def test_the_map_opens_a_method_by_click_and_by_keyboard(
+    browser, methods_map: Path, scheme: str, paper: str, width: int
+) -> None:
+    page = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 800}).new_page()
+    requests, errors = [], []
+    page.on("request", lambda r: requests.append(r.url))
+    page.on("console", lambda m: errors.append(m.text))
+    page.goto(methods_map.as_uri())
     assert page.evaluate("document.documentElement.scrollWidth") == width
-    branch = page.locator("details", has=page.locator("> summary a[href='gspo.html']")).last
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == paper
+    assert page.locator(".sheet:visible").count() == 0
+    page.locator("#at-gspo").focus()
+    page.keyboard.press("Enter")
+    (sheet,) = page.locator(".sheet:visible").all()
+    text = sheet.inner_text()
+    assert all(word in text for word in (certificate("gspo").formula, *certificate("gspo").changes))
+    box = sheet.bounding_box()
+    assert box["x"] >= 0 and box["x"] + box["width"] <= width and box["height"] == 800
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")  # Close
+    assert page.locator(".sheet:visible").count() == 0 and page.evaluate("document.activeElement.id") == "at-gspo"
+    page.locator(".matrix td a[href='#dapo']").first.click()
+    assert page.locator("#dapo").is_visible()
+    page.locator("#dapo .near a[href='#grpo']").click()
+    assert page.locator("#grpo").is_visible() and page.locator(".sheet:visible").count() == 1
+    assert len([url for url in requests if "#" not in url]) == 1 and errors == []
+    page.context.close()
+
+
+def test_a_branch_of_the_map_folds_by_keyboard(browser, methods_map: Path) -> None:
+    page = browser.new_page()
+    page.goto(methods_map.as_uri())
+    branch = page.locator("details", has=page.locator("> summary #at-gspo")).last
     branch.locator("> summary").focus()
     page.keyboard.press("Space")
-    assert not page.locator(".tree a[href='gspo_token.html']").is_visible()
-    page.locator(".tree a[href='gspo.html']").click()
-    assert page.locator("h1").inner_text() == "gspo"
-    page.context.close()
+    assert not page.locator("#at-gspo_token").is_visible() and page.locator("#at-gspo").is_visible()
+    page.close()

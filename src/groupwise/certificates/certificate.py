@@ -59,6 +59,12 @@ class Certificate:
         """Whether each test of the method ran and passed."""
         return all(proof.result == "passed" for proof in self.proofs)
 
+    @property
+    def verdict(self) -> str:
+        """`passed`, `failed`, or `not run` if no test has run."""
+        not_run = all(proof.result == "not run" for proof in self.proofs)
+        return "not run" if not_run else "passed" if self.passed else "failed"
+
     def as_json(self) -> dict[str, Any]:
         """The content of the JSON file."""
         measured = self.measured and self.measured.as_json()
@@ -72,6 +78,12 @@ def certify(names: Sequence[str]) -> Iterator[Certificate]:
     commit = commit_of(root)
     measured = {name: measured_effect(name, reference_of(methods()[name]), root) for name in names}
     return (certificate_of(name, proofs, commit, measured[name]) for name in names)
+
+
+def describe(names: Sequence[str]) -> tuple[Certificate, ...]:
+    """The certificates of published methods before any test has run: everything but results, commit and measurement."""
+    proofs = {test: Proof(test, "not run", 0, 0.0) for name in names for test in reference_of(methods()[name]).proofs}
+    return tuple(certificate_of(name, proofs, "") for name in names)
 
 
 def certificate_of(

@@ -1,36 +1,46 @@
-"""The map of several certificates: a tree of methods by the method that each changes, and a table of their parts."""
+"""The map of the methods: their family tree, a table of their parts, and a sheet for each that a click opens.
+
+It has no scripts: a link to `#NAME` opens the sheet of a method by the `:target` of the style sheet.
+"""
 
 from collections.abc import Sequence
 from html import escape
 
 from groupwise.certificates.certificate import Certificate
-from groupwise.certificates.page import page, section
+from groupwise.certificates.page import content, page, section, verdict
+from groupwise.certificates.tree import changed, children, family_index, roots, walk
 
 TITLE = "Methods"
+HOW = (
+    "A name opens the method: its formula, changes, differences, tests and constants. "
+    "Close, or the browser's Back, returns to the map."
+)
 
 
 def map_page(certificates: Sequence[Certificate]) -> str:
-    """The page with links to the certificates, which lie beside it as NAME.html. All text is escaped."""
-    names = {c.name for c in certificates}
-    roots = [c for c in certificates if c.parent not in names]
+    """The page of all methods, in one file. All text is escaped."""
     passed = sum(c.passed for c in certificates)
+    known = [c for c in certificates if c.verdict != "not run"]
     word = "passed" if passed == len(certificates) else "failed"
-    content = (
-        f'<p class="verdict {word}">{passed} of {len(certificates)} methods passed</p>',
+    head = f'<p class="verdict {word}">{passed} of {len(certificates)} methods passed</p>' if known else ""
+    parts = (
+        head,
         f"<h1>{TITLE}</h1>",
-        section("Each method below the one that it changes", branches(roots, certificates)),
+        f'<p class="source">{HOW}</p>',
+        section("Each method below the one that it changes", branches(roots(certificates), certificates)),
         section("Parts", matrix(certificates)),
+        *(sheet(c, certificates) for c in certificates),
     )
-    return page(TITLE, "\n".join(content))
+    return page(TITLE, "\n".join(filter(None, parts)))
 
 
 def branches(chosen: Sequence[Certificate], certificates: Sequence[Certificate]) -> str:
-    """Methods with the methods that change them, as nested lists. A click folds a branch."""
+    """Methods with the methods that change them, as nested lists. A click beside a name folds a branch."""
     items = []
     for c in chosen:
-        children = [other for other in certificates if other.parent == c.name]
-        below = f"\n{branches(children, certificates)}" if children else ""
-        items.append(f"<li><details open><summary>{line(c)}</summary>{below}</details></li>" if below else leaf(c))
+        below = children(c, certificates)
+        inner = f"\n{branches(below, certificates)}" if below else ""
+        items.append(f"<li><details open><summary>{line(c)}</summary>{inner}</details></li>" if inner else leaf(c))
     return f'<ul class="tree">\n{chr(10).join(items)}\n</ul>'
 
 
@@ -40,15 +50,18 @@ def leaf(c: Certificate) -> str:
 
 
 def line(c: Certificate) -> str:
-    """Name, family, year, label and result of a method, with its summary as a tooltip."""
-    word = "passed" if c.passed else "failed"
+    """Name, family, year and label of a method, the fields that it changes, and its result if its tests have run."""
     facts = escape(f"{c.family}, {c.year}, {c.label}")
-    return f'{link(c)} <span class="source">{facts}</span> <span class="{word}">{word}</span>'
+    fields = f' <code class="changed">{escape(", ".join(changed(c)))}</code>' if c.changes else ""
+    result = "" if c.verdict == "not run" else f' <span class="{c.verdict}">{c.verdict}</span>'
+    dot = f'<i class="dot f{family_index(c)}"></i>'
+    return f'{dot}{link(c, f"at-{c.name}")} <span class="source">{facts}</span>{fields}{result}'
 
 
-def link(c: Certificate) -> str:
-    """A link to the certificate of a method."""
-    return f'<a href="{escape(c.name)}.html" title="{escape(c.summary)}">{escape(c.name)}</a>'
+def link(c: Certificate, place: str = "") -> str:
+    """A link that opens the sheet of a method; `place` is the id that the sheet's Close returns to."""
+    here = f' id="{escape(place)}"' if place else ""
+    return f'<a{here} href="#{escape(c.name)}" title="{escape(c.summary)}">{escape(c.name)}</a>'
 
 
 def matrix(certificates: Sequence[Certificate]) -> str:
@@ -58,13 +71,29 @@ def matrix(certificates: Sequence[Certificate]) -> str:
     groups = "".join(f'<th colspan="{count}">{escape(socket)}</th>' for socket, count in sockets.items())
     heads = "".join(f'<th class="part"><span>{escape(part)}</span></th>' for _, part in columns)
     rows = "\n".join(
-        f"<tr><th>{link(c)}</th>{''.join(cell(part in c.parts.get(socket, ()), part) for socket, part in columns)}</tr>"
-        for c in certificates
+        f"<tr><th>{link(c)}</th>{''.join(cell(c, socket, part) for socket, part in columns)}</tr>"
+        for _, c in walk(certificates)
     )
     head = f"<thead><tr><td></td>{groups}</tr>\n<tr><td></td>{heads}</tr></thead>"
     return f'<div class="wide" tabindex="0"><table class="matrix">{head}\n<tbody>{rows}</tbody></table></div>'
 
 
-def cell(has: bool, part: str) -> str:
-    """A mark with the name of the part, or an empty cell."""
-    return f'<td title="{escape(part)}">●</td>' if has else "<td></td>"
+def cell(c: Certificate, socket: str, part: str) -> str:
+    """A mark that opens the method, if it has the part, or an empty cell. The keyboard opens it by its row's name."""
+    if part not in c.parts.get(socket, ()):
+        return "<td></td>"
+    return f'<td title="{escape(part)}"><a href="#{escape(c.name)}" tabindex="-1">●</a></td>'
+
+
+def sheet(c: Certificate, certificates: Sequence[Certificate]) -> str:
+    """The certificate of a method over the page, with links to its parent and to the methods that change it."""
+    names = {other.name: other for other in certificates}
+    near = [f"changes {link(names[c.parent])}"] if c.parent in names else []
+    below = children(c, certificates)
+    near += [f"changed by {', '.join(map(link, below))}"] if below else []
+    about = f'<p class="near">{"; ".join(near)}</p>' if near else ""
+    close = f'<a class="close" href="#at-{escape(c.name)}">Close</a>'
+    return (
+        f'<article class="sheet" id="{escape(c.name)}" tabindex="-1" aria-label="{escape(c.name)}">\n'
+        f"{close}\n{verdict(c)}\n<h2>{escape(c.name)}</h2>\n{about}\n{content(c)}\n</article>"
+    )

@@ -12,11 +12,23 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 def certificate_page(c: Certificate) -> str:
     """The page of a certificate. All text is escaped."""
-    versions = ", ".join(f"{name} {version}" for name, version in c.versions.items())
-    facts = [c.family, str(c.year), c.kind, c.label, f"commit {c.commit or 'unknown'}", versions]
+    return page(f"{c.name}: certificate", f"{verdict(c)}\n<h1>{escape(c.name)}</h1>\n{content(c)}")
+
+
+def verdict(c: Certificate) -> str:
+    """The result of all proofs of a method, or the command that runs them."""
+    if c.verdict == "not run":
+        return f'<p class="verdict">{len(c.proofs)} proofs: groupwise certify {escape(c.name)}</p>'
     passed = sum(proof.result == "passed" for proof in c.proofs)
     seconds = sum(proof.seconds for proof in c.proofs)
-    word = "passed" if c.passed else "failed"
+    return f'<p class="verdict {c.verdict}">{c.verdict}: {passed} of {len(c.proofs)} proofs, {seconds:.1f} s</p>'
+
+
+def content(c: Certificate) -> str:
+    """A certificate below its name: source, summary, facts and sections."""
+    versions = ", ".join(f"{name} {version}" for name, version in c.versions.items())
+    commit = [] if c.verdict == "not run" else [f"commit {c.commit or 'unknown'}", versions]
+    facts = [c.family, str(c.year), c.kind, c.label, *commit]
     tests = [(p.test, p.result, str(p.cases), f"{p.seconds:.2f}") for p in c.proofs]
     differences = [(d.what, d.paper, d.code, d.ours) for d in c.differences]
     sections = (
@@ -28,15 +40,14 @@ def certificate_page(c: Certificate) -> str:
         section("Proofs", table(("test", "result", "cases", "seconds"), tests)),
         section("Constants", pre(c.constants)),
     )
-    content = (
-        f'<p class="verdict {word}">{word}: {passed} of {len(c.proofs)} proofs, {seconds:.1f} s</p>',
-        f"<h1>{escape(c.name)}</h1>",
-        f'<p class="source">{escape(c.source)}</p>',
-        paragraph(c.summary),
-        f'<ul class="facts">{"".join(f"<li>{escape(fact)}</li>" for fact in facts)}</ul>',
-        *filter(None, sections),
+    return "\n".join(
+        (
+            f'<p class="source">{escape(c.source)}</p>',
+            paragraph(c.summary),
+            f'<ul class="facts">{"".join(f"<li>{escape(fact)}</li>" for fact in facts)}</ul>',
+            *filter(None, sections),
+        )
     )
-    return page(f"{c.name}: certificate", "\n".join(content))
 
 
 def effect(c: Certificate) -> str:

@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 import groupwise
 from groupwise.data import MissingRequirement, WorkerLost
 
-Result = Literal["passed", "failed", "skipped", "missing"]
+Result = Literal["passed", "failed", "skipped", "missing", "not run"]
 WORST: tuple[Result, ...] = ("failed", "missing", "skipped", "passed")
 PACKAGES = ("pytest", "pytest_timeout", "hypothesis", "beartype")
 """The packages of the extra `dev` that the tests import."""

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from groupwise.certificates.certificate import certify
+from groupwise.certificates.certificate import certify, describe
 from groupwise.certificates.map import map_page
 from groupwise.certificates.page import certificate_page
 from groupwise.certificates.proofs import repository
@@ -42,3 +42,13 @@ def write_certificates(name: str, out: str, *, effect: bool = False) -> int:
             write_file(directory / MAP, map_page(certificates).encode())
             print(visible(str(directory / MAP)))
     return int(not all(certificate.passed for certificate in certificates))
+
+
+def write_map(file: str) -> int:
+    """Write the map of all methods to one HTML file, without running a test."""
+    path = Path(file)
+    with storage_errors("the map", path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_file(path, map_page(describe(list(methods()))).encode())
+    print(visible(str(path)))
+    return 0

@@ -154,7 +154,7 @@ def test_the_parameters_mark_the_kind(function: Any, kind: str, positional: tupl
     "function", [lambda: True, lambda a: True, lambda a, b, c, d: True, lambda prompts, answer: True]
 )
 def test_parameters_that_fit_no_kind_are_refused(function: Any) -> None:
-    with pytest.raises(Usage, match="parameters that do not fit") as caught:
+    with pytest.raises(Usage, match="has parameters that fit no kind") as caught:
         Parameters.of(function)
     assert "def grade(prompt, answers)" in caught.value.fix
     with pytest.raises(MissingColumn):
@@ -216,7 +216,8 @@ def test_the_trial_call_refuses_a_broken_grader_with_its_line(grader: Any) -> No
 def test_the_trial_call_refuses_a_bulk_grader_that_compares(grader: Any) -> None:
     error = refused(grader("calls"))
     assert (
-        "otherwise among others than alone" in error.what and "scored 1 alone, scored 3 with 2 others" in error.evidence
+        "differently when others are in the call" in error.what
+        and "scored 1 alone, scored 3 with 2 others" in error.evidence
     )
 
 

@@ -157,7 +157,7 @@ def test_temporary_failures_are_retried(server: Server):
         (
             200,
             '{"choices": [{"finish_reason": "length", "message": {"content": "Verdict: right"}}]}',
-            "its text was cut off",
+            "reply was cut off",
         ),
     ],
 )

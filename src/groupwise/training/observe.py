@@ -85,10 +85,11 @@ def token_columns(
 ) -> dict[str, Tensor]:
     """Tensors with an entry per token of all samples: ids, log-probs, advantages; NaN for tokens that were not trained.
 
-    `gradient` is `d loss / d logp`, `share` the aggregate's factor, and `clip` -1 or 1 where the lower or the upper
-    bound of the surrogate is active. `weight`, the correction of the engine's gap, is present if any differs from 1.
-    `routes` are the experts of the preceding token. They are present if the engine recorded them. `contexts` are the
-    ids of the prompts, each once; `context` is each sample's index into them.
+    Samples are in the order of `sample_lines`. `gradient` is `d loss / d logp`, `share` the aggregate's factor, and
+    `clip` -1 or 1 where the lower or the upper bound of the surrogate is active. `weight`, the correction of the
+    engine's gap, is present if any differs from 1. `routes` are the experts of the preceding token. They are
+    present if the engine recorded them. `contexts` are the ids of the prompts, each once; `context` is each
+    sample's index into them.
     """
     samples = [s for f in rollouts for s in f.samples]
     lengths = torch.tensor([len(s.tokens) for s in samples], dtype=torch.long)

@@ -1,4 +1,4 @@
-"""What counts as right: text, numbers, formats, mathematics, code, user functions, a judge model."""
+"""Verifiers grade answers: by text, numbers, formats, mathematics, code, user functions, or a judge model."""
 
 from groupwise.data.rooms import open_room
 

@@ -14,9 +14,9 @@ Item = tuple[Prompt, Sample]
 ANSWER = ("prompt", "answer", "gold", "row", "messages", "finish", "tokens")
 """Names of a grade function's parameters for one answer. Every other name is a column of the data row."""
 PLURAL = {"prompts": "prompt", "answers": "answer", "golds": "gold", "rows": "row", "finishes": "finish"}
-"""Parameters that are lists, with one value per answer."""
+"""Names of a grade function's parameters that are lists, with one value per answer."""
 BULK = ("prompts", "golds", "rows")
-"""Parameters that are lists over problems: together with `answers` they mark a bulk grader."""
+"""Names of list parameters that, together with `answers`, mark a function that grades answers of different problems."""
 
 
 class MissingColumn(Exception):
@@ -25,7 +25,7 @@ class MissingColumn(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """The parameters of a grade function, and the kind of grader that they mark.
+    """A grade function's parameters, and its kind by them: it grades one answer, a group of answers, or many (bulk).
 
     With `answers` a function grades a group; with `answers` and `prompts`, `golds` or `rows` it grades in bulk.
     `positional` are passed by position, `named` by name. `optional` have a default. `columns`: it takes `**columns`.
@@ -39,7 +39,7 @@ class Parameters:
 
     @classmethod
     def of(cls, function: Callable[..., Any]) -> "Parameters":
-        """The parameters by signature. `Usage` for a signature that fits no kind, such as TRL's or verl's.
+        """Read a grade function's signature. `Usage` for one that fits no kind of grader, such as those of TRL or verl.
 
         If no parameter has a known name, the first three get prompt, answer and gold.
 
@@ -86,7 +86,7 @@ class Parameters:
         return self.kind != "answer"
 
     def arguments(self, items: Sequence[Item]) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments by position and by name, for one answer, a group or a bulk. May raise `MissingColumn`."""
+        """The arguments of a call, by position and by name, for one answer or several. May raise `MissingColumn`."""
         named = {name: self._value(name, items) for name in self.named if self._has(name, items)}
         if self.columns:
             taken = {*self.positional, *named, "answer"}
@@ -95,7 +95,7 @@ class Parameters:
         return [self._value(name, items) for name in self.positional], named
 
     def _has(self, name: str, items: Sequence[Item]) -> bool:
-        """Whether there is a value for a parameter; one with a default needs none."""
+        """Whether to pass this parameter: always, unless it has a default and the data rows do not have the column."""
         known = name in ANSWER or name in PLURAL or all(name in prompt.row for prompt, _ in items)
         return known or name not in self.optional
 
@@ -112,7 +112,7 @@ def _name_of(function: Callable[..., Any]) -> str:
 
 def _refuse(function: Callable[..., Any], evidence: str) -> None:
     raise Usage(
-        f"the grade function {_name_of(function)} takes parameters that do not fit",
+        f"the grade function {_name_of(function)} has parameters that fit no kind",
         evidence=evidence,
         fix="write def grade(prompt, answer, gold), def grade(row, answer), def grade(prompt, answers) for a group, "
         "or def grade(prompts, answers) for bulk",
@@ -120,7 +120,7 @@ def _refuse(function: Callable[..., Any], evidence: str) -> None:
 
 
 def _value_of(name: str, prompt: Prompt, sample: Sample) -> Any:
-    """The value of a parameter for one answer."""
+    """The value of a grade function's parameter for one answer."""
     match name:
         case "prompt":
             return prompt.text

@@ -22,7 +22,7 @@ one JSON object a row, such as {"answer": "so \\\\boxed{4}", "gold": "4", "right
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """An answer, the gold answer, and the label: whether the answer is right."""
+    """A labelled test case of a verifier: an answer, the gold answer, and whether the answer is right."""
 
     answer: str
     gold: Any
@@ -40,7 +40,7 @@ class AuditResult:
     seconds: tuple[float, ...]
 
     def select(self, right: bool, *outcomes: Outcome) -> list[tuple[Case, Verdict]]:
-        """The right (or wrong) cases with one of these outcomes."""
+        """The cases with the label `right`, whose verdict has one of these outcomes."""
         pairs = zip(self.cases, self.verdicts, strict=True)
         return [(c, v) for c, v in pairs if c.right is right and v.outcome in outcomes]
 
@@ -60,13 +60,13 @@ class AuditResult:
 
 
 def packaged_cases(name: str) -> tuple[Case, ...] | None:
-    """The packaged cases of a verifier; None if it has none."""
+    """The labelled cases that the package has for a verifier; None if it has none."""
     table = files("groupwise.verifiers") / "cases" / f"{name}.jsonl"
     return _cases(table.read_text("utf-8"), f"{name}.jsonl") if table.is_file() else None
 
 
 def read_cases(path: str | Path) -> tuple[Case, ...]:
-    """The cases of a JSONL file. `BadData` names every invalid row."""
+    """Read labelled cases from a JSONL file. `BadData` names every invalid row."""
     try:
         return _cases(Path(path).read_text("utf-8"), str(path))
     except (OSError, UnicodeDecodeError) as error:
@@ -133,7 +133,7 @@ _FRACTION = re.compile(r"\\frac\{(\d+)\}\{(\d+)\}")
 
 
 def _in_box(form: str, unless: str = "(?!)") -> Callable[[str], str]:
-    """A change of notation in each box: its content replaces the `@` in `form`, unless the content matches `unless`."""
+    """A function that rewrites each box's content as `form`, with the content for `@`, unless it matches `unless`."""
 
     def inside(box: re.Match[str]) -> str:
         return box[0] if re.search(unless, box[1]) else r"\boxed{" + form.replace("@", box[1]) + "}"
@@ -163,18 +163,18 @@ CHANGES: Mapping[str, Callable[[str], str]] = {
     "dollars in the box": _in_box("$@$"),
     "fractions not reduced": _doubled,
 }
-"""Changes of an answer's notation that should change no verdict."""
+"""Harmless changes of an answer's notation: the verdict should stay the same."""
 
 
 AROUND = ("blank lines around it", "Windows line ends")
 OF_WHOLE_TEXTS = {"text": AROUND, "format": AROUND, "json_schema": AROUND, "regex": ()}
-"""The harmless changes for verifiers that read the answer's whole text. For a pattern, every character counts."""
+"""Which of CHANGES are harmless for verifiers that compare the whole text: `regex` allows none."""
 
 
 async def count_flips(
     verifier: Verifier, result: AuditResult, names: Sequence[str] = tuple(CHANGES)
 ) -> dict[str, tuple[int, int]]:
-    """For each change of notation: how many answers it changes, and for how many of them the verdict changes."""
+    """For each change of notation, the number of answers that it changes, and of those whose verdict it changes."""
     counts = {}
     for name in names:
         change = CHANGES[name]

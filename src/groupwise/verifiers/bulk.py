@@ -13,7 +13,7 @@ Waiting = tuple[Item, "asyncio.Future[Verdict]"]
 
 @runtime_checkable
 class Grader(Protocol):
-    """A function that grades several answers in one call."""
+    """An object that grades several answers in one call."""
 
     async def grade(self, items: Sequence[Item]) -> list[Verdict]: ...
 
@@ -35,7 +35,7 @@ class BulkVerifier:
         numbers = isinstance(most, int) and not isinstance(most, bool) and isinstance(wait, int | float)
         if not (numbers and most >= 1 and 0 <= wait <= 60):
             fix = "set most to a whole number from 1, and wait to seconds from 0 to 60"
-            raise Usage(f"a bulk grader with most = {most!r} and wait = {wait!r}", fix=fix)
+            raise Usage(f"a bulk grader cannot have most = {most!r} and wait = {wait!r}", fix=fix)
         self.grader, self.most, self.wait = grader, most, wait
         self.gate, self.close = grader.gate, grader.close
         self._waiting: WeakKeyDictionary[asyncio.AbstractEventLoop, list[Waiting]] = WeakKeyDictionary()
@@ -59,7 +59,7 @@ class BulkVerifier:
             task.add_done_callback(self._calls.discard)
 
     async def _grade(self, waiting: Sequence[Waiting]) -> None:
-        """Sets the verdict of each answer; an exception is raised for each."""
+        """Grade these answers in one call, and pass each waiting caller its verdict, or the exception."""
         futures = [future for _, future in waiting]
         try:
             verdicts = await self.grader.grade([item for item, _ in waiting])

@@ -39,7 +39,7 @@ MEND = "mend or remove these rows; against a constant answer, add a case that ex
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """An input and the expected output: arguments and a value, or two texts."""
+    """One test: an input and the expected output, as arguments and a value, or as two texts."""
 
     given: Any
     expected: Any
@@ -63,7 +63,7 @@ class CodeTests:
 
     @classmethod
     def read(cls, gold: Any) -> "CodeTests":
-        """The tests from the JSON of a row. ValueError, with the reason, for invalid ones."""
+        """Read the tests from a data row's JSON. ValueError, with the reason, for invalid ones."""
         if not isinstance(gold, dict):
             raise ValueError("the tests are not an object")
         if unknown := gold.keys() - {"function", "cases", "unseen", "reference", "generator", "hidden"}:
@@ -79,7 +79,7 @@ class CodeTests:
         kind = str if function is None else list
         for number, case in enumerate([*cases, *unseen], 1):
             if not isinstance(case, dict) or case.keys() != set(names):
-                raise ValueError(f"case {number} does not have {names[0]} and {names[1]}, and nothing else")
+                raise ValueError(f"case {number} must have exactly the fields {names[0]} and {names[1]}")
             if not isinstance(case[names[0]], kind) or (function is None and not isinstance(case["stdout"], str)):
                 raise ValueError(f"case {number}: {names[0]} is not {'text' if function is None else 'a list'}")
         code = {name: gold.get(name, "") for name in ("reference", "generator")}
@@ -89,7 +89,7 @@ class CodeTests:
         if type(hidden) is not int or not 1 <= hidden <= SEEDS:
             raise ValueError(f"hidden is {hidden!r}, not a number of cases from 1 to {SEEDS}")
         if code["generator"] and not code["reference"]:
-            raise ValueError("a generator needs a reference, which computes the expected output")
+            raise ValueError("there is a generator, but no reference solution to compute expected outputs")
         visible, hidden_cases = (
             tuple(Case(*(case[name] for name in names)) for case in rows) for rows in (cases, unseen)
         )
@@ -111,7 +111,7 @@ class CodeTests:
 
 
 def same(value: Any, expected: Any) -> bool:
-    """Equality of values and exact types at every level; floats within a relative tolerance of 1e-6.
+    """Whether two values are equal and of the same types, at every level; floats within a relative tolerance of 1e-6.
 
     >>> same([1, 0.1 + 0.2], [1, 0.3]), same(True, 1), same(1, 1.0), same(0.0, 6.6e-34)
     (True, False, False, False)
@@ -165,7 +165,7 @@ class CodeVerifier:
             return self._verdicts[key]
 
     async def judge(self, name: str, tests: CodeTests, code: str, sandbox: Sandbox | None = None) -> Verdict:
-        """The verdict on code, run in `sandbox` (default: the sandbox for answers).
+        """Run code on the tests in `sandbox`, and return the verdict.
 
         A hash of the code chooses its hidden inputs, so no answer can know them in advance.
         """
@@ -190,13 +190,13 @@ class CodeVerifier:
         return Verdict(Outcome.correct, parts={"visible": 1.0})
 
     async def hidden(self, name: str, tests: CodeTests, seed: int) -> Case:
-        """A generated case, cached. ValueError if the generator or the reference fails."""
+        """A hidden test case from the problem's generator. ValueError if the generator or the reference fails."""
         if (name, seed) not in self._hidden:
             generated = await self.references.execute(Program(tests.generator, "generate", (seed,)))
             given = generated.value
             if generated.end != "done" or type(given) is not (str if tests.function is None else list):
                 cause = generated.error or f"it returned {type(given).__name__}"
-                raise ValueError(f"the test generator's generate({seed}) gives no input: {cause}")
+                raise ValueError(f"the test generator's generate({seed}) fails or returns no input: {cause}")
             expected = await self.references.execute(tests.program(tests.reference, given))
             if expected.end != "done":
                 raise ValueError(f"the reference solution fails on generate({seed}): {expected.error}")
@@ -204,7 +204,7 @@ class CodeVerifier:
         return self._hidden[name, seed]
 
     def gate(self, prompts: Sequence[Prompt]) -> None:
-        """`BadData` with the rows whose tests are invalid: the reference solution fails, or a trivial answer passes.
+        """Check all tests before a run. `BadData` if a reference solution fails its tests, or a trivial answer passes.
 
         Trivial answers: empty code, a stub that returns or prints nothing, one that returns its input, and one that
         always returns the same value.
@@ -213,7 +213,7 @@ class CodeVerifier:
             faults = thread.submit(lambda: asyncio.run(self._faults(prompts))).result()
         if faults:
             evidence = [*faults[:SHOWN], *[f"and {len(faults) - SHOWN} more"] * (len(faults) > SHOWN)]
-            what = f"the tests of {len(faults)} of {len(prompts)} problems cannot tell right from wrong"
+            what = f"the tests of {len(faults)} of {len(prompts)} problems reject a right answer, or accept a wrong one"
             raise BadData(what, evidence="\n".join(evidence), fix=MEND)
 
     async def _faults(self, prompts: Sequence[Prompt]) -> list[str]:
@@ -240,7 +240,7 @@ class CodeVerifier:
         return await self._constant(name, tests)
 
     async def _constant(self, name: str, tests: CodeTests) -> str:
-        """The fault in the tests if an answer that always returns the same value can pass; empty if none can.
+        """What is wrong with the tests if an answer that always returns the same value passes; empty if it does not.
 
         It must pass the first case, so the value expected there is the only candidate. The hidden cases are `hidden`
         successive seeds of a ring of SEEDS, from a start that depends on the answer's code. The constant must fail in
@@ -261,7 +261,7 @@ class CodeVerifier:
 
 
 def trivial_answers(function: str | None) -> Mapping[str, str]:
-    """Code that solves no problem, by its description."""
+    """Programs that ignore the problem, such as one that prints its input, by description. Valid tests reject them."""
     if function is None:
         echo = "import sys\nsys.stdout.write(sys.stdin.read())"
         return {"a program without code": "", "a program that prints its input": echo}
@@ -273,7 +273,7 @@ def trivial_answers(function: str | None) -> Mapping[str, str]:
 
 
 def failure(tests: CodeTests, execution: Execution, case: Case, which: str, visible: float) -> Verdict | None:
-    """The verdict if a case fails, else None. Its feedback does not contain the expected value."""
+    """The verdict for a failed test case; None if it passed. The feedback does not reveal the expected value."""
     if execution.end == "lost":
         return Verdict(Outcome.unverifiable, cause=execution.error)
     if tests.passed(execution, case.expected):

@@ -14,14 +14,14 @@ __all__ = ["Countdown"]
 LONGEST = 300
 """The most characters of an expression."""
 DEEPEST = 100
-"""The most opening brackets of an expression; checked before it is parsed."""
+"""An expression with more opening brackets than this is rejected before it is parsed."""
 
 _WRITTEN = re.compile(r"[0-9+\-*/() ]+")
 _SIGNS = str.maketrans({"×": "*", "·": "*", "÷": "/", "−": "-", "–": "-", "\n": " ", "\t": " "})
 
 
 class _Broken(Exception):
-    """The text is not an expression of whole numbers and the four operators."""
+    """Internal exception: the text is not an expression of whole numbers and `+ - * /`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Countdown:
         return Verdict(Outcome.correct if right else Outcome.wrong)
 
     def fits(self, gold: Any) -> bool:
-        """Whether a gold answer is `{"numbers": [3, 7, 2], "target": 13}`."""
+        """Whether a gold answer has the form `{"numbers": [3, 7, 2], "target": 13}`."""
         if not isinstance(gold, dict) or not isinstance(gold.get("numbers"), list):
             return False
         return all(type(n) is int for n in (*gold["numbers"], gold.get("target")))

@@ -13,7 +13,7 @@ from groupwise.data.verdicts import unverifiable
 from groupwise.verifiers.pool import CpuTimeExceeded, FunctionPool, WorkerSpec
 
 MEMORY = 1 << 30
-"""The address space of a worker in bytes."""
+"""The memory limit of a worker process, in bytes of address space."""
 
 
 class Format:
@@ -72,8 +72,8 @@ class Regex:
             ) from None
         if compiled.groups > 1:
             raise Usage(
-                f"regex(pattern={pattern!r}) has {compiled.groups} groups",
-                fix="use one group, and write others as (?:...)",
+                f"regex(pattern={pattern!r}) has {compiled.groups} groups: at most one can be compared",
+                fix="use one group, and write the others as (?:...)",
             )
         self.pattern, self.whole, self.group = pattern, whole, compiled.groups == 1
         self.expects = "text or a number" if pattern else "a pattern"
@@ -87,7 +87,7 @@ class Regex:
         return await bounded(self._pool, (pattern, sample.text, self.whole, value), (pattern, "", self.whole, value))
 
     def fits(self, gold: Any) -> bool:
-        """Whether the gold answer is a valid pattern; with `pattern`, whether it can be compared with the group."""
+        """Whether the gold answer is a valid pattern, or with the field `pattern`, a text to compare with its match."""
         if isinstance(gold, bool) or not isinstance(gold, str | int | float):
             return self.pattern != "" and not self.group
         try:
@@ -116,7 +116,8 @@ class JsonSchema:
             )
         self.schema = _read_schema(schema) if isinstance(schema, str) else schema
         if self.schema is not None and (fault := schema_fault(self.schema)):
-            raise Usage("json_schema: not a JSON schema", evidence=fault, fix="correct the schema")
+            what = "the schema of the verifier json_schema is not a JSON schema"
+            raise Usage(what, evidence=fault, fix="correct the schema")
         self._pool = worker_pool("json_schema", "json_schema", deadline, workers)
         self.close = self._pool.close
 
@@ -151,7 +152,7 @@ def schema_fault(schema: Any) -> str:
 
 
 async def bounded(pool: FunctionPool, arguments: Sequence[Any], baseline: Sequence[Any]) -> Verdict:
-    """The verdict of a call with these arguments. If it exceeds its CPU time, the answer is wrong.
+    """Call the worker's function and return its verdict: wrong if the call exceeds its CPU time.
 
     `baseline` are the arguments without the model's answer. If that call exceeds its time too, the gold answer or the
     recipe is at fault: unverifiable.
@@ -170,7 +171,7 @@ def worker_pool(verifier: str, function: str, deadline: float, workers: int) -> 
     """Start worker processes that call a function of `formats_worker.py`, with limits on CPU time and memory."""
     if deadline <= 0 or workers < 1:
         raise Usage(
-            f"{verifier}(deadline={deadline:g}, workers={workers})",
+            f"{verifier}(deadline={deadline:g}, workers={workers}): a value is too small",
             fix="set deadline above 0, and workers to 1 or more",
         )
     file = str(Path(__file__).with_name("formats_worker.py"))

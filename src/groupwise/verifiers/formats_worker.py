@@ -38,7 +38,7 @@ def regex(pattern: str, text: str, whole: bool, gold: str | None) -> Verdict:
 
 
 def json_schema(schema: Any, text: str) -> Verdict:
-    """Whether the JSON of a text conforms to a schema. The schema cannot refer to other documents."""
+    """Whether the JSON in a text conforms to a schema. The schema cannot refer to other documents."""
     from jsonschema.validators import validator_for  # pyright: ignore[reportMissingImports, reportMissingModuleSource]
     from referencing import Registry  # pyright: ignore[reportMissingImports]
 
@@ -55,10 +55,10 @@ def json_schema(schema: Any, text: str) -> Verdict:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The object from its pairs. ValueError for a repeated name, since JSON parsers differ in the value they take."""
+    """A JSON object from its (name, value) pairs. ValueError for a repeated name, which parsers read differently."""
     value = dict(pairs)
     if len(value) < len(pairs):
-        raise ValueError("an object has a name twice")
+        raise ValueError("a JSON object has the same name twice")
     return value
 
 

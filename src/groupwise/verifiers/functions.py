@@ -28,7 +28,7 @@ CLOSE = 1e-6
 def grade_function(
     function: Callable[..., Any], *, deadline: float = 10.0, workers: int = 2, in_process: bool = False
 ) -> Verifier:
-    """A verifier from a function that returns a bool, a number or a Verdict.
+    """Make a verifier from a user's function that returns a bool, a number or a Verdict.
 
     The function asks for its arguments by name: `prompt`, `answer`, `gold`, `row`, `messages`, `finish`, `tokens` and
     columns of the data row. A function of `answers` grades a group, one of `prompts` and `answers` grades in bulk; both
@@ -63,7 +63,8 @@ def _call_of(function: Callable[..., Any], name: str, deadline: float, workers: 
         if _is_async(function):
             return AsyncCall(function, deadline)
         fix = "define it with def at the top level of a file, as def grade(prompt, answer, gold)"
-        raise Usage(f"{name} cannot run in a separate process", evidence=repr(function)[:200], fix=fix)
+        what = f"the grade function {name} cannot run in a separate process, since it is not in a file"
+        raise Usage(what, evidence=repr(function)[:200], fix=fix)
     spec = WorkerSpec(os.path.abspath(file), name, local_imports=True)
     if _is_async(function):
         return AsyncCall(function, deadline, spec)
@@ -119,7 +120,7 @@ class AsyncCall:
         return verdicts_of(grades, count)
 
     def trial(self, arguments: Sequence[Any], named: Mapping[str, Any], count: int | None) -> list[Verdict]:
-        """The verdicts of one call in a worker process; [] without a spec, and if the worker cannot load the file."""
+        """Try one call in a worker process; returns its verdicts, or [] without a file that the worker can load."""
         if self._spec is None:
             return []
         pool = FunctionPool(self._spec, self.deadline, workers=1)
@@ -131,7 +132,7 @@ class AsyncCall:
             pool.close()
 
     def close(self) -> None:
-        """Does nothing: there is no worker to end."""
+        """Does nothing, since no worker process runs between calls."""
 
 
 class LocalCall(AsyncCall):
@@ -159,7 +160,7 @@ class LocalCall(AsyncCall):
 
 
 def verdicts_of(grades: Any, count: int | None) -> list[Verdict]:
-    """The verdicts for what a grade function returned: a single grade, or a list of `count` grades."""
+    """Convert what a grade function returned (one grade, or a list of `count` grades) to verdicts."""
     if count is None:
         return [as_verdict(grades)]
     if callable(getattr(grades, "tolist", None)):  # an array of NumPy or torch
@@ -199,7 +200,7 @@ class FunctionVerifier:
         return await self.call(arguments, named, len(items) if self.parameters.many else None)
 
     def gate(self, prompts: Sequence[Prompt]) -> None:
-        """Try the function on made-up answers. `Usage` if it gives no grade, or other grades in bulk than alone.
+        """Try the function on made-up answers. `Usage` if it fails, or if a grade depends on other answers in the call.
 
         An `async` function of the calling program is not called.
         """
@@ -226,7 +227,7 @@ class FunctionVerifier:
             if a.outcome is not b.outcome or abs(a.value - b.value) > CLOSE * max(1.0, abs(a.value)):
                 self.close()
                 raise Usage(
-                    f"the bulk grader {self.name} grades an answer otherwise among others than alone",
+                    f"the bulk grader {self.name} grades an answer differently when others are in the call",
                     evidence=f"{text!r}: {_grade(a)} alone, {_grade(b)} with {len(alone) - 1} others",
                     fix="grade each answer without regard to the others; to compare the answers of a group, "
                     "write def grade(prompt, answers)",

@@ -52,7 +52,7 @@ Verdict: wrong"""
 
 
 class LLMJudge:
-    """An LLM judge: right if the majority of `votes` replies says so; the part `votes` is the share of right votes.
+    """An LLM judge: right if the majority of `votes` replies is "right". The verdict's score `votes` is their share.
 
     `url` is the base of an OpenAI-compatible server, such as `http://localhost:8000/v1`. `key` names the environment
     variable with its key. The key is sent to that server only, and verdicts and cache never contain it. A temporary
@@ -83,7 +83,7 @@ class LLMJudge:
                 "judge(url='')", fix="write the base URL of an OpenAI-compatible server: http://localhost:8000/v1"
             )
         if votes < 1 or votes % 2 == 0 or deadline <= 0 or at_once < 1 or max_tokens < 1 or longest < 1:
-            raise Usage("judge: votes must be odd, and deadline, at_once, max_tokens and longest above 0")
+            raise Usage("judge needs an odd number of votes, and deadline, at_once, max_tokens and longest above 0")
         if key and not os.environ.get(key):
             what = f"the judge's key is not in the environment variable {key}"
             raise MissingRequirement(what, evidence=f"{key} is not set", fix=f"export {key}=..., or leave key out")
@@ -111,7 +111,7 @@ class LLMJudge:
         return Verdict(Outcome(right > wrong), parts={"votes": right / (right + wrong)})
 
     def prompt(self, problem: str, gold: Any, answer: str) -> str:
-        """The prompt to the judge. The fence around the answer is a hash of all other text, so answers lack it."""
+        """The prompt to the judge. The answer is between two marks that it cannot contain: a hash of the other text."""
         answer = answer if len(answer) <= self.longest else f"{answer[: self.longest]}\n[cut]"
         texts = {"problem": problem, "gold": str(gold), "answer": answer, "rubric": self.rubric}
         fence = "=" * 8 + hashlib.sha256(json.dumps(texts).encode()).hexdigest()[:16]
@@ -138,12 +138,12 @@ class LLMJudge:
         return match[1].lower() if match else f"the judge's reply has no verdict: {reply[-100:]!r}"
 
     def _without_key(self, text: str) -> str:
-        """A server's text without the access key, in case the server repeats it."""
+        """A server's text with the access key removed, in case the server repeats it."""
         secret = os.environ.get(self.key) if self.key else None
         return text.replace(secret, "[key]") if secret else text
 
     def _post(self, body: bytes) -> str:
-        """The text of the reply. Retries temporary failures until the deadline."""
+        """Send a request and return the reply's text. Retries temporary failures until the deadline."""
         until = time.monotonic() + self.deadline
         for wait in (*WAITS, *[8.0] * 1000):
             left = until - time.monotonic()
@@ -156,7 +156,7 @@ class LLMJudge:
         raise AssertionError("the deadline ends the loop")
 
     def _once(self, body: bytes, seconds: float) -> str:
-        """The text of one reply. `seconds` bound the whole request: connection, headers and body."""
+        """Send a request once and return the reply's text. `seconds` bound connection, headers and body together."""
         http = import_module("httpx2")
         try:
             return _text(json.loads(asyncio.run(self._request(body, seconds))))
@@ -168,7 +168,7 @@ class LLMJudge:
             raise JudgeFailed(f"the reply is no chat completion: {type(error).__name__}: {error}") from None
 
     async def _request(self, body: bytes, seconds: float) -> bytes:
-        """The body of a successful reply. Follows no redirect, so the key reaches the named server only."""
+        """Send a request and return the reply's body. Follows no redirect, so the key reaches the named server only."""
         headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
         if self.key:
             headers["Authorization"] = f"Bearer {os.environ.get(self.key, '')}"
@@ -193,7 +193,7 @@ def _tls() -> ssl.SSLContext:
 
 
 class JudgeFailed(Exception):
-    """The judge's endpoint returned no usable reply. `temporary`: a retry may succeed."""
+    """The judge's server returned no usable reply. If the failure is `temporary`, a retry may succeed."""
 
     def __init__(self, reason: str, *, temporary: bool = False) -> None:
         super().__init__(reason)
@@ -203,15 +203,15 @@ class JudgeFailed(Exception):
 def _text(reply: Mapping[str, Any]) -> str:
     choice = reply["choices"][0]
     if choice.get("finish_reason") == "length":
-        raise ValueError("its text was cut off: raise max_tokens")
+        raise ValueError("the judge's reply was cut off: raise max_tokens")
     content = choice["message"]["content"]
     if not isinstance(content, str):
-        raise TypeError("its content is not text")
+        raise TypeError("the judge's reply contains no text")
     return content
 
 
 class Replies:
-    """A judge's replies by the hash of the request, in memory and optionally in a file of JSON lines.
+    """A cache of the judge's replies, by the hash of the request, in memory and optionally in a file of JSON lines.
 
     The file must be a regular file or not exist yet. `Storage` for a link, a pipe or a device.
     """
@@ -242,7 +242,7 @@ class Replies:
         return self._replies.get(name)
 
     def put(self, name: str, reply: str) -> None:
-        """Adds a reply, also to the file. `Storage` if it cannot be written."""
+        """Add a reply to the cache and its file. `Storage` if the file cannot be written."""
         with self._lock:
             self._replies[name] = reply
             if self.path is not None:
@@ -256,7 +256,7 @@ class Replies:
 
 
 def _regular(path: str, flags: int) -> int:
-    """Open a regular file; a new one is readable by its owner only. OSError for a link or any other kind of file."""
+    """Open a file, or create it readable by its owner only. OSError for a link, a pipe or a device."""
     descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)

@@ -1,4 +1,4 @@
-"""The verifier `reasoning_gym`: the scorers of the package reasoning-gym for its generated problems."""
+"""The verifier `reasoning_gym`: grades generated problems of the package reasoning-gym with its own scorers."""
 
 import ast
 import inspect
@@ -33,7 +33,7 @@ class GymScore:
 
 
 def gym_verifier(task: Task, deadline: float) -> Verifier:
-    """The scorer of a generator. `Usage` if it would execute answers as Python: a model's text is never executed."""
+    """A verifier with the scorer of the task's generator. `Usage` if that would execute answers as Python."""
     entry = next((p.row.get("entry") for p in task.held_out), None)
     if entry is None:
         raise Usage(
@@ -41,7 +41,7 @@ def gym_verifier(task: Task, deadline: float) -> Verifier:
             fix="take --task reasoning_gym:NAME",
         )
     if call := runs_answers(type(generator(entry["data_set"]))):
-        what = f"reasoning-gym's own scorer of {entry['data_set']} would run answers as Python"
+        what = f"the scorer of reasoning-gym's {entry['data_set']} is refused: it would run answers as Python"
         raise Usage(what, evidence=f"it calls {call}", fix="take --verifier exact, or your function with --use")
     return GymScore(deadline)
 
@@ -67,7 +67,7 @@ def runs_answers(data_set: type) -> str:
 
 
 def _calls(body: ast.AST) -> Iterator[str]:
-    """The names of the functions that a body calls."""
+    """The names of the functions that a function's body calls."""
     for node in ast.walk(body):
         if isinstance(node, ast.Call):
             match node.func:

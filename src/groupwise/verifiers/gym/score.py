@@ -6,7 +6,7 @@ from typing import Any
 
 
 def score(prompt: str, answer: str, gold: dict[str, Any]) -> float:
-    """The score in [0, 1]. `gold` has generator, seed, size and index, since not every problem survives JSON."""
+    """The score of an answer, from 0 to 1. `gold` has the generator, seed, size and index that recreate the problem."""
     start = answer.rfind("<answer>")
     if start >= 0:
         answer = answer[start + len("<answer>") :].partition("</answer>")[0]

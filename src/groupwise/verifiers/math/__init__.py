@@ -1,4 +1,4 @@
-"""The verifier `math`, and the graders of math-verify, DAPO and Dr. GRPO."""
+"""The verifier `math`, and the published graders of math-verify, DAPO and Dr. GRPO."""
 
 from groupwise.verifiers.math.variants import MathDapo, MathDrGrpo, MathVerify
 from groupwise.verifiers.math.verifier import Math

@@ -17,13 +17,13 @@ from groupwise.verifiers.math.trees import BASE, Tree, Unknown, has, has_kink, n
 from groupwise.verifiers.math.values import MOST_DIGITS, values_at
 
 SCALES = ("0.4", "1.5", "3", "0.1", "7", "0.7", "20", "2", "100", "0.3", "5", "1000")
-"""Sizes of the sample points; other points are larger and smaller than every number in the expressions."""
+"""The sizes of sample points, besides points beyond every number in the expressions."""
 ENOUGH = 4
 """The fewest points at which two expressions with names must be compared."""
 
 
 def equal(pairs: list[list[str]]) -> list[bool]:
-    """For each pair of a gold answer and an answer, whether the two are equal."""
+    """For each pair of a gold answer and an answer, whether they are mathematically equal."""
     return [same(gold, answer) for gold, answer in pairs]
 
 
@@ -43,7 +43,7 @@ def same(gold: str, answer: str) -> bool:
 
 
 def _agree(gold: Tree, answer: Tree, proportional: bool = False) -> bool:
-    r"""Whether two expressions have equal values, or with `proportional` a constant ratio, at every sample point.
+    r"""Whether two expressions have equal values at every sample point, or with `proportional` the same ratio.
 
     Names are real. If only one of the two values is real (or defined) at a point, the trees differ. If neither is,
     such as `\sqrt{x}` below 0, a difference counts only if the text contains `i`.
@@ -79,7 +79,7 @@ def _agree(gold: Tree, answer: Tree, proportional: bool = False) -> bool:
 
 
 def _points(names: list[str], kinks: bool, trees: tuple[Tree, Tree]) -> Iterator[tuple[bool, dict[str, Fraction]]]:
-    """Sample points, each with a flag: whether it is larger than all numbers in the expressions, beyond any kink."""
+    """Sample points: values for the names. The flag marks points larger than all numbers in the expressions."""
     if not names:
         yield False, {}
         return

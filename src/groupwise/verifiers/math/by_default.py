@@ -1,4 +1,4 @@
-"""The library math-verify with its defaults. Runs in the sandbox, never imported."""
+"""Grades with the library math-verify and its defaults. Runs in the sandbox, never imported."""
 
 import logging
 

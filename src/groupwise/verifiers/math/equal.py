@@ -63,7 +63,7 @@ class _Comparison:
         return False
 
     def words(self, gold: Word, answer: Word) -> bool | None:
-        """Words up to the case of the first letter; letters that may be a product, in any order."""
+        """Whether two answers in words are equal, up to their first letter's case; products of letters in any order."""
         if _folded(gold.text) == _folded(answer.text):
             return True
         g, a = (re.sub("(?<=[a-z]) (?=[a-z]$|[a-z] )", "", word.text) for word in (gold, answer))  # `x y`
@@ -128,12 +128,12 @@ class _Comparison:
         return True
 
     def labels(self, several: Several) -> list[str]:
-        """The names in front of a tuple's items, without subscripts; "" for an item without a name."""
+        """The variables of a tuple such as `x=3, y=-2`, without subscripts; "" for an item without one."""
         reads = [read(item, self.nouns) for item in several.items]
         return [re.sub("_.*", "", r.sides[0]) if is_definition(r) else "" for r in reads]
 
     def join(self, several: Several) -> str:
-        """How a list is connected: `or` and `and` differ between conditions, but not between values."""
+        """How a list's elements are connected: `or` and `and` differ between conditions, but not between values."""
         if several.joined == "mixed":
             return "mixed"
         reads = [read(item, self.nouns) for item in several.items]
@@ -145,7 +145,7 @@ class _Comparison:
         return "any"
 
     def coordinates(self, gold: Row, answer: Several) -> bool | None:
-        """`x=3, y=-2` for the point `(3,-2)`: names in alphabetical order."""
+        """Whether named values such as `x=3, y=-2` are the point `(3,-2)`: the variables in alphabetical order."""
         reads = [read(item, self.nouns) for item in answer.items]
         pairs = [(r.sides[0], r.sides[1]) for r in reads if is_definition(r) and re.fullmatch("[a-z]", r.sides[0])]
         names = [name for name, _ in pairs]
@@ -161,7 +161,7 @@ _FOLDED = frozenset(("no", "yes", "odd", "even", "true", "false", "none", "zero"
 
 
 def _folded(text: str) -> str:
-    """The text with its words in lower case, except those that may be separate letters, such as `Aa`, `CO` or `ABC`."""
+    """The text with its words in lower case, except those that may be products of letters, such as `Aa` or `ABC`."""
     return " ".join(word.lower() if _is_word(word) else word for word in text.split(" "))
 
 
@@ -176,7 +176,7 @@ def _is_word(text: str) -> bool:
 
 
 def _is_product(text: str) -> bool:
-    """Whether these letters are more likely a product of names than a word."""
+    """Whether letters are more likely a product of variables (`xy`) than a word."""
     if len(text) not in (2, 3) or not text.isalpha() or not text.islower():
         return False
     return set(text) <= _VARIABLES or not set(text) & set("aeiou")

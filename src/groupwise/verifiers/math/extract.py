@@ -1,4 +1,4 @@
-"""Extracts the answer from a model's text."""
+"""Extracts the final answer from a model's text: from a box, or behind words such as `the answer is`."""
 
 import re
 from collections.abc import Callable
@@ -11,9 +11,9 @@ Which = Literal["first", "last", "only"]
 Place = Literal["either", "boxed", "line", "tag"]
 
 LONGEST = 1000
-"""The most characters of an answer. A longer text is no answer; it is not truncated and compared."""
+"""The most characters of an answer. A longer one is rejected, not truncated."""
 MOST = 64
-"""The most answers with `only`, which requires that all are equal."""
+"""The most answers that are compared with each other, with the setting `only`, which requires that all are equal."""
 
 _BOX = re.compile(r"\\(?:boxed|fbox)(?:\s*\{|\s+(?=[-+]?\d))")
 # Runs of blanks are possessive (`++`), so a long run takes linear time.
@@ -108,7 +108,7 @@ _TOO_LONG = f"is longer than {LONGEST} characters"
 
 
 class _NoAnswer(Exception):
-    """The reason why a box or line has no answer."""
+    """Internal exception: the reason why a box or line has no answer."""
 
 
 def _chosen(places: list[int], which: Which, one: str, many: str, read: Callable[[int], str]) -> Extraction:

@@ -1,4 +1,4 @@
-"""Limits of answers that are compared, and of expressions that go to algebra.py."""
+"""Size limits of answers that are compared, and of expressions that are compared by algebra."""
 
 import re
 
@@ -38,7 +38,7 @@ def too_much(answer: str) -> str:
 
 
 def is_algebra(text: str) -> bool:
-    r"""Whether a text can be an expression or equation for algebra.py: plain characters, no long words.
+    r"""Whether a text can be compared by algebra: an expression or equation of plain characters, without long words.
 
     >>> is_algebra(r"2\sqrt{2}"), is_algebra("3 4"), is_algebra("approximately 7")
     (True, False, False)

@@ -1,4 +1,4 @@
-r"""Dr. GRPO's grader with its faults. Runs in the sandbox; the package never imports it.
+r"""Dr. GRPO's grader, with the faults of the original. Runs in the sandbox; the package never imports it.
 
 The rules of the authors' `math_grader.py` (arXiv:2503.20783, github.com/sail-sg/understand-r1-zero), in their order:
 equality in the normal form of MATH (Hendrycks et al., arXiv:2103.03874) without units; equality in that of PRM800K
@@ -45,7 +45,7 @@ PLAIN = re.compile(
     r"(?:[0-9A-Za-zΑ-Ωα-ωϑϕϖϱϵ+\-*/^!(), \t\n]|(?<=[0-9A-Za-zα-ω])_(?=[0-9A-Za-z])|\.(?![\s.]*[^\W\d]))*"
 )
 UNBOUNDED = re.compile(r"\^\{|\^\(|\^[0-9]+\^|\^[0-9][0-9]+|[0-9]{401}|[0-9]{4}[\s)]*!|!\s*[!)]+\s*!")
-"""Pattern of powers and factorials that are not computed. The list of powers is the authors'."""
+"""Pattern of powers and factorials that are too large to compute. The list of powers is the authors'."""
 NAMES = (
     *("Symbol", "Function", "Number", "Integer", "Float", "Rational", "factorial", "factorial2"),
     *("sqrt", "frac", "pi", "oo", "zoo", "nan", "ln", "li", "re", "im", "ff", "rf", "csc"),

@@ -1,4 +1,4 @@
-"""Exact values of the usual spellings of a number."""
+"""The exact values of numbers in the usual spellings, such as `1,000`, `1/2` or `0.5`."""
 
 import re
 from fractions import Fraction
@@ -37,7 +37,7 @@ def rational(text: str) -> Fraction | None:
 
 
 class _NoNumber(Exception):
-    """The text is not a number."""
+    """Internal exception: the text is not a number."""
 
 
 class _Parser:
@@ -128,7 +128,7 @@ class _Parser:
 
 
 def number(token: str) -> Fraction:
-    """The value of a literal, also of one with repeating digits."""
+    """The value of a decimal number, also of one with repeating digits."""
     if not token or not (token[0].isdecimal() or token[0] == ".") or len(token) > LONGEST or not token.isascii():
         raise _NoNumber
     repeating = re.fullmatch(r"(\d+)(?:\.(\d*))?\\\w+\{(\d+)\}", token)

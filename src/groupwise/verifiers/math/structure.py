@@ -28,7 +28,7 @@ class Word:
 
 
 Joined = Literal["list", "set", "and", "or", "union", "mixed"]
-"""How elements are connected: commas, braces, one of the words, `\\cup`, or both words."""
+"""How the elements of a list are connected: by commas, braces, `and`, `or`, both words, or a union sign."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Equation:
-    """Two sides or more."""
+    """An equation or a chain of them: two sides or more."""
 
     sides: tuple[str, ...]
     named: bool
@@ -165,7 +165,7 @@ def _interval(both: "list[Row | None]") -> Row | None:
 
 
 def _without_spelling(text: str) -> str:
-    """`17` for `17 (seventeen)`, if both are the same number."""
+    """A number without its repetition in words, as `17` for `17 (seventeen)`; other texts unchanged."""
     twice = re.fullmatch(r"(\S{1,20}) ?\(([A-Za-z -]+)\)|([A-Za-z -]+?) ?\((\S{1,20})\)", text)
     if twice is None:
         return text
@@ -199,7 +199,7 @@ def _edges(text: str) -> tuple[str, str]:
 
 
 def _matrix(text: str) -> Row | None:
-    """The elements of a matrix, row by row. Of its delimiters only bars (a determinant, a norm) change the kind."""
+    """Parse a matrix, row by row. Round and square brackets are the same; bars (a determinant, a norm) are not."""
     matrix = _MATRIX.fullmatch(text)
     if matrix is None:
         return None
@@ -256,5 +256,5 @@ def _is_one_name(text: str, nouns: frozenset[str]) -> bool:
 
 
 def is_definition(read: Read) -> TypeGuard[Equation]:
-    """Whether this is a named value: `x = 3`."""
+    """Whether an equation gives a name a value, such as `x = 3`."""
     return isinstance(read, Equation) and len(read.sides) == 2 and read.named

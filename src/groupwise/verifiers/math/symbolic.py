@@ -1,4 +1,4 @@
-"""Calls of comparison functions in the sandbox: libraries that evaluate text never get an answer outside of it."""
+"""Compares answers in the sandbox: libraries that evaluate text get a model's answer only there."""
 
 import asyncio
 import json
@@ -16,16 +16,16 @@ from groupwise.data.verdicts import unverifiable
 from groupwise.sandbox.sandbox import Execution, Limits, Program, Sandbox
 
 MAKE = Callable[..., Sandbox]
-"""The function that makes the sandbox: the class `Sandbox`, or a function with the same keyword arguments."""
+"""Type of the function that creates the sandbox: the class `Sandbox`, or one with the same keyword arguments."""
 MATH_VERIFY = ("math-verify", "latex2sympy2_extended", "sympy", "mpmath", "antlr4-python3-runtime")
 """math-verify and the packages that it imports."""
 MEMORY = 2 << 30
-"""The address space of a call in bytes."""
+"""The memory limit of a comparison, in bytes of address space."""
 WITHOUT = """\
 or --verifier 'math(symbolic=False)', which needs neither a sandbox nor a package: it compares text, exact numbers,
 units, lists and intervals, and judges answers that need algebra as wrong"""
 CACHE_SIZE = 4096
-"""The number of cached calls: a group often contains the same answer many times."""
+"""The number of cached comparisons: a group often contains the same answer many times."""
 
 
 class Symbolic:
@@ -52,7 +52,7 @@ class Symbolic:
     ) -> None:
         if deadline <= 0 or workers < 1:
             raise Usage(
-                f"{verifier}(deadline={deadline:g}, workers={workers})",
+                f"{verifier}(deadline={deadline:g}, workers={workers}): a value is too small",
                 fix="set deadline above 0, and workers to 1 or more",
             )
         need_packages(verifier, packages)
@@ -74,7 +74,7 @@ class Symbolic:
         self._lock = Lock()
 
     async def __call__(self, arguments: Sequence[Any], baseline: Sequence[Any]) -> Any:
-        """The function's value for the arguments; a Verdict if it gives none.
+        """Run the comparison function; its value, or a verdict if it fails or exceeds a limit.
 
         `baseline` are arguments with the same gold answer and without the model's answer.
         """
@@ -93,7 +93,7 @@ class Symbolic:
         self._sandbox.close()
 
     async def _execute(self, arguments: Sequence[Any]) -> Execution:
-        """The cached or new execution of a call."""
+        """The execution of a call, from the cache or new."""
         key = sha256(json.dumps(arguments).encode()).digest()
         with self._lock:
             if key not in self._calls:
@@ -113,9 +113,9 @@ class Symbolic:
         return execution
 
     def _with_alternative(self, error: MissingRequirement) -> MissingRequirement:
-        """The sandbox's error with one more fix: use the verifier that needs no sandbox."""
+        """The sandbox's error, whose fix also names a verifier that needs no sandbox."""
         fix = f"{error.fix}\n{WITHOUT}"
-        what = f"the verifier {self.verifier} compares in the sandbox, and none starts on this machine"
+        what = f"the verifier {self.verifier} needs the sandbox, which does not start on this machine"
         return MissingRequirement(what, evidence=error.evidence, fix=fix)
 
 

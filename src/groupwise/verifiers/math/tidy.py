@@ -102,7 +102,7 @@ def bare(text: str) -> str:
 
 
 def closing(text: str, at: int) -> int | None:
-    """The position that closes the brace at `at`; None if it is not closed.
+    """The position of the brace that closes the one at `at`; None if it is not closed.
 
     >>> closing("{a{b}}c", 0), closing("{a", 0)
     (5, None)
@@ -124,7 +124,7 @@ def closing(text: str, at: int) -> int | None:
 
 
 def split_top(text: str, separator: "re.Pattern[str]") -> list[str]:
-    """The text split at the separators outside of all brackets and braces.
+    """Split a text at the separators that are outside of all brackets and braces.
 
     >>> split_top("(1,2),3", re.compile(","))
     ['(1,2)', '3']
@@ -138,7 +138,7 @@ def split_top(text: str, separator: "re.Pattern[str]") -> list[str]:
 
 
 def _level(text: str) -> int:
-    """The number of brackets open at the end, of any kind, since half-open intervals mix round and square ones."""
+    """The number of brackets of any kind that a text leaves open. Half-open intervals mix round and square ones."""
     return sum(text.count(c) for c in "([{") - sum(text.count(c) for c in ")]}")
 
 

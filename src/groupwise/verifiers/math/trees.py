@@ -15,11 +15,11 @@ FUNCTIONS = {
 }  # fmt: skip
 """The functions of a tree, and their names in mpmath."""
 BASE = "the base of log"
-"""The name in a tree for the unknown base of `log`."""
+"""The variable that stands for the unknown base of `log`."""
 
 
 class Unknown(Exception):
-    """The text contains an unknown symbol or is ambiguous."""
+    """Internal exception: the text contains an unknown symbol, or is ambiguous."""
 
 
 def rational(tree: Tree) -> Fraction | None:
@@ -35,7 +35,7 @@ def rational(tree: Tree) -> Fraction | None:
 
 
 def names_of(tree: Tree) -> set[str]:
-    """The free names; an unknown function counts as one, called `f`."""
+    """The free variables of an expression; an unknown function counts as one, called `f`."""
     if tree[0] == "name":
         return {tree[1]}
     names = {"f"} if tree[0] == "apply" else set[str]()

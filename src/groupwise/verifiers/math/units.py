@@ -39,7 +39,7 @@ KNOWN = _known()
 
 
 def words(text: str) -> frozenset[str]:
-    """The words of a text as a set."""
+    """The set of words in a text, for the units that it may name."""
     return frozenset(text.split())
 
 
@@ -76,7 +76,7 @@ CHANGES_A_NUMBER = words(
     "x y z n k i e wrong false incorrect never impossible invalid undefined negative positive opposite inverse "
     "reciprocal percent percentage ratio other another up down minute's non cannot can't rather instead until"
 )
-"""Words that change the value in front of them, and so are no units."""
+"""Words that change the number in front of them, such as `dozen`, and so are no units."""
 _OPERATIONS = words("square cube prime root point times")
 """Words that are units in the plural, but in the singular change the value: `5 squares` has the value 5."""
 _TAIL = re.compile(
@@ -97,7 +97,7 @@ def nouns_of(problem: str) -> frozenset[str]:
 
 
 def split_unit(text: str, nouns: frozenset[str] = frozenset()) -> tuple[str, str]:
-    """An answer without its unit, and the unit; the text itself and "" where there is none.
+    """Split an answer into the answer without its unit, and the unit ("" if there is none).
 
     A unit is one that is known here, by its own writing (`mW` is not `MW`), or made of nouns: of common ones and of
     `nouns`. Any other word is a part of the answer.
@@ -134,7 +134,7 @@ def split_unit(text: str, nouns: frozenset[str] = frozenset()) -> tuple[str, str
 
 
 def fitting(gold: str, answer: str) -> bool:
-    """Whether two units can be the same: equal, or one is missing; pounds are weight or money."""
+    """Whether two units can be the same: equal, or one is missing. Pounds may be weight or money."""
     return not gold or not answer or gold == answer or {gold, answer} in ({"pounds", "lb"}, {"pounds", _MONEY["£"]})
 
 

@@ -9,13 +9,13 @@ from mpmath import mp  # pyright: ignore[reportMissingImports]
 from groupwise.verifiers.math.trees import FUNCTIONS, OPERATIONS, Tree, names_of, rational
 
 DIGITS = 60
-"""Decimal digits to which two values must agree; twice as many as the size of their numbers in digits are added."""
+"""The least number of decimal digits to which two values must agree; it grows with the size of their numbers."""
 MOST_DIGITS = 3000
-"""The highest precision in digits."""
+"""The highest precision of a computation, in digits."""
 
 
 def values_at(trees: tuple[Tree, Tree], point: dict[str, Fraction]) -> tuple[Any, Any, Any, float] | None:
-    """The two expressions' values (None if undefined), the tolerance, and the sizes; None if a value is too large.
+    """The values of two expressions at a point, with their tolerance and sizes; None if a value is too large.
 
     The sizes of all numbers, powers and function values in the trees set the precision, so that a term such as
     `10^{-70}` or `e^{-100}` makes a difference.
@@ -48,7 +48,7 @@ class _Evaluation:
         return self.size
 
     def outcome(self, tree: Tree) -> Any:
-        """The value; None if it is undefined."""
+        """The value of an expression; None if it is undefined."""
         try:
             value = self.value(tree)
             return value if mp.isfinite(value) else None
@@ -116,7 +116,7 @@ def _power(base: Any, exponent: Any, rational: Fraction | None) -> Any:
 
 
 class _TooLarge(Exception):
-    """A value is too large to compute."""
+    """Internal exception: a value is too large to compute."""
 
 
 def _bounded(size: Any) -> float:

@@ -74,7 +74,7 @@ def _braced(text: str, at: int) -> str | None:
 
 
 def dapo_normal(answer: str) -> str:
-    r"""Minerva's normal form of an answer.
+    r"""The answer in Minerva's normal form, which DAPO's grader compares.
 
     >>> dapo_normal("x = 1,234"), dapo_normal("12 km"), dapo_normal(r"$\frac12$."), dapo_normal("034")
     ('1234', '12', '\\frac{1}{2}', '034')

@@ -49,7 +49,8 @@ class Math:
                 raise Usage(f"math({name}={value!r}) is not a known value", fix=f"take {', '.join(map(repr, known))}")
         if deadline <= 0 or workers < 1:
             raise Usage(
-                f"math(deadline={deadline:g}, workers={workers})", fix="set deadline above 0, and workers to 1 or more"
+                f"math(deadline={deadline:g}, workers={workers}): a value is too small",
+                fix="set deadline above 0, and workers to 1 or more",
             )
         self.answer: Which = cast(Which, answer)
         self.place: Place = cast(Place, place)
@@ -102,7 +103,7 @@ class Math:
             self._algebra.close()
 
     async def _equal(self, pairs: Sequence[tuple[str, str]]) -> list[bool] | Verdict:
-        """Whether the two sides of each pair are equal; a Verdict if a call gives no value."""
+        """Whether the two expressions of each pair are equal; a verdict if the sandbox fails or exceeds a limit."""
         assert self._algebra is not None, "without algebra every pair is decided"
         equal: list[bool] = []
         for start in range(0, len(pairs), AT_ONCE):
@@ -132,7 +133,7 @@ def _from_text(gold: str) -> str:
 
 
 def gold_answer(gold: Any) -> str | None:
-    r"""A gold answer as text. Of a complete solution, the content of the box or the text behind `####`.
+    r"""The gold answer as text. A complete solution is reduced to its box, or to the text behind `####`.
 
     >>> gold_answer("3+4=7\n#### 7"), gold_answer(r"so \boxed{\frac12}"), gold_answer(0.5), gold_answer([1])
     ('7', '\\frac12', '0.5', None)
@@ -144,7 +145,7 @@ def gold_answer(gold: Any) -> str | None:
 
 
 def unusable_gold(gold: Any, expects: str) -> Verdict:
-    """The verdict on every answer to a problem whose gold answer is not what the verifier expects."""
+    """The verdict if a problem's gold answer is not of the kind that the verifier needs: unverifiable."""
     return unverifiable(f"the gold answer {str(gold)[:80]!r} is not {expects}")
 
 

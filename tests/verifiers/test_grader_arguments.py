@@ -258,7 +258,7 @@ def test_the_limits_of_a_bulk_grader(most: Any) -> None:
         return [0.0] * len(answers)
 
     grade.most = most  # type: ignore[attr-defined]
-    with pytest.raises(Usage, match="bulk grader with most"):
+    with pytest.raises(Usage, match="invalid limits of a bulk grader"):
         grade_function(grade)
 
 

@@ -179,7 +179,7 @@ def test_without_its_extra_the_fix_of_json_schema_installs_it(monkeypatch):
         ("format(tags='think')", "write names"),
         ("format(tags=[])", "write names"),
         ("regex(pattern='(')", "correct the pattern"),
-        ("regex(pattern='(a)(b)')", "write others as (?:...)"),
+        ("regex(pattern='(a)(b)')", "write the others as (?:...)"),
         ("regex(deadline=0)", "deadline above 0"),
         ("regx", "did you mean regex?"),
         ("format(tag=['a'])", "did you mean tags?"),

@@ -1,4 +1,4 @@
-"""Recipes as values and as text: read, override, print, compare; the registry of components; the user's code."""
+"""Recipes (all settings of a run): read, override, print and compare them; find components and the user's code."""
 
 from groupwise.data.rooms import open_room
 

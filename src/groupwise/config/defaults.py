@@ -1,4 +1,4 @@
-"""Defaults of a run that depend on its model: the fields that neither a recipe file nor a command sets."""
+"""Defaults of recipe fields that depend on the model, such as the learning rate."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -25,7 +25,7 @@ LR, BUDGET, DTYPE = "optimizer.lr", "sampling.max_tokens", "machine.dtype"
 
 @dataclass(frozen=True, slots=True)
 class RecipeSource:
-    """A recipe before it is read: its file or text, fields that override it, and a line about defaults in use."""
+    """A recipe before it is parsed: its file or text, the fields that override it, and a note on defaults in use."""
 
     source: str | Path
     fields: tuple[tuple[str, Any], ...]
@@ -35,7 +35,7 @@ class RecipeSource:
 def starting_point(
     source: str | Path | None, fields: Iterable[tuple[str, Any]] = (), *, trust_remote_code: bool = False
 ) -> RecipeSource:
-    """A recipe's file or text and its overriding fields, completed by the defaults for its model.
+    """Complete a recipe and the user's overrides by the defaults for its model.
 
     `source` is a TOML file, TOML text, or None. Without one the packaged recipe holds for its own model and
     task. For any other model or task the method has its paper's constants, and the learning rate follows from the
@@ -62,7 +62,7 @@ def starting_point(
 
 
 def complete_phases(data: Mapping[str, Any], *, trust_remote_code: bool = False) -> tuple[dict[str, Any], list[str]]:
-    """The tables of a recipe with the defaults of each phase written into its table, and a line for each such phase.
+    """A recipe with phases, where each phase's table also has the defaults for its model; and a note on each phase.
 
     They are the budget of an answer and the dtype, which then stay if another machine continues the run. The model of
     an earlier phase does not exist yet: the model that it starts from has the same shape.
@@ -84,7 +84,7 @@ def complete_phases(data: Mapping[str, Any], *, trust_remote_code: bool = False)
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Two tables as one: a value of `above` replaces that of `below`, and tables are merged.
+    """Merge two tables, and the tables in them: a value of `above` replaces that of `below`.
 
     >>> merged({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}, "d": 4})
     {'a': {'b': 3, 'c': 2}, 'd': 4}
@@ -97,7 +97,7 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
 
 
 def model_defaults(data: Mapping[str, Any], *, trust_remote_code: bool, rate: bool) -> tuple[dict[str, Any], list[str]]:
-    """The default fields for the model that a recipe names, and the reason of each in words.
+    """The defaults for a recipe's model (answer length, learning rate), and a reason for each, as text.
 
     They are the budget of an answer and, with `rate`, the learning rate. A field that the tables set has none.
     """
@@ -150,7 +150,7 @@ def is_set(data: Mapping[str, Any], path: str) -> bool:
 
 
 def tables_of(source: str | Path, fields: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """A recipe's TOML data, overridden by fields that are given by dotted path."""
+    """A recipe's TOML data, after the overrides, which are given by dotted path."""
     data = read_toml(source)
     set_paths(data, ((path, override_value(value)) for path, value in fields))
     return data

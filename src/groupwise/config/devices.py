@@ -1,4 +1,4 @@
-"""The device and the dtype that `auto` selects on this machine."""
+"""Resolves the setting `auto` for device and dtype on this machine."""
 
 from dataclasses import replace
 

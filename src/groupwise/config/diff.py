@@ -1,4 +1,4 @@
-"""Differences between two methods or two recipes, one line per field; short labels of values."""
+"""Lists the differences between two methods or two recipes, one line per field."""
 
 from collections.abc import Mapping
 from dataclasses import Field, fields, is_dataclass
@@ -50,7 +50,7 @@ def differences(a: Any, b: Any, hint: Any, where: str) -> list[str]:
 
 
 def _label_with(value: Any, f: Field[Any], companions: list[Field[Any]], hints: Mapping[str, Any]) -> str:
-    """The label of a field, with related fields that differ from their default: `mixed_outcomes (refill 10)`."""
+    """A field's value as text, with related fields that are not at their default: `mixed_outcomes (refill 10)`."""
     notes = [
         f"({g.name} {label(getattr(value, g.name), hints[g.name])})"
         for g in companions
@@ -60,7 +60,7 @@ def _label_with(value: Any, f: Field[Any], companions: list[Field[Any]], hints: 
 
 
 def label(value: Any, hint: Any = Any) -> str:
-    """A short label of a value: `Overlong(buffer=4096, factor=1)`."""
+    """A value as short text, such as `Overlong(buffer=4096, factor=1)`."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):

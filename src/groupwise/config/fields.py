@@ -160,7 +160,7 @@ def section_text(section: str) -> str:
 
 
 def part_constants(socket: str, constant: str) -> dict[str, tuple[str, str]]:
-    """(type, default) of a field in each packaged component of this Protocol that has the field, by component name.
+    """The type and default of a constant in each component that implements a Protocol and has it, by component.
 
     >>> part_constants("Surrogate", "high")["Clip"]
     ('a number', '0.2')
@@ -183,7 +183,7 @@ def parts_of(socket: str) -> dict[str, str]:
 
 
 def declared(module: str, name: str) -> list[tuple[str, str, str]]:
-    """(name, type, default) of each field of a dataclass; nothing for a function."""
+    """The name, type and default of each field of a dataclass, read from its source; nothing for a function."""
     try:
         body = _class(module, name).body
     except LookupError:
@@ -214,7 +214,7 @@ WORDS = {"str": "a string", "int": "a whole number", "float": "a number", "bool"
 
 
 def type_words(node: ast.expr) -> str:
-    """A type annotation in words.
+    """A type annotation in words, such as `a number or none`.
 
     >>> type_words(ast.parse("tuple[str, ...]").body[0].value)
     'a list, each a string'

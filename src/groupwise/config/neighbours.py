@@ -21,7 +21,7 @@ def imported_files(path: Path) -> dict[str, Path]:
 
 
 def module_names(files: Mapping[str, Path]) -> list[str]:
-    """The names under which `imported_files` are imported.
+    """The module names under which these files are imported.
 
     >>> module_names({"helper.py": Path("helper.py"), "rules/__init__.py": Path("rules/__init__.py")})
     ['helper', 'rules']
@@ -49,7 +49,7 @@ def _imports(file: Path, folder: Path) -> Iterator[Path]:
 
 
 def _files(base: Path, name: str = "") -> Iterator[Path]:
-    """The source file of a module, and of each package that contains it, if they lie in the folder."""
+    """The source file of a module, and of each package around it, as far as they are in this folder."""
     at = base
     for part in name.split(".") if name else ():
         at /= part

@@ -15,7 +15,7 @@ HOMES = (PACKAGE / "recipes", PACKAGE.parents[1] / "recipes")
 
 
 def find_recipe(name: str) -> Path:
-    """The file of a packaged recipe by its name, or a path as it is. `Usage` names the recipes for an unknown name.
+    """The file of a packaged recipe, given its name; a path is returned as it is. `Usage` for an unknown name.
 
     >>> find_recipe("smollm2").name, str(find_recipe("mine/fast.toml"))
     ('smollm2.toml', 'mine/fast.toml')
@@ -33,7 +33,7 @@ def find_recipe(name: str) -> Path:
 
 
 def given_recipe(file: str | None, name: str | None) -> Path | None:
-    """The recipe of a command: a file, or a packaged recipe by its name; None if neither is given. Raises `Usage`."""
+    """The recipe file that a command names, by path or as a packaged recipe; None without one. Raises `Usage`."""
     if file == "":
         raise Usage("the name of the recipe is empty", fix="name a TOML file, or leave the argument out")
     if file and name:

@@ -18,7 +18,7 @@ from groupwise.runs.phases import KEY, NAME
 STARTING_POINT = ("model", "lora", "warm_start")
 """The fields that set a run's initial weights. Written above the phases, they apply to the first phase only."""
 TEXTS = ("template", "sampling")
-"""Fields whose values are plain text, never paths."""
+"""Fields whose text is never a path, so that an `@` in it is not a reference."""
 REFERENCE = re.compile(r"(?<![^:])@([^:]*)")
 """Pattern of a reference `@NAME` to an earlier phase, at the start of a path or after a task's kind: `gsm8k:@first`."""
 
@@ -58,7 +58,7 @@ class Phase:
         return read_tables([("recipe", common), (where, changes)], use)
 
     def _located(self, data: Any, where: str, locate: Callable[[str, str], str]) -> Any:
-        """The phase's data, with a path in place of each reference to an earlier phase. `Usage` for an unknown name."""
+        """Replace each reference to an earlier phase (`@NAME`) in the data by a path. `Usage` for an unknown name."""
         if isinstance(data, str):
             return REFERENCE.sub(partial(self._place, where, locate), data)
         if isinstance(data, Mapping):
@@ -77,7 +77,7 @@ class Phase:
 
 
 def read_phases(data: Mapping[str, Any]) -> tuple[Phase, ...]:
-    """The phases of a recipe's tables in order; none if it has no `[[phase]]`. Raises `Usage` for invalid names.
+    """Read the phases of a recipe, in order; none if it has no `[[phase]]` table. Raises `Usage` for invalid names.
 
     Each phase starts from the previous phase's model, unless it names another one.
     """
@@ -101,7 +101,8 @@ def read_phases(data: Mapping[str, Any]) -> tuple[Phase, ...]:
 def phase_names(tables: Any) -> tuple[str, ...]:
     """The names of the phases. Raises `Usage` if one is missing, invalid, or used twice."""
     if not (isinstance(tables, list) and tables and all(isinstance(table, Mapping) for table in tables)):
-        raise Usage(f"{KEY}: expected one table per phase", fix=f'write [[{KEY}]] and name = "..." above each phase')
+        what = f"the recipe's `{KEY}` is not a list of tables: expected one table per phase"
+        raise Usage(what, fix=f'write [[{KEY}]] and name = "..." above each phase')
     names = [str(table.get("name", "")) for table in tables]
     for i, name in enumerate(names):
         if not NAME.fullmatch(name):

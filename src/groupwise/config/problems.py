@@ -1,4 +1,4 @@
-"""Problems of a recipe in words. Imports no torch, so that a misspelled option is reported at once."""
+"""Error messages about a recipe. Imports no torch, so that a misspelled option is reported at once."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
@@ -13,30 +13,30 @@ SWITCHES = ("use", "unsafe_local_exec", "trust_remote_code", "key", "judge")
 """Options that run code or read secrets. They are command-line options only, so that a recipe cannot set them."""
 UPGRADE = "write the new name, or print the whole recipe with new names: groupwise recipe upgrade FILE"
 REPLACEABLE = ("engine",)
-"""Tables whose class a part of the user's file may replace, so that their names are not known before it is loaded."""
+"""Tables whose fields depend on a class that may be in the user's file, so they are unknown before it is loaded."""
 HELP = "groupwise help FIELD explains a field of a recipe"
 
 
 def problem(where: str, what: str, fix: str = "") -> Usage:
-    """A problem at a dotted path of a recipe. Without a fix it refers to the help on fields."""
+    """An error about the field at a dotted path of a recipe. Without a fix it refers to the help on fields."""
     return Usage(f"{where}: {what}", fix=fix or HELP)
 
 
 def one_error(problems: Sequence[Usage]) -> Usage:
-    """Several problems as one error."""
+    """Combine several errors about a recipe into one."""
     if len(problems) == 1:
         return problems[0]
     return Usage(f"{len(problems)} errors", evidence="\n".join(map(str, problems)))
 
 
 def suggestion(name: str, names: Iterable[str]) -> str:
-    """The closest of the valid names as a question, or all of them if none is close."""
+    """A hint for a misspelled name: `did you mean X?`, or all valid names if none is close."""
     matches = get_close_matches(name, names, n=1, cutoff=0.6)
     return f"did you mean {matches[0]}?" if matches else f"the names are {', '.join(names)}"
 
 
 def unknown_keys(where: str, owner: str, key: str, item: object, known: Iterable[str]) -> list[Usage]:
-    """The problems of a key that is no field of the class `owner`: one for the key, or for each field of a verl table.
+    """The errors for an unknown field of the class `owner`: one, or one for each field in a table of verl's.
 
     `item` is the key's value.
     """
@@ -60,7 +60,7 @@ def leaves(path: str, item: object) -> Iterator[str]:
 
 
 def unknown_key(where: str, owner: str, path: str, known: Iterable[str]) -> Usage:
-    """The problem of a path whose first key is no field of the class `owner`.
+    """The error for a dotted path whose first key is an unknown field of the class `owner`.
 
     It has the new name of a renamed key, the name here of an option of TRL or verl, or else a suggestion.
     """
@@ -75,7 +75,7 @@ def unknown_key(where: str, owner: str, path: str, known: Iterable[str]) -> Usag
 
 
 def check_names(paths: Iterable[str]) -> None:
-    """Raise `Usage` if dotted paths name fields that a recipe does not have. Constants of parts are not checked.
+    """Raise `Usage` for dotted paths that name no field of a recipe. Constants of components are not checked.
 
     >>> check_names(["optimizer.lr", "method.objective.surrogate.high", "method.advantage.0.eps"])
     >>> check_names(["promts"])
@@ -88,7 +88,7 @@ def check_names(paths: Iterable[str]) -> None:
 
 
 def _problem_of(names: Sequence[str]) -> Usage | None:
-    """The problem of the first name that is no field; None without one, and after the recipe's own tables."""
+    """The error for the first unknown name in a dotted path; None without one. Constants of components are allowed."""
     section = ""
     for i, name in enumerate(names):
         if section not in SECTIONS or section in REPLACEABLE or name.isdecimal() or name in ("base", "kind"):

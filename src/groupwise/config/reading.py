@@ -1,4 +1,4 @@
-"""TOML data to typed values: each field by its type, components by their names, all problems collected."""
+"""Converts TOML data to typed values: fields by their types, components by their names. Collects all errors."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
@@ -19,7 +19,7 @@ from groupwise.runs.format_1 import PARTS
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Converts TOML data to values. Invalid data are added to `problems`, and reading continues.
+    """Converts TOML data to typed values. Errors are collected in `problems`, and reading continues.
 
     Each method returns MISSING for invalid data. `where` is the dotted path for messages. Without `use`, code in the
     user's files becomes an `UnloadedPart`.
@@ -29,12 +29,12 @@ class Reading:
     problems: list[Usage] = field(default_factory=list)
 
     def problem(self, where: str, what: str, fix: str = "") -> Any:
-        """Record one problem of the data, and return MISSING. Without a `fix`, it refers to `groupwise help`."""
+        """Record one error, and return MISSING. Without a `fix`, the error refers to `groupwise help`."""
         self.problems.append(problem(where, what, fix))
         return MISSING
 
     def value(self, data: Any, hint: Any, current: Any, where: str) -> Any:
-        """The value of a field of type `hint` from data; `current` is the field's value so far."""
+        """Convert data to the type `hint` of a field; `current` is the field's value so far."""
         if isinstance(data, CommandText) and (hint is not str or data.startswith(('"', "'"))):
             data = data.plain
             if get_origin(hint) is tuple and not isinstance(data, list | dict) and ... in get_args(hint):
@@ -55,7 +55,7 @@ class Reading:
         return self.part(data, hint, current, where)
 
     def scalar(self, data: Any, hint: type, where: str) -> Any:
-        """A bool, int, float or string. A whole number is accepted for a float."""
+        """Convert data to a bool, int, float or string. A whole number is accepted for a float."""
         kind = bool if isinstance(data, bool) else type(data)
         if kind is hint or (kind is CommandText and hint is str):
             return hint(data)
@@ -64,7 +64,7 @@ class Reading:
         return self.problem(where, f"{_describe(data)}; expected {EXPECTED[hint]}")
 
     def union(self, data: Any, arms: tuple[Any, ...], current: Any, where: str) -> Any:
-        """The first of several types that accepts the data; `"none"` is None where the field allows it."""
+        """Convert data to the first of several types that accepts it; `"none"` is None if the field may be None."""
         if NoneType in arms and data == "none":
             return None
         types = [arm for arm in arms if arm is not NoneType]
@@ -78,7 +78,7 @@ class Reading:
         return self.problem(where, f"{_describe(data)}; expected {' or '.join(map(expected, types))}")
 
     def sequence(self, data: Any, args: Sequence[Any], current: Any, where: str) -> Any:
-        """A tuple of pairs from a table, or of elements from a list; a table with numbers as keys replaces elements."""
+        """Convert a table to a tuple of pairs, or a list to a tuple. A table with numbers as keys replaces elements."""
         element = args[0]
         if get_origin(element) is tuple and get_args(element)[0] is str:
             return self.pairs(data, get_args(element)[1], current, where)
@@ -93,7 +93,7 @@ class Reading:
         return MISSING if any(v is MISSING for v in values) else tuple(values)
 
     def pairs(self, data: Any, hint: Any, current: Any, where: str) -> Any:
-        """A tuple of (name, value) pairs: a table's pairs, merged into the current ones. An empty table removes all."""
+        """Convert a table to (name, value) pairs, merged into the current ones. An empty table removes all."""
         if not isinstance(data, dict):
             return self.problem(where, f'{_describe(data)}; expected a table such as {{ name = "Part" }}')
         if not data:
@@ -103,7 +103,7 @@ class Reading:
         return MISSING if MISSING in new.values() else tuple({**old, **new}.items())
 
     def elements(self, data: Mapping[str, Any], args: Sequence[Any], current: Sequence[Any], where: str) -> Any:
-        """The current tuple, with the elements replaced that a table gives by index."""
+        """Replace elements of the current tuple, which a table gives by index."""
         values = list(current)
         for key, x in data.items():
             if not key.isdecimal() or int(key) >= len(values):
@@ -113,7 +113,7 @@ class Reading:
         return MISSING if any(v is MISSING for v in values) else tuple(values)
 
     def part(self, data: Any, hint: Any, current: Any, where: str) -> Any:
-        """Build a component (part) from its name or a table: `kind` starts a new one, else the current one changes."""
+        """Build a component from its name or a table. A table without `kind` changes constants of the current one."""
         if isinstance(data, str) and is_table(hint):
             entry = next((f.name for f in fields(hint) if default(f) is MISSING), fields(hint)[0].name)
             return self.problem(where, f"{_describe(data)}; expected a table", f'write {{ {entry} = "{data}" }}')
@@ -215,7 +215,7 @@ class Reading:
         return part
 
     def check_user_names(self, recipe: Recipe) -> None:
-        """Add a problem for each verifier or environment in the user's files that cannot be found."""
+        """Record an error for each verifier or environment that the user's files do not define."""
         from groupwise.verifiers import user_functions  # all verifiers; `show` and `diff` need none
 
         mixed = {f"recipe.also.{i}.verifier": also.verifier for i, also in enumerate(recipe.also)}
@@ -234,7 +234,7 @@ class Reading:
             return self.problem(where, error.what, error.fix)
 
     def fitting(self, part: Any, hint: Any, where: str) -> Any:
-        """Return the component if it implements the Protocol `hint` with its argument counts; else add a problem."""
+        """Return the component if it implements the Protocol `hint`, by its argument counts; else record an error."""
         if not isinstance(hint, type) or fits(part, hint):
             return part
         return self.problem(
@@ -261,7 +261,7 @@ KINDS |= {date: "a date", time: "a time", datetime: "a date"}
 
 
 def is_table(hint: Any) -> bool:
-    """Whether a type is a table of a recipe, such as `Machine`: a dataclass that is neither a part nor a method."""
+    """Whether a type is a table of a recipe, such as `Machine`: a dataclass, but not a component or a method."""
     is_class = isinstance(hint, type) and is_dataclass(hint)
     return is_class and hint is not Method and part_named(hint.__name__) is None
 

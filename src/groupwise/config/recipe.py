@@ -13,7 +13,7 @@ __all__ = ["Columns", "Evaluate", "Machine", "Recipe", "Save"]
 
 
 def at_least(value: object, **least: float) -> None:
-    """Raise ValueError for the first field below its bound or NaN. The second line of the message is the fix.
+    """Raise ValueError for the first of these numbers that is below its bound, or NaN.
 
     `Usage` for a field of another type.
     """
@@ -25,7 +25,7 @@ def at_least(value: object, **least: float) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """The columns of prompt and answer in the rows of a data source: names, or dotted paths into nested rows.
+    """The names of the columns with prompt and answer in the data rows; a dotted path for nested rows.
 
     An empty `answer` means that the rows have no gold answers: the verifier grades without one.
     """

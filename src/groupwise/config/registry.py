@@ -16,7 +16,7 @@ from groupwise.data import Usage, files_of, name_of, names_of
 from groupwise.methods import published
 
 ROOMS = ("data", "rollout", "rewards", "advantages", "objective", "learner", "methods")
-"""Subpackages (rooms) whose files define components. The table of names is built at the first lookup."""
+"""The subpackages whose files define components."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ def parts() -> Mapping[str, Any]:
 
 
 def part_named(name: str) -> Any:
-    """The part with a public name; None if there is none. Imports only its file."""
+    """The component with a public name; None if there is none. Imports only its file."""
     home = next((room for room in ROOMS if name in names_of(f"groupwise.{room}")), None)
     return getattr(importlib.import_module(f"groupwise.{home}"), name) if home else None
 
@@ -67,7 +67,7 @@ def sockets() -> Mapping[str, tuple[str, ...]]:
 
 
 def fits(part: Any, socket: Any) -> bool:
-    """Whether a component implements a Protocol: by its module's `SOCKET`, else by methods and argument counts."""
+    """Whether a component implements a Protocol (socket): as its module declares, else by methods and arguments."""
     if isinstance(part, UnloadedPart) or socket is Any:
         return True
     if socket.__name__ not in sockets():
@@ -90,12 +90,12 @@ def fitting_names(socket: Any) -> list[str]:
 
 
 def definition_of(part: Any) -> Any:
-    """A function or class itself; for an instance, its class."""
+    """Where a component is defined: the function or class itself, or the class of an instance."""
     return part if inspect.isfunction(part) or isinstance(part, type) else type(part)
 
 
 def is_part(thing: Any, socket: Any) -> bool:
-    """Whether an object is a component: a function with the Protocol's number of arguments, or a dataclass."""
+    """Whether an object can be a component for a Protocol: a function with its number of arguments, or a dataclass."""
     if inspect.isfunction(thing):
         return len(inspect.signature(thing).parameters) == _arity(socket)
     return is_dataclass(thing)
@@ -135,7 +135,7 @@ def _call_of(part: Any) -> Any:
 
 
 def public_name(part: Any) -> str:
-    """The name of a component in TOML. Raises `Usage` for a component without a name, such as a lambda.
+    """The name by which TOML refers to a component. Raises `Usage` for one without a name, such as a lambda.
 
     The file that defines a component, or its class, lists its name; so only that file is searched.
     """

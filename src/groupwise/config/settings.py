@@ -1,4 +1,4 @@
-"""Recipes from Python values: the keyword arguments of `groupwise.train` and others."""
+"""Converts keyword arguments of `groupwise.train` and others to recipe fields."""
 
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
@@ -18,11 +18,11 @@ from groupwise.methods import Method
 from groupwise.runs.phases import KEY
 
 WORDS = {"data": "task", "reward": "verifier", "max_tokens": "sampling.max_tokens"}
-"""Arguments of `groupwise.train`, and the recipe fields that they set."""
+"""Arguments of `groupwise.train` that have other names than the recipe fields that they set."""
 
 
 def recipe_source(recipe: Recipe | str | Path | None) -> str | Path | None:
-    """The source of a recipe of the library: a file, or TOML text, also of a `Recipe`; None without a recipe.
+    """Convert the argument `recipe` of the library to a file or TOML text; None without a recipe.
 
     A string is TOML text (with a newline or `=`), a file, or the name of a packaged recipe. Raises `Usage`.
 
@@ -57,7 +57,7 @@ def fields_of(given: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str
 
 
 def overrides_of(settings: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Fields of a recipe by name or dotted path, as overrides of a recipe's source.
+    """Convert keyword arguments, by field name or dotted path, to overrides of a recipe.
 
     A value is that of the field (`AdamW(lr=1e-5)`, a `Method`), or its form in TOML: a number, a name, a dict. Raises
     `Usage` for an unknown name.
@@ -77,7 +77,7 @@ def overrides_of(settings: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 
 def as_data(value: Any, hint: Any = Any) -> Any:
-    """A value as TOML data: components and dataclasses become names and tables, also inside dicts and lists."""
+    """Convert a Python value to TOML data: components and dataclasses become names and tables, at any depth."""
     if isinstance(value, Mapping):
         return {str(name): as_data(inner) for name, inner in value.items()}
     if isinstance(value, list):
@@ -89,7 +89,7 @@ def as_data(value: Any, hint: Any = Any) -> Any:
 
 
 def base_name(method: Method) -> str:
-    """The published method that equals `method`, or the first that differs from it in numbers only; else empty.
+    """The name of the published method that equals `method`, or differs from it in numbers only; else empty.
 
     >>> from groupwise.methods import gspo
     >>> base_name(gspo(group_size=8)), base_name(Method())

@@ -1,4 +1,4 @@
-"""Recipes and methods as TOML: read, override, write.
+"""Reads recipes and methods from TOML, overrides their fields, and writes them.
 
 A part is given by its public name: `token_mean`, or `{ kind = "Clip", low = 0.2 }`. A table without `kind` changes
 constants in place. `base` names a published method. A part in the user's file is `kind = "my_file:MyClip"`.
@@ -23,13 +23,13 @@ from groupwise.runs.phases import KEY, trained_model
 
 T = TypeVar("T")
 DEFAULT = Path(__file__).with_name("default.toml")
-"""The packaged recipe."""
+"""The recipe that is used if a command names none."""
 
 # Reading
 
 
 def read_recipe(source: str | Path, overrides: Sequence[tuple[str, Any]] = (), use: Use | None = None) -> Recipe:
-    """The recipe of a TOML file, or of TOML text (a string with a newline or `=`), with dotted overrides.
+    """Read a recipe from a TOML file, or TOML text (a string with a newline or `=`), with overrides by dotted path.
 
     Raises `Usage` with all problems. `use` holds the loaded files of `--use`, which the recipe may name code from.
 
@@ -44,7 +44,7 @@ def read_recipe(source: str | Path, overrides: Sequence[tuple[str, Any]] = (), u
 
 
 def read(kind: type[T], source: str | Path) -> T:
-    """A value of any frozen dataclass from its TOML. Raises `Usage` with all problems."""
+    """Read a value of any frozen dataclass from TOML. Raises `Usage` with all errors."""
     reading = Reading(Use())
     value = reading.table(kind, read_toml(source), MISSING, kind.__name__)
     if reading.problems:
@@ -53,7 +53,7 @@ def read(kind: type[T], source: str | Path) -> T:
 
 
 def read_over(value: T, where: str, overrides: Sequence[tuple[str, Any]]) -> T:
-    """A dataclass with some fields overridden; `where` is its path in messages. Raises `Usage` with all problems."""
+    """Override fields of a dataclass; `where` is its path in error messages. Raises `Usage` with all errors."""
     reading, data = Reading(Use()), {}
     for path, override in overrides:
         set_path(data, path, override_value(override))
@@ -70,7 +70,7 @@ def read_with_problems(
     *,
     only: Sequence[str] | None = None,
 ) -> tuple[Recipe | None, list[Usage]]:
-    """A recipe (None if it is invalid) and all its problems.
+    """Read a recipe: the recipe (None if it is invalid), and all errors in it.
 
     Without `use`, code in the user's files becomes an `UnloadedPart` and nothing is imported. With `only`, the named
     fields are read and the others, method included, have their defaults.
@@ -81,14 +81,14 @@ def read_with_problems(
         return None, [error]
     if KEY in data:
         fix = "name the directory of one phase, such as RUN/1-NAME; train and check take the whole recipe"
-        return None, [Usage("a recipe with phases is several recipes", fix=fix)]
+        return None, [Usage("this recipe has phases, and one recipe without phases is needed", fix=fix)]
     if only is not None:
         data = {"method": {}, **{name: data[name] for name in only if name in data}}
     return read_tables([("recipe", data)], use)
 
 
 def read_tables(tables: Sequence[tuple[str, Mapping[str, Any]]], use: Use | None) -> tuple[Recipe | None, list[Usage]]:
-    """A recipe from tables (None if it is invalid), and all its problems. Each table overrides the ones before it.
+    """Read a recipe from TOML tables, each of which overrides the ones before it: the recipe, or None, and all errors.
 
     `tables` are pairs of the path for messages and the data.
     """
@@ -124,7 +124,7 @@ def base_of(data: Mapping[str, Any]) -> str:
 
 
 def override(value: T, path: str, text: Any, use: Use | None = None) -> T:
-    """The value with one field changed: `override(method, "objective.surrogate.high", "0.35")`.
+    """Change one field by dotted path: `override(method, "objective.surrogate.high", "0.35")` returns a new method.
 
     `text` is the name of a part, or TOML. Raises `Usage`.
     """
@@ -149,12 +149,12 @@ def at(method: Method, now: Now) -> Method:
 
 
 def write(value: Any) -> str:
-    """A recipe or method as TOML with every constant written out. Reading the text gives an equal value."""
+    """Write a recipe or method as TOML text, with every constant. Reading the text gives an equal value."""
     return tomli_w.dumps(plain(value, type(value)))
 
 
 def plain(value: Any, hint: Any) -> Any:
-    """A value as TOML data: numbers, strings, lists and dictionaries."""
+    """Convert a value to TOML data: numbers, strings, lists and dictionaries."""
     if value is None:
         return "none"
     if isinstance(value, bool | int | float | str):

@@ -1,4 +1,4 @@
-"""TOML as dictionaries, and dotted paths that write into them before types are known."""
+"""Reads TOML as dictionaries, and sets values in them by dotted path, before their types are known."""
 
 import tomllib
 from collections.abc import Iterable, Sequence
@@ -17,7 +17,7 @@ class CommandText(str):
 
     @property
     def plain(self) -> Any:
-        """The value as TOML, or the text itself if it is not valid TOML."""
+        """The text parsed as a TOML value, or the text itself if it is not valid TOML."""
         try:
             table = tomllib.loads(f"x = {self}")
         except tomllib.TOMLDecodeError:
@@ -32,23 +32,23 @@ class PlainText(str):
 
 
 TWICE = 'write it once: method = "grpo" alone, or with fields method.base = "grpo" and method.group_size = 8'
-"""The fix for a name that has both a value and fields."""
+"""The advice for TOML that gives a name both a value and fields."""
 
 
 def override_value(value: Any) -> Any:
-    """The value of an override: a string is text of the command line, unless it is a `PlainText`."""
+    """Convert an override's value: a string is text of the command line, unless it is a `PlainText`."""
     if isinstance(value, PlainText):
         return str(value)
     return CommandText(value) if isinstance(value, str) else value
 
 
 def is_toml(source: str | Path) -> bool:
-    """Whether a source of a recipe is TOML text, not the name of a file: a string with a newline or `=`, or empty."""
+    """Whether a recipe is given as TOML text, not as a file's name: an empty string, or one with a newline or `=`."""
     return isinstance(source, str) and ("\n" in source or "=" in source or not source)
 
 
 def read_toml(source: str | Path) -> dict[str, Any]:
-    """The tables of a TOML file, or of TOML text (a string with a newline or `=`). Raises `Usage`."""
+    """Parse a TOML file, or TOML text (a string with a newline or `=`), to a dict. Raises `Usage`."""
     where = "recipe" if is_toml(source) else str(source)
     try:
         return tomllib.loads(str(source) if is_toml(source) else Path(source).read_text(encoding="utf-8-sig"))
@@ -64,12 +64,12 @@ def read_toml(source: str | Path) -> dict[str, Any]:
 
 
 def read_with_overrides(source: str | Path, overrides: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """The tables of a recipe with the overrides of the command line. Raises `Usage`."""
+    """Parse a recipe's TOML, and apply the overrides of the command line. Raises `Usage`."""
     data = read_toml(source)
     for path, value in overrides:
         if path in ("method.base", "method.kind"):
             raise Usage(
-                f"--{path} changes the method but would keep constants of the recipe's method",
+                f"--{path} would change the method, but would keep constants of the recipe's method",
                 fix=f"write --method {value}",
             )
     set_paths(data, ((path, override_value(value)) for path, value in overrides))
@@ -77,7 +77,7 @@ def read_with_overrides(source: str | Path, overrides: Sequence[tuple[str, Any]]
 
 
 def without_command_text(value: Any) -> Any:
-    """TOML data with plain TOML values in place of text from the command line."""
+    """A copy of TOML data in which text of the command line is parsed as TOML."""
     if isinstance(value, CommandText):
         return value.plain
     if isinstance(value, dict):
@@ -86,7 +86,7 @@ def without_command_text(value: Any) -> Any:
 
 
 def set_paths(data: dict[str, Any], fields: Iterable[tuple[str, Any]]) -> None:
-    """Set values at dotted paths, in place. A component is replaced before its constants are set, whatever the order.
+    """Set values at dotted paths, in place. In any order, a component is replaced before its constants are set.
 
     >>> data = {}
     >>> set_paths(data, [("method.group_size", 8), ("method", "grpo")])

@@ -1,4 +1,4 @@
-"""Rewrites the old names in a recipe's text."""
+"""Replaces old names by new ones in a recipe's text."""
 
 import re
 import tomllib
@@ -11,7 +11,7 @@ from groupwise.runs.format_1 import KEYS, PARTS, upgraded
 
 
 def upgrade_text(text: str) -> str:
-    """A recipe's TOML with new names. Comments and layout stay. Raises TOMLDecodeError for invalid TOML.
+    """A recipe's TOML text with old names replaced by new ones. Comments and layout stay. TOMLDecodeError if invalid.
 
     Each occurrence of an old name is replaced if that, and nothing else, changes the data towards the upgraded recipe.
 
@@ -33,7 +33,7 @@ def upgrade_text(text: str) -> str:
 
 
 def _is_step(text: str, candidate: str, target: Mapping[str, Any]) -> bool:
-    """Whether a rewritten text differs from the text in its data, and still upgrades to the target recipe."""
+    """Whether a rewrite is a step of an upgrade: the data change, and still upgrade to the same final recipe."""
     try:
         data = tomllib.loads(candidate)
     except tomllib.TOMLDecodeError:

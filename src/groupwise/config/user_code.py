@@ -33,7 +33,7 @@ MEMORY = "memory"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Permissions:
-    """What a user allows one command.
+    """What the user permits one command to run and read: files, remote code, judge hosts and keys.
 
     `use` are Python files to execute. With `unsafe_local_exec` code that the model writes runs without a sandbox; with
     `trust_remote_code` Python files in a model's directory are executed. `keys` are names of environment variables that
@@ -49,12 +49,12 @@ class Permissions:
     def __post_init__(self) -> None:
         for name in ("use", "keys", "judges"):
             if isinstance(getattr(self, name), str | Path):  # the message leaves out the text: it may be a key itself
-                raise Usage(f"{name} is one text; expected a list", fix=f"write it in brackets: {name}=[...]")
+                raise Usage(f"{name} is one text; expected a list of texts", fix=f"write it in brackets: {name}=[...]")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Use:
-    """Permissions of one command with the loaded code: files of `use`, and functions of the calling program.
+    """The user's code that a command may run: loaded files, functions of the calling program, and permissions.
 
     `modules` and `paths` are the files by stem. `hashes` has the SHA-256 of each, and of each file that it imports from
     its folder: `my_file`, `my_file/helper.py`. `changes` are accepted differences from the files of an earlier start.
@@ -72,7 +72,7 @@ class Use:
 
     @property
     def functions(self) -> dict[str, Callable[..., Any]]:
-        """The public callables that loaded files define, by names such as `my_file:grade`."""
+        """The public functions and classes that the loaded files define, by names such as `my_file:grade`."""
         return {
             f"{stem}:{name}": value
             for stem, module in self.modules.items()
@@ -170,19 +170,20 @@ def _check_names(path: Path, imports: Mapping[str, Path]) -> None:
     for name in dict.fromkeys(module.partition(".")[0] for module in module_names(imports)):
         spec = None if name in sys.stdlib_module_names else find_spec(name)
         if name in sys.stdlib_module_names or (spec is not None and (spec.origin or "").startswith(INSTALLED)):
-            what = f"{path} imports {name} from its folder, and an installed module has that name"
+            what = f"{path} imports {name} from its folder, but an installed module has the same name"
             raise Usage(what, evidence=f"{path.parent / name}", fix=f"rename {name} in this folder")
 
 
 def _changes(recorded: Mapping[str, str], hashes: Mapping[str, str], accept: bool) -> tuple[str, ...]:
-    """The user's files that differ from those at the run's start, one line each. `BadData` unless accepted.
+    """The changes of the user's files since the run's start, one line each. `BadData` unless the user accepts them.
 
     `Usage` if a file is not named: the files of `--use` must be named in any case.
     """
     missing = [f"--use {name}.py" for name in recorded if name not in hashes and "/" not in name]
     if missing:
         fix = f"add {' '.join(missing)} to the command"
-        raise Usage("this run was started with user code", fix=f"{fix}; from Python: {FROM_PYTHON}")
+        what = "this run was started with user code: its files must be named again"
+        raise Usage(what, fix=f"{fix}; from Python: {FROM_PYTHON}")
     names = sorted(name for name in recorded.keys() | hashes.keys() if recorded.get(name) != hashes.get(name))
     for name in () if accept else names:
         if name not in recorded and "/" not in name:
@@ -197,7 +198,7 @@ def _changes(recorded: Mapping[str, str], hashes: Mapping[str, str], accept: boo
 
 
 def _run(stem: str, path: Path, source: bytes, imports: dict[str, Path]) -> ModuleType:
-    """Execute a user's file from its hashed bytes; it may import from its folder. `Usage` with the line of an error.
+    """Execute a user's file, whose content was hashed. It may import from its folder. `Usage` if it raises an error.
 
     Each load imports the folder's modules again: they may have changed, or have the names of another folder's.
     """
@@ -222,7 +223,7 @@ def _run(stem: str, path: Path, source: bytes, imports: dict[str, Path]) -> Modu
 
 @contextmanager
 def _importable(folder: Path) -> Iterator[None]:
-    """A context in which modules of a folder can be imported by name."""
+    """A context in which the modules of a folder can be imported."""
     importlib.invalidate_caches()
     sys.path.insert(0, str(folder))
     try:

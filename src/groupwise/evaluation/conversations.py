@@ -1,4 +1,4 @@
-"""Metrics of conversations with an environment: turns, the share of tokens from the environment, and counts."""
+"""Metrics of conversations with an environment: turns, share of its tokens, and counts such as tool errors."""
 
 from collections.abc import Sequence
 

@@ -32,7 +32,7 @@ MOST_VOTES = 1000
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """The counts of one problem: its answers, its right answers, and the votes for each wrong answer.
+    """The counts of one problem's answers: all, the right ones, and how often each distinct wrong one occurs.
 
     `others` counts each distinct wrong answer; None if the verifier does not return the answer that it read.
     Malformed and unverifiable answers are not right and have no vote.
@@ -136,7 +136,7 @@ class Figure:
 
 
 def columns(tallies: Sequence[Tally], ks: Sequence[int] = ()) -> dict[str, list[float]]:
-    """For each problem the share of right answers, and pass@k and maj@k for each k.
+    """The figures of each single problem: its share of right answers, and pass@k and maj@k for each k.
 
     A k above the number of answers of some problem is left out. So is maj@k if votes are unknown or too many.
     """
@@ -148,7 +148,7 @@ def columns(tallies: Sequence[Tally], ks: Sequence[int] = ()) -> dict[str, list[
 
 
 def figures(tallies: Sequence[Tally], n: int, ks: Sequence[int] = ()) -> dict[str, Figure]:
-    """avg@n, and pass@k and maj@k for each k: the mean over problems of each of the `columns`."""
+    """The figures of an evaluation: avg@n, pass@k and maj@k, each a mean over problems with its interval."""
     values = columns(tallies, ks)
     intervals = interval(*map(np.array, values.values()))
     names = [f"avg@{n}", *list(values)[1:]]
@@ -167,7 +167,7 @@ def has_scores(rollouts: Sequence[Rollout]) -> bool:
 
 
 def has_outcomes(rollouts: Sequence[Rollout]) -> bool:
-    """Whether a share of right answers exists: no answer has only a score, without being correct or wrong."""
+    """Whether accuracy is defined: no answer has only a score, without being correct or wrong."""
     verdicts = (s.verdict for f in rollouts for s in answer_samples(f))
     return not any(v is not None and v.outcome is Outcome.scored for v in verdicts)
 
@@ -189,7 +189,7 @@ def average(rollouts: Sequence[Rollout]) -> Figure:
 
 
 def mean(values: Sequence[float]) -> float:
-    """The mean; 0 without values."""
+    """The mean of the values; 0 if there are none."""
     return math.fsum(values) / max(1, len(values))
 
 
@@ -226,7 +226,7 @@ def lengths(rollouts: Sequence[Rollout]) -> dict[str, dict[str, float]]:
 
 
 def scores(greedy: Sequence[Rollout], sampled: Sequence[Rollout]) -> dict[str, float]:
-    """The held-out metrics, of answers sampled as in training and of greedy answers, with intervals over problems.
+    """The held-out metrics of a run: accuracy and score, of sampled and of greedy answers, with intervals.
 
     They are accuracies if the verdicts have outcomes, and mean scores if they carry scores. Without a held-out problem
     there are none. Without a judged answer there is no accuracy and no score.
@@ -256,7 +256,7 @@ def scores(greedy: Sequence[Rollout], sampled: Sequence[Rollout]) -> dict[str, f
 
 
 def mean_parts(rollouts: Sequence[Rollout]) -> Mapping[str, float]:
-    """The mean of each named part of the verdicts, such as a format score, over right answers or over scored ones."""
+    """The mean of each named score in the verdicts, such as a format score, over right answers (or scored ones)."""
     verdicts = [s.verdict for f in rollouts for s in answer_samples(f) if s.verdict]
     verdicts = [v for v in verdicts if v.outcome in (Outcome.correct, Outcome.scored)]
     names = sorted({name for v in verdicts for name in v.parts})

@@ -1,4 +1,4 @@
-"""95 % intervals of a mean over problems. The choice of problems is the source of uncertainty.
+"""95 % intervals of a mean over problems, for the uncertainty from the choice of problems.
 
 An interval is a cluster bootstrap (problems are resampled with all their answers; 2.5th and 97.5th percentile), widened
 to the score interval if that is wider. The bootstrap alone is too narrow near 0 and 1: it calls 29 right of 29 certain,
@@ -94,9 +94,10 @@ def averaged(values: Sequence[float], ends: Sequence[tuple[float, float]]) -> tu
 
 
 def score(values: Numbers) -> tuple[float, float]:
-    """Wilson's interval at the effective number of problems, `m (1 - m) / (s^2 / P)` with s^2 the values' variance.
+    """Wilson's interval of a mean m in [0, 1], at the effective number of problems, `m (1 - m) / (s^2 / P)`.
 
-    For values of 0 or 1 that number is P, and the result is Wilson's interval. It is P also if all values are equal.
+    s^2 is the variance of the P values. For values of 0 or 1 that number is P, and the result is Wilson's interval. It
+    is P also if all values are equal.
     """
     problems, mean, variance = len(values), float(values.mean()), float(values.var())
     effective = mean * (1 - mean) / (variance / problems) if variance > 0 else float(problems)
@@ -120,7 +121,7 @@ def spread(*columns: Numbers) -> list[tuple[float, float]]:
 
 
 def mean_interval(values: Sequence[float]) -> tuple[float, float]:
-    """The 95 % interval of the mean of a few independent numbers, such as a difference for each seed: Student's t.
+    """Student's 95 % interval of the mean of a few independent numbers, such as one difference per seed.
 
     A bootstrap over three seeds would be far too narrow. One number has an infinite interval.
 

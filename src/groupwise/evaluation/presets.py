@@ -14,12 +14,12 @@ RESET: Overrides = (
     ("also", "[]"), ("held_out", ""), ("columns.prompt", "prompt"), ("columns.answer", "answer"),
     ("evaluate.strategy", "Independent"),
 )  # fmt: skip
-"""Recipe fields that every evaluation on a published benchmark sets to these values, whatever the run's recipe says."""
+"""Recipe fields that are reset to these values in every evaluation on a published benchmark."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """A paper's evaluation settings. `tasks` has each task's number of problems; `source` is a single task's origin."""
+    """A paper's evaluation settings. `tasks`: names and numbers of problems; `source`: where a single task is from."""
 
     paper: str
     tasks: tuple[tuple[str, int], ...]
@@ -33,11 +33,11 @@ class Published:
         return (*self.settings, *dict(self.by_template).get(template, ()))
 
     def recipes(self, overrides: Sequence[tuple[str, str]], data: str | None = None) -> list[list[tuple[str, str]]]:
-        """The overrides of each task's recipe. Problems come from the hub, or from the directory `data`."""
+        """The recipe overrides to evaluate each task. Problems come from the hub, or the directory `data`."""
         chosen = dict(overrides)
         if "task" in chosen:
             raise Usage(
-                "a preset of an evaluation names its tasks itself",
+                "--preset and --task cannot be combined: a preset names its tasks",
                 evidence=f"--task {chosen['task']}",
                 fix="use --data DIR for another copy of its problems, or leave out --preset",
             )
@@ -47,7 +47,7 @@ class Published:
         return [[*RESET, ("task", task), *settings, *overrides] for task in tasks]
 
     def departures(self, overrides: Sequence[tuple[str, str]], numbers: Sequence[Mapping[str, Any]]) -> list[str]:
-        """The differences between an evaluation and the paper's protocol, one per line."""
+        """How an evaluation differs from the paper's settings, one line each."""
         chosen = dict(overrides)
         settings = dict(self.settings_for(chosen.get("template", "")))
         changes = {path: chosen[path] for path, value in settings.items() if chosen.get(path, value) != value}

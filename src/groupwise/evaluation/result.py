@@ -1,4 +1,4 @@
-"""Evaluation files: each result with the settings it depends on and the counts of every problem; write, read, print."""
+"""Evaluation files: write, read and print results, with the settings they depend on and counts per problem."""
 
 import json
 import re
@@ -39,12 +39,12 @@ KS = (2, 4, 8, 16, 32, 64)
 CAUSES = 3
 """The most causes of unverifiable answers that are printed; the file has all of them."""
 MAY_DIFFER = ("model", "task.name", "n", "seed", "seed_rule", "engine", "interval", "versions")
-"""Protocol fields in which two comparable numbers may differ. The model is the subject of the comparison. The number of
-answers, the random numbers and the engine affect the precision of a number, not its meaning."""
+"""Settings in which two results may differ and still be compared. The model is the subject of the comparison. The
+number of answers, the random numbers and the engine affect the precision of a number, not its meaning."""
 
 
 def number(rollouts: Sequence[Rollout], protocol: Mapping[str, Any]) -> dict[str, Any]:
-    """One task's result: its figures, counts and problems, with the settings (protocol) that they depend on.
+    """One task's result as JSON: figures such as pass@k, counts per problem, and the settings (protocol).
 
     Verdicts with outcomes have the share of right answers; verdicts with scores have the mean score. Without a judged
     answer there is no figure.
@@ -67,7 +67,7 @@ def number(rollouts: Sequence[Rollout], protocol: Mapping[str, Any]) -> dict[str
 
 
 def tallies(number: Mapping[str, Any]) -> list[Tally]:
-    """The counts of each problem. TypeError if a count of a file is not a whole number."""
+    """The counts of each problem in a stored result. TypeError if one is not a whole number."""
     counts = [x for _, n, right, votes in number["problems"] for x in (n, right, *(votes or ()))]
     if not all(isinstance(x, int) for x in counts):
         raise TypeError("a count of answers is not a whole number")
@@ -115,7 +115,7 @@ def number_lines(number: Mapping[str, Any]) -> list[str]:
 
 
 def mean_of(numbers: Sequence[Mapping[str, Any]]) -> list[float] | None:
-    """The share of right answers, averaged over tasks with equal weights, with its interval.
+    """The mean accuracy over several tasks with equal weights, and its interval.
 
     None if a task has no share of right answers: its answers have only scores, or none could be judged.
     """
@@ -150,7 +150,7 @@ def file_name(evaluation: Mapping[str, Any], iteration: int | None = None) -> st
 
 
 def write(path: Path, evaluation: Mapping[str, Any]) -> None:
-    """Write an evaluation file, whole or not at all."""
+    """Write an evaluation file atomically."""
     with write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_file(path, json.dumps({"format": FORMAT, **evaluation}, indent=1).encode() + b"\n")
@@ -164,7 +164,7 @@ def check_file(path: Path) -> None:
 
 @contextmanager
 def write_errors(path: Path) -> Iterator[None]:
-    """Turn an OSError of the body into a `Storage` error."""
+    """A context that turns an OSError into a `Storage` error about the evaluation file."""
     try:
         yield
     except OSError as error:
@@ -200,7 +200,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def is_consistent(number: Any) -> bool:
-    """Whether a stored result has its protocol (settings), and its figures follow from the counts of its problems."""
+    """Whether a stored result is intact: its settings are there, and its figures follow from its counts."""
     protocol, problems = number["protocol"], tallies(number)
     n, figures, scores = len(problems), number["figures"], number.get("scores", [])
     expected = {}

@@ -1,4 +1,4 @@
-"""The live page: the report of runs that may still be written, and the data that are newer than a page's."""
+"""The live page: the report of runs that still train, and updates of a page that is open in a browser."""
 
 import hashlib
 import os
@@ -13,7 +13,7 @@ from groupwise.runs.phases import runs_in
 
 
 class LivePage:
-    """The live page of some runs, and its changes. Files are read again only after one of them has changed."""
+    """The live report of some runs, and updates to it. The runs' files are read again only if one has changed."""
 
     def __init__(self, runs: Sequence[Path]) -> None:
         self._runs = tuple(runs)
@@ -30,12 +30,12 @@ class LivePage:
         return hashlib.sha256("\n".join(stamps).encode(errors="surrogateescape")).hexdigest()[:16]
 
     def html(self) -> str:
-        """The page with the present data."""
+        """The HTML page with the current data."""
         version = self.version()  # before the files are read: a change in between gives another version
         return page([read(path) for path in self.directories], version=version)
 
     def changes(self, since: str) -> str:
-        """JSON: the present version alone if it is `since`, else with the data of the whole page."""
+        """An update of the page as JSON: all its data, or only the version if that is still `since`."""
         version = self.version()
         if version == since:
             return as_json({"version": version})
@@ -46,7 +46,7 @@ class LivePage:
 
 
 def _stamps(run: Path) -> Iterator[tuple[str, int, int]]:
-    """(path, bytes, nanoseconds) of a run's files that its page shows; a missing file has no entry."""
+    """(path, size, time of change) of each file that a run's page shows; a missing file has no entry."""
     layout = RunLayout(run)
     with_warm_start = RunLayout(layout.warm_start).metrics
     paths = [layout.info, layout.recipe, layout.metrics, layout.timings, with_warm_start]

@@ -31,7 +31,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """The contents of a run directory. `flags` are metrics that were ever `true`; `notes` list unreadable data.
+    """The data of a run for its report. `flags` are metrics that were ever `true`; `notes` list unreadable data.
 
     `has_model`: the model is written, so the run has ended.
     """
@@ -86,7 +86,7 @@ def read(path: Path) -> Run:
 
 
 def lines(path: Path, notes: list[str] | None = None) -> Iterator[dict[str, Any]]:
-    """The JSON objects of a JSON-lines file. An incomplete last line is skipped: the run is still writing it."""
+    """Read the JSON objects of a JSON-lines file. Skips an incomplete last line, which the run is still writing."""
     if not path.exists():
         return
     bad = 0
@@ -101,7 +101,7 @@ def lines(path: Path, notes: list[str] | None = None) -> Iterator[dict[str, Any]
 
 
 def table(path: Path, notes: list[str]) -> tuple[dict[str, Curve], frozenset[str]]:
-    """The numeric columns of a JSONL file by name, and the names that were ever `true`.
+    """Read the numbers of a JSON-lines file as columns by name, and the names of values that were ever `true`.
 
     If an iteration has several rows, the last one counts.
     """
@@ -136,7 +136,7 @@ def number(value: Any) -> float:
 
 
 def flat(value: Any, path: str = "") -> dict[str, Any]:
-    """Flatten nested tables into dotted keys.
+    """Flatten nested dicts to one dict with dotted keys.
 
     >>> flat({"a": {"b": 1, "c": [{"d": 2}]}})
     {'a.b': 1, 'a.c.0.d': 2}

@@ -40,7 +40,7 @@ HIDDEN = (
 
 
 def report(runs: Sequence[str], out: str | None = None) -> int:
-    """The command `groupwise report`: writes the page of one run or several overlaid runs; phases are overlaid too."""
+    """The command `groupwise report`: write one page about one or several runs, whose curves are overlaid."""
     directories = [existing_run(r) for r in runs]
     page = Path(out) if out else RunLayout(directories[0]).report
     try:
@@ -59,7 +59,7 @@ def report(runs: Sequence[str], out: str | None = None) -> int:
 
 
 def gaps(run: Run) -> list[str]:
-    """What the page of a run lacks: data that cannot be read, and metrics."""
+    """Warnings about what is missing on a run's page: unreadable data, or all metrics."""
     return [*run.notes, *([] if run.metrics else [f"no metrics in {RunLayout(run.path).metrics.name}"])]
 
 
@@ -75,7 +75,7 @@ def existing_run(run: str) -> Path:
     before = (layout.lock, layout.info)  # written before the recipe
     if directory.is_dir() and all(p in before or p.name.startswith(DRAFT) for p in directory.iterdir()):
         raise BadData(
-            f"the run in {run} is empty: it ended before its first metric",
+            f"the run in {run} is empty: it ended before it wrote anything",
             evidence=f"it has no {layout.recipe.name} and no results",
             fix="remove the directory and start the run again",
         )
@@ -98,7 +98,7 @@ def write_report(runs: Sequence[Path], out: Path | None = None, tables: Tables =
     if not runs or not all(Path(path).is_dir() for path in runs):
         missing = [str(path) for path in runs if not Path(path).is_dir()]
         raise Usage(
-            "a report needs run directories",
+            "a report needs existing run directories",
             evidence=", ".join(missing) or "none given",
             fix="name a directory of runs/",
         )
@@ -203,7 +203,7 @@ def describe(run: Run, xs: list[Any]) -> dict[str, Any]:
 
 
 def seams(run: Run) -> list[str]:
-    """One line for each time that the run was extended to more iterations."""
+    """Lines about the extensions of a run to more iterations, if any."""
     return [
         f"Extended at iteration {at}, from {before} to {after} iterations: the learning rate and the schedules see "
         f"{after} from there on. It is not a run of {after}."
@@ -212,7 +212,7 @@ def seams(run: Run) -> list[str]:
 
 
 def selection(run: Run) -> list[str]:
-    """A note on the highest evaluation, if there are several: a figure selected for its value is optimistic."""
+    """A note on a run's best evaluation, if there are several: the best of several figures is optimistic."""
     metric = str(run.fields.get("evaluate.best") or "") or held_out(run.metrics, BY_DEFAULT) or ""
     if metric not in run.metrics or len((curve := run.metrics[metric].finite).at) < 2:
         return []
@@ -222,7 +222,7 @@ def selection(run: Run) -> list[str]:
 
 
 def warm_start_summary(run: Run) -> dict[str, str]:
-    """The steps of the supervised phase and its loss at each tenth; empty if the run has no such phase."""
+    """A summary of the warm start: its steps, and its loss at each tenth of them; empty without a warm start."""
     losses = [number(row.get("loss")) for row in lines(RunLayout(RunLayout(run.path).warm_start).metrics)]
     if not losses:
         return {}
@@ -238,7 +238,7 @@ def differences(runs: Sequence[Run]) -> list[list[Any]]:
 
 
 def policy(scripts: Iterable[str], styles: Iterable[str], *, connect: bool = False) -> str:
-    """The content security policy: these scripts and styles only; with `connect` requests to the page's own server."""
+    """The page's content security policy: only these scripts and styles; `connect` allows its own server."""
 
     def hashes(texts: Iterable[str]) -> str:
         return " ".join(f"'sha256-{b64encode(hashlib.sha256(t.encode()).digest()).decode()}'" for t in texts)
@@ -251,7 +251,7 @@ def policy(scripts: Iterable[str], styles: Iterable[str], *, connect: bool = Fal
 
 
 def unique(names: Sequence[str]) -> list[str]:
-    """Append a number to names that occur more than once.
+    """Make names unique: append a number to those that occur more than once.
 
     >>> unique(["a", "b", "a"])
     ['a', 'b', 'a (2)']

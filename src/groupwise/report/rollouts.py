@@ -1,4 +1,4 @@
-"""Selects and packs the rollouts for the report page, and counts how often each prompt was solved."""
+"""Selects samples for the report page, encodes them compactly, and counts how often each prompt was solved."""
 
 import json
 import math
@@ -67,7 +67,7 @@ def evenly(items: list, most: int) -> list:
 
 
 def scan(run: Path) -> tuple[dict[int, list], dict[str, dict[int, list[int]]], dict[str, str]]:
-    """Read all sample files once: groups by iteration, [right, graded] by prompt and iteration, and prompt texts."""
+    """Read all sample files: the groups, counts of right answers by prompt and iteration, and the prompts' texts."""
     groups: dict[int, list] = {}
     tally: dict[str, dict[int, list[int]]] = {}
     texts: dict[str, str] = {}
@@ -87,7 +87,7 @@ def scan(run: Path) -> tuple[dict[int, list], dict[str, dict[int, list[int]]], d
 
 
 def choose(run: Path, groups: dict[int, list], *, most: int, budget: int) -> tuple[list[dict], int]:
-    """Up to `most` groups, spread over iterations, within `budget` bytes of JSON; and the bytes that they use.
+    """Choose up to `most` groups, spread over iterations, that fit in `budget` bytes of JSON; and their size.
 
     Iterations and groups are chosen by position, never by content. The page shows how many are left out.
     """
@@ -107,7 +107,7 @@ def choose(run: Path, groups: dict[int, list], *, most: int, budget: int) -> tup
 
 
 def prompt_map(tally: dict[str, dict[int, list[int]]], texts: dict[str, str]) -> dict[str, Any]:
-    """Pass rate by prompt and bucket of iterations, sorted by first solve.
+    """The pass rates for the page's map: a row per prompt, a column per bucket of iterations, sorted by first solve.
 
     A prompt is solved in an iteration if at least half of its answers are right.
     """
@@ -123,7 +123,7 @@ def prompt_map(tally: dict[str, dict[int, list[int]]], texts: dict[str, str]) ->
 
 
 def most_visited(tally: dict[str, dict[int, list[int]]], most: int) -> list[str]:
-    """The `most` prompts with the most visits. Prompts with equal counts are taken evenly over their first visits."""
+    """The `most` prompts that were sampled in the most iterations; among equal ones, evenly from first to last."""
     visits = {prompt: len(cells) for prompt, cells in tally.items()}
     least = sorted(visits.values(), reverse=True)[:most][-1]
     frequent = [p for p in visits if visits[p] > least]
@@ -152,7 +152,7 @@ def _key(row: dict[str, Any]) -> tuple[str, str]:
 
 
 def _groups(run: Path, iteration: int, keys: list, *, limit: int) -> list[dict[str, Any]]:
-    """The groups of an iteration with these keys, in their order. Answers are cut to `limit` tokens."""
+    """Read these groups of an iteration, in order, for the page. Answers are cut to `limit` tokens."""
     path = files(run)[iteration]
     rows = list(lines(path))
     try:
@@ -225,7 +225,7 @@ def _utf16(text: str) -> np.ndarray:
 
 
 def _fit(group: dict[str, Any], budget: int) -> dict[str, Any] | None:
-    """The group with as many of its samples as fit into `budget` bytes; None if none fits."""
+    """Cut a group to as many of its samples as fit into `budget` bytes; None if none fits."""
     samples: Iterable[dict[str, Any]] = group["samples"]
     budget -= len(as_json(group | {"samples": []}))
     fitting = []

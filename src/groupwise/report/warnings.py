@@ -32,7 +32,7 @@ Curves = Mapping[str, Curve]
 
 @dataclass(frozen=True, slots=True)
 class RunWarning:
-    """One warning: its text with the evidence, the iteration to look at, and the metric that it is about."""
+    """A warning about a run: its text, the iteration to look at, and the metric that it is about."""
 
     rule: str
     text: str
@@ -42,7 +42,7 @@ class RunWarning:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A warning rule. `needs` are the metrics that it reads; `find` returns (text, iteration) or None."""
+    """A rule that warns about a run, if `find` returns (text, iteration). `needs` are the metrics that it reads."""
 
     description: str
     needs: tuple[str, ...]
@@ -51,7 +51,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Above:
-    """A rule's search for values of a metric above its bound: that of the table of metrics, or one from the run."""
+    """The `find` of a rule that warns if a metric exceeds a bound: its general one, or one from the run's recipe."""
 
     series: str
     what: str
@@ -97,7 +97,7 @@ def gradient_spike(run: Run, *, times: float = 10, window: int = 20) -> tuple[st
 
 
 def unverified(run: Run) -> tuple[str, int] | None:
-    """Warn if the share of unverifiable answers is above the metric's bound. Outcomes may be counts or shares."""
+    """Warn if too many answers were unverifiable. The run's outcome metrics may be counts or shares."""
     curves, bound = run.metrics, metric_bound(UNVERIFIABLE)
     unverifiable = curves[UNVERIFIABLE]
     total = np.zeros(len(unverifiable.at))
@@ -230,7 +230,7 @@ HELD_OUT = {
 
 
 def held_out(curves: Curves, names: Iterable[str] = HELD_OUT) -> str | None:
-    """The first of these metrics that the run has."""
+    """The first of these metrics for which the run has a value; None if it has none."""
     return next((name for name in names if name in curves and len(curves[name].finite.at)), None)
 
 

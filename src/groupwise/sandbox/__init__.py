@@ -1,4 +1,4 @@
-"""The sandbox for model-written code, and the worker processes of sandboxes and verifiers."""
+"""The sandbox that runs model-written code, and pools of worker processes."""
 
 from groupwise.data.rooms import open_room
 

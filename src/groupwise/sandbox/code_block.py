@@ -1,4 +1,4 @@
-"""Extracts the code of an answer: its last Python block."""
+"""Extracts the code from a model's answer: its last Python block."""
 
 import re
 

@@ -11,19 +11,19 @@ from groupwise.sandbox.view import LIBRARIES, PYTHON, hidden, mounts, python
 
 SERVER = Path(__file__).with_name("server.py")
 LAUNCH = Path(__file__).with_name("launch.py")
-"""Programs that are run by path and never imported: inside the sandbox, and around it if the host user is root."""
+"""Programs that are run by path, never imported: the sandbox's server, and its launcher if the host user is root."""
 ENVIRONMENT = {"PYTHONHASHSEED": "0", "MALLOC_ARENA_MAX": "1", "LC_ALL": "C.UTF-8"}
-"""All environment variables of a sandbox process. An answer's environment is empty."""
+"""All environment variables of a sandbox process. Model-written code in it gets none."""
 FLAGS = ("-S", "-P", "-B", "-X", "utf8")
 
 
 def unsafe_command(server: int) -> list[str]:
-    """The command of the server without bubblewrap. `server`: the file descriptor of its source."""
+    """The command that starts the server without bubblewrap, unsafely. `server`: the file descriptor of its source."""
     return [python()[0], *FLAGS, f"/proc/self/fd/{server}"]
 
 
 def sandbox_command(server: int, packages: tuple[str, ...]) -> list[str]:
-    """The command of the server inside bubblewrap, with Python, its libraries, the packages, and an empty /tmp."""
+    """The command that starts the server inside bubblewrap, with Python, its libraries, packages, and an empty /tmp."""
     bwrap = shutil.which("bwrap")
     assert bwrap is not None, "missing_requirement() is checked first"
     visible = mounts(packages)
@@ -67,7 +67,7 @@ def seccomp_filter() -> bytes:
 
 
 def missing_requirement(*, unsafe: bool = False) -> MissingRequirement | None:
-    """The error for a machine without Linux or bubblewrap; None if both are there. Starts no sandbox.
+    """The error for a machine without Linux or without bubblewrap; None if it has both. Starts no sandbox.
 
     `unsafe` execution needs no bubblewrap; it needs Linux, too.
     """

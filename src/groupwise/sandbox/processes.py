@@ -1,4 +1,4 @@
-"""A pool of worker processes, each behind a socket and killed with its process group."""
+"""A pool of worker processes: each has a socket, and is killed together with the processes that it started."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class WorkerProcess:
-    """One process and its socket; it can be restarted after it ended. One thread uses it at a time."""
+    """A worker process and its socket. It can be started again after it ended. One thread uses it at a time."""
 
     def __init__(self) -> None:
         self.process: subprocess.Popen[bytes] | None = None
@@ -47,7 +47,7 @@ W = TypeVar("W", bound=WorkerProcess)
 
 
 class WorkerPool(Generic[W]):
-    """A fixed number of workers and one waiting thread for each. They end with the last reference to the pool.
+    """A fixed number of worker processes, with a thread for each. They end with the last reference to the pool.
 
     Usable from any thread and any event loop.
     """
@@ -61,7 +61,7 @@ class WorkerPool(Generic[W]):
         self._end = weakref.finalize(self, _close, self._threads, self.workers, self._idle)
 
     def submit(self, call: Callable[..., T], *args: Any) -> "Future[T]":
-        """Runs `call(worker, *args)` with an idle worker in a thread. A worker ends with the thread that started it."""
+        """Run `call(worker, *args)` in a thread, with an idle worker; returns a future of the result."""
         return self._threads.submit(self._run, call, args)
 
     def close(self) -> None:

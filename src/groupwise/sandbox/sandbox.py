@@ -35,7 +35,7 @@ __all__ = ["Execution", "Limits", "Program", "Sandbox", "sandbox_trial"]
 START = 60.0
 """Seconds that a sandbox may take to start; 0.2 is usual, and a few seconds if it imports packages."""
 STOP = b"stop"
-"""The message that makes the server kill an answer with too much output."""
+"""The message to the server to kill an execution with too much output."""
 GRACE = 5.0
 """Seconds beyond an execution's wall-time limit until its sandbox process counts as lost."""
 
@@ -144,7 +144,7 @@ class Sandbox:
         return sandbox
 
     def info(self) -> dict[str, Any]:
-        """The state of a started process: `python`, its version; `calls`, whether system calls are filtered."""
+        """Start a process, and describe it: `python`, its version; `calls`, whether system calls are filtered."""
         return self._pool.submit(self._info).result()
 
     def close(self) -> None:
@@ -169,7 +169,7 @@ class TrustedCode(NamedTuple):
     preload: dict[str, str]
 
     def setup(self, unsafe: bool) -> dict[str, Any]:
-        """The first message to the server. Without bubblewrap it imports packages from the host's directories."""
+        """The first message to the server: what to import and load. `unsafe` uses the host's package directories."""
         path = [PACKAGES] if self.packages else []
         if unsafe:
             sources = (mount.source for name in self.packages for mount in package(name))
@@ -202,7 +202,7 @@ class SandboxProcess(WorkerProcess):
         if error := self.info.get("error"):
             self.end()
             fix = "correct the arguments `packages`, `warm` and `preload` of Sandbox: they name this code"
-            what = "the code that a sandbox loads at its start does not run"
+            what = "the trusted code that a sandbox loads at its start raises an error"
             raise MissingRequirement(what, evidence=error, fix=fix)
 
     def launch(self, command: list[str], server: int, errors: int) -> dict[str, Any]:
@@ -225,7 +225,7 @@ class SandboxProcess(WorkerProcess):
         return self.receive()
 
     def run(self, program: Program, limits: Limits) -> Execution:
-        """Runs a program. If the server does not respond as it should, ends this process: `lost`."""
+        """Run a program. If the server fails, the result is `lost`, and this process is ended."""
         self.start()
         job: dict[str, Any] = {"code": program.code}
         if program.function is not None:
@@ -316,7 +316,7 @@ def read_available(result: FileIO, data: bytearray, limit: int) -> bool:
 
 
 def to_execution(head: dict[str, Any], body: bytes, program: Program) -> Execution:
-    """The result, from the server's reply and the program's output. The output can only give a value or an error."""
+    """An execution's result, from the server's reply and the untrusted output: a value or an error, nothing else."""
     end, cpu = head["end"], head["cpu"]
     if end != "exit":
         return Execution(end, error=_LIMIT[end], cpu=cpu)
@@ -352,7 +352,7 @@ def _finite(text: str) -> float:
 
 
 def sandbox_trial() -> dict[str, Any]:
-    """Starts a sandbox and returns its `info`. `MissingRequirement` if none can start."""
+    """Test whether a sandbox can start: returns its `info`, or raises `MissingRequirement`."""
     sandbox = Sandbox(boxes=1)
     try:
         return sandbox.info()

@@ -33,16 +33,16 @@ WARM = (
     "abc", "array", "bisect", "cmath", "collections", "copy", "dataclasses", "datetime", "decimal", "enum", "fractions",
     "functools", "heapq", "itertools", "numbers", "operator", "re", "statistics", "string", "textwrap", "typing",
 )  # fmt: skip
-"""Modules imported at the start, so that an answer imports them at once; it reads others from disk."""
+"""Modules that the server imports at its start, so that model-written code imports them without delay."""
 
 STOP = b"stop"
-"""The host's message that an answer has written too much output."""
+"""The host's message that an execution has too much output and must be killed."""
 JOB = 4
-"""The file descriptor of the job in the answer's process, which reads it once confined, before it runs code."""
+"""The file descriptor from which an execution's process reads its code, after it has dropped its rights."""
 LIBC = ctypes.CDLL(None, use_errno=True)
 NEW_PIDS, NEW_MOUNTS, NEW_IPC = 0x20000000, 0x20000, 0x8000000
 DUMPABLE = 4
-"""The option PR_SET_DUMPABLE of prctl(2)."""
+"""PR_SET_DUMPABLE of prctl(2): with 0, other processes cannot read this process's memory."""
 FILES = 1 << 24
 """The size limit, in bytes, of the private /tmp and of any file in it."""
 
@@ -95,7 +95,7 @@ def send(host: socket.socket, message: dict[str, Any]) -> None:
 
 
 def read_all(file: int) -> bytes:
-    """The content of a file, which is closed afterwards. The file's position shows the host that it was read."""
+    """Read a whole file and close it. Its position shows the host that it was read."""
     with open(file, "rb") as reader:
         return reader.read(1) + reader.read()
 
@@ -138,7 +138,7 @@ def execute(
 
 
 def wait_for_end(pid: int, process: int, host: socket.socket, limits: dict[str, Any]) -> str:
-    """The limit (CPU or wall time, output) for which the answer must be killed; empty if it ended by itself."""
+    """Wait for an execution. The limit that it exceeded (CPU or wall time, output); empty if it ended by itself."""
     until = time.monotonic() + limits["wall"]
     poll = select.poll()
     poll.register(host, select.POLLIN)
@@ -160,7 +160,7 @@ def wait_for_end(pid: int, process: int, host: socket.socket, limits: dict[str, 
 
 
 def check(status: int) -> None:
-    """OSError if a call of libc failed."""
+    """Raise OSError if a call of libc failed: it returned -1."""
     if status:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
@@ -169,7 +169,7 @@ def check(status: int) -> None:
 
 
 def confine(files: list[int], limits: dict[str, Any], isolated: bool, seccomp_filter: bytes | None) -> None:
-    """Drops all rights of this process that model-written code must not have, for good."""
+    """Give up, for good, all rights of this process that model-written code must not have."""
     job, stdin, result = files
     os.setsid()
     if isolated:
@@ -200,7 +200,7 @@ def confine(files: list[int], limits: dict[str, Any], isolated: bool, seccomp_fi
 
 
 def run_job(job: dict[str, Any]) -> int:
-    """Runs the code and writes its value or error to the result; returns the exit code."""
+    """Run model-written code in this process, and write its value or error; returns the exit code."""
     code, function = job["code"], job.get("function")
     random.seed(0)
     if function is None:
@@ -224,7 +224,7 @@ def run_job(job: dict[str, Any]) -> int:
 
 
 def run_program(code: str) -> int:
-    """Runs code as a program on standard input and output; returns the exit code that Python would."""
+    """Run code as a program with standard input and output; returns the exit code that Python would return."""
     sys.stdin = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
     sys.stdout = open(1, "w", encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
     status = 0

@@ -17,7 +17,7 @@ LIBRARIES = "/lib"
 PACKAGES = "/packages"
 """The paths of the interpreter and of packages in the sandbox, independent of their paths on the host."""
 HIDDEN = ("site-packages", "dist-packages", "ensurepip/_bundled")
-"""Directories of the standard library that hold other packages."""
+"""Directories inside the standard library that contain installed packages, which the sandbox must not see."""
 
 _LOADED = r"""
 import ctypes, json, os
@@ -80,7 +80,7 @@ def hidden() -> list[str]:
 
 @cache
 def libraries(executable: str, library: str) -> tuple[Mount, ...]:
-    """The shared libraries of the interpreter and of its extension modules, as the host's loader finds them.
+    """The paths of the shared libraries that the interpreter and its extension modules load.
 
     All are mounted in one directory. The loader also keeps its own path, which the kernel reads from the executable.
     """
@@ -104,7 +104,7 @@ def libraries(executable: str, library: str) -> tuple[Mount, ...]:
 
 
 def package(name: str) -> Iterator[Mount]:
-    """The modules and the metadata of an installed distribution, without the distributions that it requires."""
+    """The files of an installed package as mounts: modules and metadata, without the packages that it requires."""
     try:
         installed = distribution(name)
     except PackageNotFoundError:

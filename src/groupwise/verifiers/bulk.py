@@ -35,7 +35,7 @@ class BulkVerifier:
         numbers = isinstance(most, int) and not isinstance(most, bool) and isinstance(wait, int | float)
         if not (numbers and most >= 1 and 0 <= wait <= 60):
             fix = "set most to a whole number from 1, and wait to seconds from 0 to 60"
-            raise Usage(f"a bulk grader cannot have most = {most!r} and wait = {wait!r}", fix=fix)
+            raise Usage(f"invalid limits of a bulk grader: most = {most!r}, wait = {wait!r}", fix=fix)
         self.grader, self.most, self.wait = grader, most, wait
         self.gate, self.close = grader.gate, grader.close
         self._waiting: WeakKeyDictionary[asyncio.AbstractEventLoop, list[Waiting]] = WeakKeyDictionary()

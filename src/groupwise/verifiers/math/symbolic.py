@@ -115,7 +115,7 @@ class Symbolic:
     def _with_alternative(self, error: MissingRequirement) -> MissingRequirement:
         """The sandbox's error, whose fix also names a verifier that needs no sandbox."""
         fix = f"{error.fix}\n{WITHOUT}"
-        what = f"the verifier {self.verifier} needs the sandbox, which does not start on this machine"
+        what = f"the verifier {self.verifier} compares in the sandbox, and none starts on this machine"
         return MissingRequirement(what, evidence=error.evidence, fix=fix)
 
 

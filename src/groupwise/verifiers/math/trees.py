@@ -15,7 +15,7 @@ FUNCTIONS = {
 }  # fmt: skip
 """The functions of a tree, and their names in mpmath."""
 BASE = "the base of log"
-"""The variable that stands for the unknown base of `log`."""
+"""The name of the variable for the unknown base of `log`."""
 
 
 class Unknown(Exception):

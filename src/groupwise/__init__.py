@@ -1,4 +1,4 @@
-"""Reinforcement-learning post-training of language models; each published method is one printable, comparable value.
+"""Reinforcement-learning post-training of language models. Published methods are values to print and compare.
 
     import groupwise as gw
     run = gw.train(model="my-model", data=rows, reward=reward, method=gw.gspo(group_size=8), iterations=50)

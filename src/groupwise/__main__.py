@@ -22,7 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def code_of(words: list[str]) -> int:
-    """Run one command; an error is printed and becomes its exit code."""
+    """Run one command, and return its exit code. An error is printed."""
     try:
         code = run(words)
         if sys.stdout is not None:
@@ -147,7 +147,7 @@ def use_model(a: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
 
 
 def check_options(overrides: Sequence[tuple[str, str]], command: argparse.ArgumentParser | None) -> None:
-    """Raise the error of misspelled fields, or of a misspelled option of the command, before torch is imported."""
+    """Check the names of recipe fields and options, before torch is imported: a misspelled one is an error."""
     if not overrides:
         return
     from groupwise.config.problems import check_names
@@ -176,7 +176,7 @@ def name_runs(a: argparse.Namespace) -> None:
 
 
 def print_text(a: argparse.Namespace) -> int:
-    """Run `methods`, `completion` and the other commands that only print packaged text, without importing torch."""
+    """Run a command that only prints packaged text, such as `methods` or `completion`, without importing torch."""
     from groupwise.data import visible
 
     match a.command:

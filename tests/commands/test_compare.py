@@ -153,7 +153,7 @@ def test_different_problems_raise(tmp_path):
 def test_evaluations_with_different_numbers_raise(tmp_path):
     a = write_file(tmp_path / "a.json", (RIGHT, PROTOCOL))
     b = write_file(tmp_path / "b.json", (RIGHT, PROTOCOL), (RIGHT, PROTOCOL))
-    with pytest.raises(Usage, match="have different results") as error:
+    with pytest.raises(Usage, match="have different numbers of results") as error:
         compare(str(a), str(b))
     assert "b.json: sums.jsonl, temperature 1; sums.jsonl, temperature 1" in error.value.evidence
 

@@ -1,4 +1,4 @@
-"""The library: `import groupwise as gw`, then `gw.train`, `gw.evaluate`, `gw.sample`, `gw.resume`."""
+"""The Python interface: `import groupwise as gw`, then `gw.train`, `gw.evaluate`, `gw.sample`, `gw.resume`."""
 
 from groupwise.data.rooms import open_room
 

@@ -1,4 +1,4 @@
-"""The arguments of a call of the library that set fields of a recipe: settings, rows and rewards."""
+"""Converts the arguments of `gw.train` and others to recipe fields, data rows and reward functions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ from groupwise.config.user_code import Permissions, Use, load_use
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Arguments:
-    """Overrides of a recipe, by dotted path, with the rows and the reward functions that the program holds in memory.
+    """The arguments of a call as overrides of a recipe, with data rows and reward functions from memory.
 
     A command has overrides only.
     """
@@ -23,7 +23,7 @@ class Arguments:
     reward: Reward = NO_REWARD
 
     def write(self, data: Path, code: Path, allowed: Permissions) -> tuple[list[tuple[str, Any]], Use]:
-        """Write rows to the file `data` and reward functions to the folder `code`.
+        """Write the data rows to the file `data`, and the reward functions to the folder `code`, for the run.
 
         Returns the overrides with the fields for these files, and the loaded code.
         """
@@ -38,7 +38,7 @@ class Arguments:
 
 
 def arguments_of(given: Mapping[str, Any], settings: Mapping[str, Any]) -> Arguments:
-    """The arguments of a call: `given` by the library's words, of which None is left out, and fields of a recipe.
+    """Combine a call's named arguments (`given`, without those that are None) with its recipe fields.
 
     Raises `Usage` for a field that is set twice or unknown, and for data or a reward of another kind.
     """

@@ -20,7 +20,7 @@ __all__ = ["Evaluation", "evaluate", "sample"]
 
 
 class Evaluation(dict[str, Any]):
-    """The results of an evaluation: figures such as pass@k, with the protocol and the counts per problem."""
+    """The results of an evaluation: figures such as pass@k, with the settings and the counts per problem."""
 
     def __str__(self) -> str:
         return evaluation_text(self)

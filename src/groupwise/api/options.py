@@ -1,4 +1,4 @@
-"""The options of a call that starts or continues a run. They are no part of its recipe."""
+"""The options of a call that starts or continues a run, such as its directory. The recipe does not contain them."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +9,7 @@ from groupwise.data import check_types
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """How one call of the library, or one command, starts or continues a run.
+    """How a call or command starts or continues a run: where it writes, when it stops, which changes it accepts.
 
     `stop_after` is the time in seconds after which the run is saved and ends. `command` is
     the call or the command line that a start records. A start puts its directory into `out`, by the `name` or that of

@@ -1,4 +1,4 @@
-"""A user's reward functions as a recipe's verifier: functions in a file, or functions in memory."""
+"""Converts a user's reward functions, in a file or in memory, to a recipe's verifier."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ Grade = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reward:
-    """A user's reward: the text for the recipe's field `verifier`, and the Python functions that this text names.
+    """A converted reward: the text for the recipe's field `verifier`, and the Python functions that it names.
 
     `source` is the text of `code/reward.py`, "" without such functions. `in_memory` are functions that stay in this
     process, by name.
@@ -70,7 +70,7 @@ def _member(name: str, value: object, sources: dict[str, str], in_memory: dict[s
 
 
 def _name(grade: object, sources: dict[str, str], in_memory: dict[str, Grade]) -> str:
-    """The name of one reward in the verifier's text. If it is a function, it is added to `sources` or `in_memory`."""
+    """Convert one reward to its name in the verifier's text. A function is also added to `sources` or `in_memory`."""
     if isinstance(grade, str):
         return grade
     if not callable(grade):

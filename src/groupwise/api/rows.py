@@ -1,4 +1,4 @@
-"""Data rows that a Python program holds in memory, written as the data file of a run."""
+"""Writes data rows of a Python program (dicts in memory) to the data file of a run."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -10,7 +10,7 @@ from groupwise.runs.disk import storage_errors, write_file
 
 
 def rows_in_memory(data: object) -> list[Mapping[str, Any]] | None:
-    """The rows of a list of dicts or of a `datasets.Dataset`; None if the data are given as a path or a name.
+    """Convert the argument `data` to rows: a list of dicts or a `datasets.Dataset`; None for a path or a name.
 
     Raises `Usage` for anything else, `BadData` for a row that is no dict.
     """
@@ -34,7 +34,7 @@ def rows_in_memory(data: object) -> list[Mapping[str, Any]] | None:
 
 
 def task_fields(rows: Iterable[Mapping[str, Any]], path: Path) -> dict[str, Any]:
-    """The fields of a recipe whose task are the rows in a file. Rows without gold answers have no answer column."""
+    """The recipe fields for a task that is a file of data rows. Rows without gold answers get no answer column."""
     fields: dict[str, Any] = {"task": str(path)}
     return fields if has_answers(rows) else fields | {"columns": {"answer": ""}}
 

@@ -61,12 +61,12 @@ class Run:
 
     @property
     def phases(self) -> tuple["Run", ...]:
-        """The started phases of a run of phases, in order; empty for any other run."""
+        """The started phases of a run, each as a `Run`, in order; empty for a run without phases."""
         return tuple(Run(path, _stop=self._stop) for path in runs_in(self.directory) if path != self.directory)
 
     @property
     def _last(self) -> Path:
-        """The directory of the last started phase, or of the run itself."""
+        """The directory with the newest results: of the last started phase, or of a run without phases."""
         return runs_in(self.directory)[-1]
 
     @property

@@ -30,13 +30,13 @@ from groupwise.training.progress import print_note
 from groupwise.training.run import Control, Ending, begin, directory_name, read_checked, reopen, run_from
 
 Finish = Callable[[Ending], object]
-"""Gets the ending of a run, or of each phase of a run."""
+"""A function that is called with how a run, or each of its phases, ended."""
 
 
 def start(
     source: str | Path | None, arguments: Arguments, options: RunOptions, finish: Finish, control: Control | None = None
 ) -> tuple[Path, Ending]:
-    """Start the run of a recipe, or of all its phases, in a new directory. Returns the directory and the ending.
+    """Start a run, or all phases of a recipe, in a new directory. Returns the directory, and how the run ended.
 
     `source` is a TOML file or text; None is the packaged recipe, or the defaults for another model or task. A run that
     cannot start leaves no directory.
@@ -72,7 +72,7 @@ def start_phases(
 def proceed(
     run: Path, options: RunOptions, finish: Finish, control: Control | None = None, reward: Reward = NO_REWARD
 ) -> Ending:
-    """Continue a run, or the first unfinished phase of a run, from its newest checkpoint. Returns the ending.
+    """Continue a run, or its first unfinished phase, from the newest checkpoint. Returns how it ended.
 
     `reward` has the functions that the run was started with.
     """
@@ -92,7 +92,7 @@ def proceed(
 
 
 def train(run: Path, ready: Runtime, options: RunOptions, finish: Finish, control: Control | None) -> Ending:
-    """Train from the newest checkpoint, or from the start, to the end of a run. Its graders' workers end with it."""
+    """Train to the end of a run, from its newest checkpoint or from the start, then end the verifier's workers."""
     how: dict[str, Any] = {"strict": options.strict, "changed": options.changed, "control": control}
     try:
         ending = run_from(run, ready, options.stop_after, **how)
@@ -107,7 +107,7 @@ def train(run: Path, ready: Runtime, options: RunOptions, finish: Finish, contro
 
 @contextmanager
 def new_run(out: Path, name: str) -> Iterator[Path]:
-    """A new, locked run directory. An error before it has a recipe removes it, with the parents made for it."""
+    """A context with a new, locked run directory, which is removed if an error occurs before it has a recipe."""
     parents = [path for path in (out, *out.parents) if not path.is_dir()]
     run = run_directory(out, name)
     with RunLock(run):
@@ -123,7 +123,7 @@ def new_run(out: Path, name: str) -> Iterator[Path]:
 
 
 def run_name(source: str | Path | None, arguments: Arguments) -> str:
-    """The name of a run's directory without its time: that of the recipe's file, else of the task; `rows` for rows."""
+    """The name of a new run: that of the recipe's file, else of the task, or `rows` for data rows in memory."""
     if source is not None and not is_toml(source) and source != DEFAULT:
         return Path(source).stem
     if arguments.rows is not None:
@@ -136,7 +136,7 @@ def run_name(source: str | Path | None, arguments: Arguments) -> str:
 
 
 def recorded_code(run: Path, info: RunInfo | None, reward: Reward, options: RunOptions) -> Use:
-    """The code of a run. `BadData` unless it is that of the start, or `options.changed` accepts another.
+    """Load the user's code of a run again. `BadData` if it has changed since the start, unless `options.changed`.
 
     `info` is None for a run of phases none of which has started: no code is recorded.
     """
@@ -150,7 +150,7 @@ def recorded_code(run: Path, info: RunInfo | None, reward: Reward, options: RunO
 
 
 def has_code(source: str, path: Path, info: RunInfo | None, *, changed: bool) -> bool:
-    """Whether the run was started with a file of reward functions. It must equal `source`; `changed` replaces it."""
+    """Whether a run has a file of reward functions. `Usage` if it differs from `source`, unless `changed`."""
     if not path.is_file() or (info is not None and STEM not in info.use):
         return False
     given, present = source.encode(), path.read_bytes()
@@ -165,7 +165,7 @@ def has_code(source: str, path: Path, info: RunInfo | None, *, changed: bool) ->
 
 
 def check_in_memory(info: RunInfo, functions: Mapping[str, Callable[..., Any]], *, changed: bool) -> None:
-    """`BadData` unless the reward functions in memory are those that the run was started with."""
+    """`BadData` if the reward functions in memory are not those that the run was started with."""
     for name, function in functions.items():
         if name not in info.in_memory:
             raise Usage(f"this run was started without the reward {name}", fix="leave out the argument reward")

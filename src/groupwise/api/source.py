@@ -1,4 +1,4 @@
-"""Writes the source of a user's function to a separate file, if the function needs nothing else."""
+"""Copies the source of a user's function, so that a worker process can run it, if it needs no other objects."""
 
 import builtins
 import inspect
@@ -42,7 +42,7 @@ def file_source(function: Callable[..., Any]) -> str | None:
 
 
 def outer_names(source: str, name: str) -> set[str] | None:
-    """The outer names that a function's source uses; None if the source is not one plain `def`.
+    """The global and enclosing names that a function uses; None if its source is not a single plain `def`.
 
     >>> sorted(outer_names("def f(x: int, n=LIMIT):\\n    return [math.sqrt(i) for i in x]", "f"))
     ['LIMIT', 'int', 'math']

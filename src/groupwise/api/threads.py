@@ -8,7 +8,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 POLL = 0.1
-"""Seconds between two checks for a keyboard interrupt while the work runs in its thread."""
+"""Seconds between two checks for a keyboard interrupt while work runs in another thread."""
 
 
 def run_blocking(work: Callable[[], T], interrupt: Callable[[str], None] = lambda cause: None) -> T:

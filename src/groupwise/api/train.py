@@ -117,7 +117,7 @@ def resume(
 
 
 def control_of(on_iteration: OnIteration | None) -> Control:
-    """The control of a run that passes the run and each line of metrics to the user's callback."""
+    """The object that calls the user's callback with the run and each iteration's metrics, and can stop the run."""
     control = Control()
     if on_iteration is not None and not callable(on_iteration):
         raise Usage(f"on_iteration is {type(on_iteration).__name__}", fix="pass a function of the run and a line")

@@ -35,7 +35,7 @@ from groupwise.verifiers.audit import (
 PEERS = {"math": ("math_verify", "math_dr_grpo", "math_dapo", "last_number")}
 """Other verifiers that `audit` measures for comparison, unless the command names some."""
 WITH_MATH_CASES = (*PEERS["math"], "exact")
-"""Verifiers without packaged cases: they are audited on the cases of `math`, as functions in the user's files are."""
+"""Verifiers that are audited on the labelled cases of `math`, since they have none. So are the user's functions."""
 
 
 def audit(
@@ -67,7 +67,7 @@ def audit(
 
 
 def cases_for(name: str, path: str | None) -> tuple[tuple[Case, ...], str]:
-    """The labelled cases for the audit of a verifier, and where they come from."""
+    """The labelled answers for the audit of a verifier, and their source."""
     if path is not None:
         return read_cases(path), path
     table = "math" if head(name) in WITH_MATH_CASES or ":" in name.partition("(")[0] else head(name)
@@ -85,14 +85,14 @@ def verifier_named(name: str, use: Use) -> Verifier:
 async def judge_all(
     verifiers: Mapping[str, Verifier], cases: Sequence[Case]
 ) -> tuple[dict[str, AuditResult], dict[str, tuple[int, int]]]:
-    """Run each verifier on all cases; count how often a change of an answer's notation changes the first's verdict."""
+    """Run each verifier on all labelled answers, and the first also on harmless changes of their notation."""
     judged = {name: await audit_cases(verifier, cases) for name, verifier in verifiers.items()}
     name, first = next(iter(verifiers.items()))
     return judged, await count_flips(first, judged[name], OF_WHOLE_TEXTS.get(head(name), tuple(CHANGES)))
 
 
 def head(name: str) -> str:
-    """A verifier's name without its arguments: `math` for `math(answer="first")`.
+    """A verifier's name without its arguments, as `math` for `math(answer="first")`.
 
     >>> head("math(symbolic=False)")
     'math'
@@ -127,7 +127,7 @@ def share(count: int, of: int) -> str:
 
 
 def rewritten(flips: Mapping[str, tuple[int, int]]) -> list[str]:
-    """Lines of text: how many verdicts each change of the answers' notation changes."""
+    """Lines for the terminal: how many verdicts each harmless change of notation changes."""
     if not flips:
         return []
     lines = ["", "changed verdicts when the same answers are rewritten:"]
@@ -146,7 +146,7 @@ def errors(name: str, judged: AuditResult, listed: int) -> list[str]:
 
 
 def line(case: Case, verdict: Verdict) -> str:
-    """One case with its verdict: answer, gold answer, outcome, reason."""
+    """A line for the terminal about a labelled answer: answer, gold answer, outcome, reason."""
     reason = verdict.cause or verdict.feedback
     text = f"{case.answer[:100]!r}  gold {str(case.gold)[:60]!r}  {verdict.outcome.name}"
     return visible(f"{text}: {reason[:120]}" if reason else text)

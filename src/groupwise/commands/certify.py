@@ -17,7 +17,7 @@ ALL, MAP = "all", "index.html"
 
 
 def write_certificates(name: str, out: str, *, effect: bool = False) -> int:
-    """Write NAME.json and NAME.html for a method to a directory; for all, also a map of them, index.html.
+    """Write a method's certificate (NAME.json, NAME.html) to a directory; for all methods also index.html.
 
     With `effect`, the studies of their effects run first, where no fresh result is stored. Returns 1 if a test did not
     pass.

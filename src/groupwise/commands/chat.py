@@ -13,7 +13,7 @@ from groupwise.training.evaluate import find_model_of, for_one_answer, open_mode
 Answering = Callable[[Any], Coroutine[Any, Any, tuple[Sample, ...]]]
 """A function that answers one prompt or one conversation: `OpenModel.answers`."""
 ALONE = [("environment", ""), ("method.strategy", "Independent"), ("evaluate.strategy", "Independent")]
-"""Overrides for a run with an environment: in a chat, the user takes the environment's place."""
+"""Overrides that remove a run's environment: in a chat, the user takes its place."""
 
 
 def chat(
@@ -21,8 +21,7 @@ def chat(
     overrides: Sequence[tuple[str, str]] = (),
     allowed: Permissions = Permissions(),  # noqa: B008
 ) -> int:
-    """Answer each line of the standard input. Under a chat template the conversation is kept; a plain template answers
-    each line by itself.
+    """Answer each line of the standard input: with a chat template as one conversation, else each line by itself.
 
     Answers are greedy unless `--sampling.temperature` is given. A line that fails, such as one that makes the
     conversation too long for the model, is reported and left out.
@@ -36,7 +35,7 @@ def chat(
 
 
 def usual_template(model_or_run: str, overrides: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """The override that selects the chat template, if the model has one and no run's recipe names a template."""
+    """The override that selects the chat template, for a model directory that has one. A run keeps its own template."""
     if find_model_of(model_or_run) or any(path == "template" for path, _ in overrides):
         return []
     try:
@@ -47,7 +46,7 @@ def usual_template(model_or_run: str, overrides: Sequence[tuple[str, str]]) -> l
 
 
 def talk(runner: asyncio.Runner, answers: Answering, *, conversation: bool) -> None:
-    """Answer each line of the input until it ends, by itself or as the next turn of a `conversation`."""
+    """Answer each line until the input ends: by itself, or as the next turn of a `conversation`."""
     messages: list[dict[str, str]] = []
     for line in lines():
         messages.append({"role": "user", "content": line})

@@ -30,7 +30,7 @@ def check(
 
 
 def errors_text(name: str, problems: Sequence[GroupwiseError]) -> str:
-    """The errors that `check` found, and their number; `ok` if there are none."""
+    """The errors that `check` found as text, with their number; `ok` if there are none."""
     if not problems:
         return f"{visible(name)}: ok"
     return "\n".join(map(str, problems)) + f"\n{visible(name)}: {len(problems)} error{'s'[: len(problems) > 1]}"

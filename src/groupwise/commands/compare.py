@@ -28,7 +28,7 @@ def compare(a: str, b: str, allow: Sequence[str] = ()) -> int:
 
 
 def pairs(a: Path, b: Path, allow: Sequence[str] = ()) -> list[tuple[Path, Path]]:
-    """The pairs of evaluation files to compare: for two runs, those with equal names; else the only file of each.
+    """The pairs of evaluation files to compare: of two runs, the files with equal names; else the two files.
 
     If a run has several evaluations, the newest pair is compared whose protocols allow it. `Usage` without such a pair.
     """
@@ -97,7 +97,9 @@ def table(a: Path, b: Path, allow: Sequence[str] = ()) -> list[str]:
             for path, e in ((a, left), (b, right))
         )
         raise Usage(
-            "these evaluations have different results", evidence=kinds, fix="evaluate both with the same options"
+            "these evaluations have different numbers of results",
+            evidence=kinds,
+            fix="evaluate both with the same options",
         )
     matched = list(zip(left["numbers"], right["numbers"]))
     for x, y in matched:
@@ -119,7 +121,7 @@ def table(a: Path, b: Path, allow: Sequence[str] = ()) -> list[str]:
 
 
 def seams(evaluation: Path) -> list[str]:
-    """One line for each time that the evaluated run was extended to more iterations; none for a file elsewhere."""
+    """Lines about the extensions to more iterations of the run that was evaluated, if its directory has the file."""
     run = evaluation.resolve().parent.parent
     if RunLayout(run).evaluations != evaluation.resolve().parent or not RunLayout(run).is_run:
         return []
@@ -133,7 +135,7 @@ def seams(evaluation: Path) -> list[str]:
 
 
 def check_protocols(a: Mapping[str, Any], b: Mapping[str, Any], allow: Sequence[str]) -> None:
-    """Raise `Usage` with every setting in which two evaluations differ, and must not."""
+    """Raise `Usage` if two evaluations differ in settings that affect their figures. It lists these settings."""
     if found := forbidden(a, b, allow):
         lines = [f"{name}: {shortened(x)} in A, {shortened(y)} in B" for name, x, y in found]
         fields = " ".join(f"--allow {name}" for name, _, _ in found)
@@ -143,12 +145,12 @@ def check_protocols(a: Mapping[str, Any], b: Mapping[str, Any], allow: Sequence[
 
 
 def forbidden(a: Mapping[str, Any], b: Mapping[str, Any], allow: Sequence[str]) -> list[tuple[str, Any, Any]]:
-    """The fields in which two protocols differ, with both values, and must not."""
+    """The settings in which two evaluations differ, with both values, and which must be equal to compare them."""
     return [(name, x, y) for name, x, y in differences(a, b) if not within(name, (*MAY_DIFFER, *allow))]
 
 
 def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    """The fields in which two protocols (an evaluation's settings) differ, with both values; None for a missing field.
+    """The settings in which two evaluations differ, with both values; None for a setting that one does not have.
 
     >>> differences({"n": 1, "sampling": {"top_p": 1.0}}, {"n": 1, "sampling": {"top_p": 0.7}})
     [('sampling.top_p', 1.0, 0.7)]
@@ -159,7 +161,7 @@ def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[tuple[str, A
 
 
 def flat(record: Mapping[str, Any], under: str = "") -> Iterator[tuple[str, Any]]:
-    """A protocol (an evaluation's nested settings) as one dict with dotted names."""
+    """The nested settings of an evaluation (its protocol) as one dict with dotted names."""
     for name, value in record.items():
         if isinstance(value, Mapping):
             yield from flat(value, f"{under}{name}.")
@@ -177,7 +179,7 @@ def within(field: str, names: Sequence[str]) -> bool:
 
 
 def shortened(value: Any) -> str:
-    """A protocol's value as at most 60 characters; `nothing` for a missing one."""
+    """The value of a setting as at most 60 characters; `nothing` for a missing one."""
     text = "nothing" if value is None else repr(value)
     return text if len(text) < 60 else f"{text[:20]}..."
 
@@ -196,7 +198,7 @@ def rows(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
         raise Usage(f"{NO_VERDICT} in {which}", evidence=task_label(a["protocol"]), fix=fix)
     if not common:
         raise Usage(
-            "one evaluation has scores, the other right and wrong answers",
+            "one evaluation has scores, the other right and wrong answers: they cannot be compared",
             evidence=task_label(a["protocol"]),
             fix=NO_OUTCOMES,
         )

@@ -51,7 +51,7 @@ def completion_script(shell: str, commands: Mapping[str, ArgumentParser]) -> str
 
 
 def words_of(command: str, parser: ArgumentParser) -> list[str]:
-    """The words that may follow a command: its options, recipe fields, and names of methods."""
+    """The words that a shell may suggest after a command: its options, recipe fields, and names of methods."""
     words = list(dict.fromkeys(re.findall(r"(?<![\w-])--?[a-z][\w-]*", parser.format_usage())))
     if command in FIELDS:
         words += [name if command == "help" else f"--{name}" for name in recipe_fields()]

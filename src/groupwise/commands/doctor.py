@@ -17,12 +17,12 @@ from groupwise.sandbox import sandbox_trial
 
 GIB = 1 << 30
 NEEDED = 2 * GIB
-"""Bytes of free disk and of free memory below which a check fails."""
+"""The least free disk and free memory, in bytes: below it, a check fails."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of one check. `fix` is a command or advice, used where `ok` is False."""
+    """The result of one check of this machine. `fix` is the command or advice if `ok` is False."""
 
     name: str
     ok: bool
@@ -51,7 +51,7 @@ def threads() -> Finding:
 
 
 def memory(meminfo: Path = Path("/proc/meminfo")) -> Finding:
-    """Total and free memory from the file `meminfo`; unknown on systems without it, which counts as ok."""
+    """The check `memory`: total and free memory. If the system does not report it, the check passes."""
     try:
         rows = (line.split(":") for line in meminfo.read_text().splitlines())
         kib = {name: int(size.split()[0]) for name, size in rows}
@@ -62,14 +62,14 @@ def memory(meminfo: Path = Path("/proc/meminfo")) -> Finding:
 
 
 def disk(where: Path) -> Finding:
-    """Free space on the disk of `where`."""
+    """The check `disk`: free space on the disk of the folder `where`."""
     free = shutil.disk_usage(where).free
     fix = "free space, or write runs to another disk: groupwise train --out DIR"
     return Finding("disk", free >= NEEDED, f"{free / GIB:.1f} GiB free in {where.resolve()}", fix)
 
 
 def gpu() -> Finding:
-    """The CUDA devices, or why there are none. A machine without a GPU is ok."""
+    """The check `gpu`: the CUDA devices, or why there are none. It also passes without a GPU."""
     if torch.cuda.is_available():
         names = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
         return Finding("gpu", True, ", ".join(f"{p.name} ({p.total_memory / GIB:.0f} GiB)" for p in names))
@@ -82,7 +82,7 @@ def gpu() -> Finding:
 
 
 def sandbox() -> Finding:
-    """The check `sandbox`: whether code in answers can be graded. It starts a sandbox."""
+    """The check `sandbox`: whether model-written code can run here. It starts a sandbox."""
     try:
         trial = sandbox_trial()
     except GroupwiseError as error:
@@ -92,7 +92,7 @@ def sandbox() -> Finding:
 
 
 def extras(requirements: list[str]) -> Iterator[Finding]:
-    """One finding for each optional extra of this package: installed versions, and which packages are missing.
+    """A check for each optional extra of this package (`pip install groupwise[...]`): installed and missing packages.
 
     >>> next(extras(["torch>=2", "no-such-thing>=1; extra == 'x'"]))
     Finding(name='extra x', ok=False, seen='no-such-thing missing', fix="pip install 'groupwise[x]'")
@@ -117,7 +117,7 @@ def installed(name: str) -> str:
 
 
 def as_text(findings: list[Finding]) -> str:
-    """One line per finding; the fix below each that is not ok."""
+    """The checks as text: a line each, with the fix below one that failed."""
     width = max(len(finding.name) for finding in findings)
     lines = []
     for finding in findings:
@@ -130,6 +130,6 @@ def as_text(findings: list[Finding]) -> str:
 
 
 def as_json(findings: list[Finding]) -> str:
-    """The findings as one JSON object by name."""
+    """The checks as a JSON object by name."""
     objects = {f.name: {"ok": f.ok, "seen": f.seen, **({} if f.ok else {"fix": f.fix})} for f in findings}
     return json.dumps(objects, indent=2)

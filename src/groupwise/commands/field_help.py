@@ -48,7 +48,7 @@ def field_help(name: str) -> str:
 
 
 def same_end(name: str) -> list[str]:
-    """The recipe fields with the same last word, as suggestions.
+    """Suggestions for an unknown name: the recipe fields with the same last word.
 
     >>> same_end("trainer.lr")
     ['warm_start.optimizer.lr', 'optimizer.lr']
@@ -58,7 +58,7 @@ def same_end(name: str) -> list[str]:
 
 
 def socket_of(field: RecipeField) -> str:
-    """The Protocol (socket) of the components that a field takes; for any other field, the last word of its type."""
+    """The kind of components that a field takes, such as `Surrogate`; for other fields, the last word of its type."""
     return field.type.rpartition(" ")[2]
 
 
@@ -92,7 +92,7 @@ def plain(field: RecipeField) -> bool:
 
 
 def table(fields: list[RecipeField]) -> str:
-    """Fields as lines: name, default, meaning."""
+    """Fields as a table of text: name, default, meaning."""
     width = max(len(field.name) for field in fields)
     rows = []
     for field in fields:

@@ -16,7 +16,7 @@ def merge_adapter(
     out: str,
     allowed: Permissions = Permissions(),  # noqa: B008
 ) -> int:
-    """Merge the adapter of a run or of a directory. Sums are float32; the result has the base's dtype."""
+    """Merge the LoRA adapter of a run or a directory. Sums are in float32; the result has the base model's dtype."""
     run, target = Path(model_or_run), Path(out)
     use = load_use(allowed)
     directory = model_directory(find_run_model(run), use, print_note) if RunLayout(run).is_run else find_model(run)

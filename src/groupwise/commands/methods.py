@@ -16,12 +16,12 @@ WIDTH = 116
 CHANGES = "changes.txt"
 """The packaged file with the fields that each method changes in its parent method. `make docs` writes it."""
 SIZES = frozenset({"group_size", "refill", "minibatches", "epochs", "shuffle"})
-"""Sizes that nearly every method sets. They are ignored when methods are compared."""
+"""Fields for sizes, such as the group size, which nearly every method sets. `alike` ignores them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A published method as its file describes it. `changes` are the fields that differ from its `parent`."""
+    """A published method in the list. `changes` are the fields in which it differs from its `parent` method."""
 
     name: str
     family: str
@@ -109,7 +109,7 @@ def _entry(name: str, module: str, changes: str) -> Entry:
 
 
 def _constants(module: str, body: Sequence[ast.stmt]) -> dict[str, str | int]:
-    """The strings and numbers among the arguments of a module's `REFERENCE`."""
+    """The texts and numbers in a method's `REFERENCE` (paper, year, ...), read from its source."""
     for node in body:
         match node:
             case ast.Assign([ast.Name("REFERENCE")], ast.Call(keywords=keywords)):

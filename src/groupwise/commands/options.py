@@ -62,7 +62,7 @@ exit codes: 0 success, 1 bug in groupwise, 2 usage, 3 data, 4 missing requiremen
 
 
 def seconds(text: str) -> float:
-    """Seconds from a duration such as `90`, `90s`, `30m`, `2h`, `1h30m`.
+    """Parse a duration such as `90`, `90s`, `30m`, `2h`, `1h30m` to seconds.
 
     >>> seconds("1h30m")
     5400.0
@@ -101,7 +101,7 @@ Option = tuple[tuple[str, ...], dict[str, Any]]
 
 
 def option(*names: str, **settings: Any) -> Option:
-    """One option, or one positional argument."""
+    """Declare one option, or one positional argument, of a command."""
     return names, settings
 
 
@@ -154,7 +154,7 @@ JUDGE = option(
     help="a host to which an LLM judge of the recipe may send problems and answers",
 )
 PERMISSIONS = (USE, UNSAFE, TRUST, KEY, JUDGE)
-"""The options of the fields of `Permissions`."""
+"""The command-line options that give permissions, such as `--use` and `--trust-remote-code`."""
 MODEL = option("model", metavar="MODEL_OR_RUN")
 RUN = option("run", metavar="RUN")
 RUNS = option("run", nargs="+", metavar="RUN")
@@ -168,7 +168,7 @@ NEW_MODEL = option("out", metavar="DIR", help="the new model directory; it must 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command. `arguments` are positional. With `fields` it takes `--dotted.field value`."""
+    """A command of the command line. `arguments` are positional. With `fields` it takes `--dotted.field value`."""
 
     name: str
     help: str

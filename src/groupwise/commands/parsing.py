@@ -1,4 +1,4 @@
-"""The words of a command line as the command's arguments and the overrides of its recipe."""
+"""Parses a command line to the command's arguments, and to overrides of recipe fields."""
 
 import argparse
 from collections.abc import Mapping, Sequence
@@ -44,7 +44,7 @@ def parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser
 
 
 def declared(table: argparse.ArgumentParser, options: Sequence[Option]) -> argparse.ArgumentParser:
-    """The parser with these options."""
+    """Add these options to the parser."""
     for names, settings in options:
         table.add_argument(*names, **settings)
     return table
@@ -53,7 +53,7 @@ def declared(table: argparse.ArgumentParser, options: Sequence[Option]) -> argpa
 def parse(
     table: argparse.ArgumentParser, options: Mapping[str, argparse.ArgumentParser], words: Sequence[str]
 ) -> tuple[argparse.Namespace, list[tuple[str, str]]]:
-    """The parsed arguments of a command line, and its overrides of recipe fields.
+    """Parse a command line: its arguments, and its overrides of recipe fields.
 
     The option parser of a command takes the options. Of the other words, overrides are taken out and the rest is
     parsed by `table`. Words after `--` are no options and no overrides.
@@ -107,6 +107,6 @@ def split(command: argparse.ArgumentParser, words: Sequence[str]) -> tuple[list[
 
 
 def options_of(kind: type[T], a: argparse.Namespace, **others: Any) -> T:
-    """A dataclass of options from the arguments with the names of its fields, and from `others`, which come first."""
+    """Fill a dataclass of options from the arguments with the names of its fields. `others` take precedence."""
     values = {f.name: getattr(a, f.name) for f in fields(kind) if hasattr(a, f.name)}  # type: ignore[arg-type]
     return kind(**values | others)

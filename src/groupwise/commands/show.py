@@ -1,4 +1,4 @@
-"""The output of `show` and `diff`: plain text, the same on a terminal and in a file."""
+"""Prints methods and recipes (`show`), and their differences (`diff`), as plain text."""
 
 import inspect
 import textwrap
@@ -48,7 +48,7 @@ def show_method(function: Callable[..., Method]) -> str:
 
 
 def differences(reference: Reference) -> list[tuple[str, str, str, str]]:
-    """The table of differences between the paper, other code and this package, with its header."""
+    """The table of differences between a method's paper, other code and this package, with its header."""
     head = ("", "paper", "authors' code and others", "here")
     return [head, *((d.what, d.paper, d.code, d.ours) for d in reference.differences)]
 
@@ -62,7 +62,7 @@ def show_diff(a: str, b: str) -> str:
 
 
 def read(what: str) -> Any:
-    """The method of a name, or the recipe of a file or of a run directory. Imports no user code. Raises `Usage`."""
+    """Find what to show: a method by name, or the recipe of a file or run. Imports no user code. Raises `Usage`."""
     if what in names.methods():
         return names.methods()[what]()
     path = text.DEFAULT if what == "calculator" else Path(what)
@@ -78,7 +78,7 @@ def read(what: str) -> Any:
 
 
 def table(rows: Sequence[Sequence[str]], width: int) -> list[str]:
-    """Rows as aligned columns of `width` characters in total, with wrapped cells.
+    """Lay rows out as aligned columns of `width` characters in total, with wrapped cells.
 
     >>> print("\\n".join(table([("", "paper"), ("clip", "0.2 and 0.28")], 20)))
           paper

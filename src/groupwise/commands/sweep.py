@@ -26,7 +26,7 @@ MOST = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Combination:
-    """One run of a sweep: its overrides, and the values of the fields that differ between runs."""
+    """One run of a sweep: its recipe overrides, and its values of the fields that differ between runs."""
 
     overrides: tuple[tuple[str, str], ...]
     values: tuple[tuple[str, str], ...]
@@ -96,13 +96,13 @@ def combinations(overrides: Sequence[tuple[str, str]]) -> list[Combination]:
         found.append(Combination(tuple(chosen.items()), tuple((path, chosen[path]) for path in swept)))
     if len({c.name for c in found}) < len(found):
         raise Usage(
-            "two runs of the sweep have the same name", fix="write each value once; sweep fields with other names"
+            "two runs of the sweep would have the same name", fix="write each value once; sweep fields with other names"
         )
     return found
 
 
 def values_of(text: str) -> tuple[str, ...]:
-    """The values of an option: `a,b,c`, a range of whole numbers `0..4`, or a single value.
+    """Parse the values of an option to sweep: `a,b,c`, a range of whole numbers `0..4`, or a single value.
 
     A list, a table or a quoted text is a single value.
 
@@ -145,6 +145,6 @@ def is_finished(run: Path) -> bool:
 
 
 def results_of(directory: Path, all_runs: Sequence[Combination]) -> list[Result]:
-    """The runs of the combinations that have one."""
+    """The results of the sweep's runs so far, for its tables."""
     runs = [(combination.values, run_of(directory, combination)) for combination in all_runs]
     return [Result(values, read(run), is_finished(run)) for values, run in runs if run]

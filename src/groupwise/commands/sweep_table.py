@@ -10,7 +10,7 @@ from groupwise.report.warnings import HELD_OUT, held_out
 
 SEED = "seed"
 NONE = "-"
-"""A cell without a number."""
+"""The text of a table's cell without a number."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -23,12 +23,12 @@ class Result:
 
     @property
     def figure(self) -> str:
-        """The metric of the tables: the first held-out figure that the run has, else its reward; or empty."""
+        """The metric that the tables show: the first held-out figure that the run has, else the reward; or empty."""
         return held_out(self.run.metrics, (*HELD_OUT, REWARD)) or ""
 
     @property
     def ends(self) -> tuple[float, float]:
-        """The first and the last value of the figure."""
+        """The first and the last value of the metric."""
         value = self.run.metrics[self.figure].finite.value
         return float(value[0]), float(value[-1])
 
@@ -73,7 +73,7 @@ def seed_rows(results: Sequence[Result]) -> list[list[str]]:
 
 
 def means(ends: Sequence[tuple[float, float]]) -> list[str]:
-    """The mean of the first values, the mean of the last ones, and the range of the last ones.
+    """The cells of runs with several seeds: mean first value, mean last value, and the range of last values.
 
     >>> means([(0.25, 0.75), (0.25, 1.0)])
     ['0.250', '0.875', '0.750 to 1.000']
@@ -95,7 +95,7 @@ def number(value: float) -> str:
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows as lines with aligned columns.
+    """Lay rows out as lines with aligned columns.
 
     >>> aligned([["seed", "last"], ["0", "0.984"]])
     ['seed  last', '0     0.984']

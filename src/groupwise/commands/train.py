@@ -46,7 +46,7 @@ def resume(run: str, options: RunOptions = RunOptions(), *, push: str = "") -> i
 
 
 def pushed(run: Path, code: int, name: str) -> int:
-    """Upload the model of a finished run as `name` to the hub, if a name is given. Returns the run's exit code."""
+    """Upload a finished run's model to the hub as `name`, if a name is given. Returns the run's exit code."""
     model = RunLayout(runs_in(run)[-1]).model
     if name and code == 0 and model.is_dir():
         print(visible(f"uploaded: {upload(model, name)}"))

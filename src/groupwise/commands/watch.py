@@ -19,7 +19,7 @@ from groupwise.report.report import existing_run
 
 ADDRESS = "127.0.0.1"
 HOSTS = (ADDRESS, "localhost")
-"""Host names that the server accepts in the header `Host`, with any port, since `ssh -L` changes the port."""
+"""The values that the server accepts in the HTTP header `Host`, with any port, since `ssh -L` changes the port."""
 HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "frame-ancestors 'none'",  # the rest of the policy is in the page
@@ -52,7 +52,7 @@ class PageServer(ThreadingHTTPServer):
         return f"http://{ADDRESS}:{self.server_address[1]}/{self.token}/"
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Ignores the error of a browser that closes a connection early."""
+        """Ignore errors of a connection that the browser closed early."""
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -63,7 +63,7 @@ class Handler(BaseHTTPRequestHandler):
     timeout = 30.0
 
     def do_GET(self) -> None:
-        """`/TOKEN/` is the page, `/TOKEN/changes?since=VERSION` the newer data."""
+        """Answer a request: `/TOKEN/` is the page, `/TOKEN/changes?since=VERSION` its newer data."""
         url = urlsplit(self.path)
         _, token, name = path if len(path := url.path.split("/")) == 3 else ("", "", "")
         if self.headers.get("Host", "").lower().rpartition(":")[0] not in HOSTS:
@@ -84,7 +84,7 @@ class Handler(BaseHTTPRequestHandler):
     do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_TRACE = do_CONNECT = refuse_method
 
     def reply(self, kind: str, text: Callable[[], str]) -> None:
-        """Send a text. If files cannot be read at this moment, send a refusal, and the page asks again."""
+        """Send a text. If files cannot be read at this moment, send an error; the page will ask again."""
         try:
             with self.server.reading:
                 body = text().encode()
@@ -93,7 +93,7 @@ class Handler(BaseHTTPRequestHandler):
         return self.send(HTTPStatus.OK, f"{kind}; charset=utf-8", body)
 
     def refuse(self, status: HTTPStatus) -> None:
-        """Send a status without details."""
+        """Send an HTTP error status, without details."""
         self.close_connection = True
         self.send(status, "text/plain; charset=utf-8", f"{status.phrase}\n".encode())
 
@@ -107,7 +107,7 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Requests are not printed: their addresses contain the token."""
+        """Print nothing: the addresses of requests contain the token."""
 
 
 def watch(runs: Sequence[str], port: int = 0) -> int:

@@ -1,4 +1,4 @@
-"""`groupwise whatif` and `groupwise explain`: other methods on a run's stored samples, and the chain of one token."""
+"""`groupwise whatif`: other methods on a run's stored samples. `groupwise explain`: how a token got its gradient."""
 
 import json
 from collections.abc import Sequence
@@ -24,13 +24,13 @@ ABOUT = """\
 gradient: d loss / d logp, one number per stored token, at the log-probs that the run stored; its cosines compare the
 directions in which two methods push the tokens, before the model maps them to weights"""
 SMALL = ("reward", "advantage", "weight", "gradient")
-"""The numbers of a sample, in the order of their tables."""
+"""The numbers of a sample that `whatif` prints, in the order of their tables."""
 
 
 def whatif(
     run: str, names: str, allowed: Permissions, *, iteration: int | None, group: int | None, as_json: bool
 ) -> int:
-    """Print what methods make of the stored samples of an iteration, side by side; of one group, with `group`."""
+    """Print rewards, advantages and losses that methods compute from an iteration's stored samples, side by side."""
     stored = read_iteration(run, iteration, load_use(allowed))
     comparison = compare_methods(stored, list(dict.fromkeys(filter(None, names.replace(" ", "").split(",")))))
     rows = group_rows(stored, comparison, group) if group else []
@@ -45,7 +45,7 @@ def whatif(
 def explain(
     run: str, allowed: Permissions, *, iteration: int | None, sample: int, token: int, method: str, as_json: bool
 ) -> int:
-    """Print the chain of a token: from the outcome of its sample to `d loss / d logp`."""
+    """Print how a token gets its gradient: each number from its sample's outcome to `d loss / d logp`."""
     stored = read_iteration(run, iteration, load_use(allowed))
     name, value = (method, named_method(method)) if method else (OWN, stored.recipe.method)
     chain = explain_token(stored, sample, token, name, value)
@@ -57,14 +57,14 @@ def explain(
 
 
 def heading(stored: StoredIteration) -> str:
-    """The line about the iteration and its samples."""
+    """The heading: the iteration and its number of samples."""
     trained, groups = len(stored.batch), len(groups_of(stored))
     samples = f"{len(stored.lines)} samples in {groups} groups, {trained} trained"
     return f"iteration {stored.iteration} of {stored.run}: {samples}; {OWN}: {stored.method or 'its own method'}"
 
 
 def figures(comparison: Comparison) -> list[str]:
-    """The table of figures and cosines: one column for each method."""
+    """The table of figures of the iteration, with one column for each method."""
     names = [each.name for each in comparison.methods]
     rows: list[tuple[str, Sequence[float | None]]] = [
         (title, [figure(each) for each in comparison.methods]) for title, figure in FIGURES.items()
@@ -74,7 +74,7 @@ def figures(comparison: Comparison) -> list[str]:
 
 
 def columns(head: Sequence[str], rows: Sequence[tuple[str, Sequence[float | None]]]) -> list[str]:
-    """Rows of numbers under their names, aligned."""
+    """Lay rows of numbers out as aligned columns under their names."""
     cells = [[title, *map(number, values)] for title, values in rows]
     widths = [max(len(row[i]) for row in (head, *cells)) for i in range(len(head))]
     return [
@@ -132,12 +132,12 @@ TITLES = {
 
 
 def value(numbers: dict[str, float] | None, title: str) -> float | None:
-    """One number of a sample; None if the method drops the sample."""
+    """One number of a sample, such as its reward; None if the method drops the sample."""
     return None if numbers is None else numbers[title]
 
 
 def reasons(stored: StoredIteration, comparison: Comparison) -> list[str]:
-    """A line for each method that is left out, and for each term that could not be computed."""
+    """Lines about methods that are left out, and terms that could not be computed, with the reasons."""
     lines = [f"{name} is left out: {reason}" for name, reason in comparison.left_out.items()]
     return lines + [f"{each.name}: {note}" for each in comparison.methods for note in each.notes]
 
@@ -163,7 +163,7 @@ def comparison_json(stored: StoredIteration, comparison: Comparison, rows: Seque
 
 
 def chain_lines(stored: StoredIteration, chain: Chain) -> list[str]:
-    """The chain as aligned lines: name, number, part."""
+    """A token's numbers, from outcome to gradient, as aligned lines: name, number, component."""
     line = stored.lines[chain.sample - 1]
     where = f"sample {chain.sample} of iteration {stored.iteration}, draw {line['draw']}"
     head = f'token {chain.token} of {chain.of}, "{visible(chain.text)}" (id {chain.id}), of {where}'

@@ -231,7 +231,7 @@ def task_of(tmp_path, *golds) -> Problems:
         ({"function": "f", "cases": DOUBLE["cases"]}, "args and expected"), ({"cases": [3]}, "stdin and stdout"),
         ({"function": "f", "cases": [{"args": 1, "expected": 2}]}, "args is not a list"),
         ({"cases": [{"stdin": 1, "stdout": "2"}]}, "stdin is not text"),
-        ({**ADD, "unseen": 3}, "must be a list of cases"), ({**ADD, "unseen": [{"args": [1]}]}, "case 3 must have exactly"),
+        ({**ADD, "unseen": 3}, "must be a list of cases"), ({**ADD, "unseen": [{"args": [1]}]}, "case 3 must have"),
         ({**ADD, "generator": "x"}, "there is a generator, but no reference"),
         ({**ADD, "reference": 3}, "code as text"), ({**HIDDEN, "hidden": 0}, "from 1 to 64"),
         ({**HIDDEN, "hidden": True}, "from 1 to 64"),

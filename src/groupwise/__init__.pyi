@@ -267,6 +267,7 @@ from groupwise.methods.reward.seed_grpo import seed_grpo as seed_grpo
 from groupwise.methods.reward.tempo import tempo as tempo
 from groupwise.methods.reward.trust_grpo import trust_grpo as trust_grpo
 from groupwise.methods.reward.unlikeliness import unlikeliness as unlikeliness
+from groupwise.methods.rollout.bubblespec import bubblespec as bubblespec
 from groupwise.methods.rollout.expo import expo as expo
 from groupwise.methods.rollout.fission_grpo import fission_grpo as fission_grpo
 from groupwise.methods.rollout.freshness_per import freshness_per as freshness_per
@@ -491,6 +492,8 @@ from groupwise.rollout.replayed import Replayed as Replayed
 from groupwise.rollout.sampler import DrawSampler as DrawSampler
 from groupwise.rollout.setting import RolloutSetting as RolloutSetting
 from groupwise.rollout.siblings import SiblingView as SiblingView
+from groupwise.rollout.speculation import SpeculativeEngine as SpeculativeEngine
+from groupwise.rollout.speculative import Speculative as Speculative
 from groupwise.rollout.strategy import Independent as Independent
 from groupwise.rollout.strategy import Turns as Turns
 from groupwise.rollout.survey import Survey as Survey

@@ -9,6 +9,7 @@ import numpy as np
 
 from groupwise.methods import (
     Method,
+    bubblespec,
     expo,
     fission_grpo,
     freshness_per,
@@ -112,6 +113,7 @@ def paper_train_long(groups: Groups, budget: float = 256.0):
 
 
 PAPERS: dict[str, tuple[Callable[[Groups], complex], Method, float]] = {
+    "bubblespec": (paper_grpo_by_tokens, bubblespec(), 0.3),
     "igrpo": (paper_grpo_by_groups, igrpo(), 0.3),
     "sage_hint": (paper_sage, sage_hint(), 0.3),
     "scaf_grpo": (paper_grpo_by_tokens, scaf_grpo(), 0.3),

@@ -35,6 +35,8 @@ from groupwise.rollout.replayed import Replayed as Replayed
 from groupwise.rollout.sampler import DrawSampler as DrawSampler
 from groupwise.rollout.setting import RolloutSetting as RolloutSetting
 from groupwise.rollout.siblings import SiblingView as SiblingView
+from groupwise.rollout.speculation import SpeculativeEngine as SpeculativeEngine
+from groupwise.rollout.speculative import Speculative as Speculative
 from groupwise.rollout.strategy import Independent as Independent
 from groupwise.rollout.strategy import Turns as Turns
 from groupwise.rollout.survey import Survey as Survey

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from groupwise.data import Ids
+from groupwise.data import Ids, Layout
 from groupwise.models import Model, Routes
 from groupwise.rollout.cache import RowCache
 from groupwise.rollout.layouts import ROWS, Decode, KeysValues, SharedPrefix, padded, shared_tokens
@@ -68,14 +68,22 @@ class UniqueSequences:
 
     def forward(self, routes: Routes | None = None) -> Float[Tensor, "padded v"]:
         """Logits after each sequence's newest token, which enters the cache. The routes are written to `routes`."""
-        n, longest = len(self), self.longest
-        full = padded(n, ROWS)
-        layout = Decode.of(self.cache.chunks, self.position[:full], self.place[:n], longest, self.shared)
+        n = len(self)
         recording = {"routes": routes} if routes else {}
-        logits = self.decoder.head(self.decoder(self.token[:full], layout, **recording))
+        logits = self.decoder.head(self.decoder(self.token[: padded(n, ROWS)], self.layout(), **recording))
         self.position[:n] += 1
         self.place[:n] += 1
         return logits
+
+    def layout(self) -> Layout:
+        """The attention of each sequence's newest token to its cache and its shared prefix."""
+        return self.decode()
+
+    def decode(self) -> Decode:
+        """The layout of one new token per sequence."""
+        n = len(self)
+        position = self.position[: padded(n, ROWS)]
+        return Decode.of(self.cache.chunks, position, self.place[:n], self.longest, self.shared)
 
     def split(self, sequence: Int[Tensor, " rows"], token: Int[Tensor, " rows"]) -> Int[Tensor, " rows"]:
         """Split sequences where their rows' newest tokens differ. Returns each row's new sequence number.

@@ -1,0 +1,49 @@
+"""`Drafts`: earlier generations, which propose the next tokens of a sample."""
+
+from collections import OrderedDict
+
+from groupwise.data import ContextKey, GenerationRequest, Ids
+
+PER_PROMPT = 16
+"""The most drafts that are kept for one context."""
+
+
+class Drafts:
+    """Earlier generations by their context, at most `most`; the oldest context leaves first.
+
+    >>> drafts = Drafts(8)
+    >>> drafts.add(GenerationRequest(context=(1,), limit=4, draw=0, stream=(0,)), (5, 6, 7))
+    >>> drafts.next_tokens(GenerationRequest(context=(1,), limit=4, draw=9, stream=(2,)), (5,), 8)
+    (6, 7)
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most, self.count = most, 0
+        self._of: OrderedDict[ContextKey, dict[tuple[int, ...], Ids]] = OrderedDict()
+
+    def add(self, request: GenerationRequest, tokens: Ids) -> None:
+        """Keep a generation as a draft. It replaces the one that the same sample had before."""
+        if not tokens or not self.most:
+            return
+        drafts = self._of.setdefault(request.context_key, {})
+        self._of.move_to_end(request.context_key)
+        self.count -= len(drafts)
+        drafts.pop(_sample(request), None)
+        drafts[_sample(request)] = tokens
+        if len(drafts) > PER_PROMPT:
+            del drafts[next(iter(drafts))]
+        self.count += len(drafts)
+        while self.count > self.most:
+            self.count -= len(self._of.popitem(last=False)[1])
+
+    def next_tokens(self, request: GenerationRequest, tokens: Ids, n: int) -> Ids:
+        """The next `n` tokens of a draft that begins with these: the sample's own earlier one, else the newest."""
+        drafts = self._of.get(request.context_key, {})
+        own = drafts.get(_sample(request), ())
+        at = len(tokens)
+        return next((d[at : at + n] for d in (own, *reversed(drafts.values())) if len(d) > at and d[:at] == tokens), ())
+
+
+def _sample(request: GenerationRequest) -> tuple[int, ...]:
+    """The key of a request's random numbers."""
+    return request.purpose, request.draw, request.at, *request.stream

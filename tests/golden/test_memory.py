@@ -101,7 +101,7 @@ def test_a_failed_conversation_goes_on_with_its_feedback():
 
 
 def test_fission_draws_waiting_failures():
-    part = Fission(least=3, oldest=2)
+    part = Fission(least=3, oldest=2, share=1.0)
     state = part.init(TASK, 1)
     state, draws = part.draw(state, TASK, 2, 4)
     assert [d.prompt.row["index"] for d in draws] == [d.memo["index"] for d in draws]
@@ -118,6 +118,8 @@ def test_fission_draws_waiting_failures():
     assert retried[0].prompt.row == problem.row and retried[0].prompt.text == problem.text
     assert retried[0].memo["recovery"] and drawn["shuffled"] == state["shuffled"]
     assert drawn["failures"] == state["failures"][:1], "each failure is drawn once"
+    half = replace(part, share=0.5).draw(state, TASK, 3, 4)[1]
+    assert ["recovery" in d.memo for d in half] == [True, False, False] and half[0].prompt.context == (9,)
     assert [f["context"] for f in part.end_iteration(state, [])["failures"]] == [[8], [9]], "older ones are dropped"
 
 
@@ -185,6 +187,7 @@ def test_replays_generate_nothing():
     rollout, engine = play(Replayed(), lambda request: (RIGHT,), n=2)
     state, _ = FreshReplay().draw(FreshReplay().init(TASK, 0), TASK, 1, 2)
     state = FreshReplay().end_iteration(state, [replace(rollout, draw=Draw(0, rollout.draw.prompt, 2, {"index": 0}))])
+    assert state["entries"][0]["priority"] == 1 + 1e-6
     memo = {"sample": state["entries"][0]["sample"], "replay": 0.5}
     again, engine = play(Replayed(), lambda request: (WRONG,), n=1, memo=memo)
     assert not engine.requests and again.samples[0].tokens == rollout.samples[0].tokens

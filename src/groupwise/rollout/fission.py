@@ -29,7 +29,7 @@ class FissionState(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Fission:
-    """`Shuffled`; once `least` failures wait, an iteration draws the newest of them first, each once.
+    """`Shuffled`; while `least` failures wait, up to `share` of the draws are the newest of them, each drawn once.
 
     The strategy `RecoveryPrompts` returns failures in the memo of the rollout's draw. They keep the problem's text and
     row, so that they are graded as the problem is. Failures of `oldest` iterations ago are dropped. Fission-GRPO,
@@ -40,13 +40,19 @@ class Fission:
 
     least: int = 8
     oldest: int = 3
+    share: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.share <= 1:
+            raise ValueError(f"share is {self.share}: it is a share of the draws, from 0 to 1")
 
     def init(self, task: Task, seed: int) -> FissionState:
         return FissionState(shuffled=Shuffled().init(task, seed), iteration=0, failures=[])
 
     def draw(self, state: FissionState, task: Task, n: int, group_size: int) -> tuple[FissionState, list[Draw]]:
         failures = state["failures"]
-        first = len(failures) - min(n, len(failures)) if len(failures) >= self.least else len(failures)
+        most = int(self.share * n) if len(failures) >= self.least else 0
+        first = max(len(failures) - most, 0)
         retried = [_retried(failure, task, group_size) for failure in failures[first:]]
         shuffled, indices = Shuffled().indices(state["shuffled"], task, n - len(retried))
         fresh = [Draw(0, task[i], group_size, {"index": i}) for i in indices]

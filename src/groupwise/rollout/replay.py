@@ -45,10 +45,11 @@ class ReplayState(TypedDict):
 class FreshReplay:
     """`Shuffled`, and after each iteration `replays` iterations of stored answers, drawn by score and freshness.
 
-    An answer's chance is proportional to `e ** alpha`, `e = |score| exp(-age / life)`; its age counts sampled
+    An answer's chance is proportional to `e ** alpha`, `e = |score - centre| exp(-age / life)`; its age counts sampled
     iterations. Its draw has the part `replay` for the strategy `Replayed`, `(N P) ** -beta` over its largest value.
-    Draws are stratified and can repeat. The oldest beyond `capacity` are dropped. Checkpoints have all entries:
-    thousands of short answers, not more. FreshPER, arXiv:2604.16918.
+    Draws are stratified and can repeat. With scores of 0 and 1, `centre = 0.5` draws right and wrong answers alike. The
+    oldest beyond `capacity` are dropped. Checkpoints have all entries: thousands of short answers, not more. FreshPER,
+    arXiv:2604.16918.
     """
 
     needs_strategy: ClassVar[str] = "Replayed"
@@ -59,6 +60,7 @@ class FreshReplay:
     life: float = 500.0
     alpha: float = 0.6
     beta: float = 0.4
+    centre: float = 0.0
 
     def __post_init__(self) -> None:
         if self.capacity < 1 or self.life <= 0 or min(self.alpha, self.beta, self.replays) < 0:
@@ -87,7 +89,9 @@ class FreshReplay:
             return state
         now = state["time"] + 1
         new = [
-            Entry(index=r.draw.memo["index"], priority=abs(score_of(s)) + LEAST, time=now, sample=stored(s))
+            Entry(
+                index=r.draw.memo["index"], priority=abs(score_of(s) - self.centre) + LEAST, time=now, sample=stored(s)
+            )
             for r in rollouts
             for i, s in enumerate(r.samples)
             if s.role == "answer" and (r.selected is None or r.selected[i])

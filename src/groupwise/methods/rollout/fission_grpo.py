@@ -16,6 +16,7 @@ def fission_grpo(
     group_size: int = 8,
     least: int = 8,
     oldest: int = 3,
+    share: float = 0.5,
     below: float = 1.0,
     words: str = "{problem}{draft};{feedback}",
     clip: float = 0.2,
@@ -24,7 +25,7 @@ def fission_grpo(
     """GRPO; a failed attempt with its feedback becomes a prompt, and a group of recoveries is sampled from it later."""
     return Method(
         group_size=group_size,
-        curriculum=Fission(least, oldest),
+        curriculum=Fission(least, oldest, share),
         strategy=RecoveryPrompts(Independent(), below, words),
         shaping=(Score(scale=2.0), AddReadable(2.0)),
         advantage=(Standardised(ddof=0),),
@@ -51,7 +52,7 @@ a failed attempt o with feedback f becomes the prompt q' = q, o, f; G recoveries
         Difference("fall of the format weight", "2 to 1", "not released", "2 to 1, linear (inferred)"),
         Difference("failure", "below a threshold", "not released", "not correct, and a score below = 1 (inferred)"),
         Difference("buffer", "a batch, once it is large enough", "not released", "least = 8; newest first (inferred)"),
-        Difference("recoveries", "a separate update", "not released", "in an iteration with new prompts"),
+        Difference("recoveries", "a separate update", "not released", "half = 0.5 of an iteration with new prompts"),
         Difference("old failures", "not readable", "not released", "dropped after 3 iterations (inferred)"),
         Difference("failed recoveries", "not readable", "not released", "become no prompt (inferred)"),
         Difference("group size, clip range, minibatches", "not obtained", "not released", "8, 0.2 and 1 (inferred)"),

@@ -89,6 +89,6 @@ at most K branches; each is completed by sampling; K = round(eta G) answers of G
             "method.strategy.rouge = 1.0",
         ),
     ),
-    finding="Where a policy mostly guesses, its greedy branches are guesses: on hinted_sums the share of groups without a "
-    "correct answer rose from 0.63 to 1 within six iterations, with ages of 3 and 5 (one seed).",
+    finding="Where a policy mostly guesses, its greedy branches are guesses: on hinted_sums the share of groups "
+    "without a correct answer rose from 0.63 to 1 within six iterations, with ages of 3 and 5 (one seed).",
 )

@@ -77,6 +77,6 @@ A(n) = (R(n) - mean over siblings R) / std over siblings R; GRPO's objective ove
         matched="tokens",
         settings=("method.objective.penalties = []",),
     ),
-    finding="Once refinements mostly succeed, MaRS gives all first attempts the same score. On hinted_sums the share of "
-    "their groups without signal rose from 0.5 to 0.75 and more within six iterations (one seed).",
+    finding="Once refinements mostly succeed, MaRS gives all first attempts the same score. On hinted_sums the share "
+    "of their groups without signal rose from 0.5 to 0.75 and more within six iterations (one seed).",
 )

@@ -2,9 +2,11 @@
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 
+from groupwise.advantages import AgainstPart, Whitened
 from groupwise.methods import (
     Method,
     asym_grpo,
@@ -21,6 +23,7 @@ from groupwise.methods import (
     posterior_grpo,
     riskpo,
     seed_grpo,
+    spo,
     tempo,
     trust_grpo,
     unlikeliness,
@@ -33,6 +36,12 @@ Advantages = list[list[float | np.ndarray]]
 
 def clipped(o: Answer, a: float | np.ndarray, low: float = 0.2, high: float = 0.2):
     return smaller(o.r * a, clip(o.r, 1 - low, 1 + high) * a)
+
+
+def dual_clipped(o: Answer, a: float):
+    """PPO's term; for a negative advantage not below 10 A."""
+    gain = smaller(o.r * a, clip(o.r, 0.8, 1.28) * a)
+    return gain if a >= 0 else np.where(np.real(gain) < 10 * a, 10 * a, gain)
 
 
 def k3(o: Answer):
@@ -230,6 +239,14 @@ def paper_asym_grpo(groups: Groups):
     return token_mean(groups, advantages, 0.2, 0.28)
 
 
+def paper_spo(groups: Groups):
+    """The tracked success rate of each answer's prompt is a part of its verdict."""
+    pairs = [(o, o.score - o.part) for group in groups for o in group]
+    x = np.array([a for _, a in pairs])
+    total = sum(dual_clipped(o, (a - x.mean()) / (x.std(ddof=1) + 1e-8)).sum() for o, a in pairs)
+    return total / sum(len(o.l) for o, _ in pairs)
+
+
 PAPERS: dict[str, tuple[Callable[[Groups], complex], Method, float]] = {
     "gdpo": (paper_gdpo, gdpo(), 0.3),
     "ngrpo": (paper_ngrpo, ngrpo(), 0.3),
@@ -248,6 +265,7 @@ PAPERS: dict[str, tuple[Callable[[Groups], complex], Method, float]] = {
     "format_length": (paper_format_length, format_length(), 0.3),
     "gigpo": (paper_gigpo, gigpo(), 0.3),
     "asym_grpo": (paper_asym_grpo, asym_grpo(), 0.3),
+    "spo": (paper_spo, replace(spo(), advantage=(AgainstPart("chain_true"), Whitened())), 0.3),
 }
 """Transcription, method, and a spread of log-ratios at which its bounds are active on some tokens only."""
 

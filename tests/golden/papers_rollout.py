@@ -15,18 +15,24 @@ from groupwise.methods import (
     freshness_per,
     guide_grpo,
     hill,
+    hora,
     igrpo,
+    knapsack_rl,
     latr,
+    masa,
     murphy,
     rest_rl,
     rgr_grpo,
     s_grpo,
     sage_hint,
     scaf_grpo,
+    selective_rollout,
     syn_grpo,
+    ton,
     train_long_think_short,
+    vade,
 )
-from tests.golden.papers_reward import group_mean, token_mean
+from tests.golden.papers_reward import dual_clipped, group_mean, token_mean
 from tests.golden.whole_path import Groups, clip, scores, smaller, z
 
 
@@ -112,6 +118,32 @@ def paper_train_long(groups: Groups, budget: float = 256.0):
     return group_mean(groups, [list(z(np.array([reward(o) for o in group]))) for group in groups], 0.04)
 
 
+def paper_dual_clip(groups: Groups, bound: float = np.inf):
+    """The token mean of PPO's dual clip, with z-scores within a bound."""
+    pairs = [(o, a) for group in groups for o, a in zip(group, z(scores(group)).clip(-bound, bound))]
+    return sum(dual_clipped(o, a).sum() for o, a in pairs) / sum(len(o.l) for o, _ in pairs)
+
+
+def paper_ton(groups: Groups):
+    """All answers have the form, so each has a reward of 1 or 2. The ratio is 1: its gradient is that of log pi."""
+    total = 0.0
+    for group in groups:
+        r = scores(group) + 1
+        for o, a in zip(group, (r - r.mean()) / (r.std(ddof=1) + 1e-4)):
+            k3 = np.exp(o.ref - o.l) - (o.ref - o.l) - 1
+            total += (o.l * a - 0.04 * k3).mean()
+    return total / sum(map(len, groups))
+
+
+def paper_selective(groups: Groups):
+    """Each answer is one turn."""
+    total = 0.0
+    for group in groups:
+        r = scores(group)
+        total += sum(a * o.l.mean() for o, a in zip(group, (r - r.mean()) / (r.std() + 1e-8)))
+    return total / sum(map(len, groups))
+
+
 PAPERS: dict[str, tuple[Callable[[Groups], complex], Method, float]] = {
     "bubblespec": (paper_grpo_by_tokens, bubblespec(), 0.3),
     "igrpo": (paper_grpo_by_groups, igrpo(), 0.3),
@@ -129,6 +161,12 @@ PAPERS: dict[str, tuple[Callable[[Groups], complex], Method, float]] = {
     "rgr_grpo": (paper_grpo_by_tokens, rgr_grpo(), 0.3),
     "s_grpo": (paper_s_grpo, s_grpo(), 0.3),
     "train_long_think_short": (paper_train_long, train_long_think_short(), 0.3),
+    "vade": (paper_expo, vade(), 0.3),
+    "hora": (paper_expo, hora(), 0.3),
+    "knapsack_rl": (paper_dual_clip, knapsack_rl(), 0.3),
+    "masa": (paper_dual_clip, masa(), 0.3),
+    "ton": (paper_ton, ton(), 0.3),
+    "selective_rollout": (paper_selective, selective_rollout(), 0.3),
 }
 """Transcription, method, and a spread of log-ratios at which its bounds are active on some tokens only."""
 
@@ -136,5 +174,7 @@ VARIANTS: dict[str, tuple[Callable[[Groups], complex], Method, float]] = {
     "train_long_think_short, budget 4": (
         lambda groups: paper_train_long(groups, 4.0), train_long_think_short(budget=4.0), 0.3
     ),
+    "knapsack_rl, bound 1": (lambda groups: paper_dual_clip(groups, 1.0), knapsack_rl(bound=1.0), 0.3),
+    "masa with ratios up to 20": (paper_dual_clip, masa(), 2.0),
 }  # fmt: skip
 """Variants of the methods, under names of their own."""

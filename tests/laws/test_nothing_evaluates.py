@@ -93,6 +93,7 @@ def _numbers(left: ast.expr, right: ast.expr) -> bool:
 
 REMAINDERS = ("PROBLEMS", "self.kv_heads", "many", "few", "vocabulary", "every", "settings.save_every", "n")
 REMAINDERS += (
+    "len(places)",
     "len(streams)",
     "len(self.tasks[i])",
     "(minibatches := self.method.minibatches)",

@@ -7,6 +7,7 @@ from groupwise.advantages.credit import ReturnsToGo as ReturnsToGo
 from groupwise.advantages.credit import WhitenedTokens as WhitenedTokens
 from groupwise.advantages.credit import every_token as every_token
 from groupwise.advantages.gae import GAE as GAE
+from groupwise.advantages.group import Bounded as Bounded
 from groupwise.advantages.group import OddsAdvantage as OddsAdvantage
 from groupwise.advantages.group import Standardised as Standardised
 from groupwise.advantages.group import VirtualBest as VirtualBest

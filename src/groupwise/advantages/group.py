@@ -14,7 +14,7 @@ from torch import Tensor
 from groupwise.data import Batch, Outcome, Segments
 
 SOCKET = "Advantage"
-__all__ = ["OddsAdvantage", "Standardised", "VirtualBest", "Whitened", "centred", "leave_one_out"]
+__all__ = ["Bounded", "OddsAdvantage", "Standardised", "VirtualBest", "Whitened", "centred", "leave_one_out"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,3 +134,22 @@ class OddsAdvantage:
         odds = torch.where(mixed, (1 - p) / p.masked_fill(~mixed, 1.0), 1.0)
         a = torch.where(correct, odds**self.right, -(odds**-self.wrong)).clamp(-self.most, self.most)
         return torch.where(mixed, a, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Bounded:
+    """`clip(x, -most, most)`, after another advantage: an outlier of a large group cannot dominate. arXiv:2509.25849.
+
+    >>> from groupwise.data import rollout_of, pack
+    >>> Bounded(5.0)(torch.tensor([-0.5, 7.0]), pack([rollout_of([0.0, 1.0])])).tolist()
+    [-0.5, 5.0]
+    """
+
+    most: float = 5.0
+
+    def __post_init__(self) -> None:
+        if self.most <= 0:
+            raise ValueError(f"{self}: the bound must be above 0")
+
+    def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
+        return x.clamp(-self.most, self.most)

@@ -61,6 +61,8 @@ class WarmStart:
 
     `demonstrations` is a source of rows with the columns, or with `messages` that end with the assistant's answer.
     Each epoch over them has its own order, drawn from the seed. A checkpoint is saved every `save_every` steps.
+    `drop_thoughts` of the demonstrations lose the text between the two marks of `thought`, drawn once from the seed, so
+    that the policy may leave a thought out; with an empty first mark, the text before the second one.
     """
 
     demonstrations: str
@@ -69,9 +71,16 @@ class WarmStart:
     per_step: int = 32
     optimizer: AdamW = AdamW(lr=1e-5)  # noqa: RUF009
     save_every: int = 100
+    drop_thoughts: float = 0.0
+    thought: tuple[str, str] = ("<think>", "</think>")
 
     def __post_init__(self) -> None:
-        at_least(self, steps=1, per_step=1, save_every=1)
+        at_least(self, steps=1, per_step=1, save_every=1, drop_thoughts=0)
+        if self.drop_thoughts > 1 or not self.thought[1]:
+            raise ValueError(
+                f"drop_thoughts is {self.drop_thoughts} and thought {self.thought}\n"
+                "drop_thoughts is a share from 0 to 1, and the second mark of thought is not empty"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

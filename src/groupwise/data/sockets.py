@@ -65,6 +65,7 @@ Couples = Literal["token", "sequence", "group", "step"]
 Weighs = Literal["tokens", "sequences"]
 
 State = TypeVar("State")
+Value = TypeVar("Value")
 
 
 # Tasks, verifiers, environments
@@ -246,6 +247,8 @@ class Sampler(Protocol):
     def append(self, sample: Sample, text: str, /) -> Sample: ...
 
     async def score(self, context: Ids, sample: Sample, *, temperature: float = 1.0) -> tuple[float, ...]: ...
+
+    async def share(self, value: Value, /) -> Mapping[int, Value]: ...
 
     async def outside(self, call: Callable[..., Any], *args: Any) -> Any: ...
 

@@ -1,4 +1,4 @@
-"""What a curriculum needs of the other fields of a method: its strategy, refill rounds, and stored log-probs."""
+"""What curricula and strategies need of a method's other fields: a strategy, rounds, log-probs, a least group size."""
 
 from groupwise.data import Curriculum, Strategy, name_of, with_fields
 
@@ -19,3 +19,11 @@ def check_curriculum(curriculum: Curriculum, strategy: Strategy, refill: int, pr
     if getattr(curriculum, "replays_answers", False) and proximal != "sampled":
         what = f"the curriculum {name} draws stored answers, and their old log-probs would be recomputed"
         raise ValueError(f'{what}\nset method.proximal = "sampled"')
+
+
+def check_group_size(group_size: int, *parts: Curriculum | Strategy) -> None:
+    """ValueError if a group is too small for a curriculum or a strategy, which declares its `least_group_size`."""
+    for part in parts:
+        if group_size < (least := getattr(part, "least_group_size", 1)):
+            what = f"group_size is {group_size}, and {name_of(part)} needs at least {least}: {part}"
+            raise ValueError(f"{what}\nset method.group_size = {least} or more")

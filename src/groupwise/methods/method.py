@@ -22,7 +22,7 @@ from groupwise.data import (
     side_models_of,
 )
 from groupwise.learner import AuxiliaryLoss, Routing, SideModel, ValueModel
-from groupwise.methods.draws import check_curriculum
+from groupwise.methods.draws import check_curriculum, check_group_size
 from groupwise.methods.schedules import FromMemory, Schedule
 from groupwise.methods.value_targets import check_side_models, value_targets
 from groupwise.objective import Objective
@@ -89,6 +89,7 @@ class Method:
         check_side_models(self.models, self.needs)
         value_targets(self.models, self.credit)
         check_curriculum(self.curriculum, self.strategy, self.refill, self.proximal)
+        check_group_size(self.group_size, self.curriculum, self.strategy)
         early = [m for m in needs(self.filter) if isinstance(m, Return) or not in_batch(m)]
         if early:
             why = f"the filter needs {early[0]}, and a filter runs before the learner computes measures"

@@ -60,6 +60,7 @@ from groupwise.objective.surrogates import Clips as Clips
 from groupwise.objective.surrogates import SoftGate as SoftGate
 from groupwise.objective.surrogates import Unclipped as Unclipped
 from groupwise.objective.surrogates import policy_gradient as policy_gradient
+from groupwise.objective.turn_aggregates import turn_mean as turn_mean
 from groupwise.objective.weights import GeometricMaskedImportance as GeometricMaskedImportance
 from groupwise.objective.weights import MaskedImportance as MaskedImportance
 from groupwise.objective.weights import NormalisedWeight as NormalisedWeight

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from groupwise.data import WRITTEN, BadData, Ids, Outcome, Sample, Sampler
+from groupwise.data import WRITTEN, BadData, Ids, Outcome, Sample, Sampler, Usage
 from groupwise.rollout.wording import fill
 
 
@@ -23,6 +23,18 @@ def none_correct(samples: Iterable[Sample]) -> bool:
 def score_of(sample: Sample) -> float:
     """The score in the sample's verdict; 0 if it has no verdict."""
     return sample.verdict.value if sample.verdict else 0.0
+
+
+def graded(samples: Iterable[Sample], *, role: str = "answer") -> list[int]:
+    """1 for each correct sample of this role and 0 for each other one, without unverifiable ones.
+
+    Usage for scored answers, which are neither correct nor wrong.
+    """
+    outcomes = [s.verdict.outcome for s in samples if s.role == role and s.verdict is not None]
+    if Outcome.scored in outcomes:
+        fix = "set threshold, from which on a score is correct, such as --threshold 1.0"
+        raise Usage("success rates need correct and wrong answers, and the verifier gives scores", fix=fix)
+    return [int(outcome is Outcome.correct) for outcome in outcomes if outcome is not Outcome.unverifiable]
 
 
 def with_role(samples: Iterable[Sample], role: str) -> tuple[Sample, ...]:

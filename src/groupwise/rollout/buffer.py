@@ -25,6 +25,7 @@ from groupwise.data import (
     pack,
 )
 from groupwise.models import Purpose
+from groupwise.rollout.round import Round
 from groupwise.rollout.sampler import DrawSampler
 from groupwise.rollout.setting import RolloutSetting
 from groupwise.rollout.strategy import Independent
@@ -131,7 +132,8 @@ class Buffer:
                 break
             draws = [replace(draw, id=drawn + i) for i, draw in enumerate(draws)]
             drawn += len(draws)
-            new = await together(self._rollout(draw, strategy) for draw in draws)
+            one_round = Round(draw.id for draw in draws)
+            new = await together(self._rollout(draw, strategy, one_round) for draw in draws)
             finished += new
             if getattr(filter, "scope", "rollout") == "iteration":
                 collected = self._selected(finished, filter)
@@ -165,8 +167,8 @@ class Buffer:
         """Continue from a state that `state()` returned."""
         self._drawn, self._state = state["drawn"], state["curriculum"]
 
-    async def _rollout(self, draw: Draw, strategy: Strategy) -> Rollout:
-        rollout = await _within_deadline(strategy, DrawSampler(draw=draw, setting=self.setting))
+    async def _rollout(self, draw: Draw, strategy: Strategy, one_round: Round) -> Rollout:
+        rollout = await _within_deadline(strategy, DrawSampler(draw=draw, setting=self.setting, round=one_round))
         return _checked(rollout, draw)
 
     def _selected(self, rollouts: Sequence[Rollout], filter: Filter) -> list[Rollout]:
@@ -224,7 +226,8 @@ async def answers(
     Prompt i is draw i under `purpose`, so repeated calls use the same random numbers.
     """
     draws = [Draw(i, prompt, n) for i, prompt in enumerate(prompts)]
-    samplers = [DrawSampler(draw=draw, setting=setting, purpose=purpose) for draw in draws]
+    one_round = Round(draw.id for draw in draws)
+    samplers = [DrawSampler(draw=draw, setting=setting, purpose=purpose, round=one_round) for draw in draws]
     return await together(_within_deadline(strategy, sampler) for sampler in samplers)
 
 
@@ -249,6 +252,8 @@ async def _within_deadline(strategy: Strategy, sampler: DrawSampler) -> Rollout:
         ) from None
     finally:
         timer.cancel()
+        if sampler.round is not None:
+            sampler.round.end(sampler.draw.id)
 
 
 def _checked(rollout: Rollout, draw: Draw) -> Rollout:

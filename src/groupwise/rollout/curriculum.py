@@ -35,8 +35,7 @@ class Shuffled:
 
     def indices(self, state: ShuffledState, task: Task, n: int) -> tuple[ShuffledState, list[int]]:
         """The indices of the next `n` prompts of the task, for curricula that draw some of them again."""
-        if not len(task):
-            raise BadData("the task has no prompts", fix="use a task with prompts outside its held-out split")
+        check_prompts(task)
         seed, first = state["seed"], state["drawn"]
         places = (divmod(i, len(task)) for i in range(first, first + n))
         indices = [int(_order(seed, epoch, len(task))[place]) for epoch, place in places]
@@ -47,6 +46,12 @@ class Shuffled:
 
     def end_iteration(self, state: ShuffledState, rollouts: Sequence[Rollout]) -> ShuffledState:
         return state
+
+
+def check_prompts(task: Task) -> None:
+    """BadData if the task has no prompts for training."""
+    if not len(task):
+        raise BadData("the task has no prompts", fix="use a task with prompts outside its held-out split")
 
 
 @lru_cache(maxsize=4)  # an epoch is drawn in many small parts, and its order takes a sort of all prompts

@@ -6,7 +6,7 @@ from random import Random
 
 from groupwise.data import CountedText, Draw, Finish, Outcome, Rollout, Sample, Sampler, Verdict
 from groupwise.rollout.attempts import context_of
-from groupwise.rollout.talk import Talk, judged
+from groupwise.rollout.dialogue import Dialogue, judged
 from groupwise.rollout.together import together
 from groupwise.rollout.wording import check_wording, fill
 
@@ -38,8 +38,8 @@ class Delegating:
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         starts = sampler.start(draw.prompt.context, draw.n)
         helpers: list[list[Sample]] = [[] for _ in starts]
-        talks = await together(self._conversation(sampler, *pair) for pair in zip(starts, helpers))
-        mains = await judged(talks, sampler)
+        dialogues = await together(self._conversation(sampler, *pair) for pair in zip(starts, helpers))
+        mains = await judged(dialogues, sampler)
         trained = [
             replace(self._graded(helper, main), parent=i)
             for i, (main, answers) in enumerate(zip(mains, helpers))
@@ -47,12 +47,14 @@ class Delegating:
         ]
         return Rollout(draw, (*mains, *trained))
 
-    async def _conversation(self, sampler: Sampler, start: Sample, answers: list[Sample]) -> Talk:
+    async def _conversation(self, sampler: Sampler, start: Sample, answers: list[Sample]) -> Dialogue:
         """The conversation of one main agent. The helper's answers are added to `answers`."""
-        talk = Talk(start)
-        while not talk.ended:
-            talk = await talk.turn_after(await self._reply(sampler, answers, talk.sample), sampler, self.calls + 1)
-        return talk
+        dialogue = Dialogue(start)
+        while not dialogue.ended:
+            dialogue = await dialogue.turn_after(
+                await self._reply(sampler, answers, dialogue.sample), sampler, self.calls + 1
+            )
+        return dialogue
 
     async def _reply(self, sampler: Sampler, answers: list[Sample], sample: Sample) -> CountedText | None:
         """The helper's result, if the main agent's last turn asks for one."""

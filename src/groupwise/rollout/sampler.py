@@ -32,6 +32,7 @@ from groupwise.data import (
 from groupwise.data.verdicts import invalidity, with_threshold
 from groupwise.models import Purpose, conversation_turn, encode_answer, keyed_random
 from groupwise.rollout.conversation import Conversation, ReplayMismatch
+from groupwise.rollout.round import Round
 from groupwise.rollout.setting import RolloutSetting
 from groupwise.rollout.together import together
 
@@ -50,6 +51,8 @@ class DrawSampler:
     draw: Draw
     setting: RolloutSetting
     purpose: int = Purpose.SAMPLE
+    round: Round | None = None
+    """The draws that are sampled at the same time; None for a draw alone."""
     started: int = 0
     awaiting: Counter[str] = field(default_factory=Counter)
     """What this draw waits for now (engine, verifier, environment), each with its number of pending calls."""
@@ -181,6 +184,16 @@ class DrawSampler:
         """The log-prob of each of the sample's tokens as an answer to `context`, at this temperature."""
         with self._awaiting("the engine"):
             return await self.setting.engine.score(context, sample.tokens, temperature=temperature)
+
+    async def share(self, value: T) -> dict[int, T]:
+        """Pass a value to the strategies of all draws of the sampling round; returns the values by draw, in order.
+
+        Waits until every other draw has shared a value, or its strategy has ended. The order of calls does not matter.
+        """
+        if self.round is None:
+            return {self.draw.id: value}
+        with self._awaiting("the other prompts of the round"):
+            return await self.round.share(self.draw.id, value)
 
     async def outside(self, call: Callable[..., Awaitable[T]], *args: Any) -> T:
         """Call a tool, an environment or a judge. TimeoutError beyond the deadline."""

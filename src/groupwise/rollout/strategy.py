@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from groupwise.data import Draw, Rollout, Sampler
-from groupwise.rollout.talk import Talk, judged, talk_until
+from groupwise.rollout.dialogue import Dialogue, dialogue_until, judged
 from groupwise.rollout.together import together
 
 SOCKET = "Strategy"
@@ -39,5 +39,5 @@ class Turns:
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         starts = sampler.start(draw.prompt.context, draw.n)
-        talks = await together(talk_until(Talk(start), sampler, start, most=self.most) for start in starts)
-        return Rollout(draw, await judged(talks, sampler))
+        dialogues = await together(dialogue_until(Dialogue(start), sampler, start, most=self.most) for start in starts)
+        return Rollout(draw, await judged(dialogues, sampler))

@@ -10,6 +10,7 @@ from groupwise.tasks.deduction import Deduction as Deduction
 from groupwise.tasks.demonstrations import Demonstration as Demonstration
 from groupwise.tasks.demonstrations import need_environment as need_environment
 from groupwise.tasks.demonstrations import read_demonstrations as read_demonstrations
+from groupwise.tasks.dropped_thoughts import DroppedThoughts as DroppedThoughts
 from groupwise.tasks.edges import Edges as Edges
 from groupwise.tasks.hinted_sums import PROMPT_FORMS as PROMPT_FORMS
 from groupwise.tasks.hinted_sums import hinted_demonstrations as hinted_demonstrations

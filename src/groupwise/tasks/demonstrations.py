@@ -12,6 +12,7 @@ from groupwise.data import ENVIRONMENT, TEMPLATE, WRITTEN, BadData, Ids, Usage
 from groupwise.tasks.big_sums import sum_demonstrations
 from groupwise.tasks.deduction import deduction_demonstrations
 from groupwise.tasks.delegated_sums import delegated_demonstrations
+from groupwise.tasks.dropped_thoughts import DroppedThoughts
 from groupwise.tasks.edges import edge_demonstrations
 from groupwise.tasks.fields import Fields, Problem, is_conversation
 from groupwise.tasks.hinted_sums import hinted_demonstrations
@@ -79,22 +80,26 @@ def read_demonstrations(
     prompt: str,
     answer: str,
     encode_reply: EncodeReply | None = None,
+    dropped: DroppedThoughts | None = None,
 ) -> tuple[list[Demonstration], SourceStats]:
     """The demonstrations of a file, a directory, `datasets:NAME` or a packaged task, in order, and their statistics.
 
     A row with `messages` ends with a message of the assistant. The answer is that message, with the tool messages
     right before it and the assistant messages that those reply to. `encode_prompt` takes a text or messages;
-    `encode_reply` takes an environment's text (None: the recipe has no environment). `BadData` names every unusable
-    row; rows count from 1.
+    `encode_reply` takes an environment's text (None: the recipe has no environment). `dropped` empties the thoughts of
+    some rows. `BadData` names every unusable row; rows count from 1.
     """
     demonstrations: list[Demonstration] = []
     faults: list[str] = []
-    content, rows = ContentHash(), 0
+    content, rows, thoughts = ContentHash(), 0, 0
     for rows, row in enumerate(PACKAGED[source](), 1) if source in PACKAGED else rows_of(source):
         try:
             problem, turns = _read_row(row, Fields(prompt, answer))
             content.add(problem, turns[0][1] if len(turns) == 1 else turns)
             context = _ids(encode_prompt, problem, "prompt")
+            if dropped is not None:
+                thoughts += any(dropped.has_thought(text) for role, text in turns if role == ASSISTANT)
+                turns = [(role, dropped(rows, text) if role == ASSISTANT else text) for role, text in turns]
             demonstrations.append(Demonstration(context, *_encode(turns, encode_answer, encode_reply)))
         except Fault as fault:
             faults.append(f"row {rows}: {str(fault).replace('--columns.', '--warm_start.columns.')}")
@@ -104,6 +109,9 @@ def read_demonstrations(
         raise BadData(what, evidence="\n".join(evidence), fix=f"mend or remove these rows; {EXAMPLE}")
     if not demonstrations:
         raise BadData(f"{source} holds no demonstration", evidence="0 rows", fix=EXAMPLE)
+    if dropped is not None and not thoughts:
+        what = f"no demonstration of {source} has a thought between {dropped.opens!r} and {dropped.closes!r}"
+        raise BadData(what, evidence=f"{rows} rows", fix="set warm_start.thought to the marks around a thought")
     return demonstrations, SourceStats(source=source, sha256=content.digest, rows=rows, training=rows, held_out=0)
 
 

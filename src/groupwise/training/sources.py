@@ -18,6 +18,7 @@ from groupwise.models import Template, Tokenizer, conversation_turn, encode_answ
 from groupwise.sandbox import Limits, Sandbox
 from groupwise.tasks import (
     Demonstration,
+    DroppedThoughts,
     Each,
     Mixture,
     Problems,
@@ -107,9 +108,10 @@ def demonstrations_of(
     template = templates[sources(recipe)[0].template]
     columns = {"prompt": phase.columns.prompt, "answer": phase.columns.answer}
     has_turns = recipe.environment or not need_environment(phase.demonstrations)
+    dropped = DroppedThoughts(phase.drop_thoughts, *phase.thought, recipe.seed) if phase.drop_thoughts else None
     turn = partial(conversation_turn, tokenizer, template.turn_frame()) if has_turns else None
     demonstrations, stats = read_demonstrations(
-        phase.demonstrations, template, partial(encode_answer, tokenizer), encode_reply=turn, **columns
+        phase.demonstrations, template, partial(encode_answer, tokenizer), encode_reply=turn, dropped=dropped, **columns
     )
     return demonstrations, (stats,)
 

@@ -45,7 +45,7 @@ REFERENCE = Reference(
     parent="grpo",
     formula="""\
 a branch takes its likeliest token c_1, and forks at c_2 if p(c_2) > tau_abs and p(c_1) - p(c_2) < tau_rel
-n tokens after a fork, n in N: cut it if its last n tokens are like its parent's
+n tokens after a fork, n in N: drop it if its last n tokens are like its parent's
 at most K branches; each is completed by sampling; K = round(eta G) answers of G; GRPO's objective""",
     differences=(
         Difference("thresholds of a fork", "not read", "0.15 and 0.25 for maths", "0.15 and 0.25; two choices"),

@@ -1,4 +1,4 @@
-"""`Talk`: a conversation with the environment, taken turn by turn."""
+"""`Dialogue`: a conversation with the environment, taken turn by turn."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from groupwise.data import BadData, Finish, Observation, Outcome, Sample, Sampler, Verdict
 from groupwise.rollout.conversation import ReplayMismatch
 
-__all__ = ["Talk", "judged", "talk_until"]
+__all__ = ["Dialogue", "dialogue_until", "judged"]
 
 
 @dataclass(frozen=True, slots=True)
-class Talk:
+class Dialogue:
     """A conversation so far: its sample, the number of the model's turns, and whether it has ended.
 
     `verdict` is the environment's, if it returned one.
@@ -21,11 +21,11 @@ class Talk:
     ended: bool = False
     verdict: Verdict | None = None
 
-    async def next_turn(self, sampler: Sampler, most: int) -> "Talk":
+    async def next_turn(self, sampler: Sampler, most: int) -> "Dialogue":
         """The environment's observation and the model's turn after it (see `turn_after`)."""
         return await self.turn_after(await sampler.reply(self.sample), sampler, most)
 
-    async def turn_after(self, observation: Observation, sampler: Sampler, most: int) -> "Talk":
+    async def turn_after(self, observation: Observation, sampler: Sampler, most: int) -> "Dialogue":
         """The model's turn after an observation, which need not be an environment's.
 
         The conversation ends if the observation is a verdict, or None after a turn; if the model's turn does not
@@ -49,34 +49,36 @@ class Talk:
         return replace(self, sample=sample, turns=self.turns + 1, ended=sample.finish is not Finish.stop)
 
 
-async def talk_until(talk: Talk, sampler: Sampler, start: Sample, *, most: int, turns: int | None = None) -> Talk:
+async def dialogue_until(
+    dialogue: Dialogue, sampler: Sampler, start: Sample, *, most: int, turns: int | None = None
+) -> Dialogue:
     """The conversation after so many turns of the model, or at its end. `start` is its empty sample.
 
     If the environment cannot be restored after a kill, the conversation starts over with a new one.
     """
     try:
-        return await _go_on(talk, sampler, most, turns)
+        return await _go_on(dialogue, sampler, most, turns)
     except ReplayMismatch:
-        return await _go_on(Talk(start), sampler, most, turns)
+        return await _go_on(Dialogue(start), sampler, most, turns)
 
 
-async def _go_on(talk: Talk, sampler: Sampler, most: int, turns: int | None) -> Talk:
-    while not (talk.ended or talk.turns == turns):
-        talk = await talk.next_turn(sampler, most)
-    return talk
+async def _go_on(dialogue: Dialogue, sampler: Sampler, most: int, turns: int | None) -> Dialogue:
+    while not (dialogue.ended or dialogue.turns == turns):
+        dialogue = await dialogue.next_turn(sampler, most)
+    return dialogue
 
 
-async def judged(talks: Sequence[Talk], sampler: Sampler) -> tuple[Sample, ...]:
+async def judged(dialogues: Sequence[Dialogue], sampler: Sampler) -> tuple[Sample, ...]:
     """Ended conversations with their verdicts: the environment's, else the verifier's on the last turn.
 
     The count `failed` is 1 for a conversation that the environment aborted.
     """
-    answers = iter(await sampler.verify([talk.sample.last_turn for talk in talks if talk.verdict is None]))
-    return tuple(_judged(talk, talk.verdict or next(answers).verdict) for talk in talks)
+    answers = iter(await sampler.verify([d.sample.last_turn for d in dialogues if d.verdict is None]))
+    return tuple(_judged(d, d.verdict or next(answers).verdict) for d in dialogues)
 
 
-def _judged(talk: Talk, verdict: Verdict | None) -> Sample:
+def _judged(dialogue: Dialogue, verdict: Verdict | None) -> Sample:
     assert verdict is not None, "verify returns a verdict for each sample"
-    failed = talk.verdict is not None and verdict.outcome is Outcome.unverifiable
-    start = len(talk.sample.tokens) - len(talk.sample.last_turn.tokens)
-    return talk.sample.with_verdict(verdict, start=start).add_counts({"failed": int(failed)})
+    failed = dialogue.verdict is not None and verdict.outcome is Outcome.unverifiable
+    start = len(dialogue.sample.tokens) - len(dialogue.sample.last_turn.tokens)
+    return dialogue.sample.with_verdict(verdict, start=start).add_counts({"failed": int(failed)})

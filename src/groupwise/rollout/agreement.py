@@ -1,0 +1,143 @@
+"""Predictions about a group of answers: reading them from text, and their agreement with how the answers came out.
+
+The text is written by the policy: it is searched for JSON data or two numbers, and never evaluated.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from groupwise.data import Outcome, Sample, Verdict
+from groupwise.rollout.attempts import graded, is_correct
+
+OF = 8
+"""A predicted rate is the number of correct answers among so many."""
+KEYS = {"pass_rate": int, "solution_length": int, "math_notion": list}
+"""The keys of a prediction in JSON, as in the code of MASA, and the types of their values."""
+SHORT = re.compile(r"(\d{1,9});(\d{1,9})")
+FLAT_OBJECT = re.compile(r"\{[^{}]*\}")
+LARGEST = 10**9
+"""Predicted numbers are bounded by this: a text can contain integers that are too large for a float."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What a text predicts; None or empty where it says nothing readable."""
+
+    rate: int | None = None
+    length: int | None = None
+    notions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """How a group of answers came out: the share of correct ones, their lengths in tokens, and both kinds of texts."""
+
+    rate: float | None
+    """None if no answer could be graded."""
+    lengths: tuple[int, ...]
+    correct: tuple[str, ...]
+    others: tuple[str, ...]
+
+    @classmethod
+    def of(cls, answers: Sequence[Sample]) -> "Statistics":
+        outcomes = graded(answers)
+        correct = [s for s in answers if is_correct(s)]
+        verified = [s for s in answers if s.verdict and s.verdict.outcome is not Outcome.unverifiable]
+        return cls(
+            rate=sum(outcomes) / len(outcomes) if outcomes else None,
+            lengths=tuple(len(s.tokens) for s in correct),
+            correct=tuple(s.text.lower() for s in correct),
+            others=tuple(s.text.lower() for s in verified if not is_correct(s)),
+        )
+
+
+def predicted(text: str) -> Prediction:
+    """The prediction in a text: its last JSON object without nested objects, or two numbers `rate;length`.
+
+    >>> predicted('I think {"pass_rate": 3, "solution_length": 40, "math_notion": ["Angles"]}')
+    Prediction(rate=3, length=40, notions=('Angles',))
+    >>> predicted("3;40"), predicted("{[").rate
+    (Prediction(rate=3, length=40, notions=()), None)
+    """
+    if short := SHORT.fullmatch(text):
+        return Prediction(int(short[1]), int(short[2]))
+    data = _json_object(text)
+    notions = tuple(x for x in data.get("math_notion", ()) if isinstance(x, str))
+    return Prediction(_bounded(data.get("pass_rate")), _bounded(data.get("solution_length")), notions)
+
+
+def _bounded(number: int | None) -> int | None:
+    return None if number is None else max(-LARGEST, min(number, LARGEST))
+
+
+def _json_object(text: str) -> Mapping[str, Any]:
+    """The values of the last JSON object of a text that have the expected type; empty if there is none."""
+    try:
+        data = json.loads((FLAT_OBJECT.findall(text) or ["{}"])[-1])
+    except (ValueError, RecursionError):
+        return {}
+    return {key: data[key] for key, kind in KEYS.items() if type(data.get(key)) is kind}
+
+
+def agreement(prediction: Prediction, found: Statistics, problem: str) -> Verdict:
+    """The verdict on a prediction: its score is the mean of three agreements, which are its parts. MASA.
+
+    `length` is 1 if the predicted length lies strictly between the shortest and the longest correct answer. `rate` is
+    `0.01^|p - predicted / 8|`. `notions` is the share of predicted notions that occur in more correct answers than in
+    others; notions in the problem's text do not count. A part that the text does not say is 0.
+
+    >>> found = Statistics(0.5, (900, 1500, 1200, 700), (), ())
+    >>> round(agreement(Prediction(rate=8, length=1000), found, "").parts["rate"], 6)
+    0.1
+    """
+    if found.rate is None:
+        return Verdict(Outcome.unverifiable, cause="the answers that it predicts could not be graded")
+    length = -1 if prediction.length is None else prediction.length
+    parts = {
+        "length": float(min(found.lengths, default=0) < length < max(found.lengths, default=0)),
+        "rate": 0.0 if prediction.rate is None else 0.01 ** abs(found.rate - prediction.rate / OF),
+        "notions": _notions(prediction.notions, found, problem.lower()),
+    }
+    return Verdict(Outcome.scored, score=sum(parts.values()) / 3, parts=parts)
+
+
+def _notions(notions: Sequence[str], found: Statistics, problem: str) -> float:
+    words = [w for w in dict.fromkeys(singular(notion.strip().lower()) for notion in notions) if w not in problem]
+    more = [sum(w in text for text in found.correct) > sum(w in text for text in found.others) for w in words]
+    return sum(more) / len(more) if more else 0.0
+
+
+def singular(word: str) -> str:
+    """The singular of a regular English plural.
+
+    >>> [singular(word) for word in ("identities", "boxes", "angles", "series", "class")]
+    ['identity', 'box', 'angle', 'series', 'class']
+    """
+    if word == "series" or word.endswith("ss"):
+        return word
+    if word.endswith("ies"):
+        return f"{word[:-3]}y"
+    return word[:-2] if re.search("(ch|sh|x|z|o)es$", word) else word.removesuffix("s")
+
+
+def corrected(text: str, found: Statistics) -> str:
+    """The text of a prediction with the true numbers in it; empty without a readable one, or without a correct answer.
+
+    The length is the mean over the correct answers.
+
+    >>> corrected('so {"pass_rate": 7, "math_notion": ["sum"]}', Statistics(0.5, (20, 30), (), ()))
+    'so {"pass_rate": 4, "solution_length": 25, "math_notion": ["sum"]}'
+    """
+    if not found.lengths or found.rate is None:
+        return ""
+    rate, length = round(OF * found.rate), round(sum(found.lengths) / len(found.lengths))
+    if SHORT.fullmatch(text):
+        return f"{rate};{length}"
+    if not (data := _json_object(text)):
+        return ""
+    start = [match.start() for match in FLAT_OBJECT.finditer(text)][-1]
+    values = {"pass_rate": rate, "solution_length": length, "math_notion": list(predicted(text).notions)}
+    return text[:start] + json.dumps({key: values[key] for key in KEYS if key in data or key != "math_notion"})

@@ -1,0 +1,74 @@
+"""`GatedTurns`: conversations that are stopped halfway if all of a group take the same actions."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from groupwise.data import Draw, Finish, Rollout, Sample, Sampler
+from groupwise.rollout.dialogue import Dialogue, dialogue_until, judged
+from groupwise.rollout.together import together
+
+SOCKET = "Strategy"
+__all__ = ["GatedTurns"]
+
+
+@dataclass(frozen=True, slots=True)
+class GatedTurns:
+    """`Turns`, stopped after `after` turns if the conversations of the group differ by less than `below`.
+
+    The difference is the mean edit distance of two sequences of actions, as a share of `after`; an ended conversation
+    counts as repeating one action that occurs nowhere else. A stopped group is dropped with the cause `alike`: such
+    groups mostly end with equal rewards. An action is a turn's text, from the last `marker` on if there is one.
+    Selective Rollout, 2026.
+    """
+
+    most: int = 30
+    after: int = 10
+    below: float = 0.12
+    marker: str = ""
+
+    def __post_init__(self) -> None:
+        if not (1 <= self.after < self.most and self.below >= 0):
+            raise ValueError(f"{self}: needs 1 <= after < most, or no turn is saved, and below >= 0")
+
+    async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
+        starts = sampler.start(draw.prompt.context, draw.n)
+        first = (dialogue_until(Dialogue(s), sampler, s, most=self.most, turns=self.after) for s in starts)
+        dialogues = await together(first)
+        if draw.n > 1 and divergence([actions(t.sample, self.marker) for t in dialogues], self.after) < self.below:
+            stopped = (t.sample if t.ended else t.sample.with_finish(Finish.cut) for t in dialogues)
+            return Rollout(draw, tuple(stopped), selected=(False,) * draw.n, cause="alike")
+        rest = (dialogue_until(t, sampler, start, most=self.most) for t, start in zip(dialogues, starts))
+        return Rollout(draw, await judged(await together(rest), sampler))
+
+
+def actions(sample: Sample, marker: str = "") -> list[str]:
+    """The text of each turn of the model, without white space around it; from the last `marker` on, if there is one."""
+    ends = (0, *sample.ends)
+    texts = [sample.text[ends[first] : ends[last]] for first, last in sample.turns]
+    return [(text.rpartition(marker)[2] if marker else text).strip() for text in texts]
+
+
+def divergence(sequences: Sequence[Sequence[str]], length: int) -> float:
+    """The mean edit distance of two sequences, over all pairs and divided by `length`, to which they are padded.
+
+    >>> round(divergence(["abcde", "abxde", "pqrst", "abc"], 5), 6)
+    0.7
+    """
+    padded = [[*sequence[:length], *[None] * (length - len(sequence))] for sequence in sequences]
+    pairs = list(combinations(padded, 2))
+    return sum(edit_distance(a, b) for a, b in pairs) / length / max(len(pairs), 1)
+
+
+def edit_distance(a: Sequence[str | None], b: Sequence[str | None]) -> int:
+    """The least number of insertions, deletions and replacements between two sequences (Levenshtein).
+
+    >>> edit_distance("kitten", "sitting")
+    3
+    """
+    row = list(range(len(b) + 1))
+    for i, x in enumerate(a, 1):
+        above, row[0] = row[0], i
+        for j, y in enumerate(b, 1):
+            above, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, above + (x != y))
+    return row[-1]

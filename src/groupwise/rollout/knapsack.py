@@ -1,0 +1,128 @@
+"""`Knapsack`: a curriculum that distributes the answers of a batch over its prompts by their estimated value."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from heapq import heapify, heapreplace
+from typing import TypedDict
+
+from groupwise.data import Draw, Rollout, Task
+from groupwise.rollout.attempts import graded
+from groupwise.rollout.curriculum import Shuffled, ShuffledState
+
+SOCKET = "Curriculum"
+__all__ = ["Knapsack"]
+
+
+class KnapsackState(TypedDict):
+    """State of `Knapsack`: that of `Shuffled`, and the newest outcomes of each prompt by its id; 1 is correct."""
+
+    shuffled: ShuffledState
+    outcomes: dict[str, list[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Knapsack:
+    """`Shuffled`, with `group_size` answers per prompt on average, distributed by the value of a group of n answers.
+
+    At a success rate p, n answers are worth `(1 - p^n - (1 - p)^n) p (1 - p)^2`: the probability of a mixed group,
+    times the gain of an update on it. The rate of a prompt is the mean of its newest `window` outcomes, or of all its
+    answers in the last iteration if there were more. A prompt with fewer than `known` outcomes gets `group_size`
+    answers, all others from `least` to `most`. Prompts with a rate between 0 and 1 get as many answers as make their
+    groups mixed with probability `confidence`; the rest goes to prompts that were never solved. Knapsack RL,
+    arXiv:2509.25849.
+    """
+
+    least: int = 2
+    most: int = 128
+    window: int = 16
+    known: int = 8
+    confidence: float = 0.9
+
+    def __post_init__(self) -> None:
+        if not (1 <= self.least <= self.most and 1 <= self.known <= self.window and 0 < self.confidence < 1):
+            fix = "take 1 <= least <= most, 1 <= known <= window and a confidence between 0 and 1"
+            raise ValueError(f"{self}: a setting is out of range\n{fix}")
+
+    @property
+    def least_group_size(self) -> int:
+        """The mean number of answers cannot be below the least."""
+        return self.least
+
+    def init(self, task: Task, seed: int) -> KnapsackState:
+        return KnapsackState(shuffled=Shuffled().init(task, seed), outcomes={})
+
+    def draw(self, state: KnapsackState, task: Task, n: int, group_size: int) -> tuple[KnapsackState, list[Draw]]:
+        shuffled, draws = Shuffled().draw(state["shuffled"], task, n, group_size)
+        rates = [self.rate(state["outcomes"].get(draw.prompt.id, [])) for draw in draws]
+        sizes = self.allocate(rates, group_size)
+        return {**state, "shuffled": shuffled}, [replace(draw, n=size) for draw, size in zip(draws, sizes)]
+
+    def observe(self, state: KnapsackState, rollouts: Sequence[Rollout]) -> KnapsackState:
+        outcomes = dict(state["outcomes"])
+        for rollout in rollouts:
+            key, new = rollout.draw.prompt.id, graded(rollout.samples)
+            outcomes[key] = [*new, *outcomes.get(key, [])][: max(self.window, len(new))]
+        return {**state, "outcomes": outcomes}
+
+    def end_iteration(self, state: KnapsackState, rollouts: Sequence[Rollout]) -> KnapsackState:
+        return state
+
+    def rate(self, outcomes: Sequence[int]) -> float | None:
+        """The success rate of a prompt; None if there are too few outcomes."""
+        return sum(outcomes) / len(outcomes) if len(outcomes) >= self.known else None
+
+    def allocate(self, rates: Sequence[float | None], mean: int) -> list[int]:
+        """The number of answers to each prompt, from its success rate (None if unknown). They add up to the mean's."""
+        mixed = {i: p for i, p in enumerate(rates) if p is not None and 0 < p < 1}
+        never = [i for i, p in enumerate(rates) if p == 0]
+        sizes = [mean if p is None else self.least for p in rates]
+        left = mean * len(rates) - sum(sizes)
+        if not mixed:
+            return spread(sizes, never, left) if never else [mean] * len(rates)
+        others = never or [i for i in range(len(rates)) if i not in mixed]
+        surplus = max(left - sum(map(self.enough, mixed.values())), 0) if others else 0
+        spread(sizes, others, surplus)
+        unplaced = distribute(sizes, mixed, left - surplus, self.most)
+        return spread(sizes, list(mixed), unplaced)
+
+    def enough(self, p: float) -> int:
+        """The number of answers of which at least one is correct and one is wrong, with probability `confidence`."""
+        return math.floor(min(self.most, math.log(1 - self.confidence) / math.log(max(p, 1 - p))))
+
+
+def worth(n: int, p: float) -> float:
+    """The value of n answers at the success rate p: `(1 - p^n - (1 - p)^n) p (1 - p)^2`.
+
+    >>> round(worth(8, 0.25), 6), worth(1, 0.25)
+    (0.126544, 0.0)
+    """
+    return (1 - p**n - (1 - p) ** n) * p * (1 - p) ** 2
+
+
+def distribute(sizes: list[int], rates: Mapping[int, float], answers: int, most: int) -> int:
+    """Adds answers to `sizes`, one by one where the next is worth most; returns how many found no place.
+
+    Each further answer to a prompt is worth less than the one before, so the total value is the largest possible.
+    """
+
+    def entry(i: int) -> tuple[float, int]:
+        p, n = rates[i], sizes[i]
+        return (worth(n, p) - worth(n + 1, p) if n < most else math.inf, i)
+
+    heap = [entry(i) for i in rates]
+    heapify(heap)
+    for placed in range(answers):
+        loss, i = heap[0]
+        if loss == math.inf:
+            return answers - placed
+        sizes[i] += 1
+        heapreplace(heap, entry(i))
+    return 0
+
+
+def spread(sizes: list[int], places: Sequence[int], answers: int) -> list[int]:
+    """Adds answers to `sizes` at these places as evenly as possible, the first ones first; returns `sizes`."""
+    for k, i in enumerate(places):
+        sizes[i] += answers // len(places) + (k < answers % len(places))
+    return sizes

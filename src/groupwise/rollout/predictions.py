@@ -1,0 +1,82 @@
+"""`Predictions`: a strategy in which the policy also predicts how its answers will come out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from groupwise.data import Draw, Finish, Ids, Outcome, Rollout, Sample, Sampler, Verdict
+from groupwise.rollout.agreement import Statistics, agreement, corrected, predicted
+from groupwise.rollout.attempts import attempts, context_of
+from groupwise.rollout.together import together
+from groupwise.rollout.wording import check_wording
+
+SOCKET = "Strategy"
+__all__ = ["Predictions"]
+
+
+@dataclass(frozen=True, slots=True)
+class Predictions:
+    """Independent answers, and a group of `count` predictions about them, with the role `prediction`. MASA.
+
+    A prediction answers the prompt in `words` with the number of correct answers of eight, the length of a correct
+    answer, and the notions that occur in correct answers. Its score is the mean of three agreements with the answers
+    (`agreement`). arXiv:2510.03259.
+
+    With `gate`, a prompt is skipped if the predictions expect no correct answer or only such. With a `length_factor`,
+    an answer that reaches so many times the mean predicted length ends there, and is wrong. With `expert`, the
+    prediction with the best notions, if their agreement is at least this, is written again with the true numbers, with
+    the role `expert`.
+    """
+
+    count: int = 16
+    words: str = "{problem}="
+    gate: bool = False
+    length_factor: float = 0.0
+    expert: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_wording(self.words, ("problem",))
+        if self.count < 1 or self.length_factor < 0 or not 0 <= self.expert <= 1:
+            raise ValueError(f"{self}: needs count >= 1, length_factor >= 0 and expert from 0 to 1")
+
+    async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
+        problem = draw.prompt.text
+        if not (context := context_of(sampler, self.words, {"problem": problem})):
+            return Rollout(draw, tuple(await attempts(sampler, draw.prompt.context, draw.n)))
+        predictions = await sampler.sample(context, self.count, role="prediction")
+        read = [predicted(s.text) for s in predictions]
+        rates = [p.rate for p in read if p.rate is not None]
+        if self.gate and rates and round(sum(rates) / len(rates)) in (0, 8):
+            return Rollout(draw, tuple(predictions), selected=(False,) * self.count, cause="predicted")
+        answers = await self._answers(draw, sampler, [p.length for p in read if p.length is not None])
+        statistics = Statistics.of(answers)
+        judged = [s.with_verdict(agreement(p, statistics, problem)) for s, p in zip(predictions, read)]
+        return Rollout(draw, (*answers, *judged, *self._expert(judged, statistics, context, sampler)))
+
+    async def _answers(self, draw: Draw, sampler: Sampler, lengths: Sequence[int]) -> list[Sample]:
+        """The answers with their verdicts; those that reach the limit from the predicted lengths are wrong."""
+        if not (self.length_factor and lengths):
+            return await attempts(sampler, draw.prompt.context, draw.n)
+        limit = max(1, int(self.length_factor * sum(lengths) / len(lengths)))
+        starts = sampler.start(draw.prompt.context, draw.n)
+        answers = await together(sampler.extend(s, limit=limit) for s in starts)
+        whole = iter(await sampler.verify([s for s in answers if s.finish is not None]))
+        return [next(whole) if s.finish is not None else _ended(s) for s in answers]
+
+    def _expert(
+        self, predictions: Sequence[Sample], statistics: Statistics, context: Ids, sampler: Sampler
+    ) -> tuple[Sample, ...]:
+        """The best prediction with the true numbers, as a text to learn; none if its notions are too far off."""
+        best = max(predictions, key=_notions)
+        text = corrected(best.text, statistics)
+        if not self.expert or _notions(best) < self.expert or not text:
+            return ()
+        (start,) = sampler.start(context, role="expert")
+        return (sampler.write(start, text).with_verdict(Verdict(Outcome.correct)),)
+
+
+def _ended(answer: Sample) -> Sample:
+    return answer.with_finish(Finish.length).with_verdict(Verdict(Outcome.wrong))
+
+
+def _notions(prediction: Sample) -> float:
+    return prediction.verdict.parts.get("notions", 0.0) if prediction.verdict else 0.0

@@ -1,0 +1,58 @@
+"""`Round`: the prompts that are sampled at the same time, whose strategies can pass a value to each other."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["Round"]
+
+
+@dataclass(slots=True, eq=False)
+class Exchange:
+    """The values of one exchange, by draw. `complete` is set when no further value can come."""
+
+    values: dict[int, Any] = field(default_factory=dict)
+    complete: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Round:
+    """The draws of one sampling round, by id.
+
+    The k-th call of `share` by a draw belongs to the k-th exchange of the round. An exchange waits for all draws but
+    those whose strategy has ended.
+
+    >>> async def example():
+    ...     a_round = Round([4, 7])
+    ...     return await asyncio.gather(a_round.share(7, "b"), a_round.share(4, "a"))
+    >>> asyncio.run(example())
+    [{4: 'a', 7: 'b'}, {4: 'a', 7: 'b'}]
+    """
+
+    def __init__(self, draws: Iterable[int]) -> None:
+        self._draws = tuple(draws)
+        self._ended: set[int] = set()
+        self._calls: Counter[int] = Counter()
+        self._exchanges: list[Exchange] = []
+
+    async def share(self, draw: int, value: Any) -> dict[int, Any]:
+        """The values of the exchange by draw, in the order of the draws, once all of them are known."""
+        number, self._calls[draw] = self._calls[draw], self._calls[draw] + 1
+        if number == len(self._exchanges):
+            self._exchanges.append(Exchange())
+        exchange = self._exchanges[number]
+        exchange.values[draw] = value
+        self._complete()
+        await exchange.complete.wait()
+        return {d: exchange.values[d] for d in self._draws if d in exchange.values}
+
+    def end(self, draw: int) -> None:
+        """The strategy of this draw has ended: no exchange waits for it any more."""
+        self._ended.add(draw)
+        self._complete()
+
+    def _complete(self) -> None:
+        for exchange in self._exchanges:
+            if exchange.values.keys() | self._ended >= set(self._draws):
+                exchange.complete.set()

@@ -1,0 +1,42 @@
+"""`TrackedAnswers`: independent answers with a tracked success rate as their baseline."""
+
+from dataclasses import dataclass
+
+from groupwise.data import Draw, Rollout, Sample, Sampler
+from groupwise.rollout.attempts import attempts
+from groupwise.rollout.success_tracker import initial_rate
+
+SOCKET = "Strategy"
+__all__ = ["TrackedAnswers"]
+
+
+@dataclass(frozen=True, slots=True)
+class TrackedAnswers:
+    """Independent answers whose verdicts have the prompt's tracked success rate as the part `baseline`. SPO.
+
+    The part `drift` is the mean absolute change of a token's log-prob since the prompt's last answer was sampled. At a
+    prompt's first draw, `initial` more answers with the role `initial` estimate its success rate; they are not trained.
+    For the curriculum `SuccessTracker`. arXiv:2509.13232.
+    """
+
+    initial: int = 8
+
+    async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
+        context = draw.prompt.context
+        baseline, initial = draw.memo.get("baseline"), list[Sample]()
+        if baseline is None:
+            initial = await attempts(sampler, context, self.initial, role="initial")
+            baseline = initial_rate(initial)
+        drift = await self._drift(draw, sampler)
+        answers = await attempts(sampler, context, draw.n)
+        parts = {"baseline": baseline, "drift": drift}
+        return Rollout(draw, (*(s.add_parts(parts) for s in answers), *initial))
+
+    async def _drift(self, draw: Draw, sampler: Sampler) -> float:
+        """How far the policy has moved on the prompt's last answer; 0 without one, or if it was empty."""
+        tokens, old = tuple(draw.memo.get("tokens", ())), tuple(draw.memo.get("logp", ()))
+        if not tokens:
+            return 0.0
+        last = Sample(context=draw.prompt.context, stream=(0,), tokens=tokens, origin=(0,) * len(tokens), logp=old)
+        new = await sampler.score(last.context, last, temperature=sampler.sampling.temperature)
+        return sum(abs(a - b) for a, b in zip(new, old, strict=True)) / len(tokens)

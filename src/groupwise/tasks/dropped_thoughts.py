@@ -1,0 +1,44 @@
+"""`DroppedThoughts`: demonstrations without a thought, from which a policy learns to leave thoughts out. TON."""
+
+from dataclasses import dataclass
+
+from groupwise.models import Purpose, uniform
+
+__all__ = ["DroppedThoughts"]
+
+EMPTY = "\n\n"
+"""The text between the tags of a dropped thought."""
+
+
+@dataclass(frozen=True, slots=True)
+class DroppedThoughts:
+    """Empties the thoughts of a share of the demonstrations. TON, arXiv:2505.16854.
+
+    A thought is the text between the first `opens` and the next `closes`. Without `opens` it is the text before the
+    first `closes`. Which rows lose theirs is drawn once, by row, and not again in each epoch.
+
+    >>> DroppedThoughts(1.0, "<think>", "</think>")(0, "<think>2+2</think>4")
+    '<think>\\n\\n</think>4'
+    >>> DroppedThoughts(1.0, "", "#")(0, "7*5=35;#35")
+    '#35'
+    """
+
+    share: float
+    opens: str
+    closes: str
+    seed: int = 0
+
+    def drops(self, row: int) -> bool:
+        """Whether the demonstration in this row has no thought."""
+        return bool(uniform((self.seed, Purpose.DEMONSTRATE), row, 1, 0)[0] < self.share)
+
+    def __call__(self, row: int, answer: str) -> str:
+        if not self.drops(row) or not self.has_thought(answer):
+            return answer
+        before, opens, rest = answer.partition(self.opens) if self.opens else ("", "", answer)
+        return before + opens + EMPTY * bool(opens) + self.closes + rest.partition(self.closes)[2]
+
+    def has_thought(self, answer: str) -> bool:
+        """Whether the text has both marks of a thought."""
+        start = answer.find(self.opens) if self.opens else 0
+        return start >= 0 and self.closes in answer[start + len(self.opens) :]

@@ -29,6 +29,9 @@ CACHE = f".checked-{zlib.crc32(Path(__file__).read_bytes()):08x}.pyc"
 """Compiled modules with decorators lie beside the plain ones; another version of this file compiles them again."""
 
 enforced = True
+CALLS, EVERY = 64, 16
+"""Within one test, the array annotations of a function are checked in its first calls, and then in every 16th."""
+tests_begun = 0
 typed = beartype(conf=BeartypeConf(is_pep484_tower=True))
 shapes = jaxtyped("context")
 
@@ -48,10 +51,17 @@ def checked(function: Callable[..., Any]) -> Callable[..., Any]:
     if not any(has_array(annotation) for annotation in inspect.get_annotations(function).values()):
         return inner
 
+    test, calls = 0, 0
+
     @wraps(inner)
     def call(*args: Any, **kwargs: Any) -> Any:
+        nonlocal test, calls
         __tracebackhide__ = True
-        if not enforced or torch.compiler.is_compiling():  # the compiler cannot trace the context of shapes
+        if test != tests_begun:
+            test, calls = tests_begun, 0
+        calls += 1
+        skipped = calls > CALLS and calls % EVERY
+        if skipped or not enforced or torch.compiler.is_compiling():  # which cannot trace the context of shapes
             return function(*args, **kwargs)
         with shapes:
             return inner(*args, **kwargs)
@@ -120,6 +130,12 @@ class Finder(MetaPathFinder):
 def install() -> None:
     """Check all modules of the package that are imported from now on."""
     sys.meta_path.insert(0, Finder())
+
+
+def begin_test() -> None:
+    """Check the first calls of every function again: what a test checks does not depend on the tests before it."""
+    global tests_begun
+    tests_begun += 1
 
 
 def relax() -> None:

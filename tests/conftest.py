@@ -31,6 +31,11 @@ CHROMIUM = next(
 FLAGS = ["--no-sandbox", "--disable-background-networking", "--disable-component-update", "--no-first-run"]
 
 
+@pytest.fixture(autouse=True)
+def annotations_are_checked() -> None:
+    checked.begin_test()
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     """Chromium, of one test file: while it runs, its loop blocks `asyncio.run` in other files."""

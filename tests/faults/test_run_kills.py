@@ -4,6 +4,7 @@ import os
 import random
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from tests.faults.small_runs import EVERY, SECOND, Quick, alive, begun, left
 
 @pytest.fixture(scope="module")
 def every(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
-    return undisturbed(EVERY, tmp_path_factory.mktemp("every"))
+    return undisturbed(replace(EVERY, iterations=2), tmp_path_factory.mktemp("every"))
 
 
 @pytest.fixture(scope="module")

@@ -58,7 +58,7 @@ def test_equals_a_loop_over_tokens(objective: Objective, data: st.DataObject) ->
 @pytest.mark.t(1)
 @pytest.mark.t(4)
 @ALL
-@settings(max_examples=30)
+@settings(max_examples=12)
 @given(data=st.data())
 def test_microbatches_on_any_ranks_add_up_to_the_step(objective: Objective, data: st.DataObject) -> None:
     step = objective.prepare(data.draw(steps()))
@@ -73,12 +73,11 @@ def test_microbatches_on_any_ranks_add_up_to_the_step(objective: Objective, data
 
 @pytest.mark.t(1)
 @ALL
-@pytest.mark.parametrize("seed", [0, 1])
-def test_24_rows_5_of_them_masked_in_any_cut(objective: Objective, seed: int) -> None:
+def test_24_rows_5_of_them_masked_in_any_cut(objective: Objective) -> None:
     """Microbatches x ranks x orders, with rows that are masked whole."""
     lengths = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 16, 18, 20, 23, 26, 29, 32, 35, 38, 40]
     layout = [lengths[i::6] for i in range(6)]
-    full = step_of(layout, seed=seed, limit=64)
+    full = step_of(layout, limit=64)
     masked = torch.zeros(24, dtype=torch.bool)
     masked[[0, 5, 11, 17, 22]] = True
     step = full.keep(~full.sequences.spread(masked))
@@ -87,7 +86,7 @@ def test_24_rows_5_of_them_masked_in_any_cut(objective: Objective, seed: int) ->
     prepared = objective.prepare(step)
     for ranks in (1, 2, 4):
         for microbatches in (1, 2, 3, 8):
-            order = np.random.default_rng(seed).permutation(24)
+            order = np.random.default_rng(0).permutation(24)
             parts = [part for rank in range(ranks) for part in np.array_split(order[rank::ranks], microbatches)]
             total = sum(objective(prepared.take(part.tolist())) for part in parts)
             assert isinstance(total, Tensor)
@@ -181,7 +180,7 @@ def test_padding_changes_neither_loss_nor_gradient(objective: Objective, left: i
 
 @pytest.mark.t(10)
 @ALL
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(data=st.data())
 def test_the_order_of_samples_does_not_matter(objective: Objective, data: st.DataObject) -> None:
     step = data.draw(steps())

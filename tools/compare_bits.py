@@ -4,6 +4,8 @@
     python tools/compare_bits.py grpo_kl lora        # some of them
     python tools/compare_bits.py --old main --keep /tmp/bits
 
+Another commit than 3a310cd must know the present keys of recipes.
+
 Exit code 0 if every run has equal model bytes and equal metrics, else 1. With --keep, runs of the old commit that
 finished there before are not trained again.
 """
@@ -89,8 +91,8 @@ def compare(names: Sequence[str], tree: Path, old_home: Path, new_home: Path) ->
     for name in names:
         old, new = old_home / name, new_home / name
         if not (old / "model").is_dir():
-            train(tree, old, RUNS[name])
-        train(ROOT, new, [renamed(word) for word in RUNS[name]])
+            train(tree, old, (*EVERY, *RUNS[name]))
+        train(ROOT, new, (*EVERY, *RUNS[name]))
         equal = digest(old / "model") == digest(new / "model")
         gap = first_difference(metrics(old), metrics(new))
         same = same and equal and gap is None
@@ -104,7 +106,8 @@ def train(tree: Path, out: Path, words: Sequence[str]) -> None:
     shutil.rmtree(out, ignore_errors=True)
     out.parent.mkdir(parents=True, exist_ok=True)
     recipe = [str(tree / word) for word in words if word.endswith(".toml")]
-    pairs = [word.split("=", 1) for word in (*map(renamed_in(tree), EVERY), *words) if not word.endswith(".toml")]
+    words = words if has_old_keys(tree) else [renamed(word) for word in words]
+    pairs = [word.split("=", 1) for word in words if not word.endswith(".toml")]
     flags = [text for key, value in dict(pairs).items() for text in (f"--{key}", value)]
     output = ["--out", str(out.parent), "--name", out.name]
     command = [sys.executable, "-m", "groupwise", "train", *recipe, *output, *flags]
@@ -117,8 +120,9 @@ def train(tree: Path, out: Path, words: Sequence[str]) -> None:
         run.rename(out)
 
 
-def renamed_in(tree: Path) -> Any:
-    return renamed if tree == ROOT else str
+def has_old_keys(tree: Path) -> bool:
+    """Whether the code in `tree` has the keys of the commit 3a310cd."""
+    return not (tree / "src" / "groupwise" / "training").is_dir()
 
 
 def renamed(word: str) -> str:

@@ -6,6 +6,7 @@ import pytest
 
 from groupwise.data import BadData, Usage, Verifier
 from groupwise.tasks import Calculator, Problems, calculator_answer, find_task
+from groupwise.tasks.registry import takes_columns
 from groupwise.verifiers import exact, find_verifier, last_number
 
 
@@ -24,6 +25,14 @@ def task_of(tmp_path, *golds) -> Problems:
 def test_names_lead_to_tasks(tmp_path):
     assert isinstance(find_task("calculator", encode), Calculator)
     assert len(task_of(tmp_path, 1, 2, 3).held_out) >= 1
+
+
+def test_a_folder_with_the_name_of_a_packaged_task_does_not_hide_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "calculator").mkdir()
+    (tmp_path / "calculator" / "train.jsonl").write_text('{"prompt": "p", "answer": "1"}\n' * 3)
+    assert isinstance(find_task("calculator", encode), Calculator) and not takes_columns("calculator")
+    assert isinstance(find_task("./calculator", encode), Problems) and takes_columns("./calculator")
 
 
 @pytest.mark.parametrize(

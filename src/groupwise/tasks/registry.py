@@ -68,9 +68,9 @@ CONVERSIONS = {
 def find_task(name: str, encode: Callable[[Any], Ids], **options: Any) -> Task:
     """A task by its name in a recipe; `encode` turns a text or messages into prompt ids.
 
-    The name is a packaged task (`calculator`), a preset (`gsm8k` from the hub, `gsm8k:PATH` from disk),
-    `reasoning_gym:NAME`, or a source of rows (`.jsonl`, `.parquet`, a directory, `datasets:NAME`). A source of rows
-    has the options `prompt` and `answer` (columns), and `held_out`.
+    The name is a packaged task (`calculator`, but not `./calculator`), a preset (`gsm8k` from the hub, `gsm8k:PATH`
+    from disk), `reasoning_gym:NAME`, or a source of rows (`.jsonl`, `.parquet`, a directory, `datasets:NAME`). A source
+    of rows has the options `prompt` and `answer` (columns), and `held_out`.
     """
     kind, _, path = name.partition(":")
     if kind in PRESETS:
@@ -79,7 +79,7 @@ def find_task(name: str, encode: Callable[[Any], Ids], **options: Any) -> Task:
     if name.startswith(GYM):
         _known_options(name, options, ())
         return gym_task(name, encode)
-    if is_source(name):
+    if takes_columns(name):
         _known_options(name, options, ("prompt", "answer", "held_out"))
         return Problems.read(name, encode, **options)
     if name in PACKAGED:
@@ -98,8 +98,8 @@ def find_task(name: str, encode: Callable[[Any], Ids], **options: Any) -> Task:
 
 
 def takes_columns(task: str) -> bool:
-    """Whether a task is a source of rows, for which a recipe names the columns."""
-    return is_source(task) and task.partition(":")[0] not in PRESETS
+    """Whether a task is a source of rows, for which a recipe names the columns. A folder hides no packaged task."""
+    return task.partition(":")[0] not in {*PRESETS, *PACKAGED} and is_source(task)
 
 
 def usual_verifier(task: str) -> str:

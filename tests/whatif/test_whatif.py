@@ -45,7 +45,7 @@ def test_the_own_method_gives_the_stored_numbers(name: str, tmp_path: Path) -> N
     method = small(name, minibatches=2, group_size=4, refill=0, epochs=2)
     aggregate = token_mean if name == "grpo" else method.objective.aggregate  # a share that depends on the step
     method = replace(method, objective=replace(method.objective, penalties=(), aggregate=aggregate))
-    stored = read(stored_run(tmp_path / "run", method))
+    stored = read(stored_run(tmp_path / "run", method, prompts=6))
     computed = own(stored)
     rows = stored.rows_of(computed.batch)
     assert (stored.columns["ratio"][rows] != 1).any(), "the ratio must act"

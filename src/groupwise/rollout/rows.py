@@ -1,7 +1,7 @@
 """The sequences that the engine is generating (rows), as arrays, and one decoding step for all of them."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -107,7 +107,7 @@ class Rows:
         logits = self.sequences.forward(routes)
         token, logp = self._sample_tokens(logits, n)
         if self.with_top:
-            self._record_likeliest(logits)
+            self._record_likeliest(logits, range(n))
         if self.routes is not None and routes is not None:
             self.routes.write(routes, self.sequence[:n], self.length[:n])
         self._append(token[:n], logp[:n])
@@ -173,9 +173,10 @@ class Rows:
             logp[rows] = logprobs[sequence[rows], chosen]
         return token, logp
 
-    def _record_likeliest(self, logits: Float[Tensor, "sequences v"]) -> None:
-        """Record the likeliest tokens at the newest place of the rows whose requests want them."""
-        for r, job in enumerate(self.jobs):
+    def _record_likeliest(self, logits: Float[Tensor, "sequences v"], rows: Iterable[int]) -> None:
+        """Record the likeliest tokens at the newest place of those of these rows whose requests want them."""
+        for r in rows:
+            job = self.jobs[r]
             if job.request.top:
                 best = logprobs(logits[self.sequence[r : r + 1]]).topk(min(job.request.top, logits.shape[1]))
                 job.likeliest.append(tuple(zip(best.indices[0].tolist(), best.values[0].tolist())))

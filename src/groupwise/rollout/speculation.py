@@ -133,6 +133,8 @@ class DraftedRows(Rows):
         active, finished = torch.arange(n, device=self.newest.device), dict[int, Finish]()
         while len(active):
             token, logp = self._sample_tokens(logits, n)
+            if self.with_top:
+                self._record_likeliest(logits, active.tolist())
             self._append_to(active, token, logp)
             ended = self.end_tokens[token]
             if self.with_stop_strings:

@@ -65,8 +65,9 @@ def scored(draw: Draw, scores: Sequence[float], **changes: Any) -> Rollout:
     ],
 )
 def test_a_curriculum_without_its_strategy_is_refused(changes: dict[str, Any], fix: str):
+    method = rest_rl()
     with pytest.raises(ValueError, match=fix):
-        replace(rest_rl(), **changes)
+        replace(method, **changes)
     assert Method(curriculum=Shuffled()).strategy == Independent()
 
 
@@ -291,9 +292,10 @@ def test_proposed_problems_are_drawn_and_credited_by_kind():
     assert (child.prompt.context, child.prompt.row["answer"], child.memo["kind"]) == ((8, 9), 7, "2")
     assert child.prompt.id == f"p > {text(8, 9)}" and not state["waiting"] and "kind" not in draws[0].memo
     state = part.end_iteration(state, [scored(child, [0.0, 1.0]), scored(draws[0], [1.0, 1.0])])
-    assert state["kinds"] == {"2": 0.5 * 1.0}, "twice the usual diversity and more, at half rate"
+    assert state["kinds"] == {"2": 1.0}, "twice the usual diversity and more"
     assert state["usual"] == pytest.approx(0.5 * std / 2 + 0.5 * 0.25)
-    assert part.draw(state, TASK, 1, 4)[1][0].memo["diverse"] == {"2": 0.5}
+    assert part.draw(state, TASK, 1, 4)[1][0].memo["diverse"] == {"2": 1.0}
+    assert part.end_iteration(state, [scored(child, [0.0, 0.0])])["kinds"] == {"2": 0.0}, "-1 at half rate"
 
 
 def test_without_proposals_it_is_the_task():

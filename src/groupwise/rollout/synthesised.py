@@ -27,9 +27,9 @@ class Synthesised:
     """`Shuffled`, and up to `share` of the draws are proposed problems, while some wait. For the strategy `Proposing`.
 
     The diversity of a problem is the std of its answers' scores. Relative to the usual one it is
-    `clip((std - usual) / usual, -1, 1)`; averages per kind of problem are the memo's `diverse`. Both averages move by
-    `rate`. At most `capacity` problems wait, the newest. Syn-GRPO, arXiv:2511.19343; crediting a proposal by its kind
-    is our reading.
+    `clip((std - usual) / usual, -1, 1)`; averages per kind of problem are the memo's `diverse`. All averages start at
+    their first value and move by `rate`. At most `capacity` problems wait, the newest. Syn-GRPO, arXiv:2511.19343;
+    crediting a proposal by its kind is our reading.
     """
 
     needs_strategy: ClassVar[str] = "Proposing"
@@ -62,11 +62,12 @@ class Synthesised:
         stds = [_diversity(rollout) for rollout in rollouts]
         for rollout, std in zip(rollouts, stds):
             if usual is not None and (kind := rollout.draw.memo.get("kind")) is not None:
-                kinds[kind] = moved(kinds.get(kind, 0.0), relative(std, usual), self.rate)
+                new = relative(std, usual)
+                kinds[kind] = moved(kinds.get(kind, new), new, self.rate)
         mean = fmean(stds) if stds else usual
         usual = mean if usual is None or mean is None else moved(usual, mean, self.rate)
-        new = [{**p, "writer": r.draw.prompt.id} for r in rollouts for p in r.draw.memo.get("proposals", ())]
-        waiting = [*state["waiting"], *new][-self.capacity :]
+        proposed = [{**p, "writer": r.draw.prompt.id} for r in rollouts for p in r.draw.memo.get("proposals", ())]
+        waiting = [*state["waiting"], *proposed][-self.capacity :]
         return {**state, "waiting": waiting, "usual": usual, "kinds": kinds}
 
 

@@ -82,7 +82,8 @@ def test_every_room_has_a_page() -> None:
 
 
 def test_evaluation_runs(tmp_path: Path) -> None:
-    assert [line.split()[1] for line in follow("docs/evaluation.md", tmp_path)] == ["train", "eval", "eval", "compare"]
+    commands = [line.split()[1] for line in follow("docs/evaluation.md", tmp_path)]
+    assert commands == ["train", "eval", "eval", "compare", "check"]
     assert (tmp_path / "before.json").is_file() and len(list(tmp_path.glob("runs/short-*/evaluations/*.json"))) == 1
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import torch
@@ -16,7 +17,7 @@ from tokenizers import Tokenizer as Fast
 
 from groupwise.config.devices import resolved
 from groupwise.config.text import read_recipe
-from groupwise.config.user_code import load_use
+from groupwise.config.user_code import Permissions, load_use
 from groupwise.data import all_problems
 from groupwise.models import Decoder, Shape, Tokenizer, find_model, read_shape, write_model
 from groupwise.planning.memory import run_memory
@@ -64,10 +65,12 @@ def measure(folder: Path, name: str, sizes: Mapping[str, object], settings: Mapp
         write_model(Decoder.new(shape, 0, dtype=torch.float32), directory, tokenizer=tokenizer(shape.vocabulary))
     fields = {"model": str(directory) if sizes else "calculator", **COMMON, **settings, "verifier": "grader:grade"}
     grader.write_text("def grade(prompt, answer, gold):\n    return len(answer) % 7\n")
-    recipe = resolved(read_recipe("iterations = 1", list(fields.items()), load_use([str(grader)])))
+    with redirect_stdout(sys.stderr):  # it prints the files that it executes
+        use = load_use(Permissions(use=[grader]))
+    recipe = resolved(read_recipe("iterations = 1", list(fields.items()), use))
     read = read_shape(find_model(recipe.model))
     assert isinstance(read, Shape)
-    prompts = all_problems(read_inputs(recipe, load_use([str(grader)])).task)
+    prompts = all_problems(read_inputs(recipe, use).task)
     memory = run_memory(recipe, read, max(len(prompt.context) for prompt in prompts))
     options = [word for path, value in fields.items() for word in (f"--{path}", value)]
     (folder / "empty.toml").write_text("")

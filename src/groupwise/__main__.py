@@ -163,14 +163,15 @@ def check_options(overrides: Sequence[tuple[str, str]], command: argparse.Argume
 
 
 def name_runs(a: argparse.Namespace) -> None:
-    """Replace a run's name without its time by the newest such run: `runs/first`, or `first` if only runs are valid."""
-    from groupwise.runs.stems import newest_run
+    """Replace a run's name without its time by the newest such run: `runs/first`, or `first` for a run or a model."""
+    from groupwise.runs.stems import newest_run, run_or_model
 
     only_runs = a.command in ("resume", "report", "watch", "compare", "whatif", "explain")
     for argument in ("run", "model", "what", "a", "b"):
         value = getattr(a, argument, None)
         names = [value] if isinstance(value, str) else value or []
-        runs = [newest_run(name) if only_runs or "/" in name else name for name in names]
+        find = newest_run if only_runs else run_or_model if argument == "model" else lambda name: name
+        runs = [newest_run(name) if "/" in name else find(name) for name in names]
         if runs:
             setattr(a, argument, runs[0] if isinstance(value, str) else runs)
 

@@ -1,5 +1,6 @@
 """Mistakes of a first day: each is refused before anything is loaded, with a fix that names the right thing."""
 
+import io
 import json
 import subprocess
 import sys
@@ -17,11 +18,12 @@ from groupwise.commands.compare import files
 from groupwise.config.other_names import FIELD_HINTS, OTHER_NAMES
 from groupwise.config.settings import overrides_of
 from groupwise.config.text import read_recipe, read_with_problems
-from groupwise.config.user_code import Use
-from groupwise.data import BadData, Outcome, Usage
+from groupwise.config.user_code import Permissions, Use, load_use
+from groupwise.data import BadData, Outcome, Prompt, Usage
 from groupwise.data.verdicts import as_verdict
 from groupwise.models import Decoder, different_ids, find_model, read_tokenizer, write_model
 from groupwise.runs.next_command import recorded_code, resume_command
+from groupwise.runs.stems import run_or_model
 from groupwise.tasks.registry import CONVERSIONS, find_task
 from groupwise.training.check import check
 from groupwise.verifiers import grade_function
@@ -85,6 +87,7 @@ def test_check_takes_a_command_without_a_file(capsys: pytest.CaptureFixture[str]
         (["train", "--method.num_generations", "8"], "write method.group_size"),
         (["train", "data.train_batch_size=64"], "an option begins with two dashes: --data.train_batch_size 64"),
         (["eval", "calculator", "--smaples", "4"], "did you mean --samples?"),
+        (["sweep", "--sed", "0..4"], "did you mean seed?"),
         (["train", "--also", "x.jsonl"], 'write { task = "x.jsonl" }'),
         (["train", "--machine", "cuda"], 'write { device = "cuda" }'),
         (["train", "--verifier", "cod"], "did you mean code?\n        your own function is my_file:grade, with --use"),
@@ -366,6 +369,7 @@ def test_the_library_finds_runs_as_the_command_line_does(tmp_path: Path, monkeyp
         (run / "recipe.toml").touch()
     for name in ("first", "runs/first", "runs/first-*", "runs/f*", f"runs/{names[1]}"):
         assert gw.Run(name).directory == Path("runs", names[1])
+    assert run_or_model("first") == f"runs/{names[1]}" and run_or_model("calculator") == "calculator"
     assert gw.Run("runs/*").directory == Path("runs", names[2])
     with pytest.raises(BadData, match="has no model yet, and no checkpoint"):
         gw.evaluate("runs/first")
@@ -460,3 +464,38 @@ def test_a_run_with_a_reward_in_memory_ends_with_a_line_of_python(
     small = {"prompts": 4, "iterations": 0, "max_tokens": 4, "evaluate": {"problems": 2}}
     run = gw.train(model="calculator", data=rows, reward=lambda answer: np.float32(len(answer)), **small)
     assert f'try:    gw.evaluate("{run.directory}", samples=8, reward=reward)' in capsys.readouterr().err
+
+
+def test_rows_without_gold_answers_or_in_another_encoding_have_their_fix(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"prompt": "1+1=", "level": 2}\n')
+    refusal = refusals(("task", str(rows)), ("verifier", "exact"))
+    assert "no field 'answer'; it has prompt, level; without gold answers: --columns.answer=" in refusal
+    rows.write_bytes('{"prompt": "caf\xe9", "answer": "2"}\n'.encode("latin-1"))
+    assert "not UTF-8 (byte 0xe9): convert the file, such as by iconv" in refusals(("task", str(rows)))
+
+
+def test_a_lambda_is_shown_as_a_function() -> None:
+    with pytest.raises(Usage, match="the reward function reward has TRL's signature") as caught:
+        grade_function(lambda completions, **kwargs: [], in_process=True)
+    assert "def reward(answers, prompts, **columns)" in caught.value.fix
+
+
+def test_a_grader_that_is_late_is_told_how_to_get_more_time(tmp_path: Path) -> None:
+    file = tmp_path / "late.py"
+    file.write_text("import time\n\n\ndef grade(answer):\n    time.sleep(9)\n    return 1.0\n")
+    late = grade_function(load_use(Permissions(use=[file])).find("late:grade"), deadline=0.05)
+    with pytest.raises(Usage, match="gives no grade for a made-up answer") as caught:
+        late.gate([Prompt("p", (1,), "1+1=")])
+    assert "--machine.verdict_deadline" in caught.value.fix
+
+
+def test_a_chat_notes_only_the_users_options(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    assert main(["chat", "calculator"]) == 0
+    assert "without effect" not in capsys.readouterr().err
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    assert main(["chat", "calculator", "--optimizer.lr", "1"]) == 0
+    assert "training only: optimizer.lr\n" in capsys.readouterr().err

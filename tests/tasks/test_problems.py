@@ -141,7 +141,7 @@ FAULTS = [
     (b"{'prompt': 'a', 'answer': 'b'}\n", "row 2: not JSON"),
     (b'{"prompt": "a", "answer": NaN}\n', "NaN is not a JSON number"),
     (b'{"prompt": "a", "answer": Infinity}\n', "Infinity is not a JSON number"),
-    (b'{"prompt": "\xff", "answer": "b"}\n', "row 2: not JSON"),
+    (b'{"prompt": "\xff", "answer": "b"}\n', "row 2: not UTF-8"),
     (b"[" * 100_000 + b"\n", "row 2: not JSON"),
     (b'{"prompt": "a", "answer": ' + b"9" * 5000 + b"}\n", "row 2: not JSON"),
     (["a", "b"], "row 2: a list, not an object"),

@@ -12,7 +12,7 @@ from groupwise.config.settings import fields_of, overrides_of
 from groupwise.config.user_code import Permissions, load_use
 from groupwise.data import BadData, Usage
 from groupwise.evaluation.result import evaluation_text
-from groupwise.runs.stems import newest_run
+from groupwise.runs.stems import run_or_model
 from groupwise.training import evaluate as evaluation
 from groupwise.training.models import At
 
@@ -57,7 +57,7 @@ def evaluate(
     `data` are evaluated on. Each problem is answered once greedily and `samples` times with the recipe's sampling.
     `settings` are fields of the recipe by name.
     """
-    name = run_or_model(model)
+    name = name_of(model)
     arguments = arguments_of({"data": data, "reward": reward}, settings)
     allowed = Permissions(
         use=use, unsafe_local_exec=unsafe_local_exec, trust_remote_code=trust_remote_code, keys=keys, judges=judges
@@ -74,10 +74,9 @@ def evaluate(
         return run_blocking(lambda: work(Path(folder)))
 
 
-def run_or_model(model: Run | str | Path) -> str:
+def name_of(model: Run | str | Path) -> str:
     """The directory of a run, whose name may lack the time (`runs/first`); else the name of the model."""
-    name = str(model.directory if isinstance(model, Run) else model)
-    return newest_run(name) if "/" in name else name
+    return str(model.directory) if isinstance(model, Run) else run_or_model(str(model))
 
 
 @overload
@@ -105,7 +104,7 @@ def sample(
         raise Usage(f"prompt is {type(prompt).__name__}", evidence=repr(prompt)[:80], fix="pass a text")
     if n is not None and n < 1:
         raise BadData(f"n, the number of answers, is {n}", fix="ask for at least one answer")
-    name = run_or_model(model)
+    name = name_of(model)
     overrides = overrides_of(fields_of({}, settings))
     if n is None and "sampling" not in settings:
         overrides = evaluation.for_one_answer(overrides)

@@ -8,7 +8,8 @@ from typing import Any
 from groupwise.config.user_code import Permissions, load_use
 from groupwise.data import BadData, GroupwiseError, Sample, visible
 from groupwise.models import find_model, find_template, read_tokenizer
-from groupwise.training.evaluate import find_model_of, for_one_answer, open_model
+from groupwise.training.evaluate import find_model_of, for_one_answer, open_model, unused
+from groupwise.training.progress import print_note
 
 Answering = Callable[[Any], Coroutine[Any, Any, tuple[Sample, ...]]]
 """A function that answers one prompt or one conversation: `OpenModel.answers`."""
@@ -28,6 +29,8 @@ def chat(
     """
     loaded = load_use(allowed)
     changes = [*ALONE, *usual_template(model_or_run, overrides), *for_one_answer(overrides)]
+    for line in unused(overrides):
+        print_note(line)
     with asyncio.Runner() as runner:
         model = runner.run(open_model(model_or_run, changes, loaded))
         talk(runner, model.answers, conversation=model.template.name == "chat")

@@ -87,8 +87,9 @@ def near_option(command: argparse.ArgumentParser, name: str) -> str:
     >>> near_option(parser()[1]["eval"], "smaples")
     '--samples'
     """
-    known = [word for action in command._actions for word in action.option_strings]
-    return next(iter(get_close_matches(f"--{name}", known, n=1, cutoff=0.8)), "")
+    known = [word.lstrip("-") for action in command._actions for word in action.option_strings]
+    near = get_close_matches(name, known, n=1, cutoff=0.75)
+    return f"--{near[0]}" if near else ""
 
 
 def split(command: argparse.ArgumentParser, words: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:

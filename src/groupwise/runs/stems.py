@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+from groupwise.models.files import PACKAGED, SMOLLM2
 from groupwise.runs.layout import RunLayout
 
 PARENT = Path("runs")
@@ -27,3 +28,11 @@ def newest_run(name: str) -> str:
         if end and ("*" in path.name or other.name[: end.start()] == path.name) and RunLayout(other).is_run
     }
     return str(runs[max(runs)]) if runs else name
+
+
+def run_or_model(name: str) -> str:
+    """The newest run with this name, as in `newest_run`, if there is one; else the name, which may be a model's.
+
+    The name of a packaged model is never a run.
+    """
+    return name if name in (*PACKAGED, SMOLLM2) else newest_run(name)

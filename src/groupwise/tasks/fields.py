@@ -179,6 +179,8 @@ def _lookup(row: Row, path: str) -> tuple[Any, bool]:
     return value, True
 
 
+NEAR = 0.5
+"""The least similarity of a column's name for which a message suggests it as the column of gold answers."""
 _USUAL = {
     "prompt": ("question", "problem", "query", "instruction", "input"),
     "answer": ("reward_model.ground_truth", "target", "solution", "label", "gold", "expected", "output"),
@@ -194,6 +196,8 @@ def _missing(row: Row, paths: Mapping[str, str]) -> str:
     for role, path in missing.items():
         usual = next((k for k in _USUAL[role] if _lookup(row, k)[1] and k not in taken), None)
         near = max(row.keys() - taken, key=lambda k: (SequenceMatcher(None, k, path).ratio(), k), default=None)
+        if role == "answer" and near is not None and SequenceMatcher(None, near, path).ratio() < NEAR:
+            near = None  # the rows may have no gold answers
         if column := usual or near:
             options.append(f"--columns.{role} {column}")
             taken.add(column)
@@ -201,4 +205,5 @@ def _missing(row: Row, paths: Mapping[str, str]) -> str:
         if "." in path and isinstance(inner := row.get(outer), Mapping):
             columns.append(f"in {outer} {', '.join(inner) or 'none'}")
     hint = f": say {' '.join(options)}" if options else ""
+    hint += "; without gold answers: --columns.answer=" if "answer" in missing else ""
     return f"no field {' and no field '.join(map(repr, missing.values()))}; it has {', and '.join(columns)}{hint}"

@@ -96,6 +96,8 @@ def _parse(line: bytes) -> Row | Fault:
         row = json.loads(line, parse_constant=_no_constant, object_pairs_hook=_fields)
     except Fault as fault:
         return fault
+    except UnicodeDecodeError as error:
+        return Fault(f"not UTF-8 (byte {line[error.start]:#x}): convert the file, such as by iconv -f latin1 -t utf-8")
     except (ValueError, RecursionError) as error:
         return Fault(f"not JSON ({error})")
     return row if isinstance(row, dict) else Fault(f"{kind_of(row)}, not an object with fields")

@@ -46,8 +46,10 @@ class Alerts:
         if (share := line.get(TRUNCATED, 0.0)) > metric_bound(TRUNCATED):
             yield TRUNCATED, f"{share:.0%} of the answers hit the length limit; raise sampling.max_tokens"
         if (share := line.get(UNVERIFIABLE_HELD_OUT, 0.0)) > metric_bound(UNVERIFIABLE):
-            others = "accuracy and score are those of the others"
-            yield UNVERIFIABLE_HELD_OUT, f"{share:.0%} of the held-out answers could not be graded; {others}"
+            what = (
+                f"{share:.0%} of the held-out answers could not be graded; accuracy and score are those of the others"
+            )
+            yield UNVERIFIABLE_HELD_OUT, what if share < 1 else "no held-out answer could be graded"
         if line.get(NO_SIGNAL) == 1 or line.get("rollout/selected") == 0:
             yield NO_SIGNAL, "no group has a signal: the rewards within each group are equal"
         if (gap := line.get(LARGEST_GAP, 0.0)) > NEAR * self.max_gap:

@@ -224,8 +224,6 @@ async def open_model(model_or_run: str, overrides: Sequence[tuple[str, Any]], us
     start = starting_point(source, changes, trust_remote_code=use.trust_remote_code)
     recipe, sampling = recipe_and_sampling(start, user_code)
     recipe = resolved(recipe)
-    for line in unused(overrides):
-        print_note(line)
     device = prepare(recipe.machine)
     directory = find_model(recipe.model)
     tokenizer = read_tokenizer(directory)
@@ -263,6 +261,9 @@ def sample(
     With an environment they are conversations; `answer` is the prompt's gold answer for the environment. `at` chooses a
     checkpoint of a run.
     """
+
+    for line in unused(overrides):
+        print_note(line)
 
     async def generate() -> tuple[Sample, ...]:
         model = await open_model(model_or_run, overrides, use, at)

@@ -21,6 +21,8 @@ __all__ = ["grade_function"]
 
 MADE_UP = ("a made-up answer", "12", "a longer answer, made up too, in\ntwo lines")
 """Made-up answers, to try a grade function before the run."""
+LATE = "no verdict within"
+"""Part of the cause of a call that missed its deadline."""
 CLOSE = 1e-6
 """The allowed difference between a score given in bulk and the score given alone, relative to scores above 1."""
 
@@ -220,7 +222,10 @@ class FunctionVerifier:
             self.close()
             what = f"the grade function {self.name} gives no grade for a made-up answer"
             evidence = f"{error}\nthe answer was {items[0][1].text!r}"
-            raise Usage(what, evidence=evidence, fix="correct the function: an answer may be any text") from None
+            fix = "correct the function: an answer may be any text"
+            if LATE in str(error):
+                fix = "import modules at the top of its file, or give it more time: --machine.verdict_deadline 60"
+            raise Usage(what, evidence=evidence, fix=fix) from None
 
     def _compare(self, alone: Sequence[Verdict], together: Sequence[Verdict]) -> None:
         for text, a, b in zip(MADE_UP, alone, together, strict=True):

@@ -29,7 +29,8 @@ def refuse_others(name: str, parameters: Sequence[inspect.Parameter]) -> None:
             def grade(answers, prompts, **columns): ...  # completions -> answers
             an answer is a text, also where TRL passes messages; the column answer is gold
     """
-    names = [p.name for p in parameters]
+    names, name = [p.name for p in parameters], name.rpartition(".")[2]
+    name = name if name.isidentifier() else "reward"  # of a lambda
     if "completions" in names:
         raise _refusal(name, "TRL", parameters, _trl_fix(name, parameters))
     if set(names) & {"solution_str", "ground_truth"}:

@@ -124,7 +124,7 @@ def grade_of(result: Any) -> dict[str, Any]:
         return {"verdict": {"outcome": int(result.outcome), "parts": dict(result.parts), **fields}}
     if isinstance(result, bool | int | float):
         return {"value": result}
-    return {"error": f"it returned {type(result).__name__}"}
+    return {"error": f"it returned {type(result).__name__}: expected True, False, a number or a Verdict"}
 
 
 def list_of(result: Any) -> list[Any] | None:

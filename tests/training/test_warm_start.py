@@ -231,7 +231,8 @@ def test_a_tool_message_may_open_a_conversation() -> None:
 
 def test_tool_messages_need_an_environment(capsys: pytest.CaptureFixture[str]) -> None:
     path = rows("a.jsonl", messages(("user", "1+1="), ("assistant", "1+1="), ("tool", "2"), ("assistant", "#2")))
-    output = error_of(capsys, 2, "train", "--warm_start.demonstrations", path)
+    words = ["--warm_start.demonstrations", path, "--warm_start.steps", "1", *SMALL]
+    output = error_of(capsys, 2, "train", *words)
     assert "the demonstrations contain tool messages" in output and "--environment" in output
 
 

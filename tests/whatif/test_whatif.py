@@ -17,7 +17,16 @@ from groupwise.data import BadData, Usage
 from groupwise.methods import gspo
 from groupwise.objective import Clips, TruncatedImportance, complete, token_mean
 from groupwise.rewards import Score
-from groupwise.whatif.compare import FIGURES, OWN, compare_methods, cosine, groups_of, sample_numbers, whole_gradient
+from groupwise.whatif.compare import (
+    FIGURES,
+    OWN,
+    compare_methods,
+    cosine,
+    groups_of,
+    named_method,
+    sample_numbers,
+    whole_gradient,
+)
 from groupwise.whatif.explain import explain_token
 from groupwise.whatif.recompute import Recomputed, recompute
 from groupwise.whatif.stored import StoredIteration, read_iteration
@@ -149,6 +158,12 @@ def test_tokens_that_a_mask_of_the_run_removed_are_left_out(tmp_path: Path) -> N
     assert any(line["finish"] == "length" for line in stored.lines)
     for computed in (own(stored), recompute(stored, "gspo", small("gspo", group_size=4))):
         assert 0 < computed.batch.tokens < stored.batch.tokens and not computed.gradient.isnan().any()
+
+
+def test_what_a_method_would_sample_otherwise_is_noted(run: Path) -> None:
+    notes = recompute(read(run), "reg_grpo", named_method("reg_grpo")).notes
+    assert [note.split()[:2] for note in notes[1:]] == [["its", "curriculum"], ["its", "strategy"]]
+    assert recompute(read(run), "gspo", named_method("gspo")).notes == ()
 
 
 # Errors

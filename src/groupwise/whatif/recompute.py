@@ -103,7 +103,10 @@ def without_terms(stored: StoredIteration, name: str, method: Method) -> tuple[M
     left_out = {p: missing for p in method.objective.penalties if (missing := not_stored(stored.batch, needs(p)))}
     notes = [f"without {label(p)}: {' and '.join(missing)} not stored" for p, missing in left_out.items()]
     notes += [f"without the auxiliary loss {label(loss)}" for loss in method.auxiliary]
-    if method.strategy != stored.recipe.method.strategy:
+    of_run = stored.recipe.method
+    if method.curriculum != of_run.curriculum:
+        notes.append(f"its curriculum {label(method.curriculum)} would draw other prompts")
+    if method.strategy != of_run.strategy:
         notes.append(f"its strategy {label(method.strategy)} would sample other answers")
     penalties = tuple(p for p in method.objective.penalties if p not in left_out)
     method = replace(method, auxiliary=(), objective=replace(method.objective, penalties=penalties))

@@ -82,5 +82,6 @@ J = mean over tokens of v_i min[ r_t A_t, clip(r_t, 1 - eps, 1 + eps) A_t ],  r_
         own_settings=("method.curriculum.centre = 0.5",),
     ),
     finding="With scores of 0 and 1 and the paper's priority, all replayed answers were correct on hinted_sums (one "
-    "seed), so their whitened advantages are 0. With curriculum.centre = 0.5, right and wrong answers are drawn alike.",
+    "seed), so their whitened advantages are 0. With curriculum.centre = 0.5, right and wrong answers are drawn alike. "
+    "The effect's own setting was chosen after this run, before the runs that measure the effect.",
 )

@@ -139,7 +139,7 @@ def test_paths_in_code_spans_exist(page: str) -> None:
 
 def test_warm_start_runs(tmp_path: Path) -> None:
     commands = follow("docs/warm_start.md", tmp_path)
-    assert [line.split()[1] for line in commands] == ["check", "train", "report", "check"]
+    assert [line.split()[1] for line in commands] == ["check", "train", "report", "check", "check"]
     assert len(list(tmp_path.glob("runs/*/warm_start/metrics.jsonl"))) == 1
 
 

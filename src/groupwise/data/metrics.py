@@ -226,7 +226,7 @@ _BY_QUESTION: dict[str, tuple[Metric, ...]] = {
             better="lower",
         ),
         *_conversation("counts/errors", "calls per conversation whose tool failed", better="lower"),
-        *_conversation("counts/<name>", "a user environment's own count, per conversation"),
+        *_conversation("counts/<name>", "a count of the environment or of the strategy, per conversation"),
     ),
     ENGINES: (  # the bound on the gap is `engine.max_gap` of the recipe
         Metric(

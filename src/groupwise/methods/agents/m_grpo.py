@@ -53,7 +53,7 @@ A = (R - mean) / std over the main agents of a prompt, and over its helpers; PPO
             "a queue of all prompts, 8 in a row are a group",
             'align = "per_query", or "fifo" within an iteration',
         ),
-        Difference("most calls", "not obtained", "not limited by a constant that was found", "4 (inferred)"),
+        Difference("most calls", "not obtained", "20 turns", "4 (inferred)"),
         Difference("group size", "not obtained", "8", "8"),
         Difference("clip range, KL", "not obtained", "0.2 and 0.28, 0", "0.2 and 0.28, none"),
         Difference("minibatches", "not obtained", "1", "1"),

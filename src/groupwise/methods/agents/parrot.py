@@ -46,7 +46,7 @@ training (inferred): R(m) = [m correct] - lambda [b correct and m = a]; each pro
             "confidence",
             "softmax of the log-probs of the options",
             "tau 3, top 19",
-            "left out: engines return no top k",
+            "left out: no class probabilities",
         ),
         Difference("share of correct claims", "0", "0", "0 in the evaluation, 0.5 in training (inferred)"),
         Difference("penalty lambda", "not part of the paper", "not part", "0.5 (inferred)"),

@@ -55,7 +55,7 @@ def test_a_test_that_did_not_run_is_missing_and_a_longer_name_is_another_test() 
 
 
 def test_no_case_at_all_is_an_error_with_the_output_of_pytest(root: Path) -> None:
-    with pytest.raises(WorkerLost, match="ran no proof") as raised:
+    with pytest.raises(WorkerLost, match="ran no test") as raised:
         run_proofs(["tests/golden/test_a.py::test_nothing"], root)
     assert "test_nothing" in raised.value.evidence and "pytest -q tests/golden" in raised.value.fix
 

@@ -60,7 +60,7 @@ def test_a_key_is_the_name_of_a_variable(key: str) -> None:
 @pytest.mark.parametrize("cache", ["/tmp/victim.txt", "../victim.txt", "a/b", "..", ".hidden", "~/x", "x" * 200])
 def test_a_cache_is_a_plain_name(cache: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    with pytest.raises(Usage, match="is not a plain name"):
+    with pytest.raises(Usage, match="is not a plain file name"):
         judge(HERE, f", cache={cache!r}")
     assert list(tmp_path.iterdir()) == []
 

@@ -239,7 +239,7 @@ def test_a_missing_package_is_an_error_with_a_fix(
 
 
 def test_no_name_at_all() -> None:
-    assert "names no data set" in refused("datasets:").what
+    assert "must be followed by the name of a data set" in refused("datasets:").what
 
 
 def test_invalid_json_lines_are_described(tmp_path: Path) -> None:

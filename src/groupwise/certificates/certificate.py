@@ -23,7 +23,7 @@ PACKAGES = ("groupwise", "torch", "numpy")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
-    """A published method at a commit. `constants` is TOML, `changes` are the differences from its `parent`.
+    """A published method with its test results. `constants` is TOML, `changes` are the differences from its `parent`.
 
     `parts` are the names of its parts by socket. `measured` is the stored measurement of its `effect`, if the code is
     the same since, and `toy` the test that computes the effect exactly.
@@ -72,7 +72,7 @@ class Certificate:
 
 
 def certify(names: Sequence[str]) -> Iterator[Certificate]:
-    """The certificates of published methods. All tests run in one process, and each test once."""
+    """Run the tests of published methods, in one process and each test once, and return their certificates."""
     root = repository()
     proofs = run_proofs((test for name in names for test in reference_of(methods()[name]).proofs), root)
     commit = commit_of(root)
@@ -81,7 +81,7 @@ def certify(names: Sequence[str]) -> Iterator[Certificate]:
 
 
 def describe(names: Sequence[str]) -> tuple[Certificate, ...]:
-    """The certificates of published methods before any test has run: everything but results, commit and measurement."""
+    """The certificates of published methods without test results, commit and measurement, since no test has run."""
     proofs = {test: Proof(test, "not run", 0, 0.0) for name in names for test in reference_of(methods()[name]).proofs}
     return tuple(certificate_of(name, proofs, "") for name in names)
 
@@ -89,7 +89,7 @@ def describe(names: Sequence[str]) -> tuple[Certificate, ...]:
 def certificate_of(
     name: str, proofs: Mapping[str, Proof], commit: str, measured: Comparison | None = None
 ) -> Certificate:
-    """The certificate of a method from the results of all tests and the measurement of its effect."""
+    """Create a method's certificate from the test results and the measurement of its effect."""
     known = methods()
     method, reference = known[name], reference_of(known[name])
     return Certificate(
@@ -119,7 +119,7 @@ def certificate_of(
 
 
 def parts_of(method: Method) -> dict[str, tuple[str, ...]]:
-    """The names of a method's parts by socket, including parts in the fields of other parts.
+    """The names of a method's components by kind (advantage, surrogate, ...), with those inside other components.
 
     >>> from groupwise.methods import gspo
     >>> parts_of(gspo())["Surrogate"], parts_of(gspo())["Ratio"]
@@ -134,7 +134,7 @@ def parts_of(method: Method) -> dict[str, tuple[str, ...]]:
 
 
 def commit_of(root: Path) -> str:
-    """The commit of a repository; empty without git."""
+    """The current commit of a repository; empty without git."""
 
     def git(*words: str) -> str:
         try:

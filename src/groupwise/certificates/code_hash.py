@@ -19,7 +19,7 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Assign 
 
 
 def code_hash(method: Method) -> str:
-    """A hash of a method's constants and of the code of its parts, with the names of their files that they use.
+    """A hash of a method's constants and of its components' code, with all names of their files that this code uses.
 
     Comments, docstrings and formatting do not count, nor does other code in the same files. Fields that equal those of
     a bare `Method`, such as the curriculum `Shuffled`, do not count either: they belong to no method.

@@ -1,4 +1,4 @@
-"""The map of the methods: their family tree, a table of their parts, and a sheet for each that a click opens.
+"""An HTML page about all methods: which changes which, a table of their components, and each one's certificate.
 
 It has no scripts: a link to `#NAME` opens the sheet of a method by the `:target` of the style sheet.
 """
@@ -35,7 +35,7 @@ def map_page(certificates: Sequence[Certificate]) -> str:
 
 
 def branches(chosen: Sequence[Certificate], certificates: Sequence[Certificate]) -> str:
-    """Methods with the methods that change them, as nested lists. A click beside a name folds a branch."""
+    """HTML: methods, with the methods that change them, as nested lists that a click folds."""
     items = []
     for c in chosen:
         below = children(c, certificates)
@@ -45,12 +45,12 @@ def branches(chosen: Sequence[Certificate], certificates: Sequence[Certificate])
 
 
 def leaf(c: Certificate) -> str:
-    """A method that no other changes."""
+    """HTML: a method that no other method changes, as a list item."""
     return f"<li>{line(c)}</li>"
 
 
 def line(c: Certificate) -> str:
-    """Name, family, year and label of a method, the fields that it changes, and its result if its tests have run."""
+    """HTML: a method's name, family, year, label, changed fields, and test result."""
     facts = escape(f"{c.family}, {c.year}, {c.label}")
     fields = f' <code class="changed">{escape(", ".join(changed(c)))}</code>' if c.changes else ""
     result = "" if c.verdict == "not run" else f' <span class="{c.verdict}">{c.verdict}</span>'
@@ -59,13 +59,13 @@ def line(c: Certificate) -> str:
 
 
 def link(c: Certificate, place: str = "") -> str:
-    """A link that opens the sheet of a method; `place` is the id that the sheet's Close returns to."""
+    """HTML: a link that opens a method's certificate; `place` is the id that its Close link returns to."""
     here = f' id="{escape(place)}"' if place else ""
     return f'<a{here} href="#{escape(c.name)}" title="{escape(c.summary)}">{escape(c.name)}</a>'
 
 
 def matrix(certificates: Sequence[Certificate]) -> str:
-    """A row for each method and a column for each part that one of them has, by socket."""
+    """HTML: a table with a row for each method, a column for each component, and marks where a method has it."""
     columns = sorted({(socket, part) for c in certificates for socket, parts in c.parts.items() for part in parts})
     sockets = {socket: sum(s == socket for s, _ in columns) for socket, _ in columns}
     groups = "".join(f'<th colspan="{count}">{escape(socket)}</th>' for socket, count in sockets.items())
@@ -79,14 +79,14 @@ def matrix(certificates: Sequence[Certificate]) -> str:
 
 
 def cell(c: Certificate, socket: str, part: str) -> str:
-    """A mark that opens the method, if it has the part, or an empty cell. The keyboard opens it by its row's name."""
+    """HTML: a cell with a mark if the method has the component. A click on the mark opens the method."""
     if part not in c.parts.get(socket, ()):
         return "<td></td>"
     return f'<td title="{escape(part)}"><a href="#{escape(c.name)}" tabindex="-1">●</a></td>'
 
 
 def sheet(c: Certificate, certificates: Sequence[Certificate]) -> str:
-    """The certificate of a method over the page, with links to its parent and to the methods that change it."""
+    """HTML: a method's certificate, shown over the page, with links to its parent and to the methods that change it."""
     names = {other.name: other for other in certificates}
     near = [f"changes {link(names[c.parent])}"] if c.parent in names else []
     below = children(c, certificates)

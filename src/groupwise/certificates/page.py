@@ -1,4 +1,4 @@
-"""The page of a certificate: one HTML file without scripts, which opens from disk without a network."""
+"""Writes a certificate as an HTML page without scripts, which opens from disk without a network."""
 
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -11,12 +11,12 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 def certificate_page(c: Certificate) -> str:
-    """The page of a certificate. All text is escaped."""
+    """The HTML page of a certificate. All text is escaped."""
     return page(f"{c.name}: certificate", f"{verdict(c)}\n<h1>{escape(c.name)}</h1>\n{content(c)}")
 
 
 def verdict(c: Certificate) -> str:
-    """The result of all proofs of a method, or the command that runs them."""
+    """HTML: whether all tests of a method passed, or the command that runs them."""
     if c.verdict == "not run":
         return f'<p class="verdict">{len(c.proofs)} proofs: groupwise certify {escape(c.name)}</p>'
     passed = sum(proof.result == "passed" for proof in c.proofs)
@@ -25,7 +25,7 @@ def verdict(c: Certificate) -> str:
 
 
 def content(c: Certificate) -> str:
-    """A certificate below its name: source, summary, facts and sections."""
+    """HTML: the content of a certificate below its name."""
     versions = ", ".join(f"{name} {version}" for name, version in c.versions.items())
     commit = [] if c.verdict == "not run" else [f"commit {c.commit or 'unknown'}", versions]
     facts = [c.family, str(c.year), c.kind, c.label, *commit]
@@ -51,7 +51,7 @@ def content(c: Certificate) -> str:
 
 
 def effect(c: Certificate) -> str:
-    """The stated effect with its measurement, or the reason why there is none."""
+    """HTML: the effect that the paper states and its measurement, or the reason why there is none."""
     measured = str(c.measured) if c.measured else "Not measured with this code."
     texts = [c.effect, measured] if c.effect else [c.no_effect]
     exact = [f"Shown in expectation: {c.toy}"] if c.toy else []
@@ -81,27 +81,27 @@ def page(title: str, content: str) -> str:
 
 
 def section(title: str, content: str) -> str:
-    """A section; `content` is HTML."""
+    """HTML: a section with a title; `content` is HTML."""
     return f"<section>\n<h2>{escape(title)}</h2>\n{content}\n</section>"
 
 
 def paragraph(text: str) -> str:
-    """A paragraph of plain text."""
+    """HTML: a paragraph of plain text."""
     return f"<p>{escape(text)}</p>"
 
 
 def pre(text: str) -> str:
-    """Plain text with its line breaks. It scrolls, and the keyboard reaches it."""
+    """HTML: plain text with its line breaks, which scrolls and can be reached by keyboard."""
     return f'<pre tabindex="0">{escape(text)}</pre>'
 
 
 def items(lines: Iterable[str]) -> str:
-    """A list of lines of code."""
+    """HTML: a list of lines of code."""
     return f"<ul>{''.join(f'<li><code>{escape(line)}</code></li>' for line in lines)}</ul>"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table of plain text. Each cell names its column, which narrow screens show.
+    """HTML: a table of plain text. Each cell also contains its column's name, for narrow screens.
 
     >>> table(("a",), [("<1>",)])
     '<table><thead><tr><th>a</th></tr></thead><tbody><tr><td data-column="a">&lt;1&gt;</td></tr></tbody></table>'

@@ -1,4 +1,4 @@
-"""Proofs: the tests of the repository that verify a method, run by pytest in a separate process."""
+"""Runs the tests that verify a method (its proofs), by pytest in a separate process."""
 
 import os
 import subprocess
@@ -17,7 +17,7 @@ from groupwise.data import MissingRequirement, WorkerLost
 Result = Literal["passed", "failed", "skipped", "missing", "not run"]
 WORST: tuple[Result, ...] = ("failed", "missing", "skipped", "passed")
 PACKAGES = ("pytest", "pytest_timeout", "hypothesis", "beartype")
-"""The packages of the extra `dev` that the tests import."""
+"""Packages that the tests import, from the optional dependencies `dev`."""
 LINES = 20
 """The number of lines of pytest's output that an error shows."""
 
@@ -56,12 +56,13 @@ def run_proofs(tests: Iterable[str], root: Path) -> dict[str, Proof]:
         cases = cases_of(results.read_text(encoding="utf-8")) if results.is_file() else {}
     if not cases:
         last = "\n".join(f"{done.stdout}\n{done.stderr}".split("\n")[-LINES:]).strip()
-        raise WorkerLost("pytest ran no proof", evidence=last, fix=f"see the cause with: pytest -q {' '.join(ids[:3])}")
+        fix = f"see the cause with: pytest -q {' '.join(ids[:3])}"
+        raise WorkerLost("pytest ran no test (proof) of the method", evidence=last, fix=fix)
     return {test: proof_of(test, cases) for test in ids}
 
 
 def cases_of(report: str) -> dict[str, tuple[Result, float]]:
-    """The result and the seconds of each case in a JUnit report, by the id of the case.
+    """Read a JUnit report: the result and the seconds of each test case, by its id.
 
     >>> cases_of('<testsuite><testcase classname="tests.a" name="test_b[1]" time="0.5"/></testsuite>')
     {'tests/a.py::test_b[1]': ('passed', 0.5)}
@@ -76,7 +77,7 @@ def cases_of(report: str) -> dict[str, tuple[Result, float]]:
 
 
 def proof_of(test: str, cases: Mapping[str, tuple[Result, float]]) -> Proof:
-    """The result of a test. An id without parameters means all cases of the test.
+    """Combine the results of a test's cases. An id without parameters means all of its cases.
 
     >>> proof_of("a.py::b", {"a.py::b[1]": ("passed", 0.5), "a.py::b[2]": ("failed", 0.25)})
     Proof(test='a.py::b', result='failed', cases=2, seconds=0.75)

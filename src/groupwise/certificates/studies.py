@@ -1,4 +1,4 @@
-"""Studies: the runs that measure the stated effect of a method, their stored results, and their comparison.
+"""Studies: runs that measure whether a method has the effect that its paper states, against its parent method.
 
 A study runs a method and its parent once per seed. `make atlas` stores the results; this module reads them.
 """
@@ -24,18 +24,18 @@ from groupwise.methods import Effect, Reference
 
 SEEDS = (1, 2, 3)
 MORE_SEEDS = (4, 5, 6)
-"""The seeds of a study, and those that it adds where the first leave the effect open."""
+"""The seeds of a study, and additional ones if the effect is undecided after the first."""
 SIZES = (
     "prompts = 8", "iterations = 20", "method.group_size = 8", "method.minibatches = 2", "evaluate.every = 0",
     "evaluate.problems = 128", "save.every = 0",
 )  # fmt: skip
-"""The recipe fields of every study, before its own settings."""
+"""The recipe fields that all studies set, such as sizes."""
 BUDGET = "evaluate.every = 5"
-"""A further setting where held-out metrics are compared at equal tokens."""
+"""An additional setting of studies that compare held-out metrics at an equal number of tokens."""
 HELD_OUT = "eval/"
 """The prefix of held-out metrics."""
 RESULTS = Path("benchmarks/atlas/results.jsonl")
-"""The stored results, in the repository."""
+"""The file with the stored results of studies, in the repository."""
 
 Verdict = Literal["shown", "not shown", "opposite"]
 
@@ -62,7 +62,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialResult:
-    """The result of a run: metrics by iteration, the generated tokens of each iteration, and where it comes from.
+    """The result of a study's run: metrics and generated tokens by iteration, and the code that produced it.
 
     `recipe` is the hash of the recipe, `code` that of the method's code.
     """
@@ -76,7 +76,7 @@ class TrialResult:
     code: str
 
     def value(self, metric: str, last: int) -> float:
-        """A metric up to the iteration `last`: a held-out one at its last evaluation, else its second half's mean."""
+        """A metric up to iteration `last`: a held-out one at its last evaluation, others as the second half's mean."""
         points = {i: x for i, x in self.metrics.get(metric, {}).items() if 0 < i <= last}
         if metric.startswith(HELD_OUT):
             return points[max(points)] if points else math.nan
@@ -84,7 +84,7 @@ class TrialResult:
         return math.fsum(late) / len(late) if late else math.nan
 
     def iterations_within(self, tokens: int) -> int:
-        """The number of first iterations that generate at most so many tokens together."""
+        """The number of iterations, from the first, that together generate at most this many tokens."""
         total, count = 0, 0
         for n in self.tokens:
             total += n
@@ -92,13 +92,13 @@ class TrialResult:
         return count
 
     def as_json(self) -> dict[str, Any]:
-        """The line of the file."""
+        """The result as JSON, for a line of the file."""
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The metric of a method's runs and of its parent's, for each seed. `stale`: code has changed since."""
+    """A method's metric and its parent's, for each seed. `stale`: the code has changed since the runs."""
 
     effect: Effect
     own: tuple[float, ...]
@@ -107,7 +107,7 @@ class Comparison:
 
     @property
     def differences(self) -> tuple[float, ...]:
-        """The method minus its parent, for each seed."""
+        """The metric of the method minus that of its parent, for each seed."""
         return tuple(a - b for a, b in zip(self.own, self.parent, strict=True))
 
     @property
@@ -121,7 +121,7 @@ class Comparison:
 
     @property
     def verdict(self) -> Verdict:
-        """Shown, or opposite: the interval lies on one side of 0, and the mean is at least the smallest that counts."""
+        """Whether the runs show the stated effect or the opposite, by the interval and the smallest relevant mean."""
         low, high = self.interval if self.effect.direction == "up" else [-x for x in reversed(self.interval)]
         if low > 0 and abs(self.mean) >= self.effect.least:
             return "shown"
@@ -129,7 +129,7 @@ class Comparison:
 
     @property
     def is_open(self) -> bool:
-        """Whether more seeds could change the verdict: the mean counts, and its interval contains 0."""
+        """Whether more seeds could decide: the mean is large enough to be relevant, but its interval contains 0."""
         return self.verdict == "not shown" and abs(self.mean) >= self.effect.least
 
     def as_json(self) -> dict[str, Any]:
@@ -153,7 +153,7 @@ def trials_of(method: str, effect: Effect, seed: int) -> tuple[Trial, Trial]:
 
 
 def compare(method: str, effect: Effect, results: Mapping[Trial, TrialResult]) -> Comparison | None:
-    """The comparison over all seeds with both results; None with fewer than `SEEDS`, or without the metric."""
+    """Compare a method with its parent, over the seeds for which both ran; None if too few did."""
     pairs = [trials_of(method, effect, seed) for seed in (*SEEDS, *MORE_SEEDS)]
     found = [(results[own], results[parent]) for own, parent in pairs if own in results and parent in results]
     values = [values_of(effect, own, parent) for own, parent in found]
@@ -164,7 +164,7 @@ def compare(method: str, effect: Effect, results: Mapping[Trial, TrialResult]) -
 
 
 def values_of(effect: Effect, own: TrialResult, parent: TrialResult) -> tuple[float, float]:
-    """The metric of a method's run and of its parent's, at equal tokens or after all iterations."""
+    """The metric of a method and of its parent with one seed, at equal tokens or after all iterations."""
     if effect.matched == "steps":
         lasts = len(own.tokens), len(parent.tokens)
     else:
@@ -174,7 +174,7 @@ def values_of(effect: Effect, own: TrialResult, parent: TrialResult) -> tuple[fl
 
 
 def is_stale(result: TrialResult) -> bool:
-    """Whether the code of the method of a run has changed since."""
+    """Whether the method's code has changed since this run."""
     return _present_code(result.trial) != result.code
 
 
@@ -184,7 +184,7 @@ def _present_code(trial: Trial) -> str:
 
 
 def measured_effect(method: str, reference: Reference, root: Path) -> Comparison | None:
-    """The comparison of a method's stated effect from the results stored in the repository; None unless it is fresh."""
+    """The measurement of a method's stated effect, from stored results; None if there is none, or it is stale."""
     effect = reference.effect
     comparison = compare(method, effect, read_results(root / RESULTS)) if effect else None
     return None if comparison is None or comparison.stale else comparison
@@ -198,11 +198,12 @@ def run_studies(methods: Sequence[str], root: Path) -> None:
     done = subprocess.run(command, cwd=root, env=environment, stderr=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         fix = f"see the cause with: python -m benchmarks.atlas {' '.join(methods[:3])}"
-        raise WorkerLost("a run of a study failed", evidence=done.stderr[-2000:].strip(), fix=fix)
+        what = "a training run that measures a method's effect failed"
+        raise WorkerLost(what, evidence=done.stderr[-2000:].strip(), fix=fix)
 
 
 def read_results(path: Path) -> dict[Trial, TrialResult]:
-    """The stored results by trial; the last one where there are several. Empty without the file."""
+    """Read the stored results by run, the last if there are several. Empty without the file."""
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     return {result.trial: result for result in map(_result_of, lines)}
 
@@ -215,6 +216,6 @@ def _result_of(line: str) -> TrialResult:
 
 
 def write_results(path: Path, results: Iterable[TrialResult]) -> None:
-    """Write results in the order of their trials, one JSON line each."""
+    """Write results in the order of their runs, one JSON line each."""
     ordered = sorted(results, key=lambda result: json.dumps(asdict(result.trial)))
     path.write_text("".join(json.dumps(result.as_json()) + "\n" for result in ordered), encoding="utf-8")

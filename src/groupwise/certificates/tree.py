@@ -1,4 +1,4 @@
-"""The family tree of methods: each below the method that it changes, and the fields that it changes."""
+"""The tree of methods: each below the parent method that it changes, with the fields that it changes."""
 
 from collections.abc import Iterator, Sequence
 
@@ -10,18 +10,18 @@ SIZES = ("group_size", "refill", "minibatches", "epochs", "shuffle")
 
 
 def roots(certificates: Sequence[Certificate]) -> list[Certificate]:
-    """The methods that change none of the others."""
+    """The methods without a parent among these methods."""
     names = {c.name for c in certificates}
     return in_order([c for c in certificates if c.parent not in names])
 
 
 def children(parent: Certificate, certificates: Sequence[Certificate]) -> list[Certificate]:
-    """The methods that change a method."""
+    """The methods whose parent is this method."""
     return in_order([c for c in certificates if c.parent == parent.name])
 
 
 def in_order(certificates: Sequence[Certificate]) -> list[Certificate]:
-    """By family, then by year and name."""
+    """Sort methods by family, then by year and name."""
     return sorted(certificates, key=lambda c: (family_index(c), c.year, c.name))
 
 
@@ -31,7 +31,7 @@ def family_index(c: Certificate) -> int:
 
 
 def walk(certificates: Sequence[Certificate]) -> Iterator[tuple[int, Certificate]]:
-    """Every method with its depth, parents first."""
+    """Every method with its depth in the tree, parents first."""
     stack = [(0, c) for c in reversed(roots(certificates))]
     while stack:
         depth, c = stack.pop()

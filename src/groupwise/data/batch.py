@@ -1,4 +1,4 @@
-"""`Batch`: the table that carries samples from verdicts to gradients. It holds trainable tokens only, packed."""
+"""`Batch`: samples as tensors, packed without padding: the trainable tokens, with rewards, advantages, log-probs."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -47,15 +47,15 @@ class Batch:
 
     samples: tuple[Sample, ...] = field(metadata=PER_SAMPLE)
     keys: tuple[Key, ...] = field(metadata=PER_SAMPLE)
-    """(draw id, stream) of each sample: the number of the prompt's draw, and the sample's own random stream in it."""
+    """What identifies each sample: (number of the drawn prompt, the sample's random stream among its samples)."""
     sequences: Segments = field(metadata=SEGMENTS)
     """Which tokens belong to which sample."""
     groups: Segments = field(metadata=SEGMENTS)
     """Which samples belong to which group."""
     rollouts: Segments = field(metadata=SEGMENTS)
-    """Which groups belong to which rollout (all samples of one prompt's draw)."""
+    """Which groups belong to which rollout (all samples that were generated for one prompt)."""
     place: Int[Tensor, " n"] = field(metadata=PER_TOKEN)
-    """Position of each token in its sample's tokens."""
+    """The position of each trainable token within its sample's tokens."""
 
     routes: tuple[tuple[bytes, ...], ...] = field(metadata=PER_SAMPLE)
     """For a mixture of experts: the experts of each context and answer token before the update, where known."""
@@ -100,7 +100,7 @@ class Batch:
         return self.measures[measure]
 
     def under(self, view: str) -> tuple["Batch", Bool[Tensor, " n"]]:
-        """The samples that have this view (another prompt for the same tokens), under it; and their tokens here."""
+        """The samples that have this second prompt (view), with it as their prompt; and which tokens are theirs."""
         has = [view in s.views for s in self.samples]
         part = self.take([i for i, present in enumerate(has) if present])
         samples = tuple(replace(s, context=s.views[view], content="", routes=()) for s in part.samples)
@@ -109,12 +109,12 @@ class Batch:
 
     @property
     def same_context(self) -> Bool[Tensor, " n"]:
-        """For each token, whether it is trained under the prompt that it was sampled under (see `Sample.under`)."""
+        """For each token, whether it is trained with the prompt that it was sampled from (see `Sample.under`)."""
         same = torch.tensor([SAMPLED not in s.views for s in self.samples], dtype=torch.bool, device=self.place.device)
         return self.sequences.spread(same)
 
     def has(self, part: VerdictPart) -> Bool[Tensor, " s"]:
-        """For each sample, whether its verdict has the named part; a missing part is not the same as 0."""
+        """For each sample, whether its verdict has a score of this name. A missing score is not the same as 0."""
         given = [s.verdict is not None and part.name in s.verdict.parts for s in self.samples]
         return torch.tensor(given, dtype=torch.bool, device=self.score.device)
 
@@ -131,7 +131,7 @@ class Batch:
         )
 
     def at_trained(self, rows: Sequence[Sequence[Any]], dtype: torch.dtype) -> Shaped[Tensor, " n"]:
-        """The entries of the trained tokens, from one row per sample with an entry for each token of its answer.
+        """Select the trained tokens' entries from rows, one per sample, with an entry for each token of its answer.
 
         >>> batch = pack([rollout_of([1.0, 0.0], lengths=[2, 1])])
         >>> batch.at_trained([[True, False], [True]], torch.bool).tolist()
@@ -166,7 +166,7 @@ class Batch:
         return self if len(chosen) == len(self) else self.take(chosen)
 
     def having(self, **columns: Any) -> "Batch":
-        """A copy with these columns written. `measures` are merged into the existing ones."""
+        """A copy of the batch with these columns replaced. `measures` are merged into the existing ones."""
         if "measures" in columns:
             columns["measures"] = {**self.measures, **columns["measures"]}
         return replace(self, **columns)
@@ -206,7 +206,7 @@ class Batch:
         )
 
     def keep(self, which: Bool[Tensor, " n"]) -> "Batch":
-        """The same samples, without the tokens where `which` is False. A sample may become empty."""
+        """Drop the tokens where `which` is False. All samples stay, even without tokens."""
         chosen = which.nonzero().squeeze(1)
         per_token = {name: _rows(getattr(self, name), chosen) for name in columns("token")}
         return replace(self, sequences=self.sequences.keep(which), **per_token)
@@ -275,14 +275,14 @@ def pack(rollouts: Sequence[Rollout], *, version: int = 0, roles: Sequence[str] 
 
 
 def _marks(name: str, samples: Sequence[Sample], trained: Sequence[Sequence[int]]) -> Float[Tensor, " n"]:
-    """A mark (a named number per token) at the trained tokens of all samples; NaN where a token has none."""
+    """The values of a mark (a named number per token, from a strategy or verifier); NaN for tokens without one."""
     numbers = (s.marks.get(name, ()) for s in samples)
     rows = [x[i] if i < len(x) else math.nan for x, tokens in zip(numbers, trained) for i in tokens]
     return torch.tensor(rows, dtype=torch.float64)
 
 
 def key_of(rollout: Rollout, sample: Sample) -> Key:
-    """What identifies a sample: the id of its draw (unique in the run), and its stream (unique in the draw)."""
+    """What identifies a sample: the number of the drawn prompt, unique in the run, and the sample's random stream."""
     return rollout.draw.id, sample.stream
 
 
@@ -293,7 +293,7 @@ def rollout_of(
     limit: int = 16,
     parts: Mapping[str, Sequence[float]] = MappingProxyType({}),
 ) -> Rollout:
-    """A rollout with these scores and lengths, for examples and tests. Token ids and log-probs are arbitrary.
+    """Create a rollout with these scores and lengths, for examples and tests. Token ids and log-probs are arbitrary.
 
     A score of 1 is correct, NaN is unverifiable, any other score is wrong. `parts` are the parts of the verdicts.
     """
@@ -313,7 +313,7 @@ def rollout_of(
 
 
 def _tokens_of(sequences: Segments, chosen: Int[Tensor, " t"]) -> tuple[Int[Tensor, " m"], Segments]:
-    """Packed indices of the chosen samples' tokens (contiguous in each sample), and the new segments."""
+    """The indices of the chosen samples' tokens, and the division of these tokens into samples."""
     lengths = sequences.lengths
     starts = lengths.cumsum(0) - lengths
     segments = Segments.of(lengths[chosen])
@@ -330,7 +330,7 @@ def _regroup(groups: Segments, rollouts: Segments, chosen: Int[Tensor, " t"]) ->
 
 
 def _rows(x: Any, chosen: Int[Tensor, " t"]) -> Any:
-    """The chosen rows of a column, which is a tensor, a mapping of tensors, a tuple, or None."""
+    """Select rows of a batch's column, which is a tensor, a mapping of tensors, a tuple, or None."""
     if isinstance(x, Mapping):
         return {name: _rows(column, chosen) for name, column in x.items()}
     if isinstance(x, tuple):
@@ -339,7 +339,7 @@ def _rows(x: Any, chosen: Int[Tensor, " t"]) -> Any:
 
 
 def _concatenated(xs: Sequence[Any]) -> Any:
-    """Concatenates one column of several batches. The first batch decides which entries a mapping has."""
+    """Concatenate one column of several batches. The first batch decides which entries a mapping has."""
     first = xs[0]
     if isinstance(first, Mapping):
         return {name: _concatenated([x[name] for x in xs]) for name in first}

@@ -22,7 +22,7 @@ __all__ = [
 ]
 
 LONGEST = 1000
-"""Maximum characters per line of an error message; a longer line is cut in the middle."""
+"""The most characters in a line of an error message; a longer line is cut in the middle."""
 
 
 class GroupwiseError(Exception):
@@ -61,7 +61,7 @@ class Usage(GroupwiseError):
 
 
 class InvalidValue(Usage, ValueError):
-    """A constructor refuses its values: a number out of range, or parts that do not fit each other."""
+    """Invalid arguments of a constructor: a number out of range, or components that do not fit each other."""
 
 
 class BadData(GroupwiseError):
@@ -83,11 +83,11 @@ class Diverged(GroupwiseError):
 
 
 class NoSignal(Diverged):
-    """Three consecutive iterations produced no group with a learning signal."""
+    """Three iterations in a row had no group to train on: the filter dropped all of them."""
 
 
 class Unverifiable(Diverged):
-    """Too many answers are unverifiable."""
+    """Too many answers could not be graded."""
 
 
 class Mismatch(Diverged):

@@ -1,4 +1,4 @@
-"""Types of the values that a user gives to a dataclass."""
+"""Checks the types of values that a user passes to a dataclass."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields
@@ -13,9 +13,9 @@ from groupwise.data.errors import Usage
 __all__ = ["check_types"]
 
 PLAIN = (bool, int, float, str, bytes, list, tuple, Mapping, set, NoneType)
-"""Types of values that are never parts."""
+"""The types of plain values, which are never components."""
 CLASSES = {int: (int, Integral), float: (float, int, Real)}
-"""The classes of the values of a number's type: numbers of NumPy fit too."""
+"""The classes that fit a number type: NumPy's numbers fit too."""
 WORDS = {bool: "True or False", int: "a whole number", float: "a number", str: "a string", tuple: "a tuple",
          Mapping: "a dict", NoneType: "None"}  # fmt: skip
 
@@ -56,7 +56,7 @@ def _test(hint: Any) -> Callable[[Any], bool]:
 
 
 def _arms(hint: Any) -> tuple[Any, ...]:
-    """The classes of a union, or the one class of a type: of `tuple[int, ...] | None`, `tuple` and `NoneType`."""
+    """The classes that a type allows: for `tuple[int, ...] | None`, `tuple` and `NoneType`."""
     origin = get_origin(hint)
     if origin in (Union, UnionType):
         return tuple(arm for inner in get_args(hint) for arm in _arms(inner))

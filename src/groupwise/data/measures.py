@@ -38,7 +38,7 @@ class Logp:
 
     model: str
     view: str = ""
-    """The alternative prompt (a key of `Sample.views`; NaN without it) to condition on; empty: the sample's prompt."""
+    """The second prompt to condition on (a key of `Sample.views`; NaN without it); empty: the sample's own prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Entropy:
 
 @dataclass(frozen=True, slots=True)
 class VerdictPart:
-    """A named part of the verifier's verdicts, such as a format score, per sample; 0 for a verdict without it.
+    """A named score in the verifier's verdicts, such as a format score, per sample; 0 for a verdict without it.
 
     A part of a method that declares it can be checked before a run: `check` gives the synthetic verdicts this part.
     """
@@ -77,7 +77,7 @@ class Divergence:
     model: str
     alpha: float = 0.5
     view: str = ""
-    """The alternative prompt (a key of `Sample.views`) of the other model. The policy keeps the sample's prompt."""
+    """The second prompt (a key of `Sample.views`) for the other model. The policy keeps the sample's own prompt."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.alpha <= 1:
@@ -146,7 +146,7 @@ class Measure(Protocol):
 
 
 def side_models_of(measures: Iterable[Measure]) -> set[str]:
-    """The names of the extra models (reference, teacher, critic) that compute these measures.
+    """The names of the extra models (reference, teacher, critic) that are needed to compute these measures.
 
     >>> side_models_of([Logp("policy"), Divergence("teacher")])
     {'teacher'}
@@ -155,7 +155,7 @@ def side_models_of(measures: Iterable[Measure]) -> set[str]:
 
 
 def in_graph(measure: Measure) -> bool:
-    """Whether surrogates and penalties get this measure from the current forward pass, with its gradient."""
+    """Whether this measure is computed in the training forward pass, with its gradient."""
     return getattr(measure, "in_graph", False)
 
 

@@ -1,4 +1,4 @@
-"""The table of all metrics of a run: name, meaning, the question each one answers, direction and warning bound."""
+"""The table of all metrics of a run: names, meanings, whether higher is better, and bounds for warnings."""
 
 import re
 from dataclasses import dataclass, replace
@@ -53,7 +53,7 @@ REWARD, LOSS, GRAD_NORM, ENTROPY = "reward", "loss", "grad_norm", "entropy"
 MEAN_LENGTH, TRAINED_TOKENS = "completions/mean_length", "num_tokens"
 NO_SIGNAL, TRUNCATED = "frac_reward_zero_std", "completions/clipped_ratio"
 ENTROPY_SHARE, ENTROPY_WINDOW = 0.2, 20
-"""Entropy has collapsed at this share of its maximum over so many iterations."""
+"""Entropy has collapsed if it falls to this fraction of its maximum over this many iterations."""
 UNVERIFIABLE, UNVERIFIABLE_HELD_OUT = "outcome/unverifiable", "eval/unverifiable"
 SECONDS, TOKENS_PER_SECOND, ZERO_LOSS = "seconds", "tokens_per_second", "loss_zero_by_construction"
 INTERVALS = {
@@ -94,7 +94,7 @@ def _pattern(name: str) -> str:
 
 
 def _conversation(name: str, meaning: str, better: Literal["", "lower"] = "") -> tuple[Metric, Metric]:
-    """Declares a metric of the training conversations, and the same metric of the sampled held-out conversations."""
+    """Declare a metric of conversations twice: for training, and for the held-out evaluation."""
     metric = Metric(name, meaning, better)
     return metric, replace(metric, name=f"eval/{name}", meaning=f"{meaning}; held-out conversations")
 
@@ -251,7 +251,7 @@ _BY_QUESTION: dict[str, tuple[Metric, ...]] = {
 METRICS = {
     metric.name: replace(metric, question=question) for question, metrics in _BY_QUESTION.items() for metric in metrics
 }
-"""All metrics by name. Lines of `metrics.jsonl`, `timings.jsonl` and `warm_start/metrics.jsonl` have no others."""
+"""All metrics that a run writes, by name."""
 
 
 def find_metric(name: str) -> Metric | None:

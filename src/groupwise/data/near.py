@@ -1,4 +1,4 @@
-"""Names similar to one that does not exist: files beside a path, and words."""
+"""Suggests similar names for a path or a word that does not exist."""
 
 import os
 from collections.abc import Iterable
@@ -19,9 +19,9 @@ def looks_like_path(name: str) -> bool:
 
 
 def near_paths(path: str | Path) -> str:
-    """The similar paths of a path that does not exist, as a question; empty if there is none.
+    """A suggestion for a path that does not exist: `did you mean X?`; empty if no similar path exists.
 
-    If its folder does not exist either, they are those of the folder.
+    If its folder does not exist either, the suggestion is for the folder.
     """
     path = Path(path)
     if path.name and path != path.parent and not os.path.isdir(path.parent):
@@ -35,5 +35,5 @@ def near_paths(path: str | Path) -> str:
 
 
 def or_near(path: str | Path, fix: str) -> str:
-    """A fix, after the similar paths if there are any."""
+    """The suggestion of `near_paths`, if any, followed by another fix."""
     return "\n".join(filter(None, (near_paths(path), fix)))

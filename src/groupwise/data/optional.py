@@ -1,4 +1,4 @@
-"""The optional members of verifiers and tasks, with their defaults."""
+"""Reads optional members of verifiers and tasks, such as notices, with defaults for those that lack them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,7 +20,7 @@ def notices_of(verifier: Verifier) -> Sequence[str]:
 
 
 def packages_of(verifier: Verifier) -> Sequence[str]:
-    """Installed packages on which the verdicts depend. Default: none."""
+    """The installed packages whose versions may change the verifier's verdicts. Default: none."""
     return verifier.packages if isinstance(verifier, HasPackages) else ()
 
 

@@ -1,4 +1,4 @@
-"""Properties of a component: its name, its measures and its coupling, including those of components in its fields."""
+"""Properties of a method's component and of the components in its fields: name, needed measures, metrics."""
 
 from dataclasses import fields, is_dataclass
 from typing import Any
@@ -19,12 +19,12 @@ def couples(part: Any) -> Couples:
 
 
 def one_per_sequence(part: Any) -> bool:
-    """Whether a component, or one in its fields, gives all tokens of a sequence the same ratio."""
+    """Whether a component, or one in its fields, has one ratio per sequence instead of one per token."""
     return any(getattr(p, "one_per_sequence", False) for p in with_fields(part))
 
 
 def weighs(aggregate: Any) -> Weighs:
-    """The unit that an aggregate weighs equally: each token, or each sequence of a group."""
+    """What an aggregate weights equally: `tokens`, or `sequences`."""
     return getattr(aggregate, "weighs", "tokens")
 
 
@@ -55,7 +55,7 @@ def name_of(part: Any) -> str:
 
 
 def with_fields(part: Any) -> list[Any]:
-    """A component and all components in its fields."""
+    """The component, the components in its fields, and so on."""
     if isinstance(part, tuple):
         return [q for p in part for q in with_fields(p)] or [None]
     if not is_dataclass(part):

@@ -1,4 +1,4 @@
-"""Describes an exception in a user's code, with its file and line."""
+"""Describes an exception that a user's code raised, with its file and line."""
 
 import sys
 import sysconfig

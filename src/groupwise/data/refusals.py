@@ -1,4 +1,4 @@
-"""Refusals of constructors as typed errors: a ValueError of a dataclass becomes an `InvalidValue` with its fix."""
+"""Converts a ValueError of a dataclass's constructor to the typed error `InvalidValue` with a fix."""
 
 from collections.abc import Callable
 from dataclasses import is_dataclass
@@ -13,7 +13,7 @@ CHECK = "__post_init__"
 
 
 def type_refusals(module: ModuleType) -> None:
-    """Let each dataclass of the package that a module names raise `InvalidValue` where it raises ValueError.
+    """Make each dataclass in a module raise `InvalidValue` where its constructor raises ValueError.
 
     A room calls it for each module that it imports, so that a part only needs `raise ValueError("what\\nfix")`.
     """
@@ -25,7 +25,7 @@ def type_refusals(module: ModuleType) -> None:
 
 
 def typed(check: Callable[[Any], None]) -> Callable[[Any], None]:
-    """The check of a dataclass, with `InvalidValue` in place of ValueError: the first line is what, the others the fix.
+    """Wrap a dataclass's check: a ValueError becomes `InvalidValue`, whose fix is the message after its first line.
 
     >>> @typed
     ... def check(value):

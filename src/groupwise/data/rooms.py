@@ -36,7 +36,7 @@ _LISTS = re.compile(r"^(__all__|SOCKET) = (\[.*?\]|\".*?\")$", re.MULTILINE | re
 
 @cache
 def files_of(room: str) -> Mapping[str, Mapping[str, Any]]:
-    """`__all__` and `SOCKET` of each file in a subpackage and its folders, by module name. Parsed, not imported.
+    """The public names (`__all__`) and the `SOCKET` of each file in a subpackage. The files are parsed, not imported.
 
     `SOCKET` names the Protocol that the parts in a file implement.
     """
@@ -84,7 +84,7 @@ class Room(ModuleType):
         return value
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Keeps a public name such as the function `methods.grpo` when Python imports the file of the same name."""
+        """Ignore Python's assignment of a submodule to a name that is public, such as the function `methods.grpo`."""
         if not (isinstance(value, ModuleType) and name in names_of(self.__name__)):
             super().__setattr__(name, value)
 
@@ -93,5 +93,5 @@ class Room(ModuleType):
 
 
 def open_room(name: str) -> None:
-    """Gives a subpackage lazy public names (see `Room`). Its `__init__` calls this with its `__name__`."""
+    """Make a subpackage import its public names on first use. Its `__init__` calls this with its `__name__`."""
     sys.modules[name].__class__ = Room

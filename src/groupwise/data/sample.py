@@ -41,7 +41,7 @@ Likeliest = tuple[tuple[int, float], ...]
 """The likeliest tokens at a place with their log-probs at temperature 1, the likeliest first."""
 
 ContextKey = tuple[str, Ids]
-"""What identifies a prompt (context): a hash of its content besides text, such as images, and its token ids."""
+"""The identity of a prompt (context): a hash of its content besides text, such as images, and its token ids."""
 
 SAMPLED = "sampled"
 """The name of the view that keeps the prompt a sample was generated from, if it is trained under another prompt."""
@@ -174,7 +174,7 @@ class Sample:
     ends: Ids = ()
     group: int = 0
     role: str = "answer"
-    """What the sample is in its rollout: "answer", or a strategy's name for it, such as "critique"."""
+    """What the sample is: "answer", or another role that a sampling strategy gives it, such as "critique"."""
     parent: int | None = None
     verdict: Verdict | None = None
     content: str = ""
@@ -205,7 +205,7 @@ class Sample:
 
     @property
     def context_key(self) -> ContextKey:
-        """What identifies the sample's context. Contexts with equal ids and different images are different."""
+        """The identity of the sample's prompt. Prompts with equal ids but different images are different."""
         return self.content, self.context
 
     @property
@@ -220,7 +220,7 @@ class Sample:
 
     @property
     def turns(self) -> tuple[tuple[int, int], ...]:
-        """Start and end of each turn of the model: the runs of consecutive trained tokens.
+        """Start and end of each turn of the model in a conversation: a run of consecutive trained tokens.
 
         >>> sample = Sample(context=(1,), stream=(0,)).insert((5, 6), WRITTEN).insert((7,), ENVIRONMENT)
         >>> sample.insert((8,), WRITTEN).turns
@@ -251,7 +251,7 @@ class Sample:
         )  # fmt: skip
 
     def under(self, view: str) -> "Sample":
-        """A copy to train under a view: that alternative prompt replaces the prompt that the sample was generated from.
+        """A copy to train with another prompt: the view of this name replaces the prompt that it was sampled from.
 
         That context becomes the view `sampled`. Log-probs and versions stay those of the sampling. The experts of a
         mixture are dropped, since they belong to the old context.
@@ -308,14 +308,14 @@ class Sample:
         for end, number in steps:
             if not 0 < end <= len(self.text) - before:
                 raise ValueError(
-                    f"a judged step ends at character {end} of a text with {len(self.text) - before} characters"
+                    f"a verdict's step ends at character {end}, but the text has {len(self.text) - before} characters"
                 )
             token = bisect_left(self.ends, before + end, lo=start)  # the token of the step's last character
             numbers[token] = number if math.isnan(numbers[token]) else numbers[token] + number
         return tuple(numbers)
 
     def add_parts(self, parts: Mapping[str, float]) -> "Sample":
-        """A copy whose verdict also has these parts. A sample without a verdict is returned unchanged."""
+        """A copy whose verdict also has these named scores. A sample without a verdict is returned unchanged."""
         if self.verdict is None:
             return self
         return replace(self, verdict=replace(self.verdict, parts={**self.verdict.parts, **parts}))
@@ -422,7 +422,7 @@ class GenerationRequest:
 
     @property
     def context_key(self) -> ContextKey:
-        """What identifies the request's context. Contexts with equal ids and different actions are different."""
+        """The identity of the request's context. Contexts with equal ids but different actions are different."""
         return content_hash(self.content, self.path), self.context
 
     def to_json(self) -> dict[str, Any]:

@@ -28,7 +28,7 @@ class Segments:
 
     @staticmethod
     def of(lengths: Sequence[int] | Int[Tensor, " s"]) -> "Segments":
-        """Consecutive segments of these lengths."""
+        """Create consecutive segments of these lengths."""
         sizes = torch.as_tensor(lengths, dtype=torch.long)
         return Segments(torch.repeat_interleave(torch.arange(len(sizes), device=sizes.device), sizes), len(sizes))
 
@@ -85,7 +85,7 @@ class Segments:
         return torch.empty_like(run).index_copy(0, order, run - before[self.index[order]]).to(x.dtype)
 
     def then(self, outer: "Segments") -> "Segments":
-        """Composition: tokens in samples, then samples in groups, gives tokens in groups."""
+        """Compose two segmentations: tokens in samples, and samples in groups, give tokens in groups."""
         return Segments(outer.index[self.index], outer.count)
 
     def keep(self, which: Bool[Tensor, " n"]) -> "Segments":

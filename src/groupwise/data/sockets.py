@@ -106,7 +106,7 @@ class ListsProblems(Protocol):
 
 @runtime_checkable
 class KeepsTime(Protocol):
-    """A verifier that limits the time of each call itself. Time in its queue counts to the rollout's deadline."""
+    """A verifier with its own time limit per call. Waiting in its queue counts towards the rollout's deadline only."""
 
     @property
     def keeps_time(self) -> bool: ...
@@ -114,7 +114,7 @@ class KeepsTime(Protocol):
 
 @runtime_checkable
 class HasNotices(Protocol):
-    """A verifier with notices that commands print before its first call, such as the host of an LLM judge."""
+    """A verifier with notices to the user before its first call, such as the host of an LLM judge."""
 
     @property
     def notices(self) -> Sequence[str]: ...
@@ -187,7 +187,7 @@ class Environment(Protocol):
 
 @runtime_checkable
 class Replay(Protocol):
-    """Recorded observations of environments by key, so that a resumed run does not repeat a call."""
+    """A log of environments' replies by key, so that a resumed run does not call them again."""
 
     def __contains__(self, key: str, /) -> bool: ...
 
@@ -286,7 +286,7 @@ class Engine(Protocol):
 
 @runtime_checkable
 class EngineKind(Protocol):
-    """A kind of engine in a recipe. Its fields are the settings of that kind.
+    """The settings of an engine in a recipe, and how to build it.
 
     `max_gap` bounds the absolute difference between the engine's and the learner's log-prob of a token.
     """
@@ -320,14 +320,14 @@ class Shaping(Protocol):
 
 @runtime_checkable
 class Advantage(Protocol):
-    """Maps one number per sample to another, such as a reward to an advantage."""
+    """Computes an advantage per sample from the rewards, or from the result of the advantage before it."""
 
     def __call__(self, x: Float[Tensor, " s"], batch: Batch, /) -> Float[Tensor, " s"]: ...
 
 
 @runtime_checkable
 class Credit(Protocol):
-    """Maps one number per sample to one number per token, over the whole iteration."""
+    """Computes an advantage per token from one number per sample, over the whole iteration."""
 
     def __call__(self, x: Float[Tensor, " s"], batch: Batch, /) -> Float[Tensor, " n"]: ...
 

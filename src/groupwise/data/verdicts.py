@@ -1,4 +1,4 @@
-"""Verdicts from a grade function's return value, and outcomes from scores by a threshold."""
+"""Converts what a grade function returns to verdicts, and scores to outcomes by a threshold."""
 
 from dataclasses import replace
 from math import inf, isfinite
@@ -7,7 +7,7 @@ from groupwise.data.sample import Outcome, Verdict
 
 
 def as_verdict(grade: object) -> Verdict:
-    """The verdict for a grade function's return value; an invalid value gives an unverifiable verdict.
+    """Convert a grade function's return value to a verdict; an invalid value gives an unverifiable one.
 
     A bool sets the outcome. A number, also one of NumPy or torch, is a score, with the outcome `scored`.
 
@@ -29,7 +29,7 @@ def as_verdict(grade: object) -> Verdict:
 
 
 def invalidity(verdict: Verdict, text: str | None = None) -> str:
-    """What is invalid in a verdict, or "" for a valid one. With the judged text, each step must end inside it."""
+    """What is wrong with a verdict; empty for a valid one. With the text, each step must end inside it."""
     if verdict.score is not None and not isfinite(verdict.score):
         return f"the score {verdict.score}: expected a finite number"
     if verdict.score is None and verdict.outcome is Outcome.scored:

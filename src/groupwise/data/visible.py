@@ -21,5 +21,5 @@ def visible(text: str, *, lines: bool = False) -> str:
 
 
 def _plain(character: str, lines: bool) -> bool:
-    """Whether a character that Python calls unprintable is a space, or a newline or tab with `lines`."""
+    """Whether an unprintable character may stay: a space, or with `lines` a newline or tab."""
     return (lines and character in "\n\t") or category(character) == "Zs"

@@ -19,7 +19,7 @@ JSON_TYPES = {
 
 
 def tool_schema(name: str, function: Callable[..., Any]) -> dict[str, Any]:
-    """A tool as chat templates take it: name, description and JSON schema of its arguments.
+    """Describe a tool for a chat template: its name, description, and JSON schema of its arguments.
 
     Types come from annotations. The description is the docstring's first paragraph, and that of an argument its line
     under `Args:`.

@@ -1,4 +1,4 @@
-"""Tool use as an environment: two call formats, two tools, and the environment that runs the calls."""
+"""Tool use as an environment: it parses the model's tool calls, runs them, and replies with the results."""
 
 import ast
 import inspect
@@ -61,7 +61,7 @@ class Hermes:
     """
 
     def calls(self, message: str) -> list[Call]:
-        """The calls of a turn, possibly none. MalformedCall for a call that cannot be parsed."""
+        """Parse the tool calls in a turn of the model, possibly none. MalformedCall for an invalid one."""
         before, *opened = message.split("<tool_call>")  # a regular expression would take quadratic time
         if "</tool_call>" in before or any(part.count("</tool_call>") != 1 for part in opened):
             raise MalformedCall(NO_PAIR)
@@ -70,7 +70,7 @@ class Hermes:
         return [self._call(part.partition("</tool_call>")[0]) for part in opened]
 
     def render(self, results: Sequence[str]) -> str:
-        """Each result between `<tool_response>` and `</tool_response>`."""
+        """Write each result between `<tool_response>` and `</tool_response>`."""
         return "\n".join(f"<tool_response>\n{result}\n</tool_response>" for result in results)
 
     def _call(self, text: str) -> Call:
@@ -91,7 +91,7 @@ class PythonBlock:
     """The last ` ```python ` block of a turn is a call of `python`; its output becomes an ` ```output ` block."""
 
     def calls(self, message: str) -> list[Call]:
-        """The call of a turn, if it has one. MalformedCall for a block that is empty or not closed."""
+        """Parse the tool call in a turn of the model, if any. MalformedCall for an empty or unclosed block."""
         if "```python" not in message:
             return []
         code = code_of(message)
@@ -100,7 +100,7 @@ class PythonBlock:
         return [Call("python", {"code": code})]
 
     def render(self, results: Sequence[str]) -> str:
-        """Each result as an ` ```output ` block."""
+        """Write each result as an ` ```output ` block."""
         return "".join(f"\n```output\n{result}\n```\n" for result in results)
 
 
@@ -140,7 +140,7 @@ class Tools:
         return CountedText(self.format.render(results), **counts)
 
     async def restore(self, message: str, observation: Observation) -> None:
-        """Does nothing: there is no state, and a finished call does not run again after a kill."""
+        """Does nothing: the tools have no state, so a call that was logged before a kill does not run again."""
 
     async def _run(self, call: Call) -> CountedText:
         tool = self.tools.get(call.name)

@@ -27,7 +27,7 @@ MAX_CHARACTERS = 1 << 20
 MAX_THREADS = 64
 """The most calls of a user's plain (not async) methods that run at the same time."""
 MAX_HUNG = 8
-"""The most calls of a user's environment that may hang at once; the next call then raises WorkerLost."""
+"""With this many hanging calls of a user's environment, the next call raises WorkerLost."""
 
 
 def user_environment(make: Callable[[], Any], *, deadline: float = 10.0) -> Callable[[], Environment]:
@@ -64,7 +64,7 @@ class EnvironmentThreads:
         self._hung = 0
 
     async def call(self, method: Callable[..., Any], *args: Any) -> Any:
-        """The method's result or exception; TimeoutError beyond the deadline."""
+        """Run a method in a thread: its result or exception, or TimeoutError beyond the deadline."""
         if inspect.iscoroutinefunction(method):
             async with asyncio.timeout(self.deadline):
                 return await method(*args)
@@ -146,7 +146,7 @@ class UserEnvironment:
         return observation
 
     async def _guarded(self, name: str, method: Any, *args: Any) -> Any:
-        """Call the user's method; return its result, or an unverifiable verdict with the cause if it fails."""
+        """Call a method of the user's environment: its result, or an unverifiable verdict with the cause."""
         try:
             return await self._threads.call(method, *args)
         except GroupwiseError:  # not the fault of this conversation

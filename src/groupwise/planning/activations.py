@@ -1,4 +1,4 @@
-"""The bytes that a decoder's forward stores for its backward, derived from the operations of its layers."""
+"""Predicts the activation memory of a decoder, in bytes, from the operations of its layers."""
 
 from dataclasses import dataclass
 
@@ -19,17 +19,17 @@ class Packed:
 
     @property
     def tokens(self) -> int:
-        """Tokens that are forwarded."""
+        """The number of tokens in the forward pass."""
         return self.prompts * self.context + self.answers * self.answer
 
     @property
     def keys(self) -> int:
-        """Keys of all rows, if each answer has a copy of its prompt's."""
+        """The number of attention keys, if each answer has its own copy of its prompt's keys."""
         return self.tokens + self.answers * self.context
 
     @property
     def scores(self) -> int:
-        """Elements of the attention masks of the answers."""
+        """The number of elements in the answers' attention masks."""
         return self.answers * self.answer * (self.context + self.answer)
 
 

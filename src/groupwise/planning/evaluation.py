@@ -1,4 +1,4 @@
-"""The size of an evaluation: one line before a long one, and the refusal of one that does not fit in memory."""
+"""Predicts the size of an evaluation: prints it if it is large, and refuses one that does not fit in memory."""
 
 from groupwise.data import Usage
 from groupwise.planning.memory import GIB, TOKEN
@@ -6,11 +6,11 @@ from groupwise.planning.memory import GIB, TOKEN
 ANSWER = 8192
 """Bytes of an answer besides its tokens: its request, its sample and its verdict, all of which are kept to the end."""
 LONG = 1_000_000
-"""Tokens from which on an evaluation prints its plan."""
+"""An evaluation of at least this many tokens prints its expected size."""
 
 
 def evaluation_plan(problems: int, answers: int, max_tokens: int, available: int) -> str:
-    """The plan of an evaluation with so many answers to each problem, in one line; empty for a short one.
+    """The expected size of an evaluation as one line of text; empty for a small one.
 
     All answers count with `max_tokens` tokens. `Usage` if they need more than the `available` bytes of memory.
 

@@ -22,7 +22,7 @@ PROCESS = 300 << 20
 PEFT = 125 << 20
 """Bytes of peft and transformers, which an adapter imports."""
 LOGITS = 1 << 22
-"""Logits that the learner computes at once (`LOGITS_AT_ONCE` of `learner/forward.py`)."""
+"""The number of logits that the learner computes at once (`LOGITS_AT_ONCE` of `learner/forward.py`)."""
 NARROWEST = 256
 """The number of vocabulary entries in the smallest block of logits."""
 PREFILL = 8192
@@ -44,12 +44,12 @@ FIXES: Mapping[str, str] = {
     "samples": "lower prompts, method.group_size or sampling.max_tokens",
     "checkpoint": "train an adapter: --lora.rank 16, or use --machine.dtype bfloat16",
 }
-"""The recipe change that saves most memory, by the largest use of memory."""
+"""Advice for each use of memory: the recipe change that saves most, if this use is the largest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Bytes by part. The parts of `always` exist all the time, those of a phase while it lasts.
+    """The predicted memory in bytes, by use. The uses in `always` exist all the time, those of a phase during it.
 
     `total` and `trained` count weights. `process` are the bytes of Python and its libraries.
     """
@@ -62,17 +62,17 @@ class Memory:
 
     @property
     def largest_phase(self) -> str:
-        """The phase that needs the most memory."""
+        """The name of the phase that needs the most memory."""
         return max(self.phases, key=lambda name: sum(self.phases[name].values()))
 
     @property
     def peak(self) -> int:
-        """The most bytes that exist at once."""
+        """The peak memory of the run, in bytes."""
         return self.process + sum(self.parts.values())
 
     @property
     def parts(self) -> Mapping[str, int]:
-        """Bytes by part at the peak."""
+        """The bytes of each use of memory at the peak."""
         return {**self.always, **self.phases[self.largest_phase]}
 
 
@@ -129,7 +129,7 @@ def side_model_bytes(part: SideModel, weights: int, size: int) -> int:
 
 
 def learning_bytes(recipe: Recipe, shape: Shape, context: int, trained: int) -> dict[str, dict[str, int]]:
-    """The phases of the learner: measures without gradients, the backward of a microbatch, and the optimizer's update.
+    """The memory of the learner in each of its phases: forward without gradient, backward, optimizer step.
 
     While activations exist, so do the gradients of the step's earlier microbatches, and that of the head. After the
     last backward all gradients exist, and no activations.
@@ -156,7 +156,7 @@ def learning_bytes(recipe: Recipe, shape: Shape, context: int, trained: int) -> 
 
 
 def microbatch(recipe: Recipe, context: int) -> tuple[Packed, bool]:
-    """The largest microbatch of a step, and whether a step has several.
+    """The largest microbatch of a step, and whether a step has several microbatches.
 
     It has at most `machine.microbatch_tokens` tokens, or is one unit that the objective couples: a sample, a group or
     the whole step.

@@ -1,4 +1,4 @@
-"""Tasks: the sources of problems."""
+"""Tasks: where problems come from. Packaged and published sets, a user's data rows, mixtures."""
 
 from groupwise.data.rooms import open_room
 

@@ -14,7 +14,7 @@ WORDS = (
     "<tool_call>", '{"name": "calculate", "arguments": {"expression": "', '"}}', "</tool_call>",
     "<tool_response>\n", "\n</tool_response>",
 )  # fmt: skip
-"""Strings in the answers of the packaged tasks; each is one token of the model `blank`. None is a prefix of another."""
+"""Strings that are one token each in the packaged model `blank`. None is a prefix of another."""
 PAD, END = "<pad>", "<end>"
 
 

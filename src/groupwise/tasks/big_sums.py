@@ -35,7 +35,7 @@ STRIDE = 4_054_921
 
 
 def numbered(number: int) -> str:
-    """The problem with this index.
+    """The problem with this number: two long numbers and a sign, as text and result.
 
     >>> numbered(0), numbered(PROBLEMS - 1)
     ('10+10+10=', '99*99*99=')
@@ -53,7 +53,7 @@ def numbered(number: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class BigSums:
-    """16,384 different training problems, and 512 problems of the held-out tenth.
+    """The task's problems: 16,384 to train on, and 512 held-out ones, all different.
 
     >>> task = BigSums(encode=lambda text: tuple(map(ord, text)))
     >>> task[1].text, task[1].row["answer"], len(task), len(task.held_out)

@@ -47,7 +47,7 @@ def is_held_out(problem: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Calculator:
-    """16,384 different training problems, and 512 of the held-out tenth. In both, 4, 5 and 6 operands take turns.
+    """The task's problems: 16,384 to train on, and 512 held-out ones. In both, 4, 5 and 6 operands take turns.
 
     >>> task = Calculator(encode=lambda text: tuple(map(ord, text)))
     >>> task[0].text, task[0].row["answer"], len(task), len(task.held_out)
@@ -131,7 +131,7 @@ def how_many(operands: int) -> int:
 
 
 def numbered(number: int, operands: int) -> str:
-    """The problem with this index, ordered by first operand, then sign (+ - *), then next operand.
+    """The problem with this number, in the order of all problems by first operand, sign (+ - *), next operand.
 
     >>> numbered(0, 4), numbered(53_121, 4)
     ('1+2+2+2=', '9*5-9-9=')

@@ -11,19 +11,19 @@ from groupwise.models.hub import causes_of, has_type
 
 HUB = "datasets:"
 HUB_TIMEOUT = 5.0
-"""Seconds that the hub has for a first reply; after that only the local cache is read, without further requests."""
+"""The hub must reply within this many seconds; otherwise only the local cache is read."""
 NO_ACCESS = (401, 403)
-"""The statuses of HTTP with which the hub refuses a request without access."""
+"""The HTTP status codes with which the hub refuses a user without access."""
 
 
 def data_set(source: str, split: str) -> Iterator[dict[str, Any]]:
-    """The rows of a named data set, or of one that `save_to_disk` wrote. Never runs code of a data set."""
+    """Read the rows of a data set by name, or from a directory of `save_to_disk`. Never runs a data set's code."""
     full_name, _, named_split = source.removeprefix(HUB).partition("@")
     split = named_split or split
     name, _, config = full_name.partition(":")
     if not name:
         fix = "write datasets:NAME, such as datasets:openai/gsm8k:main@train"
-        raise BadData("datasets: names no data set", evidence=repr(source), fix=fix)
+        raise BadData("datasets: must be followed by the name of a data set", evidence=repr(source), fix=fix)
     try:
         datasets = import_module("datasets")
     except ImportError:
@@ -47,7 +47,7 @@ def data_set(source: str, split: str) -> Iterator[dict[str, Any]]:
 
 
 def is_saved(directory: Path) -> bool:
-    """Whether `save_to_disk` wrote the directory."""
+    """Whether a directory is a data set that `save_to_disk` wrote."""
     return any((directory / file).is_file() for file in ("dataset_dict.json", "state.json"))
 
 
@@ -100,7 +100,7 @@ def _load_error(name: str, error: Exception) -> BadData | MissingRequirement:
     if _is_unreached(error):
         fix = f"where there is a network: hf download --repo-type dataset {name} --local-dir DIR\n"
         fix += "then name DIR, or PRESET:DIR, instead"
-        what = f"the data set {name} is not here, and the hub cannot be reached"
+        what = f"the data set {name} is not in the local cache, and the hub cannot be reached"
         return MissingRequirement(what, evidence=evidence, fix=fix)
     if isinstance(error, ValueError) and "config" in str(error).lower():  # `datasets` has no type for it
         fix = f"name one of its configurations: {HUB}{name}:CONFIG"

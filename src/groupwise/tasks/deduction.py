@@ -17,7 +17,7 @@ __all__ = ["Deduction"]
 
 LETTERS, FACTS, RULES = "abcdef", 3, 4
 DEEPEST = 2
-"""The most steps of a shortest proof. Half of the problems need as many, the others one."""
+"""The steps of the longest proofs. Half of the problems need this many, the others one."""
 TRAINING, HELD_OUT, DEMONSTRATIONS = 4096, 256, 8192
 PROVEN = 0.5
 """The share of demonstrations that contain a proof. The others write one rule that concludes the goal, right or not."""
@@ -61,7 +61,7 @@ class Scene:
 
 
 def scenes(random: Random) -> Iterator[Scene]:
-    """Provable problems; those with one step and with `DEEPEST` steps take turns."""
+    """Generate provable problems; those with proofs of one step and of `DEEPEST` steps take turns."""
     depth = 1
     while True:
         scene = _scene(random, depth)
@@ -71,7 +71,7 @@ def scenes(random: Random) -> Iterator[Scene]:
 
 
 def _scene(random: Random, depth: int) -> Scene:
-    """A problem with a proof of this many steps; its other rules are random, so there may be a shorter proof."""
+    """Generate a problem with a proof of this many steps. Its other rules are random and may allow a shorter one."""
     letters = random.sample(LETTERS, len(LETTERS))
     facts, conclusions = letters[:FACTS], letters[FACTS : FACTS + depth]
     rules = [_written_rule(random.sample(facts, 2), conclusions[0])]
@@ -102,7 +102,7 @@ def split() -> tuple[tuple[Scene, ...], tuple[Scene, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class Deduction:
-    """4,096 training problems, and 256 of the held-out tenth; half have proofs of one step, half of two.
+    """The task's problems: 4,096 to train on, and 256 held-out ones; half have proofs of one step, half of two.
 
     >>> task = Deduction(encode=lambda text: tuple(map(ord, text)))
     >>> task[0].text, task[0].row["solution"], len(task), len(task.held_out)

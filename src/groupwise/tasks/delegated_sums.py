@@ -24,13 +24,13 @@ from groupwise.tasks.sums import Sums, near, random_problem, steps_of
 SIZES = {4: 2048, 5: 2048}
 DEMONSTRATIONS = 8192
 HELPED, DELEGATED = 0.4, 0.3
-"""Shares of demonstrations: those of the helper, and main agents that delegate every step."""
+"""The shares of demonstrations for the helper, and for main agents that delegate every step."""
 HELPER_ERRORS = 0.1
 """The share of the helper's answers that are wrong."""
 
 
 def delegated_sums(encode: Callable[[str], Ids]) -> Sums:
-    """4,096 training problems with four and five operands, and 256 of the held-out tenth."""
+    """The task's problems: 4,096 to train on, with four and five operands, and 256 held-out ones."""
     return Sums(encode, SIZES)
 
 

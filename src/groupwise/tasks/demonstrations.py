@@ -64,11 +64,11 @@ class Demonstration:
 
 
 EncodeReply = Callable[[Ids, str], tuple[Ids, Ids, Ids]]
-"""Encodes an environment's reply after these ids: (template ids before it, ids of its text, template ids after it)."""
+"""A function that encodes an environment's reply: (template ids before it, ids of its text, template ids after it)."""
 
 
 def need_environment(source: str) -> bool:
-    """Whether tool messages of this source come from an environment, which the recipe then has to name."""
+    """Whether these demonstrations contain tool messages of an environment, which the recipe must name."""
     return source not in FROM_STRATEGIES
 
 
@@ -82,7 +82,7 @@ def read_demonstrations(
     encode_reply: EncodeReply | None = None,
     dropped: DroppedThoughts | None = None,
 ) -> tuple[list[Demonstration], SourceStats]:
-    """The demonstrations of a file, a directory, `datasets:NAME` or a packaged task, in order, and their statistics.
+    """Read demonstrations from a file, a directory, `datasets:NAME` or a packaged task; and their statistics.
 
     A row with `messages` ends with a message of the assistant. The answer is that message, with the tool messages
     right before it and the assistant messages that those reply to. `encode_prompt` takes a text or messages;
@@ -122,7 +122,7 @@ Turns = list[tuple[str, str]]
 
 
 def _read_row(row: Row | Fault, fields: Fields) -> tuple[Problem, Turns]:
-    """The problem of a data row, and the turns of its answer: assistant messages with tool messages between them."""
+    """Read a demonstration's row: the problem, and the turns of the answer (assistant and tool messages)."""
     if isinstance(row, Fault):
         raise row
     if "messages" not in row:
@@ -145,7 +145,7 @@ def _read_row(row: Row | Fault, fields: Fields) -> tuple[Problem, Turns]:
 
 
 def _encode(turns: Turns, encode_answer: Callable[[str], Ids], encode_reply: EncodeReply | None) -> tuple[Ids, Ids]:
-    """The ids of an answer and the origin of each; no origins where the assistant wrote all of it."""
+    """Encode an answer: its ids, and which of them to train on (none listed if the assistant wrote all)."""
     ids, origin = (), ()
     for role, text in turns:
         if role == ASSISTANT:

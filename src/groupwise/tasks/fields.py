@@ -1,4 +1,4 @@
-"""The columns of a row that hold the problem and its answer, and how to read both."""
+"""Reads problem and answer from the columns of a data row."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -10,7 +10,7 @@ from typing import Any
 from groupwise.tasks.rows import Fault, Row, kind_of
 
 LONGEST = 10_000
-"""The most characters, as JSON, of a value in a column other than problem and answer."""
+"""A value in another column than problem and answer is kept if it has at most this many characters as JSON."""
 Problem = str | list[dict[str, Any]]
 """A problem: a text, or the messages of a conversation."""
 
@@ -54,7 +54,7 @@ def last_boxed(prompt: Any, answer: Any) -> tuple[Any, Any]:
 
 
 def as_one_answer(prompt: Any, answer: Any) -> tuple[Any, Any]:
-    """One answer text from a list of answers; a whole float becomes an int: `["27.0"]`, 27.0 and `"27"` agree.
+    """Convert a list of answers to one answer text; a whole float becomes an int, so `["27.0"]`, 27.0 and `"27"` agree.
 
     >>> as_one_answer("p", ["x^2"]), as_one_answer("p", 27.0), as_one_answer("p", ["1", "2"])
     (('p', 'x^2'), ('p', 27), ('p', '1, 2'))
@@ -67,7 +67,7 @@ def as_one_answer(prompt: Any, answer: Any) -> tuple[Any, Any]:
 
 
 def countdown(numbers: Any, target: Any) -> tuple[Any, Any]:
-    """The problem's text, from the numbers and the target.
+    """Write the text of a countdown problem, from its numbers and its target.
 
     >>> countdown([3, 7, 2], 13)[0]
     'Make 13 out of the numbers 3, 7 and 2, each used exactly once, with +, -, * and /. Give the expression.'
@@ -189,7 +189,7 @@ _USUAL = {
 
 
 def _missing(row: Row, paths: Mapping[str, str]) -> str:
-    """A message: the columns that are missing, the columns of the row, and options that may fix it."""
+    """The error text for missing columns: the columns that the row has, and options that may fix it."""
     missing = {role: path for role, path in paths.items() if not _lookup(row, path)[1]}
     taken = {path for role, path in paths.items() if role not in missing}
     options, columns = [], [", ".join(row) or "none"]

@@ -39,7 +39,7 @@ def gym_task(name: str, encode: Callable[[Any], Ids]) -> Problems:
 
 
 def generator(data_set: str) -> Any:
-    """The data set that a generator of reasoning-gym makes. `Usage` for an unknown name."""
+    """Create the data set of a reasoning-gym generator, by name. `Usage` for an unknown name."""
     try:
         gym, known = import_module("reasoning_gym"), import_module("reasoning_gym.factory").DATASETS
     except ImportError:

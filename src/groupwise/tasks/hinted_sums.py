@@ -35,11 +35,11 @@ WEIGHTS = {
 WORKED = {"plain": 0.04, "explained": 0.9, "drafted": 0.5, "claimed": 0.3}
 """The share of answers with written steps, by form of prompt. The others guess a number."""
 RIGHT_GUESSES, DRAFTS_WORKED, FOLLOWED, LEAKED = 0.3, 0.3, 0.5, 0.3
-"""Shares: right numbers among guesses, drafts with steps, claims that the answer repeats, hints that are the answer."""
+"""Shares of demonstrations: right guesses, drafts with steps, repeated claims, hints that are the answer."""
 
 
 def hinted_sums(encode: Callable[[str], Ids]) -> Sums:
-    """4,096 training problems with five and six operands, and 256 of the held-out tenth.
+    """The task's problems: 4,096 to train on, with five and six operands, and 256 held-out ones.
 
     >>> task = hinted_sums(lambda text: tuple(map(ord, text)))
     >>> len(task), len(task.held_out), task[0].text, task[0].row["hints"][0]
@@ -49,7 +49,7 @@ def hinted_sums(encode: Callable[[str], Ids]) -> Sums:
 
 
 def hinted_demonstrations(count: int = DEMONSTRATIONS, seed: int = 0) -> Iterator[dict[str, str]]:
-    """Demonstrations with a prompt in one of the forms and its answer, without held-out problems."""
+    """Demonstrations for a warm start, with prompts in all forms, without held-out problems."""
     random = Random(f"demonstrations of hinted_sums {seed}")
     for form in random.choices(list(WEIGHTS), list(WEIGHTS.values()), k=count):
         problem = random_problem(random, tuple(SIZES))
@@ -58,7 +58,7 @@ def hinted_demonstrations(count: int = DEMONSTRATIONS, seed: int = 0) -> Iterato
 
 
 def _demonstration(form: str, problem: str, random: Random) -> tuple[dict[str, str], str]:
-    """The values of the placeholders of a prompt form, and the answer."""
+    """The values to fill into a form of prompt, and the answer."""
     result, steps = solve(problem)[1], steps_of(problem)
     match form:
         case "hinted":
@@ -88,7 +88,7 @@ def _rest(steps: list[str], result: int) -> str:
 
 
 def _answer(problem: str, random: Random, worked_share: float) -> str:
-    """The solution with this probability, else a guess: the result, or a number near it."""
+    """An answer: with this probability the solution with its steps, else a guess at or near the result."""
     result = solve(problem)[1]
     if random.random() < worked_share:
         return _rest(steps_of(problem), result)

@@ -1,4 +1,4 @@
-"""The access of a recipe's LLM judges: keys, hosts, cache files. Without options they reach this machine only."""
+"""Which hosts, keys and cache files LLM judges may use. Without options they reach this machine only."""
 
 import re
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ class JudgeAccess:
             raise Usage(f"--judge {bad!r} is no host", fix="name the host alone, as in --judge api.example.com")
 
     def grant(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """The judge's fields from the recipe, with the path of its cache. `Usage` names the options it needs."""
+        """Check the judge's fields against what the command line allows. `Usage` names the options that it needs."""
         url, key, cache = (fields.get(name, "") for name in ("url", "key", "cache"))
         if not all(isinstance(text, str) for text in (url, key, cache)):
             raise Usage("judge: url, key and cache are text", fix="write them in quotation marks")
@@ -78,6 +78,7 @@ def cache_path(name: str) -> Path:
     """The path of a cache in the user's cache directory; creates the directory. `Usage` unless the name is plain."""
     if not _CACHE.fullmatch(name):
         raise Usage(
-            f"judge(cache={name!r}) is not a plain name", fix="write a name without a directory: cache='judge.jsonl'"
+            f"judge(cache={name!r}) is not a plain file name",
+            fix="write a name without a directory: cache='judge.jsonl'",
         )
     return user_cache("judge") / name

@@ -16,7 +16,7 @@ DEMONSTRATIONS, DROPPED = 4096, 0.5
 
 
 def mixed_sums(encode: Callable[[str], Ids]) -> Sums:
-    """128 training problems with two operands, 1,024 each with three and six, and 136 of the held-out tenth."""
+    """The task's problems: 128 to train on with two operands, 1,024 each with three and six, and 136 held-out ones."""
     return Sums(encode, SIZES)
 
 

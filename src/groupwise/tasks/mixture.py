@@ -97,7 +97,7 @@ class Each:
 
     @property
     def keeps_time(self) -> bool:
-        """Whether one of the verifiers enforces a deadline itself; the run's own deadline then is the longer one."""
+        """Whether one of the verifiers limits the time of its calls itself, so that answers may wait longer."""
         return any(map(keeps_time, self.verifiers))
 
     @property
@@ -126,7 +126,7 @@ class Each:
 
 
 def _tagged(i: int, prompt: Prompt) -> Prompt:
-    """The prompt with its task's index written into its id."""
+    """A copy of the prompt whose id starts with its task's index in the mixture."""
     return replace(prompt, id=f"{i + 1}:{prompt.id}")
 
 

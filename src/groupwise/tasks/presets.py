@@ -1,4 +1,4 @@
-"""Presets of published data sets: name on the hub, layout of the rows, usual verifier and prompt template."""
+"""Published data sets that a recipe can name: where they are, their columns, and default verifier and template."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from groupwise.tasks.problems import Problems, read_problems
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
-    """A published set. An empty `training` split makes an evaluation set, an empty `held_out` holds a tenth out.
+    """A published data set. Without a `training` split it is only evaluated; without `held_out`, a tenth is held out.
 
     The first of `layouts` that fits the first row reads all rows: copies of one set differ in their columns.
     """

@@ -54,13 +54,13 @@ class Problems:
 
     @classmethod
     def split(cls, prompts: list[Prompt], stats: SourceStats, share: float = 0.1) -> "Problems":
-        """The problems of one source, with a share of them held out by the hash of their prompts."""
+        """Split one source's problems: a share of them is held out, chosen by the hash of the prompt."""
         training, held_out = _split(prompts, share)
         return cls(training, held_out, (replace(stats, training=len(training), held_out=len(held_out)),))
 
     @property
     def entirely_held_out(self) -> "Problems":
-        """An evaluation set without training problems: the separate held-out source if there is one, else all rows."""
+        """The same data for evaluation only: the separate held-out source if there is one, else all rows."""
         held_out = self.held_out
         if len(self.stats) == 1:
             held_out = tuple(sorted((*self.training, *held_out), key=row_of))
@@ -81,7 +81,7 @@ class Problems:
 def read_problems(
     source: str, encode: Callable[[Any], Ids], layouts: Sequence[Fields], split: str = "train", name: str = ""
 ) -> tuple[list[Prompt], SourceStats]:
-    """The problems of a source in order, each once, and their statistics.
+    """Read the problems of a source of data rows, each once, and their statistics.
 
     The first layout that fits the first row reads all rows. A row with the problem and the answer of an earlier row is
     left out; white space does not count. `BadData` names every row that cannot be used, such as a repeated problem
@@ -139,7 +139,7 @@ def read_problems(
 
 
 def _fix(faults: Sequence[Fault]) -> str:
-    """The way out for rows that cannot be used: the advice of template or tokenizer, if each row fails there."""
+    """The fix for rows that cannot be used: the advice of template or tokenizer, if each row fails there."""
     advice = {fault.fix if isinstance(fault, EncodingFault) else "" for fault in faults}
     return f"mend or remove these rows; {_EXAMPLE}" if "" in advice else "\n".join(sorted(advice))
 
@@ -162,7 +162,7 @@ def key_of(text: str) -> str:
 
 
 def row_of(prompt: Prompt) -> int:
-    """The number of the row from which a problem was read."""
+    """The number of the data row from which a problem was read."""
     return int(prompt.id.rpartition("/")[2])
 
 

@@ -15,7 +15,7 @@ from groupwise.tasks.calculator import is_held_out
 
 TRAINING, HELD_OUT = 4096, 128
 LARGEST = 99
-"""Function values shown in problems are between 0 and this."""
+"""The largest function value that a problem shows; the smallest is 0."""
 SHOWN_AT, BELOW, ABOVE = range(1, 13), range(-20, 0), range(20, 100)
 """The inputs shown in problems, and the two ranges from which a problem's two hidden inputs are drawn."""
 DEMONSTRATIONS, TABLES = 8192, 0.7
@@ -84,7 +84,7 @@ def lines() -> tuple[tuple[Line, ...], tuple[Line, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class Programs:
-    """4,096 different training functions, and 128 of the held-out tenth.
+    """The task's problems: 4,096 functions to train on, and 128 held-out ones, all different.
 
     >>> task = Programs(encode=lambda text: tuple(map(ord, text)))
     >>> task[0].text, task[0].row["answer"]["cases"][0], len(task), len(task.held_out)

@@ -17,7 +17,7 @@ _SUM = re.compile(r"[1-9](?:[-+*][2-9]){1,7}=")
 
 
 def proposals(encode: Callable[[str], Ids]) -> Sums:
-    """4,096 training problems with four and five operands, and 256 of the held-out tenth."""
+    """The task's problems: 4,096 to train on, with four and five operands, and 256 held-out ones."""
     return Sums(encode, SIZES)
 
 
@@ -29,7 +29,7 @@ def proposal_demonstrations() -> Iterator[dict[str, str]]:
 
 
 def proposed_problem(text: str) -> str:
-    """The new problem at the end of an answer; empty if there is none that may be trained on.
+    """The new problem that an answer proposes at its end; empty without one, or if it must not be trained on.
 
     A problem needs two to eight operands and running totals from 0 to 49, and must not be held out.
 

@@ -62,11 +62,11 @@ CONVERSIONS = {
     ".json": "import json, sys; [print(json.dumps(row)) for row in json.load(open(sys.argv[1]))]",
     ".txt": 'import json, sys; [print(json.dumps({"prompt": x.strip()})) for x in open(sys.argv[1])]',
 }
-"""Python commands that convert a file of rows to JSON lines; of a text file each line is a prompt."""
+"""Commands, shown as advice, that convert other files to JSON lines. In a text file each line is a prompt."""
 
 
 def find_task(name: str, encode: Callable[[Any], Ids], **options: Any) -> Task:
-    """A task by its name in a recipe; `encode` turns a text or messages into prompt ids.
+    """Find a task by its name in a recipe. `encode` converts a problem's text or messages to prompt ids.
 
     The name is a packaged task (`calculator`, but not `./calculator`), a preset (`gsm8k` from the hub, `gsm8k:PATH`
     from disk), `reasoning_gym:NAME`, or a source of rows (`.jsonl`, `.parquet`, a directory, `datasets:NAME`). A source
@@ -88,7 +88,8 @@ def find_task(name: str, encode: Callable[[Any], Ids], **options: Any) -> Task:
     if (path := Path(name)).is_file():
         code = CONVERSIONS.get(path.suffix, CONVERSIONS[".txt"])
         convert = f"{shlex.join(['python', '-c', code, path.name])} > {shlex.quote(path.stem + '.jsonl')}"
-        raise Usage(f"{name} is not a supported file of data rows", fix=f"convert it in its folder:\n{convert}")
+        what = f"{name} is a file of a type that is not read: data rows are .jsonl or .parquet"
+        raise Usage(what, fix=f"convert it in its folder:\n{convert}")
     own_rows = "your own rows are the path of a .jsonl or .parquet file"
     if Path(f"{name}.jsonl").is_file():
         raise Usage(f"no task is called {name!r}", fix=f"write {name}.jsonl\n{own_rows}")

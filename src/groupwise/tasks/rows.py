@@ -11,14 +11,14 @@ from groupwise.data import BadData, or_near
 from groupwise.tasks.data_sets import HUB, data_set, is_saved, missing_package
 
 SHOWN = 5
-"""The number of rows or names that a message lists; further ones are only counted."""
+"""The most rows or names that a message lists; further ones are only counted."""
 ENDINGS = (".jsonl", ".parquet")
 
 Row = dict[str, Any]
 
 
 class Fault(Exception):
-    """The reason why one row cannot be used."""
+    """The error for a data row that cannot be used, with the reason."""
 
 
 def is_source(name: str) -> bool:
@@ -27,7 +27,7 @@ def is_source(name: str) -> bool:
 
 
 def rows_of(source: str, split: str = "train") -> Iterator[tuple[int, Row | Fault]]:
-    """The rows of a source with their numbers, from 1: each an object with fields, or the `Fault` of the row.
+    """Read the rows of a source with their numbers, from 1: each a dict, or the `Fault` of the row.
 
     `datasets:NAME` and `datasets:NAME:CONFIG`, both optionally with `@SPLIT`, name a data set of the hub or one saved
     to disk. In a directory, the split's files are those whose names begin with it. `BadData` if the source cannot be

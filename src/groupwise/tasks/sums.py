@@ -1,4 +1,4 @@
-"""Tasks of sums like the calculator's: each row also has the worked solution and hints."""
+"""Tasks of sums like `calculator`, whose data rows also have the worked solution and hints."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ HELD_OUT = 16
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """Training problems and a sixteenth as many held-out ones; the numbers of operands take turns.
+    """A task of sums: training problems, and a sixteenth as many held-out ones. The numbers of operands take turns.
 
     `sizes` maps a number of operands to its number of training problems. `row` has the result (`answer`), the complete
     right answer (`solution`), and the solution's first steps (`hints`, weakest first).
@@ -98,7 +98,7 @@ def first_problems(operands: int, count: int, *, held_out: bool) -> tuple[str, .
 
 
 def in_turns(lists: Sequence[Sequence[str]]) -> Iterator[str]:
-    """The first of each list, then the second of each; a list that is exhausted is left out.
+    """Interleave lists: the first of each list, then the second of each, and so on.
 
     >>> "".join(in_turns(["ad", "be", "cfgh"]))
     'abcdefgh'

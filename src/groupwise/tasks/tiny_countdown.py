@@ -20,7 +20,7 @@ RIGHT = 0.1
 """The share of demonstrations whose expression reaches the target; the others have any value."""
 
 Problem = tuple[int, tuple[int, ...]]
-"""The target, and the numbers in the order of the problem."""
+"""A problem: its target, and its numbers in order."""
 
 
 def random_expression(numbers: Sequence[int], random: Random) -> tuple[str, int]:
@@ -57,7 +57,7 @@ def held_out_problem(problem: Problem) -> bool:
 
 
 def written(target: int, numbers: Sequence[int]) -> str:
-    """The text of a problem.
+    """Write a problem as text.
 
     >>> written(13, [7, 3, 2])
     '13=7;3;2;'
@@ -67,7 +67,7 @@ def written(target: int, numbers: Sequence[int]) -> str:
 
 @cache
 def split() -> tuple[dict[str, Problem], dict[str, Problem]]:
-    """The training problems and the held-out ones by text, all different."""
+    """Generate the training problems and the held-out ones, by text, all different."""
     random = Random("tiny_countdown")
     sides: tuple[dict[str, Problem], dict[str, Problem]] = ({}, {})
     while len(sides[0]) < TRAINING or len(sides[1]) < HELD_OUT:
@@ -80,7 +80,7 @@ def split() -> tuple[dict[str, Problem], dict[str, Problem]]:
 
 @dataclass(frozen=True, slots=True)
 class TinyCountdown:
-    """2,048 training problems, and 256 of the held-out tenth.
+    """The task's problems: 2,048 to train on, and 256 held-out ones.
 
     >>> task = TinyCountdown(encode=lambda text: tuple(map(ord, text)))
     >>> task[0].text, task[0].row["answer"], len(task), len(task.held_out)

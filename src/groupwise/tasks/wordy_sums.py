@@ -1,4 +1,4 @@
-"""The task `wordy_sums`: short sums whose answers repeat steps, so that length and accuracy come apart."""
+"""The task `wordy_sums`: short sums whose demonstrations repeat steps, to study methods that shorten answers."""
 
 from collections.abc import Callable, Iterator
 from random import Random
@@ -14,7 +14,7 @@ MOST_TIMES = 3
 
 
 def wordy_sums(encode: Callable[[str], Ids]) -> Sums:
-    """4,096 training problems with three and four operands, and 256 of the held-out tenth."""
+    """The task's problems: 4,096 to train on, with three and four operands, and 256 held-out ones."""
     return Sums(encode, SIZES)
 
 

@@ -35,7 +35,7 @@ def test_numbers_are_at_the_last_token_of_each_step() -> None:
     verdict = Verdict(Outcome.wrong, steps={"step": [(1, 0.5), (2, 0.25), (5, 1.0), (9, -2.0)]})
     assert numbers(sample.with_verdict(verdict)) == {0: 0.75, 1: 1.0, 3: -2.0}
     for end in (0, 10):
-        with pytest.raises(ValueError, match=f"a verdict's step ends at character {end}, but the text has 9 characters"):
+        with pytest.raises(ValueError, match=f"a verdict's step ends at character {end}, but the text has 9"):
             sample.with_verdict(Verdict(Outcome.wrong, steps={"step": [(end, 1.0)]}))
 
 

@@ -52,7 +52,7 @@ def test_missing_weights_are_refused_unless_marked_fresh(tmp_path: Path, said: o
 def test_only_native_models_can_be_fresh(tmp_path: Path) -> None:
     change(directory(tmp_path), fresh_weights=True, hidden_act="gelu")
     (tmp_path / "model.safetensors").unlink()
-    with pytest.raises(BadData, match="has no weights, and our decoder") as refusal:
+    with pytest.raises(BadData, match="has no weights, and random weights") as refusal:
         read_model(tmp_path)
     assert "gelu" in refusal.value.evidence
 

@@ -212,7 +212,7 @@ def test_the_frame_of_a_later_user_message() -> None:
     assert special(BYTES, before) == ["<|im_end|>", "<|im_start|>"] and special(BYTES, after)[0] == "<|im_end|>"
     assert find_template("r1", BYTES).turn_frame() == ((), ())
     alone = trained("{{ messages[0].content }}")
-    with pytest.raises(BadData, match="does not write a second message"):
+    with pytest.raises(BadData, match="cannot format a later message"):
         find_template("chat", alone).turn_frame()
 
 

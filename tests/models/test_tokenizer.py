@@ -89,7 +89,7 @@ def test_all_end_tokens_are_read(tmp_path: Path) -> None:
     (tmp_path / "generation_config.json").unlink()
     assert read_tokenizer(tmp_path).eos == {3}
     change(tmp_path, eos_token_id=None)
-    with pytest.raises(BadData, match="names no end token"):
+    with pytest.raises(BadData, match="does not say which token ends an answer"):
         read_tokenizer(tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""Blocked copies of weights, for fast matrix products with few rows as the engine computes them."""
+"""Copies of weights in a blocked memory layout, for faster matrix products with few rows, as in decoding."""
 
 import copy
 import platform
@@ -15,7 +15,7 @@ __all__ = ["drop_blocks", "with_blocked_weights"]
 M = TypeVar("M", bound=nn.Module)
 
 LEAST = 1 << 16
-"""The smallest weight matrix, in elements, whose products are faster in blocks."""
+"""The number of elements from which on a weight matrix is multiplied faster in a blocked layout."""
 
 FEW = 16
 """The number of input rows that the blocks are laid out for. Any number works, with the same bits per row."""

@@ -33,7 +33,7 @@ Model = Decoder | TransformersModel
 DTYPES = {name: getattr(torch, name) for name in ("float64", "float32", "float16", "bfloat16")}
 HEAD = "lm_head.weight"
 IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
-"""The fields of token ids that both config.json and generation_config.json have."""
+"""The fields with special token ids (begin, end, padding), in config.json and in generation_config.json."""
 QUANTISED = ("quantization_config", "compression_config")
 """Keys of config.json with the scheme of quantised weights: bitsandbytes, GPTQ, AWQ, FP8, compressed-tensors."""
 
@@ -90,7 +90,7 @@ def read_model(
         model: Model = _read_decoder(path, shape, dtype, device, seed)
     else:
         if not weight_files(path):
-            what = f"the model in {path} has no weights, and our decoder does not support its config.json"
+            what = f"the model in {path} has no weights, and random weights are not possible for its config.json"
             evidence, fix = unsupported(read_json(path / "config.json")), "describe a Llama, Mistral or Qwen model"
             raise BadData(what, evidence=evidence, fix=fix)
         model = read_transformers(path, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
@@ -100,7 +100,7 @@ def read_model(
 
 
 def outline(path: Path | str, *, trust_remote_code: bool = False) -> nn.Module:
-    """The modules of the model in a directory, without loading weights."""
+    """Create the modules of a model without loading its weights, to inspect their names and shapes."""
     shape = read_shape(path, trust_remote_code=trust_remote_code)
     if isinstance(shape, Shape):
         return Decoder(shape)
@@ -131,12 +131,12 @@ def _read_decoder(path: Path, shape: Shape, dtype: torch.dtype, device: torch.de
 
 
 def _headers(file: Path) -> dict[str, Stored]:
-    """The types and shapes of a file's tensors, without rotary frequencies, which follow from the configuration."""
+    """The types and shapes of a file's tensors, except stored rotary frequencies, which are computed instead."""
     return {name: x for name, x in header(file).items() if not name.endswith("rotary_emb.inv_freq")}
 
 
 def write_fresh(shape: Shape, path: Path, *, tokenizer: Tokenizer) -> None:
-    """Write the directory of an untrained model: configuration and tokenizer, no weights."""
+    """Write a directory for a model with random weights: configuration and tokenizer, no weights."""
     ends = sorted(tokenizer.eos)
     tokenizer.save(path)
     _write_json(path / "config.json", config_of(shape) | {"eos_token_id": ends, "pad_token_id": ends[0], FRESH: True})
@@ -185,7 +185,7 @@ def _write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def _refuse(path: Path, config: Mapping[str, Any], trust_remote_code: bool) -> None:
-    """BadData for code in the directory without `trust_remote_code`, and for quantised weights."""
+    """Raise BadData for a model with its own code, unless `trust_remote_code`, and for quantised weights."""
     if config.get("auto_map") and not trust_remote_code:
         raise BadData(
             f"the model in {path} brings its own code",
@@ -228,7 +228,7 @@ def _drop_tied_head(path: Path, weights: dict[str, Tensor]) -> None:
 
 
 def differences(shapes: Mapping[str, tuple[int, ...]], stored: Mapping[str, tuple[int, ...]]) -> str:
-    """The differences between the expected and the stored tensors as text, by kind; empty if there are none."""
+    """How stored tensors differ from the expected ones (missing, unexpected, other shape), as text; empty if equal."""
     misshapen = [n for n in shapes if n in stored and stored[n] != shapes[n]]
     kinds = {
         "missing": [n for n in shapes if n not in stored],

@@ -25,7 +25,7 @@ __all__ = ["Decoder", "Shape"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """The sizes that an engine needs to know of any model. `positions` is the longest sequence, in tokens."""
+    """The sizes of a model that an engine needs. `positions` is the longest sequence, in tokens."""
 
     vocabulary: int
     layers: int
@@ -159,12 +159,12 @@ class Layer(nn.Module):
 
 @cache
 def _compiled(half: Callable[..., Any]) -> Callable[..., Any]:
-    """Half a layer (attention or MLP), compiled once for all layers and lengths. Lazy: torch imports its compiler."""
+    """Compile half a layer (attention or MLP), once for all layers and lengths. Lazy: torch imports its compiler."""
     return torch.compile(half, dynamic=True)
 
 
 class Trunk(nn.Module):
-    """Embedding, layers and the final norm: everything but the head.
+    """All of the decoder but the output head: embedding, layers and final norm.
 
     With `recompute`, only a layer's input is saved, and backward recomputes the layer (activation checkpointing). With
     `adds_in_place`, the embedding's backward adds to `embed_tokens.weight.grad` directly. That saves two matrices of
@@ -239,7 +239,7 @@ class Decoder(nn.Module):
         device: torch.device | str = "cpu",
         spread: float = 0.02,
     ) -> "Decoder":
-        """Fresh weights, the same for the same seed: normal with standard deviation `spread`, norms 1, biases 0."""
+        """A decoder with random weights, fixed by the seed: normal with deviation `spread`, norms 1, biases 0."""
         decoder = cls(shape).to(dtype).to_empty(device=device)
         draw = torch.Generator().manual_seed(seed)
         with torch.no_grad():

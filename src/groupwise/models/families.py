@@ -1,4 +1,4 @@
-"""Configurations of Qwen2, Qwen3, Llama and Mistral that the decoder computes exactly: to a `Shape` and back."""
+"""Converts configurations of Qwen2, Qwen3, Llama and Mistral to a decoder's `Shape`, and back."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -9,13 +9,13 @@ from groupwise.models.fields import flag, mapping, real, short, whole
 from groupwise.models.rope import SCALINGS, Yarn, parameters_of, scaling_of
 
 LAYERS, SIZE, POSITIONS = 1 << 10, 1 << 24, 1 << 40
-"""Bounds on a model's configuration: the number of layers, any width, and the sequence length."""
+"""Upper bounds on a model's configuration: the number of layers, any width, and the sequence length."""
 SLIDING = {"sliding_attention": True, "full_attention": False}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """The features of a model family, and the defaults of its configuration."""
+    """What distinguishes a model family: its features, and its configuration's defaults."""
 
     architecture: str
     qk_norm: bool = False
@@ -61,7 +61,7 @@ def unsupported(config: Mapping[str, Any]) -> str:
 
 
 def shape_of(config: Mapping[str, Any]) -> Shape:
-    """The shape of a configuration. KeyError, TypeError or ValueError for an invalid configuration.
+    """Convert a configuration to a `Shape`. KeyError, TypeError or ValueError for an invalid configuration.
 
     Sizes are at most `LAYERS`, `SIZE` and `POSITIONS`, which bounds the model.
     """
@@ -101,7 +101,7 @@ def shape_of(config: Mapping[str, Any]) -> Shape:
 
 
 def config_of(shape: Shape) -> dict[str, Any]:
-    """The configuration of a shape, as transformers reads it. ValueError if the family cannot express the shape."""
+    """Convert a `Shape` to a configuration for transformers. ValueError if the model family does not allow it."""
     kind = FAMILIES[shape.family]
     config = {
         "architectures": [kind.architecture],
@@ -140,7 +140,7 @@ def config_of(shape: Shape) -> dict[str, Any]:
 
 
 def rope_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Rotary parameters: in one object since transformers 5, at the top level and in `rope_scaling` before."""
+    """Read the rotary parameters of a configuration, in the form of transformers 5 or of earlier versions."""
     nested = mapping(config, "rope_parameters") or mapping(config, "rope_scaling")
     names = ("rope_theta", "partial_rotary_factor")
     rope = {k: config[k] for k in names if config.get(k) is not None} | dict(nested)

@@ -1,4 +1,4 @@
-"""Read a model's JSON files within bounds, and their fields by type."""
+"""Reads a model's JSON files and checks their sizes, and their fields' types and ranges."""
 
 import json
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ LARGEST = 1e30
 _REPR = Repr()
 _REPR.maxstring = _REPR.maxother = _REPR.maxlong = 80
 short = _REPR.repr
-"""A file's value as evidence: its `repr`, shortened if it is long or deep."""
+"""A value for an error message: its `repr`, shortened if it is long or deep."""
 
 
 def json_object(content: bytes, name: str | Path) -> dict[str, Any]:

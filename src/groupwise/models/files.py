@@ -1,4 +1,4 @@
-"""Find model directories, and read their JSON files."""
+"""Finds the directory of a model by name or path, and reads its JSON files."""
 
 import os
 from hashlib import sha256
@@ -47,7 +47,7 @@ def find_model(name: str | Path, *, weights: bool = True) -> Path:
 
 
 def gguf_cache() -> Any:
-    """The module that converts GGUF files. Lazy: it imports transformers, and modules that import this one."""
+    """Import the module that converts GGUF files. Lazy, since it imports transformers, and modules that import this."""
     return import_module("groupwise.models.gguf_cache")
 
 
@@ -71,7 +71,7 @@ def base_directory(path: Path) -> Path:
 
 
 def base_name(name: str | Path) -> str:
-    """A name that finds a model's weights from any directory: an adapter's base, a hub name, or an absolute path."""
+    """The name under which a model's weights (an adapter's base's) are found: a hub name, or an absolute path."""
     directory = find_model(name)
     if (directory / ADAPTER).is_file():
         config = read_json(directory / ADAPTER)
@@ -81,7 +81,7 @@ def base_name(name: str | Path) -> str:
                 raise ValueError("base_model_name_or_path is missing or empty")
         except ValueError as error:
             fix = "write the name or the path of the model that the adapter was trained on"
-            raise BadData(f"{directory / ADAPTER} names no base", evidence=str(error), fix=fix) from error
+            raise BadData(f"{directory / ADAPTER} names no base model", evidence=str(error), fix=fix) from error
         return f"{base}@{revision}" if revision and is_hub_name(base) else base
     return str(name) if commit_of(name) else str(directory.resolve())
 

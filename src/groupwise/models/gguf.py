@@ -1,4 +1,4 @@
-"""Convert a GGUF file into a model directory: configuration, float32 weights, tokenizer and chat template.
+"""Converts a GGUF file to a model directory: configuration, float32 weights, tokenizer and chat template.
 
 The library `gguf` dequantises. Tokenizer and chat template are those that transformers reads from the file's metadata,
 so that token ids equal transformers' own.
@@ -62,22 +62,22 @@ MODULES = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
-"""GGUF's names of modules, and ours. A layer's modules follow `blk.<number>.`, ours `model.layers.<number>.`."""
+"""The names of modules in GGUF, and here. In a layer they follow `blk.<number>.` or `model.layers.<number>.`."""
 ROPE_FACTORS = "rope_freqs.weight"
 """Llama 3.1 and later: the divisor of each rotary frequency, without the constants that it was computed from."""
 LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 """The constants of Llama 3.1, 3.2 and 3.3. Their `factor` differs; it is the largest divisor."""
 ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
 LONGEST_TOKEN = 1024
-"""Characters of the longest token. The time to rebuild a tokenizer grows with the square of it."""
+"""The most characters of a token. The time to rebuild a tokenizer grows with its square."""
 ORIGINAL = "take the directory of the model from which the file was made: it has a config.json and safetensors files"
 
 
 def gguf_config(path: Path, header: GgufHeader) -> dict[str, Any]:
-    """The config.json for the model in a GGUF file. BadData for a model that the decoder does not compute."""
+    """Create config.json for the model in a GGUF file. BadData for a model that the decoder does not support."""
     metadata, family = header.metadata, header.metadata.get("general.architecture")
     if family not in FAMILIES:
-        what, evidence = f"the model in {path} is of no supported family", f"general.architecture: {short(family)}"
+        what, evidence = f"the family of the model in {path} is not supported", f"general.architecture: {short(family)}"
         fix = f"take a file of {', '.join(FAMILIES)}, or the model's original directory, which transformers can read"
         raise BadData(what, evidence=evidence, fix=fix)
     for key in UNSUPPORTED:
@@ -105,7 +105,7 @@ def gguf_config(path: Path, header: GgufHeader) -> dict[str, Any]:
 
 
 def _llama3_scaling(path: Path, tensor: GgufTensor, shape: Shape) -> dict[str, Any]:
-    """The rope scaling of Llama 3 with these divisors. BadData if they are not those of Llama 3 for any `factor`."""
+    """Recover the rope scaling of Llama 3 from stored divisors. BadData if no `factor` of Llama 3 gives them."""
     evidence = f"{ROPE_FACTORS} has shape {tensor.shape}, expected ({shape.head_dim // 2},)"
     if tensor.shape == (shape.head_dim // 2,):
         stored = torch.from_numpy(dequantised(path, ROPE_FACTORS, tensor).astype(np.float64))
@@ -124,7 +124,7 @@ def _token_ids(path: Path, metadata: Mapping[str, Any]) -> dict[str, Any]:
     ends = sorted({ids[key] for key in ENDS if key in ids})
     if not ends:
         evidence = "its metadata has no tokenizer.ggml.eos_token_id"
-        raise BadData(f"{path} names no end token", evidence=evidence, fix="fetch the file again")
+        raise BadData(f"{path} does not say which token ends an answer", evidence=evidence, fix="fetch the file again")
     return {
         "eos_token_id": ends,
         "pad_token_id": ids.get("padding_token_id", ends[0]),
@@ -153,7 +153,7 @@ def convert(path: Path, header: GgufHeader, config: Mapping[str, Any], directory
 
 
 def tensor_names(path: Path, header: GgufHeader) -> dict[str, str]:
-    """Each stored tensor's name in the decoder, with its name in the file. BadData for an unknown tensor."""
+    """Map the decoder's name of each stored tensor to its name in the file. BadData for an unknown tensor."""
     names: dict[str, str] = {}
     for source in (name for name in header.tensors if name != ROPE_FACTORS):
         match = re.fullmatch(r"(?:blk\.([0-9]+)\.)?(\w+)\.(weight|bias)", source)
@@ -192,7 +192,7 @@ def dequantised(path: Path, name: str, tensor: GgufTensor) -> np.ndarray:
 
 
 def with_rotary_halves(weight: np.ndarray, heads: int) -> np.ndarray:
-    """The rows of a projection in the order of our rotary positions: the first elements of all pairs, then the second.
+    """Reorder a projection's rows for our rotary positions: the first elements of all pairs, then the second.
 
     llama.cpp stores the rows of each head of a llama model pair by pair.
 

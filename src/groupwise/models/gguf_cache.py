@@ -1,4 +1,4 @@
-"""Find models in GGUF files: each file is converted once, into a model directory in the user's cache."""
+"""Finds models in GGUF files: each file is converted once, to a model directory in the user's cache."""
 
 import fcntl
 import os
@@ -45,7 +45,7 @@ def gguf_directory(path: Path) -> Path:
 
 @cache
 def _directory_of(path: Path, size: int, modified: int) -> Path:
-    """`gguf_directory` of a file, looked up once per process while its size and time are the same."""
+    """`gguf_directory`, cached in this process while the file's size and time are the same."""
     header = read_gguf_header(path)
     config = gguf_config(path, header)
     with path.open("rb") as file:
@@ -76,7 +76,7 @@ def _directory_of(path: Path, size: int, modified: int) -> Path:
 
 @contextmanager
 def _locked(home: Path) -> Iterator[None]:
-    """Hold the lock of the cache: one process converts at a time. Drafts of failed conversions are removed."""
+    """A context that holds the cache's lock: one process converts at a time. Removes failed conversions."""
     with (home / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         try:

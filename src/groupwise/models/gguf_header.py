@@ -26,7 +26,7 @@ STRING, ARRAY = 8, 9
 
 @dataclass(frozen=True, slots=True)
 class GgufTensor:
-    """A stored tensor: GGML's number of its type, its shape in PyTorch's order, and its first byte in the file."""
+    """A stored tensor: its type as GGML's number, its shape in PyTorch's order, and its first byte in the file."""
 
     kind: int
     shape: tuple[int, ...]
@@ -35,7 +35,7 @@ class GgufTensor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GgufHeader:
-    """Metadata and tensors of a file, by name. Arrays of numbers are numpy arrays, arrays of strings are lists."""
+    """Metadata and tensors of a GGUF file, by name. Arrays of numbers are numpy arrays, arrays of strings are lists."""
 
     metadata: dict[str, Any]
     tensors: dict[str, GgufTensor]
@@ -69,7 +69,7 @@ class _Cursor:
         self.content, self.at = content, 0
 
     def take(self, size: int) -> int:
-        """The position of the next `size` bytes, which are consumed."""
+        """Consume the next `size` bytes, and return their position."""
         start = self.at
         if size > len(self.content) - start:
             raise EOFError(f"a value at byte {start} has {size} bytes, and only {len(self.content) - start} follow")

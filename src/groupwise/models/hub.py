@@ -18,7 +18,7 @@ UNWANTED = ("*/*", "consolidated*")  # second copies of the weights in some repo
 
 @cache
 def fetch(name: str, *, weights: bool = True) -> Path:
-    """The directory of a hub model in the shared hub cache, fetched if needed; looked up once per process.
+    """Download a model of the hub to the shared cache, unless it is there, and return its directory.
 
     If the hub cannot be reached, the cached files are used. BadData for an unknown model or revision.
     MissingRequirement for a gated model, and for one that is neither cached nor reachable.

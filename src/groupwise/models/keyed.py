@@ -1,4 +1,4 @@
-"""Counter-based random numbers: a number is a function of a key and a counter, without generator state.
+"""Counter-based random numbers: each is a function of a key and a counter, so no generator has a state.
 
 Philox4x32-10 (Salmon et al., SC 2011) maps a key of two 32-bit words and a counter of four to four random words. There
 is no state to save, and no number depends on how many were drawn before it.
@@ -63,7 +63,7 @@ def key_words(key: Key) -> Uint32Array:
 
 
 def uniform(key: Key, draw: Numbers, stream: Numbers, t: Numbers) -> NDArray[np.float64]:
-    """Uniform numbers in [0, 1) of 53 bits, one for each (prompt's draw, sample's stream, token position t), broadcast.
+    """Uniform numbers in [0, 1), each fixed by key, number of the prompt, sample's stream, and token position.
 
     The counter is (draw, low word of stream, high word of stream, t): draw and t below 2**32, stream below 2**64.
     The i-th sample of a draw has stream i; a forked sample has the stream `lineage`.
@@ -73,14 +73,14 @@ def uniform(key: Key, draw: Numbers, stream: Numbers, t: Numbers) -> NDArray[np.
     """
     d, s, t = np.broadcast_arrays(*(np.atleast_1d(np.asarray(x, np.uint64)) for x in (draw, stream, t)))
     if (d > LOW).any() or (t > LOW).any():
-        raise ValueError("the draw's number and the token position t must be below 2**32")
+        raise ValueError("the number of a drawn prompt and a token position must be below 2**32")
     counter = np.stack([d, s & np.uint64(LOW), s >> np.uint64(32), t], 1).astype(np.uint32)
     words = philox(counter, key_words(key)).astype(np.uint64)
     return ((words[:, 0] << np.uint64(21)) | (words[:, 1] >> np.uint64(11))).astype(np.float64) * 2.0**-53
 
 
 def lineage(stream: tuple[int, ...]) -> int:
-    """The stream number of a sample: `(i,)` gives i; a longer tuple (a fork) gives a hash with the highest bit set.
+    """A sample's stream as one number: `(i,)` is i; a longer tuple (of a fork) is a hash with the highest bit set.
 
     >>> lineage((5,)), lineage((5, 0)) == lineage((5, 1))
     (5, False)

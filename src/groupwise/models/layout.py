@@ -1,4 +1,4 @@
-"""Prefix-shared layout of a microbatch: shared contexts and prefixes are packed, and forwarded, once."""
+"""The layout of a microbatch in which shared prompts and answer prefixes are packed, and forwarded, once."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ Text = tuple[int, ...]
 Context = tuple[str, Text]
 """A prompt's identity: the hash of its content besides token ids (such as images), and its token ids."""
 Row = tuple[list[int], int]
-"""Packed indices of a text's tokens from its start, and how many of the last ones this row computes."""
+"""A text's tokens, as indices into the packed tokens, and how many of the last ones this row computes."""
 Blocks = tuple[list[Block], Int[Tensor, " n"]]
 """Padded rectangles of rows, and the index of each packed token in their concatenated output."""
 
@@ -104,7 +104,7 @@ class Shared:
 
     @cached_property
     def _unsplit(self) -> Blocks:
-        """Padded rectangles of rows, each row with the keys of its whole text."""
+        """The rows in padded rectangles, where each row has the keys of its whole text."""
         return _blocks(self.rows, self.position.device)
 
     @cached_property

@@ -35,7 +35,7 @@ MOST_PATTERNS = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lora:
-    """Settings of an adapter: its rank, its scale, and the linear layers that it adapts, by the end of their names.
+    """Settings of a LoRA adapter: its rank, its scale (alpha), and the linear layers that it adapts, by name endings.
 
     There is no dropout: with it, the trained policy would differ from the sampled one.
     """
@@ -105,7 +105,7 @@ def check_rank(model: nn.Module, lora: Lora) -> None:
 
 
 def _ends(lora: Lora) -> set[str]:
-    """The last words of the target layers' dotted names."""
+    """The last parts of the target layers' dotted names, such as `q_proj`."""
     return {target.rpartition(".")[2] for target in lora.targets}
 
 
@@ -249,7 +249,7 @@ def load_peft() -> Any:
 
 
 def _refuse(path: Path, config: dict[str, Any]) -> None:
-    """BadData for an adapter with anything but low-rank matrices of linear layers."""
+    """Raise BadData for an adapter that has more than low-rank matrices of linear layers."""
     plain: dict[str, tuple[Any, ...]] = {
         "peft_type": ("LORA",),
         "bias": ("none",),

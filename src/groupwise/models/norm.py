@@ -26,7 +26,7 @@ class Norm(nn.Module):
 
 
 def _rms_norm(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """The output `weight * unit`, the unit `x * scale`, and the scale `1 / rms(x)`."""
+    """Compute RMSNorm: the output `weight * unit`, the unit `x * scale`, and the scale `1 / rms(x)`."""
     exact = x if x.dtype in (torch.float32, torch.float64) else x.float()
     scale = exact.square().mean(-1, keepdim=True).add_(eps).rsqrt_()
     unit = exact * scale

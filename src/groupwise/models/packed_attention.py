@@ -142,7 +142,7 @@ def attention(
 
 
 def past(n: int, device: torch.device) -> Bool[Tensor, "n n"]:
-    """The causal mask of n tokens."""
+    """The causal attention mask of n tokens."""
     return torch.ones(n, n, dtype=torch.bool, device=device).tril()
 
 

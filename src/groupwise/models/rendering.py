@@ -15,7 +15,7 @@ WORKER = Path(__file__).with_name("template_worker.py")
 
 
 class Renderer:
-    """One worker process, started on first use and restarted after it was killed. Thread-safe."""
+    """The worker process that renders templates: started on first use, restarted after it was killed. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

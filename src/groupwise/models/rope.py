@@ -17,12 +17,12 @@ from groupwise.models.fields import flag, real
 
 LENGTH = "original_max_position_embeddings"
 LEAST, MOST, MAY_BE_0 = 1e-6, 1e6, ("mscale", "mscale_all_dim")
-"""Bounds on a scaling's numbers, which are divisors or arguments of logarithms; and the names that may be 0."""
+"""Bounds on the numbers of a rope scaling, and the names of those that may be 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Linear:
-    """Every frequency divided by `factor`. Position interpolation, arXiv:2306.15595."""
+    """Divides every rotary frequency by `factor`. Position interpolation, arXiv:2306.15595."""
 
     kind: ClassVar[str] = "linear"
     stretch: ClassVar[float] = 1.0
@@ -34,7 +34,7 @@ class Linear:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dynamic:
-    """The plain frequencies: dynamic scaling starts only beyond `max_position_embeddings`, which is the limit here."""
+    """Keeps the frequencies: dynamic scaling starts beyond `max_position_embeddings`, which is the limit here."""
 
     kind: ClassVar[str] = "dynamic"
     stretch: ClassVar[float] = 1.0
@@ -64,7 +64,7 @@ class Llama3:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Yarn:
-    """Interpolate dimension pairs with fewer than `beta_slow` turns over the original length; none above `beta_fast`.
+    """Interpolates slow dimension pairs (fewer than `beta_slow` turns over the original length), not fast ones. YaRN.
 
     YaRN, arXiv:2309.00071, section 3.2. Its temperature is `stretch`, by default `0.1 ln(factor) + 1`.
     """
@@ -109,7 +109,7 @@ SCALINGS: dict[str, type[Scaling]] = {s.kind: s for s in (Linear, Dynamic, Llama
 
 
 def scaling_of(rope: Mapping[str, Any], positions: int) -> Scaling | None:
-    """The scaling in a configuration's rotary parameters, None for none. The default original length is `positions`.
+    """Read the rope scaling in a configuration's rotary parameters; None without one.
 
     KeyError for an unknown kind or a missing field; TypeError or ValueError for a field that is not a number.
 
@@ -135,5 +135,5 @@ def scaling_of(rope: Mapping[str, Any], positions: int) -> Scaling | None:
 
 
 def parameters_of(scaling: Scaling) -> dict[str, Any]:
-    """A scaling as rotary parameters of a configuration: the inverse of `scaling_of`."""
+    """Write a rope scaling as rotary parameters of a configuration: the inverse of `scaling_of`."""
     return {"rope_type": scaling.kind} | {k: v for k, v in asdict(scaling).items() if v is not None}

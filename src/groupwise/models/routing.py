@@ -1,4 +1,4 @@
-"""Record and replay a mixture's choice of experts in one forward.
+"""Records and replays which experts a mixture of experts chooses in a forward pass.
 
 A router of transformers returns (logits, weights of the chosen experts, their numbers). A hook on each router records
 that and can substitute other experts; their weights are then computed from the same router's logits.
@@ -19,7 +19,7 @@ UNKNOWN = -1
 """The expert number of a token without a recorded choice: the model's router decides."""
 
 Lines = tuple[bytes, ...]
-"""The experts of each token as bytes: for each router, its choices as int16; empty if unknown."""
+"""One entry per token: its experts as bytes (int16 numbers, router by router); empty if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Routes:
 
 
 def gates(logits: Float[Tensor, "n count"], chosen: Int[Tensor, "n each"], normalised: bool) -> Float[Tensor, "n each"]:
-    """Softmax weights of the chosen experts, `normalised` over these; in float32, as in transformers' routers.
+    """The softmax weights of the chosen experts, optionally normalised over them; in float32, as in transformers.
 
     >>> gates(torch.tensor([[1.0, 3.0, 1.0]]).log(), torch.tensor([[1, 0]]), True)
     tensor([[0.7500, 0.2500]])
@@ -116,7 +116,7 @@ class _RouterHooks:
 
 
 def routers_of(causal: nn.Module) -> list[tuple[nn.Module, nn.Module]]:
-    """Pairs of (attention, router), one per router: the attention module of the router's layer runs before it."""
+    """Each router of the model, with the attention module of its layer, which runs before it."""
     from transformers.modeling_layers import GradientCheckpointingLayer
 
     pairs = []
@@ -135,7 +135,7 @@ def experts_of(causal: nn.Module) -> Experts | None:
 
 
 def install_router_hooks(causal: nn.Module) -> Experts | None:
-    """Hook every router of a mixture so that `Routes` can record and replay its choices; return the mixture's sizes.
+    """Hook a mixture's routers, so that `Routes` can record and replay their choices. Returns the mixture's sizes.
 
     None, without hooks, for a dense model, and if a router's weights are not `gates` of its logits (tested by a call).
     """

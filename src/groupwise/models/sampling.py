@@ -1,4 +1,4 @@
-"""The sampling distribution of tokens, and drawing from it. Engine and learner share this code."""
+"""The distribution that tokens are sampled from, and the choice of a token. Engine and learner share this code."""
 
 import torch
 from jaxtyping import Float, Int
@@ -9,7 +9,7 @@ from groupwise.data import Sampling
 __all__ = ["choose", "logprob_dtype", "logprobs", "truncated"]
 
 BLOCK = 512
-"""Vocabulary entries per block: `choose` sums probabilities block by block."""
+"""The number of vocabulary entries in a block: `choose` sums probabilities block by block."""
 
 
 def logprob_dtype(dtype: torch.dtype) -> torch.dtype:

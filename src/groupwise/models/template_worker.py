@@ -41,7 +41,7 @@ def as_json(x: Any, *, ensure_ascii: bool = False, **options: Any) -> str:
 
 @lru_cache(8)
 def compiled(source: str) -> Template:
-    """A template set up as transformers does, but without the clock (`strftime_now`)."""
+    """Compile a chat template as transformers does, but without access to the clock (`strftime_now`)."""
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"]
     )

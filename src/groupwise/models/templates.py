@@ -1,4 +1,4 @@
-"""Prompt templates: a problem's text, or messages, to prompt token ids."""
+"""Prompt templates: convert a problem's text, or messages, to the token ids of a prompt."""
 
 import hashlib
 import json
@@ -122,15 +122,15 @@ class Template:
         before, message, after = text.rpartition(contents[1])[2].partition(contents[2])
         if not message:
             fix = "use --template no, and let the environment write the text around its messages"
-            raise BadData("the chat template does not write a second message of a user", fix=fix)
+            raise BadData("the chat template cannot format a later message of a user", fix=fix)
         return self._encode_marked(before, mark, False), self._encode_marked(after, mark, False)
 
     def _mark(self, problem: str | Messages) -> str:
-        """A private-use character that occurs neither in the template nor in the problem, to mark places."""
+        """A character that occurs neither in the template nor in the problem, with which to mark positions."""
         return self._unused_characters(json.dumps(problem if isinstance(problem, str) else list(problem), **_AS_IS))[0]
 
     def _unused_characters(self, text: str = "") -> list[str]:
-        """Four private-use characters that occur neither in the text nor in the template and its settings."""
+        """Four private-use characters that do not occur in the text, the template or its settings."""
         settings = json.dumps([self.system, list(self.arguments), list(self.tools)], **_AS_IS)
         used = self.source + settings + text
         return [c for c in map(chr, range(0xE000, 0xF8FF)) if c not in used][:4]
@@ -183,7 +183,7 @@ def find_template(
     arguments: Arguments = (),
     tools: Sequence[Mapping[str, Any]] = (),
 ) -> Template:
-    """The template called `chat` (from the tokenizer), `no`, `r1` or `qwen_math`; or any text with one `{prompt}`.
+    """Find a template: `chat` (the tokenizer's), `no`, `r1`, `qwen_math`, or any text with one `{prompt}` in it.
 
     Raises Usage for a system message or arguments with a plain template, and for an argument that has another source.
     """

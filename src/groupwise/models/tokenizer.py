@@ -22,7 +22,7 @@ EXTRA_FILES = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens
 WINDOW, CACHED = 4, 1 << 14
 
 UNSETTLED = 64
-"""After this many tokens without a complete character, it is checked less often. A character has at most four bytes."""
+"""After this many tokens without a complete character, `decode_with_ends` tries to decode less often."""
 
 CACHED_TEXTS = 64
 """Size of the cache of `decode_with_ends`: equal answers of a group often end at the same time."""
@@ -30,7 +30,7 @@ CACHED_TEXTS = 64
 
 @dataclass(frozen=True, slots=True)
 class Tokenizer:
-    """A `tokenizer.json`, the end-of-answer ids, and the other tokenizer files of the directory.
+    """A model's tokenizer: its `tokenizer.json`, the ids that end an answer, and its other files.
 
     Text is never parsed for special tokens: `<|im_end|>` in a problem is ten characters. End tokens decode to nothing.
     Other special tokens decode to their spelling, so that a verifier sees them.
@@ -54,7 +54,7 @@ class Tokenizer:
 
     @classmethod
     def of(cls, fast: tokenizers.Tokenizer, eos: Iterable[int]) -> "Tokenizer":
-        """A tokenizer built in code, with a tokenizer_config.json that transformers can load."""
+        """Create a `Tokenizer` from one that was built in code, with a tokenizer_config.json for transformers."""
         ends = frozenset(eos)
         config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
         if ends:
@@ -174,7 +174,7 @@ def end_tokens(path: Path) -> frozenset[int]:
         if ends is not None and ends != []:
             return _ids(path / name, ends if isinstance(ends, list) else [ends])
     raise BadData(
-        f"{path} names no end token",
+        f"the model in {path} does not say which token ends an answer",
         evidence="no eos_token_id in generation_config.json or config.json",
         fix='write {"eos_token_id": [...]} into generation_config.json',
     )

@@ -1,4 +1,4 @@
-"""Read and write model directories through transformers, and check that a model can be used as a `Backbone`."""
+"""Reads and writes model directories with transformers, and checks that the learner and engine can use a model."""
 
 import re
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ NAME = "groupwise"
 COUNTS = re.compile(r"(layers?|blocks?|experts|depth)$")
 MOST_PARTS = LAYERS
 TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-3}
-"""Largest difference between packed and separate logits, relative to the largest logit. Half precisions: 0.1."""
+"""The largest allowed difference between packed and separate logits, relative to the largest. Half precisions: 0.1."""
 
 
 def transformers_sizes(path: Path, *, trust_remote_code: bool = False) -> Sizes:
@@ -129,7 +129,7 @@ def _refuse_weights(path: Path, causal: nn.Module) -> None:
 
 
 def transformers_outline(path: Path, *, trust_remote_code: bool = False) -> nn.Module:
-    """The modules of the model in a directory, without weights (on the meta device)."""
+    """Create the modules of a model without weights (on the meta device), to inspect them."""
     import transformers
 
     failure = ("cannot be built by transformers", "fetch the directory again")
@@ -157,7 +157,7 @@ class _RecordingLayout:
 
 @torch.no_grad()
 def _check_packing(model: TransformersModel) -> Sizes:
-    """The sizes, measured in attention calls. ValueError if packed texts and separate texts give different logits."""
+    """Compare packed with separate forward passes; ValueError if logits differ. Returns sizes measured on the way."""
     device = next(model.parameters()).device
     context, answers = (3, 1, 4, 1, 5), ((9, 2, 6), (5, 3, 5, 8))
     vocabulary = model.shape.vocabulary
@@ -187,7 +187,7 @@ def _check_packing(model: TransformersModel) -> Sizes:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence transformers' progress bars and warnings; serious problems are raised as errors."""
+    """A context without transformers' progress bars and warnings; serious problems are raised as errors."""
     from transformers.utils import logging
 
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
@@ -203,7 +203,7 @@ def quiet() -> Iterator[None]:
 
 @contextmanager
 def _bad_data(path: Path, what: str, fix: str) -> Iterator[None]:
-    """Raise any exception of transformers as BadData; transformers has no narrower type."""
+    """A context that converts any exception of transformers to BadData; transformers has no narrower type."""
     try:
         yield
     except BadData:

@@ -11,7 +11,7 @@ __all__ = ["different_ids"]
 
 
 def different_ids(path: Path, tokenizer: Tokenizer, texts: Iterable[str]) -> str:
-    """The first text with other ids in AutoTokenizer, in words; empty if all are equal, or if it cannot be compared.
+    """A message about the first text that AutoTokenizer encodes differently; empty if none, or if not comparable.
 
     transformers 5 builds the tokenizers of some model types from their vocabulary, whatever tokenizer.json says.
     """

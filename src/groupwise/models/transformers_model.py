@@ -21,7 +21,7 @@ from groupwise.models.routing import Routes, install_router_hooks
 
 
 class TransformersModel(nn.Module):
-    """A `Backbone` over a causal language model of transformers, including its head's scales, caps and biases."""
+    """Adapts a causal language model of transformers to `Backbone`, including its head's scales, caps and biases."""
 
     def __init__(self, causal: nn.Module, shape: Sizes) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class TransformersModel(nn.Module):
 
 
 class _IdentityTrunk(nn.Module):
-    """Replaces the trunk and returns its input as hidden states."""
+    """A stand-in for a model's trunk, which returns its input as hidden states, so that only the head is computed."""
 
     def forward(self, *_: Any, inputs_embeds: Tensor, **__: Any) -> Any:
         return _HiddenStates(inputs_embeds)

@@ -35,7 +35,7 @@ def upload(directory: Path, name: str) -> str:
 
 
 def upload_error(name: str, directory: str, error: Exception) -> GroupwiseError:
-    """The error to raise for a failed upload. With a `directory`, the fix is the command that repeats the upload."""
+    """The error for a failed upload. With a `directory`, its fix is the command that repeats the upload."""
     errors, causes = import_module("huggingface_hub.errors"), causes_of(error)
     evidence = next((line for line in str(causes[-1]).splitlines() if line.strip()), type(error).__name__)[:200]
     again = f"\nthen: hf upload {name} {directory}" if directory else ""

@@ -23,11 +23,11 @@ from groupwise.models.files import base_directory, listing, read_json
 __all__ = ["fingerprint", "weight_files"]
 
 FRESH = "fresh_weights"
-"""Key of config.json for a directory without weights: a run draws them from its seed."""
+"""The key of config.json that marks a directory without weights: a run creates random ones from its seed."""
 MOST_HEADER = 16 << 20
 """Largest header that is parsed, in bytes: some 100,000 tensors. Larger models have several files."""
 FLOATS = ("F64", "F32", "F16", "BF16")
-"""The tensor types that can be trained. Integers, booleans and 8-bit numbers would need scales."""
+"""The types of tensors that can be trained. Integers and 8-bit numbers would need scales."""
 
 
 def weight_files(path: Path | str) -> list[Path]:
@@ -66,7 +66,7 @@ def _shards(index: Path) -> list[str]:
 
 
 def fingerprint(path: Path | str) -> str:
-    """SHA-256 over the weight files of a directory; it distinguishes models of the same shape."""
+    """SHA-256 over the weight files of a directory."""
     whole = sha256()
     for file in weight_files(path):
         with file.open("rb") as content:
@@ -98,7 +98,7 @@ def metadata(file: Path) -> dict[str, str]:
 def tensors(
     file: Path, names: Collection[str], convert: Callable[[Tensor], Tensor] = lambda tensor: tensor
 ) -> dict[str, Tensor]:
-    """The named tensors of a file, each converted. BadData for NaN or infinity."""
+    """Read the named tensors of a file one by one, each converted. BadData for NaN or infinity."""
     with _opened(file) as content:
         converted = {name: convert(content.get_tensor(name)) for name in names}
     for name, tensor in converted.items():

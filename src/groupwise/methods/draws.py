@@ -4,7 +4,7 @@ from groupwise.data import Curriculum, Strategy, name_of, with_fields
 
 
 def check_curriculum(curriculum: Curriculum, strategy: Strategy, refill: int, proximal: str) -> None:
-    """ValueError if a curriculum cannot work with these fields. It declares its needs as class variables.
+    """Raise ValueError if a curriculum, by what it declares, cannot work with these other fields of the method.
 
     `needs_strategy` is the name of the strategy that reads its draws, `rounds` the sampling rounds of an iteration, and
     `replays_answers` is true if it draws stored answers.

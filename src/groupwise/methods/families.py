@@ -1,4 +1,4 @@
-"""The families of published methods: folders of this package. Their files are parsed, not imported."""
+"""The families of published methods, which are folders of this package. Files are parsed, not imported."""
 
 import ast
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ def method_family(name: str) -> str:
 
 
 def subject_of(family: str) -> str:
-    """What a family is about: the docstring of its folder."""
+    """What the methods of a family have in common: the docstring of its folder."""
     return ast.get_docstring(ast.parse(source_of(f"{ROOM}.{family}"))) or ""
 
 

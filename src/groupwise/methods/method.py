@@ -32,7 +32,7 @@ from groupwise.rollout import Independent, Shuffled
 __all__ = ["Method"]
 
 FIXED = ("curriculum", "trains", "unverifiable", "models", "memory", "schedules")
-"""Method fields that a run reads only at its start, so that a schedule of them would have no effect."""
+"""Fields of a method that cannot have a schedule, since a run reads them only at its start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +140,7 @@ class Method:
 
     @property
     def needs_before_steps(self) -> frozenset[Measure]:
-        """The measures to compute before the first step: all but those that only a microbatch's loss reads."""
+        """The measures (such as reference log-probs) to compute before the first step, not in the loss's forward."""
         loss = needs((self.objective.surrogate, self.objective.penalties))
         others = (*self.shaping, *self.advantage, self.credit, *self.mask, self.objective.weights)
         return self.needs - {m for m in loss - needs((*others, self.objective.aggregate)) if in_graph(m)}

@@ -9,7 +9,7 @@ __all__ = ["Now"]
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """What schedules see at the start of an iteration: its number (from 0), the total, and the memories by name."""
+    """The input of a schedule: the iteration's number (from 0), the total number, and the method's memories by name."""
 
     iteration: int
     iterations: int = 0

@@ -11,7 +11,7 @@ Kind = Literal["method", "engine", "evaluation", "task", "recipe"]
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One constant or choice: in the paper, in the authors' released code, and here."""
+    """A row of a method's table of differences: a choice in the paper, in the authors' code, and here."""
 
     what: str
     paper: str
@@ -44,11 +44,11 @@ class Effect:
     def __post_init__(self) -> None:
         for line in (*self.settings, *self.own_settings):
             if " = " not in line:
-                raise ValueError(f"{line!r} is no setting\nwrite it like method.minibatches = 8")
+                raise ValueError(f"{line!r} is not a setting FIELD = VALUE\nwrite it like method.minibatches = 8")
 
     @property
     def claim(self) -> str:
-        """The effect in one line.
+        """The stated effect as one line of text.
 
         >>> Effect(metric="entropy", direction="up", task="sums", parent="grpo", least=0.1, matched="steps").claim
         'entropy is higher than with grpo by at least 0.1, on sums, at equal steps'

@@ -1,4 +1,4 @@
-"""Schedules: constants that change over a run. `at` writes the current numbers into the method, once per iteration."""
+"""Schedules: constants of a method that change over a run, such as a coefficient that decays."""
 
 import math
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ __all__ = ["After", "Curve", "Decay", "FromMemory", "Inverse", "Piecewise", "Ram
 
 @runtime_checkable
 class Schedule(Protocol):
-    """The value of a constant at an iteration."""
+    """Returns the value of a constant at an iteration."""
 
     def __call__(self, now: Now, /) -> float: ...
 
@@ -94,7 +94,7 @@ class Inverse:
 
 @dataclass(frozen=True, slots=True)
 class After:
-    """0 for the first `iterations`, then 1: a part that begins to act later, such as hints after a warm-up.
+    """0 for the first `iterations`, then 1: for a component that starts later, such as hints after a warm-up.
 
     >>> [After(2)(Now(i)) for i in range(4)]
     [0.0, 0.0, 1.0, 1.0]
@@ -125,7 +125,7 @@ class Stairs:
 
 @dataclass(frozen=True, slots=True)
 class Piecewise:
-    """The value of the newest of its points, which are pairs of an iteration and the value from there on.
+    """A step function: each point is a pair of an iteration and the value from there on.
 
     >>> [Piecewise(((0, 1.0), (2, 0.5)))(Now(i)) for i in range(4)]
     [1.0, 1.0, 0.5, 0.5]

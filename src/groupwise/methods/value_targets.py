@@ -1,4 +1,4 @@
-"""Which returns each value model (critic) learns, and whether a method has all models that its measures need."""
+"""Checks of a method's extra models: each critic has returns to learn, and each needed model is defined."""
 
 from collections.abc import Iterable, Sequence
 
@@ -7,7 +7,7 @@ from groupwise.learner import SideModel, ValueModel
 
 
 def value_targets(models: Sequence[tuple[str, SideModel]], credit: Credit) -> tuple[tuple[str, Credit], ...]:
-    """For each value model (critic): the credit, such as GAE, whose returns it learns; `target`, if it is set.
+    """For each value model (critic): the credit estimator, such as GAE, whose returns it learns.
 
     Raises ValueError if no part, or more than one, needs its values.
     """
@@ -24,7 +24,7 @@ def value_targets(models: Sequence[tuple[str, SideModel]], credit: Credit) -> tu
 
 
 def check_side_models(models: Sequence[tuple[str, SideModel]], measures: Iterable[Measure]) -> None:
-    """ValueError if a measure needs a model (reference, teacher, critic) that is not defined, or is of another kind."""
+    """Raise ValueError if a needed model (reference, teacher, critic) is not defined, or is of another kind."""
     kinds = dict(models)
     for name, model in models:
         if isinstance(model, ValueModel) and needs(model.loss) and Return(name) not in needs(model.loss):

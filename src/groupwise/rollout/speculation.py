@@ -54,7 +54,7 @@ class WithEarlier:
 
 
 class DraftedSequences(UniqueSequences):
-    """Distinct sequences, and for one forward pass their continuations by drafts, each as a separate sequence."""
+    """The engine's distinct sequences, to which one forward pass adds drafted continuations as further sequences."""
 
     def __init__(self, decoder: Model, *, max_rows: int, cache_tokens: int) -> None:
         super().__init__(decoder, max_rows=max_rows, cache_tokens=cache_tokens)

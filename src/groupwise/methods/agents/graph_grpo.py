@@ -1,4 +1,4 @@
-"""Graph-GRPO: an advantage per edge of a communication graph."""
+"""Graph-GRPO: the policy writes a communication graph of agents, and each edge has an advantage."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""M-GRPO: a main agent and its helpers, each compared with its like."""
+"""M-GRPO: a main agent and its helpers; main agents are compared with each other, and helpers with helpers."""
 
 from typing import Literal
 

@@ -19,7 +19,7 @@ def dagrpo(
     gamma: float = 0.1,
     minibatches: int = 4,
 ) -> Method:
-    """GRPO without answers too like those of the other outcome, and with a written solution in hard groups."""
+    """GRPO without answers that resemble those of the other outcome, and with a written solution in hard groups."""
     return Method(
         group_size=group_size,
         strategy=Anchored(column),

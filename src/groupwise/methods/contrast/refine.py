@@ -1,4 +1,4 @@
-"""ReFIne: a reward for structure and calibrated confidence beside correctness."""
+"""ReFIne: rewards structure and calibrated confidence, besides correctness."""
 
 from groupwise.advantages import Standardised
 from groupwise.methods.method import Method

@@ -20,7 +20,7 @@ def srpo(
     high: float = 0.28,
     words: str = "{problem}{solution}{problem}",
 ) -> Method:
-    """Correct answers learn by GRPO. Wrong ones learn from a slow copy of the policy that has read a correct one."""
+    """Correct answers learn by GRPO. Wrong ones are distilled from an EMA of the policy that sees a correct answer."""
     view = "sibling"
     surrogate = Routed(HasView(view), Distillation("teacher", alpha, view), Clip(low, high))
     return Method(

@@ -18,7 +18,7 @@ def trpa(
     form: str = "",
     minibatches: int = 1,
 ) -> Method:
-    """Every pair of levels of a group is a preference. A KL holds the policy to the one before the update."""
+    """Answers of a group are ranked in levels; pairs of different levels are preferences. A KL to the old policy."""
     return Method(
         group_size=group_size,
         shaping=(Levels(form),),

@@ -21,7 +21,7 @@ def veripo(
     beta: float = 0.1,
     minibatches: int = 1,
 ) -> Method:
-    """DPO on answers of the policy at the phase's start: those that pass a verifier's checks over those that do not."""
+    """DPO on pairs of the policy's own answers: those that pass a verifier's checks are preferred to the others."""
     if phase == "search":
         shaping = (Correctness(), AddPart(form, 0.5)) if form else (Correctness(),)
         objective = Objective(surrogate=Clip(0.2, 0.2), aggregate=group_mean)

@@ -17,7 +17,7 @@ def drpo(
     delta: float = 1e-4,
     minibatches: int = 4,
 ) -> Method:
-    """Contrasts correct answers, weighted by brevity among themselves, with the wrong ones. A hinge holds the KL."""
+    """Contrasts correct answers, the shorter the more weight, with wrong ones. Penalises a KL above a threshold."""
     return Method(
         group_size=group_size,
         advantage=(LengthShares(temperature),),

@@ -20,7 +20,7 @@ def grpo_care(
     keep: float = 0.995,
     every: int = 10,
 ) -> Method:
-    """A bonus for correct answers that a slow copy of the policy finds likely after their reasoning. No KL."""
+    """A bonus for correct answers whose final answer an EMA of the policy finds likely after their reasoning. No KL."""
     return Method(
         group_size=group_size,
         shaping=(Score(), ConsistencyBonus(opens, closes, bonus, margin=margin)),

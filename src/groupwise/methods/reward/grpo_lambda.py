@@ -11,7 +11,7 @@ __all__ = ["grpo_lambda"]
 
 
 def grpo_lambda(*, group_size: int = 16, share: float = 0.2, alpha: float = 0.2, kl: float = 0.04) -> Method:
-    """GRPO whose best-solved groups are rewarded for short correct answers."""
+    """GRPO with more reward for short correct answers, in the groups with the best pass rates only."""
     return Method(
         group_size=group_size,
         shaping=(Correctness(), BrevityWhenSolved(share, alpha)),

@@ -17,7 +17,7 @@ def multi_objective_grpo(
     outcome: float = 0.0,
     kl: float = 0.04,
 ) -> Method:
-    """GRPO on a weighted mean of the parts of the verdict, such as the heads of a reward model."""
+    """GRPO on a weighted mean of several scores per answer, such as the heads of a reward model."""
     return Method(
         group_size=group_size,
         shaping=(Score(scale=outcome), AddWeightedMean(weights)),

@@ -19,7 +19,7 @@ def noisy_verifier(
     rejects: float = 0.1,
     minibatches: int = 1,
 ) -> Method:
-    """Weights or rewards that undo the errors of the verifier on average, without a baseline that cancels them."""
+    """Corrects the gradient, on average, for a verifier's false accepts and false rejects. Without a group baseline."""
     forward = correction == "forward"
     return Method(
         group_size=group_size,

@@ -19,7 +19,7 @@ def riskpo(
     split: Literal["uniform", "score", "std", "sum-mean"] = "sum-mean",
     minibatches: int = 4,
 ) -> Method:
-    """Scores bundles of prompts together. The lower tail of the scores weighs most, the upper tail not at all."""
+    """Scores several prompts together, as a bundle. Low bundle scores weigh most; the highest get no gradient."""
     return Method(
         group_size=group_size,
         advantage=(BundleRisk(size, low, high, split=split),),

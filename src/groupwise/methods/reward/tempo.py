@@ -9,7 +9,7 @@ __all__ = ["tempo"]
 
 
 def tempo(*, group_size: int = 8, clip: float = 0.2, minibatches: int = 1) -> Method:
-    """GRPO, plus at tokens where the group's answers part the difference between the branches' mean advantages."""
+    """GRPO with a bonus at tokens where a group's answers branch: the change of the mean advantage along the branch."""
     return Method(
         group_size=group_size,
         advantage=(Standardised(ddof=0),),

@@ -18,7 +18,7 @@ def expo(
     kl: float = 0.04,
     minibatches: int = 1,
 ) -> Method:
-    """GRPO; where no answer is correct, the likelihood of an explanation that the policy wrote knowing the answer."""
+    """GRPO; if no answer is correct, the policy explains the known answer and is trained on its explanation."""
     surrogate = Routed(written_tokens, then=log_likelihood, otherwise=Clip())
     return Method(
         group_size=group_size,

@@ -1,4 +1,4 @@
-"""Guide-GRPO: hinted answers are learned for the plain prompt."""
+"""Guide-GRPO: answers that were sampled with a hint are trained as answers to the prompt without it."""
 
 from groupwise.advantages import Standardised
 from groupwise.methods.method import Method

@@ -1,4 +1,4 @@
-"""HiLL: hints for failed problems are learned too."""
+"""HiLL: the policy also learns to write hints for problems that it fails."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""ReST-GRPO: the training half of ReST-RL."""
+"""ReST-GRPO: the part of ReST-RL that trains the policy."""
 
 from groupwise.advantages import Standardised
 from groupwise.methods.method import Method

@@ -1,4 +1,4 @@
-"""S-GRPO: exits at several places of one thought, with decaying rewards."""
+"""S-GRPO: reasoning is cut at several places to answer early, and earlier correct answers get more reward."""
 
 from groupwise.advantages import centred
 from groupwise.methods.method import Method
@@ -19,7 +19,7 @@ def s_grpo(
     clip: float = 0.2,
     minibatches: int = 1,
 ) -> Method:
-    """One thought, cut at several places to answer early. The earliest correct exit has the highest reward."""
+    """One reasoning, cut at several places to answer early. The earliest correct answer has the highest reward."""
     return Method(
         group_size=group_size,
         strategy=EarlyExits(inducer, ends),

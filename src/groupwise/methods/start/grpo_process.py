@@ -1,4 +1,4 @@
-"""GRPO with process rewards: a reward for each step of an answer."""
+"""GRPO with process rewards: a reward for each reasoning step of an answer."""
 
 from groupwise.advantages import Standardised, StepReturns
 from groupwise.learner import InitialPolicy

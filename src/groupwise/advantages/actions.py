@@ -1,4 +1,4 @@
-"""Credit for the actions of answers that make the same decisions in the same order, such as the edges of a graph."""
+"""Credit for single decisions in answers that all make the same decisions in order, such as the edges of a graph."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -15,7 +15,7 @@ __all__ = ["ActionSuccess"]
 
 @dataclass(frozen=True, slots=True)
 class ActionSuccess:
-    """The z-score of an action's mean reward x among the actions of its group. Graph-GRPO, arXiv:2603.02701.
+    """The mean reward x of a group's answers with the same action, as z-score among the group's actions. Graph-GRPO.
 
     An action is a token at a position. Its mean is over the answers of the group that have this token there. With
     `present`, such as "1" for an edge, only tokens with this text are actions, and the others get 0.
@@ -51,7 +51,7 @@ class ActionSuccess:
 
 
 def _actions(b: Batch) -> tuple[Segments, Segments]:
-    """Which tokens are the same action (a token at a position of a group), and which actions belong to which group."""
+    """Which tokens are the same action (same token, position and group), and which actions belong to which group."""
     tokens: Int[Tensor, " n"] = b.at_trained([s.tokens for s in b.samples], torch.long)
     keys = torch.stack([b.token_groups.index, b.place, tokens], 1)
     actions, index = keys.unique(dim=0, return_inverse=True)

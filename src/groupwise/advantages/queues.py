@@ -1,4 +1,4 @@
-"""`Queued`: a group of answers in the order of their arrival, whatever their prompts."""
+"""`Queued`: compares consecutive answers with each other, whatever their prompts, instead of a prompt's answers."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -16,7 +16,7 @@ __all__ = ["Queued"]
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """Another advantage, for which `size` consecutive samples of a role are a group, whatever their prompts.
+    """Another advantage, whose groups are `size` consecutive samples of a role, whatever their prompts.
 
     The helpers' queue in M-GRPO's released code, arXiv:2511.13288. Samples of other roles have their own groups. The
     last group of an iteration may be smaller.

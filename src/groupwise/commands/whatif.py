@@ -30,7 +30,7 @@ SMALL = ("reward", "advantage", "weight", "gradient")
 def whatif(
     run: str, names: str, allowed: Permissions, *, iteration: int | None, group: int | None, as_json: bool
 ) -> int:
-    """Print rewards, advantages and losses that methods compute from an iteration's stored samples, side by side."""
+    """Print the rewards, advantages and gradients that methods give an iteration's stored samples, side by side."""
     stored = read_iteration(run, iteration, load_use(allowed))
     comparison = compare_methods(stored, list(dict.fromkeys(filter(None, names.replace(" ", "").split(",")))))
     rows = group_rows(stored, comparison, group) if group else []

@@ -1,4 +1,4 @@
-"""The gradient of a loss by the log-prob of each token: the part of the backward pass before the model's."""
+"""The gradient of the loss with respect to each token's log-prob, with which the model's backward pass starts."""
 
 from collections.abc import Mapping
 from typing import Protocol, runtime_checkable

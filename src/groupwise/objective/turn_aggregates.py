@@ -11,7 +11,7 @@ __all__ = ["turn_mean"]
 
 
 def turn_mean(step: Batch) -> Float[Tensor, " n"]:
-    """Every turn of the model with trained tokens weighs the same in the step, divided over its tokens.
+    """The mean over turns of the model of the mean over each turn's trained tokens.
 
     Selective Rollout, 2026. In an answer of one turn it equals `sequence_mean`.
     """

@@ -1,4 +1,4 @@
-"""The parts of a run's method that compute the links of a token's chain, as text from its recipe."""
+"""Names the components of a run's method that computed a token's reward, advantage, ratio, ... gradient."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,11 +10,11 @@ LINKS = {
     "weight": ("method.objective.weights",),
     "share": ("method.objective.aggregate",),
 }
-"""The fields of a recipe that compute each link."""
+"""For each number (reward, advantage, ...), the recipe fields whose components compute it."""
 
 
 def chain_parts(fields: Mapping[str, Any]) -> dict[str, str]:
-    """The names of the parts of each link, from the flattened fields of a recipe; empty where it names none.
+    """For each number, the names of the components that compute it, from a recipe's fields; empty if it names none.
 
     >>> chain_parts({"method.shaping.0.kind": "Score", "method.shaping.0.scale": 1, "method.credit": "every_token"})
     {'reward': 'Score', 'advantage': 'every_token', 'clip': '', 'weight': '', 'share': ''}
@@ -23,7 +23,7 @@ def chain_parts(fields: Mapping[str, Any]) -> dict[str, str]:
 
 
 def names_of(fields: Mapping[str, Any], path: str) -> list[str]:
-    """The names of the parts at a path: a name, a table with `kind`, or a list of both.
+    """The names of the components in a recipe's field: a name, a table with `kind`, or a list of both.
 
     >>> names_of({"a": ["x", "y"]}, "a"), names_of({"a.kind": "Clip", "a.low": 0.2}, "a")
     (['x', 'y'], ['Clip'])

@@ -1,4 +1,4 @@
-"""Predictions about a group of answers: reading them from text, and their agreement with how the answers came out.
+"""The policy's predictions about its own answers (pass rate, length): reads them from text, and grades them.
 
 The text is written by the policy: it is searched for JSON data or two numbers, and never evaluated.
 """
@@ -13,18 +13,18 @@ from groupwise.data import Outcome, Sample, Verdict
 from groupwise.rollout.attempts import graded, is_correct
 
 OF = 8
-"""A predicted rate is the number of correct answers among so many."""
+"""A predicted pass rate is written as a number of correct answers among this many."""
 KEYS = {"pass_rate": int, "solution_length": int, "math_notion": list}
 """The keys of a prediction in JSON, as in the code of MASA, and the types of their values."""
 SHORT = re.compile(r"(\d{1,9});(\d{1,9})")
 FLAT_OBJECT = re.compile(r"\{[^{}]*\}")
 LARGEST = 10**9
-"""Predicted numbers are bounded by this: a text can contain integers that are too large for a float."""
+"""The bound of a predicted number, since a text can contain integers that are too large for a float."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What a text predicts; None or empty where it says nothing readable."""
+    """A prediction that was read from a text; None or empty for what cannot be read."""
 
     rate: int | None = None
     length: int | None = None
@@ -33,10 +33,10 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """How a group of answers came out: the share of correct ones, their lengths in tokens, and both kinds of texts."""
+    """The actual results of a group of answers, to compare with predictions: pass rate, lengths in tokens, texts."""
 
     rate: float | None
-    """None if no answer could be graded."""
+    """The pass rate of the answers; None if no answer could be graded."""
     lengths: tuple[int, ...]
     correct: tuple[str, ...]
     others: tuple[str, ...]
@@ -55,7 +55,7 @@ class Statistics:
 
 
 def predicted(text: str) -> Prediction:
-    """The prediction in a text: its last JSON object without nested objects, or two numbers `rate;length`.
+    """Read a prediction from a text: its last JSON object without nested objects, or two numbers `rate;length`.
 
     >>> predicted('I think {"pass_rate": 3, "solution_length": 40, "math_notion": ["Angles"]}')
     Prediction(rate=3, length=40, notions=('Angles',))
@@ -74,7 +74,7 @@ def _bounded(number: int | None) -> int | None:
 
 
 def _json_object(text: str) -> Mapping[str, Any]:
-    """The values of the last JSON object of a text that have the expected type; empty if there is none."""
+    """Read the last JSON object of a text: its values that have the expected type; empty if there is none."""
     try:
         data = json.loads((FLAT_OBJECT.findall(text) or ["{}"])[-1])
     except (ValueError, RecursionError):
@@ -83,7 +83,7 @@ def _json_object(text: str) -> Mapping[str, Any]:
 
 
 def agreement(prediction: Prediction, found: Statistics, problem: str) -> Verdict:
-    """The verdict on a prediction: its score is the mean of three agreements, which are its parts. MASA.
+    """Grade a prediction: the score is the mean of its agreement with the answers' pass rate, lengths and words. MASA.
 
     `length` is 1 if the predicted length lies strictly between the shortest and the longest correct answer. `rate` is
     `0.01^|p - predicted / 8|`. `notions` is the share of predicted notions that occur in more correct answers than in
@@ -124,7 +124,7 @@ def singular(word: str) -> str:
 
 
 def corrected(text: str, found: Statistics) -> str:
-    """The text of a prediction with the true numbers in it; empty without a readable one, or without a correct answer.
+    """A prediction's text with the actual numbers instead; empty if unreadable, or without a correct answer.
 
     The length is the mean over the correct answers.
 

@@ -1,4 +1,4 @@
-"""`Delegating`: a main agent that asks a helper, both the same policy, and both trained."""
+"""`Delegating`: a sampling strategy of a main agent that asks a helper. Both are the same policy, and trained."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -48,7 +48,7 @@ class Delegating:
         return Rollout(draw, (*mains, *trained))
 
     async def _conversation(self, sampler: Sampler, start: Sample, answers: list[Sample]) -> Dialogue:
-        """The conversation of one main agent. The helper's answers are added to `answers`."""
+        """Generate the conversation of one main agent. The helper's answers are added to `answers`."""
         dialogue = Dialogue(start)
         while not dialogue.ended:
             dialogue = await dialogue.turn_after(
@@ -82,7 +82,7 @@ class Delegating:
 
 
 def aligned(answers: Sequence[Sample], size: int, random: Random) -> list[Sample]:
-    """`size` of the answers: some are dropped, or copied, with another random stream. Without answers, none."""
+    """Exactly `size` answers: some are dropped or copied at random. Empty if there are none to copy."""
     if len(answers) >= size or not answers:
         return [answers[i] for i in sorted(random.sample(range(len(answers)), min(size, len(answers))))]
     streams = ((*answers[0].stream[:-1], k) for k in range(len(answers), size))

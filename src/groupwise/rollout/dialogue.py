@@ -1,4 +1,4 @@
-"""`Dialogue`: a conversation with the environment, taken turn by turn."""
+"""`Dialogue`: the state of a conversation with an environment between two turns."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,11 +22,11 @@ class Dialogue:
     verdict: Verdict | None = None
 
     async def next_turn(self, sampler: Sampler, most: int) -> "Dialogue":
-        """The environment's observation and the model's turn after it (see `turn_after`)."""
+        """Take one turn: query the environment, then generate the model's turn (see `turn_after`)."""
         return await self.turn_after(await sampler.reply(self.sample), sampler, most)
 
     async def turn_after(self, observation: Observation, sampler: Sampler, most: int) -> "Dialogue":
-        """The model's turn after an observation, which need not be an environment's.
+        """Generate the model's turn after an observation, of an environment or of a sampling strategy.
 
         The conversation ends if the observation is a verdict, or None after a turn; if the model's turn does not
         stop; and, with the finish `length`, if another observation follows the last of `most` turns or leaves no room.
@@ -52,7 +52,7 @@ class Dialogue:
 async def dialogue_until(
     dialogue: Dialogue, sampler: Sampler, start: Sample, *, most: int, turns: int | None = None
 ) -> Dialogue:
-    """The conversation after so many turns of the model, or at its end. `start` is its empty sample.
+    """Take turns until the conversation has `turns` turns of the model, or ends. `start` is its empty sample.
 
     If the environment cannot be restored after a kill, the conversation starts over with a new one.
     """
@@ -69,7 +69,7 @@ async def _go_on(dialogue: Dialogue, sampler: Sampler, most: int, turns: int | N
 
 
 async def judged(dialogues: Sequence[Dialogue], sampler: Sampler) -> tuple[Sample, ...]:
-    """Ended conversations with their verdicts: the environment's, else the verifier's on the last turn.
+    """Grade ended conversations: the environment's verdict if it returned one, else the verifier's on the last turn.
 
     The count `failed` is 1 for a conversation that the environment aborted.
     """

@@ -1,4 +1,4 @@
-"""`Drafts`: earlier generations, which propose the next tokens of a sample."""
+"""`Drafts`: a store of earlier generations, from which speculative decoding takes its proposed tokens."""
 
 from collections import OrderedDict
 
@@ -9,7 +9,7 @@ PER_PROMPT = 16
 
 
 class Drafts:
-    """Earlier generations by their context, at most `most`; the oldest context leaves first.
+    """A store of earlier generations by prompt, for speculative decoding. The oldest prompt is dropped first.
 
     >>> drafts = Drafts(8)
     >>> drafts.add(GenerationRequest(context=(1,), limit=4, draw=0, stream=(0,)), (5, 6, 7))
@@ -22,7 +22,7 @@ class Drafts:
         self._of: OrderedDict[ContextKey, dict[tuple[int, ...], Ids]] = OrderedDict()
 
     def add(self, request: GenerationRequest, tokens: Ids) -> None:
-        """Keep a generation as a draft. It replaces the one that the same sample had before."""
+        """Store a generation as a draft. It replaces the earlier draft of the same sample."""
         if not tokens or not self.most:
             return
         drafts = self._of.setdefault(request.context_key, {})
@@ -37,7 +37,7 @@ class Drafts:
             self.count -= len(self._of.popitem(last=False)[1])
 
     def next_tokens(self, request: GenerationRequest, tokens: Ids, n: int) -> Ids:
-        """The next `n` tokens of a draft that begins with these: the sample's own earlier one, else the newest."""
+        """Propose `n` next tokens, from a draft that begins with these: the sample's earlier one, else the newest."""
         drafts = self._of.get(request.context_key, {})
         own = drafts.get(_sample(request), ())
         at = len(tokens)
@@ -45,5 +45,5 @@ class Drafts:
 
 
 def _sample(request: GenerationRequest) -> tuple[int, ...]:
-    """The key of a request's random numbers."""
+    """What identifies the sample of a request."""
     return request.purpose, request.draw, request.at, *request.stream

@@ -1,4 +1,4 @@
-"""`Fission`: a curriculum whose prompts include failed attempts with their feedback."""
+"""`Fission`: a curriculum that also draws prompts with a failed attempt and its feedback."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ __all__ = ["Fission"]
 
 
 class Failure(TypedDict):
-    """A prompt that contains a failed attempt: the index of its problem, its ids, and the iteration of the attempt."""
+    """A stored prompt with a failed attempt: the index of its problem, its token ids, and the attempt's iteration."""
 
     index: int
     context: list[int]
@@ -20,7 +20,7 @@ class Failure(TypedDict):
 
 
 class FissionState(TypedDict):
-    """State of `Fission`: that of `Shuffled`, the number of finished iterations, and the failures that wait."""
+    """State of `Fission`: that of `Shuffled`, the number of finished iterations, and the failures not drawn yet."""
 
     shuffled: ShuffledState
     iteration: int
@@ -29,7 +29,7 @@ class FissionState(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Fission:
-    """`Shuffled`; while `least` failures wait, up to `share` of the draws are the newest of them, each drawn once.
+    """Draws prompts in random order; up to `share` of them are stored failed attempts, if `least` are stored.
 
     The strategy `RecoveryPrompts` returns failures in the memo of the rollout's draw. They keep the problem's text and
     row, so that they are graded as the problem is. Failures of `oldest` iterations ago are dropped. Fission-GRPO,

@@ -1,4 +1,4 @@
-"""`GatedTurns`: conversations that are stopped halfway if all of a group take the same actions."""
+"""`GatedTurns`: stops the conversations of a group early if the model takes the same actions in all of them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ __all__ = ["GatedTurns"]
 
 @dataclass(frozen=True, slots=True)
 class GatedTurns:
-    """`Turns`, stopped after `after` turns if the conversations of the group differ by less than `below`.
+    """Conversations as in `Turns`, stopped after `after` turns if those of the group differ by less than `below`.
 
     The difference is the mean edit distance of two sequences of actions, as a share of `after`; an ended conversation
     counts as repeating one action that occurs nowhere else. A stopped group is dropped with the cause `alike`: such
@@ -43,7 +43,7 @@ class GatedTurns:
 
 
 def actions(sample: Sample, marker: str = "") -> list[str]:
-    """The text of each turn of the model, without white space around it; from the last `marker` on, if there is one."""
+    """The action in each turn of the model: its text, or the part from the last `marker` on if there is one."""
     ends = (0, *sample.ends)
     texts = [sample.text[ends[first] : ends[last]] for first, last in sample.turns]
     return [(text.rpartition(marker)[2] if marker else text).strip() for text in texts]

@@ -15,14 +15,14 @@ SOCKET = "Strategy"
 __all__ = ["HintWriter"]
 
 SHORT = 2
-"""Answers of at most so many characters occur in hints by chance. They are stated only after a phrase of PHRASES."""
+"""An answer of at most this many characters may be in a hint by chance: it counts only after one of PHRASES."""
 PHRASES = ("= ", "equals ", "is ", "answer is ", "answer: ", "result is ", "value is ", "equal to ", "#")
 """Phrases before a stated answer; the last is that of the packaged tasks."""
 
 
 @dataclass(frozen=True, slots=True)
 class HintWriter:
-    """Independent answers; if none is correct, the policy writes `hints` hints, and the best one's group replaces them.
+    """If no answer is correct, the policy writes `hints` hints, and the answers with the most helpful one are used.
 
     The prompt of a hint has the problem, its solution, and one wrong answer. A hint is tried with a group of `draw.n`
     answers. Its score is `helpfulness` of the group, or `refused` if it is empty, states the answer or leaves no room.
@@ -72,7 +72,7 @@ class HintWriter:
         return hint.strip() if closed or not self.closes else ""
 
     async def _tried(self, draw: Draw, sampler: Sampler, hint: str) -> list[Sample]:
-        """A group of answers with this hint; empty for a hint that is refused."""
+        """Sample a group of answers with this hint; empty for a hint that is not allowed."""
         if not hint or states(hint, str(column_of(draw, self.answer, "HintWriter"))):
             return []
         context = context_of(sampler, self.words, {"problem": draw.prompt.text, "hint": hint})
@@ -90,7 +90,7 @@ class HintWriter:
 def helpfulness(
     correct: int, n: int, reliance: Sequence[float], temperature: float, form: Literal["mixed", "variance"] = "mixed"
 ) -> float:
-    """`(1 - p^n - (1 - p)^n) exp(min(D, 0) / T)` for a pass rate p = correct / n; 0 if p is 0 or 1.
+    """A hint's reward: `(1 - p^n - (1 - p)^n) exp(min(D, 0) / T)`, p the pass rate with it; 0 if p is 0 or 1.
 
     The first factor is the chance that a group of n is mixed; `variance` is `p (1 - p)`. D is the mean reliance of the
     correct answers on the hint: their log-prob per token without it, less that with it.

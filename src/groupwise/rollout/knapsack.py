@@ -15,7 +15,7 @@ __all__ = ["Knapsack"]
 
 
 class KnapsackState(TypedDict):
-    """State of `Knapsack`: that of `Shuffled`, and the newest outcomes of each prompt by its id; 1 is correct."""
+    """State of `Knapsack`: that of `Shuffled`, and the recent outcomes of each prompt, by id (1: correct)."""
 
     shuffled: ShuffledState
     outcomes: dict[str, list[int]]
@@ -23,7 +23,7 @@ class KnapsackState(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Knapsack:
-    """`Shuffled`, with `group_size` answers per prompt on average, distributed by the value of a group of n answers.
+    """Draws prompts in random order, and gives more answers to prompts where they are worth more. Knapsack RL.
 
     At a success rate p, n answers are worth `(1 - p^n - (1 - p)^n) p (1 - p)^2`: the probability of a mixed group,
     times the gain of an update on it. The rate of a prompt is the mean of its newest `window` outcomes, or of all its
@@ -46,7 +46,7 @@ class Knapsack:
 
     @property
     def least_group_size(self) -> int:
-        """The mean number of answers cannot be below the least."""
+        """The least group size of a method with this curriculum: that of its smallest group."""
         return self.least
 
     def init(self, task: Task, seed: int) -> KnapsackState:
@@ -69,7 +69,7 @@ class Knapsack:
         return state
 
     def rate(self, outcomes: Sequence[int]) -> float | None:
-        """The success rate of a prompt; None if there are too few outcomes."""
+        """The estimated pass rate of a prompt; None if there are too few outcomes."""
         return sum(outcomes) / len(outcomes) if len(outcomes) >= self.known else None
 
     def allocate(self, rates: Sequence[float | None], mean: int) -> list[int]:
@@ -87,7 +87,7 @@ class Knapsack:
         return spread(sizes, list(mixed), unplaced)
 
     def enough(self, p: float) -> int:
-        """The number of answers of which at least one is correct and one is wrong, with probability `confidence`."""
+        """The least group size with which both outcomes occur with probability `confidence`."""
         return math.floor(min(self.most, math.log(1 - self.confidence) / math.log(max(p, 1 - p))))
 
 
@@ -101,7 +101,7 @@ def worth(n: int, p: float) -> float:
 
 
 def distribute(sizes: list[int], rates: Mapping[int, float], answers: int, most: int) -> int:
-    """Adds answers to `sizes`, one by one where the next is worth most; returns how many found no place.
+    """Distribute answers one by one, each where it is worth most, by increasing `sizes`; returns how many are left.
 
     Each further answer to a prompt is worth less than the one before, so the total value is the largest possible.
     """
@@ -122,7 +122,7 @@ def distribute(sizes: list[int], rates: Mapping[int, float], answers: int, most:
 
 
 def spread(sizes: list[int], places: Sequence[int], answers: int) -> list[int]:
-    """Adds answers to `sizes` at these places as evenly as possible, the first ones first; returns `sizes`."""
+    """Distribute answers over these prompts as evenly as possible, by increasing `sizes`, which is returned."""
     for k, i in enumerate(places):
         sizes[i] += answers // len(places) + (k < answers % len(places))
     return sizes

@@ -1,4 +1,4 @@
-"""How alike two sequences are: edit distance, the longest common subsequence, and shared ends."""
+"""Similarity of two sequences: edit distance, longest common subsequence, and common ends."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -33,7 +33,7 @@ def rouge_l(a: Sequence[Any], b: Sequence[Any]) -> float:
 
 
 def suffix_match(a: Sequence[Any], b: Sequence[Any]) -> float:
-    """The longest end of one that occurs in the other, as a share of the length of `a`, which must equal that of `b`.
+    """The length of the longest end of one sequence that occurs in the other, divided by their (equal) length.
 
     >>> suffix_match([1, 2, 3, 4, 5], [9, 4, 5, 8, 7])
     0.4

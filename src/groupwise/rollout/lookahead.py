@@ -1,4 +1,4 @@
-"""`Lookahead`: a tree of greedy branches that part where the policy is undecided; branches that stay alike are cut."""
+"""`Lookahead`: answers begin with branches of a tree, which forks where the policy is undecided between tokens."""
 
 import math
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ __all__ = ["Lookahead"]
 
 @dataclass(slots=True, eq=False)
 class Branch:
-    """A branch of the tree. Its sample may have more tokens than the tree has steps."""
+    """A branch of the tree: a beginning of an answer. Its sample may have more tokens than the tree has steps."""
 
     sample: Sample
     birth: int = 0
@@ -27,7 +27,7 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class Lookahead:
-    """`share` of the group begins with the branches of a tree, and the others are independent answers. LATR.
+    """The fraction `share` of a group begins with branches of a tree; the other answers are independent. LATR.
 
     A branch takes the likeliest token. It forks at one of the `choices` likeliest with a probability above `absolute`
     and less than `relative` below the largest, while there are fewer branches than answers to begin. When a fork has an
@@ -59,7 +59,7 @@ class Lookahead:
         return Rollout(draw, tuple(await sampler.verify(answers)))
 
     async def tree(self, context: Ids, count: int, sampler: Sampler) -> list[Sample]:
-        """At most `count` beginnings of answers, the first of them greedy."""
+        """Grow the tree: at most `count` beginnings of answers, the first of them greedy."""
         (root,) = sampler.start(context, role="tree")
         branches, step = [Branch(root)], 0
         for step in range(self.steps):
@@ -99,7 +99,7 @@ class Lookahead:
         return [(i, t) for i, (t, p) in enumerate(others, 1) if p > self.absolute and best - p < self.relative]
 
     def cut(self, branches: Sequence[Branch], step: int) -> list[Branch]:
-        """The branches without those that are like their parents at this step, and without the forks of these."""
+        """Drop branches that still resemble their parents at this step, with their own forks."""
         left: list[Branch] = []
         for branch in branches:  # a parent comes before its forks
             parent = branch.parent
@@ -122,6 +122,6 @@ def _first(sample: Sample, n: int) -> Sample:
 
 
 def _begun(start: Sample, prefix: Sample) -> Sample:
-    """An answer that begins with the tokens of a branch."""
+    """Create an unfinished answer that begins with the tokens of a branch."""
     begun = start.insert(prefix.tokens, WRITTEN)
     return begun.with_text(prefix.text, prefix.ends).with_finish(prefix.finish)

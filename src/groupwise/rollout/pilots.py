@@ -1,4 +1,4 @@
-"""`Pilots`: a strategy that answers each prompt a few times, and then most where a first correct answer is likely."""
+"""`Pilots`: a sampling strategy that tries each prompt a few times, then spends the other answers where they help."""
 
 import math
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ Posterior = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Pilots:
-    """`pilots` answers to each prompt of a sampling round, then all other answers of the round, best first. HORA.
+    """`pilots` answers to each prompt, then the round's other answers where a correct one becomes most likely. HORA.
 
     The posterior of a success rate is Beta(a + correct, b + others), with (a, b) the `prior`. Each further answer goes
     to the prompt where it most increases the probability that one further answer is correct, summed over the round. A
@@ -35,7 +35,7 @@ class Pilots:
 
     @property
     def least_group_size(self) -> int:
-        """With fewer answers than this, none is left after the pilots."""
+        """The least group size of a method with this strategy: with fewer answers, none is left after the pilots."""
         return self.pilots + 1
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
@@ -51,7 +51,7 @@ class Pilots:
 
 @lru_cache(maxsize=8)  # every prompt of a round computes the same allocation
 def further_answers(posteriors: Sequence[Posterior], answers: int) -> tuple[int, ...]:
-    """The number of further answers to each prompt, one by one where the next gains most; ties go to the first prompt.
+    """How many further answers each prompt gets: one by one, each where it gains most; ties go to the first prompt.
 
     >>> further_answers(((1, 5), (2, 4), (3, 3), (5, 1)), 16)
     (5, 5, 4, 2)
@@ -67,7 +67,7 @@ def further_answers(posteriors: Sequence[Posterior], answers: int) -> tuple[int,
 
 
 def gain(n: int, a: float, b: float) -> float:
-    """How much one more answer after n raises the probability of a correct one, at a success rate from Beta(a, b).
+    """How much an answer after n others raises the probability of a correct one, for a pass rate from Beta(a, b).
 
     `prod over j < n of (b + j) / (a + b + j)` is the probability that n answers are wrong. The gain falls with n.
 

@@ -1,4 +1,4 @@
-"""`Predictions`: a strategy in which the policy also predicts how its answers will come out."""
+"""`Predictions`: a sampling strategy in which the policy also predicts its pass rate and answer length."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ __all__ = ["Predictions"]
 
 @dataclass(frozen=True, slots=True)
 class Predictions:
-    """Independent answers, and a group of `count` predictions about them, with the role `prediction`. MASA.
+    """Samples answers, and `count` predictions of their pass rate and length, as samples with their own role. MASA.
 
     A prediction answers the prompt in `words` with the number of correct answers of eight, the length of a correct
     answer, and the notions that occur in correct answers. Its score is the mean of three agreements with the answers
@@ -53,7 +53,7 @@ class Predictions:
         return Rollout(draw, (*answers, *judged, *self._expert(judged, statistics, context, sampler)))
 
     async def _answers(self, draw: Draw, sampler: Sampler, lengths: Sequence[int]) -> list[Sample]:
-        """The answers with their verdicts; those that reach the limit from the predicted lengths are wrong."""
+        """Grade the answers; those that reach a length limit, taken from the predicted lengths, are wrong."""
         if not (self.length_factor and lengths):
             return await attempts(sampler, draw.prompt.context, draw.n)
         limit = max(1, int(self.length_factor * sum(lengths) / len(lengths)))
@@ -65,7 +65,7 @@ class Predictions:
     def _expert(
         self, predictions: Sequence[Sample], statistics: Statistics, context: Ids, sampler: Sampler
     ) -> tuple[Sample, ...]:
-        """The best prediction with the true numbers, as a text to learn; none if its notions are too far off."""
+        """The best prediction, with the actual numbers, as a training target; none if its words agree too little."""
         best = max(predictions, key=_notions)
         text = corrected(best.text, statistics)
         if not self.expert or _notions(best) < self.expert or not text:

@@ -1,4 +1,4 @@
-"""New problems in the answers of the policy: where they come from, and what kind they are."""
+"""Reads new problems that the policy proposes in its answers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class Proposal(NamedTuple):
 
 @runtime_checkable
 class ProblemSource(Protocol):
-    """The problem in the text of an answer, if it is one that can be graded. `row` must be JSON.
+    """A function that extracts a proposed problem from an answer, if it can be graded. `row` must be JSON.
 
     `kind` groups proposals that should be about equally diverse, such as by difficulty.
     """
@@ -31,7 +31,7 @@ class ProblemSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SumProposals:
-    """The new sum at the end of an answer to the task `proposals`. Its kind is its number of operands.
+    """Extracts the new sum at the end of an answer to the task `proposals`. Its kind is its number of operands.
 
     >>> SumProposals().propose("7*5=35;#35;2+9*3=").row["answer"], SumProposals().propose("#35;2+9*3=").kind
     (33, '3')

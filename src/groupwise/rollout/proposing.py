@@ -12,7 +12,7 @@ __all__ = ["Proposing"]
 
 @dataclass(frozen=True, slots=True)
 class Proposing:
-    """The rollout of another strategy, and the distinct problems that its answers propose, for `Synthesised`.
+    """Runs another sampling strategy, and collects the new problems that its answers propose, for `Synthesised`.
 
     The part `diverse` of an answer is the expected diversity of its proposal's kind, from the draw's memo; 0 without a
     proposal. Problems that leave no room for an answer are left out. Syn-GRPO, arXiv:2511.19343.

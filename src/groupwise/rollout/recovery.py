@@ -1,4 +1,4 @@
-"""`RecoveryPrompts`: a strategy that turns failed attempts into new prompts, with their feedback."""
+"""`RecoveryPrompts`: a sampling strategy that turns failed attempts with their feedback into new prompts."""
 
 from dataclasses import dataclass, replace
 
@@ -13,7 +13,7 @@ __all__ = ["RecoveryPrompts"]
 
 @dataclass(frozen=True, slots=True)
 class RecoveryPrompts:
-    """The rollout of another strategy. Each of its distinct failures becomes a prompt, which `Fission` draws later.
+    """Runs another sampling strategy. Each distinct failed attempt becomes a prompt that `Fission` draws later.
 
     A failure is an answer that is not correct and scores below `below`, and whose verdict has feedback. The new prompt
     is `words`; after a conversation, the feedback follows as another reply of the environment. It must leave room.

@@ -18,13 +18,13 @@ SOCKET = "Curriculum"
 __all__ = ["FreshReplay"]
 
 LEAST = 1e-6
-"""Added to each priority, so that an answer with the score 0 can be drawn."""
+"""Added to each sampling priority, so that an answer with the score 0 can be drawn."""
 FLOOR = 1e-8
-"""The least priority after its decay."""
+"""The least sampling priority, however old an answer is."""
 
 
 class Entry(TypedDict):
-    """A stored answer: the index of its problem, its priority without decay, the time of its sampling, the sample."""
+    """A stored answer: its problem's index, its priority before decay, the iteration of its sampling, the sample."""
 
     index: int
     priority: float
@@ -43,7 +43,7 @@ class ReplayState(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class FreshReplay:
-    """`Shuffled`, and after each iteration `replays` iterations of stored answers, drawn by score and freshness.
+    """After each iteration of new answers, `replays` iterations draw stored ones, by score and freshness. FreshPER.
 
     An answer's chance is proportional to `e ** alpha`, `e = |score - centre| exp(-age / life)`; its age counts sampled
     iterations. Its draw has the part `replay` for the strategy `Replayed`, `(N P) ** -beta` over its largest value.
@@ -113,7 +113,7 @@ class FreshReplay:
 
 
 def stratified(chances: Sequence[float], n: int, random: Random) -> list[int]:
-    """`n` indices, one from each of n equal parts of the cumulated chances.
+    """Stratified sampling: `n` indices, one from each of n equal parts of the cumulated probabilities.
 
     >>> stratified([0.25, 0.25, 0.25, 0.25], 4, Random(0))
     [0, 1, 2, 3]

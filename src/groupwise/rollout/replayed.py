@@ -1,4 +1,4 @@
-"""`Replayed`: a strategy that returns stored answers."""
+"""`Replayed`: a sampling strategy that returns stored answers in place of new ones."""
 
 from dataclasses import dataclass, replace
 
@@ -12,7 +12,7 @@ __all__ = ["Replayed"]
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """The stored answer in the draw's memo (`FreshReplay`), with its log-probs; else the rollout of another strategy.
+    """Returns the stored answer that the curriculum `FreshReplay` drew, with its log-probs; else runs another strategy.
 
     The part `replay` of an answer is its importance weight, 1 for a new answer. Nothing is generated for a stored one.
     """

@@ -1,4 +1,4 @@
-"""`Round`: the prompts that are sampled at the same time, whose strategies can pass a value to each other."""
+"""`Round`: lets the sampling strategies of prompts that are sampled at the same time exchange values."""
 
 import asyncio
 from collections import Counter
@@ -11,14 +11,14 @@ __all__ = ["Round"]
 
 @dataclass(slots=True, eq=False)
 class Exchange:
-    """The values of one exchange, by draw. `complete` is set when no further value can come."""
+    """The values of one exchange, by prompt. `complete` is set when no further value can come."""
 
     values: dict[int, Any] = field(default_factory=dict)
     complete: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Round:
-    """The draws of one sampling round, by id.
+    """The prompts of one sampling round, and their exchanges of values.
 
     The k-th call of `share` by a draw belongs to the k-th exchange of the round. An exchange waits for all draws but
     those whose strategy has ended.
@@ -37,7 +37,7 @@ class Round:
         self._exchanges: list[Exchange] = []
 
     async def share(self, draw: int, value: Any) -> dict[int, Any]:
-        """The values of the exchange by draw, in the order of the draws, once all of them are known."""
+        """Contribute a value, wait for the other prompts' values, and return all, in the order of the prompts."""
         number, self._calls[draw] = self._calls[draw], self._calls[draw] + 1
         if number == len(self._exchanges):
             self._exchanges.append(Exchange())
@@ -48,7 +48,7 @@ class Round:
         return {d: exchange.values[d] for d in self._draws if d in exchange.values}
 
     def end(self, draw: int) -> None:
-        """The strategy of this draw has ended: no exchange waits for it any more."""
+        """Record that a prompt's strategy has ended, so that no exchange waits for it."""
         self._ended.add(draw)
         self._complete()
 

@@ -24,7 +24,7 @@ __all__ = ["SpeculativeEngine"]
 
 @dataclass(frozen=True, slots=True)
 class WithEarlier:
-    """The layout of sequences whose newest tokens follow each other: a sequence also caches those before its own.
+    """The attention layout if several new tokens of a sequence are forwarded at once.
 
     `writes` are the number of a block of the cache, the sequences, the places in the block, and the sequences from
     which the keys and values come.
@@ -62,7 +62,7 @@ class DraftedSequences(UniqueSequences):
         self._earlier: list[tuple[int, int]] = []
 
     def draft(self, guesses: Sequence[tuple[int, Ids]]) -> dict[tuple[int, int], int]:
-        """Add the continuations of sequences by these tokens, while there is room. Returns their numbers.
+        """Add a drafted continuation for each of these sequences, while there is room. Returns their numbers.
 
         The key of a continuation is the number of the sequence before it, and its token. `forward` computes all of
         them, and `split` removes those without rows.
@@ -110,7 +110,7 @@ class DraftedSequences(UniqueSequences):
 
 
 class DraftedRows(Rows):
-    """Rows that take several tokens of a pass, as far as these are those of a draft."""
+    """The sequences being generated: each takes several tokens per forward pass, as far as its draft proposed them."""
 
     sequences: DraftedSequences
 
@@ -124,7 +124,7 @@ class DraftedRows(Rows):
 
     @torch.inference_mode()
     def advance(self) -> list[tuple[Job, Generation]]:
-        """One forward pass: each row takes at least one token. Finished rows leave and are returned."""
+        """Run one forward pass, in which each row takes at least one token. Finished rows leave and are returned."""
         n = len(self.jobs)
         self.sequences.grow(n, self.sequences.longest + 1)
         children = self.sequences.draft(self._guesses(n))
@@ -145,7 +145,7 @@ class DraftedRows(Rows):
         return self.leave(list(finished), list(finished.values()))
 
     def _guesses(self, n: int) -> list[tuple[int, Ids]]:
-        """The sequence of each row with a draft, and the draft's next tokens, fewer than the row may still take."""
+        """For each row with a draft, its sequence and the draft's next tokens, fewer than the row may still take."""
         lengths, sequences = self.length[:n].tolist(), self.sequence[:n].tolist()
         guesses = []
         for r, job in enumerate(self.jobs):
@@ -196,7 +196,7 @@ class SpeculativeEngine(NativeEngine):
 
     @property
     def passes(self) -> int:
-        """The number of forward passes of decoding so far. Without a draft, a pass is one token of each row."""
+        """The number of decoding forward passes so far. Without drafts, each adds one token to each row."""
         return self._drafted.passes
 
     def _resolve(self, finished: Sequence[tuple[Job, Generation]]) -> None:

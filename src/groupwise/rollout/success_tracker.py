@@ -1,4 +1,4 @@
-"""`SuccessTracker`: a curriculum that tracks the success rate of each prompt, and draws those it knows least about."""
+"""`SuccessTracker`: a curriculum that tracks each prompt's pass rate, and draws uncertain ones more often. SPO."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ __all__ = ["SuccessTracker"]
 
 
 class Tracked(TypedDict):
-    """A prompt's decayed numbers of correct and other answers, and the tokens and log-probs of its newest answer."""
+    """What is tracked of a prompt: decayed counts of correct and other answers, and its newest answer's log-probs."""
 
     correct: float
     others: float
@@ -34,7 +34,7 @@ class TrackerState(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class SuccessTracker:
-    """Draws prompts with probability `sqrt(v (1 - v)) + explore`, v a tracked success rate; each only once a round.
+    """Draws a prompt with probability proportional to `sqrt(v (1 - v)) + explore`, v its tracked pass rate. SPO.
 
     Draws carry v as `baseline` in the memo. New answers are added to a prompt's numbers of correct and other answers
     after these are multiplied by `2^(-d / half)`, from `least` to `most`; d is how far the policy has moved on the
@@ -87,7 +87,7 @@ class SuccessTracker:
         return {**state, "prompts": prompts}
 
     def _first(self, rollout: Rollout) -> Tracked:
-        """The numbers of a prompt before its first answer."""
+        """What is tracked of a prompt before its first answer."""
         initial = [s for s in rollout.samples if s.role == "initial"]
         mass = 1 / (1 - self.least) if initial else 1.0
         v = initial_rate(initial)
@@ -106,7 +106,7 @@ class SuccessTracker:
         return new
 
     def kept(self, drift: float) -> float:
-        """The factor of old answers after this drift: the mean absolute change of a token's log-prob.
+        """The factor by which old counts decay, given how far the policy moved: mean log-prob change per token.
 
         >>> [round(SuccessTracker().kept(d), 5) for d in (0, 0.005, 0.01, 0.02)]
         [0.96, 0.94387, 0.8909, 0.875]
@@ -120,6 +120,6 @@ def rate(known: Tracked) -> float:
 
 
 def initial_rate(samples: Sequence[Sample]) -> float:
-    """The success rate before the first answer, from the samples with the role `initial`: `(s + 1/2) / (n + 1)`."""
+    """The first estimate of a prompt's pass rate, from samples with the role `initial`: `(s + 1/2) / (n + 1)`."""
     outcomes = graded(samples, role="initial")
     return (sum(outcomes) + 0.5) / (len(outcomes) + 1)

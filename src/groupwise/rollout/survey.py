@@ -1,4 +1,4 @@
-"""`Survey`: a curriculum that samples each prompt first, then draws those with spread scores, and their beginnings."""
+"""`Survey`: a curriculum that tests prompts first, then trains where scores differ, also from mid-answer."""
 
 import math
 from collections.abc import Sequence
@@ -17,14 +17,14 @@ __all__ = ["Survey"]
 
 
 class Beginning(TypedDict):
-    """A state to train from: the index of the problem, and the first tokens of an answer, or none."""
+    """A starting point for training: a problem's index, and the first tokens of an answer to continue, or none."""
 
     index: int
     prefix: list[int]
 
 
 class SurveyState(TypedDict):
-    """State of `Survey`: that of `Shuffled`, the number of survey rounds, and what the last one found.
+    """State of `Survey`: that of `Shuffled`, the number of survey rounds, and the starting points of the last one.
 
     `found` is None before a survey round.
     """
@@ -36,7 +36,7 @@ class SurveyState(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """Two rounds per iteration: `samples` untrained answers to each prompt, then draws from the states found.
+    """Per iteration, `samples` untrained answers test each prompt; then draws prompts and beginnings to train on.
 
     A prompt is found if the std of its scores is at least `spread`. If its best answer scores at least `best`, so are
     beginnings of that answer, at ends of lines: `ceil(share * lines)` of them, drawn with replacement, line k with a
@@ -82,7 +82,7 @@ class Survey:
         return {**state, "found": None}
 
     def beginnings(self, rollout: Rollout, random: Random) -> list[Beginning]:
-        """The states that the answers to one prompt give: none, the prompt, or the prompt and beginnings."""
+        """The starting points from a prompt's test answers: none, the prompt, or also beginnings of answers."""
         index, scores = rollout.draw.memo["index"], [score_of(s) for s in rollout.samples]
         if pstdev(scores) < self.spread:
             return []

@@ -1,4 +1,4 @@
-"""`Surveyed`: a strategy that continues given beginnings of answers."""
+"""`Surveyed`: a sampling strategy that continues beginnings of answers, which the curriculum gives."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ __all__ = ["Surveyed"]
 
 @dataclass(frozen=True, slots=True)
 class Surveyed:
-    """Independent answers that begin with the `prefix` in the draw's memo, which is not trained. ReST-GRPO.
+    """Independent answers that continue a beginning from the curriculum `Survey`, which is not trained. ReST-GRPO.
 
     The whole answer is graded. The answers of a survey, for the curriculum `Survey`, are not trained.
     arXiv:2508.19576.

@@ -14,7 +14,7 @@ __all__ = ["Synthesised"]
 
 
 class SynthesisedState(TypedDict):
-    """State of `Synthesised`: that of `Shuffled`, the waiting problems, the usual diversity, and that of each kind."""
+    """State of `Synthesised`: that of `Shuffled`, the problems not drawn yet, and mean diversities by kind."""
 
     shuffled: ShuffledState
     waiting: list[dict[str, Any]]
@@ -24,7 +24,7 @@ class SynthesisedState(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Synthesised:
-    """`Shuffled`, and up to `share` of the draws are proposed problems, while some wait. For the strategy `Proposing`.
+    """Draws prompts in random order; up to the fraction `share` are problems that the policy proposed (`Proposing`).
 
     The diversity of a problem is the std of its answers' scores. Relative to the usual one it is
     `clip((std - usual) / usual, -1, 1)`; averages per kind of problem are the memo's `diverse`. All averages start at
@@ -72,7 +72,7 @@ class Synthesised:
 
 
 def relative(std: float, usual: float) -> float:
-    """A diversity relative to the usual one, between -1 and 1.
+    """A diversity of answers, relative to the mean one: from -1 to 1.
 
     >>> [round(relative(std, 0.25), 6) for std in (0.0, 0.5, 0.254951)]
     [-1.0, 1.0, 0.019804]

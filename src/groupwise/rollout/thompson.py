@@ -18,12 +18,12 @@ Counts = list[float]
 
 
 class ThompsonState(TypedDict):
-    """State of `ThompsonSampling`. Prompts are indices of the task; those without counts were never drawn."""
+    """State of `ThompsonSampling`: counts by the prompt's index; prompts without counts were never drawn."""
 
     seed: int
     drawn: int
     iteration: list[int]
-    """The prompts drawn in the current iteration: a refill draws others."""
+    """The prompts drawn in the current iteration; a refill round draws others."""
     counts: dict[str, Counts]
 
 
@@ -74,7 +74,7 @@ class ThompsonSampling:
         return random.betavariate(a, b) if self.sampled else a / (a + b)
 
     def worth(self, p: float) -> float:
-        """The value of a prompt with the success rate p.
+        """The value of training on a prompt with the pass rate p.
 
         >>> round(ThompsonSampling().worth(0.5), 6)
         0.125

@@ -1,4 +1,4 @@
-"""`TrackedAnswers`: independent answers with a tracked success rate as their baseline."""
+"""`TrackedAnswers`: a sampling strategy with the prompt's tracked pass rate as baseline, instead of a group's mean."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ __all__ = ["TrackedAnswers"]
 
 @dataclass(frozen=True, slots=True)
 class TrackedAnswers:
-    """Independent answers whose verdicts have the prompt's tracked success rate as the part `baseline`. SPO.
+    """Independent answers. Their verdicts also have the prompt's tracked pass rate, as the score `baseline`. SPO.
 
     The part `drift` is the mean absolute change of a token's log-prob since the prompt's last answer was sampled. At a
     prompt's first draw, `initial` more answers with the role `initial` estimate its success rate; they are not trained.

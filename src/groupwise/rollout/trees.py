@@ -1,4 +1,4 @@
-"""`FeedbackTree`: failed attempts are refined with their feedback, and their refinements' scores come back to them."""
+"""`FeedbackTree`: failed attempts are refined given their feedback, and get credit for successful refinements."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ class Retry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FeedbackTree:
-    """Attempts, and `draw.n` refinements of each failed one, whose prompt has the attempt and its feedback. MURPHY.
+    """Attempts, and `draw.n` refinements of each failed one: answers to a prompt with it and its feedback. MURPHY.
 
     The refinements of an attempt are a group with the role `refinement`. The part `returned` is the score of an attempt
     after credit: the best score of its subtree (`best`, MaRS), or `(score + gamma * mean over refinements) / turns
@@ -71,7 +71,7 @@ class FeedbackTree:
         return Retry(i, fill(self.words, values), context) if context else None
 
     def _returned(self, tree: Sequence[Sample]) -> list[float]:
-        """Each attempt's score after credit. A refinement follows its attempt in the tree."""
+        """Each attempt's score, with credit for its refinements, which come after it in the tree."""
         turn: list[int] = []
         for s in tree:
             turn.append(1 if s.parent is None else turn[s.parent] + 1)
@@ -100,7 +100,7 @@ class FeedbackTree:
         return tuple(i in chosen for i in range(len(tree)))
 
     def _ends(self, group: list[int], scores: Sequence[float]) -> list[int]:
-        """The members with the lowest and the highest scores: of an odd number, one more of the highest."""
+        """The members with the lowest and the highest scores; of an odd number, one more of the highest."""
         if not self.extremes or len(group) <= self.extremes:
             return group
         order, low = sorted(group, key=lambda i: scores[i]), self.extremes // 2

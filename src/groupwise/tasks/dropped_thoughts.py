@@ -1,4 +1,4 @@
-"""`DroppedThoughts`: demonstrations without a thought, from which a policy learns to leave thoughts out. TON."""
+"""`DroppedThoughts`: empties the reasoning in some demonstrations, so that the policy learns to skip it. TON."""
 
 from dataclasses import dataclass
 
@@ -7,12 +7,12 @@ from groupwise.models import Purpose, uniform
 __all__ = ["DroppedThoughts"]
 
 EMPTY = "\n\n"
-"""The text between the tags of a dropped thought."""
+"""The text that replaces the reasoning between its tags."""
 
 
 @dataclass(frozen=True, slots=True)
 class DroppedThoughts:
-    """Empties the thoughts of a share of the demonstrations. TON, arXiv:2505.16854.
+    """Empties the reasoning in a share of the demonstrations. TON, arXiv:2505.16854.
 
     A thought is the text between the first `opens` and the next `closes`. Without `opens` it is the text before the
     first `closes`. Which rows lose theirs is drawn once, by row, and not again in each epoch.
@@ -29,7 +29,7 @@ class DroppedThoughts:
     seed: int = 0
 
     def drops(self, row: int) -> bool:
-        """Whether the demonstration in this row has no thought."""
+        """Whether to empty the reasoning in the demonstration of this row."""
         return bool(uniform((self.seed, Purpose.DEMONSTRATE), row, 1, 0)[0] < self.share)
 
     def __call__(self, row: int, answer: str) -> str:
@@ -39,6 +39,6 @@ class DroppedThoughts:
         return before + opens + EMPTY * bool(opens) + self.closes + rest.partition(self.closes)[2]
 
     def has_thought(self, answer: str) -> bool:
-        """Whether the text has both marks of a thought."""
+        """Whether a text contains reasoning: both of its tags."""
         start = answer.find(self.opens) if self.opens else 0
         return start >= 0 and self.closes in answer[start + len(self.opens) :]

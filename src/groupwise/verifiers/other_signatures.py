@@ -1,4 +1,4 @@
-"""Reward functions written for TRL or verl: refused, with the same function in the words of a grade function here."""
+"""Refuses reward functions that are written for TRL or verl, and shows how to write them here."""
 
 import inspect
 from collections.abc import Sequence
@@ -43,7 +43,7 @@ def _refusal(name: str, library: str, parameters: Sequence[inspect.Parameter], f
 
 
 def _trl_fix(name: str, parameters: Sequence[inspect.Parameter]) -> str:
-    """The function for one answer, and the function over lists. A bulk grader needs the parameter `prompts`."""
+    """How to write a function for TRL here: for one answer, or over lists, which needs the parameter `prompts`."""
     named = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     columns = [TRL.get(n, n) for n in named if n not in ("completion_ids", "trainer_state")]
     bulk = ["answers", *(["prompts"] if "prompts" not in columns else []), *(c for c in columns if c != "answers")]

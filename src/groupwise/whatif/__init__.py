@@ -1,1 +1,1 @@
-"""What if: the methods' rewards, advantages and gradients on the stored samples of an iteration."""
+"""Computes what other methods would have done with a run's stored samples: rewards, advantages, gradients."""

@@ -1,4 +1,4 @@
-"""Several methods on the same stored samples: their figures, the cosines of their gradients, numbers of a group."""
+"""Compares methods on the same stored samples: their figures, and the cosines of their gradients."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ from groupwise.whatif.recompute import Recomputed, recompute
 from groupwise.whatif.stored import StoredIteration
 
 OWN = "this run"
-"""The name of the run's own method among the others."""
+"""The name for the method that the run was trained with, among the others."""
 FIGURES: Mapping[str, Callable[[Recomputed], float | None]] = {
     "samples": lambda r: len(r.batch),
     "tokens": lambda r: r.batch.tokens,
@@ -34,7 +34,7 @@ FIGURES: Mapping[str, Callable[[Recomputed], float | None]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Methods on one iteration. `left_out` has the reason of each method that cannot be computed.
+    """The results of several methods on one iteration. `left_out`: methods that cannot be computed, and why.
 
     `cosines` are between `d loss / d logp` of two methods over all stored tokens, with 0 at tokens that a method does
     not train; None if a gradient is 0.
@@ -46,7 +46,7 @@ class Comparison:
 
 
 def compare_methods(stored: StoredIteration, names: Sequence[str]) -> Comparison:
-    """The run's own method and the published methods with these names on a stored iteration.
+    """Compute the run's method and these published methods on a stored iteration.
 
     `Usage` for an unknown name.
     """
@@ -72,7 +72,7 @@ def named_method(name: str) -> Method:
 
 
 def whole_gradient(stored: StoredIteration, of: Recomputed) -> Float[Tensor, " all"]:
-    """The gradient over all stored tokens; 0 at tokens that the method does not train."""
+    """A method's gradient with respect to the log-probs of all stored tokens; 0 for those that it does not train."""
     gradient = torch.zeros(len(stored.columns["tokens"]), dtype=torch.float64)
     gradient[stored.rows_of(of.batch)] = of.gradient.double()
     return gradient
@@ -120,7 +120,7 @@ def sample_numbers(stored: StoredIteration, of: Recomputed) -> dict[int, SampleN
 
 
 def groups_of(stored: StoredIteration) -> list[list[int]]:
-    """The lines of each group of the iteration, from 0, in the order of the file."""
+    """The samples of each group of the iteration, as line numbers from 0 in the order of the file."""
     groups: dict[tuple[Any, ...], list[int]] = {}
     for number, line in enumerate(stored.lines):
         groups.setdefault((line["draw"], line["role"], line["group"]), []).append(number)

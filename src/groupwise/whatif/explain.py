@@ -1,4 +1,4 @@
-"""One trained token of a stored sample: the chain from its sample's outcome to `d loss / d logp`, in numbers."""
+"""Explains a token's gradient: each number from its sample's outcome to `d loss / d logp`."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ from groupwise.whatif.stored import StoredIteration, stored_gradient
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """One link of the chain: its name, its number or outcome, and the part that computes it."""
+    """One number on the way to a token's gradient: its name, its value, and the component that computes it."""
 
     name: str
     value: float | str | None
@@ -22,7 +22,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
-    """A token and its chain. Sample and token count from 1. `notes` name the terms that could not be computed."""
+    """A token, and the numbers that lead to its gradient. Sample and token count from 1. `notes`: terms left out."""
 
     sample: int
     token: int
@@ -34,7 +34,7 @@ class Chain:
 
 
 def explain_token(stored: StoredIteration, sample: int, token: int, name: str, method: Method) -> Chain:
-    """The chain of a token under a method: outcome, reward, advantage, ratio, clip, weight, share, gradient.
+    """Compute how a token gets its gradient: outcome, reward, advantage, ratio, clip, weight, share, gradient.
 
     `sample` is a line of the file and `token` a token of it, both from 1. `Usage` if there is no such one, `BadData` if
     the method does not train it.
@@ -74,7 +74,7 @@ def index_of(stored: StoredIteration, computed: Recomputed, sample: int, token: 
 
 
 def before_loss(computed: Recomputed, at: int, outcome: str, score: float | None) -> tuple[Link, ...]:
-    """The links from the outcome to the token's advantage."""
+    """The numbers from the sample's outcome to the token's advantage."""
     method, batch = computed.method, computed.batch
     verdict = f"{outcome}, score {score:g}" if score is not None else outcome
     advantage = ", ".join(label(part) for part in (*method.advantage, method.credit))
@@ -86,7 +86,7 @@ def before_loss(computed: Recomputed, at: int, outcome: str, score: float | None
 
 
 def of_loss(stored: StoredIteration, computed: Recomputed, at: int, row: int) -> tuple[Link, ...]:
-    """The links from the token's ratio to its gradient, and the gradient that the run stored."""
+    """The numbers from the token's ratio to its gradient, and the gradient that the run stored."""
     objective, batch = computed.method.objective, computed.batch
     ratio = getattr(objective.surrogate, "ratio", token_ratio)
     clip = "no bounds"

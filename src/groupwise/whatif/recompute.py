@@ -1,4 +1,4 @@
-"""A method on the stored samples of an iteration: its rewards, advantages, weights and gradient, by training's code."""
+"""Computes a method on an iteration's stored samples (rewards, advantages, gradient), with the code of training."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -33,12 +33,12 @@ NOT_STORED: Mapping[type, str] = {
     SemanticEntropy: "the answers that the verifier read",
     HasView: "the other prompts of a sample",
 }
-"""Parts that read something that samples/ lacks and that is no measure."""
+"""Components that need data which stored samples lack."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Recomputed:
-    """A method on the stored samples: the samples that it selects, with its columns, and `d loss / d logp` per token.
+    """A method's results on stored samples: those that it selects, with advantages, and `d loss / d logp` per token.
 
     `method` has the numbers of the iteration, without the terms that `notes` name.
     """
@@ -86,13 +86,13 @@ def recompute(stored: StoredIteration, name: str, method: Method) -> Recomputed:
 
 
 def unavailable(name: str, reason: str) -> BadData:
-    """The error of a method that the stored samples are not enough for."""
+    """The error for a method that needs more than the stored samples contain."""
     what = f"{name} cannot be computed from the stored samples"
     return BadData(what, evidence=reason, fix="leave it out: --methods with others")
 
 
 def without_terms(stored: StoredIteration, name: str, method: Method) -> tuple[Method, list[str]]:
-    """The method at the iteration, without terms whose numbers are not stored, and a note on each of them.
+    """The method without loss terms whose inputs are not stored, and a note on each of these terms.
 
     Penalties and auxiliary losses are terms that the rest does not depend on. `BadData` if another part needs a number
     that is not stored.
@@ -119,7 +119,7 @@ def without_terms(stored: StoredIteration, name: str, method: Method) -> tuple[M
 
 
 def not_stored(batch: Batch, measures: frozenset[Measure]) -> list[str]:
-    """The measures that the stored samples lack, by name."""
+    """The measures (such as reference log-probs) that the stored samples lack, by name."""
     names = (label_of(m) for m in measures if m != OLD_LOGP and not (in_batch(m) and has_mark(batch, m)))
     return sorted(names)
 
@@ -151,18 +151,18 @@ def chosen_samples(batch: Batch, method: Method) -> list[int]:
 
 
 def as_wrong(batch: Batch) -> Tensor:
-    """The outcomes with wrong in place of unverifiable."""
+    """The outcomes, with `wrong` in place of `unverifiable`."""
     return batch.outcome.masked_fill(batch.outcome == Outcome.unverifiable, int(Outcome.wrong))
 
 
 def run_steps(stored: StoredIteration) -> list[tuple[int, ...]]:
-    """The samples of each optimizer step of the run. Of several epochs it is the last, whose log-probs are stored."""
+    """The samples of each optimizer step of the run, in the last epoch, whose log-probs are stored."""
     method = at_iteration(stored, stored.recipe.method)
     steps = plan(stored.recipe, method, stored.batch, stored.iteration - 1, method.epochs - 1)
     return [step.samples for step in steps]
 
 
 def at_iteration(stored: StoredIteration, method: Method) -> Method:
-    """The method with the numbers of the iteration. Schedules that read a memory are left out: it is not stored."""
+    """The method with the values of its schedules at the iteration, except those that need an unstored memory."""
     schedules = tuple((path, x) for path, x in method.schedules if not isinstance(x, FromMemory))
     return at(replace(method, schedules=schedules), Now(stored.iteration - 1, stored.recipe.iterations, {}))

@@ -1,4 +1,4 @@
-"""An iteration of a run, read from its stored samples: the trained samples with their log-probs, and their steps."""
+"""Reads an iteration's stored samples, with log-probs, and the optimizer steps in which they were trained."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,12 +25,12 @@ from groupwise.runs.layout import SAMPLE_FILES, RunLayout, iteration_files
 Lines = Sequence[Mapping[str, Any]]
 Columns = Mapping[str, Tensor]
 PER_TOKEN = ("tokens", "ends", "origin", "logp_engine", "logp", "ratio")
-"""The columns with an entry for each token that are read."""
+"""The stored numbers per token that are read."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class StoredIteration:
-    """An iteration of a run from its files in samples/: the line of each sample, and the numbers of each token.
+    """A run's iteration, read from its files in samples/: a record per sample, and numbers per token.
 
     `batch` holds the samples that the run trained, with the `logp` of the step that trained them and `logp_old`. Sample
     i of it is line `numbers[i]` of the file, from 0. Token t of it is entry `rows[t]` of `columns`.
@@ -51,7 +51,7 @@ class StoredIteration:
         return self.rows_of(self.batch)
 
     def rows_of(self, part: Batch) -> Int[Tensor, " n"]:
-        """The entry of each token of some of the batch's samples in the stored columns."""
+        """For each token of some of the batch's samples, its index in the stored columns."""
         lengths = self.columns["lengths"]
         start = dict(zip(self.batch.keys, (lengths.cumsum(0) - lengths)[list(self.numbers)].tolist()))
         return part.sequences.spread(torch.tensor([start[key] for key in part.keys], dtype=torch.long)) + part.place
@@ -103,7 +103,7 @@ def chosen_iteration(run: Path, iteration: int | None) -> int:
 
 @contextmanager
 def sample_errors(run: Path, iteration: int) -> Iterator[None]:
-    """Turn the errors of damaged sample files into `BadData`."""
+    """A context that turns errors of damaged sample files into `BadData`."""
     try:
         yield
     except (OSError, SafetensorError, KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
@@ -145,7 +145,7 @@ def rollouts_of(lines: Lines, columns: Columns, recipe: Recipe) -> tuple[list[Ro
 
 
 def sample_of(line: Mapping[str, Any], tokens: Columns, context: tuple[int, ...], number: int, limit: int) -> Sample:
-    """A stored sample. Its stream is its line: the random numbers that made it are not needed."""
+    """Create the `Sample` of a stored record. Its random stream is not needed: it gets the line's number."""
     sample = Sample(
         context=context, stream=(number,), limit=limit, tokens=tuple(tokens["tokens"].tolist()),
         origin=tuple(tokens["origin"].tolist()), logp=tuple(tokens["logp_engine"].double().tolist()),

@@ -4,7 +4,7 @@ from groupwise.data import Curriculum, Strategy, name_of, with_fields
 
 
 def check_curriculum(curriculum: Curriculum, strategy: Strategy, refill: int, proximal: str) -> None:
-    """Raise ValueError if a curriculum, by what it declares, cannot work with these other fields of the method.
+    """Raise ValueError if a curriculum needs other values of these fields of the method, as it declares.
 
     `needs_strategy` is the name of the strategy that reads its draws, `rounds` the sampling rounds of an iteration, and
     `replays_answers` is true if it draws stored answers.

@@ -99,7 +99,7 @@ class FreshReplay:
         return {**state, "time": now, "entries": [*state["entries"], *new][-self.capacity :]}
 
     def weights(self, entries: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
-        """Of (priority, age) pairs: the chances to be drawn, and the importance weights, whose largest is 1.
+        """For (priority, age) pairs: the probabilities to be drawn, and the importance weights, whose largest is 1.
 
         >>> chances, _ = FreshReplay().weights([(1.000001, 0), (1.000001, 500), (0.200001, 0), (1e-6, 0)])
         >>> [round(p, 6) for p in chances]

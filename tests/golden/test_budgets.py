@@ -281,7 +281,8 @@ def test_a_round_waits_for_all_its_draws_but_those_that_ended():
                 results.append((draw, await draws.share(draw, value)))
             draws.end(draw)
 
-        await asyncio.gather(first(3, "a", "b"), first(8, "c"), first(5, "d", "e"))
+        async with asyncio.timeout(10):  # a round that waits for ever fails here
+            await asyncio.gather(first(3, "a", "b"), first(8, "c"), first(5, "d", "e"))
         return sorted(results, key=repr)
 
     everything, two = {5: "d", 3: "a", 8: "c"}, {5: "e", 3: "b"}

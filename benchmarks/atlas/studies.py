@@ -30,7 +30,7 @@ ABLATIONS = (
             settings=("iterations = 10", "evaluate.problems = 64", NO_KL),
             own_settings=("method.objective.aggregate = sequence_mean",),
         ),
-        "The shared prefix of the exits of S-GRPO cancels under token_mean only: a mean over sequences loses accuracy.",
+        "The shared prefix of the exits cancels under token_mean only, so a mean over sequences should lose accuracy.",
     ),
 )
 

@@ -69,4 +69,5 @@ kept: an answer whose score differs by 0.2 from one of the other outcome; anchor
         settings=("iterations = 10", "evaluate.problems = 16", "method.objective.penalties = []"),
         own_settings=("method.filter.part = progress",),
     ),
+    finding="With written solutions no group of hinted_sums is without signal; with GRPO a quarter of the groups is.",
 )

@@ -64,4 +64,5 @@ A_i = (R_i - mean(R)) / std(R)""",
         matched="steps",
         settings=("method.minibatches = 8", "method.objective.penalties = []"),
     ),
+    finding="At the paper's window it clips 28 % of the tokens on hinted_sums; GRPO at 0.2 clips 0.4 %.",
 )

@@ -64,4 +64,5 @@ lambda_k <- clip(lambda_k + rate (floor_k - mean(c_k)), 0, 5) after each step"""
             "method.objective.penalties = []",
         ),
     ),
+    finding="In ten iterations the multiplier stays too small to act: it grows by less than 0.05 per iteration.",
 )

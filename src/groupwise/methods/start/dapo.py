@@ -79,4 +79,7 @@ R_length = 0                                 if |o| <= L_max - L_cache
         matched="tokens",
         settings=("method.minibatches = 8", "method.objective.penalties = []"),
     ),
+    finding=(
+        "Entropy does not change in 20 iterations: GRPO clips 0.4 % of the tokens there, so a higher clip hardly acts."
+    ),
 )

@@ -88,20 +88,30 @@ def test_one_seed_or_a_metric_that_is_absent_is_no_measurement() -> None:
 # Code
 
 
-def test_the_hash_covers_constants_parts_and_their_functions_but_no_docstring(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = code_hash(gspo())
-    assert before != code_hash(grpo()) and before != code_hash(gspo(low=0.1))
-    source = {}
-    plain = hashing.inspect.getsource
-    monkeypatch.setattr(hashing.inspect, "getsource", lambda module: source.get(module.__name__, plain(module)))
-    file = "groupwise.objective.ratios"
-    text = plain(hashing.sys.modules[file])
-    for changed, same in ((text.replace('"""', '"""Another docstring. ', 1), True), (text + "\nX = 1\n", True),
-                          (text.replace("MAX_LOG_RATIO = 20.0", "MAX_LOG_RATIO = 21.0"), False)):  # fmt: skip
-        source[file] = changed
-        hashing._definitions.cache_clear()
-        assert (code_hash(gspo()) == before) is same
+@pytest.mark.parametrize(
+    ("room", "old", "new", "same"),
+    [
+        ("ratios", "MAX_LOG_RATIO = 20.0", "MAX_LOG_RATIO = 21.0", False),
+        ("ratios", '"""', '"""Another docstring. ', True),
+        ("ratios", "MAX_LOG_PREFIX = 10.0", "MAX_LOG_PREFIX = 9.0", True),
+        ("objective", "use sequence_mean or group_mean", "use another", True),
+    ],
+    ids=["used", "docstring", "unused", "message"],
+)
+def test_the_hash_covers_parts_and_their_functions_but_no_message(monkeypatch, room, old, new, same) -> None:
+    before, file, plain = code_hash(gspo()), f"groupwise.objective.{room}", hashing.inspect.getsource
+    changed = plain(hashing.sys.modules[file]).replace(old, new, 1)
+    assert changed != plain(hashing.sys.modules[file])
+    monkeypatch.setattr(
+        hashing.inspect, "getsource", lambda module: changed if module.__name__ == file else plain(module)
+    )
     hashing._definitions.cache_clear()
+    assert (code_hash(gspo()) == before) is same
+    hashing._definitions.cache_clear()
+
+
+def test_the_hash_covers_constants() -> None:
+    assert len({code_hash(gspo()), code_hash(grpo()), code_hash(gspo(low=0.1))}) == 3
 
 
 def test_a_changed_part_makes_a_row_stale_and_its_runs_run_again(monkeypatch: pytest.MonkeyPatch) -> None:

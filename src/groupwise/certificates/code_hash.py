@@ -21,8 +21,9 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Assign 
 def code_hash(method: Method) -> str:
     """A hash of a method's constants and of its components' code, with all names of their files that this code uses.
 
-    Comments, docstrings and formatting do not count, nor does other code in the same files. Fields that equal those of
-    a bare `Method`, such as the curriculum `Shuffled`, do not count either: they belong to no method.
+    Comments, docstrings, formatting and messages of errors do not count, nor does other code in the same files. Fields
+    that equal those of a bare `Method`, such as the curriculum `Shuffled`, do not count either: they belong to no
+    method.
 
     >>> from groupwise.methods import gspo
     >>> code_hash(gspo()) == code_hash(gspo()), code_hash(gspo()) == code_hash(gspo(low=0.1))
@@ -50,9 +51,11 @@ def _code_of(kind: Any) -> Iterator[str]:
 
 @cache
 def _definitions(module: str) -> Mapping[str, Definition]:
-    """The functions, classes and constants of a module by name, without docstrings."""
+    """The functions, classes and constants of a module by name, without docstrings and messages of errors."""
     tree = ast.parse(inspect.getsource(sys.modules[module]))
     for node in ast.walk(tree):
+        if isinstance(node, ast.Raise):
+            node.exc = None
         body = getattr(node, "body", None)
         if isinstance(body, list):
             node.body = [x for x in body if not (isinstance(x, ast.Expr) and isinstance(x.value, ast.Constant))]  # type: ignore[attr-defined]

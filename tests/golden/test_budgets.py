@@ -331,7 +331,8 @@ FOUND = Statistics(
 
 @pytest.mark.parametrize(
     ("rate", "length", "score"),
-    [(4, 1000, 0.833333), (4, 700, 0.5), (8, 1000, 0.533333), (None, None, 1 / 6), (10**300, -5, 1 / 6)],
+    [(4, 1000, 0.833333), (4, 700, 0.5), (8, 1000, 0.533333), (None, None, 1 / 6), (10**320, -5, 1 / 6)],
+    ids=["all", "shortest", "rate", "nothing", "huge"],
 )
 def test_agreement(rate: int | None, length: int | None, score: float):
     """Of the notions circle and chord, one occurs in more correct answers; that of the problem does not count."""

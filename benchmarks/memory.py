@@ -31,12 +31,12 @@ RUNS: list[tuple[str, Mapping[str, object], Mapping[str, str]]] = [
     ("the packaged model", {}, {}),
     ("4 layers of 256, float32", SMALL, {}),
     ("the same, bfloat16", SMALL, {"machine.dtype": "bfloat16"}),
+    ("the same in float32, a value model", SMALL, {"method.models": CRITIC, "method.credit": '{ kind = "GAE" }'}),
+    ("the same, microbatches of 256 tokens", SMALL, {"machine.microbatch_tokens": "256"}),
+    ("the same, recompute", SMALL, {"machine.recompute": "true"}),
     ("8 layers of 512, float32", LARGE, {}),
     ("the same, LoRA of rank 16", LARGE, {"lora.rank": "16"}),
     ("the same, a reference model (GRPO)", LARGE, {"method": "grpo"}),
-    ("the same, a value model", LARGE, {"method.models": CRITIC, "method.credit": '{ kind = "GAE" }'}),
-    ("the same, microbatches of 256 tokens", LARGE, {"machine.microbatch_tokens": "256"}),
-    ("the same, recompute", LARGE, {"machine.recompute": "true"}),
 ]
 MIB = 1 << 20
 THRESHOLDS = {"MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "131072"}

@@ -456,6 +456,7 @@ def test_the_prediction_with_the_best_notions_is_learned_with_the_true_numbers()
 def test_divergence():
     assert divergence(["abcde", "abcde", "abcde", "abcdf"], 5) == pytest.approx(0.1)
     assert divergence(["abcde", "abxde", "pqrst", "abc"], 5) == pytest.approx(0.7)
+    assert divergence(["abcd", "bcd"], 4) == 0.5, "the end of a conversation counts as an action"
     assert divergence([[], []], 3) == divergence(["ab"], 2) == 0
     assert divergence(["abc", "abd"], 2) == 0, "later actions change nothing"
     shuffled = ["pqrst", "abc", "abcde", "abxde"]

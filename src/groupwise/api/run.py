@@ -112,7 +112,7 @@ class Run:
         return Report(write_report(runs_in(self.directory), RunLayout(self.directory).report))
 
     def sample(self, prompt: str, **settings: Any) -> str:
-        """The trained model's greedy answer to a prompt; `gw.sample` has more."""
+        """The trained model's greedy answer to a prompt. `gw.sample` has more options."""
         from groupwise.api.evaluate import sample
 
         return sample(self, prompt, **settings)

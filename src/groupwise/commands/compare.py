@@ -107,7 +107,9 @@ def table(a: Path, b: Path, allow: Sequence[str] = ()) -> list[str]:
         if len(x["problems"]) != len(y["problems"]):
             sizes = f"{len(x['problems'])} in A, {len(y['problems'])} in B"
             raise Usage(
-                "the two evaluations are of different problems", evidence=sizes, fix="evaluate one of them again"
+                "the two evaluations are of different problems",
+                evidence=sizes,
+                fix="evaluate one of the models again, on the problems of the other",
             )
     models = [model_label(evaluation["numbers"][0]["protocol"]) for evaluation in (left, right)]
     lines = [visible(f"A: {a}  {models[0]}"), visible(f"B: {b}  {models[1]}")]

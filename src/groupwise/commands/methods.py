@@ -49,7 +49,7 @@ def list_methods(family: str = "", like: str = "") -> str:
 
 
 def lines_of(chosen: Sequence[Entry]) -> list[str]:
-    """The lines about each method: name, year, label, kind and changed fields; then its summary."""
+    """Each method as text: name, year, what it was checked against, what it changes in its parent, one sentence."""
     lines = []
     width = max((len(e.name) for e in chosen), default=0) + 2
     for e in chosen:

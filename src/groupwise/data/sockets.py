@@ -361,9 +361,10 @@ class Weight(Protocol):
 
 @runtime_checkable
 class Ratio(Protocol):
-    """The ratio of new to old policy for each token, with gradient. Microbatches never split its `couples` unit.
+    """The ratio of new to old policy for each token, with gradient.
 
-    A ratio declares `one_per_sequence = True` if all tokens of a sequence have the same value.
+    Microbatches never split the unit that `couples` names, such as a sequence. A ratio declares
+    `one_per_sequence = True` if all tokens of a sequence have the same value.
     """
 
     def __call__(self, microbatch: Batch, /) -> Float[Tensor, " n"]: ...

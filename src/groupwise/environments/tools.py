@@ -61,7 +61,7 @@ class Hermes:
     """
 
     def calls(self, message: str) -> list[Call]:
-        """Parse the tool calls in a turn of the model, possibly none. MalformedCall for an invalid one."""
+        """Parse the tool calls in a turn of the model, possibly none. Raises MalformedCall for an invalid one."""
         before, *opened = message.split("<tool_call>")  # a regular expression would take quadratic time
         if "</tool_call>" in before or any(part.count("</tool_call>") != 1 for part in opened):
             raise MalformedCall(NO_PAIR)
@@ -232,5 +232,5 @@ def calculator_tools() -> Tools:
 
 
 def python_tools(sandbox: Sandbox) -> Tools:
-    """Python blocks that run in the sandbox, each in a new process."""
+    """The tool `python`: each Python block that the model writes runs in the sandbox, in a new process."""
     return Tools(PythonBlock(), {"python": python_tool(sandbox)})

@@ -337,7 +337,7 @@ def _started(part: SideModel, policy: torch.nn.Module) -> torch.nn.Module:
     if isinstance(part, ValueModel):
         if not isinstance(policy, Backbone):
             why = f"a value model reads hidden states, and {type(policy).__name__} is not a language model"
-            raise Usage(why, fix="define a measure, and compute it in the policy's measure()")
+            raise Usage(why, fix="use a method without a value model, or compute its values in the policy's measure()")
         return Critic(part, policy, _copy(policy) if part.trunk == "own" else None)
     return _copy(policy).requires_grad_(False)
 

@@ -101,7 +101,7 @@ class _Cursor:
 
 def _code(kind: int) -> str:
     if kind not in SCALARS:
-        raise ValueError(f"a metadata value has the unknown type {kind}")
+        raise ValueError(f"a metadata value of the GGUF file has the unknown type {kind}")
     return SCALARS[kind]
 
 

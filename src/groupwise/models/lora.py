@@ -53,7 +53,7 @@ class Lora:
                 f"alpha is {self.alpha}\nthe adapter's scale is alpha / rank: take one above 0, such as 32"
             )
         if not self.targets:
-            raise ValueError('targets is empty\nname linear layers, such as ["q_proj", "v_proj"]')
+            raise ValueError('targets is empty\ntake names of linear layers, such as ["q_proj", "v_proj"]')
 
 
 def attach(model: nn.Module, lora: Lora, *, seed: int) -> None:

@@ -15,7 +15,7 @@ __all__ = ["TeacherCertainty"]
 
 @dataclass(frozen=True, slots=True)
 class TeacherCertainty:
-    """`exp(-beta H)` over its mean, H the teacher's entropy at a token under its second prompt; 1 without one.
+    """Weight `exp(-beta H) / mean`, H the entropy of a teacher that reads another prompt; 1 where there is none.
 
     SRPO, arXiv:2604.02288, equation 9.
     """

@@ -1,4 +1,4 @@
-"""Aggregates for losses that compare answers: the mean over pairs of answers, or over answers of mixed groups."""
+"""Means over pairs of answers, and over the answers of groups with right and wrong ones, for contrastive losses."""
 
 import torch
 from jaxtyping import Float

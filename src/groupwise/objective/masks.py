@@ -41,9 +41,11 @@ class Reject:
 
     def __post_init__(self) -> None:
         if self.statistic == "k1" and not 0 < self.floor <= 1 <= self.cap:
-            raise ValueError(f"{self}: k1 needs 0 < floor <= 1 <= cap, so that tokens without a gap are kept")
+            raise ValueError(
+                f"{self}: k1 needs 0 < floor <= 1 <= cap, to keep tokens with equal log-probs in engine and learner"
+            )
         if self.cap < 0:
-            raise ValueError(f"{self}: needs cap >= 0, so that tokens without a gap are kept")
+            raise ValueError(f"{self}: needs cap >= 0, to keep tokens with equal log-probs in engine and learner")
 
     def __call__(self, b: Batch) -> Bool[Tensor, " n"]:
         gap, s = log_rho(b), b.sequences

@@ -31,7 +31,7 @@ class Cued:
         return Rollout(draw, (*again, *with_role(answers, "first")))
 
     def _cue(self, answers: list[Sample], usual: float | None) -> tuple[int, ...]:
-        """The beginning of the first correct answer; empty without one, or if the mean score is not below usual."""
+        """The beginning of a correct answer, longer the further the mean score is below `usual`, its earlier mean."""
         correct = next((s for s in answers if is_correct(s)), None)
         mean = sum(map(score_of, answers)) / len(answers)
         if usual is None or correct is None or mean >= usual:

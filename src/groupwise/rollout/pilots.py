@@ -31,7 +31,7 @@ class Pilots:
 
     def __post_init__(self) -> None:
         if self.pilots < 1 or min(self.prior) <= 0:
-            raise ValueError(f"{self}: needs at least one pilot, and a prior with numbers above 0")
+            raise ValueError(f"{self}: needs pilots >= 1 (first answers to a prompt), and two prior counts above 0")
 
     @property
     def least_group_size(self) -> int:

@@ -1,4 +1,4 @@
-"""`SiblingView`: a sampling strategy that gives wrong answers a second prompt, which contains a correct answer."""
+"""`SiblingView`: wrong answers get a second prompt, with a correct answer in it, under which a teacher scores them."""
 
 from dataclasses import dataclass, replace
 

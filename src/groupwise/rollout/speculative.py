@@ -28,7 +28,7 @@ class Speculative(Native):
                 raise ValueError(f"{name} is {getattr(self, name)}\ntake at least 0")
 
     def build(self, model: Model, tokenizer: Tokenizer, *, seed: int, experts: Experts | None) -> SpeculativeEngine:
-        """The engine over the learner's model. `Usage` if it should record expert choices (routes)."""
+        """The engine over the learner's model. Raises `Usage` if it should record the experts of each token."""
         if experts is not None:
             raise Usage(
                 "the speculative engine does not record the experts of its tokens",

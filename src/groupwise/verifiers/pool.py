@@ -139,7 +139,7 @@ class CpuTimeExceeded(Exception):
 
 
 class Worker(WorkerProcess):
-    """One worker process, restarted after it died. Its parent in `worker.py` kills all processes of the user's code."""
+    """One process that runs user code, restarted after it died. `worker.py` kills all that the code starts."""
 
     def __init__(self, spec: WorkerSpec) -> None:
         super().__init__()

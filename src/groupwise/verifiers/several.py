@@ -60,7 +60,7 @@ class Several:
         return any(_by_group(m.verifier, prompt) for m in self.members)
 
     async def grade_group(self, prompt: Prompt, samples: Sequence[Sample]) -> list[Verdict]:
-        """The verdicts on the samples of a group, from the members' verdicts on each."""
+        """The verdicts on a group of samples: each combines the verdicts of several verifiers on one sample."""
         columns = await asyncio.gather(*(self._verdicts(m.verifier, prompt, samples) for m in self.members))
         return [self._combined(verdicts) for verdicts in zip(*columns, strict=True)]
 

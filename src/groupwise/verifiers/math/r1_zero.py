@@ -50,7 +50,7 @@ NAMES = (
     *("Symbol", "Function", "Number", "Integer", "Float", "Rational", "factorial", "factorial2"),
     *("sqrt", "frac", "pi", "oo", "zoo", "nan", "ln", "li", "re", "im", "ff", "rf", "csc"),
 )
-"""All names in a parsed text: those that the parser inserts, and sympy's names of two different lower-case letters."""
+"""The names that a parsed text may contain: those that the parser inserts, and sympy's of two lower-case letters."""
 
 
 def graded(answer: str, golds: list[str], fast: bool) -> bool:

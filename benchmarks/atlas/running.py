@@ -80,13 +80,16 @@ def with_models(recipe: Recipe, trial: Trial, home: Path) -> Recipe:
             teacher = Trial(model.directory[1:], trial.task, trial.seed)
             models[name] = replace(model, directory=trained_model(teacher, home))
     method = replace(recipe.method, models=tuple(models.items()))
-    return replace(recipe, method=method, model=start_model(trial.task, home), warm_start=None)
+    return replace(recipe, method=method, model=start_model(trial.task, recipe, home), warm_start=None)
 
 
-def start_model(task: str, home: Path) -> str:
-    """The model that a task's packaged recipe starts from: its warm start is run once, with seed 0, for all trials."""
-    recipe = read_recipe(find_recipe(task), [("iterations", "0"), ("evaluate.problems", "1"), ("seed", "0")])
-    return recipe.model if recipe.warm_start is None else model_of(f"start-{task}", recipe, home)
+def start_model(task: str, recipe: Recipe, home: Path) -> str:
+    """The model that a recipe starts from: its warm start is run once, with seed 0, for all trials that have it."""
+    if recipe.warm_start is None:
+        return recipe.model
+    plain = read_recipe(find_recipe(task), [("iterations", "0"), ("evaluate.problems", "1"), ("seed", "0")])
+    start = replace(plain, model=recipe.model, warm_start=recipe.warm_start)
+    return model_of(f"start-{task}-{sha256(text.write(start).encode()).hexdigest()[:6]}", start, home)
 
 
 def trained_model(trial: Trial, home: Path) -> str:

@@ -166,9 +166,12 @@ def test_the_warm_start_is_run_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(
         running, "Run", lambda path: type("Run", (), {"directory": path, "stopped": "", "model_dir": path / "model"})
     )
-    assert running.start_model("calculator", tmp_path) == "calculator" and trained == []
-    assert running.start_model("edges", tmp_path) == running.start_model("edges", tmp_path)
-    assert trained == ["start-edges"]
+    plain, warm = (Trial("gspo", task, 1).recipe() for task in ("calculator", "edges"))
+    other = Trial("gspo", "edges", 1, ("warm_start.steps = 9",)).recipe()
+    assert running.start_model("calculator", plain, tmp_path) == "calculator" and trained == []
+    first = running.start_model("edges", warm, tmp_path)
+    assert running.start_model("edges", warm, tmp_path) == first != running.start_model("edges", other, tmp_path)
+    assert len(trained) == 2 and all(name.startswith("start-edges-") for name in trained)
 
 
 # The page

@@ -62,4 +62,5 @@ A_i = (R_i - mean(R)) / std(R)""",
         ),
     ),
     toy="tests/golden/test_ratio.py::test_an_outlier_changes_its_own_sentence_only",
+    finding="On hinted_sums it clips 2 % of the tokens; GSPO-token clips 46 % at the paper's window.",
 )

@@ -62,4 +62,5 @@ KL = mean over tokens of log pi_old - log pi""",
         matched="steps",
         settings=("iterations = 10", "evaluate.problems = 16"),
     ),
+    finding="In ten iterations samples of wordy_sums become 5 tokens shorter than with GRPO, of 34.",
 )

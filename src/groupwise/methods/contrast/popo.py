@@ -50,4 +50,5 @@ w_i = exp((s_i - s_i,old) / T), normalised over the correct answers, without gra
         matched="tokens",
         settings=("method.minibatches = 1",),
     ),
+    finding="It sharpens its guesses: greedy accuracy on the calculator stays at 0.29, and REINFORCE reaches 0.94.",
 )

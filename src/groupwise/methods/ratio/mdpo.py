@@ -65,4 +65,5 @@ squared: J = - 1/N sum_i (1/t sum_t log r_it - A_i)^2, A_i = R_i - mean(R)""",
         settings=("method.minibatches = 1",),
     ),
     toy="tests/golden/test_ratio.py::test_mirror_descent_of_a_bandit",
+    finding="At equal tokens its greedy accuracy on the calculator is 0.85, that of REINFORCE 0.98.",
 )

@@ -75,4 +75,5 @@ J = 1/(sum_i |o_i|) sum_i sum_t min[ r_it A_i, clip(r_it, 0.8, 1.28) A_i ]""",
         own_settings=('method.shaping = ["Correctness", {kind = "AddPartIfCorrect", part = "quality"}]',),
     ),
     toy="tests/golden/test_reward.py::test_a_wrong_answer_gains_nothing_by_its_part",
+    finding="Without the gate a hackable reward leaves 14 % of the answers right, with the gate 22 %.",
 )

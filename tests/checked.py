@@ -57,11 +57,12 @@ def checked(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         nonlocal test, calls
         __tracebackhide__ = True
+        if not enforced or torch.compiler.is_compiling():  # the compiler cannot trace the context of shapes
+            return function(*args, **kwargs)
         if test != tests_begun:
             test, calls = tests_begun, 0
         calls += 1
-        skipped = calls > CALLS and calls % EVERY
-        if skipped or not enforced or torch.compiler.is_compiling():  # which cannot trace the context of shapes
+        if calls > CALLS and calls % EVERY:
             return function(*args, **kwargs)
         with shapes:
             return inner(*args, **kwargs)

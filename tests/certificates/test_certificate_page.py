@@ -24,7 +24,7 @@ def test_the_page_fits_in_both_themes(browser, tmp_path: Path, scheme: str, pape
     assert page.evaluate("document.documentElement.scrollWidth") == width
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == paper
     assert page.locator("h1").inner_text() == "gspo" and page.locator(".verdict.passed").is_visible()
-    assert page.locator("section").count() == 6
+    assert page.locator("section").count() == 7
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.tagName") == "PRE"
     assert len(requests) == 1 and errors == []

@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 
 from groupwise.config.defaults import LEARNING_RATES, complete_phases, learning_rate, starting_point
+from groupwise.config.packaged import find_recipe
 from groupwise.config.text import DEFAULT, read_recipe
 from groupwise.config.toml import read_toml
 from groupwise.config.user_code import Use
 from groupwise.data import Usage
 from groupwise.methods import Method, published, reference_of
-from groupwise.rollout import Turns
+from groupwise.rollout import GatedTurns, Turns
 from groupwise.training.check import check
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -55,10 +56,11 @@ def test_a_method_alone_is_a_recipe_that_runs(method: Callable[..., Method], tmp
     """On the packaged task, or on the task of its effect. A method of several turns needs an environment."""
     file = tmp_path / "r.toml"
     effect = reference_of(method).effect
-    file.write_text(f'method = "{method.__name__}"\n' + (f'task = "{effect.task}"\n' if effect else ""))
+    task = read_recipe(find_recipe(effect.task)) if effect and effect.task != "calculator" else read_recipe(DEFAULT)
+    file.write_text(f'method = "{method.__name__}"\ntask = "{task.task}"\nmodel = "{task.model}"\n')
     errors = check(file, [("evaluate.problems", "1")])
-    if isinstance(method().strategy, Turns):
-        assert ["names no environment" in error.what and bool(error.fix) for error in errors] == [True]
+    if isinstance(method().strategy, Turns | GatedTurns):
+        assert ["needs an environment" in error.what and bool(error.fix) for error in errors] == [True]
     else:
         assert errors == []
     assert read_recipe(file).optimizer.lr == 1e-6  # a file without a learning rate has that of the papers

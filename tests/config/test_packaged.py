@@ -1,5 +1,6 @@
 """Recipes by their names."""
 
+import tomllib
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
@@ -8,6 +9,8 @@ import pytest
 from groupwise.__main__ import main
 from groupwise.config import packaged
 from groupwise.config.packaged import find_recipe
+from groupwise.config.phases import read_phases
+from groupwise.config.recipe import Recipe
 from groupwise.config.text import read_recipe
 from groupwise.data import Usage
 
@@ -26,16 +29,24 @@ def test_a_name_is_a_recipe_of_the_clone_or_of_the_wheel(tmp_path: Path, monkeyp
 
 
 def test_the_wheel_contains_the_recipes() -> None:
-    import tomllib
-
     build = tomllib.loads((HOME / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
     assert build["force-include"] == {"recipes": str(packaged.HOMES[0].relative_to(HOME / "src"))}
 
 
 @pytest.mark.parametrize("name", sorted(p.stem for p in (HOME / "recipes").glob("*.toml")))
 def test_each_recipe_reads(name: str) -> None:
-    recipe = read_recipe(find_recipe(name))
-    assert recipe.iterations > 1 and recipe.evaluate.every
+    for recipe in recipes_of(find_recipe(name)):
+        assert recipe.iterations and recipe.evaluate.every
+
+
+def recipes_of(file: Path) -> list[Recipe]:
+    """The recipe of a file, or of each of its phases."""
+    data = tomllib.loads(file.read_text())
+    if "phase" not in data:
+        return [read_recipe(file)]
+    both = [phase.recipe(lambda name, path: "hinted_sums", None) for phase in read_phases(data)]
+    assert [problems for _, problems in both] == [[]] * len(both) and len(both) > 1
+    return [recipe for recipe, _ in both if recipe]
 
 
 def test_a_missing_model_names_its_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

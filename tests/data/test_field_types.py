@@ -115,7 +115,7 @@ def test_values_that_users_build_are_checked_at_once() -> None:
         "Recipe: method is str; expected Method",
         "Recipe: iterations is str; expected a whole number",
         "Evaluate: every is NoneType; expected a whole number",
-        "use is one text; expected a list",
+        "use is one text; expected a list of texts",
         "RunOptions: stop_after is str; expected a number or None",
         "recipe is int",
         "on_iteration is int",

@@ -211,7 +211,7 @@ def test_a_dense_model_has_no_routing() -> None:
     assert not any(b.routes) and it.step(b, FIRST, OBJECTIVE).choices == 0
     check_routing(Routing(), (), None)
     for routing, auxiliary in ((R2, ()), (R3, ()), (NONE, EVEN)):
-        with pytest.raises(Usage, match="for mixtures of experts"):
+        with pytest.raises(Usage, match="need a mixture of experts"):
             check_routing(routing, auxiliary, mixture(it.model))
 
 

@@ -34,7 +34,7 @@ def test_a_run_goes_on_with_a_mended_grader_and_records_both_hashes(
     assert sorted(old) == ["v", "v/helper.py"]
 
     (tmp_path / "v.py").write_text(MENDED)
-    assert main(["resume", run.name, "--use", "v.py"]) == 2
+    assert main(["resume", run.name, "--use", "v.py"]) == 3
     assert "add --changed to the command" in capsys.readouterr().err
     assert main(["resume", run.name, "--use", "v.py", "--changed"]) == 0
     about = json.loads((run / "run.json").read_text())

@@ -77,9 +77,9 @@ def test_a_dense_model_is_refused_before_the_run(home: Path, capsys: pytest.Capt
     directory(home / "dense")
     for words in (["--method.routing.replay", "learner"], balance(0.1)):
         output = error_of(capsys, 2, "train", "small.toml", *words)  # the packaged model
-        assert "for mixtures of experts" in output and "leave method.routing and RouterBalance out" in output
+        assert "need a mixture of experts" in output and "leave method.routing and RouterBalance out" in output
         assert main(["check", "small.toml", "--model", "dense", *words]) == 2
-        assert "for mixtures of experts" in capsys.readouterr().out
+        assert "need a mixture of experts" in capsys.readouterr().out
     assert "nothing to replay" in error_of(
         capsys, 2, "train", "small.toml", "--method.routing.replay", "learner", "--method.proximal", "sampled"
     )

@@ -63,7 +63,7 @@ def wrong_claim(gold: str, random: Random) -> str:
     """A wrong answer: another letter of A to D, or a number close to the right one and not of another sign.
 
     >>> wrong_claim("B", Random(0)), wrong_claim("37", Random(0))
-    ('D', '38')
+    ('C', '38')
     """
     if len(gold) == 1 and gold.upper() in LETTERS:
         letters = LETTERS if gold.isupper() else LETTERS.lower()

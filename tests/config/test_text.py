@@ -132,6 +132,12 @@ def test_every_method_reads_back_exactly(method):
     assert read_recipe(f"prompts = 1024\nmethod = {{ base = '{method.__name__}' }}").method == value
 
 
+def test_a_component_may_have_a_field_called_base():
+    """`base` names a method only in the table of the method."""
+    method = methods.s_grpo(base=0.25)
+    assert method_from(write(method)).shaping == (rewards.EarlyExitReward(base=0.25),)
+
+
 @settings(max_examples=60)
 @given(values(Method))
 def test_any_method_reads_back_exactly(method):

@@ -121,7 +121,8 @@ class Reading:
             data = {"base" if hint is Method else "kind": data}
         if not isinstance(data, dict):
             return self.problem(where, f"{_describe(data)}; expected the name of a part or a table")
-        constants = {k: v for k, v in data.items() if k not in ("kind", "base")}
+        names = ("kind", "base") if hint is Method else ("kind",)
+        constants = {k: v for k, v in data.items() if k not in names}
         if hint is Method and (base := data.get("base", data.get("kind"))) is not None:
             method = self.method(base, where)
             return MISSING if method is MISSING else self.table(Method, constants, method, where)

@@ -138,7 +138,7 @@ def test_a_component_may_have_a_field_called_base():
     assert method_from(write(method)).shaping == (rewards.EarlyExitReward(base=0.25),)
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.filter_too_much])
 @given(values(Method))
 def test_any_method_reads_back_exactly(method):
     back = method_from(write(method))

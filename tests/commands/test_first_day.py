@@ -320,6 +320,11 @@ def test_a_reward_function_of_trl_or_verl_is_shown_in_our_words(
     assert Parameters.of(here).kind == ("answer" if function is verl else "bulk")
 
 
+def test_columns_may_have_the_names_of_other_libraries() -> None:
+    assert Parameters.of(lambda answer, ground_truth: 0.0).named == ("answer", "ground_truth")
+    assert Parameters.of(lambda answers, golds, completions: [0.0]).kind == "bulk"
+
+
 def test_a_number_of_numpy_or_torch_is_a_reward() -> None:
     assert as_verdict(np.float32(0.5)).score == 0.5 and as_verdict(torch.tensor(2)).score == 2.0
     assert as_verdict(np.bool_(True)).outcome is Outcome.correct

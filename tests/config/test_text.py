@@ -604,3 +604,8 @@ def test_errors_of_files_that_cannot_be_loaded(tmp_path, mine):
     again.write_text("def (:\n")
     with pytest.raises(Usage, match="raises an error when it is loaded"):
         load_use(Permissions(use=[again]))
+
+
+def test_a_key_of_a_thousand_dots_is_one_error():
+    with pytest.raises(Usage, match="has no field 'a'"):
+        read_recipe(".".join("a" * 1500) + " = 1")

@@ -19,6 +19,7 @@ from groupwise.data import (
     Prompt,
     Sample,
     Sampler,
+    Sampling,
     Strategy,
     Verdict,
     WorkerLost,
@@ -308,6 +309,12 @@ def test_a_groupwise_error_is_raised() -> None:
 
     with pytest.raises(WorkerLost, match="graders"):
         judged(fails, 2)
+
+
+def test_an_invalid_value_costs_one_verdict_and_not_the_run() -> None:
+    """A verifier may build a value of the library from an answer's text."""
+    failed = judged(lambda i: Sampling(temperature=-1.0), 1)[0].verdict
+    assert failed is not None and failed.outcome is Outcome.unverifiable and "InvalidValue" in failed.cause
 
 
 def test_sys_exit_in_a_verifier_is_raised() -> None:

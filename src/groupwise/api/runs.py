@@ -150,7 +150,7 @@ def recorded_code(run: Path, info: RunInfo | None, reward: Reward, options: RunO
 
 
 def has_code(source: str, path: Path, info: RunInfo | None, *, changed: bool) -> bool:
-    """Whether a run has a file of reward functions. `Usage` if it differs from `source`, unless `changed`."""
+    """Whether a run has a file of reward functions. `BadData` if it differs from `source`, unless `changed`."""
     if not path.is_file() or (info is not None and STEM not in info.use):
         return False
     given, present = source.encode(), path.read_bytes()
@@ -165,7 +165,7 @@ def has_code(source: str, path: Path, info: RunInfo | None, *, changed: bool) ->
 
 
 def check_in_memory(info: RunInfo, functions: Mapping[str, Callable[..., Any]], *, changed: bool) -> None:
-    """`BadData` if the reward functions in memory are not those that the run was started with."""
+    """`BadData` for another reward function in memory than the run was started with, `Usage` for an additional one."""
     for name, function in functions.items():
         if name not in info.in_memory:
             raise Usage(f"this run was started without the reward {name}", fix="leave out the argument reward")

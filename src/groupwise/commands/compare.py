@@ -32,19 +32,19 @@ def pairs(a: Path, b: Path, allow: Sequence[str] = ()) -> list[tuple[Path, Path]
 
     If a run has several evaluations, the newest pair is compared whose protocols allow it. `Usage` without such a pair.
     """
-    left, right = files(a), files(b)
-    if a.is_dir() and b.is_dir() and not a.samefile(b):
+    left, right, same = files(a), files(b), a.samefile(b)
+    if a.is_dir() and b.is_dir() and not same:
         common = sorted(left.keys() & right.keys())
         if common:
             return [(left[name], right[name]) for name in common]
     if len(left) == len(right) == 1:
         return [(next(iter(left.values())), next(iter(right.values())))]
     both = [(x, y) for x in newest_first(left) for y in newest_first(right) if x != y]
-    same = a.samefile(b)
-    if not same and (pair := next((pair for pair in both if comparable(*pair, allow)), None)):
+    loaded = {file: read(file) for file in (*left.values(), *right.values())}
+    if not same and (pair := next(((x, y) for x, y in both if comparable(loaded[x], loaded[y], allow)), None)):
         print(f"of {len(left)} and {len(right)} evaluations the newest with equal protocols; name two files for others")
         return [pair]
-    named = "\n".join(f"{file}: {description(file)}" for file in dict.fromkeys((*left.values(), *right.values())))
+    named = "\n".join(f"{file}: {description(evaluation)}" for file, evaluation in loaded.items())
     one, other = both[0]
     fix = f"name two files: groupwise compare {shlex.quote(str(one))} {shlex.quote(str(other))}"
     what = "A and B are the same run" if same else "no two evaluations of A and B have equal protocols"
@@ -56,17 +56,17 @@ def newest_first(evaluations: Mapping[str, Path]) -> list[Path]:
     return sorted(evaluations.values(), key=lambda path: (-path.stat().st_mtime, path.name))
 
 
-def comparable(a: Path, b: Path, allow: Sequence[str]) -> bool:
-    """Whether two evaluation files have as many results, with protocols that `compare` accepts."""
-    left, right = read(a)["numbers"], read(b)["numbers"]
-    return len(left) == len(right) and not any(
-        forbidden(x["protocol"], y["protocol"], allow) for x, y in zip(left, right)
+def comparable(a: Mapping[str, Any], b: Mapping[str, Any], allow: Sequence[str]) -> bool:
+    """Whether two evaluations have as many results and problems, with protocols that `compare` accepts."""
+    matched = list(zip(a["numbers"], b["numbers"]))
+    return len(a["numbers"]) == len(b["numbers"]) and not any(
+        len(x["problems"]) != len(y["problems"]) or forbidden(x["protocol"], y["protocol"], allow) for x, y in matched
     )
 
 
-def description(evaluation: Path) -> str:
-    """The tasks of an evaluation file, with their sampling and the number of answers per problem."""
-    protocols = [number["protocol"] for number in read(evaluation)["numbers"]]
+def description(evaluation: Mapping[str, Any]) -> str:
+    """The tasks of an evaluation, with their sampling and the number of answers per problem."""
+    protocols = [number["protocol"] for number in evaluation["numbers"]]
     return "; ".join(f"{task_label(protocol)}, {protocol['n']} answers" for protocol in protocols)
 
 

@@ -23,8 +23,13 @@ from groupwise.whatif.stored import StoredIteration, read_iteration
 ABOUT = """\
 gradient: d loss / d logp, one number per stored token, at the log-probs that the run stored; its cosines compare the
 directions in which two methods push the tokens, before the model maps them to weights"""
-SMALL = ("reward", "advantage", "weight", "gradient")
-"""The numbers of a sample that `whatif` prints, in the order of their tables."""
+TITLES = {
+    "reward": "reward of sample",
+    "advantage": "advantage, mean over its tokens",
+    "weight": "weight, mean over its tokens",
+    "gradient": "gradient, sum over its tokens",
+}
+"""The numbers of a sample that `whatif` prints, in the order of their tables, with their titles."""
 
 
 def whatif(
@@ -114,26 +119,13 @@ def group_tables(stored: StoredIteration, comparison: Comparison, rows: Sequence
     line = stored.lines[rows[0]["sample"] - 1]
     names = [each.name for each in comparison.methods]
     lines = [f"draw {line['draw']}, prompt {visible(str(line['prompt_id']))}: {visible(str(line['prompt'])[:200])}"]
-    for title in SMALL:
+    for key, title in TITLES.items():
         table = [
-            (f"  {row['sample']}  {row['outcome']}", [value(row["methods"][name], title) for name in names])
+            (f"  {row['sample']}  {row['outcome']}", [(row["methods"][name] or {}).get(key) for name in names])
             for row in rows
         ]
-        lines += ["", *columns([TITLES[title], *names], table)]
+        lines += ["", *columns([title, *names], table)]
     return lines
-
-
-TITLES = {
-    "reward": "reward of sample",
-    "advantage": "advantage, mean over its tokens",
-    "weight": "weight, mean over its tokens",
-    "gradient": "gradient, sum over its tokens",
-}
-
-
-def value(numbers: dict[str, float] | None, title: str) -> float | None:
-    """One number of a sample, such as its reward; None if the method drops the sample."""
-    return None if numbers is None else numbers[title]
 
 
 def reasons(stored: StoredIteration, comparison: Comparison) -> list[str]:

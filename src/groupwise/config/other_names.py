@@ -120,6 +120,7 @@ FIELD_HINTS: Mapping[str, str] = MappingProxyType(
     | {"custom_reward_function": "use the command-line options --verifier my_file:grade --use my_file.py"}
 )
 """The fix for an option that has no field here, or more than one."""
+MOST_WORDS = max(name.count(".") + 1 for name in (*OTHER_NAMES, *FIELD_HINTS))
 ROWS = "docs/coming-from.md has a row for each option of TRL and verl"
 
 
@@ -135,7 +136,7 @@ def other_name_fix(path: str) -> str:
     """
     words = path.split(".")
     for end in range(len(words), 0, -1):
-        for start in range(end):
+        for start in range(max(0, end - MOST_WORDS), end):
             name = ".".join(words[start:end])
             if name in OTHER_NAMES:
                 return f"write {OTHER_NAMES[name]}, its name here"

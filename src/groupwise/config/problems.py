@@ -52,11 +52,13 @@ def leaves(path: str, item: object) -> Iterator[str]:
     >>> list(leaves("data", {"train_files": "x", "val": {"n": 1}}))
     ['data.train_files', 'data.val.n']
     """
-    if not isinstance(item, Mapping) or not item:
-        yield path
-        return
-    for key, inner in item.items():
-        yield from leaves(f"{path}.{key}", inner)
+    todo = [(path, item)]
+    while todo:  # no recursion: a file may nest tables by a thousand dots
+        path, item = todo.pop()
+        if isinstance(item, Mapping) and item:
+            todo += [(f"{path}.{key}", inner) for key, inner in reversed(item.items())]
+        else:
+            yield path
 
 
 def unknown_key(where: str, owner: str, path: str, known: Iterable[str]) -> Usage:

@@ -64,6 +64,17 @@ class InvalidValue(Usage, ValueError):
     """Invalid arguments of a constructor: a number out of range, or components that do not fit each other."""
 
 
+def ends_run(error: Exception) -> bool:
+    """Whether an exception of a verifier, tool or environment ends the run, instead of costing one answer.
+
+    Errors of groupwise do, for example a lost worker. An invalid value does not: it may come from the answer's text.
+
+    >>> ends_run(WorkerLost("a worker died")), ends_run(InvalidValue("top_p is 2")), ends_run(KeyError("x"))
+    (True, False, False)
+    """
+    return isinstance(error, GroupwiseError) and not isinstance(error, InvalidValue)
+
+
 class BadData(GroupwiseError):
     """A task, a model directory or a stored file has invalid contents."""
 

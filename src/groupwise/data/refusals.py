@@ -36,6 +36,9 @@ def typed(check: Callable[[Any], None]) -> Callable[[Any], None]:
       do:   use at least 1
     """
 
+    owner = f"{check.__module__}.{check.__qualname__.rpartition('.')[0]}"
+    help_call = f'help("{owner}") in Python explains its fields'
+
     @wraps(check)
     def checked(self: Any) -> None:
         try:
@@ -44,8 +47,7 @@ def typed(check: Callable[[Any], None]) -> Callable[[Any], None]:
             raise
         except ValueError as error:
             what, _, fix = str(error).partition("\n")
-            name = type(self).__name__
-            raise InvalidValue(what, fix=fix or f"help(groupwise.{name}) in Python explains its fields") from None
+            raise InvalidValue(what, fix=fix or help_call) from None
 
     checked.types_refusals = True  # type: ignore[attr-defined]
     return checked

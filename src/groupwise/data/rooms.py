@@ -76,11 +76,7 @@ class Room(ModuleType):
             return sorted(names_of(self.__name__))
         if name not in names_of(self.__name__):
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-        from groupwise.data.refusals import type_refusals  # a module of the first room, which may not be open yet
-
-        module = import_module(names_of(self.__name__)[name])
-        type_refusals(module)
-        value = vars(self)[name] = getattr(module, name)
+        value = vars(self)[name] = getattr(opened(names_of(self.__name__)[name]), name)
         return value
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -90,6 +86,16 @@ class Room(ModuleType):
 
     def __dir__(self) -> list[str]:
         return sorted({*vars(self), *names_of(self.__name__)})
+
+
+@cache
+def opened(name: str) -> ModuleType:
+    """Import a module of a room. Its dataclasses raise the typed error for invalid values (see `type_refusals`)."""
+    from groupwise.data.refusals import type_refusals  # a module of the first room, which may not be open yet
+
+    module = import_module(name)
+    type_refusals(module)
+    return module
 
 
 def open_room(name: str) -> None:

@@ -17,7 +17,7 @@ def as_verdict(grade: object) -> Verdict:
     if callable(item := getattr(grade, "item", None)):  # a number of NumPy or torch
         try:
             grade = item()
-        except (TypeError, ValueError, RuntimeError) as error:
+        except Exception as error:  # a foreign `item` may raise anything
             return unverifiable(f"it returned {type(grade).__name__}, which is not one number: {error}")
     if isinstance(grade, bool):
         return Verdict(Outcome(int(grade)))

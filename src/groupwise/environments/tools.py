@@ -12,7 +12,8 @@ from fractions import Fraction
 from random import Random
 from typing import Any, Protocol, runtime_checkable
 
-from groupwise.data import CountedText, GroupwiseError, Observation, Prompt
+from groupwise.data import CountedText, Observation, Prompt
+from groupwise.data.errors import ends_run
 from groupwise.environments.schemas import tool_schema
 from groupwise.sandbox.code_block import code_of
 from groupwise.sandbox.sandbox import Program, Sandbox
@@ -155,9 +156,9 @@ class Tools:
             result = tool(**call.arguments)
             result = await result if inspect.isawaitable(result) else result
             text = str(result)
-        except (GroupwiseError, ToolLost):
-            raise
         except Exception as error:
+            if ends_run(error) or isinstance(error, ToolLost):
+                raise
             return CountedText(f"error: {call.name}: {str(error)[:200] or type(error).__name__}", errors=1)
         counts = result.counts if isinstance(result, CountedText) else {}
         return CountedText(text if len(text) <= SHOWN else f"{text[:SHOWN]}... ({len(text)} characters)", **counts)

@@ -9,7 +9,6 @@ from typing import Any
 
 from groupwise.data import (
     Environment,
-    GroupwiseError,
     Observation,
     Outcome,
     Prompt,
@@ -18,6 +17,7 @@ from groupwise.data import (
     WorkerLost,
     describe_error,
 )
+from groupwise.data.errors import ends_run
 from groupwise.data.verdicts import as_verdict
 
 __all__ = ["user_environment"]
@@ -149,9 +149,9 @@ class UserEnvironment:
         """Call a method of the user's environment: its result, or an unverifiable verdict with the cause."""
         try:
             return await self._threads.call(method, *args)
-        except GroupwiseError:  # not the fault of this conversation
-            raise
         except Exception as error:
+            if ends_run(error):
+                raise
             deadline = isinstance(error, TimeoutError) and not error.args
             cause = f"no answer within {self._threads.deadline:g} s" if deadline else describe_error(error)
             return self._failure(name, cause)

@@ -17,7 +17,6 @@ from groupwise.data import (
     Finish,
     GenerationRequest,
     GradesGroups,
-    GroupwiseError,
     Ids,
     Observation,
     Outcome,
@@ -29,6 +28,7 @@ from groupwise.data import (
     Verifier,
     describe_error,
 )
+from groupwise.data.errors import ends_run
 from groupwise.data.verdicts import invalidity, with_threshold
 from groupwise.models import Purpose, conversation_turn, encode_answer, keyed_random
 from groupwise.rollout.conversation import Conversation, ReplayMismatch
@@ -132,7 +132,7 @@ class DrawSampler:
         """Grade the samples: returns them in the given order, each with its verdict.
 
         A verifier of groups gets the samples of each group in one call. If the verifier raises an exception, the sample
-        is unverifiable. Only a GroupwiseError is raised: it is not the fault of one answer.
+        is unverifiable. Only an error that ends the run is raised (`ends_run`): it is not the fault of one answer.
         """
         verifier = self.setting.verifier
         if not (isinstance(verifier, GradesGroups) and verifier.by_group(self.draw.prompt)):
@@ -220,9 +220,9 @@ class DrawSampler:
                     )
                 pairs = zip(samples, values, strict=True)
                 verdicts = [with_threshold(_validated(value, s.text), self.setting.threshold) for s, value in pairs]
-            except GroupwiseError:  # not the fault of this answer, for example a lost worker pool
-                raise
             except Exception as error:
+                if ends_run(error):
+                    raise
                 cause = describe_error(error)
                 if isinstance(error, TimeoutError) and limit.expired():
                     cause = f"no verdict within {self.setting.verdict_deadline:g} seconds"

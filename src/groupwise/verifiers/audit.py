@@ -10,7 +10,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from groupwise.data import BadData, GroupwiseError, Outcome, Prompt, Sample, Verdict, Verifier, or_near
+from groupwise.data import BadData, Outcome, Prompt, Sample, Verdict, Verifier, or_near
+from groupwise.data.errors import ends_run
 
 SHOWN = 5
 DEADLINE = 60.0
@@ -120,9 +121,9 @@ async def _verdict(verifier: Verifier, case: Case) -> Verdict:
         if isinstance(verdict, Verdict):
             return verdict
         return Verdict(Outcome.unverifiable, cause=f"it returned {type(verdict).__name__}: expected a Verdict")
-    except GroupwiseError:
-        raise
     except Exception as error:
+        if ends_run(error):
+            raise
         return Verdict(Outcome.unverifiable, cause=f"{type(error).__name__}: {error}")
 
 

@@ -31,9 +31,11 @@ def refuse_others(name: str, parameters: Sequence[inspect.Parameter]) -> None:
     """
     names, name = [p.name for p in parameters], name.rpartition(".")[2]
     name = name if name.isidentifier() else "reward"  # of a lambda
+    if "answers" in names:  # a bulk grader here: every other name is a column
+        return
     if "completions" in names:
         raise _refusal(name, "TRL", parameters, _trl_fix(name, parameters))
-    if set(names) & {"solution_str", "ground_truth"}:
+    if "answer" not in names and set(names) & {"solution_str", "ground_truth"}:
         raise _refusal(name, "verl", parameters, _verl_fix(name, names))
 
 

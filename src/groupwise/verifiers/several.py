@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from groupwise.data import (
     ChecksProblems,
     GradesGroups,
-    GroupwiseError,
     Outcome,
     Prompt,
     Sample,
@@ -19,6 +18,7 @@ from groupwise.data import (
     notices_of,
     packages_of,
 )
+from groupwise.data.errors import ends_run
 from groupwise.data.verdicts import unverifiable
 
 
@@ -96,11 +96,11 @@ class Several:
         try:
             async with asyncio.timeout(seconds):  # in the same task, so the watchdog can end a call that blocks
                 return await verifier(prompt, sample)
-        except GroupwiseError:
-            raise
         except TimeoutError:
             return unverifiable(f"no verdict within {self.deadline:g} s")
         except Exception as error:
+            if ends_run(error):
+                raise
             return unverifiable(describe_error(error))
 
     def close(self) -> None:

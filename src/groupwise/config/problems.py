@@ -56,7 +56,7 @@ def leaves(path: str, item: object) -> Iterator[str]:
     while todo:  # no recursion: a file may nest tables by a thousand dots
         path, item = todo.pop()
         if isinstance(item, Mapping) and item:
-            todo += [(f"{path}.{key}", inner) for key, inner in reversed(item.items())]
+            todo += [(f"{path}.{key}", inner) for key, inner in reversed(list(item.items()))]
         else:
             yield path
 

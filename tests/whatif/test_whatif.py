@@ -72,6 +72,16 @@ def test_the_own_method_gives_the_stored_numbers(name: str, tmp_path: Path) -> N
     assert [of[number].reward for number in sorted(of)] == rewards
 
 
+def test_dropped_groups_do_not_change_the_steps(tmp_path: Path) -> None:
+    """With shuffled samples, the size of a step depends on the number of trained groups."""
+    method = small("dapo", minibatches=2, group_size=4, refill=0, shuffle="samples")
+    stored = read(stored_run(tmp_path / "run", method, prompts=8), 1)
+    assert len({line["draw"] for line in stored.lines if line["dropped"]}) >= 2
+    computed = own(stored)
+    rows = stored.rows_of(computed.batch)
+    assert torch.equal(stored.columns["share"][rows], computed.batch.share.float())
+
+
 def test_a_clipped_token_has_no_gradient_and_is_marked(tmp_path: Path) -> None:
     stored = read(stored_run(tmp_path / "run", small("gspo", minibatches=2, group_size=4, epochs=2)))
     computed = own(stored)

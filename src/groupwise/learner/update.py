@@ -253,8 +253,8 @@ class Learner:
             policy = self._policy(routed)
             numbers = self._measured(policy, part, list(columns))
             logp = numbers[OLD]
-            outputs = [logp, *(numbers[measure] for measure in live)]
-            loss, grads = token_gradients(objective, part, logp, {measure: numbers[measure] for measure in live})
+            graph = {measure: numbers[measure] for measure in live}
+            loss, grads = token_gradients(objective, part, logp, graph)
             gradients.append(grads[0])
             step_routing.add(routed)
             states = policy.states if isinstance(policy, LanguagePolicy) else None
@@ -265,7 +265,7 @@ class Learner:
             added = [coefficient_of(loss) * x for loss, x in zip(terms, auxiliary_terms) if x.requires_grad]
             # Every microbatch runs its backward pass, also with a zero gradient: under FSDP a backward pass gathers and
             # reduces weights, so ranks that decide by their own gradients would wait for each other for ever.
-            torch.autograd.backward([*outputs, *added], [*grads, *(None for _ in added)])
+            torch.autograd.backward([logp, *graph.values(), *added], [*grads, *(None for _ in added)])
             for optimizer in self._optimizers():
                 optimizer.gather()
             losses += [*(x.detach() for x in added), loss]

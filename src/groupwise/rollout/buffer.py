@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
+from jaxtyping import Bool
+from torch import Tensor
 
 from groupwise.data import (
     Batch,
@@ -34,6 +36,22 @@ from groupwise.rollout.together import together
 __all__ = ["Buffer", "Rollouts", "answers"]
 
 UnverifiableRule = Literal["exclude", "wrong", "drop_group"]
+
+
+def graded(batch: Batch, rule: UnverifiableRule) -> Batch:
+    """The batch with the outcomes that the rule gives unverifiable samples: with `wrong` they count as wrong."""
+    if rule != "wrong":
+        return batch
+    return batch.having(outcome=batch.outcome.masked_fill(batch.outcome == Outcome.unverifiable, int(Outcome.wrong)))
+
+
+def eligible_answers(answers: Batch, rule: UnverifiableRule) -> Bool[Tensor, " s"]:
+    """Which graded answers a filter may select: not the unverifiable ones; with `drop_group`, none of their rollout."""
+    unverifiable = answers.outcome == Outcome.unverifiable
+    if rule != "drop_group":
+        return ~unverifiable
+    rollout = answers.rollouts.index[answers.groups.index]
+    return ~unverifiable & ~torch.isin(rollout, rollout[unverifiable])
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,12 +170,7 @@ class Buffer:
         return self._packed(rollouts, version=version, roles=self.trains)
 
     def _packed(self, rollouts: Sequence[Rollout], *, version: int = 0, roles: Sequence[str] = ("answer",)) -> Batch:
-        batch = pack(rollouts, version=version, roles=roles)
-        if self.unverifiable != "wrong":
-            return batch
-        return batch.having(
-            outcome=batch.outcome.masked_fill(batch.outcome == Outcome.unverifiable, int(Outcome.wrong))
-        )
+        return graded(pack(rollouts, version=version, roles=roles), self.unverifiable)
 
     def state(self) -> dict[str, Any]:
         """Prompts drawn so far and the curriculum's state, as JSON. A resumed run needs no other rollout state."""
@@ -175,10 +188,7 @@ class Buffer:
         """Apply the filter: returns the rollouts with `selected` (the samples to train on) and `cause` (of a drop)."""
         batch = self._packed(rollouts)
         rollout = batch.rollouts.index[batch.groups.index]
-        unverifiable = batch.outcome == Outcome.unverifiable
-        eligible = ~unverifiable
-        if self.unverifiable == "drop_group":
-            eligible &= ~torch.isin(rollout, rollout[unverifiable])
+        eligible = eligible_answers(batch, self.unverifiable)
         selected = torch.zeros_like(eligible)
         rows = eligible.nonzero().squeeze(1)
         if len(rows):

@@ -71,6 +71,7 @@ def sample_lines(rollouts: Sequence[Rollout], batch: Batch) -> list[dict[str, An
             "reward": reward.get(key_of(rollout, sample)),
             "advantage": advantage.get(key_of(rollout, sample)),
             "length": len(sample.tokens),
+            "limit": sample.limit,
             **({"turns": len(sample.turns), "counts": dict(sample.counts)} if sample.is_conversation else {}),
             "selected": rollout.selected is None or rollout.selected[i],
             "dropped": rollout.cause,
@@ -85,9 +86,9 @@ def token_columns(
 ) -> dict[str, Tensor]:
     """Tensors with an entry per token of all samples: ids, log-probs, advantages; NaN for tokens that were not trained.
 
-    Samples are in the order of `sample_lines`. `gradient` is `d loss / d logp`, `share` the aggregate's factor, and
-    `clip` -1 or 1 where the lower or the upper bound of the surrogate is active. `weight`, the correction of the
-    engine's gap, is present if any differs from 1. `routes` are the experts of the preceding token. They are
+    Samples are in the order of `sample_lines`. `gradient` is `d loss / d logp`, `share` the aggregate's factor. A
+    surrogate with bounds has `clip`: -1 or 1 where its lower or its upper bound is active. `weight`, the correction of
+    the engine's gap, is present if any differs from 1. `routes` are the experts of the preceding token. They are
     present if the engine recorded them. `contexts` are the ids of the prompts, each once; `context` is each
     sample's index into them.
     """
@@ -96,7 +97,8 @@ def token_columns(
     keys = [key_of(f, s) for f in rollouts for s in f.samples]
     start = dict(zip(keys, (lengths.cumsum(0) - lengths).tolist()))
     columns = {name: torch.full((int(lengths.sum()),), torch.nan) for name in TRAINED}
-    columns["clip"] = torch.zeros(int(lengths.sum()), dtype=torch.int8)
+    if isinstance(objective.surrogate, Clips):
+        columns["clip"] = torch.zeros(int(lengths.sum()), dtype=torch.int8)
     for result in results:
         batch = result.batch.to("cpu")
         first = torch.tensor([start[key] for key in batch.keys], dtype=torch.long)

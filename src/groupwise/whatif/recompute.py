@@ -26,6 +26,7 @@ from groupwise.data import (
 from groupwise.learner import token_gradients
 from groupwise.methods import FromMemory, Method, Now
 from groupwise.objective import HasView
+from groupwise.rollout.buffer import eligible_answers, graded
 from groupwise.training.loop import OLD_LOGP, compute_advantages, plan
 from groupwise.whatif.stored import StoredIteration
 
@@ -57,14 +58,13 @@ def recompute(stored: StoredIteration, name: str, method: Method) -> Recomputed:
     numbers that are not stored.
     """
     method, notes = without_terms(stored, name, method)
-    chosen = chosen_samples(stored.batch, method)
+    batch = graded(stored.batch, method.unverifiable)
+    chosen = chosen_samples(batch, method)
     if len(chosen) < len(stored.batch):
         notes.append(f"{name_of(method.filter)} drops {len(stored.batch) - len(chosen)} of {len(stored.batch)} samples")
     if not chosen:
         raise unavailable(name, f"{name_of(method.filter)} drops all samples that the run trained")
-    batch = stored.batch.take(chosen)
-    if method.unverifiable == "wrong":
-        batch = batch.having(outcome=as_wrong(batch))
+    batch = batch.take(chosen)
     if method.proximal == "sampled":
         sampled = batch.logp_engine
         batch = batch.having(logp_old=torch.where(sampled.isnan(), batch.logp_old, sampled))
@@ -130,29 +130,27 @@ def has_mark(batch: Batch, measure: Measure) -> bool:
 
 
 def chosen_samples(batch: Batch, method: Method) -> list[int]:
-    """The samples that the method's filter selects among those that the run trained, by the rules of `Buffer`."""
-    rollout = batch.rollouts.index[batch.groups.index]
-    answers = torch.tensor([s.role == "answer" for s in batch.samples], dtype=torch.bool)
-    if method.unverifiable == "wrong":
-        batch = batch.having(outcome=as_wrong(batch))
-    unverifiable = batch.outcome == Outcome.unverifiable
-    eligible = answers & ~unverifiable
-    if method.unverifiable == "drop_group":
-        eligible &= ~torch.isin(rollout, rollout[unverifiable])
+    """The samples that the method's filter selects among those that the run trained, by the rules of `Buffer`.
+
+    `batch` has the outcomes of the method's rule for unverifiable answers (`graded`).
+    """
+    numbers = [i for i, s in enumerate(batch.samples) if s.role == "answer"]
+    answers = batch.take(numbers)
+    eligible = eligible_answers(answers, method.unverifiable)
+    rollout = answers.rollouts.index[answers.groups.index]
     whole = getattr(method.filter, "scope", "rollout") == "iteration"
     units = [eligible] if whole else [eligible & (rollout == number) for number in rollout.unique()]
-    selected = torch.zeros_like(answers)
+    selected = torch.zeros_like(eligible)
     for unit in units:
         rows = unit.nonzero().squeeze(1)
         if len(rows):
-            selected[rows] = method.filter(batch.take(rows))
-    others = torch.tensor([s.role in method.trains for s in batch.samples], dtype=torch.bool) & ~answers & ~unverifiable
-    return (selected | (others & torch.isin(rollout, rollout[selected]))).nonzero().squeeze(1).tolist()
-
-
-def as_wrong(batch: Batch) -> Tensor:
-    """The outcomes, with `wrong` in place of `unverifiable`."""
-    return batch.outcome.masked_fill(batch.outcome == Outcome.unverifiable, int(Outcome.wrong))
+            selected[rows] = method.filter(answers.take(rows))
+    chosen = {numbers[i] for i in selected.nonzero().squeeze(1).tolist()}
+    draws = {batch.keys[i][0] for i in chosen}
+    trained = [s.role in method.trains and s.role != "answer" for s in batch.samples]
+    judged = (batch.outcome != Outcome.unverifiable).tolist()
+    others = {i for i, key in enumerate(batch.keys) if trained[i] and judged[i] and key[0] in draws}
+    return sorted(chosen | others)
 
 
 def run_steps(stored: StoredIteration) -> list[tuple[int, ...]]:

@@ -74,7 +74,8 @@ def read_iteration(run: str, iteration: int | None, use: Use) -> StoredIteration
     with sample_errors(directory, iteration):
         lines, columns = read_samples(directory, iteration)
         rollouts, numbers = rollouts_of(lines, columns, recipe)
-    batch = pack(rollouts, version=iteration - 1, roles=recipe.method.trains)  # each iteration publishes one version
+    trained = [r for r in rollouts if any(r.selected or ())]  # as in training: the steps depend on their number
+    batch = pack(trained, version=iteration - 1, roles=recipe.method.trains)  # each iteration publishes one version
     if not len(batch):
         cause = next((str(line["dropped"]) for line in lines if line.get("dropped")), "")
         what = f"iteration {iteration} of {run} trained no sample"
@@ -106,7 +107,16 @@ def sample_errors(run: Path, iteration: int) -> Iterator[None]:
     """A context that turns errors of damaged sample files into `BadData`."""
     try:
         yield
-    except (OSError, SafetensorError, KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
+    except (
+        OSError,
+        SafetensorError,
+        KeyError,
+        IndexError,
+        AttributeError,
+        TypeError,
+        ValueError,
+        RuntimeError,
+    ) as error:
         what = f"the samples of iteration {iteration} of {run} are damaged"
         fix = "restore them from a copy, or name another one: --iteration K"
         raise BadData(what, evidence=f"{type(error).__name__}: {error}", fix=fix) from error
@@ -131,7 +141,7 @@ def rollouts_of(lines: Lines, columns: Columns, recipe: Recipe) -> tuple[list[Ro
     for number, line in enumerate(lines):
         tokens = {name: columns[name][starts[number] : starts[number + 1]] for name in PER_TOKEN}
         context = contexts[int(columns["context"][number])]
-        sample = sample_of(line, tokens, context, number, recipe.sampling.max_tokens)
+        sample = sample_of(line, tokens, context, number, line.get("limit", recipe.sampling.max_tokens))
         members.setdefault(line["draw"], []).append((line, sample))
         numbers[line["draw"], sample.stream] = number
     rollouts = []

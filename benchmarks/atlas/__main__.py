@@ -14,7 +14,7 @@ from benchmarks.atlas.page import page
 from benchmarks.atlas.running import run_all
 from benchmarks.atlas.studies import needed_trials, studies
 
-from groupwise.certificates.studies import RESULTS, TrialResult, compare, read_results
+from groupwise.certificates.studies import RESULTS, Trial, TrialResult, compare, read_results
 from groupwise.methods import published
 
 HOME = Path(__file__).parents[2]
@@ -42,12 +42,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def measure(names: Sequence[str], stored: Path, runs: Path, until: float) -> bool:
     """Run what the studies need, first with three seeds, then the open ones with six. Returns whether no run failed."""
-    failed = False
+    failed = set[Trial]()
     chosen = sorted(studies(names), key=lambda study: names.index(study.method)) if names else studies()
     for _ in range(2):
-        for trial, result in run_all(needed_trials(chosen, read_results(stored)), stored, runs, HOME, until):
-            failed |= not isinstance(result, TrialResult)
-            text = f"{result.cpu_seconds:.0f} s" if isinstance(result, TrialResult) else f"failed: {result!r}"
+        needed = needed_trials(chosen, read_results(stored))
+        left = {trial: metrics for trial, metrics in needed.items() if trial not in failed}
+        for trial, result in run_all(left, stored, runs, HOME, until):
+            if isinstance(result, TrialResult):
+                text = f"{result.cpu_seconds:.0f} s"
+            else:
+                failed.add(trial)
+                text = f"failed: {result!r}"
             print(f"{trial.task} {trial.method} seed {trial.seed}: {text}", flush=True)
     results = read_results(stored)
     for study in chosen:

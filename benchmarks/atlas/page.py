@@ -1,9 +1,11 @@
 """Write docs/atlas.md from the stored results."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from benchmarks.atlas.studies import ABLATIONS, Study, studies
 
+from groupwise import methods
 from groupwise.certificates.studies import SIZES, Comparison, Trial, TrialResult, compare
 from groupwise.methods import Effect, published, reference_of
 from groupwise.methods.families import FAMILIES, method_family
@@ -60,17 +62,14 @@ def fields_of_all() -> str:
 
 def summary(compared: Sequence[Comparison | None]) -> str:
     """The number of effects by result."""
-    counts: dict[str, int] = {}
-    for comparison in compared:
-        word = comparison.verdict if comparison else "not measured"
-        counts[word] = counts.get(word, 0) + 1
+    counts = Counter(comparison.verdict if comparison else "not measured" for comparison in compared)
     order = ("shown", "not shown", "opposite", "not measured")
     return f"Of {len(compared)} effects: {', '.join(f'{counts[word]} {word}' for word in order if word in counts)}.\n"
 
 
 def row(study: Study, comparison: Comparison | None) -> tuple[str, ...]:
     """The cells of a stated effect."""
-    effect, toy = study.effect, reference_of(named(study.method)).toy
+    effect, toy = study.effect, reference_of(getattr(methods, study.method)).toy
     against = link(effect.parent) if effect.parent != study.method else "itself, other [settings](#settings)"
     exact = f"[shown](../{toy.partition('::')[0]})" if toy else ""
     head = (link(study.method), against, claim(effect))
@@ -153,8 +152,3 @@ def link(method: str) -> str:
 def code(lines: Sequence[str]) -> str:
     """Settings as code, on one line. A pipe would end the cell."""
     return ", ".join(f"`{line}`" for line in lines)
-
-
-def named(name: str):
-    """A published method by name."""
-    return next(method for method in published if method.__name__ == name)

@@ -101,12 +101,14 @@ def model_of(name: str, recipe: Recipe, home: Path) -> str:
     """The directory of the model that a recipe trains. It is trained once; other processes wait."""
     with lock(home / f"{name}.lock") as held:
         assert held
-        finished = [run for path in sorted((home / "models").glob(f"{name}-*")) if not (run := Run(path)).stopped]
-        done = [run for run in finished if RunLayout(run.directory).model.is_dir()]
-        if not done:
+        finished = home / f"{name}.txt"  # a stopped run has a model, too
+        if not finished.is_file():
             with open_log(home):
-                done = [train(recipe, out=home / "models", name=name)]
-        return str(done[-1].model_dir)
+                run = train(recipe, out=home / "models", name=name)
+            if run.stopped:
+                raise KeyboardInterrupt(run.stopped)
+            finished.write_text(str(run.model_dir), encoding="utf-8")
+        return finished.read_text("utf-8")
 
 
 @contextlib.contextmanager

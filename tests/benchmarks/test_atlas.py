@@ -159,19 +159,18 @@ def test_the_warm_start_is_run_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     def train(recipe, out, name):
         trained.append(name)
         model = out / f"{name}-0" / "model"
-        model.mkdir(parents=True)
-        return type("Run", (), {"model_dir": model})
+        model.mkdir(parents=True, exist_ok=True)
+        return type("Run", (), {"model_dir": model, "stopped": "interrupted" if len(trained) == 1 else ""})
 
     monkeypatch.setattr(running, "train", train)
-    monkeypatch.setattr(
-        running, "Run", lambda path: type("Run", (), {"directory": path, "stopped": "", "model_dir": path / "model"})
-    )
     plain, warm = (Trial("gspo", task, 1).recipe() for task in ("calculator", "edges"))
     other = Trial("gspo", "edges", 1, ("warm_start.steps = 9",)).recipe()
     assert running.start_model("calculator", plain, tmp_path) == "calculator" and trained == []
+    with pytest.raises(KeyboardInterrupt):  # a stopped run has a model, too, and is not the one that was asked for
+        running.start_model("edges", warm, tmp_path)
     first = running.start_model("edges", warm, tmp_path)
     assert running.start_model("edges", warm, tmp_path) == first != running.start_model("edges", other, tmp_path)
-    assert len(trained) == 2 and all(name.startswith("start-edges-") for name in trained)
+    assert len(trained) == 3 and all(name.startswith("start-edges-") for name in trained)
 
 
 # The page

@@ -309,6 +309,7 @@ def test_claims_are_wrong():
     for gold in ("0", "37", "-5"):
         claims = {int(wrong_claim(gold, Random(i))) for i in range(100)}
         assert int(gold) not in claims and max(abs(x - int(gold)) for x in claims) == 3
+        assert gold != "0" or min(claims) > 0, "0 has no sign: a negative claim would stand out"
     with pytest.raises(Usage, match="letters from A to D, or wrong numbers"):
         wrong_claim("x^2", Random(0))
 

@@ -449,6 +449,16 @@ def test_the_prediction_with_the_best_notions_is_learned_with_the_true_numbers()
     length = len(vocabulary.encode("a chord"))
     assert predicted(expert.text) == Prediction(8, length, ("chord",))
 
+    long = FakeEngine(lambda request: vocabulary.encode(said if request.context[-1:] == MARK else "a long chord"))
+    for limit, roles in ((len(said) + 2, {"expert"}), (len(said) + 1, set())):  # the true length has one digit more
+        sampler = sampler_of(long, draw, verifier=every, tokenizer=vocabulary, sampling=sampling(max_tokens=limit))
+        rollout = asyncio.run(strategy(draw, sampler))
+        assert {s.role for s in rollout.samples} - {"answer", "prediction"} == roles
+
+
+def test_a_prediction_has_a_bounded_number_of_notions():
+    assert len(predicted(json.dumps({"pass_rate": 1, "math_notion": ["x"] * 10_000})).notions) == 64
+
 
 # Selective Rollout
 

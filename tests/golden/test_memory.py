@@ -184,6 +184,19 @@ def test_stored_answers_are_drawn_again():
     assert pack([rollouts[0]], version=3).lag.tolist() == [3, 3], "the gap guard leaves old tokens out"
 
 
+def test_an_iteration_of_stored_and_new_answers_stores_the_new_ones():
+    """A refill can draw stored answers and then new ones in one iteration."""
+    part = FreshReplay(replays=1)
+    state, new = part.draw(part.init(TASK, 1), TASK, 2, 1)
+    rollout, _ = play(Replayed(), lambda request: (RIGHT, 3), n=1)
+    state = part.end_iteration(state, [replace(rollout, draw=d) for d in new])
+    state, again = part.draw(state, TASK, 1, 1)
+    state, new = part.draw(state, TASK, 1, 1)
+    assert ["sample" in d.memo for d in (*again, *new)] == [True, False]
+    state = part.end_iteration(state, [replace(rollout, draw=d) for d in (*again, *new)])
+    assert [e["index"] for e in state["entries"]][2:] == [new[0].memo["index"]] and state["time"] == 2
+
+
 def test_replays_generate_nothing():
     rollout, engine = play(Replayed(), lambda request: (RIGHT,), n=2)
     state, _ = FreshReplay().draw(FreshReplay().init(TASK, 0), TASK, 1, 2)

@@ -2,7 +2,9 @@
 
 import itertools
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -127,21 +129,33 @@ def test_dhpo_ends_are_grpo_and_gspo_token():
         assert slope == pytest.approx(expected[1], abs=1e-12)
 
 
+def fixed(number: float) -> Callable[[Batch], Tensor]:
+    """A ratio with this value, and with the gradient of a ratio."""
+    return lambda b: number * (b.logp - b.logp.detach()).exp()
+
+
 def test_dhpo_forms_differ():
     """r = 1.5 is above its range and s = 0.7 below: the joint minimum has no gradient, the separate one has."""
 
-    class Fixed:
-        def __init__(self, number: float) -> None:
-            self.number = number
-
-        def __call__(self, b: Batch) -> Tensor:
-            return self.number * (b.logp - b.logp.detach()).exp()
-
-    two = Clip(0.2, 0.2, Fixed(1.5)), Clip(0.2, 0.2, Fixed(0.7))
+    two = Clip(0.2, 0.2, fixed(1.5)), Clip(0.2, 0.2, fixed(0.7))
     for form, value, slope in (("joint", 1.0, 0.0), ("separate", 0.95, 0.35)):
         step = rows([1.0], [1.0], [1])
         actual = j_and_slope(Objective(surrogate=MixedClip(*two, 0.5, form)), step)
         assert (actual[0], *actual[1]) == pytest.approx((value, slope))
+
+
+@pytest.mark.parametrize("form", ["joint", "separate"])
+def test_clipped_tokens_of_dhpo_are_those_without_a_gradient(form: Any):
+    ratios, advantages = (0.5, 0.75, 0.9, 1.1, 1.25, 1.6), (1.0, -1.0)
+    found = set()
+    for r, s, a in itertools.product(ratios, ratios, advantages):
+        surrogate = MixedClip(Clip(0.2, 0.2, fixed(r)), Clip(0.3, 0.3, fixed(s)), 0.4, form)
+        step = rows([1.0], [a], [1])
+        (low,), (high,) = surrogate.clipped(step)
+        assert (j_and_slope(Objective(surrogate=surrogate), step)[1][0] == 0) == bool(low | high), (r, s, a)
+        assert not (low and a > 0) and not (high and a < 0)
+        found.add((bool(low), bool(high)))
+    assert found == {(False, False), (True, False), (False, True)}
 
 
 def test_entropy_share_guides_dhpo():

@@ -369,6 +369,16 @@ def test_trust_table():
     assert trust_grpo().schedules[0][0] == "shaping.1.alpha"
 
 
+def test_trust_goes_by_the_reward_so_far():
+    """A verifier may score by something else than the outcome: here every score is below the threshold."""
+    batch = group([0.0, 0.0, 0.4, 0.4], thinking=[0.9, 0.7, 0.3, 0.5])
+    outcomes = torch.tensor([0.0, 0.0, 1.0, 1.0], dtype=torch.float64)
+    trust = math.exp(0.4 - 0.8)
+    assert AddTrustedPart("thinking")(outcomes, batch).tolist() == pytest.approx(
+        [0.3 * trust * 0.9, 0.3 * trust * 0.7, 1 + 0.3 * trust * 0.3, 1 + 0.3 * trust * 0.5]
+    )
+
+
 def test_posterior_table():
     batch = group([1.0, 1, 0, 0], format=[1.0, 1, 1, 0], thinking=[0.9, 0.4, 0.95, 0.8])
     for gated, reward, advantage in (

@@ -22,10 +22,7 @@ ALLOWED = {
         "BASH.format(install=INSTALL[shell], cases=cases, **lists)",
     ): "the names of this package's commands and methods",
     ("__init__.py", "import_module(room)"): "a room of this package, by the names in its files",
-    (
-        "data/rooms.py",
-        "import_module(names_of(self.__name__)[name])",
-    ): "a file of this package, by the table of its room",
+    ("data/rooms.py", "import_module(name)"): "a file of this package, by the table of its room",
     (
         "verifiers/worker.py",
         "exec(compile(spec['source'], spec['file'], 'exec'), module.__dict__)",

@@ -60,7 +60,7 @@ def test_the_reference_names_its_parent_and_a_known_effect(method):
     if effect is not None:
         assert effect.parent in NAMES and effect.least > 0 and find_metric(effect.metric) is not None
         assert effect.parent != method.__name__ or effect.own_settings
-        assert not reference_of(method).no_effect
+    assert (effect is None) == bool(reference_of(method).no_effect), "an effect, or the reason why none is stated"
 
 
 def test_a_reference_has_a_year_and_one_of_the_labels():

@@ -29,7 +29,7 @@ class SemanticEntropy:
 
     def __post_init__(self) -> None:
         if self.alpha < 0 or (self.form != "exp" and self.alpha > 1):
-            raise ValueError(f"{self}: alpha must not be negative, nor above 1 unless the form is exp")
+            raise ValueError(f"{self}: needs alpha >= 0, and alpha <= 1 unless form = exp")
 
     def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
         g, same = b.groups, _clusters(b)
@@ -77,7 +77,7 @@ class LengthShares:
 
     def __post_init__(self) -> None:
         if self.temperature <= 0:
-            raise ValueError(f"{self}: the temperature must be above 0")
+            raise ValueError(f"{self}: needs temperature > 0")
 
     def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
         g, correct = b.groups, b.outcome == Outcome.correct

@@ -30,7 +30,7 @@ class Queued:
 
     def __post_init__(self) -> None:
         if self.size < 2:
-            raise ValueError(f"{self}: a group to compare has at least two samples")
+            raise ValueError(f"{self}: needs size >= 2: advantages compare the samples of a group")
 
     def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
         queued = torch.tensor([s.role == self.role for s in b.samples], dtype=torch.bool, device=x.device)

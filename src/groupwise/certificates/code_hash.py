@@ -45,8 +45,18 @@ def _code_of(kind: Any) -> Iterator[str]:
             continue
         seen.add(name)
         tree = definitions[name]
-        yield f"{kind.__module__}.{name}: {ast.dump(tree)}"
+        yield f"{kind.__module__}.{name}: {_dump(tree)}"
         names += [node.id for node in ast.walk(tree) if isinstance(node, ast.Name)]
+
+
+def _dump(node: Any) -> str:
+    """A syntax tree as text, without empty fields: `ast.dump` writes other ones in each version of Python."""
+    if isinstance(node, list):
+        return f"[{', '.join(map(_dump, node))}]"
+    if not isinstance(node, ast.AST):
+        return repr(node)
+    filled = ((name, value) for name, value in ast.iter_fields(node) if value is not None and value != [])
+    return f"{type(node).__name__}({', '.join(f'{name}={_dump(value)}' for name, value in filled)})"
 
 
 @cache

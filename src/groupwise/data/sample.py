@@ -240,7 +240,8 @@ class Sample:
 
         It is empty if the sample ends with tokens that are not trained, and the whole sample if all tokens are trained.
         """
-        at = next((i + 1 for i in reversed(range(len(self.tokens))) if not self.trained[i]), 0)
+        trained = self.trained
+        at = next((i + 1 for i in reversed(range(len(trained))) if not trained[i]), 0)
         start = self.ends[at - 1] if at else 0
         return replace(
             self, context=self.context + self.tokens[:at], content=content_hash(self.content, self.path[:at]),

@@ -93,6 +93,18 @@ class MixedClip:
         near = w * _near(r, self.token) + (1 - w) * _near(s, self.sequence)
         return torch.minimum((w * r + (1 - w) * s) * b.advantage, near * b.advantage)
 
+    def clipped(self, b: Batch) -> Clipped:
+        """The tokens without a gradient: both ratios are outside their ranges, and the minimum is the clipped mix."""
+        if self.form == "separate":
+            (low, high), (sequence_low, sequence_high) = self.token.clipped(b), self.sequence.clipped(b)
+            return low & sequence_low, high & sequence_high
+        r, s, a = self.token.ratio(b), self.sequence.ratio(b), b.advantage
+        near_r, near_s = _near(r, self.token), _near(s, self.sequence)
+        w = self.mix if isinstance(self.mix, float | int) else self.mix(b).detach()
+        change = w * (near_r - r) + (1 - w) * (near_s - s)
+        outside = (near_r != r) & (near_s != s)
+        return outside & (a < 0) & (change > 0), outside & (a > 0) & (change < 0)
+
 
 @dataclass(frozen=True, slots=True)
 class LogClip:

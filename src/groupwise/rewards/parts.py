@@ -69,7 +69,7 @@ class AddTrustedPart:
     """Adds `alpha * trust * score`; the trust in the score is lower in groups where it prefers wrong answers.
 
     Trust is `exp(mean over right - mean over wrong)`, at most 1, and 1 without both kinds. An answer counts as right if
-    its score is at least `threshold`. Trust-GRPO, arXiv:2505.17018.
+    its reward, before this part is added, is at least `threshold`. Trust-GRPO, arXiv:2505.17018.
     """
 
     part: str
@@ -81,7 +81,7 @@ class AddTrustedPart:
         return frozenset({VerdictPart(self.part)})
 
     def __call__(self, reward: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
-        g, part, right = b.groups, b[VerdictPart(self.part)], b.score >= self.threshold
+        g, part, right = b.groups, b[VerdictPart(self.part)], reward >= self.threshold
         n_right, n_wrong = g.total(right.double()), g.total((~right).double())
         mean_right = g.total(torch.where(right, part, 0.0)) / n_right.clamp(min=1)
         mean_wrong = g.total(torch.where(right, 0.0, part)) / n_wrong.clamp(min=1)

@@ -18,6 +18,8 @@ KEYS = {"pass_rate": int, "solution_length": int, "math_notion": list}
 """The keys of a prediction in JSON, as in the code of MASA, and the types of their values."""
 SHORT = re.compile(r"(\d{1,9});(\d{1,9})")
 FLAT_OBJECT = re.compile(r"\{[^{}]*\}")
+MOST_NOTIONS = 64
+"""The notions of a prediction that are read; each is searched in all answers."""
 LARGEST = 10**9
 """The bound of a predicted number, since a text can contain integers that are too large for a float."""
 
@@ -65,7 +67,7 @@ def predicted(text: str) -> Prediction:
     if short := SHORT.fullmatch(text):
         return Prediction(int(short[1]), int(short[2]))
     data = _json_object(text)
-    notions = tuple(x for x in data.get("math_notion", ()) if isinstance(x, str))
+    notions = tuple(x for x in data.get("math_notion", ())[:MOST_NOTIONS] if isinstance(x, str))
     return Prediction(_bounded(data.get("pass_rate")), _bounded(data.get("solution_length")), notions)
 
 

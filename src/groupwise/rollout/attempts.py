@@ -3,13 +3,18 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from groupwise.data import WRITTEN, BadData, Ids, Outcome, Sample, Sampler, Usage
+from groupwise.data import TEMPLATE, WRITTEN, BadData, Ids, Outcome, Sample, Sampler, Usage
+from groupwise.rollout.together import together
 from groupwise.rollout.wording import fill
 
 
-async def attempts(sampler: Sampler, context: Ids, n: int, *, group: int = 0, role: str = "answer") -> list[Sample]:
-    """Sample `n` answers to one context, and verify them."""
-    return await sampler.verify(await sampler.sample(context, n, group=group, role=role))
+async def attempts(
+    sampler: Sampler, context: Ids, n: int, *, group: int = 0, role: str = "answer", prefix: Ids = ()
+) -> list[Sample]:
+    """Sample `n` answers to one context, and verify them. They begin with the untrained tokens `prefix`."""
+    starts = sampler.start(context, n, group=group, role=role)
+    begun = [start.insert(prefix, TEMPLATE) for start in starts] if prefix else starts
+    return await sampler.verify(await together(map(sampler.extend, begun)))
 
 
 def is_correct(sample: Sample) -> bool:
@@ -54,12 +59,17 @@ def as_written(sample: Sample, context: Ids) -> Sample:
 
 
 def context_of(sampler: Sampler, words: str, values: dict[str, str]) -> Ids:
-    """A prompt template filled with values, as ids; empty if it cannot be tokenized, or leaves no room for an answer.
+    """A prompt template filled with values, as the ids of a prompt (`prompt_of`)."""
+    return prompt_of(sampler, fill(words, values))
+
+
+def prompt_of(sampler: Sampler, text: str) -> Ids:
+    """The ids of a prompt with this text; empty if it cannot be tokenized, or leaves no room for an answer.
 
     Texts of the policy may have characters without a token, such as those of its special tokens.
     """
     try:
-        context = sampler.prompt(fill(words, values))
+        context = sampler.prompt(text)
     except BadData:
         return ()
     return context if sampler.room(context) > 0 else ()

@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass
 
-from groupwise.data import TEMPLATE, Draw, Rollout, Sample, Sampler
+from groupwise.data import Draw, Rollout, Sample, Sampler
 from groupwise.rollout.attempts import attempts, is_correct, score_of, with_role
-from groupwise.rollout.together import together
 
 SOCKET = "Strategy"
 __all__ = ["Cued"]
@@ -26,8 +25,7 @@ class Cued:
         cue = self._cue(answers, draw.memo.get("mean"))
         if not cue:
             return Rollout(draw, tuple(answers))
-        starts = [s.insert(cue, TEMPLATE) for s in sampler.start(draw.prompt.context, draw.n)]
-        again = await sampler.verify(await together(map(sampler.extend, starts)))
+        again = await attempts(sampler, draw.prompt.context, draw.n, prefix=cue)
         return Rollout(draw, (*again, *with_role(answers, "first")))
 
     def _cue(self, answers: list[Sample], usual: float | None) -> tuple[int, ...]:

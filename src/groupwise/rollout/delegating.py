@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from groupwise.data import CountedText, Draw, Finish, Outcome, Rollout, Sample, Sampler, Verdict
-from groupwise.rollout.attempts import context_of
+from groupwise.rollout.attempts import prompt_of
 from groupwise.rollout.dialogue import Dialogue, judged
 from groupwise.rollout.together import together
 from groupwise.rollout.wording import check_wording, fill
@@ -32,8 +32,8 @@ class Delegating:
 
     def __post_init__(self) -> None:
         check_wording(self.words, ("result",))
-        if self.calls < 1 or self.aligned < 0:
-            raise ValueError(f"{self}: needs calls >= 1 and aligned >= 0")
+        if self.calls < 1 or self.aligned < 0 or not (self.asks and self.marker):
+            raise ValueError(f"{self}: needs calls >= 1, aligned >= 0, and no empty text as asks or marker")
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         starts = sampler.start(draw.prompt.context, draw.n)
@@ -61,7 +61,7 @@ class Delegating:
         request = sample.last_turn.text
         if not request.endswith(self.asks) or len(answers) == self.calls:
             return None
-        if not (context := context_of(sampler, "{request}", {"request": request})):
+        if not (context := prompt_of(sampler, request)):
             return None
         (start,) = sampler.start(context, role="helper")
         helper = await sampler.extend(replace(start, stream=(*sample.stream, len(answers))))

@@ -6,6 +6,7 @@ from itertools import combinations
 
 from groupwise.data import Draw, Finish, Rollout, Sample, Sampler
 from groupwise.rollout.dialogue import Dialogue, dialogue_until, judged
+from groupwise.rollout.likeness import edit_distance
 from groupwise.rollout.together import together
 
 SOCKET = "Strategy"
@@ -58,17 +59,3 @@ def divergence(sequences: Sequence[Sequence[str]], length: int) -> float:
     padded = [[*sequence[:length], *[None] * (length - len(sequence))] for sequence in sequences]
     pairs = list(combinations(padded, 2))
     return sum(edit_distance(a, b) for a, b in pairs) / length / max(len(pairs), 1)
-
-
-def edit_distance(a: Sequence[str | None], b: Sequence[str | None]) -> int:
-    """The least number of insertions, deletions and replacements between two sequences (Levenshtein).
-
-    >>> edit_distance("kitten", "sitting")
-    3
-    """
-    row = list(range(len(b) + 1))
-    for i, x in enumerate(a, 1):
-        above, row[0] = row[0], i
-        for j, y in enumerate(b, 1):
-            above, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, above + (x != y))
-    return row[-1]

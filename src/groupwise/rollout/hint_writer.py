@@ -45,7 +45,7 @@ class HintWriter:
         check_wording(self.asking, ("problem", "solution", "draft"))
         check_wording(self.words, ("problem", "hint"))
         if self.hints < 1 or self.temperature <= 0:
-            raise ValueError(f"{self}: needs at least one hint, and a temperature above 0")
+            raise ValueError(f"{self}: needs hints >= 1 and temperature > 0")
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         group = await attempts(sampler, draw.prompt.context, draw.n)

@@ -1,12 +1,12 @@
 """`Knapsack`: a curriculum that distributes the answers of a batch over its prompts by their estimated value."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from heapq import heapify, heapreplace
 from typing import TypedDict
 
 from groupwise.data import Draw, Rollout, Task
+from groupwise.rollout.allocation import give_greedily
 from groupwise.rollout.attempts import graded
 from groupwise.rollout.curriculum import Shuffled, ShuffledState
 
@@ -42,7 +42,7 @@ class Knapsack:
     def __post_init__(self) -> None:
         if not (1 <= self.least <= self.most and 1 <= self.known <= self.window and 0 < self.confidence < 1):
             fix = "take 1 <= least <= most, 1 <= known <= window and a confidence between 0 and 1"
-            raise ValueError(f"{self}: a setting is out of range\n{fix}")
+            raise ValueError(f"{self}: a field is out of range\n{fix}")
 
     @property
     def least_group_size(self) -> int:
@@ -83,7 +83,7 @@ class Knapsack:
         others = never or [i for i in range(len(rates)) if i not in mixed]
         surplus = max(left - sum(map(self.enough, mixed.values())), 0) if others else 0
         spread(sizes, others, surplus)
-        unplaced = distribute(sizes, mixed, left - surplus, self.most)
+        unplaced = give_greedily(sizes, mixed, left - surplus, lambda i, n: further_worth(n, mixed[i]), self.most)
         return spread(sizes, list(mixed), unplaced)
 
     def enough(self, p: float) -> int:
@@ -100,25 +100,9 @@ def worth(n: int, p: float) -> float:
     return (1 - p**n - (1 - p) ** n) * p * (1 - p) ** 2
 
 
-def distribute(sizes: list[int], rates: Mapping[int, float], answers: int, most: int) -> int:
-    """Distribute answers one by one, each where it is worth most, by increasing `sizes`; returns how many are left.
-
-    Each further answer to a prompt is worth less than the one before, so the total value is the largest possible.
-    """
-
-    def entry(i: int) -> tuple[float, int]:
-        p, n = rates[i], sizes[i]
-        return (worth(n, p) - worth(n + 1, p) if n < most else math.inf, i)
-
-    heap = [entry(i) for i in rates]
-    heapify(heap)
-    for placed in range(answers):
-        loss, i = heap[0]
-        if loss == math.inf:
-            return answers - placed
-        sizes[i] += 1
-        heapreplace(heap, entry(i))
-    return 0
+def further_worth(n: int, p: float) -> float:
+    """The value of one more answer after n. It falls with n."""
+    return worth(n + 1, p) - worth(n, p)
 
 
 def spread(sizes: list[int], places: Sequence[int], answers: int) -> list[int]:

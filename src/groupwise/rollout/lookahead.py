@@ -48,7 +48,7 @@ class Lookahead:
 
     def __post_init__(self) -> None:
         if not (0 <= self.share <= 1 and self.choices >= 2 and self.ages and min(self.ages) > 0):
-            raise ValueError(f"{self}: needs a share between 0 and 1, at least two choices, and ages above 0")
+            raise ValueError(f"{self}: needs 0 <= share <= 1, choices >= 2, and every number in ages above 0")
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         count = round(self.share * draw.n)

@@ -4,9 +4,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from heapq import heapify, heapreplace
 
 from groupwise.data import Draw, Rollout, Sampler
+from groupwise.rollout.allocation import give_greedily
 from groupwise.rollout.attempts import attempts, graded
 
 SOCKET = "Strategy"
@@ -31,7 +31,7 @@ class Pilots:
 
     def __post_init__(self) -> None:
         if self.pilots < 1 or min(self.prior) <= 0:
-            raise ValueError(f"{self}: needs pilots >= 1 (first answers to a prompt), and two prior counts above 0")
+            raise ValueError(f"{self}: needs pilots >= 1, and both numbers of prior above 0")
 
     @property
     def least_group_size(self) -> int:
@@ -57,12 +57,7 @@ def further_answers(posteriors: Sequence[Posterior], answers: int) -> tuple[int,
     (5, 5, 4, 2)
     """
     sizes = [0] * len(posteriors)
-    heap = [(-gain(0, *posterior), i) for i, posterior in enumerate(posteriors)]
-    heapify(heap)
-    for _ in range(answers):
-        _, i = heap[0]
-        sizes[i] += 1
-        heapreplace(heap, (-gain(sizes[i], *posteriors[i]), i))
+    give_greedily(sizes, range(len(posteriors)), answers, lambda i, n: gain(n, *posteriors[i]))
     return tuple(sizes)
 
 

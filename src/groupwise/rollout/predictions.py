@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from groupwise.data import Draw, Finish, Ids, Outcome, Rollout, Sample, Sampler, Verdict
-from groupwise.rollout.agreement import Statistics, agreement, corrected, predicted
+from groupwise.data import BadData, Draw, Finish, Ids, Outcome, Rollout, Sample, Sampler, Verdict
+from groupwise.rollout.agreement import OF, Statistics, agreement, corrected, predicted
 from groupwise.rollout.attempts import attempts, context_of
 from groupwise.rollout.together import together
 from groupwise.rollout.wording import check_wording
@@ -45,7 +45,7 @@ class Predictions:
         predictions = await sampler.sample(context, self.count, role="prediction")
         read = [predicted(s.text) for s in predictions]
         rates = [p.rate for p in read if p.rate is not None]
-        if self.gate and rates and round(sum(rates) / len(rates)) in (0, 8):
+        if self.gate and rates and round(sum(rates) / len(rates)) in (0, OF):
             return Rollout(draw, tuple(predictions), selected=(False,) * self.count, cause="predicted")
         answers = await self._answers(draw, sampler, [p.length for p in read if p.length is not None])
         statistics = Statistics.of(answers)
@@ -65,13 +65,19 @@ class Predictions:
     def _expert(
         self, predictions: Sequence[Sample], statistics: Statistics, context: Ids, sampler: Sampler
     ) -> tuple[Sample, ...]:
-        """The best prediction, with the actual numbers, as a training target; none if its words agree too little."""
+        """The best prediction, with the actual numbers, as a training target.
+
+        None if its words agree too little, if it became too long, or has a character without a token.
+        """
         best = max(predictions, key=_notions)
-        text = corrected(best.text, statistics)
-        if not self.expert or _notions(best) < self.expert or not text:
+        if not self.expert or _notions(best) < self.expert or not (text := corrected(best.text, statistics)):
             return ()
         (start,) = sampler.start(context, role="expert")
-        return (sampler.write(start, text).with_verdict(Verdict(Outcome.correct)),)
+        try:
+            target = sampler.write(start, text)
+        except BadData:
+            return ()
+        return (target.with_verdict(Verdict(Outcome.correct)),) if len(target.tokens) <= start.limit else ()
 
 
 def _ended(answer: Sample) -> Sample:

@@ -70,7 +70,7 @@ def wrong_claim(gold: str, random: Random) -> str:
         return random.choice([letter for letter in letters if letter != gold])
     if gold.removeprefix("-").isdecimal():
         number = int(gold)
-        return str(random.choice([x for d in (-3, -2, -1, 1, 2, 3) if (x := number + d) * number >= 0]))
+        return str(random.choice([x for d in (-3, -2, -1, 1, 2, 3) if (x := number + d) * (number or 1) >= 0]))
     raise Usage(
         "Pressed claims wrong letters from A to D, or wrong numbers",
         evidence=f"the gold answer is {gold!r:.100}",

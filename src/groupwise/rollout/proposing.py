@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass, replace
 
-from groupwise.data import BadData, Draw, Ids, Rollout, Sampler, Strategy
-from groupwise.rollout.proposals import ProblemSource, Proposal, SumProposals
+from groupwise.data import Draw, Rollout, Sampler, Strategy
+from groupwise.rollout.attempts import prompt_of
+from groupwise.rollout.proposals import ProblemSource, SumProposals
 from groupwise.rollout.strategy import Independent
 
 SOCKET = "Strategy"
@@ -28,16 +29,7 @@ class Proposing:
         expected = (diverse.get(p.kind, 0.0) if p else 0.0 for p in proposals)
         samples = tuple(s.add_parts({"diverse": x}) for s, x in zip(rollout.samples, expected))
         distinct = {p.text: p for p in proposals if p}
-        problems = [{**p._asdict(), "context": c} for p in distinct.values() if (c := _context(sampler, p))]
+        problems = [{**p._asdict(), "context": c} for p in distinct.values() if (c := prompt_of(sampler, p.text))]
         return Rollout(
             replace(draw, memo={**draw.memo, "proposals": problems}), samples, rollout.selected, rollout.cause
         )
-
-
-def _context(sampler: Sampler, proposal: Proposal) -> Ids:
-    """The prompt of a proposed problem; empty if it leaves no room for an answer, or cannot be tokenized."""
-    try:
-        context = sampler.prompt(proposal.text)
-    except BadData:
-        return ()
-    return context if sampler.room(context) > 0 else ()

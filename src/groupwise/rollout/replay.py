@@ -64,7 +64,7 @@ class FreshReplay:
 
     def __post_init__(self) -> None:
         if self.capacity < 1 or self.life <= 0 or min(self.alpha, self.beta, self.replays) < 0:
-            raise ValueError(f"{self}: needs capacity >= 1, life > 0, and no negative constant")
+            raise ValueError(f"{self}: needs capacity >= 1, life > 0, and alpha, beta and replays >= 0")
 
     def init(self, task: Task, seed: int) -> ReplayState:
         return ReplayState(shuffled=Shuffled().init(task, seed), entries=[], time=0, replays=self.replays)
@@ -85,14 +85,15 @@ class FreshReplay:
         return state
 
     def end_iteration(self, state: ReplayState, rollouts: Sequence[Rollout]) -> ReplayState:
-        if state["replays"]:
+        fresh = [r for r in rollouts if "sample" not in r.draw.memo]  # the others replay stored answers
+        if rollouts and not fresh:
             return state
         now = state["time"] + 1
         new = [
             Entry(
                 index=r.draw.memo["index"], priority=abs(score_of(s) - self.centre) + LEAST, time=now, sample=stored(s)
             )
-            for r in rollouts
+            for r in fresh
             for i, s in enumerate(r.samples)
             if s.role == "answer" and (r.selected is None or r.selected[i])
         ]
@@ -109,7 +110,8 @@ class FreshReplay:
         total = math.fsum(decayed)
         chances = [x / total for x in decayed]
         weights = [(len(chances) * p) ** -self.beta for p in chances]
-        return chances, [w / max(weights) for w in weights]
+        largest = max(weights)
+        return chances, [w / largest for w in weights]
 
 
 def stratified(chances: Sequence[float], n: int, random: Random) -> list[int]:

@@ -56,7 +56,7 @@ class Survey:
 
     def __post_init__(self) -> None:
         if not self.line or self.samples < 1 or not 0 < self.decay <= 1:
-            raise ValueError(f"{self}: needs samples of at least 1, 0 < decay <= 1, and text that ends a line")
+            raise ValueError(f"{self}: needs samples >= 1, 0 < decay <= 1, and no empty text as line")
 
     def init(self, task: Task, seed: int) -> SurveyState:
         return SurveyState(shuffled=Shuffled().init(task, seed), rounds=0, found=None)
@@ -96,7 +96,8 @@ class Survey:
         """The number of tokens up to each end of a line, except where nothing is left to write."""
         starts = (0, *answer.ends)
         ends = [i + 1 for i, end in enumerate(answer.ends) if self.line in answer.text[starts[i] : end]]
-        return [end for end in ends if answer.text[answer.ends[end - 1] :].strip()]
+        written = len(answer.text.rstrip())
+        return [end for end in ends if answer.ends[end - 1] < written]
 
     def _random(self, state: SurveyState, step: int) -> Random:
         return keyed_random((state["shuffled"]["seed"], Purpose.CURRICULUM), state["rounds"], step)

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from groupwise.data import TEMPLATE, Draw, Rollout, Sampler
-from groupwise.rollout.together import together
+from groupwise.data import Draw, Rollout, Sampler
+from groupwise.rollout.attempts import attempts
 
 SOCKET = "Strategy"
 __all__ = ["Surveyed"]
@@ -19,8 +19,7 @@ class Surveyed:
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         prefix = tuple(draw.memo.get("prefix", ()))
-        starts = [s.insert(prefix, TEMPLATE) for s in sampler.start(draw.prompt.context, draw.n)]
-        answers = await sampler.verify(await together(map(sampler.extend, starts)))
+        answers = await attempts(sampler, draw.prompt.context, draw.n, prefix=prefix)
         if draw.memo.get("survey"):
             return Rollout(draw, tuple(answers), selected=(False,) * len(answers), cause="survey")
         return Rollout(draw, tuple(answers))

@@ -40,7 +40,7 @@ class Synthesised:
 
     def __post_init__(self) -> None:
         if not (0 <= self.share <= 1 and 0 < self.rate <= 1 and self.capacity >= 1):
-            raise ValueError(f"{self}: needs a share between 0 and 1, 0 < rate <= 1, and capacity >= 1")
+            raise ValueError(f"{self}: needs 0 <= share <= 1, 0 < rate <= 1 and capacity >= 1")
 
     def init(self, task: Task, seed: int) -> SynthesisedState:
         return SynthesisedState(shuffled=Shuffled().init(task, seed), waiting=[], usual=None, kinds={})
@@ -89,6 +89,5 @@ def _diversity(rollout: Rollout) -> float:
 
 
 def _prompt(problem: dict[str, Any]) -> Prompt:
-    return Prompt(
-        f"{problem['writer']} > {problem['text']}", tuple(problem["context"]), problem["text"], problem["row"]
-    )
+    writer = problem["writer"].partition(" > ")[0]  # the first one: ids do not grow
+    return Prompt(f"{writer} > {problem['text']}", tuple(problem["context"]), problem["text"], problem["row"])

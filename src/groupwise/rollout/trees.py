@@ -44,7 +44,7 @@ class FeedbackTree:
     def __post_init__(self) -> None:
         check_wording(self.words, ("problem", "draft", "feedback"))
         if self.turns < 1 or min(self.widest, self.extremes) < 0:
-            raise ValueError(f"{self}: needs turns of at least 1; widest and extremes cannot be negative")
+            raise ValueError(f"{self}: needs turns >= 1, widest >= 0 and extremes >= 0")
 
     async def __call__(self, draw: Draw, sampler: Sampler) -> Rollout:
         tree = await attempts(sampler, draw.prompt.context, draw.n)

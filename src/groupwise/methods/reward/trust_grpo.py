@@ -69,7 +69,4 @@ A_i = (R_i - mean(R)) / std(R), GRPO's objective""",
         ),
         own_settings=('method.shaping = ["Correctness", {kind = "AddTrustedPart", part = "quality", alpha = 0.3}]',),
     ),
-    finding=(
-        "The study cannot show it: the verifier hackable sets the score, which defines right, so trust is always 1."
-    ),
 )

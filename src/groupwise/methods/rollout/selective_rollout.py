@@ -2,7 +2,7 @@
 
 from groupwise.advantages import Standardised
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Reference
+from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import Objective, policy_gradient, turn_mean
 from groupwise.rewards import everything, mixed_outcomes
 from groupwise.rollout import GatedTurns
@@ -53,5 +53,14 @@ A_i = (r_i - mean(r)) / (std(r) + 1e-8)""",
         "tests/golden/test_methods.py::test_whole_path[selective_rollout]",
         "tests/golden/test_budgets.py::test_divergence",
         "tests/golden/test_budgets.py::test_alike_conversations_are_stopped",
+    ),
+    effect=Effect(
+        metric="completions/mean_length",
+        direction="down",
+        task="big_sums",
+        parent="grpo",
+        least=1.0,
+        matched="steps",
+        own_settings=("method.strategy.after = 1",),
     ),
 )

@@ -3,7 +3,7 @@
 from groupwise.advantages import Standardised
 from groupwise.learner import InitialPolicy
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Difference, Reference
+from groupwise.methods.reference import Difference, Effect, Reference
 from groupwise.objective import KL, Objective, policy_gradient, sequence_mean
 from groupwise.rewards import AddPart, AddReadable, Correctness
 
@@ -45,5 +45,15 @@ r_i = 1[correct] + 1[form]; an empty thought has the form""",
         "tests/golden/test_methods.py::test_whole_path[ton]",
         "tests/golden/test_budgets.py::test_ton_advantages",
         "tests/tasks/test_dropped_thoughts.py::test_each_thought_is_dropped_once_for_all",
+    ),
+    effect=Effect(
+        metric="completions/mean_length",
+        direction="down",
+        task="mixed_sums",
+        parent="grpo",
+        least=2.0,
+        matched="steps",
+        settings=("warm_start.drop_thoughts = 0.0", "method.objective.penalties = []"),
+        own_settings=("warm_start.drop_thoughts = 0.5",),
     ),
 )

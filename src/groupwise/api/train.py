@@ -120,7 +120,8 @@ def control_of(on_iteration: OnIteration | None) -> Control:
     """The object that calls the user's callback with the run and each iteration's metrics, and can stop the run."""
     control = Control()
     if on_iteration is not None and not callable(on_iteration):
-        raise Usage(f"on_iteration is {type(on_iteration).__name__}", fix="pass a function of the run and a line")
+        what = f"on_iteration is {type(on_iteration).__name__}"
+        raise Usage(what, fix="pass a function of two arguments: the run, and a dict of an iteration's metrics")
     if on_iteration is not None:
         control.on_iteration = lambda run, line: on_iteration(Run(run, _stop=control.stop), line)
     return control

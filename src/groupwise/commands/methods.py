@@ -115,4 +115,4 @@ def _constants(module: str, body: Sequence[ast.stmt]) -> dict[str, str | int]:
             case ast.Assign([ast.Name("REFERENCE")], ast.Call(keywords=keywords)):
                 values = {k.arg: k.value.value for k in keywords if k.arg and isinstance(k.value, ast.Constant)}
                 return {name: value for name, value in values.items() if isinstance(value, str | int)}
-    raise LookupError(f"{module} has no REFERENCE")
+    raise LookupError(f"{module} defines no REFERENCE: its paper, formula and differences")

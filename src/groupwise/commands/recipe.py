@@ -8,7 +8,7 @@ from groupwise.data import visible
 
 
 def upgrade(file: str) -> int:
-    """Print the recipe with new names; comments and layout stay. Raises `Usage` for a file that is not TOML."""
+    """Print a recipe with new names (see `upgrade_text`). Raises `Usage` for a file that is not TOML."""
     path = Path(file)
     read_toml(path)
     print(visible(upgrade_text(path.read_text(encoding="utf-8")).rstrip("\n"), lines=True))

@@ -11,9 +11,10 @@ from groupwise.runs.format_1 import KEYS, PARTS, upgraded
 
 
 def upgrade_text(text: str) -> str:
-    """A recipe's TOML text with old names replaced by new ones. Comments and layout stay. TOMLDecodeError if invalid.
+    """Replace old names in a recipe's TOML text. Comments and layout stay, unless a key has moved to another table.
 
     Each occurrence of an old name is replaced if that, and nothing else, changes the data towards the upgraded recipe.
+    TOMLDecodeError for a text that is not TOML.
 
     >>> print(upgrade_text("[method]\\nkeep = 'mixed_outcomes'  # keep both\\n[save]\\nkeep = 1"))
     [method]

@@ -1,4 +1,4 @@
-"""Suggests similar names for a path or a word that does not exist."""
+"""Suggests similar paths for a path that does not exist."""
 
 import os
 from collections.abc import Iterable

@@ -462,7 +462,7 @@ class Generation:
     likeliest: tuple[Likeliest, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """The generation as a JSON object. `finish` becomes its name; routes and path become base64.
+        """The generation as JSON: `finish` by its name; `routes` (experts) and `path` (encoded actions) in base64.
 
         >>> generation = Generation(tokens=(7,), logp=(-0.5,), versions=(2,), finish=Finish.stop)
         >>> Generation.from_json(generation.to_json()) == generation

@@ -215,7 +215,7 @@ def python_tool(sandbox: Sandbox) -> Callable[[Any], Any]:
 
     async def python(code: Any) -> str:
         if not isinstance(code, str):
-            raise ValueError("code is a text")
+            raise ValueError("the argument code must be text")
         execution = await sandbox.execute(Program(code))
         if execution.end == "lost":
             raise ToolLost(execution.error)

@@ -143,7 +143,7 @@ def write_fresh(shape: Shape, path: Path, *, tokenizer: Tokenizer) -> None:
 
 
 def write_model(model: Model, path: Path | str, *, tokenizer: Tokenizer, source: Path | str | None = None) -> None:
-    """Write a directory that transformers, vLLM and `read_model` load. ValueError for a shape outside its family.
+    """Write a model directory (transformers, vLLM, `read_model`). ValueError for an architecture outside its family.
 
     `source` is the directory that the model was read from: its begin, end and padding ids and its
     `generation_config.json` are kept.

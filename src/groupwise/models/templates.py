@@ -159,7 +159,7 @@ class Template:
         return text
 
     def _encode_marked(self, text: str, mark: str, bos: bool) -> tuple[int, ...]:
-        """Encode special tokens as such and the text between them as text, and remove the marks."""
+        """Encode unbroken special tokens by id, and all else as plain text without the marks that `_escape` added."""
         ids = list(self.tokenizer.encode("", bos=True)) if bos else []
         pattern = "|".join(map(re.escape, sorted(self._special, key=len, reverse=True)))
         chunks = re.split(f"({pattern})", text)

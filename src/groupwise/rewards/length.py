@@ -48,11 +48,11 @@ class BrevityWhenSolved:
 
 @dataclass(frozen=True, slots=True)
 class FormatLength:
-    """Creates a reward from format and length, without grading: `(think + answer) / 2 + curve(length / budget)`.
+    """A reward for format and length, without grading: `(think + answer) / 2 + curve`; if malformed, `min(curve, 0)`.
 
     No label is read: `answer` is 1 unless the verdict is malformed, and `think` is a part of the verdict that is 1 if
-    a thought was found; without a name for it, it equals `answer`. The curve rises from 0 to 1 at `peak` and falls to
-    -1 at the budget. arXiv:2505.19439.
+    a thought was found; without a name for it, it equals `answer`. The curve of `length / budget` rises from 0 to 1 at
+    `peak` and falls to -1 at the budget. arXiv:2505.19439.
     """
 
     peak: float = 0.5
@@ -60,7 +60,7 @@ class FormatLength:
 
     def __post_init__(self) -> None:
         if not 0 < self.peak < 1:
-            raise ValueError(f"{self}: the peak must be a share of the budget between 0 and 1")
+            raise ValueError(f"{self}: needs 0 < peak < 1: the peak is a share of the budget")
 
     @property
     def needs(self) -> frozenset[Measure]:

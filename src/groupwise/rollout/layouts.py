@@ -63,7 +63,7 @@ def chunks(n: int) -> list[slice]:
 
 
 def shared_tokens(context: int) -> int:
-    """The number of prompt tokens whose keys and values are cached once for all answers: all but the last token.
+    """The number of prompt tokens whose keys and values all answers share: all but the last; 0 for a short prompt.
 
     Each row forwards the last token itself. Short contexts share nothing: a separate product would cost more.
 

@@ -24,7 +24,7 @@ SCENARIOS = {
     (False, False, False): "consistent_error",
     (False, False, True): "self_correct_anomaly",
 }
-"""PARROT's names for pairs of answers, by: correct without the claim, claim correct, answer changed by the claim."""
+"""PARROT's name for a pair of answers, by: plain answer correct, claimed answer correct, the two answers differ."""
 
 
 @dataclass(frozen=True, slots=True)

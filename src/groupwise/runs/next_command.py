@@ -40,7 +40,7 @@ def extend_command(run: Path, iterations: int, options: str = "", in_memory: Col
 
 
 def resume_call(run: Path) -> str:
-    """The line of Python that continues a run, with the code that run.json records."""
+    """The Python call `gw.resume(...)` that continues a run, with the user's files and functions named in run.json."""
     arguments = [f'"{whole_run(run)}"']
     with suppress(Storage):  # without a readable run.json
         info = RunInfo.read(run)

@@ -342,7 +342,7 @@ _LIMIT = {"cpu": "too much CPU time", "wall": "too much time", "output": "too mu
 
 
 def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a JSON number")
+    raise ValueError(f"{name} is no JSON: write a finite number, or null")
 
 
 def _finite(text: str) -> float:

@@ -1,10 +1,11 @@
-"""The server inside the sandbox: a warm interpreter that forks a new process per execution and never reads its data.
+"""The server inside the sandbox: it forks a process per execution, and never reads that execution's code or data.
 
-Run by path, never imported, with the standard library only. The *server* gets a message for each execution: its limits
-and three open files. These are the job (code, function and arguments), the standard input, and the file for the
-result. It passes them on, unread, to the process that it forks, the *answer*. So no execution inherits data of another
-one. The server enforces CPU time and wall time, and reports how the answer ended. The answer reads its own job, is the
-first process of a new process namespace, has no connection to host or server, and dies with all its children.
+Run by path, never imported, with the standard library only. Its modules are loaded before the first execution. The
+*server* gets a message for each execution: its limits and three open files. These are the job (code, function and
+arguments), the standard input, and the file for the result. It passes them on, unread, to the process that it forks,
+the *answer*. So no execution inherits data of another one. The server enforces CPU time and wall time, and reports how
+the answer ended. The answer reads its own job, is the first process of a new process namespace, has no connection to
+host or server, and dies with all its children.
 """
 
 import ctypes

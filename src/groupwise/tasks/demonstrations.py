@@ -145,7 +145,7 @@ def _read_row(row: Row | Fault, fields: Fields) -> tuple[Problem, Turns]:
 
 
 def _encode(turns: Turns, encode_answer: Callable[[str], Ids], encode_reply: EncodeReply | None) -> tuple[Ids, Ids]:
-    """Encode an answer: its ids, and which of them to train on (none listed if the assistant wrote all)."""
+    """Encode an answer: its token ids, and the origin of each id (no origins if the assistant wrote them all)."""
     ids, origin = (), ()
     for role, text in turns:
         if role == ASSISTANT:

@@ -112,7 +112,7 @@ def _fields(pairs: list[tuple[str, Any]]) -> Row:
 
 
 def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a JSON number")
+    raise ValueError(f"{name} is no JSON: write a finite number, or null")
 
 
 _KIND = {dict: "an object", list: "a list", str: "text", int: "a number", float: "a number", bool: "true or false"}

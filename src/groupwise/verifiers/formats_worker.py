@@ -74,7 +74,7 @@ def _last_block(text: str) -> str:
 
 
 def _refuse(name: str) -> None:
-    raise ValueError(f"{name} is not a JSON number")
+    raise ValueError(f"{name} is no JSON: write a finite number, or null")
 
 
 if __name__ == "formats_worker":  # load the libraries before the first call, whose CPU time is limited

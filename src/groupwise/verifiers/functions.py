@@ -202,7 +202,7 @@ class FunctionVerifier:
         return await self.call(arguments, named, len(items) if self.parameters.many else None)
 
     def gate(self, prompts: Sequence[Prompt]) -> None:
-        """Try the function on made-up answers. `Usage` if it fails, or if a grade depends on other answers in the call.
+        """Try the function on made-up answers. `Usage` if it fails, or if a bulk grader compares the answers of a call.
 
         An `async` function of the calling program is not called.
         """

@@ -116,7 +116,7 @@ class _InSandbox(ABC):
 
     @abstractmethod
     async def _grade(self, text: str, gold: Any) -> Verdict:
-        """The verdict on the text of an answer."""
+        """The verdict on an answer, given its whole text with reasoning; the final answer is not extracted yet."""
 
     async def _equal(self, arguments: Sequence[Any], baseline: Sequence[Any]) -> Verdict:
         value = await self._compare(arguments, baseline)

@@ -443,11 +443,13 @@ def test_the_next_command_names_the_code_of_the_run(tmp_path: Path) -> None:
     (tmp_path / "written" / "code").mkdir()
     (tmp_path / "written" / "code" / "reward.py").touch()
     recorded(tmp_path / "memory", command="gw.train(...)", in_memory={"short": "0"})
+    recorded(tmp_path / "both", command="gw.train(...)", in_memory={"short": "0"}, use={"tool": "0"})
     recorded(tmp_path / "several", command="gw.train(...)", in_memory={"short": "0", "long": "0"})
     for name, evaluate, call in (
-        ("file", " --samples 8 --use 'my code/grade.py' --judge example.com --key KEY", "use=['my code/grade.py']"),
-        ("written", f" --samples 8 --use {tmp_path}/written/code/reward.py", "/written/code/reward.py']"),
+        ("file", " --samples 8 --use 'my code/grade.py' --judge example.com --key KEY", 'use=["my code/grade.py"]'),
+        ("written", f" --samples 8 --use {tmp_path}/written/code/reward.py", '/written/code/reward.py"]'),
         ("memory", f'gw.evaluate("{tmp_path}/memory", samples=8, reward=short)', "reward=short)"),
+        ("both", 'samples=8, use=["tool.py"], reward=short)', 'use=["tool.py"], reward=short)'),
         ("several", f'gw.evaluate("{tmp_path}/several", samples=8, reward=...)', "reward=...)"),
     ):
         run = tmp_path / name

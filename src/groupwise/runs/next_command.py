@@ -1,5 +1,6 @@
 """The command, or the line of Python, that evaluates or continues a run, with the options that its code needs."""
 
+import json
 import shlex
 from collections.abc import Collection
 from contextlib import suppress
@@ -21,37 +22,40 @@ def evaluate_command(run: Path, options: str = "", in_memory: Collection[str] = 
     'gw.evaluate("runs/a", samples=8, reward=short)'
     """
     if in_memory:
-        return f'gw.evaluate("{run}", samples=8, reward={reward_argument(in_memory)})'
+        return library_call("evaluate", run, in_memory, samples=8)
     return f"groupwise eval {shlex.quote(str(run))} --samples 8{options}"
 
 
 def resume_command(run: Path, options: str = "", in_memory: Collection[str] = ()) -> str:
     """How to continue a run, or the whole run that `run` is a phase of."""
     if in_memory:
-        return f'gw.resume("{whole_run(run)}", reward={reward_argument(in_memory)})'
+        return library_call("resume", whole_run(run), in_memory)
     return f"groupwise resume {shlex.quote(str(whole_run(run)))}{options}"
 
 
 def extend_command(run: Path, iterations: int, options: str = "", in_memory: Collection[str] = ()) -> str:
     """How to continue a run to a larger number of iterations."""
     if in_memory:
-        return f'gw.resume("{run}", iterations={iterations}, reward={reward_argument(in_memory)})'
+        return library_call("resume", run, in_memory, iterations=iterations)
     return f"groupwise resume {shlex.quote(str(run))}{options} --iterations {iterations}"
 
 
 def resume_call(run: Path) -> str:
     """The Python call `gw.resume(...)` that continues a run, with the user's files and functions named in run.json."""
-    arguments = [f'"{whole_run(run)}"']
+    return library_call("resume", whole_run(run), recorded_code(run)[1])
+
+
+def library_call(name: str, run: Path, in_memory: Collection[str], **settings: int) -> str:
+    """A call of the library for a run, with the user's files named in run.json and the functions in memory.
+
+    The argument `reward` is the function's name, or `...` for several functions.
+    """
+    arguments = [json.dumps(str(run)), *(f"{key}={value}" for key, value in settings.items())]
     with suppress(Storage):  # without a readable run.json
-        info = RunInfo.read(run)
-        arguments += [f"use={files}"] if (files := code_files(run, info)) else []
-        arguments += [f"reward={reward_argument(info.in_memory)}"] if info.in_memory else []
-    return f"gw.resume({', '.join(arguments)})"
-
-
-def reward_argument(in_memory: Collection[str]) -> str:
-    """The argument `reward` in a line of Python: the function's name, or `...` for several functions."""
-    return next(iter(in_memory)) if len(in_memory) == 1 else "..."
+        arguments += [f"use={json.dumps(files)}"] if (files := code_files(run, RunInfo.read(run))) else []
+    if in_memory:
+        arguments.append(f"reward={next(iter(in_memory)) if len(in_memory) == 1 else '...'}")
+    return f"gw.{name}({', '.join(arguments)})"
 
 
 def recorded_code(run: Path) -> tuple[str, tuple[str, ...]]:

@@ -3,10 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from groupwise.certificates.certificate import Certificate
-from groupwise.methods.families import FAMILIES
-
-SIZES = ("group_size", "refill", "minibatches", "epochs", "shuffle")
-"""Sizes that nearly every method sets. They are named only where nothing else changes."""
+from groupwise.methods.families import FAMILIES, SIZES
 
 
 def roots(certificates: Sequence[Certificate]) -> list[Certificate]:

@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 
+from groupwise.commands.table import aligned
 from groupwise.config.user_code import Permissions, Use, load_use
 from groupwise.data import (
     MissingRequirement,
@@ -113,9 +114,8 @@ def rates(judged: Mapping[str, AuditResult], source: str) -> list[str]:
         unknown = sum(v.outcome is Outcome.unverifiable for v in j.verdicts)
         times = (f"{1000 * j.latency(q):.1f} ms" for q in (0.5, 0.95))
         rows.append((name, share(accepts, wrong), share(rejects, right), str(unknown), *times))
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    lines += ["  ".join([r[0].ljust(widths[0]), *map(str.rjust, r[1:], widths[1:])]).rstrip() for r in rows]
-    return [*lines, "in brackets: 95 % intervals; a right answer with an unverifiable verdict counts as rejected"]
+    note = "in brackets: 95 % intervals; a right answer with an unverifiable verdict counts as rejected"
+    return [*lines, *aligned(rows, numbers=True), note]
 
 
 def share(count: int, of: int) -> str:

@@ -9,14 +9,12 @@ from functools import cache
 from importlib.resources import files
 
 from groupwise.data.errors import Usage
-from groupwise.methods.families import FAMILIES, ROOM, method_family, method_files, source_of, subject_of
+from groupwise.methods.families import FAMILIES, ROOM, SIZES, method_family, method_files, source_of, subject_of
 from groupwise.methods.reference import year_of
 
 WIDTH = 116
 CHANGES = "changes.txt"
 """The packaged file with the fields that each method changes in its parent method. `make docs` writes it."""
-SIZES = frozenset({"group_size", "refill", "minibatches", "epochs", "shuffle"})
-"""Fields for sizes, such as the group size, which nearly every method sets. `alike` ignores them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +74,7 @@ def likeness(a: Entry, b: Entry) -> float:
     """How alike two methods are: 2 for parent and child, else the share of their changed fields that both change."""
     if a.name == b.parent or b.name == a.parent:
         return 2.0
-    one, other = set(a.changes) - SIZES, set(b.changes) - SIZES
+    one, other = set(a.changes).difference(SIZES), set(b.changes).difference(SIZES)
     return len(one & other) / max(len(one | other), 1)
 
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from groupwise.api.options import RunOptions
-from groupwise.commands.sweep_table import Result, aligned, run_rows, seed_rows
+from groupwise.commands.sweep_table import Result, run_rows, seed_rows
+from groupwise.commands.table import aligned
 from groupwise.commands.train import resume, train
 from groupwise.config.user_code import Permissions
 from groupwise.data import Diverged, Usage, visible

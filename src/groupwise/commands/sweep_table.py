@@ -92,13 +92,3 @@ def interval(result: Result) -> str:
 def number(value: float) -> str:
     """A figure with three decimals."""
     return f"{value:.3f}"
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lay rows out as lines with aligned columns.
-
-    >>> aligned([["seed", "last"], ["0", "0.984"]])
-    ['seed  last', '0     0.984']
-    """
-    widths = [max(len(row[c]) for row in rows) for c in range(len(rows[0]))]
-    return ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths)).rstrip() for row in rows]

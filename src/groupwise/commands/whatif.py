@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from groupwise.commands.table import aligned
 from groupwise.config.user_code import Permissions, load_use
 from groupwise.data import Usage, visible
 from groupwise.runs.jsonl import finite
@@ -80,12 +81,7 @@ def figures(comparison: Comparison) -> list[str]:
 
 def columns(head: Sequence[str], rows: Sequence[tuple[str, Sequence[float | None]]]) -> list[str]:
     """Lay rows of numbers out as aligned columns under their names."""
-    cells = [[title, *map(number, values)] for title, values in rows]
-    widths = [max(len(row[i]) for row in (head, *cells)) for i in range(len(head))]
-    return [
-        "  ".join([row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:]))]).rstrip()
-        for row in (head, *cells)
-    ]
+    return aligned([head, *([title, *map(number, values)] for title, values in rows)], numbers=True)
 
 
 def number(x: float | None) -> str:

@@ -19,7 +19,7 @@ Z = 1.959963984540054
 """The 97.5 % quantile of the normal distribution."""
 T = (math.inf, 12.706204736432095, 4.302652729911275, 3.182446305284263, 2.7764451051977987, 2.5705818366147395,
      2.446911848791681, 2.3646242510102993, 2.306004135033371, 2.262157162740992)  # fmt: skip
-"""The 97.5 % quantiles of Student's t by degrees of freedom; beyond the table `Z`."""
+"""The 97.5 % quantiles of Student's t by degrees of freedom."""
 RESAMPLES = 10_000
 LEVEL = 0.95
 RULE = "cluster bootstrap over problems, widened to Wilson's score interval at the effective number of problems"
@@ -132,5 +132,22 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float]:
     if n < 2:
         return -math.inf, math.inf
     deviation = math.sqrt(math.fsum((x - mean) ** 2 for x in values) / (n - 1))
-    half = (T[n - 1] if n <= len(T) else Z) * deviation / math.sqrt(n)
+    half = t_quantile(n - 1) * deviation / math.sqrt(n)
     return mean - half, mean + half
+
+
+def t_quantile(degrees: int) -> float:
+    """The 97.5 % quantile of Student's t: from the table `T`, and beyond it by its expansion in 1 / degrees.
+
+    The expansion (Cornish and Fisher, 1938) is right to four digits from 10 degrees of freedom on.
+
+    >>> [round(t_quantile(n), 4) for n in (2, 10, 30, 1000)]
+    [4.3027, 2.2281, 2.0423, 1.9623]
+    """
+    if degrees < len(T):
+        return T[degrees]
+    n, z = degrees, Z
+    first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
+    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
+    fourth = (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160
+    return z + first / n + second / n**2 + third / n**3 + fourth / n**4

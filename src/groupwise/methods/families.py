@@ -10,6 +10,8 @@ from groupwise.data.rooms import names_of
 ROOM = __name__.rpartition(".")[0]
 FAMILIES = ("start", "ratio", "reward", "rollout", "contrast", "agents")
 """The folders, in the order of the pages. The docstring of each `__init__.py` says what the family is about."""
+SIZES = ("group_size", "refill", "minibatches", "epochs", "shuffle")
+"""Fields for sizes, which nearly every method sets. Comparisons of methods leave them out if anything else differs."""
 
 
 def method_files() -> Mapping[str, str]:

@@ -31,7 +31,7 @@ def run_trial(trial: Trial, metrics: Iterable[str], home: Path, root: Path) -> T
     ready = with_models(recipe, trial, home)
     with open_log(home):
         start = time.process_time()
-        run = train(ready, out=home / "runs", name=name_of(trial))
+        run = train(ready, out=home / "runs", name=directory_name(trial))
         seconds = time.process_time() - start
     if run.stopped:
         raise KeyboardInterrupt(run.stopped)
@@ -54,7 +54,7 @@ def generated_tokens(run: Run) -> tuple[int, ...]:
     return tuple(round(x["tokens_per_second"] * x["seconds"]) for x in lines if x["iteration"])
 
 
-def name_of(trial: Trial) -> str:
+def directory_name(trial: Trial) -> str:
     """The name of a trial's run directory, without its time."""
     settings = sha256("\n".join(trial.settings).encode()).hexdigest()[:6]
     return f"{trial.task}-{trial.method}-{settings}-{trial.seed}"
@@ -94,7 +94,7 @@ def start_model(task: str, recipe: Recipe, home: Path) -> str:
 
 def trained_model(trial: Trial, home: Path) -> str:
     """The model that another trial ends with."""
-    return model_of(f"model-{name_of(trial)}", with_models(trial.recipe(), trial, home), home)
+    return model_of(f"model-{directory_name(trial)}", with_models(trial.recipe(), trial, home), home)
 
 
 def model_of(name: str, recipe: Recipe, home: Path) -> str:
@@ -138,7 +138,7 @@ def run_all(
     for trial, metrics in trials.items():
         if time.monotonic() > until:
             return
-        with lock(home / "locks" / name_of(trial), wait=False) as held:
+        with lock(home / "locks" / directory_name(trial), wait=False) as held:
             if not held or is_measured(trial, metrics, read_results(results)):
                 continue
             try:

@@ -141,7 +141,7 @@ def test_finished_runs_are_skipped(tmp_path: Path) -> None:
     stored.write_results(file, [replace(first, code="old")])
     ((_, again),) = run()
     assert replace(again, cpu_seconds=0.0) == replace(first, cpu_seconds=0.0)
-    with running.lock(tmp_path / "locks" / running.name_of(trial)):
+    with running.lock(tmp_path / "locks" / running.directory_name(trial)):
         file.unlink()
         assert run() == []
 

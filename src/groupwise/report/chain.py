@@ -1,4 +1,4 @@
-"""Names the components of a run's method that computed a token's reward, advantage, ratio, ... gradient."""
+"""Names the components of a run's method that computed a token's reward, advantage, clip, weight and share."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,13 +19,13 @@ def chain_parts(fields: Mapping[str, Any]) -> dict[str, str]:
     >>> chain_parts({"method.shaping.0.kind": "Score", "method.shaping.0.scale": 1, "method.credit": "every_token"})
     {'reward': 'Score', 'advantage': 'every_token', 'clip': '', 'weight': '', 'share': ''}
     """
-    return {link: ", ".join(name for path in paths for name in names_of(fields, path)) for link, paths in LINKS.items()}
+    return {link: ", ".join(x for path in paths for x in components_at(fields, path)) for link, paths in LINKS.items()}
 
 
-def names_of(fields: Mapping[str, Any], path: str) -> list[str]:
+def components_at(fields: Mapping[str, Any], path: str) -> list[str]:
     """The names of the components in a recipe's field: a name, a table with `kind`, or a list of both.
 
-    >>> names_of({"a": ["x", "y"]}, "a"), names_of({"a.kind": "Clip", "a.low": 0.2}, "a")
+    >>> components_at({"a": ["x", "y"]}, "a"), components_at({"a.kind": "Clip", "a.low": 0.2}, "a")
     (['x', 'y'], ['Clip'])
     """
     if path in fields:
@@ -36,4 +36,4 @@ def names_of(fields: Mapping[str, Any], path: str) -> list[str]:
     if direct == ["kind"]:
         return [str(fields[f"{path}.kind"])]
     return [name for first in dict.fromkeys(key.partition(".")[0] for key in direct if key != "kind")
-            for name in names_of(fields, f"{path}.{first}")]  # fmt: skip
+            for name in components_at(fields, f"{path}.{first}")]  # fmt: skip

@@ -10,7 +10,7 @@ from typing import Any
 
 from groupwise.data import BadData, MissingRequirement, Outcome, Prompt, Sample, Usage, Verdict
 from groupwise.data.verdicts import unverifiable
-from groupwise.verifiers.pool import CpuTimeExceeded, FunctionPool, WorkerSpec
+from groupwise.verifiers.pool import CpuTimeExceeded, FunctionPool, WorkerSpec, check_workers
 
 MEMORY = 1 << 30
 """The memory limit of a worker process, in bytes of address space."""
@@ -169,11 +169,7 @@ async def bounded(pool: FunctionPool, arguments: Sequence[Any], baseline: Sequen
 
 def worker_pool(verifier: str, function: str, deadline: float, workers: int) -> FunctionPool:
     """Start worker processes that call a function of `formats_worker.py`, with limits on CPU time and memory."""
-    if deadline <= 0 or workers < 1:
-        raise Usage(
-            f"{verifier}(deadline={deadline:g}, workers={workers}): a value is too small",
-            fix="set deadline above 0, and workers to 1 or more",
-        )
+    check_workers(verifier, deadline, workers)
     file = str(Path(__file__).with_name("formats_worker.py"))
     spec = WorkerSpec(file, function, cpu=deadline, memory=MEMORY, bare=True)
     return FunctionPool(spec, deadline=max(60.0, 20 * deadline), workers=workers, misses=0)

@@ -14,7 +14,7 @@ from threading import Lock
 from time import monotonic
 from typing import Any
 
-from groupwise.data import Outcome, Verdict, WorkerLost
+from groupwise.data import Outcome, Usage, Verdict, WorkerLost
 from groupwise.data.verdicts import as_verdict, unverifiable
 from groupwise.sandbox.processes import WorkerPool, WorkerProcess
 
@@ -26,6 +26,15 @@ REPLY = 1 << 20
 """Bytes of the longest reply."""
 MISSES = 8
 """Consecutive calls, over all workers, that miss their deadline before `WorkerLost` is raised."""
+
+
+def check_workers(verifier: str, deadline: float, workers: int) -> None:
+    """Raise `Usage` if a verifier's deadline or number of worker processes is too small."""
+    if deadline <= 0 or workers < 1:
+        raise Usage(
+            f"{verifier}(deadline={deadline:g}, workers={workers}): a value is too small",
+            fix="set deadline above 0, and workers to 1 or more",
+        )
 
 
 class WorkerSpec:

@@ -11,9 +11,10 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from groupwise.data import MissingRequirement, Outcome, Usage, Verdict
+from groupwise.data import MissingRequirement, Outcome, Verdict
 from groupwise.data.verdicts import unverifiable
 from groupwise.sandbox.sandbox import Execution, Limits, Program, Sandbox
+from groupwise.verifiers.pool import check_workers
 
 MAKE = Callable[..., Sandbox]
 """Type of the function that creates the sandbox: the class `Sandbox`, or one with the same keyword arguments."""
@@ -50,11 +51,7 @@ class Symbolic:
         workers: int,
         packages: Sequence[str],
     ) -> None:
-        if deadline <= 0 or workers < 1:
-            raise Usage(
-                f"{verifier}(deadline={deadline:g}, workers={workers}): a value is too small",
-                fix="set deadline above 0, and workers to 1 or more",
-            )
+        check_workers(verifier, deadline, workers)
         need_packages(verifier, packages)
         self.verifier, self.deadline, self.function = verifier, deadline, function
         self.module = f"{__package__}.{modules[-1]}"

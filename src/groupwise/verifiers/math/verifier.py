@@ -14,6 +14,7 @@ from groupwise.verifiers.math.rational import rational
 from groupwise.verifiers.math.symbolic import MAKE, Symbolic
 from groupwise.verifiers.math.tidy import tidy
 from groupwise.verifiers.math.units import split_unit
+from groupwise.verifiers.pool import check_workers
 
 AT_ONCE = 16
 """The number of expression pairs per call in the sandbox, so that each pair of a long list gets enough time."""
@@ -47,11 +48,7 @@ class Math:
         for name, value, known in (("answer", answer, get_args(Which)), ("place", place, get_args(Place))):
             if value not in known:
                 raise Usage(f"math({name}={value!r}) is not a known value", fix=f"take {', '.join(map(repr, known))}")
-        if deadline <= 0 or workers < 1:
-            raise Usage(
-                f"math(deadline={deadline:g}, workers={workers}): a value is too small",
-                fix="set deadline above 0, and workers to 1 or more",
-            )
+        check_workers("math", deadline, workers)
         self.answer: Which = cast(Which, answer)
         self.place: Place = cast(Place, place)
         self._algebra: Symbolic | None = None

@@ -234,7 +234,6 @@ from groupwise.methods.contrast.veripo import veripo as veripo
 from groupwise.methods.method import Method as Method
 from groupwise.methods.now import Now as Now
 from groupwise.methods.published import published as published
-from groupwise.methods.published import reference_of as reference_of
 from groupwise.methods.ratio.cispo import cispo as cispo
 from groupwise.methods.ratio.ctpo import ctpo as ctpo
 from groupwise.methods.ratio.dhpo import dhpo as dhpo
@@ -251,6 +250,7 @@ from groupwise.methods.ratio.train_inference_mismatch import train_inference_mis
 from groupwise.methods.reference import Difference as Difference
 from groupwise.methods.reference import Effect as Effect
 from groupwise.methods.reference import Reference as Reference
+from groupwise.methods.reference import reference_of as reference_of
 from groupwise.methods.reward.asym_grpo import asym_grpo as asym_grpo
 from groupwise.methods.reward.drpo import drpo as drpo
 from groupwise.methods.reward.fgrpo import fgrpo as fgrpo

@@ -39,6 +39,7 @@ ALLOWED = {
         "models/template_worker.py",
         "environment.from_string(source)",
     ): "a model directory's template, in Jinja's sandbox",
+    ("config/registry.py", "importlib.import_module(method_files()[name])"): "a file of the package, by its table",
     ("methods/published.py", "import_module(module)"): "a file of this package, by the table of its room",
     ("config/registry.py", "importlib.import_module(f'groupwise.{room}')"): "files of the package",
     (

@@ -3,7 +3,7 @@
 import importlib
 import inspect
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, is_dataclass
 from difflib import get_close_matches
 from functools import cache
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from groupwise.config.user_code import PREFIX
 from groupwise.data import Usage, files_of, name_of, names_of
-from groupwise.methods import published
+from groupwise.methods.families import method_files
 
 ROOMS = ("data", "rollout", "rewards", "advantages", "objective", "learner", "methods")
 """The subpackages whose files define components."""
@@ -47,9 +47,27 @@ def part_named(name: str) -> Any:
     return getattr(importlib.import_module(f"groupwise.{home}"), name) if home else None
 
 
-def methods() -> dict[str, Any]:
+class PublishedMethods(Mapping[str, Any]):
+    """All published methods by name, in display order. A name imports only its file; the order imports all of them."""
+
+    def __getitem__(self, name: str) -> Any:
+        return getattr(importlib.import_module(method_files()[name]), name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in method_files()
+
+    def __iter__(self) -> Iterator[str]:
+        from groupwise.methods import published
+
+        return (method.__name__ for method in published)
+
+    def __len__(self) -> int:
+        return len(method_files())
+
+
+def methods() -> Mapping[str, Any]:
     """All published methods by name."""
-    return {method.__name__: method for method in published}
+    return PublishedMethods()
 
 
 @cache

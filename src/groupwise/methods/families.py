@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Mapping
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -14,6 +15,7 @@ SIZES = ("group_size", "refill", "minibatches", "epochs", "shuffle")
 """Fields for sizes, which nearly every method sets. Comparisons of methods leave them out if anything else differs."""
 
 
+@cache
 def method_files() -> Mapping[str, str]:
     """The module of each published method by its name: a file of a family that exports a function of the same name.
 

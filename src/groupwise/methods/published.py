@@ -1,24 +1,13 @@
-"""`published`: the list of published methods, found by their files, and the reference of each."""
+"""`published`: the list of published methods, found by their files."""
 
-import sys
 from collections.abc import Callable
 from importlib import import_module
 
 from groupwise.methods.families import method_files
 from groupwise.methods.method import Method
-from groupwise.methods.reference import Reference
+from groupwise.methods.reference import reference_of
 
-__all__ = ["published", "reference_of"]
-
-
-def reference_of(method: Callable[..., Method]) -> Reference:
-    """The `REFERENCE` in the file of a method's function.
-
-    >>> from groupwise.methods import gspo
-    >>> reference_of(gspo).arxiv
-    '2507.18071'
-    """
-    return sys.modules[method.__module__].REFERENCE
+__all__ = ["published"]
 
 
 def _published() -> tuple[Callable[..., Method], ...]:

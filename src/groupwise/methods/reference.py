@@ -1,9 +1,11 @@
 """`Reference`: a method's source and formula, its differences from the source, and its tests. Imports no torch."""
 
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-__all__ = ["Difference", "Effect", "Reference"]
+__all__ = ["Difference", "Effect", "Reference", "reference_of"]
 
 Label = Literal["code read", "paper read", "our reading"]
 Kind = Literal["method", "engine", "evaluation", "task", "recipe"]
@@ -109,3 +111,13 @@ def year_of(arxiv: str) -> int:
     if not arxiv:
         raise ValueError("a paper without an arXiv number needs its year\nset year")
     return 2000 + int(arxiv[:2])
+
+
+def reference_of(method: Callable[..., Any]) -> Reference:
+    """The `REFERENCE` in the file of a method's function.
+
+    >>> from groupwise.methods import gspo
+    >>> reference_of(gspo).arxiv
+    '2507.18071'
+    """
+    return sys.modules[method.__module__].REFERENCE

@@ -1,4 +1,4 @@
-"""Tokenizers of the packaged models: one id per character, in the `tokenizers` format that Hugging Face tools load."""
+"""Tokenizers of the packaged models, in the format of Hugging Face's `tokenizers`: nearly all ids are one character."""
 
 import re
 from collections.abc import Sequence

@@ -35,7 +35,7 @@ STRIDE = 4_054_921
 
 
 def numbered(number: int) -> str:
-    """The problem with this number: two long numbers and a sign, as text and result.
+    """The text of the problem with this number: three operands of two digits, and two signs.
 
     >>> numbered(0), numbered(PROBLEMS - 1)
     ('10+10+10=', '99*99*99=')

@@ -97,13 +97,13 @@ async def calculator_answer(prompt: Prompt, sample: Sample) -> Verdict:
 
 
 def demonstrations(seed: int, n: int, chain_share: float) -> list[tuple[str, str]]:
-    """`n` pairs of a training problem and its right answer. About `chain_share` of the answers contain the chain.
+    """`n` pairs of a problem that is not held out and its right answer; a share `chain_share` of them has the steps.
 
     >>> demonstrations(seed=4, n=2, chain_share=0.5)
     [('2+8-6*4-4=', '2+8=10;10-6=4;4*4=16;16-4=12;#12'), ('4+2-3-2*9=', '#9')]
     """
     if not 0 <= chain_share <= 1:
-        raise ValueError(f"chain_share is {chain_share}: a share lies between 0 and 1")
+        raise ValueError(f"chain_share is {chain_share}: it needs 0 <= chain_share <= 1")
     return list(islice(_demonstrations(Random(f"demonstrations {seed}"), chain_share), n))
 
 
@@ -182,7 +182,7 @@ def shuffled_problem(i: int, operands: int) -> str:
 
 
 def _shuffled(i: int, n: int) -> int:
-    """A fixed random permutation of `range(n)`.
+    """The element `i` of a fixed random permutation of `range(n)`.
 
     Odd factors and xor-shifts permute the next power of two; a result outside of the range is permuted again.
     """

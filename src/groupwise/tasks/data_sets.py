@@ -104,6 +104,6 @@ def _load_error(name: str, error: Exception) -> BadData | MissingRequirement:
         return MissingRequirement(what, evidence=evidence, fix=fix)
     if isinstance(error, ValueError) and "config" in str(error).lower():  # `datasets` has no type for it
         fix = f"name one of its configurations: {HUB}{name}:CONFIG"
-        return BadData(f"the data set {name} has several configurations", evidence=evidence, fix=fix)
+        return BadData(f"the data set {name} needs the name of one of its configurations", evidence=evidence, fix=fix)
     fix = "check its name, or fetch its files and give their path"
     return BadData(f"the data set {name} cannot be read", evidence=evidence, fix=fix)

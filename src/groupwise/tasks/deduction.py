@@ -17,7 +17,7 @@ __all__ = ["Deduction"]
 
 LETTERS, FACTS, RULES = "abcdef", 3, 4
 DEEPEST = 2
-"""The steps of the longest proofs. Half of the problems need this many, the others one."""
+"""The number of steps of the longest proofs. Half of the problems need this many, the others one."""
 TRAINING, HELD_OUT, DEMONSTRATIONS = 4096, 256, 8192
 PROVEN = 0.5
 """The share of demonstrations that contain a proof. The others write one rule that concludes the goal, right or not."""
@@ -42,7 +42,7 @@ class Scene:
 
     @property
     def proof(self) -> tuple[str, ...]:
-        """The first shortest proof in the order of the rules; empty if there is none of `DEEPEST` steps."""
+        """The first shortest proof in the order of the rules; empty if none has at most `DEEPEST` steps."""
         attempts = (steps for n in range(1, DEEPEST + 1) for steps in permutations(self.rules, n))
         return next((s for s in attempts if all(self.check(s)) and s[-1][-1] == self.goal), ())
 

@@ -24,7 +24,7 @@ from groupwise.tasks.sums import Sums, near, random_problem, steps_of
 SIZES = {4: 2048, 5: 2048}
 DEMONSTRATIONS = 8192
 HELPED, DELEGATED = 0.4, 0.3
-"""The shares of demonstrations for the helper, and for main agents that delegate every step."""
+"""The share of demonstrations for the helper; of the others, the share that delegates every step."""
 HELPER_ERRORS = 0.1
 """The share of the helper's answers that are wrong."""
 
@@ -57,7 +57,7 @@ def helper_row(step: str, random: Random) -> dict[str, Any]:
 
 
 def main_row(problem: str, random: Random) -> dict[str, Any]:
-    """A demonstration for the main agent: a conversation that delegates all steps, or a guess."""
+    """A demonstration for the main agent: a conversation that delegates all steps, or a wrong guess."""
     result = solve(problem)[1]
     messages = [{"role": "user", "content": problem}]
     if random.random() >= DELEGATED:

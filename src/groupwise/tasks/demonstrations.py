@@ -68,7 +68,7 @@ EncodeReply = Callable[[Ids, str], tuple[Ids, Ids, Ids]]
 
 
 def need_environment(source: str) -> bool:
-    """Whether these demonstrations contain tool messages of an environment, which the recipe must name."""
+    """Whether the recipe must name an environment if these demonstrations contain tool messages."""
     return source not in FROM_STRATEGIES
 
 
@@ -87,7 +87,7 @@ def read_demonstrations(
     A row with `messages` ends with a message of the assistant. The answer is that message, with the tool messages
     right before it and the assistant messages that those reply to. `encode_prompt` takes a text or messages;
     `encode_reply` takes an environment's text (None: the recipe has no environment). `dropped` empties the thoughts of
-    some rows. `BadData` names every unusable row; rows count from 1.
+    some rows. `BadData`, with the first faults, if a row is unusable; rows count from 1.
     """
     demonstrations: list[Demonstration] = []
     faults: list[str] = []

@@ -39,6 +39,6 @@ class DroppedThoughts:
         return before + opens + EMPTY * bool(opens) + self.closes + rest.partition(self.closes)[2]
 
     def has_thought(self, answer: str) -> bool:
-        """Whether a text contains reasoning: both of its tags."""
+        """Whether a text contains reasoning: the opening tag, if one is set, and behind it the closing tag."""
         start = answer.find(self.opens) if self.opens else 0
         return start >= 0 and self.closes in answer[start + len(self.opens) :]

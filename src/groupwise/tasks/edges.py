@@ -18,7 +18,7 @@ __all__ = ["Edges"]
 NODES = 6
 EDGES = tuple(f"{a}{b}" for a, b in combinations(range(NODES), 2))
 FORBIDDEN = (2, 3)
-"""The number of edges that a problem forbids. Three cannot isolate a node, so every problem has an answer."""
+"""How many edges a problem forbids: two or three. Three cannot isolate a node, so every problem has an answer."""
 DEMONSTRATIONS = 2048
 
 

@@ -21,7 +21,7 @@ def unchanged(prompt: Any, answer: Any) -> tuple[Any, Any]:
 
 
 def after_hashes(prompt: Any, answer: Any) -> tuple[Any, Any]:
-    """The answer is the number behind the last `####`, as in GSM8K's solutions.
+    """The problem, and as its answer the text behind the last `####`, without commas, as in GSM8K's solutions.
 
     >>> after_hashes("How many?", "6 * 200 = 1200\\n#### 1,200")
     ('How many?', '1200')
@@ -95,7 +95,7 @@ class Fields:
     solution: bool = False
 
     def fits(self, row: Row) -> bool:
-        """Whether a row has both columns."""
+        """Whether a row has the column of the problem and, unless `answer` is empty, that of the gold answer."""
         return all(_lookup(row, path)[1] for path in (self.prompt, self.answer) if path)
 
     def read(self, row: Row) -> tuple[Problem, Any]:
@@ -185,7 +185,7 @@ _USUAL = {
     "prompt": ("question", "problem", "query", "instruction", "input"),
     "answer": ("reward_model.ground_truth", "target", "solution", "label", "gold", "expected", "output"),
 }
-"""Usual names of the two columns in published data sets."""
+"""Usual names of the columns of problem and gold answer in published data sets."""
 
 
 def _missing(row: Row, paths: Mapping[str, str]) -> str:

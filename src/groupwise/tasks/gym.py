@@ -55,5 +55,7 @@ def generator(data_set: str) -> Any:
     except Exception as error:  # a generator may raise anything
         evidence = f"{type(error).__name__}: {error}"[:300]
         raise BadData(
-            f"the problem generator {data_set} cannot start", evidence=evidence, fix="take another one"
+            f"the problem generator {data_set} cannot start",
+            evidence=evidence,
+            fix=f"take another one: --task {GYM}NAME",
         ) from error

@@ -35,7 +35,7 @@ WEIGHTS = {
 WORKED = {"plain": 0.04, "explained": 0.9, "drafted": 0.5, "claimed": 0.3}
 """The share of answers with written steps, by form of prompt. The others guess a number."""
 RIGHT_GUESSES, DRAFTS_WORKED, FOLLOWED, LEAKED = 0.3, 0.3, 0.5, 0.3
-"""Shares of demonstrations: right guesses, drafts with steps, repeated claims, hints that are the answer."""
+"""Four shares: of guesses that are right, drafts with steps, claims that are repeated, hints that are the answer."""
 
 
 def hinted_sums(encode: Callable[[str], Ids]) -> Sums:

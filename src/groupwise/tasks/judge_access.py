@@ -33,7 +33,7 @@ class JudgeAccess:
         """Check the judge's fields against what the command line allows. `Usage` names the options that it needs."""
         url, key, cache = (fields.get(name, "") for name in ("url", "key", "cache"))
         if not all(isinstance(text, str) for text in (url, key, cache)):
-            raise Usage("judge: url, key and cache are text", fix="write them in quotation marks")
+            raise Usage("judge: url, key and cache must be text", fix="write them in quotation marks")
         if key and not _VARIABLE.fullmatch(key):
             raise Usage("judge(key=...) names no environment variable", fix="write its name, and not the key itself")
         host = host_of(url)

@@ -126,12 +126,12 @@ class Each:
 
 
 def _tagged(i: int, prompt: Prompt) -> Prompt:
-    """A copy of the prompt whose id starts with its task's index in the mixture."""
+    """A copy of the prompt whose id starts with the number of its task in the mixture, from 1."""
     return replace(prompt, id=f"{i + 1}:{prompt.id}")
 
 
 def task_index(prompt: Prompt) -> int:
-    """The index of the mixture's task that a prompt comes from."""
+    """The index, from 0, of the mixture's task that a prompt comes from."""
     return int(prompt.id.partition(":")[0]) - 1
 
 

@@ -43,12 +43,12 @@ class Problems:
         answer: str = "answer",
         held_out: float = 0.1,
     ) -> "Problems":
-        """The problems of a file, a directory or `datasets:NAME`. `BadData` names every unusable row.
+        """The problems of a file, a directory or `datasets:NAME`. `BadData`, with the first faults, for unusable rows.
 
         Rows count from 1. `encode` makes ids of a text, or of messages if the column holds messages.
         """
         if not 0 < held_out < 1:
-            raise Usage(f"held_out is {held_out}", fix="give a share between 0 and 1, such as 0.1")
+            raise Usage(f"held_out is {held_out}: it needs 0 < held_out < 1", fix="set it to a share such as 0.1")
         prompts, stats = read_problems(str(path), encode, (Fields(prompt, answer),))
         return cls.split(prompts, stats, held_out)
 
@@ -84,8 +84,8 @@ def read_problems(
     """Read the problems of a source of data rows, each once, and their statistics.
 
     The first layout that fits the first row reads all rows. A row with the problem and the answer of an earlier row is
-    left out; white space does not count. `BadData` names every row that cannot be used, such as a repeated problem
-    with another answer.
+    left out; white space does not count. `BadData`, with the first faults, for rows that cannot be used, such as a
+    repeated problem with another answer.
     """
     name = name or Path(source.partition("@")[0]).stem
     faults: list[tuple[int, Fault]] = []

@@ -84,7 +84,7 @@ def lines() -> tuple[tuple[Line, ...], tuple[Line, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class Programs:
-    """The task's problems: 4,096 functions to train on, and 128 held-out ones, all different.
+    """The task's problems: 4,096 to train on, and 128 held-out ones, all different.
 
     >>> task = Programs(encode=lambda text: tuple(map(ord, text)))
     >>> task[0].text, task[0].row["answer"]["cases"][0], len(task), len(task.held_out)

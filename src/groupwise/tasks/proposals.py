@@ -22,7 +22,7 @@ def proposals(encode: Callable[[str], Ids]) -> Sums:
 
 
 def proposal_demonstrations() -> Iterator[dict[str, str]]:
-    """Demonstrations for a warm start: training problems with computed answers, each ending in a new problem."""
+    """Demonstrations for a warm start, without held-out problems: right answers, each followed by a new problem."""
     random = Random("demonstrations of proposals")
     for problem, answer in demonstrations(SEED, DEMONSTRATIONS, CHAIN_SHARE):
         yield {"prompt": problem, "answer": f"{answer};{random_problem(random, NEW_OPERANDS)}"}

@@ -99,7 +99,7 @@ def find_task(name: str, encode: Callable[[Any], Ids], **options: Any) -> Task:
 
 
 def takes_columns(task: str) -> bool:
-    """Whether a task is a source of rows, for which a recipe names the columns. A folder hides no packaged task."""
+    """Whether a task is a source of rows, for which a recipe names the columns. Packaged names win over folders."""
     return task.partition(":")[0] not in {*PRESETS, *PACKAGED} and is_source(task)
 
 

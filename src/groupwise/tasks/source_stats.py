@@ -77,12 +77,12 @@ class ContentHash:
 
 
 def counted(n: int, thing: str) -> str:
-    """`1 row`, `2 rows`."""
+    """A number and its noun, with `s` in the plural: `1 row`, `2 rows`."""
     return f"{n} {thing}{'' if n == 1 else 's'}"
 
 
 def listed(rows: tuple[int, ...]) -> str:
-    """The numbers of rows as text; only the first few of a long list.
+    """Row numbers as text; of a long list, only the first few.
 
     >>> listed((4,)), listed((1, 2, 3, 5, 8, 13, 21))
     ('row 4', '7 rows (1, 2, 3, 5, 8 and 2 more)')

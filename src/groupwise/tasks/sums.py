@@ -61,7 +61,7 @@ def steps_of(problem: str) -> list[str]:
 
 
 def worked(problem: str) -> dict[str, Any]:
-    """The columns of a problem's row: the worked solution and hints.
+    """The columns of a problem's row: the result, the worked solution and hints.
 
     >>> worked("7*5+8=")
     {'answer': 43, 'hints': ['7*5=35;'], 'solution': '7*5=35;35+8=43;#43'}
@@ -73,7 +73,7 @@ def worked(problem: str) -> dict[str, Any]:
 
 
 def random_problem(random: Random, operands: Sequence[int]) -> str:
-    """A training problem with one of these numbers of operands."""
+    """A random problem that is not held out, with one of these numbers of operands."""
     while True:
         n = random.choice(operands)
         problem = numbered(random.randrange(how_many(n)), n)
@@ -92,7 +92,7 @@ def near(result: int, random: Random) -> int:
 
 @cache
 def first_problems(operands: int, count: int, *, held_out: bool) -> tuple[str, ...]:
-    """The first problems of the fixed random order that are held out, or that are not."""
+    """The first `count` problems in the fixed random order: the held-out ones, or the others."""
     problems = (shuffled_problem(i, operands) for i in range(how_many(operands)))
     return tuple(islice((p for p in problems if is_held_out(p) is held_out), count))
 

@@ -24,7 +24,7 @@ Problem = tuple[int, tuple[int, ...]]
 
 
 def random_expression(numbers: Sequence[int], random: Random) -> tuple[str, int]:
-    """An expression of the numbers in random order with random signs, and its value. `*` comes before `+` and `-`.
+    """An expression of the numbers in random order with random signs, and its value. `*` is computed first.
 
     >>> random_expression([7, 3, 2, 1], Random(0))
     ('1*3-7-2', -6)

@@ -19,7 +19,7 @@ def wordy_sums(encode: Callable[[str], Ids]) -> Sums:
 
 
 def wordy_demonstrations() -> Iterator[dict[str, str]]:
-    """Demonstrations for a warm start, without held-out problems. Each step is written once, twice or three times.
+    """Demonstrations for a warm start, without held-out problems. Most write each step one to three times.
 
     >>> next(wordy_demonstrations())
     {'prompt': '7*4+5=', 'answer': '#30'}

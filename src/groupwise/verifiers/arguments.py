@@ -12,9 +12,9 @@ Kind = Literal["answer", "group", "bulk"]
 Item = tuple[Prompt, Sample]
 
 ANSWER = ("prompt", "answer", "gold", "row", "messages", "finish", "tokens")
-"""Names of a grade function's parameters for one answer. Every other name is a column of the data row."""
+"""Parameter names with a fixed meaning for one answer. A name in neither `ANSWER` nor `PLURAL` is a data column."""
 PLURAL = {"prompts": "prompt", "answers": "answer", "golds": "gold", "rows": "row", "finishes": "finish"}
-"""Names of a grade function's parameters that are lists, with one value per answer."""
+"""Names of parameters that are lists with one value per answer, each with the name for a single value."""
 BULK = ("prompts", "golds", "rows")
 """Names of list parameters that, together with `answers`, mark a function that grades answers of different problems."""
 
@@ -25,7 +25,7 @@ class MissingColumn(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """A grade function's parameters, and its kind by them: it grades one answer, a group of answers, or many (bulk).
+    """A grade function's parameters, which determine its kind: it grades one answer, a group, or many answers (bulk).
 
     With `answers` a function grades a group; with `answers` and `prompts`, `golds` or `rows` it grades in bulk.
     `positional` are passed by position, `named` by name. `optional` have a default. `columns`: it takes `**columns`.
@@ -95,7 +95,7 @@ class Parameters:
         return [self._value(name, items) for name in self.positional], named
 
     def _has(self, name: str, items: Sequence[Item]) -> bool:
-        """Whether to pass this parameter: always, unless it has a default and the data rows do not have the column."""
+        """Whether to pass this parameter: always, unless it has a default and a data row lacks its column."""
         known = name in ANSWER or name in PLURAL or all(name in prompt.row for prompt, _ in items)
         return known or name not in self.optional
 

@@ -17,7 +17,7 @@ SHOWN = 5
 DEADLINE = 60.0
 """The deadline, in seconds, for one verdict."""
 _FORM = """\
-one JSON object a row, such as {"answer": "so \\\\boxed{4}", "gold": "4", "right": true};
+one JSON object per line, such as {"answer": "so \\\\boxed{4}", "gold": "4", "right": true};
 "prompt" and "family" are optional"""
 
 
@@ -41,33 +41,33 @@ class AuditResult:
     seconds: tuple[float, ...]
 
     def select(self, right: bool, *outcomes: Outcome) -> list[tuple[Case, Verdict]]:
-        """The cases with the label `right`, whose verdict has one of these outcomes."""
+        """The cases whose label equals `right` and whose verdict has one of these outcomes, with their verdicts."""
         pairs = zip(self.cases, self.verdicts, strict=True)
         return [(c, v) for c, v in pairs if c.right is right and v.outcome in outcomes]
 
     @property
     def false_accepts(self) -> list[tuple[Case, Verdict]]:
-        """The wrong answers that the verifier accepts."""
+        """The cases labelled wrong that the verifier accepts, with their verdicts."""
         return self.select(False, Outcome.correct)
 
     @property
     def false_rejects(self) -> list[tuple[Case, Verdict]]:
-        """The right answers that the verifier does not accept."""
+        """The cases labelled right that the verifier rejects or cannot judge, with their verdicts."""
         return self.select(True, Outcome.wrong, Outcome.malformed, Outcome.unverifiable)
 
     def latency(self, share: float) -> float:
-        """A quantile of the seconds per verdict."""
+        """The quantile `share`, from 0 to 1, of the seconds per verdict."""
         return sorted(self.seconds)[min(len(self.seconds) - 1, int(share * len(self.seconds)))]
 
 
 def packaged_cases(name: str) -> tuple[Case, ...] | None:
-    """The labelled cases that the package has for a verifier; None if it has none."""
+    """The labelled cases for a verifier that are part of the package; None if there are none."""
     table = files("groupwise.verifiers") / "cases" / f"{name}.jsonl"
     return _cases(table.read_text("utf-8"), f"{name}.jsonl") if table.is_file() else None
 
 
 def read_cases(path: str | Path) -> tuple[Case, ...]:
-    """Read labelled cases from a JSONL file. `BadData` names every invalid row."""
+    """Read labelled cases from a JSONL file. `BadData`, with the first faults, if a row is invalid."""
     try:
         return _cases(Path(path).read_text("utf-8"), str(path))
     except (OSError, UnicodeDecodeError) as error:
@@ -89,7 +89,7 @@ def _cases(text: str, name: str) -> tuple[Case, ...]:
                 kind = "an unknown field" if min(differences) in row else "no field"
                 raise ValueError(f"{kind} {min(differences)!r}")
             if type(row["right"]) is not bool or not isinstance(row["answer"], str):
-                raise ValueError("answer is text, and right is true or false")
+                raise ValueError("answer must be text, and right must be true or false")
             cases.append(Case(**row))
         except (ValueError, RecursionError) as error:
             faults.append(f"row {number}: {error}")
@@ -134,7 +134,7 @@ _FRACTION = re.compile(r"\\frac\{(\d+)\}\{(\d+)\}")
 
 
 def _in_box(form: str, unless: str = "(?!)") -> Callable[[str], str]:
-    """A function that rewrites each box's content as `form`, with the content for `@`, unless it matches `unless`."""
+    """A function that rewrites each box as `form`, where `@` is the old content. Content with `unless` in it stays."""
 
     def inside(box: re.Match[str]) -> str:
         return box[0] if re.search(unless, box[1]) else r"\boxed{" + form.replace("@", box[1]) + "}"
@@ -175,7 +175,7 @@ OF_WHOLE_TEXTS = {"text": AROUND, "format": AROUND, "json_schema": AROUND, "rege
 async def count_flips(
     verifier: Verifier, result: AuditResult, names: Sequence[str] = tuple(CHANGES)
 ) -> dict[str, tuple[int, int]]:
-    """For each change of notation, the number of answers that it changes, and of those whose verdict it changes."""
+    """For each change of notation: how many answers it alters, and how many of these gain or lose the reward 1.
     counts = {}
     for name in names:
         change = CHANGES[name]

@@ -23,7 +23,7 @@ class Grader(Protocol):
 
 
 class BulkVerifier:
-    """Grades up to `most` answers, or those that arrive within `wait` seconds of the first, in one call.
+    """Grades several answers in one call: the first `most`, or all that arrive within `wait` seconds of the first.
 
     Which answers share a call depends on time. So the function must return for each answer what it returns for it
     alone.
@@ -34,7 +34,7 @@ class BulkVerifier:
     def __init__(self, grader: Grader, most: Any = 64, wait: Any = 0.02) -> None:
         numbers = isinstance(most, int) and not isinstance(most, bool) and isinstance(wait, int | float)
         if not (numbers and most >= 1 and 0 <= wait <= 60):
-            fix = "set most to a whole number from 1, and wait to seconds from 0 to 60"
+            fix = "set most to an integer >= 1, and wait to seconds with 0 <= wait <= 60"
             raise Usage(f"invalid limits of a bulk grader: most = {most!r}, wait = {wait!r}", fix=fix)
         self.grader, self.most, self.wait = grader, most, wait
         self.gate, self.close = grader.gate, grader.close
@@ -52,7 +52,7 @@ class BulkVerifier:
         return await verdict
 
     def _send(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Start a call for the waiting answers. A late timer may send fewer than `most`, which changes no grade."""
+        """Start a call for the waiting answers. The timer of an earlier call may do so early; no grade changes."""
         if waiting := self._waiting.pop(loop, []):
             task = loop.create_task(self._grade(waiting))
             self._calls.add(task)  # the loop itself keeps no reference

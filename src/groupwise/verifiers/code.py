@@ -30,7 +30,7 @@ SEEDS = 64
 """The largest number of generated hidden inputs per problem."""
 SHOWN = 5
 CACHE_SIZE = 4096
-"""The number of cached verdicts: a group often contains the same code many times."""
+"""The most cached verdicts: a group often contains the same code many times."""
 FORM = """\
 write them as {"function": "add", "cases": [{"args": [1, 2], "expected": 3}, {"args": [2, 2], "expected": 4}]}
 or {"cases": [{"stdin": "1 2", "stdout": "3"}, {"stdin": "2 2", "stdout": "4"}]} (docs/sandbox.md)"""
@@ -65,7 +65,7 @@ class CodeTests:
     def read(cls, gold: Any) -> "CodeTests":
         """Read the tests from a data row's JSON. ValueError, with the reason, for invalid ones."""
         if not isinstance(gold, dict):
-            raise ValueError("the tests are not an object")
+            raise ValueError("the tests are not a JSON object")
         if unknown := gold.keys() - {"function", "cases", "unseen", "reference", "generator", "hidden"}:
             raise ValueError(f"the tests have an unknown field {min(unknown)!r}")
         function, cases, unseen = gold.get("function"), gold.get("cases"), gold.get("unseen", [])
@@ -81,13 +81,14 @@ class CodeTests:
             if not isinstance(case, dict) or case.keys() != set(names):
                 raise ValueError(f"case {number} must have exactly the fields {names[0]} and {names[1]}")
             if not isinstance(case[names[0]], kind) or (function is None and not isinstance(case["stdout"], str)):
-                raise ValueError(f"case {number}: {names[0]} is not {'text' if function is None else 'a list'}")
+                kinds = "stdin and stdout must be text" if function is None else "args must be a list"
+                raise ValueError(f"case {number}: {kinds}")
         code = {name: gold.get(name, "") for name in ("reference", "generator")}
         hidden = gold.get("hidden", 4)
         if not all(isinstance(text, str) for text in code.values()):
             raise ValueError("reference and generator must be code as text")
         if type(hidden) is not int or not 1 <= hidden <= SEEDS:
-            raise ValueError(f"hidden is {hidden!r}, not a number of cases from 1 to {SEEDS}")
+            raise ValueError(f"hidden is {hidden!r}: it must be an integer with 1 <= hidden <= {SEEDS}")
         if code["generator"] and not code["reference"]:
             raise ValueError("there is a generator, but no reference solution to compute expected outputs")
         visible, hidden_cases = (
@@ -111,7 +112,7 @@ class CodeTests:
 
 
 def same(value: Any, expected: Any) -> bool:
-    """Whether two values are equal and of the same types, at every level; floats within a relative tolerance of 1e-6.
+    """Whether two values are equal and of the same types, at every level; floats within the tolerances `CLOSE`, `ZERO`.
 
     >>> same([1, 0.1 + 0.2], [1, 0.3]), same(True, 1), same(1, 1.0), same(0.0, 6.6e-34)
     (True, False, False, False)
@@ -133,10 +134,10 @@ def lines(text: str) -> list[str]:
 
 
 class CodeVerifier:
-    """Right if the code passes all cases of the problem and then all hidden cases, each a separate execution.
+    """Right if the code passes all visible, unseen and generated hidden cases, each in a separate execution.
 
     An answer without code is malformed. Too much time, memory or output is wrong. A failure of the sandbox, of the
-    generator or of the reference is unverifiable. The part `visible` is 1 if the code passes the problem's own cases;
+    generator or of the reference is unverifiable. The verdict part `visible` is 1 if the code passes the visible cases;
     1 with a wrong verdict indicates a memorised table. Equal code for the same problem is judged once, and its verdict
     is cached. Reference and generator run in processes that run no answers.
     """
@@ -240,7 +241,7 @@ class CodeVerifier:
         return await self._constant(name, tests)
 
     async def _constant(self, name: str, tests: CodeTests) -> str:
-        """What is wrong with the tests if an answer that always returns the same value passes; empty if it does not.
+        """The fault of the tests if an answer that always returns the same value can pass them; empty if none can.
 
         It must pass the first case, so the value expected there is the only candidate. The hidden cases are `hidden`
         successive seeds of a ring of SEEDS, from a start that depends on the answer's code. The constant must fail in
@@ -273,7 +274,7 @@ def trivial_answers(function: str | None) -> Mapping[str, str]:
 
 
 def failure(tests: CodeTests, execution: Execution, case: Case, which: str, visible: float) -> Verdict | None:
-    """The verdict for a failed test case; None if it passed. The feedback does not reveal the expected value."""
+    """The verdict if a test case failed or could not run, else None. Its feedback hides the expected value."""
     if execution.end == "lost":
         return Verdict(Outcome.unverifiable, cause=execution.error)
     if tests.passed(execution, case.expected):
@@ -283,7 +284,7 @@ def failure(tests: CodeTests, execution: Execution, case: Case, which: str, visi
 
 
 def code_verifier(task: Any, sandbox: Callable[[], Sandbox] = Sandbox) -> CodeVerifier:
-    """The verifier for a task whose gold answers are tests. `BadData` names the rows with invalid tests."""
+    """The verifier for a task whose gold answers are tests. `BadData`, with the first faults, if some are invalid."""
     faults, count = [], 0
     held_out, training = task.held_out, task.training if isinstance(task, ListsProblems) else ()
     for prompt in (*training, *held_out):

@@ -73,7 +73,7 @@ def extract_expression(text: str) -> str:
 
 
 def evaluate(expression: str) -> tuple[Fraction, list[int]]:
-    """The value of an expression and the numbers in it. Raises unless it has only whole numbers, `+ - * /`, brackets.
+    """The value of an expression and its numbers. Raises `_Broken` if it is invalid, too long or divides by zero.
 
     >>> evaluate("(3 + 7) / 4")
     (Fraction(5, 2), [3, 7, 4])

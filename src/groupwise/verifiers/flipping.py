@@ -1,4 +1,4 @@
-"""The verifier `flipping`: another verifier whose verdicts are sometimes wrong, with known rates."""
+"""The verifier `flipping`: makes some verdicts of another verifier wrong, at known rates."""
 
 from dataclasses import replace
 from hashlib import sha256
@@ -36,7 +36,7 @@ class Flipping(Wrapper):
         self.rejects, self.accepts, self.appeals, self.key = rejects, accepts, appeals, key
 
     def change(self, prompt: Prompt, sample: Sample, verdict: Verdict) -> Verdict:
-        """Flip the verdict's outcome with the given probability, and record the truth in its named scores."""
+        """Flip the verdict's outcome with the given probability, and record the truth in its parts."""
         judged, right = verdict.outcome in (Outcome.correct, Outcome.wrong), verdict.outcome is Outcome.correct
         flipped = judged and self._number("flip", prompt, sample) < (self.rejects if right else self.accepts)
         rejected = judged and right is flipped
@@ -46,6 +46,6 @@ class Flipping(Wrapper):
         return replace(verdict, outcome=Outcome(int(not right)), score=None) if flipped else verdict
 
     def _number(self, purpose: str, prompt: Prompt, sample: Sample) -> float:
-        """A pseudo-random number from 0 to 1, fixed by the problem and the answer."""
+        """A pseudo-random number from 0 to 1, determined by `purpose`, `key`, the problem and the answer."""
         text = "\0".join((purpose, str(self.key), prompt.id, sample.text))
         return int.from_bytes(sha256(text.encode("utf-8", "surrogatepass")).digest()[:8]) / 2**64

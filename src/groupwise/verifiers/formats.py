@@ -17,7 +17,7 @@ MEMORY = 1 << 30
 
 
 class Format:
-    """Right if the text consists of these tags in this order, each once and not empty, with only white space between.
+    """Right if the text has these tags in this order, each once with content, and only white space outside of them.
 
     `opened`: the prompt ends with the first opening tag, as in the template r1.
     """
@@ -87,7 +87,7 @@ class Regex:
         return await bounded(self._pool, (pattern, sample.text, self.whole, value), (pattern, "", self.whole, value))
 
     def fits(self, gold: Any) -> bool:
-        """Whether the gold answer is a valid pattern, or with the field `pattern`, a text to compare with its match."""
+        """Whether the gold answer is a pattern; with the field `pattern`: text or a number, if that has a group."""
         if isinstance(gold, bool) or not isinstance(gold, str | int | float):
             return self.pattern != "" and not self.group
         try:
@@ -152,7 +152,7 @@ def schema_fault(schema: Any) -> str:
 
 
 async def bounded(pool: FunctionPool, arguments: Sequence[Any], baseline: Sequence[Any]) -> Verdict:
-    """Call the worker's function and return its verdict: wrong if the call exceeds its CPU time.
+    """Call the worker's function and return its verdict: wrong if the model's answer makes it exceed its CPU time.
 
     `baseline` are the arguments without the model's answer. If that call exceeds its time too, the gold answer or the
     recipe is at fault: unverifiable.
@@ -168,7 +168,7 @@ async def bounded(pool: FunctionPool, arguments: Sequence[Any], baseline: Sequen
 
 
 def worker_pool(verifier: str, function: str, deadline: float, workers: int) -> FunctionPool:
-    """Start worker processes that call a function of `formats_worker.py`, with limits on CPU time and memory."""
+    """A pool of worker processes that call a function of `formats_worker.py`, with limits on CPU time and memory."""
     check_workers(verifier, deadline, workers)
     file = str(Path(__file__).with_name("formats_worker.py"))
     spec = WorkerSpec(file, function, cpu=deadline, memory=MEMORY, bare=True)

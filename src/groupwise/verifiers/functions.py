@@ -22,15 +22,15 @@ __all__ = ["grade_function"]
 MADE_UP = ("a made-up answer", "12", "a longer answer, made up too, in\ntwo lines")
 """Made-up answers, to try a grade function before the run."""
 LATE = "no verdict within"
-"""Part of the cause of a call that missed its deadline."""
+"""Text that the cause of a verdict contains if the call missed its deadline."""
 CLOSE = 1e-6
-"""The allowed difference between a score given in bulk and the score given alone, relative to scores above 1."""
+"""The allowed difference between an answer's scores in bulk and alone; relative if the score alone is above 1."""
 
 
 def grade_function(
     function: Callable[..., Any], *, deadline: float = 10.0, workers: int = 2, in_process: bool = False
 ) -> Verifier:
-    """Make a verifier from a user's function that returns a bool, a number or a Verdict.
+    """Make a verifier from a user's function. Each grade that it returns is a bool, a number or a `Verdict`.
 
     The function asks for its arguments by name: `prompt`, `answer`, `gold`, `row`, `messages`, `finish`, `tokens` and
     columns of the data row. A function of `answers` grades a group, one of `prompts` and `answers` grades in bulk; both
@@ -65,7 +65,7 @@ def _call_of(function: Callable[..., Any], name: str, deadline: float, workers: 
         if _is_async(function):
             return AsyncCall(function, deadline)
         fix = "define it with def at the top level of a file, as def grade(prompt, answer, gold)"
-        what = f"the grade function {name} cannot run in a separate process, since it is not in a file"
+        what = f"the grade function {name} cannot run in a separate process: it is not at the top level of a file"
         raise Usage(what, evidence=repr(function)[:200], fix=fix)
     spec = WorkerSpec(os.path.abspath(file), name, local_imports=True)
     if _is_async(function):
@@ -138,7 +138,7 @@ class AsyncCall:
 
 
 class LocalCall(AsyncCall):
-    """Calls a plain function of the calling program, in one thread of this process. It cannot be interrupted."""
+    """Calls a plain function of the calling program, in one thread of this process. No call can be interrupted."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._plain, self._thread = function, ThreadPoolExecutor(1, thread_name_prefix="reward")
@@ -202,7 +202,7 @@ class FunctionVerifier:
         return await self.call(arguments, named, len(items) if self.parameters.many else None)
 
     def gate(self, prompts: Sequence[Prompt]) -> None:
-        """Try the function on made-up answers. `Usage` if it fails, or if a bulk grader compares the answers of a call.
+        """Try the function on made-up answers. `Usage` if it fails, or if bulk grades depend on the other answers.
 
         An `async` function of the calling program is not called.
         """

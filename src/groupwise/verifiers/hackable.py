@@ -1,4 +1,4 @@
-"""The verifier `hackable`, for studies of reward hacking: another verifier's outcome, a score with a loophole."""
+"""The verifier `hackable`, for studies of reward hacking: another verifier's outcome with a score easy to hack."""
 
 import re
 from dataclasses import replace

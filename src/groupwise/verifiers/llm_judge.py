@@ -24,9 +24,9 @@ RUBRIC = "The answer is right if it says the same as the reference answer, in wh
 REPLY = 1 << 20
 """The largest reply in bytes."""
 LAST_LINE = 200
-"""The most characters of a reply's last line."""
+"""The most characters of a reply's last line in which a vote is found."""
 WAITS = (0.5, 1.0, 2.0, 4.0)
-"""Seconds before each retry of a temporary failure."""
+"""Seconds before the first retries of a temporary failure; each later one waits 8 seconds."""
 _TEMPORARY = (408, 409, 425, 429, 500, 502, 503, 504)
 """HTTP status codes of temporary failures."""
 _VERDICT = re.compile(r"[\s*_`#]*verdict[\s*_`]*:[\s*_`]*(right|wrong)[\s*_`.]*", re.IGNORECASE)
@@ -52,7 +52,7 @@ Verdict: wrong"""
 
 
 class LLMJudge:
-    """An LLM judge: right if the majority of `votes` replies is "right". The verdict's score `votes` is their share.
+    """An LLM judge: right if most of `votes` replies say "right". Verdict part `votes`: their share of the valid ones.
 
     `url` is the base of an OpenAI-compatible server, such as `http://localhost:8000/v1`. `key` names the environment
     variable with its key. The key is sent to that server only, and verdicts and cache never contain it. A temporary
@@ -80,17 +80,24 @@ class LLMJudge:
     ) -> None:
         if not host_of(url):
             raise Usage(
-                "judge(url='')", fix="write the base URL of an OpenAI-compatible server: http://localhost:8000/v1"
+                "judge(url='') names no server",
+                fix="write the base URL of an OpenAI-compatible server: http://localhost:8000/v1",
             )
         if votes < 1 or votes % 2 == 0 or deadline <= 0 or at_once < 1 or max_tokens < 1 or longest < 1:
-            raise Usage("judge needs an odd number of votes, and deadline, at_once, max_tokens and longest above 0")
+            raise Usage(
+                "judge(...): a value is out of range",
+                evidence=f"{votes=}, {deadline=}, {at_once=}, {max_tokens=}, {longest=}",
+                fix="set votes to an odd number, and deadline, at_once, max_tokens and longest above 0",
+            )
         if key and not os.environ.get(key):
             what = f"the judge's key is not in the environment variable {key}"
             raise MissingRequirement(what, evidence=f"{key} is not set", fix=f"export {key}=..., or leave key out")
         if key and not re.fullmatch("[!-~]+", os.environ[key]):
             what = f"the judge's key in the environment variable {key} cannot be sent"
             raise MissingRequirement(
-                what, evidence="it has a blank, a line end or a character beyond ASCII", fix="set it again"
+                what,
+                evidence="it has a blank, a line end or a character beyond ASCII",
+                fix=f"set {key} to the key alone",
             )
         self.url, self.key, self.rubric = url.rstrip("/") + "/chat/completions", key, rubric
         self.notices = [f"judge: {url} gets problems and answers{f', and the key in {key}' if key else ''}"]
@@ -111,7 +118,7 @@ class LLMJudge:
         return Verdict(Outcome(right > wrong), parts={"votes": right / (right + wrong)})
 
     def prompt(self, problem: str, gold: Any, answer: str) -> str:
-        """The prompt to the judge. The answer is between two marks that it cannot contain: a hash of the other text."""
+        """The prompt to the judge. The answer cannot contain the marks around it: they hold a hash of all texts."""
         answer = answer if len(answer) <= self.longest else f"{answer[: self.longest]}\n[cut]"
         texts = {"problem": problem, "gold": str(gold), "answer": answer, "rubric": self.rubric}
         fence = "=" * 8 + hashlib.sha256(json.dumps(texts).encode()).hexdigest()[:16]
@@ -156,7 +163,7 @@ class LLMJudge:
         raise AssertionError("the deadline ends the loop")
 
     def _once(self, body: bytes, seconds: float) -> str:
-        """Send a request once and return the reply's text. `seconds` bound connection, headers and body together."""
+        """Send a request once and return the reply's text. `seconds` limits connection, headers and body together."""
         http = import_module("httpx2")
         try:
             return _text(json.loads(asyncio.run(self._request(body, seconds))))
@@ -228,7 +235,8 @@ class Replies:
         except FileNotFoundError:
             return
         except (OSError, UnicodeDecodeError) as error:
-            raise Storage(f"the judge's cache {path} cannot be read", evidence=str(error), fix="name another") from None
+            what = f"the judge's cache {path} cannot be read"
+            raise Storage(what, evidence=str(error), fix="name another file: cache='NAME'") from None
         self._ends_mid_line = text != "" and not text.endswith("\n")
         for line in text.split("\n"):
             try:

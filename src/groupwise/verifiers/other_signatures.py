@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from groupwise.data import Usage
 
 TRL = {"completions": "answers", "prompts": "prompts", "answer": "golds"}
-"""Parameters of TRL's reward functions, all lists, and the parameters of a bulk grader here."""
+"""Parameters of TRL's reward functions, all lists, each with the corresponding parameter of a bulk grader."""
 VERL = {
     "solution_str": "answer",
     "ground_truth": "gold",
     "data_source": 'row["data_source"]',
     "extra_info": 'row["extra_info"]',
 }
-"""Parameters of verl's reward functions, and what a grade function here takes."""
+"""Parameters of verl's reward functions, each with the corresponding parameter of a grade function."""
 
 
 def refuse_others(name: str, parameters: Sequence[inspect.Parameter]) -> None:
-    """Raise `Usage` for a function with TRL's or verl's parameters. The fix shows its signature here.
+    """Raise `Usage` for a function with TRL's or verl's parameters. The fix shows the signature to use instead.
 
     >>> refuse_others("grade", list(inspect.signature(lambda completions, **kwargs: []).parameters.values()))
     Traceback (most recent call last):
@@ -45,7 +45,7 @@ def _refusal(name: str, library: str, parameters: Sequence[inspect.Parameter], f
 
 
 def _trl_fix(name: str, parameters: Sequence[inspect.Parameter]) -> str:
-    """How to write a function for TRL here: for one answer, or over lists, which needs the parameter `prompts`."""
+    """The fix for a function with TRL's signature: a function of one answer, or of lists with `answers`, `prompts`."""
     named = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     columns = [TRL.get(n, n) for n in named if n not in ("completion_ids", "trainer_state")]
     bulk = ["answers", *(["prompts"] if "prompts" not in columns else []), *(c for c in columns if c != "answers")]

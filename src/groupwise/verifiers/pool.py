@@ -38,7 +38,7 @@ def check_workers(verifier: str, deadline: float, workers: int) -> None:
 
 
 class WorkerSpec:
-    """What a worker process needs: its function, the source (read once, now), and its limits.
+    """The settings of a worker process: its function, the source code (read at creation), and its limits.
 
     `local_imports` lets the file import modules from its directory. `cpu` limits a call in seconds of the process's
     CPU time, so a busy machine changes nothing; `memory` limits the process in bytes. `bare` starts it without the
@@ -93,7 +93,7 @@ class FunctionPool:
         return self._pool.submit(lambda worker: [_to_verdict(one) for one in _grades(self._reply(worker, line), count)])
 
     def trial(self, arguments: Sequence[Any], named: Mapping[str, Any], count: int | None = None) -> list[Verdict]:
-        """The verdicts of one call, which this waits for. `NoGrade` if it gives none; a returned Verdict is a grade."""
+        """Wait for the verdicts of one call. `NoGrade` if it gives none; a returned `Verdict` always is a grade."""
         reply = self._pool.submit(self._reply, [arguments, named, *([] if count is None else [count])]).result()
         replies = _grades(reply, count or 1)
         if not reply.get("loaded", True):
@@ -173,7 +173,7 @@ class Worker(WorkerProcess):
             raise WorkerLost(what, evidence=str(error), fix="run the function's file with Python to see why") from error
 
     def request(self, message: Any, seconds: float) -> dict[str, Any]:
-        """Sends one JSON line and returns the reply. TimeoutError, OSError, EOFError and ValueError end the process."""
+        """Sends one JSON line and returns the reply. Any exception, such as TimeoutError, ends the process."""
         assert self.socket is not None, "start() comes before request()"
         line = json.dumps(message).encode() + b"\n"
         until = monotonic() + seconds
@@ -195,7 +195,7 @@ class Worker(WorkerProcess):
             raise
 
     def kill(self) -> None:
-        """Sends SIGTERM to the parent in `worker.py`, which ends all its processes. Safe from any thread."""
+        """Sends SIGTERM to the supervisor in `worker.py`, which ends all its processes. Safe from any thread."""
         process = self.process
         if process is not None:
             process.terminate()

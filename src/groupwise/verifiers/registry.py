@@ -91,7 +91,7 @@ def verifier_names() -> list[str]:
 
 
 def user_functions(text: str) -> list[str]:
-    """The names of a user's functions in the text of a verifier.
+    """The names of a user's functions in the text that names a verifier.
 
     >>> user_functions("my_file:grade"), user_functions("math(answer='last')")
     (['my_file:grade'], [])
@@ -175,7 +175,7 @@ class _Builder:
         return _field(keyword, name)
 
     def several(self, keywords: Sequence[ast.keyword]) -> Verifier:
-        """Build `several(answer=math, shape=0.2 * format)`, a weighted sum; the first member gives the outcome."""
+        """Build `several(answer=math, shape=0.2 * format)`, a weighted mean; the first member gives the outcome."""
         members = []
         for keyword in keywords:
             weight, tree = _split_weight(keyword.value)
@@ -261,7 +261,7 @@ PLAIN_TYPES: dict[Any, tuple[Any, str]] = {
     float: (int | float, "a number"),
     str: (str, "text"),
 }
-"""For the annotation of a field: the types that it accepts, and their name in messages."""
+"""For each annotation of a field: the types that the field accepts, and their name in messages."""
 
 
 def _create(name: str, fields: Mapping[str, Any], sandbox: Callable[..., Sandbox]) -> Verifier:
@@ -271,7 +271,9 @@ def _create(name: str, fields: Mapping[str, Any], sandbox: Callable[..., Sandbox
     classes = CLASSES | WRAPPERS
     if name not in classes:
         if name in verifier_names():
-            raise Usage(f"the verifier {name} has no field {next(iter(fields), '')!r}", fix=f"write {name} alone")
+            raise Usage(
+                f"the verifier {name} has no field {next(iter(fields), '')!r}", fix=f"write {name} without fields"
+            )
         raise _unknown(name)
     parameters = dict(inspect.signature(classes[name]).parameters)
     sandboxes = {"sandbox": sandbox} if parameters.pop("sandbox", None) else {}

@@ -11,7 +11,7 @@ __all__ = ["SumSteps"]
 
 @dataclass(frozen=True, slots=True)
 class SumSteps:
-    """Right if the answer ends in `#` and the result, as `calculator_answer` has it; grades the steps too.
+    """Right if the answer ends in `#` and the result, by the rule of `calculator_answer`. Each step is graded too.
 
     `steps["step"]` has a number for each step before the `#`: 1 if it is the solution's next step, else 0 (wrong, or a
     repetition). The first right step may be any of the solution, since an answer behind a hint continues it. Parts:
@@ -37,7 +37,7 @@ class SumSteps:
 
 
 def follow(text: str, solution: list[str]) -> tuple[list[tuple[int, float]], int]:
-    """The end of each step in a text with its number, and how many steps of the solution are reached.
+    """Each step's end in a text with 1.0 (right) or 0.0, and the number of steps of the solution that are reached.
 
     >>> follow("5+2=7;7*3=20;7*3=21;", ["5+2=7;", "7*3=21;"])
     ([(6, 1.0), (13, 0.0), (20, 1.0)], 2)

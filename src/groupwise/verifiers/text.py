@@ -16,7 +16,7 @@ MARKS = 30
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 SHORT = 100
-"""A text with fewer characters can be an answer as a whole."""
+"""A text with fewer characters than this can be an answer to a choice as a whole."""
 
 
 class Text:
@@ -98,7 +98,7 @@ class Choice:
         return Verdict(Outcome(letter == self.gold_letter(gold)), answer=letter)
 
     def _letter_of(self, text: str, extracted: Extraction) -> str:
-        """The letter of an extracted answer, or of the whole text if there is none; empty for none or several."""
+        """The letter of the extracted answer, else of the whole text if it is short; empty for none or several."""
         if extracted.text and extracted.paragraph:
             line, _, below = extracted.paragraph.partition("\n")
             return self._letter.named(line, below)

@@ -87,7 +87,7 @@ def call(
     named: dict[str, Any],
     count: int | None = None,
 ) -> dict[str, Any]:
-    """The reply with the function's result, as plain JSON, or with its error. With a count it returns a list."""
+    """The reply with the function's result, as plain JSON, or with its error. With `count`, the result is a list."""
     try:
         result = awaited(grade(*arguments, **named))
         if count is None:
@@ -160,7 +160,7 @@ def send(host: socket.socket, reply: dict[str, Any]) -> None:
 
 
 def supervise(child: int, host: socket.socket, wake: socket.socket) -> NoReturn:
-    """Waits for the child's end, for the host to close the socket, or for SIGTERM; then exits as the child did."""
+    """Waits until the child ends, the host closes the socket, or SIGTERM; then kills all descendants and exits."""
     poll = select.poll()
     poll.register(host, 0)
     poll.register(wake, select.POLLIN)
@@ -209,7 +209,7 @@ def children() -> list[int]:
 
 
 def kill(pid: int) -> bool:
-    """Kills a process; False if it belongs to another user."""
+    """Kills a process; False if that is not possible, as for the process of another user."""
     with contextlib.suppress(OSError):
         os.kill(pid, signal.SIGKILL)
         return True

@@ -33,7 +33,7 @@ class GymScore:
 
 
 def gym_verifier(task: Task, deadline: float) -> Verifier:
-    """A verifier with the scorer of the task's generator. `Usage` if that would execute answers as Python."""
+    """A verifier with the scorer of the task's generator. `Usage` if the scorer would execute answers as Python."""
     entry = next((p.row.get("entry") for p in task.held_out), None)
     if entry is None:
         raise Usage(

@@ -17,9 +17,9 @@ from groupwise.verifiers.math.trees import BASE, Tree, Unknown, has, has_kink, n
 from groupwise.verifiers.math.values import MOST_DIGITS, values_at
 
 SCALES = ("0.4", "1.5", "3", "0.1", "7", "0.7", "20", "2", "100", "0.3", "5", "1000")
-"""The sizes of sample points, besides points beyond every number in the expressions."""
+"""The sizes of most sample points. Others are far larger, or far smaller, than the numbers in the expressions."""
 ENOUGH = 4
-"""The fewest points at which two expressions with names must be compared."""
+"""The fewest sample points at which two expressions with variables must have equal values."""
 
 
 def equal(pairs: list[list[str]]) -> list[bool]:

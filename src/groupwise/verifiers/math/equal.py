@@ -128,7 +128,7 @@ class _Comparison:
         return True
 
     def labels(self, several: Several) -> list[str]:
-        """The variables of a tuple such as `x=3, y=-2`, without subscripts; "" for an item without one."""
+        """The variable of each element in a list such as `x=3, y=-2`, without subscript; "" for one without."""
         reads = [read(item, self.nouns) for item in several.items]
         return [re.sub("_.*", "", r.sides[0]) if is_definition(r) else "" for r in reads]
 

@@ -50,11 +50,11 @@ NAMES = (
     *("Symbol", "Function", "Number", "Integer", "Float", "Rational", "factorial", "factorial2"),
     *("sqrt", "frac", "pi", "oo", "zoo", "nan", "ln", "li", "re", "im", "ff", "rf", "csc"),
 )
-"""The names that a parsed text may contain: those that the parser inserts, and sympy's of two lower-case letters."""
+"""Names that sympy's parser knows: those that it inserts, and names of one or two different letters, `sqrt`, `frac`."""
 
 
 def graded(answer: str, golds: list[str], fast: bool) -> bool:
-    """Whether the answer is one of the gold answers."""
+    """Whether the answer equals one of the gold answers."""
     return any(_grade(answer, gold, fast) for gold in golds)
 
 
@@ -171,7 +171,7 @@ def _same_element(gold: str, answer: str) -> bool:
 
 
 def _simplifies_to_0(difference: str) -> bool:
-    """Whether sympy simplifies a difference to 0; False for more than two letters and for unbounded computations.
+    """Whether sympy simplifies a difference to 0; False for more than two different letters, unbounded computations.
 
     sympy's parser evaluates Python code that it makes from the text, so only plain arithmetic is parsed.
     """

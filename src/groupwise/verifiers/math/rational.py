@@ -4,7 +4,7 @@ import re
 from fractions import Fraction
 
 LONGEST = 400
-"""The most digits of a number, and the largest power of ten."""
+"""The most characters of one decimal number, and the largest power of ten."""
 
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>\d+(?:\.\d*)?(?:\\(?:overline|bar|dot)\{\d+\})?(?:[eE][-+]?\d+(?!\w))?|\.\d+)"
@@ -13,7 +13,7 @@ _TOKEN = re.compile(
 
 
 def rational(text: str) -> Fraction | None:
-    r"""The exact value of a text; None if it is not a number, or has more than 400 digits.
+    r"""The exact value of a text; None if it is not a number, or is too long or too large.
 
     >>> [str(rational(x)) for x in (r"1\frac{1}{2}", "-2 1/3", r"1.5\times10^3", r"0.\overline{3}", "2^{10}", "x")]
     ['3/2', '-7/3', '1500', '1/3', '1024', 'None']

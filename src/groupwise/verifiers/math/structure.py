@@ -28,12 +28,12 @@ class Word:
 
 
 Joined = Literal["list", "set", "and", "or", "union", "mixed"]
-"""How the elements of a list are connected: by commas, braces, `and`, `or`, both words, or a union sign."""
+"""How a list's elements are connected: by commas, braces, `and`, `or`, a union sign, or a mixture of the last three."""
 
 
 @dataclass(frozen=True, slots=True)
 class Several:
-    """A list, a set, a union, or both signs: elements in any order, and their connective."""
+    """A list, a set, a union, or both values of a plus-minus sign: elements in any order, and their connective."""
 
     items: tuple[str, ...]
     joined: Joined = "list"
@@ -154,7 +154,7 @@ def _several(text: str, nouns: frozenset[str]) -> Several | None:
 
 
 def _interval(both: "list[Row | None]") -> Row | None:
-    """`x > 1 and x < 3` as one interval of x."""
+    """One interval of x for `x > 1 and x < 3`; None for other pairs."""
     if len(both) != 2 or both[0] is None or both[1] is None or both[0].of != both[1].of:
         return None
     low, high = sorted(both, key=lambda row: row is not None and row.items[0] == r"-\infty")
@@ -215,7 +215,7 @@ def _matrix(text: str) -> Row | None:
 
 
 def _inequality(text: str, nouns: frozenset[str]) -> Row | None:
-    """`x < 3`, `3 > x`, `1 < x <= 3` as intervals of x."""
+    """The interval of x for `x < 3`, `3 > x` or `1 < x <= 3`; None for other texts."""
     signs, parts = _ORDER.findall(text), [p.strip() for p in _ORDER.split(text)]
     if not signs or len(signs) > 2 or not all(parts):
         return None

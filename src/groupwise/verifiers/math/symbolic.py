@@ -26,7 +26,7 @@ WITHOUT = """\
 or --verifier 'math(symbolic=False)', which needs neither a sandbox nor a package: it compares text, exact numbers,
 units, lists and intervals, and judges answers that need algebra as wrong"""
 CACHE_SIZE = 4096
-"""The number of cached comparisons: a group often contains the same answer many times."""
+"""The most cached comparisons: a group often contains the same answer many times."""
 
 
 class Symbolic:

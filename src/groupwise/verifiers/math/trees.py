@@ -13,7 +13,7 @@ FUNCTIONS = {
     "arcsin": "asin", "arccos": "acos", "arctan": "atan", "sinh": "sinh", "cosh": "cosh", "tanh": "tanh",
     "arcsinh": "asinh", "ln": "log", "exp": "exp",
 }  # fmt: skip
-"""The functions of a tree, and their names in mpmath."""
+"""The functions that a tree can contain, each with its name in mpmath."""
 BASE = "the base of log"
 """The name of the variable for the unknown base of `log`."""
 

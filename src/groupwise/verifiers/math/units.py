@@ -39,7 +39,7 @@ KNOWN = _known()
 
 
 def words(text: str) -> frozenset[str]:
-    """The set of words in a text, for the units that it may name."""
+    """The set of words in a text, which white space separates."""
     return frozenset(text.split())
 
 

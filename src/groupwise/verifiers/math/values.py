@@ -100,7 +100,7 @@ class _Evaluation:
 
 
 def _power(base: Any, exponent: Any, rational: Fraction | None) -> Any:
-    """The principal value, except that odd roots of negative numbers are real."""
+    """The principal value of a power, except that odd roots of negative numbers are real."""
     if rational is not None and rational.denominator == 1:
         exponent = int(rational)
     if base:

@@ -181,7 +181,7 @@ class MathDrGrpo(_InSandbox):
 
 
 def answer_of(text: str, tag: bool) -> str | None:
-    r"""The content of the last box; with `tag` the text behind the last `<answer>`, or the box in it; None without.
+    r"""The content of the last box; with `tag` the text behind the last `<answer>`, or the box in it; None if absent.
 
     >>> answer_of(r"\boxed{1} or \boxed{\frac{1}{2}}", tag=False), answer_of("</think> <answer> 4 </answer>", tag=True)
     ('\\frac{1}{2}', ' 4 ')

@@ -17,7 +17,7 @@ from groupwise.verifiers.math.units import split_unit
 from groupwise.verifiers.pool import check_workers
 
 AT_ONCE = 16
-"""The number of expression pairs per call in the sandbox, so that each pair of a long list gets enough time."""
+"""The most expression pairs per call in the sandbox, so that each pair of a long list gets enough time."""
 
 
 class Math:
@@ -130,7 +130,7 @@ def _from_text(gold: str) -> str:
 
 
 def gold_answer(gold: Any) -> str | None:
-    r"""The gold answer as text. A complete solution is reduced to its box, or to the text behind `####`.
+    r"""The gold answer as text, or None if it is unusable. A full solution is reduced to its box or `####` line.
 
     >>> gold_answer("3+4=7\n#### 7"), gold_answer(r"so \boxed{\frac12}"), gold_answer(0.5), gold_answer([1])
     ('7', '\\frac12', '0.5', None)
